@@ -7,6 +7,7 @@ from math import gcd
 from typing import Any
 
 from .polynomials import (
+    OPERATIONS,
     Dim,
     Length,
     common_divisor,
@@ -16,12 +17,14 @@ from .polynomials import (
     place_of,
     polynomial,
     range_of,
+    single_atom,
 )
 from .quotients import without_factor, without_remainders
 
 __all__ = [
     "all_of",
     "any_of",
+    "chosen_where",
     "equal",
     "known_equal",
     "known_in",
@@ -234,3 +237,14 @@ def _extreme(kind: str, a: Length, b: Length) -> Any:
         high = None if a_high is None or b_high is None else max(a_high, b_high)
     operands = tuple(sorted((a, b), key=place_of))
     return of_atom(kind, operands, low, high, gcd(common_divisor(a), common_divisor(b)) or 1)
+
+
+def chosen_where(length: Length) -> list[Dim]:
+    """Return the condition of a length that is a choice between something and 0; none of another one."""
+    atom = single_atom(length)
+    if atom is None or atom.kind != "select" or not known_equal(atom.operands[2], 0):
+        return []
+    return [condition for condition in atom.operands[:1] if isinstance(condition, Dim)]
+
+
+OPERATIONS.update({"max": maximum, "equal": equal, "less": less})

@@ -17,9 +17,11 @@ two right ways is asked by `preferred`, or, if only one of these ways serves all
 
 from __future__ import annotations
 
+from ..structural import same
 from .conditions import (
     all_of,
     any_of,
+    chosen_where,
     equal,
     known_equal,
     known_in,
@@ -45,7 +47,6 @@ from .polynomials import (
     common_divisor,
     is_symbolic,
     range_of,
-    same,
 )
 from .quotients import ceil_div, exact_quotient
 from .scope import Guard, Scope

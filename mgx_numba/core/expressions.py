@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from .bounds import FUNCTIONS
 from .conditions import all_of, equal, less, maximum, minimum, negate, select
-from .polynomials import Atom, Dim, Length, polynomial
+from .polynomials import OPERATIONS, Atom, Dim, Length, polynomial
 
 if TYPE_CHECKING:
     from .scope import Scope
@@ -148,3 +148,6 @@ def symbols_of(lengths: Iterable[Any]) -> list[Dim]:
                     found[polynomial([((atom,), 1)])] = None  # type: ignore[index]
                 waiting += (one for one in atom.operands if isinstance(one, Dim))
     return sorted(found, key=lambda s: s.terms[0][0][0].number)
+
+
+OPERATIONS.update({"parts": parts_of, "again": again})

@@ -9,12 +9,14 @@ from math import gcd, prod
 from typing import TYPE_CHECKING, Any
 
 from ..errors import MgxError
+from ..structural import asks_nothing
 from .bounds import interval, tightened
 
 if TYPE_CHECKING:
     from .scope import Scope
 
 __all__ = [
+    "OPERATIONS",
     "Atom",
     "Dim",
     "Length",
@@ -33,7 +35,6 @@ __all__ = [
     "polynomial",
     "product_of",
     "range_of",
-    "same",
     "single_atom",
 ]
 
@@ -108,6 +109,10 @@ _atoms: weakref.WeakValueDictionary[Any, Atom] = weakref.WeakValueDictionary()
 _dims: weakref.WeakValueDictionary[Terms, Dim] = weakref.WeakValueDictionary()
 
 
+OPERATIONS: dict[str, Callable[..., Any]] = {}
+"""What operators and methods of `Dim` do, from the modules that know, which are all there with `core.dim`."""
+
+
 class Dim:
     """A symbolic length: a sum of products of atoms that has no single value. Immutable; equal ones are one object.
 
@@ -165,32 +170,26 @@ class Dim:
         return prod([self] * int(exponent))
 
     def __floordiv__(self, other: Any) -> Any:
-        from .quotients import floordiv
-
-        return floordiv(self, other) if isinstance(other, (int, Dim)) else _as_integer(other, self.__floordiv__)
+        return (
+            OPERATIONS["floordiv"](self, other)
+            if isinstance(other, (int, Dim))
+            else _as_integer(other, self.__floordiv__)
+        )
 
     def __rfloordiv__(self, other: Any) -> Any:
-        from .quotients import floordiv
-
-        return floordiv(other, self) if isinstance(other, int) else _as_integer(other, self.__rfloordiv__)
+        return OPERATIONS["floordiv"](other, self) if isinstance(other, int) else _as_integer(other, self.__rfloordiv__)
 
     def __mod__(self, other: Any) -> Any:
-        from .quotients import modulo
-
-        return modulo(self, other) if isinstance(other, (int, Dim)) else _as_integer(other, self.__mod__)
+        return OPERATIONS["mod"](self, other) if isinstance(other, (int, Dim)) else _as_integer(other, self.__mod__)
 
     def __rmod__(self, other: Any) -> Any:
-        from .quotients import modulo
-
-        return modulo(other, self) if isinstance(other, int) else _as_integer(other, self.__rmod__)
+        return OPERATIONS["mod"](other, self) if isinstance(other, int) else _as_integer(other, self.__rmod__)
 
     def __divmod__(self, other: Any) -> Any:
         return self // other, self % other
 
     def __abs__(self) -> Any:
-        from .conditions import maximum
-
-        return maximum(self, -self)
+        return OPERATIONS["max"](self, -self)
 
     def __lshift__(self, other: Any) -> Any:
         return self * (1 << int(other))
@@ -208,7 +207,7 @@ class Dim:
     def __eq__(self, other: object) -> bool:
         if self is other:
             return True
-        if _quiet.depth:
+        if asks_nothing():
             return False
         if not isinstance(other, (int, Dim)):
             return _plain(other) and self == int(other)  # type: ignore[call-overload]
@@ -265,10 +264,10 @@ class Dim:
 
     def __reduce__(self) -> Any:
         """A sum is made again of its atoms, so that equal ones are one object there, too."""
-        from .expressions import again, parts_of
-
-        parts = [([parts_of(atom) for atom in monomial], coefficient) for monomial, coefficient in self.terms]
-        return again, (self.scope, parts)
+        parts = [
+            ([OPERATIONS["parts"](atom) for atom in monomial], coefficient) for monomial, coefficient in self.terms
+        ]
+        return OPERATIONS["again"], (self.scope, parts)
 
     _text: str | None
 
@@ -278,23 +277,6 @@ Length = int | Dim
 
 SharedLength = Any
 """A `Length` in records that back ends without symbolic lengths share, for which it is a plain integer."""
-
-
-class _Quiet(threading.local):
-    depth = 0
-
-
-_quiet = _Quiet()
-
-
-def same(a: Any, b: Any) -> bool:
-    """Return whether two values are equal for all lengths, such as tuples, shapes or operators with symbolic lengths
-    in them; no guard is noted."""
-    _quiet.depth += 1
-    try:
-        return bool(a == b)
-    finally:
-        _quiet.depth -= 1
 
 
 def is_symbolic(value: Any) -> bool:
@@ -327,16 +309,12 @@ def _answer(condition: Any) -> bool:
 
 def _are_equal(a: Any, b: Any) -> bool:
     """Ask whether two lengths are equal."""
-    from .conditions import equal
-
-    return _answer(equal(a, b))
+    return _answer(OPERATIONS["equal"](a, b))
 
 
 def _is_less(a: Any, b: Any) -> bool:
     """Ask whether a is less than b."""
-    from .conditions import less
-
-    return _answer(less(a, b))
+    return _answer(OPERATIONS["less"](a, b))
 
 
 def is_positive(length: Length) -> bool:

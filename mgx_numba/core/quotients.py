@@ -8,6 +8,7 @@ from typing import Any
 
 from .bounds import quotient_of_products, quotient_range
 from .polynomials import (
+    OPERATIONS,
     Dim,
     Length,
     Monomial,
@@ -248,3 +249,6 @@ def without_remainders(length: Dim) -> Any:
                 found = found + polynomial([(tuple(others), coefficient)]) * value
                 found = found - polynomial([(monomial, coefficient)])
     return found
+
+
+OPERATIONS.update({"floordiv": floordiv, "mod": modulo})

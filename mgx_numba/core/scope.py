@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from .bounds import POINTS, Ranges, decided, facts_of
+from .bounds import POINTS, AtomRanges, decided, facts_of
 from .conditions import all_of, negate
 from .expressions import evaluate, substitute, symbols_of
 from .polynomials import Atom, Dim, Length, SymbolicLengthError, Terms, polynomial, range_of, single_atom
@@ -58,7 +58,7 @@ class Scope:
         self.points = tuple(dict[Atom, int]() for _ in POINTS)
         self._implied: dict[Dim, bool | None] = {}
         self._equals: dict[Dim, Length] = {}
-        self._ranges: tuple[dict[Dim, Guard], int, Ranges] | None = None
+        self._ranges: tuple[dict[Dim, Guard], int, AtomRanges] | None = None
         self._cautious = False
 
     def clear(self) -> None:
@@ -121,8 +121,8 @@ class Scope:
         if self._ranges is None or self._ranges[0] is not self.guards or self._ranges[1] != len(self.guards):
             facts: list[Terms] = []
             for guard in self.guards.values():
-                facts += facts_of(guard.condition.terms, guard.answer, Ranges(facts))
-            self._ranges, self._implied = (self.guards, len(self.guards), Ranges(facts)), {}
+                facts += facts_of(guard.condition.terms, guard.answer, AtomRanges(facts))
+            self._ranges, self._implied = (self.guards, len(self.guards), AtomRanges(facts)), {}
             self._equals = dict(filter(None, map(_replacement, self.guards.values())))
         if condition not in self._implied:
             plain = substitute(condition, self._equals)
