@@ -162,9 +162,10 @@ def _declined(inputs: Any) -> None:
 
 
 class LateProgram:
-    """A submodule as a program with dynamic inputs, of which lengths inside are known when it runs.
+    """A submodule with lengths that are known when it runs, compiled as a program with dynamic inputs.
 
-    Where other lengths of it are those of the program around it, it is compiled for each set of these.
+    The submodule may also have symbolic lengths of the program around it. Then it is compiled for each set of values
+    of these symbols.
     """
 
     plan: Plan | None = None
