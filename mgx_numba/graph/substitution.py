@@ -10,7 +10,7 @@ from ..core.dim import Dim, evaluate
 from ..core.shape import Shape
 from .program import Program
 
-__all__ = ["holds_symbols", "put_numbers", "settled", "with_numbers"]
+__all__ = ["holds_symbols", "lengths_of", "put_numbers", "settled", "with_numbers"]
 
 
 def settled(program: Program, values: Mapping[Dim, int]) -> Program:
@@ -29,6 +29,28 @@ def put_numbers(program: Program, values: Mapping[Dim, int]) -> None:
                 ins.op = with_numbers(ins.op, values, known)
             ins.shape = with_numbers(ins.shape, values, known)
         module.structure = -1, None
+
+
+def lengths_of(program: Program) -> list[Dim]:
+    """Return the symbolic lengths in the operators and shapes of a program, each once."""
+    found: dict[Dim, None] = {}
+
+    def look(value: Any) -> None:
+        if isinstance(value, Dim):
+            found[value] = None
+        elif isinstance(value, Shape):
+            for shape in value.flatten():
+                look((shape.lens, shape.strides, shape.dyn_dims))
+        elif isinstance(value, (tuple, list)):
+            for one in value:
+                look(one)
+        elif is_dataclass(value) and not isinstance(value, type):
+            look([getattr(value, f.name) for f in fields(value)])
+
+    for module in program.modules:
+        for ins in module:
+            look((ins.op, ins.shape))
+    return list(found)
 
 
 def holds_symbols(value: Any) -> bool:

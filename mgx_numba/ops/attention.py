@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
-from ..core.dim import known_equal
+from ..core.dim import known_equal, known_less
 from ..core.shape import Shape
 from ..core.types import from_numpy
 from ..dataclass import dataclass
@@ -59,7 +59,7 @@ class Attention(Operator):
         ):
             meet_dim(self, what, a, b)
         heads, shared = q.dims[1].max, k.dims[1].max
-        if shared < 1 or heads % shared:
+        if known_less(shared, 1) or not (known_equal(heads, shared) or heads % shared == 0):
             raise self.fail(f"{shared} key heads do not divide {heads} query heads")
         if len(inputs) == 4 and not any_dynamic(inputs):
             scores = (q.lens[0], heads, q.lens[2], k.lens[2])

@@ -52,9 +52,12 @@ CASES = {
         "gathernd", lambda b, s: [(FLOAT, (b, s, 4)), (INT, (b, 5, 1))], lambda b, s: {"batch_dims": 1}, empty=False
     ),
     "scatter": Case(
-        "scatter_none", lambda b, s: [(FLOAT, (b, s)), (INT, (b, 1)), (FLOAT, (b, 1))], lambda b, s: {"axis": 1}, empty=False
+        "scatter_none", lambda b, s: [(FLOAT, (b, s)), (INT, (b, 1)), (FLOAT, (b, 1))], lambda b, s: {"axis": 1},
+        empty=False,
     ),
-    "scatternd": Case("scatternd_add", lambda b, s: [(FLOAT, (b, s, 4)), (INT, (1, 1)), (FLOAT, (1, s, 4))], empty=False),
+    "scatternd": Case(
+        "scatternd_add", lambda b, s: [(FLOAT, (b, s, 4)), (INT, (1, 1)), (FLOAT, (1, s, 4))], empty=False
+    ),
     "onehot": Case(
         "onehot", lambda b, s: [(INT, (b, s)), (FLOAT, (2,))], lambda b, s: {"axis": -1, "depth": 7}, below=7
     ),

@@ -79,7 +79,8 @@ class AttentionProblem:
             raise ShapeError(f"attention of dtype {self.dtype}; expected one of {', '.join(FLOATS)}")
         if self.mask is not None and self.mask.dtype not in ("bool", "float32", self.dtype):
             raise ShapeError(f"attention mask of dtype {self.mask.dtype}; expected bool, float32 or {self.dtype}")
-        if self.kv_heads < 1 or self.heads % self.kv_heads:
+        alike = known_equal(self.heads, self.kv_heads)
+        if known_less(self.kv_heads, 1) or not (alike or self.heads % self.kv_heads == 0):
             raise ShapeError(f"{self.kv_heads} key heads do not divide {self.heads} query heads")
         if any(known_less(n, 1) for n in (self.batch, self.queries, self.keys, self.depth, self.width)):
             raise ShapeError("attention over an empty tensor; expected at least 1 in each dimension")
@@ -100,7 +101,7 @@ class AttentionProblem:
     @property
     def group(self) -> int:
         """Query heads that share a key head."""
-        return self.heads // self.kv_heads
+        return 1 if known_equal(self.heads, self.kv_heads) else self.heads // self.kv_heads
 
     @property
     def scores(self) -> tuple[int, int, int, int]:

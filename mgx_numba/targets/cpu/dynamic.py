@@ -127,9 +127,13 @@ class DynamicProgram(LoweredProgram):
         options = self._options
         run_passes(program, PASSES, pass_options(options), disabled=options.disabled_passes)
         program.remove_unused_modules()
-        plan = with_told_lengths(lower_symbolic(program, options, self._weights, scope))
+        plan = with_told_lengths(lower_symbolic(program, options, self._weights, scope, self._body))
         executable = Executable(plan, options.num_threads or None, progress, options.store)
         return LoweredProgram(executable, trees, lambda: program, options.store)
+
+    def _body(self, program: Program) -> LoweredProgram:
+        """Compile a submodule in which lengths are known when it runs."""
+        return self._compile_fixed(program, SharedWeights(program))
 
     def _for(self, inputs: Mapping[str, np.ndarray]) -> LoweredProgram:
         found = self._serving(inputs)

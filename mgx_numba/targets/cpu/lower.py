@@ -24,13 +24,19 @@ def lower(program: Program, options: TargetOptions) -> Plan:
     return _lowering(program, options).run()
 
 
-def lower_symbolic(program: Program, options: TargetOptions, weights: SharedWeights, scope: Scope) -> Plan:
+def lower_symbolic(
+    program: Program,
+    options: TargetOptions,
+    weights: SharedWeights,
+    scope: Scope,
+    later: Callable[[Program], Any] | None = None,
+) -> Plan:
     """Return the plan of a program whose lengths are expressions over a scope's symbols.
 
-    ``weights`` are constants that the plans of the same program have in common.
+    ``weights`` are constants that the plans of the same program have in common, ``later`` as in `Lowering`.
     """
     run = _lowering(program, options)
-    run.scope, run.shared = scope, weights
+    run.scope, run.shared, run.later = scope, weights, later
     return run.run()
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import replace
-from functools import cached_property, partial
+from functools import cache, cached_property, partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -30,6 +30,7 @@ from ...graph.printer import format_instruction, instruction_names
 from ...graph.program import Program
 from ...graph.ranges import Ranges
 from ...graph.substitution import with_numbers
+from ...ops.control import If
 from ...runtime.memory import view_of
 from ...runtime.plan import (
     DeviceFunction,
@@ -471,14 +472,14 @@ class Lowering(PlanConstants):
             with np.errstate(all="ignore"):
                 if bodies is None:
                     return leaves(compute(ins, values[:count], lambda m, a: evaluate_module(m, a, outer)))
-                runs = {module: body.within(outer) for module, body in bodies.items()}
+                runs = cache(lambda module: bodies[module].within(outer))
                 return leaves(
-                    compute(ins, values[:count], lambda m, a: runs[m](a), lambda m, *how: bodies[m].repeat(outer, *how))
+                    compute(ins, values[:count], lambda m, a: runs(m)(a), lambda m, *how: bodies[m].repeat(outer, *how))
                 )
 
         def run_at(values: Mapping[Dim, int]) -> Callable[[list], list]:
             own = None if bodies is None else {module: body.at(values) for module, body in bodies.items()}
-            return partial(run, numbered(ins, values), own)
+            return partial(run, ins if isinstance(ins.op, If) else numbered(ins, values), own)
 
         function, bind = partial(run, ins, bodies), None
         if has_symbols(ins):

@@ -17,11 +17,12 @@ from ...graph.module import Module
 from ...graph.passes import run_passes
 from ...graph.program import Program
 from ...ops.base import Repeat, RunModule
+from ...ops.control import If
 from ...ops.deferred import Deferred
 from ...runtime.memory import expect_room
 from .passes import PASSES
 
-__all__ = ["Trace", "evaluate", "evaluate_module"]
+__all__ = ["Trace", "compute", "deferred_value", "evaluate", "evaluate_module", "expanded"]
 
 Trace = Callable[[Instruction, Any], None]
 
@@ -100,17 +101,21 @@ def compute(
     shape = ins.shape
     try:
         if isinstance(ins.op, Deferred):
-            return _read_and_run(ins, ins.op, args)
+            program = expanded(ins, args)
+            return deferred_value(ins.op, program, evaluate(program, {}))
         if ins.op.pointwise and any(i.shape.is_dynamic for i in ins.inputs):
             # ranges that were the same may turn out to be 1 and another length
             lens = common_lens(*(a.shape for a in args))
             args = [np.broadcast_to(a, lens) for a in args]
-        if shape.is_dynamic or any(i.shape.is_dynamic for i in ins.inputs):
+        branches = isinstance(ins.op, If)  # their submodules alone tell the shape
+        if not branches and (shape.is_dynamic or any(i.shape.is_dynamic for i in ins.inputs)):
             actual = [_shape_of(a) if _tells(i.shape) else i.shape for i, a in zip(ins.inputs, args)]
             shape = ins.op.compute_shape(actual, ins.module_args)
         if ins.op.true_ranks:
             args = [a.reshape(()) if i.shape.without_axes else a for i, a in zip(ins.inputs, args)]
-        if not ins.op.view and not shape.is_dynamic:  # a length that only values tell is not known before
+        if (
+            not ins.op.view and not branches and not shape.is_dynamic
+        ):  # a length that only values tell is not known before
             expect_room(shape.bytes, "its result of")
         return ins.op.compute(shape, args, RunModule(ins.module_args, run, repeat))
     except MgxError as error:
@@ -123,18 +128,23 @@ def compute(
         raise MgxError(f"evaluating {ins.op} on {[_shape_of(a) for a in args]}: {error}") from error
 
 
-def _read_and_run(ins: Instruction, op: Deferred, args: Sequence[Any]) -> Any:
-    """What a deferred node gives for values that all are known."""
+def expanded(ins: Instruction, args: Sequence[Any]) -> Program:
+    """Return the program of a deferred node whose inputs are literals with the values ``args``."""
+    assert isinstance(ins.op, Deferred)
     program = Program()
     inputs = []
     for i, value in zip(ins.inputs, args):
         inputs.append(_known(program.main, value.reshape(()) if i.shape.without_axes else value, i.shape))
     constants = Constants(program.allowance)
-    results = reader(op.reader, program, constants).expand(program.main, op, inputs)
-    program.main.add_return(results)
+    program.main.add_return(reader(ins.op.reader, program, constants).expand(program.main, ins.op, inputs))
     run_passes(program, PASSES)
+    return program
+
+
+def deferred_value(op: Deferred, program: Program, results: Sequence[Any]) -> Any:
+    """Return the value of a deferred node from the results of its `expanded` program."""
     shapes = op.result.flatten()
-    values = [_ranked(v, r.shape, s) for v, r, s in zip(evaluate(program, {}), results, shapes, strict=True)]
+    values = [_ranked(v, r.shape, s) for v, r, s in zip(results, program.main.results(), shapes, strict=True)]
     return tuple(values) if op.result.sub_shapes else values[0]
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import functools
+from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from math import prod
@@ -12,11 +13,11 @@ from typing import Any
 import numpy as np
 
 from ....codegen.kernel import KernelSource
-from ....core.dim import Dim, SymbolicLengthError, evaluate
+from ....core.dim import Dim, evaluate, symbols_of
 from ....graph.instruction import Instruction
 from ....graph.module import Module
 from ....graph.program import Program
-from ....graph.substitution import settled
+from ....graph.substitution import lengths_of, settled
 from ....runtime.cpu.direct import Entry
 from ....runtime.cpu.executor import Executable
 from ....runtime.cpu.repeat import may_repeat, repeat
@@ -29,6 +30,8 @@ from ...ref.interpreter import evaluate_module
 __all__ = ["CompiledBody", "LateProgram"]
 
 Run = Callable[[Sequence[Any]], list]
+MOST_KNOWN = 16
+"""Sets of lengths of the program around for which a `LateProgram` stays compiled."""
 
 
 class CompiledBody:
@@ -159,24 +162,40 @@ def _declined(inputs: Any) -> None:
 
 
 class LateProgram:
-    """A submodule as a program with dynamic inputs, which gets a plan for each set of lengths that it meets."""
+    """A submodule with lengths that are known when it runs, compiled as a program with dynamic inputs.
+
+    The submodule may also have symbolic lengths of the program around it. Then it is compiled for each set of values
+    of these symbols.
+    """
 
     plan: Plan | None = None
 
-    def __init__(self, module: Module, compile: Callable[[Program], Any]) -> None:
-        """``compile`` gives a compiled program."""
-        program, self._captured = Program.of_module(module)
+    def __init__(self, module: Module, compile: Callable[[Program], Any], examples: Mapping[Dim, int]) -> None:
+        """``compile`` gives a compiled program; ``examples`` are lengths of the program around for which that is done
+        at once, so that its kernels are there."""
+        self._program, self._captured = Program.of_module(module)
         self._module = module
-        self._compiled = compile(program)
+        self._symbols = symbols_of(lengths_of(self._program))
+        self._compile = compile
+        self._known: OrderedDict[tuple[int, ...], Any] = OrderedDict()
+        self._compiled = self._compiled_for(examples)
         self._names = [f"p{k}" for k in range(len(module.parameters()))]
 
     def at(self, values: Mapping[Dim, int]) -> LateProgram:
-        """See `Body.at`.
+        """See `Body.at`."""
+        bound = copy.copy(self)
+        bound._compiled = self._compiled_for(values)
+        return bound
 
-        Raises:
-            SymbolicLengthError: always: the module's lengths are ranges, not symbols.
-        """
-        raise SymbolicLengthError(f"lengths inside of {self._module.name!r} are known when it runs, not before")
+    def _compiled_for(self, values: Mapping[Dim, int]) -> Any:
+        key = tuple([values[symbol] for symbol in self._symbols])
+        found = self._known.pop(key, None)
+        if found is None:
+            found = self._compile(settled(self._program, values) if self._symbols else self._program)
+        self._known[key] = found
+        while len(self._known) > MOST_KNOWN:
+            self._known.popitem(last=False)
+        return found
 
     @property
     def kernels(self) -> Sequence[KernelSource]:

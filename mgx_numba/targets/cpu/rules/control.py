@@ -17,10 +17,11 @@ from .table import lowering
 def lower_control(low: Lowering, ins: Instruction) -> None:
     """A host step that chooses and repeats what compiled submodules compute."""
     bodies: dict[Module, Body]
+    if ins.name == "select_module" and has_symbols(ins):
+        raise SymbolicLengthError("a run selects one of some modules by lengths, which have to be numbers")
     if low.later is not None and has_late_lengths(ins):
-        bodies = {module: LateProgram(module, low.later) for module in ins.module_args}
-    elif low.scope is not None and (has_late_lengths(ins) or (ins.name == "select_module" and has_symbols(ins))):
-        raise SymbolicLengthError(f"submodules of {ins.name} have lengths that are known when they run, not before")
+        examples = {} if low.scope is None else low.scope.hints()
+        bodies = {module: LateProgram(module, low.later, examples) for module in ins.module_args}
     else:
         bodies = {module: CompiledBody(module, low.options, low.lowered) for module in ins.module_args}
     low.host(ins, "values say which submodules run, and how often; what these compute is compiled", bodies)
