@@ -76,7 +76,7 @@ def symbolic_program(program: Program, scope: Scope, lens: Mapping[str, Sequence
         own = inputs.lengths(scope, relations)
         try:
             made = _Symbolic(own).copy(program)
-            found = _settled_equality(scope, relations) if len(relations) < MOST_RELATIONS else None
+            found = _settled_equality(scope, relations) if alone and len(relations) < MOST_RELATIONS else None
             if found is None:
                 return made
             relations[found[0]] = found[1]
