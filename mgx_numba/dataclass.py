@@ -12,7 +12,7 @@ import reprlib
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from .core.dim import same
+from .structural import same
 
 __all__ = ["dataclass"]
 

@@ -14,7 +14,7 @@ from ..core.shape import Shape
 from ..errors import MgxError, OptionError, ParameterError
 from ..interrupts import whole_module
 from ..messages import warn
-from ..targets.base import Compiled, Direct, Exportable, OnDevice
+from ..targets.base import Compiled, Direct, Exportable, OnDevice, OpenPlan, OpenPlanned
 from ..targets.registry import DEFAULT, REFERENCE, compile_for
 from .argument import argument
 from .checking import check
@@ -411,6 +411,17 @@ class program:
         if self._compiled is None:
             raise MgxError("the program is not compiled; kernels exist after compile()")
         return self._compiled.kernels()
+
+    def open_plans(self) -> list[OpenPlan]:
+        """The plans of a program with dynamic inputs; printed, each tells its symbols, its guards, and which steps only
+        some lengths take. None of a program whose lengths are fixed, or of a target that has a plan for each set.
+
+        Raises:
+            MgxError: the program is not compiled.
+        """
+        if self._compiled is None:
+            raise MgxError("the program is not compiled; plans exist after compile()")
+        return self._compiled.open_plans() if isinstance(self._compiled, OpenPlanned) else []
 
     def rewrite_log(self) -> RewriteLog:
         """What passes and lowering did to the compiled program: ``applied`` counts rules by name, ``refusals()`` gives

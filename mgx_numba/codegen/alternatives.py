@@ -77,13 +77,14 @@ def alternatives(
     if not symbols:
         return [Alternative(1, solve(problem))]
     scope = symbols[0].scope
-    holds = scope.holds()  # the program serves no other lengths
-    samples = [one for one in (*scope.samples, *samples) if evaluate(holds, one)]
+    holds, hints = scope.holds(), scope.hints()  # the program serves no lengths for which its guards do not hold
+    given = [{**hints, **one} for one in (*scope.samples, *samples)]  # symbols may be younger than samples
+    tries = [hints, *(one for one in given if evaluate(holds, one))]
     tried: set[tuple[int, ...]] = set()
     found: list[Alternative[T]] = []
     answers: list[dict[Dim, bool]] = []
     permitted = False
-    for sample in [scope.hints(), *samples]:
+    for sample in tries:
         values = tuple([sample[s] for s in symbols])
         if values in tried:
             continue
@@ -112,7 +113,7 @@ def alternatives(
             break
     rest = next((one for one in found if type(one.valid) is int), found[0])
     if permitted and type(rest.valid) is not int:
-        largest = max([scope.hints(), *samples], key=lambda sample: sum(sample[s] for s in symbols))
+        largest = max(tries, key=lambda sample: sum(sample[s] for s in symbols))
         with scope.trial(largest, cautious=True), contextlib.suppress(UnsupportedError):
             result = solve(problem)
             found.append(rest := Alternative(0, result, scope.holds()))

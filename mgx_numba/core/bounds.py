@@ -7,13 +7,13 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from .dim import Atom, Length, Monomial, Terms
+    from .polynomials import Atom, Length, Monomial, Terms
 
 __all__ = [
     "FUNCTIONS",
     "POINTS",
+    "AtomRanges",
     "Range",
-    "Ranges",
     "interval",
     "never_negative",
     "quotient_of_products",
@@ -47,8 +47,8 @@ POINTS = ((0, 0), (0, 48), (48, 0), (48, 48), (1000, 1000))
 vain."""
 
 
-class Ranges:
-    """Ranges of atoms, narrower ones where facts tell so.
+class AtomRanges:
+    """AtomRanges of atoms, narrower ones where facts tell so.
 
     Args:
         facts: sums that are never negative.
@@ -94,7 +94,7 @@ class Ranges:
         return extreme_range(atom.kind, a, b)
 
 
-OWN = Ranges()
+OWN = AtomRanges()
 """The ranges that atoms have of their own."""
 
 
@@ -123,7 +123,7 @@ def extreme_range(kind: str, a: Range, b: Range) -> Range:
     return low, high
 
 
-def interval(terms: Iterable[tuple[Monomial, int]], ranges: Ranges = OWN) -> Range:
+def interval(terms: Iterable[tuple[Monomial, int]], ranges: AtomRanges = OWN) -> Range:
     """Return the least and the largest value of a sum, of each product by itself."""
     low: int | None = 0
     high: int | None = 0
@@ -135,7 +135,7 @@ def interval(terms: Iterable[tuple[Monomial, int]], ranges: Ranges = OWN) -> Ran
     return low, high
 
 
-def _product_range(monomial: Monomial, ranges: Ranges) -> Range:
+def _product_range(monomial: Monomial, ranges: AtomRanges) -> Range:
     low: int | None = 1
     high: int | None = 1
     for atom in monomial:
@@ -164,7 +164,7 @@ def tightened(terms: Terms, found: Range) -> Range:
     return low, high
 
 
-def never_negative(terms: Terms, ranges: Ranges = OWN) -> bool:
+def never_negative(terms: Terms, ranges: AtomRanges = OWN) -> bool:
     """Return whether it is proven that a sum is at least 0."""
     if ranges is OWN and any(_value(terms, point, number) < 0 for number, point in _points(terms)):
         return False
@@ -201,7 +201,7 @@ def _atom_value(atom: Atom, point: dict[Atom, int], number: int) -> int:
     return FUNCTIONS[atom.kind](*operands)
 
 
-def facts_of(condition: Terms, answer: bool, ranges: Ranges = OWN) -> list[Terms]:
+def facts_of(condition: Terms, answer: bool, ranges: AtomRanges = OWN) -> list[Terms]:
     """Return sums that are never negative where a condition has an answer."""
     (monomial, coefficient), *more = condition
     if len(monomial) != 1:
@@ -225,7 +225,7 @@ def facts_of(condition: Terms, answer: bool, ranges: Ranges = OWN) -> list[Terms
     return [_plus(one, -1) for one in both if never_negative(one, ranges)]
 
 
-def decided(condition: Terms, ranges: Ranges) -> bool | None:
+def decided(condition: Terms, ranges: AtomRanges) -> bool | None:
     """Return the answer to a condition where ranges tell it."""
     (monomial, coefficient), *more = condition
     if len(monomial) != 1:
@@ -254,7 +254,7 @@ def decided(condition: Terms, ranges: Ranges) -> bool | None:
 
 
 class _Proof:
-    def __init__(self, ranges: Ranges) -> None:
+    def __init__(self, ranges: AtomRanges) -> None:
         self.ranges = ranges
         self.steps = 0
 
@@ -354,7 +354,7 @@ class _Proof:
     def _where(self, terms: Sum, atom: Atom, answer: bool, chosen: Sum, kept: frozenset[Atom]) -> bool:
         """Whether the sum is never negative where a choice's condition has an answer."""
         outer = self.ranges
-        self.ranges = Ranges([*outer.given, *facts_of(_terms(atom.operands[0]), answer)])
+        self.ranges = AtomRanges([*outer.given, *facts_of(_terms(atom.operands[0]), answer)])
         try:
             return self.holds(self._replaced(terms, atom, chosen, chosen), kept)
         finally:

@@ -33,6 +33,8 @@ __all__ = [
     "UNBOUNDED",
     "DynamicDimension",
     "Shape",
+    "common_lens",
+    "common_range",
     "covering",
     "find_permutation",
     "invert_permutation",
@@ -143,6 +145,24 @@ def same_lengths(a: Sequence[DynamicDimension], b: Sequence[DynamicDimension]) -
     )
 
 
+def common_range(dims: Sequence[DynamicDimension]) -> DynamicDimension | None:
+    """Return the lengths that lie in all ranges; None if there are none.
+
+    Whether symbolic lengths are equal is asked. That they lie in ranges beside them is not known before a run.
+    """
+    if any(isinstance(d.min, Dim) for d in dims):
+        fixed = [d for d in dims if d.is_fixed]
+        if any(a.min != b.min for a, b in pairwise(fixed)):
+            return None
+        return next((d for d in fixed if not isinstance(d.min, Dim)), fixed[0])
+    if all(d == dims[0] for d in dims):
+        return dims[0]
+    low, high = max(d.min for d in dims), min(d.max for d in dims)
+    if low > high:
+        return None
+    return DynamicDimension(low, high, frozenset.intersection(*(d.optimals for d in dims)))
+
+
 def common_lens(*lens: Sequence[int]) -> tuple[int, ...]:
     """Return the lengths that arrays broadcast to, by NumPy's rule; NumPy's own function knows at most 32 axes.
 
@@ -249,7 +269,7 @@ class Shape:
                 space += (n - 1) * stride
         most = MAX_BYTES // max(1, type.size)  # tuples have none of their own
         # of traced lengths max() would note which of both is larger
-        if (elements or prod(n for n in own if n)) > most or space > most:
+        if (elements or prod(n for n in own if not isinstance(n, Dim) and n)) > most or space > most:
             raise ShapeError(f"shape {list(own)} of {type.name} exceeds 2**62 bytes")
         self.elements, self.element_space = elements, space
 

@@ -12,8 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from ..core.dim import SymbolicLengthError, known_equal, known_same
-from ..core.shape import Shape
+from ..core.dim import Dim, SymbolicLengthError, known_equal, known_same
 from ..core.types import Type
 from ..errors import ParseError, UnknownValueError
 from ..graph.folding import Constants, integers
@@ -170,7 +169,8 @@ class GraphBuilder(Emitter):
         if not x.shape.is_dynamic and known_same(self.lens(x), dims):
             return x
         if not x.shape.is_dynamic and any(known_equal(n, 0) for n in dims):
-            return self.literal(np.empty(Shape(x.shape.type, dims).lens, x.shape.type.numpy))
+            lens = [1 if isinstance(n, Dim) else n for n in dims]
+            return self.broadcast(self.literal(np.empty(lens, x.shape.type.numpy)), dims)
         if not dims:
             one = x if known_same(x.shape.lens, (1,)) else self.op("reshape", x, dims=(1,))
             return self.op("squeeze", one, axes=(0,))

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from ..core.argument import Argument
-from ..core.dim import Dim, known_equal
+from ..core.dim import Dim
 from ..core.shape import Shape
 from ..ops.lengths import Lengths
 from .allowance import Allowance
@@ -163,4 +163,4 @@ def _elements(shape: Shape) -> int:
 
 def _empty(ins: Instruction) -> bool:
     shape = ins.shape
-    return not shape.is_dynamic and not shape.sub_shapes and any(known_equal(n, 0) for n in shape.lens)
+    return not (shape.is_dynamic or shape.symbolic or shape.sub_shapes) and 0 in shape.lens

@@ -228,11 +228,11 @@ class _LengthScalar:
         return _exact(_truncated(p, q), 1, a.type)
 
     def mod(self, a: _Element, b: _Element) -> _Element:
-        return _exact(a.numerator % _positive(b.numerator), 1, _integral(a))
+        return _exact(a.numerator % _divisor(b.numerator), 1, _integral(a))
 
     def fmod(self, a: _Element, b: _Element) -> _Element:
         p, q = a.numerator, b.numerator
-        return _exact(p - _truncated(p, q) * q, 1, _integral(a))
+        return _exact(select(equal(q, 0), 0, p - _truncated(p, q) * q), 1, _integral(a))
 
     def min(self, a: _Element, b: _Element) -> _Element:
         p, q, over = _common(a, b)
@@ -318,18 +318,19 @@ def _integral(x: _Element) -> Type:
     return _number(x)
 
 
-def _positive(x: Length) -> Length:
+def _divisor(x: Length) -> Length:
+    """Return a divisor that is not negative. What it divides gives 0 where it is 0, as of operators of the IR."""
     low, _ = range_of(x)
-    if low is None or low <= 0:
+    if low is None or low < 0:
         raise _NotFollowed
     return x
 
 
 def _truncated(a: Length, b: Length) -> Any:
-    """Return the quotient by a positive number, rounded toward zero."""
+    """Return the quotient, rounded toward zero."""
     if isinstance(b, int) and b < 0:
         a, b = -a, -b
-    _positive(b)
+    _divisor(b)
     low, _ = range_of(a)
     if low is not None and low >= 0:
         return a // b

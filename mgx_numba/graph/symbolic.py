@@ -110,7 +110,7 @@ class _Inputs:
             for axis, d in enumerate(shape.dims):
                 key = d.symbol or f"{name}.{axis}"
                 given = None if lens is None or name not in lens else lens[name][axis]
-                if d.is_fixed:
+                if d.is_fixed or given == 0:
                     keys.append(d.min if given is None else given)
                     continue
                 if given is not None and self._given.setdefault(key, given) != given:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 import numpy as np
 
 from ..core.dim import Dim, same
-from ..core.shape import DynamicDimension, Shape
+from ..core.shape import DynamicDimension, Shape, common_range
 from ..core.strided import Strided
 from ..core.types import Type, parse_type
 from ..dataclass import dataclass
@@ -450,10 +450,7 @@ def pointwise_shape(op: Operator, inputs: Sequence[Shape]) -> Shape:
 
 
 def _meet(op: Operator, axis: int, column: Sequence[DynamicDimension]) -> DynamicDimension:
-    if all(d == column[0] for d in column):
-        return column[0]
-    low, high = max(d.min for d in column), min(d.max for d in column)
-    if low > high:
+    found = common_range(column)
+    if found is None:
         raise op.fail(f"axis {axis} has incompatible ranges: {', '.join(map(str, column))}")
-    optimals = frozenset.intersection(*(d.optimals for d in column))
-    return DynamicDimension(low, high, optimals)
+    return found

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from itertools import pairwise
 from math import prod
 from typing import Any
 
-from ..core.dim import Dim, known_equal
-from ..core.shape import DynamicDimension, Shape, common_lens, find_permutation
+from ..core.dim import Dim, known_equal, range_of
+from ..core.shape import UNBOUNDED, DynamicDimension, Shape, common_lens, common_range, find_permutation
 from ..core.strided import reshaped
 from .base import Operator
 
@@ -42,16 +41,10 @@ def meet_dim(op: Operator, what: str, *dims: DynamicDimension) -> DynamicDimensi
     Raises:
         ShapeError: there is none; ``what`` says which axis of what was compared.
     """
-    if all(d == dims[0] for d in dims):
-        return dims[0]
-    if any(isinstance(d.min, Dim) for d in dims):
-        if any(a.min != b.min for a, b in pairwise(dims)):
-            raise op.fail(f"{what} differ: {' and '.join(map(str, dims))}")
-        return next((d for d in dims if not isinstance(d.min, Dim)), dims[0])
-    low, high = max(d.min for d in dims), min(d.max for d in dims)
-    if low > high:
+    found = common_range(dims)
+    if found is None:
         raise op.fail(f"{what} differ: {' and '.join(map(str, dims))}")
-    return DynamicDimension(low, high, frozenset.intersection(*(d.optimals for d in dims)))
+    return found
 
 
 def may_be(dim: DynamicDimension, length: int) -> bool:
@@ -82,6 +75,8 @@ def broadcast_dim(op: Operator, a: DynamicDimension, b: DynamicDimension) -> Dyn
         ShapeError: no pair of lengths from the two ranges broadcasts.
     """
     one = DynamicDimension(1, 1)
+    if isinstance(a.min, Dim) or isinstance(b.min, Dim):
+        return _broadcast_symbolic(op, a, b)
     if a == one:
         return b
     if b in (one, a):
@@ -93,6 +88,16 @@ def broadcast_dim(op: Operator, a: DynamicDimension, b: DynamicDimension) -> Dyn
     if b.min > 1:
         return b
     return DynamicDimension(min(a.min, b.min), max(a.max, b.max))
+
+
+def _broadcast_symbolic(op: Operator, a: DynamicDimension, b: DynamicDimension) -> DynamicDimension:
+    """As `broadcast_dim`, where one of two dimensions is a symbolic length; beside a range it counts as a range."""
+    if a.is_fixed and b.is_fixed:
+        (length,) = broadcast_lens(op, (a.min,), (b.min,))
+        return DynamicDimension(length, length)
+    ends = [range_of(n) for d in (a, b) for n in (d.min, d.max)]
+    highest = [UNBOUNDED if high is None else high for _, high in ends]
+    return DynamicDimension(min(low or 0 for low, _ in ends), max(highest))
 
 
 def broadcast_dims(op: Operator, *shapes: Shape) -> tuple[DynamicDimension, ...]:

@@ -88,8 +88,10 @@ def auto_padding(
 
 
 def fits_nowhere(lens: Sequence[int], counts: Sequence[int]) -> bool:
-    """Whether no window fits into lengths, none of them 0, for which there are so many windows. Of symbolic lengths that
-    is a guard."""
+    """Whether no window fits into lengths, none of them 0, for which there are so many windows.
+
+    Of symbolic lengths that is a guard.
+    """
     return not any(known_equal(n, 0) for n in lens) and any(n < 1 for n in counts)
 
 

@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from ..runtime.plan import Plan, PlannedStep, TensorView
 
 __all__ = [
-    "Compiled", "Direct", "Exportable", "KeptPlan", "Observation", "OnDevice", "Planned", "Progress", "Repeatable",
-    "Stage", "ThreadSpan", "Timed", "Tree", "grouped", "stages_of", "step_observer", "units_of",
+    "Compiled", "Direct", "Exportable", "KeptPlan", "Observation", "OnDevice", "OpenPlan", "OpenPlanned", "Planned",
+    "Progress", "Repeatable", "Stage", "ThreadSpan", "Timed", "Tree", "grouped", "stages_of", "step_observer", "units_of",
 ]  # fmt: skip
 
 Tree = Any
@@ -208,6 +208,39 @@ class OnDevice(Protocol):
     def entry(self) -> Callable[[Sequence[Any], Sequence[Any], int | None], list[Any]] | None:
         """What runs the program on its inputs in order, memory (or None) for each result, and a stream or None; None
         if lengths have to be known before, or results are grouped into tuples."""
+
+
+@dataclass(frozen=True)
+class OpenPlan:
+    """One plan of a program with dynamic inputs.
+
+    Attributes:
+        symbols: the open lengths, with their ranges.
+        guards: questions that ranges do not decide, as ``question: answer (who asked)``: the plan serves lengths that
+            answer alike.
+        steps: how many it has.
+        alternatives: steps that only some lengths take, as ``label, where condition``.
+    """
+
+    symbols: tuple[str, ...]
+    guards: tuple[str, ...]
+    steps: int
+    alternatives: tuple[str, ...]
+
+    def __str__(self) -> str:
+        lines = [f"plan of {self.steps} steps for {', '.join(self.symbols) or 'no open lengths'}"]
+        for title, found in (("guards", self.guards), ("steps that some lengths take", self.alternatives)):
+            if found:
+                lines += [f"  {title}:", *(f"    {line}" for line in found)]
+        return "\n".join(lines)
+
+
+@runtime_checkable
+class OpenPlanned(Protocol):
+    """A compiled program whose plans serve many lengths."""
+
+    def open_plans(self) -> list[OpenPlan]:
+        """Its plans so far, the one first that served last."""
 
 
 @runtime_checkable

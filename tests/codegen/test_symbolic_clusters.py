@@ -10,7 +10,7 @@ import pytest
 
 from mgx_numba.codegen.cpu.planning import plan
 from mgx_numba.codegen.problems.cluster import CopyProblem, PointwiseProblem, ReductionProblem
-from mgx_numba.core.dim import Length
+from mgx_numba.core.dim import Length, maximum
 from mgx_numba.core.shape import Shape
 from mgx_numba.core.types import Type
 from mgx_numba.graph.module import Module
@@ -151,3 +151,19 @@ def test_reductions_of_symbolic_lengths(kind: str, lens: Any, axes: Any, order: 
         expected = reduced(kind, axes, arrays[0], arrays[-1])
         known = np.isfinite(expected) & (np.abs(expected) < 1e4)  # a row of one element has no variance
         np.testing.assert_allclose(result[known], expected[known], rtol=2e-5, atol=2e-4)
+
+
+@pytest.mark.parametrize("name, expected", [("reduce_sum", 0), ("reduce_max", -np.inf), ("reduce_mean", np.nan)])
+@pytest.mark.parametrize("lens, axis", [((B, maximum(S - 3, 0)), 1), ((B, maximum(S - 3, 0), 24), 1)])
+def test_rows_that_may_have_no_elements(lens: Any, axis: int, name: str, expected: float) -> None:
+    module = Module("rows")
+    x = module.add_parameter("x0", Shape(Type.float_type, lens))
+    module.add_return([module.add_instruction(name, [x], axes=(axis,))])
+    full, rows = tensor(lens), tensor(tuple(1 if a == axis else n for a, n in enumerate(lens)))
+    plans = Plans(ReductionProblem(module, (axis,), (full,), (rows,)), plan)
+    for values in ({B: 1, S: 1}, {B: 3, S: 3}, {B: 2, S: 5}):
+        given, out = array_of(full, values), array_of(rows, values)
+        plans.run(values, {"x0": given, "out0": out})
+        reduced = {"reduce_sum": np.sum, "reduce_max": np.max, "reduce_mean": np.mean}[name]
+        wanted = reduced(given, axis, keepdims=True) if values[S] > 3 else np.full(out.shape, expected)
+        np.testing.assert_allclose(out, wanted, rtol=1e-5)

@@ -21,7 +21,7 @@ from mgx_numba.codegen.cpu.planning import plan
 from mgx_numba.codegen.problems.cluster import Tensor
 from mgx_numba.codegen.problems.indexing import gather_copy, gather_elements_copy, gathernd_copy
 from mgx_numba.codegen.problems.numbers import NumbersProblem, RangeProblem
-from mgx_numba.core.dim import Length, evaluate, minimum
+from mgx_numba.core.dim import Length, evaluate, maximum, minimum
 from mgx_numba.core.shape import Shape
 from mgx_numba.core.types import Type
 from mgx_numba.ops.base import make_op
@@ -257,15 +257,16 @@ def test_responses_of_neighbours(order: Any) -> None:
 
 def test_boxes_that_do_not_overlap() -> None:
     op = make_op("nonmaxsuppression", use_dyn_output=True)
-    boxes, scores = tensor((B, S, 4)), tensor((B, 3, S))
+    count = maximum(S - 2, 0)
+    boxes, scores = tensor((B, count, 4)), tensor((B, 3, count))
     limits = [tensor((1,), dtype=INT), tensor((1,)), tensor((1,))]
-    groups, room = minimum(3 * B, 4), minimum(S, 9)
+    groups, room = minimum(3 * B, 4), minimum(count, 9)
 
     def solve(given: Any) -> Any:
         return suppression_launch(False, *given, room, groups)
 
     plans = Plans((boxes, scores, limits), solve)
-    pitch = scratch_pitch(S)
+    pitch = scratch_pitch(count)
     tensors = {
         "boxes": boxes, "scores": scores, "picked": tensor((3 * B, room), dtype=INT),
         "counts": tensor((3 * B,), dtype=INT), "planes": tensor((groups, PLANES, pitch), dtype=np.float64),

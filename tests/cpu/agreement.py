@@ -18,10 +18,11 @@ from mgx_numba.core.types import from_numpy
 from mgx_numba.graph.instruction import Instruction, Parameter, Return
 from mgx_numba.graph.module import Module
 from mgx_numba.graph.program import Program
+from mgx_numba.ops.deferred import Deferred
 from mgx_numba.runtime.cpu.executor import Executable
 from mgx_numba.targets.cpu.lower import lower
 from mgx_numba.targets.options import TargetOptions
-from mgx_numba.targets.ref.interpreter import compute
+from mgx_numba.targets.ref.interpreter import compute, deferred_value, expanded
 
 __all__ = ["RUNS", "Reference", "assert_agrees", "assert_identical", "reference", "run", "wrong_elements"]
 
@@ -143,6 +144,10 @@ class _Evaluation:
                     values[ins] = given.reshape(ins.shape.lens) if ins.shape.without_axes else given
             else:
                 given = [values[i] for i in ins.inputs]
+                if isinstance(ins.op, Deferred):  # its operators are disturbed one by one
+                    program = expanded(ins, given)
+                    values[ins] = deferred_value(ins.op, program, self.results(program.main))
+                    continue
                 value = compute(ins, given, lambda inner, a: self.results(inner, values, a))
                 self.overflows = self.overflows or _overflows(ins, value)
                 if self.noise is not None:

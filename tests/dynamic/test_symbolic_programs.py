@@ -321,3 +321,42 @@ def test_windows_that_keep_lengths(auto_pad: str) -> None:
         values = bound(made, scope, feeds)
         assert values is not None
         assert_like_specialized(program, made, values, feeds)
+
+
+def bodies() -> onnx.ModelProto:
+    """A scan along an open axis, a loop of as many iterations whose state grows, and a branch that data choose; all use
+    values from outside."""
+
+    def graph(name: str, nodes: list[onnx.NodeProto], inputs: list[tuple], outputs: list[str]) -> onnx.GraphProto:
+        given = [helper.make_tensor_value_info(n, t, d) for n, t, d in inputs]
+        return helper.make_graph(nodes, name, given, [onnx.ValueInfoProto(name=n) for n in outputs])
+
+    node = helper.make_node
+    g = Graph()
+    step = [node("Add", ["state", "row"], ["next"]), node("Mul", ["next", "row"], ["out"])]
+    inputs = [("state", FLOAT, None), ("row", FLOAT, None)]
+    scan = graph("scan", step, inputs, ["next", "out"])
+    zeros = g.op("ConstantOfShape", g.dim("x", 1))
+    state, rows = g.op("Scan", zeros, "x", outputs=2, body=scan, num_scan_inputs=1)
+    grow = [node("Concat", ["have", "x"], ["more"], axis=0), node("Identity", ["go"], ["on"])]
+    inputs = [("i", INT64, []), ("go", TensorProto.BOOL, []), ("have", FLOAT, None)]
+    loop = graph("loop", grow, inputs, ["on", "more"])
+    trips = g.op("Squeeze", g.dim("x", 0), g.ints(0))
+    grown = g.op("Loop", trips, g.const(np.array(True)), "x", body=loop)
+    branches = [graph(n, [node(op, ["x"], [f"{n}_y"])], [], [f"{n}_y"]) for n, op in (("a", "Neg"), ("b", "Abs"))]
+    positive = g.op("Greater", g.op("ReduceSum", "x", keepdims=0), g.const(np.float32(0)))
+    chosen = g.op("If", positive, then_branch=branches[0], else_branch=branches[1])
+    return g.model({"x": (FLOAT, ["n", "t"])}, [state, rows, grown, chosen])
+
+
+def test_bodies_of_scans_loops_and_branches() -> None:
+    program = simplified(parse_onnx(bodies()))
+    made, scope = symbolic(program)
+    rng = np.random.default_rng(0)
+    for n, t in ((2, 3), (5, 1), (1, 4)):
+        feeds = {"x": rng.standard_normal((n, t)).astype(np.float32)}
+        values = bound(made, scope, feeds)
+        assert values is not None
+        assert_like_specialized(program, made, values, feeds)
+    scanned = next(ins for ins in made.main if ins.name == "loop" and ins.shape.sub_shapes[1].lens)
+    assert scanned.op.max_iterations is scope.symbols[0]  # type: ignore[attr-defined]

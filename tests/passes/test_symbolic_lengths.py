@@ -205,6 +205,31 @@ def test_random_models_with_symbolic_lengths(seed: int) -> None:
         assert_same_at(program, case.model, values, feeds)
 
 
+@pytest.mark.parametrize(("factor", "left"), [(2.0, 0), (4.0, 0), (3.0, 1)])
+def test_images_of_symbolic_lengths_are_repeated(factor: float, left: int) -> None:
+    """Coordinates of other factors than powers of two are rounded, which only the lengths at hand tell."""
+    g = Graph(17)
+    scales = g.const(np.float32([1, 1, factor, factor]))
+    ways = {"coordinate_transformation_mode": "asymmetric", "nearest_mode": "floor"}
+    model = g.model({"x": (FLOAT, [1, 4, "h", "w"])}, [g.op("Resize", "x", "", scales, mode="nearest", **ways)])
+    program, scope = symbolic(model)
+    run_passes(program, PASSES, options(False), validate=True)
+    assert sum(ins.name == "resize" for ins in program.main) == left
+    rng = np.random.default_rng(0)
+    for h, w in ((1, 1), (3, 5), (70, 2)):
+        values = dict(zip(scope.symbols, (h, w), strict=True))
+        assert_same_at(program, model, values, drawn(program, values, rng))
+
+
+def test_a_length_that_constants_determine_is_a_number() -> None:
+    """Of lengths given for a run, those that operators compare with numbers are these numbers in the program."""
+    g = Graph(17)
+    model = g.model({"x": (FLOAT, ["a", "b", "c"])}, [g.op("MatMul", "x", g.weights(16, 8))])
+    program, _ = symbolic(model, {"x": [2, 3, 16]})
+    assert program.parameter_shapes()["x"].lens[2] == 16
+    assert type(program.parameter_shapes()["x"].lens[2]) is int
+
+
 def test_constants_seen_with_symbolic_lengths() -> None:
     """A view has length 1 along axes of such lengths, along which it repeats; what repeats otherwise has no array."""
     scope = Scope()

@@ -18,16 +18,24 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_output(parser)
     add_library(parser)
     parser.add_argument("--kernels", action="store_true", help="write the kernels' Python source instead")
+    parser.add_argument(
+        "--plans",
+        action="store_true",
+        help="write the plans for open lengths instead: their symbols, guards, and the steps that only some lengths take",
+    )
 
 
 def run(args: argparse.Namespace) -> int:
     """Run the command."""
     check_library(args)
-    if not args.kernels:
+    if not (args.kernels or args.plans):
         check_output(args)
     model = compile_model(load_model(args), args)
     if args.library is not None:
         write_library(model, args)
+        return 0
+    if args.plans:
+        print("\n".join(map(str, model.open_plans())) or "no lengths are open: there is one plan")
         return 0
     if not args.kernels:
         write_model(model, args)

@@ -20,7 +20,7 @@ from ...codegen.problems.cluster import Tensor
 from ...codegen.problems.convolution import ConvProblem
 from ...codegen.problems.element_types import FLOAT32, ElementTypes, element_types
 from ...codegen.problems.gemm import GemmProblem
-from ...core.dim import Dim, hint
+from ...core.dim import hint, symbols_of
 from ...core.shape import Shape
 from ...errors import UnsupportedError
 from ...graph.instruction import Instruction
@@ -191,7 +191,8 @@ def reduction_walk(
     Raises:
         CompileError: no operand is full.
     """
-    lengths = [n for s in (*inputs, *results) if s.symbolic for n in (*s.lens, *s.strides) if isinstance(n, Dim)]
+    symbolic = [s for s in (*inputs, *results) if s.symbolic]
+    lengths = symbols_of(n for s in symbolic for n in (*s.lens, *s.strides))
     if lengths:
         usual = lengths[0].scope.hints()
         program, _ = Program.of_module(body)

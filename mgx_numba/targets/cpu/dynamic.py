@@ -10,7 +10,8 @@ from typing import Any, TextIO, TypeVar
 
 import numpy as np
 
-from ...core.dim import Dim, Guard, Scope, evaluate, symbols_of
+from ...codegen.launch import TaskRange
+from ...core.dim import Dim, Guard, Scope, chosen_where, evaluate, symbols_of
 from ...errors import MgxError
 from ...graph.passes import run_passes
 from ...graph.program import Program
@@ -19,9 +20,9 @@ from ...graph.specialize import specialize
 from ...graph.symbolic import symbolic_program
 from ...messages import INFO, shortened, tell
 from ...runtime.cpu.executor import Executable
-from ...runtime.plan import Plan
+from ...runtime.plan import Plan, Step
 from ...runtime.told_lengths import told_lengths, with_told_lengths
-from ..base import Direct, Observer, Stage, ThreadSpan, Tree
+from ..base import Direct, Observer, OpenPlan, Stage, ThreadSpan, Tree
 from ..lowering.shared_weights import SharedWeights
 from ..lowering.tuples import without_tuples
 from ..options import TargetOptions
@@ -254,8 +255,29 @@ class DynamicProgram(LoweredProgram):
             log.include(program.rewrite_log())
         return log
 
+    def open_plans(self) -> list[OpenPlan]:
+        """See `OpenPlanned`; the stages of a plan one by one."""
+        return [
+            _shown(part.executable.plan, self._guards[plan])
+            for plan in self._plans
+            for part in plan._all()
+            if part.executable is not None
+        ]
+
     def _parts(self) -> list[LoweredProgram]:
         return [*self._plans, *self._fixed.values()]
+
+
+def _shown(plan: Plan, guards: Sequence[Guard]) -> OpenPlan:
+    symbols = tuple([f"{s} {s.low or 0} to {'any' if s.high is None else s.high}" for s in plan.symbols])
+    answers = tuple([f"{shortened(str(g.condition), 200)}: {g.answer} ({g.place})" for g in guards])
+    alternatives = [
+        f"{step.label}, where {shortened(str(condition), 200)}"
+        for step in plan.steps
+        if isinstance(step, Step) and isinstance(step.geometry, TaskRange)
+        for condition in chosen_where(step.geometry.tasks)
+    ]
+    return OpenPlan(symbols, answers, len(plan.steps), tuple(alternatives))
 
 
 class _SymbolicStages(StagedProgram):

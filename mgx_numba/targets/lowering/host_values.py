@@ -67,6 +67,8 @@ def returned(shape: Shape) -> Callable[[list], list]:
     """What gives a value as a result; those of the host's types have the rank that a user sees."""
     if shape.is_dynamic or has_memory(shape):
         return list
+    if shape.symbolic:  # has axes: its arrays have their lengths
+        return lambda arrays: [np.array(array, order="C") for array in arrays]
     return lambda arrays: [np.array(array, order="C").reshape(shape.array_lens) for array in arrays]
 
 

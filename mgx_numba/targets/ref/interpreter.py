@@ -22,7 +22,7 @@ from ...ops.deferred import Deferred
 from ...runtime.memory import expect_room
 from .passes import PASSES
 
-__all__ = ["Trace", "evaluate", "evaluate_module"]
+__all__ = ["Trace", "compute", "deferred_value", "evaluate", "evaluate_module", "expanded"]
 
 Trace = Callable[[Instruction, Any], None]
 
@@ -101,7 +101,8 @@ def compute(
     shape = ins.shape
     try:
         if isinstance(ins.op, Deferred):
-            return _read_and_run(ins, ins.op, args)
+            program = expanded(ins, args)
+            return deferred_value(ins.op, program, evaluate(program, {}))
         if ins.op.pointwise and any(i.shape.is_dynamic for i in ins.inputs):
             # ranges that were the same may turn out to be 1 and another length
             lens = common_lens(*(a.shape for a in args))
@@ -127,18 +128,23 @@ def compute(
         raise MgxError(f"evaluating {ins.op} on {[_shape_of(a) for a in args]}: {error}") from error
 
 
-def _read_and_run(ins: Instruction, op: Deferred, args: Sequence[Any]) -> Any:
-    """What a deferred node gives for values that all are known."""
+def expanded(ins: Instruction, args: Sequence[Any]) -> Program:
+    """Return the program of a deferred node whose inputs are literals with the values ``args``."""
+    assert isinstance(ins.op, Deferred)
     program = Program()
     inputs = []
     for i, value in zip(ins.inputs, args):
         inputs.append(_known(program.main, value.reshape(()) if i.shape.without_axes else value, i.shape))
     constants = Constants(program.allowance)
-    results = reader(op.reader, program, constants).expand(program.main, op, inputs)
-    program.main.add_return(results)
+    program.main.add_return(reader(ins.op.reader, program, constants).expand(program.main, ins.op, inputs))
     run_passes(program, PASSES)
+    return program
+
+
+def deferred_value(op: Deferred, program: Program, results: Sequence[Any]) -> Any:
+    """Return the value of a deferred node from the results of its `expanded` program."""
     shapes = op.result.flatten()
-    values = [_ranked(v, r.shape, s) for v, r, s in zip(evaluate(program, {}), results, shapes, strict=True)]
+    values = [_ranked(v, r.shape, s) for v, r, s in zip(results, program.main.results(), shapes, strict=True)]
     return tuple(values) if op.result.sub_shapes else values[0]
 
 

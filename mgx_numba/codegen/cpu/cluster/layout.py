@@ -9,6 +9,7 @@ from ....core.dim import (
     Length,
     all_of,
     ceil_div,
+    is_symbolic,
     known_in,
     known_less_equal,
     less_equal,
@@ -83,8 +84,11 @@ class ReduceLayout:
 
     @property
     def tasks(self) -> Length:
-        """Number of tasks."""
-        return tasks_unless_empty(ceil_div(self.rows, self.batch) * self.chunks * self.parts, self.walk.full)  # type: ignore[no-any-return]
+        """Number of tasks. Without elements there is nothing to do, unless lengths say so that are not known: then
+        there are rows of none, whose results are stored."""
+        known = [n for n in self.walk.full if not is_symbolic(n)]
+        tasks: Length = tasks_unless_empty(ceil_div(self.rows, self.batch) * self.chunks * self.parts, known)
+        return tasks
 
     def same_for_rows(self, operand: int) -> bool:
         """Whether an operand is read again for each row."""

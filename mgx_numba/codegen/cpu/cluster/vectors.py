@@ -124,7 +124,7 @@ def _lanes(walk: Walk, stages: Stages, strategy: Strategy) -> int:
     """Long rows take more registers at a time: reductions are chains, which wait unless there are several.
 
     So do columns, where each step reads as much memory in one place, as long as all threads have some. Where there is
-    more to do than one reduction, that gains little: rows of which it is not known that they are long do not.
+    more to do than one reduction, that gains little: rows and columns that may be short do not.
     """
     lanes = lanes_for(len(stages.module))
     if strategy is Strategy.COLUMNS:
@@ -146,7 +146,7 @@ def _lanes(walk: Walk, stages: Stages, strategy: Strategy) -> int:
 
     while wider > 1 and not is_symbolic(wide := is_wide(2 * lanes)) and wide:
         lanes, wider = 2 * lanes, wider // 2
-    if wider > 1 and is_symbolic(is_wide(2 * lanes)):  # one question for all other doublings
+    if wider > 1 and stages.count == 1 and is_symbolic(is_wide(2 * lanes)):  # one question for all other doublings
         return lanes * wider if preferred(is_wide(lanes * wider)) else lanes
     return lanes
 

@@ -6,7 +6,7 @@ Of symbolic lengths the costs of blocks are compared for sample lengths; between
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from ....core.dim import (
@@ -42,6 +42,7 @@ __all__ = [
     "odd",
     "samples_along",
     "steps_within",
+    "values_of",
 ]
 
 SUMS_BYTES = 65536
@@ -82,6 +83,8 @@ KEPT_COST = 1.05
 are rough, and each way more makes expressions longer."""
 SAMPLE_LENGTHS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 1024, 2048, 4096)
 """Lengths for which costs are compared, of a symbolic one."""
+FAR = 1 << 20
+"""A length from which on others grow in proportion."""
 CLEARLY = 0.99
 """Part of the least cost so far that another blocking must be below, so that of equal ones the largest is taken."""
 OPEN_TASKS = 4
@@ -168,8 +171,7 @@ def cut(
         return _best(tile, m, n, depth, taps, groups, *how)[1]  # type: ignore[arg-type]
     found: list[tuple[int, _Way]] = []  # from which first length on which way is taken
     m, n, depth, groups = lens = tuple(maximum(length, 1) for length in lens)  # an image may have no pixels
-    place = next(k for k, length in enumerate(lens) if isinstance(length, Dim))
-    first = lens[place]
+    place, first = next((k, length) for k, length in enumerate(lens) if isinstance(length, Dim))
     for sample in samples_along(first, symbols_of(lens)):
         own = [evaluate(length, sample) for length in lens]
         if min(own) < 1 or (found and own[place] <= found[-1][0]):
@@ -193,9 +195,17 @@ def samples_along(length: Dim, symbols: list[Dim]) -> Iterator[dict[Dim, int]]:
     fixed = {s: hints[s] for s in symbols}
     if evaluate(length, fixed | least) > 0:
         fixed |= least
-    bounds = max(last.low or 1, 1), last.high
-    for value in dict.fromkeys(max(bounds[0], v if bounds[1] is None else min(v, bounds[1])) for v in SAMPLE_LENGTHS):
+    for value in dict.fromkeys(values_of(last, length, fixed, SAMPLE_LENGTHS)):
         yield fixed | {last: value}
+
+
+def values_of(symbol: Dim, length: Dim, others: Mapping[Dim, int], wanted: Sequence[int]) -> list[int]:
+    """Return values of a symbol for which a length is about as large as ``wanted``, as far as these are in its range: a
+    length may grow by 1 where the symbol grows by hundreds, as frames of sounds do."""
+    low, high = max(symbol.low or 1, 1), symbol.high
+    most = FAR if high is None else min(FAR, high)
+    step = max(1, most // max(evaluate(length, {**others, symbol: most}), 1)) if most >= max(wanted) else 1
+    return [max(low, value * step if high is None else min(value * step, high)) for value in wanted]
 
 
 class _Steps(NamedTuple):

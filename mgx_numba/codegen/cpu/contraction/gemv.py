@@ -61,6 +61,8 @@ class GemvPacked(GemmPacked):
     def declines(self, problem: GemmProblem) -> str | None:
         if problem.prologue:
             return NOT_COMPUTED
+        if isinstance(problem.m, Dim) and problem.m < 1:
+            return "there are no rows"
         if not known_equal(problem.batch_count, 1) or problem.m > self._most_rows:
             return f"more than {self._most_rows} rows or one product"
         return "the sum is empty" if problem.k == 0 else super().declines(problem)

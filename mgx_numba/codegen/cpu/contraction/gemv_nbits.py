@@ -125,6 +125,8 @@ class GemvNBits(BlockSolver):
         rows = problem.batch_count * problem.m
         if isinstance(rows, Dim) and problem.batch:
             return "a symbolic number of rows is not that of one product"
+        if isinstance(rows, Dim) and rows < 1:
+            return "there are no rows"
         most = OPEN_ROWS if isinstance(rows, Dim) else MOST_ROWS
         if rows > most:
             return f"more than {most} rows"

@@ -33,7 +33,7 @@ from ...problems.epilogue import ALONG_N
 from ...problems.gemm import GemmProblem
 from ...tuning.request import Candidate, Request
 from . import CONV_SOLVERS, GEMM_SOLVERS
-from .blocking import samples_along
+from .blocking import samples_along, values_of
 from .gemm import distinct_matrices
 from .select import SECONDS_PER_BYTE
 
@@ -190,12 +190,15 @@ def _samples(open_: _Open) -> Samples:
     """Return values of the symbols to compare solvers for: the example first, then as the feature grows."""
     scope = open_.symbols[0].scope
     found: Samples = [{s: one[s] for s in open_.symbols} for one in (scope.hints(), *scope.samples)]
-    problem, feature = open_.request.problem, open_.feature
+    problem: Any = open_.request.problem
+    feature = open_.feature
     inside = symbols_of(problem.in_lens) if isinstance(problem, ConvProblem) else []
     if inside:
         least = {s: max(s.low or 1, 1) for s in open_.symbols}
-        lengths = [{s: max(least[s], size if s.high is None else min(size, s.high)) for s in inside} for size in IMAGES]
-        found += [least | one for one in lengths]
+        line = next(length for length in problem.in_lens if isinstance(length, Dim))
+        along = set(map(id, symbols_of([line])))
+        values = [values_of(s, line if id(s) in along else s, found[0], IMAGES) for s in inside]
+        found += [least | dict(zip(inside, sizes)) for sizes in zip(*values)]
     elif feature is not None:
         found += samples_along(feature, open_.symbols)
     return [dict(one) for one in dict.fromkeys(tuple(sample.items()) for sample in found)]
@@ -269,11 +272,12 @@ def _bisected(open_: _Open, feature: Dim, rows: Sequence[tuple[int, int]], value
     *others, last = symbols_of([feature])
     hints = feature.scope.hints()
     for _ in range(BISECTIONS):
-        middle = (low + value) // 2
-        sample = {s: hints[s] for s in open_.symbols} | {s: max(s.low or 1, 1) for s in others} | {last: middle}
-        if middle <= low or evaluate(feature, sample) != middle:
+        sample = {s: hints[s] for s in open_.symbols} | {s: max(s.low or 1, 1) for s in others}
+        (at,) = values_of(last, feature, sample, [(low + value) // 2])
+        middle = evaluate(feature, sample | {last: at})
+        if not low < middle < value:
             break
-        costs = open_.costs(sample)
+        costs = open_.costs(sample | {last: at})
         if costs.get(before, math.inf) <= (1 + WORTH) * costs.get(after, math.inf):
             low = middle
         else:

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from math import prod
 from typing import Any
 
-from ....core.dim import Length, ceil_div, known_in
+from ....core.dim import Length, ceil_div, is_symbolic, known_in
 from ...arguments import Arguments
 from ...launch import Launch, TaskRange
 from ...problems.cluster import Tensor
@@ -148,7 +148,8 @@ def suppression_launch(
     return Launch(
         kernel=cpu_kernel("nonmaxsuppression_kernel", text, origin),
         args=arguments.values,
-        geometry=TaskRange(tasks_unless_empty(groups, [rows, count])),
+        # Without boxes nothing is kept, which is stored if lengths that are not known say so.
+        geometry=TaskRange(tasks_unless_empty(groups, [rows] if is_symbolic(count) else [rows, count])),
         flops=prod(scores.lens),
         bytes=boxes.footprint + scores.footprint,
     )

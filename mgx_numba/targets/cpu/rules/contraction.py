@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Collection, Mapping
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -209,10 +210,9 @@ def _launch_open(
 
     views: list[View | None] = []
     while True:
-        parts, served = low.solutions.of(
-            ("open", request, tuple(unsuited)),
-            lambda: solve_open(request, plan, measured, unsuited),
-        )
+        without = tuple(unsuited)
+        solve = partial(solve_open, request, plan, measured, without)
+        parts, served = low.solutions.of(("open", request, without), solve)
         if what.weights is None and what.blocks is None and any(map(_packs, parts[:-1])):
             unsuited += [part.candidate.solver.name for part in parts[:-1]]  # in each run they are packed in one way
             continue

@@ -1,0 +1,471 @@
+"""Symbolic expressions: sums of products of atoms in one canonical form, interned. See `core.dim`."""
+
+from __future__ import annotations
+
+import threading
+import weakref
+from collections.abc import Callable, Iterator, Sequence
+from math import gcd, prod
+from typing import TYPE_CHECKING, Any
+
+from ..errors import MgxError
+from ..structural import asks_nothing
+from .bounds import interval, tightened
+
+if TYPE_CHECKING:
+    from .scope import Scope
+
+__all__ = [
+    "OPERATIONS",
+    "Atom",
+    "Dim",
+    "Length",
+    "Monomial",
+    "SharedLength",
+    "SymbolicLengthError",
+    "Terms",
+    "common_divisor",
+    "constant_of",
+    "content_of",
+    "is_positive",
+    "is_symbolic",
+    "number_of",
+    "of_atom",
+    "place_of",
+    "polynomial",
+    "product_of",
+    "range_of",
+    "single_atom",
+]
+
+
+class SymbolicLengthError(MgxError, TypeError):
+    """A symbolic length was used where only a number will do, or asked a question that nothing decides."""
+
+
+class Atom:
+    """A factor of a product: a symbol, or an operation on lengths.
+
+    Attributes:
+        kind: "symbol", "floordiv", "mod", "min", "max", "bit_length", "select", or of a condition "negative" (1 if the
+            operand is below 0), "zero", "nonzero", "all" (1 if all operands are 1).
+        operands: of the operation; of a symbol empty.
+        low, high: least and largest value; None where there is no bound.
+        divisor: an integer that divides every value.
+        scope: whose symbols it consists of.
+        name: of a symbol.
+        own: the expression that a symbol is.
+    """
+
+    __slots__ = ("__weakref__", "divisor", "high", "kind", "low", "name", "number", "operands", "own", "scope")
+
+    def __init__(
+        self,
+        kind: str,
+        operands: tuple[Length, ...],
+        low: int | None,
+        high: int | None,
+        divisor: int,
+        scope: Scope,
+        name: str = "",
+    ) -> None:
+        self.kind = kind
+        self.operands = operands
+        self.low = low
+        self.high = high
+        self.divisor = divisor
+        self.scope = scope
+        self.name = name
+        with _lock:
+            self.number = next(_numbers)
+        self.own: Dim | None = None
+
+    def __repr__(self) -> str:
+        return _atom_text(self)
+
+
+Monomial = tuple[Atom, ...]
+
+
+Terms = tuple[tuple[Monomial, int], ...]
+
+
+def _counted() -> Iterator[int]:
+    number = 0
+    while True:
+        yield number
+        number += 1
+
+
+_lock = threading.RLock()
+
+
+_numbers = _counted()
+
+
+_atoms: weakref.WeakValueDictionary[Any, Atom] = weakref.WeakValueDictionary()
+
+
+_dims: weakref.WeakValueDictionary[Terms, Dim] = weakref.WeakValueDictionary()
+
+
+OPERATIONS: dict[str, Callable[..., Any]] = {}
+"""What operators and methods of `Dim` do, from the modules that know, which are all there with `core.dim`."""
+
+
+class Dim:
+    """A symbolic length: a sum of products of atoms that has no single value. Immutable; equal ones are one object.
+
+    Attributes:
+        terms: pairs of a product of atoms and its coefficient, in canonical order; the empty product is the constant.
+        low, high: least and largest value; None where there is no bound.
+        divisor: an integer that divides every value.
+        scope: whose symbols it consists of.
+    """
+
+    __slots__ = ("__weakref__", "_text", "divisor", "high", "low", "scope", "terms")
+
+    terms: Terms
+    low: int | None
+    high: int | None
+    divisor: int
+    scope: Scope
+
+    def __add__(self, other: Any) -> Any:
+        if isinstance(other, int):
+            return polynomial([*self.terms, ((), int(other))]) if other else self
+        if isinstance(other, Dim):
+            return polynomial([*self.terms, *other.terms])
+        return _as_integer(other, self.__add__)
+
+    __radd__ = __add__
+
+    def __neg__(self) -> Any:
+        return polynomial([(m, -c) for m, c in self.terms])
+
+    def __pos__(self) -> Any:
+        return self
+
+    def __sub__(self, other: Any) -> Any:
+        if isinstance(other, (int, Dim)):
+            return self if self is not other and type(other) is int and not other else self + (-other)
+        return _as_integer(other, self.__sub__)
+
+    def __rsub__(self, other: Any) -> Any:
+        return (-self) + other
+
+    def __mul__(self, other: Any) -> Any:
+        if not isinstance(other, (int, Dim)):
+            return _as_integer(other, self.__mul__)
+        found = self.scope.products.get((self, other))
+        if found is None:
+            terms = other.terms if isinstance(other, Dim) else (((), int(other)),)
+            found = polynomial([(product_of(m, n), c * d) for m, c in self.terms for n, d in terms])
+            self.scope.products[self, other] = found
+        return found
+
+    __rmul__ = __mul__
+
+    def __pow__(self, exponent: Any) -> Any:
+        return prod([self] * int(exponent))
+
+    def __floordiv__(self, other: Any) -> Any:
+        return (
+            OPERATIONS["floordiv"](self, other)
+            if isinstance(other, (int, Dim))
+            else _as_integer(other, self.__floordiv__)
+        )
+
+    def __rfloordiv__(self, other: Any) -> Any:
+        return OPERATIONS["floordiv"](other, self) if isinstance(other, int) else _as_integer(other, self.__rfloordiv__)
+
+    def __mod__(self, other: Any) -> Any:
+        return OPERATIONS["mod"](self, other) if isinstance(other, (int, Dim)) else _as_integer(other, self.__mod__)
+
+    def __rmod__(self, other: Any) -> Any:
+        return OPERATIONS["mod"](other, self) if isinstance(other, int) else _as_integer(other, self.__rmod__)
+
+    def __divmod__(self, other: Any) -> Any:
+        return self // other, self % other
+
+    def __abs__(self) -> Any:
+        return OPERATIONS["max"](self, -self)
+
+    def __lshift__(self, other: Any) -> Any:
+        return self * (1 << int(other))
+
+    def __rshift__(self, other: Any) -> Any:
+        return self // (1 << int(other))
+
+    def bit_length(self) -> Any:
+        """Return the number of bits of the absolute value, as `int.bit_length`."""
+        ends = [None if one is None else abs(one).bit_length() for one in (self.low, self.high)]
+        known = self.low is not None and self.low >= 0
+        low, high = (ends[0], ends[1]) if known else (0, None)
+        return low if low is not None and low == high else of_atom("bit_length", (self,), low, high, 1)
+
+    def __eq__(self, other: object) -> bool:
+        if self is other:
+            return True
+        if asks_nothing():
+            return False
+        if not isinstance(other, (int, Dim)):
+            return _plain(other) and self == int(other)  # type: ignore[call-overload]
+        return _are_equal(self, other)
+
+    def __ne__(self, other: object) -> bool:
+        return not self == other
+
+    def __lt__(self, other: Any) -> bool:
+        return _is_less(self, other)
+
+    def __gt__(self, other: Any) -> bool:
+        return _is_less(other, self)
+
+    def __le__(self, other: Any) -> bool:
+        return not _is_less(other, self)
+
+    def __ge__(self, other: Any) -> bool:
+        return not _is_less(self, other)
+
+    def __bool__(self) -> bool:
+        return not _are_equal(self, 0)
+
+    __hash__ = object.__hash__
+
+    def __index__(self) -> int:
+        raise SymbolicLengthError(f"the length {self} is known when the program runs, and a number is needed here")
+
+    __int__ = __index__
+
+    def __float__(self) -> float:
+        raise SymbolicLengthError(f"the length {self} is known when the program runs, and a number is needed here")
+
+    def __truediv__(self, other: Any) -> Any:
+        raise SymbolicLengthError(f"the length {self} has no quotient that is no integer: use //, or evaluate it")
+
+    __rtruediv__ = __truediv__
+
+    def __str__(self) -> str:
+        if self._text is None:
+            self._text = _sum_text(self.terms)
+        return self._text
+
+    __repr__ = __str__
+
+    def __format__(self, how: str) -> str:
+        return format(str(self), how)
+
+    def __copy__(self) -> Dim:
+        return self
+
+    def __deepcopy__(self, memo: Any) -> Dim:
+        return self
+
+    def __reduce__(self) -> Any:
+        """A sum is made again of its atoms, so that equal ones are one object there, too."""
+        parts = [
+            ([OPERATIONS["parts"](atom) for atom in monomial], coefficient) for monomial, coefficient in self.terms
+        ]
+        return OPERATIONS["again"], (self.scope, parts)
+
+    _text: str | None
+
+
+Length = int | Dim
+
+
+SharedLength = Any
+"""A `Length` in records that back ends without symbolic lengths share, for which it is a plain integer."""
+
+
+def is_symbolic(value: Any) -> bool:
+    """Return whether a value is a symbolic length."""
+    return isinstance(value, Dim)
+
+
+def range_of(length: Length) -> tuple[int | None, int | None]:
+    """Return the least and the largest value; None where there is no bound."""
+    return (length.low, length.high) if isinstance(length, Dim) else (length, length)
+
+
+def common_divisor(length: Length) -> int:
+    """Return an integer that divides every value; 0 for 0."""
+    return length.divisor if isinstance(length, Dim) else abs(length)
+
+
+def _as_integer(value: Any, function: Callable[[int], Any]) -> Any:
+    """Apply a method to an integer of another type, such as NumPy's."""
+    return function(int(value)) if _plain(value) else NotImplemented
+
+
+def _plain(value: Any) -> bool:
+    return hasattr(value, "__index__") and not isinstance(value, Dim) and getattr(value, "ndim", 0) == 0
+
+
+def _answer(condition: Any) -> bool:
+    return condition.scope.ask(condition) if isinstance(condition, Dim) else bool(condition)
+
+
+def _are_equal(a: Any, b: Any) -> bool:
+    """Ask whether two lengths are equal."""
+    return _answer(OPERATIONS["equal"](a, b))
+
+
+def _is_less(a: Any, b: Any) -> bool:
+    """Ask whether a is less than b."""
+    return _answer(OPERATIONS["less"](a, b))
+
+
+def is_positive(length: Length) -> bool:
+    """Return whether a length is above 0 whatever the symbols are."""
+    low = range_of(length)[0]
+    return low is not None and low > 0
+
+
+def product_of(a: Monomial, b: Monomial) -> Monomial:
+    return tuple(sorted(a + b, key=number_of)) if a and b else a or b
+
+
+def number_of(atom: Atom) -> int:
+    return atom.number
+
+
+def _order(term: tuple[Monomial, int]) -> tuple[int, list[int]]:
+    return -len(term[0]), [atom.number for atom in term[0]]
+
+
+def polynomial(terms: Sequence[tuple[Monomial, int]]) -> Any:
+    """Return the sum of terms in its canonical form."""
+    collected: dict[Monomial, int] = {}
+    for monomial, coefficient in terms:
+        collected[monomial] = collected.get(monomial, 0) + coefficient
+    own = [(m, c) for m, c in collected.items() if c]
+    if not own:
+        return 0
+    if len(own) == 1 and not own[0][0]:
+        return own[0][1]
+    own.sort(key=_order)
+    key = tuple(own)
+    with _lock:
+        found = _dims.get(key)
+        if found is None:
+            found = _dims[key] = _made(key)
+    if found.low is not None and found.low == found.high and not _is_symbol(found):
+        return found.low
+    return found
+
+
+def _made(terms: Terms) -> Dim:
+    made = object.__new__(Dim)
+    made.terms = terms
+    made._text = None
+    found = interval(terms)
+    if len({c > 0 for m, c in terms if m}) > 1:
+        found = tightened(terms, found)
+    made.low, made.high = found
+    made.divisor = gcd(*(c * prod([a.divisor for a in m]) for m, c in terms))
+    scopes = {id(atom.scope): atom.scope for m, _ in terms for atom in m}
+    if len(scopes) != 1:
+        raise SymbolicLengthError(f"lengths of different programs in one expression: {made}")
+    (made.scope,) = scopes.values()
+    made.scope._made.append(made)
+    return made
+
+
+def content_of(dim: Dim) -> int:
+    """Return the largest number that divides all coefficients but the constant."""
+    return gcd(*(c for m, c in dim.terms if m))
+
+
+def constant_of(dim: Dim) -> int:
+    monomial, coefficient = dim.terms[-1]
+    return 0 if monomial else coefficient
+
+
+def of_atom(kind: str, operands: tuple[Length, ...], low: int | None, high: int | None, divisor: int) -> Any:
+    """Return the expression that is one operation."""
+    key = (kind, *operands)
+    with _lock:
+        atom = _atoms.get(_Key(key))
+        if atom is None:
+            scope = next(o.scope for o in operands if isinstance(o, Dim))
+            atom = _atoms[_Key(key)] = Atom(kind, operands, low, high, divisor, scope)
+    return polynomial([((atom,), 1)])
+
+
+class _Key:
+    """The key of an atom: its operands by identity, so that looking it up asks no questions."""
+
+    __slots__ = ("parts",)
+
+    def __init__(self, parts: tuple[Any, ...]) -> None:
+        self.parts = parts
+
+    def __hash__(self) -> int:
+        return hash(self.parts)
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, _Key) or len(self.parts) != len(other.parts):
+            return False
+        return all(
+            a is b or (type(a) is type(b) and type(a) is not Dim and a == b) for a, b in zip(self.parts, other.parts)
+        )
+
+
+def single_atom(length: Length) -> Atom | None:
+    """Return the atom that an expression is, if it is one."""
+    if not isinstance(length, Dim) or len(length.terms) > 1:
+        return None
+    monomial, coefficient = length.terms[0]
+    return monomial[0] if coefficient == 1 and len(monomial) == 1 else None
+
+
+def place_of(length: Length) -> tuple[int, Any]:
+    """Return a key that orders operands in one way: plain integers first."""
+    if not isinstance(length, Dim):
+        return 0, [length]
+    return 1, [[-len(m), [atom.number for atom in m], c] for m, c in length.terms]
+
+
+def _term_text(monomial: Monomial, coefficient: int) -> str:
+    factors = [_atom_text(atom) for atom in monomial]
+    if not factors:
+        return str(coefficient)
+    if coefficient != 1:
+        factors.insert(0, "-" if coefficient == -1 else str(coefficient))
+    text = "*".join(factors)
+    return text.replace("-*", "-", 1) if coefficient == -1 else text
+
+
+def _atom_text(atom: Atom) -> str:
+    if atom.kind == "symbol":
+        return atom.name
+    if atom.kind in _SIGNS:
+        terms = atom.operands[0].terms  # type: ignore[union-attr]
+        left, right = (_sum_text([(m, abs(c)) for m, c in terms if c * sign > 0]) for sign in (1, -1))
+        return f"({left} {_SIGNS[atom.kind]} {right})"
+    if atom.kind == "all":
+        return f"({' and '.join(map(str, atom.operands))})"
+    if atom.kind in ("floordiv", "mod"):
+        sign = "//" if atom.kind == "floordiv" else "%"
+        left, right = (str(o) if isinstance(o, int) or _is_symbol(o) else f"({o})" for o in atom.operands)
+        return f"({left} {sign} {right})"
+    return f"{atom.kind}({', '.join(map(str, atom.operands))})"
+
+
+_SIGNS = {"negative": "<", "zero": "==", "nonzero": "!="}
+
+
+def _sum_text(terms: Sequence[tuple[Monomial, int]]) -> str:
+    """Return the text of a sum; of a condition's opposite ``not`` and the condition."""
+    if len(terms) == 2 and not terms[1][0] and (terms[0][1], terms[1][1]) == (-1, 1):
+        (atom, *more) = terms[0][0]
+        if not more and atom.kind in (*_SIGNS, "all"):
+            return f"not {_atom_text(atom)}"
+    return " + ".join(_term_text(m, c) for m, c in terms).replace("+ -", "- ") or "0"
+
+
+def _is_symbol(dim: Dim) -> bool:
+    (monomial, coefficient), *more = dim.terms
+    return not more and coefficient == 1 and len(monomial) == 1 and monomial[0].kind == "symbol"

@@ -1,0 +1,254 @@
+"""Quotients and remainders of symbolic lengths, in one form. See `core.dim`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import gcd
+from typing import Any
+
+from .bounds import quotient_of_products, quotient_range
+from .polynomials import (
+    OPERATIONS,
+    Dim,
+    Length,
+    Monomial,
+    common_divisor,
+    constant_of,
+    content_of,
+    is_positive,
+    number_of,
+    of_atom,
+    polynomial,
+    range_of,
+)
+
+__all__ = [
+    "ceil_div",
+    "exact_quotient",
+    "floordiv",
+    "modulo",
+    "quotient_if_exact",
+    "without_factor",
+    "without_remainders",
+]
+
+
+def ceil_div(a: Length, b: Length) -> Any:
+    """Return the quotient, rounded up."""
+    if isinstance(b, Dim) and is_positive(b):
+        return (a - 1) // b + 1  # whose range begins at 1 where that of a does
+    return -(-a // b)
+
+
+def exact_quotient(a: Length, b: Length) -> Any:
+    """Return a // b if b is not 0, or symbolic, and divides a whatever the symbols are; else None. No guard is noted.
+
+    Where a symbolic b is 0, a is, too, and the quotient is right in that its product with b is a.
+    """
+    if isinstance(b, Dim):
+        return quotient_if_exact(a, b)
+    return a // b if b and common_divisor(a) % b == 0 else None
+
+
+def floordiv(a: Length, b: Length) -> Any:
+    if isinstance(b, int):
+        return _divided(a, b)
+    if isinstance(a, int) and a == 0:
+        return 0
+    quotient = quotient_if_exact(a, b)
+    if quotient is not None:
+        return quotient
+    if isinstance(a, Dim) and b.low is not None and b.low > 0:
+        factor = _common_factor([*a.terms, *b.terms])
+        if factor is not None:
+            return quotient_if_exact(a, factor) // quotient_if_exact(b, factor)
+        whole = _whole_part(a, b)
+        if whole is not None:
+            return whole + (a - whole * b) // b
+        nested = _nested(a)
+        if nested is not None:
+            return nested[0] // (nested[1] * b)
+    low, high = quotient_range(range_of(a), range_of(b))
+    if low is not None and low == high:
+        return low
+    return of_atom("floordiv", (a, b), low, high, 1)
+
+
+def _divided(a: Any, b: int) -> Any:
+    """Return the quotient by a plain integer."""
+    if b < 0:
+        return _divided(-a, -b)
+    if b == 0:
+        raise ZeroDivisionError(f"{a} // 0")
+    if not isinstance(a, Dim):
+        return a // b
+    if b == 1:
+        return a
+    whole, rest = _split(a, b)
+    if not isinstance(rest, Dim):
+        return whole + rest // b
+    if rest.terms[0][1] < 0:  # the quotient of x is the one of b - 1 - x, rounded up and negative: one form of both
+        return whole - _divided(b - 1 - rest, b)
+    low, high = quotient_range((rest.low, rest.high), (b, b))
+    if low is not None and low == high:
+        return whole + low
+    nested = _nested(rest)
+    if nested is not None:
+        return whole + nested[0] // (nested[1] * b)
+    shared = gcd(content_of(rest), b)
+    if shared > 1:  # (d*x + c) // (d*e) is (x + c//d) // e
+        reduced = polynomial([(m, c // shared) for m, c in rest.terms])
+        return whole + _divided(reduced, b // shared)
+    return whole + of_atom("floordiv", (rest, b), low, high, 1)
+
+
+def _split(a: Dim, b: int) -> tuple[Any, Any]:
+    """Return the quotients of the coefficients, rounded towards 0, and what is left; it has a constant from 0 on."""
+    terms = [(m, c // b if c > 0 or not m else -(-c // b)) for m, c in a.terms]
+    whole = polynomial([(m, c) for m, c in terms if c])
+    return whole, a - whole * b
+
+
+def _nested(dim: Dim) -> tuple[Any, Any] | None:
+    """Return a and b for an expression that is a // b, such as x + y // b, for a positive b; None for others."""
+    for monomial, coefficient in dim.terms:
+        if coefficient == 1 and len(monomial) == 1 and monomial[0].kind == "floordiv":
+            a, b = monomial[0].operands
+            if is_positive(b):
+                return (dim - polynomial([(monomial, 1)])) * b + a, b
+    return None
+
+
+def _common_factor(terms: Sequence[tuple[Monomial, int]]) -> Dim | None:
+    """Return the product of atoms that all terms have in common and that are at least 1; None if there is none."""
+    if any(not m for m, _ in terms):
+        return None
+    common = [atom for atom in terms[0][0] if atom.low is not None and atom.low > 0]
+    for monomial, _ in terms[1:]:
+        left, both = list(monomial), []
+        for atom in common:
+            if atom in left:
+                left.remove(atom)
+                both.append(atom)
+        common = both
+    return polynomial([(tuple(common), 1)]) if common else None
+
+
+def without_factor(difference: Dim) -> Dim:
+    """Return an expression that has the sign of another one: without what all its terms have in common."""
+    factor = _common_factor(difference.terms)
+    if factor is None:
+        return difference
+    quotient = quotient_if_exact(difference, factor)
+    return quotient if isinstance(quotient, Dim) else difference
+
+
+def _whole_part(a: Dim, b: Dim) -> Any:
+    """Return the quotient of the terms that a divisor of one term divides; None if there are none."""
+    if len(b.terms) > 1:
+        return None
+    ((factor, divisor),) = b.terms
+    found = []
+    for monomial, coefficient in a.terms:
+        other = quotient_of_products(monomial, factor)
+        if other is not None and coefficient % divisor == 0:
+            found.append((other, coefficient // divisor))
+    return polynomial(found) if found else None
+
+
+def quotient_if_exact(a: Length, b: Dim) -> Any:
+    """Return a // b if b divides a as an expression: b of one term, or the two in proportion; else None."""
+    if not isinstance(a, Dim):
+        return None
+    if len(b.terms) == 1:
+        monomial, coefficient = b.terms[0]
+        found = []
+        for m, c in a.terms:
+            left = list(m)
+            for atom in monomial:
+                if atom not in left:
+                    return None
+                left.remove(atom)
+            if c % coefficient:
+                return None
+            found.append((tuple(left), c // coefficient))
+        return polynomial(found)
+    quotient: Any = 0
+    rest: Any = a
+    while isinstance(rest, Dim):  # division of polynomials by the leading term
+        (m, c), (n, d) = rest.terms[0], b.terms[0]
+        left = list(m)
+        for atom in n:
+            if atom not in left:
+                return None
+            left.remove(atom)
+        if c % d:
+            return None
+        step = polynomial([(tuple(left), c // d)])
+        quotient, following = quotient + step, rest - b * step
+        if isinstance(following, Dim) and len(following.terms) > len(a.terms) + len(b.terms):
+            return None
+        rest = following
+    return quotient if rest == 0 else None
+
+
+def modulo(a: Length, b: Length) -> Any:
+    if isinstance(b, int):
+        if b <= 0 or not isinstance(a, Dim):
+            return a - a // b * b
+        return _remainder(a, b)
+    if not isinstance(a, Dim) or b.low is None or b.low < 1:
+        return a - a // b * b
+    if quotient_if_exact(a, b) is not None:
+        return 0
+    factor = _common_factor([*a.terms, *b.terms])
+    if factor is not None:
+        return factor * (quotient_if_exact(a, factor) % quotient_if_exact(b, factor))
+    whole = _whole_part(a, b)
+    if whole is not None:
+        return (a - whole * b) % b
+    if a.low is not None and a.low >= 0 and is_positive(b - a):
+        return a
+    divisor = gcd(a.divisor, b.divisor)
+    return of_atom("mod", (a, b), 0, None if b.high is None else b.high - divisor, divisor)
+
+
+def _remainder(a: Dim, b: int) -> Any:
+    """Return the remainder of the division by a plain integer, of the same form as `_divided` gives the quotient."""
+    _, rest = _split(a, b)
+    if not isinstance(rest, Dim):
+        return rest % b
+    if rest.divisor % b == 0:
+        return 0
+    if rest.terms[0][1] < 0:
+        return b - 1 - (b - 1 - rest) % b
+    if rest.low is not None and rest.high is not None and rest.low >= 0 and rest.high < b:
+        return rest
+    shared = gcd(content_of(rest), b)
+    if shared > 1:  # (d*x + c) % (d*e) is (x + c//d) % e * d + c % d
+        reduced = polynomial([(m, c // shared) for m, c in rest.terms])
+        return reduced % (b // shared) * shared + constant_of(rest) % shared
+    divisor = gcd(rest.divisor, b)
+    return of_atom("mod", (rest, b), 0, b - divisor, divisor)
+
+
+def without_remainders(length: Dim) -> Any:
+    """Return an expression with a - a//b*b in the place of a % b."""
+    found: Any = length
+    while isinstance(found, Dim):
+        remainders = [atom for monomial, _ in found.terms for atom in monomial if atom.kind == "mod"]
+        if not remainders:
+            break
+        outer = max(remainders, key=number_of)
+        a, b = outer.operands
+        value = a - a // b * b
+        for monomial, coefficient in found.terms:
+            if outer in monomial:
+                others = list(monomial)
+                others.remove(outer)
+                found = found + polynomial([(tuple(others), coefficient)]) * value
+                found = found - polynomial([(monomial, coefficient)])
+    return found
+
+
+OPERATIONS.update({"floordiv": floordiv, "mod": modulo})
