@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from ...core.dim import Dim
 from ...core.types import numpy_dtype
 from ...errors import MgxError, ShapeError
 from ..memory import address_of, aligned_array, aligned_empty, expect_room, scratch, view_of
@@ -172,17 +173,25 @@ class Frame:
         Raises:
             ShapeError: a result differs from what the plan declares. What the function raises passes through.
         """
-        arguments = []
-        for view in step.inputs:
-            argument = self.view(view).view()
-            argument.flags.writeable = False
-            arguments.append(argument)
+        arguments = [self._argument(view) for view in step.inputs]
         binding = self.context.binding
         results = (step.function if binding is None else binding.function(step))(arguments)
         if len(results) != len(step.outputs):
             raise ShapeError(f"{_title(step)}: returned {len(results)} arrays, expected {len(step.outputs)}")
         for result, view in zip(results, step.outputs, strict=True):
             self._put(step, np.asarray(result), view)
+
+    def _argument(self, view: TensorView) -> np.ndarray:
+        """Return an input of a host step; of a constant, which stays where it is, the same array in all calls."""
+        known = self._tables.constant_arrays
+        found = known.get(id(view))
+        if found is None:
+            found = self.view(view).view()
+            found.flags.writeable = False
+            numbers = (view.pointer.offset, *view.lens, *view.strides)
+            if view.pointer.region is Region.CONSTANT and not any(isinstance(n, Dim) for n in numbers):
+                known[id(view)] = found
+        return found
 
     def _put(self, step: HostStep, result: np.ndarray, view: TensorView) -> None:
         expected = numpy_dtype(view.dtype)

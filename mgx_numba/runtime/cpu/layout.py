@@ -45,6 +45,7 @@ class PlanTables:
     ``constant_slots``, (slot, constant, offset), and ``code_slots``, (slot, kernel).
     ``patches`` is (n, 3), for what each run brings: bases are numbered parameters first, then outputs, then
     host values. ``outputs`` has lens, dtype and bytes of each output, None where only a host step's result says them.
+    ``constant_arrays`` are inputs of host steps that are constants, by the identity of their views.
     ``brief`` says whether one thread runs all steps in a few microseconds, ``long`` whether some step ends with a look
     for signals.
 
@@ -68,6 +69,7 @@ class PlanTables:
         self._addresses = addresses
         self._constants = [address_of(array) for array in constants]
         symbolic = bool(plan.symbols)
+        self.constant_arrays: dict[int, np.ndarray] = {}
         self.outputs = [] if symbolic else [_made(spec) for spec in plan.outputs]
         native = [step for step in plan.steps if isinstance(step, Step)]
         self.segments = _segments(plan)

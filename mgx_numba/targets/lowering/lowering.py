@@ -467,7 +467,7 @@ class Lowering(PlanConstants):
         count = len(ins.inputs)
 
         def run(ins: Instruction, bodies: Mapping[Module, Body] | None, arrays: list) -> list:
-            values = [rebuild(tree, arrays) for tree in layout]
+            values = [arrays[tree] if type(tree) is int else rebuild(tree, arrays) for tree in layout]
             outer = dict(zip(captured, values[count:]))
             with np.errstate(all="ignore"):
                 if bodies is None:
