@@ -97,6 +97,13 @@ def kernel(args, begin, end):
 )
 
 
+@functools.cache
+def _code() -> tuple[int, int]:
+    """Return the addresses of `LEAD` and `REPEAT`."""
+    lead, code = load([LEAD, REPEAT])
+    return lead, code
+
+
 def may_repeat(plan: Plan, carried: int) -> bool:
     """Whether a plan is one of a loop's body that `repeat` runs: of kernels alone, whose parameters are a number, a
     condition and ``carried`` values, perhaps more, and whose first results are the next condition and values."""
@@ -171,7 +178,7 @@ class _Loop:
         self._buffers = [conditions, *([aligned_array(*made) for _ in range(2)] for made in carried[1:])]
         self._stores = [aligned_empty((trips * pitch,), "uint8") for _, pitch in kept]
         first_output = len(inputs)
-        lead, code = load([LEAD, REPEAT])
+        lead, code = _code()
         self._run = NativeKernel(code)
         records = context.records(0, steps)[1]
         words = [lead, context.job_address, records, address_of(self._number), 0, len(carried), len(kept), 1]
