@@ -117,14 +117,14 @@ def test_rows_of_weights_in_blocks(form: BlockFormat, ceiling: str, monkeypatch:
     planned = Planned(problem, full_epilogue("float32"), strides)
     assert known_equal(planned.served, 1) and planned.names == ["gemv_nbits", "gemm_nbits"]
     rng = np.random.default_rng(11)
-    for count in ((1, 1), (4, 1), (1, 3), (2, 17), (1, 200)):
+    for count in ((1, 1), (4, 1), (1, 3), (2, 5), (1, 16), (2, 17), (1, 200)):
         a = rng.standard_normal((*count, k)).astype(np.float32)
         e = full_epilogue_arrays(rng, count, n, "float32")
         sums = expected(form, a, w)
         right = apply_full_epilogue(sums, e)
         out = np.full(right.shape, np.nan, np.float32)
         taken = planned.run(dict(zip(lens, count)), w, {"x": a, "out": out, **e})
-        assert taken == (["gemv_nbits"] if count[0] * count[1] <= 4 else ["gemm_nbits"])
+        assert taken == (["gemv_nbits"] if count[0] * count[1] <= 16 else ["gemm_nbits"])
         assert np.abs(out - right).max() < (2e-2 if form.int8_rows else 5e-5) * np.abs(right).max()
 
 

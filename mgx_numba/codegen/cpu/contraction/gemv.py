@@ -99,9 +99,9 @@ class GemvPacked(GemmPacked):
                 arguments.integers(**{f"e{k}_ld": own[-1]})
         starts = [f"x{r}" if isinstance(rows_here, Dim) else f"{r} * x_ld" for r in range(fixed(problem.m))]
         product = [f"panel = group * {streams}", *self._product(problem, tile, streams, starts)]
-        count = "count" if isinstance(rows_here, Dim) else rows_here
+        count = "count" if isinstance(rows_here, Dim) else ""
         if isinstance(rows_here, Dim):
-            product = [*(f"x{r} = imin({r}, count - 1) * x_ld" for r in range(fixed(problem.m))), *product]
+            product = [*(f"x{r} = imin(row0 + {r}, count - 1) * x_ld" for r in range(fixed(problem.m))), *product]
         made = finished_rows(fixed(problem.m), epilogue, rows, streams * columns, product, count=count)
         text = kernel_text([*arguments.bind(), *made])
         kernel = cpu_kernel(kernel_name(self.name, epilogue), text)
@@ -179,24 +179,30 @@ def finished_rows(
     columns: int,
     product: list[str],
     streams: int = 1,
-    count: int | str | None = None,
+    count: str = "",
 ) -> list[str]:
     """Statements: all groups of ``columns`` columns of m rows, whose ``sums`` [row, column] the product makes.
 
-    With ``count`` so many rows of them are there. Columns of a group are neighbours. With ``streams`` they lie in so
-    many places, each ``groups`` as wide ones apart.
+    With a ``count``, an expression, there are so many rows, of which the product makes m from ``row0`` on. Columns of a
+    group are neighbours. With ``streams`` they lie in so many places, each ``groups`` as wide ones apart.
     """
-    width = columns // streams
-    row = ["out_row = i * out_ld + n0", f"sums_row = i * {columns}" + (f" + stream * {width}" if streams > 1 else "")]
+    width, own = columns // streams, "(i - row0)" if count else "i"
+    row = [
+        "out_row = i * out_ld + n0",
+        f"sums_row = {own} * {columns}" + (f" + stream * {width}" if streams > 1 else ""),
+    ]
     for k, operand in enumerate(epilogue.operands):
         if operand.access in ("full", "per_m"):
             row.append(f"e{k}_row = i * e{k}_ld" + (" + n0" if operand.access == "full" else ""))
-    finish = [f"for i in range({m if count is None else count}):", *indent([*row, *rows.text()])]
+    some = f"row0, imin(row0 + {m}, {count})" if count else str(m)
+    finish = [f"for i in range({some}):", *indent([*row, *rows.text()])]
     if streams == 1:
         body = [f"n0 = group * {width}", f"columns = imin(n - n0, {width})", *product, *finish]
     else:
         place = [f"n0 = (group + stream * groups) * {width}", f"columns = imin(n - n0, {width})"]
         body = [*product, f"for stream in range({streams}):", *indent([*place, "if columns > 0:", *indent(finish)])]
+    if count:
+        body = [f"for row0 in range(0, {count}, {m}):", *indent(body)]
     return [
         f"sums = local_{rows.dtype}({m * columns})",
         *rows.invariant(),

@@ -52,7 +52,8 @@ __all__ = ["GemvNBits"]
 MOST_ROWS = 16
 """Rows up to which a product waits for its weights rather than for its arithmetic."""
 OPEN_ROWS = 4
-"""The same of a symbolic number of rows, which one kernel computes, as if there were as many: a batch of a decoder."""
+"""Rows that a kernel for any number of them multiplies at once, as if there were as many: a batch of a decoder. More
+read the weights again, from a near cache."""
 ROWS_TOGETHER = 8
 """Rows whose sums of high and of low bytes fit the registers beside the weights; more read the weights again."""
 CHAINS = 24
@@ -127,14 +128,13 @@ class GemvNBits(BlockSolver):
             return "a symbolic number of rows is not that of one product"
         if isinstance(rows, Dim) and rows < 1:
             return "there are no rows"
-        most = OPEN_ROWS if isinstance(rows, Dim) else MOST_ROWS
-        if rows > most:
-            return f"more than {most} rows"
+        if rows > MOST_ROWS:
+            return f"more than {MOST_ROWS} rows"
         return "the sum is empty" if problem.k == 0 else None
 
     def solve(self, problem: GemmProblem, setting: Setting) -> Solution:
-        """Where the number of rows is symbolic, the product is made for as many as there may be, the last of which is
-        multiplied again for those that there are not, or for one if that is the example."""
+        """Of a symbolic number of rows `OPEN_ROWS` are multiplied at once, the last one again for those that there are
+        not, or one if that is the example."""
         epilogue, strides, threads, _ = setting
         if isinstance(problem.m, Dim) and problem.m == 1:
             problem = dataclasses.replace(problem, m=1)
@@ -351,14 +351,14 @@ def _launch(
     if left.integers:
         arguments.integers(flag_count=batched.m * left.shares)
     product = _Product(form, lanes, streams, most_rows, ahead, left.each, reads.rolled)
-    before, count = [*(product.look() if left.integers else ())], None
+    sums, count = [], ""
     if isinstance(batched.m, Dim):
         arguments.integers(count=batched.m)
         product.numbers, count = [f"r{r}" for r in range(most_rows)], "count"
-        before += [f"r{r} = imin({r}, count - 1)" for r in range(most_rows)]
-    columns = streams * lanes
-    body = finished_rows(most_rows, epilogue, rows, columns, product.text(left.integers), streams, count)
-    text = kernel_text([*arguments.bind(), *before, *body])
+        sums = [f"r{r} = imin(row0 + {r}, count - 1)" for r in range(most_rows)]
+    sums += product.text(left.integers)
+    body = finished_rows(most_rows, epilogue, rows, streams * lanes, sums, streams, count)
+    text = kernel_text([*arguments.bind(), *(product.look() if left.integers else ()), *body])
     points = "_points" * form.zero_points + "_halves" * form.half_scales
     octets = "_int8" if left.integers and left.each == 1 else ""
     name = f"gemv_{form.bits}bits{points}{octets}{'_ahead' if ahead else ''}"
