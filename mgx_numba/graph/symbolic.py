@@ -64,8 +64,8 @@ def symbolic_program(program: Program, scope: Scope, lens: Mapping[str, Sequence
 
     Equal names of dimensions are one symbol. A name such as ``past + tokens`` is that expression if its parts are names
     of others. Where operators fit only if one dimension follows from others, its length is that expression. So lengths
-    of inputs serve that are those of the parameters' shapes for some values of the symbols within their ranges, of
-    which each begins where the range of its dimension does, and for which the guards have the answers that they have.
+    of inputs serve that are those of the parameters' shapes for some values of the symbols within their ranges,
+    and for which the guards have the answers that they have.
 
     Args:
         program: it stays as it is.
