@@ -9,6 +9,7 @@ of positions, masks and fillings stay instructions, which a plan computes.
 from __future__ import annotations
 
 import ast
+import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -39,8 +40,14 @@ __all__ = ["symbolic_program"]
 LONGEST = (1 << 24, (1 << 31) - 1)
 """Greatest value of a symbol, the first unless lengths are given that are greater: lengths are exact then as float32,
 or int32, in which many models compute with them."""
-HINTS = (37, 41, 43, 47, 53, 59, 61, 67, 71, 73, 79, 83, 89, 97, 101, 103, 107, 109, 113)
-"""Example lengths: primes beyond the sizes of vectors, so that no product of some is one of others by chance."""
+HINTS = (
+    (37, 41, 43, 47, 53, 59, 61, 67, 71, 73, 79, 83, 89, 97, 101, 103, 107, 109, 113),
+    (211, 223, 227, 229, 233, 239, 241, 251, 257, 263, 269, 271, 277, 281, 283, 293, 307, 311, 313),
+    (1009, 1013, 1019, 1021, 1031, 1033, 1039, 1049, 1051, 1061, 1063, 1069, 1087, 1091, 1093, 1097),
+    (17, 19, 23, 29, 31, 13, 11, 7),
+)
+"""Example lengths: primes beyond the sizes of vectors, so that no product of some is one of others by chance. The next
+ones are for programs that fail for these: they take the best 100 of what there is, or fewer positions."""
 SHORT_HINTS = (31, 29, 23, 19, 17, 13, 11, 7, 5, 3, 2)
 """Example lengths of dimensions that end below these."""
 TOGETHER = (1, 2, 3, 4, 8, 16, 64, 300, 1024)
@@ -57,8 +64,8 @@ def symbolic_program(program: Program, scope: Scope, lens: Mapping[str, Sequence
 
     Equal names of dimensions are one symbol. A name such as ``past + tokens`` is that expression if its parts are names
     of others. Where operators fit only if one dimension follows from others, its length is that expression. So lengths
-    of inputs serve that are those of the parameters' shapes for some values of the symbols within their ranges, of
-    which each begins at 1 or later, and for which the guards have the answers that they have.
+    of inputs serve that are those of the parameters' shapes for some values of the symbols within their ranges,
+    and for which the guards have the answers that they have.
 
     Args:
         program: it stays as it is.
@@ -72,8 +79,9 @@ def symbolic_program(program: Program, scope: Scope, lens: Mapping[str, Sequence
     inputs = _Inputs(program, lens)
     relations: dict[str, Length] = {}
     alone = not scope.symbols
+    number, ordered = 0, False
     while True:
-        own = inputs.lengths(scope, relations)
+        own = inputs.lengths(scope, relations, HINTS[number])
         try:
             made = _Symbolic(own).copy(program)
             found = _settled_equality(scope, relations) if alone and len(relations) < MOST_RELATIONS else None
@@ -84,10 +92,17 @@ def symbolic_program(program: Program, scope: Scope, lens: Mapping[str, Sequence
         except SymbolicLengthError:
             raise
         except MgxError as error:
-            found = _relation(scope, relations) if alone and len(relations) < MOST_RELATIONS else None
-            if found is None:
+            if not alone or lens is not None or len(relations) == MOST_RELATIONS:
                 raise SymbolicLengthError(f"the program fails for symbolic lengths: {error}") from error
-            relations[found[0]] = found[1]
+            found = _relation(scope, relations, ordered)
+            if found is not None:
+                relations[found[0]] = found[1]
+            elif ordered:
+                raise SymbolicLengthError(f"the program fails for symbolic lengths: {error}") from error
+            else:
+                number = (number + 1) % len(HINTS)
+                ordered = number == 0
+                relations.clear()
             scope.clear()
         except (TypeError, ValueError, ArithmeticError, AttributeError, LookupError) as error:
             raise SymbolicLengthError(f"lengths cannot be symbols: {type(error).__name__}: {error}") from error
@@ -121,10 +136,10 @@ class _Inputs:
                 low = max(d.min, known.min)
                 self._ranges[key] = DynamicDimension(low, max(low, min(d.max, known.max)), d.optimals | known.optimals)
 
-    def lengths(self, scope: Scope, relations: dict[str, Length]) -> dict[str, list[Length]]:
+    def lengths(self, scope: Scope, relations: dict[str, Length], primes: Sequence[int]) -> dict[str, list[Length]]:
         """Return lengths of the inputs, of new symbols of a scope; some follow from others by ``relations``."""
         lengths: dict[str, Length] = {}
-        hints = iter(HINTS)
+        hints = itertools.count()
         parsed = {key: tree for key in self._ranges if (tree := _expression(key, self._ranges)) is not None}
         if self._given:  # of given lengths names may be wrong
             parsed = {key: tree for key, tree in parsed.items() if _value(tree, self._given) == self._given.get(key)}
@@ -133,7 +148,7 @@ class _Inputs:
                 given = self._given.get(key, -1)
                 most = next((n for n in LONGEST if n >= given), UNBOUNDED)
                 low, high = d.min, max(min(d.max, most), given)
-                hint = given if given >= 0 else _hint(low, high, next(hints, HINTS[-1]))
+                hint = given if given >= 0 else _hint(low, high, primes, next(hints))
                 lengths[key] = scope.symbol(key, low, high, hint)
         for key, expression in reversed(relations.items()):  # later ones have no symbols that earlier ones replace
             lengths[key] = substitute(expression, {s: lengths[str(s)] for s in symbols_of([expression])})
@@ -163,10 +178,15 @@ class _Inputs:
             yield {s: hints[s] if s is one else max(1, d.clamp(1)) for s, d in ranges.items()}
 
 
-def _hint(low: int, high: int, prime: int) -> int:
-    if low <= prime <= high:
+def _hint(low: int, high: int, primes: Sequence[int], number: int) -> int:
+    """Return the example length of a symbol, which is another one than others have as far as its range allows that."""
+    prime = primes[number % len(primes)]
+    if prime < low:
+        return min(high, low + prime)
+    if prime <= high:
         return prime
-    return next((n for n in SHORT_HINTS if low <= n <= high), high if high < prime else low)
+    short = [n for n in SHORT_HINTS if low <= n <= high]
+    return short[number % len(short)] if short else high
 
 
 def _expression(name: str, known: Mapping[str, Any]) -> ast.expr | None:
@@ -202,15 +222,21 @@ def _value(tree: ast.expr, lengths: Mapping[str, Length]) -> Any:
     return a * b if isinstance(tree.op, ast.Mult) else a // b
 
 
-def _relation(scope: Scope, known: Mapping[str, Length]) -> tuple[str, Length] | None:
+def _relation(scope: Scope, known: Mapping[str, Length], ordered: bool) -> tuple[str, Length] | None:
     """Return what one symbol would have to be so that two lengths are equal that operators compared last.
 
     Of the last comparisons those with other symbols come before those with numbers: what broadcasts asks for 1, too.
-    Comparisons for order come last: where these fail, such as for a part longer than the whole, equal lengths fit.
+
+    Args:
+        scope: has the comparisons.
+        known: symbols for which there is a relation.
+        ordered: whether comparisons for order count, too: where these fail, such as for a part longer than the whole,
+            equal lengths fit.
     """
     guards = list(reversed(scope.guards.values()))
+    kinds = (("zero", True), ("zero", False), ("negative", False))
     for some in (guards[:LAST], guards):
-        for kind, symbolic in (("zero", True), ("zero", False), ("negative", False)):
+        for kind, symbolic in kinds if ordered else kinds[:2]:
             for guard in some:
                 ((monomial, coefficient), *more) = guard.condition.terms
                 if more or coefficient != 1 or len(monomial) != 1 or monomial[0].kind != kind:

@@ -360,3 +360,26 @@ def test_bodies_of_scans_loops_and_branches() -> None:
         assert_like_specialized(program, made, values, feeds)
     scanned = next(ins for ins in made.main if ins.name == "loop" and ins.shape.sub_shapes[1].lens)
     assert scanned.op.max_iterations is scope.symbols[0]  # type: ignore[attr-defined]
+
+
+def test_example_lengths_are_larger_where_a_program_takes_the_best_of_many() -> None:
+    g = Graph()
+    best, _ = g.op("TopK", "x", g.ints(150), outputs=2)
+    program = simplified(parse_onnx(g.model({"x": (FLOAT, ["n"])}, [best])))
+    made, scope = symbolic(program)
+    assert lens_of(made, "x") == ["n"]
+    for count, served in ((149, False), (150, True), (400, True)):
+        feeds = {"x": np.random.default_rng(0).standard_normal(count).astype(np.float32)}
+        values = bound(made, scope, feeds)
+        assert (values is not None) == served
+        if values is not None:
+            assert_like_specialized(program, made, values, feeds)
+
+
+def test_example_lengths_of_long_ranges_differ() -> None:
+    g = Graph()
+    long = DynamicDimension(224, 1024)
+    model = g.model({"x": (FLOAT, ["n", "h", "w"])}, [g.op("Relu", "x")])
+    program = simplified(parse_onnx(model, default_dyn_dim_value=long))
+    scope = symbolic(program)[1]
+    assert len(set(scope.hints().values())) == 3 and min(scope.hints().values()) >= 224
