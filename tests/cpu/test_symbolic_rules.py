@@ -27,8 +27,7 @@ GATES = {"rnn": 1, "gru": 3, "lstm": 4}
 LSTM = ["sigmoid", "tanh", "tanh"]
 
 
-@pytest.mark.parametrize("mask", ["none", "add", "keys"])
-@pytest.mark.parametrize("heads", [(2, 2), (4, 2)])
+@pytest.mark.parametrize(("mask", "heads"), [("none", (4, 2)), ("add", (2, 2)), ("keys", (4, 2))])
 def test_attention_with_a_cache(heads: tuple[int, int], mask: str) -> None:
     h, kv = heads
 
@@ -46,8 +45,9 @@ def test_attention_with_a_cache(heads: tuple[int, int], mask: str) -> None:
         case.check(batch=batch, seq=seq, past=past)
 
 
-@pytest.mark.parametrize("threads", [1, 4])
-@pytest.mark.parametrize("form", ["rnn", "gru", "lstm", "lengths", "short", "computed"])
+@pytest.mark.parametrize(
+    ("form", "threads"), [("rnn", 1), ("gru", 1), ("lstm", 4), ("lengths", 1), ("short", 4), ("computed", 1)]
+)
 def test_recurrent_steps(form: str, threads: int) -> None:
     cell, hidden = form if form in GATES else "gru" if form == "computed" else "lstm", 200 if form == "short" else 24
     functions = [make_op(name) for name in {"rnn": ["tanh"], "gru": ["sigmoid", "tanh"]}.get(cell, LSTM)]
