@@ -8,6 +8,8 @@ from math import prod
 import numpy as np
 import pytest
 
+from mgx_numba.codegen.gpu.contraction.weights import CHANNELS, COLUMNS, ROWS, WeightOrder, pack_weights
+from mgx_numba.codegen.problems.convolution import ConvProblem
 from mgx_numba.core.dim import Dim, Scope, evaluate, known_equal
 from mgx_numba.core.shape import Shape
 from mgx_numba.core.strided import Strided, reshaped
@@ -183,3 +185,17 @@ def test_slices_of_symbols_ask_nothing() -> None:
             assert own[0] == wanted.lens == at
             assert 0 in at or (own[1], evaluate(found.offset, values)) == (wanted.strides, wanted.offset)
     assert not scope.guards
+
+
+@pytest.mark.parametrize("transposed", [False, True])
+@pytest.mark.parametrize("order", [ROWS, COLUMNS, CHANNELS])
+def test_weights_of_convolutions_are_seen_in_the_order_in_which_arrays_are_packed(
+    order: WeightOrder, transposed: bool
+) -> None:
+    problem = ConvProblem(1, 4, 6, (5, 5), (3, 2), groups=2, transposed=transposed)
+    lens = problem.weight_lens
+    base = _array(lens, Shape(Type.int8_type, lens).strides)
+    found = pack_weights(problem, order, Strided(lens, base.strides))
+    assert found == _as_numpy(pack_weights(problem, order, base), base)
+    with pytest.raises(ValueError, match="without a copy"):  # which NumPy would make, of places that are not there
+        pack_weights(problem, order, Strided(lens, (1, *[0] * (len(lens) - 2), 7)))

@@ -25,7 +25,7 @@ from .options import ParseOptions
 from .order import uses
 from .parser import GraphParser
 from .schema import newest_since
-from .scope import Scope
+from .scope import NameScope
 
 if TYPE_CHECKING:
     from onnx import GraphProto, NodeProto
@@ -110,20 +110,20 @@ class _Checker(GraphParser):
         self.errors: dict[Finding, None] = {}
         self.leniency = Leniency(options.strict, silent=True)
 
-    def parse_graph(self, g: Builder, graph: GraphProto, scope: Scope) -> list[Instruction]:
+    def parse_graph(self, g: Builder, graph: GraphProto, scope: NameScope) -> list[Instruction]:
         results = super().parse_graph(g, graph, scope)
         if any(r is UNREAD for r in results):
             raise _UnreadError(f"graph {graph.name!r} has results that could not be read")
         return results
 
-    def parse_nodes(self, g: Builder, nodes: Sequence[NodeProto], scope: Scope, graph: str) -> None:
+    def parse_nodes(self, g: Builder, nodes: Sequence[NodeProto], scope: NameScope, graph: str) -> None:
         try:
             super().parse_nodes(g, nodes, scope, graph)
         except MgxError as error:  # of their order: those of nodes are noted
             self.errors[Finding(str(error))] = None
             self._glance(nodes, scope, graph)
 
-    def read_node(self, g: Builder, proto: NodeProto, index: int, scope: Scope, graph: str) -> None:
+    def read_node(self, g: Builder, proto: NodeProto, index: int, scope: NameScope, graph: str) -> None:
         if any(scope.knows(name) and scope.find(name) is UNREAD for name in uses(proto)):
             self._glance([proto], scope, graph, index)
             return
@@ -140,14 +140,14 @@ class _Checker(GraphParser):
                 self._note(node, f"{type(error).__name__}: {error}", graph)
         self._leave_unread(proto, scope)
 
-    def unreadable(self, error: MgxError, name: str, scope: Scope) -> None:
+    def unreadable(self, error: MgxError, name: str, scope: NameScope) -> None:
         self.errors[Finding(str(error))] = None
         scope.define(name, UNREAD)
 
     def _type_string(self, x: Instruction | None) -> str | None:
         return None if x is UNREAD else super()._type_string(x)
 
-    def _node(self, proto: NodeProto, index: int, scope: Scope, graph: str) -> Node | None:
+    def _node(self, proto: NodeProto, index: int, scope: NameScope, graph: str) -> Node | None:
         try:
             return self.node(proto, index, scope)
         except MgxError as error:
@@ -163,12 +163,12 @@ class _Checker(GraphParser):
     def _note(self, node: Node, message: str, graph: str) -> None:
         self.errors[_finding(node, message, graph)] = None
 
-    def _leave_unread(self, proto: NodeProto, scope: Scope) -> None:
+    def _leave_unread(self, proto: NodeProto, scope: NameScope) -> None:
         for name in proto.output:
             if name and not scope.knows(name):
                 scope.define(name, UNREAD)
 
-    def _glance(self, nodes: Sequence[NodeProto], scope: Scope, graph: str, first: int = 0) -> None:
+    def _glance(self, nodes: Sequence[NodeProto], scope: NameScope, graph: str, first: int = 0) -> None:
         """Note what is wrong with nodes, and with those inside of them, whatever their inputs are."""
         for index, proto in enumerate(nodes, first):
             node = self._node(proto, index, scope, graph)
@@ -186,7 +186,7 @@ class _Checker(GraphParser):
                     self._glance(inner.node, scope.inner(), inner.name)
             if function is not None and function.name not in scope.path:
                 opsets = opset_versions(function.opset_import)
-                inside = Scope(opsets, None, node.attributes, (*scope.path, function.name))
+                inside = NameScope(opsets, None, node.attributes, (*scope.path, function.name))
                 self._glance(function.node, inside, function.name)
 
 

@@ -15,7 +15,7 @@ from .builder import Builder
 from .model import opset_versions
 from .node import Node
 from .schema import Schema
-from .scope import Scope
+from .scope import NameScope
 from .value_types import type_proto
 
 if TYPE_CHECKING:
@@ -110,7 +110,7 @@ def expand(
         raise ParseError(f"function {node.op_type!r} calls itself: {' -> '.join([*path, key])}")
     opsets = opset_versions(function.opset_import)
     opsets.setdefault("", node.scope.opsets.get("", onnx.defs.onnx_opset_version()))
-    scope = Scope(opsets, None, {**defaults, **node.attributes}, (*path, key))
+    scope = NameScope(opsets, None, {**defaults, **node.attributes}, (*path, key))
     for position, name in enumerate(function.input):
         scope.define(name, inputs[position] if position < len(inputs) else None)
     g.parser.parse_nodes(g, function.node, scope, function.name)

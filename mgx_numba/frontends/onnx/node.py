@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from onnx import AttributeProto, GraphProto, NodeProto, SparseTensorProto, TensorProto, TypeProto
 
     from .leniency import Leniency
-    from .scope import Scope
+    from .scope import NameScope
 
 __all__ = ["ATTRIBUTE_KINDS", "Node", "fits"]
 
@@ -72,7 +72,9 @@ class Node:
         scope: the names in force around it.
     """
 
-    def __init__(self, proto: NodeProto, domain: str, opset: int, index: int, scope: Scope, leniency: Leniency) -> None:
+    def __init__(
+        self, proto: NodeProto, domain: str, opset: int, index: int, scope: NameScope, leniency: Leniency
+    ) -> None:
         self.proto = proto
         self.op_type: str = proto.op_type
         self.domain = domain

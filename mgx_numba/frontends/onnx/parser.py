@@ -36,7 +36,7 @@ from .options import ParseOptions
 from .order import label, sorted_nodes
 from .promotion import Promotion, promotion
 from .schema import Schema, check_node, find_schema, newest_since
-from .scope import Scope
+from .scope import NameScope
 from .sequence import SEQUENCE_OPERATORS, drop_unused
 from .tensors import elem_name, element_count, ir_type, replacing
 from .value_types import declared_shape, type_string
@@ -115,7 +115,7 @@ class GraphParser:
             MgxError: the graph cannot be read, or does not fit the inputs.
         """
         self.settled = module
-        g, scope, graph = Builder(module, self), Scope(self.model.opsets), self.model.graph
+        g, scope, graph = Builder(module, self), NameScope(self.model.opsets), self.model.graph
         for info, x in zip(graph.input, inputs, strict=True):
             scope.define(info.name, x)
         return self.parse_graph(g, graph, scope)
@@ -129,7 +129,7 @@ class GraphParser:
         graph = self.model.graph
         main = self.program.main
         g = Builder(main, self)
-        scope = Scope(self.model.opsets)
+        scope = NameScope(self.model.opsets)
         try:
             self._initializers(g, graph, scope)
             self._parameters(g, graph, scope)
@@ -143,7 +143,7 @@ class GraphParser:
         except Exception as error:
             raise ParseError(f"graph {graph.name!r}: {type(error).__name__}: {error}") from error
 
-    def parse_graph(self, g: Builder, graph: GraphProto, scope: Scope) -> list[Instruction]:
+    def parse_graph(self, g: Builder, graph: GraphProto, scope: NameScope) -> list[Instruction]:
         """Read a graph's nodes, its inputs and initializers being in ``scope`` already; its results are
         returned.
         """
@@ -161,7 +161,7 @@ class GraphParser:
         return results
 
     def subgraph(
-        self, g: Builder, graph: GraphProto, scope: Scope, module: Module, inputs: Mapping[str, Instruction]
+        self, g: Builder, graph: GraphProto, scope: NameScope, module: Module, inputs: Mapping[str, Instruction]
     ) -> list[Instruction]:
         """Read a node's subgraph into ``module``, with values for its inputs; outer values are captured.
 
@@ -178,12 +178,12 @@ class GraphParser:
             inner.define(name, value)
         return self.parse_graph(builder, graph, inner)
 
-    def parse_nodes(self, g: Builder, nodes: Sequence[NodeProto], scope: Scope, graph: str) -> None:
+    def parse_nodes(self, g: Builder, nodes: Sequence[NodeProto], scope: NameScope, graph: str) -> None:
         """Read nodes in an order in which every value is given before it is used."""
         for index, proto in sorted_nodes(nodes, scope.knows, graph, self.leniency):
             self.read_node(g, proto, index, scope, graph)
 
-    def read_node(self, g: Builder, proto: NodeProto, index: int, scope: Scope, graph: str) -> None:
+    def read_node(self, g: Builder, proto: NodeProto, index: int, scope: NameScope, graph: str) -> None:
         """Read one node of a graph; its results are defined in ``scope``.
 
         Raises:
@@ -206,7 +206,7 @@ class GraphParser:
         finally:
             g.symbols = previous
 
-    def node(self, proto: NodeProto, index: int, scope: Scope) -> Node:
+    def node(self, proto: NodeProto, index: int, scope: NameScope) -> Node:
         """A node with the operator set that is in force for it."""
         proto = resolve_attributes(proto, scope.attributes)
         domain = canonical_domain(proto.domain)
@@ -225,7 +225,7 @@ class GraphParser:
             node.accept(f"its domain {domain!r} is not imported")
         return node
 
-    def _parse_node(self, g: Builder, node: Node, scope: Scope) -> None:
+    def _parse_node(self, g: Builder, node: Node, scope: NameScope) -> None:
         inputs = [scope.find(name) for name in node.inputs]
         function = self._model_function(node)
         if function is not None:
@@ -280,7 +280,7 @@ class GraphParser:
         g: Builder,
         node: Node,
         inputs: list[Instruction | None],
-        scope: Scope,
+        scope: NameScope,
         handler: registry.Handler | None,
         schema: Schema | None,
     ) -> Any:
@@ -315,7 +315,7 @@ class GraphParser:
             return None
         return type_string(x.shape)
 
-    def _initializers(self, g: Builder, graph: GraphProto, scope: Scope, numbered: bool = True) -> None:
+    def _initializers(self, g: Builder, graph: GraphProto, scope: NameScope, numbered: bool = True) -> None:
         for number, tensor in enumerate(graph.initializer):
             if not tensor.name:
                 raise ParseError(f"graph {graph.name!r}: initializer #{number} has no name")
@@ -330,7 +330,7 @@ class GraphParser:
         for sparse in graph.sparse_initializer:
             scope.define(sparse.values.name, g.literal(self.model.sparse_tensor(sparse)))
 
-    def unreadable(self, error: MgxError, name: str, scope: Scope) -> None:
+    def unreadable(self, error: MgxError, name: str, scope: NameScope) -> None:
         """Called for an input or an initializer that cannot be read: raises why."""
         raise error
 
@@ -339,7 +339,7 @@ class GraphParser:
         given = None if initializer is None else self.options.initializers.get(tensor.name)
         return g.literal(self.model.tensor(tensor, initializer) if given is None else replacing(tensor, given))
 
-    def _parameters(self, g: Builder, graph: GraphProto, scope: Scope) -> None:
+    def _parameters(self, g: Builder, graph: GraphProto, scope: NameScope) -> None:
         names = dict.fromkeys(i.name for i in graph.input if not scope.knows(i.name))
         for option in ("map_input_dims", "map_dyn_input_dims"):
             for name in getattr(self.options, option):

@@ -12,10 +12,10 @@ if TYPE_CHECKING:
 
     from ...graph.instruction import Instruction
 
-__all__ = ["Scope"]
+__all__ = ["NameScope"]
 
 
-class Scope:
+class NameScope:
     """Values by name, and the operator set versions in force.
 
     Attributes:
@@ -27,7 +27,7 @@ class Scope:
     def __init__(
         self,
         opsets: Mapping[str, int],
-        outer: Scope | None = None,
+        outer: NameScope | None = None,
         attributes: Mapping[str, AttributeProto] | None = None,
         path: tuple[str, ...] = (),
     ) -> None:
@@ -37,9 +37,9 @@ class Scope:
         self.path = path
         self._values: dict[str, Instruction | None] = {}
 
-    def inner(self) -> Scope:
-        """Scope of a subgraph: sees this one's values."""
-        return Scope(self.opsets, self, self.attributes, self.path)
+    def inner(self) -> NameScope:
+        """NameScope of a subgraph: sees this one's values."""
+        return NameScope(self.opsets, self, self.attributes, self.path)
 
     def define(self, name: str, value: Instruction | None) -> None:
         """Give a name its value.
@@ -63,7 +63,7 @@ class Scope:
         """
         if not name:
             return None
-        scope: Scope | None = self
+        scope: NameScope | None = self
         while scope is not None:
             if name in scope._values:
                 return scope._values[name]
