@@ -37,7 +37,7 @@ from .conditions import (
     preferred,
     select,
 )
-from .expressions import chosen_where, evaluate, hint, substitute, symbols_of, typical
+from .expressions import evaluate, hint, substitute, symbols_of, typical
 from .polynomials import (
     Atom,
     Dim,

@@ -15,7 +15,6 @@ if TYPE_CHECKING:
 __all__ = [
     "TYPICAL",
     "again",
-    "chosen_where",
     "evaluate",
     "hint",
     "parts_of",
@@ -99,15 +98,6 @@ _BUILDERS: dict[str, Callable[..., Any]] = {
     "negative": lambda a: less(a, 0), "zero": lambda a: equal(a, 0), "nonzero": lambda a: negate(equal(a, 0)),
     "all": all_of, "bit_length": lambda a: a.bit_length(),
 }  # fmt: skip
-
-
-def chosen_where(length: Length) -> list[Dim]:
-    """Return the condition of a length that is a choice between something and 0; none of another one."""
-    if isinstance(length, Dim) and len(length.terms) == 1 and len(length.terms[0][0]) == 1:
-        atom = length.terms[0][0][0]
-        if atom.kind == "select" and isinstance(atom.operands[2], int) and atom.operands[2] == 0:
-            return [atom.operands[0]]  # type: ignore[list-item]
-    return []
 
 
 def substitute(length: Length, replacements: Mapping[Dim, Length], known: dict[Dim, Any] | None = None) -> Any:

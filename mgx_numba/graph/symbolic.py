@@ -62,7 +62,7 @@ def symbolic_program(program: Program, scope: Scope, lens: Mapping[str, Sequence
 
     Args:
         program: it stays as it is.
-        scope: takes the symbols, their hints and samples, and the guards. Lengths in the program may have symbols of it.
+        scope: takes symbols, hints, samples and guards. Lengths in the program may have symbols of it.
         lens: of dynamic inputs, for which the copy shall serve: they are the hints, what is 0 is no symbol, and names
             whose lengths differ are not taken for one.
 
@@ -76,7 +76,7 @@ def symbolic_program(program: Program, scope: Scope, lens: Mapping[str, Sequence
         own = inputs.lengths(scope, relations)
         try:
             made = _Symbolic(own).copy(program)
-            found = _settled_equality(scope, relations) if len(relations) < MOST_RELATIONS else None
+            found = _settled_equality(scope, relations) if alone and len(relations) < MOST_RELATIONS else None
             if found is None:
                 return made
             relations[found[0]] = found[1]

@@ -230,6 +230,17 @@ def test_a_length_that_constants_determine_is_a_number() -> None:
     assert type(program.parameter_shapes()["x"].lens[2]) is int
 
 
+def test_symbols_of_an_earlier_stage_stay() -> None:
+    """A later stage takes lengths for equal without making the symbols of its scope anew."""
+    scope = Scope()
+    earlier = scope.symbol("earlier", 1)
+    g = Graph(17)
+    model = g.model({"x": (FLOAT, ["a", "b"])}, [g.op("MatMul", "x", g.weights(16, 8))])
+    later = symbolic_program(parse_onnx(model), scope, {"x": [3, 16]})
+    assert scope.symbols[0] is earlier
+    assert [n in dict.fromkeys(scope.symbols) for n in later.parameter_shapes()["x"].lens] == [True, True]
+
+
 def test_constants_seen_with_symbolic_lengths() -> None:
     """A view has length 1 along axes of such lengths, along which it repeats; what repeats otherwise has no array."""
     scope = Scope()
