@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from enum import Enum
 from functools import cached_property
 from typing import ClassVar
 
-from ..core.dim import SharedLength, known_less_equal
+from ..core.dim import Dim, Length, SharedLength, evaluate, known_less_equal
 from ..dataclass import dataclass
 from ..errors import DeviceError
 from .kernel import KernelSource
 
 __all__ = [
-    "DYNAMIC_ALIGNMENT", "MOST_PLANES", "Callee", "Geometry", "Grid", "Launch", "Mark", "OneCall", "Operand",
-    "Solution", "TaskRange", "TensorLayout", "TensorMap", "Windows",
+    "DYNAMIC_ALIGNMENT", "MOST_PLANES", "Callee", "Geometry", "Grid", "Launch", "Mark", "OneCall",
+    "OpenAxis", "Operand", "Solution", "TaskRange", "TensorLayout", "TensorMap", "Windows", "axis_text",
 ]  # fmt: skip
 
 
@@ -46,6 +47,27 @@ class Mark(Enum):
 
     FAULT = "fault"
     STEP = "step"
+
+
+class OpenAxis(str):
+    """A text of `axis_text` whose length is symbolic."""
+
+    axis: int
+    length: Dim
+
+    def at(self, values: Mapping[Dim, int]) -> str:
+        """Return the text for values of the symbols."""
+        return axis_text(self.axis, evaluate(self.length, values))
+
+
+def axis_text(axis: int, length: Length) -> str:
+    """Return what an index has to fit, as `Launch.checks` say it."""
+    text = f"axis {axis} of length {length}"
+    if not isinstance(length, Dim):
+        return text
+    found = OpenAxis(text)
+    found.axis, found.length = axis, length
+    return found
 
 
 @dataclass(frozen=True)

@@ -10,6 +10,7 @@ import numpy as np
 from ...core.dim import SharedLength, known_in
 from ...core.types import Type
 from ...dataclass import dataclass
+from ..launch import axis_text
 from .cluster import Tensor
 
 __all__ = ["IndexedCopy", "Term", "gather_copy", "gather_elements_copy", "gathernd_copy", "remapped_copy", "remapping"]
@@ -50,7 +51,7 @@ class Term:
     @property
     def fits(self) -> str:
         """What its values have to fit."""
-        return f"axis {self.axis} of length {self.length}"
+        return axis_text(self.axis, self.length)
 
 
 @dataclass(frozen=True)

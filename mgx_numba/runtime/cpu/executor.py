@@ -11,7 +11,7 @@ import numpy as np
 
 from ...codegen.backend import Progress
 from ...codegen.cpu.toolchain.loader import load
-from ...codegen.launch import TaskRange
+from ...codegen.launch import OpenAxis, TaskRange
 from ...codegen.store import Store
 from ...core.dim import Dim, known_less_equal, maximum
 from ...dataclass import dataclass
@@ -256,6 +256,8 @@ class Executable:
             step = self.plan.steps[number - 1]
             assert isinstance(step, Step)
             who, what = step.checks[context.job[Job.FAULT_CHECK]]
+            if context.binding is not None and isinstance(what, OpenAxis):
+                what = what.at(context.binding.values)
             raise IndexRangeError(f"{who}: index {context.job[Job.FAULT_INDEX]} is out of range for {what}")
 
     def _settle(self, binding: Binding, inputs: Sequence[np.ndarray]) -> None:

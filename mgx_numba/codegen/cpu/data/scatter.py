@@ -12,7 +12,7 @@ from math import prod
 
 from ....core.dim import Length, known_in, maximum
 from ...arguments import Arguments
-from ...launch import Launch, TaskRange
+from ...launch import Launch, TaskRange, axis_text
 from ...problems.cluster import Tensor
 from ...space import collapse
 from ...statements import cast_text, dtype_name, indent, load_text, store_text, vector_loop
@@ -71,7 +71,7 @@ def scatter_launch(
         args=arguments.values,
         geometry=TaskRange(tasks_unless_empty(loop.tasks, updates.lens)),
         bytes=indices.footprint + 2 * updates.footprint,
-        checks=(f"axis {axis} of length {out.lens[axis]}",),
+        checks=(axis_text(axis, out.lens[axis]),),
     )
 
 
@@ -143,7 +143,7 @@ def scatternd_launch(
         args=arguments.values,
         geometry=TaskRange(tasks_unless_empty(loop.tasks, updates.lens)),
         bytes=indices.footprint + 2 * updates.footprint,
-        checks=tuple(f"axis {k} of length {n}" for k, n in enumerate(out.lens[:depth])),
+        checks=tuple(axis_text(k, n) for k, n in enumerate(out.lens[:depth])),
     )
 
 
