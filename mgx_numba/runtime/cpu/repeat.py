@@ -5,6 +5,7 @@ Entering a plan takes microseconds of Python and new arrays, which is more than 
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
