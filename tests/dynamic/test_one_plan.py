@@ -9,6 +9,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from mgx_numba.api.program import program as public_program
+from mgx_numba.errors import MgxError
 from mgx_numba.frontends.onnx import parse_onnx
 
 from ..values import normal
@@ -59,3 +60,15 @@ def test_a_loop_whose_body_alone_reads_an_open_length_is_bound_to_it() -> None:
         x = normal(n, 3)
         result = np.asarray(compiled.run({"x": x})[0])
         np.testing.assert_array_equal(result, np.stack([x[[1, 0], :1]] * 2))
+
+
+@pytest.mark.parametrize("target", ["ref", "cpu"])
+def test_a_result_of_a_host_step_that_no_memory_holds_is_an_error_of_its_own(target: str) -> None:
+    """A MemoryError of NumPy passed through, or the copy was begun, where the system promises more than it has."""
+    g = Graph()
+    model = g.model({"lens": (INT64, ["rank"])}, [g.op("ConstantOfShape", "lens")])
+    compiled = public_program.wrap(parse_onnx(model)).compile(target)
+    for lens in ([4] * 25, [1 << 18, 1 << 18]):
+        with pytest.raises(MgxError, match="not enough memory"):
+            compiled.run({"lens": np.array(lens)})
+    assert np.asarray(compiled.run({"lens": np.array([2, 3])})[0]).shape == (2, 3)
