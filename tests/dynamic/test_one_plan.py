@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import gc
+import mmap
 from collections.abc import Callable
+from pathlib import Path
 
 import numpy as np
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from mgx_numba.api.program import program as public_program
+from mgx_numba.core.shape import DynamicDimension
 from mgx_numba.errors import MgxError
 from mgx_numba.frontends.onnx import parse_onnx
+from mgx_numba.targets.cpu import dynamic
 
 from ..values import normal
-from .models import FLOAT, INT64, Graph
+from .models import FLOAT, INT64, MODELS, Graph
 
 
 @pytest.mark.parametrize(
@@ -72,3 +77,45 @@ def test_a_result_of_a_host_step_that_no_memory_holds_is_an_error_of_its_own(tar
         with pytest.raises(MgxError, match="not enough memory"):
             compiled.run({"lens": np.array(lens)})
     assert np.asarray(compiled.run({"lens": np.array([2, 3])})[0]).shape == (2, 3)
+
+
+def test_plans_with_symbols_are_not_tried_for_ever_where_none_can_be_made(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each attempt took time, and left expressions behind in the caches of its scope."""
+    g = Graph()
+    y = g.op("ConvTranspose", "x", g.weights(1, 1, 3), auto_pad="SAME_LOWER", strides=[2])
+    compiled = public_program.wrap(parse_onnx(g.model({"x": (FLOAT, [1, 1, "n"])}, [y]))).compile("cpu")
+    tried = 0
+    planned = dynamic.DynamicProgram._planned
+
+    def counted(self: dynamic.DynamicProgram, *arguments: object) -> object:
+        nonlocal tried
+        tried += 1
+        return planned(self, *arguments)
+
+    monkeypatch.setattr(dynamic.DynamicProgram, "_planned", counted)
+    for n in range(1, dynamic.MOST_FAILED + 9):
+        assert np.asarray(compiled.run({"x": normal(1, 1, n)})[0]).shape == (1, 1, 2 * n)
+    assert tried == dynamic.MOST_FAILED
+
+
+def _resident() -> int:
+    return int(Path("/proc/self/statm").read_text().split()[1]) * mmap.PAGESIZE
+
+
+@pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="resident memory is read from /proc")
+@pytest.mark.parametrize("name", ["decoder", "fully_convolutional"])
+def test_ever_new_lengths_take_no_memory(name: str) -> None:
+    case = MODELS[name]()
+    program = parse_onnx(case.model, default_dyn_dim_value=DynamicDimension(0, 4096))
+    compiled = public_program.wrap(program).compile("cpu")
+    rng = np.random.default_rng(0)
+    warm, more = 300, 2000
+    for _ in range(warm):
+        compiled.run(case.draw(rng))
+    gc.collect()
+    before = _resident()
+    for _ in range(more):
+        compiled.run(case.draw(rng))
+    gc.collect()
+    assert _resident() - before < 2 << 20
+    assert len(compiled.open_plans()) == 1

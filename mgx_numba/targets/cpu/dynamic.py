@@ -37,6 +37,8 @@ __all__ = ["DynamicProgram"]
 
 MOST_PLANS = 8
 """Plans with symbols of one program: more mean that some code asks a question whose answer changes all the time."""
+MOST_FAILED = 16
+"""Attempts at such plans that fail where a plan for one set of lengths can be made: then no more are made."""
 MOST_FIXED = 16
 """Plans for one set of lengths each, of programs whose lengths cannot be symbols; the least recently used goes."""
 
@@ -87,6 +89,7 @@ class DynamicProgram(LoweredProgram):
         self._lock = threading.RLock()
         self._guards: dict[LoweredProgram, list[Guard]] = {}
         self._plans: list[LoweredProgram] = []
+        self._failed = 0
         self._fixed: OrderedDict[tuple[tuple[int, ...], ...], LoweredProgram] = OrderedDict()
         if options.tuning is not None:
             options.tuning.decline("a program with dynamic inputs is not measured; fix its lengths to tune it")
@@ -161,17 +164,20 @@ class DynamicProgram(LoweredProgram):
         if key in self._fixed:
             self._fixed.move_to_end(key)
             return self._fixed[key]
-        if len(self._plans) < MOST_PLANS:
+        failed = False
+        if len(self._plans) < MOST_PLANS and self._failed < MOST_FAILED:
             tell("symbolic", INFO, "a plan is made for %s, which no plan serves: %s", lens, self._refused(inputs))
             try:
                 made = self._planned(lens, late)
             except MgxError as error:
+                failed = True
                 tell("symbolic", INFO, "a plan is made for these lengths alone: %s", error)
             else:
                 if made.serves(inputs):
                     self._first(made)
                     return made
         made = self._compile_fixed(specialize(self._source, lens), self._weights)
+        self._failed += failed  # lengths that do not fit the program are no reason
         while len(self._fixed) >= MOST_FIXED:
             self._fixed.popitem(last=False)
         self._fixed[key] = made
