@@ -153,6 +153,6 @@ def _averages(ins: Instruction) -> bool:
 def _size(problem: ConvProblem) -> Hashable:
     p = problem
     return (
-        hint(p.batch), p.in_channels, p.out_channels, tuple(map(hint, p.in_lens)), p.kernel, p.stride, p.dilation, p.pads_begin, p.pads_end,
-        p.groups, p.transposed,
+        hint(p.batch), p.in_channels, p.out_channels, tuple(map(hint, p.in_lens)), p.kernel, p.stride, p.dilation,
+        p.pads_begin, p.pads_end, p.groups, p.transposed,
     )  # fmt: skip
