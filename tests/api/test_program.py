@@ -308,7 +308,6 @@ def test_a_dynamic_program_enters_its_plan_at_once():
     assert all(run(length) is entry for length in (2, 5, 2, 8, 1))
 
 
-
 def test_dynamic_program_on_lengths_that_change_and_stay():
     net = migraphx.program()
     main = net.get_main_module()

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from mgx_numba.codegen.alternatives import at_lengths
-from mgx_numba.codegen.cpu.contraction.open_lengths import Part, flattened, solve_open
+from mgx_numba.codegen.cpu.contraction.open_lengths import SolverShare, flattened, solve_open
 from mgx_numba.codegen.cpu.toolchain.loader import load
 from mgx_numba.codegen.launch import Solution
 from mgx_numba.codegen.problems.epilogue import Epilogue
@@ -61,7 +61,7 @@ class Planned:
             run_plan(solution, {**operands, **({} if packed is None else {"w": packed})})
         return taken
 
-    def _packed(self, part: Part, weights: Any) -> np.ndarray | None:
+    def _packed(self, part: SolverShare, weights: Any) -> np.ndarray | None:
         solver, problem = part.candidate.solver, part.request.problem
         lens = solver.packed_lens(problem)
         if not lens:

@@ -137,7 +137,7 @@ def repeat(
     loop = None
     try:
         with executable.context(inputs) as context:
-            loop = _Loop.of(executable.plan, context, inputs, carried, trips)
+            loop = _NativeLoop.of(executable.plan, context, inputs, carried, trips)
             if loop is not None:
                 loop.run(trips)
     except MgxError as error:
@@ -145,11 +145,13 @@ def repeat(
     return None if loop is None else loop.results()
 
 
-class _Loop:
+class _NativeLoop:
     """Memory of what runs hand on and of what is kept of each, and the block that says where it is."""
 
     @classmethod
-    def of(cls, plan: Plan, context: Context, inputs: Sequence[np.ndarray], carried: int, trips: int) -> _Loop | None:
+    def of(
+        cls, plan: Plan, context: Context, inputs: Sequence[np.ndarray], carried: int, trips: int
+    ) -> _NativeLoop | None:
         """Return the loop, or None where `repeat` does."""
         made = [output for output in context.outputs if output is not None]
         sizes = [size for _, _, size in made]

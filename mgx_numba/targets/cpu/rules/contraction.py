@@ -14,7 +14,7 @@ from ....codegen.alternatives import at_lengths, has_lengths, lengths_in
 from ....codegen.cpu.contraction import CONV_SOLVERS, GEMM_SOLVERS
 from ....codegen.cpu.contraction.conv import ConvDirect
 from ....codegen.cpu.contraction.nbits import halves_are_read, halves_hold
-from ....codegen.cpu.contraction.open_lengths import Part, flattened, solve_open, solvers_of
+from ....codegen.cpu.contraction.open_lengths import SolverShare, flattened, solve_open, solvers_of
 from ....codegen.cpu.contraction.select import select
 from ....codegen.cpu.contraction.solver import UnsuitedWeights
 from ....codegen.cpu.machine import machine
@@ -236,7 +236,7 @@ class _Unsuited(Exception):
     """As `UnsuitedWeights`, with the name of the solver."""
 
 
-def _packs(part: Part) -> bool:
+def _packs(part: SolverShare) -> bool:
     """Whether a solver wants the weights of a contraction packed."""
     return bool(part.candidate.solver.packed_lens(part.request.problem))
 
