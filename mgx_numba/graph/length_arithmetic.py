@@ -36,7 +36,7 @@ from ..core.types import Type
 from ..ops.base import Operator
 from ..ops.reduce import ReduceOperator
 
-__all__ = ["Ratio", "array_of_lengths", "fold_lengths", "has_lengths"]
+__all__ = ["Ratio", "array_of_lengths", "fold_lengths", "has_symbolic_elements"]
 
 MOST = 1 << 12
 """Elements of a value that is followed: shapes have some tens."""
@@ -70,7 +70,7 @@ class _NotFoldable(Exception):
     """An operator's result is no number that follows from lengths exactly."""
 
 
-def has_lengths(value: Any) -> bool:
+def has_symbolic_elements(value: Any) -> bool:
     """Return whether some element of a value is symbolic."""
     if not isinstance(value, np.ndarray) or value.dtype != object:
         return False
@@ -101,7 +101,7 @@ def fold_lengths(
         return None
     try:
         if op.name in MOVING:
-            if op.name != "concat" and any(map(has_lengths, values[1:])):
+            if op.name != "concat" and any(map(has_symbolic_elements, values[1:])):
                 return None
             found = list(np.asarray(op.compute(output, values)).flat)
         elif op.pointwise:

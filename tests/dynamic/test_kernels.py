@@ -19,7 +19,7 @@ from mgx_numba.runtime.plan import HostStep
 from mgx_numba.targets.cpu import lower
 from mgx_numba.targets.cpu import program as cpu_program
 from mgx_numba.targets.options import TargetOptions
-from mgx_numba.targets.samples import is_optimal, sample_lengths
+from mgx_numba.targets.samples import sample_lengths
 
 from ..running import said
 from .models import MODELS
@@ -124,16 +124,6 @@ def test_means_of_any_lengths_have_the_same_kernels() -> None:
         assert not any(isinstance(step, HostStep) for step in plan.steps)
         found.append({kernel.text for kernel in plan.kernels() if "reduce" in kernel.name})
     assert found[0] == found[1] == found[2] and found[0]
-
-
-def test_lengths_are_optimal_where_all_that_have_optimal_ones_have_one_of_these() -> None:
-    program = Program()
-    n, m = DynamicDimension(1, 9, frozenset({4, 8})), DynamicDimension(1, 9)
-    program.main.add_parameter("x", Shape.dynamic(Type.float_type, [n, m, 3]))
-    program.main.add_parameter("y", Shape.dynamic(Type.float_type, [n]))
-    assert is_optimal(program, {"x": (4, 5, 3), "y": (8,)})
-    assert not is_optimal(program, {"x": (4, 5, 3), "y": (5,)})
-    assert not is_optimal(Program(), {})
 
 
 def test_small_lengths_are_tried_early_whatever_the_range() -> None:

@@ -85,7 +85,6 @@ class Lowering(PlanConstants):
         solutions: how problems were computed before.
         spare: takes kernels by which contractions and reductions could be computed whatever their lengths are; None
             wants none.
-        ranging: whether the lengths stand for a range, whose kernels shall not depend on how far it reaches.
         writers: what is known of steps that wrote a buffer and could write it in another form, for the target's rules.
         settling: called when all steps are there.
         scope: whose symbols the program's lengths consist of; None of one without symbols.
@@ -115,7 +114,6 @@ class Lowering(PlanConstants):
         self.wanting: dict[KernelSource, None] = {}
         self.lacking: dict[KernelSource, None] = {}
         self.spare: dict[KernelSource, None] | None = None
-        self.ranging = False
         self.writers: dict[Buffer, Any] = {}
         self.settling: list[Callable[[], None]] = []
         self.outer: Lowering | None = None
@@ -173,8 +171,7 @@ class Lowering(PlanConstants):
         program.log.parent = self.program.log
         inner = Lowering(program, self.options, self.rules, self.backend, self.threads)
         inner.ready, inner.wanting, inner.lacking, inner.spare = self.ready, self.wanting, self.lacking, self.spare
-        inner.ranging, inner.later = self.ranging, self.later
-        inner.solutions, inner.outer, inner.scope = self.solutions, self, self.scope
+        inner.solutions, inner.outer, inner.scope, inner.later = self.solutions, self, self.scope, self.later
         plan = inner.run()
         for condition in inner._conditions:
             self.require(condition)
