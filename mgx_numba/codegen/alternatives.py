@@ -127,7 +127,7 @@ def served(found: Sequence[Alternative[Any]]) -> Any:
 
 
 def _holds(answers: Mapping[Dim, bool]) -> Any:
-    """Return the condition that questions have these answers, without those that follow from others."""
+    """Return the condition that every question has its answer. Answers that follow from other answers are left out."""
     conditions = [c if yes else negate(c) for c, yes in answers.items()]
     atoms = {c: c.terms[0][0][0] for c in conditions if len(c.terms) == 1 and len(c.terms[0][0]) == 1}
     bounds = [(c, atom.operands[0]) for c, atom in atoms.items() if atom.kind == "negative"]
@@ -188,7 +188,7 @@ def _only_where(condition: Length, launch: Launch) -> Launch:
 
 
 def _joined(a: Alternative[Solution], b: Alternative[Solution]) -> Alternative[Solution] | None:
-    """Return two alternatives as one, if they differ in numbers alone."""
+    """Return two alternatives as one if only their numbers differ, else None."""
     try:
         return Alternative(a.condition + b.condition, _chosen(a.condition, a.result, b.result))
     except _Different:
@@ -213,7 +213,7 @@ def _chosen(condition: Length, a: Any, b: Any) -> Any:
     if isinstance(a, (Launch, Solution, TaskRange)):
         own = {f.name: _chosen(condition, getattr(a, f.name), getattr(b, f.name)) for f in fields(a)}
         return dataclasses.replace(a, **own)
-    if is_dataclass(a) and any(isinstance(n, Dim) for n in (*lengths_in(a), *lengths_in(b))):
+    if is_dataclass(a) and has_lengths((a, b)):
         own = {f.name: _chosen(condition, getattr(a, f.name), getattr(b, f.name)) for f in fields(a)}
         return dataclasses.replace(a, **own)  # type: ignore[type-var]
     if a != b:

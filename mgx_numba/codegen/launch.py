@@ -206,7 +206,7 @@ class Launch:
 
     @property
     def empty(self) -> bool:
-        """Whether there is nothing to do, whatever the lengths are."""
+        """Whether the launch has no task at any length."""
         return self.geometry.empty
 
     @cached_property

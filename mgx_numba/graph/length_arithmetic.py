@@ -78,7 +78,7 @@ def has_symbolic_elements(value: Any) -> bool:
 
 
 def array_of_lengths(values: Sequence[Any], lens: Sequence[int]) -> np.ndarray:
-    """Return an array of numbers and symbolic lengths; of int64, if there are integers alone."""
+    """Return an array of numbers and symbolic lengths; its type is int64 if all values are integers."""
     found = np.empty(len(values), object)
     found[:] = values
     if all(isinstance(v, int) for v in values):

@@ -24,7 +24,7 @@ LENGTHS = (1, 2, 3, 4, 5, 17, 64, 200)
 
 
 class Planned:
-    """A contraction of symbolic lengths, planned for all of them."""
+    """A contraction of symbolic lengths, planned once for all lengths."""
 
     def __init__(
         self,
@@ -45,11 +45,11 @@ class Planned:
 
     @property
     def names(self) -> list[str]:
-        """Of the solvers."""
+        """Names of the solvers."""
         return [part.candidate.solver.name for part in self.parts]
 
     def run(self, sample: Mapping[Dim, int], weights: Any, operands: Mapping[str, np.ndarray]) -> list[str]:
-        """Run what is to be done for these lengths, and return the solvers that do it."""
+        """Run the launches at the lengths of ``sample``, and return the names of the solvers that had tasks."""
         assert evaluate(self.served, sample)
         taken = []
         for part in self.parts:

@@ -283,7 +283,7 @@ class Executable:
 
     @contextlib.contextmanager
     def context(self, inputs: Sequence[np.ndarray]) -> Iterator[Context]:
-        """A context of a call of native steps alone on inputs; what they have met is raised at its end."""
+        """Lend a context for native steps on inputs, and raise the error that the steps met at its end."""
         context = self._take()
         try:
             if context.binding is not None:

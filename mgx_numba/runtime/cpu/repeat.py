@@ -146,7 +146,7 @@ def repeat(
 
 
 class _NativeLoop:
-    """Memory of what runs hand on and of what is kept of each, and the block that says where it is."""
+    """A loop of runs in native code: memory of carried and of collected results, and the block with its addresses."""
 
     @classmethod
     def of(
@@ -193,7 +193,7 @@ class _NativeLoop:
         context.bases[0] = address_of(self._number)
 
     def run(self, trips: int) -> None:
-        """Run until there are so many runs, or one ends the loop."""
+        """Run the loop until it has made ``trips`` runs or a run ends it."""
         while self.ran < trips and self._block[Repeat.GOING]:
             self._run(address_of(self._block), self.ran, min(trips, self.ran + TOGETHER))
             self.ran = int(self._block[Repeat.RAN])

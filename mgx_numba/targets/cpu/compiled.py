@@ -64,7 +64,7 @@ class LoweredProgram:
         return self
 
     def serves(self, inputs: Mapping[str, np.ndarray]) -> bool:
-        """Return whether the plan serves inputs of these lengths."""
+        """Return whether the plan serves the inputs' lengths."""
         assert self.executable is not None
         return self.executable.serves(self.arrays(inputs))
 
@@ -254,7 +254,7 @@ class LoweredProgram:
 
 
 def _renamed(step: PlannedStep, text: Callable[[str], str]) -> PlannedStep:
-    """Return a step whose instructions have other texts."""
+    """Return the step with ``text`` applied to the texts of its instructions."""
     along = {"along": tuple(map(text, step.along))} if isinstance(step, Step) else {}
     return dataclasses.replace(step, instruction=text(step.instruction), **along)
 

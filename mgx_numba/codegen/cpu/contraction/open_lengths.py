@@ -233,7 +233,7 @@ def _loss(costs: Mapping[str, float], names: Sequence[str]) -> float:
 
 
 def _weights(open_: _Open, name: str) -> Any:
-    """Return what tells a solver's packed weights from others; None where it packs none."""
+    """Return a key of the form in which a solver packs weights; None where the solver packs none."""
     solver, problem = open_.named(name), open_.request.problem
     lens = solver.packed_lens(problem)
     return (solver.packed_as or solver.name, *lens, *solver.packing_key(problem)) if lens else None
