@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import cached_property
 from math import prod
 
@@ -10,7 +10,7 @@ from ....core.dim import Length, all_of, equal, known_equal, known_in, permitted
 from ...arguments import Arguments
 from ...printer import CodeBuffer
 
-__all__ = ["Axes", "contiguous_lanes"]
+__all__ = ["Axes", "contiguous_lanes", "whole_vectors", "widest"]
 
 
 class Axes:
@@ -73,27 +73,46 @@ def contiguous_lanes(most: int, length: Length, operands: Sequence[tuple[Sequenc
     last stride of 0 fits any vector. Of symbolic lengths one question is asked at most, for the widest vectors that
     may fit.
     """
+    return widest(most, lambda lanes: _whole_operands(lanes, length, operands))
+
+
+def widest(most: int, fits: Callable[[int], Length]) -> int:
+    """The most lanes, a power of two up to ``most``, for which a condition holds, else 1.
+
+    One question is asked at most, of the first condition that is open.
+    """
     lanes = most
     asked = False
     while lanes > 1:
-        fits = _whole_vectors(lanes, length, operands)
-        if (isinstance(fits, int) and fits) or (not isinstance(fits, int) and not asked and permitted(fits)):
-            return lanes
-        asked |= not isinstance(fits, int)
+        condition = fits(lanes)
+        if isinstance(condition, int):
+            if condition:
+                return lanes
+        elif not asked:
+            asked = True
+            if permitted(condition):
+                return lanes
         lanes //= 2
     return 1
 
 
-def _whole_vectors(lanes: int, length: Length, operands: Sequence[tuple[Sequence[Length], Length]]) -> Length:
+def whole_vectors(lanes: int, *lengths: Length) -> Length:
+    """The condition that all lengths are multiples of so many lanes."""
+    found: Length = 1
+    for n in lengths:
+        if not known_equal(found, 0):
+            found = all_of(found, equal(n % lanes, 0))
+    return found
+
+
+def _whole_operands(lanes: int, length: Length, operands: Sequence[tuple[Sequence[Length], Length]]) -> Length:
     """The condition that vectors of so many lanes divide a length and lie at multiples of their size."""
-    found: Length = equal(length % lanes, 0)
+    found = whole_vectors(lanes, length)
     for strides, offset in operands:
         if known_in(strides[-1], 0):
             continue
         if not known_in(strides[-1], 1):
             return 0
-        for n in (offset, *strides[:-1]):
-            if known_equal(found, 0):
-                return 0
-            found = all_of(found, equal(n % lanes, 0))
+        if not known_equal(found, 0):
+            found = all_of(found, whole_vectors(lanes, offset, *strides[:-1]))
     return found
