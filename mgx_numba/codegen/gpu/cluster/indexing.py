@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from functools import cached_property
 from math import prod
 
-from ....core.dim import Length, all_of, equal, known_equal, known_in, permitted
+from ....core.dim import Dim, Length, all_of, equal, exact_quotient, known_equal, known_in, permitted
 from ...arguments import Arguments
 from ...printer import CodeBuffer
 
@@ -97,10 +97,12 @@ def widest(most: int, fits: Callable[[int], Length]) -> int:
 
 
 def whole_vectors(lanes: int, *lengths: Length) -> Length:
-    """The condition that all lengths are multiples of so many lanes."""
+    """The condition that all lengths are multiples of so many lanes; products of others among them need not be asked."""
     found: Length = 1
+    symbolic = [n for n in lengths if isinstance(n, Dim)]
     for n in lengths:
-        if not known_equal(found, 0):
+        follows = isinstance(n, Dim) and any(m is not n and exact_quotient(n, m) is not None for m in symbolic)
+        if not follows and not known_equal(found, 0):
             found = all_of(found, equal(n % lanes, 0))
     return found
 

@@ -188,7 +188,9 @@ class WarpgroupText(WarpgroupEpilogueText):
         rank = len(problem.batch)
         axes = [d for d, n in enumerate(problem.batch) if moves(n)]
         self._moves = [[(d, not known_in(s[d], 0)) for d in axes] for s in (problem.a_strides, problem.b_strides)]
-        left, right, deep = problem.a_strides, problem.b_strides, problem.k
+        left: Sequence[Length] = problem.a_strides
+        deep: Length = problem.k
+        right: tuple[Length, ...] = problem.b_strides
         if self.ordered is not None:
             right, deep = (*self.ordered.batch_strides(problem), 1, self.ordered.row), self.ordered.row
         lens = problem.batch
