@@ -97,7 +97,7 @@ def widest(most: int, fits: Callable[[int], Length]) -> int:
 
 
 def whole_vectors(lanes: int, *lengths: Length) -> Length:
-    """The condition that all lengths are multiples of so many lanes; products of others among them need not be asked."""
+    """The condition that all lengths are multiples of so many lanes; of products of others among them that follows."""
     found: Length = 1
     symbolic = [n for n in lengths if isinstance(n, Dim)]
     for n in lengths:
