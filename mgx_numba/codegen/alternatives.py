@@ -34,7 +34,7 @@ from ..core.dim import (
 from ..dataclass import dataclass
 from ..errors import UnsupportedError
 from ..graph.module import Module
-from .launch import Launch, Solution, TaskRange
+from .launch import Grid, Launch, Operand, Solution, TaskRange
 
 __all__ = [
     "Alternative", "alternatives", "at_lengths", "fixed", "has_lengths", "lengths_in", "one_solution", "only_where",
@@ -168,6 +168,9 @@ def one_solution(found: Sequence[Alternative[Solution]]) -> Solution:
             merged.append(one)
     if len(merged) == 1:
         return merged[0].result
+    first = merged[0].result
+    if any(getattr(one.result, name) != getattr(first, name) for one in merged for name in _TEXTUAL[Solution]):
+        raise UnsupportedError("weights would be wanted in one order for some lengths, and in another one for others")
     launches = [_only_where(one.condition, launch) for one in merged for launch in one.result.launches]
     return replace(merged[0].result, launches=tuple(launches), scratch=maximum(*(one.result.scratch for one in merged)))
 
@@ -180,11 +183,14 @@ def only_where(condition: Length, solution: Solution) -> Solution:
 
 
 def _only_where(condition: Length, launch: Launch) -> Launch:
-    """Return a launch that has no tasks unless a condition holds."""
+    """Return a launch that has no tasks, or no blocks, unless a condition holds."""
     geometry = launch.geometry
-    if not isinstance(geometry, TaskRange):
-        raise UnsupportedError("only ranges of tasks can be empty for some lengths")
-    return replace(launch, geometry=replace(geometry, tasks=select(condition, geometry.tasks, 0)))
+    if isinstance(geometry, TaskRange):
+        return replace(launch, geometry=replace(geometry, tasks=select(condition, geometry.tasks, 0)))
+    if isinstance(geometry, Grid):
+        first, *planes = geometry.blocks
+        return replace(launch, geometry=replace(geometry, blocks=(select(condition, first, 0), *planes)))
+    raise UnsupportedError("calls of libraries cannot be left out for some lengths")
 
 
 def _joined(a: Alternative[Solution], b: Alternative[Solution]) -> Alternative[Solution] | None:
@@ -199,6 +205,14 @@ class _Different(Exception):
     """Two results differ in more than numbers."""
 
 
+_TEXTUAL: dict[type, tuple[str, ...]] = {
+    Solution: ("turns", "gated", "halves"),
+    Grid: ("threads", "shared_bytes", "cooperative"),
+    Operand: ("name",),
+}
+"""Fields that are no numbers of a launch: what they say holds for all lengths, or kernels depend on it."""
+
+
 def _chosen(condition: Length, a: Any, b: Any) -> Any:
     if a is b:
         return a
@@ -210,7 +224,9 @@ def _chosen(condition: Length, a: Any, b: Any) -> Any:
         if len(a) != len(b):
             raise _Different
         return type(a)(_chosen(condition, x, y) for x, y in zip(a, b))
-    if isinstance(a, (Launch, Solution, TaskRange)):
+    if any(getattr(a, name) != getattr(b, name) for name in _TEXTUAL.get(type(a), ())):
+        raise _Different
+    if isinstance(a, (Launch, Solution, TaskRange, Grid, Operand)):
         own = {f.name: _chosen(condition, getattr(a, f.name), getattr(b, f.name)) for f in fields(a)}
         return dataclasses.replace(a, **own)
     if is_dataclass(a) and has_lengths((a, b)):

@@ -363,7 +363,11 @@ class Lowering(PlanConstants):
         return with_origin(own, problem.origin)
 
     def solve(
-        self, function: Callable[..., Solution | Launch], *arguments: Any, key: Hashable | None = None
+        self,
+        function: Callable[..., Solution | Launch],
+        *arguments: Any,
+        key: Hashable | None = None,
+        samples: Sequence[Mapping[Dim, int]] = (),
     ) -> Solution:
         """Return what a planner makes of its arguments, which may hold symbolic lengths.
 
@@ -374,6 +378,7 @@ class Lowering(PlanConstants):
             function: the planner, of a `Solution` or a single `Launch`.
             arguments: of the planner: problems, tensors, operators, numbers.
             key: stands for the planner and its arguments; equal ones are planned once. None: they are not remembered.
+            samples: values of all symbols to plan for, besides those of their scope.
 
         Raises:
             UnsupportedError: the planner has no kernel, at the example lengths.
@@ -386,7 +391,7 @@ class Lowering(PlanConstants):
         def answer() -> Solution:
             if not has_lengths(arguments):
                 return planned(arguments)
-            found = alternatives(arguments, planned)
+            found = alternatives(arguments, planned, samples)
             self.require(served(found))
             return one_solution(found)
 

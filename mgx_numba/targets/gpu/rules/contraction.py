@@ -9,11 +9,13 @@ from math import gcd, prod
 
 import numpy as np
 
+from ....codegen.alternatives import has_lengths
 from ....codegen.body import ScalarBody
 from ....codegen.gpu.contraction.few_rows import few_rows_refusal
 from ....codegen.gpu.contraction.narrow import FilledImages, filled_images
 from ....codegen.gpu.contraction.nbits import nbits_refusal, pack_codes
 from ....codegen.gpu.contraction.nbits_cores import chunked, cores_refusal, pack_chunks
+from ....codegen.gpu.contraction.open_lengths import solve_open
 from ....codegen.gpu.contraction.placed import VECTOR_BYTES, PlacedRequest, in_turns, interleaved
 from ....codegen.gpu.contraction.right_columns import halves_in_pieces
 from ....codegen.gpu.contraction.solvers import SOLVERS, in_vectors, own_candidates
@@ -31,6 +33,8 @@ from ....codegen.problems.epilogue import Epilogue
 from ....codegen.problems.gemm import GemmProblem
 from ....codegen.space import collapse
 from ....codegen.tuning.request import Candidate, Request, least_bytes
+from ....core.dim import common_divisor, known_equal, known_in, known_less, known_same
+from ....core.integers import plain_int
 from ....core.shape import Shape, row_major_strides
 from ....core.strided import Strided
 from ....core.types import Type
@@ -79,6 +83,8 @@ def joins_halves(precision: str, product: Instruction) -> bool:
     the quickest."""
     a, b = (i.shape for i in product.inputs)
     (m, k), n, name = a.lens[-2:], b.lens[-1], product.shape.type.dtype_name
+    if a.symbolic or b.symbolic:  # either order of the columns would suit some lengths only
+        return False
     if 0 in product.shape.lens or k == 0 or product.shape.type not in FLOATS:
         return False
     right = (*(0 for _ in a.lens[:-2]), 1, k)
@@ -112,8 +118,9 @@ def _launch(low: Lowering, ins: Instruction, what: Contraction) -> None:
     elif isinstance(problem, ConvProblem) and problem.prologue is None:
         x = operands["x"] = contraction.channels_last(low, ins, operands["x"])
         problem = replace(problem, x_strides=(x.strides[0], *x.strides[2:]))
-    places = tuple(tuple(int(s) for s in own) for own in what.strides)
-    if isinstance(problem, GemmProblem) and what.epilogue.gated and problem.a_strides[-2:] != (problem.k, 1):
+    places = tuple(tuple(plain_int(s) for s in own) for own in what.strides)
+    gated = isinstance(problem, GemmProblem) and what.epilogue.gated
+    if isinstance(problem, GemmProblem) and gated and not known_same(problem.a_strides[-2:], (problem.k, 1)):
         x = operands["x"] = low.materialized(operands["x"], row_major_strides(operands["x"].lens), ins)
         problem = replace(problem, a_strides=x.strides)
     if isinstance(problem, GemmProblem) and what.blocks is not None:
@@ -129,14 +136,37 @@ def _launch(low: Lowering, ins: Instruction, what: Contraction) -> None:
     constant = weights is not None
     placed = PlacedRequest(
         request,
-        gcd(VECTOR_BYTES, *offsets),
+        gcd(VECTOR_BYTES, *map(common_divisor, offsets)),
         low.options.precision,
         constant,
         constant and low.shared is None,
         0 if filled is None else filled.first_channel,
     )
-    chosen, solution = _solved(low, placed)
     operands |= {f"e{k}": view for k, view in enumerate(what.extras)}
+    if has_lengths(placed):
+        parts, condition = low.solutions.of(("open", placed), lambda: solve_open(placed))
+        low.require(condition)
+        for part in parts:
+            _append(low, ins, what, placed, filled, part.candidate, part.solution, operands)
+        return
+    chosen, solution = _solved(low, placed)
+    _append(low, ins, what, placed, filled, chosen, solution, operands)
+    contraction.note_solver(low, ins, placed, chosen)
+
+
+def _append(
+    low: Lowering,
+    ins: Instruction,
+    what: Contraction,
+    placed: PlacedRequest,
+    filled: FilledImages | None,
+    chosen: Candidate,
+    solution: Solution,
+    operands: dict[str, View],
+) -> None:
+    """Append a solution's launches, the weights being in the order that these want; the other operands are given."""
+    problem, constant = placed.problem, what.weights is not None
+    operands = dict(operands)
     if isinstance(problem, ConvProblem):
         order = chosen.solver.order
         if constant:
@@ -147,26 +177,49 @@ def _launch(low: Lowering, ins: Instruction, what: Contraction) -> None:
             operands["w"] = _repacked(low, ins, problem, order, operands["w"])
     elif constant:
         operands["w"] = low.derived(what.right, partial(_columns, low, solution), _order(solution))
-    if solution.scratch:
+    if not known_equal(solution.scratch, 0):
         operands["scratch"] = low.allocate(Shape(Type.uint8_type, (solution.scratch,)))
     for launch in solution.launches:
         if filled is not None and launch.flops:
             launch = replace(launch, flops=what.problem.flops, bytes=least_bytes(what.problem))
         low.launch(launch, operands, ins)
-    contraction.note_solver(low, ins, placed, chosen)
 
 
 def _planes_as_rows(
     problem: GemmProblem, places: tuple[tuple[int, ...], ...]
 ) -> tuple[GemmProblem, tuple[tuple[int, ...], ...]]:
     """Planes of one row each, by the same right operand, as the rows of one product if they lie evenly in all operands:
-    blocks then have more than a row. ``places`` are the strides of what the epilogue reads."""
+    blocks then have more than a row. Of symbolic lengths planes of many rows, too: which kernels suit goes by their
+    number. ``places`` are the strides of what the epilogue reads."""
     rank = len(problem.batch)
-    shared = not any(s for s, n in zip(problem.b_strides, problem.batch) if n > 1)
-    if problem.m != 1 or not shared or problem.blocks is not None or problem.prologue is not None:
+    shared = all(known_in(s, 0) or known_equal(n, 1) for s, n in zip(problem.b_strides, problem.batch))
+    if not shared or problem.blocks is not None or problem.prologue is not None:
+        return problem, places
+    if has_lengths(problem):
+        return _all_rows(problem, places)
+    if problem.m != 1:
         return problem, places
     walked = [own[:rank] for own in (problem.out_strides, problem.a_strides, *places) if own]
     space = collapse(problem.batch, walked, order_by=0)
+    if space.rank != 1:
+        return problem, places
+    out, a, *rows = (own[0] for own in space.strides)
+    left = iter(rows)
+    return replace(
+        problem, m=space.lens[0], batch=(), a_strides=(a, problem.a_strides[-1]),
+        b_strides=problem.b_strides[rank:], out_strides=(out,),
+    ), tuple((next(left),) if own else () for own in places)  # fmt: skip
+
+
+def _all_rows(
+    problem: GemmProblem, places: tuple[tuple[int, ...], ...]
+) -> tuple[GemmProblem, tuple[tuple[int, ...], ...]]:
+    """All rows of all planes as those of one product, if they lie evenly in all operands."""
+    rank = len(problem.batch)
+    walked = [own for own in (problem.out_strides, problem.a_strides[:-1], *places) if own]
+    if not rank or any(len(own) != rank + 1 for own in walked):
+        return problem, places
+    space = collapse((*problem.batch, problem.m), walked, order_by=0)
     if space.rank != 1:
         return problem, places
     out, a, *rows = (own[0] for own in space.strides)
@@ -251,10 +304,10 @@ def _images_of(low: Lowering, problem: ConvProblem, x: View) -> FilledImages | N
         return PlacedRequest(request, precision=low.options.precision, first_channel=first_channel)
 
     last = problem
-    if x.lens[1] != 1 and x.strides[1] != 1:
+    if not known_equal(x.lens[1], 1) and not known_in(x.strides[1], 1):
         lens = (problem.batch, *problem.in_lens, problem.in_channels)
         last = replace(problem, x_strides=row_major_strides(lens)[:-1])
-    if not few_rows_refusal(placed(last)):
+    if not has_lengths(last) and not few_rows_refusal(placed(last)):
         return None
     return next((f for f in filled_images(problem) if in_vectors(placed(f.problem, f.first_channel))), None)
 
@@ -333,9 +386,9 @@ def _contiguous(array: np.ndarray) -> np.ndarray:
 
 def _aligned(low: Lowering, ins: Instruction, view: View) -> View:
     """The tensor itself if it begins where vectors do, else a copy that does, with the same strides."""
-    if view.byte_offset % VECTOR_BYTES == 0:
+    if known_equal(view.byte_offset % VECTOR_BYTES, 0):
         return view
-    if view.shape.broadcasted or view.shape.element_space > 2 * view.shape.elements:
+    if view.shape.broadcasted or known_less(2 * view.shape.elements, view.shape.element_space):
         raise UnsupportedError("an operand that begins between vectors and repeats elements")
     copied = low.allocate(view.shape)
     low.copy(view, copied, ins)
