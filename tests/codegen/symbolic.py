@@ -52,7 +52,7 @@ def planned(
 
 
 def symbols(*names: str) -> list[Dim]:
-    """Return symbols of one scope, for lengths from 1."""
+    """Return symbols of one scope whose least value is 1."""
     return [*scope_of(**dict.fromkeys(names, (1, None)))[1].values()]
 
 
@@ -84,7 +84,7 @@ class Plans:
 def tensor(
     lens: Sequence[Length], order: Sequence[int] = (), dtype: Any = np.float32, once: Sequence[int] = ()
 ) -> Tensor:
-    """Return a tensor whose axes lie in an order, the outermost first; those of ``once`` are repeated."""
+    """Return a tensor whose memory has axes in an order, the outermost first; axes of ``once`` have stride 0."""
     strides: dict[int, Length] = {}
     step: Length = 1
     for axis in reversed(order or range(len(lens))):
@@ -94,7 +94,7 @@ def tensor(
 
 
 def array_of(tensor: Tensor, values: Any, seed: int = 0) -> np.ndarray:
-    """Return an array that lies like a tensor at some lengths."""
+    """Return a random array with a tensor's lengths and strides."""
     lens = [evaluate(n, values) for n in tensor.lens]
     strides = [evaluate(s, values) for s in tensor.strides]
     memory = normal(1 + sum((n - 1) * s for n, s in zip(lens, strides)), seed=seed, dtype=tensor.type.numpy, scale=8)

@@ -122,7 +122,6 @@ class Lowering(PlanConstants):
         self.solutions = Solutions()
         self._derived: dict[int, tuple[View, Derived]] = {}
         self._recipes: dict[Hashable, Recipe | None] = {}
-        self._repeats = True
         self.ranges = Ranges()
         self.scope: Scope | None = None
         self._conditions: dict[Dim, None] = {}  # a list would compare them, which asks
@@ -209,15 +208,10 @@ class Lowering(PlanConstants):
             known.follow(self, ins)
             return
         self._derived.clear()
-        self._repeats = True
         rule.lower(self, ins)
         if like is not None and like not in self._recipes:
             derived = {k: d for k, (_, d) in self._derived.items()}
-            self._recipes[like] = recipe(self, ins, self.steps[before:], derived) if self._repeats else None
-
-    def not_repeated(self) -> None:
-        """Have the rule tried for each instruction that is like the one that it is at: what it does goes by more."""
-        self._repeats = False
+            self._recipes[like] = recipe(self, ins, self.steps[before:], derived)
 
     def derived(self, source: Instruction, make: Callable[[np.ndarray], View], how: Hashable) -> View:
         """What ``make`` makes of an instruction's constant value: a view of a constant that follows from ``how``."""

@@ -36,7 +36,7 @@ from .operands import Extent
 from .placed import PlacedRequest
 from .solvers import SOLVERS, refusal_of
 
-__all__ = ["Part", "solve_open"]
+__all__ = ["CandidateShare", "solve_open"]
 
 SIZES = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 16384, 65536)
 """Lengths to compare solvers for; the odd numbers beside them stand for lengths of no whole vectors."""
@@ -52,14 +52,14 @@ Costs = Mapping[Candidate, float]
 
 
 @dataclass(frozen=True)
-class Part:
-    """What one kernel does: the launches have no blocks for lengths that are others'."""
+class CandidateShare:
+    """The launches of one solver and tiling. They have no blocks at lengths that another candidate serves."""
 
     candidate: Candidate
     solution: Solution
 
 
-def solve_open(placed: PlacedRequest) -> tuple[list[Part], Length]:
+def solve_open(placed: PlacedRequest) -> tuple[list[CandidateShare], Length]:
     """Return what computes a contraction of symbolic lengths, and the condition that it is computed.
 
     Raises:
@@ -76,7 +76,7 @@ def solve_open(placed: PlacedRequest) -> tuple[list[Part], Length]:
     even_costs = [(sample, _alike(placed, general, costs)) for sample, costs in even_costs]
     picked = _picked(general, [costs for _, costs in even_costs])
     where = _ranges(feature, even_costs, picked)
-    parts: list[Part] = []
+    parts: list[CandidateShare] = []
     taken: list[Length] = []
     covered: Length = 0
     for candidate in [*(one for one in picked if one != general), general]:
@@ -89,7 +89,7 @@ def solve_open(placed: PlacedRequest) -> tuple[list[Part], Length]:
         solution = one_solution([replace(one, condition=c) for one, c in zip(found, conditions)])
         if len(solution.launches) == len(found[0].result.launches):  # all are one
             solution = only_where(any_of(*conditions), solution)
-        parts.append(Part(candidate, solution))
+        parts.append(CandidateShare(candidate, solution))
         taken += conditions
         covered = 1 if candidate == general and known_equal(served(found), 1) else any_of(*taken)
     if not parts:

@@ -11,7 +11,6 @@ FAMILIES = SHARED_FAMILIES | {
     "attention": "attention fused_attention",
     "control": "if loop",
     "detection": "nonmaxsuppression roialign",
-    "numbers": "lengths iota",
     "trees": "tree_ensemble",
 }
 """Operators by the module that has their rules, and that few programs need."""
