@@ -255,8 +255,9 @@ class LoweredProgram:
 
 def _renamed(step: PlannedStep, text: Callable[[str], str]) -> PlannedStep:
     """Return the step with ``text`` applied to the texts of its instructions."""
-    along = {"along": tuple(map(text, step.along))} if isinstance(step, Step) else {}
-    return dataclasses.replace(step, instruction=text(step.instruction), **along)
+    if isinstance(step, Step):
+        step = dataclasses.replace(step, along=tuple(map(text, step.along)))
+    return dataclasses.replace(step, instruction=text(step.instruction))
 
 
 def kernels_of(plans: Iterable[Plan]) -> dict[KernelSource, KernelSource]:
