@@ -274,9 +274,17 @@ def _bounded(made: Blocking, tile: RegisterTile, taps: int, depth: Length) -> Bl
 
 
 def _best(
-    tile: RegisterTile, m: int, n: int, depth: int, taps: int, groups: int, threads: int, beside: bool, forming: bool,
+    tile: RegisterTile,
+    m: int,
+    n: int,
+    depth: int,
+    taps: int,
+    groups: int,
+    threads: int,
+    beside: bool,
+    forming: bool,
     shared: bool,
-) -> tuple[_Way, Blocking, dict[tuple[int, ...], float]]:  # fmt: skip
+) -> tuple[_Way, Blocking, dict[tuple[int, ...], float]]:
     """The way with the least cost, its blocks, and the costs of others."""
     steps = _Steps.of(tile, m, depth, taps)
     panels = -(-n // tile.columns)
