@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 import numpy as np
 
 from ..core.dim import Dim, same
-from ..core.shape import DynamicDimension, Shape, common_range
+from ..core.shape import DynamicDimension, Shape
 from ..core.strided import Strided
 from ..core.types import Type, parse_type
 from ..dataclass import dataclass
@@ -433,8 +433,11 @@ def pointwise_shape(op: Operator, inputs: Sequence[Shape]) -> Shape:
         dims = [s.dims for s in inputs]
         if any(len(d) != len(dims[0]) for d in dims):
             raise op.fail(f"inputs have different ranks: {'; '.join(map(str, inputs))}")
-        merged = [_meet(op, axis, column) for axis, column in enumerate(zip(*dims))]
-        return Shape.ranged(inputs[0].type, merged)
+        if all(d == dims[0] for d in dims):
+            return Shape.ranged(inputs[0].type, dims[0])
+        from .dims import broadcast_dims
+
+        return Shape.ranged(inputs[0].type, broadcast_dims(op, *inputs))  # a range may turn out to be any length, or 1
     first = inputs[0]
     if any(s.lens != first.lens for s in inputs[1:]):
         raise op.fail(f"inputs have different lengths: {'; '.join(map(str, inputs))}")
@@ -447,10 +450,3 @@ def pointwise_shape(op: Operator, inputs: Sequence[Shape]) -> Shape:
     from ..core.shape import find_permutation
 
     return Shape.from_permutation(first.type, first.lens, find_permutation(solid or [first]))
-
-
-def _meet(op: Operator, axis: int, column: Sequence[DynamicDimension]) -> DynamicDimension:
-    found = common_range(column)
-    if found is None:
-        raise op.fail(f"axis {axis} has incompatible ranges: {', '.join(map(str, column))}")
-    return found

@@ -171,3 +171,19 @@ def test_a_length_that_is_not_known_is_not_the_number_it_is_divided_by(operator:
     x = np.arange(24, dtype=np.float32).reshape(8, 3)
     (result,) = public_program.wrap(program).compile("ref").run({"x": x})
     np.testing.assert_array_equal(np.asarray(result), x[: 4 if operator == "Div" else 6])
+
+
+@pytest.mark.parametrize("target", ["ref", "cpu"])
+def test_a_length_that_only_a_run_tells_broadcasts_with_a_fixed_length_of_one(target: str) -> None:
+    """Such as those of a range times one number, where other lengths are given: its shape was that of the number."""
+    g = Graph()
+    count = g.op("Squeeze", g.op("Slice", "size", g.ints(0), g.ints(1)))
+    positions = g.op("Cast", g.op("Range", g.const(0), count, g.const(1)), to=FLOAT)
+    step = g.op("Slice", "x", g.ints(0), g.ints(1))
+    scaled = g.op("Add", g.op("Mul", positions, step), step)
+    program = parse_onnx(g.model({"x": (FLOAT, ["n"]), "size": (INT64, [1])}, [scaled]))
+    compiled = public_program.wrap(program).compile(target)
+    for n, size in ((3, 6), (2, 1), (1, 4), (3, 0)):
+        x = np.arange(1, n + 1, dtype=np.float32)
+        result = np.asarray(compiled.run({"x": x, "size": np.array([size])})[0])
+        np.testing.assert_array_equal(result, np.arange(size) * x[0] + x[0])

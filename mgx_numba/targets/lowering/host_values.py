@@ -83,10 +83,10 @@ def has_symbols(ins: Instruction) -> bool:
 def numbered(ins: Instruction, values: Mapping[Dim, int]) -> Instruction:
     """Return a copy of an instruction in which symbols have values, for `ref.interpreter.compute`; it is in no module.
 
-    Submodules are as they are, and so are shapes of inputs: no length of these is looked at.
+    Submodules are as they are.
     """
     known: dict[Dim, int] = {}
-    inputs = [Instruction(i.op, (), i.shape) for i in ins.inputs]
+    inputs = [Instruction(i.op, (), with_numbers(i.shape, values, known)) for i in ins.inputs]
     op, shape = with_numbers(ins.op, values, known), with_numbers(ins.shape, values, known)
     copy = Instruction(op, inputs, shape, ins.module_args)
     copy.debug_symbols = ins.debug_symbols

@@ -9,6 +9,7 @@ import numpy as np
 
 from ...codegen.backend import Backend
 from ...codegen.problems.gemm import BlockWeights, GemmProblem
+from ...core.dim import Dim, SymbolicLengthError
 from ...core.shape import Shape
 from ...parallel import run_all
 from ...runtime.memory import address_of
@@ -39,9 +40,15 @@ class PlanConstants:
         self._unfilled: list[Callable[[], object]] = []
 
     def constant(self, array: np.ndarray, shape: Shape | None = None) -> View:
-        """View of a constant array; the plan keeps the array alive and never copies it."""
+        """View of a constant array; the plan keeps the array alive and never copies it.
+
+        Raises:
+            SymbolicLengthError: it holds symbolic lengths, which are no constants.
+        """
         key = id(array)
         if key not in self._constant_views:
+            if array.dtype.hasobject and any(isinstance(value, Dim) for value in array.flat):
+                raise SymbolicLengthError("a constant of a plan would hold symbolic lengths")
             shared = self.shared
             storage, own = stored(array) if shared is None else shared.stored(array)
             self.constants.append(storage)

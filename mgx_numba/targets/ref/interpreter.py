@@ -103,13 +103,14 @@ def compute(
         if isinstance(ins.op, Deferred):
             program = expanded(ins, args)
             return deferred_value(ins.op, program, evaluate(program, {}))
-        if ins.op.pointwise and any(i.shape.is_dynamic for i in ins.inputs):
+        spread = ins.op.pointwise and any(i.shape.is_dynamic for i in ins.inputs)
+        if spread:
             # ranges that were the same may turn out to be 1 and another length
             lens = common_lens(*(a.shape for a in args))
             args = [np.broadcast_to(a, lens) for a in args]
         branches = isinstance(ins.op, If)  # their submodules alone tell the shape
         if not branches and (shape.is_dynamic or any(i.shape.is_dynamic for i in ins.inputs)):
-            actual = [_shape_of(a) if _tells(i.shape) else i.shape for i, a in zip(ins.inputs, args)]
+            actual = [_actual(i.shape, a, spread) for i, a in zip(ins.inputs, args)]
             shape = ins.op.compute_shape(actual, ins.module_args)
         if ins.op.true_ranks:
             args = [a.reshape(()) if i.shape.without_axes else a for i, a in zip(ins.inputs, args)]
@@ -170,6 +171,13 @@ def named(ins: Instruction) -> str:
 def _tells(shape: Shape) -> bool:
     """Whether a value says more than the shape: a tensor, whose lengths are not known."""
     return shape.is_dynamic and shape.element is None
+
+
+def _actual(shape: Shape, value: Any, spread: bool) -> Shape:
+    """Return the shape of an input that has this value, which was broadcast if ``spread``."""
+    if spread:
+        return Shape(shape.type, value.shape)
+    return _shape_of(value) if _tells(shape) else shape
 
 
 def _shape_of(value: Any) -> Shape:

@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from ....core.dim import ceil_div, known_equal, known_in, minimum, typical
+from ....core.dim import Length, ceil_div, known_equal, known_in, minimum, typical
 from ....errors import UnsupportedError
 from ....ops.resize import Resize, interpolation_taps, nearest_index
 from ...arguments import Arguments
@@ -31,7 +31,7 @@ from .pad import remap_launch
 from .positions import Resampled, taps_of
 from .rows import RowLoop
 
-__all__ = ["open_axes", "open_resize_launch", "resize_launch"]
+__all__ = ["changed_axes", "open_axes", "open_resize_launch", "resize_launch"]
 
 LINE = 4096
 """Elements of a row of the source from which a block's outputs are read: 16 KiB of float32, a third of the first-level
@@ -49,13 +49,19 @@ MOST_ROWS = 64
 """Weighted rows of one output: it bounds the text of a kernel. Linear interpolation along 7 axes, cubic along 4."""
 
 
+def changed_axes(op: Resize, lens: Sequence[Length], counts: Sequence[Length]) -> list[int]:
+    """Return the axes that a resize from lengths to others changes, as far as is known; a factor may keep a length."""
+    if op.sizes:
+        return [axis for axis, (n, count) in enumerate(zip(lens, counts)) if not known_equal(n, count)]
+    return [axis for axis, factor in enumerate(op.scales) if float(np.float32(factor)) != 1.0]
+
+
 def open_axes(op: Resize, x: Tensor, out: Tensor) -> dict[int, Resampled]:
     """Return the axes that a resize of symbolic lengths changes, each with what its table needs."""
     found = {}
-    for axis, (n, count) in enumerate(zip(x.lens, out.lens)):
+    for axis in changed_axes(op, x.lens, out.lens):
         factor = None if op.sizes else float(np.float32(op.scales[axis]))
-        if not (known_equal(n, count) if factor is None else factor == 1.0):
-            found[axis] = Resampled(n, count, factor, x.strides[axis], count)
+        found[axis] = Resampled(x.lens[axis], out.lens[axis], factor, x.strides[axis], out.lens[axis])
     if op.mode == "nearest" or not found:
         return found
     last = _Interpolation(op, found, x, out, "")

@@ -11,10 +11,10 @@ from ....codegen.alternatives import has_lengths
 from ....codegen.cpu.data.indexed import indexed_launch
 from ....codegen.cpu.data.pad import border_launch, has_short_rows, pad_launch, remap_launch
 from ....codegen.cpu.data.positions import nearest_positions, pad_positions, tap_positions, taps_of
-from ....codegen.cpu.data.resize import open_axes, open_resize_launch, resize_launch
+from ....codegen.cpu.data.resize import changed_axes, open_axes, open_resize_launch, resize_launch
 from ....codegen.launch import Launch
 from ....codegen.problems.indexing import remapped_copy
-from ....core.dim import Length, known_equal, known_in, known_less_equal
+from ....core.dim import Length, known_in, known_less_equal
 from ....core.shape import Shape
 from ....core.types import Type
 from ....graph.instruction import Instruction
@@ -49,7 +49,10 @@ def lower_pad(low: Lowering, ins: Instruction) -> None:
         _launch(low, ins, {"x": x, "out": out}, pad_launch, op.pads[:rank], value, x.tensor, out.tensor)
         return
     pairs = list(zip(op.pads[:rank], op.pads[rank:]))
-    if any(has_lengths((n, pair)) and not all(known_in(p, 0) for p in pair) for n, pair in zip(x.lens, pairs)):
+    moved = [
+        (n, pair, step) for n, pair, step in zip(x.lens, pairs, x.strides) if not all(known_in(p, 0) for p in pair)
+    ]
+    if has_lengths(moved):
         _pad_open(low, ins, op, pairs, x, out)
         return
     positions = {a: op.positions(x.lens[a], *pair) for a, pair in enumerate(pairs) if any(pair)}
@@ -127,7 +130,8 @@ def lower_resize(low: Lowering, ins: Instruction) -> None:
         low.host(ins, refusal)
         return
     x = low.input(ins, 0)
-    if any(has_lengths((n, m)) and not known_equal(n, m) for n, m in zip(x.lens, ins.shape.lens)):
+    changed = changed_axes(op, x.lens, ins.shape.lens)
+    if has_lengths([(x.lens[a], ins.shape.lens[a], x.strides[a]) for a in changed]):
         _resize_open(low, ins, op, x)
         return
     out = low.output(ins)
