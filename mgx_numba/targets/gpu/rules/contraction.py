@@ -267,7 +267,7 @@ def _planned(low: Lowering, placed: PlacedRequest, candidate: Candidate) -> Solu
 
 
 class _Blocks(NamedTuple):
-    """How weights in blocks are multiplied: why a few rows have no kernel, its launches, and the launch that unpacks."""
+    """How weights in blocks are multiplied: why few rows have no kernel, its launches, and the launch that unpacks."""
 
     refusal: Callable[[PlacedRequest], str]
     solution: Callable[[PlacedRequest], Solution]
