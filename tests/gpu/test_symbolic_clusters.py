@@ -14,7 +14,7 @@ from mgx_numba.graph.program import Program
 from .symbolic import SymbolicPlan, open_shape
 
 F32, F16 = Type.float_type, Type.half_type
-LENGTHS = ((1, 1), (2, 3), (1, 37))
+LENGTHS = ((1, 1), (2, 3), (1, 24))
 
 
 def planned(build: Callable[[Module], None]) -> SymbolicPlan:
@@ -41,9 +41,15 @@ def test_pointwise_of_broadcast_and_transposed_operands(type: Type, lens: tuple[
     planned(build).check(*LENGTHS)
 
 
-@pytest.mark.parametrize("type", [F32, F16])
 @pytest.mark.parametrize(
-    "lens, axis, most", [(("b", "s"), 1, 4), (("b", "s", 5), 1, 1), (("b", "s", 64), 2, 1), (("s", 3, "b"), 0, 2)]
+    "type, lens, axis, most",
+    [
+        (F32, ("b", "s"), 1, 4),
+        (F16, ("b", "s"), 1, 4),
+        (F32, ("b", "s", 5), 1, 1),
+        (F16, ("b", "s", 64), 2, 1),
+        (F32, ("s", 3, "b"), 0, 2),
+    ],
 )
 def test_softmax(type: Type, lens: tuple[int | str, ...], axis: int, most: int) -> None:
     def build(m: Module) -> None:
@@ -55,9 +61,17 @@ def test_softmax(type: Type, lens: tuple[int | str, ...], axis: int, most: int) 
     made.check(*LENGTHS, (1, 64), *([(1, 1100)] if axis == len(lens) - 1 and lens[-1] == "s" else []))
 
 
-@pytest.mark.parametrize("axes", [(0,), (1,), (0, 2), (1, 2), (0, 1, 2)])
-@pytest.mark.parametrize("name", ["reduce_sum", "reduce_mean", "reduce_max"])
-def test_reductions_over_any_axes(axes: tuple[int, ...], name: str) -> None:
+@pytest.mark.parametrize(
+    "name, axes",
+    [
+        ("reduce_sum", (0,)),
+        ("reduce_mean", (1,)),
+        ("reduce_mean", (0, 2)),
+        ("reduce_max", (1, 2)),
+        ("reduce_sum", (0, 1, 2)),
+    ],
+)
+def test_reductions_over_any_axes(name: str, axes: tuple[int, ...]) -> None:
     def build(m: Module) -> None:
         x = m.add_parameter("x", open_shape(F32, "b", "s", 12))
         m.add_return([m.add_instruction(name, [m.add_instruction("tanh", [x])], axes=axes)])

@@ -82,3 +82,19 @@ def test_convolutions(
         m.add_return([m.add_instruction("convolution", [x, constant(m, F16, 24, channels, 3, 3)], **how)])
 
     planned(build, kernels).check((1, 3), (2, 16))
+
+
+@pytest.mark.parametrize("type, depth", [(F16, 256), (F32, 64)])
+def test_weights_in_blocks_by_their_codes_for_one_row(type: Type, depth: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MGX_GPU_ARCH", "sm_90a")
+    rng, columns = np.random.default_rng(2), 12
+
+    def build(m: Module) -> None:
+        x = m.add_parameter("x", open_shape(type, "b", "s", depth))
+        codes = m.add_literal(rng.integers(0, 256, (columns, depth // 32, 16)).astype(np.uint8))
+        scales = m.add_literal(rng.uniform(0.001, 0.1, (columns, depth // 32)).astype(np.float32))
+        y = m.add_instruction("matmul_nbits", [x, codes, scales], bits=4, block_size=32)
+        m.add_return([m.add_instruction("relu", [y])])
+
+    made = planned(build, ["4bits", "unpack", "gemm"])
+    made.check((1, 1), (2, 1), (1, 5))

@@ -132,7 +132,7 @@ def row_layout(
         UnsupportedError: parts are not cut as the rows lie.
     """
     tensors = [*inputs, *outputs]
-    full = tuple(maximum(*lens) for lens in zip(*(t.lens for t in tensors)))
+    full = tuple(_full_length(lens) for lens in zip(*(t.lens for t in tensors)))
     reduced = {a % len(full) for a in axes}
     strides = [
         tuple(0 if known_equal(n, 1) else s for n, s in zip(t.lens, t.strides)) for t in tensors
@@ -178,6 +178,13 @@ def row_layout(
     held = ceil_div(items, team.size) if holding else HELD
     exact = holding is not None and items == held * team.size
     return RowLayout(full, keep, reduce, team, team.row_lanes, held, not holding, exact, walked, parts, share)
+
+
+def _full_length(lens: Sequence[Length]) -> Length:
+    """The length of an axis of which operands have all elements, or one. One that may be 0 is no maximum with 1."""
+    open_ = next((n for n in lens if isinstance(n, Dim)), 1)
+    found: Length = open_ if all(n is open_ or known_in(n, 1) for n in lens) else maximum(*lens)
+    return found
 
 
 def _moves(space: Space, operand: int) -> bool:

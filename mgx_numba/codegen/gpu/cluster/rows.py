@@ -194,10 +194,11 @@ class _RowsText:
             self._met = True
             self.buffer.line("cluster_wait()")
         for r in walked:
-            reduction, type = REDUCTIONS[r.name], r.inputs[0].shape.type
+            reduction = REDUCTIONS[r.name]
             self._row_values[r] = self._finished(r, layout.team.joined(self.row, reduction, own[r], self._sum_name(r)))
         if len(walked) != len(reductions):
-            raise UnsupportedError(f"GPU kernels have no reductions of what is one value a row ({type.name})")
+            kinds = ", ".join(r.inputs[0].shape.type.name for r in reductions if r not in walked)
+            raise UnsupportedError(f"GPU kernels have no reductions of what is one value a row ({kinds})")
 
     def _walk(
         self, reductions: Sequence[Instruction], stored: Sequence[int] = (), down: bool = False

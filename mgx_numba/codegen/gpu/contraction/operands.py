@@ -338,7 +338,7 @@ def _result_axes(full: ConvProblem, arguments: Arguments, strides: Sequence[Sequ
     pairs = [(s[0], s[-1]) for s in strides]
     if known_equal(full.out_pixels, 1):
         return Axes(arguments, "o", (full.batch,), [(image,) for image, _ in pairs])
-    if known_equal(full.batch, 1) or all(known_equal(image, pixel * full.out_pixels) for image, pixel in pairs):
+    if all(known_equal(image, pixel * full.out_pixels) for image, pixel in pairs) or known_equal(full.batch, 1):
         return Axes(arguments, "o", (full.batch * full.out_pixels,), [(pixel,) for _, pixel in pairs])
     return Axes(arguments, "o", (full.batch, full.out_pixels), pairs)
 

@@ -6,15 +6,16 @@ from collections.abc import Callable, Hashable
 from dataclasses import replace
 from functools import partial
 from math import gcd, prod
+from typing import NamedTuple
 
 import numpy as np
 
-from ....codegen.alternatives import has_lengths
+from ....codegen.alternatives import has_lengths, only_where
 from ....codegen.body import ScalarBody
 from ....codegen.gpu.contraction.few_rows import few_rows_refusal
 from ....codegen.gpu.contraction.narrow import FilledImages, filled_images
-from ....codegen.gpu.contraction.nbits import nbits_refusal, pack_codes
-from ....codegen.gpu.contraction.nbits_cores import chunked, cores_refusal, pack_chunks
+from ....codegen.gpu.contraction.nbits import nbits_refusal, nbits_solution, pack_codes
+from ....codegen.gpu.contraction.nbits_cores import chunked, cores_refusal, cores_solution, pack_chunks
 from ....codegen.gpu.contraction.open_lengths import solve_open
 from ....codegen.gpu.contraction.placed import VECTOR_BYTES, PlacedRequest, in_turns, interleaved
 from ....codegen.gpu.contraction.right_columns import halves_in_pieces
@@ -25,7 +26,7 @@ from ....codegen.gpu.data.channels import filled_channels_launch
 from ....codegen.gpu.data.unpacking import unpacked_chunks_launch, unpacked_weights_launch
 from ....codegen.gpu.printer import ThreadPrinter
 from ....codegen.gpu.products import product_of
-from ....codegen.launch import Solution
+from ....codegen.launch import Launch, Solution
 from ....codegen.printer import CodeBuffer
 from ....codegen.problems.convolution import ConvProblem
 from ....codegen.problems.element_types import ElementTypes
@@ -33,7 +34,7 @@ from ....codegen.problems.epilogue import Epilogue
 from ....codegen.problems.gemm import GemmProblem
 from ....codegen.space import collapse
 from ....codegen.tuning.request import Candidate, Request, least_bytes
-from ....core.dim import common_divisor, known_equal, known_in, known_less, known_same
+from ....core.dim import Length, common_divisor, known_equal, known_in, known_less, known_same, less, negate
 from ....core.integers import plain_int
 from ....core.shape import Shape, row_major_strides
 from ....core.strided import Strided
@@ -123,7 +124,10 @@ def _launch(low: Lowering, ins: Instruction, what: Contraction) -> None:
     if isinstance(problem, GemmProblem) and gated and not known_same(problem.a_strides[-2:], (problem.k, 1)):
         x = operands["x"] = low.materialized(operands["x"], row_major_strides(operands["x"].lens), ins)
         problem = replace(problem, a_strides=x.strides)
-    if isinstance(problem, GemmProblem) and what.blocks is not None:
+    alone: Length = 1
+    if isinstance(problem, GemmProblem) and what.blocks is not None and has_lengths((problem, places)):
+        problem, places, alone = _with_open_blocks(low, ins, problem, what, places, operands)
+    elif isinstance(problem, GemmProblem) and what.blocks is not None:
         problem = _with_blocks(low, ins, problem, what, places, operands)
     if isinstance(problem, GemmProblem) and weights is not None:
         problem = replace(problem, b_strides=(*_matrix_strides(weights), 1, problem.k))
@@ -132,11 +136,10 @@ def _launch(low: Lowering, ins: Instruction, what: Contraction) -> None:
     for name in ("x", "w") if weights is None else ("x",):
         operands[name] = _aligned(low, ins, operands[name])
     request = Request(problem, what.epilogue, places, low.threads, low.options.fast_math)
-    offsets = [operands["out"].byte_offset, *(view.byte_offset for view in what.extras)]
     constant = weights is not None
     placed = PlacedRequest(
         request,
-        gcd(VECTOR_BYTES, *map(common_divisor, offsets)),
+        _alignment(what, operands),
         low.options.precision,
         constant,
         constant and low.shared is None,
@@ -147,7 +150,8 @@ def _launch(low: Lowering, ins: Instruction, what: Contraction) -> None:
         parts, condition = low.solutions.of(("open", placed), lambda: solve_open(placed))
         low.require(condition)
         for part in parts:
-            _append(low, ins, what, placed, filled, part.candidate, part.solution, operands)
+            solution = only_where(alone, part.solution)
+            _append(low, ins, what, placed, filled, part.candidate, solution, operands)
         return
     chosen, solution = _solved(low, placed)
     _append(low, ins, what, placed, filled, chosen, solution, operands)
@@ -175,6 +179,8 @@ def _append(
             operands["w"] = low.derived(what.right, made, how)
         else:
             operands["w"] = _repacked(low, ins, problem, order, operands["w"])
+    elif what.weights is not None and low.values[what.right].shape.symbolic:  # it repeats along open axes
+        operands["w"] = _columns(low, solution, what.weights)
     elif constant:
         operands["w"] = low.derived(what.right, partial(_columns, low, solution), _order(solution))
     if not known_equal(solution.scratch, 0):
@@ -260,6 +266,35 @@ def _planned(low: Lowering, placed: PlacedRequest, candidate: Candidate) -> Solu
     )
 
 
+class _Blocks(NamedTuple):
+    """How weights in blocks are multiplied: why few rows have no kernel, its launches, and the launch that unpacks."""
+
+    refusal: Callable[[PlacedRequest], str]
+    solution: Callable[[PlacedRequest], Solution]
+    unpacked: Callable[..., Launch]
+
+
+def _packed_blocks(low: Lowering, problem: GemmProblem, what: Contraction, operands: dict[str, View]) -> _Blocks:
+    """Put weights in blocks among the operands, as the kernels want them that are given."""
+    form, blocks = problem.blocks, what.blocks
+    assert form is not None and blocks is not None
+    if chunked(problem):
+        operands["w"] = low.packed_blocks(blocks, "chunks", lambda: pack_chunks(form, *blocks))
+        return _Blocks(cores_refusal, cores_solution, unpacked_chunks_launch)
+    operands["w"] = low.packed_constant(blocks.codes, "codes", lambda: pack_codes(form, blocks.codes))
+    operands["scales"] = low.packed_constant(blocks.scales, "scales", lambda: blocks.scales)
+    points = blocks.zero_points
+    if points is not None:
+        operands["points"] = low.packed_constant(points, "points", lambda: points)
+    return _Blocks(nbits_refusal, nbits_solution, unpacked_weights_launch)
+
+
+def _alignment(what: Contraction, operands: dict[str, View]) -> int:
+    """Bytes of whose multiples the result and what the epilogue reads begin at one."""
+    offsets = [operands["out"].byte_offset, *(view.byte_offset for view in what.extras)]
+    return gcd(VECTOR_BYTES, *map(common_divisor, offsets))
+
+
 def _with_blocks(
     low: Lowering,
     ins: Instruction,
@@ -270,28 +305,56 @@ def _with_blocks(
 ) -> GemmProblem:
     """A product with weights in blocks, whose operands are put among the others; of more than a few rows that with what
     a launch makes of them."""
-    form, blocks = problem.blocks, what.blocks
-    assert form is not None and blocks is not None
-    chunks = chunked(problem)
-    if chunks:
-        operands["w"] = low.packed_blocks(blocks, "chunks", lambda: pack_chunks(form, *blocks))
-    else:
-        operands["w"] = low.packed_constant(blocks.codes, "codes", lambda: pack_codes(form, blocks.codes))
-        operands["scales"] = low.packed_constant(blocks.scales, "scales", lambda: blocks.scales)
-        points = blocks.zero_points
-        if points is not None:
-            operands["points"] = low.packed_constant(points, "points", lambda: points)
+    form = problem.blocks
+    assert form is not None
+    packed = _packed_blocks(low, problem, what, operands)
     operands["x"] = _aligned(low, ins, operands["x"])
     request = Request(problem, what.epilogue, places, low.threads, low.options.fast_math)
-    if not (cores_refusal if chunks else nbits_refusal)(PlacedRequest(request)):
+    if not packed.refusal(PlacedRequest(request)):
         return problem
     count = form.blocks(problem.k)
     whole = low.allocate(Shape(operands["x"].type, (problem.n, count * form.size)))
-    unpacked = unpacked_chunks_launch if chunks else unpacked_weights_launch
-    launch = unpacked(form, problem.n, count, problem.types.b, low.origin(ins))
+    launch = packed.unpacked(form, problem.n, count, problem.types.b, low.origin(ins))
     low.launch(launch, {**operands, "codes": operands["w"], "out": whole}, ins)
     operands["w"] = whole
     return replace(problem, blocks=None, b_strides=(*(0 for _ in problem.batch), 1, count * form.size))
+
+
+def _with_open_blocks(
+    low: Lowering,
+    ins: Instruction,
+    problem: GemmProblem,
+    what: Contraction,
+    places: tuple[tuple[int, ...], ...],
+    operands: dict[str, View],
+) -> tuple[GemmProblem, tuple[tuple[int, ...], ...], Length]:
+    """A product of symbolic lengths with weights in blocks: what is left of it, and where that is computed.
+
+    One row, a step of a decoder, is multiplied with the codes. For more rows a launch makes weights of these, in every
+    run.
+    """
+    form, blocks = problem.blocks, what.blocks
+    assert form is not None and blocks is not None
+    problem, places = _all_rows(problem, places)
+    packed = _packed_blocks(low, problem, what, operands)
+    operands["x"] = _aligned(low, ins, operands["x"])
+    more: Length = 1
+    single, own = replace(problem, m=1), Request(problem, what.epilogue, places, low.threads, low.options.fast_math)
+    one = PlacedRequest(replace(own, problem=single), _alignment(what, operands), low.options.precision)
+    if not problem.batch and not has_lengths(one) and not packed.refusal(one):
+        more = less(1, problem.m)
+        solution = only_where(negate(more), packed.solution(one))
+        extras = {f"e{k}": view for k, view in enumerate(what.extras)}
+        for launch in solution.launches:
+            low.launch(launch, {**operands, **extras}, ins)
+    count = form.blocks(problem.k)
+    whole = low.allocate(Shape(operands["x"].type, (problem.n, count * form.size)))
+    launch = packed.unpacked(form, problem.n, count, problem.types.b, low.origin(ins))
+    for once in only_where(more, Solution((launch,))).launches:
+        low.launch(once, {**operands, "codes": operands["w"], "out": whole}, ins)
+    operands["w"] = whole
+    strides = (*(0 for _ in problem.batch), 1, count * form.size)
+    return replace(problem, blocks=None, b_strides=strides), places, more
 
 
 def _images_of(low: Lowering, problem: ConvProblem, x: View) -> FilledImages | None:
