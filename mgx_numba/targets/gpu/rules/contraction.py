@@ -266,7 +266,7 @@ def _planned(low: Lowering, placed: PlacedRequest, candidate: Candidate) -> Solu
     )
 
 
-class _Blocks(NamedTuple):
+class _BlockPlans(NamedTuple):
     """How weights in blocks are multiplied: why few rows have no kernel, its launches, and the launch that unpacks."""
 
     refusal: Callable[[PlacedRequest], str]
@@ -274,19 +274,19 @@ class _Blocks(NamedTuple):
     unpacked: Callable[..., Launch]
 
 
-def _packed_blocks(low: Lowering, problem: GemmProblem, what: Contraction, operands: dict[str, View]) -> _Blocks:
+def _packed_blocks(low: Lowering, problem: GemmProblem, what: Contraction, operands: dict[str, View]) -> _BlockPlans:
     """Put weights in blocks among the operands, as the kernels want them that are given."""
     form, blocks = problem.blocks, what.blocks
     assert form is not None and blocks is not None
     if chunked(problem):
         operands["w"] = low.packed_blocks(blocks, "chunks", lambda: pack_chunks(form, *blocks))
-        return _Blocks(cores_refusal, cores_solution, unpacked_chunks_launch)
+        return _BlockPlans(cores_refusal, cores_solution, unpacked_chunks_launch)
     operands["w"] = low.packed_constant(blocks.codes, "codes", lambda: pack_codes(form, blocks.codes))
     operands["scales"] = low.packed_constant(blocks.scales, "scales", lambda: blocks.scales)
     points = blocks.zero_points
     if points is not None:
         operands["points"] = low.packed_constant(points, "points", lambda: points)
-    return _Blocks(nbits_refusal, nbits_solution, unpacked_weights_launch)
+    return _BlockPlans(nbits_refusal, nbits_solution, unpacked_weights_launch)
 
 
 def _alignment(what: Contraction, operands: dict[str, View]) -> int:
