@@ -11,6 +11,7 @@ import numpy as np
 
 from ..core.pages import aligned_bytes
 from ..core.types import numpy_dtype
+from ..errors import MgxError
 
 __all__ = [
     "ALIGNMENT",
@@ -18,6 +19,7 @@ __all__ = [
     "aligned_array",
     "aligned_empty",
     "available_bytes",
+    "copied",
     "expect_room",
     "scratch",
     "view_of",
@@ -95,6 +97,19 @@ def expect_room(size: int, what: str) -> None:
     available = available_bytes() if size > BIG else None
     if available is not None and size > available:
         raise MemoryError(f"not enough memory for {what} {size} bytes, {available} are available")
+
+
+def copied(array: np.ndarray) -> np.ndarray:
+    """Return a row-major copy of an array, which may be larger than the array's own memory.
+
+    Raises:
+        MgxError: there is not enough memory.
+    """
+    try:
+        expect_room(array.nbytes, "a result of")
+        return np.array(array, order="C")
+    except MemoryError as error:
+        raise MgxError(f"run: {error}") from error
 
 
 def scratch(size: int) -> np.ndarray:

@@ -13,6 +13,8 @@ from mgx_numba.api.sensitivity import parse_accuracy, relative_error
 from mgx_numba.errors import FormatError, OptionError
 from mgx_numba.graph.calibration import Calibration, ChannelStatistics
 
+from ..values import normal
+
 REF = mgx_numba.get_target("ref")
 RNG = np.random.default_rng(5)
 UNEQUAL = np.geomspace(0.01, 30, 16).astype(np.float32)
@@ -364,3 +366,41 @@ def test_a_program_that_is_compiled_again_keeps_its_calibration() -> None:
     assert [c.choice for c in optional.quantization_choices()] == ["int8", "int8"]
     assert optional.calibration() is not None
     assert plain.calibration() is None and mgx_numba.save_buffer(plain)
+
+
+def test_matrices_of_three_axes_with_open_lengths_are_quantised() -> None:
+    """Their weights are spread over the open batch, which hid that they are constant: nothing was quantised."""
+    p = mgx_numba.program()
+    main = p.get_main_module()
+    open_batch = [
+        mgx_numba.dynamic_dimension(1, 6),
+        mgx_numba.dynamic_dimension(1, 9),
+        mgx_numba.dynamic_dimension(24, 24),
+    ]
+    x = main.add_parameter("x", mgx_numba.shape(type="float", dyn_dims=open_batch))
+    w = main.add_literal(normal(24, 16))
+    spread = [main.add_instruction(mgx_numba.op("broadcast_for_dot"), pair) for pair in ([x, w], [w, x])]
+    main.add_return([main.add_instruction(mgx_numba.op("dot"), spread)])
+    mgx_numba.quantize_int8(p, REF, [{"x": normal(5, 7, 24, seed=3)}])
+    assert [c.choice for c in p.quantization_choices()] == ["int8"]
+    p.compile(mgx_numba.get_target("cpu"))
+    for lens in ((1, 1, 24), (5, 7, 24)):
+        value = normal(*lens, seed=3)
+        wanted = value @ normal(24, 16)
+        assert np.abs(np.asarray(p.run({"x": value})[0]) - wanted).max() < 0.04 * np.abs(wanted).max()
+
+
+def test_four_bits_are_for_matrices_that_are_spread_over_an_open_batch_too() -> None:
+    p = mgx_numba.program()
+    main = p.get_main_module()
+    lens = [mgx_numba.dynamic_dimension(1, 6), mgx_numba.dynamic_dimension(1, 9), mgx_numba.dynamic_dimension(64, 64)]
+    x = main.add_parameter("x", mgx_numba.shape(type="float", dyn_dims=lens))
+    w = main.add_literal(normal(64, 16))
+    spread = [main.add_instruction(mgx_numba.op("broadcast_for_dot"), pair) for pair in ([x, w], [w, x])]
+    main.add_return([main.add_instruction(mgx_numba.op("dot"), spread)])
+    mgx_numba.quantize_int4_weights(p)
+    assert "unpack_int4" in str(p)
+    p.compile(mgx_numba.get_target("cpu"))
+    value = normal(5, 7, 64, seed=3)
+    wanted = value @ normal(64, 16)
+    assert np.linalg.norm(np.asarray(p.run({"x": value})[0]) - wanted) < 0.15 * np.linalg.norm(wanted)

@@ -6,12 +6,14 @@ from collections.abc import Callable
 
 import numpy as np
 import pytest
+from onnx import TensorProto, helper, numpy_helper
 
 from mgx_numba.api.program import program as public_program
+from mgx_numba.errors import MgxError
 from mgx_numba.frontends.onnx import parse_onnx
 
 from ..values import normal
-from .models import FLOAT, Graph
+from .models import FLOAT, INT64, Graph
 
 
 @pytest.mark.parametrize(
@@ -40,3 +42,33 @@ def test_a_table_of_positions_on_an_axis_of_fixed_length_has_no_symbolic_steps(
         wanted = public_program.wrap(parse_onnx(model, map_input_dims={"x": list(lens)})).compile("ref").run({"x": x})
         np.testing.assert_allclose(np.asarray(compiled.run({"x": x})[0]), np.asarray(wanted[0]), rtol=1e-5, atol=1e-6)
     assert len(compiled.open_plans()) == 1
+
+
+def test_a_loop_whose_body_alone_reads_an_open_length_is_bound_to_it() -> None:
+    """No shape in the body is symbolic, only that of the captured table."""
+    picked = helper.make_node("GatherElements", ["x", "where"], ["row"], axis=0)
+    kept = helper.make_node("Identity", ["goes"], ["still"])
+    scalar = [helper.make_tensor_value_info(n, t, []) for n, t in (("k", INT64), ("goes", TensorProto.BOOL))]
+    where = numpy_helper.from_array(np.array([[1], [0]]), "where")
+    still = helper.make_tensor_value_info("still", TensorProto.BOOL, [])
+    row = helper.make_tensor_value_info("row", FLOAT, None)
+    body = helper.make_graph([kept, picked], "body", scalar, [still, row], [where])
+    g = Graph()
+    model = g.model({"x": (FLOAT, ["n", 3])}, [g.op("Loop", g.const(2), "", body=body)])
+    compiled = public_program.wrap(parse_onnx(model)).compile("cpu")
+    for n in (3, 2, 40):
+        x = normal(n, 3)
+        result = np.asarray(compiled.run({"x": x})[0])
+        np.testing.assert_array_equal(result, np.stack([x[[1, 0], :1]] * 2))
+
+
+@pytest.mark.parametrize("target", ["ref", "cpu"])
+def test_a_result_of_a_host_step_that_no_memory_holds_is_an_error_of_its_own(target: str) -> None:
+    """A MemoryError of NumPy passed through, or the copy was begun, where the system promises more than it has."""
+    g = Graph()
+    model = g.model({"lens": (INT64, ["rank"])}, [g.op("ConstantOfShape", "lens")])
+    compiled = public_program.wrap(parse_onnx(model)).compile(target)
+    for lens in ([4] * 25, [1 << 18, 1 << 18]):
+        with pytest.raises(MgxError, match="not enough memory"):
+            compiled.run({"lens": np.array(lens)})
+    assert np.asarray(compiled.run({"lens": np.array([2, 3])})[0]).shape == (2, 3)

@@ -75,7 +75,7 @@ def quantizable_steps(ins: Instruction, types: Collection[Type] = WIDE) -> bool:
 
 def constant_weights(w: Instruction) -> np.ndarray | None:
     """Constant weights, also where they are repeated along lengths that are open: then the matrix alone."""
-    if w.name == "multibroadcast" and w.shape.is_dynamic:
+    if w.name in ("multibroadcast", "broadcast_for_dot") and w.shape.is_dynamic:
         w = w.inputs[0]
     return constant_array(w) if is_constant(w) else None
 

@@ -11,12 +11,13 @@ import numpy as np
 from ...core.shape import Shape
 from ...core.types import Type
 from ...ops.base import make_op
-from ..constants import compact, constant_array, is_constant
+from ..constants import compact
 from ..instruction import Instruction
 from ..module import Module
 from ..program import Program
 from .base import Options, Pass
 from .build import RewriteBuilder
+from .quantization_plan import constant_weights
 from .selection import Selection
 
 __all__ = ["BLOCK", "FEWEST", "QuantizeInt4"]
@@ -45,11 +46,11 @@ class QuantizeInt4(Pass):
             if ins not in self.selection or ins.name not in ("dot", "convolution"):
                 continue
             w = ins.inputs[1]
-            if not is_constant(w) or not w.shape.type.is_floating or w.shape.elements < FEWEST:
+            values = constant_weights(w)
+            if values is None or not w.shape.type.is_floating or values.size < FEWEST:
                 continue
             if (w, ins.name) not in known:
-                values = constant_array(w)
-                if values is None or not np.isfinite(compact(values)).all():
+                if not np.isfinite(compact(values)).all():
                     continue
                 new = _product_weights(module, ins, values) if ins.name == "dot" else _kernels(module, ins, values)
                 if new is None:
@@ -75,7 +76,8 @@ def _product_weights(module: Module, before: Instruction, values: np.ndarray) ->
     type = before.inputs[1].shape.type
     spread = [_blocks(b, array, rows) for array in (scale.astype(type.numpy), zero)]
     matrix_of = b.op("dequantizelinear", unpacked, *spread)
-    return b.broadcast(matrix_of, before.inputs[1].shape.lens)
+    w = before.inputs[1]
+    return b.op(w.op, matrix_of, *w.inputs[1:]) if w.shape.is_dynamic else b.broadcast(matrix_of, w.shape.lens)
 
 
 def _blocks(b: RewriteBuilder, array: np.ndarray, rows: int) -> Instruction:

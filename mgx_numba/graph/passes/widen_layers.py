@@ -92,6 +92,6 @@ def _widened(module: Module, ins: Instruction, floats: dict[Instruction, Instruc
 
 def _spread_last(b: RewriteBuilder, value: Instruction) -> Instruction:
     """Convert a value to float32; before a broadcast to open lengths, so that constants stay constants."""
-    if value.name == "multibroadcast" and value.shape.is_dynamic:
+    if value.name in ("multibroadcast", "broadcast_for_dot") and value.shape.is_dynamic:
         return b.op(value.op, b.convert(value.inputs[0], Type.float_type), *value.inputs[1:])
     return b.convert(value, Type.float_type)

@@ -10,7 +10,7 @@ import numpy as np
 from ...core.dim import Dim
 from ...core.types import numpy_dtype
 from ...errors import MgxError, ShapeError
-from ..memory import address_of, aligned_array, aligned_empty, expect_room, scratch, view_of
+from ..memory import address_of, aligned_array, aligned_empty, copied, expect_room, scratch, view_of
 from ..plan import HostStep, Plan, Pointer, Region, TensorView
 from .binding import Binding, Made
 from .layout import PlanTables
@@ -234,7 +234,7 @@ def _title(step: HostStep) -> str:
 
 def _owned(array: np.ndarray) -> np.ndarray:
     """The array if it owns its memory and is C-contiguous, else a copy: a view may show reused memory."""
-    return array if array.flags.owndata and array.flags.c_contiguous else array.copy(order="C")
+    return array if array.flags.owndata and array.flags.c_contiguous else copied(array)
 
 
 def _bytes(array: np.ndarray) -> np.ndarray:

@@ -73,11 +73,13 @@ def returned(shape: Shape) -> Callable[[list], list]:
 
 
 def has_symbols(ins: Instruction) -> bool:
-    """Whether lengths or attributes of an instruction, or of one in its submodules, are symbolic."""
+    """Whether lengths or attributes of an instruction, of its inputs, or of those in its submodules are symbolic.
+
+    Submodules read values from outside, whose lengths may be symbolic where no other is.
+    """
     if any(shape.symbolic for i in (ins, *ins.inputs) for shape in i.shape.flatten()):
         return True
-    inner = [i for module in ins.module_args for i in module]
-    return holds_symbols(ins.op) or any(i.shape.symbolic or holds_symbols(i.op) for i in inner)
+    return holds_symbols(ins.op) or any(has_symbols(i) for module in ins.module_args for i in module)
 
 
 def numbered(ins: Instruction, values: Mapping[Dim, int]) -> Instruction:

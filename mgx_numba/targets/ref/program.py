@@ -15,7 +15,7 @@ from ...graph.passes import run_passes
 from ...graph.printer import format_instruction, instruction_names
 from ...graph.program import Program
 from ...graph.rewrite_log import RewriteLog
-from ...runtime.memory import expect_room
+from ...runtime.memory import copied, expect_room
 from ..base import Observation, Observer
 from ..tracing import write_trace
 from .interpreter import evaluate
@@ -120,7 +120,7 @@ def _fresh(value: Any, shape: Shape) -> Any:
         return [_fresh(v, s) for v, s in zip(value, shape.sub_shapes)]
     if shape.element is not None:
         return value
-    copy = np.array(value, order="C")
+    copy = copied(np.asarray(value))
     return copy.reshape(()) if shape.without_axes else copy
 
 
