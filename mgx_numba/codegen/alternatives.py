@@ -34,7 +34,7 @@ from ..core.dim import (
 from ..dataclass import dataclass
 from ..errors import UnsupportedError
 from ..graph.module import Module
-from .launch import Launch, Solution, TaskRange
+from .launch import Grid, Launch, Operand, Solution, TaskRange
 
 __all__ = [
     "Alternative", "alternatives", "at_lengths", "fixed", "has_lengths", "lengths_in", "one_solution", "only_where",
@@ -127,7 +127,7 @@ def served(found: Sequence[Alternative[Any]]) -> Any:
 
 
 def _holds(answers: Mapping[Dim, bool]) -> Any:
-    """Return the condition that questions have these answers, without those that follow from others."""
+    """Return the condition that every question has its answer. Answers that follow from other answers are left out."""
     conditions = [c if yes else negate(c) for c, yes in answers.items()]
     atoms = {c: c.terms[0][0][0] for c in conditions if len(c.terms) == 1 and len(c.terms[0][0]) == 1}
     bounds = [(c, atom.operands[0]) for c, atom in atoms.items() if atom.kind == "negative"]
@@ -168,6 +168,9 @@ def one_solution(found: Sequence[Alternative[Solution]]) -> Solution:
             merged.append(one)
     if len(merged) == 1:
         return merged[0].result
+    first = merged[0].result
+    if any(getattr(one.result, name) != getattr(first, name) for one in merged for name in _TEXTUAL[Solution]):
+        raise UnsupportedError("weights would be wanted in one order for some lengths, and in another one for others")
     launches = [_only_where(one.condition, launch) for one in merged for launch in one.result.launches]
     return replace(merged[0].result, launches=tuple(launches), scratch=maximum(*(one.result.scratch for one in merged)))
 
@@ -180,15 +183,18 @@ def only_where(condition: Length, solution: Solution) -> Solution:
 
 
 def _only_where(condition: Length, launch: Launch) -> Launch:
-    """Return a launch that has no tasks unless a condition holds."""
+    """Return a launch that has no tasks, or no blocks, unless a condition holds."""
     geometry = launch.geometry
-    if not isinstance(geometry, TaskRange):
-        raise UnsupportedError("only ranges of tasks can be empty for some lengths")
-    return replace(launch, geometry=replace(geometry, tasks=select(condition, geometry.tasks, 0)))
+    if isinstance(geometry, TaskRange):
+        return replace(launch, geometry=replace(geometry, tasks=select(condition, geometry.tasks, 0)))
+    if isinstance(geometry, Grid):
+        first, *planes = geometry.blocks
+        return replace(launch, geometry=replace(geometry, blocks=(select(condition, first, 0), *planes)))
+    raise UnsupportedError("calls of libraries cannot be left out for some lengths")
 
 
 def _joined(a: Alternative[Solution], b: Alternative[Solution]) -> Alternative[Solution] | None:
-    """Return two alternatives as one, if they differ in numbers alone."""
+    """Return two alternatives as one if only their numbers differ, else None."""
     try:
         return Alternative(a.condition + b.condition, _chosen(a.condition, a.result, b.result))
     except _Different:
@@ -197,6 +203,14 @@ def _joined(a: Alternative[Solution], b: Alternative[Solution]) -> Alternative[S
 
 class _Different(Exception):
     """Two results differ in more than numbers."""
+
+
+_TEXTUAL: dict[type, tuple[str, ...]] = {
+    Solution: ("turns", "gated", "halves"),
+    Grid: ("threads", "shared_bytes", "cooperative"),
+    Operand: ("name",),
+}
+"""Fields that are no numbers of a launch: what they say holds for all lengths, or kernels depend on it."""
 
 
 def _chosen(condition: Length, a: Any, b: Any) -> Any:
@@ -210,10 +224,12 @@ def _chosen(condition: Length, a: Any, b: Any) -> Any:
         if len(a) != len(b):
             raise _Different
         return type(a)(_chosen(condition, x, y) for x, y in zip(a, b))
-    if isinstance(a, (Launch, Solution, TaskRange)):
+    if any(getattr(a, name) != getattr(b, name) for name in _TEXTUAL.get(type(a), ())):
+        raise _Different
+    if isinstance(a, (Launch, Solution, TaskRange, Grid, Operand)):
         own = {f.name: _chosen(condition, getattr(a, f.name), getattr(b, f.name)) for f in fields(a)}
         return dataclasses.replace(a, **own)
-    if is_dataclass(a) and any(isinstance(n, Dim) for n in (*lengths_in(a), *lengths_in(b))):
+    if is_dataclass(a) and has_lengths((a, b)):
         own = {f.name: _chosen(condition, getattr(a, f.name), getattr(b, f.name)) for f in fields(a)}
         return dataclasses.replace(a, **own)  # type: ignore[type-var]
     if a != b:

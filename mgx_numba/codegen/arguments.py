@@ -6,7 +6,7 @@ one launch.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
 from ..core.dim import Length, known_in
 from ..core.integers import plain_int
@@ -46,6 +46,7 @@ class Arguments:
     def __init__(self) -> None:
         self._words: dict[str, _Word] = {}
         self._blocks: dict[str, tuple[int, Launch]] = {}
+        self._tables: dict[str, tuple[int, tuple[str, ...]]] = {}
 
     def pointer(self, name: str, operand: Operand | str, dtype: str) -> str:
         """A typed pointer to an operand, or to the start of the one so called; its name."""
@@ -64,6 +65,19 @@ class Arguments:
         """Several int64, by name."""
         for name, value in values.items():
             self.integer(name, value)
+
+    def table(self, name: str, columns: Sequence[str], rows: Iterable[Sequence[Length]]) -> str:
+        """Declare a table of int64, whose elements `element` reads; return its name. `bind` gives it no names."""
+        self._tables[name] = len(self._words), tuple(columns)
+        for k, row in enumerate(rows):
+            for column, value in zip(columns, row, strict=True):
+                self._declare(f"{name}_{column}_{k}", plain_int(value))
+        return name
+
+    def element(self, name: str, row: str, column: str) -> str:
+        """Return the expression of a `table`'s element in a column; ``row`` is a name or a number."""
+        first, columns = self._tables[name]
+        return f"args[{first + columns.index(column)} + {len(columns)} * {row}]"
 
     def fault(self, read: str = "words_at") -> None:
         """The call's fault record, ``fault``, and the step's number, ``step_number`` (see `Mark`); ``read`` is the word

@@ -7,7 +7,7 @@ from enum import Enum
 from functools import cached_property
 from typing import ClassVar
 
-from ..core.dim import Dim, Length, SharedLength, evaluate, known_less_equal
+from ..core.dim import Dim, Length, SharedLength, evaluate, known_equal, known_less, known_less_equal
 from ..dataclass import dataclass
 from ..errors import DeviceError
 from .kernel import KernelSource
@@ -109,8 +109,8 @@ class TensorLayout:
     """
 
     dtype: str
-    lens: tuple[int, int, int, int]
-    strides: tuple[int, int, int, int]
+    lens: tuple[SharedLength, SharedLength, SharedLength, SharedLength]
+    strides: tuple[SharedLength, SharedLength, SharedLength, SharedLength]
     box: tuple[int, int, int, int]
     windows: Windows | None = None
 
@@ -156,19 +156,19 @@ class Grid:
     same time, or the launch fails.
     """
 
-    blocks: tuple[int, int, int]
+    blocks: tuple[SharedLength, SharedLength, SharedLength]
     threads: tuple[int, int, int]
     shared_bytes: int = 0
     cooperative: bool = False
 
     @property
     def empty(self) -> bool:
-        """Whether there is nothing to do."""
-        return 0 in self.blocks
+        """Whether it is known that there is nothing to do."""
+        return any(known_equal(n, 0) for n in self.blocks)
 
     def check(self) -> None:
-        """Raises `DeviceError` if its second or third axis has more than `MOST_PLANES` blocks."""
-        if max(self.blocks[1:]) > MOST_PLANES:
+        """Raises `DeviceError` if its second or third axis is known to have more than `MOST_PLANES` blocks."""
+        if any(known_less(MOST_PLANES, n) for n in self.blocks[1:]):
             raise DeviceError(f"a launch of {self.blocks} blocks; axes 1 and 2 can have {MOST_PLANES}")
 
 
@@ -206,7 +206,7 @@ class Launch:
 
     @property
     def empty(self) -> bool:
-        """Whether there is nothing to do, whatever the lengths are."""
+        """Whether the launch has no task at any length."""
         return self.geometry.empty
 
     @cached_property

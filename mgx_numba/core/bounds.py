@@ -1,5 +1,6 @@
-"""What the ranges of symbols tell about sums of products of them: least and largest values, and proofs that a sum is
-never negative. See `core.dim` for sums, products and atoms."""
+"""Bounds of sums of products of symbols, from the symbols' ranges: least and largest values, and proofs of a sign.
+
+`core.dim` defines sums, products and atoms."""
 
 from __future__ import annotations
 
@@ -226,7 +227,7 @@ def facts_of(condition: Terms, answer: bool, ranges: AtomRanges = OWN) -> list[T
 
 
 def decided(condition: Terms, ranges: AtomRanges) -> bool | None:
-    """Return the answer to a condition where ranges tell it."""
+    """Return the answer to a condition; None where ranges do not decide it."""
     (monomial, coefficient), *more = condition
     if len(monomial) != 1:
         return None
@@ -259,7 +260,7 @@ class _Proof:
         self.steps = 0
 
     def holds(self, terms: Sum, kept: frozenset[Atom] = frozenset()) -> bool:
-        """Whether a sum is never negative; operations that are ``kept`` count as what their ranges tell."""
+        """Return whether a sum is proved never to be negative. Of ``kept`` operations only the ranges are used."""
         self.steps += 1
         if self.steps > MOST_STEPS or len(terms) > MOST_TERMS:
             return False

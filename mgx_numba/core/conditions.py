@@ -181,7 +181,7 @@ def negate(condition: Length) -> Any:
 
 
 def all_of(*conditions: Length) -> Any:
-    """Return the condition that all of some hold; none gives 1."""
+    """Return the conjunction of conditions; 1 for no condition."""
     found: dict[Dim, None] = {}
     for condition in conditions:
         if not isinstance(condition, Dim):
@@ -199,7 +199,7 @@ def all_of(*conditions: Length) -> Any:
 
 
 def any_of(*conditions: Length) -> Any:
-    """Return the condition that one of some holds; none gives 0."""
+    """Return the disjunction of conditions; 0 for no condition."""
     return negate(all_of(*(negate(one) for one in conditions)))
 
 

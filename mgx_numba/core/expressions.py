@@ -47,7 +47,7 @@ TYPICAL = 48
 
 
 def typical(length: Length) -> int:
-    """Return a value that an expression may have: its own choice of lengths, whatever the example lengths are."""
+    """Return the expression's value at fixed typical lengths, which do not depend on the example lengths."""
     if not isinstance(length, Dim):
         return length
     usual = {s: min(max(TYPICAL + k, s.low or 0), s.high or TYPICAL + k) for k, s in enumerate(length.scope.symbols)}

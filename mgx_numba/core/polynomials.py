@@ -318,7 +318,7 @@ def _is_less(a: Any, b: Any) -> bool:
 
 
 def is_positive(length: Length) -> bool:
-    """Return whether a length is above 0 whatever the symbols are."""
+    """Return whether a length is above 0 for all values of the symbols."""
     low = range_of(length)[0]
     return low is not None and low > 0
 

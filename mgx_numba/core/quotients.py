@@ -144,7 +144,7 @@ def without_factor(difference: Dim) -> Dim:
 
 
 def _whole_part(a: Dim, b: Dim) -> Any:
-    """Return the quotient of the terms that a divisor of one term divides; None if there are none."""
+    """Return the quotient of the terms of ``a`` that the one term of ``b`` divides; None if there is no such term."""
     if len(b.terms) > 1:
         return None
     ((factor, divisor),) = b.terms

@@ -148,8 +148,12 @@ class Scope:
 
     @contextlib.contextmanager
     def trial(self, values: Mapping[Dim, int], cautious: bool = False) -> Iterator[None]:
-        """Meanwhile these are the example lengths, and what is asked is noted apart: this scope's own questions are
-        what they were before, afterwards. ``cautious``: nothing is `permitted` that is not known."""
+        """Ask questions at other example lengths, without effect on the questions that were asked before.
+
+        Args:
+            values: the example lengths meanwhile.
+            cautious: let `permitted` answer False unless the ranges decide.
+        """
         kept = self.guards, self.preferences, self._hints, self._values, self._closed, self._cautious
         given = {symbol.terms[0][0][0]: value for symbol, value in values.items()}
         self.guards, self.preferences, self._values, self._closed, self._cautious = {}, {}, {}, False, cautious
@@ -160,7 +164,7 @@ class Scope:
             self.guards, self.preferences, self._hints, self._values, self._closed, self._cautious = kept
 
     def close(self) -> None:
-        """Answer nothing any more that has not been asked."""
+        """Refuse new questions from now on."""
         self._closed = True
 
     def holds(self) -> Length:

@@ -146,9 +146,9 @@ def same_lengths(a: Sequence[DynamicDimension], b: Sequence[DynamicDimension]) -
 
 
 def common_range(dims: Sequence[DynamicDimension]) -> DynamicDimension | None:
-    """Return the lengths that lie in all ranges; None if there are none.
+    """Return the intersection of ranges; None if it is empty.
 
-    Whether symbolic lengths are equal is asked. That they lie in ranges beside them is not known before a run.
+    The equality of symbolic lengths is asked. Whether a symbolic length lies in the other ranges shows in a run.
     """
     if any(isinstance(d.min, Dim) for d in dims):
         fixed = [d for d in dims if d.is_fixed]

@@ -132,7 +132,7 @@ def _split_and_merged(
 
 
 def _row_major(lens: Sequence[Length], strides: Sequence[Length]) -> bool:
-    """Return whether elements lie side by side in row-major order, whatever the strides of axes of length 1 are."""
+    """Return whether elements are contiguous in row-major order. Strides of axes of length 1 do not matter."""
     if any(isinstance(n, int) and n == 0 for n in lens):
         return True
     step: Length = 1

@@ -17,7 +17,7 @@ from ..core.types import Type
 from ..errors import ParseError, UnknownValueError
 from ..graph.folding import Constants, integers
 from ..graph.instruction import Instruction
-from ..graph.length_arithmetic import has_lengths
+from ..graph.length_arithmetic import has_symbolic_elements
 from ..graph.module import Module
 from ..ops.base import Operator
 from ..ops.emitter import Emitter
@@ -72,7 +72,7 @@ class GraphBuilder(Emitter):
         Integers among which some are symbolic lengths (`graph.length_arithmetic.array_of_lengths`) become ``lengths``.
         """
         array = np.asarray(value)
-        if has_lengths(array):
+        if has_symbolic_elements(array):
             made = self.op("lengths", values=tuple(array.flat), lens=array.shape)
             return made if type is None else self.convert(made, type)
         if type is not None and array.dtype != type.numpy:

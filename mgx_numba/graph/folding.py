@@ -12,7 +12,7 @@ from ..core.shape import Shape
 from ..ops.lengths import Lengths
 from .allowance import Allowance
 from .instruction import Instruction
-from .length_arithmetic import array_of_lengths, fold_lengths, has_lengths
+from .length_arithmetic import array_of_lengths, fold_lengths, has_symbolic_elements
 from .printer import format_instruction
 
 __all__ = ["Constants", "Followed", "awaits_lengths", "integers"]
@@ -100,7 +100,7 @@ class Constants:
 
     def _computed(self, ins: Instruction, values: list[Any]) -> Any:
         """What an instruction gives for these values of its inputs; for none if it gives no elements."""
-        if any(map(has_lengths, values)):
+        if any(map(has_symbolic_elements, values)):
             return fold_lengths(ins.op, ins.shape, [i.shape for i in ins.inputs], values)
         return ins.op.compute(ins.shape, values) if values else np.empty(ins.shape.lens, ins.shape.type.numpy)
 

@@ -36,7 +36,7 @@ from ..core.types import Type
 from ..ops.base import Operator
 from ..ops.reduce import ReduceOperator
 
-__all__ = ["Ratio", "array_of_lengths", "fold_lengths", "has_lengths"]
+__all__ = ["Ratio", "array_of_lengths", "fold_lengths", "has_symbolic_elements"]
 
 MOST = 1 << 12
 """Elements of a value that is followed: shapes have some tens."""
@@ -66,11 +66,11 @@ class _Element(NamedTuple):
     type: Type
 
 
-class _NotFollowed(Exception):
+class _NotFoldable(Exception):
     """An operator's result is no number that follows from lengths exactly."""
 
 
-def has_lengths(value: Any) -> bool:
+def has_symbolic_elements(value: Any) -> bool:
     """Return whether some element of a value is symbolic."""
     if not isinstance(value, np.ndarray) or value.dtype != object:
         return False
@@ -78,7 +78,7 @@ def has_lengths(value: Any) -> bool:
 
 
 def array_of_lengths(values: Sequence[Any], lens: Sequence[int]) -> np.ndarray:
-    """Return an array of numbers and symbolic lengths; of int64, if there are integers alone."""
+    """Return an array of numbers and symbolic lengths; its type is int64 if all values are integers."""
     found = np.empty(len(values), object)
     found[:] = values
     if all(isinstance(v, int) for v in values):
@@ -101,7 +101,7 @@ def fold_lengths(
         return None
     try:
         if op.name in MOVING:
-            if op.name != "concat" and any(map(has_lengths, values[1:])):
+            if op.name != "concat" and any(map(has_symbolic_elements, values[1:])):
                 return None
             found = list(np.asarray(op.compute(output, values)).flat)
         elif op.pointwise:
@@ -110,7 +110,7 @@ def fold_lengths(
             found = _reduced(op, inputs[0].type, values[0])
         else:
             return None
-    except (_NotFollowed, SymbolicLengthError, AttributeError, ZeroDivisionError):
+    except (_NotFoldable, SymbolicLengthError, AttributeError, ZeroDivisionError):
         return None
     if any(isinstance(v, (Dim, Ratio)) for v in found):
         return array_of_lengths([v.item() if isinstance(v, np.generic) else v for v in found], output.lens)
@@ -139,7 +139,7 @@ def _element(value: Any, type: Type) -> _Element:
     if type not in EXACT_BITS:
         return _Element(int(value), 1, type)
     if not isfinite(value):
-        raise _NotFollowed
+        raise _NotFoldable
     exact = Fraction(float(value))
     return _Element(exact.numerator, exact.denominator, type)
 
@@ -159,20 +159,20 @@ def _exact(numerator: Length, denominator: int, type: Type) -> _Element:
             numerator, denominator = numerator // 2, denominator // 2
         least = -most
         if denominator > most:
-            raise _NotFollowed  # far below what is normal, or no sum of few powers of two
+            raise _NotFoldable  # far below what is normal, or no sum of few powers of two
     elif type is Type.bool_type:
         least, most = 0, 1
     elif type.is_integral and not type.is_narrow:
         info = np.iinfo(type.numpy)
         least, most = info.min, info.max
     else:
-        raise _NotFollowed
+        raise _NotFoldable
     low, high = range_of(numerator)
     if type is not Type.int64_type:  # a tensor has fewer elements, and so have lengths
         if (low is None or low < least) and not less_equal(least, numerator):
-            raise _NotFollowed
+            raise _NotFoldable
         if (high is None or high > most) and not less_equal(numerator, most):
-            raise _NotFollowed
+            raise _NotFoldable
     return _Element(numerator, denominator, type)
 
 
@@ -220,10 +220,10 @@ class _LengthScalar:
         p, q, over = _common(a, b)
         if a.type in EXACT_BITS:
             if isinstance(q, Dim) or not q:
-                raise _NotFollowed
+                raise _NotFoldable
             exact = Fraction(over, 1) / q * Fraction(1, over)
             if exact.denominator & (exact.denominator - 1):
-                raise _NotFollowed
+                raise _NotFoldable
             return _exact(p * exact.numerator, exact.denominator, a.type)
         return _exact(_truncated(p, q), 1, a.type)
 
@@ -256,7 +256,7 @@ class _LengthScalar:
 
     def pow(self, a: _Element, b: _Element) -> _Element:
         if isinstance(b.numerator, Dim) or b.denominator != 1 or not 0 <= b.numerator <= 4:
-            raise _NotFollowed
+            raise _NotFoldable
         return _exact(a.numerator**b.numerator, a.denominator**b.numerator, _number(a))
 
     def lt(self, a: _Element, b: _Element) -> _Element:
@@ -308,13 +308,13 @@ def _common(a: _Element, b: _Element) -> tuple[Any, Any, int]:
 
 def _number(x: _Element) -> Type:
     if x.type is Type.bool_type:  # a sum of these is a disjunction
-        raise _NotFollowed
+        raise _NotFoldable
     return x.type
 
 
 def _integral(x: _Element) -> Type:
     if x.type in EXACT_BITS:
-        raise _NotFollowed
+        raise _NotFoldable
     return _number(x)
 
 
@@ -322,7 +322,7 @@ def _divisor(x: Length) -> Length:
     """Return a divisor that is not negative. What it divides gives 0 where it is 0, as of operators of the IR."""
     low, _ = range_of(x)
     if low is None or low < 0:
-        raise _NotFollowed
+        raise _NotFoldable
     return x
 
 
@@ -350,7 +350,7 @@ def _reduced(op: ReduceOperator, type: Type, value: np.ndarray) -> list[Any]:
     kept = [a for a in range(value.ndim) if a not in axes]
     rows = np.transpose(value, [*kept, *sorted(axes)]).reshape(*(value.shape[a] for a in kept), -1)
     if not rows.shape[-1]:
-        raise _NotFollowed
+        raise _NotFoldable
     found = []
     for place in itertools.product(*map(range, rows.shape[:-1])):
         elements = map(partial(_element, type=type), rows[place])

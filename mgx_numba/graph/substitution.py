@@ -54,7 +54,7 @@ def lengths_of(program: Program) -> list[Dim]:
 
 
 def holds_symbols(value: Any) -> bool:
-    """Return whether there are symbolic lengths in a length, a shape, an operator, or a sequence of such."""
+    """Return whether a length, a shape, an operator, or a sequence of these holds symbolic lengths."""
     if isinstance(value, (tuple, list)):
         return any(map(holds_symbols, value))
     if isinstance(value, Shape):

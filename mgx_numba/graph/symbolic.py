@@ -29,7 +29,7 @@ from ..errors import MgxError
 from ..ops.lengths import Lengths
 from ..ops.selection import DynamicRange
 from .instruction import Instruction
-from .length_arithmetic import array_of_lengths, has_lengths
+from .length_arithmetic import array_of_lengths, has_symbolic_elements
 from .module import Module
 from .passes.build import RewriteBuilder
 from .program import Program
@@ -316,7 +316,7 @@ class _Symbolic(Settling):
 
     def _note(self, ins: Instruction) -> None:
         """Remember whether the value of an instruction holds symbolic lengths."""
-        if has_lengths(self.constants.value(ins)):
+        if has_symbolic_elements(self.constants.value(ins)):
             self._valued[ins] = None
 
     def _folded(self, ins: Instruction, target: Module) -> Instruction:
@@ -324,14 +324,14 @@ class _Symbolic(Settling):
         if ins.users or not any(i in self._valued for i in ins.inputs):
             return ins
         value = self.constants.value(ins)
-        if value is None or (has_lengths(value) and ins.shape.type is not Type.int64_type):
+        if value is None or (has_symbolic_elements(value) and ins.shape.type is not Type.int64_type):
             return ins
         made = self._literal(ins, value.reshape(()) if ins.shape.without_axes else value, target)
         target.remove_instruction(ins)
         return made
 
     def _literal(self, ins: Instruction, value: np.ndarray, target: Module) -> Instruction:
-        if not has_lengths(value):
+        if not has_symbolic_elements(value):
             return super()._literal(ins, value, target)
         return self._lengths_instruction(ins, tuple(value.flat), value.shape, target)
 
@@ -351,7 +351,7 @@ class _Symbolic(Settling):
     def _computed(
         self, ins: Instruction, shape: Shape, values: Sequence[np.ndarray], target: Module
     ) -> Instruction | None:
-        if not any(map(has_lengths, values)):
+        if not any(map(has_symbolic_elements, values)):
             return super()._computed(ins, shape, values, target)
         if isinstance(ins.op, DynamicRange):
             return self._range(ins, [v.reshape(-1)[0] for v in values], target)

@@ -21,6 +21,7 @@ from ..core.types import Type, parse_type
 from ..dataclass import dataclass
 from ..errors import OperatorError, ShapeError
 from ..nearest import did_you_mean
+from .dims import broadcast_dims
 from .scalar import NumpyScalar, ScalarOps, TypeScalar, from_storage
 
 if TYPE_CHECKING:
@@ -435,8 +436,6 @@ def pointwise_shape(op: Operator, inputs: Sequence[Shape]) -> Shape:
             raise op.fail(f"inputs have different ranks: {'; '.join(map(str, inputs))}")
         if all(d == dims[0] for d in dims):
             return Shape.ranged(inputs[0].type, dims[0])
-        from .dims import broadcast_dims
-
         return Shape.ranged(inputs[0].type, broadcast_dims(op, *inputs))  # a range may turn out to be any length, or 1
     first = inputs[0]
     if any(s.lens != first.lens for s in inputs[1:]):

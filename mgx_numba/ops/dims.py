@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from math import prod
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ..core.dim import Dim, known_equal, range_of
 from ..core.shape import UNBOUNDED, DynamicDimension, Shape, common_lens, common_range, find_permutation
 from ..core.strided import reshaped
-from .base import Operator
+
+if TYPE_CHECKING:
+    from .base import Operator
 
 __all__ = [
     "any_dynamic",

@@ -1,4 +1,4 @@
-"""Values that follow from symbolic lengths alone, and that a plan computes once it knows these."""
+"""Operators whose results depend on symbolic lengths alone: a plan computes them once it is bound to lengths."""
 
 from __future__ import annotations
 

@@ -88,9 +88,9 @@ def auto_padding(
 
 
 def fits_nowhere(lens: Sequence[int], counts: Sequence[int]) -> bool:
-    """Whether no window fits into lengths, none of them 0, for which there are so many windows.
+    """Return whether no window fits: some window count is below 1 although no length is 0.
 
-    Of symbolic lengths that is a guard.
+    For symbolic lengths the answer becomes a guard.
     """
     return not any(known_equal(n, 0) for n in lens) and any(n < 1 for n in counts)
 

@@ -18,7 +18,7 @@ import numpy as np
 from ..core.dim import Atom, Dim, Length
 from ..errors import CompileError
 
-__all__ = ["INVALID", "ROW_WORDS", "Operation", "SizeProgram"]
+__all__ = ["INVALID", "ROW_WORDS", "RowOperation", "SizeProgram"]
 
 INVALID = -(1 << 63)
 """The value of an expression whose value is no int64."""
@@ -26,9 +26,10 @@ ROW_WORDS = 4
 """Words of a row: the operation and three operands; operands that an operation lacks are 0."""
 
 
-class Operation(IntEnum):
-    """What a row computes of its operands a, b and c."""
+class RowOperation(IntEnum):
+    """The operation of a row on its operands a, b and c."""
 
+    # Only `runtime.cpu.sizes` reads the numbers: any that differ would do.
     ADD = 0
     SUBTRACT = 1
     MULTIPLY = 2
@@ -44,12 +45,9 @@ class Operation(IntEnum):
     BIT_LENGTH = 12
 
 
-_OPERATIONS = {
-    "floordiv": Operation.FLOORDIV, "mod": Operation.MOD, "min": Operation.MIN, "max": Operation.MAX,
-    "select": Operation.SELECT, "negative": Operation.NEGATIVE, "zero": Operation.ZERO,
-    "nonzero": Operation.NONZERO, "bit_length": Operation.BIT_LENGTH,
-}  # fmt: skip
-"""Of the kinds of atoms that are one row."""
+_KINDS = ("floordiv", "mod", "min", "max", "select", "negative", "zero", "nonzero", "bit_length")
+_OPERATIONS = {kind: RowOperation[kind.upper()] for kind in _KINDS}
+"""Operations by the kind of an atom, for the kinds that are one row each."""
 
 
 class SizeProgram:
@@ -110,7 +108,7 @@ class SizeProgram:
             number = self._constants[value] = -len(self.constants)
         return number
 
-    def _row(self, operation: Operation, a: int, b: int = 0, c: int = 0) -> int:
+    def _row(self, operation: RowOperation, a: int, b: int = 0, c: int = 0) -> int:
         key = (int(operation), a, b, c)
         number = self._rows.get(key)
         if number is None:
@@ -125,15 +123,15 @@ class SizeProgram:
             product: int | None = None
             for atom in monomial:
                 factor = self._atom(atom)
-                product = factor if product is None else self._row(Operation.MULTIPLY, product, factor)
+                product = factor if product is None else self._row(RowOperation.MULTIPLY, product, factor)
             if product is None:
                 product = self._constant(coefficient)
             elif total is not None and coefficient == -1:
-                total = self._row(Operation.SUBTRACT, total, product)
+                total = self._row(RowOperation.SUBTRACT, total, product)
                 continue
             elif coefficient != 1:
-                product = self._row(Operation.MULTIPLY, product, self._constant(coefficient))
-            total = product if total is None else self._row(Operation.ADD, total, product)
+                product = self._row(RowOperation.MULTIPLY, product, self._constant(coefficient))
+            total = product if total is None else self._row(RowOperation.ADD, total, product)
         assert total is not None
         return total
 
@@ -146,7 +144,7 @@ class SizeProgram:
             if atom.kind == "all":
                 number, *others = operands
                 for other in others:
-                    number = self._row(Operation.BOTH, number, other)
+                    number = self._row(RowOperation.BOTH, number, other)
             else:
                 number = self._row(_OPERATIONS[atom.kind], *operands)
             self._atoms[atom] = number

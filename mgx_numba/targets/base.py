@@ -20,7 +20,8 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Compiled", "Direct", "Exportable", "KeptPlan", "Observation", "OnDevice", "OpenPlan", "OpenPlanned", "Planned",
-    "Progress", "Repeatable", "Stage", "ThreadSpan", "Timed", "Tree", "grouped", "stages_of", "step_observer", "units_of",
+    "Progress", "Repeatable", "Stage", "ThreadSpan", "Timed", "Tree", "grouped", "stages_of", "step_observer",
+    "units_of",
 ]  # fmt: skip
 
 Tree = Any

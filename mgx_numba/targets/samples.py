@@ -9,7 +9,7 @@ from math import prod
 from ..core.shape import UNBOUNDED, DynamicDimension
 from ..graph.program import Program
 
-__all__ = ["Lens", "is_optimal", "sample_lengths"]
+__all__ = ["Lens", "sample_lengths"]
 
 Lens = dict[str, tuple[int, ...]]
 
@@ -68,13 +68,6 @@ def sample_lengths(
         lens = {n: tuple(lengths.get(key, ranges[key].min) for key in keys[n]) for n in shapes}
         if all(prod(n) <= MOST_ELEMENTS for n in lens.values()):
             yield lens
-
-
-def is_optimal(program: Program, lens: Lens) -> bool:
-    """Whether dynamic dimensions have optimal lengths in these, all that have any."""
-    shapes = program.parameter_shapes()
-    asked = [(n, d.optimals) for name, own in lens.items() for n, d in zip(own, shapes[name].dims) if d.optimals]
-    return bool(asked) and all(n in optimals for n, optimals in asked)
 
 
 def _assignments(

@@ -288,7 +288,7 @@ def test_a_dynamic_program_has_one_plan_for_all_lengths():
 
 
 def test_a_dynamic_program_enters_its_plan_at_once():
-    """As a static one does, whatever the lengths are."""
+    """The direct entry of static programs serves every length."""
     net = migraphx.program()
     main = net.get_main_module()
     x = main.add_parameter("x", migraphx.shape(dyn_dims=[migraphx.dynamic_dimension(1, 8), 3]))

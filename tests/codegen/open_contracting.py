@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from mgx_numba.codegen.alternatives import at_lengths
-from mgx_numba.codegen.cpu.contraction.open_lengths import Part, flattened, solve_open
+from mgx_numba.codegen.cpu.contraction.open_lengths import SolverShare, flattened, solve_open
 from mgx_numba.codegen.cpu.toolchain.loader import load
 from mgx_numba.codegen.launch import Solution
 from mgx_numba.codegen.problems.epilogue import Epilogue
@@ -24,7 +24,7 @@ LENGTHS = (1, 2, 3, 4, 5, 17, 64, 200)
 
 
 class Planned:
-    """A contraction of symbolic lengths, planned for all of them."""
+    """A contraction of symbolic lengths, planned once for all lengths."""
 
     def __init__(
         self,
@@ -45,11 +45,11 @@ class Planned:
 
     @property
     def names(self) -> list[str]:
-        """Of the solvers."""
+        """Names of the solvers."""
         return [part.candidate.solver.name for part in self.parts]
 
     def run(self, sample: Mapping[Dim, int], weights: Any, operands: Mapping[str, np.ndarray]) -> list[str]:
-        """Run what is to be done for these lengths, and return the solvers that do it."""
+        """Run the launches at the lengths of ``sample``, and return the names of the solvers that had tasks."""
         assert evaluate(self.served, sample)
         taken = []
         for part in self.parts:
@@ -61,7 +61,7 @@ class Planned:
             run_plan(solution, {**operands, **({} if packed is None else {"w": packed})})
         return taken
 
-    def _packed(self, part: Part, weights: Any) -> np.ndarray | None:
+    def _packed(self, part: SolverShare, weights: Any) -> np.ndarray | None:
         solver, problem = part.candidate.solver, part.request.problem
         lens = solver.packed_lens(problem)
         if not lens:

@@ -7,24 +7,52 @@ from typing import Any
 
 import numpy as np
 
-from mgx_numba.codegen.alternatives import alternatives, one_solution, served
+from mgx_numba.codegen.alternatives import alternatives, at_lengths, one_solution, served
 from mgx_numba.codegen.launch import Launch, Solution
 from mgx_numba.codegen.problems.cluster import Tensor
-from mgx_numba.core.dim import Dim, Length, evaluate
+from mgx_numba.core.dim import Dim, Length, Scope, evaluate
 from mgx_numba.core.types import Type, from_numpy
 from tests.values import normal
 
 from .launching import run_launch
-from .symbolic_lengths import at_lengths, scope_of
 
-__all__ = ["UNTRIED", "Plans", "array_of", "symbols", "tensor"]
+__all__ = ["UNTRIED", "Plans", "array_of", "planned", "scope_of", "symbols", "tensor"]
 
 UNTRIED = (1, 3, 5, 17, 40, 131)
 """Lengths at which solutions are run, most of which are no samples."""
+SAMPLES = (1, 2, 3, 4, 16, 64, 300)
+
+
+def scope_of(**ranges: tuple[int, int | None]) -> tuple[Scope, dict[str, Dim]]:
+    """Return a scope with symbols of these ranges. Hints are primes; in each sample all symbols are equal."""
+    scope = Scope()
+    symbols = {
+        name: scope.symbol(name, low, high, prime)
+        for (name, (low, high)), prime in zip(ranges.items(), (37, 41, 43, 47))
+    }
+    scope.samples += [dict.fromkeys(symbols.values(), n) for n in SAMPLES]
+    return scope, symbols
+
+
+def planned(
+    planner: Callable[..., Launch | Solution], *arguments: Any, most: int | None = None
+) -> tuple[Solution, Length]:
+    """Return the solution of a planner for all lengths, and the condition under which it serves lengths.
+
+    ``most`` bounds the number of its alternatives.
+    """
+
+    def plan(own: tuple[Any, ...]) -> Solution:
+        made = planner(*own)
+        return Solution((made,)) if isinstance(made, Launch) else made
+
+    found = alternatives(arguments, plan)
+    assert most is None or len(found) <= most, [str(one.condition) for one in found]
+    return one_solution(found), served(found)
 
 
 def symbols(*names: str) -> list[Dim]:
-    """Return symbols of one scope, for lengths from 1."""
+    """Return symbols of one scope whose least value is 1."""
     return [*scope_of(**dict.fromkeys(names, (1, None)))[1].values()]
 
 
@@ -38,14 +66,7 @@ class Plans:
     """
 
     def __init__(self, problem: Any, solve: Callable[[Any], Launch | Solution], most: int = 2) -> None:
-        def solved(problem: Any) -> Solution:
-            made = solve(problem)
-            return Solution((made,)) if isinstance(made, Launch) else made
-
-        found = alternatives(problem, solved)
-        assert len(found) <= most, [str(one.condition) for one in found]
-        self.condition: Length = served(found)
-        self.solution = one_solution(found)
+        self.solution, self.condition = planned(solve, problem, most=most)
 
     @property
     def texts(self) -> list[str]:
@@ -63,7 +84,7 @@ class Plans:
 def tensor(
     lens: Sequence[Length], order: Sequence[int] = (), dtype: Any = np.float32, once: Sequence[int] = ()
 ) -> Tensor:
-    """Return a tensor whose axes lie in an order, the outermost first; those of ``once`` are repeated."""
+    """Return a tensor whose memory has axes in an order, the outermost first; axes of ``once`` have stride 0."""
     strides: dict[int, Length] = {}
     step: Length = 1
     for axis in reversed(order or range(len(lens))):
@@ -73,7 +94,7 @@ def tensor(
 
 
 def array_of(tensor: Tensor, values: Any, seed: int = 0) -> np.ndarray:
-    """Return an array that lies like a tensor at some lengths."""
+    """Return a random array with a tensor's lengths and strides."""
     lens = [evaluate(n, values) for n in tensor.lens]
     strides = [evaluate(s, values) for s in tensor.strides]
     memory = normal(1 + sum((n - 1) * s for n, s in zip(lens, strides)), seed=seed, dtype=tensor.type.numpy, scale=8)

@@ -9,7 +9,7 @@ import pytest
 
 from mgx_numba.codegen.alternatives import Alternative, alternatives, one_solution, served
 from mgx_numba.codegen.kernel import KernelSource
-from mgx_numba.codegen.launch import Grid, Launch, Operand, Solution, TaskRange
+from mgx_numba.codegen.launch import Grid, Launch, OneCall, Operand, Solution, TaskRange
 from mgx_numba.core.dim import Dim, Length, Scope, all_of, ceil_div, evaluate, less, less_equal, permitted, preferred
 from mgx_numba.errors import UnsupportedError
 
@@ -164,10 +164,31 @@ def test_scratch_memory_is_enough_for_all() -> None:
     assert [evaluate(made.scratch, {n: k}) >= (4096 if k < 50 else k) for k in (1, 49, 50, 10**5)] == [True] * 4
 
 
-def test_grids_cannot_be_alternatives() -> None:
+def test_grids_of_alternatives_that_are_not_taken_have_no_blocks() -> None:
     def solve(n: Length) -> Solution:
         name = "a" if preferred(less(n, 50)) else "b"
-        return Solution((Launch(KernelSource("gpu", name, name), (), Grid((1, 1, 1), (1, 1, 1))),))
+        return Solution((Launch(KernelSource("gpu", name, name), (), Grid((n, 2, 1), (32, 1, 1))),))
 
-    with pytest.raises(UnsupportedError, match="ranges of tasks"):
+    n, made = solution(solve, 1000)
+    first = [launch.geometry.blocks[0] for launch in made.launches]  # type: ignore[union-attr]
+    blocks = [[evaluate(own, {n: k}) for k in (1, 49, 50, 100)] for own in first]
+    assert sorted(blocks) == [[0, 0, 50, 100], [1, 49, 0, 0]]
+
+
+def test_calls_of_libraries_cannot_be_alternatives() -> None:
+    def solve(n: Length) -> Solution:
+        name = "a" if preferred(less(n, 50)) else "b"
+        return Solution((Launch(KernelSource("gpu", name, name), (), OneCall()),))
+
+    with pytest.raises(UnsupportedError, match="libraries"):
+        solution(solve, 1000)
+
+
+def test_one_order_of_weights_is_wanted_for_all_lengths() -> None:
+    def solve(n: Length) -> Solution:
+        small = preferred(less(n, 50))
+        grid = Grid((n, 1, 1), (32, 1, 1))
+        return Solution((Launch(KernelSource("gpu", "a", "a"), (), grid),), turns=8 if small else 0)
+
+    with pytest.raises(UnsupportedError, match="one order"):
         solution(solve, 1000)

@@ -43,6 +43,14 @@ def test_text_and_values_have_one_order() -> None:
     assert arguments.call("tile", "block", 0, "wide") == "call_kernel(args, 1, block, 0, wide)"
 
 
+def test_elements_of_a_table_lie_row_by_row() -> None:
+    arguments = Arguments()
+    arguments.integer("count", 2)
+    arguments.table("moves", ("source", "target"), [(5, 6), (7, 8)])
+    assert arguments.values == (2, 5, 6, 7, 8)
+    assert arguments.element("moves", "k", "target") == "args[2 + 2 * k]"
+
+
 def test_an_operand_is_pointed_to_from_its_start_if_only_named() -> None:
     arguments = Arguments()
     assert arguments.pointer("x", "data", "int8") == "x"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from mgx_numba.codegen.alternatives import at_lengths
 from mgx_numba.codegen.cpu import host
 from mgx_numba.codegen.cpu.attention import AttentionProblem, MaskLayout, plan
 from mgx_numba.core.dim import Dim, Length, evaluate
@@ -12,7 +13,7 @@ from tests.values import normal
 
 from ..features import features
 from .contracting import run_plan
-from .symbolic_lengths import at_lengths, planned, scope_of
+from .symbolic import planned, scope_of
 from .test_attention import HEADS_LAST, expected
 
 LENGTHS = [(1, 1, 1), (1, 1, 700), (4, 1, 2), (1, 2, 5), (4, 3, 64), (2, 5, 33), (1, 17, 300), (3, 64, 1), (1, 129, 7)]

@@ -113,7 +113,7 @@ def test_heights_of_strips_are_those_of_the_kernel() -> None:
             exec(text, {"imod": lambda x, y: x % y, "idiv": lambda x, y: x // y}, names)
             found.append(names["height"])
             row += found[-1]
-        assert found == Cut(2, rows, 1, TILE.lanes, False).tiles(TILE)
+        assert tuple(found) == Cut(2, rows, 1, TILE.lanes, False).tiles(TILE)
         assert row - rows < PAD
 
 

@@ -68,7 +68,7 @@ def test_batches_that_share_weights_are_rows() -> None:
 
 
 def heads(rng: np.random.Generator, lens: tuple[int, ...], turned: bool) -> np.ndarray:
-    """Values [batch, heads, rows, columns] that lie with heads beside each other, or with rows as columns."""
+    """Return values [batch, heads, rows, columns], stored by [batch, rows, heads, columns], or ``turned``."""
     batch, count, rows, columns = lens
     if turned:
         return rng.standard_normal((batch, rows, count, columns)).astype(np.float32).transpose(0, 2, 3, 1)

@@ -50,7 +50,7 @@ class SymbolicCase:
         threads: int = 2,
         **options: Any,
     ) -> None:
-        """``shapes`` are those of the parameters, ``build`` makes the program's results of these."""
+        """Lower the program that ``build`` makes of parameters with ``shapes``."""
         self.symbols = symbols
         self._shapes, self._build, self._threads = shapes, build, threads
         settings = TargetOptions(**{"fast_math": False, **options})

@@ -13,7 +13,7 @@ from mgx_numba.codegen.cpu.contraction.conv import ConvPointwise
 from mgx_numba.codegen.tuning.request import Candidate, Request
 from mgx_numba.graph.instruction import Instruction
 from mgx_numba.graph.module import Module
-from mgx_numba.targets.cpu.lower import _lowering, lower
+from mgx_numba.targets.cpu.lower import lower
 from mgx_numba.targets.options import TargetOptions
 
 from ..values import normal
@@ -132,16 +132,6 @@ def not_at_once(m: Module, p: list[Instruction]) -> Instruction:
 def test_what_else_is_read_stays(build: Callable) -> None:
     found = labels([normal(1, 16, 40, 31)], build)
     assert not any("gemm" in label and "depthwise" in label for label in found)
-
-
-def test_plans_for_a_range_of_lengths_have_the_kernels_of_each_as_runs_take_them() -> None:
-    optimized = check([normal(1, 16, 40, 31)], lambda m, p: residual(m, p[0], 72), 1e-4, PASSES)
-    taken = []
-    for ready, spare in ((None, {}), (lambda kernel: True, None)):
-        low = _lowering(optimized, TargetOptions(num_threads=2))
-        low.ready, low.spare = ready, spare
-        taken.append(low.run().kernels())
-    assert set(taken[0]) == set(taken[1])
 
 
 def test_explain_names_the_joined_launch_under_both_layers() -> None:

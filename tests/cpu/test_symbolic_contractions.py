@@ -12,7 +12,7 @@ from mgx_numba.core.shape import Shape
 from mgx_numba.core.types import Type
 from mgx_numba.graph.instruction import Instruction
 from mgx_numba.graph.module import Module
-from tests.codegen.symbolic_lengths import scope_of
+from tests.codegen.symbolic import scope_of
 
 from .programs import FUSION
 from .symbolic_plans import Lens, SymbolicCase

@@ -12,7 +12,7 @@ from mgx_numba.core.shape import Shape
 from mgx_numba.core.types import Type
 from mgx_numba.graph.instruction import Instruction
 from mgx_numba.graph.module import Module
-from tests.codegen.symbolic_lengths import scope_of
+from tests.codegen.symbolic import scope_of
 
 from .symbolic_plans import Lens, SymbolicCase
 
@@ -45,7 +45,7 @@ def image(b: Any, s: Any) -> list[tuple[Any, ...]]:
 
 
 def resized(mode: str, how: str, order: str) -> Callable[[Any, list[Instruction], Any, Any], Any]:
-    """Return what resizes the two axes of images by factors, or to other lengths where corners stay."""
+    """Return a builder that resizes both axes of images: by factors, or to lengths with aligned corners."""
 
     def build(add: Any, p: list[Instruction], b: Any, s: Any) -> Any:
         across = (2.0, 0.75)

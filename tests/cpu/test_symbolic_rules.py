@@ -14,7 +14,7 @@ from mgx_numba.core.types import Type
 from mgx_numba.graph.instruction import Instruction
 from mgx_numba.graph.module import Module
 from mgx_numba.ops.base import make_op
-from tests.codegen.symbolic_lengths import scope_of
+from tests.codegen.symbolic import scope_of
 from tests.values import normal
 
 from .symbolic_plans import Lens, SymbolicCase

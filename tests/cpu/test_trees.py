@@ -21,7 +21,7 @@ from mgx_numba.ops.tree_ensemble import MISSING
 from mgx_numba.runtime.plan import HostStep
 from mgx_numba.targets.cpu.lower import lower
 from mgx_numba.targets.options import TargetOptions
-from tests.codegen.symbolic_lengths import scope_of
+from tests.codegen.symbolic import scope_of
 
 from .symbolic_plans import Lens, SymbolicCase
 

@@ -1,4 +1,4 @@
-"""Plans for one set of lengths: those of a model that had them from the start."""
+"""Plans for one set of lengths equal the plans of a model that is static from the start."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ SAMPLES, LENGTHS = 12, 12
 
 
 def head(program: Program) -> Program:
-    """What has lengths before anything runs."""
+    """Return the stage whose lengths are known before a run."""
     arrays = without_tuples(program)[0]
     stages = split(arrays)
     return arrays if stages is None else stages.head
 
 
 def settled_by_rules(source: Program, lens: Lens) -> Program:
-    """The copy for these lengths, nothing of which is had by substitution."""
+    """Return the program specialised for lengths, by shape rules alone."""
     settled = specialize(source, lens)
     run_passes(settled, SETTLED_PASSES)
     return settled
@@ -60,6 +60,6 @@ def test_plans_are_those_of_a_program_that_was_static_from_the_start(name: str) 
 
 
 def _numbers(step: Step) -> list[object]:
-    """A step's arguments; which constant one is depends on the order of instructions."""
+    """Return a step's arguments without the numbers of constants, which depend on the order of instructions."""
     constants = {a: (a.region, a.offset) for a in step.args if isinstance(a, Pointer) and a.region is Region.CONSTANT}
     return [constants.get(a, a) if isinstance(a, Pointer) else a for a in step.args]

@@ -1,15 +1,14 @@
-"""Which kernels the plans of a program with dynamic inputs take: none is compiled while it runs."""
+"""Kernels of programs with dynamic inputs: `compile` makes all of them, and lengths are arguments."""
 
 from __future__ import annotations
 
-import itertools
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from mgx_numba.api.program import program as public_program
-from mgx_numba.core.shape import UNBOUNDED, DynamicDimension, Shape
+from mgx_numba.core.shape import DynamicDimension, Shape
 from mgx_numba.core.types import Type
 from mgx_numba.errors import ShapeError
 from mgx_numba.frontends.onnx import parse_onnx
@@ -19,7 +18,6 @@ from mgx_numba.runtime.plan import HostStep
 from mgx_numba.targets.cpu import lower
 from mgx_numba.targets.cpu import program as cpu_program
 from mgx_numba.targets.options import TargetOptions
-from mgx_numba.targets.samples import is_optimal, sample_lengths
 
 from ..running import said
 from .models import MODELS
@@ -87,31 +85,6 @@ def test_a_program_that_fits_one_length_of_a_range_runs_at_it_and_says_so_elsewh
         compiled.run({"x": np.ones(7, np.float32)})
 
 
-def test_samples_lie_in_the_ranges_and_keep_symbols_equal() -> None:
-    program = Program()
-    n = DynamicDimension(2, 9, frozenset({4}), "n")
-    t = DynamicDimension(1, 1_000_000)
-    program.main.add_parameter("x", Shape.dynamic(Type.float_type, [n, t]))
-    program.main.add_parameter("y", Shape.dynamic(Type.float_type, [3, n]))
-    found = list(sample_lengths(program))
-    assert found[0]["x"][0] == 4
-    assert {2, 9} <= {lens["x"][0] for lens in found}
-    assert {1, 1_000_000} <= {lens["x"][1] for lens in found}
-    assert all(lens["y"] == (3, lens["x"][0]) for lens in found)
-    assert len({tuple(lens.items()) for lens in found}) == len(found) < 64
-
-
-def test_lengths_that_passes_treat_as_no_others_are_among_those_that_tell() -> None:
-    program = Program()
-    n, t, past, most = (DynamicDimension(0, 64, symbol=name) for name in "ntpm")
-    program.main.add_parameter("x", Shape.dynamic(Type.float_type, [n, t, past]))
-    program.main.add_parameter("y", Shape.dynamic(Type.float_type, [DynamicDimension(0, UNBOUNDED), most]))
-    found = [(*lens["x"], *lens["y"]) for lens in sample_lengths(program, telling=True)]
-    short = {tuple(k for k, length in enumerate(lens) if length < 2) for lens in found}
-    assert {(), (0,), (1,), (2,), (3,), (0, 1), (0, 2), (0, 3)} <= short
-    assert {lens.index(0) for lens in found if 0 in lens} == {1, 2, 4}
-
-
 def test_means_of_any_lengths_have_the_same_kernels() -> None:
     """Numbers of elements are arguments, also where rows are divided."""
     source = parse_onnx(MODELS["shuffle_net"]().model, default_dyn_dim_value=DynamicDimension(1, 1024))
@@ -124,24 +97,3 @@ def test_means_of_any_lengths_have_the_same_kernels() -> None:
         assert not any(isinstance(step, HostStep) for step in plan.steps)
         found.append({kernel.text for kernel in plan.kernels() if "reduce" in kernel.name})
     assert found[0] == found[1] == found[2] and found[0]
-
-
-def test_lengths_are_optimal_where_all_that_have_optimal_ones_have_one_of_these() -> None:
-    program = Program()
-    n, m = DynamicDimension(1, 9, frozenset({4, 8})), DynamicDimension(1, 9)
-    program.main.add_parameter("x", Shape.dynamic(Type.float_type, [n, m, 3]))
-    program.main.add_parameter("y", Shape.dynamic(Type.float_type, [n]))
-    assert is_optimal(program, {"x": (4, 5, 3), "y": (8,)})
-    assert not is_optimal(program, {"x": (4, 5, 3), "y": (5,)})
-    assert not is_optimal(Program(), {})
-
-
-def test_small_lengths_are_tried_early_whatever_the_range() -> None:
-    """Products of a few rows have kernels of their own."""
-    tried = []
-    for most in (8, 5_000_000):
-        program = Program()
-        x = program.main.add_parameter("x", Shape.dynamic(Type.float_type, [DynamicDimension(1, most), 3]))
-        program.main.add_return([x])
-        tried.append({lens["x"][0] for lens in itertools.islice(sample_lengths(program), 12)})
-    assert {1, 2, 3, 4} <= tried[0] & tried[1]

@@ -1,4 +1,4 @@
-"""Networks of layers that are nearly alike, at lengths that nothing was compiled for: each layer has its own weights."""
+"""Networks of nearly alike layers, at lengths that nothing was compiled for: each layer has its own weights."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def matrices(count: int) -> list[np.ndarray]:
 
 
 def images() -> Case:
-    """Convolutions of open batch and sizes, with residual sums, of which the last is of other channels."""
+    """Return residual convolutions of open batch and sizes; the last convolution has more channels."""
     g = Graph()
     y = g.op("Relu", g.op("Conv", "x", *filters(g, 16, 3, 0), pads=[1, 1, 1, 1]))
     for seed in range(1, 4):
@@ -63,7 +63,7 @@ def filters(g: Graph, out: int, channels: int, seed: int) -> tuple[str, str]:
 
 
 def check(case: Case, tolerance: float, count: int = 5, **options: Any) -> None:
-    """Results at random lengths are those of the operators' meaning."""
+    """Check results at random lengths against the reference target."""
     program = public_program.wrap(parse_onnx(case.model, default_dyn_dim_value=DynamicDimension(0, 4096)))
     reference = program.clone().compile("ref")
     program.compile("cpu", **options)

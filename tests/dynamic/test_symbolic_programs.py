@@ -1,4 +1,4 @@
-"""Programs whose lengths are symbols give, with numbers in the place of these, what specialised programs give."""
+"""Symbolic programs, with numbers in place of the symbols, compute the results of specialised programs."""
 
 from __future__ import annotations
 

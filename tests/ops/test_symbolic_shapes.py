@@ -15,8 +15,12 @@ from mgx_numba.errors import ShapeError
 from mgx_numba.ops.base import Operator, Pointwise, known_operators, make_op, operator_class
 
 SCOPE = Scope()
-B, S, P, H = (SCOPE.symbol("b", 0, None, 37), SCOPE.symbol("s", 0, None, 41), SCOPE.symbol("p", 0, None, 43),
-              SCOPE.symbol("h", 8, 4096, 47))  # fmt: skip
+B, S, P, H = (
+    SCOPE.symbol("b", 0, None, 37),
+    SCOPE.symbol("s", 0, None, 41),
+    SCOPE.symbol("p", 0, None, 43),
+    SCOPE.symbol("h", 8, 4096, 47),
+)
 ROWS, IMAGE, CACHE = (B, S, 768), (B, 3, S, H), (B, 12, P, 64)
 
 
@@ -153,8 +157,15 @@ CASES: list[Case] = [
     ("gqa_rotary_embedding", {"num_heads": 4, "kv_num_heads": 2}, [(B, 8, S, 64), (B, 1), (4096, 32), (4096, 32)]),
     ("quantizelinear", {}, [ROWS, ROWS]),
 ]  # fmt: skip
-ASKING = {"resize": 2, "concat_past_present": 1, "argmax": 1, "pooling": 1, "convolution": 1, "quant_convolution": 1,
-          "convolution_backwards": 1}  # fmt: skip
+ASKING = {
+    "resize": 2,
+    "concat_past_present": 1,
+    "argmax": 1,
+    "pooling": 1,
+    "convolution": 1,
+    "quant_convolution": 1,
+    "convolution_backwards": 1,
+}
 """Most questions of operators whose lengths have to be asked: whether float32 holds them, whether they fit a cache,
 whether there are elements of which one is the largest, whether a window fits."""
 

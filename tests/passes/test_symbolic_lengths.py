@@ -55,7 +55,7 @@ def run(program: Program, feeds: Feeds) -> list[np.ndarray]:
 
 
 def assert_same_at(program: Program, model: onnx.ModelProto, values: Mapping[Dim, int], feeds: Feeds) -> None:
-    """The program of symbolic lengths gives for these what the model gives that has them."""
+    """Check that the symbolic program, with ``values`` for its symbols, computes the results of the static model."""
     copy = settled(program, values)
     shapes = {name: list(array.shape) for name, array in feeds.items() if array.ndim}
     wanted = run(parse_onnx(model, map_input_dims=shapes), feeds)
@@ -93,7 +93,7 @@ def test_passes_ask_nothing_of_models_with_open_dimensions(name: str) -> None:
 
 
 def quantized_layers() -> tuple[Graph, str]:
-    """Products of values in 8 bits with a zero point, behind GELU."""
+    """Build 8-bit products with zero points whose input is a GELU."""
     g = Graph(21)
 
     def rounded(x: str) -> str:
@@ -207,7 +207,7 @@ def test_random_models_with_symbolic_lengths(seed: int) -> None:
 
 @pytest.mark.parametrize(("factor", "left"), [(2.0, 0), (4.0, 0), (3.0, 1)])
 def test_images_of_symbolic_lengths_are_repeated(factor: float, left: int) -> None:
-    """Coordinates of other factors than powers of two are rounded, which only the lengths at hand tell."""
+    """Factors that are no powers of two give rounded coordinates, which depend on the length."""
     g = Graph(17)
     scales = g.const(np.float32([1, 1, factor, factor]))
     ways = {"coordinate_transformation_mode": "asymmetric", "nearest_mode": "floor"}
@@ -222,7 +222,7 @@ def test_images_of_symbolic_lengths_are_repeated(factor: float, left: int) -> No
 
 
 def test_a_length_that_constants_determine_is_a_number() -> None:
-    """Of lengths given for a run, those that operators compare with numbers are these numbers in the program."""
+    """A length that an operator compares with a number becomes that number in the program."""
     g = Graph(17)
     model = g.model({"x": (FLOAT, ["a", "b", "c"])}, [g.op("MatMul", "x", g.weights(16, 8))])
     program, _ = symbolic(model, {"x": [2, 3, 16]})
@@ -242,7 +242,7 @@ def test_symbols_of_an_earlier_stage_stay() -> None:
 
 
 def test_constants_seen_with_symbolic_lengths() -> None:
-    """A view has length 1 along axes of such lengths, along which it repeats; what repeats otherwise has no array."""
+    """A constant that repeats along a symbolic axis is seen with length 1 there; other repetition has no array."""
     scope = Scope()
     n = scope.symbol("n", 1)
     module = Module("main")

@@ -169,7 +169,7 @@ def test_a_plan_without_symbols_serves_its_own_lengths(add_kernel: KernelSource)
 
 @pytest.mark.parametrize("threads", [1, 3])
 def test_a_binding_writes_the_tables_of_the_plan_for_these_lengths(add_kernel: KernelSource, threads: int) -> None:
-    """What `PlanTables` computes of a plan with these lengths, chains, looks and all."""
+    """`PlanTables` of the plan with numbers is the reference, for chains and looks, too."""
     rng = random.Random(threads)
     b, s = symbols()
     lengths: list[Any] = [0, 1, 3, b, s, b * s, maximum(s - 8, 0), select(less(b, s), b, 0), s % 5, (b + s) // 7]

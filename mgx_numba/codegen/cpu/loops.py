@@ -120,7 +120,7 @@ def rows_of_task(rows: Length, chunks: Length, cols: Length, work: Length) -> An
 
 
 def tasks_unless_empty(tasks: Length, lens: Sequence[Length]) -> Any:
-    """Tasks of a launch over elements of so many lengths: none where one of these is 0."""
+    """Return ``tasks``, or 0 where one of the lengths is 0."""
     return select(any_of(*(equal(n, 0) for n in lens)), 0, tasks)
 
 

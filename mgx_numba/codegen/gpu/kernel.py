@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from ...core.dim import Length, known_less_equal
 from ..arguments import Arguments
 from ..kernel import KernelSource
 from ..launch import MOST_PLANES, Grid
@@ -29,25 +30,26 @@ def gpu_kernel(
     return KernelSource(NAME, name, text, origin)
 
 
-def gpu_grid(blocks: int, threads: int, planes: int = 1) -> Grid:
+def gpu_grid(blocks: Length, threads: int, planes: Length = 1) -> Grid:
     """A grid of ``blocks`` times ``planes`` blocks of this many threads along one axis."""
     return Grid((blocks, planes, 1), (threads, 1, 1))
 
 
-def plane_grid(blocks: int, planes: int, threads: int, splits: int = 1, shared_bytes: int = 0) -> Grid:
+def plane_grid(blocks: Length, planes: Length, threads: int, splits: Length = 1, shared_bytes: int = 0) -> Grid:
     """A grid of ``blocks`` for each of ``planes`` and ``splits``: the second axis has planes, and the third splits.
 
-    More than `MOST_PLANES` planes follow one another along the first axis: `block_of_plane` finds both places.
+    Planes that may be more than `MOST_PLANES` follow one another along the first axis: `block_of_plane` finds both
+    places.
     """
-    if planes > MOST_PLANES:
+    if not known_less_equal(planes, MOST_PLANES):
         blocks, planes = blocks * planes, 1
     return Grid((blocks, planes, splits), (threads, 1, 1), shared_bytes)
 
 
-def block_of_plane(arguments: Arguments, blocks: int, planes: int) -> tuple[str, list[str]]:
+def block_of_plane(arguments: Arguments, blocks: Length, planes: Length) -> tuple[str, list[str]]:
     """The number of a block in its plane, of `plane_grid`, an expression, and the statements that make it and the
     number of its ``plane``; they come after those that bind ``arguments``, which get what they need."""
-    if planes <= MOST_PLANES:
+    if known_less_equal(planes, MOST_PLANES):
         return "block_index(0)", ["plane = block_index(1)"]
     arguments.integer("plane_blocks", blocks)
     return "block", [

@@ -11,11 +11,13 @@ from ...graph.module import Module
 from ..launch import Solution
 from ..problems.cluster import CopyProblem, PointwiseProblem, ReductionProblem
 from ..problems.indexing import IndexedCopy
+from ..problems.numbers import NumbersProblem, RangeProblem
 from .cluster.pointwise import pointwise_launch
 from .cluster.rows import reduction_launch
 from .contraction.placed import PlacedRequest
 from .contraction.solvers import choose
 from .data.indexed import indexed_launch
+from .data.numbers import numbers_launch, range_launch
 from .kernel import NAME
 
 __all__ = ["plan"]
@@ -41,6 +43,16 @@ def _(problem: ReductionProblem) -> Solution:
 @plan.register
 def _(problem: IndexedCopy) -> Solution:
     return Solution((indexed_launch(problem),))
+
+
+@plan.register
+def _(problem: NumbersProblem) -> Solution:
+    return Solution((numbers_launch(problem),))
+
+
+@plan.register
+def _(problem: RangeProblem) -> Solution:
+    return Solution((range_launch(problem),))
 
 
 @plan.register

@@ -21,7 +21,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--plans",
         action="store_true",
-        help="write the plans for open lengths instead: their symbols, guards, and the steps that only some lengths take",
+        help="write the plans for open lengths instead: their symbols, guards, and the steps of only some lengths",
     )
 
 

@@ -10,7 +10,7 @@ import numpy as np
 from ...errors import ParseError, UnsupportedError
 from ...graph.folding import LARGEST
 from ...graph.instruction import Instruction
-from ...graph.length_arithmetic import array_of_lengths, has_lengths
+from ...graph.length_arithmetic import array_of_lengths, has_symbolic_elements
 from .builder import Builder, rank
 from .node import Node
 from .registry import MICROSOFT, register
@@ -107,7 +107,7 @@ def arange(
         return g.op("dynamic_range", start, limit, delta)
     if any(v.size != 1 for v in values):
         raise ParseError("start, limit and delta must have one element each")
-    if any(map(has_lengths, values)):
+    if any(map(has_symbolic_elements, values)):
         return g.progression(start, delta, [v.ravel()[0] for v in values])
     first, last, step = (v.ravel()[0] for v in values)
     if step == 0:

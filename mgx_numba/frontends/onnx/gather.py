@@ -11,7 +11,7 @@ from ...core.dim import Dim
 from ...core.types import Type
 from ...errors import ParseError, UnsupportedError
 from ...graph.instruction import Instruction
-from ...graph.length_arithmetic import has_lengths
+from ...graph.length_arithmetic import has_symbolic_elements
 from .builder import Builder, rank
 from .node import Node
 from .registry import MICROSOFT, register
@@ -92,7 +92,7 @@ def _zeros(g: Builder, count: int) -> Instruction:
 def one_hot(g: Builder, node: Node, indices: Instruction, depth: Instruction, values: Instruction) -> Instruction:
     """``values[1]`` where the index matches the position along the new axis, ``values[0]`` elsewhere."""
     given = g.constant(depth, "depth")
-    length = given.ravel()[0] if has_lengths(given) else int(given.ravel()[0]) if given.size == 1 else 0
+    length = given.ravel()[0] if has_symbolic_elements(given) else int(given.ravel()[0]) if given.size == 1 else 0
     if given.size != 1 or length < 1:
         raise ParseError(f"depth is {given.tolist()}, expected one positive number")
     axis = g.axis(node.get_int("axis", -1), rank(indices) + 1)

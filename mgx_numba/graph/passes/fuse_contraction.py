@@ -136,7 +136,7 @@ def _widened(
 ) -> list[Instruction]:
     """Return the conversions of 16-bit values to float32 that operations after a contraction read.
 
-    Each conversion is read by these operations alone: other readers, the contraction among them, keep their own.
+    Only these operations read a conversion that is returned: other readers keep a conversion of their own.
     """
     members = {contraction, *after}
     lens = contraction.shape.lens

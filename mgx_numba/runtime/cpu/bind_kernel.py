@@ -19,7 +19,7 @@ MOST_BYTES = 1 << 56
 class Status(IntEnum):
     """How a binding ended."""
 
-    BOUND = 0
+    BOUND = 0  # the context is ready to run
     UNSERVED = 1  # lengths beyond the ranges of the symbols, or for which the plan's condition is not 1
     TOO_LARGE = 2  # a number that is needed is invalid, or more bytes than addresses
     ROOM = 3  # the arena has to grow, or nobody has asked yet whether there is memory for the outputs

@@ -134,7 +134,7 @@ class BindingTables:
             raise self.mismatch(inputs, parameter) from None
 
     def serves(self, inputs: Sequence[np.ndarray]) -> bool:
-        """Return whether the plan serves inputs of these shapes."""
+        """Return whether the plan serves the inputs' shapes."""
         shapes = [array.shape for array in inputs]
         if shapes == self._served:
             return True

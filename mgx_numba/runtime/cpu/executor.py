@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import itertools
 import time
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 
 import numpy as np
 
@@ -136,6 +138,9 @@ class Executable:
         if self.tables.binding is None:
             return self.plan
         plan = self._at(inputs)
+        before = [0, *itertools.accumulate(map(runs, plan.steps))]
+        uses = (replace(use, first=before[use.first], last=before[use.last + 1] - 1) for use in plan.uses)
+        plan.uses = tuple(use for use in uses if use.first <= use.last)
         plan.steps = [step for step in plan.steps if runs(step)]
         return plan
 
@@ -278,7 +283,7 @@ class Executable:
 
     @contextlib.contextmanager
     def context(self, inputs: Sequence[np.ndarray]) -> Iterator[Context]:
-        """A context of a call of native steps alone on inputs; what they have met is raised at its end."""
+        """Lend a context for native steps on inputs, and raise the error that the steps met at its end."""
         context = self._take()
         try:
             if context.binding is not None:

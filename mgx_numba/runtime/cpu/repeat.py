@@ -137,7 +137,7 @@ def repeat(
     loop = None
     try:
         with executable.context(inputs) as context:
-            loop = _Loop.of(executable.plan, context, inputs, carried, trips)
+            loop = _NativeLoop.of(executable.plan, context, inputs, carried, trips)
             if loop is not None:
                 loop.run(trips)
     except MgxError as error:
@@ -145,11 +145,13 @@ def repeat(
     return None if loop is None else loop.results()
 
 
-class _Loop:
-    """Memory of what runs hand on and of what is kept of each, and the block that says where it is."""
+class _NativeLoop:
+    """A loop of runs in native code: memory of carried and of collected results, and the block with its addresses."""
 
     @classmethod
-    def of(cls, plan: Plan, context: Context, inputs: Sequence[np.ndarray], carried: int, trips: int) -> _Loop | None:
+    def of(
+        cls, plan: Plan, context: Context, inputs: Sequence[np.ndarray], carried: int, trips: int
+    ) -> _NativeLoop | None:
         """Return the loop, or None where `repeat` does."""
         made = [output for output in context.outputs if output is not None]
         sizes = [size for _, _, size in made]
@@ -191,7 +193,7 @@ class _Loop:
         context.bases[0] = address_of(self._number)
 
     def run(self, trips: int) -> None:
-        """Run until there are so many runs, or one ends the loop."""
+        """Run the loop until it has made ``trips`` runs or a run ends it."""
         while self.ran < trips and self._block[Repeat.GOING]:
             self._run(address_of(self._block), self.ran, min(trips, self.ran + TOGETHER))
             self.ran = int(self._block[Repeat.RAN])

@@ -9,7 +9,7 @@ import numpy as np
 from ...codegen.cpu.kernel import cpu_kernel
 from ...codegen.cpu.toolchain.loader import load
 from ..memory import address_of
-from ..size_program import ROW_WORDS, Operation, SizeProgram
+from ..size_program import ROW_WORDS, RowOperation, SizeProgram
 from .spmd import constants_of
 from .threads import NativeKernel
 
@@ -23,7 +23,7 @@ class Sizes:
     VALUES, ROWS, GIVEN = range(3)
 
 
-LARGEST = (1 << 63) - 1
+LARGEST = (1 << 63) - 1  # of int64
 
 # args: a Sizes block; begin and end: the range of rows to evaluate. Nothing here overflows: LLVM may take it that
 # nothing does.
@@ -31,7 +31,7 @@ EVALUATE = cpu_kernel(
     "executor_sizes",
     f"ROW_WORDS = {ROW_WORDS}\nLARGEST = {LARGEST}\nINVALID = -LARGEST - 1\nHALF = {1 << 31}\n"
     + constants_of("SIZES", Sizes)
-    + "".join(f"OP_{operation.name} = {operation.value}\n" for operation in Operation)
+    + "".join(f"OP_{operation.name} = {operation.value}\n" for operation in RowOperation)
     + """
 def kernel(args, begin, end):
     values = words_at(args, SIZES_VALUES)

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from ...codegen.store import Store
     from ...graph.program import Program
     from ...graph.rewrite_log import RewriteLog
-    from ..base import Observer, ThreadSpan
+    from ..base import Observation, Observer, ThreadSpan
 
 __all__ = ["LoweredProgram", "kernels_of"]
 
@@ -64,7 +64,7 @@ class LoweredProgram:
         return self
 
     def serves(self, inputs: Mapping[str, np.ndarray]) -> bool:
-        """Return whether the plan serves inputs of these lengths."""
+        """Return whether the plan serves the inputs' lengths."""
         assert self.executable is not None
         return self.executable.serves(self.arrays(inputs))
 
@@ -118,7 +118,21 @@ class LoweredProgram:
 
     def resolve(self, inputs: Mapping[str, np.ndarray]) -> Program:
         """The optimised program for the lengths of these inputs."""
-        return self._for(inputs).program
+        return self._for(inputs)._shown(inputs)[0]
+
+    def _shown(self, inputs: Mapping[str, np.ndarray]) -> tuple[Program, Callable[[str], str]]:
+        """Return the program with the lengths of some inputs, and a function that gives an instruction's text in it for
+        the text in the plan."""
+        values = self.symbol_values(inputs) if self.executable is not None else None
+        if not values:
+            return self.program, str
+        from ...graph.printer import program_lines  # late: few programs are looked at
+        from ...graph.substitution import settled
+
+        numbered = settled(self.program, values)
+        lines = zip(program_lines(self.program), program_lines(numbered), strict=True)
+        texts = {symbolic: plain for (symbolic, _), (plain, _) in lines}
+        return numbered, lambda text: texts.get(text, text)
 
     def observe(self, inputs: Mapping[str, np.ndarray], observer: Observer) -> list[Any]:
         """As ``run``, one step at a time, telling the observer of each."""
@@ -126,8 +140,12 @@ class LoweredProgram:
         if target is not self:
             return target.observe(inputs, observer)
         assert target.executable is not None
+        _, text = target._shown(inputs)
 
-        return grouped(target.trees, target.executable.run_traced(target.arrays(inputs), step_observer(observer)))
+        def note(seen: Observation) -> None:
+            observer(dataclasses.replace(seen, instruction=text(seen.instruction)))
+
+        return grouped(target.trees, target.executable.run_traced(target.arrays(inputs), step_observer(note)))
 
     def stages(self, inputs: Mapping[str, np.ndarray]) -> list[Stage]:
         """See `Planned.stages`."""
@@ -135,7 +153,11 @@ class LoweredProgram:
         if target is not self:
             return target.stages(inputs)
         assert target.executable is not None
-        return [Stage(target.program, target.executable.plan_for(target.arrays(inputs)))]
+        program, text = target._shown(inputs)
+        plan = target.executable.plan_for(target.arrays(inputs))
+        if program is not target.program:
+            plan.steps = [_renamed(step, text) for step in plan.steps]
+        return [Stage(program, plan)]
 
     def timeline(self, inputs: Mapping[str, np.ndarray]) -> tuple[list[Any], list[ThreadSpan]]:
         """See `Timed.timeline`."""
@@ -146,9 +168,10 @@ class LoweredProgram:
             return target.timeline(inputs)
         assert target.executable is not None
         steps = target.executable.plan.steps
+        _, text = target._shown(inputs)
         results, found = target.executable.run_timed(target.arrays(inputs))
         return grouped(target.trees, results), [
-            ThreadSpan(step.instruction, step.label, s.thread, s.start, s.end, getattr(step, "reason", ""))
+            ThreadSpan(text(step.instruction), step.label, s.thread, s.start, s.end, getattr(step, "reason", ""))
             for s in found
             for step in (steps[s.step],)
         ]
@@ -179,13 +202,14 @@ class LoweredProgram:
             return target.trace(inputs, level, out)
         assert target.executable is not None
         total = 0.0
+        _, text = target._shown(inputs)
 
         def show(index: int, step: PlannedStep, seconds: float, view: Callable[[TensorView], np.ndarray]) -> None:
             nonlocal total
             total += seconds
             outputs = [view(v) for v in step.outputs]
             reason = f" (on the host: {step.reason})" if isinstance(step, HostStep) else ""
-            write_trace(out, f"{step.instruction} [{step.label}]{reason}", seconds, total, outputs, level)
+            write_trace(out, f"{text(step.instruction)} [{step.label}]{reason}", seconds, total, outputs, level)
 
         return grouped(target.trees, target.executable.run_traced(target.arrays(inputs), show))
 
@@ -227,6 +251,13 @@ class LoweredProgram:
         found = dict(leaf for pair in zip(output_names, trees, strict=True) for leaf in _named(*pair))
         names = [found[k] for k in range(len(found))]
         return write_library(self.executable, folder, name, names, embed_weights, link, self._store)
+
+
+def _renamed(step: PlannedStep, text: Callable[[str], str]) -> PlannedStep:
+    """Return the step with ``text`` applied to the texts of its instructions."""
+    if isinstance(step, Step):
+        step = dataclasses.replace(step, along=tuple(map(text, step.along)))
+    return dataclasses.replace(step, instruction=text(step.instruction))
 
 
 def kernels_of(plans: Iterable[Plan]) -> dict[KernelSource, KernelSource]:

@@ -196,7 +196,7 @@ class DynamicProgram(LoweredProgram):
         return "; ".join(f"{shortened(str(g.condition), 200)} ({g.place})" for g in other)
 
     def _tried(self, inputs: Mapping[str, np.ndarray], use: Callable[[LoweredProgram], T]) -> T:
-        """Return what ``use`` gives for the plan of some inputs, or for another one that later stages need."""
+        """Return the result of ``use`` for the plan of the inputs, or for the plan that a later stage needs."""
         plan = self._for(inputs)
         try:
             return use(plan)
@@ -297,7 +297,7 @@ class _SymbolicStages(StagedProgram):
         self._head, self._tail, self._seam = head, tail, seam
 
     def serves(self, inputs: Mapping[str, np.ndarray]) -> bool:
-        """See `LoweredProgram.serves`; whether the second stage serves what the first finds, a run tells."""
+        """Return whether the first stage serves the inputs; the second stage is asked in the run."""
         return self._head.serves(inputs)
 
     def symbol_values(self, inputs: Mapping[str, np.ndarray]) -> dict[Dim, int] | None:

@@ -20,7 +20,7 @@ from ...codegen.cpu.microkernels.tile_table import matrix_tile
 from ...codegen.problems.convolution import ConvProblem
 from ...codegen.problems.element_types import FLOAT32
 from ...codegen.problems.gemm import GemmProblem
-from ...core.dim import hint
+from ...core.dim import hint, known_equal
 from ...core.types import Type
 from ...errors import UnsupportedError
 from ...graph.instruction import Instruction
@@ -111,7 +111,7 @@ def _layer(ins: Instruction) -> Instruction | None:
         return None
     core = core_of(ins)
     floats = core.shape.type is core.inputs[0].shape.type is Type.float_type
-    return core if floats and 0 not in core.shape.lens else None
+    return core if floats and not any(known_equal(n, 0) for n in core.shape.lens) else None
 
 
 def _magnifies(module: Module) -> bool:
@@ -153,6 +153,6 @@ def _averages(ins: Instruction) -> bool:
 def _size(problem: ConvProblem) -> Hashable:
     p = problem
     return (
-        hint(p.batch), p.in_channels, p.out_channels, tuple(map(hint, p.in_lens)), p.kernel, p.stride, p.dilation, p.pads_begin, p.pads_end,
-        p.groups, p.transposed,
+        hint(p.batch), p.in_channels, p.out_channels, tuple(map(hint, p.in_lens)), p.kernel, p.stride, p.dilation,
+        p.pads_begin, p.pads_end, p.groups, p.transposed,
     )  # fmt: skip

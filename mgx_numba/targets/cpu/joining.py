@@ -26,10 +26,8 @@ def joined_product(
 ) -> tuple[Candidate, Mapping[str, View]] | None:
     """What computes a depthwise convolution together with the 1x1 convolution of the step before, and the operands of
     that, if nothing else reads its result and the estimate of both in one is below those of each.
-
-    Plans for new lengths, and those whose kernels these take, keep them apart.
     """
-    if low.ready is not None or low.spare is not None or not low.requested:
+    if not low.requested:
         return None
     before, taken, own, start, stop = low.requested[-1]
     if (taken.solver.name, chosen.solver.name) != (ConvPointwise.name, ConvDepthwise.name):
@@ -60,12 +58,7 @@ def first_of_pair(low: Lowering, ins: Instruction, request: Request, chosen: Can
     """What computes a 1x1 convolution: what was ``chosen``, unless a record that comes with the package did so, which
     knows of no pairs, and by the estimates the depthwise convolution that alone reads the result takes it along."""
     problem = request.problem
-    if (
-        low.ready is not None
-        or low.spare is not None
-        or chosen.solver.name == ConvPointwise.name
-        or len(ins.users) != 1
-    ):
+    if chosen.solver.name == ConvPointwise.name or len(ins.users) != 1:
         return chosen
     if not isinstance(problem, ConvProblem) or problem.taps > 1:
         return chosen

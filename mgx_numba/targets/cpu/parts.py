@@ -83,15 +83,13 @@ class Writer:
     alone: bool = False
 
     def take(self, low: Lowering, alone: bool) -> bool:
-        """Let the step write parts, too, or alone, if there are kernels for that, which may be used, and it does not
-        write those of another result."""
+        """Let the step write parts besides the result or ``alone``, and return whether it does. It needs a kernel for
+        that, and no other result of the step may be written in parts."""
         if not self.taken and self.step.launch is not self.launch:
             return False
         try:
             launch, results = self.remake(self.parts, alone)
         except UnsupportedError:
-            return False
-        if not low.usable([launch]):
             return False
         self.taken, self.alone = True, alone
         self.step.launch, self.step.label = launch, f"{low.backend.name}::{launch.kernel.name}"
@@ -120,7 +118,6 @@ def offer_parts(low: Lowering, step: PendingStep, view: View, columns: int, rema
         return
     parts = _room(view, columns)
     if parts is not None:
-        low.not_repeated()  # each writer is known by its own step
         low.writers[view.buffer] = Writer(step, view, step.operands, parts, remake, step.launch, besides)
 
 
@@ -131,7 +128,6 @@ def parts_of(low: Lowering, view: View, axis: int) -> tuple[View, Writer] | None
     """
     if matrix_tile(FLOAT32) is None:
         return None
-    low.not_repeated()  # who reads the value, and how, is asked of the program
     if view.buffer not in low.writers:
         _offer_cluster(low, view.buffer)
     writer: Writer | None = low.writers.get(view.buffer)
@@ -140,8 +136,10 @@ def parts_of(low: Lowering, view: View, axis: int) -> tuple[View, Writer] | None
 
 
 def take_parts(low: Lowering, writer: Writer, reader: Instruction, others: Sequence[View]) -> bool:
-    """Let the step that makes a value write its parts for a reader, whose launches have ``others`` for operands, too;
-    whether the kernels for that may be used."""
+    """Let the step that makes a value write its parts for a reader, and return whether it does.
+
+    ``others`` are further operands of the reader's launches.
+    """
     if not writer.taken:
         buffer = writer.view.buffer
         copied = (view for step in low.steps if step.instruction is reader for view in step.operands.values())
@@ -187,9 +185,8 @@ def _settle(low: Lowering) -> None:
         views = [*step.inputs, *step.outputs, *(step.operands[name] for name in names)]
         read.update(view.buffer for view in views if view.buffer is not own.get(id(step)))
     for writer in besides:
-        launch = writer.step.launch
-        if writer.view.buffer not in read and writer.take(low, True) and low.spare is not None and launch is not None:
-            low.spare.update(dict.fromkeys(launch.kernels))  # plans for other lengths begin with it, too
+        if writer.view.buffer not in read:
+            writer.take(low, True)
     alone = {writer.view.buffer: writer.parts.high for writer in taken if writer.alone}
     for step in low.steps:  # launches before that of one solution are told of its result, too
         if any(view.buffer in alone for view in step.operands.values()):

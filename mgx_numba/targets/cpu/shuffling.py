@@ -21,10 +21,8 @@ def before_shuffle(
 ) -> tuple[ConvProblem, View, int] | None:
     """The problem over what lies before a shuffle, that, and the number of the step that shuffles: a copy that nothing
     else reads, behind all other contractions.
-
-    Plans for new lengths, and those whose kernels these take, keep the copy.
     """
-    if low.ready is not None or low.spare is not None or not low.steps:
+    if not low.steps:
         return None
     source = next((i for i in ins.inputs if low.values.get(i) is x), None)
     groups = shuffled_groups(source, "reshape_lazy") if source is not None else 0

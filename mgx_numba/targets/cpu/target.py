@@ -36,7 +36,7 @@ class CpuTarget:
         whole_module("mgx_numba.targets.cpu.program")
         from .program import compile_program
 
-        # Counted once: plans for new lengths are made in a run, and the system's files are slow to read.
+        # Counted once: plans for fixed lengths are also made in a run, and the system's files are slow to read.
         threads = resolve_num_threads(options.num_threads or None)
         return compile_program(program, replace(options, num_threads=threads), progress)
 

@@ -5,18 +5,22 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 from functools import partial
+from typing import Any
 
+from ...codegen.alternatives import fixed
 from ...codegen.gpu.cluster.layout import row_layout
 from ...codegen.gpu.driver.device import known_architecture
 from ...codegen.gpu.matrix_tiles import matrix_tiles
 from ...codegen.gpu.products import PRODUCTS
 from ...codegen.problems.cluster import Tensor
 from ...codegen.problems.element_types import ElementTypes
+from ...core.dim import Dim
 from ...core.shape import Shape
 from ...core.types import Type
 from ...graph.module import Module
 from ...graph.passes import Options
 from ...graph.passes.capabilities import Capabilities, ReductionWalk
+from ...graph.substitution import with_numbers
 from ...interrupts import whole_module
 from ..options import TargetOptions
 from ..stages import has_late_lengths
@@ -91,12 +95,20 @@ def _multiplies_float8() -> bool:
 def reduction_walk(
     body: Module, axes: Sequence[int], inputs: Sequence[Shape], results: Sequence[Shape]
 ) -> ReductionWalk:
-    """How a kernel would go through a reduction cluster."""
+    """How a kernel would go through a reduction cluster; for symbolic lengths, through one of the example lengths.
+
+    Rows of which there is an open number are as many as keep a device busy.
+    """
+    lengths: list[Any] = [n for s in (*inputs, *results) for n in (*s.lens, *s.strides) if isinstance(n, Dim)]
+    is_open = any(isinstance(n, Dim) for s in inputs for a, n in enumerate(s.lens) if a not in axes)
+    if lengths:
+        usual = lengths[0].scope.hints()
+        inputs, results = (with_numbers(list(shapes), usual) for shapes in (inputs, results))
     operands, outputs = ([Tensor(s.type, s.lens, s.strides) for s in shapes] for shapes in (inputs, results))
     layout = row_layout(axes, operands, outputs)
-    reduced, order = layout.walked
+    (reduced, order), blocks = layout.walked, fixed(layout.blocks)
     return ReductionWalk(
-        tasks=layout.blocks,
+        tasks=max(blocks, ENOUGH_BLOCKS) if is_open else blocks,
         row_run=0 if layout.columns else layout.reduce.lens[-1],
         from_memory=True,
         order=order,

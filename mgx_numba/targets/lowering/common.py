@@ -1,15 +1,17 @@
-"""Rules that any back end can serve: pointwise clusters, single pointwise operations, copies."""
+"""Rules that any back end can serve: pointwise clusters, single pointwise operations, copies, tensors of lengths."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
 from ...codegen.problems.cluster import PointwiseProblem
+from ...codegen.problems.numbers import NumbersProblem, RangeProblem
 from ...core.dim import known_equal
 from ...core.shape import Shape
 from ...graph.instruction import Instruction
 from ...graph.module import Module
 from ...ops.base import Pointwise, known_operators, operator_class
+from ...ops.lengths import Iota, Lengths
 from .buffers import View
 from .lowering import Lowering
 from .rules import RuleTable
@@ -47,6 +49,27 @@ def lower_contiguous(low: Lowering, ins: Instruction) -> None:
         low.values[ins] = source.with_shape(Shape(source.type, source.lens, wanted))
         return
     low.copy(source, low.output(ins), ins)
+
+
+@COMMON.lowering("lengths")
+def lower_lengths(low: Lowering, ins: Instruction) -> None:
+    """Store symbolic lengths, which are arguments of the kernel."""
+    assert isinstance(ins.op, Lengths)
+    out = low.output(ins)
+    _launch_plan(low, ins, NumbersProblem(ins.op.values, out.tensor, low.origin(ins)), out)
+
+
+@COMMON.lowering("iota")
+def lower_iota(low: Lowering, ins: Instruction) -> None:
+    """Store the positions 0, 1, 2, ..."""
+    assert isinstance(ins.op, Iota)
+    out = low.output(ins)
+    _launch_plan(low, ins, RangeProblem(out.tensor, origin=low.origin(ins)), out)
+
+
+def _launch_plan(low: Lowering, ins: Instruction, problem: NumbersProblem | RangeProblem, out: View) -> None:
+    for launch in low.solve(low.backend.plan, problem).launches:
+        low.launch(launch, {"out": out}, ins)
 
 
 @COMMON.lowering("fill")

@@ -100,7 +100,7 @@ def accepts_contraction(ins: Instruction, shape: Shape) -> bool:
 
 
 def _close(shape: Shape) -> bool:
-    """Whether the channels of a pixel lie side by side."""
+    """Return whether the channels of a pixel are contiguous."""
     return known_equal(shape.lens[1], 1) or known_equal(shape.strides[1], 1)
 
 
@@ -327,7 +327,7 @@ def _lower_convolution(low: Lowering, ins: Instruction, core: Instruction, has: 
 
 
 def both_paddings(op: Any, lens: Sequence[int], weights: Sequence[int]) -> tuple[int, ...]:
-    """What a convolution pads an image of these lengths by, at the beginning of each dimension and then at the end."""
+    """Return the paddings of a convolution: before each spatial dimension, then after each."""
     before, after = zip(*op.pads(lens[2:], weights[2:]))
     return (*before, *after)
 

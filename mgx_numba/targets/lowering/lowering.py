@@ -85,7 +85,6 @@ class Lowering(PlanConstants):
         solutions: how problems were computed before.
         spare: takes kernels by which contractions and reductions could be computed whatever their lengths are; None
             wants none.
-        ranging: whether the lengths stand for a range, whose kernels shall not depend on how far it reaches.
         writers: what is known of steps that wrote a buffer and could write it in another form, for the target's rules.
         settling: called when all steps are there.
         scope: whose symbols the program's lengths consist of; None of one without symbols.
@@ -115,7 +114,6 @@ class Lowering(PlanConstants):
         self.wanting: dict[KernelSource, None] = {}
         self.lacking: dict[KernelSource, None] = {}
         self.spare: dict[KernelSource, None] | None = None
-        self.ranging = False
         self.writers: dict[Buffer, Any] = {}
         self.settling: list[Callable[[], None]] = []
         self.outer: Lowering | None = None
@@ -124,7 +122,6 @@ class Lowering(PlanConstants):
         self.solutions = Solutions()
         self._derived: dict[int, tuple[View, Derived]] = {}
         self._recipes: dict[Hashable, Recipe | None] = {}
-        self._repeats = True
         self.ranges = Ranges()
         self.scope: Scope | None = None
         self._conditions: dict[Dim, None] = {}  # a list would compare them, which asks
@@ -173,8 +170,7 @@ class Lowering(PlanConstants):
         program.log.parent = self.program.log
         inner = Lowering(program, self.options, self.rules, self.backend, self.threads)
         inner.ready, inner.wanting, inner.lacking, inner.spare = self.ready, self.wanting, self.lacking, self.spare
-        inner.ranging, inner.later = self.ranging, self.later
-        inner.solutions, inner.outer, inner.scope = self.solutions, self, self.scope
+        inner.solutions, inner.outer, inner.scope, inner.later = self.solutions, self, self.scope, self.later
         plan = inner.run()
         for condition in inner._conditions:
             self.require(condition)
@@ -212,15 +208,10 @@ class Lowering(PlanConstants):
             known.follow(self, ins)
             return
         self._derived.clear()
-        self._repeats = True
         rule.lower(self, ins)
         if like is not None and like not in self._recipes:
             derived = {k: d for k, (_, d) in self._derived.items()}
-            self._recipes[like] = recipe(self, ins, self.steps[before:], derived) if self._repeats else None
-
-    def not_repeated(self) -> None:
-        """Have the rule tried for each instruction that is like the one that it is at: what it does goes by more."""
-        self._repeats = False
+            self._recipes[like] = recipe(self, ins, self.steps[before:], derived)
 
     def derived(self, source: Instruction, make: Callable[[np.ndarray], View], how: Hashable) -> View:
         """What ``make`` makes of an instruction's constant value: a view of a constant that follows from ``how``."""
@@ -366,7 +357,11 @@ class Lowering(PlanConstants):
         return with_origin(own, problem.origin)
 
     def solve(
-        self, function: Callable[..., Solution | Launch], *arguments: Any, key: Hashable | None = None
+        self,
+        function: Callable[..., Solution | Launch],
+        *arguments: Any,
+        key: Hashable | None = None,
+        samples: Sequence[Mapping[Dim, int]] = (),
     ) -> Solution:
         """Return what a planner makes of its arguments, which may hold symbolic lengths.
 
@@ -377,6 +372,7 @@ class Lowering(PlanConstants):
             function: the planner, of a `Solution` or a single `Launch`.
             arguments: of the planner: problems, tensors, operators, numbers.
             key: stands for the planner and its arguments; equal ones are planned once. None: they are not remembered.
+            samples: values of all symbols to plan for, besides those of their scope.
 
         Raises:
             UnsupportedError: the planner has no kernel, at the example lengths.
@@ -389,7 +385,7 @@ class Lowering(PlanConstants):
         def answer() -> Solution:
             if not has_lengths(arguments):
                 return planned(arguments)
-            found = alternatives(arguments, planned)
+            found = alternatives(arguments, planned, samples)
             self.require(served(found))
             return one_solution(found)
 

@@ -70,9 +70,8 @@ class LoweringRule:
         accepts: whether the result can be written straight into memory of a given shape (strides).
         dynamic: whether results may have lengths that are known at run time only.
         hosted: whether inputs may have such lengths, too, and be values of host steps.
-        repeats: whether what it does depends on the instruction and the views of it, where operands and lent memory
-            lie, on `Lowering.packing_room`, and on the values of constants only by `Lowering.derived`, unless it says
-            `Lowering.not_repeated`: see `likeness`.
+        repeats: whether its steps depend only on the instruction, on its views and lent memory, on
+            `Lowering.packing_room`, and on values of constants by `Lowering.derived`: see `likeness`.
         surrounds: whether it takes as its own what its input has written inside of the memory of its result.
     """
 

@@ -209,7 +209,7 @@ def values_of(symbol: Dim, length: Dim, others: Mapping[Dim, int], wanted: Seque
 
 
 class _Steps(NamedTuple):
-    """Taps and words of one step of the sum, and how many steps there are."""
+    """Taps and words of one step along the sum, and the number of steps."""
 
     taps: Any
     depth: Any
@@ -260,12 +260,12 @@ def _rows(tile: RegisterTile, most: Length, limit: Length, row_limit: Length) ->
 
 
 def _equal_rows(m: Length, parts: Length, m_block: Length) -> Any:
-    """Rows of as many blocks, all of them equal."""
+    """Return the rows of a block when ``m`` is divided into equal blocks of at most ``m_block`` rows."""
     return ceil_div(m, parts * ceil_div(m, parts * m_block))
 
 
 def _bounded(made: Blocking, tile: RegisterTile, taps: int, depth: Length) -> Blocking:
-    """Blocks whose sums fit the stack, of which that was asked for other lengths."""
+    """Return a blocking whose accumulators fit the stack at all lengths."""
     sums = SUMS_BYTES // (ITEMSIZE[tile.types.accumulator] * tile.columns)
     p_block = minimum(made.panels, sums // max(tile.variants()))
     most = sums // p_block // tile.rows * tile.rows  # what a tile writes are whole ones
@@ -274,9 +274,17 @@ def _bounded(made: Blocking, tile: RegisterTile, taps: int, depth: Length) -> Bl
 
 
 def _best(
-    tile: RegisterTile, m: int, n: int, depth: int, taps: int, groups: int, threads: int, beside: bool, forming: bool,
+    tile: RegisterTile,
+    m: int,
+    n: int,
+    depth: int,
+    taps: int,
+    groups: int,
+    threads: int,
+    beside: bool,
+    forming: bool,
     shared: bool,
-) -> tuple[_Way, Blocking, dict[tuple[int, ...], float]]:  # fmt: skip
+) -> tuple[_Way, Blocking, dict[tuple[int, ...], float]]:
     """The way with the least cost, its blocks, and the costs of others."""
     steps = _Steps.of(tile, m, depth, taps)
     panels = -(-n // tile.columns)

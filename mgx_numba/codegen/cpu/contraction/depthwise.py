@@ -271,7 +271,7 @@ def _blocks(
 
 
 def line_unit(width: Length) -> int:
-    """Return what rows of blocks of lines are counted in: pixels, or lines where these are of symbolic length."""
+    """Return the rows of a block that make a line: its pixels, or 1 where its length is symbolic and rows are lines."""
     return 1 if isinstance(width, Dim) else width
 
 

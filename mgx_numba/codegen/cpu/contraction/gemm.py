@@ -178,7 +178,7 @@ def distinct_matrices(problem: GemmProblem) -> Any:
 
 
 def distinct_lens(batch: Sequence[Length], strides: Sequence[Length]) -> list[Any]:
-    """Lengths of batch dimensions, 1 of those along which an operand of these strides repeats."""
+    """Return the lengths of batch dimensions; 1 for each dimension along which the operand repeats."""
     return [1 if known_in(stride, 0) else length for length, stride in zip(batch, strides)]
 
 

@@ -181,10 +181,11 @@ def finished_rows(
     streams: int = 1,
     count: str = "",
 ) -> list[str]:
-    """Statements: all groups of ``columns`` columns of m rows, whose ``sums`` [row, column] the product makes.
+    """Return statements that compute all groups of ``columns`` columns of m rows; ``product`` fills ``sums``.
 
-    With a ``count``, an expression, there are so many rows, of which the product makes m from ``row0`` on. Columns of a
-    group are neighbours. With ``streams`` they lie in so many places, each ``groups`` as wide ones apart.
+    Args:
+        count: expression of the number of rows, of which the product computes m from ``row0`` on; "": there are m.
+        streams: number of places that the columns of a group lie in, each ``groups`` such widths apart.
     """
     width, own = columns // streams, "(i - row0)" if count else "i"
     row = [

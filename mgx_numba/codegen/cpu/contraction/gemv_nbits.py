@@ -370,8 +370,14 @@ def _launch(
 
 
 class _Product:
-    """Text of the sums of m rows, whose ``numbers`` are expressions, by ``streams`` panels, each of which is asked for
-    so many bytes ``ahead``, by ``rolled`` loops where these pay; integers of rows have so many bytes ``each``."""
+    """Text of a product of m rows by ``streams`` panels of weights.
+
+    Attributes:
+        numbers: expressions of the rows' numbers.
+        ahead: bytes by which the panels are prefetched.
+        rolled: whether rows are done in a loop where that is quicker.
+        halves: names of the bytes of the rows' integers: high and low, or low alone.
+    """
 
     def __init__(
         self, form: BlockFormat, lanes: int, streams: int, m: int, ahead: int, each: int, rolled: bool

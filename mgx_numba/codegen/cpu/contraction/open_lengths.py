@@ -37,7 +37,7 @@ from .blocking import samples_along, values_of
 from .gemm import distinct_matrices
 from .select import SECONDS_PER_BYTE
 
-__all__ = ["Part", "flattened", "solve_open", "solvers_of"]
+__all__ = ["SolverShare", "flattened", "solve_open", "solvers_of"]
 
 MOST_SOLVERS = 4
 """Solvers of one contraction: each has kernels, and some have weights of their own."""
@@ -55,8 +55,8 @@ Samples = list[dict[Dim, int]]
 
 
 @dataclass(frozen=True)
-class Part:
-    """What one solver does: the launches have no tasks for lengths that are others'."""
+class SolverShare:
+    """The launches of one solver. They have no tasks at lengths that another solver serves."""
 
     candidate: Candidate
     request: Request
@@ -100,7 +100,7 @@ def solve_open(
     plan: Callable[[Request, Candidate], Solution],
     chosen: Callable[[Request], str] = lambda _: "",
     unsuited: Collection[str] = (),
-) -> tuple[list[Part], Length]:
+) -> tuple[list[SolverShare], Length]:
     """Return what computes a contraction of symbolic lengths, and the condition that it is computed.
 
     Args:
@@ -125,7 +125,7 @@ def solve_open(
         raise UnsupportedError(f"no solver for {problem}: {reasons}")
     general, names = _picked(open_, table)
     where = _thresholds(open_, samples, table, names)
-    parts: list[Part] = []
+    parts: list[SolverShare] = []
     taken: list[Length] = []
     covered: Length = 0
     for name in [*(one for one in names if one != general), general]:
@@ -138,7 +138,7 @@ def solve_open(
         solution = one_solution([replace(one, condition=c) for one, c in zip(found, conditions)])
         if len(solution.launches) == len(found[0].result.launches):  # all are one
             solution = only_where(any_of(*conditions), solution)
-        parts.append(Part(Candidate(open_.named(name)), request, solution))
+        parts.append(SolverShare(Candidate(open_.named(name)), request, solution))
         taken += conditions
         covered = 1 if name == general and known_equal(served(found), 1) else any_of(*taken)
     return parts, covered
@@ -233,7 +233,7 @@ def _loss(costs: Mapping[str, float], names: Sequence[str]) -> float:
 
 
 def _weights(open_: _Open, name: str) -> Any:
-    """Return what tells a solver's packed weights from others; None where it packs none."""
+    """Return a key of the form in which a solver packs weights; None where the solver packs none."""
     solver, problem = open_.named(name), open_.request.problem
     lens = solver.packed_lens(problem)
     return (solver.packed_as or solver.name, *lens, *solver.packing_key(problem)) if lens else None

@@ -112,8 +112,6 @@ class Solver(Protocol, Generic[P]):
         reads_shuffled: whether it computes convolutions whose input's channels are shuffled, too.
         line_gaps: whether it writes a convolution's result where something lies between the lines
             (`ConvProblem.line_gap`).
-        large_alone: whether it serves large problems alone, by kernels that no others need: for a range of lengths they
-            are made only if one of its optimal lengths takes them.
         packed_as: what the order of packed weights is called, if not as the solver: those of the same name hold them
             once.
         open_batch: whether it computes convolutions of a symbolic number of images.
@@ -128,7 +126,6 @@ class Solver(Protocol, Generic[P]):
     rounds_weights: ClassVar[bool] = False
     error_variance: ClassVar[float] = 1.0
     looks_at_values: ClassVar[bool] = False
-    large_alone: ClassVar[bool] = False
     line_gaps: ClassVar[bool] = False
     packed_as: ClassVar[str] = ""
     open_batch: ClassVar[bool] = False

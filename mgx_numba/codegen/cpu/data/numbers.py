@@ -24,12 +24,9 @@ def numbers_launch(problem: NumbersProblem) -> Launch:
     arguments = Arguments()
     arguments.pointer("p_out", "out", dtype)
     arguments.integer("count", len(problem.values))
-    first = len(arguments.names)
-    for k, (value, place) in enumerate(zip(problem.values, _places(problem.out))):
-        arguments.integer(f"place{k}", place)
-        arguments.integer(f"value{k}", value)
-    value = cast_text(f"args[{first + 1} + 2 * k]", "int64", dtype)
-    task = ["for k in range(count):", f"    store_scalar(p_out, args[{first} + 2 * k], {value})"]
+    arguments.table("numbers", ("place", "value"), zip(_places(problem.out), problem.values))
+    place, number = (arguments.element("numbers", "k", column) for column in ("place", "value"))
+    task = ["for k in range(count):", f"    store_scalar(p_out, {place}, {cast_text(number, 'int64', dtype)})"]
     return Launch(
         kernel=cpu_kernel(
             "numbers_kernel", kernel_text([*arguments.bind(("p_out", "count")), *for_tasks(task)]), problem.origin

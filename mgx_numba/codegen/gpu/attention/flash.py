@@ -8,11 +8,13 @@ few queries, several blocks take parts of the keys, and a second launch joins th
 
 from __future__ import annotations
 
+from ....core.dim import Dim, ceil_div, less, less_equal, maximum, minimum, permitted, preferred
 from ...launch import Grid, Launch, Solution
 from ...printer import CodeBuffer
 from ...problems.attention import AttentionProblem
 from ...problems.element_types import ITEMSIZE
 from ..architecture import ARCHITECTURES
+from ..cluster.indexing import whole_vectors
 from ..contraction.tensor import split_words
 from ..driver.device import known_architecture
 from ..kernel import gpu_kernel
@@ -80,7 +82,8 @@ def attention_refusal(problem: AttentionProblem, precision: str) -> str:
         return f"more than {MOST_FEATURES} features"
     if not problem.features_contiguous:
         return "features do not follow one another"
-    if any(s % vector for own in (problem.k_strides, problem.v_strides, problem.q_strides) for s in own[:3]):
+    apart = [s for own in (problem.k_strides, problem.v_strides, problem.q_strides) for s in own[:3]]
+    if not permitted(whole_vectors(vector, *apart)):
         return "positions are no whole vectors apart"
     return ""
 
@@ -111,7 +114,7 @@ def attention_solution(
     lines, values = text.lines(), text.arguments.values
     mask = problem.mask
     masked = "" if mask is None else "_filled_mask" if mask.replaces else f"_{mask.dtype}_mask"
-    work = "" if text.splits > 1 or not problem.epilogue.name else f"_{problem.epilogue.name}"
+    work = "" if text.in_parts or not problem.epilogue.name else f"_{problem.epilogue.name}"
     name = f"attention{how}_{problem.dtype}{'_causal' * problem.causal}{masked}{work}_kernel"
     launch = Launch(
         kernel=gpu_kernel(name, lines, text.threads, len(values), origin, text.together),
@@ -120,7 +123,7 @@ def attention_solution(
         flops=problem.flops,
         bytes=problem.bytes,
     )
-    return join_parts(text.problem, launch, text.splits) if text.splits > 1 else Solution((launch,))
+    return join_parts(text.problem, launch, text.splits) if text.in_parts else Solution((launch,))
 
 
 def _fits(features: int, keys: int) -> bool:
@@ -148,19 +151,25 @@ class _FlashText(AttentionText):
         self.vector, self.step = VECTOR_BYTES // size, STEP_BYTES // size
         arch = known_architecture()
         self.copied = arch is None or arch.copies
-        self.warps = min(MOST_WARPS, -(-problem.queries // ROWS)) if self.copied else MOST_WARPS  # that hold a tile
+        short = preferred(less_equal(problem.queries, ROWS))
+        held = 1 if short else MOST_WARPS
+        if not isinstance(problem.queries, Dim):
+            held = min(MOST_WARPS, -(-problem.queries // ROWS))
+        self.warps = held if self.copied else MOST_WARPS  # that hold a tile
         self.threads = 32 * self.warps
         features = max(problem.depth, problem.width) * size
         self.keys = KEYS
         while features * self.keys > WIDE_BYTES * KEYS or not (self.copied or _fits(features, self.keys)):
             self.keys //= 2
-        down = -(-problem.queries // (ROWS * self.warps))
+        down = ceil_div(problem.queries, ROWS * self.warps)
         blocks = down * problem.heads * problem.batch
-        tiles = -(-problem.keys // self.keys)
-        least = 1 if problem.queries <= ROWS else LEAST_TILES
-        wanted = max(1, min(SPLIT_BLOCKS // blocks, tiles // least, MOST_SPLITS))
-        part = -(-tiles // wanted)
-        self.splits = -(-tiles // part)
+        tiles = ceil_div(problem.keys, self.keys)
+        least = 1 if short else LEAST_TILES
+        wanted = maximum(1, minimum(SPLIT_BLOCKS // blocks, tiles // least, MOST_SPLITS))
+        part = ceil_div(tiles, wanted)
+        splits = ceil_div(tiles, part)
+        self.in_parts = preferred(less(1, splits))  # of an open number of parts: either is right for one
+        self.splits, part = (splits, part) if self.in_parts else (1, tiles)
         self._spread(down)
         self.depth, self.width = -(-problem.depth // self.step) * self.step, -(-problem.width // 16) * 16
         self.key_pitch, self.value_pitch = (n + PAD_BYTES // size for n in (self.depth, self.width))

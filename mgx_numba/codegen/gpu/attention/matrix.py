@@ -11,6 +11,7 @@ Float32 is multiplied as it is, or in TF32 where that is allowed.
 
 from __future__ import annotations
 
+from ....core.dim import Dim, ceil_div, less, preferred
 from ...printer import CodeBuffer
 from ...problems.attention import AttentionProblem
 from ...problems.element_types import ITEMSIZE, element_types
@@ -50,7 +51,7 @@ def attention_tile(problem: AttentionProblem, precision: str, arch: Architecture
         while _shared_bytes(problem, tile, keys) > arch.shared_bytes and keys > tile.side:
             keys //= 2
         fits = _shared_bytes(problem, tile, keys) <= arch.shared_bytes
-        if fits and (problem.queries > tile.side // 2 or tile.side == KEYS // 4):
+        if fits and (tile.side == KEYS // 4 or preferred(less(tile.side // 2, problem.queries))):
             return tile, keys
     return None
 
@@ -81,7 +82,9 @@ class MatrixAttentionText(AttentionText):
         found = attention_tile(problem, precision, arch)
         assert found is not None
         self.tile, self.keys = tile, _ = found
-        self.waves = min(THREADS // tile.lanes, -(-problem.queries // tile.side))
+        self.waves = THREADS // tile.lanes
+        if not isinstance(problem.queries, Dim):
+            self.waves = min(self.waves, -(-problem.queries // tile.side))
         self.threads = tile.lanes * self.waves
         self.rows = tile.side * self.waves
         self.depth, self.width = _lengths(problem, tile)
@@ -89,7 +92,7 @@ class MatrixAttentionText(AttentionText):
         self.vector, pad = VECTOR_BYTES // self.size, PAD_BYTES // self.size
         self.key_pitch, self.value_pitch = self.depth + pad, self.keys + pad
         self.shared_bytes = 0  # it is declared in the text
-        self._spread(-(-problem.queries // self.rows))
+        self._spread(ceil_div(problem.queries, self.rows))
         for name in ("q", "k", "v"):
             self.arguments.pointer(f"p_{name}", name, problem.dtype)
             for axis, stride in zip("bhs", getattr(problem, f"{name}_strides")):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from ....core.dim import SharedLength, ceil_div
 from ...arguments import Arguments
 from ...launch import Launch, Solution
 from ...printer import CodeBuffer
@@ -19,7 +20,7 @@ AT_ONCE = 8
 """Parts that are read before any is needed: one after the other, each waits for the second-level cache."""
 
 
-def join_parts(problem: AttentionProblem, first: Launch, splits: int) -> Solution:
+def join_parts(problem: AttentionProblem, first: Launch, splits: SharedLength) -> Solution:
     """A launch that writes ``splits`` parts to ``scratch``, and the launch that joins them.
 
     Scratch has float32: sums in the order part, batch, head, query and feature, then for each such row the logarithm to
@@ -64,7 +65,7 @@ def join_parts(problem: AttentionProblem, first: Launch, splits: int) -> Solutio
     work = f"{'_' * bool(problem.epilogue.name)}{problem.epilogue.name}"
     kernel = gpu_kernel(f"join_attention{work}_kernel", buffer.lines, THREADS, len(values))
     scratch = 4 * splits * rows * (problem.width + 2)
-    second = Launch(kernel, values, gpu_grid(-(-rows * across // THREADS), THREADS), 0, scratch)
+    second = Launch(kernel, values, gpu_grid(ceil_div(rows * across, THREADS), THREADS), 0, scratch)
     return Solution((first, second), scratch)
 
 

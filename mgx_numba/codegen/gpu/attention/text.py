@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 
+from ....core.dim import Dim, SharedLength, common_divisor, known_in, known_less_equal
 from ....core.types import from_numpy, numpy_dtype
 from ...arguments import Arguments
 from ...launch import MOST_PLANES
@@ -89,7 +90,7 @@ class AttentionText:
     Attributes:
         keys: of a tile.
         width: features of values that a thread has sums of, in whole pieces of eight.
-        splits: parts of the keys.
+        splits: parts of the keys, and whether the text is for several, ``in_parts``.
         threads: of a block.
         together: blocks that shall share a multiprocessor.
         blocks: of the launch: rows, heads, and batches of each part.
@@ -98,16 +99,17 @@ class AttentionText:
 
     keys: int
     width: int
-    splits = 1
+    splits: SharedLength = 1
+    in_parts = False
     threads: int
     together = 1
-    blocks: tuple[int, int, int]
+    blocks: tuple[SharedLength, SharedLength, SharedLength]
     shared_bytes: int
 
     def __init__(self, problem: AttentionProblem, pairs: bool) -> None:
         """``pairs``: the result begins at a multiple of two elements."""
         self.problem = problem
-        self.pairs = pairs and not any(s % 2 for s in problem.out_strides[:3])
+        self.pairs = pairs and all(common_divisor(s) % 2 == 0 for s in problem.out_strides[:3])
         self.arguments = Arguments()
 
     @property
@@ -120,11 +122,11 @@ class AttentionText:
         """Whether that needs `exact_bases`: numbers of float16 have products beyond `FAR` only from 5,000 on."""
         return self.scaled and self.problem.dtype != "float16"
 
-    def _spread(self, down: int) -> None:
+    def _spread(self, down: SharedLength) -> None:
         """Set `blocks` to ``down`` for each head of each batch and part of the keys, and declare how a block finds its
         ``head``, its line of them and, in `block`, its number among ``down``."""
         heads, lines = self.problem.heads, self.problem.batch * self.splits
-        if max(heads, lines) <= MOST_PLANES:
+        if all(known_less_equal(n, MOST_PLANES) for n in (heads, lines)):
             self.blocks = (down, heads, lines)
             self.block, self._line, self._located = "block_index(0)", "block_index(2)", ["head = block_index(1)"]
             return
@@ -132,7 +134,7 @@ class AttentionText:
         self.block, places = block_of_plane(self.arguments, down, heads * lines)
         self._line, self._located = "line", [*places, "line = idiv(plane, heads)", "head = plane - line * heads"]
 
-    def _declare(self, part: int) -> None:
+    def _declare(self, part: SharedLength) -> None:
         """Declare what all kernels are launched with besides queries, keys and values."""
         problem, arguments = self.problem, self.arguments
         declare_result(problem, arguments)
@@ -145,13 +147,16 @@ class AttentionText:
         )  # fmt: skip
         if problem.mask is not None:
             arguments.pointer("p_mask", "mask", problem.mask.dtype)
-            arguments.integer("period", problem.mask.period or problem.batch)
+            period = problem.mask.period
+            arguments.integer("period", problem.batch if period is None else period)
             if problem.mask.replaces:
                 arguments.integer("fill_bits", float64_bits(max(problem.mask.fill, LEAST_ADDED) * LOG2_E))
             for axis, stride in zip("bhst", problem.mask.strides):
                 arguments.integer(f"mask_{axis}", stride)
-        if self.splits > 1:
+        if self.in_parts:
             arguments.pointer("p_scratch", "scratch", "float32")
+        if isinstance(self.splits, Dim):
+            arguments.integer("splits", self.splits)
 
     def _begin(self, buffer: CodeBuffer) -> None:
         """Emit the arguments, where a block's problem is, and the keys that it looks at."""
@@ -172,7 +177,7 @@ class AttentionText:
         )
         if self.problem.mask is not None and self.problem.mask.replaces:
             buffer.line("fill = cast_float32(bits_float64(fill_bits))")
-        for k, _ in enumerate(self.problem.epilogue.operands if self.splits == 1 else ()):
+        for k, _ in enumerate(() if self.in_parts else self.problem.epilogue.operands):
             buffer.emit(f"load_splat(p_e{k}, 0, 2)")  # which `finished` finds: at the end nothing would hide the wait
 
     def _begin_sums(self, buffer: CodeBuffer) -> None:
@@ -253,7 +258,7 @@ class AttentionText:
         """Emit the mask: where it does not keep a score it is -infinity, others are added."""
         mask = self.problem.mask
         assert mask is not None
-        rows = (0, 1) if mask.strides[2] else (0,)
+        rows = (0,) if known_in(mask.strides[2], 0) else (0, 1)
         for j in range(self.keys // 8):
             found = {}
             for r in rows:
@@ -281,7 +286,7 @@ class AttentionText:
                 buffer.line(f"sum{r} = add(sum{r}, shuffle_xor(sum{r}, {mask}))")
         for r in (0, 1):
             with buffer.block(f"if row{r} < queries:"):
-                if self.splits > 1:
+                if self.in_parts:
                     self._keep(buffer, r)
                 else:
                     self._store(buffer, r)
@@ -305,7 +310,7 @@ class AttentionText:
             if 8 * j < self.problem.width:
                 buffer.line(f"store_aligned(p_scratch, {line} * width + {8 * j} + word * 2, {part}(acc{j}))")
         with buffer.block("if word == 0:"):
-            rest = f"{self.splits} * batches * heads * queries"
+            rest = f"{'splits' if isinstance(self.splits, Dim) else self.splits} * batches * heads * queries"
             place = buffer.emit(f"{rest} * width + {line} * 2")
             buffer.line(f"store_scalar(p_scratch, {place}, top{r})")
             buffer.line(f"store_scalar(p_scratch, {place} + 1, sum{r})")

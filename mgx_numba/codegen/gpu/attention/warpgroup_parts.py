@@ -17,6 +17,7 @@ float32 may become infinity.
 
 from __future__ import annotations
 
+from ....core.dim import Dim, all_of, ceil_div, less_equal, preferred
 from ....dataclass import dataclass
 from ...printer import CodeBuffer
 from ...problems.attention import AttentionProblem
@@ -70,9 +71,10 @@ def fits_parts(problem: AttentionProblem, precision: str) -> bool:
     arch = known_architecture()
     if arch is None or not arch.warpgroups or (problem.dtype, precision) != ("float32", "high"):
         return False
-    if problem.queries < LEAST_QUERIES or max(problem.depth, problem.width) > MOST_FEATURES:
+    if max(problem.depth, problem.width) > MOST_FEATURES:
         return False
-    return -(-problem.queries // ROWS) * problem.heads * problem.batch >= least_tiles()
+    tiles = ceil_div(problem.queries, ROWS) * problem.heads * problem.batch
+    return preferred(all_of(less_equal(LEAST_QUERIES, problem.queries), less_equal(least_tiles(), tiles)))
 
 
 def least_tiles() -> int:
@@ -91,8 +93,8 @@ def chosen_parts_tile(problem: AttentionProblem) -> AttentionTile:
     found = []
     for warpgroups in range(LEAST_WARPGROUPS, MOST_WARPGROUPS + 1):
         if _shared_bytes(problem, warpgroups, STAGES) <= MOST_BYTES:
-            blocks = -(-problem.queries // (warpgroups * ROWS)) * problem.heads * problem.batch
-            rounds = -(-blocks // multiprocessors())
+            blocks = ceil_div(problem.queries, warpgroups * ROWS) * problem.heads * problem.batch
+            rounds = 0 if isinstance(blocks, Dim) else -(-blocks // multiprocessors())  # of an open number alike
             found.append((rounds * warpgroups, -warpgroups))
     return AttentionTile(-min(found)[1], KEYS, STAGES, 1)
 
@@ -146,7 +148,7 @@ class WarpgroupPartsText(AttentionText):
         self.value_bytes = across * BOX_BYTES
         self.slot_bytes = self.key_bytes + 2 * self.value_bytes
         self.shared_bytes = _shared_bytes(problem, tile.warpgroups, tile.stages)
-        down = -(-problem.queries // self.rows)
+        down = ceil_div(problem.queries, self.rows)
         self._spread(down)
         self.queries = _Groups("q", self.rows, self.groups, problem.depth, self.threads)
         self.brought = (

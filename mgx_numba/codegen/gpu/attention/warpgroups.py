@@ -9,12 +9,14 @@ gives its registers to the others, and these issue their products in turns.
 
 from __future__ import annotations
 
+from ....core.dim import SharedLength, ceil_div, known_equal, known_in, less, less_equal, preferred
 from ....dataclass import dataclass
 from ...launch import TensorLayout
 from ...printer import CodeBuffer
 from ...problems.attention import AttentionProblem
 from ...problems.element_types import ITEMSIZE
 from ..architecture import WARP
+from ..contraction.wgmma_operands import moves
 from ..driver.device import known_architecture
 from .text import AttentionText
 
@@ -67,10 +69,13 @@ class AttentionTile:
 def fits_warpgroups(problem: AttentionProblem) -> bool:
     """Whether warpgroups compute a problem that `attention_refusal` lets pass."""
     arch = known_architecture()
-    if arch is None or not arch.warpgroups or problem.dtype not in TYPES or problem.queries < LEAST_QUERIES:
+    if arch is None or not arch.warpgroups or problem.dtype not in TYPES:
+        return False
+    if preferred(less(problem.queries, LEAST_QUERIES)):
         return False
     along = (problem.queries, problem.q_strides), (problem.keys, problem.k_strides), (problem.keys, problem.v_strides)
-    return all(n == 1 or own[2] for n, own in along) and max(problem.depth, problem.width) <= MOST_FEATURES
+    repeats = any(known_in(own[2], 0) and not known_equal(n, 1) for n, own in along)
+    return not repeats and max(problem.depth, problem.width) <= MOST_FEATURES
 
 
 def chosen_tile(problem: AttentionProblem) -> AttentionTile:
@@ -91,16 +96,17 @@ def chosen_tile(problem: AttentionProblem) -> AttentionTile:
     if features > 2 * SLICE:
         return AttentionTile(2, 64, 2, 1)
     if features > SLICE:
-        rounds = -(-_blocks(problem, 2) // LEAST_BLOCKS)
-        return AttentionTile(2, 128, 2, 1, rounds * problem.keys >= MANY_KEYS)
+        rounds = ceil_div(_blocks(problem, 2), LEAST_BLOCKS)
+        return AttentionTile(2, 128, 2, 1, preferred(less_equal(MANY_KEYS, rounds * problem.keys)))
     if features == SLICE:
         return AttentionTile(1, 128, 2, 2)
-    return AttentionTile(4, 64, 4, 1) if _blocks(problem, 4) >= LEAST_BLOCKS else AttentionTile(2, 64, 3, 1)
+    many = preferred(less_equal(LEAST_BLOCKS, _blocks(problem, 4)))
+    return AttentionTile(4, 64, 4, 1) if many else AttentionTile(2, 64, 3, 1)
 
 
-def _blocks(problem: AttentionProblem, warpgroups: int) -> int:
+def _blocks(problem: AttentionProblem, warpgroups: int) -> SharedLength:
     """Blocks of so many warpgroups that a problem has."""
-    return -(-problem.queries // (warpgroups * ROWS)) * problem.heads * problem.batch
+    return ceil_div(problem.queries, warpgroups * ROWS) * problem.heads * problem.batch
 
 
 def _pieces(features: int) -> list[int]:
@@ -139,7 +145,7 @@ class WarpgroupAttentionText(AttentionText):
         self.query_bytes = self.deep * tile.warpgroups * BOX_BYTES
         self.key_bytes, self.value_bytes = (n * tile.keys // SLICE * BOX_BYTES for n in (self.deep, self.across))
         self.shared_bytes = self.query_bytes + tile.stages * (self.key_bytes + self.value_bytes)
-        down = -(-problem.queries // self.rows)
+        down = ceil_div(problem.queries, self.rows)
         self._spread(down)
         if problem.causal:
             self.arguments.integer("last_block", down - 1)
@@ -151,17 +157,25 @@ class WarpgroupAttentionText(AttentionText):
         self._map("v", problem.width, problem.keys, problem.kv_heads, problem.v_strides, SLICE)
         self._declare(problem.keys)
 
-    def _map(self, name: str, features: int, positions: int, heads: int, strides: tuple[int, ...], box: int) -> None:
+    def _map(
+        self,
+        name: str,
+        features: int,
+        positions: SharedLength,
+        heads: int,
+        strides: tuple[SharedLength, ...],
+        box: int,
+    ) -> None:
         """Declare an operand of ``heads`` heads whose boxes have so many positions, and where its plane is."""
         lanes = 16 // ITEMSIZE[self.problem.dtype]
         axes = [(features, 1), (positions, strides[2]), (heads, strides[1]), (self.problem.batch, strides[0])]
-        moving = [axes[0], *((n, s) if n > 1 and s else (1, lanes) for n, s in axes[1:])]
+        moving = [axes[0], *((n, s) if moves(n) and not known_in(s, 0) else (1, lanes) for n, s in axes[1:])]
         lens, steps = (tuple(own) for own in zip(*moving))
         for own in sorted({*self._boxes[name]}):
             layout = TensorLayout(self.problem.dtype, lens, steps, (own, box, 1, 1))
             self.arguments.tensor_map(f"map_{name}{own}", name, layout)
         head = "head" if name == "q" else "shared_head"
-        self._plane[name] = f"{head if lens[2] > 1 else 0}, {'batch' if lens[3] > 1 else 0}"
+        self._plane[name] = f"{head if moves(lens[2]) else 0}, {'batch' if moves(lens[3]) else 0}"
 
     def lines(self) -> list[str]:
         """All statements of the kernel."""

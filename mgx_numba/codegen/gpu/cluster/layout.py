@@ -5,6 +5,18 @@ from __future__ import annotations
 from collections.abc import Sequence
 from math import prod
 
+from ....core.dim import (
+    Dim,
+    Length,
+    ceil_div,
+    known_equal,
+    known_in,
+    known_same,
+    less_equal,
+    maximum,
+    permitted,
+    typical,
+)
 from ....dataclass import dataclass
 from ....errors import UnsupportedError
 from ...problems.cluster import Tensor
@@ -48,6 +60,9 @@ Softmax of rows of 65,536 float32 on an H200: eight blocks of 256 threads 97% of
 81%, four and eight of 1024 69 and 49%."""
 THREAD_ELEMENTS = 32
 """Elements of all operands that a thread of a cluster should hold."""
+OPEN_TEAMS = ((WARP, WARP), (256, 256))
+"""Threads of a block and of a team that holds a row of an open length; longer rows are walked again and again by
+`MOST_THREADS`. Each has a kernel of its own. No figures kept."""
 
 
 @dataclass(frozen=True)
@@ -66,7 +81,7 @@ class RowLayout:
         parts, share: parts that rows are reduced in, each by blocks of its own, and the vectors of one.
     """
 
-    full: tuple[int, ...]
+    full: tuple[Length, ...]
     keep: Space
     reduce: Space
     team: Team
@@ -76,7 +91,7 @@ class RowLayout:
     exact: bool
     walked: tuple[tuple[int, ...], tuple[int, ...]]
     parts: int = 1
-    share: int = 0
+    share: Length = 0
 
     @property
     def columns(self) -> bool:
@@ -84,19 +99,20 @@ class RowLayout:
         return self.team.row_lanes > 0
 
     @property
-    def items(self) -> int:
+    def items(self) -> Length:
         """Vectors of a row."""
         return prod(self.reduce.lens) // (1 if self.columns else self.lanes)
 
     @property
-    def rows(self) -> int:
+    def rows(self) -> Length:
         """Rows, or vectors of them."""
         return prod(self.keep.lens) // (self.lanes if self.columns else 1)
 
     @property
-    def blocks(self) -> int:
+    def blocks(self) -> Length:
         """Blocks of the launch, or of each part."""
-        return -(-self.rows // self.team.teams) * self.team.blocks
+        found: Length = ceil_div(self.rows, self.team.teams) * self.team.blocks
+        return found
 
 
 def row_layout(
@@ -105,7 +121,7 @@ def row_layout(
     outputs: Sequence[Tensor],
     parts: int = 1,
     cut: tuple[int, ...] = (),
-    share: int = 0,
+    share: Length = 0,
     general: bool = False,
 ) -> RowLayout:
     """The layout for operands of these lengths and strides; row operands have length 1 on the axes.
@@ -116,31 +132,32 @@ def row_layout(
         UnsupportedError: parts are not cut as the rows lie.
     """
     tensors = [*inputs, *outputs]
-    full = tuple(max(lens) for lens in zip(*(t.lens for t in tensors)))
+    full = tuple(_full_length(lens) for lens in zip(*(t.lens for t in tensors)))
     reduced = {a % len(full) for a in axes}
     strides = [
-        tuple(0 if n == 1 else s for n, s in zip(t.lens, t.strides)) for t in tensors
+        tuple(0 if known_equal(n, 1) else s for n, s in zip(t.lens, t.strides)) for t in tensors
     ]  # of a row operand 0 along the reduced axes
-    whole = [k for k, t in enumerate(tensors) if t.lens == full]
+    whole = [k for k, t in enumerate(tensors) if known_same(t.lens, full)]
     lead = next((k for k in reversed(whole) if k >= len(inputs)), whole[0] if whole else 0)
     keep = _space(full, strides, lead, [a for a in range(len(full)) if a not in reduced])
     reduce = _space(full, strides, lead, sorted(reduced))
     walked = tuple(a for merged in reduce.axes for a in merged), _slowest_first(strides[lead])
     if parts > 1 and walked[0] != cut:
         raise UnsupportedError(f"parts are cut along axes {list(cut)}, and rows lie along {list(walked[0])}")
-    along = abs(reduce.strides[lead][-1])
-    across = abs(keep.strides[lead][-1])
+    along, across = reduce.strides[lead][-1], keep.strides[lead][-1]
     most = most_lanes(max((tensors[k].type.size for k in whole), default=4))
-    moving = [k for k in whole if k < len(inputs) and any(keep.strides[k]) and any(reduce.strides[k])]
+    moving = [k for k in whole if k < len(inputs) and _moves(keep, k) and _moves(reduce, k)]
     operands = max(1, len(moving))
     together = [(keep.strides[k] + reduce.strides[k], tensors[k].offset) for k in whole]
-    if along == 1 or across != 1 or reduce.strides[lead][-1] == keep.strides[lead][-1]:
+    if known_in(along, 1, -1) or not known_in(across, 1, -1) or known_equal(along, across):
         lanes = contiguous_lanes(most, reduce.lens[-1], together)
         items = prod(reduce.lens) // lanes
         if parts > 1:
-            if share % lanes:
+            if not known_equal(share % lanes, 0):
                 raise UnsupportedError(f"parts of {share} elements end within vectors of {lanes}")
-            whole_parts, items = items % (share // lanes) == 0, share // lanes
+            whole_parts, items = known_equal(items % (share // lanes), 0), share // lanes
+        if isinstance(items, Dim):
+            return _of_open_rows(full, keep, reduce, lanes, items, walked, parts, share)
         size = 1
         while size < MOST_THREADS and -(-items // size) > (HELD if lanes > 1 and size < LARGE_TEAM else MOST_HELD):
             size *= 2
@@ -156,11 +173,43 @@ def row_layout(
     across_first = [(reduce.strides[k] + keep.strides[k], tensors[k].offset) for k, t in enumerate(tensors)]
     lanes = contiguous_lanes(most, keep.lens[-1], across_first)
     items = prod(reduce.lens)
-    holding = None if parts > 1 or general else _of_columns(items, lanes, operands)
+    holding = None if parts > 1 or general or isinstance(items, Dim) else _of_columns(items, lanes, operands)
     team = holding or ColumnTeam(COLUMN_THREADS, COLUMN_THREADS // WARP, lanes)
-    held = -(-items // team.size) if holding else HELD
-    exact = bool(holding) and items == held * team.size
+    held = ceil_div(items, team.size) if holding else HELD
+    exact = holding is not None and items == held * team.size
     return RowLayout(full, keep, reduce, team, team.row_lanes, held, not holding, exact, walked, parts, share)
+
+
+def _full_length(lens: Sequence[Length]) -> Length:
+    """The length of an axis of which operands have all elements, or one. One that may be 0 is no maximum with 1."""
+    open_ = next((n for n in lens if isinstance(n, Dim)), 1)
+    found: Length = open_ if all(n is open_ or known_in(n, 1) for n in lens) else maximum(*lens)
+    return found
+
+
+def _moves(space: Space, operand: int) -> bool:
+    """Whether an operand has several elements along dimensions."""
+    return not all(known_in(s, 0) for s in space.strides[operand])
+
+
+def _of_open_rows(
+    full: tuple[Length, ...],
+    keep: Space,
+    reduce: Space,
+    lanes: int,
+    items: Dim,
+    walked: tuple[tuple[int, ...], tuple[int, ...]],
+    parts: int,
+    share: Length,
+) -> RowLayout:
+    """The layout of rows of an open length, which a team holds if it can."""
+    held = HELD if lanes > 1 else MOST_HELD
+    for threads, size in OPEN_TEAMS:
+        if permitted(less_equal(items, held * size)):
+            team = RowTeam(max(threads, FEWEST_THREADS), size)
+            return RowLayout(full, keep, reduce, team, lanes, held, False, False, walked, parts, share // lanes)
+    team = RowTeam(MOST_THREADS, MOST_THREADS)
+    return RowLayout(full, keep, reduce, team, lanes, HELD, True, False, walked, parts, share // lanes)
 
 
 def _of_columns(items: int, lanes: int, operands: int) -> ColumnTeam | None:
@@ -190,11 +239,11 @@ def _of_blocks(items: int, elements: int) -> RowTeam | None:
     return None
 
 
-def _slowest_first(strides: Sequence[int]) -> tuple[int, ...]:
-    return tuple(sorted(range(len(strides)), key=lambda a: -abs(strides[a])))
+def _slowest_first(strides: Sequence[Length]) -> tuple[int, ...]:
+    return tuple(sorted(range(len(strides)), key=lambda a: -abs(typical(strides[a]))))
 
 
-def _space(full: Sequence[int], strides: Sequence[Sequence[int]], lead: int, axes: Sequence[int]) -> Space:
+def _space(full: Sequence[Length], strides: Sequence[Sequence[Length]], lead: int, axes: Sequence[int]) -> Space:
     """The merged dimensions of these axes, at least one."""
     found = collapse(full, strides, order_by=lead, axes=axes)
     return found if found.rank else Space((1,), tuple((0,) for _ in strides))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from ....core.dim import SharedLength, known_same
 from ....dataclass import dataclass
 from ....graph.instruction import Instruction
 from ....graph.module import Module
@@ -40,7 +41,7 @@ class Levels:
         return [k for k, r in enumerate(self.results) if not self.row_value[r] and self.level[r] == level]
 
 
-def levels_of(module: Module, inputs: Sequence[Tensor], full: tuple[int, ...]) -> Levels:
+def levels_of(module: Module, inputs: Sequence[Tensor], full: tuple[SharedLength, ...]) -> Levels:
     """The levels of a cluster over rows that make up the lengths ``full``."""
     parameters, results = tuple(module.parameters()), tuple(module.results())
     tensors, own = dict(zip(parameters, inputs)), own_lens(module)
@@ -51,11 +52,11 @@ def levels_of(module: Module, inputs: Sequence[Tensor], full: tuple[int, ...]) -
             break
         level[ins] = max((level[i] for i in ins.inputs), default=0) + (ins.name in REDUCTIONS)
         if ins.is_param:
-            row_value[ins] = tensors[ins].lens != full
+            row_value[ins] = not known_same(tensors[ins].lens, full)
         elif ins.name in REDUCTIONS or ins.is_literal:
             row_value[ins] = True
         elif ins.name == "multibroadcast":
-            row_value[ins] = ins.shape.lens != own and row_value[ins.inputs[0]]
+            row_value[ins] = not known_same(ins.shape.lens, own) and row_value[ins.inputs[0]]
         else:
             row_value[ins] = all(row_value[i] for i in ins.inputs)
     reductions = tuple(i for i in module if i.name in REDUCTIONS)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from math import prod
 
+from ....core.dim import Length, any_of, ceil_div, equal, known_equal, known_in, maximum, select
 from ....dataclass import dataclass
 from ....graph.module import Module
 from ...arguments import Arguments
@@ -18,7 +19,7 @@ from ..printer import ThreadPrinter, dtype_name, most_lanes
 from .indexing import Axes, contiguous_lanes
 from .turned import turned_launch
 
-__all__ = ["Operands", "operand_names", "pointwise_launch"]
+__all__ = ["Operands", "blocks_unless_empty", "operand_names", "pointwise_launch"]
 
 THREADS = 256
 """Threads of a block: eight blocks fill a multiprocessor of 2048. No figures kept."""
@@ -63,19 +64,26 @@ def pointwise_launch(
     operands = Operands(tuple(inputs), tuple(outputs), space)
     elements = prod(outputs[0].lens)
     names = operand_names(len(inputs), len(outputs))
-    turned = turned_launch(module, inputs, outputs, space, names, fast_math, origin) if elements else None
-    if turned is not None:
-        return turned
+    if not known_equal(elements, 0):
+        turned = turned_launch(module, inputs, outputs, space, names, fast_math, origin)
+        if turned is not None:
+            return turned
     printer = _PointwiseText(module, operands, fast_math)
     return Launch(
         kernel=gpu_kernel(
             cluster_name(module, "pointwise"), printer.lines(), THREADS, len(printer.arguments.values), origin
         ),
         args=printer.arguments.values,
-        geometry=gpu_grid(printer.blocks if elements else 0, THREADS),
+        geometry=gpu_grid(blocks_unless_empty(printer.blocks, outputs), THREADS),
         flops=scalar_flops(module) * elements,
         bytes=sum(t.footprint for t in operands.tensors),
     )
+
+
+def blocks_unless_empty(blocks: Length, outputs: Sequence[Tensor]) -> Length:
+    """None if one of the outputs has no elements."""
+    found: Length = select(any_of(*(equal(n, 0) for t in outputs for n in t.lens)), 0, blocks)
+    return found
 
 
 class _PointwiseText:
@@ -86,12 +94,12 @@ class _PointwiseText:
         self.operands = operands
         self.fast_math = fast_math
         space = operands.space
-        moving = [k for k, strides in enumerate(space.strides) if any(strides)]
+        moving = [k for k, strides in enumerate(space.strides) if not all(known_in(s, 0) for s in strides)]
         size = max((operands.tensors[k].type.size for k in moving), default=1)
         aligned = [(space.strides[k], operands.tensors[k].offset) for k in moving]
         length = space.lens[-1]
-        self.flat = space.rank == 1 and all(s in ((0,), (1,)) for s in space.strides)
-        rounded = length - length % most_lanes(size) if self.flat else length
+        self.flat = space.rank == 1 and all(known_in(s, 0, 1) for (s,) in space.strides)
+        rounded = most_lanes(size) if self.flat else length  # what is left is the tail
         self.lanes = contiguous_lanes(most_lanes(size), rounded, aligned) if moving else 1
         self.unrolled = 4 if len(module) <= LIGHT else 2 if len(module) <= HEAVY else 1
         self.tail = length % self.lanes
@@ -100,7 +108,7 @@ class _PointwiseText:
         for name, tensor in zip(self.names, operands.tensors):
             self.arguments.pointer(f"p_{name}", name, dtype_name(tensor.type))
         items = prod(space.lens[:-1]) * (length // self.lanes)
-        self.blocks = max(1, -(-items // (THREADS * self.unrolled)))
+        self.blocks = maximum(1, ceil_div(items, THREADS * self.unrolled))
         self.arguments.integer("items", items)
         if self.flat and self.lanes > 1:
             self.arguments.integer("tail", self.tail)
@@ -136,20 +144,22 @@ class _PointwiseText:
         results = [evaluate_scalar_module(self.module, printer, values) for values in loaded]
         for place, values in zip(places, results):
             for k, value in enumerate(values, len(self.operands.inputs)):
-                store = "store_aligned" if lanes > 1 and self.operands.space.strides[k][-1] else "store"
+                store = (
+                    "store_aligned" if lanes > 1 and not known_in(self.operands.space.strides[k][-1], 0) else "store"
+                )
                 buffer.line(f"{store}(p_{self.names[k]}, {place[k]}, {printer.stored(value)})")
 
     def _places(self, buffer: CodeBuffer, item: str, lanes: int) -> list[str]:
         """Each operand's element offset at the vector of this number."""
         if self.flat and lanes == 1:
-            return ["0" if s == (0,) else item for s in self.operands.space.strides]
+            return ["0" if known_in(s, 0) else item for (s,) in self.operands.space.strides]
         indices = self.axes.split(buffer, item)
         offsets = [self.axes.offset(k, indices) for k in range(len(self.names))]
         return [buffer.emit(text) if " " in text else text for text in offsets]
 
     def _load(self, printer: ThreadPrinter, operand: int, place: str, lanes: int) -> VectorValue:
         name, last = self.names[operand], self.operands.space.strides[operand][-1]
-        if last == 0:
+        if known_in(last, 0):
             text = f"load_splat(p_{name}, {place}, {lanes})"
         else:
             text = f"{'load_aligned' if lanes > 1 else 'load'}(p_{name}, {place}, {lanes})"

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from math import prod
 
+from ....core.dim import Dim, Length, known_in, less_equal, select
 from ....core.types import Type
 from ....errors import UnsupportedError
 from ....graph.instruction import Instruction
@@ -22,7 +23,7 @@ from ..printer import ThreadPrinter, dtype_name
 from .indexing import Axes
 from .layout import RowLayout, row_layout
 from .levels import levels_of
-from .pointwise import operand_names
+from .pointwise import blocks_unless_empty, operand_names
 
 __all__ = ["reduction_launch"]
 
@@ -44,11 +45,10 @@ def reduction_launch(problem: ReductionProblem) -> Launch:
     team = layout.team
     name = cluster_name(problem.module, "reduce")
     kernel = gpu_kernel(name, lines, team.threads, len(arguments), problem.origin, printer.resident(), team.blocks)
-    empty = any(0 in t.lens for t in problem.outputs)
     return Launch(
         kernel=kernel,
         args=arguments,
-        geometry=gpu_grid(0 if empty else layout.blocks, team.threads, layout.parts),
+        geometry=gpu_grid(blocks_unless_empty(layout.blocks, problem.outputs), team.threads, layout.parts),
         flops=scalar_flops(problem.module) * prod(layout.full),
         bytes=sum(t.footprint for t in tensors),
     )
@@ -61,6 +61,20 @@ KEPT = {32: 64, 64: 128}
 more blocks to a multiprocessor. Bias, GELU, sum and layer norm of rows of 4096 on an H200, 16 words: 64 registers 102%
 of a copy, 71 that the assembler takes by itself 98%, 48 101%; softmax of rows of 65,536, 32 words: 64 registers 95%,
 79 73%."""
+
+
+def _power_of_two(count: Length) -> Length:
+    """A power of two that is not less than a length: the least, or of an open length one of a few."""
+    if not isinstance(count, Dim):
+        return 1 << max(count - 1, 0).bit_length()
+    found: Length = 1 << OPEN_POWERS[-1]
+    for power in OPEN_POWERS[-2::-1]:
+        found = select(less_equal(count, 1 << power), 1 << power, found)
+    return found
+
+
+OPEN_POWERS = (8, 16, 24, 32, 62)
+"""Exponents of powers of two that are not less than open lengths."""
 
 
 class _RowsText:
@@ -85,7 +99,7 @@ class _RowsText:
         count = prod(layout.reduce.lens)
         self.arguments.integer("count", count)
         if any(self._can_overflow(r) for r in self.levels.reductions):
-            self.arguments.integer("whole", 1 << max(count - 1, 0).bit_length())
+            self.arguments.integer("whole", _power_of_two(count))
         across, along = (layout.lanes, 1) if layout.columns else (1, layout.lanes)
         lens = layout.keep.lens, layout.reduce.lens
         self.keep = Axes(self.arguments, "k", (*lens[0][:-1], lens[0][-1] // across), layout.keep.strides, across)
@@ -180,10 +194,11 @@ class _RowsText:
             self._met = True
             self.buffer.line("cluster_wait()")
         for r in walked:
-            reduction, type = REDUCTIONS[r.name], r.inputs[0].shape.type
+            reduction = REDUCTIONS[r.name]
             self._row_values[r] = self._finished(r, layout.team.joined(self.row, reduction, own[r], self._sum_name(r)))
         if len(walked) != len(reductions):
-            raise UnsupportedError(f"GPU kernels have no reductions of what is one value a row ({type.name})")
+            kinds = ", ".join(r.inputs[0].shape.type.name for r in reductions if r not in walked)
+            raise UnsupportedError(f"GPU kernels have no reductions of what is one value a row ({kinds})")
 
     def _walk(
         self, reductions: Sequence[Instruction], stored: Sequence[int] = (), down: bool = False
@@ -319,7 +334,7 @@ class _RowsText:
     def _loaded(self, k: int, j: int) -> VectorValue:
         name, lanes = self.names[k], self.layout.lanes
         space = self.layout.keep if self.layout.columns else self.layout.reduce
-        if space.strides[k][-1] == 0:
+        if known_in(space.strides[k][-1], 0):
             text = f"load_splat(r_{name}, {self._places[j][k]}, {lanes})"
         else:
             text = f"{'load_aligned' if lanes > 1 else 'load'}(r_{name}, {self._places[j][k]}, {lanes})"
@@ -345,7 +360,7 @@ class _RowsText:
         name, lanes = self.names[k], self.layout.lanes
         if not self.layout.columns:
             text = f"load_scalar(r_{name}, 0)"
-        elif self.layout.keep.strides[k][-1] == 0:
+        elif known_in(self.layout.keep.strides[k][-1], 0):
             text = f"load_splat(r_{name}, 0, {lanes})"
         else:
             text = f"{'load_aligned' if lanes > 1 else 'load'}(r_{name}, 0, {lanes})"

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from math import prod
 
+from ....core.dim import Length, ceil_div, common_divisor, known_in, known_less
 from ....graph.module import Module
 from ...arguments import Arguments
 from ...body import cluster_name, evaluate_scalar_module, scalar_flops
@@ -59,14 +60,17 @@ def turned_launch(
     Raises:
         UnsupportedError: the language lacks an operation for its element type.
     """
-    about = {_lies_along(s) for s in space.strides[: len(inputs)] if s[-1] not in (0, 1)} - {None}
+    about = {_lies_along(s) for s in space.strides[: len(inputs)] if not known_in(s[-1], 0, 1)} - {None}
     if len(about) != 1:
         return None
     (other,) = about
     assert other is not None
-    if min(space.lens[other], space.lens[-1]) < LEAST or any(s[-1] != 1 for s in space.strides[len(inputs) :]):
+    if any(known_less(space.lens[d], LEAST) for d in (other, -1)):  # tiles serve short lengths, too
         return None
-    turned = [k for k in range(len(inputs)) if space.strides[k][other] == 1 and space.strides[k][-1] not in (0, 1)]
+    if not all(known_in(s[-1], 1) for s in space.strides[len(inputs) :]):
+        return None
+    strides = space.strides[: len(inputs)]
+    turned = [k for k, s in enumerate(strides) if known_in(s[other], 1) and not known_in(s[-1], 0, 1)]
     tensors = (*inputs, *outputs)
     square = min(MOST_SQUARE, most_lanes(max(t.type.size for t in tensors)))
     if square > 1 and len(module) <= MOST_REPEATED and _whole(tensors, space, other, turned, square):
@@ -88,21 +92,26 @@ def _lanes(tensors: Sequence[Tensor], space: Space, other: int, turned: Sequence
 def _whole(tensors: Sequence[Tensor], space: Space, other: int, turned: Sequence[int], lanes: int) -> bool:
     """Whether all operands have whole vectors of so many elements, along the dimension that they lie along."""
     last = space.rank - 1
-    if space.lens[other] % lanes or space.lens[last] % lanes:
+    if not all(_is_whole(space.lens[d], lanes) for d in (other, last)):
         return False
     for k, (tensor, strides) in enumerate(zip(tensors, space.strides)):
         along = other if k in turned else last
         apart = [s for d, s in enumerate(strides) if d != along]
-        if strides[along] not in (0, 1) or (strides[along] and tensor.offset % lanes):
-            return False
-        if strides[along] and any(s % lanes for s in apart):
+        if known_in(strides[along], 0):
+            continue
+        if not known_in(strides[along], 1) or not all(_is_whole(n, lanes) for n in (tensor.offset, *apart)):
             return False
     return True
 
 
-def _lies_along(strides: Sequence[int]) -> int | None:
+def _is_whole(length: Length, lanes: int) -> bool:
+    """Whether a length has whole vectors, whatever the symbols are."""
+    return common_divisor(length) % lanes == 0
+
+
+def _lies_along(strides: Sequence[Length]) -> int | None:
     """The dimension along which an operand's elements follow one another."""
-    return next((d for d, s in enumerate(strides) if s == 1), None)
+    return next((d for d, s in enumerate(strides) if known_in(s, 1)), None)
 
 
 class _TurnedText:
@@ -130,7 +139,7 @@ class _TurnedText:
         self.module, self.tensors, self.inputs, self.names = module, tensors, inputs, names
         self.turned, self.lanes, self.fast_math = turned, lanes, fast_math
         self.tile = self._tile()
-        self.splat = [s[-1] == 0 for s in space.strides]
+        self.splat = [known_in(s[-1], 0) for s in space.strides]
         self.arguments = Arguments()
         for name, tensor in zip(names, tensors):
             self.arguments.pointer(f"p_{name}", name, dtype_name(tensor.type))
@@ -139,7 +148,7 @@ class _TurnedText:
         high, wide = space.lens[other], space.lens[last]
         self.arguments.integer("high", high)
         self.arguments.integer("wide", wide)
-        down, across = -(-high // self.tile[0]), -(-wide // self.tile[1])
+        down, across = ceil_div(high, self.tile[0]), ceil_div(wide, self.tile[1])
         self.arguments.integer("down", down)
         self.arguments.integer("across", across)
         self.outer = Axes(

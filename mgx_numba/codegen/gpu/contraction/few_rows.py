@@ -9,6 +9,17 @@ each half.
 
 from __future__ import annotations
 
+from ....core.dim import (
+    Dim,
+    Length,
+    ceil_div,
+    known_equal,
+    known_in,
+    known_less_equal,
+    known_same,
+    less_equal,
+    permitted,
+)
 from ....dataclass import dataclass
 from ...launch import Launch, Solution
 from ...printer import CodeBuffer
@@ -17,6 +28,7 @@ from ...problems.element_types import ITEMSIZE
 from ...problems.gemm import GemmProblem, packed_strides
 from ...tuning.request import least_bytes
 from ..architecture import WARP
+from ..cluster.indexing import whole_vectors, widest
 from ..kernel import gpu_kernel, plane_grid
 from .placed import VECTOR_BYTES, PlacedRequest
 from .text import ContractionText
@@ -38,14 +50,15 @@ class _Rows:
     """A contraction as products of rows with contiguous columns.
 
     Attributes:
-        rows: of the left operand.
+        rows: of the left operand, and ``most``, those of the kernel.
         row_step, column_step: elements from one row of it to the next, and from one column of the right operand.
         lanes: elements of the widest vectors of both, up to `VECTOR_BYTES`, of which the sum has whole ones.
     """
 
-    rows: int
-    row_step: int
-    column_step: int
+    rows: Length
+    most: int
+    row_step: Length
+    column_step: Length
     lanes: int
 
 
@@ -65,39 +78,47 @@ def _rows_of(problem: GemmProblem | ConvProblem) -> _Rows | str:
 
 
 def _of_product(problem: GemmProblem) -> _Rows | str:
-    if problem.m > MOST_ROWS:
-        return f"more than {MOST_ROWS} rows"
     rank = len(problem.batch)
     left, right = problem.a_strides, problem.b_strides
-    if left[-1] != 1:
+    if not known_in(left[-1], 1):
         return "the left operand's rows are not contiguous"
-    if right[rank] != 1:
+    if not known_in(right[rank], 1):
         return "the right operand's columns are not contiguous"
+    most = _most(problem.m)
+    if not most:
+        return f"more than {MOST_ROWS} rows"
     lanes = _lanes(problem, problem.k, *left[:-1], *right[:rank], right[-1])
-    return _Rows(problem.m, left[rank], right[-1], lanes)
+    return _Rows(problem.m, most, left[rank], right[-1], lanes)
+
+
+def _most(rows: Length) -> int:
+    """Rows of the kernel for so many: of an open number one, or the most that there can be; 0 if that are too many."""
+    if not isinstance(rows, Dim):
+        return rows if rows <= MOST_ROWS else 0
+    if not permitted(less_equal(rows, MOST_ROWS)):
+        return 0
+    return 1 if permitted(less_equal(rows, 1)) else MOST_ROWS
 
 
 def _of_images(problem: ConvProblem) -> _Rows | str:
     """Of a convolution whose filter covers its images: each is a row."""
-    if problem.batch > MOST_ROWS:
-        return f"more than {MOST_ROWS} images"
     pads = (*problem.pads_begin, *problem.pads_end)
     spread = any(d != 1 and n != 1 for d, n in zip(problem.dilation, problem.kernel))
-    if problem.transposed or any(pads) or problem.kernel != problem.in_lens or spread:
+    if problem.transposed or any(pads) or not known_same(problem.kernel, problem.in_lens) or spread:
         return "its filter does not cover the images"
     places = zip(problem.in_lens, problem.x_strides[1:], packed_strides((*problem.in_lens, problem.in_channels)))
     if any(n != 1 and own != packed for n, own, packed in places) or (problem.groups > 1 and problem.taps > 1):
         return "what a filter covers is not contiguous"
+    most = _most(problem.batch)
+    if not most:
+        return f"more than {MOST_ROWS} images"
     depth = problem.taps * problem.group_in
-    image = problem.x_strides[0] if problem.batch > 1 else 0
-    return _Rows(problem.batch, image, depth, _lanes(problem, depth, image, depth))
+    image = 0 if known_less_equal(problem.batch, 1) else problem.x_strides[0]
+    return _Rows(problem.batch, most, image, depth, _lanes(problem, depth, image, depth))
 
 
-def _lanes(problem: GemmProblem | ConvProblem, *lens: int) -> int:
-    lanes = VECTOR_BYTES // ITEMSIZE[problem.types.single]
-    while any(n % lanes for n in lens):
-        lanes //= 2
-    return lanes
+def _lanes(problem: GemmProblem | ConvProblem, *lens: Length) -> int:
+    return widest(VECTOR_BYTES // ITEMSIZE[problem.types.single], lambda lanes: whole_vectors(lanes, *lens))
 
 
 def few_rows_solution(placed: PlacedRequest) -> Solution:
@@ -123,6 +144,7 @@ class _FewRowsText(ContractionText):
         blocks: of a plane.
         columns: names of the columns that a warp reads.
         ahead: vectors of a column that a lane loads together.
+        rows: of the kernel, and whether there are as many, ``all_rows``; else some may be beyond the last one.
         exact, once: whether columns are whole such groups, and one of them at most.
     """
 
@@ -130,15 +152,15 @@ class _FewRowsText(ContractionText):
         super().__init__(placed)
         found = _rows_of(self.request.problem)
         assert isinstance(found, _Rows)
-        self.rows, self.lanes = found.rows, found.lanes
-        self.blocks = -(-(self.operands.columns // placed.request.epilogue.sums) // WARPS)
+        self.rows, self.lanes, self.all_rows = found.most, found.lanes, not isinstance(found.rows, Dim)
+        self.blocks: Length = ceil_div(self.operands.columns // placed.request.epilogue.sums, WARPS)
         self.columns = ("column", "gate")[: placed.request.epilogue.sums]
         depth = self.operands.depth
-        turns = -(-depth // (WARP * self.lanes))
+        turns = ceil_div(depth, WARP * self.lanes)
         most = MOST_AHEAD // len(self.columns)
-        self.once = turns <= most
-        self.ahead = -(-turns // -(-turns // most))
-        self.exact = depth % (WARP * self.lanes * self.ahead) == 0
+        self.once = known_less_equal(turns, most)
+        self.ahead = most if isinstance(turns, Dim) else ceil_div(turns, ceil_div(turns, most))
+        self.exact = known_equal(depth % (WARP * self.lanes * self.ahead), 0)
         self.arguments.integers(row_step=found.row_step, column_step=found.column_step)
 
     def lines(self) -> list[str]:
@@ -155,7 +177,8 @@ class _FewRowsText(ContractionText):
             further = f" + {c} * results" if c else ""
             buffer.line(f"r_{name} = offset(r_w, (imin(column, results - 1){further}) * column_step)")
         for i in range(rows):
-            buffer.line(f"r_row{i} = offset(r_x, {i} * row_step)")
+            row = str(i) if self.all_rows or not i else f"imin({i}, rows - 1)"
+            buffer.line(f"r_row{i} = offset(r_x, {row} * row_step)")
             for name in self.columns:
                 buffer.line(f"{name}_acc{i} = const_{self.accumulator}(0, {lanes})")
         buffer.line(f"k = lane * {lanes}")
@@ -176,7 +199,8 @@ class _FewRowsText(ContractionText):
                 for mask in (16, 8, 4, 2, 1):
                     buffer.line(f"{own} = add({own}, shuffle_xor({own}, {mask}))")
         for i in range(rows):
-            with buffer.block(f"if (lane == {i}) & (column < results):"):
+            there = "" if self.all_rows or not i else f" & ({i} < rows)"
+            with buffer.block(f"if (lane == {i}) & (column < results){there}:"):
                 self._store(buffer, [f"splat({name}_sum{i}, 1)" for name in self.columns], str(i), "column", 1)
         return buffer.lines
 

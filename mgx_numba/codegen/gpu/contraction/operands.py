@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from contextlib import ExitStack
 from math import prod
 
+from ....core.dim import SharedLength, ceil_div, known_equal, known_in
 from ....dataclass import dataclass
 from ...arguments import Arguments
 from ...printer import CodeBuffer
@@ -28,10 +29,10 @@ MASK_BITS = 32
 class Extent:
     """A contraction as products of matrices: lengths of one, and ``planes``, how many there are."""
 
-    rows: int
-    columns: int
-    depth: int
-    planes: int
+    rows: SharedLength
+    columns: SharedLength
+    depth: SharedLength
+    planes: SharedLength
 
     @classmethod
     def of(cls, problem: GemmProblem | ConvProblem) -> Extent:
@@ -41,9 +42,9 @@ class Extent:
         rows = problem.batch * problem.out_pixels
         return cls(rows, problem.group_out, problem.taps * problem.group_in, problem.groups)
 
-    def tiles(self, rows: int, columns: int) -> int:
+    def tiles(self, rows: int, columns: int) -> SharedLength:
         """Tiles of so many rows and columns that all results take."""
-        return -(-self.rows // rows) * -(-self.columns // columns) * self.planes
+        return ceil_div(self.rows, rows) * ceil_div(self.columns, columns) * self.planes
 
 
 @dataclass
@@ -84,7 +85,7 @@ class ProductOperands:
         rank = len(problem.batch)
         extent = Extent.of(problem)
         self.rows, self.columns, self.depth, self.planes = extent.rows, extent.columns, extent.depth, extent.planes
-        self.contiguous_depth = problem.a_strides[-1] == 1
+        self.contiguous_depth = known_in(problem.a_strides[-1], 1)
         own = [(*s[:rank], 0, 0)[:rank] if s else (0,) * rank for s in strides]
         batch = [problem.a_strides[:rank], problem.b_strides[:rank], problem.out_strides[:rank], *own]
         self._batch = Axes(arguments, "b", problem.batch, batch)
@@ -95,7 +96,7 @@ class ProductOperands:
 
     def in_slices(self, depth: int) -> None:
         """Say that so many positions of the sum are asked for at once, of some rows again and again."""
-        self.whole = self.depth % depth == 0
+        self.whole = known_equal(self.depth % depth, 0)
 
     def enter(self, buffer: CodeBuffer, k: str) -> None:
         """Emit what is known of position ``k`` of the sum, the first one that a thread asks for."""
@@ -186,7 +187,7 @@ class ConvolutionOperands:
 
     def in_slices(self, depth: int) -> None:
         """See `ProductOperands.in_slices`."""
-        self.whole = self.depth % depth == 0
+        self.whole = known_equal(self.depth % depth, 0)
         self.masked = not self.problem.transposed and self.problem.taps <= MASK_BITS
         if self.masked:
             steps = zip(self.problem.dilation, self.problem.x_strides[1:])
@@ -335,9 +336,9 @@ class ConvolutionOperands:
 def _result_axes(full: ConvProblem, arguments: Arguments, strides: Sequence[Sequence[int]]) -> Axes:
     """The result's rows as images and pixels, or as one axis where images follow each other like pixels."""
     pairs = [(s[0], s[-1]) for s in strides]
-    if full.out_pixels == 1:
+    if known_equal(full.out_pixels, 1):
         return Axes(arguments, "o", (full.batch,), [(image,) for image, _ in pairs])
-    if all(image == pixel * full.out_pixels for image, pixel in pairs) or full.batch == 1:
+    if all(known_equal(image, pixel * full.out_pixels) for image, pixel in pairs) or known_equal(full.batch, 1):
         return Axes(arguments, "o", (full.batch * full.out_pixels,), [(pixel,) for _, pixel in pairs])
     return Axes(arguments, "o", (full.batch, full.out_pixels), pairs)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from ....core.dim import ceil_div
 from ...launch import Launch, Solution
 from ...printer import CodeBuffer
 from ...problems.element_types import ITEMSIZE
@@ -44,7 +45,7 @@ class _AddingText(ContractionText):
         self.arguments.integer("planes", self.operands.planes)
         self.arguments.integer("splits", splits)
         self.arguments.integer("across", self.operands.columns // self.width)
-        self.blocks = -(-self.operands.rows * self.operands.columns // (self.width * FINISH_THREADS))
+        self.blocks = ceil_div(self.operands.rows * self.operands.columns, self.width * FINISH_THREADS)
 
     def lines(self) -> list[str]:
         """All statements of the kernel."""

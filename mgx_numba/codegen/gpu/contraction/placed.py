@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import numpy as np
 
+from ....core.dim import Length
 from ....dataclass import dataclass
 from ...problems.convolution import ConvProblem
 from ...problems.element_types import ITEMSIZE
 from ...problems.gemm import GemmProblem
 from ...tuning.record import Problem
 from ...tuning.request import Request
+from ..cluster.indexing import whole_vectors, widest
 from ..kernel import NAME
 
 __all__ = ["VECTOR_BYTES", "PlacedRequest", "in_turns", "interleaved"]
@@ -55,7 +57,7 @@ class PlacedRequest:
         operation = "dot" if isinstance(self.problem, GemmProblem) else "convolution"
         return Problem.of(operation, self.request.threads, fields)
 
-    def lanes(self, columns: int, most: int) -> int:
+    def lanes(self, columns: Length, most: int) -> int:
         """Elements of the result and of the epilogue's operands, a power of two up to ``most``, that lie together in
         vectors at multiples of their own size (or of `VECTOR_BYTES`), so that a row has whole ones of them."""
         problem, epilogue = self.request.problem, self.request.epilogue
@@ -64,16 +66,13 @@ class PlacedRequest:
         for operand, strides in zip(epilogue.operands, self.request.strides):
             if operand.access in ("full", "per_n"):
                 moving.append((ITEMSIZE[operand.dtype], tuple(strides)))
-        lanes = most
-        while lanes > 1:
-            whole = columns % lanes == 0 and all(
-                all(s % lanes == 0 for s in strides) and self.alignment % min(lanes * size, VECTOR_BYTES) == 0
-                for size, strides in moving
-            )
-            if whole:
-                return lanes
-            lanes //= 2
-        return 1
+
+        def whole(lanes: int) -> Length:
+            if any(self.alignment % min(lanes * size, VECTOR_BYTES) for size, _ in moving):
+                return 0
+            return whole_vectors(lanes, columns, *(s for _, strides in moving for s in strides))
+
+        return widest(most, whole)
 
 
 def interleaved(columns: np.ndarray, axis: int, together: int) -> np.ndarray:

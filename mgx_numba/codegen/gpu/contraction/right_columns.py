@@ -18,6 +18,7 @@ from math import prod
 import ml_dtypes
 import numpy as np
 
+from ....core.dim import Length, SharedLength, ceil_div, known_in, known_less_equal
 from ....core.pages import aligned_bytes
 from ....dataclass import dataclass
 from ....parallel import run_all
@@ -170,40 +171,41 @@ class OrderedColumns:
     """
 
     dtype: str
-    lens: tuple[int, ...]
-    strides: tuple[int, ...]
-    columns: int
-    apart: int
-    depth: int
-    step: int
+    lens: tuple[Length, ...]
+    strides: tuple[Length, ...]
+    columns: Length
+    apart: Length
+    depth: Length
+    step: Length
     stored: bool = False
 
     @property
-    def slices(self) -> int:
+    def slices(self) -> Length:
         """Of a column."""
-        return -(-self.depth // POSITIONS)
+        found: Length = ceil_div(self.depth, POSITIONS)
+        return found
 
     @property
-    def row(self) -> int:
+    def row(self) -> Length:
         """Elements of a column."""
         return self.slices * SLICE_BYTES // ITEMSIZE[self.dtype]
 
     @property
-    def bytes(self) -> int:
+    def bytes(self) -> Length:
         """Those that a launch writes; none where that is not needed."""
         return 0 if self.stored else prod(self.lens) * self.columns * self.slices * SLICE_BYTES
 
     @property
-    def moved(self) -> int:
+    def moved(self) -> SharedLength:
         """Bytes that a launch reads and writes."""
-        return self.bytes and self.bytes + prod(self.lens) * self.columns * self.depth * 4
+        return 0 if self.stored else self.bytes + prod(self.lens) * self.columns * self.depth * 4
 
-    def batch_strides(self, problem: GemmProblem) -> tuple[int, ...]:
+    def batch_strides(self, problem: GemmProblem) -> tuple[Length, ...]:
         """Strides of the planes of a product in what a launch writes, or of which ``w`` consists."""
         rank, size = len(problem.batch), self.columns * self.row
-        found = [0] * rank
+        found: list[Length] = [0] * rank
         for d in reversed(range(rank)):
-            if problem.batch[d] > 1 and problem.b_strides[d]:
+            if not known_less_equal(problem.batch[d], 1) and not known_in(problem.b_strides[d], 0):
                 found[d], size = size, size * problem.batch[d]
         return tuple(found)
 
@@ -233,13 +235,13 @@ class OrderedColumns:
         name = "halves" if self.dtype == "bfloat16" else "columns"
         values = arguments.values
         kernel = gpu_kernel(f"{name}_in_slices_kernel", buffer.lines, THREADS, len(values))
-        grid = plane_grid(self.slices, prod(self.lens), THREADS, -(-self.columns // COLUMNS))
+        grid = plane_grid(self.slices, prod(self.lens), THREADS, ceil_div(self.columns, COLUMNS))
         return Launch(kernel, values, grid, 0, self.moved)
 
     def _read(self, buffer: CodeBuffer) -> None:
         """Emit the loads of a tile, along what is contiguous, and its stores to the block's memory, of halves high ones
         before low ones; what lies outside is 0."""
-        across = self.apart == 1
+        across = known_in(self.apart, 1)
         length = COLUMNS if across else POSITIONS
         buffer.line(f"other = idiv32(thread, {length})")
         buffer.line(f"inner = thread - other * {length}")
@@ -312,11 +314,11 @@ def ordered_columns(placed: PlacedRequest, dtype: str = "float32") -> OrderedCol
     if isinstance(problem, ConvProblem):
         full, inputs = problem, problem.group_in
         columns = full.group_out * full.taps
-        lens: tuple[int, ...] = (full.groups,)
+        lens: tuple[Length, ...] = (full.groups,)
         found = OrderedColumns(dtype, lens, (columns * inputs,), columns, inputs, inputs, 1)
     else:
         rank, strides = len(problem.batch), problem.b_strides
-        moving = [(n, s) for n, s in zip(problem.batch, strides) if n > 1 and s]
+        moving = [(n, s) for n, s in zip(problem.batch, strides) if not known_less_equal(n, 1) and not known_in(s, 0)]
         lens, steps = tuple(n for n, _ in moving), tuple(s for _, s in moving)
         found = OrderedColumns(dtype, lens or (1,), steps or (0,), problem.n, strides[-1], problem.k, strides[rank])
     return replace(found, stored=dtype == "bfloat16" and placed.constant and placed.any_order)

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import ClassVar, NamedTuple
 
+from ....core.dim import SharedLength, ceil_div, known_in, permitted
 from ....dataclass import dataclass
 from ...launch import Launch, Solution
 from ...printer import CodeBuffer
@@ -18,6 +19,7 @@ from ...problems.element_types import ITEMSIZE
 from ...problems.gemm import GemmProblem
 from ...tuning.request import least_bytes
 from ..architecture import WARP
+from ..cluster.indexing import whole_vectors
 from ..driver.device import known_architecture
 from ..kernel import gpu_kernel, plane_grid
 from .operands import Extent, ProductOperands, RowPlace
@@ -96,9 +98,9 @@ def ring_form() -> RingForm:
     return COPIED if arch is None or arch.copies else HELD
 
 
-def slices_of(placed: PlacedRequest, form: RingForm) -> int:
+def slices_of(placed: PlacedRequest, form: RingForm) -> SharedLength:
     """Slices of each sum."""
-    return -(-Extent.of(placed.problem).depth // (form.words * 4 // ITEMSIZE[placed.problem.types.a]))
+    return ceil_div(Extent.of(placed.problem).depth, form.words * 4 // ITEMSIZE[placed.problem.types.a])
 
 
 def ring_refusal(placed: PlacedRequest) -> str:
@@ -108,14 +110,14 @@ def ring_refusal(placed: PlacedRequest) -> str:
     if isinstance(problem, GemmProblem):
         rank = len(problem.batch)
         left, right = problem.a_strides, problem.b_strides
-        if left[-1] != 1 or problem.k % lanes or any(s % lanes for s in left[:-1]):
+        if not known_in(left[-1], 1) or not permitted(whole_vectors(lanes, problem.k, *left[:-1])):
             return "the left operand's rows are no whole vectors"
-        along = right[rank] == 1 and not any(s % lanes for s in (*right[:rank], right[-1]))
-        across = right[-1] == 1 and problem.n % lanes == 0 and not any(s % lanes for s in right[:-1])
+        along = known_in(right[rank], 1) and permitted(whole_vectors(lanes, *right[:rank], right[-1]))
+        across = known_in(right[-1], 1) and permitted(whole_vectors(lanes, problem.n, *right[:-1]))
         if across and not along and ITEMSIZE[problem.types.b] == 1:
             return f"columns of {problem.types.b} cannot be turned"
         return "" if along or across else "the right operand has no whole vectors"
-    if problem.group_in % lanes or any(s % lanes for s in problem.x_strides):
+    if not permitted(whole_vectors(lanes, problem.group_in, *problem.x_strides)):
         return "the channels of a group are no whole vectors"
     return ""
 
@@ -184,13 +186,13 @@ class RingText(ContractionText):
         self.operands.in_slices(self.depth)
         planes, slices = self.operands.planes, slices_of(placed, form)
         self.tile, self.splits = (tile, splits) if tile and splits else self.chosen(placed)
-        part = -(-slices // self.splits)
-        self.splits = -(-slices // part)
+        part = ceil_div(slices, self.splits)
+        self.splits = 1 if self.splits == 1 else ceil_div(slices, part)
         self.arguments.integer("part", part * self.depth)
         if self.splits > 1:
             self.arguments.pointer("p_scratch", "scratch", self.accumulator)
             self.arguments.integer("planes", planes)
-        self.along = not isinstance(problem, GemmProblem) or problem.b_strides[len(problem.batch)] == 1
+        self.along = not isinstance(problem, GemmProblem) or known_in(problem.b_strides[len(problem.batch)], 1)
         self.width = placed.lanes(self.operands.columns, VECTOR_BYTES // ITEMSIZE[self.out_dtype])
         rows, columns = self.tile.rows, self.tile.columns
         self.turned_pitch = columns + TURNED_PAD // size

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "SOLVERS", "GpuSolver", "candidate_of", "candidates", "choose", "estimates",
-    "in_vectors", "own_candidates", "refinements", "revisions",
+    "in_vectors", "own_candidates", "refinements", "refusal_of", "revisions",
 ]  # fmt: skip
 
 MOST_REFINEMENTS = 12
@@ -71,6 +71,9 @@ class GpuSolver(Protocol):
 
     def estimate(self, placed: PlacedRequest, tiling: Any = None) -> float:
         """Seconds that it should take, by default with its own choice."""
+
+    def weighed(self, placed: PlacedRequest) -> list[tuple[float, Any]]:
+        """The seconds that it should take with each of its tilings; with None if there is one way."""
 
     def plan(self, placed: PlacedRequest, tiling: Any = None) -> Solution:
         """Its launches, by default with its own choice.
@@ -117,6 +120,10 @@ class _Own:
     """What solvers have in common whose kernels are our own."""
 
     revision = 0
+
+    def weighed(self: Any, placed: PlacedRequest) -> list[tuple[float, Any]]:
+        """See `GpuSolver.weighed`."""
+        return [(self.estimate(placed, tiling), tiling) for tiling in self.tilings(placed) or [None]]
 
 
 class _Choosing(_Own):
@@ -239,8 +246,15 @@ class Warpgroups(_Own):
 
     def estimate(self, placed: PlacedRequest, tiling: Any = None) -> float:
         """See `GpuSolver.estimate`."""
-        before = _ordering(ordered_columns(placed)) if wants_order(placed.problem) else 0.0
-        return _warpgroup_seconds(placed, wgmma_tiles(placed), tiling) + before
+        return _warpgroup_seconds(placed, wgmma_tiles(placed), tiling) + self._before(placed)
+
+    def weighed(self, placed: PlacedRequest) -> list[tuple[float, Any]]:
+        """See `GpuSolver.weighed`."""
+        return _all_seconds(placed, wgmma_tiles(placed), self._before(placed))
+
+    @staticmethod
+    def _before(placed: PlacedRequest) -> float:
+        return _ordering(ordered_columns(placed)) if wants_order(placed.problem) else 0.0
 
     def plan(self, placed: PlacedRequest, tiling: Any = None) -> Solution:
         """See `GpuSolver.plan`."""
@@ -269,6 +283,10 @@ class WarpgroupParts(_Own):
         """See `GpuSolver.estimate`."""
         return _warpgroup_seconds(placed, parts_tiles(placed), tiling) + _ordering(ordered_columns(placed, "bfloat16"))
 
+    def weighed(self, placed: PlacedRequest) -> list[tuple[float, Any]]:
+        """See `GpuSolver.weighed`."""
+        return _all_seconds(placed, parts_tiles(placed), _ordering(ordered_columns(placed, "bfloat16")))
+
     def plan(self, placed: PlacedRequest, tiling: Any = None) -> Solution:
         """See `GpuSolver.plan`."""
         return parts_solution(placed, tiling, 0 if tiling is None else tiling.splits)
@@ -280,6 +298,16 @@ def _warpgroup_seconds(
     """Those of the first of some tiles, or of the one that a tiling names."""
     found = (c for c, tile, splits in weighed if tiling in (None, _warpgroup_tiling(tile, splits)))
     return not_below_memory(placed, next(found) / CLOCK)
+
+
+def _all_seconds(
+    placed: PlacedRequest, weighed: tuple[tuple[float, WarpgroupTile, int], ...], before: float
+) -> list[tuple[float, Any]]:
+    """Those of all tiles, with what comes before them."""
+    return [
+        (not_below_memory(placed, cycles / CLOCK) + before, _warpgroup_tiling(tile, splits))
+        for cycles, tile, splits in weighed
+    ]
 
 
 def _ordering(columns: OrderedColumns) -> float:
@@ -435,7 +463,7 @@ def _chunked(placed: PlacedRequest) -> bool:
     return isinstance(placed.problem, GemmProblem) and nbits_cores.chunked(placed.problem)
 
 
-def _refusal(solver: GpuSolver, placed: PlacedRequest) -> str:
+def refusal_of(solver: GpuSolver | LibrarySolver, placed: PlacedRequest) -> str:
     """Why a solver does not compute a contraction; only `FewBits` and its kind read weights in blocks, only
     `Warpgroups` leave channels of the first tap out, and these two have epilogues of two sums."""
     if _in_blocks(placed) and not isinstance(solver, FewBits):
@@ -449,7 +477,7 @@ def _refusal(solver: GpuSolver, placed: PlacedRequest) -> str:
 
 def in_vectors(placed: PlacedRequest) -> bool:
     """Whether a solver whose operands come in vectors computes a contraction."""
-    return any(not _refusal(solver, placed) for solver in SOLVERS if isinstance(solver, (_OfRing, Warpgroups)))
+    return any(not refusal_of(solver, placed) for solver in SOLVERS if isinstance(solver, (_OfRing, Warpgroups)))
 
 
 def _libraries() -> tuple[LibrarySolver, ...]:
@@ -461,13 +489,13 @@ def _libraries() -> tuple[LibrarySolver, ...]:
 
 def candidates(placed: PlacedRequest) -> list[Candidate]:
     """See `Backend.candidates`: `own_candidates`, then the libraries', each with the first of its algorithms."""
-    called = [s for s in _libraries() if not _refusal(s, placed)]
+    called = [s for s in _libraries() if not refusal_of(s, placed)]
     return [*own_candidates(placed), *(Candidate(s, s.tilings(placed)[0]) for s in called)]
 
 
 def own_candidates(placed: PlacedRequest) -> list[Candidate]:
     """The solvers with kernels that apply, with their own choice of a tile, the quickest by the cost model first."""
-    able = [solver for solver in SOLVERS if not _refusal(solver, placed)]
+    able = [solver for solver in SOLVERS if not refusal_of(solver, placed)]
     return [Candidate(s) for s in (able if len(able) == 1 else sorted(able, key=lambda s: s.estimate(placed)))]
 
 
@@ -479,7 +507,7 @@ def choose(placed: PlacedRequest) -> Candidate:
     """
     found = own_candidates(placed)
     if not found:
-        reasons = "; ".join(f"{s.name}: {_refusal(s, placed)}" for s in SOLVERS)
+        reasons = "; ".join(f"{s.name}: {refusal_of(s, placed)}" for s in SOLVERS)
         raise UnsupportedError(f"no solver for {placed.problem}: {reasons}")
     return found[0]
 
@@ -487,9 +515,9 @@ def choose(placed: PlacedRequest) -> Candidate:
 def estimates(placed: PlacedRequest) -> list[Estimate]:
     """See `Backend.estimates`."""
     able = [Estimate(c.solver.name, c.solver.estimate(placed)) for c in own_candidates(placed)]
-    refused = [(s.name, _refusal(s, placed)) for s in SOLVERS]
+    refused = [(s.name, refusal_of(s, placed)) for s in SOLVERS]
     refused += [
-        (s.name, _refusal(s, placed) or "taken only where measuring finds it the fastest") for s in _libraries()
+        (s.name, refusal_of(s, placed) or "taken only where measuring finds it the fastest") for s in _libraries()
     ]
     return [*able, *(Estimate(name, None, reason) for name, reason in refused if reason)]
 
@@ -508,14 +536,15 @@ def _builds(placed: PlacedRequest, named: Candidate) -> bool:
 
 def revisions(placed: PlacedRequest) -> dict[str, int]:
     """See `Backend.revisions`: of solvers with kernels of our own."""
-    return {s.name: s.revision for s in SOLVERS if s.revision and not _refusal(s, placed)}
+    return {s.name: s.revision for s in SOLVERS if s.revision and not refusal_of(s, placed)}
 
 
 def candidate_of(placed: PlacedRequest, record: TuningRecord) -> Candidate | None:
     """See `Backend.candidate_of`; a tiling that the solver does not have is none, nor is a library's own choice, which
     another version of it would not make."""
-    for solver in (*SOLVERS, *_libraries()):
-        if solver.name == record.solver and not _refusal(solver, placed):
+    solvers: tuple[GpuSolver | LibrarySolver, ...] = (*SOLVERS, *_libraries())
+    for solver in solvers:
+        if solver.name == record.solver and not refusal_of(solver, placed):
             if not record.configuration:
                 return Candidate(solver) if solver in SOLVERS else None
             wanted = dict(record.configuration)

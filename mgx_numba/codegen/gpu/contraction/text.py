@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Container, Sequence
 
+from ....core.dim import Length, ceil_div
 from ....core.types import Type, from_numpy, numpy_dtype
 from ....errors import UnsupportedError
 from ...arguments import Arguments
@@ -65,13 +66,14 @@ class ContractionText:
         self.arguments.integer("columns", operands.columns)
         self.arguments.integer("depth", operands.depth)
 
-    def _tiles(self, rows: int, columns: int) -> int:
+    def _tiles(self, rows: int, columns: int) -> Length:
         """Tiles of one plane of the result."""
-        return -(-self.operands.rows // rows) * -(-self.operands.columns // columns)
+        found: Length = ceil_div(self.operands.rows, rows) * ceil_div(self.operands.columns, columns)
+        return found
 
     def _begin(self, buffer: CodeBuffer, rows: int, columns: int) -> None:
         """Emit the arguments, and which tile of the result the block computes."""
-        self.arguments.integer("across", -(-self.operands.columns // columns))
+        self.arguments.integer("across", ceil_div(self.operands.columns, columns))
         block = self._begin_plane(buffer, self._tiles(rows, columns))
         buffer.line(
             f"down = idiv({block}, across)",
@@ -79,7 +81,7 @@ class ContractionText:
             f"first_column = ({block} - down * across) * {columns}",
         )
 
-    def _begin_plane(self, buffer: CodeBuffer, blocks: int) -> str:
+    def _begin_plane(self, buffer: CodeBuffer, blocks: Length) -> str:
         """Emit the arguments, and where the block's plane of each operand is; which it is of a plane's ``blocks``."""
         block, places = block_of_plane(self.arguments, blocks, self.operands.planes)
         buffer.line(*self.arguments.bind(), "thread = thread_index(0)", *places)

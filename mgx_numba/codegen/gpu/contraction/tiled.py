@@ -7,6 +7,7 @@ numbers of the accumulator's type, and each thread adds the products for four ro
 
 from __future__ import annotations
 
+from ....core.dim import known_equal
 from ...launch import Launch, Solution
 from ...printer import CodeBuffer
 from ...problems.gemm import GemmProblem
@@ -67,8 +68,8 @@ class _TiledText(ContractionText):
         self.tile = side or chosen_side(placed)
         self.threads = (self.tile // OWN) ** 2
         self.tiles = self._tiles(self.tile, self.tile)
-        self.whole_columns = self.operands.columns % OWN == 0
-        self.aligned = placed.lanes(self.operands.columns, OWN) == OWN
+        self.whole_columns = known_equal(self.operands.columns % OWN, 0)
+        self.aligned = self.whole_columns and placed.lanes(self.operands.columns, OWN) == OWN
 
     def lines(self) -> list[str]:
         """All statements of the kernel."""

@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
+from ....core.dim import Length, ceil_div, equal, is_symbolic, known_equal, known_in, known_less_equal, minimum
 from ....errors import CompileError
 from ...launch import DYNAMIC_ALIGNMENT, Grid, Launch, Operand, Solution
 from ...printer import CodeBuffer
@@ -28,7 +29,7 @@ from .parts import add_parts
 from .placed import PlacedRequest
 from .right_columns import OrderedColumns, ordered_columns
 from .wgmma_epilogue import WarpgroupEpilogueText
-from .wgmma_operands import MOST_BATCH_AXES, TURNED_BYTES, layout_of, wants_order, windows_of
+from .wgmma_operands import MOST_BATCH_AXES, TURNED_BYTES, layout_of, moves, wants_order, windows_of
 from .wgmma_pingpong import PingPong
 from .wgmma_sharing import Sharing
 from .wgmma_sums import Part
@@ -101,11 +102,11 @@ def tile_question(placed: PlacedRequest, parts: bool = False) -> TileQuestion:
     extent = Extent.of(problem)
     slice = SLICE_BYTES // ITEMSIZE[problem.types.a]
     if isinstance(problem, GemmProblem):
-        turned = problem.b_strides[len(problem.batch)] != 1 and ITEMSIZE[problem.types.b] == TURNED_BYTES
-        slices = -(-problem.k // slice)
+        turned = not known_in(problem.b_strides[len(problem.batch)], 1) and ITEMSIZE[problem.types.b] == TURNED_BYTES
+        slices = ceil_div(problem.k, slice)
     else:
         turned = False
-        slices = problem.taps * -(-problem.group_in // slice)
+        slices = problem.taps * ceil_div(problem.group_in, slice)
     reads = any(o.access == "full" for o in placed.request.epilogue.operands)
     gated = placed.request.epilogue.gated
     widths = 16 if gated else 8
@@ -140,13 +141,14 @@ class WarpgroupText(WarpgroupEpilogueText):
         rows, columns, slices, planes = question.rows, question.columns, question.slices, question.planes
         self.turned, self.reads = question.turned, question.reads
         self.tile, splits = (tile, splits) if tile and splits else chosen_tile(question)
-        part = -(-slices // splits)
-        self.splits = -(-slices // part)
+        part = ceil_div(slices, splits)
+        self.splits: int = 1 if splits == 1 else ceil_div(slices, part)
         sharing = self.sharing = Sharing.of(self.tile)
-        down = self.down = -(-rows // (self.tile.rows * sharing.down))
-        across = -(-columns // (self.tile.columns * sharing.side))
+        down = ceil_div(rows, self.tile.rows * sharing.down)
+        across = ceil_div(columns, self.tile.columns * sharing.side)
+        self.down = down
         tiles = down * across * planes
-        clusters = min(tiles, max(1, multiprocessors() * self.tile.blocks // sharing.blocks // self.splits))
+        clusters = minimum(tiles, max(1, multiprocessors() * self.tile.blocks // sharing.blocks // self.splits))
         self.blocks = clusters * sharing.blocks
         self.own_rows, self.own_columns = self.tile.rows // sharing.side, self.tile.columns // sharing.down
         self._use_slices()
@@ -171,7 +173,9 @@ class WarpgroupText(WarpgroupEpilogueText):
     def _use_slices(self) -> None:
         """Note how much of a slice is multiplied, in ``steps`` instructions, and what boxes bring of it."""
         depth = self._problem.k if isinstance(self._problem, GemmProblem) else self._problem.group_in
-        own = min(depth * self.product.size, SLICE_BYTES) if self.ordered is None else SLICE_BYTES
+        own = SLICE_BYTES
+        if self.ordered is None and not is_symbolic(depth):  # of an open sum whole slices are multiplied
+            own = min(depth * self.product.size, SLICE_BYTES)
         self.steps = -(-own // STEP_BYTES)
         brought = own if own % STEP_BYTES == 0 else SLICE_BYTES  # else zeros are multiplied, too
         self.left_box = brought // self.product.size
@@ -182,9 +186,11 @@ class WarpgroupText(WarpgroupEpilogueText):
     def _map_matrices(self, problem: GemmProblem) -> None:
         """Declare the operands of a product, and where planes of them are: the numbers of the batch's axes."""
         rank = len(problem.batch)
-        axes = [d for d, n in enumerate(problem.batch) if n > 1]
-        self._moves = [[(d, s[d] != 0) for d in axes] for s in (problem.a_strides, problem.b_strides)]
-        left, right, deep = problem.a_strides, problem.b_strides, problem.k
+        axes = [d for d, n in enumerate(problem.batch) if moves(n)]
+        self._moves = [[(d, not known_in(s[d], 0)) for d in axes] for s in (problem.a_strides, problem.b_strides)]
+        left: Sequence[Length] = problem.a_strides
+        deep: Length = problem.k
+        right: tuple[Length, ...] = problem.b_strides
         if self.ordered is not None:
             right, deep = (*self.ordered.batch_strides(problem), 1, self.ordered.row), self.ordered.row
         lens = problem.batch
@@ -192,8 +198,8 @@ class WarpgroupText(WarpgroupEpilogueText):
         b = [(deep, 1), (problem.n, right[-1])]
         if self.turned:
             b = [(problem.n, 1), (problem.k, right[rank])]
-        a += [(lens[d] if moves else 1, left[d]) for d, moves in self._moves[0]]
-        b += [(lens[d] if moves else 1, right[d]) for d, moves in self._moves[1]]
+        a += [(lens[d] if own else 1, left[d]) for d, own in self._moves[0]]
+        b += [(lens[d] if own else 1, right[d]) for d, own in self._moves[1]]
         self.arguments.tensor_map("map_x", "x", layout_of(self.product.a, a, (self.left_box, self.own_rows, 1, 1)))
         if not self.turned:
             self._map_right(b, (self.right_box, self.own_columns, 1, 1))
@@ -204,7 +210,7 @@ class WarpgroupText(WarpgroupEpilogueText):
         if rest:
             self.arguments.tensor_map("map_rest", "w", layout_of(self.right, b, (rest, self.slice, 1, 1)))
 
-    def _map_right(self, axes: Sequence[tuple[int, int]], box: tuple[int, int, int, int]) -> None:
+    def _map_right(self, axes: Sequence[tuple[Length, Length]], box: tuple[int, int, int, int]) -> None:
         """Declare the right operand, or what the launch before made of it."""
         self.arguments.tensor_map("map_w", self._right_place(), layout_of(self.right, axes, box))
 
@@ -218,7 +224,7 @@ class WarpgroupText(WarpgroupEpilogueText):
         axes = [(channels, 1), (wide, pixel), (high, row), (full.batch, image)]
         box = (self.left_box, self.own_rows, 1, 1)
         windows = windows_of(full)
-        if windows.positions(wide, high) != full.out_pixels:  # the copy engine traps at others
+        if known_equal(equal(windows.positions(wide, high), full.out_pixels), 0):  # the copy engine traps at others
             raise CompileError(f"a tensor map has {windows.positions(wide, high)} positions of the filter of {full}")
         self.arguments.tensor_map("map_x", "x", layout_of(self.product.a, axes, box, windows))
         taps, outputs = full.taps, full.group_out
@@ -316,21 +322,21 @@ class WarpgroupText(WarpgroupEpilogueText):
 
     def _place(self, buffer: CodeBuffer) -> None:
         """Emit where the tile is: its plane, first row and column."""
-        if self.operands.planes > 1:
+        if moves(self.operands.planes):
             buffer.line("plane = idiv32(tile, down * across)")
             buffer.line("number = tile - plane * down * across")
         else:
             buffer.line("plane = 0")
             buffer.line("number = tile")
         rows = self.tile.rows * self.sharing.down
-        if self.down > NEIGHBOURS:
+        if not known_less_equal(self.down, NEIGHBOURS):
             buffer.line(f"band = idiv32(number, {NEIGHBOURS} * across) * {NEIGHBOURS}")
             buffer.line("inside = number - band * across")
             buffer.line(f"high = imin(down - band, {NEIGHBOURS})")
             buffer.line("aside = idiv32(inside, high)")
             buffer.line(f"first_row = (band + inside - aside * high) * {rows}")
         else:
-            buffer.line("aside = idiv32(number, down)" if self.down > 1 else "aside = number")
+            buffer.line("aside = idiv32(number, down)" if moves(self.down) else "aside = number")
             buffer.line(f"first_row = (number - aside * down) * {rows}")
         if self.sharing.down > 1:
             buffer.line(f"first_row = first_row + rank_down * {self.tile.rows}")
@@ -443,7 +449,7 @@ class WarpgroupText(WarpgroupEpilogueText):
         """The numbers of an operand's plane along the batch's axes, of which a tensor map has two."""
         assert isinstance(self.operands, ProductOperands)
         indices = self.operands.plane_indices
-        found = [indices[d] if moves else "0" for d, moves in self._moves[operand]]
+        found = [indices[d] if own else "0" for d, own in self._moves[operand]]
         return ", ".join([*found, "0", "0"][:MOST_BATCH_AXES])
 
     def _consume(self, buffer: CodeBuffer) -> None:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from ....core.dim import Length, known_in, known_less_equal, permitted
 from ...launch import TensorLayout, Windows
 from ...problems.convolution import ConvProblem
 from ...problems.element_types import ITEMSIZE
 from ...problems.gemm import GemmProblem
+from ..cluster.indexing import whole_vectors
 from ..driver.device import known_architecture
 from ..products import product_of
 from .operands import Extent
@@ -19,6 +21,7 @@ __all__ = [
     "PIECE",
     "TURNED_BYTES",
     "layout_of",
+    "moves",
     "parts_refusal",
     "wants_order",
     "wgmma_refusal",
@@ -67,7 +70,7 @@ def wants_order(problem: GemmProblem | ConvProblem) -> bool:
     """Whether the right operand of a product in TF32 has its columns side by side, which no instruction takes."""
     if not isinstance(problem, GemmProblem) or problem.types.b != "float32":
         return False
-    return problem.b_strides[-1] == 1 != problem.b_strides[len(problem.batch)]
+    return known_in(problem.b_strides[-1], 1) and not known_in(problem.b_strides[len(problem.batch)], 1)
 
 
 def _refusal(placed: PlacedRequest) -> str:
@@ -83,26 +86,34 @@ def _refusal(placed: PlacedRequest) -> str:
         return f"warpgroups have no products of {problem.types}"
     if problem.prologue is not None:
         return "the left operand has a prologue"
-    if Extent.of(problem).tiles(1, 1) >> 32:
+    if Extent.of(problem).tiles(1, 1) >= 1 << 32:
         return "more results than numbers of 32 bits"
     lanes = VECTOR_BYTES // product.size
     if isinstance(problem, ConvProblem):
         return _convolution_refusal(problem, lanes)
-    if sum(n > 1 for n in problem.batch) > MOST_BATCH_AXES:
+    if sum(map(moves, problem.batch)) > MOST_BATCH_AXES:
         return "more batch dimensions than a tensor map has"
     left = problem.a_strides
-    if left[-1] != 1 or any(s % lanes for s in left[:-1]) or (problem.m > 1 and left[len(problem.batch)] == 0):
+    repeats = known_in(left[len(problem.batch)], 0) and moves(problem.m)
+    if not known_in(left[-1], 1) or not permitted(whole_vectors(lanes, *left[:-1])) or repeats:
         return "the left operand's rows are no whole vectors"
     return ""
+
+
+def moves(length: Length) -> bool:
+    """Whether an axis has, or may have, more than one element."""
+    return not known_less_equal(length, 1)
 
 
 def _right_refusal(problem: GemmProblem) -> str:
     """Why a product's right operand cannot be read where it is."""
     rank, right, size = len(problem.batch), problem.b_strides, ITEMSIZE[problem.types.b]
     lanes = VECTOR_BYTES // size
-    moving = [s for n, s in zip(problem.batch, right) if n > 1]
-    along = right[rank] == 1 and right[-1] and not any(s % lanes for s in (*moving, right[-1]))
-    across = right[-1] == 1 and right[rank] and not any(s % lanes for s in (*moving, right[rank]))
+    moving = [s for n, s in zip(problem.batch, right) if moves(n)]
+    along = known_in(right[rank], 1) and not known_in(right[-1], 0)
+    along = along and permitted(whole_vectors(lanes, *moving, right[-1]))
+    across = known_in(right[-1], 1) and not known_in(right[rank], 0)
+    across = across and permitted(whole_vectors(lanes, *moving, right[rank]))
     if across and not along and size != TURNED_BYTES:
         return f"columns of {problem.types.b} cannot be turned"
     return "" if along or across else "the right operand has no whole vectors"
@@ -116,7 +127,7 @@ def _convolution_refusal(problem: ConvProblem, lanes: int) -> str:
         # positions beside the only slice would be rows below the image, which the copy engine traps at
         return "a tensor map of images has two spatial dimensions"
     slice = SLICE_BYTES // VECTOR_BYTES * lanes
-    if full.group_in % lanes or any(s % lanes for s in full.x_strides):
+    if not permitted(whole_vectors(lanes, full.group_in, *full.x_strides)):
         return "the channels of a group are no whole vectors"
     if (2 * full.group_in < slice and full.taps > 1) or (full.groups > 1 and full.group_in % slice):
         return "the channels of a group leave most of a slice empty"
@@ -140,12 +151,12 @@ def windows_of(full: ConvProblem) -> Windows:
 
 
 def layout_of(
-    dtype: str, axes: Sequence[tuple[int, int]], box: tuple[int, int, int, int], windows: Windows | None = None
+    dtype: str, axes: Sequence[tuple[Length, Length]], box: tuple[int, int, int, int], windows: Windows | None = None
 ) -> TensorLayout:
     """The layout of an operand with these lengths and strides in elements, the contiguous dimension first; a stride
     along which nothing moves is any that is valid."""
     lanes = VECTOR_BYTES // ITEMSIZE[dtype]
     whole = [*axes, *[(1, lanes)] * (4 - len(axes))]
     lens = [n for n, _ in whole]
-    strides = [s if n > 1 or d == 0 else lanes for d, (n, s) in enumerate(whole)]
+    strides = [s if d == 0 or (moves(n) and not known_in(s, 0)) else lanes for d, (n, s) in enumerate(whole)]
     return TensorLayout(dtype, tuple(lens), tuple(strides), box, windows)  # type: ignore[arg-type]

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from ....core.dim import Length, ceil_div, known_in, known_less_equal
 from ...launch import Solution
 from ...printer import CodeBuffer
 from ...problems.gemm import GemmProblem
@@ -61,19 +62,22 @@ class _PartsText(WarpgroupText):
     def _question(self, placed: PlacedRequest) -> TileQuestion:
         return tile_question(placed, parts=True)
 
-    def _map_right(self, axes: Sequence[tuple[int, int]], box: tuple[int, int, int, int]) -> None:
+    def _map_right(self, axes: Sequence[tuple[Length, Length]], box: tuple[int, int, int, int]) -> None:
         self.arguments.pointer("p_halves", self._right_place(), "bfloat16")
         self._halves_planes = []
         if isinstance(self._problem, GemmProblem):
             assert self.ordered is not None
             strides = self.ordered.batch_strides(self._problem)
             self._halves_planes = [
-                (d, self.arguments.integer(f"halves{d}", stride)) for d, stride in enumerate(strides) if stride
+                (d, self.arguments.integer(f"halves{d}", stride))
+                for d, stride in enumerate(strides)
+                if not known_in(stride, 0)
             ]
         super()._map_right(axes, box)
 
     def _consume(self, buffer: CodeBuffer) -> None:
-        columns, long = self.tile.columns, -(-self._question(self.placed).slices // self.splits) > PART_SLICES
+        columns, part = self.tile.columns, ceil_div(self._question(self.placed).slices, self.splits)
+        long = not known_less_equal(part, PART_SLICES)
         buffer.line(
             f"sums = wgmma_zero({columns})",
             f"own_line = (warp * 16 + idiv(lane, 4)) * {POSITIONS}",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 from dataclasses import replace
 
+from ....core.dim import SharedLength
 from ....dataclass import dataclass
 from ....errors import DeviceError
 from ..architecture import WARP
@@ -258,10 +259,10 @@ class TileQuestion:
         whole: whether sums are not computed in parts that are added later.
     """
 
-    rows: int
-    columns: int
-    slices: int
-    planes: int
+    rows: SharedLength
+    columns: SharedLength
+    slices: SharedLength
+    planes: SharedLength
     widths: int = 8
     reads: bool = False
     parts: bool = False

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from math import prod
 
+from ....core.dim import Dim, ceil_div, known_in, less_equal, preferred
 from ...arguments import Arguments
 from ...launch import Launch
 from ...printer import CodeBuffer
 from ...problems.cluster import Tensor
 from ...space import Space, collapse
+from ..architecture import WARP
 from ..cluster.indexing import Axes
 from ..kernel import gpu_grid, gpu_kernel
 from ..printer import dtype_name
@@ -35,9 +37,9 @@ def argreduce_launch(greatest: bool, last: bool, axis: int, x: Tensor, out: Tens
     if not space.rank:
         space = Space((1,), ((0,), (0,)))
     length, rows = x.lens[axis], prod(space.lens)
-    across = x.strides[axis] != 1 and rows * HELD >= DEVICE_THREADS
+    across = not known_in(x.strides[axis], 1) and preferred(less_equal(DEVICE_THREADS, rows * HELD))
     size = 1
-    while not across and size < THREADS and size * HELD < length:
+    while not across and size < THREADS and (size < WARP if isinstance(length, Dim) else size * HELD < length):
         size *= 2
     order = Order(x.type, greatest, nan_first=True)
     arguments, buffer = Arguments(), CodeBuffer()
@@ -64,5 +66,5 @@ def argreduce_launch(greatest: bool, last: bool, axis: int, x: Tensor, out: Tens
         buffer.line(f"store_scalar(p_out, {axes.offset(1, places)}, place)")
     name = f"arg{'max' if greatest else 'min'}_kernel"
     kernel = gpu_kernel(name, buffer.lines, THREADS, len(arguments.values), origin)
-    grid = gpu_grid(-(-rows // teams), THREADS)
+    grid = gpu_grid(ceil_div(rows, teams), THREADS)
     return Launch(kernel, arguments.values, grid, prod(x.lens), x.footprint + out.footprint)

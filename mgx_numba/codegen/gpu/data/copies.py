@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from math import prod
 
+from ....core.dim import ceil_div, known_in
 from ...arguments import Arguments
 from ...launch import Launch
 from ...printer import CodeBuffer
@@ -38,7 +39,7 @@ def copies_launch(pairs: Sequence[tuple[Tensor, Tensor]], origin: str) -> Launch
         lens = (*space.lens[:-1], space.lens[-1] // lanes)
         ends.append(ends[-1] + prod(lens))
         arguments.integer(f"end{k}", ends[-1])
-        walked.append((lanes, space.strides[0][-1] == 0, Axes(arguments, f"a{k}_", lens, space.strides, lanes)))
+        walked.append((lanes, known_in(space.strides[0][-1], 0), Axes(arguments, f"a{k}_", lens, space.strides, lanes)))
     buffer = CodeBuffer()
     buffer.line(*arguments.bind(), f"item = block_index(0) * {THREADS} + thread_index(0)")
     for k, (lanes, repeated, axes) in enumerate(walked):
@@ -51,4 +52,4 @@ def copies_launch(pairs: Sequence[tuple[Tensor, Tensor]], origin: str) -> Launch
             buffer.line(f"store{aligned}(p_out{k}, {at[1]}, {load}(p_x{k}, {at[0]}, {lanes}))")
     kernel = gpu_kernel(COPIES_KERNEL, buffer.lines, THREADS, len(arguments.values), origin)
     moved = sum(tensor.footprint for pair in pairs for tensor in pair)
-    return Launch(kernel, arguments.values, gpu_grid(-(-ends[-1] // THREADS), THREADS), 0, moved)
+    return Launch(kernel, arguments.values, gpu_grid(ceil_div(ends[-1], THREADS), THREADS), 0, moved)

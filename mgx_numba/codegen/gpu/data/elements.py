@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from math import prod
 
+from ....core.dim import Length, ceil_div
 from ...arguments import Arguments
 from ...launch import Launch
 from ...printer import CodeBuffer
@@ -32,7 +33,11 @@ class ElementText:
     active = f"block_index(0) * {THREADS} + thread_index(0) < items"
 
     def __init__(
-        self, tensors: Sequence[tuple[str, Tensor]], lens: Sequence[int], strides: Sequence[Sequence[int]], lanes: int
+        self,
+        tensors: Sequence[tuple[str, Tensor]],
+        lens: Sequence[Length],
+        strides: Sequence[Sequence[Length]],
+        lanes: int,
     ) -> None:
         """``tensors`` are the operands by name, the result last; ``strides`` are those of some tensors along the
         dimensions ``lens``, of which the last is a multiple of ``lanes``, the result's last."""
@@ -70,8 +75,8 @@ class ElementText:
         with self.buffer.block(f"if {self.active}:"):
             self.buffer.line(f"{store}(p_{self._result}, {place}, {value})")
 
-    def launch(self, name: str, origin: str, moved: int, flops: int = 0, checks: tuple[str, ...] = ()) -> Launch:
+    def launch(self, name: str, origin: str, moved: Length, flops: Length = 0, checks: tuple[str, ...] = ()) -> Launch:
         """The launch of the finished text."""
         kernel = gpu_kernel(name, self.buffer.lines, THREADS, len(self.arguments.values), origin)
-        grid = gpu_grid(-(-self._items // THREADS), THREADS)
+        grid = gpu_grid(ceil_div(self._items, THREADS), THREADS)
         return Launch(kernel, self.arguments.values, grid, flops, moved, (), checks)

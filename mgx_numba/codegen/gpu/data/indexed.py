@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from ....core.dim import Length, known_in, minimum
 from ...launch import Launch
 from ...problems.cluster import Tensor
 from ...problems.indexing import IndexedCopy, Term
@@ -21,16 +22,17 @@ def indexed_launch(problem: IndexedCopy) -> Launch:
     space = _space(out.lens, [source.strides, *(t.strides for t in terms), out.strides])
     steps = tuple(t.stride for t in terms)
     moving = [((*steps, *space.strides[0]), source.offset), (space.strides[-1], out.offset)]
-    along = any(strides[-1] for strides in space.strides[1:-1])
+    along = not all(known_in(strides[-1], 0) for strides in space.strides[1:-1])
     lanes = 1 if along else contiguous_lanes(most_lanes(out.type.size), space.lens[-1], moving)
     text = ElementText([("x", source), *_operands(terms), ("out", out)], space.lens, space.strides, lanes)
     walk = _Positions(text, terms)
     text.begin()
     walk.read()
     place = " + ".join([text.place(0), *walk.moved])
-    load = "load" if lanes == 1 else "load_aligned" if space.strides[0][-1] else "load_splat"
+    moves = not known_in(space.strides[0][-1], 0)
+    load = "load" if lanes == 1 else "load_aligned" if moves else "load_splat"
     text.store(text.buffer.emit(f"{load}(p_x, {place}, {lanes})"))
-    moved = out.footprint + min(out.footprint, problem.elements * source.type.size)
+    moved = out.footprint + minimum(out.footprint, problem.elements * source.type.size)
     return text.launch(problem.name, problem.origin, moved, 0, walk.checks)
 
 
@@ -50,7 +52,7 @@ def positions_launch(terms: Sequence[Term], out: Tensor, origin: str = "") -> La
     return text.launch("positions_kernel", origin, 2 * out.footprint, 0, walk.checks)
 
 
-def _space(lens: Sequence[int], strides: Sequence[Sequence[int]]) -> Space:
+def _space(lens: Sequence[Length], strides: Sequence[Sequence[Length]]) -> Space:
     """The merged dimensions, at least one, in the order of the last operand's memory."""
     space = collapse(lens, strides)
     return space if space.rank else Space((1,), tuple((0,) for _ in strides))
@@ -76,7 +78,7 @@ class _Positions:
         self.checks = tuple(t.fits for t in terms)
         for k, term in enumerate(terms):
             text.arguments.integer(f"start{k}", term.offset)
-            if term.length:
+            if not known_in(term.length, 0):
                 text.arguments.integer(f"length{k}", term.length)
                 text.arguments.integer(f"step{k}", term.stride)
         if any(t.checked for t in terms):
@@ -89,7 +91,7 @@ class _Positions:
         for k, term in enumerate(self._terms):
             place = f"{self._text.place(self._first + k)} + start{k}"
             found = buffer.emit(f"cast_int64(load_scalar(p_{term.operand}, {place}))")
-            if not term.length:
+            if known_in(term.length, 0):
                 self.moved.append(found)
                 continue
             buffer.line(f"at{k} = {found}")

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from ....core.dim import typical
 from ...launch import Launch
 from ...problems.cluster import Tensor
 from ..printer import ThreadPrinter
@@ -17,7 +18,7 @@ __all__ = ["pad_launch"]
 def pad_launch(before: Sequence[int], value: np.ndarray | None, data: Tensor, out: Tensor, origin: str) -> Launch:
     """``x`` from index ``before`` of ``out`` on (cut where that is negative), around it ``value``, or the element of
     the operand of that name."""
-    order = sorted(range(len(out.lens)), key=lambda a: -out.strides[a])
+    order = sorted(range(len(out.lens)), key=lambda a: -typical(out.strides[a]))
     lens = [out.lens[a] for a in order]
     strides = [[t.strides[a] for a in order] for t in (data, out)]
     given = [] if value is not None else [("value", Tensor(data.type, (1,), (0,)))]

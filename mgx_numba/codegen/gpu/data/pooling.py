@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from contextlib import ExitStack, nullcontext
 from math import prod
 
+from ....core.dim import Length, SharedLength, known_equal, known_in, known_less, known_less_equal
 from ....core.types import Type
 from ....dataclass import dataclass
 from ....ops.pooling import Pooling, PoolingMode
@@ -29,17 +30,18 @@ class WindowAxis:
     """The window along one spatial axis: ``size`` taps ``dilation`` apart, every ``stride`` elements from ``before``
     elements ahead of the first on; ``after`` is the padding behind the last."""
 
-    size: int
+    size: SharedLength
     stride: int
     dilation: int
-    before: int
-    after: int
+    before: SharedLength
+    after: SharedLength
 
-    def overlaps(self, length: int, count: int) -> bool:
+    def overlaps(self, length: Length, count: Length) -> bool:
         """Whether each of ``count`` windows without gaps has an element of ``length``: the nearest one to a tap outside
         is then in the window, too."""
-        gapless = self.dilation == 1 or self.size == 1
-        return gapless and self.before < self.size and (count - 1) * self.stride - self.before < length
+        gapless = self.dilation == 1 or known_equal(self.size, 1)
+        reach = (count - 1) * self.stride - self.before
+        return gapless and known_less(self.before, self.size) and known_less(reach, length)
 
 
 def pooling_launch(op: Pooling, windows: Sequence[WindowAxis], data: Tensor, out: Tensor, origin: str) -> Launch:
@@ -54,7 +56,7 @@ def pooling_launch(op: Pooling, windows: Sequence[WindowAxis], data: Tensor, out
     greatest = op.mode is PoolingMode.max
     count_padding = op.count_include_pad and op.mode is PoolingMode.average
     axes = range(2, len(out.lens))
-    last = 1 if out.strides[1] == 1 or out.lens[1] == 1 else axes[-1]
+    last = 1 if known_in(out.strides[1], 1) or known_equal(out.lens[1], 1) else axes[-1]
     order = [0, *(a for a in (1, *axes) if a != last), last]
     lens = [out.lens[a] for a in order]
     linear = [0 if a in axes else data.strides[a] for a in order]
@@ -65,7 +67,7 @@ def pooling_launch(op: Pooling, windows: Sequence[WindowAxis], data: Tensor, out
     text = ElementText([("x", data), ("out", out)], lens, strides, lanes)
     arguments, buffer = text.arguments, text.buffer
     numbers, near = [], greatest and all(w.overlaps(data.lens[a], out.lens[a]) for a, w in zip(axes, windows))
-    few = prod(w.size for w in windows) <= FEW
+    few = known_less_equal(prod(w.size for w in windows), FEW)
     for d, (a, w) in enumerate(zip(axes, windows)):
         values = (w.size, w.stride, w.dilation, w.before, w.after, data.lens[a], data.strides[a])
         names = ("size", "stride", "dilation", "before", "after", "length", "step")

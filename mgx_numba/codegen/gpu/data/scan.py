@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from math import prod
 
+from ....core.dim import all_of, ceil_div, less, less_equal, preferred
 from ....core.types import Type
 from ...arguments import Arguments
 from ...launch import Launch
@@ -35,10 +36,11 @@ def scan_launch(axis: int, exclusive: bool, reverse: bool, x: Tensor, out: Tenso
         space = Space((1,), ((0,), (0,)))
     text = _ScanText(axis, exclusive, reverse, x, out, space)
     rows = prod(space.lens)
-    columns = abs(x.strides[axis]) > abs(space.strides[0][-1]) and rows >= THREADS
+    apart = less(abs(space.strides[0][-1]), abs(x.strides[axis]))
+    columns = preferred(all_of(apart, less_equal(THREADS, rows)))
     if columns:
         text.columns()
-        blocks = -(-rows // THREADS)
+        blocks = ceil_div(rows, THREADS)
     else:
         text.rows()
         blocks = rows

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from math import prod
 
+from ....core.dim import less, preferred
 from ....core.shape import row_major_strides
 from ....core.types import Type
 from ....dataclass import dataclass
@@ -87,7 +88,7 @@ def scatter_launch(combine: str, lines: ScatterLines, updates: Tensor, out: Tens
     """
     count, outer = prod(lines.entries.lens), prod(lines.lines.lens)
     exact = out.type.compute is out.type or combine == "none"
-    together = exact and count * outer > MOST_COMPARED
+    together = exact and preferred(less(MOST_COMPARED, count * outer))
     text = _ScatterText(combine, lines, updates, out, together)
     moved = updates.footprint + 8 * count + 2 * updates.footprint
     return text.launch(f"scatter_{combine}_kernel", origin, moved)

@@ -12,7 +12,6 @@ FAMILIES = SHARED_FAMILIES | {
     "control": "if loop select_module",
     "custom": "custom",
     "detection": "nonmaxsuppression",
-    "numbers": "lengths iota",
     "trees": "tree_ensemble",
 }
 """Operators by the module that has their rules, and that few programs need."""

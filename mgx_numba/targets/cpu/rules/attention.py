@@ -25,7 +25,7 @@ from ..parts import ValueParts, offer_parts
 from .table import lowering
 
 
-@lowering("attention", accepts=accepts_attention, repeats=True)
+@lowering("attention", accepts=accepts_attention)
 def lower_attention(low: Lowering, ins: Instruction) -> None:
     """The launches that `plan` chooses, over views in place."""
     op = ins.op

@@ -14,7 +14,7 @@ from ....codegen.alternatives import at_lengths, has_lengths, lengths_in
 from ....codegen.cpu.contraction import CONV_SOLVERS, GEMM_SOLVERS
 from ....codegen.cpu.contraction.conv import ConvDirect
 from ....codegen.cpu.contraction.nbits import halves_are_read, halves_hold
-from ....codegen.cpu.contraction.open_lengths import Part, flattened, solve_open, solvers_of
+from ....codegen.cpu.contraction.open_lengths import SolverShare, flattened, solve_open, solvers_of
 from ....codegen.cpu.contraction.select import select
 from ....codegen.cpu.contraction.solver import UnsuitedWeights
 from ....codegen.cpu.machine import machine
@@ -59,12 +59,6 @@ _WIDE = (Type.float_type, Type.double_type)
 _INT8 = (Type.int8_type, Type.uint8_type)
 _SIGNED = (Type.int8_type, Type.int16_type)
 _SOLVERS: tuple[Any, ...] = (*GEMM_SOLVERS, *CONV_SOLVERS)
-_GENERAL = frozenset(
-    "gemm gemm_packing gemm_int8 gemm_packing_int8 gemm_bfloat16 gemm_nbits conv_direct conv_int8 conv_bfloat16"
-    " conv_depthwise_any".split()
-)
-_SPECIAL = {solver.name for solver in _SOLVERS} - _GENERAL
-"""Solvers whose kernels are for some lengths; those of the others, over register tiles, serve any."""
 
 
 def _refused(a: Type, b: Type, out: Type, constant: bool) -> str | None:
@@ -92,7 +86,7 @@ def _accepts(ins: Instruction, shape: Shape) -> bool:
     )
 
 
-@lowering(*PRODUCTS, *BLOCK_PRODUCTS, *CONVOLUTIONS, "fused_contraction", accepts=_accepts, repeats=True)
+@lowering(*PRODUCTS, *BLOCK_PRODUCTS, *CONVOLUTIONS, "fused_contraction", accepts=_accepts)
 def lower_contraction(low: Lowering, ins: Instruction) -> None:
     """The launches of the solver that tuning or the cost model chooses."""
     contraction.lower_contraction(low, ins, _HERE)
@@ -102,11 +96,6 @@ def _launch(low: Lowering, ins: Instruction, what: Contraction) -> None:
     precise = low.options.precision
     problem, operands, weights = replace(what.problem, fast_math=precise != "highest"), what.operands, what.weights
     constant = weights if what.blocks is None else what.blocks
-    at_byte_end = isinstance(problem, ConvProblem) and operands["x"].type.size == 1  # it asks for what lies behind
-    tuning = low.options.tuning
-    told = tuning is not None and (low.shared is None or tuning.exhaustive)
-    if what.blocks is not None or at_byte_end or told:
-        low.not_repeated()
     if what.blocks is not None:
         problem = _with_stored_blocks(low, problem, what.blocks.scales)
     if operands["x"].type.dtype_name != problem.types.a:  # both are stored in bfloat16 (`store_bfloat16`)
@@ -122,7 +111,6 @@ def _launch(low: Lowering, ins: Instruction, what: Contraction) -> None:
         own.name
         for own in _SOLVERS
         if (constant is None and own.looks_at_values)
-        or (low.ranging and own.large_alone)
         or (saturates and own.rounds_weights)
         or (own.error_variance > 1 and over_budget(low, problem))
     ]
@@ -136,7 +124,6 @@ def _launch(low: Lowering, ins: Instruction, what: Contraction) -> None:
         shuffle = before_shuffle(low, ins, problem, x)
         if shuffle is not None and _select(low, problem, room, unsuited).name == ConvDirect.name:
             problem, operands["x"], _ = shuffle
-            low.not_repeated()
         else:
             shuffle = None
     plain = Request(problem, what.epilogue, places, low.threads, low.options.fast_math)
@@ -181,10 +168,6 @@ def _launch(low: Lowering, ins: Instruction, what: Contraction) -> None:
     if at_once and solver.writes_parts(problem) and len(low.steps) == start + len(plan.launches):
         _offer_parts(low, request, chosen, operands["out"])
     contraction.note_solver(low, ins, request, taken)
-    if low.spare is not None:
-        with contextlib.suppress(UnsupportedError):
-            general = _plan(low, plain, Candidate(_select(low, plain.problem, room, _SPECIAL)))
-            low.spare.update(dict.fromkeys(kernel for one in general.launches for kernel in one.kernels))
 
 
 def _launch_open(
@@ -236,7 +219,7 @@ class _Unsuited(Exception):
     """As `UnsuitedWeights`, with the name of the solver."""
 
 
-def _packs(part: Part) -> bool:
+def _packs(part: SolverShare) -> bool:
     """Whether a solver wants the weights of a contraction packed."""
     return bool(part.candidate.solver.packed_lens(part.request.problem))
 
@@ -288,7 +271,7 @@ def _chosen(
         unsuited: names of solvers that shall not compute it.
 
     Raises:
-        UnsupportedError: no solver applies whose kernels may be used.
+        UnsupportedError: no solver applies.
     """
     problem, unsuited = request.problem, [*unsuited]
     chosen = first_of_pair(low, ins, request, contraction.chosen_solver(low, request))
@@ -297,12 +280,10 @@ def _chosen(
             chosen = Candidate(_select(low, problem, room, unsuited))
         solver = chosen.solver
         plan = _plan(low, request, chosen)
-        if low.usable(plan.launches):
-            try:
-                return chosen, request, plan, _packed(low, solver, problem, what)
-            except UnsuitedWeights:
-                low.not_repeated()
-        unsuited.append(solver.name)
+        try:
+            return chosen, request, plan, _packed(low, solver, problem, what)
+        except UnsuitedWeights:
+            unsuited.append(solver.name)
 
 
 def _packed(low: Lowering, solver: Any, problem: GemmProblem | ConvProblem, what: Contraction) -> View | None:
@@ -315,7 +296,6 @@ def _packed(low: Lowering, solver: Any, problem: GemmProblem | ConvProblem, what
     if weights is None or not lens:
         return None
     if what.weights is None or solver.looks_at_values or solver.rounds_weights or solver.packing_growth(problem):
-        low.not_repeated()
         return low.packed(solver, problem, weights)
     how = ("packed", solver.packed_as or solver.name, problem.types.b, tuple(lens), *solver.packing_key(problem))
     return low.derived(what.right, lambda own: low.packed(solver, problem, own), how)

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from ....codegen.alternatives import has_lengths
 from ....codegen.gpu.attention.flash import attention_refusal, attention_solution
 from ....codegen.gpu.contraction.placed import VECTOR_BYTES
 from ....codegen.problems.attention import AttentionProblem, MaskLayout
 from ....codegen.problems.epilogue import Epilogue
 from ....codegen.problems.fused_contraction import epilogue_parameters, make_epilogue
+from ....core.dim import Dim, common_divisor, known_equal, known_in, known_less_equal, symbols_of
 from ....core.shape import Shape, row_major_strides
 from ....core.types import Type
 from ....graph.instruction import Instruction
@@ -19,6 +21,8 @@ from ...lowering.lowering import Lowering
 from ...lowering.solutions import with_origin
 from .table import lowering
 
+LONG_KEYS = 4096
+"""Keys of a decoder that has said much."""
 ATTENTION = (Type.half_type, Type.bf16_type, Type.float_type)
 """Element types of attention that has a kernel."""
 
@@ -41,7 +45,7 @@ def lower_attention(low: Lowering, ins: Instruction) -> None:
     core = ins if ins.name == "attention" else next(i for i in ins.module_args[0] if i.name == "attention")
     op, type = core.op, core.shape.type
     assert isinstance(op, Attention)
-    if type not in ATTENTION or any(0 in i.shape.lens for i in ins.inputs):
+    if type not in ATTENTION or any(known_in(n, 0) for i in ins.inputs for n in i.shape.lens):
         shapes = "; ".join(str(i.shape) for i in ins.inputs)
         low.host(ins, f"kernels take float32 and 16-bit floats, and some elements, not {shapes}")
         return
@@ -64,16 +68,32 @@ def lower_attention(low: Lowering, ins: Instruction) -> None:
         strides = mask_strides(mask, problem.scores)
         problem = replace(problem, mask=MaskLayout(mask.type.dtype_name, strides, mask_period(mask), op.fill))
         operands["mask"] = mask
-    pairs = out.byte_offset % (2 * type.size) == 0
+    pairs = known_equal(out.byte_offset % (2 * type.size), 0)
     precision, origin = low.options.precision, low.origin(ins)
-    solution = low.solutions.solved(
-        ("attention", precision, pairs), problem, lambda problem: attention_solution(problem, precision, origin, pairs)
-    )
+    if has_lengths(problem):
+        key, samples = (problem, precision, pairs), _long_keys(problem)
+        solution = low.solve(attention_solution, problem, precision, "", pairs, key=key, samples=samples)
+    else:
+        solution = low.solutions.solved(
+            ("attention", precision, pairs),
+            problem,
+            lambda problem: attention_solution(problem, precision, origin, pairs),
+        )
     solution = with_origin(solution, origin)
-    if solution.scratch:
+    if not known_equal(solution.scratch, 0):
         operands["scratch"] = low.allocate(Shape(Type.uint8_type, (solution.scratch,)))
     for launch in solution.launches:
         low.launch(launch, operands, ins)
+
+
+def _long_keys(problem: AttentionProblem) -> list[dict[Dim, int]]:
+    """Lengths with `LONG_KEYS` and little else: where few queries look at many keys, blocks take parts of these."""
+    symbols = symbols_of([problem.keys])
+    if not symbols:
+        return []
+    scope = symbols[0].scope
+    least = {s: max(s.low or 1, 1) for s in scope.symbols}
+    return [least | {s: LONG_KEYS if s.high is None else min(LONG_KEYS, s.high) for s in symbols}]
 
 
 def _operands(low: Lowering, ins: Instruction, core: Instruction) -> tuple[list[View], list[View], Epilogue]:
@@ -90,8 +110,9 @@ def _operands(low: Lowering, ins: Instruction, core: Instruction) -> tuple[list[
 def _in_vectors(low: Lowering, ins: Instruction, view: View) -> View:
     """The view itself if its positions are whole vectors, else a copy."""
     lanes = VECTOR_BYTES // view.type.size
-    whole = view.strides[3] == 1 and not any(s % lanes for n, s in zip(view.lens[:3], view.strides[:3]) if n > 1)
-    if (whole and view.byte_offset % VECTOR_BYTES == 0) or view.lens[3] % lanes:
-        strides = [s if n > 1 else 0 for n, s in zip(view.lens[:3], view.strides[:3])]
+    apart = [0 if known_less_equal(n, 1) else s for n, s in zip(view.lens[:3], view.strides[:3])]
+    whole = known_in(view.strides[3], 1) and all(common_divisor(s) % lanes == 0 for s in apart)
+    if (whole and known_equal(view.byte_offset % VECTOR_BYTES, 0)) or view.lens[3] % lanes:
+        strides = apart
         return view.with_shape(Shape(view.type, view.lens, (*strides, view.strides[3])))
     return low.materialized(view, row_major_strides(view.lens), ins)

@@ -6,14 +6,17 @@ from collections.abc import Callable, Hashable
 from dataclasses import replace
 from functools import partial
 from math import gcd, prod
+from typing import NamedTuple
 
 import numpy as np
 
+from ....codegen.alternatives import has_lengths, only_where
 from ....codegen.body import ScalarBody
 from ....codegen.gpu.contraction.few_rows import few_rows_refusal
 from ....codegen.gpu.contraction.narrow import FilledImages, filled_images
-from ....codegen.gpu.contraction.nbits import nbits_refusal, pack_codes
-from ....codegen.gpu.contraction.nbits_cores import chunked, cores_refusal, pack_chunks
+from ....codegen.gpu.contraction.nbits import nbits_refusal, nbits_solution, pack_codes
+from ....codegen.gpu.contraction.nbits_cores import chunked, cores_refusal, cores_solution, pack_chunks
+from ....codegen.gpu.contraction.open_lengths import solve_open
 from ....codegen.gpu.contraction.placed import VECTOR_BYTES, PlacedRequest, in_turns, interleaved
 from ....codegen.gpu.contraction.right_columns import halves_in_pieces
 from ....codegen.gpu.contraction.solvers import SOLVERS, in_vectors, own_candidates
@@ -23,7 +26,7 @@ from ....codegen.gpu.data.channels import filled_channels_launch
 from ....codegen.gpu.data.unpacking import unpacked_chunks_launch, unpacked_weights_launch
 from ....codegen.gpu.printer import ThreadPrinter
 from ....codegen.gpu.products import product_of
-from ....codegen.launch import Solution
+from ....codegen.launch import Launch, Solution
 from ....codegen.printer import CodeBuffer
 from ....codegen.problems.convolution import ConvProblem
 from ....codegen.problems.element_types import ElementTypes
@@ -31,6 +34,8 @@ from ....codegen.problems.epilogue import Epilogue
 from ....codegen.problems.gemm import GemmProblem
 from ....codegen.space import collapse
 from ....codegen.tuning.request import Candidate, Request, least_bytes
+from ....core.dim import Length, common_divisor, known_equal, known_in, known_less, known_same, less, negate
+from ....core.integers import plain_int
 from ....core.shape import Shape, row_major_strides
 from ....core.strided import Strided
 from ....core.types import Type
@@ -79,6 +84,8 @@ def joins_halves(precision: str, product: Instruction) -> bool:
     the quickest."""
     a, b = (i.shape for i in product.inputs)
     (m, k), n, name = a.lens[-2:], b.lens[-1], product.shape.type.dtype_name
+    if a.symbolic or b.symbolic:  # either order of the columns would suit some lengths only
+        return False
     if 0 in product.shape.lens or k == 0 or product.shape.type not in FLOATS:
         return False
     right = (*(0 for _ in a.lens[:-2]), 1, k)
@@ -112,11 +119,15 @@ def _launch(low: Lowering, ins: Instruction, what: Contraction) -> None:
     elif isinstance(problem, ConvProblem) and problem.prologue is None:
         x = operands["x"] = contraction.channels_last(low, ins, operands["x"])
         problem = replace(problem, x_strides=(x.strides[0], *x.strides[2:]))
-    places = tuple(tuple(int(s) for s in own) for own in what.strides)
-    if isinstance(problem, GemmProblem) and what.epilogue.gated and problem.a_strides[-2:] != (problem.k, 1):
+    places = tuple(tuple(plain_int(s) for s in own) for own in what.strides)
+    gated = isinstance(problem, GemmProblem) and what.epilogue.gated
+    if isinstance(problem, GemmProblem) and gated and not known_same(problem.a_strides[-2:], (problem.k, 1)):
         x = operands["x"] = low.materialized(operands["x"], row_major_strides(operands["x"].lens), ins)
         problem = replace(problem, a_strides=x.strides)
-    if isinstance(problem, GemmProblem) and what.blocks is not None:
+    alone: Length = 1
+    if isinstance(problem, GemmProblem) and what.blocks is not None and has_lengths((problem, places)):
+        problem, places, alone = _with_open_blocks(low, ins, problem, what, places, operands)
+    elif isinstance(problem, GemmProblem) and what.blocks is not None:
         problem = _with_blocks(low, ins, problem, what, places, operands)
     if isinstance(problem, GemmProblem) and weights is not None:
         problem = replace(problem, b_strides=(*_matrix_strides(weights), 1, problem.k))
@@ -125,18 +136,41 @@ def _launch(low: Lowering, ins: Instruction, what: Contraction) -> None:
     for name in ("x", "w") if weights is None else ("x",):
         operands[name] = _aligned(low, ins, operands[name])
     request = Request(problem, what.epilogue, places, low.threads, low.options.fast_math)
-    offsets = [operands["out"].byte_offset, *(view.byte_offset for view in what.extras)]
     constant = weights is not None
     placed = PlacedRequest(
         request,
-        gcd(VECTOR_BYTES, *offsets),
+        _alignment(what, operands),
         low.options.precision,
         constant,
         constant and low.shared is None,
         0 if filled is None else filled.first_channel,
     )
-    chosen, solution = _solved(low, placed)
     operands |= {f"e{k}": view for k, view in enumerate(what.extras)}
+    if has_lengths(placed):
+        parts, condition = low.solutions.of(("open", placed), lambda: solve_open(placed))
+        low.require(condition)
+        for part in parts:
+            solution = only_where(alone, part.solution)
+            _append(low, ins, what, placed, filled, part.candidate, solution, operands)
+        return
+    chosen, solution = _solved(low, placed)
+    _append(low, ins, what, placed, filled, chosen, solution, operands)
+    contraction.note_solver(low, ins, placed, chosen)
+
+
+def _append(
+    low: Lowering,
+    ins: Instruction,
+    what: Contraction,
+    placed: PlacedRequest,
+    filled: FilledImages | None,
+    chosen: Candidate,
+    solution: Solution,
+    operands: dict[str, View],
+) -> None:
+    """Append a solution's launches, the weights being in the order that these want; the other operands are given."""
+    problem, constant = placed.problem, what.weights is not None
+    operands = dict(operands)
     if isinstance(problem, ConvProblem):
         order = chosen.solver.order
         if constant:
@@ -145,28 +179,53 @@ def _launch(low: Lowering, ins: Instruction, what: Contraction) -> None:
             operands["w"] = low.derived(what.right, made, how)
         else:
             operands["w"] = _repacked(low, ins, problem, order, operands["w"])
+    elif what.weights is not None and low.values[what.right].shape.symbolic:  # it repeats along open axes
+        operands["w"] = _columns(low, solution, what.weights)
     elif constant:
         operands["w"] = low.derived(what.right, partial(_columns, low, solution), _order(solution))
-    if solution.scratch:
+    if not known_equal(solution.scratch, 0):
         operands["scratch"] = low.allocate(Shape(Type.uint8_type, (solution.scratch,)))
     for launch in solution.launches:
         if filled is not None and launch.flops:
             launch = replace(launch, flops=what.problem.flops, bytes=least_bytes(what.problem))
         low.launch(launch, operands, ins)
-    contraction.note_solver(low, ins, placed, chosen)
 
 
 def _planes_as_rows(
     problem: GemmProblem, places: tuple[tuple[int, ...], ...]
 ) -> tuple[GemmProblem, tuple[tuple[int, ...], ...]]:
     """Planes of one row each, by the same right operand, as the rows of one product if they lie evenly in all operands:
-    blocks then have more than a row. ``places`` are the strides of what the epilogue reads."""
+    blocks then have more than a row. Of symbolic lengths planes of many rows, too: which kernels suit goes by their
+    number. ``places`` are the strides of what the epilogue reads."""
     rank = len(problem.batch)
-    shared = not any(s for s, n in zip(problem.b_strides, problem.batch) if n > 1)
-    if problem.m != 1 or not shared or problem.blocks is not None or problem.prologue is not None:
+    shared = all(known_in(s, 0) or known_equal(n, 1) for s, n in zip(problem.b_strides, problem.batch))
+    if not shared or problem.blocks is not None or problem.prologue is not None:
+        return problem, places
+    if has_lengths(problem):
+        return _all_rows(problem, places)
+    if problem.m != 1:
         return problem, places
     walked = [own[:rank] for own in (problem.out_strides, problem.a_strides, *places) if own]
     space = collapse(problem.batch, walked, order_by=0)
+    if space.rank != 1:
+        return problem, places
+    out, a, *rows = (own[0] for own in space.strides)
+    left = iter(rows)
+    return replace(
+        problem, m=space.lens[0], batch=(), a_strides=(a, problem.a_strides[-1]),
+        b_strides=problem.b_strides[rank:], out_strides=(out,),
+    ), tuple((next(left),) if own else () for own in places)  # fmt: skip
+
+
+def _all_rows(
+    problem: GemmProblem, places: tuple[tuple[int, ...], ...]
+) -> tuple[GemmProblem, tuple[tuple[int, ...], ...]]:
+    """All rows of all planes as those of one product, if they lie evenly in all operands."""
+    rank = len(problem.batch)
+    walked = [own for own in (problem.out_strides, problem.a_strides[:-1], *places) if own]
+    if not rank or any(len(own) != rank + 1 for own in walked):
+        return problem, places
+    space = collapse((*problem.batch, problem.m), walked, order_by=0)
     if space.rank != 1:
         return problem, places
     out, a, *rows = (own[0] for own in space.strides)
@@ -207,6 +266,35 @@ def _planned(low: Lowering, placed: PlacedRequest, candidate: Candidate) -> Solu
     )
 
 
+class _BlockPlans(NamedTuple):
+    """How weights in blocks are multiplied: why few rows have no kernel, its launches, and the launch that unpacks."""
+
+    refusal: Callable[[PlacedRequest], str]
+    solution: Callable[[PlacedRequest], Solution]
+    unpacked: Callable[..., Launch]
+
+
+def _packed_blocks(low: Lowering, problem: GemmProblem, what: Contraction, operands: dict[str, View]) -> _BlockPlans:
+    """Put weights in blocks among the operands, as the kernels want them that are given."""
+    form, blocks = problem.blocks, what.blocks
+    assert form is not None and blocks is not None
+    if chunked(problem):
+        operands["w"] = low.packed_blocks(blocks, "chunks", lambda: pack_chunks(form, *blocks))
+        return _BlockPlans(cores_refusal, cores_solution, unpacked_chunks_launch)
+    operands["w"] = low.packed_constant(blocks.codes, "codes", lambda: pack_codes(form, blocks.codes))
+    operands["scales"] = low.packed_constant(blocks.scales, "scales", lambda: blocks.scales)
+    points = blocks.zero_points
+    if points is not None:
+        operands["points"] = low.packed_constant(points, "points", lambda: points)
+    return _BlockPlans(nbits_refusal, nbits_solution, unpacked_weights_launch)
+
+
+def _alignment(what: Contraction, operands: dict[str, View]) -> int:
+    """Bytes of whose multiples the result and what the epilogue reads begin at one."""
+    offsets = [operands["out"].byte_offset, *(view.byte_offset for view in what.extras)]
+    return gcd(VECTOR_BYTES, *map(common_divisor, offsets))
+
+
 def _with_blocks(
     low: Lowering,
     ins: Instruction,
@@ -217,28 +305,56 @@ def _with_blocks(
 ) -> GemmProblem:
     """A product with weights in blocks, whose operands are put among the others; of more than a few rows that with what
     a launch makes of them."""
-    form, blocks = problem.blocks, what.blocks
-    assert form is not None and blocks is not None
-    chunks = chunked(problem)
-    if chunks:
-        operands["w"] = low.packed_blocks(blocks, "chunks", lambda: pack_chunks(form, *blocks))
-    else:
-        operands["w"] = low.packed_constant(blocks.codes, "codes", lambda: pack_codes(form, blocks.codes))
-        operands["scales"] = low.packed_constant(blocks.scales, "scales", lambda: blocks.scales)
-        points = blocks.zero_points
-        if points is not None:
-            operands["points"] = low.packed_constant(points, "points", lambda: points)
+    form = problem.blocks
+    assert form is not None
+    packed = _packed_blocks(low, problem, what, operands)
     operands["x"] = _aligned(low, ins, operands["x"])
     request = Request(problem, what.epilogue, places, low.threads, low.options.fast_math)
-    if not (cores_refusal if chunks else nbits_refusal)(PlacedRequest(request)):
+    if not packed.refusal(PlacedRequest(request)):
         return problem
     count = form.blocks(problem.k)
     whole = low.allocate(Shape(operands["x"].type, (problem.n, count * form.size)))
-    unpacked = unpacked_chunks_launch if chunks else unpacked_weights_launch
-    launch = unpacked(form, problem.n, count, problem.types.b, low.origin(ins))
+    launch = packed.unpacked(form, problem.n, count, problem.types.b, low.origin(ins))
     low.launch(launch, {**operands, "codes": operands["w"], "out": whole}, ins)
     operands["w"] = whole
     return replace(problem, blocks=None, b_strides=(*(0 for _ in problem.batch), 1, count * form.size))
+
+
+def _with_open_blocks(
+    low: Lowering,
+    ins: Instruction,
+    problem: GemmProblem,
+    what: Contraction,
+    places: tuple[tuple[int, ...], ...],
+    operands: dict[str, View],
+) -> tuple[GemmProblem, tuple[tuple[int, ...], ...], Length]:
+    """A product of symbolic lengths with weights in blocks: what is left of it, and where that is computed.
+
+    One row, a step of a decoder, is multiplied with the codes. For more rows a launch makes weights of these, in every
+    run.
+    """
+    form, blocks = problem.blocks, what.blocks
+    assert form is not None and blocks is not None
+    problem, places = _all_rows(problem, places)
+    packed = _packed_blocks(low, problem, what, operands)
+    operands["x"] = _aligned(low, ins, operands["x"])
+    more: Length = 1
+    single, own = replace(problem, m=1), Request(problem, what.epilogue, places, low.threads, low.options.fast_math)
+    one = PlacedRequest(replace(own, problem=single), _alignment(what, operands), low.options.precision)
+    if not problem.batch and not has_lengths(one) and not packed.refusal(one):
+        more = less(1, problem.m)
+        solution = only_where(negate(more), packed.solution(one))
+        extras = {f"e{k}": view for k, view in enumerate(what.extras)}
+        for launch in solution.launches:
+            low.launch(launch, {**operands, **extras}, ins)
+    count = form.blocks(problem.k)
+    whole = low.allocate(Shape(operands["x"].type, (problem.n, count * form.size)))
+    launch = packed.unpacked(form, problem.n, count, problem.types.b, low.origin(ins))
+    for once in only_where(more, Solution((launch,))).launches:
+        low.launch(once, {**operands, "codes": operands["w"], "out": whole}, ins)
+    operands["w"] = whole
+    strides = (*(0 for _ in problem.batch), 1, count * form.size)
+    return replace(problem, blocks=None, b_strides=strides), places, more
 
 
 def _images_of(low: Lowering, problem: ConvProblem, x: View) -> FilledImages | None:
@@ -251,10 +367,10 @@ def _images_of(low: Lowering, problem: ConvProblem, x: View) -> FilledImages | N
         return PlacedRequest(request, precision=low.options.precision, first_channel=first_channel)
 
     last = problem
-    if x.lens[1] != 1 and x.strides[1] != 1:
+    if not known_equal(x.lens[1], 1) and not known_in(x.strides[1], 1):
         lens = (problem.batch, *problem.in_lens, problem.in_channels)
         last = replace(problem, x_strides=row_major_strides(lens)[:-1])
-    if not few_rows_refusal(placed(last)):
+    if not has_lengths(last) and not few_rows_refusal(placed(last)):
         return None
     return next((f for f in filled_images(problem) if in_vectors(placed(f.problem, f.first_channel))), None)
 
@@ -333,9 +449,9 @@ def _contiguous(array: np.ndarray) -> np.ndarray:
 
 def _aligned(low: Lowering, ins: Instruction, view: View) -> View:
     """The tensor itself if it begins where vectors do, else a copy that does, with the same strides."""
-    if view.byte_offset % VECTOR_BYTES == 0:
+    if known_equal(view.byte_offset % VECTOR_BYTES, 0):
         return view
-    if view.shape.broadcasted or view.shape.element_space > 2 * view.shape.elements:
+    if view.shape.broadcasted or known_less(2 * view.shape.elements, view.shape.element_space):
         raise UnsupportedError("an operand that begins between vectors and repeats elements")
     copied = low.allocate(view.shape)
     low.copy(view, copied, ins)

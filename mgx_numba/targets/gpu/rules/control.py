@@ -10,6 +10,7 @@ import numpy as np
 from ....codegen.gpu.contraction.placed import VECTOR_BYTES
 from ....codegen.kernel import KernelSource
 from ....codegen.problems.cluster import CopyProblem
+from ....core.dim import SymbolicLengthError
 from ....core.shape import Shape, row_major_strides
 from ....errors import MgxError, UnsupportedError
 from ....graph.constants import uniform_value
@@ -32,6 +33,7 @@ __all__: list[str] = []
 @lowering("if", dynamic=True, hosted=True)
 def lower_if(low: Lowering, ins: Instruction) -> None:
     """One of two plans, by a condition that the host reads."""
+    _needs_numbers(low, ins)
     if _unknown(low, ins):
         bodies, taken = _late_bodies(low, ins, 1)
         _run_late(low, ins, LateBranch([body for body, _ in bodies], taken, _branch_places(ins)), bodies)
@@ -58,6 +60,7 @@ def lower_loop(low: Lowering, ins: Instruction) -> None:
     """One plan again and again, whose results the next iteration reads; the host reads whether there is one."""
     op = ins.op
     assert isinstance(op, Loop)
+    _needs_numbers(low, ins)
     if _unknown(low, ins):
         _lower_late_loop(low, ins, op)
         return
@@ -133,6 +136,12 @@ def _lower_late_loop(low: Lowering, ins: Instruction, op: Loop) -> None:
         ],
     )
     _run_late(low, ins, run, bodies)
+
+
+def _needs_numbers(low: Lowering, ins: Instruction) -> None:
+    """Raise `SymbolicLengthError` in programs of symbolic lengths, whose bodies have no plans on a GPU yet."""
+    if low.scope is not None and low.scope.symbols:
+        raise SymbolicLengthError(f"{ins.name} has no plan on a GPU in a program of symbolic lengths")
 
 
 def _unknown(low: Lowering, ins: Instruction) -> str:

@@ -11,6 +11,7 @@ from ....codegen.gpu.data.pad import pad_launch
 from ....codegen.gpu.data.pooling import WindowAxis, pooling_launch
 from ....codegen.gpu.data.resize import interpolation_launch
 from ....codegen.problems.indexing import remapping
+from ....core.dim import known_in
 from ....graph.instruction import Instruction
 from ....ops.integer import PadWith
 from ....ops.pad import FixedPad, Pad, PadMode
@@ -43,8 +44,9 @@ def lower_pad_with(low: Lowering, ins: Instruction) -> None:
     """One kernel."""
     assert isinstance(ins.op, PadWith)
     data, value, out = low.input(ins, 0), low.input(ins, 1), low.output(ins)
-    launch = pad_launch(ins.op.pads[: len(data.lens)], None, data.tensor, out.tensor, low.origin(ins))
-    low.launch(launch, {"x": data, "value": value, "out": out}, ins)
+    before = ins.op.pads[: len(data.lens)]
+    for launch in low.solve(pad_launch, before, None, data.tensor, out.tensor, low.origin(ins)).launches:
+        low.launch(launch, {"x": data, "value": value, "out": out}, ins)
 
 
 @lowering("fixed_pad", accepts=keeps_inner_axis)
@@ -61,8 +63,8 @@ def _pad(low: Lowering, ins: Instruction, before: tuple[int, ...], value: np.nda
     if not out.lens:
         low.copy(data, out, ins)
         return
-    launch = pad_launch(before, value, data.tensor, out.tensor, low.origin(ins))
-    low.launch(launch, {"x": data, "out": out}, ins)
+    for launch in low.solve(pad_launch, before, value, data.tensor, out.tensor, low.origin(ins)).launches:
+        low.launch(launch, {"x": data, "out": out}, ins)
 
 
 @lowering("resize", accepts=keeps_inner_axis)
@@ -91,7 +93,7 @@ def _remap(low: Lowering, ins: Instruction, name: str, positions: Mapping[int, n
         low.copy(x, out, ins)
         return
     problem, tables = remapping(name, positions, x.tensor, out.tensor, low.origin(ins))
-    for launch in low.backend.plan(problem).launches:
+    for launch in low.solve(low.backend.plan, problem).launches:
         launch_with_tables(low, ins, launch, tables, x, out)
 
 
@@ -103,7 +105,7 @@ def lower_pooling(low: Lowering, ins: Instruction) -> None:
     if op.mode is PoolingMode.lpnorm and op.lp_order < 1:
         low.host(ins, f"kernels compute norms of order 1 and more, not {op.lp_order}")
         return
-    if 0 in data.lens:  # an index that is kept inside of an empty axis is -1
+    if any(known_in(n, 0) for n in data.lens):  # an index that is kept inside of an empty axis is -1
         low.host(ins, "windows of an image without pixels")
         return
     spatial = data.lens[2:]
@@ -113,8 +115,8 @@ def lower_pooling(low: Lowering, ins: Instruction) -> None:
         geometry = zip(op.lengths, op.stride, op.dilations, op.pads(spatial))
         windows = [WindowAxis(size, stride, dilation, *pads) for size, stride, dilation, pads in geometry]
     out = low.output(ins)
-    launch = pooling_launch(op, windows, data.tensor, out.tensor, low.origin(ins))
-    low.launch(launch, {"x": data, "out": out}, ins)
+    for launch in low.solve(pooling_launch, op, windows, data.tensor, out.tensor, low.origin(ins)).launches:
+        low.launch(launch, {"x": data, "out": out}, ins)
 
 
 lowering("lrn", accepts=keeps_inner_axis)(lrn_rule(lrn_launch))

@@ -7,6 +7,7 @@ import numpy as np
 
 from ....codegen.gpu.data.regions import regions_launch
 from ....codegen.gpu.data.suppression import rows_launch, suppression_launch
+from ....core.dim import known_in
 from ....core.shape import Shape
 from ....core.types import Type
 from ....graph.instruction import Instruction
@@ -16,12 +17,13 @@ from ...lowering.buffers import View
 from ...lowering.detection import suppression_operands
 from ...lowering.lowering import Lowering
 from ...lowering.steps import PendingStep
-from .table import lowering
+from .table import lowering, needs_numbers
 
 
 @lowering("nonmaxsuppression", dynamic=True, accepts=lambda ins, shape: shape.standard)
 def lower_suppression(low: Lowering, ins: Instruction) -> None:
     """Two kernels; nothing to keep, or scores that are no floats, is the host's."""
+    needs_numbers(ins, "a selection of boxes")
     op, found = ins.op, suppression_operands(low, ins)
     assert isinstance(op, NonMaxSuppression)
     if found is None:
@@ -53,13 +55,14 @@ def lower_regions(low: Lowering, ins: Instruction) -> None:
     """One kernel; images without a pixel, or that are no floats, are the host's."""
     op, (x, rois, batch) = ins.op, low.inputs(ins)
     assert isinstance(op, RoiAlign)
-    if 0 in x.lens or not (x.type.is_floating and rois.type.is_floating):
+    if any(known_in(n, 0) for n in x.lens) or not (x.type.is_floating and rois.type.is_floating):
         low.host(ins, f"no kernel pools {x.type.name} {list(x.lens)} in regions of {rois.type.name}")
         return
     scale = low.constant(np.array([op.spatial_scale], np.float32))
     out = low.output(ins)
-    launch = regions_launch(op, x.tensor, rois.tensor, batch.tensor, out.tensor, low.origin(ins))
-    low.launch(launch, {"x": x, "rois": rois, "batch": batch, "scale": scale, "out": out}, ins)
+    tensors = x.tensor, rois.tensor, batch.tensor, out.tensor
+    for launch in low.solve(regions_launch, op, *tensors, low.origin(ins)).launches:
+        low.launch(launch, {"x": x, "rois": rois, "batch": batch, "scale": scale, "out": out}, ins)
 
 
 def _append_count(low: Lowering, ins: Instruction, table: View, total: View) -> None:

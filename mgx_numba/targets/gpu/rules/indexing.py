@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from math import prod
-
 from ....codegen.gpu.data.indexed import positions_launch
 from ....codegen.gpu.data.onehot import onehot_launch
 from ....codegen.gpu.data.scatter import element_lines, scatter_launch, slice_lines
+from ....core.dim import known_in
 from ....core.shape import Shape
 from ....core.types import Type
 from ....graph.instruction import Instruction
@@ -26,12 +25,12 @@ def lower_scatter(low: Lowering, ins: Instruction) -> None:
     """A copy of the data, a kernel that finds positions in it, and one that changes it there."""
     op, (data, indices, updates) = ins.op, low.inputs(ins)
     assert isinstance(op, (ScatterBase, ScatterNDBase))
-    if 0 in data.lens:
+    if any(known_in(n, 0) for n in data.lens):
         low.host(ins, "there is no element to change")
         return
     out = low.output(ins)
     low.copy(data, out, ins)
-    if 0 in updates.lens or not prod(indices.lens[:-1]):
+    if any(known_in(n, 0) for n in (*updates.lens, *indices.lens[:-1])):
         return
     tensors, origin = (indices.tensor, updates.tensor, out.tensor), low.origin(ins)
     if isinstance(op, ScatterBase):
@@ -41,10 +40,10 @@ def lower_scatter(low: Lowering, ins: Instruction) -> None:
     else:
         lines = slice_lines(*tensors, tuples_may_be_out_of_range(low, ins.inputs[1], data.lens))
     positions = low.allocate(Shape(Type.int64_type, lines.positions.lens))
-    found = positions_launch(lines.terms, lines.positions, origin)
-    low.launch(found, {"indices": indices, "out": positions}, ins)
-    launch = scatter_launch(op.combine, lines, updates.tensor, out.tensor, origin)
-    low.launch(launch, {"positions": positions, "updates": updates, "out": out}, ins)
+    for launch in low.solve(positions_launch, lines.terms, lines.positions, origin).launches:
+        low.launch(launch, {"indices": indices, "out": positions}, ins)
+    for launch in low.solve(scatter_launch, op.combine, lines, updates.tensor, out.tensor, origin).launches:
+        low.launch(launch, {"positions": positions, "updates": updates, "out": out}, ins)
 
 
 lowering("onehot", accepts=keeps_inner_axis)(onehot_rule(onehot_launch))

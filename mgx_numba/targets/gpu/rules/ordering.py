@@ -7,6 +7,7 @@ from math import prod
 from ....codegen.gpu.data.argreduce import argreduce_launch
 from ....codegen.gpu.data.scan import scan_launch
 from ....codegen.gpu.data.topk import kept_elements, topk_comparisons, topk_launch, topk_share
+from ....core.dim import SymbolicLengthError, hint, is_symbolic, known_in
 from ....core.shape import Shape
 from ....core.types import Type
 from ....graph.instruction import Instruction
@@ -29,8 +30,8 @@ def lower_arg_reduction(low: Lowering, ins: Instruction) -> None:
     x, out = low.input(ins, 0), low.output(ins)
     axis = op.axis % len(x.lens)
     greatest, last = op.name == "argmax", op.select_last_index
-    launch = argreduce_launch(greatest, last, axis, x.tensor, out.tensor, low.origin(ins))
-    low.launch(launch, {"x": x, "out": out}, ins)
+    for launch in low.solve(argreduce_launch, greatest, last, axis, x.tensor, out.tensor, low.origin(ins)).launches:
+        low.launch(launch, {"x": x, "out": out}, ins)
 
 
 @lowering("topk")
@@ -44,13 +45,15 @@ def lower_topk(low: Lowering, ins: Instruction) -> None:
     if len(ins.inputs) != 1:
         low.host(ins, "kernels give positions, not elements of a second input")
         return
+    if is_symbolic(length):
+        raise SymbolicLengthError(f"a selection of {op.k} of {length} elements is planned for numbers")
     rest = [n for a, n in enumerate(x.lens) if a != axis]
-    comparisons = topk_comparisons(op.k, prod(rest), length) if op.k else 0
+    comparisons = topk_comparisons(op.k, hint(prod(rest)), length) if op.k else 0
     if comparisons > MOST_COMPARISONS:
         low.host(ins, f"kernels compare {MOST_COMPARISONS} elements, and {op.k} of {length} take {comparisons}")
         return
     values, positions = low.outputs_of(ins)
-    if not op.k or 0 in x.lens:
+    if not op.k or any(known_in(n, 0) for n in x.lens):
         return
     places = None
     while True:
@@ -65,8 +68,8 @@ def lower_topk(low: Lowering, ins: Instruction) -> None:
             made = low.allocate(Shape(x.type, lens)), low.allocate(Shape(Type.int64_type, lens))
         tensors = x.tensor, made[0].tensor, made[1].tensor
         known = None if places is None else places.tensor
-        launch = topk_launch(op.k, axis, op.largest, *tensors, low.origin(ins), known)
-        low.launch(launch, {**operands, "values": made[0], "positions": made[1]}, ins)
+        for launch in low.solve(topk_launch, op.k, axis, op.largest, *tensors, low.origin(ins), known).launches:
+            low.launch(launch, {**operands, "values": made[0], "positions": made[1]}, ins)
         if made[0] is values:
             return
         x, places = made
@@ -79,7 +82,8 @@ def lower_scan(low: Lowering, ins: Instruction) -> None:
     assert isinstance(op, PrefixScanSum)
     x, out = low.input(ins, 0), low.output(ins)
     axis = op.axis % len(x.lens)
-    if 0 in x.lens:
+    if any(known_in(n, 0) for n in x.lens):
         return
-    launch = scan_launch(axis, op.exclusive, op.reverse, x.tensor, out.tensor, low.origin(ins))
-    low.launch(launch, {"x": x, "out": out}, ins)
+    how = axis, op.exclusive, op.reverse, x.tensor, out.tensor, low.origin(ins)
+    for launch in low.solve(scan_launch, *how).launches:
+        low.launch(launch, {"x": x, "out": out}, ins)

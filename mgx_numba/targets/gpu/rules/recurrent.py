@@ -15,12 +15,13 @@ from ...lowering.buffers import View
 from ...lowering.lowering import Lowering
 from ...lowering.recurrent import given, recurrence
 from .contraction import FLOATS
-from .table import lowering
+from .table import lowering, needs_numbers
 
 
 @lowering("recurrent_steps")
 def lower_recurrent_steps(low: Lowering, ins: Instruction) -> None:
     """One launch that keeps the weights, or launches for each step; those of 8 bits are read as float32."""
+    needs_numbers(ins, "a recurrent layer")
     side = given(ins)
     scales = side.get("scales")
     whole = None if scales is None else _dequantized(low, ins, scales, side.get("points"))

@@ -2,10 +2,18 @@
 
 from __future__ import annotations
 
+from ....core.dim import SymbolicLengthError
+from ....graph.instruction import Instruction
 from ...lowering.rules import RuleTable
 from ...lowering.views import VIEWS
 
-__all__ = ["RULES", "lowering"]
+__all__ = ["RULES", "lowering", "needs_numbers"]
 
 RULES = RuleTable(VIEWS)
 lowering = RULES.lowering
+
+
+def needs_numbers(ins: Instruction, what: str) -> None:
+    """Raise `SymbolicLengthError` if an instruction has symbolic lengths, of which no kernel that it has knows."""
+    if any(shape.symbolic for value in (ins, *ins.inputs) for shape in value.shape.flatten()):
+        raise SymbolicLengthError(f"{what} of symbolic lengths has no kernel on a GPU")

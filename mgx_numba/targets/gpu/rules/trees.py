@@ -19,5 +19,6 @@ def lower_tree_ensemble(low: Lowering, ins: Instruction) -> None:
         return
     sizes, operands = found
     out = low.output(ins)
-    launch = trees_launch(operands["x"].tensor, out.tensor, sizes, op.aggregate, op.missing, low.origin(ins))
-    low.launch(launch, {**operands, "out": out}, ins)
+    how = operands["x"].tensor, out.tensor, sizes, op.aggregate, op.missing, low.origin(ins)
+    for launch in low.solve(trees_launch, *how).launches:
+        low.launch(launch, {**operands, "out": out}, ins)

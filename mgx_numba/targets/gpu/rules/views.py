@@ -5,6 +5,7 @@ from __future__ import annotations
 from ....codegen.gpu.contraction.placed import VECTOR_BYTES
 from ....codegen.gpu.data.copies import COPIES_KERNEL, MOST_COPIES, copies_launch
 from ....codegen.launch import Launch
+from ....core.dim import known_equal
 from ....graph.instruction import Instruction
 from ...lowering.buffers import View
 from ...lowering.common import lower_concat, lower_contiguous, pieces_to_copy
@@ -42,25 +43,29 @@ def lower_concatenation(low: Lowering, ins: Instruction) -> None:
     if ins.shape.type.hosted:
         lower_concat(low, ins)
         return
-    pieces = [(value, part) for value, part in pieces_to_copy(low, ins) if part.shape.elements]
+    pieces = [(value, part) for value, part in pieces_to_copy(low, ins) if not known_equal(part.shape.elements, 0)]
     while pieces:
         now, pieces = pieces[:MOST_COPIES], pieces[MOST_COPIES:]
         if len(now) == 1:
             low.copy(*now[0], ins)
             return
         before = _copies_before(low, now)
-        launch = _launched(low, [*before, *now], ins) if before else None
-        if launch is not None and low.usable([launch]):
+        if before and len(_launched(low, before, ins)) > 1:  # the step is one of several for some lengths each
+            before = []
+        launches = _launched(low, [*before, *now], ins) if before else ()
+        if launches and low.usable(launches):
             low.steps.pop()
         else:
-            before, launch = [], _launched(low, now, ins)
+            before, launches = [], _launched(low, now, ins)
         pairs = [*before, *now]
         operands = {f"x{k}": value for k, (value, _) in enumerate(pairs)}
-        low.launch(launch, operands | {f"out{k}": part for k, (_, part) in enumerate(pairs)}, ins)
+        for launch in launches:
+            low.launch(launch, operands | {f"out{k}": part for k, (_, part) in enumerate(pairs)}, ins)
 
 
-def _launched(low: Lowering, pairs: list[tuple[View, View]], ins: Instruction) -> Launch:
-    return copies_launch([(value.tensor, part.tensor) for value, part in pairs], low.origin(ins))
+def _launched(low: Lowering, pairs: list[tuple[View, View]], ins: Instruction) -> tuple[Launch, ...]:
+    tensors = [(value.tensor, part.tensor) for value, part in pairs]
+    return low.solve(copies_launch, tensors, low.origin(ins)).launches
 
 
 def _copies_before(low: Lowering, now: list[tuple[View, View]]) -> list[tuple[View, View]]:

@@ -36,8 +36,6 @@ class GemmStrassen(Solver[GemmProblem]):
     Lengths need not be even: blocks of rows and of columns may overlap. The sum has to divide into blocks.
     """
 
-    large_alone = True
-
     levels: int
     _plain = GemmPacked()
 

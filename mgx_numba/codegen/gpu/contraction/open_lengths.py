@@ -1,0 +1,234 @@
+"""Contractions of symbolic lengths: which kernels compute them for which lengths, and their launches.
+
+Solvers and their tilings are compared for sample lengths, by estimates over plain numbers. A few are chosen that lose
+little anywhere; thresholds of one length, the rows as a rule, say where each is taken. Then each plans the symbolic
+problem (`codegen.alternatives`). The *general* one takes all lengths that no other does, such as rows that are no whole
+vectors.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from ....core.dim import (
+    Dim,
+    Length,
+    all_of,
+    any_of,
+    evaluate,
+    is_symbolic,
+    known_equal,
+    less,
+    less_equal,
+    negate,
+    symbols_of,
+)
+from ....dataclass import dataclass
+from ....errors import ShapeError, UnsupportedError
+from ...alternatives import Alternative, alternatives, at_lengths, lengths_in, one_solution, only_where, served
+from ...launch import Solution
+from ...problems.convolution import ConvProblem
+from ...tuning.request import Candidate
+from .operands import Extent
+from .placed import PlacedRequest
+from .solvers import SOLVERS, refusal_of
+
+__all__ = ["CandidateShare", "solve_open"]
+
+SIZES = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 16384, 65536)
+"""Lengths to compare solvers for; the odd numbers beside them stand for lengths of no whole vectors."""
+IMAGES = (8, 16, 32, 64, 128, 256, 512)
+"""The same of images' axes."""
+MOST_KERNELS = 4
+"""Kernels of one contraction besides a general one: each is compiled."""
+WORTH, WORTH_MEAN = 0.08, 0.01
+"""Part of the time that another kernel has to save at some length, and over all samples. No figures kept."""
+
+Sample = dict[Dim, int]
+Costs = Mapping[Candidate, float]
+
+
+@dataclass(frozen=True)
+class CandidateShare:
+    """The launches of one solver and tiling. They have no blocks at lengths that another candidate serves."""
+
+    candidate: Candidate
+    solution: Solution
+
+
+def solve_open(placed: PlacedRequest) -> tuple[list[CandidateShare], Length]:
+    """Return what computes a contraction of symbolic lengths, and the condition that it is computed.
+
+    Raises:
+        UnsupportedError: no solver applies to any of the lengths that were tried.
+    """
+    symbols = symbols_of(lengths_in(placed))
+    feature = _feature(placed)
+    even, odd = list(_samples(placed, symbols, feature, 0)), list(_samples(placed, symbols, feature, 1))
+    even_costs, odd_costs = ([(one, _costs(placed, one)) for one in samples] for samples in (even, odd))
+    even_costs, odd_costs = ([one for one in costs if one[1]] for costs in (even_costs, odd_costs))
+    if not odd_costs:
+        raise UnsupportedError(f"no kernel computes {placed.problem} for the lengths that were tried")
+    general = _general(odd_costs, even_costs)
+    even_costs = [(sample, _alike(placed, general, costs)) for sample, costs in even_costs]
+    picked = _picked(general, [costs for _, costs in even_costs])
+    where = _ranges(feature, even_costs, picked)
+    parts: list[CandidateShare] = []
+    taken: list[Length] = []
+    covered: Length = 0
+    for candidate in [*(one for one in picked if one != general), general]:
+        own = [sample for sample, costs in (*even_costs, *odd_costs) if candidate in costs]
+        limit = all_of(*map(negate, taken)) if candidate == general else where[candidate]
+        found = _planned(placed, candidate, limit, own)
+        if not found:
+            continue
+        conditions = [all_of(limit, one.condition) for one in found]
+        solution = one_solution([replace(one, condition=c) for one, c in zip(found, conditions)])
+        if len(solution.launches) == len(found[0].result.launches):  # all are one
+            solution = only_where(any_of(*conditions), solution)
+        parts.append(CandidateShare(candidate, solution))
+        taken += conditions
+        covered = 1 if candidate == general and known_equal(served(found), 1) else any_of(*taken)
+    if not parts:
+        raise UnsupportedError(f"no kernel computes {placed.problem} for the lengths that were tried")
+    return parts, covered
+
+
+def _feature(placed: PlacedRequest) -> Dim | None:
+    """Return the symbolic length that matters most for which kernel is the quickest."""
+    extent = Extent.of(placed.problem)
+    lengths = [extent.rows, extent.columns, extent.depth, extent.planes]
+    return next((length for length in lengths if isinstance(length, Dim)), None)
+
+
+def _samples(placed: PlacedRequest, symbols: Sequence[Dim], feature: Dim | None, odd: int) -> Iterator[Sample]:
+    """Yield values of the symbols for which the feature grows: its last symbol does, and so do the axes of images; the
+    others are the least that they can be. Those that it does not have are as the growing one, up to 64."""
+    problem = placed.problem
+    inside = symbols_of(problem.in_lens) if isinstance(problem, ConvProblem) else []
+    own = symbols_of([feature]) if feature is not None else []
+    growing = inside or own[-1:] or list(symbols)
+    least = [s for s in own if all(s is not g for g in growing)]
+    for size in IMAGES if inside else SIZES:
+        sample = {}
+        for s in symbols:
+            if any(s is one for one in least):
+                value = 1
+            else:
+                value = size if any(s is one for one in growing) else min(size, 64)
+                value = value | odd if value > 1 else value
+            low, high = s.low or 1, s.high
+            sample[s] = max(low, 1, value if high is None else min(value, high))
+        yield sample
+
+
+def _costs(placed: PlacedRequest, sample: Sample) -> Costs:
+    """Return seconds of each solver that applies and of its tilings, for sample lengths."""
+    try:
+        plain = at_lengths(placed, sample)
+    except ShapeError:  # an image that is smaller than the kernel
+        return {}
+    open_sum = is_symbolic(Extent.of(placed.problem).depth)
+    constant_gate = placed.constant and placed.request.epilogue.gated
+    found: dict[Candidate, float] = {}
+    for solver in SOLVERS:
+        if refusal_of(solver, plain) or (constant_gate and solver.name == "few_rows"):
+            continue  # both orders of gates' columns would be held
+        for seconds, tiling in solver.weighed(plain):
+            if open_sum and getattr(tiling, "splits", 1) > 1:
+                continue
+            found[Candidate(solver, tiling)] = seconds
+    return found
+
+
+def _alike(placed: PlacedRequest, general: Candidate, costs: Costs) -> Costs:
+    """Leave out what would hold constant weights of a convolution once more, in another order."""
+    if not placed.constant or not isinstance(placed.problem, ConvProblem):
+        return costs
+    return {one: seconds for one, seconds in costs.items() if one.solver.order == general.solver.order}
+
+
+def _general(odd: Sequence[tuple[Sample, Costs]], even: Sequence[tuple[Sample, Costs]]) -> Candidate:
+    """Return what serves where nothing else does: of what computes all odd lengths the quickest in the mean."""
+    everywhere = [one for one in odd[0][1] if all(one in costs for _, costs in odd)]
+    tables = [costs for _, costs in (*odd, *even)]
+
+    def loss(one: Candidate) -> float:
+        return sum(min(_loss(costs, [one]), 100.0) for costs in tables)
+
+    return min(everywhere or list(odd[-1][1]), key=loss)
+
+
+def _picked(general: Candidate, table: Sequence[Costs]) -> list[Candidate]:
+    """Return all that are worth having, the general one first."""
+    names = list(dict.fromkeys(one for costs in table for one in costs))
+    picked = [general]
+    while len(picked) < 1 + MOST_KERNELS:
+        now = [_loss(costs, picked) for costs in table]
+        best, most = None, 0.0
+        for name in names:
+            own = [before - _loss(costs, [*picked, name]) for before, costs in zip(now, table) if before > 0]
+            own = [min(gain, 100.0) for gain in own]
+            if max(own, default=0) > WORTH and sum(own) > max(most, WORTH_MEAN * len(table)):
+                best, most = name, sum(own)
+        if best is None:
+            break
+        picked.append(best)
+    return picked
+
+
+def _loss(costs: Costs, names: Sequence[Candidate]) -> float:
+    """Return the part by which the quickest of some kernels takes longer than the quickest of all."""
+    if not costs:
+        return 0.0
+    return min((costs[name] for name in names if name in costs), default=math.inf) / min(costs.values()) - 1
+
+
+def _ranges(
+    feature: Dim | None, table: Sequence[tuple[Sample, Costs]], names: Sequence[Candidate]
+) -> dict[Candidate, Length]:
+    """Return the condition under which each kernel is taken, by thresholds of the feature."""
+    if feature is None or len(names) == 1:
+        return {name: 1 if name == names[-1] else 0 for name in names}
+    runs: list[tuple[int, Candidate]] = []  # from which length on, which
+    for sample, costs in table:
+        able = {name: costs[name] for name in names if name in costs}
+        if not able:
+            continue
+        best = min(able, key=lambda name: able[name])
+        if not runs or able.get(runs[-1][1], math.inf) > able[best]:
+            runs.append((evaluate(feature, sample), best))
+    where: dict[Candidate, list[Length]] = {name: [] for name in names}
+    for k, (start, name) in enumerate(runs):
+        bounds = [less_equal(start, feature)] if k else []
+        bounds += [less(feature, runs[k + 1][0])] if k + 1 < len(runs) else []
+        where[name].append(all_of(*bounds))
+    return {name: any_of(*conditions) for name, conditions in where.items()}
+
+
+def _planned(
+    placed: PlacedRequest, candidate: Candidate, limit: Length, samples: Sequence[Sample]
+) -> list[Alternative[Solution]]:
+    """Return the solutions of a solver for the samples within a limit, and where they serve there."""
+    inside = [sample for sample in samples if evaluate(limit, sample)]
+    if not inside:
+        return []
+
+    def solve(own: PlacedRequest) -> Solution:
+        reason = refusal_of(candidate.solver, own)
+        if reason:
+            raise UnsupportedError(reason)
+        solution: Solution = candidate.solver.plan(own, candidate.blocking)
+        return solution
+
+    scope: Any = next(lengths_in(placed)).scope
+    everything = {**scope.hints(), **inside[0]}
+    with scope.trial(everything):
+        try:
+            found = alternatives(placed, solve, [{**everything, **one} for one in inside])
+        except UnsupportedError:
+            return []
+    return [one for one in found if any(evaluate(one.condition, {**everything, **sample}) for sample in inside)]

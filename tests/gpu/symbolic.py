@@ -1,0 +1,120 @@
+"""Plans of programs with symbolic lengths, evaluated for lengths of a run and run by the interpreter."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from mgx_numba.core.dim import Dim, Scope, evaluate
+from mgx_numba.core.shape import DynamicDimension, Shape
+from mgx_numba.core.types import Type
+from mgx_numba.graph.passes import run_passes
+from mgx_numba.graph.program import Program
+from mgx_numba.graph.symbolic import symbolic_program
+from mgx_numba.runtime.gpu.choice import engine, interpreted
+from mgx_numba.runtime.gpu.executor import DeviceExecutable
+from mgx_numba.runtime.plan import HostStep, Plan, Step
+from mgx_numba.targets.gpu.capabilities import pass_options
+from mgx_numba.targets.gpu.compiled import DeviceProgram
+from mgx_numba.targets.gpu.passes import PASSES
+from mgx_numba.targets.gpu.ranges import lowering
+from mgx_numba.targets.lowering.shared_weights import SharedWeights
+from mgx_numba.targets.lowering.tuples import without_tuples
+from mgx_numba.targets.options import TargetOptions
+
+from ..cpu.agreement import assert_agrees, reference
+
+__all__ = ["SymbolicPlan", "at_lengths", "open_shape", "random_inputs"]
+
+
+def at_lengths(value: Any, values: Mapping[Dim, int]) -> Any:
+    """Return a plan, or a part of one, with numbers in the place of expressions."""
+    if isinstance(value, Dim):
+        return evaluate(value, values)
+    if isinstance(value, (tuple, list)):
+        own = [at_lengths(one, values) for one in value]
+        return type(value)(*own) if hasattr(value, "_fields") else type(value)(own)
+    if isinstance(value, HostStep) and value.bind is not None:
+        value = dataclasses.replace(value, function=value.bind(values), bind=None)
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        own = {f.name: at_lengths(getattr(value, f.name), values) for f in dataclasses.fields(value)}
+        changed = {name: new for name, new in own.items() if new is not getattr(value, name)}
+        return dataclasses.replace(value, **changed) if changed else value
+    return value
+
+
+class SymbolicPlan:
+    """One plan of a program with dynamic inputs.
+
+    Attributes:
+        plan: with expressions.
+        guards: texts of the questions that the program's lowering depends on.
+    """
+
+    def __init__(self, program: Program, **options: Any) -> None:
+        self.source = program
+        self.options = given = TargetOptions(**{"fast_math": False, **options})
+        self.scope = scope = Scope()
+        made, self.trees = without_tuples(symbolic_program(program, scope))
+        run_passes(made, PASSES, pass_options(given), disabled=given.disabled_passes)
+        made.remove_unused_modules()
+        low = lowering(made, given)
+        low.scope, low.shared, low.later = scope, SharedWeights(program), None
+        self.plan: Plan = low.run()
+        self.program = made
+        scope.close()
+        self.guards = [f"{g.condition} is {g.answer} ({g.place})" for g in scope.guards.values()]
+
+    @property
+    def labels(self) -> list[str]:
+        """What steps are called."""
+        return [step.label for step in self.plan.steps]
+
+    def values(self, inputs: Mapping[str, np.ndarray]) -> dict[Dim, int]:
+        """The symbols' values for inputs."""
+        lens = [(n, own) for p in self.plan.parameters for n, own in zip(p.lens, inputs[p.name].shape)]
+        return {n: own for n, own in lens if any(n is symbol for symbol in self.plan.symbols)}
+
+    def serves(self, inputs: Mapping[str, np.ndarray]) -> bool:
+        """Whether the plan is right for inputs."""
+        return bool(evaluate(self.plan.condition, self.values(inputs)))
+
+    def run(self, inputs: Mapping[str, np.ndarray]) -> list[Any]:
+        """The results by the interpreter."""
+        assert self.serves(inputs)
+        plan = at_lengths(self.plan, self.values(inputs))
+        steps = [s for s in plan.steps if not (isinstance(s, Step) and s.geometry.empty)]
+        plan = dataclasses.replace(plan, steps=steps, symbols=(), condition=1)
+        with interpreted():
+            on = engine()
+        made = DeviceProgram(on, self.options, plan, self.trees, lambda: self.program)
+        made.executable = DeviceExecutable(plan, on, None, None)
+        return made.run(inputs)
+
+    def check(self, *lengths: Sequence[int]) -> None:
+        """Compare the results with those of ref for random inputs, whose dynamic lengths are these in order of names of
+        dimensions."""
+        for own in lengths:
+            inputs = random_inputs(self.source, own)
+            assert_agrees(self.run(inputs), reference(self.source, inputs))
+
+
+def random_inputs(program: Program, lengths: Sequence[int]) -> dict[str, np.ndarray]:
+    """Return inputs whose dimensions have these lengths, in the order of their names as `open_shape` gives them."""
+    rng = np.random.default_rng(sum(lengths))
+    inputs = {}
+    for name, shape in program.parameter_shapes().items():
+        dims = shape.dyn_dims if shape.is_dynamic else [DynamicDimension(n, n) for n in shape.lens]
+        lens = [lengths["bstu".index(d.symbol)] if d.symbol else d.min for d in dims]
+        values = rng.standard_normal(lens) if shape.type.is_floating else rng.integers(0, 4, lens)
+        inputs[name] = values.astype(shape.type.numpy)
+    return inputs
+
+
+def open_shape(type: Type, *lens: int | str, most: int = 4096) -> Shape:
+    """Return a shape of plain lengths, and of dimensions called ``b``, ``s``, ``t`` or ``u``."""
+    dims = [DynamicDimension(n, n) if isinstance(n, int) else DynamicDimension(1, most, symbol=n) for n in lens]
+    return Shape.dynamic(type, dims)

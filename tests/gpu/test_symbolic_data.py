@@ -1,0 +1,85 @@
+"""Kernels that move, order and pool elements, of symbolic lengths, on the interpreter."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from mgx_numba.core.types import Type
+from mgx_numba.graph.module import Module
+from mgx_numba.graph.program import Program
+
+from .symbolic import SymbolicPlan, open_shape
+
+F32, F16, I64 = Type.float_type, Type.half_type, Type.int64_type
+
+
+def check(build: Callable[[Module], None], most: int = 2, lengths: Any = ((1, 1, 1), (2, 5, 3), (3, 16, 8))) -> None:
+    program = Program()
+    build(program.main)
+    made = SymbolicPlan(program)
+    assert not made.guards
+    assert len(made.labels) <= most, made.labels
+    assert not [label for label in made.labels if label.startswith("ref::")]
+    made.check(*lengths)
+
+
+@pytest.mark.parametrize("type", [F32, F16])
+def test_caches_grow(type: Type) -> None:
+    def build(m: Module) -> None:
+        grown = []
+        for name in "kv":
+            past = m.add_parameter(f"past_{name}", open_shape(type, "b", 2, "s", 8))
+            new = m.add_parameter(name, open_shape(type, "b", 2, "t", 8))
+            grown.append(m.add_instruction("concat", [past, new], axis=2))
+        m.add_return(grown)
+
+    check(build, 1)
+
+
+@pytest.mark.parametrize(
+    "name, attributes",
+    [
+        ("argmax", {"axis": 1}),
+        ("argmin", {"axis": 2}),
+        ("prefix_scan_sum", {"axis": 1, "exclusive": False, "reverse": False}),
+        ("pad", {"pads": (0, 1, 2, 1, 0, 3)}),
+    ],
+)
+@pytest.mark.parametrize("lens", [("b", "s", 6), (3, "b", "s")])
+def test_kernels_of_one_operand(name: str, attributes: Any, lens: Any) -> None:
+    def build(m: Module) -> None:
+        m.add_return([m.add_instruction(name, [m.add_parameter("x", open_shape(F32, *lens))], **attributes)])
+
+    check(build)
+
+
+def test_gathers() -> None:
+    def build(m: Module) -> None:
+        table = m.add_parameter("x", open_shape(F32, 4, 12))
+        tokens = m.add_parameter("tokens", open_shape(I64, "b", "s"))
+        m.add_return([m.add_instruction("gather", [table, tokens], axis=0)])
+
+    check(build)
+
+
+def test_pooling() -> None:
+    def build(m: Module) -> None:
+        x = m.add_parameter("x", open_shape(F32, "b", 4, "s", "t"))
+        how = {"mode": "average", "lengths": (3, 3), "stride": (2, 2), "padding": (1, 1), "dilations": (1, 1)}
+        m.add_return([m.add_instruction("pooling", [x], **how)])
+
+    check(build)
+
+
+@pytest.mark.parametrize("combine", ["none", "add"])
+def test_scatters(combine: str) -> None:
+    def build(m: Module) -> None:
+        data = m.add_parameter("data", open_shape(F32, 4, "b", "s"))
+        indices = m.add_parameter("indices", open_shape(I64, 2, "b", "s"))
+        updates = m.add_parameter("updates", open_shape(F32, 2, "b", "s"))
+        m.add_return([m.add_instruction(f"scatter_{combine}", [data, indices, updates], axis=0)])
+
+    check(build, 4)
