@@ -176,11 +176,20 @@ class DynamicProgram(LoweredProgram):
                 if made.serves(inputs):
                     self._first(made)
                     return made
-        made = self._compile_fixed(specialize(self._source, lens), self._weights)
+        made = self._fixed_for(lens)
         self._failed += failed  # lengths that do not fit the program are no reason
+        return made
+
+    def _fixed_for(self, lens: Lens) -> LoweredProgram:
+        """Return a plan for one set of lengths of the dynamic inputs, and keep it.
+
+        Raises:
+            MgxError: the lengths do not fit the program.
+        """
+        made = self._compile_fixed(specialize(self._source, lens), self._weights)
         while len(self._fixed) >= MOST_FIXED:
             self._fixed.popitem(last=False)
-        self._fixed[key] = made
+        self._fixed[tuple(map(tuple, lens.values()))] = made
         return made
 
     def _refused(self, inputs: Mapping[str, np.ndarray]) -> str:
@@ -207,8 +216,7 @@ class DynamicProgram(LoweredProgram):
             return use(plan)
         except UnservedLengths:
             with self._lock:
-                lens = {name: inputs[name].shape for name in self._names}
-                plan = self._compile_fixed(specialize(self._source, lens), self._weights)
+                plan = self._fixed_for({name: inputs[name].shape for name in self._names})
             return use(plan)
 
     def run(self, inputs: Mapping[str, np.ndarray]) -> list[Any]:

@@ -295,7 +295,7 @@ class WarpgroupParts(_Own):
 def _warpgroup_seconds(
     placed: PlacedRequest, weighed: tuple[tuple[float, WarpgroupTile, int], ...], tiling: WarpgroupTiling | None
 ) -> float:
-    """Those of the first of some tiles, or of the one that a tiling names."""
+    """Return the seconds of the first tile, or of the tile that ``tiling`` names."""
     found = (c for c, tile, splits in weighed if tiling in (None, _warpgroup_tiling(tile, splits)))
     return not_below_memory(placed, next(found) / CLOCK)
 
@@ -303,7 +303,7 @@ def _warpgroup_seconds(
 def _all_seconds(
     placed: PlacedRequest, weighed: tuple[tuple[float, WarpgroupTile, int], ...], before: float
 ) -> list[tuple[float, Any]]:
-    """Those of all tiles, with what comes before them."""
+    """Return the seconds and the tiling of each tile; ``before`` are seconds of the launches before the product."""
     return [
         (not_below_memory(placed, cycles / CLOCK) + before, _warpgroup_tiling(tile, splits))
         for cycles, tile, splits in weighed

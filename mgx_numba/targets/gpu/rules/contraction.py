@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import replace
 from functools import partial
 from math import gcd, prod
@@ -206,33 +206,40 @@ def _planes_as_rows(
     if problem.m != 1:
         return problem, places
     walked = [own[:rank] for own in (problem.out_strides, problem.a_strides, *places) if own]
-    space = collapse(problem.batch, walked, order_by=0)
-    if space.rank != 1:
-        return problem, places
-    out, a, *rows = (own[0] for own in space.strides)
-    left = iter(rows)
-    return replace(
-        problem, m=space.lens[0], batch=(), a_strides=(a, problem.a_strides[-1]),
-        b_strides=problem.b_strides[rank:], out_strides=(out,),
-    ), tuple((next(left),) if own else () for own in places)  # fmt: skip
+    return _walked_as_rows(problem, places, problem.batch, walked)
 
 
 def _all_rows(
     problem: GemmProblem, places: tuple[tuple[int, ...], ...]
 ) -> tuple[GemmProblem, tuple[tuple[int, ...], ...]]:
-    """All rows of all planes as those of one product, if they lie evenly in all operands."""
+    """Return a product of all rows of all planes, if these lie evenly in all operands."""
     rank = len(problem.batch)
     walked = [own for own in (problem.out_strides, problem.a_strides[:-1], *places) if own]
     if not rank or any(len(own) != rank + 1 for own in walked):
         return problem, places
-    space = collapse((*problem.batch, problem.m), walked, order_by=0)
+    return _walked_as_rows(problem, places, (*problem.batch, problem.m), walked)
+
+
+def _walked_as_rows(
+    problem: GemmProblem,
+    places: tuple[tuple[int, ...], ...],
+    lens: Sequence[int],
+    walked: Sequence[Sequence[int]],
+) -> tuple[GemmProblem, tuple[tuple[int, ...], ...]]:
+    """Return a product whose rows are the positions along some axes, if one stride an operand walks these.
+
+    Args:
+        lens: of the axes.
+        walked: strides along the axes of the result, the left operand, and of each of ``places`` that has any.
+    """
+    space = collapse(lens, walked, order_by=0)
     if space.rank != 1:
         return problem, places
     out, a, *rows = (own[0] for own in space.strides)
     left = iter(rows)
     return replace(
         problem, m=space.lens[0], batch=(), a_strides=(a, problem.a_strides[-1]),
-        b_strides=problem.b_strides[rank:], out_strides=(out,),
+        b_strides=problem.b_strides[len(problem.batch):], out_strides=(out,),
     ), tuple((next(left),) if own else () for own in places)  # fmt: skip
 
 
