@@ -130,12 +130,13 @@ def test_kept_threads_beyond_the_most_end() -> None:
 @pytest.mark.parametrize("kept", [False, True])
 def test_an_interrupt_while_others_work_is_raised_when_they_have_ended(kept: bool) -> None:
     """What they write, a caller that was interrupted may use again."""
-    begun, done = threading.Event(), []
+    begun, sent, done = threading.Event(), threading.Event(), []
 
     def item(slow: bool) -> None:
         if slow:
             begun.set()
-            time.sleep(0.2)
+            assert sent.wait(10)  # however long the sender has no turn: afterwards the signal would meet nobody
+            time.sleep(0.1)
             done.append(threading.get_ident())
         else:
             assert begun.wait(10)
@@ -147,6 +148,7 @@ def test_an_interrupt_while_others_work_is_raised_when_they_have_ended(kept: boo
         begun.wait(10)
         time.sleep(0.03)
         os.kill(os.getpid(), signal.SIGALRM)
+        sent.set()
 
     main = threading.get_ident()
     former = signal.signal(signal.SIGALRM, handler)
