@@ -191,7 +191,7 @@ class GraphInMaking:
             self._driver.call("cuGraphDestroy", graph)
 
     def copy(self, parameters: CopyNode) -> None:
-        """Add a copy."""
+        """Add a memory copy."""
         self._add(self._driver.bound("cuGraphAddMemcpyNode"), byref(parameters), self._device.context)
 
     def _add(self, function: Callable[..., None], *parameters: object) -> c_void_p:
@@ -203,18 +203,18 @@ class GraphInMaking:
         return node
 
     def finish(self) -> Graph:
-        """The graph, ready to be launched; there is nothing to add any more."""
+        """Instantiate the graph; nothing can be added afterwards."""
         executable = c_void_p()
         self._driver.call("cuGraphInstantiateWithFlags", byref(executable), self._graph, c_ulonglong(0))
         return Graph(self._device, self._graph, executable, self._asked)
 
     def discard(self) -> None:
-        """Give an unfinished graph up."""
+        """Destroy an unfinished graph."""
         self._driver.call("cuGraphDestroy", self._graph)
 
 
 class Graph:
-    """A graph that can be launched; a launch comes after the earlier ones of the same graph."""
+    """An instantiated graph; launches of one graph run in order."""
 
     def __init__(
         self, device: Device, graph: c_void_p, executable: c_void_p, asked: list[tuple[c_void_p, KernelNode | CallNode]]
@@ -226,12 +226,12 @@ class Graph:
         self._set = device.driver.bound("cuGraphExecKernelNodeSetParams_v2")
 
     def launch(self, stream: c_void_p) -> None:
-        """Ask a stream of the current context for all of it."""
+        """Launch the graph on a stream of the current context."""
         self._launch(self._executable, stream)
 
     def change(self, number: int) -> None:
-        """Let later launches in the current context have what is now in the argument block of a kernel or a call, by
-        its place among these."""
+        """Update the arguments of kernel or call ``number`` from its argument block, for later launches in the current
+        context."""
         node, parameters = self._asked[number]
         if isinstance(parameters, CallNode):
             driver = self._device.driver
