@@ -1,4 +1,4 @@
-"""The simplifying passes, repeated until they find nothing more."""
+"""Repeat the simplifying passes until nothing changes."""
 
 from __future__ import annotations
 
@@ -15,13 +15,12 @@ from .simplify_reshapes import SimplifyReshapes
 __all__ = ["OptimizeModule"]
 
 OUTER_ROUNDS, INNER_ROUNDS = 8, 8
-"""Bounds for rules that would undo each other: rounds end when nothing changes."""
+"""Bounds on rounds, in case rules undo each other."""
 
 
 class OptimizeModule(Pass):
-    """Rounds of ``simplify_reshapes``, ``eliminate_convert`` and ``simplify_algebra``, then common subexpressions and
-    constants, until a round changes nothing.
-    """
+    """Run ``simplify_reshapes``, ``eliminate_convert`` and ``simplify_algebra``, then common subexpressions and
+    constants, until a round changes nothing."""
 
     name = "optimize_module"
 
