@@ -20,6 +20,8 @@ __all__ = [
     "quotient_of_products",
     "quotient_range",
     "tightened",
+    "values_at_points",
+    "values_of_atom",
 ]
 
 Range = tuple["int | None", "int | None"]
@@ -167,39 +169,38 @@ def tightened(terms: Terms, found: Range) -> Range:
 
 def never_negative(terms: Terms, ranges: AtomRanges = OWN) -> bool:
     """Return whether it is proven that a sum is at least 0."""
-    if ranges is OWN and any(_value(terms, point, number) < 0 for number, point in _points(terms)):
+    if ranges is OWN and min(values_at_points(terms)) < 0:
         return False
     return _Proof(ranges).holds(dict(terms))
 
 
-def _points(terms: Terms) -> Iterable[tuple[int, dict[Atom, int]]]:
-    """Numbers of points, and the values of atoms there."""
-    scope = next((atom.scope for monomial, _ in terms for atom in monomial), None)
-    return () if scope is None else enumerate(scope.points)
-
-
-def _value(terms: Terms, point: dict[Atom, int], number: int) -> int:
-    """The value of a sum at a point, which takes values of atoms."""
-    found = 0
+def values_at_points(terms: Terms) -> tuple[int, ...]:
+    """Return the values of a sum at `POINTS`."""
+    found = [0] * len(POINTS)
     for monomial, coefficient in terms:
-        for atom in monomial:
-            value = point.get(atom)
-            if value is None:
-                value = point[atom] = _atom_value(atom, point, number)
-            coefficient *= value
-        found += coefficient
-    return found
+        if len(monomial) == 1:
+            found = [value + coefficient * own for value, own in zip(found, monomial[0].at)]
+        else:
+            products = [coefficient] * len(POINTS)
+            for atom in monomial:
+                products = [product * own for product, own in zip(products, atom.at)]
+            found = [value + product for value, product in zip(found, products)]
+    return tuple(found)
 
 
-def _atom_value(atom: Atom, point: dict[Atom, int], number: int) -> int:
+def values_of_atom(atom: Atom) -> tuple[int, ...]:
+    """Return the values of an atom at `POINTS`."""
     if atom.kind == "symbol":
-        more = POINTS[number][atom.number % 2]
-        beyond = (atom.low or 0) + (more + atom.number % 97 if more else 0)
-        return beyond if atom.high is None else min(beyond, atom.high)
-    operands = [_value(_terms(one), point, number) for one in atom.operands]
+        return tuple([_of_symbol(atom, point[atom.number % 2]) for point in POINTS])
+    operands = [(one,) * len(POINTS) if isinstance(one, int) else one.at for one in atom.operands]
     if atom.kind == "select":
-        return operands[1] if operands[0] else operands[2]
-    return FUNCTIONS[atom.kind](*operands)
+        return tuple([yes if chosen else no for chosen, yes, no in zip(*operands)])
+    return tuple(map(FUNCTIONS[atom.kind], *operands))
+
+
+def _of_symbol(atom: Atom, more: int) -> int:
+    beyond = (atom.low or 0) + (more + atom.number % 97 if more else 0)
+    return beyond if atom.high is None else min(beyond, atom.high)
 
 
 def facts_of(condition: Terms, answer: bool, ranges: AtomRanges = OWN) -> list[Terms]:
