@@ -47,7 +47,10 @@ __all__ = [
 def minimum(first: Length, *others: Length) -> Any:
     """Return the least of some lengths."""
     for other in others:
-        if isinstance(first, Dim) or isinstance(other, Dim):
+        if type(first) is int is type(other):
+            if other < first:
+                first = other
+        elif isinstance(first, Dim) or isinstance(other, Dim):
             first = _extreme("min", first, other)
         elif other < first:
             first = other
@@ -57,7 +60,10 @@ def minimum(first: Length, *others: Length) -> Any:
 def maximum(first: Length, *others: Length) -> Any:
     """Return the largest of some lengths."""
     for other in others:
-        if isinstance(first, Dim) or isinstance(other, Dim):
+        if type(first) is int is type(other):
+            if other > first:
+                first = other
+        elif isinstance(first, Dim) or isinstance(other, Dim):
             first = _extreme("max", first, other)
         elif other > first:
             first = other
