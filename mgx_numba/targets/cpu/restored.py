@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any, TextIO
 
 import numpy as np
 
+from ...interrupts import whole_module
 from ...runtime.cpu.executor import Executable
 from ...runtime.plan import HostStep
 from ..base import Direct, Kept, KeptPlan, KeptStages, OpenPlan, OpenPlanned, Outgrown, Stage
+from ..lowering.host_file import StoredCall
 from ..options import TargetOptions
 from .choice import PlanChoice
 from .compiled import LoweredProgram
@@ -22,6 +25,7 @@ if TYPE_CHECKING:
     from ...codegen.store import Store
     from ...graph.program import Program
     from ...graph.rewrite_log import RewriteLog
+    from ...runtime.plan_json import LengthsReader
     from ..base import Observer, ThreadSpan
 
 __all__ = ["RestoredProgram", "may_outgrow", "runnable"]
@@ -41,6 +45,9 @@ def runnable(kept: Kept, options: TargetOptions, shown: Callable[[], Program]) -
         CompileError: a kernel that the store lacks cannot be compiled.
     """
     if isinstance(kept, KeptPlan):
+        for step in kept.plan.all_steps():
+            if isinstance(step, HostStep) and isinstance(step.function, StoredCall):
+                step.function.body = partial(_body, options)
         executable = Executable(kept.plan, options.num_threads or None, store=options.store)
         return LoweredProgram(executable, kept.trees, shown, options.store)
     if isinstance(kept, KeptStages):
@@ -50,6 +57,15 @@ def runnable(kept: Kept, options: TargetOptions, shown: Callable[[], Program]) -
     plans = [runnable(one, options, shown) for one in kept.plans]
     fixed = {key: runnable(one, options, shown) for key, one in kept.fixed}
     return PlanChoice(kept.names, plans, fixed, shown, options.store)
+
+
+def _body(
+    options: TargetOptions, module: Any, kind: str, content: Any, captured: Sequence[Any], lengths: LengthsReader
+) -> Any:
+    whole_module("mgx_numba.targets.cpu.rules.bodies")
+    from .rules.bodies import read_body
+
+    return read_body(module, kind, content, captured, lengths, options)
 
 
 class RestoredProgram(LoweredProgram):
