@@ -9,8 +9,9 @@ import numpy as np
 
 from ..errors import UnsupportedError
 from ..runtime.plan_file import PlanFile, file_pieces
-from ..runtime.plan_json import LengthsReader, PlansReader, PlansWriter
+from ..runtime.plan_json import PlansReader, PlansWriter
 from .base import Kept, KeptChoice, KeptPlan, KeptStages
+from .host_file import read_host
 from .seam import Seam
 
 __all__ = ["KeptFile", "kept_pieces", "read_kept", "written_kept"]
@@ -35,7 +36,7 @@ class KeptFile(PlanFile):
 
     def kept(self, block: np.ndarray) -> Kept:
         """Return the program over memory that `allocate` gave, whether it is filled yet or not; to be asked once."""
-        return read_kept(self.content, self.plans(block, _read_host))
+        return read_kept(self.content, self.plans(block, read_host))
 
 
 def written_kept(kept: Kept, writer: PlansWriter) -> dict[str, Any]:
@@ -66,9 +67,3 @@ def read_kept(written: Mapping[str, Any], reader: PlansReader) -> Kept:
     return KeptChoice(
         tuple(written["names"]), tuple([read_kept(one, reader) for one in written["plans"]]), tuple(fixed)
     )
-
-
-def _read_host(written: Any, lengths: LengthsReader) -> Mapping[str, Any]:
-    from .lowering.host_file import read_host  # late: few programs have host steps
-
-    return read_host(written, lengths)

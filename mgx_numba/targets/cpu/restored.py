@@ -13,7 +13,7 @@ from ...interrupts import whole_module
 from ...runtime.cpu.executor import Executable
 from ...runtime.plan import HostStep
 from ..base import Direct, Kept, KeptPlan, KeptStages, OpenPlan, OpenPlanned, Outgrown, Stage
-from ..lowering.host_file import StoredCall
+from ..host_file import StoredCall
 from ..options import TargetOptions
 from .choice import PlanChoice
 from .compiled import LoweredProgram

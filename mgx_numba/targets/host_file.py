@@ -6,12 +6,12 @@ import functools
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from ...interrupts import whole_module
-from ...runtime.plan_json import LengthsReader, LengthsWriter
+from ..interrupts import whole_module
+from ..runtime.plan_json import LengthsReader, LengthsWriter
 
 if TYPE_CHECKING:
-    from ...core.dim import Dim
-    from .host_call import HostCall, ReturnCall
+    from ..core.dim import Dim
+    from .lowering.host_call import HostCall, ReturnCall
 
 __all__ = ["StoredCall", "read_host"]
 
@@ -45,9 +45,9 @@ class StoredCall:
     def _call(self) -> HostCall | ReturnCall:
         whole_module("mgx_numba.targets.lowering.host_call")
         whole_module("mgx_numba.ops")
-        from ...graph.instruction import Instruction, Outline
-        from .host_call import HostCall, ReturnCall
-        from .instruction_json import InstructionReader, signature
+        from ..graph.instruction import Instruction, Outline
+        from .lowering.host_call import HostCall, ReturnCall
+        from .lowering.instruction_json import InstructionReader, signature
 
         reader, written = InstructionReader(self._lengths), self._written
         if "returned" in written:
