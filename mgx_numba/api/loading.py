@@ -7,13 +7,12 @@ import os
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from ..core.shape import Shape
-from ..core.types import Type
+from ..core.shape_json import shape_from_json
 from ..errors import FormatError, OptionError
 from ..graph.origin import Origin
 from ..interrupts import whole_module
 from ..targets import registry
-from ..targets.base import KeptPlan
+from ..targets.base import Kept
 from .compiling import take_compiled, target_options
 from .file_kinds import taken_for
 from .options import checked_device, parse_compile_options, trace_level
@@ -127,7 +126,7 @@ def _restored(value: Any, extra: Mapping[str, Any], *, device_id: int) -> progra
 
 
 def _of_plan(
-    device_id: int, kept: KeptPlan, about: Mapping[str, Any], decoded: Callable[[], Any], store: Store | None
+    device_id: int, kept: Kept, about: Mapping[str, Any], decoded: Callable[[], Any], store: Store | None
 ) -> program:
     """The program of a plan that `keep_plan` left; ``decoded`` gives what its file holds."""
     result = program()
@@ -147,8 +146,8 @@ def _of_plan(
         return result._portable
 
     compiled = registry.target(chosen.name()).restore(kept, target_options(result, options), portable)
-    parameters = {name: _shape_from_json(entry) for name, entry in about["parameters"].items()}
-    results = [_shape_from_json(entry) for entry in about["results"]]
+    parameters = {name: shape_from_json(entry) for name, entry in about["parameters"].items()}
+    results = [shape_from_json(entry) for entry in about["results"]]
     take_compiled(result, compiled, options, chosen, trace_level(), parameters, results)
     return result
 
@@ -166,12 +165,6 @@ def _records(saved: list[Any]) -> list[Any]:
     from ..codegen.tuning.files import records_from
 
     return records_from(saved)
-
-
-def _shape_from_json(entry: list[Any]) -> Shape:
-    if not entry or isinstance(entry[0], list):
-        return Shape.tuple(_shape_from_json(member) for member in entry)
-    return Shape(Type[entry[0]], entry[1], entry[2])
 
 
 def _saved_compile_options(compiled: Mapping[str, Any], device_id: int) -> dict[str, Any]:

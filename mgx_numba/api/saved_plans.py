@@ -25,8 +25,8 @@ from ..errors import FormatError
 from ..graph.content import FileContent
 from ..messages import warn
 from ..parallel import allowed_cpus, on_threads
-from ..runtime.plan_file import PlanReader, plan_pieces
-from ..targets.base import Compiled, KeptPlan
+from ..targets.base import Compiled, Kept
+from ..targets.kept_file import KeptFile, kept_pieces
 from ..targets.registry import Target, target, target_names
 
 if TYPE_CHECKING:
@@ -52,7 +52,7 @@ _OF_RUNS = frozenset(
 """Variables of MIGraphX that change nothing of how a program is compiled."""
 
 T = TypeVar("T")
-Build = Callable[[KeptPlan, Mapping[str, Any], Callable[[], Any], "Store | None"], T]
+Build = Callable[[Kept, Mapping[str, Any], Callable[[], Any], "Store | None"], T]
 
 
 def find(
@@ -85,7 +85,7 @@ def find(
             continue
         try:
             with open_trusted(path) as file:
-                reader = PlanReader(file)
+                reader = KeptFile(file)
                 if reader.about["size"] != content.size or reader.about["with_code"] < trust_objects:
                     return None
                 return _restored(reader, content, decode, build, _Embedded(content) if trust_objects else None)
@@ -124,7 +124,7 @@ def keep(
     if path is None or kept is None:
         return
     whole = {"size": content.size, "with_code": with_code, "sha256": digest, "target": target_name, **about}
-    pieces = plan_pieces(kept.plan, {**whole, "trees": kept.trees})
+    pieces = kept_pieces(kept, whole)
     if pieces is None or sum(map(len, pieces)) > LIMIT_BYTES // 2:
         return
     with contextlib.suppress(OSError):
@@ -134,7 +134,7 @@ def keep(
 
 
 def _restored(
-    reader: PlanReader, content: FileContent, decode: Callable[[], Any], build: Build[T], store: Store | None
+    reader: KeptFile, content: FileContent, decode: Callable[[], Any], build: Build[T], store: Store | None
 ) -> T | None:
     """The program of an open plan file, unless it belongs to other content."""
     about = reader.about
@@ -150,7 +150,7 @@ def _restored(
 
     hashing, filling = _Background(lambda e: _digest(content, e)), _Background(lambda e: reader.fill(block, e))
     with hashing as digest, filling as filled:
-        result = build(KeptPlan(reader.plan(block), about["trees"]), about, unchanged, store)
+        result = build(reader.kept(block), about, unchanged, store)
         filled.result()
         if digest.result() != about["sha256"]:
             return None

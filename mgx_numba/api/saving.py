@@ -6,7 +6,7 @@ import os
 import tempfile
 from typing import TYPE_CHECKING, Any
 
-from ..core.shape import Shape
+from ..core.shape_json import shape_to_json
 from ..errors import OptionError
 from ..interrupts import whole_module
 
@@ -86,8 +86,8 @@ def keep_plan(content: FileContent, p: program, with_code: bool) -> None:
 
     about = {
         "saved": saved_options(p),
-        "parameters": {name: _shape_to_json(s) for name, s in p._signature.items()},
-        "results": [_shape_to_json(s) for s in p._results],
+        "parameters": {name: shape_to_json(s) for name, s in p._signature.items()},
+        "results": [shape_to_json(s) for s in p._results],
         "told": p._told,
         "origin": p._origin.to_json(),
     }
@@ -152,9 +152,3 @@ def checked_format(name: str) -> str:
     if name not in ("msgpack", "json"):
         raise OptionError(f"Unknown format: {name}; known: msgpack, json")
     return name
-
-
-def _shape_to_json(s: Shape) -> list[Any]:
-    if s.sub_shapes:
-        return [_shape_to_json(member) for member in s.sub_shapes]
-    return [s.type.name, s.lens, s.strides]
