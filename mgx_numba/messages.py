@@ -35,7 +35,7 @@ def tell(part: str, level: int, text: str, *values: object) -> None:
 
 def warn(text: str, category: type[Warning] = UserWarning) -> None:
     """Issue a warning that points at the line which called the package, however deep in it this is."""
-    records = getattr(_recording, "records", ())
+    records: tuple[_Record, ...] = getattr(_recording, "records", ())
     for record in records:
         record.append([text, category.__name__])
     if records and records[-1].quiet:
@@ -60,7 +60,7 @@ def recorded(quiet: bool = False) -> Iterator[list[Told]]:
         quiet: record them only, since they were issued before.
     """
     record = _Record()
-    records = getattr(_recording, "records", ())
+    records: tuple[_Record, ...] = getattr(_recording, "records", ())
     record.quiet = quiet or (bool(records) and records[-1].quiet)
     _recording.records = (*records, record)
     try:

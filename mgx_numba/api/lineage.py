@@ -210,8 +210,11 @@ class Lineage:
 
 
 def environment() -> str | None:
-    """Return what compiling depends on in this process besides the model, options and machine; None where nothing may be
-    kept or found: the user says so, wants to see what compiling does, or has operators whose code is in no file."""
+    """Return what compiling depends on in this process besides the model, options and machine.
+
+    None where nothing may be kept or found: the user says so, wants to see what compiling does, or has operators whose
+    code is in no file.
+    """
     if not environment_flag(PLAN_CACHE, True):
         return None
     named = {name: value for name, value in os.environ.items() if name.startswith(("MGX_", "MIGRAPHX_"))}
@@ -232,7 +235,7 @@ def open_source(given: Any) -> Source | None:
     if isinstance(given, bytes):
         return Source(FileContent.of_bytes(given)) if given else None
     try:
-        if not os.path.isfile(given) or not os.path.getsize(given):
+        if not isinstance(given, (str, os.PathLike)) or not os.path.isfile(given) or not os.path.getsize(given):
             return None
         return Source(FileContent(given), hold=True)
     except (OSError, ValueError):

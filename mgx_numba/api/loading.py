@@ -100,7 +100,7 @@ def load_buffer(b: bytes, trust_objects: bool = False, device_id: int = 0) -> pr
 def _reading() -> None:
     """Import what decodes a program, and what reads the deferred nodes that one may have."""
     whole_module("mgx_numba.graph.mxr")
-    whole_module("mgx_numba.frontends.onnx")
+    whole_module("mgx_numba.frontends.onnx.rereading")
 
 
 def _restored(value: Any, extra: Mapping[str, Any], *, device_id: int) -> program:

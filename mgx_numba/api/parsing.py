@@ -5,13 +5,16 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ..interrupts import whole_module
 from .kept_models import Parse, Parsed, read_model
 from .program import program
 
-__all__ = ["onnx_parser", "option_text", "parsed_onnx", "parsed_tf"]
+if TYPE_CHECKING:
+    from ..frontends.onnx.options import ParseOptions
+
+__all__ = ["external_folders", "onnx_parser", "option_text", "parsed_onnx", "parsed_tf"]
 
 _OF_ERRORS = ("print_program_on_error", "external_data_path")
 """Options of `parse_onnx` that change nothing of what it returns: external data counts by its content."""
@@ -27,23 +30,31 @@ def parsed_onnx(given: Any, options: Mapping[str, Any]) -> program:
     Raises:
         MgxError: those of `parse_onnx`.
     """
-    counting = {name: value for name, value in options.items() if name not in _OF_ERRORS}
-    asked = f"onnx {option_text(counting)}"
-    return read_model(given, asked, onnx_parser(options), folders=_folders(given, options))[0]
+    checked = _onnx_options(options)
+    asked = f"onnx {option_text({k: v for k, v in vars(checked).items() if k not in _OF_ERRORS})}"
+    folders = external_folders(given, checked.external_data_path)
+    return read_model(given, asked, _onnx_reader(checked), folders=folders)[0]
 
 
 def onnx_parser(options: Mapping[str, Any]) -> Parse:
     """Return what reads an ONNX model with options, see `kept_models.read_model`."""
+    return _onnx_reader(_onnx_options(options))
 
+
+def _onnx_options(options: Mapping[str, Any]) -> ParseOptions:
+    from ..frontends.onnx.options import ParseOptions
+
+    return ParseOptions(**{**options, "external_data_path": os.fspath(options.get("external_data_path", ""))})
+
+
+def _onnx_reader(options: ParseOptions) -> Parse:
     def parse(given: Any, files: Mapping[str, memoryview] | None) -> Parsed:
         whole_module("mgx_numba.frontends.onnx.parser")
         from ..frontends.onnx.model import load_model
-        from ..frontends.onnx.options import ParseOptions
         from ..frontends.onnx.parser import parse as parse_model
 
-        checked = ParseOptions(**{**options, "external_data_path": os.fspath(options.get("external_data_path", ""))})
-        model = load_model(given, checked.external_data_path, files)
-        return Parsed(parse_model(model, checked), model.external.opened)
+        model = load_model(given, options.external_data_path, files)
+        return Parsed(parse_model(model, options), model.external.opened)
 
     return parse
 
@@ -82,10 +93,8 @@ def option_text(options: Mapping[str, Any]) -> str:
     return repr([(name, plain(value)) for name, value in sorted(options.items())])
 
 
-def _folders(given: Any, options: Mapping[str, Any]) -> list[Path]:
-    """Return where the external data of a model is looked for."""
-    if options.get("external_data_path"):
-        return [Path(options["external_data_path"])]
-    if not isinstance(given, (str, os.PathLike)):
-        return []
-    return [Path(given).parent, Path(given).resolve().parent]
+def external_folders(given: Any, folder: str = "") -> list[Path]:
+    """Return where the external data of a model is looked for: ``folder`` if that is given, else beside a file."""
+    if folder:
+        return [Path(folder)]
+    return [Path(given).parent, Path(given).resolve().parent] if isinstance(given, (str, os.PathLike)) else []

@@ -1,8 +1,8 @@
 """Plans of compiled programs in the cache folder: what makes compiling a model again a matter of reading.
 
-``<cache folder>/plans/<target>/<key>.plan`` belongs to one lineage: the content of a model and all that was asked of it,
-for one target on one machine (devices of one model share it), and one state of this package and of the user's tuning
-records. The portable form need not be made before somebody asks for it.
+``<cache folder>/plans/<target>/<key>.plan`` belongs to one lineage, which is the content of a model and all that was
+asked of it. It is for one target on one machine (devices of one model share it), and for one state of this package and
+of the user's tuning records. The portable form need not be made before somebody asks for it.
 """
 
 from __future__ import annotations
