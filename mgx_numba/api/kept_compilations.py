@@ -11,7 +11,7 @@ from ..core.shape_json import shape_from_json
 from ..interrupts import whole_module
 from ..messages import Told, recorded
 from ..targets import registry
-from ..targets.base import Compiled, KeptPlan
+from ..targets.base import Compiled, Kept
 from .compiling import take_compiled, target_options
 from .kept_models import keep_known
 from .options import CompileOptions, asked_quantizations
@@ -78,7 +78,7 @@ class KeptCompilation:
         p, name = self._program, self._target.name()
 
         def build(
-            kept: KeptPlan, about: Mapping[str, Any], decode: Callable[[], Any], store: Store | None
+            kept: Kept, about: Mapping[str, Any], decode: Callable[[], Any], store: Store | None
         ) -> tuple[Compiled, Mapping[str, Any]]:
             return registry.target(name).restore(kept, target_options(p, self._options), decode), about
 

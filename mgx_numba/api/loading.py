@@ -12,7 +12,7 @@ from ..errors import FormatError, OptionError
 from ..graph.origin import Origin
 from ..interrupts import whole_module
 from ..targets import registry
-from ..targets.base import KeptPlan
+from ..targets.base import Kept
 from .compiling import take_compiled, target_options
 from .file_kinds import taken_for
 from .options import checked_device, parse_compile_options, trace_level
@@ -98,9 +98,8 @@ def load_buffer(b: bytes, trust_objects: bool = False, device_id: int = 0) -> pr
 
 
 def _reading() -> None:
-    """Import what decodes a program, and what reads the deferred nodes that one may have."""
+    """Import what decodes a program."""
     whole_module("mgx_numba.graph.mxr")
-    whole_module("mgx_numba.frontends.onnx.rereading")
 
 
 def _restored(value: Any, extra: Mapping[str, Any], *, device_id: int) -> program:
@@ -130,7 +129,7 @@ def _restored(value: Any, extra: Mapping[str, Any], *, device_id: int) -> progra
 
 
 def _of_plan(
-    device_id: int, kept: KeptPlan, about: Mapping[str, Any], decoded: Callable[[], Any], store: Store | None
+    device_id: int, kept: Kept, about: Mapping[str, Any], decoded: Callable[[], Any], store: Store | None
 ) -> program:
     """The program of a plan that `keep_plan` left; ``decoded`` gives what its file holds."""
     result = program()

@@ -20,8 +20,8 @@ from ..codegen.store import default_store
 from ..errors import FormatError
 from ..graph.content import FileContent
 from ..messages import tell_again
-from ..runtime.plan_file import PlanReader, plan_pieces
-from ..targets.base import Compiled, KeptPlan
+from ..targets.base import Compiled, Kept
+from ..targets.kept_file import KeptFile, kept_pieces
 from ..targets.registry import target, target_names
 from .lineage import Background, Lineage
 
@@ -37,7 +37,7 @@ _PRUNE_TO = 0.75
 """Part of the limit that is left after plans went, so that the next save does not have to look again."""
 
 T = TypeVar("T")
-Build = Callable[[KeptPlan, Mapping[str, Any], Callable[[], Any], "Store | None"], T]
+Build = Callable[[Kept, Mapping[str, Any], Callable[[], Any], "Store | None"], T]
 
 
 def find(
@@ -70,7 +70,7 @@ def find(
                 continue
             path = _folder(name) / f"{key}.plan"
             with open_trusted(path) as file:
-                reader = PlanReader(file)
+                reader = KeptFile(file)
                 if reader.about["with_code"] < trust_objects:
                     return None
                 store = _Embedded(lineage.source.content) if trust_objects else None
@@ -112,7 +112,7 @@ def keep(
         return False
     if key is None or kept is None:
         return False
-    pieces = plan_pieces(kept.plan, {"with_code": with_code, "trees": kept.trees, **about})
+    pieces = kept_pieces(kept, {"with_code": with_code, **about})
     return pieces is not None and write(_folder(target_name) / f"{key}.plan", pieces)
 
 
@@ -134,12 +134,12 @@ def write(path: Path, pieces: Sequence[bytes | memoryview]) -> bool:
     return True
 
 
-def _restored(reader: PlanReader, build: Build[T], decode: Callable[[], Any], store: Store | None) -> T:
+def _restored(reader: KeptFile, build: Build[T], decode: Callable[[], Any], store: Store | None) -> T:
     """Return the program of an open plan file."""
     about = reader.about
     block = reader.allocate()
     with Background(lambda ended: reader.fill(block, ended)) as filled:
-        result = build(KeptPlan(reader.plan(block), about["trees"]), about, decode, store)
+        result = build(reader.kept(block), about, decode, store)
         filled.result()
     tell_again(about["told"])
     return result

@@ -17,6 +17,8 @@ __all__ = [
     "again",
     "evaluate",
     "hint",
+    "of_operation",
+    "operand_count",
     "parts_of",
     "substitute",
     "symbols_of",
@@ -40,6 +42,16 @@ def again(scope: Scope, parts: Iterable[tuple[Sequence[tuple[Any, ...]], int]]) 
             term = term * (_BUILDERS[kind](*operands[0]) if operands else scope.symbols[kind])
         found = found + term
     return found
+
+
+def of_operation(kind: str, operands: Sequence[Any]) -> Any:
+    """Return the length that an operation of an atom gives."""
+    return _BUILDERS[kind](*operands)
+
+
+def operand_count(kind: str) -> int:
+    """Return how many operands an operation of an atom has; of ``all``, which may have more, 2."""
+    return _OPERANDS.get(kind, 2)
 
 
 TYPICAL = 48
@@ -98,6 +110,8 @@ _BUILDERS: dict[str, Callable[..., Any]] = {
     "negative": lambda a: less(a, 0), "zero": lambda a: equal(a, 0), "nonzero": lambda a: negate(equal(a, 0)),
     "all": all_of, "bit_length": lambda a: a.bit_length(),
 }  # fmt: skip
+_OPERANDS = {"select": 3, "negative": 1, "zero": 1, "nonzero": 1, "bit_length": 1}
+"""How many operands an operation has, if it does not have two."""
 
 
 def substitute(length: Length, replacements: Mapping[Dim, Length], known: dict[Dim, Any] | None = None) -> Any:

@@ -24,6 +24,7 @@ from mgx_numba.codegen.files import default_folder
 from mgx_numba.session import InferenceSession, SessionOptions
 
 from ..caches import with_kernels
+from ..frontends.tf_support import Graph, Kind
 from ..running import said
 
 X = np.random.default_rng(5).standard_normal((2, 12), dtype=np.float32)
@@ -44,7 +45,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @pytest.fixture
 def work(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """What was read and compiled, in order."""
-    from mgx_numba.frontends.onnx import model, parser
+    from mgx_numba.frontends.onnx import model
     from mgx_numba.targets.cpu import program
 
     found: list[str] = []
@@ -293,7 +294,9 @@ def test_a_large_file_that_is_written_to_in_place_is_an_error(path: Path, monkey
 
 
 @pytest.mark.parametrize("hashed", [True, False])
-def test_external_data_that_change(tmp_path: Path, hashed: bool, monkeypatch: pytest.MonkeyPatch, work: list[str]) -> None:
+def test_external_data_that_change(
+    tmp_path: Path, hashed: bool, monkeypatch: pytest.MonkeyPatch, work: list[str]
+) -> None:
     if not hashed:
         monkeypatch.setattr(lineage, "_HASHED_BYTES", 0)
         monkeypatch.setattr(lineage, "_TICK", 0)
@@ -357,9 +360,7 @@ def test_an_entry_of_another_package_is_not_found(path: Path, monkeypatch: pytes
 
 
 @pytest.mark.parametrize("fault", ["full", "read-only", "gone", "a file"])
-def test_a_folder_that_cannot_be_written(
-    path: Path, folder: Path, fault: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_folder_that_cannot_be_written(path: Path, folder: Path, fault: str, monkeypatch: pytest.MonkeyPatch) -> None:
     from mgx_numba.graph import atomic_file
 
     def refused(*args: Any) -> None:
@@ -431,17 +432,11 @@ def test_initializers_of_a_session_that_was_found_can_be_overridden(tmp_path: Pa
 
 def test_a_tensorflow_model_is_not_read_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from mgx_numba.frontends import tf
-    from mgx_numba.frontends.tf.messages import message
 
-    graph = message("GraphDef")()
-    node = graph.node.add(name="x", op="Placeholder")
-    node.attr["dtype"].type = 1
-    for length in (2, 12):
-        node.attr["shape"].shape.dim.add().size = length
-    node = graph.node.add(name="y", op="Relu", input=["x"])
-    node.attr["T"].type = 1
+    graph = Graph()
+    graph.add("Relu", "y", [graph.input("x", [2, 12])], T=Kind(np.float32))
     path = tmp_path / "net.pb"
-    path.write_bytes(graph.SerializeToString())
+    path.write_bytes(graph.proto.SerializeToString())
     for count in range(3):
         if count:
             monkeypatch.setattr(tf, "parse_tf", lambda *args, **options: pytest.fail("read again"))

@@ -280,20 +280,6 @@ def test_a_warning_of_the_compilation_is_given_again(tmp_path: Path, monkeypatch
         migraphx.save(compiled(), tmp_path / "other.mxr")
 
 
-def test_programs_without_one_plan_are_decoded(tmp_path: Path, decodings: list[str]):
-    """Dynamic lengths have many plans, a host step has Python in it."""
-    net = migraphx.program()
-    mm = net.get_main_module()
-    dims = [migraphx.shape.dynamic_dimension(1, 4), migraphx.shape.dynamic_dimension(3, 3)]
-    x = mm.add_parameter("x", migraphx.shape(type="float_type", dyn_dims=dims))
-    mm.add_return([mm.add_instruction(migraphx.op("relu"), [x])])
-    net.compile("cpu")
-    migraphx.save(net, tmp_path / "net.mxr")
-    again = migraphx.load(tmp_path / "net.mxr")
-    assert plan_files() == []
-    np.testing.assert_array_equal(np.asarray(again.run({"x": -np.ones((2, 3), np.float32)})[0]), np.zeros((2, 3)))
-
-
 def test_a_fresh_process_imports_only_what_runs(tmp_path: Path):
     net = compiled()
     migraphx.save(net, tmp_path / "net.mxr")

@@ -20,7 +20,7 @@ from ...messages import warn
 from ...nearest import did_you_mean
 from ..composite import composed, is_product
 from ..handlers import check_arity
-from . import registry, rereading  # noqa: F401  (the latter for nodes that wait)
+from . import registry
 from .builder import Builder
 from .deferred import Attempt
 from .domains import home_of, implied_opset

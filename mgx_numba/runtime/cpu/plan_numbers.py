@@ -9,7 +9,6 @@ from typing import Any
 from ...codegen.launch import TaskRange
 from ...core.dim import Dim
 from ..plan import HostStep, ParameterSpec, Plan, PlannedStep, Pointer, Step, TensorSpec, TensorView, Use
-from ..size_program import SizeProgram
 from .sizes import Evaluator
 
 __all__ = ["PlanNumbers", "runs"]
@@ -24,7 +23,7 @@ class PlanNumbers:
 
     def __init__(self, plan: Plan) -> None:
         self._plan = plan
-        program = SizeProgram(plan.symbols)
+        program = plan.size_program()
         self._numbers: dict[Dim, int] = {}
 
         def note(length: Dim) -> int:
@@ -65,7 +64,7 @@ def _replaced(value: Any, number: Callable[[Dim], int]) -> Any:
         return type(value)(_replaced(one, number) for one in value)
     if isinstance(value, Plan):
         parts = {name: _replaced(getattr(value, name), number) for name in _FIELDS}
-        return dataclasses.replace(value, symbols=(), condition=1, **parts)
+        return dataclasses.replace(value, symbols=(), condition=1, sizes=None, **parts)
     if isinstance(value, _PARTS):
         fields = {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
         own = {name: _replaced(field, number) for name, field in fields.items()}

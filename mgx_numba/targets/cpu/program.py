@@ -75,7 +75,8 @@ def compile_program(
     if stages is None:
         return CpuProgram(program, options, progress, weights)
     common = weights or SharedWeights(arrays)
-    return StagedProgram(stages, lambda stage: compile_program(stage, options, progress, common), trees, arrays)
+    head, tail = (compile_program(stage, options, progress, common) for stage in (stages.head, stages.tail))
+    return StagedProgram(head, tail, stages.seam, trees, lambda: arrays)
 
 
 class CpuProgram(LoweredProgram):

@@ -59,6 +59,8 @@ class PendingStep:
     """Of a step that computes a cluster: which."""
     bind: Callable[[Mapping[Dim, int]], Callable[[list], list]] | None = None
     """Of a host step with symbolic lengths: gives the function for values of the symbols."""
+    write: Callable[[Any], Any] | None = None
+    """Of a host step: see `HostStep`."""
     along: tuple[Instruction, ...] = ()
     """Of a step that computes other instructions, too: which."""
 
@@ -92,6 +94,7 @@ def resolved(step: PendingStep, number: int, text: Callable[[Instruction], str])
             kernels=step.kernels,
             on_device=step.on_device,
             bind=step.bind,
+            write=step.write,
         )
     launch = step.launch
     args: list[Any] = list(launch.args)
