@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import fields, is_dataclass, replace
 from typing import Any, Generic, TypeVar
@@ -255,15 +256,25 @@ def at_lengths(value: Any, values: Mapping[Dim, int]) -> Any:
 
 
 def lengths_in(value: Any) -> Iterator[Dim]:
-    """Yield the symbolic lengths in a value."""
-    if isinstance(value, Dim):
-        yield value
-    elif isinstance(value, (tuple, list)):
-        for one in value:
-            yield from lengths_in(one)
-    elif isinstance(value, dict):
-        for one in value.values():
-            yield from lengths_in(one)
-    elif is_dataclass(value) and not isinstance(value, (type, *WHOLE)):
-        for field in fields(value):
-            yield from lengths_in(getattr(value, field.name))
+    """Yield the symbolic lengths in a value, in order."""
+    pending = [value]
+    while pending:
+        value = pending.pop()
+        kind = type(value)
+        if kind is int:
+            continue
+        if isinstance(value, Dim):
+            yield value
+        elif isinstance(value, (tuple, list)):
+            pending.extend(reversed(value))
+        elif isinstance(value, dict):
+            pending.extend(reversed(value.values()))
+        else:
+            pending.extend([getattr(value, name) for name in _names_backwards(kind)])
+
+
+@functools.lru_cache(maxsize=None)
+def _names_backwards(kind: type) -> tuple[str, ...]:
+    """Return the names of a dataclass's fields, the last first; of any other class none."""
+    whole = issubclass(kind, WHOLE) or not is_dataclass(kind)
+    return () if whole else tuple([field.name for field in reversed(fields(kind))])

@@ -8,7 +8,7 @@ from typing import Any, ClassVar, Generic, NamedTuple, Protocol, TypeVar
 import numpy as np
 
 from ....core.dim import known_equal
-from ...alternatives import lengths_in
+from ...alternatives import has_lengths
 from ...kernel import KernelSource
 from ...launch import Solution
 from ...problems.convolution import ConvProblem
@@ -159,9 +159,9 @@ class Solver(Protocol, Generic[P]):
 
     def refused_symbols(self, problem: P) -> str | None:
         """Why a problem with symbolic lengths cannot be planned; None if it can, and if it has none."""
-        if not any(True for _ in lengths_in(_lengths(problem))):
+        if not has_lengths(_lengths(problem)):
             return None
-        if isinstance(problem, ConvProblem) and not any(True for _ in lengths_in(_image_lengths(problem))):
+        if isinstance(problem, ConvProblem) and not has_lengths(_image_lengths(problem)):
             return None if self.open_batch else "the number of images is symbolic"
         return None if self.open_lens else "a length is symbolic"
 
