@@ -10,9 +10,9 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from ...dataclass import dataclass
-from ..constants import is_constant, uniform_value
+from ..constants import CONSTANT_VIEWS, is_constant, uniform_value
 from ..folds import SOUGHT
-from ..instruction import Instruction
+from ..instruction import Instruction, Literal
 from .build import RewriteBuilder
 
 if TYPE_CHECKING:
@@ -33,6 +33,10 @@ __all__ = [
     "spread",
 ]
 
+BROADCASTS = ("multibroadcast", "broadcast")
+CONSTANTS = CONSTANT_VIEWS | {Literal.name}
+"""Operators of instructions that may be constant."""
+
 Bound = dict[str, Instruction]
 Miss = tuple["Pattern", Instruction]
 
@@ -50,6 +54,11 @@ class Pattern:
         if self.bind is not None and bound.setdefault(self.bind, ins) is not ins:
             return (self, ins)
         return None
+
+    def may_match(self, name: str, *inputs: str) -> bool:
+        """Return whether an instruction with operator ``name`` and inputs with operators ``inputs`` may match; without
+        ``inputs``, with any inputs."""
+        return True
 
     def describe(self) -> str:
         """Return a description for messages."""
@@ -90,6 +99,17 @@ class Operation(Pattern):
                 return miss
         return None
 
+    def may_match(self, name: str, *inputs: str) -> bool:
+        if name not in self.names:
+            return False
+        wanted = self.inputs
+        if not (wanted and inputs):
+            return True
+        if len(wanted) != len(inputs):
+            return False
+        orders = (inputs, inputs[::-1]) if len(inputs) == 2 else (inputs,)
+        return any(all(p.may_match(name) for p, name in zip(wanted, order)) for order in orders)
+
     def describe(self) -> str:
         return " or ".join(sorted(self.names)) + (" with a single user" if self.once else "")
 
@@ -101,6 +121,9 @@ class Constant(Pattern):
 
     def match(self, ins: Instruction, bound: Bound) -> Miss | None:
         return super().match(ins, bound) if is_constant(ins) else (self, ins)
+
+    def may_match(self, name: str, *inputs: str) -> bool:
+        return name in CONSTANTS
 
     def describe(self) -> str:
         return "a constant"
@@ -129,6 +152,9 @@ class ScalarValue(Pattern):
                 return (self, ins)
         return super().match(ins, bound)
 
+    def may_match(self, name: str, *inputs: str) -> bool:
+        return name in CONSTANTS
+
     def describe(self) -> str:
         return "a constant with equal elements" + ("" if self.value is None else f" {self.value:g}")
 
@@ -144,9 +170,12 @@ class Spread(Pattern):
 
     def match(self, ins: Instruction, bound: Bound) -> Miss | None:
         outer = ins
-        while ins.op.name in ("multibroadcast", "broadcast") and len(ins.inputs) == 1:
+        while ins.op.name in BROADCASTS and len(ins.inputs) == 1:
             ins = ins.inputs[0]
         return self.inner.match(ins, bound) or super().match(outer, bound)
+
+    def may_match(self, name: str, *inputs: str) -> bool:
+        return name in BROADCASTS or self.inner.may_match(name)
 
 
 class Either(Pattern):
@@ -167,6 +196,9 @@ class Either(Pattern):
                 bound.update(attempt)
                 return None
         return miss
+
+    def may_match(self, name: str, *inputs: str) -> bool:
+        return any(choice.may_match(name) for choice in self.choices)
 
 
 def op(names: str, *inputs: Pattern, bind: str | None = None, once: bool = False) -> Operation:
@@ -232,6 +264,7 @@ class RewriteRule:
             to refuse, or None if the rule does not concern the instruction.
         exact: whether the result is the same for every input; see below.
         check: returns the reason to refuse, or None.
+        reads: operators of which at least one input must be one, if any are named; ``rewrite`` refuses all others.
 
     An exact rule keeps every bit: signed zeros, infinities and NaN, and the rounding of each operation of its pattern.
     Only the order and width of accumulation in contractions and reductions is free. An exact rule never sees
@@ -246,6 +279,11 @@ class RewriteRule:
     rewrite: Rewrite
     exact: bool
     check: Check | None = None
+    reads: frozenset[str] = frozenset()
+
+    def may_match(self, name: str, *inputs: str) -> bool:
+        """Whether the rule may apply to an operator of this name whose inputs' operators have those names."""
+        return self.pattern.may_match(name, *inputs) and not (self.reads and self.reads.isdisjoint(inputs))
 
     def find(self, ins: Instruction, options: Options) -> Match | None:
         """Return the match at an instruction, None if the pattern does not fit."""
@@ -267,11 +305,13 @@ def _integers_alone(ins: Instruction) -> bool:
     return not any(i.shape.type.is_floating for i in (ins, *ins.inputs))
 
 
-def rule(name: str, pattern: Operation, check: Check | None = None, *, exact: bool) -> Callable[[Rewrite], RewriteRule]:
+def rule(
+    name: str, pattern: Operation, check: Check | None = None, *, exact: bool, reads: Iterable[str] = ()
+) -> Callable[[Rewrite], RewriteRule]:
     """Decorate a rewrite function to make it a rule; see `RewriteRule` for the arguments."""
 
     def make(rewrite: Rewrite) -> RewriteRule:
-        return RewriteRule(name, pattern, rewrite, exact, check)
+        return RewriteRule(name, pattern, rewrite, exact, check, frozenset(reads))
 
     return make
 

@@ -19,6 +19,7 @@ from ..validate import validate_module
 from .base import Options, Pass
 from .build import RewriteBuilder
 from .match import RewriteRule, explain
+from .rule_index import RuleIndex
 
 __all__ = ["Rewriter", "RulePass", "remove_dead"]
 
@@ -38,11 +39,8 @@ class Rewriter:
     rewrite.
     """
 
-    def __init__(self, rules: Iterable[RewriteRule]) -> None:
-        self._rules: dict[str, list[RewriteRule]] = {}
-        for candidate in rules:
-            for name in candidate.pattern.names:
-                self._rules.setdefault(name, []).append(candidate)
+    def __init__(self, rules: RuleIndex | Iterable[RewriteRule]) -> None:
+        self._rules = rules if isinstance(rules, RuleIndex) else RuleIndex(rules)
         self._seconds: dict[str, float] | None = {} if environment_flag("MIGRAPHX_TIME_MATCHERS") else None
         self._validates = environment_flag("MIGRAPHX_VALIDATE_MATCHES")
 
@@ -70,26 +68,30 @@ class Rewriter:
                 return total
 
     def _sweep(self, module: Module, options: Options, log: RewriteLog, budget: int) -> int:
-        pending = deque(ins for ins in module if ins.op.name in self._rules)
+        roots = self._rules.roots
+        pending = deque([ins for ins in module if ins.op.name in roots])
         waiting = set(pending)
         count = 0
         while pending and count < budget:
             ins = pending.popleft()
             waiting.discard(ins)
-            if ins.module is not module or _is_dynamic(ins) or _is_empty(ins) or (ins is module.last):
+            candidates = self._rules.candidates(ins)
+            if not candidates or ins.module is not module or ins is module.last or _is_dynamic(ins) or _is_empty(ins):
                 continue
-            touched = self._visit(module, ins, options, log)
+            touched = self._visit(module, ins, candidates, options, log)
             if touched is None:
                 continue
             count += 1
             for other in touched:
-                if other.op.name in self._rules and other not in waiting and other.module is module:
+                if other.op.name in roots and other not in waiting and other.module is module:
                     waiting.add(other)
                     pending.append(other)
         return count
 
-    def _visit(self, module: Module, ins: Instruction, options: Options, log: RewriteLog) -> list[Instruction] | None:
-        for candidate in self._rules[ins.op.name]:
+    def _visit(
+        self, module: Module, ins: Instruction, rules: Iterable[RewriteRule], options: Options, log: RewriteLog
+    ) -> list[Instruction] | None:
+        for candidate in rules:
             start = time.perf_counter() if self._seconds is not None else 0.0
             match = candidate.find(ins, options)
             if self._seconds is not None:
@@ -210,13 +212,18 @@ class RulePass(Pass):
     """A pass defined by a list of rules; ``log`` records rewrites and refusals, ``explain`` gives reasons."""
 
     rules: ClassVar[Sequence[RewriteRule]] = ()
+    index: ClassVar[RuleIndex]
+
+    def __init_subclass__(cls) -> None:
+        super().__init_subclass__()
+        cls.index = RuleIndex(cls.rules)
 
     def apply(self, program: Program, module: Module, options: Options) -> None:
         self.rewrite(module, options)
 
     def rewrite(self, module: Module, options: Options) -> int:
         """Apply the rules to one module; return the number of rewrites."""
-        return Rewriter(self.rules).run(module, options, self.log)
+        return Rewriter(self.index).run(module, options, self.log)
 
     def explain(self, ins: Instruction, options: Options | None = None) -> dict[str, str]:
         """Return, for each rule that could start at an instruction, the reason why it does not apply (or
