@@ -270,6 +270,8 @@ class _Proof:
             return True
         operations = {a for m in terms for a in m if a.operands and a not in kept}
         for atom in sorted(operations, key=lambda a: -a.number):
+            if self.work > MOST_WORK:
+                break
             kept |= {atom}
             if self._without(terms, atom, kept):
                 return True
