@@ -20,7 +20,7 @@ ANY = DynamicDimension(0, UNBOUNDED)
 
 
 def each(function: Callable[..., Any], dtype: Any, *arrays: np.ndarray) -> np.ndarray:
-    """A function of the elements of arrays of the same lengths."""
+    """Apply a function elementwise to arrays of equal shapes."""
     result = np.empty(arrays[0].shape, dtype)
     result.reshape(-1)[:] = [function(*values) for values in zip(*(a.reshape(-1) for a in arrays))]
     return result
@@ -28,7 +28,7 @@ def each(function: Callable[..., Any], dtype: Any, *arrays: np.ndarray) -> np.nd
 
 @dataclass(frozen=True)
 class _OfStrings(Operator):
-    """An operator whose inputs are all strings."""
+    """Base class of operators whose inputs are all strings."""
 
     def strings(self, inputs: Sequence[Shape], count: int) -> None:
         """Raise ``ShapeError`` unless there are so many inputs, all of strings."""
