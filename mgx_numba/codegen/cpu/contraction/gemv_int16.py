@@ -45,9 +45,9 @@ _MOST_ROWS = 3
 """With more the multiply-add units are what a product waits for."""
 _LEAST_BYTES = 1 << 17
 """Float32 weights from which on they are waited for."""
-KERNEL_BYTES = 1 << 19
-"""Packed weights from which on a kernel packs them: NumPy takes 2 ms for so many, loading the kernel 0.5 ms once, and
-compiling it 80 to 200 ms if no cache has it."""
+KERNEL_BYTES = 1 << 18
+"""Packed weights from which on a kernel packs them: NumPy takes 1 ms for so many, the kernel a quarter, loading it
+0.5 ms once, and compiling it 80 to 200 ms if no cache has it."""
 
 
 class GemvInt16(GemvPacked):
