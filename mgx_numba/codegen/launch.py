@@ -7,7 +7,7 @@ from enum import Enum
 from functools import cached_property
 from typing import ClassVar
 
-from ..core.dim import Dim, Length, SharedLength, evaluate, known_equal, known_less, known_less_equal
+from ..core.dim import Dim, Length, SharedLength, evaluate, known_less, known_less_equal
 from ..dataclass import dataclass
 from ..errors import DeviceError
 from .kernel import KernelSource
@@ -164,7 +164,7 @@ class Grid:
     @property
     def empty(self) -> bool:
         """Whether it is known that there is nothing to do."""
-        return any(known_equal(n, 0) for n in self.blocks)
+        return any(known_less_equal(n, 0) for n in self.blocks)
 
     def check(self) -> None:
         """Raises `DeviceError` if its second or third axis is known to have more than `MOST_PLANES` blocks."""

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from .bounds import FUNCTIONS
 from .conditions import all_of, equal, less, maximum, minimum, negate, select
-from .polynomials import OPERATIONS, Atom, Dim, Length, polynomial
+from .polynomials import OPERATIONS, Atom, Dim, Length
 
 if TYPE_CHECKING:
     from .scope import Scope
@@ -127,8 +127,7 @@ def substitute(length: Length, replacements: Mapping[Dim, Length], known: dict[D
             term: Any = coefficient
             for atom in monomial:
                 if atom.kind == "symbol":
-                    own = polynomial([((atom,), 1)])
-                    term = term * replacements.get(own, own)  # type: ignore[call-overload]
+                    term = term * replacements.get(atom.own, atom.own)
                 else:
                     term = term * _BUILDERS[atom.kind](*(substitute(o, replacements, known) for o in atom.operands))
             found = found + term
@@ -149,7 +148,7 @@ def symbols_of(lengths: Iterable[Any]) -> list[Dim]:
         for monomial, _ in dim.terms:
             for atom in monomial:
                 if atom.kind == "symbol":
-                    found[polynomial([((atom,), 1)])] = None  # type: ignore[index]
+                    found[atom.own] = None
                 waiting += (one for one in atom.operands if isinstance(one, Dim))
     return sorted(found, key=lambda s: s.terms[0][0][0].number)
 

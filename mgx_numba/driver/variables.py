@@ -152,6 +152,11 @@ GROUPS: dict[str, tuple[Variable, ...]] = {
 
 OWN: tuple[Variable, ...] = (
     Variable("MGX_CACHE_DIR", "The folder of compiled kernels, plans and tuning records, in place of the platform's."),
+    Variable(
+        "MGX_SHIPPED_KERNELS",
+        "The folder of kernels that ship with the package, in place of the package's; `0`: none is used, all are "
+        "compiled.",
+    ),
     Variable("MGX_NUM_THREADS", "Threads of a run, in place of as many as the process has cores."),
     Variable(
         "MGX_CPU_FEATURES",

@@ -36,7 +36,7 @@ class Reader(Protocol):
 _READERS: dict[str, Callable[[Program, Constants], Reader]] = {}
 
 
-_MODULES = {"onnx": "mgx_numba.frontends.onnx"}
+_MODULES = {"onnx": "mgx_numba.frontends.onnx.rereading"}
 """Where readers of this package register themselves."""
 
 

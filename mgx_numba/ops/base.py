@@ -156,8 +156,11 @@ class Operator:
 
     def attributes(self) -> dict[str, Any]:
         """Attribute names and values, in declaration order."""
-        values = {f: getattr(self, f.name) for f in fields(self)}
-        return {f.name: v for f, v in values.items() if f.name not in self.UNLESS_SET or v != f.default}
+        values = {name: getattr(self, name) for name in self.attribute_kinds()}
+        if self.UNLESS_SET:
+            usual = {f.name: f.default for f in fields(self) if f.name in self.UNLESS_SET}
+            values = {name: v for name, v in values.items() if name not in usual or v != usual[name]}
+        return values
 
     @classmethod
     def attribute_kinds(cls) -> dict[str, str]:

@@ -34,7 +34,7 @@ ROW_WORDS = 4
 class RowOperation(IntEnum):
     """The operation of a row on its operands a, b and c."""
 
-    # Only `runtime.cpu.sizes` reads the numbers: any that differ would do.
+    # Only `runtime.host.sizes` reads the numbers: any that differ would do.
     ADD = 0
     SUBTRACT = 1
     MULTIPLY = 2

@@ -9,7 +9,7 @@ from typing import Any
 
 from .._version import __version__ as package_version
 from ..errors import OptionError, UnsupportedError
-from ..ops.sampling import draw_seeds_from
+from ..interrupts import whole_module
 from .exceptions import Fail, error_of
 from .providers import get_available_providers
 
@@ -77,6 +77,9 @@ def print_debug_info() -> None:
 
 def set_seed(seed: int) -> None:
     """Set the seed from which random operators without a seed attribute draw their seeds, in the order of runs."""
+    whole_module("mgx_numba.ops")
+    from ..ops.sampling import draw_seeds_from  # late: importing operators takes long
+
     draw_seeds_from(int(seed))
 
 

@@ -19,7 +19,7 @@ from mgx_numba.codegen.gpu.toolchain.compiler import assembly
 from mgx_numba.codegen.toolchain.assignment import Unassigned, check_assignments
 from mgx_numba.codegen.toolchain.dead_ends import dead_end
 from mgx_numba.errors import CompileError
-from mgx_numba.runtime.cpu.threads import NativeKernel
+from mgx_numba.runtime.host.native import NativeKernel
 
 WORDS = 24
 _INTEGERS, _FLOATS, _EITHER = ("a", "b", "c", "d"), ("x", "y"), ("v", "w")

@@ -22,9 +22,9 @@ from mgx_numba.errors import CompileError, MgxError, ShapeError, UnsupportedErro
 from mgx_numba.runtime.cpu import direct
 from mgx_numba.runtime.cpu.executor import Executable, View
 from mgx_numba.runtime.cpu.library.writer import write_library
-from mgx_numba.runtime.cpu.plan_numbers import PlanNumbers, runs
 from mgx_numba.runtime.cpu.repeat import may_repeat, repeat
 from mgx_numba.runtime.cpu.spmd import Job, StepRecord
+from mgx_numba.runtime.host.plan_numbers import PlanNumbers, runs
 from mgx_numba.runtime.memory import address_of
 from mgx_numba.runtime.plan import HostStep, ParameterSpec, Plan, Pointer, Region, Step, TensorSpec, TensorView
 from mgx_numba.runtime.told_lengths import told_lengths, with_told_lengths

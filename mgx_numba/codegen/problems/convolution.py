@@ -5,10 +5,11 @@ All strides are in elements. Activations are channels-last: the channel of an in
 
 from __future__ import annotations
 
+import functools
 import math
 from dataclasses import field, replace
 
-from ...core.dim import known_equal, known_less, minimum
+from ...core.dim import is_symbolic, known_equal, known_less, minimum
 from ...core.integers import plain_int
 from ...dataclass import dataclass
 from ...errors import ShapeError
@@ -103,6 +104,19 @@ class ConvProblem:
             else:
                 lens.append((length + pads - reach) // self.stride[i] + 1)
         return tuple(lens)
+
+    @functools.cached_property
+    def symbolic(self) -> bool:
+        """Whether a length or a stride is symbolic."""
+        operands = self.prologue.operands if self.prologue else ()
+        more = (stride for operand in operands for stride in operand.batch_strides)
+        return self.symbolic_image or any(map(is_symbolic, (self.batch, self.x_strides[0], self.low_parts, *more)))
+
+    @functools.cached_property
+    def symbolic_image(self) -> bool:
+        """Whether a length or a stride is symbolic that has nothing to do with the number of images."""
+        own = (*self.in_lens, *self.x_strides[1:], *self.out_strides, *self.pads_begin, *self.pads_end)
+        return any(map(is_symbolic, (*own, *self.output_padding)))
 
     @property
     def taps(self) -> int:

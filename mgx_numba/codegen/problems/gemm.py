@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from ...core.dim import Length, maximum
+from ...core.dim import Length, is_symbolic, maximum
 from ...core.integers import plain_int
 from ...dataclass import dataclass
 from ...errors import ShapeError
@@ -92,16 +93,22 @@ class GemmProblem:
 
     def __post_init__(self) -> None:
         rank = len(self.batch)
-        defaults = {
-            "a_strides": packed_strides((*self.batch, self.m, self.k)),
-            "b_strides": packed_strides((*self.batch, self.k, self.n)),
-            "out_strides": packed_strides((*self.batch, self.m, self.n))[: rank + 1],
-        }
-        for name, default in defaults.items():
-            value = getattr(self, name) or default
-            if len(value) != len(default):
-                raise ShapeError(f"{name} has {len(value)} entries; expected {len(default)}")
+        for name, rows, columns, count in (
+            ("a_strides", self.m, self.k, rank + 2),
+            ("b_strides", self.k, self.n, rank + 2),
+            ("out_strides", self.m, self.n, rank + 1),
+        ):
+            value = getattr(self, name) or packed_strides((*self.batch, rows, columns))[:count]
+            if len(value) != count:
+                raise ShapeError(f"{name} has {len(value)} entries; expected {count}")
             object.__setattr__(self, name, tuple(map(plain_int, value)))
+
+    @functools.cached_property
+    def symbolic(self) -> bool:
+        """Whether a length or a stride is symbolic."""
+        operands = self.prologue.operands if self.prologue else ()
+        own = (self.m, self.n, self.k, *self.batch, *self.a_strides, *self.b_strides, *self.out_strides, self.low_parts)
+        return any(map(is_symbolic, (*own, *(stride for operand in operands for stride in operand.batch_strides))))
 
     @property
     def batch_count(self) -> Any:

@@ -122,7 +122,7 @@ def one_hot_encoder(g: Builder, node: Node, x: Instruction) -> Instruction:
         texts = node.get_strs("cats_strings")
         whole, categories = _text_index(g, x, texts), g.literal(np.arange(len(texts)))
     else:
-        whole, categories = g.convert(x, Type.int64_type), g.literal(np.array(node.get_ints("cats_int64s"), np.int64))
+        whole, categories = g.convert(x, Type.int64_type), g.literal(node.int_array("cats_int64s"))
     found = g.pointwise("equal", g.unsqueeze(whole, [rank(x)]), categories)
     return g.convert(found, Type.float_type)
 
@@ -180,10 +180,8 @@ def _text_index(g: Builder, x: Instruction, keys: Sequence[str] | np.ndarray) ->
 
 
 def _label_keys(node: Node) -> np.ndarray:
-    from onnx import numpy_helper
-
     if node.has("keys_tensor"):
-        return numpy_helper.to_array(node.get_tensor("keys_tensor")).ravel()
+        return node.get_array("keys_tensor").ravel()
     for name in _KEYS:
         if node.has(name):
             return _list(node, name)
@@ -193,19 +191,15 @@ def _label_keys(node: Node) -> np.ndarray:
 def _list(node: Node, name: str) -> np.ndarray:
     """An attribute that is a list of floats, integers or strings, as its name says."""
     if name.endswith("_floats"):
-        return np.array(node.get_floats(name), np.float32)
-    return (
-        np.array(node.get_strs(name), object) if name.endswith("_strings") else np.array(node.get_ints(name), np.int64)
-    )
+        return node.float_array(name)
+    return np.array(node.get_strs(name), object) if name.endswith("_strings") else node.int_array(name)
 
 
 def _label_values(node: Node) -> np.ndarray:
     """The values, the default after them."""
-    from onnx import numpy_helper
-
     if node.has("values_tensor"):
-        values = numpy_helper.to_array(node.get_tensor("values_tensor")).ravel()
-        given = numpy_helper.to_array(node.get_tensor("default_tensor")) if node.has("default_tensor") else None
+        values = node.get_array("values_tensor").ravel()
+        given = node.get_array("default_tensor") if node.has("default_tensor") else None
         if given is None:
             other = np.array(["_Unused"], object) if values.dtype.hasobject else np.zeros(1, values.dtype) - 1
         else:
@@ -220,11 +214,14 @@ def _label_values(node: Node) -> np.ndarray:
 
 
 def _looked_up(g: Builder, x: Instruction, keys: np.ndarray, values: np.ndarray) -> Instruction:
-    latest = {key: place for place, key in enumerate(keys.tolist()) if key == key}
-    known = np.array(sorted(latest), x.shape.type.numpy)
+    ordered = np.flatnonzero(keys == keys)
+    ordered = ordered[np.argsort(keys[ordered], kind="stable")]
+    latest = np.ones(ordered.size, bool)
+    latest[:-1] = keys[ordered[1:]] != keys[ordered[:-1]]
+    places = ordered[latest]
+    known = keys[places].astype(x.shape.type.numpy)
     place = g.literal(np.int64(keys.size))
     if known.size:
-        places = np.array([latest[key] for key in sorted(latest)], np.int64)
         position = _lower_bound(g, x, known)
         found = g.pointwise("equal", g.op("gather", g.literal(known), position, axis=0), x)
         place = g.pointwise("where", found, g.op("gather", g.literal(places), position, axis=0), place)
@@ -264,8 +261,8 @@ def tf_idf_vectorizer(g: Builder, node: Node, x: Instruction) -> Instruction:
     pool = node.get_ints("pool_int64s", ())
     if x.shape.type is Type.string_type:
         texts = node.get_strs("pool_strings")
-        known = list(dict.fromkeys(texts))
-        x, pool = _text_index(g, x, known), [known.index(text) for text in texts]
+        known = {text: place for place, text in enumerate(dict.fromkeys(texts))}
+        x, pool = _text_index(g, x, list(known)), [known[text] for text in texts]
     return g.op(
         "tf_idf",
         x,

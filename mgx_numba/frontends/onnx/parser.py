@@ -218,7 +218,7 @@ class GraphParser:
         if opset is None:
             known = ", ".join(repr(d or "ai.onnx") for d in sorted(scope.opsets)) or "none"
             raise ParseError(f"its domain {domain or 'ai.onnx'!r} is not imported; imported are: {known}")
-        node = Node(proto, domain, opset, index, scope, self.leniency)
+        node = Node(proto, domain, opset, index, scope, self.leniency, self.model.tensor)
         if domain and canonical_domain(proto.domain) != domain:
             node.accept(f"its domain {domain!r} is not given")
         elif domain not in scope.opsets:

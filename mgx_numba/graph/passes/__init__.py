@@ -1,4 +1,4 @@
-"""Graph passes, one a file; importing the package makes all of them known by name."""
+"""Graph passes, one per file; importing the package registers them by name."""
 
 from . import (
     autocast_fp8,

@@ -17,11 +17,11 @@ from ...codegen.launch import TaskRange
 from ...core.dim import Dim, Length, evaluate
 from ...core.types import numpy_dtype
 from ...errors import CompileError, MgxError, ShapeError, UnsupportedError
+from ..host.native import NativeKernel
+from ..host.sizes import Evaluator
 from ..memory import ALIGNMENT, BIG, address_of, expect_room, scratch
 from ..plan import HostFunction, HostStep, Plan, Pointer, Step, TensorView
 from .bind_kernel import MAX_CLAIMS, Bound, Status
-from .sizes import Evaluator
-from .threads import NativeKernel
 
 __all__ = ["Binding", "BindingTables", "Made"]
 

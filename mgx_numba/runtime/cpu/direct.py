@@ -30,11 +30,11 @@ import numpy as np
 from ...codegen.cpu.kernel import cpu_kernel
 from ...codegen.cpu.toolchain.loader import load
 from ...core.types import numpy_dtype
+from ..host.sizes import Sizes
 from ..memory import ALIGNMENT, address_of, aligned_empty
 from ..plan import Plan
 from .bind_kernel import Bound
 from .layout import PlanTables
-from .sizes import Sizes
 from .spmd import LEAD, Job, Pool, constants_of
 
 __all__ = ["DIRECT", "Entry", "direct_call"]

@@ -20,7 +20,7 @@ from ..microkernels.tile_table import tile_for
 from .gemv import GemvPacked, chain_sets
 from .int16_packing import pack_by_kernel
 from .int16_weights import BLOCK, BLOCK_WORDS, DOWN, GROUP, SHARING, pack_words, unpack, unpacked_scale, words_lens
-from .pack import SHARED_BYTES, aligned_zeros
+from .pack import aligned_zeros
 from .solver import LoadKernels
 
 __all__ = ["GemvInt16"]
@@ -45,6 +45,9 @@ _MOST_ROWS = 3
 """With more the multiply-add units are what a product waits for."""
 _LEAST_BYTES = 1 << 17
 """Float32 weights from which on they are waited for."""
+KERNEL_BYTES = 1 << 19
+"""Packed weights from which on a kernel packs them: NumPy takes 2 ms for so many, loading the kernel 0.5 ms once, and
+compiling it 80 to 200 ms if no cache has it."""
 
 
 class GemvInt16(GemvPacked):
@@ -90,7 +93,7 @@ class GemvInt16(GemvPacked):
         """As `pack_weights`, of many weights of which rows or columns are contiguous."""
         matrix = weights.reshape(weights.shape[-2:])
         lens = self.packed_lens(problem)
-        if 4 * math.prod(lens) < SHARED_BYTES or matrix.itemsize not in matrix.strides or min(matrix.strides) < 0:
+        if 4 * math.prod(lens) < KERNEL_BYTES or matrix.itemsize not in matrix.strides or min(matrix.strides) < 0:
             return None
         out = aligned_zeros(lens, "int32")
         pack_by_kernel(matrix, out, tile_for(problem.types).lanes, load)

@@ -300,7 +300,7 @@ def _planned(
     problem = request.problem, request.strides
     if not inside:
         return []
-    scope = next(lengths_in(problem)).scope
+    scope = lengths_in(problem)[0].scope
     with scope.trial(inside[0]):
         try:
             found = alternatives(problem, solve, inside)

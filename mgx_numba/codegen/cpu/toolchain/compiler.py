@@ -40,14 +40,20 @@ class Inspection:
     assembly: str
 
 
-def compile_object(source: KernelSource) -> bytes:
-    """Compile a kernel to an ELF object that exports `source.symbol`.
+def compile_object(source: KernelSource, symbol: str = "") -> bytes:
+    """Compile a kernel to an ELF object that exports ``symbol``, by default `source.symbol`.
 
     Raises:
         CompileError: the text is not valid, does not type, calls what no kernel may call, or has a path that ends in
             undefined behaviour. The message names the kernel, the line of its text, and the instructions it came from.
     """
-    with _lock, collection_paused(), host.target_machine() as machine, _parse(source, _lower(source)) as module:
+    symbol = symbol or source.symbol
+    with (
+        _lock,
+        collection_paused(),
+        host.target_machine() as machine,
+        _parse(source, _lower(source, symbol)) as module,
+    ):
         _optimise(module, machine)
         expect_returns(source, str(module))
         data = machine.emit_object(module)
@@ -55,8 +61,8 @@ def compile_object(source: KernelSource) -> bytes:
     missing = unavailable(symbols.undefined)
     if missing:
         raise failure(source, f"calls {', '.join(missing)}, which no kernel may call; only intrinsics are inlined")
-    if source.symbol not in symbols.defined:
-        raise failure(source, f"the object does not define {source.symbol}")
+    if symbol not in symbols.defined:
+        raise failure(source, f"the object does not define {symbol}")
     return data
 
 
@@ -67,7 +73,7 @@ def inspect(source: KernelSource) -> Inspection:
         CompileError: as `compile_object`.
     """
     with _lock:
-        lowered = _lower(source)
+        lowered = _lower(source, source.symbol)
         with host.target_machine() as machine, _parse(source, lowered) as module:
             _optimise(module, machine)
             return Inspection(lowered, str(module), machine.emit_assembly(module))
@@ -93,13 +99,13 @@ def _optimise(module: llvm.ModuleRef, machine: llvm.TargetMachine) -> None:
         manager.run(module, builder)
 
 
-def _lower(source: KernelSource) -> str:
+def _lower(source: KernelSource, symbol: str) -> str:
     """LLVM IR text of a kernel with its exported wrapper."""
     from . import frontend  # imports Numba
 
     function, names = read_text(source, _namespace())
     try:
-        return frontend.lower(function, names, source.symbol)
+        return frontend.lower(function, names, symbol)
     except frontend.Refused as error:
         raise failure(source, str(error)) from error.__cause__
 

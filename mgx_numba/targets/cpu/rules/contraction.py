@@ -180,12 +180,12 @@ def _launch_open(
         UnsupportedError: no solver applies.
     """
     request, unsuited = flattened(request), [*unsuited]
-    example = at_lengths(request.problem, next(lengths_in((request.problem, request.strides))).scope.hints())
+    example = at_lengths(request.problem, lengths_in((request.problem, request.strides))[0].scope.hints())
     unsuited += [s.name for s in solvers_of(example) if s.refusal(example) is None and s.packing_growth(example) > room]
     tuning = low.options.tuning
 
     def measured(plain: Request) -> str:
-        found = None if tuning is None else tuning.recorded(plain)
+        found = None if tuning is None or not tuning.knows(plain) else tuning.recorded(plain)
         return "" if found is None else found.solver.name
 
     def plan(own: Request, chosen: Candidate) -> Solution:  # for these example lengths: nothing is remembered

@@ -1,0 +1,140 @@
+"""Make or check the kernels that ship with a wheel.
+
+    python -m tools.prebuild                      # plan the corpus for all machines, compile, write the files
+    python -m tools.prebuild --check              # the same, but compare with the files: exit status 1 if any differs
+    python -m tools.prebuild --coverage A.onnx    # how many kernels of models the files have
+    python -m tools.prebuild --coverage           # the same of held-out networks
+
+It needs the extras ``bench`` and ``test``. The files lie in the package's folder, from which ``pip wheel`` takes them.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+import tempfile
+import time
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from functools import partial
+from multiprocessing import get_context
+from pathlib import Path
+from typing import Any
+
+import onnx
+
+from mgx_numba.codegen.cpu.kernel import NAME
+from mgx_numba.codegen.files import ENVIRONMENT, replace_file
+from mgx_numba.codegen.kernel import KernelSource
+from mgx_numba.codegen.shipped import FOLDER, ShippedKernels
+from tools.prebuild.build import compiled, differences, packed
+from tools.prebuild.collect import Collector
+from tools.prebuild.corpus import GROUPS, corpus
+from tools.prebuild.corpus.held_out import held_out
+from tools.prebuild.corpus.item import Item, parsed
+from tools.prebuild.machines import MACHINES, Machine
+
+__all__ = ["main"]
+
+LIMIT = 25_000_000
+"""Most bytes of all files together."""
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Run the command; return the exit status."""
+    parser = argparse.ArgumentParser(
+        prog="python -m tools.prebuild", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--out", type=Path, default=FOLDER, help="folder of the files (default: the package's)")
+    parser.add_argument("--machines", default=",".join(MACHINES), help="CPUs (default: all)")
+    parser.add_argument("--groups", default=",".join(GROUPS), help="parts of the corpus (default: all)")
+    parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="processes (default: one a CPU)")
+    what = parser.add_mutually_exclusive_group()
+    what.add_argument("--check", action="store_true", help="compare the files with what compiling gives now")
+    what.add_argument("--coverage", nargs="*", metavar="MODEL", help="tell how many kernels the files have")
+    given = parser.parse_args(arguments)
+    machines = [MACHINES[name] for name in given.machines.split(",")]
+    if given.coverage is not None:
+        return _cover(given.out, machines, given.coverage)
+    started = time.perf_counter()
+    names = _collected(machines, given.groups.split(","), given.jobs)
+    print(f"{sum(map(len, names.values()))} kernels planned in {time.perf_counter() - started:.0f} s", flush=True)
+    if given.check:
+        wrong = [text for one in machines for text in differences(given.out, one, names[one.cpu], given.jobs)]
+        print("\n".join(wrong) or "all files are what compiling gives now")
+        return int(bool(wrong))
+    return _write(given.out, machines, names, given.jobs)
+
+
+def _write(folder: Path, machines: Sequence[Machine], names: Mapping[str, Mapping[str, str]], jobs: int) -> int:
+    folder.mkdir(parents=True, exist_ok=True)
+    for old in folder.glob(f"{NAME}-*.kernels"):
+        old.unlink()
+    total = 0
+    for one in machines:
+        started = time.perf_counter()
+        objects = compiled(one, names[one.cpu], jobs)
+        name, data = packed(one, objects)
+        replace_file(folder / name, data)
+        total += len(data)
+        print(
+            f"{one.cpu:16} {len(objects):5} kernels, {sum(map(len, objects.values())) / 1e6:6.2f} MB in "
+            f"{len(data) / 1e6:5.2f} MB, {time.perf_counter() - started:4.0f} s: {name}",
+            flush=True,
+        )
+    print(f"{total / 1e6:.2f} MB of at most {LIMIT / 1e6:.0f} MB")
+    return int(total > LIMIT)
+
+
+def _collected(machines: Sequence[Machine], groups: Sequence[str], jobs: int) -> dict[str, dict[str, str]]:
+    """Return the names of the corpus's kernels by their texts, for each machine."""
+    names: dict[str, dict[str, str]] = {one.cpu: {} for one in machines}
+    with ProcessPoolExecutor(jobs, get_context("spawn")) as pool:
+        parts = [pool.submit(_part, machines, groups, number, jobs) for number in range(jobs)]
+        for part in parts:
+            for cpu, found in part.result().items():
+                names[cpu].update(found)
+    return names
+
+
+def _part(machines: Sequence[Machine], groups: Sequence[str], number: int, parts: int) -> dict[str, dict[str, str]]:
+    with tempfile.TemporaryDirectory() as folder:
+        os.environ[ENVIRONMENT] = folder  # what was planned or measured here before has no say
+        collector = Collector(machines)
+        for k, item in enumerate(corpus(groups)):
+            if k % parts == number:
+                collector.collect([item])
+    for name, error in collector.failed.items():
+        print(f"left out: {name}: {error[:200]}", file=sys.stderr)
+    return collector.names
+
+
+def _read(path: str) -> Any:
+    return parsed(onnx.load(path))
+
+
+def _cover(folder: Path, machines: Sequence[Machine], paths: Sequence[str]) -> int:
+    """Print the share of models' kernels that the files have."""
+    items = [Item(Path(path).name, partial(_read, path)) for path in paths] or list(held_out())
+    shipped = ShippedKernels(folder)
+    print(f"{'model':28}" + "".join(f"{one.cpu:>16}" for one in machines))
+    sums = {one.cpu: [0, 0] for one in machines}
+    for item in items:
+        collector = Collector(machines)
+        collector.collect([item])
+        shown = []
+        for one in machines:
+            with one.pretended():
+                sources = [KernelSource(NAME, name, text) for text, name in collector.names[one.cpu].items()]
+                had = sum(shipped.get(source) is not None for source in sources)
+            sums[one.cpu][0] += had
+            sums[one.cpu][1] += len(sources)
+            shown.append(f"{had} of {len(sources)}")
+        print(f"{item.name[:28]:28}" + "".join(f"{text:>16}" for text in shown), flush=True)
+    print(f"{'all':28}" + "".join(f"{had / most:>16.0%}" for had, most in sums.values()))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,93 @@
+"""The kernels that models need on pretended machines. They are collected where they would be loaded.
+
+The run time's own kernels are loaded for the true CPU, for planning calls them. All others are replaced by a kernel
+that does nothing, so models may run, with results that mean nothing.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import warnings
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
+from typing import Any
+from unittest import mock
+
+import numpy as np
+
+from mgx_numba.codegen.cpu.kernel import cpu_kernel
+from mgx_numba.codegen.cpu.machine import machine, using
+from mgx_numba.codegen.cpu.toolchain import loader
+from mgx_numba.codegen.kernel import KernelSource
+from mgx_numba.codegen.shipped import NEUTRAL
+from mgx_numba.codegen.workers.objects import objects_of
+from mgx_numba.errors import MgxError
+from mgx_numba.runtime.cpu.executor import EXECUTOR_KERNELS
+from tools.prebuild.corpus.item import Item
+from tools.prebuild.machines import Machine
+
+__all__ = ["Collector"]
+
+LAST_CACHE = 32 << 20
+"""Bytes of the last cache of the pretended machines: no text depends on it, but plans do."""
+
+
+class Collector:
+    """Plans models for machines.
+
+    Attributes:
+        names: for each machine, the names of kernels by their texts.
+        failed: the error of each model that cannot be compiled, by name.
+    """
+
+    def __init__(self, machines: Sequence[Machine]) -> None:
+        self.names: dict[str, dict[str, str]] = {m.cpu: {k.text: k.name for k in EXECUTOR_KERNELS} for m in machines}
+        self.failed: dict[str, str] = {}
+        self._machines = machines
+        own = [cpu_kernel("idle_kernel", "def kernel(args, begin, end):\n    pass\n"), *EXECUTOR_KERNELS]
+        found = objects_of(own)
+        self._objects = {kernel.text: found[kernel.symbol].replace(*_names(kernel.symbol, NEUTRAL)) for kernel in own}
+        self._idle = self._objects[own[0].text]
+
+    def collect(self, items: Iterable[Item]) -> None:
+        """Plan all items for all machines."""
+        for item in items:
+            with warnings.catch_warnings(), np.errstate(all="ignore"):
+                warnings.simplefilter("ignore")
+                try:
+                    program = item.make()
+                    for one in self._machines:
+                        with self._collecting(one):
+                            self._plan(item, program)
+                except MgxError as error:
+                    self.failed[item.name] = f"{type(error).__name__}: {error}"
+
+    def _plan(self, item: Item, program: Any) -> None:
+        for threads in item.threads:
+            compiled = program.clone().compile("cpu", num_threads=threads, **item.options)
+            if item.feeds is not None:
+                # lengths that depend on data come from kernels that do nothing
+                with contextlib.suppress(MgxError, ValueError, MemoryError, IndexError):
+                    compiled.run(dict(item.feeds))
+
+    @contextlib.contextmanager
+    def _collecting(self, one: Machine) -> Iterator[None]:
+        names = self.names[one.cpu]
+
+        def found(sources: Sequence[KernelSource], *rest: Any) -> dict[str, bytes]:
+            names.update((source.text, source.name) for source in sources)
+            return {
+                source.symbol: self._objects.get(source.text, self._idle).replace(*_names(NEUTRAL, source.symbol))
+                for source in sources
+            }
+
+        with (
+            one.pretended(),
+            mock.patch.object(loader, "objects_of", found),
+            using(replace(machine(), last_cache_bytes=LAST_CACHE)),
+        ):
+            yield
+
+
+def _names(old: str, new: str) -> tuple[bytes, bytes]:
+    return old.encode(), new.encode()
