@@ -11,13 +11,13 @@ from ..runtime.plan_json import LengthsReader, LengthsWriter
 
 if TYPE_CHECKING:
     from ..core.dim import Dim
-    from .lowering.host_call import HostCall, ReturnCall
+    from .lowering.host_call import FunctionCall, HostCall, ReturnCall
 
 __all__ = ["StoredCall", "read_host"]
 
 
 class StoredCall:
-    """What `HostCall.write`, or `ReturnCall.write`, wrote.
+    """What `HostCall.write`, or the ``write`` of another function of host steps, wrote.
 
     Attributes:
         body: makes a body of a module that has its shapes, of kind, content and values from outside that `Body.write`
@@ -33,7 +33,7 @@ class StoredCall:
     def __call__(self, arrays: list) -> list:
         return self._call(arrays)
 
-    def at(self, values: Mapping[Dim, int]) -> HostCall | ReturnCall:
+    def at(self, values: Mapping[Dim, int]) -> HostCall | FunctionCall | ReturnCall:
         """Return it for values of symbols."""
         return self._call.at(values)
 
@@ -42,14 +42,16 @@ class StoredCall:
         return self._call.write(lengths)
 
     @functools.cached_property
-    def _call(self) -> HostCall | ReturnCall:
+    def _call(self) -> HostCall | FunctionCall | ReturnCall:
         whole_module("mgx_numba.targets.lowering.host_call")
         whole_module("mgx_numba.ops")
         from ..graph.instruction import Instruction, Outline
-        from .lowering.host_call import HostCall, ReturnCall
-        from .lowering.instruction_json import InstructionReader, signature
+        from .lowering.host_call import FunctionCall, HostCall, ReturnCall
+        from .lowering.instruction_json import InstructionReader, named, signature
 
         reader, written = InstructionReader(self._lengths), self._written
+        if "function" in written:
+            return FunctionCall(named(*written["function"]), *map(reader.value, written["values"]))
         if "returned" in written:
             return ReturnCall(reader.shape(written["returned"]))
 
@@ -77,7 +79,7 @@ def read_host(written: dict[str, Any], lengths: LengthsReader) -> Mapping[str, A
     call = StoredCall(written, lengths)
     return {
         "function": call,
-        "bind": call.at if written["bound"] else None,
+        "bind": call.at if written.get("bound") else None,
         "write": call.write,
         "plans": tuple(plans),
         "kernels": tuple([lengths.reader.kernels[number] for number in written.get("kernels", ())]),

@@ -22,7 +22,7 @@ from ...graph.program import Program
 from ...ops.base import Operator, operator_class
 from ...runtime.plan_json import LengthsReader, LengthsWriter
 
-__all__ = ["InstructionReader", "InstructionWriter", "signature"]
+__all__ = ["InstructionReader", "InstructionWriter", "named", "signature"]
 
 _OWN = {kind.name: kind for kind in (Literal, Outline, Parameter, Return)}
 """Operators that are not registered."""
@@ -77,7 +77,8 @@ class InstructionWriter:
         return [op.name, self._fields(op)]
 
     def _fields(self, value: Any) -> dict[str, Any]:
-        return {field.name: self.value(getattr(value, field.name)) for field in dataclasses.fields(value)}
+        fields = [field.name for field in dataclasses.fields(value) if field.init]
+        return {name: self.value(getattr(value, name)) for name in fields}
 
     def program(self, program: Program) -> list[Any]:
         """Return the modules of a program."""
@@ -134,14 +135,14 @@ class InstructionReader:
         return self._kinds[kind](self, entry)
 
     _kinds: Mapping[str, Callable[[InstructionReader, Any], Any]] = {
-        "enum": lambda self, entry: _named(*entry[:2])[entry[2]],
+        "enum": lambda self, entry: named(*entry[:2])[entry[2]],
         "length": lambda self, entry: self.length(entry),
         "shape": lambda self, entry: self.shape(entry),
         "tuple": lambda self, entry: tuple([self.value(one) for one in entry]),
         "list": lambda self, entry: [self.value(one) for one in entry],
         "frozenset": lambda self, entry: frozenset([self.value(one) for one in entry]),
         "operator": lambda self, entry: self.operator(entry),
-        "data": lambda self, entry: _named(*entry[:2])(**self._fields(entry[2])),
+        "data": lambda self, entry: named(*entry[:2])(**self._fields(entry[2])),
     }
 
     def operator(self, written: list[Any]) -> Operator:
@@ -202,8 +203,8 @@ def _class(kind: type) -> tuple[str, str]:
     return module, name
 
 
-def _named(module: str, name: str) -> Any:
-    """Return the class that `_class` found there."""
+def named(module: str, name: str) -> Any:
+    """Return a class or a function of this package."""
     if not module.startswith("mgx_numba."):
-        raise FormatError(f"a plan file names the class {module}.{name}")
+        raise FormatError(f"a plan file names {module}.{name}")
     return getattr(importlib.import_module(module), name)

@@ -31,7 +31,7 @@ from ...runtime.plan import (
 from ..ref.interpreter import named
 from .buffers import View
 
-__all__ = ["PendingStep", "referenced", "resolved"]
+__all__ = ["PendingStep", "function_step", "referenced", "resolved"]
 
 _UNUSED = np.empty(0, np.uint8)
 """What plans have in the place of a constant that no step refers to."""
@@ -63,6 +63,15 @@ class PendingStep:
     """Of a host step: see `HostStep`."""
     along: tuple[Instruction, ...] = ()
     """Of a step that computes other instructions, too: which."""
+
+
+def function_step(
+    label: str, ins: Instruction, call: Any, inputs: Sequence[View], output: View, reason: str, bound: bool = False
+) -> PendingStep:
+    """Return a host step that calls a function (`host_call.FunctionCall`), ``bound`` to the lengths of a run."""
+    step = PendingStep(None, {}, label, ins, call, list(inputs), [output], reason=reason)
+    step.bind, step.write = call.at if bound else None, call.write
+    return step
 
 
 def resolved(step: PendingStep, number: int, text: Callable[[Instruction], str]) -> PlannedStep:

@@ -45,9 +45,10 @@ from ...lowering.contraction import (
     core_of,
     line_strides,
 )
+from ...lowering.host_call import FunctionCall
 from ...lowering.lowering import Lowering
 from ...lowering.slow_steps import warn_if_slow
-from ...lowering.steps import PendingStep
+from ...lowering.steps import function_step
 from ..capabilities import line_gaps
 from ..error_budget import over_budget
 from ..joining import drop_product, first_of_pair, joined_product
@@ -415,14 +416,17 @@ def _packed_at_run_time(
     """Weights that are not constant are packed by a host step in every run."""
     form = solver.pack_weights(problem, np.zeros(weights.lens, weights.type.numpy)).dtype
     target = low.allocate(Shape(from_numpy(form), lens))
-
-    def pack(arrays: list) -> list:
-        return [solver.pack_weights(problem, arrays[0])]
-
     reason = "the weights are not constant, and no kernel packs them"
     warn_if_slow(ins, reason)
-    low.steps.append(PendingStep(None, {}, f"cpu::pack_{solver.name}", ins, pack, [weights], [target], reason=reason))
+    call = FunctionCall(packed_weights, _SOLVERS.index(solver), problem)
+    low.steps.append(function_step(f"cpu::pack_{solver.name}", ins, call, [weights], target, reason))
     return target
+
+
+def packed_weights(solver: int, problem: Any, weights: np.ndarray) -> np.ndarray:
+    """Return weights as a solver, by its number among `_SOLVERS`, packs them."""
+    packed: np.ndarray = _SOLVERS[solver].pack_weights(problem, weights)
+    return packed
 
 
 _HERE = Contractions(_refused, check_body, _launch, line_gaps=True)
