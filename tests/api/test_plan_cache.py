@@ -256,7 +256,7 @@ def test_a_model_with_open_lengths_is_found(tmp_path: Path, work: list[str]) -> 
     onnx.save(network(declared=["n", 12]), path)
     for count in range(2):
         net = migraphx.parse_onnx(path)
-        assert str(net.get_parameter_shapes()["x"]) == "float_type, {n, 12}"
+        assert str(net.get_parameter_shapes()["x"]) == "dynamic, float_type, {n, 12}"
         net.compile("cpu", num_threads=1)
         check(net.run({"x": X})[0])
         session = InferenceSession(path)
@@ -455,3 +455,23 @@ def test_a_tensorflow_model_is_not_read_again(tmp_path: Path, monkeypatch: pytes
             monkeypatch.setattr(tf, "parse_tf", lambda *args, **options: pytest.fail("read again"))
         net = migraphx.parse_tf(path) if count < 2 else migraphx.parse_tf_buffer(path.read_bytes())
         np.testing.assert_array_equal(net.compile("cpu").run({"x": X})[0], np.maximum(X, 0))
+
+
+def test_the_driver_finds_lists_and_clears_what_is_kept(
+    path: Path, capsys: pytest.CaptureFixture[str], work: list[str]
+) -> None:
+    from mgx_numba.driver.main import main
+
+    for _ in range(2):
+        assert main(["run", str(path), "-o", str(path.parent / "y.npz")]) == 0
+    assert work == ["read", "compiled"]
+    assert main(["run", str(path), "--no-plan-cache"]) == 0
+    assert work == ["read", "compiled"] * 2
+    capsys.readouterr()
+    assert main(["cache"]) == 0
+    said = capsys.readouterr().out
+    assert "plans: 1 files" in said and "models: 1 files" in said
+    objects = len(list((default_folder() / "objects").iterdir()))
+    assert main(["cache", "--clear", "plans"]) == 0
+    assert "removed 2 files" in capsys.readouterr().out and kept() == []
+    assert len(list((default_folder() / "objects").iterdir())) == objects
