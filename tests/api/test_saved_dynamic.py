@@ -26,6 +26,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A cache folder of the test's own, which finds the compiled kernels of the others."""
     cache = with_kernels(tmp_path / "cache")
     monkeypatch.setenv("MGX_CACHE_DIR", str(cache))
+    monkeypatch.delenv("MGX_PLAN_CACHE")
     for name in os.environ:
         if name.startswith("MIGRAPHX_"):
             monkeypatch.delenv(name)
