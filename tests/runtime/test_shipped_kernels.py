@@ -11,14 +11,15 @@ from onnx import TensorProto, helper
 
 from mgx_numba.codegen.cpu import identity
 from mgx_numba.codegen.cpu.host import host
+from mgx_numba.codegen.cpu.identity import environment_identity
 from mgx_numba.codegen.cpu.kernel import NAME
 from mgx_numba.codegen.cpu.toolchain import compiler, loader
 from mgx_numba.codegen.kernel import KernelSource
 from mgx_numba.codegen.platform import platform
-from mgx_numba.codegen.shipped import NEUTRAL, ShippedKernels, pack_kernels
+from mgx_numba.codegen.shipped import NEUTRAL, Section, ShippedKernels, pack
 from mgx_numba.codegen.store import ObjectStore, default_store
 from mgx_numba.runtime.cpu.executor import EXECUTOR_KERNELS
-from tools.prebuild.build import compiled, differences, packed
+from tools.prebuild.build import compiled, differences, files
 from tools.prebuild.collect import Collector
 from tools.prebuild.corpus.item import Item, parsed
 from tools.prebuild.machines import MACHINES, Machine
@@ -27,6 +28,9 @@ from tools.prebuild.machines import MACHINES, Machine
 def _text(value: int) -> str:
     """A kernel that writes a number into its first argument."""
     return f"def kernel(args, begin, end):\n    args[0] = {value} + begin\n"
+
+
+NAMES = {_text(7): "seven", _text(8): "eight"}
 
 
 def _source(value: int) -> KernelSource:
@@ -44,7 +48,7 @@ def here() -> Machine:
 @pytest.fixture
 def folder(tmp_path: Path, here: Machine) -> Path:
     """A folder with a file of two kernels for this machine."""
-    name, data = packed(here, compiled(here, {_text(7): "seven", _text(8): "eight"}, jobs=1))
+    ((name, data, _),) = files([here], {here.cpu: NAMES}, jobs=1)
     (tmp_path / name).write_bytes(data)
     return tmp_path
 
@@ -89,14 +93,16 @@ def test_a_damaged_object_was_run(folder: Path, tmp_path: Path) -> None:
     path.write_bytes(data)
     shipped = ShippedKernels(folder)
     store = ObjectStore(tmp_path / "cache", shipped=shipped)
-    with pytest.warns(RuntimeWarning, match=r"shipped kernels in .* are not used: the object of kernel .* is damaged"):
+    with pytest.warns(
+        RuntimeWarning, match=r"shipped kernels are compiled, for .* is not used: the object of kernel .* is damaged"
+    ):
         assert sum(shipped.get(_source(value)) is None for value in (7, 8)) >= 1
     assert [loader.loadable(s, store.get(s) or compiler.compile_object(s)) for s in (_source(7), _source(8))] == [
         True
     ] * 2
 
 
-@pytest.mark.parametrize("damage", ["short", "magic", "count", "header", "environment"])
+@pytest.mark.parametrize("damage", ["short", "magic", "header", "index"])
 def test_a_damaged_file_was_read(damage: str, folder: Path) -> None:
     path = _file(folder)
     data = path.read_bytes()
@@ -104,27 +110,34 @@ def test_a_damaged_file_was_read(damage: str, folder: Path) -> None:
         {
             "short": data[:9],
             "magic": b"x" + data[1:],
-            "count": data[:12] + b"\xff\xff\xff\x7f" + data[16:],
-            "header": data[:16] + b"[" + data[17:],
-            "environment": pack_kernels({"identity": {"backend": NAME}}, {}),
+            "header": data[:12] + b"{" + data[13:],
+            "index": data.replace(b'"kernels": 2', b'"kernels": 2000000'),
         }[damage]
     )
     shipped = ShippedKernels(folder)
-    with pytest.warns(RuntimeWarning, match="are not used: it"):
+    with pytest.warns(RuntimeWarning, match="is not used: it"):
         assert shipped.get(_source(7)) is None
     assert shipped.get(_source(8)) is None  # told once
 
 
 def test_the_check_overlooked_a_changed_object(folder: Path, here: Machine) -> None:
-    names = {_text(7): "seven", _text(8): "eight"}
-    assert list(differences(folder, here, names, jobs=1)) == []
-    changed = compiled(here, names, jobs=1)
+    names = {here.cpu: NAMES}
+    assert differences(folder, [here], names, jobs=1) == []
+    changed = compiled(here, NAMES, jobs=1)
     first = min(changed)
     changed[first] = compiled(here, {_text(9): "nine"}, jobs=1).popitem()[1]
-    _file(folder).write_bytes(packed(here, changed)[1])
-    assert "is not what compiling gives now" in "".join(differences(folder, here, names, jobs=1))
+    _file(folder).write_bytes(pack([Section(environment_identity(), here.cpu, changed)]))
+    assert ShippedKernels(folder).get(_source(7)) is not None
+    assert "is not what compiling gives now" in "".join(differences(folder, [here], names, jobs=1))
     _file(folder).unlink()
-    assert "there is no file" in "".join(differences(folder, here, names, jobs=1))
+    assert "there is no file" in "".join(differences(folder, [here], names, jobs=1))
+
+
+def test_classes_of_equal_objects_stored_them_twice(here: Machine) -> None:
+    objects = compiled(here, NAMES, jobs=1)
+    one, two = ({**environment_identity(), "features": name} for name in ("one", "two"))
+    alone, both = pack([Section(one, "", objects)]), pack([Section(one, "", objects), Section(two, "", objects)])
+    assert sum(map(len, objects.values())) > 2 * (len(both) - len(alone))
 
 
 def test_a_corpus_is_planned_for_machines_that_are_not_here() -> None:

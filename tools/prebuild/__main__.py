@@ -15,7 +15,7 @@ import os
 import sys
 import tempfile
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor
 from functools import partial
 from multiprocessing import get_context
@@ -28,7 +28,7 @@ from mgx_numba.codegen.cpu.kernel import NAME
 from mgx_numba.codegen.files import ENVIRONMENT, replace_file
 from mgx_numba.codegen.kernel import KernelSource
 from mgx_numba.codegen.shipped import FOLDER, ShippedKernels
-from tools.prebuild.build import compiled, differences, packed
+from tools.prebuild.build import Names, differences, files
 from tools.prebuild.collect import Collector
 from tools.prebuild.corpus import GROUPS, corpus
 from tools.prebuild.corpus.held_out import held_out
@@ -61,28 +61,19 @@ def main(arguments: Sequence[str]) -> int:
     names = _collected(machines, given.groups.split(","), given.jobs)
     print(f"{sum(map(len, names.values()))} kernels planned in {time.perf_counter() - started:.0f} s", flush=True)
     if given.check:
-        wrong = [text for one in machines for text in differences(given.out, one, names[one.cpu], given.jobs)]
+        wrong = differences(given.out, machines, names, given.jobs)
         print("\n".join(wrong) or "all files are what compiling gives now")
         return int(bool(wrong))
     return _write(given.out, machines, names, given.jobs)
 
 
-def _write(folder: Path, machines: Sequence[Machine], names: Mapping[str, Mapping[str, str]], jobs: int) -> int:
+def _write(folder: Path, machines: Sequence[Machine], names: Names, jobs: int) -> int:
     folder.mkdir(parents=True, exist_ok=True)
-    for old in folder.glob(f"{NAME}-*.kernels"):
-        old.unlink()
     total = 0
-    for one in machines:
-        started = time.perf_counter()
-        objects = compiled(one, names[one.cpu], jobs)
-        name, data = packed(one, objects)
+    for name, data, lines in files(machines, names, jobs):
         replace_file(folder / name, data)
         total += len(data)
-        print(
-            f"{one.cpu:16} {len(objects):5} kernels, {sum(map(len, objects.values())) / 1e6:6.2f} MB in "
-            f"{len(data) / 1e6:5.2f} MB, {time.perf_counter() - started:4.0f} s: {name}",
-            flush=True,
-        )
+        print(f"{name}, {len(data) / 1e6:.2f} MB:\n{lines}", flush=True)
     print(f"{total / 1e6:.2f} MB of at most {LIMIT / 1e6:.0f} MB")
     return int(total > LIMIT)
 

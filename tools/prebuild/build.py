@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import multiprocessing
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 
@@ -13,24 +13,40 @@ from mgx_numba.codegen.cpu.identity import environment_identity
 from mgx_numba.codegen.cpu.kernel import NAME
 from mgx_numba.codegen.cpu.toolchain.compiler import compile_object
 from mgx_numba.codegen.kernel import KernelSource
-from mgx_numba.codegen.shipped import NEUTRAL, TOOLCHAIN, environment_of, file_name, pack_kernels
+from mgx_numba.codegen.shipped import NEUTRAL, Section, file_name, pack
 from tools.prebuild.machines import Machine
 
-__all__ = ["compiled", "differences", "packed"]
+__all__ = ["compiled", "differences", "files"]
+
+Names = Mapping[str, Mapping[str, str]]
 
 _ENTERED = contextlib.ExitStack()
 """What a compiling process has entered for its whole life."""
 _CHUNK = 8  # kernels handed to a process at once
 
 
-def packed(machine: Machine, objects: Mapping[str, bytes]) -> tuple[str, bytes]:
-    """Return the name and the bytes of a machine's file; objects are by the digest of the text."""
-    with machine.pretended():
-        identity = environment_identity()
-    environment = environment_of(identity)
-    toolchain = {field: identity[field] for field in TOOLCHAIN}
-    header = {"identity": environment, "toolchain": toolchain, "cpu": machine.cpu}
-    return file_name(environment), pack_kernels(header, objects)
+def files(machines: Sequence[Machine], names: Names, jobs: int) -> Iterator[tuple[str, bytes, str]]:
+    """Compile kernels, and return the name and the bytes of the file of each platform, with lines about its sections.
+
+    Args:
+        machines: the machines.
+        names: for each machine, the names of kernels by their texts.
+        jobs: processes; with 1 the kernels are compiled in this process.
+
+    Raises:
+        CompileError: a kernel cannot be compiled.
+    """
+    for triple in dict.fromkeys(machine.triple for machine in machines):
+        sections, lines, before = [], [], 0
+        for machine in machines:
+            if machine.triple == triple:
+                with machine.pretended():
+                    identity = environment_identity()
+                sections.append(Section(identity, machine.cpu, compiled(machine, names[machine.cpu], jobs)))
+                size, count = len(pack(sections)), len(sections[-1].objects)
+                lines.append(f"{machine.cpu:16} {count:5} kernels, {(size - before) / 1e6:5.2f} MB: {machine.covers}")
+                before = size
+        yield file_name(identity), pack(sections), "\n".join(lines)
 
 
 def compiled(machine: Machine, names: Mapping[str, str], jobs: int) -> dict[str, bytes]:
@@ -56,14 +72,16 @@ def compiled(machine: Machine, names: Mapping[str, str], jobs: int) -> dict[str,
         return dict(pool.map(_compiled, ordered, chunksize=_CHUNK))
 
 
-def differences(folder: Path, machine: Machine, names: Mapping[str, str], jobs: int) -> Iterable[str]:
-    """Return what is wrong with a machine's file, beside what compiling gives now; nothing if all is well."""
-    name, wanted = packed(machine, compiled(machine, names, jobs))
-    path = folder / name
-    if not path.exists():
-        return [f"{machine.cpu}: there is no file {name}"]
-    found = path.read_bytes()
-    return [] if found == wanted else [f"{machine.cpu}: {name} is not what compiling gives now"]
+def differences(folder: Path, machines: Sequence[Machine], names: Names, jobs: int) -> list[str]:
+    """Return the files of the folder that are not what compiling gives now, a line for each."""
+    wrong = []
+    for name, wanted, _ in files(machines, names, jobs):
+        path = folder / name
+        if not path.exists():
+            wrong.append(f"there is no file {name}")
+        elif path.read_bytes() != wanted:
+            wrong.append(f"{name} is not what compiling gives now")
+    return wrong
 
 
 def _pretend(machine: Machine) -> None:
