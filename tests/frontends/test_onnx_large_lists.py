@@ -15,7 +15,7 @@ from mgx_numba.errors import ParseError
 from mgx_numba.frontends.onnx import parse_onnx
 from mgx_numba.frontends.onnx.repeated import FEW, repeated_codes, repeated_numbers
 
-from .support import FLOAT, assert_like_onnxruntime, run
+from .support import FLOAT, assert_like_onnxruntime, run, single
 from .test_onnx_ml import model
 from .test_onnx_trees import MODES, forest, samples
 
@@ -174,6 +174,15 @@ def test_sets_are_not_read_node_by_node() -> None:
         made.graph.input[0].type.tensor_type.shape.dim.add(dim_value=length)
     (y,) = run(made, {"x0": x})
     np.testing.assert_array_equal(y[:, 0], [1, 1, 1, 0, 1, 0])
+
+
+def test_many_ngrams_are_not_read_one_by_one() -> None:
+    def made(count: int) -> onnx.ModelProto:
+        lists = {"pool_int64s": list(range(count)), "ngram_counts": [0], "ngram_indexes": list(range(count))}
+        lengths = {"min_gram_length": 1, "max_gram_length": 1, "max_skip_count": 0}
+        return single("TfIdfVectorizer", [np.arange(5)], opset=9, mode="TF", **lengths, **lists)[0]
+
+    assert calls(made(3000)) < 2 * calls(made(300))
 
 
 @pytest.mark.parametrize("kind", ["floats", "int64s"])

@@ -108,8 +108,7 @@ def array_feature_extractor(g: Builder, node: Node, x: Instruction, indices: Ins
     if rank(x) == 0:
         raise ParseError("the data has no dimensions")
     x = g.unsqueeze(x, [0]) if rank(x) == 1 else x
-    flat = g.reshape(indices, (indices.shape.elements,))
-    return g.op("gather", x, g.from_start(flat), axis=rank(x) - 1)
+    return g.op("gather", x, g.from_start(g.flat(indices)), axis=rank(x) - 1)
 
 
 @register("OneHotEncoder", domain=ML)
@@ -258,19 +257,22 @@ def _lower_bound(g: Builder, x: Instruction, known: np.ndarray) -> Instruction:
 @register("TfIdfVectorizer")
 def tf_idf_vectorizer(g: Builder, node: Node, x: Instruction) -> Instruction:
     """Counts of n-grams of integers or strings, weighted."""
-    pool = node.get_ints("pool_int64s", ())
     if x.shape.type is Type.string_type:
         texts = node.get_strs("pool_strings")
         known = {text: place for place, text in enumerate(dict.fromkeys(texts))}
-        x, pool = _text_index(g, x, list(known)), [known[text] for text in texts]
+        x, pool = _text_index(g, x, list(known)), np.array([known[text] for text in texts], np.int64)
+    else:
+        pool = node.int_array("pool_int64s", ())
+    indexes = node.int_array("ngram_indexes")
+    if indexes.min(initial=0) < 0:
+        raise ParseError(f"attribute 'ngram_indexes' has {indexes.min()}, expected columns from 0 on")
     return g.op(
         "tf_idf",
         x,
+        *map(g.literal, (pool, indexes, node.float_array("weights", ()))),
         mode=node.get_choice("mode", ("TF", "IDF", "TFIDF")),
-        pool=tuple(pool),
         counts=tuple(node.get_ints("ngram_counts")),
-        indexes=tuple(node.get_ints("ngram_indexes")),
-        weights=tuple(node.get_floats("weights", ())),
+        columns=int(indexes.max(initial=-1)) + 1,
         min_length=node.get_int("min_gram_length"),
         max_length=node.get_int("max_gram_length"),
         max_skip=node.get_int("max_skip_count"),
