@@ -27,6 +27,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     cache = with_kernels(tmp_path / "cache")
     monkeypatch.setenv("MGX_CACHE_DIR", str(cache))
     monkeypatch.delenv("MGX_PLAN_CACHE")
+    monkeypatch.delenv("MGX_PLAN_CACHE", raising=False)
     for name in os.environ:
         if name.startswith("MIGRAPHX_"):
             monkeypatch.delenv(name)
