@@ -1,4 +1,4 @@
-"""What gives a kernel's text its meaning: the files that implement its language."""
+"""Files that implement the kernel language and thus define the meaning of kernel text."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from pathlib import Path
 __all__ = ["SHARED_MEANING", "files_digest"]
 
 SHARED_MEANING = ("lang/*.py", "toolchain/*.py")
-"""Files of code generation, relative to its folder, that the meaning of every back end's kernels depends on."""
+"""Files, relative to the code generation folder, that every back end's kernels depend on."""
 
 
 @functools.lru_cache(maxsize=8)
 def files_digest(patterns: tuple[str, ...]) -> str:
-    """SHA-256 of the files that match, by patterns relative to the folder of code generation."""
+    """Return the SHA-256 of files that match patterns relative to the code generation folder."""
     package = Path(__file__).resolve().parent
     digest = hashlib.sha256()
     for path in sorted(path for pattern in patterns for path in package.glob(pattern)):
