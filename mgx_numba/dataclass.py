@@ -47,7 +47,7 @@ def _with_fields(cls: Any, slots: bool) -> type:
     It searches the text of each annotation three times, for ``ClassVar``, ``InitVar`` and ``KW_ONLY``: other texts are
     hidden from it. It documents a class without a docstring by its signature: such a class gets its name.
     """
-    texts = cls.__dict__.get("__annotations__", {})
+    texts = cls.__dict__.get("__annotations__", {})  # noqa: RUF063  (written to, and of this class alone)
     plain = {name: text for name, text in texts.items() if isinstance(text, str) and not _MARKS.search(text)}
     texts.update(dict.fromkeys(plain, object))
     cls.__doc__ = cls.__doc__ or cls.__name__

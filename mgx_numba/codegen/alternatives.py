@@ -260,7 +260,7 @@ def lengths_in(value: Any) -> Iterator[Dim]:
     pending = [value]
     while pending:
         value = pending.pop()
-        kind = type(value)
+        kind: Any = type(value)
         if kind is int:
             continue
         if isinstance(value, Dim):
@@ -273,7 +273,7 @@ def lengths_in(value: Any) -> Iterator[Dim]:
             pending.extend([getattr(value, name) for name in _names_backwards(kind)])
 
 
-@functools.lru_cache(maxsize=None)
+@functools.cache
 def _names_backwards(kind: type) -> tuple[str, ...]:
     """Return the names of a dataclass's fields, the last first; of any other class none."""
     whole = issubclass(kind, WHOLE) or not is_dataclass(kind)
