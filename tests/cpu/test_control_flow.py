@@ -15,7 +15,7 @@ from mgx_numba.codegen.workers import batch
 from mgx_numba.errors import ShapeError
 from mgx_numba.frontends.onnx import parse_onnx
 from mgx_numba.runtime.plan import HostStep, Plan
-from mgx_numba.targets.cpu.rules import bodies
+from mgx_numba.targets.cpu import bodies
 
 from ..values import normal
 from .control_models import (

@@ -62,8 +62,8 @@ def runnable(kept: Kept, options: TargetOptions, shown: Callable[[], Program]) -
 def _body(
     options: TargetOptions, module: Any, kind: str, content: Any, captured: Sequence[Any], lengths: LengthsReader
 ) -> Any:
-    whole_module("mgx_numba.targets.cpu.rules.bodies")
-    from .rules.bodies import read_body
+    whole_module("mgx_numba.targets.cpu.bodies")
+    from .bodies import read_body
 
     return read_body(module, kind, content, captured, lengths, options)
 

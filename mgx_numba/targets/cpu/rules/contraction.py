@@ -11,10 +11,10 @@ from typing import Any
 import numpy as np
 
 from ....codegen.alternatives import at_lengths, has_lengths, lengths_in
-from ....codegen.cpu.contraction import CONV_SOLVERS, GEMM_SOLVERS
 from ....codegen.cpu.contraction.conv import ConvDirect
 from ....codegen.cpu.contraction.nbits import halves_are_read, halves_hold
 from ....codegen.cpu.contraction.open_lengths import SolverShare, flattened, solve_open, solvers_of
+from ....codegen.cpu.contraction.packing import SOLVERS, packed_weights
 from ....codegen.cpu.contraction.select import select
 from ....codegen.cpu.contraction.solver import UnsuitedWeights
 from ....codegen.cpu.machine import machine
@@ -59,7 +59,6 @@ from .table import lowering
 _WIDE = (Type.float_type, Type.double_type)
 _INT8 = (Type.int8_type, Type.uint8_type)
 _SIGNED = (Type.int8_type, Type.int16_type)
-_SOLVERS: tuple[Any, ...] = (*GEMM_SOLVERS, *CONV_SOLVERS)
 
 
 def _refused(a: Type, b: Type, out: Type, constant: bool) -> str | None:
@@ -110,7 +109,7 @@ def _launch(low: Lowering, ins: Instruction, what: Contraction) -> None:
     saturates = what.epilogue.saturates
     unsuited = [
         own.name
-        for own in _SOLVERS
+        for own in SOLVERS
         if (constant is None and own.looks_at_values)
         or (saturates and own.rounds_weights)
         or (own.error_variance > 1 and over_budget(low, problem))
@@ -418,15 +417,9 @@ def _packed_at_run_time(
     target = low.allocate(Shape(from_numpy(form), lens))
     reason = "the weights are not constant, and no kernel packs them"
     warn_if_slow(ins, reason)
-    call = FunctionCall(packed_weights, _SOLVERS.index(solver), problem)
+    call = FunctionCall(packed_weights, SOLVERS.index(solver), problem)
     low.steps.append(function_step(f"cpu::pack_{solver.name}", ins, call, [weights], target, reason))
     return target
-
-
-def packed_weights(solver: int, problem: Any, weights: np.ndarray) -> np.ndarray:
-    """Return weights as a solver, by its number among `_SOLVERS`, packs them."""
-    packed: np.ndarray = _SOLVERS[solver].pack_weights(problem, weights)
-    return packed
 
 
 _HERE = Contractions(_refused, check_body, _launch, line_gaps=True)

@@ -9,7 +9,7 @@ from ...lowering.host_values import has_symbols
 from ...lowering.lowering import Lowering
 from ...lowering.rules import Body
 from ...stages import has_late_lengths
-from .bodies import compiled_body, late_program
+from ..bodies import compiled_body, late_program
 from .table import lowering
 
 

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import numpy as np
-
-from ....codegen.cpu.data.suppression import PLANES, scratch_pitch, suppression_launch
+from ....codegen.cpu.data.suppression import PLANES, collected_rows, scratch_pitch, suppression_launch
 from ....core.dim import is_symbolic, known_in, minimum
 from ....core.shape import Shape
 from ....core.types import Type
@@ -70,13 +68,3 @@ def _append_rows(low: Lowering, ins: Instruction, picked: View, counts: View) ->
     reason = "how many rows the result has is known after the kernel"
     call, bound = FunctionCall(collected_rows, classes, total), is_symbolic(classes) or is_symbolic(total)
     low.steps.append(function_step(label, ins, call, [picked, counts], out, reason, bound))
-
-
-def collected_rows(classes: int, total: int | None, picked: np.ndarray, counts: np.ndarray) -> np.ndarray:
-    """Rows (image, class, box) of the boxes picked, and zeros up to ``total`` rows."""
-    found = int(counts.sum())
-    rows = np.zeros((found if total is None else total, 3), np.int64)
-    group = np.repeat(np.arange(len(counts)), counts)
-    rows[:found, 0], rows[:found, 1] = group // classes, group % classes
-    rows[:found, 2] = picked[np.arange(picked.shape[1]) < counts[:, None]]
-    return rows

@@ -12,27 +12,27 @@ from typing import Any, NoReturn
 
 import numpy as np
 
-from ....codegen.kernel import KernelSource
-from ....core.dim import Dim, evaluate, symbols_of
-from ....errors import UnsupportedError
-from ....graph.instruction import Instruction
-from ....graph.module import Module
-from ....graph.program import Program
-from ....graph.substitution import lengths_of, settled
-from ....runtime.cpu.direct import Entry
-from ....runtime.cpu.executor import Executable
-from ....runtime.cpu.repeat import may_repeat, repeat
-from ....runtime.plan import Plan
-from ....runtime.plan_json import LengthsReader, LengthsWriter
-from ....runtime.told_lengths import told_lengths, with_told_lengths
-from ...base import Outgrown
-from ...kept_file import read_kept, written_kept
-from ...lowering.host_call import EvaluatedBody, evaluated
-from ...lowering.host_values import has_symbols
-from ...lowering.instruction_json import InstructionReader
-from ...lowering.rules import Body
-from ...options import TargetOptions
-from ..restored import runnable
+from ...codegen.kernel import KernelSource
+from ...core.dim import Dim, evaluate, symbols_of
+from ...errors import UnsupportedError
+from ...graph.instruction import Instruction
+from ...graph.module import Module
+from ...graph.program import Program
+from ...graph.substitution import lengths_of, settled
+from ...runtime.cpu.direct import Entry
+from ...runtime.cpu.executor import Executable
+from ...runtime.cpu.repeat import may_repeat, repeat
+from ...runtime.plan import Plan
+from ...runtime.plan_json import LengthsReader, LengthsWriter
+from ...runtime.told_lengths import told_lengths, with_told_lengths
+from ..base import Outgrown
+from ..kept_file import read_kept, written_kept
+from ..lowering.host_call import EvaluatedBody, evaluated
+from ..lowering.host_values import has_symbols
+from ..lowering.instruction_json import InstructionReader
+from ..lowering.rules import Body
+from ..options import TargetOptions
+from .restored import runnable
 
 __all__ = ["compiled_body", "late_program", "read_body"]
 
