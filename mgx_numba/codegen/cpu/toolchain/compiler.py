@@ -36,8 +36,8 @@ _PASSES = (
     "sccp",  # finds undefined behaviour, for `expect_returns`
     "simplify_cfg",
 )
-"""LLVM's passes over a kernel, by llvmlite's names. Kernels are written as vectors, and unrolled. On Zen 5 the passes of
--O2, without vectorisers, take 6 times as long, and the kernels of no network of the benchmarks run 1% faster."""
+"""LLVM's passes over a kernel, by llvmlite's names. Kernels are written as vectors, and unrolled. On Zen 5 the passes
+of -O2, without vectorisers, take 6 times as long, and the kernels of no network of the benchmarks run 1% faster."""
 
 
 @dataclass(frozen=True)

@@ -11,12 +11,12 @@ from typing import Any
 import numpy as np
 
 from ....codegen.alternatives import at_lengths, has_lengths, lengths_in
-from ....codegen.cpu.contraction import CONV_SOLVERS, GEMM_SOLVERS
 from ....codegen.cpu.contraction.conv import ConvDirect
 from ....codegen.cpu.contraction.nbits import halves_are_read, halves_hold
 from ....codegen.cpu.contraction.open_lengths import SolverShare, flattened, solve_open, solvers_of
 from ....codegen.cpu.contraction.select import select
 from ....codegen.cpu.contraction.solver import UnsuitedWeights
+from ....codegen.cpu.contraction.solvers import CONV_SOLVERS, GEMM_SOLVERS
 from ....codegen.cpu.machine import machine
 from ....codegen.launch import Launch, Solution
 from ....codegen.printer import check_body
