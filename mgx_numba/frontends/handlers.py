@@ -34,6 +34,7 @@ class Families:
 
     def __init__(self, package: str, families: Mapping[str, str]) -> None:
         """``families`` has for each file the names of its operators, parted by spaces."""
+        self._loaded: set[str] = set()
         self._modules: dict[str, list[str]] = {}
         for module, names in families.items():
             for name in names.split():
@@ -46,8 +47,10 @@ class Families:
     def load(self, *names: str) -> None:
         """Import the files that have operators of these names; an interrupt is raised meanwhile (see `unbroken`)."""
         for name in names:
-            for module in self._modules.get(name, ()):
-                whole_module(module)
+            if name not in self._loaded:
+                for module in self._modules.get(name, ()):
+                    whole_module(module)
+                self._loaded.add(name)
 
 
 def unary(op: str) -> Parser:
