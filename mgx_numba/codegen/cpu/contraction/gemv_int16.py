@@ -21,7 +21,7 @@ from ..toolchain.loader import ready
 from .gemv import GemvPacked, chain_sets
 from .int16_packing import kernel_for, pack_by_kernel
 from .int16_weights import BLOCK, BLOCK_WORDS, DOWN, GROUP, SHARING, pack_words, unpack, unpacked_scale, words_lens
-from .pack import aligned_zeros
+from .pack import SHARED_BYTES, aligned_zeros
 from .solver import LoadKernels
 
 __all__ = ["GemvInt16"]
@@ -46,9 +46,6 @@ _MOST_ROWS = 3
 """With more the multiply-add units are what a product waits for."""
 _LEAST_BYTES = 1 << 17
 """Float32 weights from which on they are waited for."""
-KERNEL_BYTES = 1 << 18
-"""Packed weights from which on a kernel packs them: NumPy takes 1 ms for so many, the kernel a quarter, loading it
-0.5 ms once, and compiling it 80 to 200 ms if no cache has it."""
 
 
 class GemvInt16(GemvPacked):
