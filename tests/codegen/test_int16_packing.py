@@ -106,7 +106,7 @@ def test_denormal_weights_and_columns_of_zeros() -> None:
 
 @pytest.mark.parametrize("order", ["r", "c"])
 def test_plans_with_many_weights_are_packed_by_the_kernel(order: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(gemv_int16, "KERNEL_BYTES", 0)
+    monkeypatch.setattr(gemv_int16, "SHARED_BYTES", 0)
     monkeypatch.setattr(GemvInt16, "pack_weights", None)
     rng = np.random.default_rng(0)
     x = rng.standard_normal((1, 700)).astype(np.float32)
