@@ -9,8 +9,8 @@ import pytest
 
 from mgx_numba.codegen.alternatives import at_lengths
 from mgx_numba.codegen.cpu import host
-from mgx_numba.codegen.cpu.contraction import GEMM_SOLVERS
 from mgx_numba.codegen.cpu.contraction.blocking import _makespan, _Steps, cut
+from mgx_numba.codegen.cpu.contraction.solvers import GEMM_SOLVERS
 from mgx_numba.codegen.cpu.microkernels.tile_table import tile_for
 from mgx_numba.codegen.problems.element_types import element_types
 from mgx_numba.codegen.problems.gemm import BlockFormat, GemmProblem

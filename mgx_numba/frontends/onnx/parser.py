@@ -12,6 +12,7 @@ import numpy as np
 from ...core.shape import DynamicDimension, Shape
 from ...environment import environment_flag
 from ...errors import MgxError, OptionError, ParseError, UnsupportedError
+from ...garbage import uncollected
 from ...graph.folding import Constants
 from ...graph.instruction import Instruction
 from ...graph.module import Module
@@ -62,15 +63,16 @@ def parse(source: Any, options: ParseOptions) -> Program:
     Overflow and NaN in constants go without NumPy's warnings. ``MIGRAPHX_TRACE_ONNX_PARSER`` prints each node with the
     values that it became.
     """
-    model = load_model(source, options.external_data_path)
-    parser = GraphParser(model, options)
-    try:
-        parser.parse_main()
-    except Exception:
-        if options.print_program_on_error:
-            print(parser.program, file=sys.stderr)
-        raise
-    return parser.program
+    with uncollected():
+        model = load_model(source, options.external_data_path)
+        parser = GraphParser(model, options)
+        try:
+            parser.parse_main()
+        except Exception:
+            if options.print_program_on_error:
+                print(parser.program, file=sys.stderr)
+            raise
+        return parser.program
 
 
 class GraphParser:

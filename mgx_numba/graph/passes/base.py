@@ -10,6 +10,9 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import importlib
+import os
+import pkgutil
 import time
 from collections.abc import Callable, Iterable, MutableMapping, Sequence
 from typing import ClassVar
@@ -20,6 +23,7 @@ from ...core.types import Type
 from ...dataclass import dataclass
 from ...environment import environment_flag, environment_words
 from ...errors import CompileError, OptionError, ValidationError
+from ...interrupts import unbroken
 from ...messages import DEBUG, tell, warn
 from ..instruction import Instruction
 from ..module import Module
@@ -108,6 +112,7 @@ _KNOWN: dict[str, type[Pass]] = {}
 
 def known_passes() -> list[str]:
     """Return the names of all passes, sorted."""
+    _load(_files())
     return sorted(_KNOWN)
 
 
@@ -117,10 +122,24 @@ def make_pass(name: str) -> Pass:
     Raises:
         OptionError: the name is unknown; the message lists the known names.
     """
+    _load([name])
     cls = _KNOWN.get(name)
     if cls is None:
         raise OptionError(f"unknown pass {name!r}; known: {', '.join(known_passes())}")
     return cls()
+
+
+def _load(names: Iterable[str]) -> None:
+    """Import the files of passes, each named as its pass; an interrupt is raised meanwhile (see `unbroken`)."""
+    wanted = [name for name in names if name not in _KNOWN and name in _files()]
+    if wanted:
+        unbroken(lambda: [importlib.import_module(f"{__package__}.{name}") for name in wanted])
+
+
+@functools.cache
+def _files() -> frozenset[str]:
+    """Names of this package's modules."""
+    return frozenset(module.name for module in pkgutil.iter_modules([os.path.dirname(__file__)]))
 
 
 def _rewritten(program: Program, later: Callable[[Instruction], bool] | None) -> list[Module]:
@@ -189,6 +208,7 @@ def run_passes(
         CompileError: a pass failed; the message names it, the cause is chained.
         ValidationError: ``validate`` is set and a pass broke an invariant; the message names the pass.
     """
+    _load(p for p in passes if isinstance(p, str))
     steps = [make_pass(p) if isinstance(p, str) else p for p in passes]
     left_out = _disabled(disabled, steps)
     settings = options or Options()
@@ -249,7 +269,9 @@ def disabled_names(names: Iterable[str] = ()) -> set[str]:
 
 def _disabled(names: Iterable[str], steps: Sequence[Pass]) -> set[str]:
     wanted = disabled_names(names)
-    known = {*_KNOWN, *(s.name for s in steps), *LOWERING_STEPS}
+    if not wanted:
+        return wanted
+    known = {*known_passes(), *(s.name for s in steps), *LOWERING_STEPS}
     unknown = wanted - known
     if unknown:
         text = f"unknown pass {', '.join(sorted(unknown))}; known: {', '.join(sorted(known))}"

@@ -32,10 +32,10 @@ from ...problems.convolution import ConvProblem
 from ...problems.epilogue import ALONG_N
 from ...problems.gemm import GemmProblem
 from ...tuning.request import Candidate, Request
-from . import CONV_SOLVERS, GEMM_SOLVERS
 from .blocking import samples_along, values_of
 from .gemm import distinct_matrices
 from .select import SECONDS_PER_BYTE
+from .solvers import CONV_SOLVERS, GEMM_SOLVERS
 
 __all__ = ["SolverShare", "flattened", "solve_open", "solvers_of"]
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from . import CONV_SOLVERS, GEMM_SOLVERS
+from .solvers import CONV_SOLVERS, GEMM_SOLVERS
 
 __all__ = ["SOLVERS", "packed_weights"]
 
