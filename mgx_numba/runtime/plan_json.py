@@ -311,8 +311,10 @@ def _read_geometry(written: list[Any], lengths: LengthsReader) -> Geometry:
 
 def _read_layout(written: list[Any], lengths: LengthsReader) -> TensorLayout:
     dtype, lens, strides, box, windows = written
-    numbers: Any = map(lengths.all, (lens, strides, box))
-    return TensorLayout(dtype, *numbers, None if windows is None else Windows(*map(tuple, windows)))
+    made: Any = TensorLayout
+    found = None if windows is None else Windows(*map(tuple, windows))
+    layout: TensorLayout = made(dtype, *map(lengths.all, (lens, strides, box)), found)
+    return layout
 
 
 def _read_pointer(written: list[Any], lengths: LengthsReader) -> Pointer:
