@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TextIO, TypeVar
 
@@ -59,6 +60,7 @@ class DynamicProgram(PlanChoice):
         options: TargetOptions,
         progress: Progress | None,
         compile_fixed: Callable[[Program, SharedWeights], LoweredProgram],
+        known: PlanChoice | None = None,
     ) -> None:
         """Compile a program for all lengths within the ranges of its inputs.
 
@@ -67,6 +69,7 @@ class DynamicProgram(PlanChoice):
             options: what was asked for.
             progress: told of the kernels that are compiled.
             compile_fixed: compiles a program without dynamic inputs.
+            known: the program with plans that were made before; nothing is compiled before a run needs others.
         """
         source = program.clone()
         run_passes(source, SOURCE_PASSES, pass_options(options), disabled=options.disabled_passes)
@@ -81,6 +84,9 @@ class DynamicProgram(PlanChoice):
         self._failed = 0
         if options.tuning is not None:
             options.tuning.decline("a program with dynamic inputs is not measured; fix its lengths to tune it")
+        if known is not None:
+            self._plans, self._fixed = list(known._plans), OrderedDict(known._fixed)
+            return
         try:
             self._plans.append(self._planned(None, [], progress))
         except MgxError as error:
@@ -150,6 +156,7 @@ class DynamicProgram(PlanChoice):
             else:
                 if made.serves(inputs):
                     self._first(made)
+                    self._grown()
                     return made
         made = self._fixed_for(lens)
         self._failed += failed  # lengths that do not fit the program are no reason
@@ -165,6 +172,7 @@ class DynamicProgram(PlanChoice):
         while len(self._fixed) >= MOST_FIXED:
             self._fixed.popitem(last=False)
         self._fixed[tuple(map(tuple, lens.values()))] = made
+        self._grown()
         return made
 
     def _refused(self, inputs: Mapping[str, np.ndarray]) -> str:
@@ -175,7 +183,7 @@ class DynamicProgram(PlanChoice):
         values = last.symbol_values(inputs)
         if values is None:
             return "lengths that are equal in the plan differ"
-        guards = (g for g in self._guards[last] if set(symbols_of([g.condition])) <= set(values))
+        guards = (g for g in self._guards.get(last, ()) if set(symbols_of([g.condition])) <= set(values))
         other = [g for g in guards if bool(evaluate(g.condition, values)) != g.answer]
         return "; ".join(f"{shortened(str(g.condition), 200)} ({g.place})" for g in other)
 
@@ -224,7 +232,7 @@ class DynamicProgram(PlanChoice):
     def open_plans(self) -> list[OpenPlan]:
         """See `OpenPlanned`; the stages of a plan one by one."""
         return [
-            _shown(part.executable.plan, self._guards[plan])
+            _shown(part.executable.plan, self._guards.get(plan, []))
             for plan in self._plans
             for part in plan._all()
             if part.executable is not None
