@@ -7,7 +7,6 @@ are written as they are: who reads a plan computes no expression.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, fields
 from typing import Any
 
 import numpy as np
@@ -127,7 +126,7 @@ class PlansWriter:
 
     def _argument(self, arg: int | Pointer | MappedTensor | KernelSource, lengths: LengthsWriter) -> Any:
         if isinstance(arg, MappedTensor):
-            return [_pointer(arg.pointer, lengths), asdict(arg.layout)]
+            return [_pointer(arg.pointer, lengths), _layout(arg.layout, lengths)]
         if isinstance(arg, KernelSource):
             return [self.kernel(arg)]
         return _pointer(arg, lengths) if isinstance(arg, Pointer) else lengths(arg)
@@ -151,8 +150,10 @@ class LengthsWriter:
                 _geometry(step.geometry, self)
                 self.all([step.flops, step.bytes])
                 for arg in step.args:
-                    if isinstance(arg, (Dim, Pointer)):
-                        self(arg.offset if isinstance(arg, Pointer) else arg)
+                    if isinstance(arg, Pointer):
+                        self(arg.offset)
+                    elif isinstance(arg, Dim):
+                        self(arg)
 
     def __call__(self, length: Length) -> int | str:
         """Return a length as it is written."""
@@ -177,7 +178,12 @@ def _geometry(geometry: Geometry, lengths: LengthsWriter) -> list[Any]:
         return lengths.all([geometry.tasks, geometry.grain])
     if not isinstance(geometry, Grid):
         return []
-    return [geometry.blocks, geometry.threads, geometry.shared_bytes, geometry.cooperative]
+    return [lengths.all(geometry.blocks), geometry.threads, geometry.shared_bytes, geometry.cooperative]
+
+
+def _layout(layout: TensorLayout, lengths: LengthsWriter) -> list[Any]:
+    windows = None if layout.windows is None else [layout.windows.lower, layout.windows.upper, layout.windows.steps]
+    return [layout.dtype, *map(lengths.all, (layout.lens, layout.strides, layout.box)), windows]
 
 
 def _pointer(pointer: Pointer, lengths: LengthsWriter) -> list[Any]:
@@ -271,7 +277,7 @@ class PlansReader:
         if isinstance(arg, str):
             return lengths(arg)
         if len(arg) == 2:
-            return MappedTensor(_read_pointer(arg[0], lengths), _read_layout(arg[1]))
+            return MappedTensor(_read_pointer(arg[0], lengths), _read_layout(arg[1], lengths))
         return self.kernels[arg[0]] if len(arg) == 1 else _read_pointer(arg, lengths)
 
 
@@ -300,13 +306,15 @@ def _read_geometry(written: list[Any], lengths: LengthsReader) -> Geometry:
         return TaskRange(*lengths.all(written))
     if not written:
         return OneCall()
-    return Grid(tuple(written[0]), tuple(written[1]), *written[2:])
+    return Grid(lengths.all(written[0]), tuple(written[1]), *written[2:])
 
 
-def _read_layout(written: Mapping[str, Any]) -> TensorLayout:
-    found = None if written["windows"] is None else Windows(**{k: tuple(v) for k, v in written["windows"].items()})
-    numbers = {f.name: tuple(written[f.name]) for f in fields(TensorLayout) if f.name not in ("dtype", "windows")}
-    return TensorLayout(written["dtype"], **numbers, windows=found)
+def _read_layout(written: list[Any], lengths: LengthsReader) -> TensorLayout:
+    dtype, lens, strides, box, windows = written
+    made: Any = TensorLayout
+    found = None if windows is None else Windows(*map(tuple, windows))
+    layout: TensorLayout = made(dtype, *map(lengths.all, (lens, strides, box)), found)
+    return layout
 
 
 def _read_pointer(written: list[Any], lengths: LengthsReader) -> Pointer:

@@ -118,6 +118,7 @@ def test_a_plan_is_kept_for_devices_of_one_model(tmp_path: Path, monkeypatch: py
 
     monkeypatch.setattr(choice, "model_of", model_of)
     monkeypatch.setenv("MGX_CACHE_DIR", str(tmp_path / "cache"))
+    monkeypatch.delenv("MGX_PLAN_CACHE", raising=False)
     path = tmp_path / "a.mxr"
 
     def loaded(number: int) -> bool:
