@@ -21,7 +21,6 @@ import ctypes
 import importlib
 import math
 import sys
-import sysconfig
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -351,7 +350,7 @@ def _known() -> bool:
     """Whether objects, arrays and NumPy's functions are where `DIRECT` looks for them."""
     if (
         sys.implementation.name != "cpython"
-        or sysconfig.get_config_var("Py_GIL_DISABLED")
+        or "free-threading" in sys.version
         or object.__basicsize__ != 16
         or not hasattr(ctypes.pythonapi, "PyCFunction_NewEx")
     ):
