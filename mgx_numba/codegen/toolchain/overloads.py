@@ -1,9 +1,9 @@
 """What Numba knows of the names and operators of kernels: signatures for types, and what writes their LLVM IR.
 
 Kernels call the same few hundred functions with the same types again and again, so each is asked for once in a process.
-Numba's own contexts load all that Numba compiles (arrays, strings, linear algebra) before they lower an operator for the
-first time, which takes longer than a kernel. The contexts here know numbers, pointers and tuples. Intrinsics are asked
-for their signature and their code without Numba's registry.
+Numba's own contexts load all that Numba compiles (arrays, strings, linear algebra) before they lower an operator for
+the first time, which takes longer than a kernel. The contexts here know numbers, pointers and tuples. Intrinsics are
+asked for their signature and their code without Numba's registry.
 
 Importing this module imports Numba.
 """
