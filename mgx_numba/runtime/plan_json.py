@@ -20,6 +20,7 @@ from ..errors import UnsupportedError
 from .plan import (
     ControlStep,
     HostStep,
+    Jump,
     MappedTensor,
     ParameterSpec,
     Plan,
@@ -102,6 +103,7 @@ class PlansWriter:
             "parallel": plan.parallel,
             "steps": [self._step(step, lengths) for step in plan.steps],
             "uses": [[*map(lengths, (u.offset, u.bytes)), u.first, u.last] for u in plan.uses],
+            "jumps": [[j.by, j.at, j.to, j.where, j.place] for j in plan.jumps],
         }
         return {**written, "sizes": lengths.rows()}
 
@@ -239,6 +241,7 @@ class PlansReader:
             ],
             parallel=written["parallel"],
             uses=tuple([Use(*lengths.all(entry[:2]), *entry[2:]) for entry in written["uses"]]),
+            jumps=tuple([Jump(*entry, tuple(place)) for *entry, place in written["jumps"]]),
             symbols=symbols,
             condition=lengths(written["condition"]),
             sizes=sizes,
