@@ -241,7 +241,7 @@ class PlansReader:
             ],
             parallel=written["parallel"],
             uses=tuple([Use(*lengths.all(entry[:2]), *entry[2:]) for entry in written["uses"]]),
-            jumps=tuple([Jump(*entry, tuple(place)) for *entry, place in written["jumps"]]),
+            jumps=tuple([Jump(by, at, to, where, tuple(place)) for by, at, to, where, place in written["jumps"]]),
             symbols=symbols,
             condition=lengths(written["condition"]),
             sizes=sizes,
