@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import tempfile
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -146,6 +145,8 @@ def _machine_code(p: program) -> dict[str, Any]:
 
 def _library(p: program) -> dict[str, Any]:
     """What `save` with ``embed_library`` adds; errors are those of ``export_library``."""
+    import tempfile  # late: few programs are saved so, and this imports much
+
     whole_module("mgx_numba.runtime.cpu.library.embedded")
     from ..runtime.cpu.library.embedded import library_tree
 

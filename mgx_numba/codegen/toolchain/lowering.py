@@ -341,8 +341,9 @@ class StatementWriter:
         values = [
             self._cast(node, value, kind, wanted) for (value, kind), wanted in zip(given, chosen.args, strict=True)
         ]
+        kinds = tuple(kind for _, kind in given)
         try:
-            return overloads.implementation(function, chosen)(self.builder, values)
+            return overloads.implementation(function, kinds, chosen)(self.builder, values)
         except CompileError:
             raise
         except Exception as error:  # whatever is wrong with what it was given

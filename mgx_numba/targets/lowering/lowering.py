@@ -56,7 +56,7 @@ from .released_constants import ReleasedConstants
 from .rules import Body, LoweringRule, RuleTable
 from .slow_steps import warn_if_slow
 from .solutions import Solutions, problem_key, with_origin
-from .steps import PendingStep, referenced, resolved
+from .steps import PendingJump, PendingStep, referenced, resolved, resolved_jumps
 
 if TYPE_CHECKING:
     from ...codegen.tuning.request import Candidate, Request
@@ -97,6 +97,7 @@ class Lowering(PlanConstants):
         self.values: dict[Instruction, Any] = {}
         self.destinations: dict[Instruction, View] = {}
         self.steps: list[PendingStep] = []
+        self.jumps: list[PendingJump] = []
         self.requested: list[tuple[Request, Candidate, Mapping[str, View], int, int]] = []
         self.parameters = self.module.parameters()
         self._positions = {ins: index for index, ins in enumerate(self.parameters)}
@@ -170,6 +171,38 @@ class Lowering(PlanConstants):
         self.program.log.close()
         return plan
 
+    def lower_inside(self, module: Module, parameters: Sequence[View], results: Sequence[View]) -> list[View]:
+        """Lower a submodule to steps of this plan, and return where its results are.
+
+        Args:
+            module: uses values of the modules around it.
+            parameters: its own.
+            results: memory for the first of its results, which these need not take.
+
+        Raises:
+            UnsupportedError: some of it is no kernel's.
+        """
+        if module.first not in self._names:
+            self._names.update(instruction_names(self.program.reachable_modules()))
+        steps, settling = len(self.steps), len(self.settling)
+        self.values.update(zip(module.parameters(), parameters, strict=True))
+        self.destinations.update(destinations(module, self.rules, self.allocate, results))
+        try:
+            for ins in module:
+                if isinstance(ins.op, Return):
+                    break
+                if not isinstance(ins.op, Parameter):
+                    self._lower(ins)
+                if any(step.launch is None for step in self.steps[steps:]):
+                    raise UnsupportedError(f"{self.text(ins)} is no kernel's")
+            made = [self.values[ins] for ins in module.results()]
+            if not all(isinstance(value, View) for value in made):
+                raise UnsupportedError("a result is a tuple")
+        except UnsupportedError:
+            del self.settling[settling:]
+            raise
+        return made
+
     def _lower(self, ins: Instruction) -> None:
         if isinstance(ins.op, Parameter):
             index = self._positions[ins]
@@ -183,14 +216,14 @@ class Lowering(PlanConstants):
             if rule is None or reason:
                 self.host(ins, reason or f"the target has no lowering rule for {ins.name}")
                 return
-            steps, requested = len(self.steps), len(self.requested)
+            steps, requested, jumps = len(self.steps), len(self.requested), len(self.jumps)
             try:
                 if rule.repeats and self.ready is not None and self.spare is None:
                     self._lower_again(ins, rule)
                 else:
                     rule.lower(self, ins)
             except UnsupportedError as error:
-                del self.steps[steps:], self.requested[requested:]
+                del self.steps[steps:], self.requested[requested:], self.jumps[jumps:]
                 self.host(ins, str(error))
 
     def _lower_again(self, ins: Instruction, rule: LoweringRule) -> None:
@@ -508,6 +541,11 @@ class Lowering(PlanConstants):
                 if buffer.region is Region.ARENA:
                     buffer.touch(number)
                     arena[id(buffer)] = buffer
+        jumps = resolved_jumps(self.jumps, self.steps)
+        for jump in jumps:  # what is there before a loop and read in it is read by each iteration
+            for buffer in arena.values() if jump.to <= jump.at else ():
+                if buffer.first < jump.to <= buffer.last < jump.at:
+                    buffer.last = jump.at - 1
         reuse = self.options.memory_reuse and "memory_coloring" not in disabled_names(self.options.disabled_passes)
         if reuse and self.options.tuning is not None:
             self._tell_replaced(self.options.tuning)
@@ -531,6 +569,7 @@ class Lowering(PlanConstants):
             outputs=self.outputs,
             symbols=() if self.scope is None else tuple(self.scope.symbols),
             condition=1 if self.scope is None else all_of(self.scope.holds(), *self._conditions),
+            jumps=jumps,
             uses=tuple(Use(b.offset, b.bytes, b.first, b.last) for b in arena.values()),
         )
 
