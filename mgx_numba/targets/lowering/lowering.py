@@ -479,7 +479,7 @@ class Lowering(PlanConstants):
 
         function, bind = partial(run, ins, bodies), None
         if has_symbols(ins):
-            if ins.module_args and bodies is None:
+            if ins.module_args and bodies is None and on_device is None:
                 raise SymbolicLengthError(f"a host step would run submodules of {ins.name} that have symbolic lengths")
             bind = run_at
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from mgx_numba.targets.gpu.ranges import LengthRanges
 
 import mgx_numba.ops  # noqa: F401  (registers the operators)
 from mgx_numba.codegen.gpu.cluster import rows
@@ -24,7 +25,6 @@ from mgx_numba.runtime.gpu.engine import Engine
 from mgx_numba.runtime.plan import Plan
 from mgx_numba.targets.gpu import program as program_of_lengths
 from mgx_numba.targets.gpu.program import GpuProgram
-from mgx_numba.targets.gpu.ranges import LengthRanges
 from mgx_numba.targets.lowering.likeness import Recipe
 from mgx_numba.targets.lowering.lowering import Lowering
 from mgx_numba.targets.options import TargetOptions
