@@ -116,13 +116,14 @@ class LateLoop:
         self._value = OneValue()
 
     def __call__(self, engine: Engine, queue: Queue, arguments: Sequence[Tensor]) -> list[Tensor] | None:
-        """The carried values after the last iteration, and the scan outputs; None if there is no iteration, of which
-        lengths of rows are unknown."""
+        """The carried values after the last iteration, and the scan outputs; None if there is no iteration, and the
+        body does not tell the lengths of rows."""
         trips = int(self._value(engine, queue, arguments[0]))
-        if trips <= 0 or not self._value(engine, queue, arguments[1]):
-            return None
+        goes = trips > 0 and self._value(engine, queue, arguments[1])
         condition, *carried = (_there(engine, queue, a) for a in arguments[1 : 2 + self._carried])
         outer = [_there(engine, queue, arguments[k]) for k in self._taken]
+        if not goes:
+            return self._without_iteration(engine, queue, [condition, *carried], outer)
         rows: list[list[DeviceArray]] = [[] for _ in self._scans]
         done, going = 0, True
         while done < trips and going:
@@ -143,6 +144,22 @@ class LateLoop:
             done += 1
             going = self._goes_on or done == trips or bool(self._value(engine, queue, condition))
         return [*carried, *(_stacked(engine, queue, own, *how) for own, how in zip(rows, self._scans))]
+
+    def _without_iteration(
+        self, engine: Engine, queue: Queue, values: Sequence[DeviceArray], outer: Sequence[DeviceArray]
+    ) -> list[Tensor] | None:
+        """Return the carried values as they are, and scan outputs of rows as the first iteration would make them."""
+        rows: list[DeviceArray] = []
+        if self._scans:
+            try:
+                table = _numbers(engine, queue, 0, 1)
+                number = DeviceArray(_NUMBER, table.address, engine.number)
+                made = self._body.run(queue, [number, *values, *outer])
+            except MgxError:
+                return None
+            rows = [_there(engine, queue, r) for r in made[1 + self._carried :]]
+        lens = [(count or 0, *row.shape.lens) for row, (count, _) in zip(rows, self._scans)]
+        return [*values[1:], *(np.zeros(n, row.shape.type.numpy) for n, row in zip(lens, rows))]
 
 
 _NUMBER = Shape(Type.int64_type)
