@@ -52,9 +52,6 @@ class Backend(Protocol):
             UnsupportedError: this back end has no kernel for it; the message says why.
         """
 
-    def general(self, problem: Any) -> Any | None:
-        """A problem of the same result whose kernels serve more lengths; None if there is none."""
-
     def choose(self, request: Asked) -> Candidate:
         """The solver that the cost model has for a contraction.
 

@@ -74,7 +74,6 @@ class ReductionProblem:
             than one only where the results are reductions of what depends on none.
         cut, share: the reduced axes, as one, that parts have ``share`` elements of, if there are several.
         fold: steps that count as columns of their own, with results of their own between those of parts.
-        general: whether the kernel shall serve rows of many lengths, where one of its own would be quicker.
         again: as of a `PointwiseProblem`.
     """
 
@@ -88,7 +87,6 @@ class ReductionProblem:
     cut: tuple[int, ...] = field(default=(), metadata=STRUCTURAL)
     share: SharedLength = 0
     fold: int = 1
-    general: bool = False
     again: tuple[int, ...] = field(default=(), metadata=STRUCTURAL)
 
 

@@ -1,6 +1,6 @@
 """Zero points of quantisations become operands of what is fused, so that layers share kernels.
 
-A zero point is a number of 8 bits, which kernels else have in their text (`folds.is_plain`): each layer has another
+A zero point is a number of 8 bits, which kernels else have in their text (`regions.is_plain`): each layer has another
 one, so another kernel, whose code no cache holds when its turn comes.
 """
 

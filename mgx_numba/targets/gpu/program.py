@@ -69,8 +69,7 @@ def compile_program(
     stages = split(arrays)
     if stages is None:
         return GpuProgram(program, options, progress, device, common)
-    of_all = common or Common(SharedWeights(arrays), DeviceConstants(device))
-    made = functools.partial(compile_program, options=options, progress=progress, on=device, common=of_all)
+    made = functools.partial(compile_program, options=options, progress=progress, on=device, common=common)
     return StagedGpuProgram(made(stages.head), made(stages.tail), stages.seam, trees, arrays, device, options)
 
 
