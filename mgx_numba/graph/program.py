@@ -39,7 +39,6 @@ class Program:
         self.log = RewriteLog()
         self.is_body = False
         self._taken: dict[str, int] = {}
-        """Takes the program when it is released, unless it says no."""
         self.only_bodies: tuple[int, ...] = ()
         """`Module.changes` of all modules when all but the main one were found to be bodies of kernels."""
 
