@@ -20,7 +20,7 @@ from ..codegen.store import default_store
 from ..errors import FormatError
 from ..graph.content import FileContent
 from ..messages import tell_again
-from ..targets.base import Compiled, Kept
+from ..targets.base import Compiled, Growing, Kept
 from ..targets.kept_file import KeptFile, kept_pieces
 from ..targets.registry import target, target_names
 from .lineage import Background, Lineage
@@ -37,7 +37,7 @@ _PRUNE_TO = 0.75
 """Part of the limit that is left after plans went, so that the next save does not have to look again."""
 
 T = TypeVar("T")
-Build = Callable[[Kept, Mapping[str, Any], Callable[[], Any], "Store | None"], T]
+Build = Callable[[Kept, Mapping[str, Any], Callable[[], Any], "Store | None"], tuple[Compiled, T]]
 
 
 def find(
@@ -54,8 +54,8 @@ def find(
 
     Args:
         lineage: the program's.
-        build: makes the program of a target, a plan of it, what was kept about it, ``decode``, and what the kernels are
-            looked for in (None for the user's store).
+        build: makes the compiled program, and the result of this function, of a plan, what was kept about it,
+            ``decode``, and what the kernels are looked for in (None for the user's store).
         decode: gives what the program is decoded of; called when somebody looks at the program.
         targets: names of targets that it may have been compiled for; None for any.
         device_id: the device that it shall run on, where its target has devices.
@@ -74,8 +74,9 @@ def find(
                 if reader.about["with_code"] < trust_objects:
                     return None
                 store = _Embedded(lineage.source.content) if trust_objects else None
-                found = _restored(reader, build, decode, store)
+                compiled, found = _restored(reader, build, decode, store)
             mark_used(path)
+            _keep_growth(compiled, path, reader.about)
             return found
         except FileNotFoundError:
             continue
@@ -112,8 +113,23 @@ def keep(
         return False
     if key is None or kept is None:
         return False
-    pieces = kept_pieces(kept, {"with_code": with_code, **about})
-    return pieces is not None and write(_folder(target_name) / f"{key}.plan", pieces)
+    path, about = _folder(target_name) / f"{key}.plan", {"with_code": with_code, **about}
+    _keep_growth(compiled, path, about)
+    pieces = kept_pieces(kept, about)
+    return pieces is not None and write(path, pieces)
+
+
+def _keep_growth(compiled: Compiled, path: Path, about: Mapping[str, Any]) -> None:
+    """Keep the plans that a program makes in runs, too."""
+
+    def keep_again(program: Compiled) -> None:
+        kept = program.kept_plan()
+        pieces = None if kept is None else kept_pieces(kept, about)
+        if pieces is not None:
+            write(path, pieces)
+
+    if isinstance(compiled, Growing):
+        compiled.keep_growth(keep_again)
 
 
 def write(path: Path, pieces: Sequence[bytes | memoryview]) -> bool:
@@ -134,8 +150,8 @@ def write(path: Path, pieces: Sequence[bytes | memoryview]) -> bool:
     return True
 
 
-def _restored(reader: KeptFile, build: Build[T], decode: Callable[[], Any], store: Store | None) -> T:
-    """Return the program of an open plan file."""
+def _restored(reader: KeptFile, build: Build[T], decode: Callable[[], Any], store: Store | None) -> tuple[Compiled, T]:
+    """Return what ``build`` makes of an open plan file."""
     about = reader.about
     block = reader.allocate()
     with Background(lambda ended: reader.fill(block, ended)) as filled:

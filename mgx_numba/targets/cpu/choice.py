@@ -44,6 +44,19 @@ class PlanChoice(ServingPlans[LoweredProgram], LoweredProgram):
         self._names = list(names)
         self._plans = list(plans)
         self._fixed = OrderedDict(fixed)
+        self._keep: Callable[[LoweredProgram], None] | None = None
+        self._kept_count = 0
+
+    def keep_growth(self, keep: Callable[[LoweredProgram], None]) -> None:
+        """See `Growing`."""
+        self._keep, self._kept_count = keep, len(self._parts())
+
+    def _grown(self) -> None:
+        """Tell of one more plan."""
+        count = len(self._parts())
+        if self._keep is not None and count >= 2 * self._kept_count:
+            self._kept_count = count
+            self._keep(self)
 
     def run(self, inputs: Mapping[str, np.ndarray]) -> list[Any]:
         """See `LoweredProgram.run`.

@@ -36,6 +36,7 @@ class DynamicProgram(OpenPlans[LoweredProgram], PlanChoice):
         options: TargetOptions,
         progress: Progress | None,
         compile_fixed: Callable[[Program, SharedWeights], LoweredProgram],
+        known: PlanChoice | None = None,
     ) -> None:
         """Compile a program for all lengths within the ranges of its inputs.
 
@@ -44,11 +45,12 @@ class DynamicProgram(OpenPlans[LoweredProgram], PlanChoice):
             options: what was asked for.
             progress: told of the kernels that are compiled.
             compile_fixed: compiles a program without dynamic inputs.
+            known: the program with plans from a file; nothing is compiled before a run needs other plans.
         """
         PlanChoice.__init__(self, [], [], {}, lambda: self._source, options.store)
         self._options = options
         self._compile_fixed = compile_fixed
-        self._open(program, options, pass_options(options), progress)
+        self._open(program, options, pass_options(options), progress, known)
 
     def _lowered(
         self, program: Program, scope: Scope, trees: list[Tree] | None, progress: Progress | None

@@ -9,7 +9,7 @@ import numpy as np
 
 from ...codegen.kernel import KernelSource
 from .. import symbolic_stages
-from ..base import Kept, KeptStages, Tree, grouped
+from ..base import Growing, Kept, KeptStages, Tree, grouped
 from ..seam import Seam, TwoStages
 from .compiled import LoweredProgram
 
@@ -43,6 +43,11 @@ class StagedProgram(TwoStages, LoweredProgram):
         """See `LoweredProgram.kept_plan`."""
         head, tail = self._head.kept_plan(), self._tail.kept_plan()
         return None if head is None or tail is None else KeptStages(head, tail, self._seam, self.trees, self._given)
+
+    def keep_growth(self, keep: Callable[[LoweredProgram], None]) -> None:
+        """See `Growing`: the second stage may have more plans."""
+        if isinstance(self._tail, Growing):
+            self._tail.keep_growth(lambda tail: keep(self))
 
     def run(self, inputs: Mapping[str, np.ndarray]) -> list[Any]:
         """See `LoweredProgram.run`."""
