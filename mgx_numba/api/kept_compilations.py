@@ -16,7 +16,7 @@ from .compiling import take_compiled, target_options
 from .kept_models import keep_known
 from .options import CompileOptions, asked_quantizations
 from .program import program
-from .saved_plans import find
+from .saved_plans import find, keep_growing
 from .saving import keep_plan
 from .target import target
 
@@ -86,6 +86,7 @@ class KeptCompilation:
         if found is None:
             return False
         compiled, about = found
+        keep_growing(self._lineage, name, compiled, about, bool(about["with_code"]), self._options.device_id)
         if self._changes:
             p.__dict__.pop("_portable", None)
             p._lineage, p._decode = self._own, self._decode

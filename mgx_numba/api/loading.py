@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from ..codegen.tuning.record import TuningRecord
     from ..graph.calibration import Calibration
     from ..graph.program import Program
+    from .lineage import Lineage
 
 __all__ = ["load", "load_buffer", "records_of"]
 
@@ -75,7 +76,7 @@ def _loaded(filename: str | os.PathLike[str], format: str, trust_objects: bool, 
         whole, _ = lineage.source.whole()  # in use until it is decoded
         return load_content(whole, filename, with_objects=trust_objects)
 
-    build = functools.partial(_of_plan, device_id)
+    build = functools.partial(_of_plan, device_id, lineage)
     found = find(lineage, build, decoded, device_id=device_id, trust_objects=trust_objects)
     if found is None:
         found = _restored(*decoded(), device_id=device_id)
@@ -129,9 +130,14 @@ def _restored(value: Any, extra: Mapping[str, Any], *, device_id: int) -> progra
 
 
 def _of_plan(
-    device_id: int, kept: Kept, about: Mapping[str, Any], decoded: Callable[[], Any], store: Store | None
+    device_id: int,
+    lineage: Lineage,
+    kept: Kept,
+    about: Mapping[str, Any],
+    decoded: Callable[[], Any],
+    store: Store | None,
 ) -> program:
-    """The program of a plan that `keep_plan` left; ``decoded`` gives what its file holds."""
+    """The program of a plan that `keep_plan` left for a lineage; ``decoded`` gives what its file holds."""
     result = program()
     saved = about["saved"]
     chosen = get_target(saved["compiled"]["target"])
@@ -152,6 +158,9 @@ def _of_plan(
     parameters = {name: shape_from_json(entry) for name, entry in about["parameters"].items()}
     results = [shape_from_json(entry) for entry in about["results"]]
     take_compiled(result, compiled, options, chosen, trace_level(), parameters, results)
+    from .saved_plans import keep_growing
+
+    keep_growing(lineage, chosen.name(), compiled, about, about["with_code"], device_id)
     return result
 
 

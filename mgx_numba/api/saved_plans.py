@@ -20,7 +20,7 @@ from ..codegen.store import default_store
 from ..errors import FormatError
 from ..graph.content import FileContent
 from ..messages import tell_again
-from ..targets.base import Compiled, Kept
+from ..targets.base import Compiled, Growing, Kept
 from ..targets.kept_file import KeptFile, kept_pieces
 from ..targets.registry import target, target_names
 from .lineage import Background, Lineage
@@ -28,7 +28,7 @@ from .lineage import Background, Lineage
 if TYPE_CHECKING:
     from ..codegen.store import Store
 
-__all__ = ["find", "keep", "plans_folder", "write"]
+__all__ = ["find", "keep", "keep_growing", "plans_folder", "write"]
 
 LIMIT_BYTES = 4 << 30
 """Of all plans together; the least recently used go first."""
@@ -113,7 +113,32 @@ def keep(
     if key is None or kept is None:
         return False
     pieces = kept_pieces(kept, {"with_code": with_code, **about})
-    return pieces is not None and write(_folder(target_name) / f"{key}.plan", pieces)
+    if pieces is None or not write(_folder(target_name) / f"{key}.plan", pieces):
+        return False
+    keep_growing(lineage, target_name, compiled, about, with_code, device_id)
+    return True
+
+
+def keep_growing(
+    lineage: Lineage,
+    target_name: str,
+    compiled: Compiled,
+    about: Mapping[str, Any],
+    with_code: bool = False,
+    device_id: int = 0,
+) -> None:
+    """Keep plans that runs of a program make, too, as `keep` does."""
+
+    def again(grown: Compiled) -> None:
+        kept = grown.kept_plan()
+        with contextlib.suppress(FormatError):  # the model's file is changing
+            key = lineage.machine_key(target(target_name), device_id)
+            pieces = None if key is None or kept is None else kept_pieces(kept, {"with_code": with_code, **about})
+            if pieces is not None:
+                write(_folder(target_name) / f"{key}.plan", pieces)
+
+    if isinstance(compiled, Growing):
+        compiled.on_growth(again)
 
 
 def write(path: Path, pieces: Sequence[bytes | memoryview]) -> bool:

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from .seam import Seam
 
 __all__ = [
-    "Compiled", "Direct", "Exportable", "Kept", "KeptChoice", "KeptPlan", "KeptStages", "Observation",
+    "Compiled", "Direct", "Exportable", "Growing", "Kept", "KeptChoice", "KeptPlan", "KeptStages", "Observation",
     "OnDevice", "OpenPlan", "OpenPlanned", "Outgrown", "Planned", "Progress", "Repeatable", "Stage",
     "ThreadSpan", "Timed", "Tree", "grouped", "stages_of", "step_observer", "units_of",
 ]  # fmt: skip
@@ -278,6 +278,17 @@ class OpenPlanned(Protocol):
 
     def open_plans(self) -> list[OpenPlan]:
         """Its plans so far, the one first that served last."""
+
+
+@runtime_checkable
+class Growing(Protocol):
+    """A compiled program that makes further plans in runs whose lengths no plan serves."""
+
+    def on_growth(self, call: Callable[[Compiled], None]) -> None:
+        """Have ``call`` called with this program after runs that made plans, which `Compiled.kept_plan` then has.
+
+        It is called after the first, second, fourth, eighth of these and so on: each call may write all plans.
+        """
 
 
 @runtime_checkable

@@ -59,6 +59,7 @@ class DynamicProgram(PlanChoice):
         options: TargetOptions,
         progress: Progress | None,
         compile_fixed: Callable[[Program, SharedWeights], LoweredProgram],
+        kept: PlanChoice | None = None,
     ) -> None:
         """Compile a program for all lengths within the ranges of its inputs.
 
@@ -67,11 +68,13 @@ class DynamicProgram(PlanChoice):
             options: what was asked for.
             progress: told of the kernels that are compiled.
             compile_fixed: compiles a program without dynamic inputs.
+            kept: plans of the program, in place of a first plan for lengths in general.
         """
         source = program.clone()
         run_passes(source, SOURCE_PASSES, pass_options(options), disabled=options.disabled_passes)
         names = [name for name, shape in source.parameter_shapes().items() if shape.is_dynamic]
-        super().__init__(names, [], {}, lambda: source, options.store)
+        plans, fixed = ([], {}) if kept is None else (kept._plans, kept._fixed)
+        super().__init__(names, plans, fixed, lambda: source, options.store)
         self._source = source
         self._options = options
         self._compile_fixed = compile_fixed
@@ -79,8 +82,13 @@ class DynamicProgram(PlanChoice):
         self._lock = threading.RLock()
         self._guards: dict[LoweredProgram, list[Guard]] = {}
         self._failed = 0
+        self._growth = 0  # how many plans were made in runs
+        self._told_growth = 0  # how many there were when listeners were called last
+        self._listeners: list[Callable[[DynamicProgram], None]] = []
         if options.tuning is not None:
             options.tuning.decline("a program with dynamic inputs is not measured; fix its lengths to tune it")
+        if kept is not None:
+            return
         try:
             self._plans.append(self._planned(None, [], progress))
         except MgxError as error:
@@ -150,6 +158,7 @@ class DynamicProgram(PlanChoice):
             else:
                 if made.serves(inputs):
                     self._first(made)
+                    self._growth += 1
                     return made
         made = self._fixed_for(lens)
         self._failed += failed  # lengths that do not fit the program are no reason
@@ -165,7 +174,21 @@ class DynamicProgram(PlanChoice):
         while len(self._fixed) >= MOST_FIXED:
             self._fixed.popitem(last=False)
         self._fixed[tuple(map(tuple, lens.values()))] = made
+        self._growth += 1
         return made
+
+    def on_growth(self, call: Callable[[DynamicProgram], None]) -> None:
+        """See `Growing`."""
+        self._listeners.append(call)
+
+    def _tell_growth(self) -> None:
+        """Call the listeners if twice as many plans were made in runs as when they were called last."""
+        with self._lock:
+            if self._growth < max(2 * self._told_growth, 1):
+                return
+            self._told_growth = self._growth
+        for call in self._listeners:
+            call(self)
 
     def _refused(self, inputs: Mapping[str, np.ndarray]) -> str:
         """Return the questions that these lengths answer otherwise than the last plan's, and who asked them."""
@@ -175,7 +198,7 @@ class DynamicProgram(PlanChoice):
         values = last.symbol_values(inputs)
         if values is None:
             return "lengths that are equal in the plan differ"
-        guards = (g for g in self._guards[last] if set(symbols_of([g.condition])) <= set(values))
+        guards = (g for g in self._guards.get(last, ()) if set(symbols_of([g.condition])) <= set(values))
         other = [g for g in guards if bool(evaluate(g.condition, values)) != g.answer]
         return "; ".join(f"{shortened(str(g.condition), 200)} ({g.place})" for g in other)
 
@@ -183,16 +206,19 @@ class DynamicProgram(PlanChoice):
         """Return the result of ``use`` for the plan of the inputs, or for the plan that a later stage needs."""
         plan = self._for(inputs)
         try:
-            return use(plan)
+            result = use(plan)
         except UnservedLengths as error:
             with self._lock:
                 plan = self._another(inputs, error.late)
-        try:
-            return use(plan)
-        except UnservedLengths:
-            with self._lock:
-                plan = self._fixed_for({name: inputs[name].shape for name in self._names})
-            return use(plan)
+            try:
+                result = use(plan)
+            except UnservedLengths:
+                with self._lock:
+                    plan = self._fixed_for({name: inputs[name].shape for name in self._names})
+                result = use(plan)
+        if self._growth > self._told_growth:
+            self._tell_growth()
+        return result
 
     def run(self, inputs: Mapping[str, np.ndarray]) -> list[Any]:
         """See `LoweredProgram.run`."""
@@ -224,7 +250,7 @@ class DynamicProgram(PlanChoice):
     def open_plans(self) -> list[OpenPlan]:
         """See `OpenPlanned`; the stages of a plan one by one."""
         return [
-            _shown(part.executable.plan, self._guards[plan])
+            _shown(part.executable.plan, self._guards.get(plan, ()))
             for plan in self._plans
             for part in plan._all()
             if part.executable is not None

@@ -23,6 +23,7 @@ from .lower import lower, lower_and_release
 
 if TYPE_CHECKING:
     from ...codegen.tuning.session import Tuning
+    from .choice import PlanChoice
 
 __all__ = ["CpuProgram", "compile_program", "optimize"]
 
@@ -54,6 +55,7 @@ def compile_program(
     options: TargetOptions,
     progress: Callable[[int, int, str], None] | None = None,
     weights: SharedWeights | None = None,
+    kept: PlanChoice | None = None,
 ) -> LoweredProgram:
     """A program compiled for the CPU, in stages where its lengths depend on data.
 
@@ -62,6 +64,7 @@ def compile_program(
         options: what was asked for.
         progress: told of the kernels that are compiled.
         weights: what plans have in common that are made of the dynamic program that this one is a case, or a part, of.
+        kept: plans of a program with dynamic inputs, in place of a first plan for lengths in general.
     """
 
     def fixed(program: Program, weights: SharedWeights) -> LoweredProgram:
@@ -71,7 +74,7 @@ def compile_program(
         whole_module("mgx_numba.targets.cpu.dynamic")
         from .dynamic import DynamicProgram
 
-        return DynamicProgram(program, options, progress, fixed)
+        return DynamicProgram(program, options, progress, fixed, kept)
     arrays, trees = without_tuples(program)
     stages = split(arrays)
     if stages is None:

@@ -12,7 +12,7 @@ import numpy as np
 from ...interrupts import whole_module
 from ...runtime.cpu.executor import Executable
 from ...runtime.plan import HostStep
-from ..base import Direct, Kept, KeptPlan, KeptStages, OpenPlan, OpenPlanned, Outgrown, Stage
+from ..base import Compiled, Direct, Growing, Kept, KeptPlan, KeptStages, OpenPlan, OpenPlanned, Outgrown, Stage
 from ..host_file import StoredCall
 from ..options import TargetOptions
 from .choice import PlanChoice
@@ -72,11 +72,23 @@ class RestoredProgram(LoweredProgram):
     """A program from a file. It is compiled when somebody wants to see it, or when a run needs a plan that the file
     does not have."""
 
-    def __init__(self, kept: LoweredProgram, compile: Callable[[], LoweredProgram], store: Store | None) -> None:
-        """``kept`` runs the plans of the file, ``compile`` gives the compiled program."""
+    def __init__(
+        self,
+        kept: LoweredProgram,
+        compile: Callable[[], LoweredProgram],
+        grow: Callable[[], LoweredProgram],
+        store: Store | None,
+    ) -> None:
+        """``kept`` runs the plans of the file, ``compile`` gives the compiled program.
+
+        ``grow`` gives a compiled program that has the plans of the file and makes others in runs.
+        """
         super().__init__(kept.executable, kept.trees, lambda: self._whole().program, store)
         self._kept = kept
         self._compile = compile
+        self._grow = grow
+        self._grown: LoweredProgram | None = None
+        self._listeners: list[Callable[[Compiled], None]] = []
         self._compiled: LoweredProgram | None = None
         self._lock = threading.RLock()
 
@@ -86,12 +98,29 @@ class RestoredProgram(LoweredProgram):
                 self._compiled = self._compile()
             return self._compiled
 
+    def _larger(self) -> LoweredProgram:
+        """Return the program for lengths that no plan of the file serves."""
+        with self._lock:
+            if self._grown is None:
+                self._grown = self._grow()
+                if isinstance(self._grown, Growing):
+                    for call in self._listeners:
+                        self._grown.on_growth(call)
+            return self._grown
+
+    def on_growth(self, call: Callable[[Compiled], None]) -> None:
+        """See `Growing`."""
+        with self._lock:
+            self._listeners.append(call)
+            if isinstance(self._grown, Growing):
+                self._grown.on_growth(call)
+
     def run(self, inputs: Mapping[str, np.ndarray]) -> list[Any]:
         """See `LoweredProgram.run`."""
         try:
             return self._kept.run(inputs)
         except Outgrown:
-            return self._whole().run(inputs)
+            return self._larger().run(inputs)
 
     def direct(
         self, result_type: type[np.ndarray], prefer: Callable[[Direct | None], None] | None = None
@@ -103,7 +132,7 @@ class RestoredProgram(LoweredProgram):
         kept = first
 
         def for_lengths(inputs: Any) -> list[Any] | None:
-            found, compiled = kept(inputs), self._compiled
+            found, compiled = kept(inputs), self._grown
             if found is not None or compiled is None:
                 return found
             if compiled not in more:
@@ -118,7 +147,7 @@ class RestoredProgram(LoweredProgram):
         try:
             self._kept.idle(inputs)
         except Outgrown:
-            self._whole().idle(inputs)
+            self._larger().idle(inputs)
 
     def resolve(self, inputs: Mapping[str, np.ndarray]) -> Program:
         """See `LoweredProgram.resolve`."""
@@ -155,7 +184,7 @@ class RestoredProgram(LoweredProgram):
 
     def kept_plan(self) -> Kept | None:
         """See `Compiled.kept_plan`."""
-        return self._kept.kept_plan()
+        return (self._grown or self._kept).kept_plan()
 
     def export_library(
         self, folder: Path, name: str, output_names: Any, embed_weights: bool, link: bool | None
@@ -164,4 +193,4 @@ class RestoredProgram(LoweredProgram):
         return self._kept.export_library(folder, name, output_names, embed_weights, link)
 
     def _parts(self) -> list[LoweredProgram]:
-        return [self._kept] if self._compiled is None else [self._kept, self._compiled]
+        return [part for part in (self._kept, self._grown, self._compiled) if part is not None]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, TextIO, TypeVar
@@ -11,7 +12,7 @@ import numpy as np
 from ...codegen.kernel import KernelSource
 from ...core.dim import Dim
 from ...runtime.told_lengths import told_lengths
-from ..base import Kept, KeptStages, Stage, Tree, grouped
+from ..base import Compiled, Growing, Kept, KeptStages, Stage, Tree, grouped
 from ..seam import Seam, TwoStages
 from .compiled import LoweredProgram
 
@@ -52,6 +53,18 @@ class StagedProgram(TwoStages, LoweredProgram):
         """``trees`` groups the results of ``whole``, which is shown."""
         LoweredProgram.__init__(self, None, trees, whole)
         TwoStages.__init__(self, head, tail, seam)
+
+    def on_growth(self, call: Callable[[Compiled], None]) -> None:
+        """See `Growing`: of both stages."""
+        own = weakref.ref(self)
+
+        def told(_: Compiled) -> None:
+            if (whole := own()) is not None:
+                call(whole)
+
+        for stage in (self._head, self._tail):
+            if isinstance(stage, Growing):
+                stage.on_growth(told)
 
     def kept_plan(self) -> Kept | None:
         """See `LoweredProgram.kept_plan`."""

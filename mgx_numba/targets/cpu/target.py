@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING
 
 from ...codegen.backend import backend
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
     from ...runtime.limits import Limits
     from ..base import Kept, Progress
     from ..options import TargetOptions
+    from .choice import PlanChoice
     from .compiled import LoweredProgram
 
 __all__ = ["TARGET"]
@@ -31,14 +33,20 @@ class CpuTarget:
     tunes = True
     device_options: frozenset[str] = frozenset(("float32_matmul_precision",))
 
-    def compile(self, program: Program, options: TargetOptions, progress: Progress | None = None) -> LoweredProgram:
-        """See `Target.compile`."""
+    def compile(
+        self,
+        program: Program,
+        options: TargetOptions,
+        progress: Progress | None = None,
+        kept: PlanChoice | None = None,
+    ) -> LoweredProgram:
+        """See `Target.compile`; ``kept`` is that of `compile_program`."""
         whole_module("mgx_numba.targets.cpu.program")
         from .program import compile_program
 
         # Counted once: plans for fixed lengths are also made in a run, and the system's files are slow to read.
         threads = resolve_num_threads(options.num_threads or None)
-        return compile_program(program, replace(options, num_threads=threads), progress)
+        return compile_program(program, replace(options, num_threads=threads), progress, kept=kept)
 
     def pass_options(self, options: TargetOptions) -> Options:
         """See `Target.pass_options`."""
@@ -53,6 +61,7 @@ class CpuTarget:
 
     def restore(self, kept: Kept, options: TargetOptions, portable: Callable[[], Program]) -> LoweredProgram:
         """See `Target.restore`."""
+        from .choice import PlanChoice
         from .restored import RestoredProgram, may_outgrow, runnable
 
         def optimized() -> Program:
@@ -65,7 +74,9 @@ class CpuTarget:
         made = runnable(kept, options, optimized)
         if not may_outgrow(kept):
             return made
-        return RestoredProgram(made, lambda: self.compile(portable(), options), options.store)
+        choice = made if isinstance(made, PlanChoice) else None
+        grow = partial(self.compile, options=options, kept=choice)
+        return RestoredProgram(made, lambda: self.compile(portable(), options), lambda: grow(portable()), options.store)
 
     def limits(self, num_threads: int = 0, units: Collection[str] = ()) -> Limits:
         """See `Target.limits`: measured by kernels of our own, in a fraction of a second."""
