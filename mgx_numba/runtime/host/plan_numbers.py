@@ -27,7 +27,6 @@ from ..plan import (
     TensorView,
     Use,
 )
-from .sizes import Evaluator
 
 __all__ = ["PlanNumbers", "kept_jumps", "runs"]
 
@@ -52,6 +51,8 @@ class PlanNumbers:
             return self._numbers.setdefault(length, program.number(length))
 
         _replaced(plan, note)
+        from .sizes import Evaluator  # late: a plan from a file needs nothing that compiles
+
         self._evaluator = Evaluator(program)
 
     def at(self, given: Sequence[int]) -> Plan:

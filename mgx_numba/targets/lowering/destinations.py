@@ -115,7 +115,8 @@ class _Lender:
             return False
         if ins.name == "get_tuple_elem":
             producer = ins.inputs[0]
-            return producer.name in ("pointwise", "fused_reduce") and sum(u.op == ins.op for u in producer.users) == 1
+            once = sum(u.op == ins.op for u in producer.users) == 1
+            return producer.name in ("pointwise", "fused_reduce", "if") and once
         rule = self._rules.get(ins.op.rule_name)
         return rule is not None and rule.accepts(ins, shape)
 
