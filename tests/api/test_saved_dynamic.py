@@ -12,6 +12,7 @@ import pytest
 
 import mgx_numba as mgx
 from mgx_numba.codegen.files import default_folder
+from mgx_numba.targets import dynamic as open_plans
 from mgx_numba.targets.cpu import dynamic
 from mgx_numba.targets.cpu.restored import RestoredProgram
 
@@ -165,7 +166,7 @@ def test_lengths_that_cannot_be_symbols_have_plans_the_next_time(tmp_path: Path,
     net.compile("cpu", num_threads=1)
     for plan in net._compiled._plans[:]:  # as if none could be made
         net._compiled._plans.remove(plan)
-    net._compiled._failed = dynamic.MOST_FAILED
+    net._compiled._failed = open_plans.MOST_FAILED
     feeds = {"x": RNG.standard_normal((3, 4), dtype=np.float32), "y": RNG.standard_normal((3, 4), dtype=np.float32)}
     wanted = results(net, feeds)
     mgx.save(net, tmp_path / "net.mxr")
