@@ -35,6 +35,7 @@ class BindingTables:
     Attributes:
         program: the size program of all numbers of the plan.
         sources: for each symbol the parameter and the axis whose length it is.
+        tables: the tables of the plan by the `Bound` words that have their addresses.
         words: the `Bound` words that are the same for all contexts.
     """
 
@@ -90,7 +91,7 @@ class BindingTables:
             Bound.AXES: _table(axes),
             Bound.BYTES: _table(sizes),
         }
-        self._kept = list(tables.values())
+        self.tables = tables
         self.words = {word: address_of(table) for word, table in tables.items()} | {
             Bound.GIVEN: len(plan.symbols),
             Bound.EVALUATE: code[0],

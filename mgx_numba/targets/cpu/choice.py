@@ -14,6 +14,8 @@ from ..symbolic_stages import UnservedLengths
 from .compiled import LoweredProgram
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from ...codegen.store import Store
     from ...graph.program import Program
 
@@ -102,6 +104,15 @@ class PlanChoice(ServingPlans[LoweredProgram], LoweredProgram):
             return None
 
         return for_lengths
+
+    def export_library(
+        self, folder: Path, name: str, output_names: Sequence[str], embed_weights: bool, link: bool | None
+    ) -> Path:
+        """See `LoweredProgram.export_library`: the library serves the lengths that the plan serves."""
+        if len(self._parts()) != 1:
+            return super().export_library(folder, name, output_names, embed_weights, link)
+        (only,) = self._parts()
+        return only.export_library(folder, name, output_names, embed_weights, link)
 
     def kept_plan(self) -> Kept | None:
         """See `LoweredProgram.kept_plan`."""
