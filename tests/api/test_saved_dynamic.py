@@ -12,7 +12,7 @@ import pytest
 
 import mgx_numba as mgx
 from mgx_numba.codegen.files import default_folder
-from mgx_numba.targets.cpu import dynamic
+from mgx_numba.targets import dynamic
 from mgx_numba.targets.cpu.restored import RestoredProgram
 
 from ..caches import with_kernels
