@@ -20,9 +20,10 @@ from ..dataclass import dataclass
 from ..errors import FormatError
 from ..graph.origin import Origin
 from ..messages import Told, recorded, tell_again
+from .digests import plans_folder
 from .lineage import Lineage, open_source
 from .program import program
-from .saved_plans import plans_folder, write
+from .saved_plans import write
 
 if TYPE_CHECKING:
     import os

@@ -22,7 +22,7 @@ from ..codegen.files import default_folder, package_state
 from ..environment import environment_flag
 from ..errors import FormatError
 from ..graph.content import FileContent
-from ..parallel import allowed_cpus, on_threads
+from .digests import content_digest, file_digest, may_have_changed, state_of
 
 if TYPE_CHECKING:
     from ..targets.registry import Target
@@ -31,10 +31,6 @@ __all__ = ["PLAN_CACHE", "Lineage", "Source", "environment", "open_source"]
 
 PLAN_CACHE = "MGX_PLAN_CACHE"
 
-_PIECE_BYTES = 8 << 20
-"""Hashed by one thread at a time: some milliseconds of work, so that threads end together."""
-_ROOM_BYTES = 256 << 10
-"""Read and hashed at a time: what stays in a core's own cache."""
 _AT_ONCE_BYTES = 512 << 10
 """Hashed by the caller: a third of a millisecond, about what starting threads costs."""
 _HELD_BYTES = 64 << 20
@@ -43,10 +39,6 @@ _HELD_BYTES = 64 << 20
 _HASHED_BYTES = 1 << 30
 """External data beyond this size in all is known by what the system says of its files. Hashing 1 GiB takes half a
 second of a CPU with SHA instructions."""
-_TICK = 20_000_000
-"""Nanoseconds between two different times of a file: two of the system's ticks at 100 Hz."""
-_COARSE_TICK = 2_000_000_000
-"""The same on file systems that keep whole seconds, or two (FAT)."""
 _OF_RUNS = frozenset(
     f"MIGRAPHX_{name}"
     for name in ("DYNAMIC_SHAPE", "TRACE_EVAL", "LOG_LEVEL", "VERIFY_DUMP_DIFF", "VERIFY_ENABLE_ALLCLOSE")
@@ -81,7 +73,7 @@ class Source:
     def _hash(self, ended: threading.Event) -> str:
         if self._hold:
             self.content.hold()
-        return content_digest(self.content, ended)
+        return file_digest(self.content, ended)
 
     @property
     def own_digest(self) -> str:
@@ -140,7 +132,7 @@ class Source:
         found = {location: FileContent(path) for location, (path, _) in read.items()}
         self.external = found
         return all(
-            _state_of(found[location].status()) == _state_of(status) and not _may_have_changed(status, self._opened)
+            state_of(found[location].status()) == state_of(status) and not may_have_changed(status, self._opened)
             for location, (_, status) in read.items()
         )
 
@@ -149,9 +141,9 @@ class Source:
         if self._status is None:
             return True
         status = os.stat(path)
-        if _state_of(status) != _state_of(self._status):
+        if state_of(status) != state_of(self._status):
             return False
-        return not _may_have_changed(status, self._opened) or content_digest(FileContent(path)) == self.own_digest
+        return not may_have_changed(status, self._opened) or content_digest(FileContent(path)) == self.own_digest
 
     def whole(self) -> tuple[memoryview, dict[str, memoryview]]:
         """Return the model's bytes, and those of its external data by location.
@@ -242,30 +234,6 @@ def open_source(given: Any) -> Source | None:
         return None
 
 
-def content_digest(content: FileContent, ended: threading.Event | None = None) -> str:
-    """Return the SHA-256 of the SHA-256 of each piece of a content, computed on all cores.
-
-    Args:
-        ended: once this is set, the rest is left out.
-
-    Raises:
-        FormatError: the file has become shorter.
-    """
-    starts = range(0, content.size, _PIECE_BYTES)
-    found: list[bytes] = [b""] * len(starts)
-
-    def work(number: int) -> None:
-        digest = hashlib.sha256()
-        if ended is None or not ended.is_set():
-            size = min(_PIECE_BYTES, content.size - starts[number])
-            for piece in content.pieces(starts[number], size, np.empty(min(size, _ROOM_BYTES), np.uint8)):
-                digest.update(piece)
-        found[number] = digest.digest()
-
-    on_threads(work, range(len(starts)), allowed_cpus())
-    return hashlib.sha256(b"".join(found)).hexdigest()
-
-
 class Background(Generic[T]):
     """A function that runs in a thread of its own, once `start` is called, or when its result is asked for.
 
@@ -315,18 +283,7 @@ class Background(Generic[T]):
 def _states_of(external: Mapping[str, FileContent]) -> dict[str, str]:
     """See `Source.external_states`."""
     hashed = sum(content.size for content in external.values()) <= _HASHED_BYTES
-    return {name: content_digest(c) if hashed else _state_of(c.status()) for name, c in external.items()}
-
-
-def _state_of(status: os.stat_result) -> str:
-    """Return size, times and place of a file, which a write, a replacement or a restored time change."""
-    return f"{status.st_dev} {status.st_ino} {status.st_size} {status.st_mtime_ns} {status.st_ctime_ns}"
-
-
-def _may_have_changed(status: os.stat_result, since: int) -> bool:
-    """Return whether a write at the time ``since`` or later may have left the file's times as they are."""
-    latest = max(status.st_mtime_ns, status.st_ctime_ns)
-    return latest + (_TICK if latest % 1_000_000_000 else _COARSE_TICK) >= since
+    return {name: file_digest(c) if hashed else state_of(c.status()) for name, c in external.items()}
 
 
 def _file_state(path: Path) -> str:

@@ -87,11 +87,14 @@ def replace_file(path: Path, *pieces: bytes | memoryview) -> None:
 
 
 def mark_used(path: Path) -> None:
-    """Record the use of a file in its modification time, at most once a day, so that hits seldom write. A missing file
-    is ignored."""
+    """Set the time of a file's last access, at most once a day, so that a hit seldom writes.
+
+    The time of its last change stays. A file that is gone is left alone.
+    """
     with contextlib.suppress(OSError):
-        if time.time() - path.stat().st_mtime > _MARK_AFTER_SECONDS:
-            os.utime(path)
+        status = path.stat()
+        if time.time() - status.st_atime > _MARK_AFTER_SECONDS:
+            os.utime(path, ns=(time.time_ns(), status.st_mtime_ns))
 
 
 @functools.lru_cache(maxsize=1)
