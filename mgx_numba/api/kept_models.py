@@ -190,7 +190,7 @@ def _find_known(lineage: Lineage, folders: Sequence[Path] = ()) -> Known | None:
             return None
         entry = json.loads(body)
         source = lineage.source
-        if entry["external"] and not source.external and not source.open_external(list(entry["external"]), folders):
+        if entry["external"] and not source.external and not source.find_external(list(entry["external"]), folders):
             return None
         if source.external_states() != entry["external"]:
             source.external = {}

@@ -18,10 +18,11 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import numpy as np
 
-from ..codegen.files import default_folder, package_state
+from ..codegen.files import NOT_OF_CPU, default_folder, package_state
 from ..environment import environment_flag
 from ..errors import FormatError
 from ..graph.content import FileContent
+from ..targets.registry import DEFAULT, REFERENCE
 from .digests import content_digest, file_digest, may_have_changed, state_of
 
 if TYPE_CHECKING:
@@ -55,14 +56,14 @@ class Source:
 
     Attributes:
         content: the model's own file or bytes.
-        external: the files of its external data, by location; empty until it is known where they are.
+        external: paths of the files of its external data, by location; empty until it is known where they are.
     """
 
     def __init__(self, content: FileContent, hold: bool = False) -> None:
         """``hold``: read a content of up to 64 MiB into memory."""
         self.content = content
         self._hold = hold and content.size <= _HELD_BYTES
-        self.external: dict[str, FileContent] = {}
+        self.external: dict[str, Path] = {}
         self._states: dict[str, str] = {}
         self._opened = time.time_ns()
         self._status = None if content.held else content.status()
@@ -73,7 +74,7 @@ class Source:
     def _hash(self, ended: threading.Event) -> str:
         if self._hold:
             self.content.hold()
-        return file_digest(self.content, ended)
+        return file_digest(self.content, self._status, ended)
 
     @property
     def own_digest(self) -> str:
@@ -97,14 +98,14 @@ class Source:
         """Return the SHA-256 of each file of external data, by location; of large ones size, times and inode.
 
         Raises:
-            FormatError: a file has become shorter.
+            FormatError, OSError: a file has become shorter, or is gone.
         """
         if self._states.keys() != self.external.keys():
             self._states = _states_of(self.external)
         return self._states
 
-    def open_external(self, locations: Sequence[str], folders: Sequence[Path]) -> bool:
-        """Open the files of external data at these locations, each in the first folder that has it.
+    def find_external(self, locations: Sequence[str], folders: Sequence[Path]) -> bool:
+        """Find the files of external data at these locations, each in the first folder that has it.
 
         Returns:
             Whether all are there.
@@ -116,12 +117,12 @@ class Source:
             path = next((p for p in paths if p.is_file()), None)
             if path is None or not any(path.is_relative_to(root) for root in roots):
                 return False
-            found[location] = FileContent(path)
+            found[location] = path
         self.external = found
         return True
 
     def take_external(self, read: Mapping[str, tuple[Path, os.stat_result]]) -> bool:
-        """Open the files of external data that a parser has read.
+        """Take the files of external data that a parser has read.
 
         Args:
             read: path by location, and the file's status before it was read.
@@ -129,11 +130,11 @@ class Source:
         Returns:
             Whether they are what the parser has read.
         """
-        found = {location: FileContent(path) for location, (path, _) in read.items()}
-        self.external = found
+        self.external = {location: path for location, (path, _) in read.items()}
+        self.external_states()
         return all(
-            state_of(found[location].status()) == state_of(status) and not may_have_changed(status, self._opened)
-            for location, (_, status) in read.items()
+            state_of(path.stat()) == state_of(status) and not may_have_changed(status, self._opened)
+            for path, status in read.values()
         )
 
     def is_at(self, path: Any) -> bool:
@@ -149,10 +150,16 @@ class Source:
         """Return the model's bytes, and those of its external data by location.
 
         Raises:
-            FormatError: a file has changed since it was opened.
+            FormatError: a file has changed since it was opened, or is gone.
         """
+        try:
+            return self._whole()
+        except OSError as error:
+            raise FormatError(f"{error.filename}: the file is gone since the model was loaded") from None
+
+    def _whole(self) -> tuple[memoryview, dict[str, memoryview]]:
         found = self.content.whole()
-        external = {location: content.whole() for location, content in self.external.items()}
+        external = {location: FileContent(path).whole() for location, path in self.external.items()}
         known, states = self.own_digest, self.external_states()
         changed = not self.content.held and content_digest(self.content) != known
         if changed or _states_of(self.external) != states:
@@ -185,7 +192,7 @@ class Lineage:
             return None
         digest = self.source.digest() if whole else self.source.own_digest
         text = "\n".join((digest, str(self.source.content.size), common, of, self.asked))
-        return hashlib.sha256(text.encode()).hexdigest()[:32]
+        return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:32]
 
     def machine_key(self, target: Target, device_id: int) -> str | None:
         """Return `key` for plans for a device of a target; None also where the target has none that can be kept.
@@ -197,6 +204,8 @@ class Lineage:
         if of_target is None:
             return None
         machine = {**of_target, "target": target.name}
+        if target.name not in (DEFAULT, REFERENCE):
+            machine["package"] = package_state()
         machine["tuning"] = "\n".join(_file_state(default_folder() / f"tuning.sqlite{end}") for end in ("", "-wal"))
         return self.key("".join(f"{name}={value}\n" for name, value in sorted(machine.items())))
 
@@ -216,7 +225,7 @@ def environment() -> str | None:
     custom = sys.modules.get("mgx_numba.ops.custom")  # without it there are none
     if custom is not None and custom.custom_domains():
         return None
-    mine |= {"package": package_state(), "numpy": np.__version__, "onnx": _onnx_state()}
+    mine |= {"package": package_state(NOT_OF_CPU), "numpy": np.__version__, "onnx": _onnx_state()}
     return "".join(f"{name}={value}\n" for name, value in sorted(mine.items()))
 
 
@@ -280,10 +289,13 @@ class Background(Generic[T]):
         return self._outcome[0]
 
 
-def _states_of(external: Mapping[str, FileContent]) -> dict[str, str]:
+def _states_of(external: Mapping[str, Path]) -> dict[str, str]:
     """See `Source.external_states`."""
-    hashed = sum(content.size for content in external.values()) <= _HASHED_BYTES
-    return {name: file_digest(c) if hashed else state_of(c.status()) for name, c in external.items()}
+    found = {name: path.stat() for name, path in external.items()}
+    if sum(status.st_size for status in found.values()) > _HASHED_BYTES:
+        return {name: state_of(status) for name, status in found.items()}
+    contents = ((name, FileContent(path)) for name, path in external.items())  # opened one after the other
+    return {name: file_digest(content, content.status()) for name, content in contents}
 
 
 def _file_state(path: Path) -> str:

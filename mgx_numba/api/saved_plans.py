@@ -117,7 +117,7 @@ def keep(
     kept = compiled.kept_plan()
     try:
         key = lineage.machine_key(target(target_name), device_id)
-    except FormatError:  # it is changing
+    except (FormatError, OSError):  # it is changing
         return False
     if key is None or kept is None:
         return False

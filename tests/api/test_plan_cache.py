@@ -367,7 +367,7 @@ def test_a_damaged_entry_counts_as_absent(path: Path, kind: str, damage: str) ->
 
 def test_an_entry_of_another_package_is_not_found(path: Path, monkeypatch: pytest.MonkeyPatch, work: list[str]) -> None:
     with monkeypatch.context() as patch:
-        patch.setattr(lineage, "package_state", lambda: "older")
+        patch.setattr(lineage, "package_state", lambda *parts: "older")
         result(path)
     work.clear()
     check(result(path))
@@ -509,3 +509,14 @@ def test_a_plan_that_was_copied_is_checked_once(path: Path) -> None:
     os.utime(plan)
     check(result(path))
     assert plan.stat().st_mtime_ns == written
+
+
+def test_programs_kept_their_files_open(tmp_path: Path) -> None:
+    path = tmp_path / "net.onnx"
+    onnx.save(network(), path, save_as_external_data=True, location="w.bin", size_threshold=0)
+    os.utime(tmp_path / "w.bin", (1, 1))
+    before = len(os.listdir("/proc/self/fd"))
+    programs = [migraphx.parse_onnx(path).compile("cpu", num_threads=1) for _ in range(5)]
+    assert len(os.listdir("/proc/self/fd")) == before
+    for net in programs:
+        check(net.run({"x": X})[0])
