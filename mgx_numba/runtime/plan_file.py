@@ -27,7 +27,7 @@ from .plan_json import HostReader, PlansReader, PlansWriter
 __all__ = ["PlanFile", "constant_pieces", "file_pieces"]
 
 _HEAD = struct.Struct("<8sQ32s")
-_MAGIC = b"mgxplan4"
+_MAGIC = b"mgxplan5"
 _ALIGNMENT = 64  # bytes of a cache line
 _PIECE_BYTES = 16 << 20
 """Read, and checked by one sum, at a time: some milliseconds."""

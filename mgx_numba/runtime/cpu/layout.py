@@ -18,6 +18,7 @@ from ..memory import address_of
 from ..plan import HostStep, MappedTensor, Plan, Pointer, Region, Step, TensorSpec
 from .bind_kernel import BIND, MAX_CLAIMS, Write
 from .binding import BindingTables, Made
+from .jumps import operations
 from .spmd import Patch, StepRecord
 
 __all__ = ["PlanTables", "Segment"]
@@ -47,7 +48,8 @@ class PlanTables:
     host values. ``outputs`` has lens, dtype and bytes of each output, None where only a host step's result says them.
     ``constant_arrays`` are inputs of host steps that are constants, by the identity of their views.
     ``brief`` says whether one thread runs all steps in a few microseconds, ``long`` whether some step ends with a look
-    for signals.
+    for signals. Of a plan with jumps ``operations`` are those of `jumps`, and ``operation_ranges`` tells which of them
+    a segment is.
 
     Of a symbolic plan ``binding`` has what depends on lengths, and contexts their own numbers: here are only the
     slots' constant values and the steps' functions and patches. ``outputs`` and ``arena_slots`` are empty.
@@ -116,7 +118,9 @@ class PlanTables:
         else:
             self._link_chains()
             _place_looks(self.steps, native)
-        self.long = symbolic or bool(self.steps[:-1, StepRecord.PIECE].any())
+        self.long = symbolic or bool(plan.jumps) or bool(self.steps[:-1, StepRecord.PIECE].any())
+        ranges = [segment for segment in self.segments if isinstance(segment, tuple)] if plan.jumps else []
+        self.operations, self.operation_ranges = operations(plan, ranges, self.native_index, self.starts)
         self.slots = np.array(slots, np.int64)
         self.fault_slots = np.array(faults, np.int64)
         relocations = np.array(arena, np.int64).reshape(-1, 2)

@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ..base import Direct, Kept, KeptChoice, Outgrown
+from ..serving_plans import ServingPlans
+from ..symbolic_stages import UnservedLengths
 from .compiled import LoweredProgram
-from .staged import UnservedLengths
 
 if TYPE_CHECKING:
     from ...codegen.store import Store
@@ -19,8 +20,8 @@ if TYPE_CHECKING:
 __all__ = ["PlanChoice"]
 
 
-class PlanChoice(LoweredProgram):
-    """A program with dynamic inputs, of the plans that it has."""
+class PlanChoice(ServingPlans[LoweredProgram], LoweredProgram):
+    """A program with dynamic inputs that runs the plans that it has."""
 
     def __init__(
         self,
@@ -66,26 +67,6 @@ class PlanChoice(LoweredProgram):
             raise Outgrown(f"no plan for {[inputs[name].shape for name in self._names]}")
         return found
 
-    def _serving(self, inputs: Mapping[str, np.ndarray]) -> LoweredProgram | None:
-        for number, plan in enumerate(self._plans):
-            if plan.serves(inputs):
-                if number:
-                    self._first(plan)
-                return plan
-        return None
-
-    def _first(self, plan: LoweredProgram) -> None:
-        """Have a plan asked first."""
-        self._plans = [plan, *(other for other in self._plans if other is not plan)]
-
-    def _fixed_plan(self, inputs: Mapping[str, np.ndarray]) -> LoweredProgram | None:
-        """Return the plan that is for the inputs' lengths alone."""
-        key = tuple([tuple(inputs[name].shape) for name in self._names])
-        found = self._fixed.get(key)
-        if found is not None:
-            self._fixed.move_to_end(key)
-        return found
-
     def direct(
         self, result_type: type[np.ndarray], prefer: Callable[[Direct | None], None] | None = None
     ) -> Direct | None:
@@ -116,6 +97,3 @@ class PlanChoice(LoweredProgram):
         if any(kept is None for kept in (*plans, *(kept for _, kept in fixed))):
             return None
         return KeptChoice(tuple(self._names), tuple(plans), tuple(fixed))  # type: ignore[arg-type]
-
-    def _parts(self) -> list[LoweredProgram]:
-        return [*self._plans, *self._fixed.values()]

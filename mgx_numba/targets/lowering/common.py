@@ -23,7 +23,7 @@ COMMON = RuleTable()
 _SINGLE = [n for n in known_operators() if issubclass(operator_class(n), Pointwise) and n != "identity"]
 
 
-@COMMON.lowering("pointwise", repeats=True)
+@COMMON.lowering("pointwise")
 def lower_pointwise(low: Lowering, ins: Instruction) -> None:
     """One kernel for the cluster's module."""
     inputs, outputs = low.inputs(ins), low.outputs_of(ins)

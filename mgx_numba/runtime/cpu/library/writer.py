@@ -127,6 +127,9 @@ def _check(plan: Plan, name: str) -> None:
         raise UnsupportedError(
             f"export_library: steps of the program run in Python, which a library has not: {len(hosted)}\n{listed}"
         )
+    if plan.jumps:
+        listed = "\n".join(dict.fromkeys(f"  {plan.steps[jump.by].instruction}" for jump in plan.jumps))
+        raise UnsupportedError(f"export_library: libraries have no loops and no branches:\n{listed}")
     tensors = [(f"parameter {p.name}", p.dtype) for p in plan.parameters] + [
         ("a result", o.dtype) for o in plan.outputs
     ]
