@@ -36,7 +36,7 @@ COARSE_TICK = 2_000_000_000
 
 
 def plans_folder() -> Path:
-    """Return where plans, and what is known of models, are kept."""
+    """Return the folder of plans and of what is known of models."""
     return default_folder() / "plans"
 
 
