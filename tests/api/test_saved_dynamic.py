@@ -68,13 +68,13 @@ def same(mine: list[np.ndarray], theirs: list[np.ndarray]) -> None:
 def compilations(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """A mark for each plan that is made."""
     found: list[str] = []
-    planned = dynamic.DynamicProgram._planned
+    planned = dynamic.OpenPlans._planned
 
     def noting(self: Any, *args: Any) -> Any:
         found.append("planned")
         return planned(self, *args)
 
-    monkeypatch.setattr(dynamic.DynamicProgram, "_planned", noting)
+    monkeypatch.setattr(dynamic.OpenPlans, "_planned", noting)
     return found
 
 
