@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from functools import partial
+from typing import Any
 
 import onnx
-from numpy.typing import ArrayLike
+from numpy.typing import NDArray
 
 from bench.models.builder import GraphBuilder
 from bench.models.layers import batch_norm, conv, gelu_erf, gemm, layer_norm_op, linear, silu
@@ -26,7 +27,7 @@ def held_out() -> Iterator[Item]:
 class _Graph(GraphBuilder):
     """A graph whose weights may have equal names."""
 
-    def weight(self, name: str, value: ArrayLike) -> str:
+    def weight(self, name: str, value: NDArray[Any]) -> str:
         """Return a weight under a name with a number."""
         self._made = getattr(self, "_made", 0) + 1
         return super().weight(f"{name}.{self._made}", value)

@@ -61,8 +61,9 @@ def items() -> Iterator[Item]:
     """Return all models."""
     for name, block in BLOCKS.items():
         yield Item(name, lambda block=block: parsed(_model(block)), threads=(1, 4))  # type: ignore[misc]
+    batches: tuple[int | str, ...] = (1, "b")
     for op, direction, hidden, batch in itertools.product(
-        ("GRU", "LSTM", "RNN"), ("forward", "bidirectional"), (64, 100, 256), (1, "b")
+        ("GRU", "LSTM", "RNN"), ("forward", "bidirectional"), (64, 100, 256), batches
     ):
         yield Item(f"{op} {direction} {hidden} {batch}", partial(_layer, op, direction, hidden, batch), threads=(1, 4))
 
