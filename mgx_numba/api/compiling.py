@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from ..core.shape import Shape
 from ..errors import OptionError
 from ..interrupts import whole_module
+from ..messages import recorded
 from ..targets.base import Compiled, Direct, OnDevice
 from ..targets.options import TargetOptions
 from ..targets.registry import DEFAULT, compile_for
@@ -21,6 +22,7 @@ from .tuning import merged_records, tuning_for
 if TYPE_CHECKING:
     from ..codegen.tuning.session import Tuning
     from ..graph.program import Program
+    from .kept_compilations import KeptCompilation
     from .program import program
 
 __all__ = ["compile_program", "declined", "take_compiled", "target_options"]
@@ -42,17 +44,33 @@ def compile_program(p: program, t: Any, given: Mapping[str, Any]) -> None:
     if not isinstance(t, target):
         raise OptionError(f"compile needs a target (get_target({DEFAULT!r})), got {type(t).__name__}")
     level, parsed = trace_level(), parse_compile_options(given, t.name())
-    portable = _quantized(p, given, t)
-    from ..progress import shown_progress
+    kept = _kept(p, t, parsed, given)
+    if kept is not None and kept.find(level):
+        return
+    with recorded() as told:
+        portable = _quantized(p, given, t)
+        from ..progress import shown_progress
 
-    with shown_progress("compiling") as progress:
-        tuning = tuning_for(t.name(), parsed, p._records, progress)
-        compiled = compile_for(t.name(), portable, target_options(p, parsed, tuning), progress)
-        p._records = merged_records(tuning, p._records)
+        with shown_progress("compiling") as progress:
+            tuning = tuning_for(t.name(), parsed, p._records, progress)
+            compiled = compile_for(t.name(), portable, target_options(p, parsed, tuning), progress)
+    p._records = merged_records(tuning, p._records)
     p._portable = portable
     p._tuning = tuning
     p._told = tuning.told if tuning is not None else []
     take_compiled(p, compiled, parsed, t, level, portable.parameter_shapes(), portable.output_shapes())
+    if kept is not None:
+        kept.keep(told)
+
+
+def _kept(p: program, t: target, options: CompileOptions, given: Mapping[str, Any]) -> KeptCompilation | None:
+    """See `kept_compilations.kept_compilation`."""
+    if p._lineage is None:
+        return None
+    whole_module("mgx_numba.api.kept_compilations")
+    from .kept_compilations import kept_compilation
+
+    return kept_compilation(p, t, options, given)
 
 
 def _quantized(p: program, options: Mapping[str, Any], t: target) -> Program:

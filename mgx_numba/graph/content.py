@@ -42,11 +42,39 @@ class FileContent:
         """
         self.path = path
         self._whole: weakref.ref[np.ndarray] | None = None
+        self._held: np.ndarray | None = None
         self._file = open(path, "rb", buffering=0)  # noqa: SIM115  (closed with this)
         weakref.finalize(self, self._file.close)
         status = os.fstat(self._file.fileno())
         self._kept = None if stat.S_ISREG(status.st_mode) else np.frombuffer(self._file.read(), np.uint8)
         self.size = status.st_size if self._kept is None else self._kept.size
+
+    @classmethod
+    def of_bytes(cls, data: bytes) -> FileContent:
+        """Return the content of a file that is in memory already; it is not copied."""
+        self = cls.__new__(cls)
+        self.path, self._whole = "the model", None
+        self._kept = self._held = np.frombuffer(data, np.uint8)
+        self.size = self._kept.size
+        return self
+
+    def hold(self) -> None:
+        """Read all of it into memory for as long as this lives, so that a change of the file does not matter.
+
+        Raises:
+            FormatError: as `read`.
+        """
+        if self._held is None:
+            self._held = np.frombuffer(self.whole(), np.uint8)
+
+    @property
+    def held(self) -> bool:
+        """Whether all of it is in memory for as long as this lives."""
+        return self._held is not None
+
+    def status(self) -> os.stat_result:
+        """Return what the system says of the open file, which `hold` does not change."""
+        return os.fstat(self._file.fileno())
 
     def read(self, begin: int, target: np.ndarray) -> None:
         """Fill a contiguous array of bytes with those from ``begin`` on; the interpreter's lock is free meanwhile.
@@ -93,11 +121,14 @@ class FileContent:
         Raises:
             FormatError: as `read`.
         """
-        found = self._whole() if self._whole is not None else None
+        found = self._in_memory()
         if found is None:
             found = self.array(0, self.size)
             self._whole = weakref.ref(found)
         return found.data
+
+    def _in_memory(self) -> np.ndarray | None:
+        return self._held if self._held is not None or self._whole is None else self._whole()
 
     def pieces(self, begin: int, size: int, room: np.ndarray) -> Iterator[memoryview]:
         """Bytes from ``begin`` on, one piece after the other, each valid until the next: what `whole` gave if that is
@@ -106,7 +137,7 @@ class FileContent:
         Raises:
             FormatError: as `read`.
         """
-        found = self._whole() if self._whole is not None else None
+        found = self._in_memory()
         if found is not None:
             yield found.data[begin : begin + size]
             return

@@ -1,4 +1,4 @@
-"""Operators: importing this package makes all of them known."""
+"""Operators; importing this package registers all of them."""
 
 from . import (
     activations,

@@ -13,7 +13,7 @@ from mgx_numba.codegen.kernel import KernelSource
 from mgx_numba.codegen.launch import Callee, Launch, Mark, Operand
 from mgx_numba.codegen.problems.cluster import Tensor
 from mgx_numba.core.types import from_numpy
-from mgx_numba.runtime.cpu.threads import NativeKernel
+from mgx_numba.runtime.host.native import NativeKernel
 from tests.values import element_strides
 
 

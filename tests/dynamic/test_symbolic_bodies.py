@@ -9,7 +9,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 import mgx_numba
-from mgx_numba.targets.cpu.rules import bodies
+from mgx_numba.targets.cpu import bodies
 
 FLOAT = TensorProto.FLOAT
 RNG = np.random.default_rng(3)

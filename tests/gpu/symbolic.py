@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Mapping, Sequence
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -16,9 +16,9 @@ from mgx_numba.graph.program import Program
 from mgx_numba.graph.symbolic import symbolic_program
 from mgx_numba.runtime.gpu.choice import engine, interpreted
 from mgx_numba.runtime.gpu.executor import DeviceExecutable
-from mgx_numba.runtime.plan import HostStep, Plan, Step
+from mgx_numba.runtime.plan import Plan
+from mgx_numba.targets.base import grouped
 from mgx_numba.targets.gpu.capabilities import pass_options
-from mgx_numba.targets.gpu.compiled import DeviceProgram
 from mgx_numba.targets.gpu.passes import PASSES
 from mgx_numba.targets.gpu.ranges import lowering
 from mgx_numba.targets.lowering.shared_weights import SharedWeights
@@ -27,23 +27,7 @@ from mgx_numba.targets.options import TargetOptions
 
 from ..cpu.agreement import assert_agrees, reference
 
-__all__ = ["SymbolicPlan", "at_lengths", "open_shape", "random_inputs"]
-
-
-def at_lengths(value: Any, values: Mapping[Dim, int]) -> Any:
-    """Return a plan, or a part of one, with numbers in the place of expressions."""
-    if isinstance(value, Dim):
-        return evaluate(value, values)
-    if isinstance(value, (tuple, list)):
-        own = [at_lengths(one, values) for one in value]
-        return type(value)(*own) if hasattr(value, "_fields") else type(value)(own)
-    if isinstance(value, HostStep) and value.bind is not None:
-        value = dataclasses.replace(value, function=value.bind(values), bind=None)
-    if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        own = {f.name: at_lengths(getattr(value, f.name), values) for f in dataclasses.fields(value)}
-        changed = {name: new for name, new in own.items() if new is not getattr(value, name)}
-        return dataclasses.replace(value, **changed) if changed else value
-    return value
+__all__ = ["SymbolicPlan", "open_shape", "random_inputs"]
 
 
 class SymbolicPlan:
@@ -82,17 +66,17 @@ class SymbolicPlan:
         """Whether the plan is right for inputs."""
         return bool(evaluate(self.plan.condition, self.values(inputs)))
 
+    @cached_property
+    def executable(self) -> DeviceExecutable:
+        """What runs the plan on the interpreter."""
+        with interpreted():
+            return DeviceExecutable(self.plan, engine())
+
     def run(self, inputs: Mapping[str, np.ndarray]) -> list[Any]:
         """The results by the interpreter."""
         assert self.serves(inputs)
-        plan = at_lengths(self.plan, self.values(inputs))
-        steps = [s for s in plan.steps if not (isinstance(s, Step) and s.geometry.empty)]
-        plan = dataclasses.replace(plan, steps=steps, symbols=(), condition=1)
-        with interpreted():
-            on = engine()
-        made = DeviceProgram(on, self.options, plan, self.trees, lambda: self.program)
-        made.executable = DeviceExecutable(plan, on, None, None)
-        return made.run(inputs)
+        results = self.executable.run([np.ascontiguousarray(inputs[p.name]) for p in self.plan.parameters])
+        return grouped(self.trees, results)
 
     def check(self, *lengths: Sequence[int]) -> None:
         """Compare the results with those of ref for random inputs, whose dynamic lengths are these in order of names of

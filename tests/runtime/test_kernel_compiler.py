@@ -20,7 +20,7 @@ from mgx_numba.codegen.identity import files_digest
 from mgx_numba.codegen.kernel import KernelSource
 from mgx_numba.codegen.workers import batch
 from mgx_numba.errors import CompileError, FormatError
-from mgx_numba.runtime.cpu.threads import NativeKernel
+from mgx_numba.runtime.host.native import NativeKernel
 
 from ..running import at_once
 

@@ -19,7 +19,7 @@ from mgx_numba.codegen.gpu.toolchain.compiler import assembly
 from mgx_numba.codegen.toolchain.assignment import Unassigned, check_assignments
 from mgx_numba.codegen.toolchain.dead_ends import dead_end
 from mgx_numba.errors import CompileError
-from mgx_numba.runtime.cpu.threads import NativeKernel
+from mgx_numba.runtime.host.native import NativeKernel
 
 WORDS = 24
 _INTEGERS, _FLOATS, _EITHER = ("a", "b", "c", "d"), ("x", "y"), ("v", "w")
@@ -130,7 +130,13 @@ class _Writer:
             head = self.pick(f"while {count} < {most} and {self.condition()}:", f"while {count} < {most}:")
             return [f"{count} = 0", *self.nested(head, depth, True, (f"{count} += 1",))]
         bounds = self.pick(
-            "imin({}, 5)", "imin({}, 3), 4", "{} & 7, -3, -2", "-2, imin({}, 6), ({} & 1) + 1", "3, 3, 2"
+            "imin({}, 5)",
+            "imin({}, 3), 4",
+            "{} & 7, -3, -2",
+            "-2, imin({}, 6), ({} & 1) + 1",
+            "3, 3, 2",
+            "3",
+            "4, -2, -2",
         )
         value = self.integer(1)
         used = f"{self.pick(*_INTEGERS)} += {count}"

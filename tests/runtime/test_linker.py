@@ -20,7 +20,7 @@ from mgx_numba.codegen.cpu.kernel import cpu_kernel
 from mgx_numba.codegen.cpu.toolchain import linker, loader
 from mgx_numba.codegen.elf import ElfObject, Relocation, read_object
 from mgx_numba.codegen.files import replace_file
-from mgx_numba.runtime.cpu.threads import NativeKernel
+from mgx_numba.runtime.host.native import NativeKernel
 
 from ..running import said
 

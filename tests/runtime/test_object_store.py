@@ -16,7 +16,7 @@ from mgx_numba.codegen.cpu.toolchain import loader
 from mgx_numba.codegen.files import default_folder
 from mgx_numba.codegen.kernel import KernelSource
 from mgx_numba.codegen.store import ObjectStore
-from mgx_numba.runtime.cpu.threads import NativeKernel
+from mgx_numba.runtime.host.native import NativeKernel
 
 from ..running import said
 

@@ -22,7 +22,7 @@ from mgx_numba.core.dim import (
     select,
 )
 from mgx_numba.errors import CompileError
-from mgx_numba.runtime.cpu.sizes import Evaluator
+from mgx_numba.runtime.host.sizes import Evaluator
 from mgx_numba.runtime.size_program import INVALID, SizeProgram
 
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 from enum import IntEnum
 
 from ...codegen.cpu.kernel import cpu_kernel
+from ..host.native import constants_of
+from ..host.sizes import Sizes
 from ..memory import ALIGNMENT
-from .sizes import Sizes
-from .spmd import Job, StepRecord, constants_of
+from .spmd import Job, StepRecord
 
 __all__ = ["BIND", "MAX_CLAIMS", "MOST_BYTES", "Bound", "Status", "StepNumbers", "Write"]
 

@@ -7,7 +7,6 @@ bytes of parameters and outputs. Python has a part in it only where memory has t
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from functools import cached_property
 from typing import Any, TypeAlias
@@ -18,12 +17,11 @@ from ...codegen.launch import TaskRange
 from ...core.dim import Dim, Length, evaluate
 from ...core.types import numpy_dtype
 from ...errors import CompileError, MgxError, ShapeError, UnsupportedError
+from ..host.native import NativeKernel
+from ..host.sizes import Evaluator
 from ..memory import ALIGNMENT, BIG, address_of, expect_room, scratch
 from ..plan import HostFunction, HostStep, Plan, Pointer, Step, TensorView
-from ..size_program import SizeProgram
 from .bind_kernel import MAX_CLAIMS, Bound, Status
-from .sizes import Evaluator
-from .threads import NativeKernel
 
 __all__ = ["Binding", "BindingTables", "Made"]
 
@@ -63,13 +61,13 @@ class BindingTables:
         self.plan = plan
         self.sources = [_source(plan, symbol) for symbol in plan.symbols]
         self._run = NativeKernel(code[1])
-        self.program = program = SizeProgram(plan.symbols)
+        self.program = program = plan.size_program()
         axes = [program.number(length) for p in plan.parameters for length in p.lens]
         condition = program.number(plan.condition)
-        checked = len(program.rows)
+        checked = program.rows_until([*axes, condition])
         axes += [program.number(length) for o in plan.outputs for length in o.lens or ()]
         outputs = [(o.lens, numpy_dtype(o.dtype).itemsize) for o in plan.outputs]
-        sizes = [program.number(0 if lens is None else math.prod(lens) * item) for lens, item in outputs]
+        sizes = [program.number(0) if lens is None else program.product(lens, item) for lens, item in outputs]
         arena_bytes = program.number(plan.arena_bytes)
         step_words = []
         entries: list[tuple[int, int, int]] = []
@@ -77,6 +75,7 @@ class BindingTables:
             step_words.append([*map(program.number, lengths), len(entries), segment])
             entries += [(place, program.number(length), base) for place, length, base in own]
         step_words.append([0, 0, 0, 0, len(entries), 0])
+        needed = [number for *numbers, _, _ in step_words for number in numbers] + [number for _, number, _ in entries]
         limits = [(_or(s.low, 0), _or(s.high, (1 << 63) - 1)) for s in plan.symbols]
         self._served: list[tuple[int, ...]] | None = None  # shapes of the last inputs that were found to be served
         self._memory = program.memory()
@@ -99,7 +98,7 @@ class BindingTables:
             Bound.CONDITION: condition,
             Bound.ARENA_BYTES: arena_bytes,
             Bound.CHECKED: checked,
-            Bound.ROW_COUNT: len(program.rows),
+            Bound.ROW_COUNT: program.rows_until([*axes, condition, *sizes, arena_bytes, *needed]),
             Bound.STEP_COUNT: len(numbers),
             Bound.AXIS_COUNT: len(axes),
             Bound.OUTPUT_COUNT: len(sizes),
@@ -168,7 +167,7 @@ class BindingTables:
     def view_numbers(self) -> tuple[Evaluator, dict[int, np.ndarray]]:
         """A size program for the tensors of host steps, and the numbers of offset, lens and strides of each, by the
         identity of its view."""
-        program = SizeProgram(self.plan.symbols)
+        program = self.plan.size_program()
         numbers = {}
         for step in self.plan.steps:
             for view in () if isinstance(step, Step) else (*step.inputs, *step.outputs):

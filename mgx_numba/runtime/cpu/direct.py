@@ -21,7 +21,6 @@ import ctypes
 import importlib
 import math
 import sys
-import sysconfig
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -30,11 +29,11 @@ import numpy as np
 from ...codegen.cpu.kernel import cpu_kernel
 from ...codegen.cpu.toolchain.loader import load
 from ...core.types import numpy_dtype
+from ..host.sizes import Sizes
 from ..memory import ALIGNMENT, address_of, aligned_empty
 from ..plan import Plan
 from .bind_kernel import Bound
 from .layout import PlanTables
-from .sizes import Sizes
 from .spmd import LEAD, Job, Pool, constants_of
 
 __all__ = ["DIRECT", "Entry", "direct_call"]
@@ -351,7 +350,7 @@ def _known() -> bool:
     """Whether objects, arrays and NumPy's functions are where `DIRECT` looks for them."""
     if (
         sys.implementation.name != "cpython"
-        or sysconfig.get_config_var("Py_GIL_DISABLED")
+        or "free-threading" in sys.version
         or object.__basicsize__ != 16
         or not hasattr(ctypes.pythonapi, "PyCFunction_NewEx")
     ):

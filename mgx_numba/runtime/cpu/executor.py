@@ -18,15 +18,15 @@ from ...codegen.store import Store
 from ...core.dim import Dim, known_less_equal, maximum
 from ...dataclass import dataclass
 from ...errors import IndexRangeError
+from ..host.plan_numbers import PlanNumbers, runs
+from ..host.sizes import EVALUATE
 from ..plan import HostStep, Plan, PlannedStep, Step, TensorView
 from .bind_kernel import BIND
 from .binding import Binding
 from .context import Context, Frame
 from .direct import DIRECT, Entry, direct_call
 from .layout import PlanTables, claims
-from .plan_numbers import PlanNumbers, runs
 from .repeat import REPEAT
-from .sizes import EVALUATE
 from .spmd import CONFINE, LEAD, LOOK, WALK, WORKER, Job, TraceRow
 from .threads import pool, resolve_num_threads
 

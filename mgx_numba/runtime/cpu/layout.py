@@ -13,11 +13,11 @@ from ...codegen.launch import TaskRange
 from ...core.dim import Dim, Length
 from ...core.types import numpy_dtype
 from ...errors import CompileError, UnsupportedError
+from ..host.sizes import EVALUATE
 from ..memory import address_of
 from ..plan import HostStep, MappedTensor, Plan, Pointer, Region, Step, TensorSpec
 from .bind_kernel import BIND, MAX_CLAIMS, Write
 from .binding import BindingTables, Made
-from .sizes import EVALUATE
 from .spmd import Patch, StepRecord
 
 __all__ = ["PlanTables", "Segment"]

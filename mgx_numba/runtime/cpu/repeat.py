@@ -14,10 +14,10 @@ import numpy as np
 from ...codegen.cpu.kernel import cpu_kernel
 from ...codegen.cpu.toolchain.loader import load
 from ...errors import MgxError
+from ..host.native import NativeKernel, constants_of
 from ..memory import ALIGNMENT, address_of, aligned_array, aligned_empty
 from ..plan import HostStep, Plan
-from .spmd import LEAD, Job, constants_of
-from .threads import NativeKernel
+from .spmd import LEAD, Job
 
 if TYPE_CHECKING:
     from .binding import Made

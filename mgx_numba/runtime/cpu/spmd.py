@@ -22,6 +22,7 @@ is left of the job counts as taken and done, so that everybody leaves.
 from __future__ import annotations
 
 from ...codegen.cpu.kernel import cpu_kernel
+from ..host.native import constants_of
 
 __all__ = [
     "CONFINE",
@@ -34,7 +35,6 @@ __all__ = [
     "Pool",
     "StepRecord",
     "TraceRow",
-    "constants_of",
 ]
 
 
@@ -117,12 +117,6 @@ class Pool:
     WORDS = 56  # whole cache lines
     CLOSED = 1 << 32
     MASK = 16  # words of a set of CPUs, for 1024 of them
-
-
-def constants_of(prefix: str, layout: type) -> str:
-    """The fields of a block's layout as constants of a kernel's text."""
-    fields = {name: value for name, value in vars(layout).items() if name.isupper()}
-    return "".join(f"{prefix}_{name} = {value}\n" for name, value in fields.items())
 
 
 _LAYOUT = (

@@ -20,6 +20,7 @@ import numpy as np
 from ...codegen.cpu.toolchain.loader import load
 from ...errors import OptionError
 from ...interrupts import unbroken
+from ..host.native import NativeKernel
 from ..memory import address_of, aligned_empty
 from .signals import native_functions
 from .spmd import CONFINE, LEAD, LOOK, WALK, WORKER, Pool
@@ -28,7 +29,6 @@ __all__ = [
     "MAX_THREADS",
     "SPINS",
     "YIELDS",
-    "NativeKernel",
     "ThreadPool",
     "available_cores",
     "cgroup_quota",
@@ -44,9 +44,6 @@ SPINS = 2000
 the steps of one call. No figures kept."""
 YIELDS = 64  # times a thread lets others run before it sleeps
 _JOIN_SECONDS = 1.0  # for a worker to leave at exit: it needs microseconds, unless the system has stopped it
-
-# ``void (int64_t *args, int64_t begin, int64_t end)``; calling one releases the GIL.
-NativeKernel = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64)
 
 
 def available_cores() -> int:

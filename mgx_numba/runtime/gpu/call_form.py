@@ -22,7 +22,9 @@ from .host_copies import HostParameters, HostResults
 if TYPE_CHECKING:
     from .executor import DeviceExecutable
 
-__all__ = ["FAULT_BYTES", "VECTOR_ALIGNMENT", "CallForm", "ContextMemory", "bytes_of", "in_turn"]
+__all__ = [
+    "FAULT_BYTES", "VECTOR_ALIGNMENT", "CallData", "CallForm", "ContextMemory", "Segment", "bytes_of", "in_turn",
+]  # fmt: skip
 
 FAULT_BYTES = 32
 """Bytes of a fault record: the three words of `codegen.launch.Mark`, and one that makes them whole vectors to copy."""
@@ -69,9 +71,13 @@ class _Occurrence:
     layout: TensorLayout | None
 
 
-class CallForm:
-    """See the module. ``given`` says of each parameter whether a call has it on the device, ``keeps`` whether calls
-    have memory there for the results; `aim` tells where. ``segments`` do the plan's steps, in order."""
+class CallData:
+    """Where the data of a call is: with the call on the device, or in memory to copy to and from.
+
+    Attributes:
+        given: for each parameter whether a call has it on the device.
+        segments: do the plan's steps, in order.
+    """
 
     def __init__(
         self,
@@ -80,30 +86,38 @@ class CallForm:
         memory: ContextMemory,
         given: Sequence[bool],
         keeps: bool,
-        run_between: Callable[[HostStep | ControlStep, Queue], None],
+        sizes: tuple[Sequence[int], Sequence[int]],
     ) -> None:
-        plan, engine = executable.plan, executable.engine
-        self._executable, self._memory, self._plan = executable, memory, plan
+        """``keeps``: calls have memory on the device for the results; ``sizes``: bytes of all parameters, and of all
+        results."""
+        plan = executable.plan
+        self._executable, self._memory, self._plan, self._queue = executable, memory, plan, queue
         self.given = tuple(given)
+        self._keeps = keeps
         self._names = [f"parameter {p.name}" for p, there in zip(plan.parameters, given) if there]
-        self._sizes = [bytes_of(p) for p, there in zip(plan.parameters, given) if there]
         self._first_result = len(self._names)
+        self._coming = [(Region.PARAMETER, k) for k, there in enumerate(given) if there]
         if keeps:
             self._names += [f"result {k}" for k in range(len(plan.outputs))]
-            self._sizes += map(bytes_of, plan.outputs)
-        self._in = HostParameters(engine, [0 if there else bytes_of(p) for p, there in zip(plan.parameters, given)])
-        self._out = HostResults(engine, [0 if keeps else bytes_of(o) for o in plan.outputs])
-        self._places = {(Region.PARAMETER, k): address for k, address in enumerate(self._in.addresses)}
-        self._places |= {(Region.OUTPUT, k): address for k, address in enumerate(self._out.addresses)}
-        self._coming = [(Region.PARAMETER, k) for k, there in enumerate(given) if there]
-        self._coming += [(Region.OUTPUT, k) for k in range(len(plan.outputs))] if keeps else []
-        self._aimed = [0] * len(self._coming)
-        self._uses: dict[tuple[Region, int], list[_Occurrence]] = {place: [] for place in self._coming}
-        self._words: dict[int, np.ndarray] = {}
-        self._queue = queue
-        self._run_between = run_between
-        self._recordings: list[Recording] = []
+            self._coming += [(Region.OUTPUT, k) for k in range(len(plan.outputs))]
+        self._places: dict[tuple[Region, int], int] = dict.fromkeys(self._coming, 0)
         self.segments: list[Segment] = []
+        into, out = self._take_sizes(*sizes)
+        self._have(HostParameters(executable.engine, into), HostResults(executable.engine, out))
+
+    def _take_sizes(self, parameters: Sequence[int], outputs: Sequence[int]) -> tuple[list[int], list[int]]:
+        """Take the bytes of all parameters and results; return those of the ones that are copied, 0 of others."""
+        given, keeps = self.given, self._keeps
+        self._sizes = [size for size, there in zip(parameters, given) if there] + (list(outputs) if keeps else [])
+        into = [0 if there else size for size, there in zip(parameters, given)]
+        return into, [0 if keeps else size for size in outputs]
+
+    def _have(self, parameters: HostParameters, results: HostResults) -> None:
+        """Copy data to and from these."""
+        self._in, self._out = parameters, results
+        copied = {(Region.PARAMETER, k): address for k, address in enumerate(parameters.addresses)}
+        copied |= {(Region.OUTPUT, k): address for k, address in enumerate(results.addresses)}
+        self._places |= {place: address for place, address in copied.items() if place not in self._coming}
 
     def aim(self, addresses: Sequence[int]) -> None:
         """Take the addresses of what comes with a call: parameters on the device, then results if they stay there.
@@ -111,25 +125,7 @@ class CallForm:
         Raises:
             ParameterError: results lie where something else of the call does, or between two vectors.
         """
-        if addresses == self._aimed and self.segments:
-            return
-        self._check_apart(addresses)
-        changed: dict[tuple[int, int], None] = {}
-        known, self._aimed = self._aimed, [0] * len(self._coming)  # nothing is known if this does not come to its end
-        for place, before, now in zip(self._coming, known, addresses):
-            if before == now and before:
-                continue
-            self._places[place] = now
-            for use in self._uses[place]:
-                self._write(use.words, use.slot, now + use.offset, use.layout)
-                changed[use.segment, use.number] = None
-        if not self.segments:
-            with uncollected():  # a graph of hundreds of kernels is as many objects as a plan
-                self._record()
-        else:
-            for segment, number in changed:
-                self._recordings[segment].change(number)
-        self._aimed = list(addresses)
+        raise NotImplementedError
 
     def _check_apart(self, addresses: Sequence[int]) -> None:
         for name, address in zip(self._names, addresses):
@@ -163,16 +159,6 @@ class CallForm:
         if found is None:
             raise CompileError(f"a kernel reads {place.region.name} {place.index}, which is not on the device")
         return found + place.offset
-
-    def launch(self, step: Step, queue: Queue) -> None:
-        """Ask for a step's kernel, or a library's call."""
-        if id(step) not in self._words:
-            self._words[id(step)] = self._arguments(step)
-        function, words = self._executable.functions[step.kernel], self._words[id(step)]
-        if isinstance(step.geometry, Grid):
-            queue.launch(function, words, step.geometry)
-        else:
-            queue.call(function, words)
 
     def begin(self, inputs: Sequence[Any]) -> None:
         """Take a call's inputs; ``segments`` copy them to the device."""
@@ -208,6 +194,67 @@ class CallForm:
         if self._executable.checked:
             queue.download(self._memory.told, self._memory.fault.address)
 
+    def result(self, index: int, spec: TensorSpec) -> np.ndarray:
+        """A result that the last call has brought to the host, as an array that is the caller's."""
+        return self._out.result(index, spec)
+
+
+class CallForm(CallData):
+    """See the module; `aim` records it for the addresses of the first call, and puts others into the recording."""
+
+    def __init__(
+        self,
+        executable: DeviceExecutable,
+        queue: Queue,
+        memory: ContextMemory,
+        given: Sequence[bool],
+        keeps: bool,
+        run_between: Callable[[HostStep | ControlStep, Queue], None],
+    ) -> None:
+        """``run_between`` does a step that is no kernel; others as of `CallData`."""
+        plan = executable.plan
+        sizes = [bytes_of(p) for p in plan.parameters], [bytes_of(o) for o in plan.outputs]
+        super().__init__(executable, queue, memory, given, keeps, sizes)
+        self._aimed = [0] * len(self._coming)
+        self._uses: dict[tuple[Region, int], list[_Occurrence]] = {place: [] for place in self._coming}
+        self._words: dict[int, np.ndarray] = {}
+        self._run_between = run_between
+        self._recordings: list[Recording] = []
+
+    def aim(self, addresses: Sequence[int]) -> None:
+        """See `CallData.aim`."""
+        if addresses == self._aimed and self.segments:
+            return
+        self._check_apart(addresses)
+        changed: dict[tuple[int, int], None] = {}
+        known, self._aimed = self._aimed, [0] * len(self._coming)  # nothing is known if this does not come to its end
+        for place, before, now in zip(self._coming, known, addresses):
+            if before == now and before:
+                continue
+            self._places[place] = now
+            for use in self._uses[place]:
+                self._write(use.words, use.slot, now + use.offset, use.layout)
+                changed[use.segment, use.number] = None
+        if not self.segments:
+            with uncollected():  # a graph of hundreds of kernels is as many objects as a plan
+                self._record()
+        else:
+            for segment, number in changed:
+                self._recordings[segment].change(number)
+        self._aimed = list(addresses)
+
+    def launch(self, step: Step, queue: Queue) -> None:
+        """Ask for a step's kernel, or a library's call; for nothing where its grid is empty."""
+        if step.geometry.empty:
+            return
+        if id(step) not in self._words:
+            self._words[id(step)] = self._arguments(step)
+        function, words = self._executable.functions[step.kernel], self._words[id(step)]
+        if isinstance(step.geometry, Grid):
+            queue.launch(function, words, step.geometry)
+        else:
+            queue.call(function, words)
+
     def _record(self) -> None:
         """Record copies and kernels between other steps together. A large parameter is copied before the first step
         that has it, so that kernels work while CPUs copy what others need later."""
@@ -227,6 +274,8 @@ class CallForm:
                 sent.update(late)
                 segments.append(partial(self._in.send, late))
             if isinstance(step, Step):
+                if step.geometry.empty:
+                    continue
                 asked.append(partial(self.launch, step, self._queue))
                 self._words[id(step)] = self._arguments(step, len(self._recordings), number)
                 number += 1
@@ -273,10 +322,6 @@ class CallForm:
             return
         described = self._executable.engine.tensor_map(layout, address)
         words[slot : slot + described.size] = described
-
-    def result(self, index: int, spec: TensorSpec) -> np.ndarray:
-        """A result that the last call has brought to the host, as an array that is the caller's."""
-        return self._out.result(index, spec)
 
 
 def _parameters_of(step: PlannedStep) -> set[int]:

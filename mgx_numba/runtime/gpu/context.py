@@ -17,11 +17,13 @@ from ...core.shape import Shape
 from ...core.types import Type, from_numpy, numpy_dtype
 from ...errors import IndexRangeError, ShapeError
 from ..memory import view_of
-from ..plan import ControlStep, HostStep, PlannedStep, Pointer, Region, Step, TensorView
-from .blocks import DeviceBlock, owned
+from ..plan import ControlStep, HostStep, PlannedStep, Pointer, Region, Step, TensorSpec, TensorView
+from .blocks import GRAIN, DeviceBlock, owned
 from .call_form import FAULT_BYTES, VECTOR_ALIGNMENT, CallForm, ContextMemory, in_turn
 from .control import Control
+from .direct_form import DirectForm
 from .engine import Queue
+from .open_plan import Bound
 from .transfers import to_device
 
 if TYPE_CHECKING:
@@ -33,6 +35,8 @@ _UNKNOWN = Shape(Type.float_type)
 """Of a result whose shape a host step tells, until it has."""
 MOST_FORMS = 4
 """Ways of calling that are kept: data on the host, on the device, and two of some of each."""
+
+_ARENA_NAME = "what is computed on the way to results"
 
 Tensor = np.ndarray | DeviceArray
 View = Callable[[TensorView], np.ndarray]
@@ -48,18 +52,21 @@ class DeviceContext:
         self._executable: DeviceExecutable = weakref.proxy(executable)
         self._engine = engine
         self.queue = engine.queue()
+        plan = executable.plan
         self._memory = ContextMemory(
-            owned(engine, executable.plan.arena_bytes, "what is computed on the way to results"),
+            owned(engine, 0 if plan.symbols else plan.arena_bytes, _ARENA_NAME),
             owned(engine, FAULT_BYTES, "the record of faults"),
             engine.staging(FAULT_BYTES),
         )
+        self._bound: Bound | None = None
+        self._at_lengths: dict[int, PlannedStep] = {}
         self._behind = engine.event()
         self._last = 0
-        self._forms: OrderedDict[tuple[tuple[bool, ...], bool], CallForm] = OrderedDict()
+        self._forms: OrderedDict[tuple[tuple[bool, ...], bool], CallForm | DirectForm] = OrderedDict()
         self._outputs: list[Tensor | None] = []
         self._hosted: dict[int, Tensor] = {}
         self._inputs: Sequence[Tensor] = ()
-        self._form: CallForm
+        self._form: CallForm | DirectForm
         self._control: Control | None = None
         self._forget_fault()
 
@@ -73,11 +80,14 @@ class DeviceContext:
         outputs: Sequence[DeviceArray | None] | None = None,
         queue: Queue | None = None,
         stream: int | None = None,
+        bound: Bound | None = None,
     ) -> list[Tensor]:
-        """See `DeviceExecutable.run`."""
+        """See `DeviceExecutable.run`; ``bound`` has the numbers of a symbolic plan."""
         on = queue or self.queue
         self._raise_fault("an earlier asynchronous run of this program: ")
         self._begin_on(on)
+        if bound is not None and bound is not self._bound:
+            self._bind(bound)
         aligned: list[DeviceBlock] = []
         addresses = [self._given(a, aligned, on) for a in inputs if type(a) is DeviceArray]
         made: list[Any] = []
@@ -159,13 +169,14 @@ class DeviceContext:
         """What a call on the context's own queue whose data is on the host asks through; it is complete behind this."""
         self._begin_on(self.queue)
         form = self._form_of((False,) * len(inputs), False)
+        assert isinstance(form, CallForm)
         form.aim(())
         self._begin(form, inputs)
         with self._to_the_end(form):
             yield form
 
     @contextlib.contextmanager
-    def _to_the_end(self, form: CallForm) -> Iterator[None]:
+    def _to_the_end(self, form: CallForm | DirectForm) -> Iterator[None]:
         """Complete what is asked of the context's own queue, or give it up."""
         try:
             yield
@@ -186,16 +197,42 @@ class DeviceContext:
         queue.wait()
         self._last = 0
 
-    def _form_of(self, given: tuple[bool, ...], keeps: bool) -> CallForm:
+    def _form_of(self, given: tuple[bool, ...], keeps: bool) -> CallForm | DirectForm:
         found = self._forms.get((given, keeps))
         if found is None:
             while len(self._forms) >= MOST_FORMS:
                 self._forms.popitem(last=False)
             between = partial(DeviceContext._run_between, weakref.proxy(self))
-            found = CallForm(self._executable, self.queue, self._memory, given, keeps, between)
+            common = self._executable, self.queue, self._memory, given, keeps, between
+            found = CallForm(*common) if self._bound is None else DirectForm(*common, self._bound)
             self._forms[given, keeps] = found
         elif len(self._forms) > 1:
             self._forms.move_to_end((given, keeps))
+        if isinstance(found, DirectForm) and self._bound is not None:
+            found.bind(self._bound, self._memory)
+        return found
+
+    def _bind(self, bound: Bound) -> None:
+        """Take the numbers of a call's lengths; the arena grows if they need more.
+
+        Raises:
+            DeviceError: there is not so much memory.
+        """
+        self._bound = bound
+        self._at_lengths = {}
+        memory, needed = self._memory, bound.arena_bytes
+        if needed > memory.arena.size:
+            spare = needed // 4 if memory.arena.size > GRAIN else 0  # for lengths that grow step by step, as of a cache
+            self._memory = ContextMemory(owned(self._engine, needed + spare, _ARENA_NAME), memory.fault, memory.told)
+
+    def _numbered(self, step: PlannedStep) -> PlannedStep:
+        """Return a step with the numbers for the lengths of the call."""
+        if self._bound is None:
+            return step
+        found = self._at_lengths.get(id(step))
+        if found is None:
+            parts = self._executable.numbers.parts(self._bound.given)
+            found = self._at_lengths[id(step)] = parts.bound(parts(step))
         return found
 
     def _given(self, array: DeviceArray, aligned: list[DeviceBlock], queue: Queue) -> int:
@@ -221,7 +258,7 @@ class DeviceContext:
     def _made(self, outputs: Sequence[DeviceArray | None], queue: Queue, stream: int | None) -> list[Any]:
         """Where results go: what the caller gave, or new memory."""
         made = []
-        for k, (array, shape) in enumerate(zip(outputs, self._executable.result_shapes)):
+        for k, (array, shape) in enumerate(zip(outputs, self._executable.result_shapes(self._bound))):
             if array is None:
                 block = None if shape is None else self._engine.kept.take(shape.bytes, f"result {k}", queue)
                 address = 0 if block is None else block.address
@@ -244,14 +281,14 @@ class DeviceContext:
                 made[k] = kept
         return made
 
-    def _begin(self, form: CallForm, inputs: Sequence[Tensor]) -> None:
+    def _begin(self, form: CallForm | DirectForm, inputs: Sequence[Tensor]) -> None:
         self._form, self._inputs = form, inputs
         form.begin(inputs)
         if self._executable.hosted:
             self._hosted.clear()
             self._outputs = [None] * len(self._executable.plan.outputs)
 
-    def _give_up(self, form: CallForm, queue: Queue) -> None:
+    def _give_up(self, form: CallForm | DirectForm, queue: Queue) -> None:
         """Wait, so that nothing of the caller's is read any more, and forget what a kernel has met, which the next run
         would be told."""
         with contextlib.suppress(Exception):
@@ -260,7 +297,7 @@ class DeviceContext:
             self._forget_fault()
             self._end(form)
 
-    def _end(self, form: CallForm) -> None:
+    def _end(self, form: CallForm | DirectForm) -> None:
         """Refer to no inputs any more: they are the caller's."""
         self._inputs = ()
         form.end()
@@ -276,7 +313,7 @@ class DeviceContext:
         number, check, index, _ = self._memory.told.view(np.int64).tolist()
         if number:
             self._forget_fault()
-            step = self._executable.plan.steps[number - 1]
+            step = self._numbered(self._executable.plan.steps[number - 1])
             assert isinstance(step, Step)
             who, what = step.checks[check]
             raise IndexRangeError(f"{when}{who}: index {index} is out of range for {what}")
@@ -291,6 +328,8 @@ class DeviceContext:
     def _finished(self) -> list[Any]:
         results = []
         for k, spec in enumerate(self._executable.plan.outputs):
+            if self._bound is not None:
+                spec = TensorSpec(spec.dtype, self._bound.output_lens[k])
             kept = self._outputs[k] if self._outputs else None
             results.append(self._form.result(k, spec) if kept is None else self._on_host(kept, self.queue))
         return results
@@ -357,6 +396,7 @@ class DeviceContext:
 
     def _run_between(self, step: HostStep | ControlStep, queue: Queue) -> None:
         """Do a step that is no kernel."""
+        step = self._numbered(step)  # type: ignore[assignment]
         if isinstance(step, HostStep):
             self._run_host_step(step, queue)
             return

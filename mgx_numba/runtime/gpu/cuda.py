@@ -22,10 +22,13 @@ from ...codegen.launch import DYNAMIC_ALIGNMENT, Grid, TensorLayout
 from ...codegen.store import Store
 from ...core.pages import memory_owner
 from ...errors import DeviceError
+from ..host.driver_calls import launching
 from ..memory import address_of, scratch
 from .blocks import KeptBlocks
+from .cuda_batch import CudaBatch, function_address
 from .driver_engine import DriverNames, OpenedEngines, PinnedMemory, functions_of, timed
 from .engine import Event, Progress, Queue, Recording
+from .open_plan import PlanLaunches
 
 __all__ = ["CudaEngine", "cuda_engine", "cuda_engines"]
 
@@ -66,6 +69,9 @@ class CudaEngine:
         self._queues: dict[int, CudaQueue] = {}
         self.transfer_function: int | None = None  # before anything is loaded
         self.idle_streams: deque[c_void_p] = deque()
+        names = ("cuLaunchKernelEx", "cuTensorMapEncodeTiled", "cuTensorMapEncodeIm2col")
+        self.launch_functions = [function_address(self.driver.library, name) for name in names]
+        self.native_launches = launching()
 
     def load(
         self, kernels: Sequence[KernelSource], progress: Progress | None = None, store: Store | None = None
@@ -77,6 +83,10 @@ class CudaEngine:
         self.transfer_function = loaded[own[-1]]
         with self.use():
             return [loaded[k] if k in loaded else bound_call(k, self.number) for k in kernels]
+
+    def batch(self, launches: PlanLaunches) -> CudaBatch:
+        """See `Engine.batch`."""
+        return CudaBatch(self, launches, selected_architecture().overlaps)
 
     def allocate(self, size: int, name: str) -> int:
         """See `Engine.allocate`."""
@@ -189,7 +199,9 @@ class CudaRecording:
 
     def __call__(self, queue: Queue | None = None) -> None:
         """See `Recording.__call__`."""
-        self._graph.launch((queue or self._queue).stream)  # type: ignore[attr-defined]
+        on = queue or self._queue
+        assert isinstance(on, CudaQueue)
+        self._graph.launch(on.stream)
 
     def change(self, number: int) -> None:
         """See `Recording.change`."""
@@ -231,6 +243,10 @@ class CudaQueue:
             name, c_void_p(function), *map(c_uint, blocks), *map(c_uint, threads), c_uint(shared), self.stream,
             parameters, *extra,
         )  # fmt: skip
+
+    def launch_all(self, batch: CudaBatch, begin: int, end: int) -> None:
+        """See `Queue.launch_all`."""
+        batch.launch(self.stream.value or 0, begin, end)
 
     def call(self, call: BoundCall, words: np.ndarray) -> None:
         """See `Queue.call`."""

@@ -15,6 +15,7 @@ from ...codegen.store import Store
 if TYPE_CHECKING:
     from ...codegen.gpu.libraries.calls import BoundCall
     from .blocks import KeptBlocks
+    from .open_plan import PlanLaunches
 
 __all__ = ["Engine", "Event", "Progress", "Queue", "Recording"]
 
@@ -61,6 +62,9 @@ class Queue(Protocol):
     def launch(self, function: Any, words: np.ndarray, geometry: Grid) -> None:
         """Ask for a kernel, by what `Engine.load` gave for it; ``words`` is its argument block, int64."""
 
+    def launch_all(self, batch: Any, begin: int, end: int) -> None:
+        """Ask for a range of a plan's kernels, as `Engine.batch` gave them, as their grids are now."""
+
     def call(self, call: BoundCall, words: np.ndarray) -> None:
         """Ask for a library's call, as `Engine.load` gave it; ``words`` as of `launch`."""
 
@@ -103,6 +107,9 @@ class Engine(Protocol):
         self, kernels: Sequence[KernelSource], progress: Progress | None = None, store: Store | None = None
     ) -> list[Any]:
         """Kernels, compiled if need be, as `Queue.launch` takes them, and libraries' calls as `Queue.call` does."""
+
+    def batch(self, launches: PlanLaunches) -> Any:
+        """Kernels of a plan as `Queue.launch_all` takes them."""
 
     def use(self) -> AbstractContextManager[None]:
         """What surrounds calls of queues and events: the device is the calling thread's meanwhile."""

@@ -1,22 +1,31 @@
-"""Running a plan on an engine: its kernels recorded once for each context, host steps in Python between them."""
+"""Running a plan on an engine: its kernels recorded once for each context, host steps in Python between them.
+
+Kernels of a symbolic plan are launched one by one with the numbers for the lengths of a call. For lengths that come
+again the plan is recorded with its numbers.
+"""
 
 from __future__ import annotations
 
+import functools
 import threading
+from collections import OrderedDict
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
+from ...codegen.kernel import KernelSource
 from ...codegen.store import Store
 from ...core.device_array import DeviceArray
 from ...core.shape import Shape
 from ...core.types import from_numpy, numpy_dtype
 from ...errors import DeviceError
-from ..plan import ControlStep, HostStep, Plan, Step, TensorSpec
-from .constants import DeviceConstants
+from ..host.plan_numbers import PlanNumbers
+from ..plan import ControlStep, HostStep, Plan, Pointer, Step
+from .constants import DeviceConstants, PlacedConstant
 from .context import DeviceContext, Tensor, TraceCallback
 from .engine import Engine, Progress, Queue
+from .open_plan import Bound, LaunchNumbers, OpenLengths, lens_of
 
 __all__ = ["DeviceExecutable"]
 
@@ -26,6 +35,11 @@ MOST_CONTEXTS = 8
 TIMED_REPEATS = 20
 """Launches of a kernel that are timed as one, beside which what an event takes does not count. No figures kept."""
 
+MOST_MET = 32
+"""Sets of lengths of which a symbolic plan knows how often they came; recordings are among them."""
+RECORDED_AFTER = 2
+"""Runs at the same lengths before these are recorded, which takes as long as some hundred launches."""
+
 _NOBODYS = 0
 """Stream that results are noted to be written on which a plan hands on to itself; nobody asks for it."""
 
@@ -33,9 +47,9 @@ _NOBODYS = 0
 class DeviceExecutable:
     """A plan ready to run on one engine; any number of threads may call `run`, each in a context of its own.
 
-    ``result_shapes`` are those of the results, None of one whose shape a host step tells; ``checked`` says whether
-    kernels check indices, ``hosted`` whether there are host steps; ``bodies`` are what control steps run, by the
-    identity of their plans.
+    ``checked`` says whether kernels check indices, ``hosted`` whether there are host steps; ``bodies`` are what control
+    steps run, by the identity of their plans. Of a symbolic plan ``lengths`` gives the numbers for those of a call, and
+    ``launches`` says where kernels have them.
     """
 
     def __init__(
@@ -45,8 +59,10 @@ class DeviceExecutable:
         progress: Progress | None = None,
         store: Store | None = None,
         constants: DeviceConstants | None = None,
+        like: DeviceExecutable | None = None,
     ) -> None:
-        """Load the plan's kernels and upload its constants, once; those of ``constants`` are there.
+        """Load the plan's kernels and upload its constants, once; those of ``constants`` are there, and so is all that
+        ``like`` has, whose plan this is with numbers.
 
         Raises:
             CompileError: a kernel cannot be compiled.
@@ -54,14 +70,31 @@ class DeviceExecutable:
         """
         self.plan = plan
         self.engine = engine
-        kernels = plan.kernels()
-        self.functions = dict(zip(kernels, engine.load(kernels, progress, store)))
-        self.host_constants = [np.asarray(array, order="C") for array in plan.constants]
-        constants = constants or DeviceConstants(engine)
-        self.constants = constants.placed(self.host_constants)
-        inner = [p for step in plan.steps if isinstance(step, ControlStep) for p in step.plans]
-        self.bodies = {id(p): DeviceExecutable(p, engine, progress, store, constants) for p in inner}
-        self.result_shapes = [_shape_of(spec) for spec in plan.outputs]
+        self.host_constants: list[np.ndarray]
+        self.functions: dict[KernelSource, Any]
+        self.bodies: dict[int, DeviceExecutable]
+        self.constants: list[PlacedConstant]
+        if like is not None:
+            self.functions, self.host_constants, self.constants = like.functions, like.host_constants, like.constants
+            self.bodies = like.bodies
+        else:
+            kernels = plan.kernels()
+            self.functions = dict(zip(kernels, engine.load(kernels, progress, store)))
+            self.host_constants = [np.asarray(array, order="C") for array in plan.constants]
+            constants = constants or DeviceConstants(engine)
+            self.constants = constants.placed(self.host_constants)
+            inner = [p for step in plan.steps if isinstance(step, ControlStep) for p in step.plans]
+            self.bodies = {id(p): DeviceExecutable(p, engine, progress, store, constants) for p in inner}
+        self.lengths: OpenLengths | None = None
+        self.launches: LaunchNumbers | None = None
+        self._met: OrderedDict[tuple[int, ...], int | DeviceExecutable] = OrderedDict()
+        self._shapes: tuple[Bound | None, list[Shape | None]] = None, []
+        if plan.symbols:
+            self.lengths = lengths = OpenLengths(plan)
+            self.launches = LaunchNumbers(plan, lengths, lambda step: self.functions[step.kernel], self._address)
+            lengths.load()
+        else:
+            self._shapes = None, [_shape_of(spec.dtype, spec.lens) for spec in plan.outputs]
         self.checked = any(isinstance(step, Step) and step.checks for step in plan.steps)
         self.hosted = any(isinstance(step, HostStep) for step in plan.steps)
         self._idle: list[DeviceContext] = []
@@ -91,11 +124,7 @@ class DeviceExecutable:
         """
         with self.engine.use():
             queue = None if stream is None else self.engine.queue(stream)
-            context = self._take(queue)
-            try:
-                return context.run(inputs, outputs, queue, stream)
-            finally:
-                self._give(context)
+            return self._run(inputs, outputs, queue, stream)
 
     def run_within(self, queue: Queue, inputs: Sequence[DeviceArray], outputs: Sequence[DeviceArray]) -> None:
         """Ask a queue for a run, as part of what a plan around this one does; arguments otherwise as of `run`. Waits
@@ -104,15 +133,80 @@ class DeviceExecutable:
         Raises:
             DeviceError, ShapeError: as `run`.
         """
+        self._run(inputs, outputs, queue, None if self.checked else _NOBODYS)
+
+    def _run(
+        self,
+        inputs: Sequence[Tensor],
+        outputs: Sequence[DeviceArray | None] | None,
+        queue: Queue | None,
+        stream: int | None,
+    ) -> list[Any]:
+        bound = self.bound(inputs)
+        recorded = None if bound is None else self._recorded(bound)
+        if recorded is not None:
+            return recorded._run(inputs, outputs, queue, stream)
         context = self._take(queue)
         try:
-            context.run(inputs, outputs, queue, None if self.checked else _NOBODYS)
+            return context.run(inputs, outputs, queue, stream, bound)
         finally:
             self._give(context)
 
+    def bound(self, inputs: Sequence[Tensor]) -> Bound | None:
+        """Return the numbers for the lengths of inputs; None of a plan without symbols.
+
+        Raises:
+            ShapeError: the plan does not serve the lengths.
+        """
+        return None if self.lengths is None else self.lengths.expected(tuple([lens_of(value) for value in inputs]))
+
+    def result_shapes(self, bound: Bound | None = None) -> list[Shape | None]:
+        """Return the shapes of the results, None of one whose shape a host step tells; of a symbolic plan for
+        ``bound``."""
+        known, shapes = self._shapes
+        if bound is not known:
+            assert bound is not None
+            shapes = [_shape_of(o.dtype, lens) for o, lens in zip(self.plan.outputs, bound.output_lens)]
+            self._shapes = bound, shapes
+        return shapes
+
+    @functools.cached_property
+    def numbers(self) -> PlanNumbers:
+        """What gives parts of the plan for lengths."""
+        return PlanNumbers(self.plan)
+
+    def at(self, inputs: Sequence[Tensor]) -> DeviceExecutable:
+        """Return what runs the plan with the numbers for the lengths of inputs."""
+        bound = self.bound(inputs)
+        return self if bound is None else self._with_numbers(bound)
+
+    def _recorded(self, bound: Bound) -> DeviceExecutable | None:
+        """Return what has the plan recorded for some lengths; None if they are new."""
+        with self._lock:
+            known = self._met.pop(bound.given, 0)
+            self._met[bound.given] = known + 1 if isinstance(known, int) else known
+            while len(self._met) > MOST_MET:
+                self._met.popitem(last=False)
+        if isinstance(known, int):
+            return None if known < RECORDED_AFTER else self._with_numbers(bound)
+        return known
+
+    def _with_numbers(self, bound: Bound) -> DeviceExecutable:
+        with self._lock:
+            found = self._met.get(bound.given)
+            if not isinstance(found, DeviceExecutable):
+                plan = self.numbers.at(bound.given)
+                found = self._met[bound.given] = DeviceExecutable(plan, self.engine, like=self)
+            return found
+
+    def _address(self, place: Pointer) -> int:
+        return self.constants[place.index].address + place.offset
+
     def run_traced(self, inputs: Sequence[np.ndarray], callback: TraceCallback) -> list[np.ndarray]:
         """Run the plan one step at a time, calling ``callback(index, step, seconds, view)`` after each; seconds are
-        the device's."""
+        the device's. Steps of a symbolic plan have numbers."""
+        if self.lengths is not None:
+            return self.at(inputs).run_traced(inputs, callback)
         with self.engine.use():
             context = self._take(None)
             try:
@@ -123,6 +217,8 @@ class DeviceExecutable:
     def time_steps(self, inputs: Sequence[np.ndarray]) -> list[float]:
         """Seconds that the device takes for each step: of a kernel the mean of `TIMED_REPEATS` in a row, after as many
         to warm up; the steps have run once before, in order, so that kernels read what they will read."""
+        if self.lengths is not None:
+            return self.at(inputs).time_steps(inputs)
         with self.engine.use():
             context = self._take(None)
             try:
@@ -132,6 +228,8 @@ class DeviceExecutable:
 
     def seconds(self, inputs: Sequence[DeviceArray]) -> float:
         """Seconds that the device takes for one run whose data lies there, results included."""
+        if self.lengths is not None:
+            return self.at(inputs).seconds(inputs)
         with self.engine.use():
             context = self._take(None)
             try:
@@ -162,8 +260,8 @@ class DeviceExecutable:
                 self._idle.append(context)
 
 
-def _shape_of(spec: TensorSpec) -> Shape | None:
-    if spec.lens is None:
+def _shape_of(dtype: str, lens: tuple[int, ...] | None) -> Shape | None:
+    if lens is None:
         return None
-    type_ = from_numpy(numpy_dtype(spec.dtype))
-    return Shape(type_, spec.lens) if spec.lens else Shape(type_)
+    type_ = from_numpy(numpy_dtype(dtype))
+    return Shape(type_, lens) if lens else Shape(type_)

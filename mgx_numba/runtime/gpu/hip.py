@@ -23,6 +23,7 @@ from ..memory import address_of
 from .blocks import KeptBlocks
 from .driver_engine import DriverNames, OpenedEngines, PinnedMemory, functions_of, timed
 from .engine import Event, Progress, Queue, Recording
+from .open_plan import PlanLaunches
 
 __all__ = ["HipEngine", "hip_engine", "hip_engines"]
 
@@ -58,6 +59,10 @@ class HipEngine:
     ) -> list[Any]:
         """Handles of the kernels' functions on this device."""
         return functions_of(self.device, kernels, progress, store)
+
+    def batch(self, launches: PlanLaunches) -> PlanLaunches:
+        """See `Engine.batch`."""
+        return launches
 
     def allocate(self, size: int, name: str) -> int:
         """See `Engine.allocate`."""
@@ -176,6 +181,10 @@ class HipQueue:
             "hipModuleLaunchKernel", c_void_p(function), *map(c_uint, geometry.blocks), *map(c_uint, geometry.threads),
             c_uint(shared), self.stream, parameters, None,
         )  # fmt: skip
+
+    def launch_all(self, batch: PlanLaunches, begin: int, end: int) -> None:
+        """See `Queue.launch_all`."""
+        batch.launch_each(self._engine, self, begin, end)
 
     def call(self, call: BoundCall, words: np.ndarray) -> None:
         """See `Queue.call`; raises `DeviceError`: the libraries are NVIDIA's."""

@@ -18,7 +18,7 @@ from ...dataclass import dataclass
 from ...parallel import PART_BYTES, Helpers, KeptThreads, allowed_cpus, on_threads
 from ..memory import scratch
 from ..plan import TensorSpec
-from .blocks import MOST_KEPT, Packed, owned
+from .blocks import MOST_KEPT, DeviceBlock, Packed, owned
 from .engine import Engine, Event, Queue
 
 __all__ = ["HostParameters", "HostResults"]
@@ -97,15 +97,23 @@ class _HostTensors:
         addresses: of all on the device.
     """
 
-    def __init__(self, engine: Engine, sizes: Sequence[int], name: str) -> None:
-        """``sizes`` in bytes; ``name`` is for messages."""
+    def __init__(self, engine: Engine, sizes: Sequence[int], name: str, before: _HostTensors | None = None) -> None:
+        """``sizes`` in bytes; ``name`` is for messages. The memory of ``before`` is taken over if it is enough."""
         self._engine = engine
+        self._memory: tuple[DeviceBlock, np.ndarray]
         alone = _alone(sizes)
         self.large = [k for k, own in enumerate(alone) if own]
         self._small = Packed([0 if own else size for own, size in zip(alone, sizes)])
         apart = Packed([size if own else 0 for own, size in zip(alone, sizes)])
-        self._block = owned(engine, self._small.size + apart.size, name)
-        self._staged = engine.staging(self._small.size)
+        size, small = self._small.size + apart.size, self._small.size
+        spare = 4 if before is not None else 0  # 16ths: lengths that grow step by step find room for a while
+        block, staging = (None, None) if before is None else before._memory
+        if block is None or block.size < size:
+            block = owned(engine, size + size * spare // 16, name)
+        if staging is None or staging.size < small:
+            staging = engine.staging(small + small * spare // 16)
+        self._memory = block, staging
+        self._block, self._staged = block, staging[:small]
         first = self._block.address
         self.addresses = [
             first + (self._small.size + there if own else here)
@@ -122,11 +130,11 @@ class HostParameters(_HostTensors):
     """Memory on the device for parameters that calls bring from the host; `send` copies ``large`` ones, `upload` the
     others."""
 
-    def __init__(self, engine: Engine, sizes: Sequence[int]) -> None:
+    def __init__(self, engine: Engine, sizes: Sequence[int], before: HostParameters | None = None) -> None:
         """``sizes`` in bytes are 0 of parameters that lie on the device, or that the host alone has."""
-        super().__init__(engine, sizes, "the parameters")
+        super().__init__(engine, sizes, "the parameters", before)
         self._sizes = sizes
-        self._own: dict[int, np.ndarray] = {}
+        self._own: dict[int, np.ndarray] = {} if before is None else before._own
         self._inputs: Sequence[Any] = ()
 
     def take(self, inputs: Sequence[Any]) -> None:
@@ -154,10 +162,12 @@ class HostParameters(_HostTensors):
                 queue.upload(address, source)
                 continue
             staged = self._own.get(k)
-            if staged is None:
+            if staged is None or staged.size < source.size:
                 staged = self._own[k] = self._engine.staging(source.size)
             starts = _starts(source.size)
-            pieces += [_Piece(staged[s : s + starts.step], source[s : s + starts.step], address + s) for s in starts]
+            for s in starts:
+                part = source[s : s + starts.step]
+                pieces.append(_Piece(staged[s : s + part.size], part, address + s))
 
         def sent(piece: _Piece) -> None:
             np.copyto(piece.staged, piece.other)
@@ -185,12 +195,12 @@ class _LargeResult:
     """A result that is copied by itself: to memory that the caller then has, or, while callers have all of that, in
     pieces to a new array."""
 
-    def __init__(self, engine: Engine, size: int, address: int) -> None:
+    def __init__(self, engine: Engine, size: int, address: int, lends: bool, staged: np.ndarray | None) -> None:
         self._engine, self._size, self._address = engine, size, address
         self._loans: list[tuple[np.ndarray, weakref.ref[_Loan]]] = []
-        self._most = LOANS if LEAST_LENT <= size <= MOST_KEPT else 0
+        self._most = LOANS if lends and LEAST_LENT <= size <= MOST_KEPT else 0
         self._forks = _forks.count
-        self._staged: np.ndarray | None = None
+        self.staged = staged
         self._made: np.ndarray | None = None
 
     def bring(self, queue: Queue) -> list[_Piece]:
@@ -202,11 +212,11 @@ class _LargeResult:
             queue.download(self._made, self._address)
             return []
         made = self._made = scratch(self._size)
-        if self._staged is None:
-            self._staged = self._engine.staging(self._size)
+        if self.staged is None or self.staged.size < self._size:
+            self.staged = self._engine.staging(self._size)
         starts, pieces = _starts(self._size), []
         for s in starts:
-            event, staged = self._engine.event(), self._staged[s : s + starts.step]
+            event, staged = self._engine.event(), self.staged[s : min(s + starts.step, self._size)]
             queue.download(staged, self._address + s)
             event.record(queue)
             pieces.append(_Piece(staged, made[s : s + starts.step], self._address + s, event))
@@ -242,10 +252,17 @@ class _LargeResult:
 class HostResults(_HostTensors):
     """Memory on the device for results that go to the host; `bring` copies ``large`` ones, `download` the others."""
 
-    def __init__(self, engine: Engine, sizes: Sequence[int]) -> None:
-        """``sizes`` in bytes are 0 of results that stay on the device, or that a host step makes."""
-        super().__init__(engine, sizes, "the results")
-        self._large_results = {k: _LargeResult(engine, sizes[k], self.addresses[k]) for k in self.large}
+    def __init__(
+        self, engine: Engine, sizes: Sequence[int], before: HostResults | None = None, lends: bool = True
+    ) -> None:
+        """``sizes`` in bytes are 0 of results that stay on the device, or that a host step makes; ``lends``: callers
+        may get the memory that the device copies to."""
+        super().__init__(engine, sizes, "the results", before)
+        self._large_results: dict[int, _LargeResult] = {}
+        for k in self.large:
+            known = before._large_results.get(k) if before is not None else None
+            staged = None if known is None else known.staged
+            self._large_results[k] = _LargeResult(engine, sizes[k], self.addresses[k], lends, staged)
 
     def download(self, queue: Queue) -> None:
         """Ask for the copy of the small ones."""

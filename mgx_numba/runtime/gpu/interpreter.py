@@ -29,6 +29,7 @@ from ...errors import DeviceError
 from ..memory import address_of, scratch
 from .blocks import KeptBlocks
 from .engine import Event, Progress, Queue, Recording
+from .open_plan import PlanLaunches
 
 __all__ = ["InterpreterEngine"]
 
@@ -62,6 +63,10 @@ class InterpreterEngine:
             DeviceError: one is a library's call, and there are no `calls`.
         """
         return [kernel if described(kernel) is None else self.calls(kernel, self.number) for kernel in kernels]
+
+    def batch(self, launches: PlanLaunches) -> PlanLaunches:
+        """See `Engine.batch`."""
+        return launches
 
     def use(self) -> AbstractContextManager[None]:
         """See `Engine.use`: there is nothing to do."""
@@ -236,6 +241,10 @@ class InterpreterQueue:
             return
         memory = self._engine.memory
         self.stream.ask(partial(interpret, function, words.tolist(), geometry, memory))
+
+    def launch_all(self, batch: PlanLaunches, begin: int, end: int) -> None:
+        """See `Queue.launch_all`."""
+        batch.launch_each(self._engine, self, begin, end)
 
     def call(self, call: BoundCall, words: np.ndarray) -> None:
         """See `Queue.call`."""

@@ -61,7 +61,7 @@ class LateBody:
             MgxError: as of `DeviceExecutable.run`, or lengths do not fit the body.
         """
         executable = self._for(engine, tuple([array.shape.array_lens for array in inputs]))
-        shapes = executable.result_shapes
+        shapes = executable.result_shapes()
         made: list[Tensor]
         if None in shapes:
             queue.wait()

@@ -9,10 +9,10 @@ from typing import Any
 
 from ...codegen.cpu.cluster.vectors import Vectors, vectors_of
 from ...codegen.cpu.cluster.walk import SHORTEST_PIPELINE
-from ...codegen.cpu.contraction import CONV_SOLVERS
 from ...codegen.cpu.contraction.conv_tiles import ConvTiles
 from ...codegen.cpu.contraction.pixel_grid import PixelGrid, grid_refusal
 from ...codegen.cpu.contraction.select import select
+from ...codegen.cpu.contraction.solvers import CONV_SOLVERS
 from ...codegen.cpu.loops import lanes_for
 from ...codegen.cpu.machine import machine
 from ...codegen.cpu.microkernels.tile_table import declared_tile, matrix_tile

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import threading
-from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
 from typing import Any, TextIO, TypeVar
 
 import numpy as np
 
 from ...codegen.launch import TaskRange
-from ...core.dim import Dim, Guard, Scope, chosen_where, evaluate, symbols_of
+from ...core.dim import Guard, Scope, chosen_where, evaluate, symbols_of
 from ...errors import MgxError
 from ...graph.passes import run_passes
 from ...graph.program import Program
@@ -21,17 +19,18 @@ from ...graph.symbolic import symbolic_program
 from ...messages import INFO, shortened, tell
 from ...runtime.cpu.executor import Executable
 from ...runtime.plan import Plan, Step
-from ...runtime.told_lengths import told_lengths, with_told_lengths
-from ..base import Direct, Observer, OpenPlan, Stage, ThreadSpan, Tree
+from ...runtime.told_lengths import with_told_lengths
+from ..base import Observer, OpenPlan, Stage, ThreadSpan, Tree
 from ..lowering.shared_weights import SharedWeights
 from ..lowering.tuples import without_tuples
 from ..options import TargetOptions
 from ..passes import PASSES, SOURCE_PASSES
-from ..stages import Seam, split
+from ..stages import split
 from .capabilities import pass_options
+from .choice import PlanChoice
 from .compiled import LoweredProgram
 from .lower import lower_symbolic
-from .staged import StagedProgram
+from .staged import Lens, SymbolicStages, UnservedLengths
 
 __all__ = ["DynamicProgram"]
 
@@ -43,19 +42,10 @@ MOST_FIXED = 16
 """Plans for one set of lengths each, of programs whose lengths cannot be symbols; the least recently used goes."""
 
 T = TypeVar("T")
-Lens = Mapping[str, Sequence[int]]
 Progress = Callable[[int, int, str], None]
 
 
-class UnservedLengths(Exception):
-    """A stage's plan does not serve lengths that the stages before it have found: ``late`` has them, stage by stage."""
-
-    def __init__(self, late: list[Lens]) -> None:
-        super().__init__("lengths that no plan serves")
-        self.late = late
-
-
-class DynamicProgram(LoweredProgram):
+class DynamicProgram(PlanChoice):
     """A program with dynamic inputs, compiled for the CPU.
 
     One plan serves all lengths that give the guards of its compilation the answers that the example lengths gave. For
@@ -80,17 +70,15 @@ class DynamicProgram(LoweredProgram):
         """
         source = program.clone()
         run_passes(source, SOURCE_PASSES, pass_options(options), disabled=options.disabled_passes)
-        super().__init__(None, None, lambda: source, options.store)
+        names = [name for name, shape in source.parameter_shapes().items() if shape.is_dynamic]
+        super().__init__(names, [], {}, lambda: source, options.store)
         self._source = source
         self._options = options
         self._compile_fixed = compile_fixed
         self._weights = SharedWeights(source)
-        self._names = [name for name, shape in source.parameter_shapes().items() if shape.is_dynamic]
         self._lock = threading.RLock()
         self._guards: dict[LoweredProgram, list[Guard]] = {}
-        self._plans: list[LoweredProgram] = []
         self._failed = 0
-        self._fixed: OrderedDict[tuple[tuple[int, ...], ...], LoweredProgram] = OrderedDict()
         if options.tuning is not None:
             options.tuning.decline("a program with dynamic inputs is not measured; fix its lengths to tune it")
         try:
@@ -122,7 +110,7 @@ class DynamicProgram(LoweredProgram):
         head = self._lowered(stages.head, scope, None, progress)
         tail = symbolic_program(stages.tail, scope, late[0] if late else None)
         after = self._stage(tail, scope, late[1:], None, progress)
-        return _SymbolicStages(head, after, stages.seam, trees, program)
+        return SymbolicStages(head, after, stages.seam, trees, lambda: program)
 
     def _lowered(
         self, program: Program, scope: Scope, trees: list[Tree] | None, progress: Progress | None
@@ -145,25 +133,12 @@ class DynamicProgram(LoweredProgram):
                 found = self._serving(inputs) or self._another(inputs, [])
         return found
 
-    def _serving(self, inputs: Mapping[str, np.ndarray]) -> LoweredProgram | None:
-        for number, plan in enumerate(self._plans):
-            if plan.serves(inputs):
-                if number:
-                    self._first(plan)
-                return plan
-        return None
-
-    def _first(self, plan: LoweredProgram) -> None:
-        """Have a plan asked first."""
-        self._plans = [plan, *(other for other in self._plans if other is not plan)]
-
     def _another(self, inputs: Mapping[str, np.ndarray], late: Sequence[Lens]) -> LoweredProgram:
         """Return a plan for lengths that no plan serves."""
+        found = self._fixed_plan(inputs)
+        if found is not None:
+            return found
         lens = {name: inputs[name].shape for name in self._names}
-        key = tuple(lens.values())
-        if key in self._fixed:
-            self._fixed.move_to_end(key)
-            return self._fixed[key]
         failed = False
         if len(self._plans) < MOST_PLANS and self._failed < MOST_FAILED:
             tell("symbolic", INFO, "a plan is made for %s, which no plan serves: %s", lens, self._refused(inputs))
@@ -239,29 +214,6 @@ class DynamicProgram(LoweredProgram):
         """See `LoweredProgram.trace`."""
         return self._tried(inputs, lambda plan: plan.trace(inputs, level, out))
 
-    def direct(
-        self, result_type: type[np.ndarray], prefer: Callable[[Direct | None], None] | None = None
-    ) -> Direct | None:
-        """As `LoweredProgram.direct`: the plans' own functions in turn, each of which looks whether it serves."""
-        preferred: Direct | None = None
-
-        def for_lengths(inputs: Any) -> list[Any] | None:
-            nonlocal preferred
-            for number, plan in enumerate(self._plans):
-                entry = plan.direct(result_type)
-                found = None if entry is None else entry(inputs)
-                if found is None:
-                    continue
-                if number:
-                    self._first(plan)
-                if prefer is not None and preferred is not entry:
-                    preferred = entry
-                    prefer(entry)
-                return found
-            return None
-
-        return for_lengths
-
     def rewrite_log(self) -> RewriteLog:
         """See `Compiled.rewrite_log`: that of all plans so far."""
         log = RewriteLog()
@@ -278,9 +230,6 @@ class DynamicProgram(LoweredProgram):
             if part.executable is not None
         ]
 
-    def _parts(self) -> list[LoweredProgram]:
-        return [*self._plans, *self._fixed.values()]
-
 
 def _shown(plan: Plan, guards: Sequence[Guard]) -> OpenPlan:
     symbols = tuple([f"{s} {s.low or 0} to {'any' if s.high is None else s.high}" for s in plan.symbols])
@@ -292,65 +241,3 @@ def _shown(plan: Plan, guards: Sequence[Guard]) -> OpenPlan:
         for condition in chosen_where(step.geometry.tasks)
     ]
     return OpenPlan(symbols, answers, len(plan.steps), tuple(alternatives))
-
-
-class _SymbolicStages(StagedProgram):
-    """Two stages of a program with symbols; the second has symbols for lengths that the first one finds, too."""
-
-    def __init__(
-        self, head: LoweredProgram, tail: LoweredProgram, seam: Seam, trees: list[Tree] | None, whole: Program
-    ) -> None:
-        """``trees`` groups the results of ``whole``, which is shown."""
-        LoweredProgram.__init__(self, None, trees, lambda: whole)
-        self._head, self._tail, self._seam = head, tail, seam
-
-    def serves(self, inputs: Mapping[str, np.ndarray]) -> bool:
-        """Return whether the first stage serves the inputs; the second stage is asked in the run."""
-        return self._head.serves(inputs)
-
-    def symbol_values(self, inputs: Mapping[str, np.ndarray]) -> dict[Dim, int] | None:
-        """See `LoweredProgram.symbol_values`: of the symbols that are known before the run."""
-        return self._head.symbol_values(inputs)
-
-    def first_plan(self) -> Plan:
-        """See `LoweredProgram.first_plan`."""
-        return self._head.first_plan()
-
-    def _in_stages(self, inputs: Mapping[str, Any], run: Callable[[Any, Mapping[str, Any]], list[Any]]) -> list[Any]:
-        return self._seam.run(inputs, partial(run, self._head), lambda given: self._later(inputs, given, run))
-
-    def stages(self, inputs: Mapping[str, np.ndarray]) -> list[Stage]:
-        """See `Planned.stages`."""
-        return self._seam.stages(inputs, self._head, _Later(partial(self._later, inputs)))
-
-    def _later(self, inputs: Mapping[str, Any], given: Mapping[str, Any], use: Callable[[Any, Any], T]) -> T:
-        """Return what ``use`` gives for the second stage and its inputs, with the lengths of those of the first.
-
-        Raises:
-            UnservedLengths: the second stage's plan does not serve them.
-        """
-        values = self._head.symbol_values(inputs)
-        assert values is not None
-        lens: Lens = {name: value.shape for name, value in given.items()}
-        told = {**given, **told_lengths(self._tail.first_plan(), values)}
-        if not self._tail.serves(told):
-            raise UnservedLengths([lens])
-        try:
-            return use(self._tail, told)
-        except UnservedLengths as error:
-            raise UnservedLengths([lens, *error.late]) from None
-
-
-class _Later:
-    """A later stage as `Seam.stages` wants it: ``use`` calls a function of it and its inputs."""
-
-    def __init__(self, use: Callable[[Mapping[str, Any], Callable[[Any, Any], Any]], Any]) -> None:
-        self._use = use
-
-    def run(self, inputs: Mapping[str, Any]) -> list[Any]:
-        """Run the stage."""
-        return self._use(inputs, lambda stage, told: stage.run(told))  # type: ignore[no-any-return]
-
-    def stages(self, inputs: Mapping[str, Any]) -> list[Stage]:
-        """See `Planned.stages`."""
-        return self._use(inputs, lambda stage, told: stage.stages(told))  # type: ignore[no-any-return]

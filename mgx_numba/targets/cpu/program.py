@@ -10,6 +10,7 @@ from ...graph.passes import run_passes
 from ...graph.program import Program
 from ...graph.rewrite_log import RewriteLog
 from ...graph.specialize import is_dynamic
+from ...interrupts import whole_module
 from ...runtime.cpu.executor import Executable
 from ..lowering.shared_weights import SharedWeights
 from ..lowering.tuples import without_tuples
@@ -18,9 +19,7 @@ from ..passes import PASSES
 from ..stages import split
 from .capabilities import pass_options
 from .compiled import LoweredProgram
-from .dynamic import DynamicProgram
 from .lower import lower, lower_and_release
-from .staged import StagedProgram
 
 if TYPE_CHECKING:
     from ...codegen.tuning.session import Tuning
@@ -69,13 +68,20 @@ def compile_program(
         return compile_program(program, options, None, weights)
 
     if is_dynamic(program):
+        whole_module("mgx_numba.targets.cpu.dynamic")
+        from .dynamic import DynamicProgram
+
         return DynamicProgram(program, options, progress, fixed)
     arrays, trees = without_tuples(program)
     stages = split(arrays)
     if stages is None:
         return CpuProgram(program, options, progress, weights)
+    whole_module("mgx_numba.targets.cpu.staged")
+    from .staged import StagedProgram
+
     common = weights or SharedWeights(arrays)
-    return StagedProgram(stages, lambda stage: compile_program(stage, options, progress, common), trees, arrays)
+    head, tail = (compile_program(stage, options, progress, common) for stage in (stages.head, stages.tail))
+    return StagedProgram(head, tail, stages.seam, trees, lambda: arrays)
 
 
 class CpuProgram(LoweredProgram):

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from ...graph.passes import Options
     from ...graph.program import Program
     from ...runtime.limits import Limits
-    from ..base import KeptPlan, Progress
+    from ..base import Kept, Progress
     from ..options import TargetOptions
     from .compiled import LoweredProgram
 
@@ -51,10 +51,9 @@ class CpuTarget:
         """CPU, features and versions, and the threads that a run takes by default."""
         return {**backend(self.backend).identity(), "threads": str(default_num_threads())}
 
-    def restore(self, kept: KeptPlan, options: TargetOptions, portable: Callable[[], Program]) -> LoweredProgram:
+    def restore(self, kept: Kept, options: TargetOptions, portable: Callable[[], Program]) -> LoweredProgram:
         """See `Target.restore`."""
-        from ...runtime.cpu.executor import Executable
-        from .compiled import LoweredProgram
+        from .restored import RestoredProgram, may_outgrow, runnable
 
         def optimized() -> Program:
             whole_module("mgx_numba.targets.cpu.program")
@@ -63,8 +62,10 @@ class CpuTarget:
 
             return optimize(without_tuples(portable())[0], options)
 
-        executable = Executable(kept.plan, options.num_threads or None, store=options.store)
-        return LoweredProgram(executable, kept.trees, optimized, options.store)
+        made = runnable(kept, options, optimized)
+        if not may_outgrow(kept):
+            return made
+        return RestoredProgram(made, lambda: self.compile(portable(), options), options.store)
 
     def limits(self, num_threads: int = 0, units: Collection[str] = ()) -> Limits:
         """See `Target.limits`: measured by kernels of our own, in a fraction of a second."""

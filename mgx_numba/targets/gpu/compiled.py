@@ -109,15 +109,17 @@ class DeviceProgram(DeviceCalls):
 
     def output_parameters(self) -> dict[str, Shape]:
         """See `OnDevice.output_parameters`; with dynamic inputs, or of tuples, there are none."""
-        if self.offload_copy or self.executable is None or self._trees is not None:
+        executable = self.executable
+        if self.offload_copy or executable is None or executable.lengths is not None or self._trees is not None:
             return {}
-        return {_output(k): s for k, s in enumerate(self.executable.result_shapes) if s is not None}
+        return {_output(k): s for k, s in enumerate(executable.result_shapes()) if s is not None}
 
     def entry(self) -> Callable[[Sequence[Any], Sequence[Any], int | None], list[Any]] | None:
         """See `OnDevice.entry`."""
-        if self.executable is None or self._trees is not None or None in self.executable.result_shapes:
+        executable = self.executable
+        if executable is None or self._trees is not None or executable.lengths is not None:
             return None
-        return self.executable.run
+        return None if None in executable.result_shapes() else executable.run
 
     def _arrays(self, inputs: Mapping[str, Any]) -> list[Any]:
         assert self.executable is not None
@@ -131,7 +133,7 @@ class DeviceProgram(DeviceCalls):
         assert executable is not None
         outputs = None
         if stays:
-            outputs = [inputs.get(_output(k)) for k in range(len(executable.result_shapes))]
+            outputs = [inputs.get(_output(k)) for k in range(len(executable.plan.outputs))]
         return grouped(target._trees, executable.run(target._arrays(inputs), outputs, stream))
 
     def direct(self, result_type: type[np.ndarray], prefer: object = None) -> None:

@@ -15,7 +15,8 @@ from ...runtime.gpu.choice import engine
 from ..base import Tree, grouped
 from ..lowering.tuples import without_tuples
 from ..options import TargetOptions
-from ..stages import ProgramStages, TwoStages, split
+from ..seam import TwoStages
+from ..stages import ProgramStages, split
 from .compiled import DeviceCalls, on_host
 from .program import GpuProgram, Progress
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import replace
-from functools import cache, cached_property, partial
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -29,8 +29,6 @@ from ...graph.passes.base import disabled_names
 from ...graph.printer import format_instruction, instruction_names
 from ...graph.program import Program
 from ...graph.ranges import Ranges
-from ...graph.substitution import with_numbers
-from ...ops.control import If
 from ...runtime.memory import view_of
 from ...runtime.plan import (
     DeviceFunction,
@@ -41,20 +39,15 @@ from ...runtime.plan import (
     Use,
 )
 from ..options import TargetOptions
-from ..ref.interpreter import compute, evaluate_module
 from .buffers import Buffer, View, color
 from .destinations import destinations
+from .host_call import HostCall, ReturnCall
 from .host_values import (
     flatten,
     has_memory,
-    has_symbols,
     is_hosts,
-    leaves,
     made_by_host,
     no_kernels,
-    numbered,
-    rebuild,
-    returned,
 )  # fmt: skip
 from .in_place import replaced, replaced_operand
 from .likeness import Derived, Recipe, likeness, made_of, recipe
@@ -460,29 +453,9 @@ class Lowering(PlanConstants):
         sources = [*ins.inputs, *captured]
         flat: list[View] = []
         layout = [flatten(self.values[i], flat) for i in sources]
-        count = len(ins.inputs)
-
-        def run(ins: Instruction, bodies: Mapping[Module, Body] | None, arrays: list) -> list:
-            values = [arrays[tree] if type(tree) is int else rebuild(tree, arrays) for tree in layout]
-            outer = dict(zip(captured, values[count:]))
-            with np.errstate(all="ignore"):
-                if bodies is None:
-                    return leaves(compute(ins, values[:count], lambda m, a: evaluate_module(m, a, outer)))
-                runs = cache(lambda module: bodies[module].within(outer))
-                return leaves(
-                    compute(ins, values[:count], lambda m, a: runs(m)(a), lambda m, *how: bodies[m].repeat(outer, *how))
-                )
-
-        def run_at(values: Mapping[Dim, int]) -> Callable[[list], list]:
-            own = None if bodies is None else {module: body.at(values) for module, body in bodies.items()}
-            return partial(run, ins if isinstance(ins.op, If) else numbered(ins, values), own)
-
-        function, bind = partial(run, ins, bodies), None
-        if has_symbols(ins):
-            if ins.module_args and bodies is None:
-                raise SymbolicLengthError(f"a host step would run submodules of {ins.name} that have symbolic lengths")
-            bind = run_at
-
+        call = HostCall(ins, layout, captured, bodies)
+        if call.symbolic and ins.module_args and bodies is None:
+            raise SymbolicLengthError(f"a host step would run submodules of {ins.name} that have symbolic lengths")
         shapes = ins.shape.flatten()
         views: list[View] = []
         for shape in shapes:
@@ -497,7 +470,8 @@ class Lowering(PlanConstants):
         needed = (*kernels, *(kernel for body in (bodies or {}).values() for kernel in body.kernels))
         label = f"{self.backend.name}::{ins.name}" if plans or needed or on_device else f"ref::{ins.name}"
         reason = f"{refused_by}: {reason}"
-        step = PendingStep(None, {}, label, ins, function, flat, views, plans, reason, needed, on_device, bind=bind)
+        step = PendingStep(None, {}, label, ins, call, flat, views, plans, reason, needed, on_device)
+        step.bind, step.write = call.at if call.symbolic else None, None if on_device else call.write
         self.steps.append(step)
 
     def _return_results(self) -> None:
@@ -521,9 +495,9 @@ class Lowering(PlanConstants):
                 except UnsupportedError as error:
                     reason = str(error)
             if reason:
-                step = PendingStep(None, {}, "ref::@return", ins, returned(ins.shape), [value], [target], reason=reason)
-                if ins.shape.symbolic:
-                    step.bind = partial(_returned_at, ins.shape)
+                call = ReturnCall(ins.shape)
+                step = PendingStep(None, {}, "ref::@return", ins, call, [value], [target], reason=reason)
+                step.bind, step.write = call.at if ins.shape.symbolic else None, call.write
                 self.steps.append(step)
 
     def _finish(self) -> Plan:
@@ -566,7 +540,3 @@ class Lowering(PlanConstants):
             name = replaced_operand(request.epilogue.moving, operands, start, stop - 1, {})
             if name:
                 tuning.in_place(request, name)
-
-
-def _returned_at(shape: Shape, values: Mapping[Dim, int]) -> Callable[[list], list]:
-    return returned(with_numbers(shape, values))

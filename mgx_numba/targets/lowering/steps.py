@@ -31,7 +31,7 @@ from ...runtime.plan import (
 from ..ref.interpreter import named
 from .buffers import View
 
-__all__ = ["PendingStep", "referenced", "resolved"]
+__all__ = ["PendingStep", "function_step", "referenced", "resolved"]
 
 _UNUSED = np.empty(0, np.uint8)
 """What plans have in the place of a constant that no step refers to."""
@@ -59,8 +59,19 @@ class PendingStep:
     """Of a step that computes a cluster: which."""
     bind: Callable[[Mapping[Dim, int]], Callable[[list], list]] | None = None
     """Of a host step with symbolic lengths: gives the function for values of the symbols."""
+    write: Callable[[Any], Any] | None = None
+    """Of a host step: see `HostStep`."""
     along: tuple[Instruction, ...] = ()
     """Of a step that computes other instructions, too: which."""
+
+
+def function_step(
+    label: str, ins: Instruction, call: Any, inputs: Sequence[View], output: View, reason: str, bound: bool = False
+) -> PendingStep:
+    """Return a host step that calls a function (`host_call.FunctionCall`), ``bound`` to the lengths of a run."""
+    step = PendingStep(None, {}, label, ins, call, list(inputs), [output], reason=reason)
+    step.bind, step.write = call.at if bound else None, call.write
+    return step
 
 
 def resolved(step: PendingStep, number: int, text: Callable[[Instruction], str]) -> PlannedStep:
@@ -92,6 +103,7 @@ def resolved(step: PendingStep, number: int, text: Callable[[Instruction], str])
             kernels=step.kernels,
             on_device=step.on_device,
             bind=step.bind,
+            write=step.write,
         )
     launch = step.launch
     args: list[Any] = list(launch.args)

@@ -32,10 +32,10 @@ from ...problems.convolution import ConvProblem
 from ...problems.epilogue import ALONG_N
 from ...problems.gemm import GemmProblem
 from ...tuning.request import Candidate, Request
-from . import CONV_SOLVERS, GEMM_SOLVERS
 from .blocking import samples_along, values_of
 from .gemm import distinct_matrices
 from .select import SECONDS_PER_BYTE
+from .solvers import CONV_SOLVERS, GEMM_SOLVERS
 
 __all__ = ["SolverShare", "flattened", "solve_open", "solvers_of"]
 
@@ -300,7 +300,7 @@ def _planned(
     problem = request.problem, request.strides
     if not inside:
         return []
-    scope = next(lengths_in(problem)).scope
+    scope = lengths_in(problem)[0].scope
     with scope.trial(inside[0]):
         try:
             found = alternatives(problem, solve, inside)

@@ -8,7 +8,7 @@ from typing import Any
 from ....errors import UnsupportedError
 from ...problems.convolution import ConvProblem
 from ...problems.gemm import GemmProblem
-from . import CONV_SOLVERS, GEMM_SOLVERS
+from .solvers import CONV_SOLVERS, GEMM_SOLVERS
 
 __all__ = ["select"]
 

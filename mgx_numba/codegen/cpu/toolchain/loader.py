@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from ....errors import CompileError, FormatError
 from ....interrupts import unbroken
 from ...backend import Progress
-from ...elf import read_object
+from ...elf import ElfObject, read_object
 from ...kernel import KernelSource
 from ...store import Store, default_store
 from ...traces import dump_kernels
@@ -30,6 +30,8 @@ if TYPE_CHECKING:
 __all__ = ["load", "loadable", "ready"]
 
 _addresses: dict[str, int] = {}
+_read: dict[str, tuple[bytes, ElfObject]] = {}
+"""Objects that `loadable` has read and that are not placed yet, by symbol."""
 _engine: llvm.ExecutionEngine | None = None
 _lock = threading.RLock()
 _placing = threading.Lock()
@@ -82,7 +84,10 @@ def loadable(source: KernelSource, data: bytes) -> bool:
         found = read_object(data)
     except FormatError:
         return False
-    return source.symbol in found.defined and not unavailable(found.undefined)
+    fits = source.symbol in found.defined and not unavailable(found.undefined)
+    if fits and source.symbol not in _addresses:
+        _read[source.symbol] = data, found
+    return fits
 
 
 def _add(objects: dict[str, bytes]) -> None:
@@ -91,7 +96,7 @@ def _add(objects: dict[str, bytes]) -> None:
 
 
 def _place(objects: dict[str, bytes]) -> None:
-    found = {symbol: read_object(data) for symbol, data in objects.items()}
+    found = {symbol: _object(symbol, data) for symbol, data in objects.items()}
     try:
         placed = link(list(found.values()))
     except OSError as error:
@@ -103,6 +108,12 @@ def _place(objects: dict[str, bytes]) -> None:
         if not placed.get(symbol):
             raise CompileError(f"the loaded object does not define {symbol}")
         _addresses[symbol] = placed[symbol]
+
+
+def _object(symbol: str, data: bytes) -> ElfObject:
+    """Return an object that `loadable` has read, which then is forgotten, or read it."""
+    of, found = _read.pop(symbol, (None, None))
+    return found if found is not None and of is data else read_object(data)
 
 
 def _add_by_llvm(objects: dict[str, bytes], wanted: set[str]) -> dict[str, int]:

@@ -224,7 +224,7 @@ def _planned(
         solution: Solution = candidate.solver.plan(own, candidate.blocking)
         return solution
 
-    scope: Any = next(lengths_in(placed)).scope
+    scope: Any = lengths_in(placed)[0].scope
     everything = {**scope.hints(), **inside[0]}
     with scope.trial(everything):
         try:

@@ -1,4 +1,4 @@
-"""Tensors as the copy engine of NVIDIA's devices from compute capability 9.0 on takes them (CUtensorMap)."""
+"""Encode tensor layouts as TMA descriptors (CUtensorMap) of compute capability 9.0 and above."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from ....core.types import from_numpy, numpy_dtype
 from ...launch import TensorLayout, TensorMap
 from .library import Driver
 
-__all__ = ["encoded"]
+__all__ = ["data_type", "encoded"]
 
 # Enumerations of cuda.h, CUtensorMap...
 _TYPES = {
@@ -20,7 +20,12 @@ _TYPES = {
 _INTERLEAVE_NONE, _SWIZZLE_128, _PROMOTION_256, _FILL_ZEROS = 0, 3, 3, 0
 _RANK = 4
 _ALIGNMENT = 64
-"""Bytes that the driver wants the description at a multiple of."""
+"""Alignment (bytes) of a descriptor."""
+
+
+def data_type(dtype: str) -> int:
+    """Return the driver's number of a type of elements."""
+    return _TYPES[dtype]
 
 
 def encoded(driver: Driver, layout: TensorLayout, address: int) -> np.ndarray:
@@ -36,7 +41,7 @@ def encoded(driver: Driver, layout: TensorLayout, address: int) -> np.ndarray:
     words = memory[start : start + TensorMap.WORDS * 8]
     tail = (c_int(_INTERLEAVE_NONE), c_int(_SWIZZLE_128), c_int(_PROMOTION_256), c_int(_FILL_ZEROS))
     common = (
-        c_void_p(begin + start), c_int(_TYPES[layout.dtype]), c_uint32(_RANK), c_void_p(address),
+        c_void_p(begin + start), c_int(data_type(layout.dtype)), c_uint32(_RANK), c_void_p(address),
         (c_uint64 * _RANK)(*layout.lens), (c_uint64 * (_RANK - 1))(*(s * size for s in layout.strides[1:])),
     )  # fmt: skip
     windows = layout.windows

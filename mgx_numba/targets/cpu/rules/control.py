@@ -9,7 +9,7 @@ from ...lowering.host_values import has_symbols
 from ...lowering.lowering import Lowering
 from ...lowering.rules import Body
 from ...stages import has_late_lengths
-from .bodies import CompiledBody, LateProgram
+from ..bodies import compiled_body, late_program
 from .table import lowering
 
 
@@ -21,7 +21,7 @@ def lower_control(low: Lowering, ins: Instruction) -> None:
         raise SymbolicLengthError("a run selects one of some modules by lengths, which have to be numbers")
     if low.later is not None and has_late_lengths(ins):
         examples = {} if low.scope is None else low.scope.hints()
-        bodies = {module: LateProgram(module, low.later, examples) for module in ins.module_args}
+        bodies = {module: late_program(module, low.later, examples) for module in ins.module_args}
     else:
-        bodies = {module: CompiledBody(module, low.options, low.lowered) for module in ins.module_args}
+        bodies = {module: compiled_body(module, low.options, low.lowered) for module in ins.module_args}
     low.host(ins, "values say which submodules run, and how often; what these compute is compiled", bodies)

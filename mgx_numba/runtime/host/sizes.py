@@ -10,8 +10,7 @@ from ...codegen.cpu.kernel import cpu_kernel
 from ...codegen.cpu.toolchain.loader import load
 from ..memory import address_of
 from ..size_program import ROW_WORDS, RowOperation, SizeProgram
-from .spmd import constants_of
-from .threads import NativeKernel
+from .native import NativeKernel, constants_of
 
 __all__ = ["EVALUATE", "Evaluator", "Sizes"]
 

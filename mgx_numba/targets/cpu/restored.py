@@ -1,0 +1,167 @@
+"""Programs from files, compiled for the CPU: their plans run; for all else the program is compiled."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any, TextIO
+
+import numpy as np
+
+from ...interrupts import whole_module
+from ...runtime.cpu.executor import Executable
+from ...runtime.plan import HostStep
+from ..base import Direct, Kept, KeptPlan, KeptStages, OpenPlan, OpenPlanned, Outgrown, Stage
+from ..host_file import StoredCall
+from ..options import TargetOptions
+from .choice import PlanChoice
+from .compiled import LoweredProgram
+from .staged import StagedProgram, SymbolicStages
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from ...codegen.store import Store
+    from ...graph.program import Program
+    from ...graph.rewrite_log import RewriteLog
+    from ...runtime.plan_json import LengthsReader
+    from ..base import Observer, ThreadSpan
+
+__all__ = ["RestoredProgram", "may_outgrow", "runnable"]
+
+
+def may_outgrow(kept: Kept) -> bool:
+    """Return whether a run of a program from a file may raise `Outgrown`."""
+    if not isinstance(kept, KeptPlan):
+        return True
+    return any(isinstance(step, HostStep) and (step.plans or step.kernels) for step in kept.plan.steps)
+
+
+def runnable(kept: Kept, options: TargetOptions, shown: Callable[[], Program]) -> LoweredProgram:
+    """Return a program that runs; ``shown`` gives the optimised program of one plan.
+
+    Raises:
+        CompileError: a kernel that the store lacks cannot be compiled.
+    """
+    if isinstance(kept, KeptPlan):
+        for step in kept.plan.all_steps():
+            if isinstance(step, HostStep) and isinstance(step.function, StoredCall):
+                step.function.body = partial(_body, options)
+        executable = Executable(kept.plan, options.num_threads or None, store=options.store)
+        return LoweredProgram(executable, kept.trees, shown, options.store)
+    if isinstance(kept, KeptStages):
+        kind = SymbolicStages if kept.given else StagedProgram
+        head, tail = (runnable(one, options, shown) for one in (kept.head, kept.tail))
+        return kind(head, tail, kept.seam, kept.trees, shown)
+    plans = [runnable(one, options, shown) for one in kept.plans]
+    fixed = {key: runnable(one, options, shown) for key, one in kept.fixed}
+    return PlanChoice(kept.names, plans, fixed, shown, options.store)
+
+
+def _body(
+    options: TargetOptions, module: Any, kind: str, content: Any, captured: Sequence[Any], lengths: LengthsReader
+) -> Any:
+    whole_module("mgx_numba.targets.cpu.bodies")
+    from .bodies import read_body
+
+    return read_body(module, kind, content, captured, lengths, options)
+
+
+class RestoredProgram(LoweredProgram):
+    """A program from a file. It is compiled when somebody wants to see it, or when a run needs a plan that the file
+    does not have."""
+
+    def __init__(self, kept: LoweredProgram, compile: Callable[[], LoweredProgram], store: Store | None) -> None:
+        """``kept`` runs the plans of the file, ``compile`` gives the compiled program."""
+        super().__init__(kept.executable, kept.trees, lambda: self._whole().program, store)
+        self._kept = kept
+        self._compile = compile
+        self._compiled: LoweredProgram | None = None
+        self._lock = threading.RLock()
+
+    def _whole(self) -> LoweredProgram:
+        with self._lock:
+            if self._compiled is None:
+                self._compiled = self._compile()
+            return self._compiled
+
+    def run(self, inputs: Mapping[str, np.ndarray]) -> list[Any]:
+        """See `LoweredProgram.run`."""
+        try:
+            return self._kept.run(inputs)
+        except Outgrown:
+            return self._whole().run(inputs)
+
+    def direct(
+        self, result_type: type[np.ndarray], prefer: Callable[[Direct | None], None] | None = None
+    ) -> Direct | None:
+        """As `LoweredProgram.direct`: the function of the plans from the file, then that of the compiled program."""
+        first, more = self._kept.direct(result_type, prefer), dict[LoweredProgram, Direct | None]()
+        if first is None:
+            return None
+        kept = first
+
+        def for_lengths(inputs: Any) -> list[Any] | None:
+            found, compiled = kept(inputs), self._compiled
+            if found is not None or compiled is None:
+                return found
+            if compiled not in more:
+                more[compiled] = compiled.direct(result_type, prefer)
+            entry = more[compiled]
+            return None if entry is None else entry(inputs)
+
+        return for_lengths
+
+    def idle(self, inputs: Mapping[str, np.ndarray]) -> None:
+        """See `LoweredProgram.idle`."""
+        try:
+            self._kept.idle(inputs)
+        except Outgrown:
+            self._whole().idle(inputs)
+
+    def resolve(self, inputs: Mapping[str, np.ndarray]) -> Program:
+        """See `LoweredProgram.resolve`."""
+        return self._whole().resolve(inputs)
+
+    def observe(self, inputs: Mapping[str, np.ndarray], observer: Observer) -> list[Any]:
+        """See `LoweredProgram.observe`."""
+        return self._whole().observe(inputs, observer)
+
+    def stages(self, inputs: Mapping[str, np.ndarray]) -> list[Stage]:
+        """See `Planned.stages`."""
+        return self._whole().stages(inputs)
+
+    def timeline(self, inputs: Mapping[str, np.ndarray]) -> tuple[list[Any], list[ThreadSpan]]:
+        """See `Timed.timeline`."""
+        return self._whole().timeline(inputs)
+
+    def trace(self, inputs: Mapping[str, np.ndarray], level: int, out: TextIO) -> list[Any]:
+        """See `LoweredProgram.trace`."""
+        return self._whole().trace(inputs, level, out)
+
+    def rewrite_log(self) -> RewriteLog:
+        """See `Compiled.rewrite_log`."""
+        return self._whole().rewrite_log()
+
+    def host_reasons(self) -> dict[str, str]:
+        """See `Compiled.host_reasons`."""
+        return self._kept.host_reasons()
+
+    def open_plans(self) -> list[OpenPlan]:
+        """See `OpenPlanned`."""
+        whole = self._whole()
+        return whole.open_plans() if isinstance(whole, OpenPlanned) else []
+
+    def kept_plan(self) -> Kept | None:
+        """See `Compiled.kept_plan`."""
+        return self._kept.kept_plan()
+
+    def export_library(
+        self, folder: Path, name: str, output_names: Any, embed_weights: bool, link: bool | None
+    ) -> Path:
+        """See `Exportable`."""
+        return self._kept.export_library(folder, name, output_names, embed_weights, link)
+
+    def _parts(self) -> list[LoweredProgram]:
+        return [self._kept] if self._compiled is None else [self._kept, self._compiled]
