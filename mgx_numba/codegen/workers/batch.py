@@ -280,7 +280,7 @@ def start_worker(settings: Mapping[str, str] | None = None, forks: Sequence[_Pip
     search_path = [os.path.abspath(entry) for entry in os.environ.get("PYTHONPATH", "").split(os.pathsep) if entry]
     environment = {**os.environ, **(settings or {}), "PYTHONPATH": os.pathsep.join([str(root), *search_path])}
     return subprocess.Popen(
-        [*WORKER_COMMAND, *map(str, passed)],
+        (*WORKER_COMMAND, *map(str, passed)),
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         cwd=root,  # not the caller's folder, whose files could shadow modules

@@ -17,7 +17,7 @@ from ...graph.rewrite_log import RewriteLog
 from ...graph.specialize import specialize
 from ...graph.symbolic import symbolic_program
 from ...messages import INFO, shortened, tell
-from ...runtime.cpu.executor import Executable
+from ...runtime.cpu.executor import Executable, kernels_ahead
 from ...runtime.plan import Plan, Step
 from ...runtime.told_lengths import with_told_lengths
 from ..base import Observer, OpenPlan, Stage, ThreadSpan, Tree
@@ -116,10 +116,11 @@ class DynamicProgram(PlanChoice):
         self, program: Program, scope: Scope, trees: list[Tree] | None, progress: Progress | None
     ) -> LoweredProgram:
         options = self._options
-        run_passes(program, PASSES, pass_options(options), disabled=options.disabled_passes)
-        program.remove_unused_modules()
-        plan = with_told_lengths(lower_symbolic(program, options, self._weights, scope, self._body))
-        executable = Executable(plan, options.num_threads or None, progress, options.store)
+        with kernels_ahead(options.store) as ahead:
+            run_passes(program, PASSES, pass_options(options), disabled=options.disabled_passes)
+            program.remove_unused_modules()
+            plan = with_told_lengths(lower_symbolic(program, options, self._weights, scope, self._body, ahead))
+            executable = Executable(plan, options.num_threads or None, progress, options.store, ahead)
         return LoweredProgram(executable, trees, lambda: program, options.store)
 
     def _body(self, program: Program) -> LoweredProgram:

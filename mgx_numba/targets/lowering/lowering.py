@@ -74,6 +74,7 @@ class Lowering(PlanConstants):
         requested: what tuning was asked, by what it is computed, its operands and the range of the steps that do it.
         ready: tells which kernels may be used; None allows all. What would take others is computed in another way, in
             a host step if there is none.
+        found: told of the kernels of each step that is planned; None tells nobody.
         wanting: kernels that were not used for that; and ``lacking`` those for which the host computes something.
         solutions: how problems were computed before.
         spare: takes kernels by which contractions and reductions could be computed whatever their lengths are; None
@@ -105,6 +106,7 @@ class Lowering(PlanConstants):
         self.hosted = 0
         self.threads = threads
         self.ready: Callable[[KernelSource], bool] | None = None
+        self.found: Callable[[Sequence[KernelSource]], None] | None = None
         self.wanting: dict[KernelSource, None] = {}
         self.lacking: dict[KernelSource, None] = {}
         self.spare: dict[KernelSource, None] | None = None
@@ -163,6 +165,7 @@ class Lowering(PlanConstants):
         """The plan of another program, such as a submodule, for the same target."""
         program.log.parent = self.program.log
         inner = Lowering(program, self.options, self.rules, self.backend, self.threads)
+        inner.found = self.found
         inner.ready, inner.wanting, inner.lacking, inner.spare = self.ready, self.wanting, self.lacking, self.spare
         inner.solutions, inner.outer, inner.scope, inner.later = self.solutions, self, self.scope, self.later
         plan = inner.run()
@@ -327,6 +330,8 @@ class Lowering(PlanConstants):
         self.steps.append(
             PendingStep(launch, dict(operands), label or f"{self.backend.name}::{launch.kernel.name}", ins)
         )
+        if self.found is not None:
+            self.found(launch.kernels)
 
     def usable(self, launches: Sequence[Launch]) -> bool:
         """Whether all kernels of some launches may be used."""

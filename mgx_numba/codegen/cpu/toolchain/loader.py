@@ -49,8 +49,8 @@ def load(
     sources.
 
     ``progress(done, total, name)`` is called for each kernel that had to be compiled. ``store`` defaults to
-    `default_store()`, ``workers`` (processes to compile in) to what pays off. ``ahead`` may have begun with kernels. May be
-    called from any thread.
+    `default_store()`, ``workers`` (processes to compile in) to what pays off. ``ahead`` may have begun with kernels.
+    May be called from any thread.
 
     Raises:
         CompileError: a kernel cannot be compiled.
