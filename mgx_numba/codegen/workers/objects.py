@@ -32,7 +32,11 @@ def objects_of(
     if not sources:
         return {}
     store = store or default_store()
-    objects, missing = look_up(store, sources, backend(sources[0].backend).loadable)
+    known = {} if ahead is None else ahead.stored
+    objects = {source.symbol: known[source.symbol] for source in sources if source.symbol in known}
+    wanted = [source for source in sources if source.symbol not in known]
+    stored, missing = look_up(store, wanted, backend(sources[0].backend).loadable)
+    objects.update(stored)
     show_kernels(sources, missing)
     if missing:
         from .batch import compile_objects  # late: a process whose kernels are all stored needs no workers

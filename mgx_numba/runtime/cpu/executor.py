@@ -12,7 +12,7 @@ from dataclasses import replace
 import numpy as np
 
 from ...codegen.backend import Progress
-from ...codegen.cpu.toolchain.loader import load, ready
+from ...codegen.cpu.toolchain.loader import load, loaded
 from ...codegen.launch import OpenAxis, TaskRange
 from ...codegen.store import Store
 from ...codegen.workers.ahead import Ahead
@@ -41,7 +41,7 @@ EXECUTOR_KERNELS = (LEAD, WALK, WORKER, LOOK, CONFINE, DIRECT, REPEAT, EVALUATE,
 
 def kernels_ahead(store: Store | None) -> Ahead:
     """Return a context in which a plan's kernels are compiled while it is made; what ``store`` holds is not."""
-    return Ahead(lambda kernel: ready(kernel, store), EXECUTOR_KERNELS)
+    return Ahead(loaded, store, EXECUTOR_KERNELS)
 
 
 IDLE_BYTES = 1 << 30

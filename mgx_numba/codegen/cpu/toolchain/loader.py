@@ -28,7 +28,7 @@ from .symbols import address, unavailable
 if TYPE_CHECKING:
     import llvmlite.binding as llvm
 
-__all__ = ["load", "loadable", "ready"]
+__all__ = ["load", "loadable", "loaded", "ready"]
 
 _addresses: dict[str, int] = {}
 _read: dict[str, tuple[bytes, ElfObject]] = {}
@@ -71,6 +71,11 @@ def _assembly(source: KernelSource) -> str:
     from .compiler import inspect  # late: a process whose kernels are all stored loads no LLVM
 
     return inspect(source).assembly
+
+
+def loaded(source: KernelSource) -> bool:
+    """Whether this process has loaded a kernel."""
+    return source.symbol in _addresses
 
 
 def ready(source: KernelSource, store: Store | None = None) -> bool:
