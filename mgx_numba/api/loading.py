@@ -63,17 +63,23 @@ def _loaded(filename: str | os.PathLike[str], format: str, trust_objects: bool, 
         return _restored(*load_program(filename, format, trust_objects), device_id=device_id)
     whole_module("mgx_numba.api.saved_plans")
     from ..graph.content import open_content
-    from .lineage import Lineage, Source
+    from .lineage import Lineage, Source, environment
     from .saved_plans import find
 
-    lineage = Lineage(Source(open_content(filename)))
+    content = open_content(filename)
 
-    def decoded() -> Any:
+    def decode(whole: memoryview) -> Any:
         _reading()
         from ..graph.mxr import load_content
 
-        whole, _ = lineage.source.whole()  # in use until it is decoded
         return load_content(whole, filename, with_objects=trust_objects)
+
+    if environment() is None:
+        return _restored(*decode(content.whole()), device_id=device_id)
+    lineage = Lineage(Source(content))
+
+    def decoded() -> Any:
+        return decode(lineage.source.whole()[0])
 
     build = functools.partial(_of_plan, device_id)
     found = find(lineage, build, decoded, device_id=device_id, trust_objects=trust_objects)

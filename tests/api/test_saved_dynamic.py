@@ -12,8 +12,7 @@ import pytest
 
 import mgx_numba as mgx
 from mgx_numba.codegen.files import default_folder
-from mgx_numba.targets import dynamic as open_plans
-from mgx_numba.targets.cpu import dynamic
+from mgx_numba.targets import dynamic
 from mgx_numba.targets.cpu.restored import RestoredProgram
 
 from ..caches import with_kernels
@@ -69,13 +68,13 @@ def same(mine: list[np.ndarray], theirs: list[np.ndarray]) -> None:
 def compilations(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """A mark for each plan that is made."""
     found: list[str] = []
-    planned = dynamic.DynamicProgram._planned
+    planned = dynamic.OpenPlans._planned
 
     def noting(self: Any, *args: Any) -> Any:
         found.append("planned")
         return planned(self, *args)
 
-    monkeypatch.setattr(dynamic.DynamicProgram, "_planned", noting)
+    monkeypatch.setattr(dynamic.OpenPlans, "_planned", noting)
     return found
 
 
@@ -166,7 +165,7 @@ def test_lengths_that_cannot_be_symbols_have_plans_the_next_time(tmp_path: Path,
     net.compile("cpu", num_threads=1)
     for plan in net._compiled._plans[:]:  # as if none could be made
         net._compiled._plans.remove(plan)
-    net._compiled._failed = open_plans.MOST_FAILED
+    net._compiled._failed = dynamic.MOST_FAILED
     feeds = {"x": RNG.standard_normal((3, 4), dtype=np.float32), "y": RNG.standard_normal((3, 4), dtype=np.float32)}
     wanted = results(net, feeds)
     mgx.save(net, tmp_path / "net.mxr")

@@ -10,7 +10,7 @@ import numpy as np
 from ...core.dim import Scope
 from ...graph.passes import run_passes
 from ...graph.program import Program
-from ...runtime.cpu.executor import Executable
+from ...runtime.cpu.executor import Executable, kernels_ahead
 from ...runtime.told_lengths import with_told_lengths
 from ..base import Observer, Progress, Stage, ThreadSpan, Tree
 from ..dynamic import OpenPlans
@@ -56,10 +56,11 @@ class DynamicProgram(OpenPlans[LoweredProgram], PlanChoice):
         self, program: Program, scope: Scope, trees: list[Tree] | None, progress: Progress | None
     ) -> LoweredProgram:
         options = self._options
-        run_passes(program, PASSES, pass_options(options), disabled=options.disabled_passes)
-        program.remove_unused_modules()
-        plan = with_told_lengths(lower_symbolic(program, options, self._weights, scope, self._body))
-        executable = Executable(plan, options.num_threads or None, progress, options.store)
+        with kernels_ahead(options.store) as ahead:
+            run_passes(program, PASSES, pass_options(options), disabled=options.disabled_passes)
+            program.remove_unused_modules()
+            plan = with_told_lengths(lower_symbolic(program, options, self._weights, scope, self._body, ahead))
+            executable = Executable(plan, options.num_threads or None, progress, options.store, ahead)
         return LoweredProgram(executable, trees, lambda: program, options.store)
 
     def _in_two(
