@@ -22,7 +22,6 @@ from ..graph.origin import Origin
 from ..messages import Told, recorded, tell_again
 from .digests import plans_folder
 from .lineage import Lineage, open_source
-from .program import program
 from .saved_plans import write
 
 if TYPE_CHECKING:
@@ -30,6 +29,7 @@ if TYPE_CHECKING:
 
     from ..core.shape import Shape
     from ..graph.program import Program
+    from .program import program
 
 __all__ = ["Known", "Parsed", "derive", "keep_known", "read_model"]
 
@@ -69,11 +69,17 @@ Parse = Callable[[Any, "Mapping[str, memoryview] | None"], Parsed]
 
 
 def read_model(
-    given: Any, asked: str, parse: Parse, path: Any = None, folders: Sequence[Path] = ()
+    kind: type[program],
+    given: Any,
+    asked: str,
+    parse: Parse,
+    path: Any = None,
+    folders: Sequence[Path] = (),
 ) -> tuple[program, Mapping[str, Any]]:
     """Return the program of a model, which is not read if it is known, and `Parsed.beside`.
 
     Args:
+        kind: class of the program.
         given: the model, as ``parse`` takes it.
         asked: the front end and all options that its result depends on; empty if the program may not be kept.
         parse: reads the model, or its bytes and those of its external data by location.
@@ -87,7 +93,7 @@ def read_model(
     source = open_source(at) if asked else None
     if source is None:
         parsed = parse(given, None)
-        return program.wrap(parsed.program), parsed.beside
+        return kind.wrap(parsed.program), parsed.beside
     lineage = Lineage(source, asked)
 
     def decode() -> Program:
@@ -97,10 +103,10 @@ def read_model(
     known = _find_known(lineage, folders)
     if known is not None:
         tell_again(known.told)
-        return _defer(program(), lineage, known, decode), known.beside
+        return _defer(kind(), lineage, known, decode), known.beside
     with recorded() as told:
         parsed = parse(given, None)
-    result = program.wrap(parsed.program)
+    result = kind.wrap(parsed.program)
     try:
         unchanged = source.is_at(at) and source.take_external(parsed.external)
     except (OSError, FormatError):

@@ -13,7 +13,7 @@ from ..graph.origin import Origin
 from ..interrupts import whole_module
 from ..targets import registry
 from ..targets.base import Compiled, Kept
-from .compiling import take_compiled, target_options
+from .compiled_form import take_compiled, target_options
 from .file_kinds import taken_for
 from .options import checked_device, parse_compile_options, trace_level
 from .program import program
@@ -22,11 +22,10 @@ from .target import get_target
 
 if TYPE_CHECKING:
     from ..codegen.store import Store
-    from ..codegen.tuning.record import TuningRecord
     from ..graph.calibration import Calibration
     from ..graph.program import Program
 
-__all__ = ["load", "load_buffer", "records_of"]
+__all__ = ["load", "load_buffer"]
 
 
 def load(
@@ -124,7 +123,9 @@ def _restored(value: Any, extra: Mapping[str, Any], *, device_id: int) -> progra
     try:
         result._disabled_passes = tuple(str(n) for n in extra.get("disabled_passes", ()))
         if extra.get("tuning"):
-            result._records = records_of(extra)
+            from ..codegen.tuning.files import records_from
+
+            result._records = records_from(extra["tuning"])
         result._find_calibration = lambda: _calibration(extra)
         compiled = extra.get("compiled")
         if compiled:
@@ -143,7 +144,7 @@ def _of_plan(
     chosen = get_target(saved["compiled"]["target"])
     options = parse_compile_options(_saved_compile_options(saved["compiled"], device_id), chosen.name())
     result._decode = lambda: decoded()[0]
-    result._read_records = lambda: records_of(saved)
+    result._read_records = lambda: _records(saved)
     result._find_calibration = lambda: _calibration(decoded()[1])
     result._find_tuning = lambda: _restored(*decoded(), device_id=device_id)._tuning
     result._store = store
@@ -170,7 +171,7 @@ def _calibration(extra: Mapping[str, Any]) -> Calibration | None:
     return Calibration.from_json(extra["calibration"])
 
 
-def records_of(saved: Mapping[str, Any]) -> list[TuningRecord]:
+def _records(saved: Mapping[str, Any]) -> list[Any]:
     """Return the tuning records of a program that `saved_options` described."""
     from ..codegen.tuning.files import records_from
 

@@ -33,7 +33,7 @@ def parsed_onnx(given: Any, options: Mapping[str, Any]) -> program:
     checked = _onnx_options(options)
     asked = f"onnx {option_text({k: v for k, v in vars(checked).items() if k not in _OF_ERRORS})}"
     folders = external_folders(given, checked.external_data_path)
-    return read_model(given, asked, _onnx_reader(checked), folders=folders)[0]
+    return read_model(program, given, asked, _onnx_reader(checked), folders=folders)[0]
 
 
 def onnx_parser(options: Mapping[str, Any]) -> Parse:
@@ -79,7 +79,7 @@ def parsed_tf(given: str | os.PathLike[str] | bytes, **options: Any) -> program:
     path: Any = given
     if not isinstance(given, bytes) and os.path.isdir(given):
         path = os.path.join(given, "saved_model.pb")
-    return read_model(given, f"tf {option_text(options)}", parse, path)[0]
+    return read_model(program, given, f"tf {option_text(options)}", parse, path)[0]
 
 
 def option_text(options: Mapping[str, Any]) -> str:

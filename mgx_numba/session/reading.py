@@ -24,12 +24,12 @@ if TYPE_CHECKING:
     from ..frontends.onnx.model import Model
     from ..graph.program import Program
 
-__all__ = ["Source"]
+__all__ = ["ModelSource"]
 
 _MXR = (".mxr", ".migraphx")
 
 
-class Source:
+class ModelSource:
     """The model from which a session's program is read.
 
     Args:
@@ -73,7 +73,7 @@ class Source:
         if self._options._cancelled:
             raise ModelLoadCanceled("the session's options say that no model is to be loaded")
         folders = external_folders(self._given, self._folder())
-        found, beside = read_model(self._given, self._asked(), self._first_parsed, folders=folders)
+        found, beside = read_model(program, self._given, self._asked(), self._first_parsed, folders=folders)
         self._lineage = found._lineage
         self.defaults = {name: shape_from_json(entry) for name, entry in beside["defaults"].items()}
         self.declared = beside["declared"]

@@ -11,7 +11,7 @@ import numpy as np
 from ...codegen.gpu.driver.tensor_maps import data_type
 from ...codegen.launch import DYNAMIC_ALIGNMENT, TensorMap
 from ...errors import DeviceError
-from ..host.driver_calls import Batch, Described, Launched, launching
+from ..host.driver_calls import Launched, LaunchLoop, TensorMapArguments, launching
 from ..memory import address_of
 from .open_plan import MapNumbers, PlanLaunches
 
@@ -67,13 +67,13 @@ class CudaBatch:
         self._kept: list[object] = []
         self._strides = np.ascontiguousarray(launches.strides[:, 1:])
         rows = [self._described(k, one) for k, one in enumerate(numbers.maps)]
-        self._maps = np.array(rows, np.int64).reshape(-1, Described.WORDS)
+        self._maps = np.array(rows, np.int64).reshape(-1, TensorMapArguments.WORDS)
         scratch = np.zeros(TensorMap.WORDS * 8 + _ALIGNMENT, np.uint8)
         self._kept.append(scratch)
-        self._block = block = np.zeros(Batch.WORDS, np.int64)
-        block[Batch.SCRATCH] = address_of(scratch) + -address_of(scratch) % _ALIGNMENT
-        block[Batch.RECORDS], block[Batch.MAPS] = address_of(self._records), address_of(self._maps)
-        block[Batch.LAUNCH], block[Batch.TILED], block[Batch.WINDOWS] = engine.launch_functions
+        self._block = block = np.zeros(LaunchLoop.WORDS, np.int64)
+        block[LaunchLoop.SCRATCH] = address_of(scratch) + -address_of(scratch) % _ALIGNMENT
+        block[LaunchLoop.RECORDS], block[LaunchLoop.MAPS] = address_of(self._records), address_of(self._maps)
+        block[LaunchLoop.LAUNCH], block[LaunchLoop.TILED], block[LaunchLoop.WINDOWS] = engine.launch_functions
         self._address = address_of(block)
         self._launching = launching()
 
@@ -88,14 +88,14 @@ class CudaBatch:
         records[:, Launched.RUNS] = runs
         configs["blocks"] = launches.blocks
         configs["stream"] = stream
-        self._maps[:, Described.ADDRESS] = launches.addresses
+        self._maps[:, TensorMapArguments.ADDRESS] = launches.addresses
         self._strides[:] = launches.strides[:, 1:]
         self._overlap(np.flatnonzero(runs[begin:end]) + begin)
         self._launching(self._address, begin, end)
-        status = int(self._block[Batch.STATUS])
+        status = int(self._block[LaunchLoop.STATUS])
         if status:
-            step = launches.numbers.steps[int(self._block[Batch.FAILED])]
-            name = "cuTensorMapEncode" if self._block[Batch.DESCRIBING] else "cuLaunchKernelEx"
+            step = launches.numbers.steps[int(self._block[LaunchLoop.FAILED])]
+            name = "cuTensorMapEncode" if self._block[LaunchLoop.DESCRIBING] else "cuLaunchKernelEx"
             raise DeviceError(f"{step.label}: {self._engine.driver.describe(name, status)}")
 
     def _overlap(self, running: np.ndarray) -> None:
@@ -110,18 +110,18 @@ class CudaBatch:
 
     def _described(self, k: int, one: MapNumbers) -> list[int]:
         layout, windows, launches = one.layout, one.layout.windows, self._launches
-        row = [0] * Described.WORDS
-        row[Described.TARGET] = address_of(launches.slots) + 8 * one.slot
-        row[Described.TYPE] = data_type(layout.dtype)
-        row[Described.LENS] = address_of(launches.lens) + 32 * k
-        row[Described.STRIDES] = address_of(self._strides) + 24 * k
-        row[Described.BOX] = self._keep((c_uint32 * 4)(*layout.box))
+        row = [0] * TensorMapArguments.WORDS
+        row[TensorMapArguments.TARGET] = address_of(launches.slots) + 8 * one.slot
+        row[TensorMapArguments.TYPE] = data_type(layout.dtype)
+        row[TensorMapArguments.LENS] = address_of(launches.lens) + 32 * k
+        row[TensorMapArguments.STRIDES] = address_of(self._strides) + 24 * k
+        row[TensorMapArguments.BOX] = self._keep((c_uint32 * 4)(*layout.box))
         steps = (1, 1, 1) if windows is None else (1, *windows.steps)
-        row[Described.STEPS] = self._keep((c_uint32 * 4)(*steps, 1))
+        row[TensorMapArguments.STEPS] = self._keep((c_uint32 * 4)(*steps, 1))
         if windows is not None:
-            row[Described.LOWER] = self._keep((c_int * 2)(*windows.lower))
-            row[Described.UPPER] = self._keep((c_int * 2)(*windows.upper))
-            row[Described.CHANNELS], row[Described.POSITIONS] = layout.box[:2]
+            row[TensorMapArguments.LOWER] = self._keep((c_int * 2)(*windows.lower))
+            row[TensorMapArguments.UPPER] = self._keep((c_int * 2)(*windows.upper))
+            row[TensorMapArguments.CHANNELS], row[TensorMapArguments.POSITIONS] = layout.box[:2]
         return row
 
     def _keep(self, array: ctypes.Array[c_uint32] | ctypes.Array[c_int]) -> int:

@@ -14,7 +14,7 @@ from ..plan import ControlStep, HostStep, ParameterSpec, Step, TensorSpec
 from .call_form import CallData, ContextMemory
 from .engine import Queue
 from .host_copies import HostParameters, HostResults
-from .open_plan import Bound, PlanLaunches
+from .open_plan import BoundLengths, PlanLaunches
 
 if TYPE_CHECKING:
     from .executor import DeviceExecutable
@@ -33,7 +33,7 @@ class DirectForm(CallData):
         given: Sequence[bool],
         keeps: bool,
         run_between: Callable[[HostStep | ControlStep, Queue], None],
-        bound: Bound,
+        bound: BoundLengths,
     ) -> None:
         """Arguments are those of `CallForm`, and the numbers of the first call's lengths."""
         super().__init__(executable, queue, memory, given, keeps, self._sizes_at(executable, bound))
@@ -43,7 +43,7 @@ class DirectForm(CallData):
         self._bound = bound
         self.segments = [self._send, *self._in_order(run_between), self._bring_small]
 
-    def bind(self, bound: Bound, memory: ContextMemory) -> None:
+    def bind(self, bound: BoundLengths, memory: ContextMemory) -> None:
         """Take the numbers of a call's lengths, and the context's memory."""
         self._memory = memory
         if bound is self._bound:
@@ -87,7 +87,7 @@ class DirectForm(CallData):
         self._download(queue)
 
     @staticmethod
-    def _sizes_at(executable: DeviceExecutable, bound: Bound) -> tuple[list[int], list[int]]:
+    def _sizes_at(executable: DeviceExecutable, bound: BoundLengths) -> tuple[list[int], list[int]]:
         plan = executable.plan
         into = [_bytes(spec, lens) for spec, lens in zip(plan.parameters, bound.parameter_lens)]
         return into, [_bytes(spec, lens) for spec, lens in zip(plan.outputs, bound.output_lens)]

@@ -24,7 +24,7 @@ from ..size_program import INVALID, SizeProgram
 if TYPE_CHECKING:
     from ..host.sizes import Evaluator
 
-__all__ = ["Bound", "LaunchNumbers", "OpenLengths", "PlanLaunches", "Shapes", "lens_of"]
+__all__ = ["BoundLengths", "LaunchNumbers", "OpenLengths", "PlanLaunches", "Shapes", "lens_of"]
 
 Shapes = tuple[tuple[int, ...], ...]
 Place = tuple[Region, int]
@@ -41,7 +41,7 @@ def lens_of(value: Any) -> tuple[int, ...]:
 
 
 @dataclass(frozen=True)
-class Bound:
+class BoundLengths:
     """The numbers of a plan for one set of lengths.
 
     Attributes:
@@ -79,7 +79,7 @@ class OpenLengths:
         self._outputs = [None if o.lens is None else [program.number(n) for n in o.lens] for o in plan.outputs]
         self._arena = program.number(plan.arena_bytes)
         self._evaluator: Evaluator | None = None
-        self._last: tuple[Shapes, Bound | None] | None = None
+        self._last: tuple[Shapes, BoundLengths | None] | None = None
 
     def values(self, shapes: Shapes) -> dict[Dim, int] | None:
         """Return the symbols' values for which the parameters have these shapes; None if there are none."""
@@ -91,14 +91,14 @@ class OpenLengths:
             return None
         return dict(zip(self.plan.symbols, given))
 
-    def bound(self, shapes: Shapes) -> Bound | None:
+    def bound(self, shapes: Shapes) -> BoundLengths | None:
         """Return the numbers for inputs of these shapes; None if the plan does not serve them."""
         last = self._last
         if last is None or last[0] != shapes:
             self._last = last = shapes, self._bound(shapes)
         return last[1]
 
-    def expected(self, shapes: Shapes) -> Bound:
+    def expected(self, shapes: Shapes) -> BoundLengths:
         """As `bound`.
 
         Raises:
@@ -114,7 +114,7 @@ class OpenLengths:
             raise self.too_large(found)
         return found
 
-    def too_large(self, bound: Bound) -> MgxError:
+    def too_large(self, bound: BoundLengths) -> MgxError:
         """Return the error of lengths whose numbers no device has room for."""
         pairs = ", ".join(f"{symbol}={value}" for symbol, value in zip(self.plan.symbols, bound.given))
         return MgxError(f"run: for the lengths {pairs} sizes exceed the bytes that a device can have")
@@ -137,7 +137,7 @@ class OpenLengths:
         assert self._evaluator is not None
         return self._evaluator.values(given)
 
-    def _bound(self, shapes: Shapes) -> Bound | None:
+    def _bound(self, shapes: Shapes) -> BoundLengths | None:
         given = self._given(shapes)
         if given is None or not all(_within(s, n) for s, n in zip(self.plan.symbols, given)):
             return None
@@ -148,7 +148,7 @@ class OpenLengths:
         if any(own and own != s for own, s in zip(lens, shapes)):
             return None
         made = tuple([None if o is None else tuple(values[o].tolist()) if o else () for o in self._outputs])
-        return Bound(given, values, lens, made, int(values[self._arena]))
+        return BoundLengths(given, values, lens, made, int(values[self._arena]))
 
 
 class LaunchNumbers:
@@ -221,7 +221,7 @@ class LaunchNumbers:
         key = (place.region, place.index)
         return number(place.offset), self.bases.setdefault(key, len(self.bases) + 1)
 
-    def grids(self, bound: Bound) -> np.ndarray:
+    def grids(self, bound: BoundLengths) -> np.ndarray:
         """Return the blocks of all kernels for some lengths, [kernels, 3]; kernels without blocks do not run.
 
         Raises:
@@ -236,7 +236,7 @@ class LaunchNumbers:
         blocks[~runs] = 0
         return blocks
 
-    def write(self, bound: Bound, blocks: np.ndarray, bases: np.ndarray, slots: np.ndarray) -> None:
+    def write(self, bound: BoundLengths, blocks: np.ndarray, bases: np.ndarray, slots: np.ndarray) -> None:
         """Write numbers and addresses into argument blocks.
 
         Raises:
@@ -247,7 +247,7 @@ class LaunchNumbers:
             raise self._too_large(bound)
         slots[self._places] = values + bases[self._bases]
 
-    def described(self, bound: Bound, bases: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    def described(self, bound: BoundLengths, bases: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Return the address of each tensor for the copy engine, its lengths, and its strides in bytes."""
         numbers = self._map_numbers
         values = bound.values[numbers]
@@ -285,7 +285,7 @@ class PlanLaunches:
         self.addresses = np.zeros(len(numbers.maps), np.int64)
         self.lens, self.strides = (np.zeros((len(numbers.maps), 4), np.int64) for _ in range(2))
 
-    def settle(self, bound: Bound, address: Callable[[Pointer], int]) -> None:
+    def settle(self, bound: BoundLengths, address: Callable[[Pointer], int]) -> None:
         """Take the numbers of some lengths, and the addresses of all places.
 
         Raises:
@@ -337,6 +337,6 @@ def _within(symbol: Dim, value: int) -> bool:
     return (symbol.low or 0) <= value and (symbol.high is None or value <= symbol.high)
 
 
-def specs_at(plan: Plan, bound: Bound) -> list[TensorSpec]:
+def specs_at(plan: Plan, bound: BoundLengths) -> list[TensorSpec]:
     """Return the outputs of a plan with their lengths."""
     return [TensorSpec(spec.dtype, lens) for spec, lens in zip(plan.outputs, bound.output_lens)]

@@ -9,15 +9,16 @@ from ...codegen.cpu.kernel import cpu_kernel
 from ...codegen.cpu.toolchain.loader import load
 from .native import NativeKernel, constants_of
 
-__all__ = ["Batch", "Described", "Launched", "launching"]
+__all__ = ["LaunchLoop", "Launched", "TensorMapArguments", "launching"]
 
 
-class Batch:
+class LaunchLoop:
     """Words of the loop's block.
 
-    ``RECORDS``: the address of a `Launched` for each kernel. ``MAPS``: that of a `Described` for each tensor that the
-    copy engine reads, in the order of the kernels. ``SCRATCH``: that of 128 bytes at a multiple of 64. ``LAUNCH``,
-    ``TILED``, ``WINDOWS``: addresses of cuLaunchKernelEx, cuTensorMapEncodeTiled and cuTensorMapEncodeIm2col.
+    ``RECORDS``: the address of a `Launched` for each kernel. ``MAPS``: that of a `TensorMapArguments` for each tensor
+    that the copy engine reads, in the order of the kernels. ``SCRATCH``: that of 128 bytes at a multiple of 64.
+    ``LAUNCH``, ``TILED``, ``WINDOWS``: addresses of cuLaunchKernelEx, cuTensorMapEncodeTiled and
+    cuTensorMapEncodeIm2col.
     Results: ``STATUS`` of the function that failed, or 0; ``FAILED``: at which kernel; ``DESCRIBING``: whether it was a
     function that describes a tensor.
     """
@@ -34,7 +35,7 @@ class Launched:
     WORDS = 6  # one for each name
 
 
-class Described:
+class TensorMapArguments:
     """Words of a tensor for the copy engine, arguments of the driver's functions: ``TARGET`` is the address of the
     slots that take the description. ``POSITIONS`` is 0 of tensors without windows."""
 
@@ -45,9 +46,9 @@ class Described:
 _LOOP = cpu_kernel(
     "driver_launches",
     "LOW = 0xFFFFFFFF\nRANK = 4\nSWIZZLE_128 = 3\nPROMOTION_256 = 3\nDESCRIPTION_WORDS = 16\n"
-    + constants_of("BATCH", Batch)
+    + constants_of("BATCH", LaunchLoop)
     + constants_of("LAUNCHED", Launched)
-    + constants_of("MAP", Described)
+    + constants_of("MAP", TensorMapArguments)
     + """
 def kernel(args, begin, end):
     status = 0
@@ -85,6 +86,6 @@ def kernel(args, begin, end):
 
 @functools.lru_cache(maxsize=1)
 def launching() -> Callable[[int, int, int], None]:
-    """Return the loop; its arguments are the address of a `Batch` block and a range of kernels."""
+    """Return the loop; its arguments are the address of a `LaunchLoop` block and a range of kernels."""
     (code,) = load([_LOOP])
     return NativeKernel(code)  # type: ignore[no-any-return]
