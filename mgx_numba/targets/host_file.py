@@ -20,8 +20,8 @@ class StoredCall:
     """What `HostCall.write`, or the ``write`` of another function of host steps, wrote.
 
     Attributes:
-        body: makes a body of a module that has its shapes, of kind, content and values from outside that `Body.write`
-            gave, and of what reads the plan's lengths; to be set before it is called.
+        body: makes a body with a plan: of a module that has its shapes, of kind, content and values from outside that
+            `Body.write` gave, and of what reads the plan's lengths. To be set before it is called.
     """
 
     body: Callable[..., Any]
@@ -46,7 +46,7 @@ class StoredCall:
         whole_module("mgx_numba.targets.lowering.host_call")
         whole_module("mgx_numba.ops")
         from ..graph.instruction import Instruction, Outline
-        from .lowering.host_call import FunctionCall, HostCall, ReturnCall
+        from .lowering.host_call import EvaluatedBody, FunctionCall, HostCall, ReturnCall
         from .lowering.instruction_json import InstructionReader, named, signature
 
         reader, written = InstructionReader(self._lengths), self._written
@@ -59,10 +59,14 @@ class StoredCall:
             return Instruction(Outline(), (), reader.shape(shape))
 
         captured = list(map(given, written["captured"]))
-        bodies = {}
+        bodies: dict[Any, Any] = {}
         for name, parameters, results, kind, content, places in written["modules"]:
             module = signature(name, list(map(reader.shape, parameters)), list(map(reader.shape, results)))
-            bodies[module] = self.body(module, kind, content, [captured[k] for k in places], self._lengths)
+            outer = [captured[k] for k in places]
+            if kind == "program":
+                bodies[module] = EvaluatedBody(reader.program(content), outer)
+            else:
+                bodies[module] = self.body(module, kind, content, outer, self._lengths)
         inputs = list(map(given, written["inputs"]))
         ins = Instruction(reader.operator(written["operator"]), inputs, reader.shape(written["shape"]), list(bodies))
         ins.debug_symbols = tuple(written["debug_symbols"])

@@ -53,8 +53,8 @@ class Functions(ctypes.Structure):
         ("load", ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.POINTER(ctypes.c_void_p))),
         ("run", ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p, Tensors, Size, Tensors, Size)),
         ("destroy", ctypes.CFUNCTYPE(None, ctypes.c_void_p)),
-        ("output_lens", ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p, Tensors, Size, ctypes.POINTER(Size))),
         ("error", ctypes.CFUNCTYPE(ctypes.c_char_p)),
+        ("output_lens", ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p, Tensors, Size, ctypes.POINTER(Size))),
     )
 
 

@@ -29,7 +29,6 @@ from ..base import Kept, Outgrown
 from ..kept_file import read_kept, written_kept
 from ..lowering.host_call import EvaluatedBody, evaluated
 from ..lowering.host_values import has_symbols
-from ..lowering.instruction_json import InstructionReader
 from ..lowering.rules import Body
 from ..options import TargetOptions
 from .compiled import LoweredProgram
@@ -309,8 +308,6 @@ def read_body(
         how: options of the compilation.
         runnable: `restored.runnable`.
     """
-    if kind == "program":
-        return EvaluatedBody(InstructionReader(lengths).program(content), captured)
     if kind == "plan":
         return CompiledBody(module, content, captured, how, _outgrown)
     symbols, known = content

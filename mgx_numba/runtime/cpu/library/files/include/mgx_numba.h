@@ -100,12 +100,12 @@ typedef struct mgx_library {
     /* Free a program, or NULL. The last one of a library ends its threads. */
     void (*destroy)(mgx_program *program);
 
+    /* What was wrong with this thread's last call that failed, until its next call. */
+    const char *(*error)(void);
+
     /* Write the lengths of the outputs for inputs of these shapes, those of one output after those of the other. What the
      * inputs hold is not read. */
     mgx_status (*output_lens)(mgx_program *program, const mgx_tensor *inputs, size_t input_count, size_t *lens);
-
-    /* What was wrong with this thread's last call that failed, until its next call. */
-    const char *(*error)(void);
 } mgx_library;
 
 #ifdef __cplusplus

@@ -317,8 +317,8 @@ const mgx_library mgx_this_library = {
     load,
     run,
     destroy,
-    output_lens,
     mgx_last_error,
+    output_lens,
 };
 
 __attribute__((visibility("default"))) const mgx_library *MGX_LIBRARY_FUNCTION(void);
