@@ -1,4 +1,4 @@
-"""The compiled form of a program: what a target is told, and how a program takes what the target returns."""
+"""What a program is once it is compiled: its compiled form, and the quick forms of a run."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from ..targets.options import TargetOptions
 from .argument import argument
 from .options import CompileOptions
 from .results import shapes_beside_arrays
-from .target import target
 
 if TYPE_CHECKING:
     from ..codegen.tuning.session import Tuning
     from .program import program
+    from .target import target
 
 __all__ = ["declined", "take_compiled", "target_options"]
 

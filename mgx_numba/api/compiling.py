@@ -1,4 +1,4 @@
-"""What ``program.compile`` does: options, quantisation before, and what a program is once it is compiled."""
+"""What ``program.compile`` does: options, quantisation before, and what is kept of it."""
 
 from __future__ import annotations
 

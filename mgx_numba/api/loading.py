@@ -19,6 +19,7 @@ from .options import checked_device, parse_compile_options, trace_level
 from .program import program
 from .saving import SAVED_OPTIONS, checked_format, keep_plan
 from .target import get_target
+from .tuning import records_of
 
 if TYPE_CHECKING:
     from ..codegen.store import Store
@@ -62,7 +63,7 @@ def _loaded(filename: str | os.PathLike[str], format: str, trust_objects: bool, 
         return _restored(*load_program(filename, format, trust_objects), device_id=device_id)
     whole_module("mgx_numba.api.saved_plans")
     from ..graph.content import open_content
-    from .lineage import Lineage, Source, environment
+    from .lineage import Lineage, ModelSource, environment
     from .saved_plans import find
 
     content = open_content(filename)
@@ -75,7 +76,7 @@ def _loaded(filename: str | os.PathLike[str], format: str, trust_objects: bool, 
 
     if environment() is None:
         return _restored(*decode(content.whole()), device_id=device_id)
-    lineage = Lineage(Source(content))
+    lineage = Lineage(ModelSource(content))
 
     def decoded() -> Any:
         return decode(lineage.source.whole()[0])
@@ -123,9 +124,7 @@ def _restored(value: Any, extra: Mapping[str, Any], *, device_id: int) -> progra
     try:
         result._disabled_passes = tuple(str(n) for n in extra.get("disabled_passes", ()))
         if extra.get("tuning"):
-            from ..codegen.tuning.files import records_from
-
-            result._records = records_from(extra["tuning"])
+            result._records = records_of(extra)
         result._find_calibration = lambda: _calibration(extra)
         compiled = extra.get("compiled")
         if compiled:
@@ -144,7 +143,7 @@ def _of_plan(
     chosen = get_target(saved["compiled"]["target"])
     options = parse_compile_options(_saved_compile_options(saved["compiled"], device_id), chosen.name())
     result._decode = lambda: decoded()[0]
-    result._read_records = lambda: _records(saved)
+    result._read_records = lambda: records_of(saved)
     result._find_calibration = lambda: _calibration(decoded()[1])
     result._find_tuning = lambda: _restored(*decoded(), device_id=device_id)._tuning
     result._store = store
@@ -169,13 +168,6 @@ def _calibration(extra: Mapping[str, Any]) -> Calibration | None:
     from ..graph.calibration import Calibration
 
     return Calibration.from_json(extra["calibration"])
-
-
-def _records(saved: Mapping[str, Any]) -> list[Any]:
-    """Return the tuning records of a program that `saved_options` described."""
-    from ..codegen.tuning.files import records_from
-
-    return records_from(saved["tuning"])
 
 
 def _saved_compile_options(compiled: Mapping[str, Any], device_id: int) -> dict[str, Any]:

@@ -26,7 +26,7 @@ from .options import RunOptions, SessionOptions
 from .overriding import Overrides
 from .profiling import Profile
 from .providers import CPU, chosen_provider, get_available_providers, refuse_unknown, target_of
-from .reading import ModelSource
+from .reading import Source
 from .tensors import described
 from .values import OrtValue, OrtValueVector, copy_tensors, ort_value
 
@@ -91,7 +91,7 @@ class InferenceSession:
         if sess_options is not None and not isinstance(sess_options, SessionOptions):
             raise OptionError(f"sess_options must be SessionOptions, got {type(sess_options).__name__}")
         self._options = SessionOptions() if sess_options is None else sess_options
-        self._source = ModelSource(path_or_bytes, self._options, trust_objects)
+        self._source = Source(path_or_bytes, self._options, trust_objects)
         if providers is None and self._options.has_providers():
             providers = self._options.providers()
         self._compile(providers, provider_options)

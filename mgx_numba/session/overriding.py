@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from ..api.program import program
-from .reading import ModelSource
+from .reading import Source
 
 __all__ = ["Overrides"]
 
@@ -24,7 +24,7 @@ class Overrides:
         compile: function that compiles another program in the same way.
     """
 
-    def __init__(self, source: ModelSource, default: program, compile: Callable[[program], Any]) -> None:
+    def __init__(self, source: Source, default: program, compile: Callable[[program], Any]) -> None:
         self._source = source
         self._compile = compile
         self._programs: dict[frozenset[str], program] = {frozenset(): default}

@@ -7,9 +7,8 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from ..api.file_kinds import taken_for
-from ..api.kept_models import Parsed, read_model
 from ..api.loading import load, load_buffer
-from ..api.parsing import external_folders, option_text
+from ..api.parsing import Parsed, external_folders, option_text, read_model
 from ..api.program import program
 from ..core.shape import Shape
 from ..core.shape_json import shape_from_json, shape_to_json
@@ -24,12 +23,12 @@ if TYPE_CHECKING:
     from ..frontends.onnx.model import Model
     from ..graph.program import Program
 
-__all__ = ["ModelSource"]
+__all__ = ["Source"]
 
 _MXR = (".mxr", ".migraphx")
 
 
-class ModelSource:
+class Source:
     """The model from which a session's program is read.
 
     Args:
@@ -73,7 +72,7 @@ class ModelSource:
         if self._options._cancelled:
             raise ModelLoadCanceled("the session's options say that no model is to be loaded")
         folders = external_folders(self._given, self._folder())
-        found, beside = read_model(program, self._given, self._asked(), self._first_parsed, folders=folders)
+        found, beside = read_model(self._given, self._asked(), self._first_parsed, folders=folders)
         self._lineage = found._lineage
         self.defaults = {name: shape_from_json(entry) for name, entry in beside["defaults"].items()}
         self.declared = beside["declared"]
