@@ -51,6 +51,7 @@ class Collector:
         self.names: dict[str, dict[str, str]] = {m.cpu: {k.text: k.name for k in EXECUTOR_KERNELS} for m in machines}
         self.failed: dict[str, str] = {}
         self._machines = machines
+        self._addresses: dict[str, dict[str, int]] = {m.cpu: {} for m in machines}
         own = [cpu_kernel("idle_kernel", "def kernel(args, begin, end):\n    pass\n"), *EXECUTOR_KERNELS]
         found = objects_of(own)
         self._objects = {kernel.text: found[kernel.symbol].replace(*_names(kernel.symbol, NEUTRAL)) for kernel in own}
@@ -92,6 +93,9 @@ class Collector:
         with (
             one.pretended(),
             mock.patch.object(loader, "objects_of", found),
+            # the true machine may have kernels of the same symbols, and runs them to calibrate
+            mock.patch.object(loader, "_addresses", self._addresses[one.cpu]),
+            mock.patch.object(loader, "_read", {}),
             mock.patch.object(loader, "default_store", lambda: self),  # shipped kernels need no compiling
             using(replace(machine(), last_cache_bytes=LAST_CACHE)),
         ):
