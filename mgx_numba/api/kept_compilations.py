@@ -65,7 +65,8 @@ class KeptCompilation:
         if kinds:
             lineage = lineage.after(f"use {' '.join(kinds)} on {t.name()}")
         self._own = lineage
-        self._lineage = lineage.after(f"compile {json.dumps(dataclasses.asdict(options), sort_keys=True)}")
+        told = {name: value for name, value in dataclasses.asdict(options).items() if name != "device_id"}
+        self._lineage = lineage.after(f"compile {json.dumps(told, sort_keys=True)}")
         self._decode = _quantized(p._decode, kinds, t.name()) if kinds else p._decode
         self._changes = bool(kinds)
 
@@ -79,8 +80,9 @@ class KeptCompilation:
 
         def build(
             kept: Kept, about: Mapping[str, Any], decode: Callable[[], Any], store: Store | None
-        ) -> tuple[Compiled, Mapping[str, Any]]:
-            return registry.target(name).restore(kept, target_options(p, self._options), decode), about
+        ) -> tuple[Compiled, tuple[Compiled, Mapping[str, Any]]]:
+            compiled = registry.target(name).restore(kept, target_options(p, self._options), decode)
+            return compiled, (compiled, about)
 
         found = find(self._lineage, build, self._decode, [name], self._options.device_id)
         if found is None:

@@ -20,9 +20,10 @@ from ..dataclass import dataclass
 from ..errors import FormatError
 from ..graph.origin import Origin
 from ..messages import Told, recorded, tell_again
+from .digests import plans_folder
 from .lineage import Lineage, open_source
 from .program import program
-from .saved_plans import plans_folder, write
+from .saved_plans import write
 
 if TYPE_CHECKING:
     import os
@@ -189,7 +190,7 @@ def _find_known(lineage: Lineage, folders: Sequence[Path] = ()) -> Known | None:
             return None
         entry = json.loads(body)
         source = lineage.source
-        if entry["external"] and not source.external and not source.open_external(list(entry["external"]), folders):
+        if entry["external"] and not source.external and not source.find_external(list(entry["external"]), folders):
             return None
         if source.external_states() != entry["external"]:
             source.external = {}

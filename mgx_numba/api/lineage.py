@@ -18,11 +18,12 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import numpy as np
 
-from ..codegen.files import default_folder, package_state
+from ..codegen.files import NOT_OF_CPU, default_folder, package_state
 from ..environment import environment_flag
 from ..errors import FormatError
 from ..graph.content import FileContent
-from ..parallel import allowed_cpus, on_threads
+from ..targets.registry import DEFAULT, REFERENCE
+from .digests import content_digest, file_digest, may_have_changed, state_of
 
 if TYPE_CHECKING:
     from ..targets.registry import Target
@@ -31,10 +32,6 @@ __all__ = ["PLAN_CACHE", "Lineage", "Source", "environment", "open_source"]
 
 PLAN_CACHE = "MGX_PLAN_CACHE"
 
-_PIECE_BYTES = 8 << 20
-"""Hashed by one thread at a time: some milliseconds of work, so that threads end together."""
-_ROOM_BYTES = 256 << 10
-"""Read and hashed at a time: what stays in a core's own cache."""
 _AT_ONCE_BYTES = 512 << 10
 """Hashed by the caller: a third of a millisecond, about what starting threads costs."""
 _HELD_BYTES = 64 << 20
@@ -43,10 +40,6 @@ _HELD_BYTES = 64 << 20
 _HASHED_BYTES = 1 << 30
 """External data beyond this size in all is known by what the system says of its files. Hashing 1 GiB takes half a
 second of a CPU with SHA instructions."""
-_TICK = 20_000_000
-"""Nanoseconds between two different times of a file: two of the system's ticks at 100 Hz."""
-_COARSE_TICK = 2_000_000_000
-"""The same on file systems that keep whole seconds, or two (FAT)."""
 _OF_RUNS = frozenset(
     f"MIGRAPHX_{name}"
     for name in ("DYNAMIC_SHAPE", "TRACE_EVAL", "LOG_LEVEL", "VERIFY_DUMP_DIFF", "VERIFY_ENABLE_ALLCLOSE")
@@ -63,14 +56,14 @@ class Source:
 
     Attributes:
         content: the model's own file or bytes.
-        external: the files of its external data, by location; empty until it is known where they are.
+        external: paths of the files of its external data, by location; empty until it is known where they are.
     """
 
     def __init__(self, content: FileContent, hold: bool = False) -> None:
         """``hold``: read a content of up to 64 MiB into memory."""
         self.content = content
         self._hold = hold and content.size <= _HELD_BYTES
-        self.external: dict[str, FileContent] = {}
+        self.external: dict[str, Path] = {}
         self._states: dict[str, str] = {}
         self._opened = time.time_ns()
         self._status = None if content.held else content.status()
@@ -81,7 +74,7 @@ class Source:
     def _hash(self, ended: threading.Event) -> str:
         if self._hold:
             self.content.hold()
-        return content_digest(self.content, ended)
+        return file_digest(self.content, self._status, ended)
 
     @property
     def own_digest(self) -> str:
@@ -105,14 +98,14 @@ class Source:
         """Return the SHA-256 of each file of external data, by location; of large ones size, times and inode.
 
         Raises:
-            FormatError: a file has become shorter.
+            FormatError, OSError: a file has become shorter, or is gone.
         """
         if self._states.keys() != self.external.keys():
             self._states = _states_of(self.external)
         return self._states
 
-    def open_external(self, locations: Sequence[str], folders: Sequence[Path]) -> bool:
-        """Open the files of external data at these locations, each in the first folder that has it.
+    def find_external(self, locations: Sequence[str], folders: Sequence[Path]) -> bool:
+        """Find the files of external data at these locations, each in the first folder that has it.
 
         Returns:
             Whether all are there.
@@ -124,12 +117,12 @@ class Source:
             path = next((p for p in paths if p.is_file()), None)
             if path is None or not any(path.is_relative_to(root) for root in roots):
                 return False
-            found[location] = FileContent(path)
+            found[location] = path
         self.external = found
         return True
 
     def take_external(self, read: Mapping[str, tuple[Path, os.stat_result]]) -> bool:
-        """Open the files of external data that a parser has read.
+        """Take the files of external data that a parser has read.
 
         Args:
             read: path by location, and the file's status before it was read.
@@ -137,11 +130,11 @@ class Source:
         Returns:
             Whether they are what the parser has read.
         """
-        found = {location: FileContent(path) for location, (path, _) in read.items()}
-        self.external = found
+        self.external = {location: path for location, (path, _) in read.items()}
+        self.external_states()
         return all(
-            _state_of(found[location].status()) == _state_of(status) and not _may_have_changed(status, self._opened)
-            for location, (_, status) in read.items()
+            state_of(path.stat()) == state_of(status) and not may_have_changed(status, self._opened)
+            for path, status in read.values()
         )
 
     def is_at(self, path: Any) -> bool:
@@ -149,18 +142,24 @@ class Source:
         if self._status is None:
             return True
         status = os.stat(path)
-        if _state_of(status) != _state_of(self._status):
+        if state_of(status) != state_of(self._status):
             return False
-        return not _may_have_changed(status, self._opened) or content_digest(FileContent(path)) == self.own_digest
+        return not may_have_changed(status, self._opened) or content_digest(FileContent(path)) == self.own_digest
 
     def whole(self) -> tuple[memoryview, dict[str, memoryview]]:
         """Return the model's bytes, and those of its external data by location.
 
         Raises:
-            FormatError: a file has changed since it was opened.
+            FormatError: a file has changed since it was opened, or is gone.
         """
+        try:
+            return self._whole()
+        except OSError as error:
+            raise FormatError(f"{error.filename}: the file is gone since the model was loaded") from None
+
+    def _whole(self) -> tuple[memoryview, dict[str, memoryview]]:
         found = self.content.whole()
-        external = {location: content.whole() for location, content in self.external.items()}
+        external = {location: FileContent(path).whole() for location, path in self.external.items()}
         known, states = self.own_digest, self.external_states()
         changed = not self.content.held and content_digest(self.content) != known
         if changed or _states_of(self.external) != states:
@@ -193,7 +192,7 @@ class Lineage:
             return None
         digest = self.source.digest() if whole else self.source.own_digest
         text = "\n".join((digest, str(self.source.content.size), common, of, self.asked))
-        return hashlib.sha256(text.encode()).hexdigest()[:32]
+        return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:32]
 
     def machine_key(self, target: Target, device_id: int) -> str | None:
         """Return `key` for plans for a device of a target; None also where the target has none that can be kept.
@@ -205,6 +204,8 @@ class Lineage:
         if of_target is None:
             return None
         machine = {**of_target, "target": target.name}
+        if target.name not in (DEFAULT, REFERENCE):
+            machine["package"] = package_state()
         machine["tuning"] = "\n".join(_file_state(default_folder() / f"tuning.sqlite{end}") for end in ("", "-wal"))
         return self.key("".join(f"{name}={value}\n" for name, value in sorted(machine.items())))
 
@@ -224,7 +225,7 @@ def environment() -> str | None:
     custom = sys.modules.get("mgx_numba.ops.custom")  # without it there are none
     if custom is not None and custom.custom_domains():
         return None
-    mine |= {"package": package_state(), "numpy": np.__version__, "onnx": _onnx_state()}
+    mine |= {"package": package_state(NOT_OF_CPU), "numpy": np.__version__, "onnx": _onnx_state()}
     return "".join(f"{name}={value}\n" for name, value in sorted(mine.items()))
 
 
@@ -240,30 +241,6 @@ def open_source(given: Any) -> Source | None:
         return Source(FileContent(given), hold=True)
     except (OSError, ValueError):
         return None
-
-
-def content_digest(content: FileContent, ended: threading.Event | None = None) -> str:
-    """Return the SHA-256 of the SHA-256 of each piece of a content, computed on all cores.
-
-    Args:
-        ended: once this is set, the rest is left out.
-
-    Raises:
-        FormatError: the file has become shorter.
-    """
-    starts = range(0, content.size, _PIECE_BYTES)
-    found: list[bytes] = [b""] * len(starts)
-
-    def work(number: int) -> None:
-        digest = hashlib.sha256()
-        if ended is None or not ended.is_set():
-            size = min(_PIECE_BYTES, content.size - starts[number])
-            for piece in content.pieces(starts[number], size, np.empty(min(size, _ROOM_BYTES), np.uint8)):
-                digest.update(piece)
-        found[number] = digest.digest()
-
-    on_threads(work, range(len(starts)), allowed_cpus())
-    return hashlib.sha256(b"".join(found)).hexdigest()
 
 
 class Background(Generic[T]):
@@ -312,21 +289,13 @@ class Background(Generic[T]):
         return self._outcome[0]
 
 
-def _states_of(external: Mapping[str, FileContent]) -> dict[str, str]:
+def _states_of(external: Mapping[str, Path]) -> dict[str, str]:
     """See `Source.external_states`."""
-    hashed = sum(content.size for content in external.values()) <= _HASHED_BYTES
-    return {name: content_digest(c) if hashed else _state_of(c.status()) for name, c in external.items()}
-
-
-def _state_of(status: os.stat_result) -> str:
-    """Return size, times and place of a file, which a write, a replacement or a restored time change."""
-    return f"{status.st_dev} {status.st_ino} {status.st_size} {status.st_mtime_ns} {status.st_ctime_ns}"
-
-
-def _may_have_changed(status: os.stat_result, since: int) -> bool:
-    """Return whether a write at the time ``since`` or later may have left the file's times as they are."""
-    latest = max(status.st_mtime_ns, status.st_ctime_ns)
-    return latest + (_TICK if latest % 1_000_000_000 else _COARSE_TICK) >= since
+    found = {name: path.stat() for name, path in external.items()}
+    if sum(status.st_size for status in found.values()) > _HASHED_BYTES:
+        return {name: state_of(status) for name, status in found.items()}
+    contents = ((name, FileContent(path)) for name, path in external.items())  # opened one after the other
+    return {name: file_digest(content, content.status()) for name, content in contents}
 
 
 def _file_state(path: Path) -> str:

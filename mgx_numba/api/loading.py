@@ -12,7 +12,7 @@ from ..errors import FormatError, OptionError
 from ..graph.origin import Origin
 from ..interrupts import whole_module
 from ..targets import registry
-from ..targets.base import Kept
+from ..targets.base import Compiled, Kept
 from .compiling import take_compiled, target_options
 from .file_kinds import taken_for
 from .options import checked_device, parse_compile_options, trace_level
@@ -63,17 +63,23 @@ def _loaded(filename: str | os.PathLike[str], format: str, trust_objects: bool, 
         return _restored(*load_program(filename, format, trust_objects), device_id=device_id)
     whole_module("mgx_numba.api.saved_plans")
     from ..graph.content import open_content
-    from .lineage import Lineage, Source
+    from .lineage import Lineage, Source, environment
     from .saved_plans import find
 
-    lineage = Lineage(Source(open_content(filename)))
+    content = open_content(filename)
 
-    def decoded() -> Any:
+    def decode(whole: memoryview) -> Any:
         _reading()
         from ..graph.mxr import load_content
 
-        whole, _ = lineage.source.whole()  # in use until it is decoded
         return load_content(whole, filename, with_objects=trust_objects)
+
+    if environment() is None:
+        return _restored(*decode(content.whole()), device_id=device_id)
+    lineage = Lineage(Source(content))
+
+    def decoded() -> Any:
+        return decode(lineage.source.whole()[0])
 
     build = functools.partial(_of_plan, device_id)
     found = find(lineage, build, decoded, device_id=device_id, trust_objects=trust_objects)
@@ -130,7 +136,7 @@ def _restored(value: Any, extra: Mapping[str, Any], *, device_id: int) -> progra
 
 def _of_plan(
     device_id: int, kept: Kept, about: Mapping[str, Any], decoded: Callable[[], Any], store: Store | None
-) -> program:
+) -> tuple[Compiled, program]:
     """The program of a plan that `keep_plan` left; ``decoded`` gives what its file holds."""
     result = program()
     saved = about["saved"]
@@ -152,7 +158,7 @@ def _of_plan(
     parameters = {name: shape_from_json(entry) for name, entry in about["parameters"].items()}
     results = [shape_from_json(entry) for entry in about["results"]]
     take_compiled(result, compiled, options, chosen, trace_level(), parameters, results)
-    return result
+    return compiled, result
 
 
 def _calibration(extra: Mapping[str, Any]) -> Calibration | None:

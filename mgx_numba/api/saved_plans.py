@@ -10,25 +10,27 @@ from __future__ import annotations
 import contextlib
 import functools
 import os
+import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from ..codegen.files import default_folder, make_folder, mark_used, open_trusted, replace_file
+from ..codegen.files import make_folder, mark_used, open_trusted, replace_file
 from ..codegen.kernel import KernelSource
 from ..codegen.store import default_store
 from ..errors import FormatError
 from ..graph.content import FileContent
 from ..messages import tell_again
-from ..targets.base import Compiled, Kept
+from ..targets.base import Compiled, Growing, Kept
 from ..targets.kept_file import KeptFile, kept_pieces
 from ..targets.registry import target, target_names
+from .digests import plans_folder
 from .lineage import Background, Lineage
 
 if TYPE_CHECKING:
     from ..codegen.store import Store
 
-__all__ = ["find", "keep", "plans_folder", "write"]
+__all__ = ["find", "keep", "write"]
 
 LIMIT_BYTES = 4 << 30
 """Of all plans together; the least recently used go first."""
@@ -36,8 +38,12 @@ LIMIT_BYTES = 4 << 30
 _PRUNE_TO = 0.75
 """Part of the limit that is left after plans went, so that the next save does not have to look again."""
 
+_BEFORE = 10
+"""Seconds before a plan was kept that its file says it was written. Whoever writes to it later gives it another time;
+whole even seconds are what every file system keeps."""
+
 T = TypeVar("T")
-Build = Callable[[Kept, Mapping[str, Any], Callable[[], Any], "Store | None"], T]
+Build = Callable[[Kept, Mapping[str, Any], Callable[[], Any], "Store | None"], tuple[Compiled, T]]
 
 
 def find(
@@ -54,8 +60,8 @@ def find(
 
     Args:
         lineage: the program's.
-        build: makes the program of a target, a plan of it, what was kept about it, ``decode``, and what the kernels are
-            looked for in (None for the user's store).
+        build: makes the compiled program, and the result of this function, of a plan, what was kept about it,
+            ``decode``, and what the kernels are looked for in (None for the user's store).
         decode: gives what the program is decoded of; called when somebody looks at the program.
         targets: names of targets that it may have been compiled for; None for any.
         device_id: the device that it shall run on, where its target has devices.
@@ -71,11 +77,15 @@ def find(
             path = _folder(name) / f"{key}.plan"
             with open_trusted(path) as file:
                 reader = KeptFile(file)
+                intact = os.fstat(file.fileno()).st_mtime_ns == reader.about["written"] * 10**9
                 if reader.about["with_code"] < trust_objects:
                     return None
                 store = _Embedded(lineage.source.content) if trust_objects else None
-                found = _restored(reader, build, decode, store)
+                compiled, found = _restored(reader, build, decode, store, intact)
+            if not intact:  # it was copied, since it is not damaged
+                _set_time(path, reader.about["written"])
             mark_used(path)
+            _keep_growth(compiled, path, reader.about)
             return found
         except FileNotFoundError:
             continue
@@ -108,12 +118,36 @@ def keep(
     kept = compiled.kept_plan()
     try:
         key = lineage.machine_key(target(target_name), device_id)
-    except FormatError:  # it is changing
+    except (FormatError, OSError):  # it is changing
         return False
     if key is None or kept is None:
         return False
-    pieces = kept_pieces(kept, {"with_code": with_code, **about})
-    return pieces is not None and write(_folder(target_name) / f"{key}.plan", pieces)
+    path, about = _folder(target_name) / f"{key}.plan", {"with_code": with_code, **about}
+    _keep_growth(compiled, path, about)
+    return _write_kept(path, kept, about)
+
+
+def _write_kept(path: Path, kept: Kept, about: Mapping[str, Any]) -> bool:
+    """Write a plan file whose modification time shows that nobody has written to it since; return whether it was
+    written."""
+    written = (int(time.time()) - _BEFORE) // 2 * 2
+    pieces = kept_pieces(kept, {**about, "written": written})
+    if pieces is None or not write(path, pieces):
+        return False
+    _set_time(path, written)
+    return True
+
+
+def _keep_growth(compiled: Compiled, path: Path, about: Mapping[str, Any]) -> None:
+    """Keep the plans that a program makes in runs, too."""
+
+    def keep_again(program: Compiled) -> None:
+        kept = program.kept_plan()
+        if kept is not None:
+            _write_kept(path, kept, about)
+
+    if isinstance(compiled, Growing):
+        compiled.keep_growth(keep_again)
 
 
 def write(path: Path, pieces: Sequence[bytes | memoryview]) -> bool:
@@ -134,11 +168,17 @@ def write(path: Path, pieces: Sequence[bytes | memoryview]) -> bool:
     return True
 
 
-def _restored(reader: KeptFile, build: Build[T], decode: Callable[[], Any], store: Store | None) -> T:
-    """Return the program of an open plan file."""
+def _restored(
+    reader: KeptFile, build: Build[T], decode: Callable[[], Any], store: Store | None, intact: bool
+) -> tuple[Compiled, T]:
+    """Return what ``build`` makes of an open plan file.
+
+    Args:
+        intact: nobody has written to the file since it was kept.
+    """
     about = reader.about
     block = reader.allocate()
-    with Background(lambda ended: reader.fill(block, ended)) as filled:
+    with Background(lambda ended: reader.fill(block, ended, check=not intact)) as filled:
         result = build(reader.kept(block), about, decode, store)
         filled.result()
     tell_again(about["told"])
@@ -169,20 +209,20 @@ class _Embedded:
         default_store().put(source, data)
 
 
-def plans_folder() -> Path:
-    """Return where plans, and what is known of models, are kept."""
-    return default_folder() / "plans"
-
-
 def _folder(target_name: str) -> Path:
     """Where plans for a target are kept."""
     return plans_folder() / target_name
 
 
+def _set_time(path: Path, seconds: int) -> None:
+    with contextlib.suppress(OSError):
+        os.utime(path, ns=(time.time_ns(), seconds * 10**9))
+
+
 def _prune(folder: Path) -> None:
     """Drop the least recently used plans if there are too many bytes of them."""
     files = (path for path in folder.rglob("*") if path.is_file())
-    found = sorted((path.stat().st_mtime, path.stat().st_size, path) for path in files)
+    found = sorted((path.stat().st_atime, path.stat().st_size, path) for path in files)
     total = sum(size for _, size, _ in found)
     if total > LIMIT_BYTES:
         for _, size, path in found:

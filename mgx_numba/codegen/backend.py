@@ -53,9 +53,6 @@ class Backend(Protocol):
             UnsupportedError: this back end has no kernel for it; the message says why.
         """
 
-    def general(self, problem: Any) -> Any | None:
-        """Return a problem with the same result whose kernels serve more lengths; None if there is none."""
-
     def choose(self, request: Asked) -> Candidate:
         """Return the solver that the cost model selects for a contraction.
 

@@ -16,6 +16,7 @@ from .._version import __version__
 
 __all__ = [
     "ENVIRONMENT",
+    "NOT_OF_CPU",
     "default_folder",
     "make_folder",
     "mark_used",
@@ -26,6 +27,8 @@ __all__ = [
 ]
 
 ENVIRONMENT = "MGX_CACHE_DIR"
+NOT_OF_CPU = frozenset(("driver", "gpu", "ray"))
+"""Folders of the package that programs for the CPU do not depend on: a quarter of its files."""
 _MARK_AFTER_SECONDS = 24 * 3600.0  # a day: uses are told apart by the day, and a file in use is seldom written to
 _PACKAGE = Path(__file__).resolve().parent.parent
 
@@ -87,24 +90,31 @@ def replace_file(path: Path, *pieces: bytes | memoryview) -> None:
 
 
 def mark_used(path: Path) -> None:
-    """Record the use of a file in its modification time, at most once a day, so that hits seldom write. A missing file
-    is ignored."""
+    """Set the time of a file's last access, at most once a day, so that a hit seldom writes.
+
+    The time of its last change stays. A file that is gone is left alone.
+    """
     with contextlib.suppress(OSError):
-        if time.time() - path.stat().st_mtime > _MARK_AFTER_SECONDS:
-            os.utime(path)
+        status = path.stat()
+        if time.time() - status.st_atime > _MARK_AFTER_SECONDS:
+            os.utime(path, ns=(time.time_ns(), status.st_mtime_ns))
 
 
-@functools.lru_cache(maxsize=1)
-def package_state() -> str:
+@functools.lru_cache(maxsize=2)
+def package_state(leave_out: frozenset[str] = frozenset()) -> str:
     """Return the SHA-256 of the version and of the file system's metadata of every file of this package: sources and
-    tuning records."""
+    tuning records.
+
+    Args:
+        leave_out: names of folders that do not count.
+    """
     lines = [__version__]
     folders = [str(_PACKAGE)]
     while folders:
         with os.scandir(folders.pop()) as entries:
             for entry in entries:
                 if entry.is_dir():
-                    if entry.name != "__pycache__":
+                    if entry.name != "__pycache__" and entry.name not in leave_out:
                         folders.append(entry.path)
                 else:
                     status = entry.stat()

@@ -11,7 +11,7 @@ import hashlib
 import re
 from pathlib import Path
 
-from .files import default_folder, make_folder, package_state, read_trusted, replace_file
+from .files import NOT_OF_CPU, default_folder, make_folder, package_state, read_trusted, replace_file
 
 __all__ = ["SHARED_MEANING", "files_digest"]
 
@@ -22,7 +22,9 @@ SHARED_MEANING = ("lang/*.py", "toolchain/*.py")
 @functools.lru_cache(maxsize=8)
 def files_digest(patterns: tuple[str, ...]) -> str:
     """Return the SHA-256 of files that match patterns relative to the code generation folder."""
-    key = hashlib.sha256("\n".join((package_state(), *patterns)).encode()).hexdigest()
+    all_of_cpu = not any(pattern.startswith("gpu/") for pattern in patterns)
+    state = package_state(NOT_OF_CPU) if all_of_cpu else package_state()
+    key = hashlib.sha256("\n".join((state, *patterns)).encode()).hexdigest()
     path = default_folder() / f"meaning-{key[:24]}.txt"
     with contextlib.suppress(OSError):
         known = read_trusted(path).decode("ascii", "replace")

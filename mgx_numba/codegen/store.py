@@ -154,7 +154,7 @@ class ObjectStore:
                 if entry.name.endswith(".o"):
                     with contextlib.suppress(OSError):
                         status = entry.stat()
-                        entries.append((status.st_mtime, status.st_size, Path(entry.path)))
+                        entries.append((status.st_atime, status.st_size, Path(entry.path)))
         total = sum(size for _, size, _ in entries)
         freed = 0
         if total > self.limit:

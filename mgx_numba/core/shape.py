@@ -496,7 +496,6 @@ class Shape:
         return (self.type, self.lens, self.strides, self.dyn_dims, self.sub_shapes, self.ranked, self.element)
 
     def __eq__(self, other: object) -> bool:
-        # Not by hashes first: a `TracedInt` notes what it is compared with, and has the hash of a plain one.
         return self is other or (isinstance(other, Shape) and same(self._key, other._key))
 
     def __hash__(self) -> int:

@@ -11,7 +11,6 @@ import numpy as np
 from ..core.pages import memory_owner
 
 if TYPE_CHECKING:
-    from .folds import Folds
     from .module import Module
 
 __all__ = ["Allowance"]
@@ -27,14 +26,10 @@ class Allowance:
     """Work and memory that constants of one program may take in all; what is beyond it is left to the run.
 
     A program of a few bytes may double a constant forty times, each time within reason.
-
-    Attributes:
-        folds: notes how constants are computed, if somebody wants to know.
     """
 
     def __init__(self, modules: Callable[[], Iterable[Module]]) -> None:
         """``modules`` gives the program's modules; their literals are counted when something is asked for first."""
-        self.folds: Folds | None = None
         self._modules = modules
         self._literals: int | None = None
         self._work = 0

@@ -43,6 +43,7 @@ class FileContent:
         self.path = path
         self._whole: weakref.ref[np.ndarray] | None = None
         self._held: np.ndarray | None = None
+        self._status: os.stat_result | None = None
         self._file = open(path, "rb", buffering=0)  # noqa: SIM115  (closed with this)
         weakref.finalize(self, self._file.close)
         status = os.fstat(self._file.fileno())
@@ -53,19 +54,21 @@ class FileContent:
     def of_bytes(cls, data: bytes) -> FileContent:
         """Return the content of a file that is in memory already; it is not copied."""
         self = cls.__new__(cls)
-        self.path, self._whole = "the model", None
+        self.path, self._whole, self._status = "the model", None, None
         self._kept = self._held = np.frombuffer(data, np.uint8)
         self.size = self._kept.size
         return self
 
     def hold(self) -> None:
-        """Read all of it into memory for as long as this lives, so that a change of the file does not matter.
+        """Read all of it into memory for as long as this lives, and close the file.
 
         Raises:
             FormatError: as `read`.
         """
         if self._held is None:
             self._held = np.frombuffer(self.whole(), np.uint8)
+            self._status = self.status()
+            self._file.close()
 
     @property
     def held(self) -> bool:
@@ -73,8 +76,8 @@ class FileContent:
         return self._held is not None
 
     def status(self) -> os.stat_result:
-        """Return what the system says of the open file, which `hold` does not change."""
-        return os.fstat(self._file.fileno())
+        """Return the status of the file: now, or when `hold` had read it."""
+        return os.fstat(self._file.fileno()) if self._status is None else self._status
 
     def read(self, begin: int, target: np.ndarray) -> None:
         """Fill a contiguous array of bytes with those from ``begin`` on; the interpreter's lock is free meanwhile.
@@ -82,8 +85,9 @@ class FileContent:
         Raises:
             FormatError: the file has become shorter, or cannot be read.
         """
-        if self._kept is not None:
-            target[...] = self._kept[begin : begin + target.size]
+        memory = self._kept if self._held is None else self._held
+        if memory is not None:
+            target[...] = memory[begin : begin + target.size]
             return
         done, view = 0, target.data
         while done < len(view):

@@ -15,7 +15,7 @@ from .instruction import Instruction
 from .length_arithmetic import array_of_lengths, fold_lengths, has_symbolic_elements
 from .printer import format_instruction
 
-__all__ = ["Constants", "Followed", "awaits_lengths", "integers"]
+__all__ = ["Constants", "awaits_lengths", "integers"]
 
 LARGEST = 1 << 24
 """Elements of a constant that is computed while reading: 64 MiB of float32. What is larger stays an instruction."""
@@ -24,35 +24,14 @@ _NOT_PURE = frozenset(
 )
 
 
-class Followed:
-    """An element of a constant that follows from lengths which note what is done with them (`traced_int`).
-
-    It can be moved to other places, by NumPy too; what asks for its value otherwise than by `integers` fails, rather
-    than to go on with a number that is true of the present lengths alone.
-    """
-
-    __slots__ = ("number",)
-
-    def __init__(self, number: int) -> None:
-        self.number = number
-
-    def _refuse(self, *_: Any) -> Any:
-        raise TypeError("an element that follows from lengths has no value of its own")
-
-    __eq__ = __ne__ = __lt__ = __le__ = __gt__ = __ge__ = __bool__ = _refuse
-
-    def __hash__(self) -> int:
-        raise TypeError("an element that follows from lengths has no value of its own")
-
-
 def integers(value: np.ndarray) -> list[int] | None:
     """The elements of an array of integers, flat, symbolic lengths among them; None of one of another type."""
     if value.dtype.kind in "iu":
         found: list[int] = value.ravel().tolist()
         return found
-    if value.dtype != object or not all(isinstance(v, (int, Dim, Followed)) for v in value.flat):
+    if value.dtype != object or not all(isinstance(v, (int, Dim)) for v in value.flat):
         return None
-    return [v.number if isinstance(v, Followed) else v for v in value.flat]
+    return list(value.flat)
 
 
 class Constants:

@@ -315,20 +315,6 @@ class Module:
         self._tail = previous
         self._running = {ins: None for ins in order if ins.module_args}
 
-    def release(self) -> None:
-        """Take the instructions apart; see `Program.release`."""
-        ins = self._head
-        while ins is not None:
-            following = ins._next
-            ins.users.clear()  # inputs are no cycle without these
-            ins._prev = ins._next = ins.module = None
-            ins = following
-        self._head = self._tail = None
-        self.scheduled = -1, None
-        self._by_name.clear()
-        self._runners.clear()
-        self._running.clear()
-
     def captured(self) -> list[Instruction]:
         """Values of enclosing modules that this one and its submodules use, each once."""
         found: dict[Instruction, None] = {}

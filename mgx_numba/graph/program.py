@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from itertools import islice
 from typing import Any
 
@@ -40,8 +39,6 @@ class Program:
         self.log = RewriteLog()
         self.is_body = False
         self._taken: dict[str, int] = {}
-        self.keeper: Callable[[Program], bool] | None = None
-        """Takes the program when it is released, unless it says no."""
         self.only_bodies: tuple[int, ...] = ()
         """`Module.changes` of all modules when all but the main one were found to be bodies of kernels."""
 
@@ -125,16 +122,6 @@ class Program:
         self.open_dims = {name: dict(axes) for name, axes in other.open_dims.items()}
         self.origin = other.origin
         self.is_body = other.is_body
-
-    def release(self) -> None:
-        """Take the instructions apart, so that their memory is free at once: they refer to each other in cycles, which
-        only a search for garbage would find; or leave them to its ``keeper``. Nothing can be done with the program, or
-        parts of it, any more."""
-        if self.keeper is not None and self.keeper(self):
-            return
-        for module in self.modules:
-            module.release()
-        self._modules.clear()
 
     def sort(self) -> None:
         """Order every module's instructions topologically."""

@@ -29,6 +29,7 @@ __all__ = [
     "ControlStep",
     "DeviceFunction",
     "HostStep",
+    "Jump",
     "MappedTensor",
     "ParameterSpec",
     "Plan",
@@ -242,6 +243,25 @@ PlannedStep = Step | HostStep | ControlStep
 
 
 @dataclass(frozen=True)
+class Jump:
+    """Where steps do not follow each other: loops and branches whose kernels are steps of the plan itself.
+
+    Attributes:
+        by: the number of a step whose first argument points to a number (int64).
+        at, to: before step ``at`` the run goes on with step ``to`` if the number is not 0, or if it is, as ``where``
+            says. A jump back is that of a loop; one forwards leaves out a loop's body, or a branch.
+        place: of a jump forwards what errors in the steps that it leaves out begin with: a text, or, of a loop, the
+            texts before and after the number of the iteration, to which the second argument of step ``by`` points.
+    """
+
+    by: int
+    at: int
+    to: int
+    where: bool
+    place: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
 class ParameterSpec:
     """An input: C-contiguous array of this dtype and shape; without lens it is one element, of any rank."""
 
@@ -280,6 +300,7 @@ class Plan:
     ``symbols`` are those of a symbolic plan, in the order of their first appearance in the parameters' lens; each is
     the whole length of some parameter's axis. ``condition`` is 1 for the lengths that the plan serves, within the
     ranges of the symbols. ``sizes`` are what the lengths of a plan from a file are values of; None of other plans.
+    ``jumps`` are looked at in their order where several are at one step.
     """
 
     steps: list[PlannedStep]
@@ -291,6 +312,7 @@ class Plan:
     uses: tuple[Use, ...] = ()
     symbols: tuple[Dim, ...] = ()
     condition: Length = 1
+    jumps: tuple[Jump, ...] = ()
     sizes: SizeProgram | None = None
 
     def size_program(self) -> SizeProgram:

@@ -19,6 +19,7 @@ from ..errors import UnsupportedError
 from .plan import (
     ControlStep,
     HostStep,
+    Jump,
     MappedTensor,
     ParameterSpec,
     Plan,
@@ -101,6 +102,7 @@ class PlansWriter:
             "parallel": plan.parallel,
             "steps": [self._step(step, lengths) for step in plan.steps],
             "uses": [[*map(lengths, (u.offset, u.bytes)), u.first, u.last] for u in plan.uses],
+            "jumps": [[j.by, j.at, j.to, j.where, j.place] for j in plan.jumps],
         }
         return {**written, "sizes": lengths.rows()}
 
@@ -245,6 +247,7 @@ class PlansReader:
             ],
             parallel=written["parallel"],
             uses=tuple([Use(*lengths.all(entry[:2]), *entry[2:]) for entry in written["uses"]]),
+            jumps=tuple([Jump(by, at, to, where, tuple(place)) for by, at, to, where, place in written["jumps"]]),
             symbols=symbols,
             condition=lengths(written["condition"]),
             sizes=sizes,

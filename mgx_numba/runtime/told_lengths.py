@@ -16,7 +16,7 @@ from .plan import ParameterSpec, Plan
 
 _PREFIX = "length of "  # no name of a submodule's parameter has spaces
 
-__all__ = ["told_lengths", "with_told_lengths"]
+__all__ = ["is_told", "told_lengths", "with_told_lengths"]
 
 
 def with_told_lengths(plan: Plan) -> Plan:
@@ -27,7 +27,12 @@ def with_told_lengths(plan: Plan) -> Plan:
     return replace(plan, parameters=[*plan.parameters, *added])
 
 
+def is_told(parameter: ParameterSpec) -> bool:
+    """Return whether `with_told_lengths` added a parameter."""
+    return parameter.name.startswith(_PREFIX)
+
+
 def told_lengths(plan: Plan, values: Mapping[Dim, int]) -> dict[str, np.ndarray]:
     """Return the arrays of the parameters that `with_told_lengths` added, for values of the symbols."""
-    lengths: dict[str, Any] = {p.name: p.lens[0] for p in plan.parameters if p.name.startswith(_PREFIX)}
+    lengths: dict[str, Any] = {p.name: p.lens[0] for p in plan.parameters if is_told(p)}
     return {name: np.empty((values[length], 0), np.bool_) for name, length in lengths.items()}

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-__all__ = ["BY_SIZE", "PASSES", "SETTLED_PASSES", "SOURCE_PASSES"]
-
-BY_SIZE: tuple[str, ...] = ("fuse_gated", "split_reduce", "one_pass_variance", "rewrite_reduce_max", "schedule")
-"""What goes by the number of elements of every value, and its divisors: few sets of lengths are alike to it."""
+__all__ = ["PASSES", "SOURCE_PASSES"]
 
 PASSES: tuple[str, ...] = (
     "normalize_ops",
@@ -44,12 +41,12 @@ PASSES: tuple[str, ...] = (
     "rewrite_requantization",
     "eliminate_contiguous",
     "dead_code_elimination",
-    *BY_SIZE,
+    "fuse_gated",
+    "split_reduce",
+    "one_pass_variance",
+    "rewrite_reduce_max",
+    "schedule",
 )
 
 SOURCE_PASSES: tuple[str, ...] = ("propagate_constant", "eliminate_common_subexpression", "dead_code_elimination")
 """What is done once for all lengths of a program with dynamic inputs; they leave alone what has dynamic shapes."""
-
-SETTLED_PASSES: tuple[str, ...] = ("dead_code_elimination", "propagate_constant")
-"""What is done to a copy of such a program for given lengths before it is looked for among known ones: arithmetic on
-lengths goes, and constants that depend on lengths are computed."""

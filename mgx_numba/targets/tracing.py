@@ -2,17 +2,11 @@
 
 from __future__ import annotations
 
-import os
 from typing import Any, TextIO
 
 import numpy as np
 
-__all__ = ["describe_output", "is_watched", "write_trace"]
-
-
-def is_watched() -> bool:
-    """Whether a variable of MIGraphX's is set: what compiling does is to be seen then, or to be done otherwise."""
-    return any(name.startswith("MIGRAPHX_") for name in os.environ)
+__all__ = ["describe_output", "write_trace"]
 
 
 PREVIEW = 5  # elements from each end

@@ -19,7 +19,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 import mgx_numba as migraphx
-from mgx_numba.api import lineage, saved_plans
+from mgx_numba.api import digests, lineage, saved_plans
 from mgx_numba.codegen.files import default_folder
 from mgx_numba.session import InferenceSession, SessionOptions
 
@@ -314,7 +314,7 @@ def test_external_data_that_change(
 ) -> None:
     if not hashed:
         monkeypatch.setattr(lineage, "_HASHED_BYTES", 0)
-        monkeypatch.setattr(lineage, "_TICK", 0)
+        monkeypatch.setattr(digests, "TICK", 0)
     path, data = tmp_path / "net.onnx", tmp_path / "w.bin"
     proto = network()
     onnx.save(proto, path, save_as_external_data=True, location="w.bin", size_threshold=0)
@@ -367,7 +367,7 @@ def test_a_damaged_entry_counts_as_absent(path: Path, kind: str, damage: str) ->
 
 def test_an_entry_of_another_package_is_not_found(path: Path, monkeypatch: pytest.MonkeyPatch, work: list[str]) -> None:
     with monkeypatch.context() as patch:
-        patch.setattr(lineage, "package_state", lambda: "older")
+        patch.setattr(lineage, "package_state", lambda *parts: "older")
         result(path)
     work.clear()
     check(result(path))
@@ -475,3 +475,48 @@ def test_the_driver_finds_lists_and_clears_what_is_kept(
     assert main(["cache", "--clear", "plans"]) == 0
     assert "removed 2 files" in capsys.readouterr().out and kept() == []
     assert len(list((default_folder() / "objects").iterdir())) >= objects  # the suite's store is shared
+
+
+def test_a_large_file_is_hashed_again_when_it_was_written_to(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lineage, "_HELD_BYTES", 0)
+    monkeypatch.setattr(digests, "REMEMBERED_BYTES", 1)
+    monkeypatch.setattr(digests, "COARSE_TICK", -(10**15))  # as if it had been written long ago
+    status = path.stat()
+    check(result(path))
+    hashed = []
+    digest = digests.content_digest
+    monkeypatch.setattr(digests, "content_digest", lambda *given: hashed.append(1) or digest(*given))
+    check(result(path))
+    assert hashed == []
+    for seed in (1, 2):
+        data = network(seed).SerializeToString()
+        if seed == 1:
+            path.write_bytes(data)
+        else:
+            path.with_name("new").write_bytes(data)
+            path.with_name("new").replace(path)
+        os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns))
+        assert path.stat().st_size == status.st_size
+        check(result(path), seed)
+        assert hashed
+        hashed.clear()
+
+
+def test_a_plan_that_was_copied_is_checked_once(path: Path) -> None:
+    result(path)
+    (plan,) = (default_folder() / "plans").rglob("*.plan")
+    written = plan.stat().st_mtime_ns
+    os.utime(plan)
+    check(result(path))
+    assert plan.stat().st_mtime_ns == written
+
+
+def test_programs_kept_their_files_open(tmp_path: Path) -> None:
+    path = tmp_path / "net.onnx"
+    onnx.save(network(), path, save_as_external_data=True, location="w.bin", size_threshold=0)
+    os.utime(tmp_path / "w.bin", (1, 1))
+    before = len(os.listdir("/proc/self/fd"))
+    programs = [migraphx.parse_onnx(path).compile("cpu", num_threads=1) for _ in range(5)]
+    assert len(os.listdir("/proc/self/fd")) == before
+    for net in programs:
+        check(net.run({"x": X})[0])

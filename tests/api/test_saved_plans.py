@@ -230,7 +230,7 @@ def test_a_plan_is_of_one_environment(tmp_path: Path, monkeypatch: pytest.Monkey
             others.append(key())
     (default_folder() / "tuning.sqlite").write_bytes(b"x")
     others.append(key())
-    monkeypatch.setattr(lineage, "package_state", lambda: "changed")
+    monkeypatch.setattr(lineage, "package_state", lambda *parts: "changed")
     others.append(key())
     assert len({mine, *others}) == 5
     for name in ("MIGRAPHX_TRACE_PASSES", "MIGRAPHX_DISABLE_PASSES", "MIGRAPHX_PROBLEM_CACHE"):

@@ -14,9 +14,13 @@ from mgx_numba.graph.specialize import specialize
 from mgx_numba.graph.substitution import settled
 from mgx_numba.graph.symbolic import symbolic_program
 from mgx_numba.graph.validate import validate
-from mgx_numba.targets.passes import SETTLED_PASSES, SOURCE_PASSES
+from mgx_numba.targets.passes import SOURCE_PASSES
 
-__all__ = ["assert_like_specialized", "bound", "simplified", "symbolic"]
+__all__ = ["SETTLED", "assert_like_specialized", "bound", "simplified", "symbolic"]
+
+
+SETTLED = ("dead_code_elimination", "propagate_constant")
+"""Passes after which arithmetic on known lengths is gone."""
 
 
 def simplified(program: Program) -> Program:
@@ -29,7 +33,7 @@ def symbolic(program: Program, lens: Mapping[str, tuple[int, ...]] | None = None
     """Return the symbolic program of a simplified program, and its scope; it is validated."""
     scope = Scope()
     made = symbolic_program(program, scope, lens)
-    run_passes(made, SETTLED_PASSES)
+    run_passes(made, SETTLED)
     validate(made)
     return made, scope
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import numpy as np
 import pytest
 
@@ -15,11 +17,11 @@ from mgx_numba.targets.cpu import program as cpu_program
 from mgx_numba.targets.cpu.lower import lower
 from mgx_numba.targets.lowering.tuples import without_tuples
 from mgx_numba.targets.options import TargetOptions
-from mgx_numba.targets.passes import SETTLED_PASSES, SOURCE_PASSES
-from mgx_numba.targets.samples import Lens
+from mgx_numba.targets.passes import SOURCE_PASSES
 from mgx_numba.targets.stages import split
 
 from .models import MODELS
+from .symbolic_runs import SETTLED
 
 OPTIONS = TargetOptions(num_threads=2)
 SAMPLES, LENGTHS = 12, 12
@@ -32,10 +34,10 @@ def head(program: Program) -> Program:
     return arrays if stages is None else stages.head
 
 
-def settled_by_rules(source: Program, lens: Lens) -> Program:
+def settled_by_rules(source: Program, lens: Mapping[str, tuple[int, ...]]) -> Program:
     """Return the program specialised for lengths, by shape rules alone."""
     settled = specialize(source, lens)
-    run_passes(settled, SETTLED_PASSES)
+    run_passes(settled, SETTLED)
     return settled
 
 

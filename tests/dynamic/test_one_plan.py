@@ -6,6 +6,7 @@ import gc
 import mmap
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -15,7 +16,7 @@ from mgx_numba.api.program import program as public_program
 from mgx_numba.core.shape import DynamicDimension
 from mgx_numba.errors import MgxError
 from mgx_numba.frontends.onnx import parse_onnx
-from mgx_numba.targets.cpu import dynamic
+from mgx_numba.targets import dynamic
 
 from ..values import normal
 from .models import FLOAT, INT64, MODELS, Graph
@@ -85,14 +86,14 @@ def test_plans_with_symbols_are_not_tried_for_ever_where_none_can_be_made(monkey
     y = g.op("ConvTranspose", "x", g.weights(1, 1, 3), auto_pad="SAME_LOWER", strides=[2])
     compiled = public_program.wrap(parse_onnx(g.model({"x": (FLOAT, [1, 1, "n"])}, [y]))).compile("cpu")
     tried = 0
-    planned = dynamic.DynamicProgram._planned
+    planned = dynamic.OpenPlans._planned
 
-    def counted(self: dynamic.DynamicProgram, *arguments: object) -> object:
+    def counted(self: dynamic.OpenPlans[Any], *arguments: object) -> object:
         nonlocal tried
         tried += 1
         return planned(self, *arguments)
 
-    monkeypatch.setattr(dynamic.DynamicProgram, "_planned", counted)
+    monkeypatch.setattr(dynamic.OpenPlans, "_planned", counted)
     for n in range(1, dynamic.MOST_FAILED + 9):
         assert np.asarray(compiled.run({"x": normal(1, 1, n)})[0]).shape == (1, 1, 2 * n)
     assert tried == dynamic.MOST_FAILED

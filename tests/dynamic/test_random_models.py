@@ -3,8 +3,6 @@ give what they give with fixed lengths and constants, which `tests.random_models
 
 from __future__ import annotations
 
-import itertools
-
 import numpy as np
 import onnx
 import pytest
@@ -12,19 +10,12 @@ from onnx import helper, numpy_helper
 
 from mgx_numba.api.program import program as public_program
 from mgx_numba.core.shape import UNBOUNDED, DynamicDimension
-from mgx_numba.errors import MgxError
 from mgx_numba.frontends.onnx import parse_onnx
-from mgx_numba.graph.passes import run_passes
-from mgx_numba.graph.settling import Settled
 from mgx_numba.graph.validate import validate
-from mgx_numba.targets.passes import SETTLED_PASSES, SOURCE_PASSES
-from mgx_numba.targets.samples import Lens, sample_lengths
 
 from ..random_models.generate import generate
 
 OPEN = DynamicDimension(0, UNBOUNDED)
-SETS = 20
-"""Sets of lengths that a program is settled for: those that tell dimensions apart, and some that are equal."""
 SMALL = 8
 """Elements of a constant of integers that becomes an input."""
 
@@ -70,23 +61,6 @@ def expected(model: onnx.ModelProto, feeds: dict[str, np.ndarray]) -> list[np.nd
 def test_random_models_with_open_dimensions_on_ref(seed: int) -> None:
     case = generate(seed)
     assert_same(case.model, case.feeds, expected(case.model, case.feeds), "ref")
-
-
-@pytest.mark.parametrize("seed", [5, 14, 143])
-def test_random_models_with_open_dimensions_are_settled_for_each_lengths(seed: int) -> None:
-    """What is learned of some lengths gives for others what settling these gives."""
-    case = generate(seed)
-    program = parse_onnx(case.model, map_dyn_input_dims={n: [OPEN] * a.ndim for n, a in case.feeds.items() if a.ndim})
-    run_passes(program, SOURCE_PASSES)
-    copies = Settled(program, lambda copy: run_passes(copy, SETTLED_PASSES))
-    refused: list[Lens] = []
-    for lens in itertools.islice(sample_lengths(program, refused), SETS):
-        try:
-            wanted = copies.made(lens)
-        except MgxError:
-            refused.append(lens)
-        else:
-            assert copies.of(lens).program == wanted, lens
 
 
 @pytest.mark.parametrize("seed", range(100, 124))

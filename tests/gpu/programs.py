@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 
@@ -9,7 +11,7 @@ from mgx_numba.graph.program import Program
 from mgx_numba.runtime.gpu.choice import engine, interpreted
 from mgx_numba.runtime.gpu.engine import Engine
 from mgx_numba.runtime.gpu.interpreter import InterpreterQueue
-from mgx_numba.targets.gpu.program import GpuProgram
+from mgx_numba.targets.gpu.program import GpuProgram, compile_program
 from mgx_numba.targets.options import TargetOptions
 
 from ..cpu.agreement import assert_agrees, reference
@@ -36,8 +38,8 @@ def downloads(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     return read
 
 
-def compiled(program: Program, on: Engine, **options: object) -> GpuProgram:
-    return GpuProgram(program, TargetOptions(**{"fast_math": False, **options}), on=on)  # type: ignore[arg-type]
+def compiled(program: Program, on: Engine, **options: object) -> Any:
+    return compile_program(program, TargetOptions(**{"fast_math": False, **options}), on=on)  # type: ignore[arg-type]
 
 
 def labels(made: GpuProgram) -> list[str]:

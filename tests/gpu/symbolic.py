@@ -19,8 +19,8 @@ from mgx_numba.runtime.gpu.executor import DeviceExecutable
 from mgx_numba.runtime.plan import Plan
 from mgx_numba.targets.base import grouped
 from mgx_numba.targets.gpu.capabilities import pass_options
+from mgx_numba.targets.gpu.lower import lowering
 from mgx_numba.targets.gpu.passes import PASSES
-from mgx_numba.targets.gpu.ranges import lowering
 from mgx_numba.targets.lowering.shared_weights import SharedWeights
 from mgx_numba.targets.lowering.tuples import without_tuples
 from mgx_numba.targets.options import TargetOptions

@@ -21,8 +21,8 @@ from mgx_numba.runtime.gpu.engine import Engine
 from mgx_numba.runtime.gpu.late import LateBody, LateLoop
 from mgx_numba.runtime.gpu.transfers import to_device, to_host
 from mgx_numba.runtime.plan import ControlStep, HostStep, Plan
-from mgx_numba.targets.gpu.program import GpuProgram
-from mgx_numba.targets.gpu.ranges import BodyPlans, lowering
+from mgx_numba.targets.gpu.dynamic import DynamicGpuProgram
+from mgx_numba.targets.gpu.program import GpuProgram, compile_program
 from mgx_numba.targets.options import TargetOptions
 from mgx_numba.targets.registry import compile_for
 
@@ -85,7 +85,7 @@ def test_branches_of_other_lengths_run_on_the_host() -> None:
 
 
 @pytest.mark.parametrize(("past", "seen"), [(2, False), (2, True), (None, True)])
-def test_a_cache_that_grows_in_a_loop_has_a_plan_for_each_length(past: int | None, seen: bool, on: Engine) -> None:
+def test_a_cache_that_grows_in_a_loop_has_one_plan_for_all_lengths(past: int | None, seen: bool, on: Engine) -> None:
     model = decoding_loop(None, seen=seen, past=past)
     net = compiled(parsed(model), on)
     assert net.kernels()
@@ -95,9 +95,10 @@ def test_a_cache_that_grows_in_a_loop_has_a_plan_for_each_length(past: int | Non
     for step in plan_of(net).steps if past else ():
         if isinstance(step, HostStep):
             assert isinstance(step.on_device, LateLoop)
-            made = [executable.plan for executable in step.on_device._body._ready.values()]
-            assert len(made) == 3
-            assert {k.text for plan in made for k in plan.kernels()} <= {k.text for k in step.kernels}
+            body = step.on_device._body._program
+            assert isinstance(body, DynamicGpuProgram)
+            assert len(body._plans) == 1 and not body._fixed
+            assert {k.text for k in body.kernels()} <= {k.text for k in step.kernels}
 
 
 def test_a_matrix_of_one_element_entered_a_loop_as_a_vector(on: Engine) -> None:
@@ -118,9 +119,9 @@ def test_results_whose_lengths_a_body_tells_are_in_the_order_of_the_queue() -> N
     program = parsed(model_of(nodes, {"x": x}, ["y", "rows"], chosen=chosen))
     engine = interpreter()
     queue = engine.queue()
-    body = LateBody(BodyPlans(lowering(program, TargetOptions()), lambda body: 1, program), None)
+    body = LateBody(compile_program(program, TargetOptions(), on=engine), program.parameter_shapes())
     given = to_device(engine, x, "x")
-    results = [r for r in body.run(engine, queue, [given]) if isinstance(r, DeviceArray)]
+    results = [r for r in body.run(queue, [given]) if isinstance(r, DeviceArray)]
     for result, wanted in zip(results, (-x, x[chosen]), strict=True):
         np.testing.assert_array_equal(to_host(engine, result).reshape(result.shape.lens), wanted)
     assert all(array.owner._order == queue.identity for array in (given, *results))

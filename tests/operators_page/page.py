@@ -20,7 +20,7 @@ from mgx_numba.graph.specialize import is_dynamic
 from mgx_numba.runtime.plan import HostStep
 from mgx_numba.targets.cpu.lower import lower
 from mgx_numba.targets.cpu.program import optimize
-from mgx_numba.targets.gpu.ranges import optimized
+from mgx_numba.targets.gpu.lower import optimized
 from mgx_numba.targets.gpu.rules import RULES
 from mgx_numba.targets.lowering.lowering import Lowering
 from mgx_numba.targets.lowering.tuples import without_tuples

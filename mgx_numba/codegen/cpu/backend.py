@@ -57,10 +57,6 @@ class CpuBackend:
 
         return plan(problem)
 
-    def general(self, problem: Any) -> Any | None:
-        """See `Backend.general`: lengths are arguments of all kernels but contractions', which have solvers for any."""
-        return None
-
     def choose(self, request: Asked) -> Candidate:
         """See `Backend.choose`."""
         from ..tuning.request import Candidate

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from ..backend import Progress
@@ -58,14 +57,6 @@ class GpuBackend:
         from .planning import plan
 
         return plan(problem)
-
-    def general(self, problem: Any) -> Any | None:
-        """See `Backend.general`: reductions, whose texts depend on the row length."""
-        from ..problems.cluster import ReductionProblem
-
-        if not isinstance(problem, ReductionProblem) or problem.general:
-            return None
-        return replace(problem, general=True)
 
     def choose(self, request: Asked) -> Candidate:
         """See `Backend.choose`."""

@@ -72,7 +72,6 @@ class ReductionProblem:
             first-level reductions.
         cut, share: the reduced axes, merged, of which each part has ``share`` elements.
         fold: iterations that count as separate columns, with results between those of parts.
-        general: whether the kernel must serve rows of many lengths, rather than be specialised.
         again: as in `PointwiseProblem`.
     """
 
@@ -86,7 +85,6 @@ class ReductionProblem:
     cut: tuple[int, ...] = field(default=(), metadata=STRUCTURAL)
     share: SharedLength = 0
     fold: int = 1
-    general: bool = False
     again: tuple[int, ...] = field(default=(), metadata=STRUCTURAL)
 
 

@@ -143,10 +143,6 @@ class Tuning:
         found = self._used.get(request.key())
         return found is not None and found.origin == ShippedLayer.origin
 
-    def consult(self, request: Asked) -> Candidate:
-        """As `choose`, for a plan that is made in a run: nothing of it is kept, since there may be any number."""
-        return self.recorded(request) or self.backend.choose(request)
-
     def recorded(self, request: Asked) -> Candidate | None:
         """The solver and blocking of the first record found, of which nothing is kept; None if there is no record."""
         found = self._sources.find(request.key(), self._fingerprint_of(request))

@@ -115,10 +115,7 @@ class RewriteBuilder(Emitter):
             return None
         value = fold_pointwise(op, output, [a for a in arrays if a is not None])
         self.module.allowance.hold(value)
-        made = self.constant(value, output)
-        if self.module.allowance.folds is not None and value.size == 1:
-            self.module.allowance.folds.note(op, inputs, made)
-        return made
+        return self.constant(value, output)
 
     def _keep(self, ins: Instruction) -> Instruction:
         self.created.append(ins)

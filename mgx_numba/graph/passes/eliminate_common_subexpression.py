@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Hashable
+from typing import Any
 
 import numpy as np
 
+from ...ops.base import Operator
 from ..instruction import Instruction, Parameter, Return
 from ..module import Module
-from ..numbers import of_operator
 from ..program import Program
 from .base import Options, Pass
 from .dead_code_elimination import SIDE_EFFECTS
@@ -47,7 +48,7 @@ class EliminateCommonSubexpression(Pass):
                 if ins.op.commutative:
                     operands.sort()
                 first = seen.setdefault((ins.op, tuple(operands)), ins)
-                if first is not ins and of_operator(first.op, []) != of_operator(ins.op, []):
+                if first is not ins and _bits(first.op) != _bits(ins.op):
                     first = ins  # attributes that are equal as numbers only: 0.0 and -0.0
             if first is not ins:
                 first.debug_symbols = tuple(dict.fromkeys((*first.debug_symbols, *ins.debug_symbols)))
@@ -71,3 +72,14 @@ def _equal_literal(ins: Instruction, literals: dict[Hashable, list[Instruction]]
             return other
     candidates.append(ins)
     return ins
+
+
+def _bits(value: Any) -> Any:
+    """Return what tells attributes apart that are equal as numbers; NaN is equal to itself."""
+    if isinstance(value, float):
+        return value.hex()
+    if isinstance(value, (tuple, list)):
+        return tuple(map(_bits, value))
+    if isinstance(value, Operator):
+        return (value.name, *(_bits(getattr(value, name)) for name in value.attribute_kinds()))
+    return type(value)

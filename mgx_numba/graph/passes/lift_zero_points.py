@@ -1,6 +1,6 @@
 """Make quantisation zero points operands of fused regions, so that layers share kernels.
 
-A zero point is an 8-bit number that would otherwise be part of the kernel's text (`folds.is_plain`): each layer would
+A zero point is an 8-bit number that would otherwise be part of the kernel's text (`regions.is_plain`): each layer would
 have its own kernel, with cold instruction caches.
 """
 

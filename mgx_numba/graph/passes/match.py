@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 
 from ...dataclass import dataclass
 from ..constants import CONSTANT_VIEWS, is_constant, uniform_value
-from ..folds import SOUGHT
 from ..instruction import Instruction, Literal
 from .build import RewriteBuilder
 
@@ -139,8 +138,6 @@ class ScalarValue(Pattern):
         self.value = value
         self.tolerance = tolerance
         self.narrow = max(narrow, tolerance)
-        if value is not None:
-            SOUGHT.add((value, self.narrow))
 
     def match(self, ins: Instruction, bound: Bound) -> Miss | None:
         found = uniform_value(ins)

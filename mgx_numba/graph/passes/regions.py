@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import heapq
+import math
 from collections.abc import Callable, Iterable, Sequence
 
 from ...core.dim import known_equal, known_same
 from ...core.shape import Shape, other_rank
 from ...core.types import Type
 from ...ops.base import Operator, make_op
-from ..folds import is_plain
 from ..instruction import Instruction, Return
 from ..module import Module
 from ..program import Program
@@ -238,3 +238,11 @@ def is_fusable_type(shape: Shape) -> bool:
     if shape.is_dynamic or shape.sub_shapes or shape.type.hosted:
         return False
     return shape.type not in (Type.tuple_type, Type.fp4x2_type)
+
+
+def is_plain(value: float) -> bool:
+    """Return whether a number has at most 8 significant bits, as 0.5 or 6; kernels have such constants in their text.
+
+    Others (scales, shifts) differ from layer to layer: as operands they leave the layers one kernel to share.
+    """
+    return not math.isfinite(value) or (math.frexp(value)[0] * 256).is_integer()

@@ -16,6 +16,7 @@ from ...core.device_array import DeviceArray, is_in_a_row
 from ...core.shape import Shape
 from ...core.types import Type, from_numpy, numpy_dtype
 from ...errors import IndexRangeError, ShapeError
+from ..host.plan_numbers import runs
 from ..memory import view_of
 from ..plan import ControlStep, HostStep, PlannedStep, Pointer, Region, Step, TensorSpec, TensorView
 from .blocks import GRAIN, DeviceBlock, owned
@@ -127,6 +128,8 @@ class DeviceContext:
         with self._call_on_host(inputs) as form:
             form.upload(self.queue)
             for index, step in enumerate(self._executable.plan.steps):
+                if not runs(step):
+                    continue
                 if isinstance(step, Step):
                     seconds = self.queue.timed(self.queue.recorded(partial(form.launch, step, self.queue)))
                 else:
@@ -140,7 +143,7 @@ class DeviceContext:
         self.run(inputs)
         seconds = []
         with self._call_on_host(inputs) as form:
-            for step in self._executable.plan.steps:
+            for step in filter(runs, self._executable.plan.steps):
                 if isinstance(step, Step):
                     again = self.queue.recorded(partial(in_turn, (partial(form.launch, step, self.queue),) * repeats))
                     again()

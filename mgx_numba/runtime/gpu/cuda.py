@@ -7,7 +7,7 @@ import weakref
 from collections import deque
 from collections.abc import Callable, Sequence
 from ctypes import byref, c_size_t, c_uint, c_ulonglong, c_void_p
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -22,13 +22,14 @@ from ...codegen.launch import DYNAMIC_ALIGNMENT, Grid, TensorLayout
 from ...codegen.store import Store
 from ...core.pages import memory_owner
 from ...errors import DeviceError
-from ..host.driver_calls import launching
 from ..memory import address_of, scratch
 from .blocks import KeptBlocks
-from .cuda_batch import CudaBatch, function_address
 from .driver_engine import DriverNames, OpenedEngines, PinnedMemory, functions_of, timed
 from .engine import Event, Progress, Queue, Recording
 from .open_plan import PlanLaunches
+
+if TYPE_CHECKING:
+    from .cuda_batch import CudaBatch
 
 __all__ = ["CudaEngine", "cuda_engine", "cuda_engines"]
 
@@ -70,8 +71,7 @@ class CudaEngine:
         self.transfer_function: int | None = None  # before anything is loaded
         self.idle_streams: deque[c_void_p] = deque()
         names = ("cuLaunchKernelEx", "cuTensorMapEncodeTiled", "cuTensorMapEncodeIm2col")
-        self.launch_functions = [function_address(self.driver.library, name) for name in names]
-        self.native_launches = launching()
+        self.launch_functions = [self.driver.address(name) for name in names]
 
     def load(
         self, kernels: Sequence[KernelSource], progress: Progress | None = None, store: Store | None = None
@@ -86,6 +86,8 @@ class CudaEngine:
 
     def batch(self, launches: PlanLaunches) -> CudaBatch:
         """See `Engine.batch`."""
+        from .cuda_batch import CudaBatch  # late: a plan from a file needs nothing that compiles
+
         return CudaBatch(self, launches, selected_architecture().overlaps)
 
     def allocate(self, size: int, name: str) -> int:

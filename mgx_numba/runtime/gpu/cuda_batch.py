@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ctypes
-from ctypes import c_int, c_uint32, c_void_p
+from ctypes import c_int, c_uint32
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -11,7 +11,7 @@ import numpy as np
 from ...codegen.gpu.driver.tensor_maps import data_type
 from ...codegen.launch import DYNAMIC_ALIGNMENT, TensorMap
 from ...errors import DeviceError
-from ..host.driver_calls import Batch, Described, Launched
+from ..host.driver_calls import Batch, Described, Launched, launching
 from ..memory import address_of
 from .open_plan import MapNumbers, PlanLaunches
 
@@ -75,6 +75,7 @@ class CudaBatch:
         block[Batch.RECORDS], block[Batch.MAPS] = address_of(self._records), address_of(self._maps)
         block[Batch.LAUNCH], block[Batch.TILED], block[Batch.WINDOWS] = engine.launch_functions
         self._address = address_of(block)
+        self._launching = launching()
 
     def launch(self, stream: int, begin: int, end: int) -> None:
         """Ask a stream for a range of kernels.
@@ -90,7 +91,7 @@ class CudaBatch:
         self._maps[:, Described.ADDRESS] = launches.addresses
         self._strides[:] = launches.strides[:, 1:]
         self._overlap(np.flatnonzero(runs[begin:end]) + begin)
-        self._engine.native_launches(self._address, begin, end)
+        self._launching(self._address, begin, end)
         status = int(self._block[Batch.STATUS])
         if status:
             step = launches.numbers.steps[int(self._block[Batch.FAILED])]
@@ -126,11 +127,3 @@ class CudaBatch:
     def _keep(self, array: ctypes.Array[c_uint32] | ctypes.Array[c_int]) -> int:
         self._kept.append(array)
         return ctypes.addressof(array)
-
-
-def function_address(library: ctypes.CDLL, name: str) -> int:
-    """Return the address of a driver's function; 0 if it has none of this name."""
-    try:
-        return ctypes.cast(getattr(library, name), c_void_p).value or 0
-    except AttributeError:
-        return 0

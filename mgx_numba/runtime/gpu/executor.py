@@ -26,6 +26,7 @@ from .constants import DeviceConstants, PlacedConstant
 from .context import DeviceContext, Tensor, TraceCallback
 from .engine import Engine, Progress, Queue
 from .open_plan import Bound, LaunchNumbers, OpenLengths, lens_of
+from .transfers import new_array
 
 __all__ = ["DeviceExecutable"]
 
@@ -125,6 +126,28 @@ class DeviceExecutable:
         with self.engine.use():
             queue = None if stream is None else self.engine.queue(stream)
             return self._run(inputs, outputs, queue, stream)
+
+    def run_on(self, queue: Queue, inputs: Sequence[DeviceArray]) -> list[Tensor]:
+        """Ask a queue for a run, as part of what a plan around this one does; results are new.
+
+        Raises:
+            DeviceError, ShapeError: as `run`.
+        """
+        shapes = self.result_shapes(self.bound(inputs))
+        made: list[Tensor]
+        if None in shapes:
+            queue.wait()
+            made = self.run(inputs, [None] * len(shapes))
+        else:
+            new = [new_array(self.engine, queue, shape) for shape in shapes if shape is not None]
+            self.run_within(queue, inputs, new)
+            made = list(new)
+        for array in (*inputs, *made):
+            if isinstance(array, DeviceArray):
+                array.stream = None  # all is in the order of one queue
+                if array.owner is not None:
+                    array.owner.used_by(queue)
+        return made
 
     def run_within(self, queue: Queue, inputs: Sequence[DeviceArray], outputs: Sequence[DeviceArray]) -> None:
         """Ask a queue for a run, as part of what a plan around this one does; arguments otherwise as of `run`. Waits

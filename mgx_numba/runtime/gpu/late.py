@@ -1,95 +1,55 @@
 """What the host decides while values stay on the device: how long results are, which branch runs, how often a loop.
 
-Bodies inside of which lengths are known only when they run get a plan for each set of lengths.
+Bodies inside of which lengths are known only when they run are programs with dynamic inputs.
 """
 
 from __future__ import annotations
 
-import threading
-from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
 
 import numpy as np
 
-from ...codegen.store import Store
 from ...core.device_array import DeviceArray
 from ...core.shape import Shape
 from ...core.types import Type
 from ...errors import MgxError
 from ...ops.control import Loop
-from ..plan import Plan
 from .call_form import VECTOR_ALIGNMENT
-from .constants import DeviceConstants
 from .engine import Engine, Queue
-from .executor import DeviceExecutable
-from .transfers import OneValue, to_device
+from .transfers import OneValue, new_array, to_device
 
 __all__ = ["FirstRows", "LateBody", "LateBranch", "LateLoop"]
 
-MOST_PLANS = 256
-"""Sets of lengths whose plans a body keeps, the least recently used goes first: as many as a decoder may write
-positions in one call."""
 NUMBERS = 1024
 """Numbers of iterations that are on the device at once: 16 KiB, each where a vector begins."""
 
 Tensor = np.ndarray | DeviceArray
-Lens = tuple[tuple[int, ...], ...]
 
 
-class LengthPlans(Protocol):
-    """Plans of a body; its parameters, then what it takes from outside."""
+class BodyProgram(Protocol):
+    """A compiled body."""
 
-    def planned(self, lens: Lens) -> Plan:
-        """For the lengths of all of these."""
+    def run_on(self, queue: Queue, inputs: Mapping[str, DeviceArray]) -> list[Tensor]:
+        """Ask a queue for a run; results are new."""
 
 
 class LateBody:
-    """A body on one engine; calls come one after the other from any thread."""
+    """A body whose lengths are known when it runs."""
 
-    def __init__(self, plans: LengthPlans, store: Store | None) -> None:
-        self._plans = plans
-        self._store = store
-        self._lock = threading.Lock()
-        self._constants: DeviceConstants | None = None
-        self._ready: OrderedDict[Lens, DeviceExecutable] = OrderedDict()
+    def __init__(self, program: BodyProgram, shapes: Mapping[str, Shape]) -> None:
+        """``shapes`` are those of its inputs by name, of those that it takes from outside last."""
+        self._program = program
+        self._ranks = {name: shape.rank or 0 for name, shape in shapes.items()}
 
-    def run(self, engine: Engine, queue: Queue, inputs: Sequence[DeviceArray]) -> list[Tensor]:
+    def run(self, queue: Queue, inputs: Sequence[DeviceArray]) -> list[Tensor]:
         """Ask a queue for a run; results are new.
 
         Raises:
             MgxError: as of `DeviceExecutable.run`, or lengths do not fit the body.
         """
-        executable = self._for(engine, tuple([array.shape.array_lens for array in inputs]))
-        shapes = executable.result_shapes()
-        made: list[Tensor]
-        if None in shapes:
-            queue.wait()
-            made = executable.run(inputs, [None] * len(shapes))
-        else:
-            new = [_new(engine, queue, shape) for shape in shapes if shape is not None]
-            executable.run_within(queue, inputs, new)
-            made = list(new)
-        for array in (*inputs, *made):
-            if isinstance(array, DeviceArray):
-                array.stream = None  # all is in the order of one queue
-                if array.owner is not None:
-                    array.owner.used_by(queue)
-        return made
-
-    def _for(self, engine: Engine, lens: Lens) -> DeviceExecutable:
-        with self._lock:
-            found = self._ready.get(lens)
-            if found is not None:
-                self._ready.move_to_end(lens)
-                return found
-            if self._constants is None:
-                self._constants = DeviceConstants(engine)
-            while len(self._ready) >= MOST_PLANS:
-                self._ready.popitem(last=False)
-            found = DeviceExecutable(self._plans.planned(lens), engine, None, self._store, self._constants)
-            self._ready[lens] = found
-            return found
+        pairs = zip(self._ranks.items(), inputs, strict=True)
+        return self._program.run_on(queue, {name: _of_rank(array, rank) for (name, rank), array in pairs})
 
 
 class FirstRows:
@@ -102,7 +62,7 @@ class FirstRows:
         """``arguments`` are the table and the tensor."""
         table = _there(engine, queue, arguments[0])
         count = int(self._value(engine, queue, arguments[1]))
-        rows = _new(engine, queue, Shape(table.shape.type, (count, *table.shape.lens[1:])))
+        rows = new_array(engine, queue, Shape(table.shape.type, (count, *table.shape.lens[1:])))
         queue.copy(rows.address, table.address, rows.shape.bytes)
         rows.owner.used_by(queue)
         return [rows]
@@ -121,7 +81,7 @@ class LateBranch:
         chosen = 0 if self._value(engine, queue, arguments[0]) else 1
         given = [_there(engine, queue, arguments[k]) for k in self._taken[chosen]]
         try:
-            return self._bodies[chosen].run(engine, queue, given)
+            return self._bodies[chosen].run(queue, given)
         except MgxError as error:
             raise type(error)(f"{self._places[chosen]}: {error}") from error
 
@@ -156,13 +116,14 @@ class LateLoop:
         self._value = OneValue()
 
     def __call__(self, engine: Engine, queue: Queue, arguments: Sequence[Tensor]) -> list[Tensor] | None:
-        """The carried values after the last iteration, and the scan outputs; None if there is no iteration, of which
-        lengths of rows are unknown."""
+        """The carried values after the last iteration, and the scan outputs; None if there is no iteration, and the
+        body does not tell the lengths of rows."""
         trips = int(self._value(engine, queue, arguments[0]))
-        if trips <= 0 or not self._value(engine, queue, arguments[1]):
-            return None
+        goes = trips > 0 and self._value(engine, queue, arguments[1])
         condition, *carried = (_there(engine, queue, a) for a in arguments[1 : 2 + self._carried])
         outer = [_there(engine, queue, arguments[k]) for k in self._taken]
+        if not goes:
+            return self._without_iteration(engine, queue, [condition, *carried], outer)
         rows: list[list[DeviceArray]] = [[] for _ in self._scans]
         done, going = 0, True
         while done < trips and going:
@@ -172,7 +133,7 @@ class LateLoop:
                 numbers = _numbers(engine, queue, done, min(trips - done, NUMBERS))
             number = DeviceArray(_NUMBER, numbers.address + done % NUMBERS * VECTOR_ALIGNMENT, engine.number)
             try:
-                made = self._body.run(engine, queue, [number, condition, *carried, *outer])
+                made = self._body.run(queue, [number, condition, *carried, *outer])
                 results = [_there(engine, queue, r) for r in made]
                 for kept, row in zip(rows, results[1 + self._carried :], strict=True):
                     kept.append(row)
@@ -184,13 +145,24 @@ class LateLoop:
             going = self._goes_on or done == trips or bool(self._value(engine, queue, condition))
         return [*carried, *(_stacked(engine, queue, own, *how) for own, how in zip(rows, self._scans))]
 
+    def _without_iteration(
+        self, engine: Engine, queue: Queue, values: Sequence[DeviceArray], outer: Sequence[DeviceArray]
+    ) -> list[Tensor] | None:
+        """Return the carried values as they are, and scan outputs of rows as the first iteration would make them."""
+        rows: list[DeviceArray] = []
+        if self._scans:
+            try:
+                table = _numbers(engine, queue, 0, 1)
+                number = DeviceArray(_NUMBER, table.address, engine.number)
+                made = self._body.run(queue, [number, *values, *outer])
+            except MgxError:
+                return None
+            rows = [_there(engine, queue, r) for r in made[1 + self._carried :]]
+        lens = [(count or 0, *row.shape.lens) for row, (count, _) in zip(rows, self._scans)]
+        return [*values[1:], *(np.zeros(n, row.shape.type.numpy) for n, row in zip(lens, rows))]
+
 
 _NUMBER = Shape(Type.int64_type)
-
-
-def _new(engine: Engine, queue: Queue, shape: Shape) -> DeviceArray:
-    block = engine.kept.take(shape.bytes, "a value inside of a loop or a branch", queue)
-    return DeviceArray(shape, block.address, engine.number, block)
 
 
 def _there(engine: Engine, queue: Queue, value: Tensor) -> DeviceArray:
@@ -200,6 +172,13 @@ def _there(engine: Engine, queue: Queue, value: Tensor) -> DeviceArray:
     made = to_device(engine, value, "a value of a loop or a branch", queue)
     made.owner.used_by(queue)
     return made
+
+
+def _of_rank(array: DeviceArray, rank: int) -> DeviceArray:
+    """Return a tensor; one of a single element with so many axes."""
+    if len(array.shape.array_lens) == rank or array.shape.elements != 1:
+        return array
+    return DeviceArray(Shape(array.shape.type, (1,) * rank), array.address, array.device, array.owner, array.stream)
 
 
 def _numbers(engine: Engine, queue: Queue, first: int, count: int) -> DeviceArray:
@@ -215,7 +194,7 @@ def _stacked(
     """A scan output of the rows of all iterations, with zeros for those that did not run."""
     shape, size = rows[0].shape, rows[0].shape.bytes
     length = len(rows) if count is None else count
-    whole = _new(engine, queue, Shape(shape.type, (length, *shape.lens)))
+    whole = new_array(engine, queue, Shape(shape.type, (length, *shape.lens)))
     if length > len(rows):
         zeros = np.zeros((length - len(rows)) * size, np.uint8)
         queue.upload(whole.address + (0 if backwards else len(rows) * size), zeros)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from math import prod
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -18,9 +18,11 @@ from ...core.dim import Dim, Length
 from ...core.types import from_numpy, numpy_dtype
 from ...dataclass import dataclass
 from ...errors import CompileError, DeviceError, MgxError, ShapeError
-from ..host.sizes import Evaluator
 from ..plan import MappedTensor, Plan, Pointer, Region, Step, TensorSpec
 from ..size_program import INVALID, SizeProgram
+
+if TYPE_CHECKING:
+    from ..host.sizes import Evaluator
 
 __all__ = ["Bound", "LaunchNumbers", "OpenLengths", "PlanLaunches", "Shapes", "lens_of"]
 
@@ -120,6 +122,8 @@ class OpenLengths:
     def load(self) -> None:
         """Have what evaluates the program there; no number can be added any more."""
         if self._evaluator is None:
+            from ..host.sizes import Evaluator  # late: a plan from a file needs nothing that compiles
+
             self._evaluator = Evaluator(self.program)
 
     def _given(self, shapes: Shapes) -> tuple[int, ...] | None:

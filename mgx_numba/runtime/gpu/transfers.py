@@ -10,7 +10,7 @@ from ...core.shape import Shape
 from ...core.types import from_numpy
 from .engine import Engine, Queue
 
-__all__ = ["OneValue", "copy_within", "fill", "to_device", "to_host"]
+__all__ = ["OneValue", "copy_within", "fill", "new_array", "to_device", "to_host"]
 
 _LARGEST = 8
 """Bytes of what is read at once: an int64."""
@@ -28,6 +28,12 @@ def to_device(engine: Engine, array: np.ndarray, name: str, queue: Queue | None 
     made = DeviceArray(Shape(kind, array.shape) if array.ndim else Shape(kind), block.address, engine.number, block)
     fill(engine, made, source, queue)
     return made
+
+
+def new_array(engine: Engine, queue: Queue, shape: Shape) -> DeviceArray:
+    """Return a new tensor for work that is asked of a queue next."""
+    block = engine.kept.take(shape.bytes, "a value inside of a loop or a branch", queue)
+    return DeviceArray(shape, block.address, engine.number, block)
 
 
 def fill(engine: Engine, target: DeviceArray, source: np.ndarray, queue: Queue | None = None) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 
 from ...codegen.cpu.kernel import cpu_kernel
@@ -82,6 +83,7 @@ def kernel(args, begin, end):
 )
 
 
+@functools.lru_cache(maxsize=1)
 def launching() -> Callable[[int, int, int], None]:
     """Return the loop; its arguments are the address of a `Batch` block and a range of kernels."""
     (code,) = load([_LOOP])

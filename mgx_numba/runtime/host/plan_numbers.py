@@ -12,6 +12,7 @@ from ..plan import (
     CarriedValue,
     ControlStep,
     HostStep,
+    Jump,
     MappedTensor,
     ParameterSpec,
     Plan,
@@ -26,9 +27,8 @@ from ..plan import (
     TensorView,
     Use,
 )
-from .sizes import Evaluator
 
-__all__ = ["PlanNumbers", "runs"]
+__all__ = ["PlanNumbers", "kept_jumps", "runs"]
 
 _CONTROL = (CarriedValue, ControlStep, PlannedBody, PlannedBranch, Repetition, Scan)
 """Parts whose plans keep their symbols: executors know these plans by their identity."""
@@ -51,6 +51,8 @@ class PlanNumbers:
             return self._numbers.setdefault(length, program.number(length))
 
         _replaced(plan, note)
+        from .sizes import Evaluator  # late: a plan from a file needs nothing that compiles
+
         self._evaluator = Evaluator(program)
 
     def at(self, given: Sequence[int]) -> Plan:
@@ -95,6 +97,12 @@ def runs(step: PlannedStep) -> bool:
     else:
         idle = step.geometry.empty
     return not idle or (bool(step.outputs) and all(0 in view.lens for view in step.outputs))
+
+
+def kept_jumps(plan: Plan, before: Sequence[int]) -> tuple[Jump, ...]:
+    """Return the jumps of a plan without the steps that do not run, of which ``before`` each step there are so many
+    others."""
+    return tuple(dataclasses.replace(j, by=before[j.by], at=before[j.at], to=before[j.to]) for j in plan.jumps)
 
 
 def _replaced(value: Any, number: Callable[[Dim], int]) -> Any:

@@ -9,18 +9,21 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ..base import Direct, Kept, KeptChoice, Outgrown
+from ..serving_plans import ServingPlans
+from ..symbolic_stages import UnservedLengths
 from .compiled import LoweredProgram
-from .staged import UnservedLengths
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from ...codegen.store import Store
     from ...graph.program import Program
 
 __all__ = ["PlanChoice"]
 
 
-class PlanChoice(LoweredProgram):
-    """A program with dynamic inputs, of the plans that it has."""
+class PlanChoice(ServingPlans[LoweredProgram], LoweredProgram):
+    """A program with dynamic inputs that runs the plans that it has."""
 
     def __init__(
         self,
@@ -43,6 +46,19 @@ class PlanChoice(LoweredProgram):
         self._names = list(names)
         self._plans = list(plans)
         self._fixed = OrderedDict(fixed)
+        self._keep: Callable[[LoweredProgram], None] | None = None
+        self._kept_count = 0
+
+    def keep_growth(self, keep: Callable[[LoweredProgram], None]) -> None:
+        """See `Growing`."""
+        self._keep, self._kept_count = keep, len(self._parts())
+
+    def _grown(self) -> None:
+        """Tell of one more plan."""
+        count = len(self._parts())
+        if self._keep is not None and count >= 2 * self._kept_count:
+            self._kept_count = count
+            self._keep(self)
 
     def run(self, inputs: Mapping[str, np.ndarray]) -> list[Any]:
         """See `LoweredProgram.run`.
@@ -64,26 +80,6 @@ class PlanChoice(LoweredProgram):
     def _kept_for(self, inputs: Mapping[str, np.ndarray], found: LoweredProgram | None) -> LoweredProgram:
         if found is None:
             raise Outgrown(f"no plan for {[inputs[name].shape for name in self._names]}")
-        return found
-
-    def _serving(self, inputs: Mapping[str, np.ndarray]) -> LoweredProgram | None:
-        for number, plan in enumerate(self._plans):
-            if plan.serves(inputs):
-                if number:
-                    self._first(plan)
-                return plan
-        return None
-
-    def _first(self, plan: LoweredProgram) -> None:
-        """Have a plan asked first."""
-        self._plans = [plan, *(other for other in self._plans if other is not plan)]
-
-    def _fixed_plan(self, inputs: Mapping[str, np.ndarray]) -> LoweredProgram | None:
-        """Return the plan that is for the inputs' lengths alone."""
-        key = tuple([tuple(inputs[name].shape) for name in self._names])
-        found = self._fixed.get(key)
-        if found is not None:
-            self._fixed.move_to_end(key)
         return found
 
     def direct(
@@ -109,6 +105,15 @@ class PlanChoice(LoweredProgram):
 
         return for_lengths
 
+    def export_library(
+        self, folder: Path, name: str, output_names: Sequence[str], embed_weights: bool, link: bool | None
+    ) -> Path:
+        """See `LoweredProgram.export_library`: the library serves the lengths that the plan serves."""
+        if len(self._parts()) != 1:
+            return super().export_library(folder, name, output_names, embed_weights, link)
+        (only,) = self._parts()
+        return only.export_library(folder, name, output_names, embed_weights, link)
+
     def kept_plan(self) -> Kept | None:
         """See `LoweredProgram.kept_plan`."""
         plans = [plan.kept_plan() for plan in self._plans]
@@ -116,6 +121,3 @@ class PlanChoice(LoweredProgram):
         if any(kept is None for kept in (*plans, *(kept for _, kept in fixed))):
             return None
         return KeptChoice(tuple(self._names), tuple(plans), tuple(fixed))  # type: ignore[arg-type]
-
-    def _parts(self) -> list[LoweredProgram]:
-        return [*self._plans, *self._fixed.values()]

@@ -18,6 +18,7 @@ from ...runtime.cpu.direct import Entry
 from ...runtime.cpu.executor import EXECUTOR_KERNELS, Executable
 from ...runtime.plan import HostStep, Plan, PlannedStep, Step, TensorView
 from ..base import Direct, Kept, KeptPlan, Stage, Tree, grouped, step_observer
+from ..shown import renamed, with_lengths
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -78,6 +79,10 @@ class LoweredProgram:
         assert self.executable is not None
         return self.executable.plan
 
+    def own_plans(self) -> list[Plan]:
+        """Return the plans of all stages."""
+        return [part.executable.plan for part in self._all() if part.executable is not None]
+
     def _parts(self) -> list[LoweredProgram]:
         """Programs that run for this one: its stages, or those for the lengths met so far."""
         return []
@@ -123,16 +128,7 @@ class LoweredProgram:
     def _shown(self, inputs: Mapping[str, np.ndarray]) -> tuple[Program, Callable[[str], str]]:
         """Return the program with the lengths of some inputs, and a function that gives an instruction's text in it for
         the text in the plan."""
-        values = self.symbol_values(inputs) if self.executable is not None else None
-        if not values:
-            return self.program, str
-        from ...graph.printer import program_lines  # late: few programs are looked at
-        from ...graph.substitution import settled
-
-        numbered = settled(self.program, values)
-        lines = zip(program_lines(self.program), program_lines(numbered), strict=True)
-        texts = {symbolic: plain for (symbolic, _), (plain, _) in lines}
-        return numbered, lambda text: texts.get(text, text)
+        return with_lengths(self.program, None if self.executable is None else self.symbol_values(inputs))
 
     def observe(self, inputs: Mapping[str, np.ndarray], observer: Observer) -> list[Any]:
         """As ``run``, one step at a time, telling the observer of each."""
@@ -156,7 +152,7 @@ class LoweredProgram:
         program, text = target._shown(inputs)
         plan = target.executable.plan_for(target.arrays(inputs))
         if program is not target.program:
-            plan.steps = [_renamed(step, text) for step in plan.steps]
+            plan.steps = [renamed(step, text) for step in plan.steps]
         return [Stage(program, plan)]
 
     def timeline(self, inputs: Mapping[str, np.ndarray]) -> tuple[list[Any], list[ThreadSpan]]:
@@ -256,13 +252,6 @@ class LoweredProgram:
         found = dict(leaf for pair in zip(output_names, trees, strict=True) for leaf in _named(*pair))
         names = [found[k] for k in range(len(found))]
         return write_library(self.executable, folder, name, names, embed_weights, link, self._store)
-
-
-def _renamed(step: PlannedStep, text: Callable[[str], str]) -> PlannedStep:
-    """Return the step with ``text`` applied to the texts of its instructions."""
-    if isinstance(step, Step):
-        step = dataclasses.replace(step, along=tuple(map(text, step.along)))
-    return dataclasses.replace(step, instruction=text(step.instruction))
 
 
 def kernels_of(plans: Iterable[Plan]) -> dict[KernelSource, KernelSource]:

@@ -2,36 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from functools import partial
-from typing import TYPE_CHECKING, Any, ClassVar, TextIO, TypeVar
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, ClassVar, TextIO
 
 import numpy as np
 
 from ...codegen.kernel import KernelSource
-from ...core.dim import Dim
-from ...runtime.told_lengths import told_lengths
-from ..base import Kept, KeptStages, Stage, Tree, grouped
+from .. import symbolic_stages
+from ..base import Growing, Kept, KeptStages, Tree, grouped
 from ..seam import Seam, TwoStages
 from .compiled import LoweredProgram
 
 if TYPE_CHECKING:
     from ...graph.program import Program
-    from ...runtime.plan import Plan
     from ..base import Observer, ThreadSpan
 
-__all__ = ["Lens", "StagedProgram", "SymbolicStages", "UnservedLengths"]
-
-T = TypeVar("T")
-Lens = Mapping[str, Sequence[int]]
-
-
-class UnservedLengths(Exception):
-    """A stage's plan does not serve lengths that the stages before it have found: ``late`` has them, stage by stage."""
-
-    def __init__(self, late: list[Lens]) -> None:
-        super().__init__("lengths that no plan serves")
-        self.late = late
+__all__ = ["StagedProgram", "SymbolicStages"]
 
 
 class StagedProgram(TwoStages, LoweredProgram):
@@ -57,6 +43,11 @@ class StagedProgram(TwoStages, LoweredProgram):
         """See `LoweredProgram.kept_plan`."""
         head, tail = self._head.kept_plan(), self._tail.kept_plan()
         return None if head is None or tail is None else KeptStages(head, tail, self._seam, self.trees, self._given)
+
+    def keep_growth(self, keep: Callable[[LoweredProgram], None]) -> None:
+        """See `Growing`: the second stage may have more plans."""
+        if isinstance(self._tail, Growing):
+            self._tail.keep_growth(lambda tail: keep(self))
 
     def run(self, inputs: Mapping[str, np.ndarray]) -> list[Any]:
         """See `LoweredProgram.run`."""
@@ -95,58 +86,7 @@ class StagedProgram(TwoStages, LoweredProgram):
         return [self._head, self._tail]
 
 
-class SymbolicStages(StagedProgram):
-    """Two stages of a program with symbols; the second has symbols for lengths that the first one finds, too."""
+class SymbolicStages(symbolic_stages.SymbolicStages, StagedProgram):
+    """See `symbolic_stages.SymbolicStages`."""
 
     _given: ClassVar[bool] = True
-
-    def serves(self, inputs: Mapping[str, np.ndarray]) -> bool:
-        """Return whether the first stage serves the inputs; the second stage is asked in the run."""
-        return self._head.serves(inputs)
-
-    def symbol_values(self, inputs: Mapping[str, np.ndarray]) -> dict[Dim, int] | None:
-        """See `LoweredProgram.symbol_values`: of the symbols that are known before the run."""
-        return self._head.symbol_values(inputs)
-
-    def first_plan(self) -> Plan:
-        """See `LoweredProgram.first_plan`."""
-        return self._head.first_plan()
-
-    def _in_stages(self, inputs: Mapping[str, Any], run: Callable[[Any, Mapping[str, Any]], list[Any]]) -> list[Any]:
-        return self._seam.run(inputs, partial(run, self._head), lambda given: self._later(inputs, given, run))
-
-    def stages(self, inputs: Mapping[str, np.ndarray]) -> list[Stage]:
-        """See `Planned.stages`."""
-        return self._seam.stages(inputs, self._head, _Later(partial(self._later, inputs)))
-
-    def _later(self, inputs: Mapping[str, Any], given: Mapping[str, Any], use: Callable[[Any, Any], T]) -> T:
-        """Return what ``use`` gives for the second stage and its inputs, with the lengths of those of the first.
-
-        Raises:
-            UnservedLengths: the second stage's plan does not serve them.
-        """
-        values = self._head.symbol_values(inputs)
-        assert values is not None
-        lens: Lens = {name: value.shape for name, value in given.items()}
-        told = {**given, **told_lengths(self._tail.first_plan(), values)}
-        if not self._tail.serves(told):
-            raise UnservedLengths([lens])
-        try:
-            return use(self._tail, told)
-        except UnservedLengths as error:
-            raise UnservedLengths([lens, *error.late]) from None
-
-
-class _Later:
-    """A later stage as `Seam.stages` wants it: ``use`` calls a function of it and its inputs."""
-
-    def __init__(self, use: Callable[[Mapping[str, Any], Callable[[Any, Any], Any]], Any]) -> None:
-        self._use = use
-
-    def run(self, inputs: Mapping[str, Any]) -> list[Any]:
-        """Run the stage."""
-        return self._use(inputs, lambda stage, told: stage.run(told))  # type: ignore[no-any-return]
-
-    def stages(self, inputs: Mapping[str, Any]) -> list[Stage]:
-        """See `Planned.stages`."""
-        return self._use(inputs, lambda stage, told: stage.stages(told))  # type: ignore[no-any-return]

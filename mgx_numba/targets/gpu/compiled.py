@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import threading
 from abc import ABC, abstractmethod
@@ -15,13 +16,19 @@ from ...codegen.gpu.transfer import transfer_kernel
 from ...codegen.kernel import KernelSource
 from ...core.copying import row_major
 from ...core.device_array import DeviceArray
+from ...core.dim import Dim
 from ...core.shape import Shape
-from ...runtime.gpu.engine import Engine
+from ...core.types import Type
+from ...runtime.gpu.engine import Engine, Queue
 from ...runtime.gpu.executor import DeviceExecutable
+from ...runtime.gpu.open_plan import OpenLengths, Shapes, lens_of
 from ...runtime.gpu.transfers import to_device, to_host
-from ...runtime.plan import HostStep, Plan
+from ...runtime.host.plan_numbers import runs
+from ...runtime.plan import HostStep, ParameterSpec, Plan
+from ...runtime.told_lengths import is_told
 from ..base import KeptPlan, Observation, Observer, Stage, Tree, grouped, step_observer
 from ..options import TargetOptions
+from ..shown import renamed, with_lengths
 
 if TYPE_CHECKING:
     from ...graph.program import Program
@@ -57,6 +64,11 @@ class DeviceCalls(ABC):
     @abstractmethod
     def run_staying(self, inputs: Mapping[str, Any], stream: int | None, stays: bool) -> list[Any]:
         """As ``run``, but for whether results stay on the device."""
+
+    @abstractmethod
+    def run_on(self, queue: Queue, inputs: Mapping[str, Any]) -> list[Any]:
+        """Ask a queue for a run on inputs that lie on the device, as part of what a plan around this one does; results
+        are new. It is complete only where a host step comes last, or kernels check indices."""
 
     def run_in(self, inputs: Mapping[str, Any], stream: int) -> list[Any]:
         """See `OnDevice.run_in`."""
@@ -103,9 +115,39 @@ class DeviceProgram(DeviceCalls):
             self.__dict__["executable"] = made
             return made
 
-    def _for(self, inputs: Mapping[str, Any]) -> DeviceProgram:
-        """The program for these inputs' lengths."""
-        return self
+    def serves(self, inputs: Mapping[str, Any]) -> bool:
+        """See `OpenPart.serves`."""
+        lengths, shapes = self._lengths(), self._shapes(inputs)
+        if lengths is not None:
+            return lengths.bound(shapes) is not None
+        return all(not p.lens or p.lens == own for p, own in zip(self.first_plan().parameters, shapes))
+
+    def symbol_values(self, inputs: Mapping[str, Any]) -> dict[Dim, int] | None:
+        """See `OpenPart.symbol_values`."""
+        lengths = self._lengths()
+        if lengths is not None:
+            return lengths.values(self._shapes(inputs))
+        return {} if self.serves(inputs) else None
+
+    def first_plan(self) -> Plan:
+        """See `OpenPart.first_plan`."""
+        assert self._plan is not None
+        return self._plan
+
+    def own_plans(self) -> list[Plan]:
+        """See `OpenPart.own_plans`."""
+        return [self.first_plan()]
+
+    def _lengths(self) -> OpenLengths | None:
+        return None if self.executable is None else self.executable.lengths
+
+    def _shapes(self, inputs: Mapping[str, Any]) -> Shapes:
+        return tuple([lens_of(inputs[p.name]) for p in self.first_plan().parameters])
+
+    def _shown(self, inputs: Mapping[str, Any]) -> tuple[Program, Callable[[str], str]]:
+        """Return the program with the lengths of some inputs, and a function that gives an instruction's text in it for
+        the text in the plan."""
+        return with_lengths(self.program, self.symbol_values(inputs))
 
     def output_parameters(self) -> dict[str, Shape]:
         """See `OnDevice.output_parameters`; with dynamic inputs, or of tuples, there are none."""
@@ -123,40 +165,52 @@ class DeviceProgram(DeviceCalls):
 
     def _arrays(self, inputs: Mapping[str, Any]) -> list[Any]:
         assert self.executable is not None
-        given = (inputs[p.name] for p in self.executable.plan.parameters)
-        return [v if isinstance(v, DeviceArray) else row_major(v) for v in given]
+        given = ((p, inputs[p.name]) for p in self.executable.plan.parameters)
+        return [v if isinstance(v, DeviceArray) else self._of_host(p, v) for p, v in given]
+
+    def _of_host(self, parameter: ParameterSpec, value: np.ndarray) -> Any:
+        """Return an array of the host as a plan takes it; lengths alone need no memory on either side."""
+        if is_told(parameter):
+            return DeviceArray(Shape(Type.bool_type, value.shape), 0, self._engine.number)
+        return row_major(value)
 
     def run_staying(self, inputs: Mapping[str, Any], stream: int | None, stays: bool) -> list[Any]:
         """See `DeviceCalls.run_staying`."""
-        target = self._for(inputs)
-        executable = target.executable
+        executable = self.executable
         assert executable is not None
         outputs = None
         if stays:
             outputs = [inputs.get(_output(k)) for k in range(len(executable.plan.outputs))]
-        return grouped(target._trees, executable.run(target._arrays(inputs), outputs, stream))
+        return grouped(self._trees, executable.run(self._arrays(inputs), outputs, stream))
+
+    def run_on(self, queue: Queue, inputs: Mapping[str, Any]) -> list[Any]:
+        """See `DeviceCalls.run_on`."""
+        assert self.executable is not None
+        return grouped(self._trees, self.executable.run_on(queue, self._arrays(inputs)))
 
     def direct(self, result_type: type[np.ndarray], prefer: object = None) -> None:
         """None: arrays of the host are copied, beside which nothing else counts; `entry` is for those of the device."""
 
     def resolve(self, inputs: Mapping[str, np.ndarray]) -> Program:
         """See `Compiled.resolve`."""
-        return self._for(inputs).program
+        return self._shown(inputs)[0]
 
     def observe(self, inputs: Mapping[str, Any], observer: Observer) -> list[Any]:
         """See `Compiled.observe`; seconds are the device's. Data comes from the host, and results go there."""
         inputs = {name: on_host(self._engine, value) for name, value in inputs.items()}
-        target = self._for(inputs)
-        assert target.executable is not None
+        assert self.executable is not None
+        _, text = self._shown(inputs)
 
-        return grouped(target._trees, target.executable.run_traced(target._arrays(inputs), step_observer(observer)))
+        def note(seen: Observation) -> None:
+            observer(dataclasses.replace(seen, instruction=text(seen.instruction)))
+
+        return grouped(self._trees, self.executable.run_traced(self._arrays(inputs), step_observer(note)))
 
     def step_seconds(self, inputs: Mapping[str, Any]) -> list[float]:
         """See `Repeatable.step_seconds`."""
         inputs = {name: on_host(self._engine, value) for name, value in inputs.items()}
-        target = self._for(inputs)
-        assert target.executable is not None
-        return target.executable.time_steps(target._arrays(inputs))
+        assert self.executable is not None
+        return self.executable.time_steps(self._arrays(inputs))
 
     def _on_device(self, value: Any) -> Any:
         if isinstance(value, list):
@@ -165,9 +219,12 @@ class DeviceProgram(DeviceCalls):
 
     def stages(self, inputs: Mapping[str, np.ndarray]) -> list[Stage]:
         """See `Planned.stages`."""
-        target = self._for(inputs)
-        assert target.executable is not None
-        return [Stage(target.program, target.executable.plan)]
+        assert self.executable is not None
+        program, text = self._shown(inputs)
+        plan = self.executable.at(self._arrays(inputs)).plan
+        if program is not self.program:
+            plan = dataclasses.replace(plan, steps=[renamed(step, text) for step in plan.steps if runs(step)])
+        return [Stage(program, plan)]
 
     def idle(self, inputs: Mapping[str, np.ndarray]) -> None:
         """Nothing: what a call costs besides its steps is not measured yet."""
@@ -205,11 +262,12 @@ class DeviceProgram(DeviceCalls):
         return log
 
     def kept_plan(self) -> KeptPlan | None:
-        """See `Compiled.kept_plan`: a program with dynamic inputs has a plan for each set of lengths, and one that
-        calls libraries is planned anew, since these may be others by then."""
-        if self._plan is None or any(described(kernel) is not None for kernel in self._plan.kernels()):
+        """See `Compiled.kept_plan`: plans with symbols are not kept, and a program that calls libraries is planned
+        anew, since these may be others by then."""
+        plan = self._plan
+        if plan is None or plan.symbols or any(described(kernel) is not None for kernel in plan.kernels()):
             return None
-        return KeptPlan(self._plan, self._trees)
+        return KeptPlan(plan, self._trees)
 
     def machine_code(self) -> dict[str, Any]:
         """See `Compiled.machine_code`: of all kernels that the program has by now."""

@@ -10,40 +10,18 @@ import numpy as np
 from ...codegen.kernel import KernelSource
 from ...core.shape import Shape
 from ...graph.program import Program
-from ...graph.specialize import is_dynamic
-from ...runtime.gpu.choice import engine
+from ...runtime.gpu.engine import Engine, Queue
 from ..base import Tree, grouped
-from ..lowering.tuples import without_tuples
 from ..options import TargetOptions
-from ..seam import TwoStages
-from ..stages import ProgramStages, split
+from ..seam import Seam, TwoStages
 from .compiled import DeviceCalls, on_host
-from .program import GpuProgram, Progress
 
 if TYPE_CHECKING:
     from ..base import Observer
 
-__all__ = ["StagedGpuProgram", "compile_program"]
+__all__ = ["StagedGpuProgram"]
 
 Inputs = Mapping[str, Any]
-
-
-def compile_program(
-    program: Program, options: TargetOptions, progress: Progress | None = None
-) -> GpuProgram | StagedGpuProgram:
-    """A program compiled for the device of the options, in stages where its inputs have lengths and others depend on
-    data.
-
-    Raises:
-        CompileError: a kernel cannot be compiled.
-        DeviceError: there is no device, or not enough memory.
-    """
-    if not is_dynamic(program):
-        arrays, trees = without_tuples(program)
-        stages = split(arrays)
-        if stages is not None:
-            return StagedGpuProgram(stages, arrays, trees, options, progress)
-    return GpuProgram(program, options, progress)
 
 
 class StagedGpuProgram(DeviceCalls, TwoStages):
@@ -51,17 +29,17 @@ class StagedGpuProgram(DeviceCalls, TwoStages):
 
     def __init__(
         self,
-        stages: ProgramStages,
-        whole: Program,
+        head: Any,
+        tail: Any,
+        seam: Seam,
         trees: list[Tree] | None,
+        whole: Program,
+        on: Engine,
         options: TargetOptions,
-        progress: Progress | None,
     ) -> None:
-        """``trees`` groups the results of ``whole``, which is shown."""
-        self._engine = engine(options.device_id)
-        head, tail = (GpuProgram(p, options, progress, self._engine) for p in (stages.head, stages.tail))
-        TwoStages.__init__(self, head, tail, stages.seam)
-        self._trees, self._options = trees, options
+        """``head`` and ``tail`` are the stages, compiled; ``trees`` groups the results of ``whole``, which is shown."""
+        TwoStages.__init__(self, head, tail, seam)
+        self._engine, self._trees, self._options = on, trees, options
         self.program = whole
 
     def output_parameters(self) -> dict[str, Shape]:
@@ -76,12 +54,16 @@ class StagedGpuProgram(DeviceCalls, TwoStages):
 
     def run_staying(self, inputs: Inputs, stream: int | None, stays: bool) -> list[Any]:
         """See `DeviceCalls.run_staying`."""
-        results = self._seam.run(
-            inputs,
-            lambda given: self._head.run_staying(given, stream, True),
-            lambda given: self._tail.run_staying(given, stream, stays),
-        )
+
+        def run(stage: Any, given: Inputs) -> list[Any]:
+            return stage.run_staying(given, stream, stays or stage is self._head)  # type: ignore[no-any-return]
+
+        results = self._in_stages(inputs, run)
         return grouped(self._trees, results if stays else [on_host(self._engine, r) for r in results])
+
+    def run_on(self, queue: Queue, inputs: Inputs) -> list[Any]:
+        """See `DeviceCalls.run_on`."""
+        return grouped(self._trees, self._in_stages(inputs, lambda stage, given: stage.run_on(queue, given)))
 
     def resolve(self, inputs: Inputs) -> Program:
         """See `Compiled.resolve`: the whole, of which each stage is another program."""
@@ -99,9 +81,9 @@ class StagedGpuProgram(DeviceCalls, TwoStages):
         """See `Repeatable.step_seconds`: those of both stages."""
         seconds: list[float] = []
 
-        def timed(stage: GpuProgram, given: Inputs) -> list[Any]:
+        def timed(stage: Any, given: Inputs) -> list[Any]:
             seconds.extend(stage.step_seconds(given))
-            return stage.run(given)
+            return stage.run_staying(given, None, True)  # type: ignore[no-any-return]
 
         self._in_stages(inputs, timed)
         return seconds

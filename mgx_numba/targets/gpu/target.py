@@ -35,8 +35,8 @@ class GpuTarget:
         Raises:
             DeviceError: there is no device; the message says what is missing.
         """
-        whole_module("mgx_numba.targets.gpu.staged")
-        from .staged import compile_program
+        whole_module("mgx_numba.targets.gpu.program")
+        from .program import compile_program
 
         return compile_program(program, options, progress)
 
@@ -63,9 +63,9 @@ class GpuTarget:
         from .compiled import DeviceProgram
 
         def optimized() -> Program:
-            whole_module("mgx_numba.targets.gpu.program")
+            whole_module("mgx_numba.targets.gpu.lower")
             from ..lowering.tuples import without_tuples
-            from .ranges import optimized as passed
+            from .lower import optimized as passed
 
             return passed(without_tuples(portable())[0], options)
 

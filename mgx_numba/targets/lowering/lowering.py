@@ -50,13 +50,12 @@ from .host_values import (
     no_kernels,
 )  # fmt: skip
 from .in_place import replaced, replaced_operand
-from .likeness import Derived, Recipe, likeness, made_of, recipe
 from .plan_constants import PlanConstants
 from .released_constants import ReleasedConstants
 from .rules import Body, LoweringRule, RuleTable
 from .slow_steps import warn_if_slow
 from .solutions import Solutions, problem_key, with_origin
-from .steps import PendingStep, referenced, resolved
+from .steps import PendingJump, PendingStep, referenced, resolved, resolved_jumps
 
 if TYPE_CHECKING:
     from ...codegen.tuning.request import Candidate, Request
@@ -72,12 +71,8 @@ class Lowering(PlanConstants):
     Attributes:
         threads: how many threads, or other workers, will share the plan's steps.
         requested: what tuning was asked, by what it is computed, its operands and the range of the steps that do it.
-        ready: tells which kernels may be used; None allows all. What would take others is computed in another way, in
-            a host step if there is none.
-        wanting: kernels that were not used for that; and ``lacking`` those for which the host computes something.
+        found: told of the kernels of each step that is planned; None tells nobody.
         solutions: how problems were computed before.
-        spare: takes kernels by which contractions and reductions could be computed whatever their lengths are; None
-            wants none.
         writers: what is known of steps that wrote a buffer and could write it in another form, for the target's rules.
         settling: called when all steps are there.
         scope: whose symbols the program's lengths consist of; None of one without symbols.
@@ -97,24 +92,20 @@ class Lowering(PlanConstants):
         self.values: dict[Instruction, Any] = {}
         self.destinations: dict[Instruction, View] = {}
         self.steps: list[PendingStep] = []
+        self.jumps: list[PendingJump] = []
         self.requested: list[tuple[Request, Candidate, Mapping[str, View], int, int]] = []
         self.parameters = self.module.parameters()
         self._positions = {ins: index for index, ins in enumerate(self.parameters)}
         self.outputs: list[TensorSpec] = []
         self.hosted = 0
         self.threads = threads
-        self.ready: Callable[[KernelSource], bool] | None = None
-        self.wanting: dict[KernelSource, None] = {}
-        self.lacking: dict[KernelSource, None] = {}
-        self.spare: dict[KernelSource, None] | None = None
+        self.found: Callable[[Sequence[KernelSource]], None] | None = None
         self.writers: dict[Buffer, Any] = {}
         self.settling: list[Callable[[], None]] = []
         self.outer: Lowering | None = None
         self.later: Callable[[Program], Any] | None = None
         self.released: ReleasedConstants | None = None
         self.solutions = Solutions()
-        self._derived: dict[int, tuple[View, Derived]] = {}
-        self._recipes: dict[Hashable, Recipe | None] = {}
         self.ranges = Ranges()
         self.scope: Scope | None = None
         self._conditions: dict[Dim, None] = {}  # a list would compare them, which asks
@@ -152,8 +143,6 @@ class Lowering(PlanConstants):
         self._return_results()
         for settle in self.settling:
             settle()
-        self._recipes.clear()  # they hold this
-        self._derived.clear()
         self.later = None
         self._fill_all()
         return self._finish()
@@ -162,13 +151,45 @@ class Lowering(PlanConstants):
         """The plan of another program, such as a submodule, for the same target."""
         program.log.parent = self.program.log
         inner = Lowering(program, self.options, self.rules, self.backend, self.threads)
-        inner.ready, inner.wanting, inner.lacking, inner.spare = self.ready, self.wanting, self.lacking, self.spare
+        inner.found = self.found
         inner.solutions, inner.outer, inner.scope, inner.later = self.solutions, self, self.scope, self.later
         plan = inner.run()
         for condition in inner._conditions:
             self.require(condition)
         self.program.log.close()
         return plan
+
+    def lower_inside(self, module: Module, parameters: Sequence[View], results: Sequence[View]) -> list[View]:
+        """Lower a submodule to steps of this plan, and return where its results are.
+
+        Args:
+            module: uses values of the modules around it.
+            parameters: its own.
+            results: memory for the first of its results, which these need not take.
+
+        Raises:
+            UnsupportedError: some of it is no kernel's.
+        """
+        if module.first not in self._names:
+            self._names.update(instruction_names(self.program.reachable_modules()))
+        steps, settling = len(self.steps), len(self.settling)
+        self.values.update(zip(module.parameters(), parameters, strict=True))
+        self.destinations.update(destinations(module, self.rules, self.allocate, results))
+        try:
+            for ins in module:
+                if isinstance(ins.op, Return):
+                    break
+                if not isinstance(ins.op, Parameter):
+                    self._lower(ins)
+                if any(step.launch is None for step in self.steps[steps:]):
+                    raise UnsupportedError(f"{self.text(ins)} is no kernel's")
+            made = [self.values[ins] for ins in module.results()]
+            if not all(isinstance(value, View) for value in made):
+                raise UnsupportedError("a result is a tuple")
+        except UnsupportedError:
+            del self.settling[settling:]
+            raise
+        return made
 
     def _lower(self, ins: Instruction) -> None:
         if isinstance(ins.op, Parameter):
@@ -183,33 +204,27 @@ class Lowering(PlanConstants):
             if rule is None or reason:
                 self.host(ins, reason or f"the target has no lowering rule for {ins.name}")
                 return
-            steps, requested = len(self.steps), len(self.requested)
+            steps, requested, jumps = len(self.steps), len(self.requested), len(self.jumps)
             try:
-                if rule.repeats and self.ready is not None and self.spare is None:
-                    self._lower_again(ins, rule)
-                else:
-                    rule.lower(self, ins)
+                rule.lower(self, ins)
             except UnsupportedError as error:
-                del self.steps[steps:], self.requested[requested:]
+                del self.steps[steps:], self.requested[requested:], self.jumps[jumps:]
                 self.host(ins, str(error))
 
-    def _lower_again(self, ins: Instruction, rule: LoweringRule) -> None:
-        """Follow the rule, or what it did for an instruction that is alike."""
-        like, before = likeness(self, ins), len(self.steps)
-        known = None if like is None else self._recipes.get(like)
-        if known is not None:
-            known.follow(self, ins)
-            return
-        self._derived.clear()
-        rule.lower(self, ins)
-        if like is not None and like not in self._recipes:
-            derived = {k: d for k, (_, d) in self._derived.items()}
-            self._recipes[like] = recipe(self, ins, self.steps[before:], derived)
-
     def derived(self, source: Instruction, make: Callable[[np.ndarray], View], how: Hashable) -> View:
-        """What ``make`` makes of an instruction's constant value: a view of a constant that follows from ``how``."""
-        view = made_of(self, source, make, how)
-        self._derived[id(view)] = view, Derived(source, make, how)
+        """Return what ``make`` makes of an instruction's constant value: a view of a constant that follows from
+        ``how``. What other plans of the program have made so is taken from them."""
+        shared, seen = self.shared, self.values[source]
+        key = seen.shape, seen.offset, how
+        known = None if shared is None else shared.made(self.owner_of(seen), key)
+        if known is not None:
+            array, shape, offset = known
+            return View(self.constant(array).buffer, shape, offset)
+        value = self.constant_value(source)
+        assert value is not None
+        view = make(value)
+        if shared is not None:
+            shared.note_made(self.owner_of(seen), key, (self.owner_of(view), view.shape, view.offset))
         return view
 
     def _needs_host(self, ins: Instruction, rule: LoweringRule | None) -> str:
@@ -288,20 +303,11 @@ class Lowering(PlanConstants):
         """Append a native step; ``operands`` gives a view for every operand name of the launch."""
         if launch.empty:
             return
-        if not self.usable([launch]):
-            self.lacking[launch.kernel] = None
-            raise UnsupportedError(f"kernel {launch.kernel.name} is not compiled")
         self.steps.append(
             PendingStep(launch, dict(operands), label or f"{self.backend.name}::{launch.kernel.name}", ins)
         )
-
-    def usable(self, launches: Sequence[Launch]) -> bool:
-        """Whether all kernels of some launches may be used."""
-        if self.ready is None:
-            return True
-        missing = [kernel for launch in launches for kernel in launch.kernels if not self.ready(kernel)]
-        self.wanting.update(dict.fromkeys(missing))
-        return not missing
+        if self.found is not None:
+            self.found(launch.kernels)
 
     def compute(
         self,
@@ -315,7 +321,7 @@ class Lowering(PlanConstants):
         Raises:
             UnsupportedError: the back end has no kernel for it.
         """
-        solution = self._solution(problem)
+        solution = self.plan(problem)
         operands = {f"x{k}": v for k, v in enumerate(inputs)} | {f"out{k}": v for k, v in enumerate(outputs)}
         if solution.scratch:
             operands["scratch"] = self.allocate(Shape(Type.uint8_type, (solution.scratch,)))
@@ -327,25 +333,12 @@ class Lowering(PlanConstants):
         if len(solution.launches) == 1 and len(self.steps) > before and not isinstance(problem, CopyProblem):
             self.steps[-1].problem = problem
 
-    def _solution(self, problem: PointwiseProblem | ReductionProblem | CopyProblem) -> Solution:
-        """The launches of a problem, general ones if the kernels of its own may not be used."""
-        own = self.plan(problem)
-        general = None if self.spare is None and self.usable(own.launches) else self.backend.general(problem)
-        if general is None:
-            return own
-        more = self.plan(general)
-        if self.spare is not None:
-            self.spare.update(dict.fromkeys(more.kernels))
-        return more if not self.usable(own.launches) and self.usable(more.launches) else own
-
     def plan(self, problem: PointwiseProblem | ReductionProblem | CopyProblem) -> Solution:
         """Return the launches of a problem; equal problems are planned once.
 
         Raises:
             UnsupportedError: the back end has no kernel for it.
         """
-        if not has_lengths(problem):
-            return self.solutions.plan(self.backend, problem)
         own = self.solve(self.backend.plan, replace(problem, origin=""), key=("plan", problem_key(problem)))
         return with_origin(own, problem.origin)
 
@@ -396,13 +389,10 @@ class Lowering(PlanConstants):
         return self._texts[ins]
 
     def origin(self, ins: Instruction) -> str:
-        """The instruction's text, with that of its submodules, for readers of kernels; nothing where kernels may not be
-        made, as in a run: those that are there have what they were made from."""
-        if self.ready is not None:
-            return ""
+        """The instruction's text, with that of its submodules, for readers of kernels."""
         lines = [self.text(ins)]
         for module in ins.module_args:
-            if module.first not in self._names:  # plans that are made in a run do not show submodules
+            if module.first not in self._names:
                 self._names.update(instruction_names(self.program.reachable_modules()))
             lines += [f"  {format_instruction(i, self._names)}" for i in module]
         return "\n".join(lines)
@@ -454,7 +444,7 @@ class Lowering(PlanConstants):
         flat: list[View] = []
         layout = [flatten(self.values[i], flat) for i in sources]
         call = HostCall(ins, layout, captured, bodies)
-        if call.symbolic and ins.module_args and bodies is None:
+        if call.symbolic and ins.module_args and bodies is None and on_device is None:
             raise SymbolicLengthError(f"a host step would run submodules of {ins.name} that have symbolic lengths")
         shapes = ins.shape.flatten()
         views: list[View] = []
@@ -508,6 +498,11 @@ class Lowering(PlanConstants):
                 if buffer.region is Region.ARENA:
                     buffer.touch(number)
                     arena[id(buffer)] = buffer
+        jumps = resolved_jumps(self.jumps, self.steps)
+        for jump in jumps:  # what is there before a loop and read in it is read by each iteration
+            for buffer in arena.values() if jump.to <= jump.at else ():
+                if buffer.first < jump.to <= buffer.last < jump.at:
+                    buffer.last = jump.at - 1
         reuse = self.options.memory_reuse and "memory_coloring" not in disabled_names(self.options.disabled_passes)
         if reuse and self.options.tuning is not None:
             self._tell_replaced(self.options.tuning)
@@ -531,6 +526,7 @@ class Lowering(PlanConstants):
             outputs=self.outputs,
             symbols=() if self.scope is None else tuple(self.scope.symbols),
             condition=1 if self.scope is None else all_of(self.scope.holds(), *self._conditions),
+            jumps=jumps,
             uses=tuple(Use(b.offset, b.bytes, b.first, b.last) for b in arena.values()),
         )
 

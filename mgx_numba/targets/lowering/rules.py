@@ -78,8 +78,6 @@ class LoweringRule:
         accepts: whether the result can be written straight into memory of a given shape (strides).
         dynamic: whether results may have lengths that are known at run time only.
         hosted: whether inputs may have such lengths, too, and be values of host steps.
-        repeats: whether its steps depend only on the instruction, on its views and lent memory, on
-            `Lowering.packing_room`, and on values of constants by `Lowering.derived`: see `likeness`.
         surrounds: whether it takes as its own what its input has written inside of the memory of its result.
     """
 
@@ -87,7 +85,6 @@ class LoweringRule:
     accepts: Accepts
     dynamic: bool
     hosted: bool
-    repeats: bool
     surrounds: bool
 
 
@@ -129,7 +126,6 @@ class RuleTable:
         accepts: Accepts | None = None,
         dynamic: bool = False,
         hosted: bool = False,
-        repeats: bool = False,
         surrounds: bool = False,
     ) -> Callable[[Lower], Lower]:
         """Decorator: the function lowers these operators; arguments as in `LoweringRule`; by default all fits."""
@@ -137,7 +133,7 @@ class RuleTable:
         def decorate(function: Lower) -> Lower:
             for name in names:
                 fits = accepts or (lambda ins, shape: True)
-                self._rules[name] = LoweringRule(function, fits, dynamic, hosted, repeats, surrounds)
+                self._rules[name] = LoweringRule(function, fits, dynamic, hosted, surrounds)
             return function
 
         return decorate

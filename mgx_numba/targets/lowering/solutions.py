@@ -1,18 +1,15 @@
-"""How problems are computed, remembered by what they are: equal layers are planned once, also for other lengths."""
+"""How problems are computed, remembered by what they are: equal layers are planned once."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable
 from dataclasses import replace
-from operator import eq
 from typing import Any, TypeVar
 
-from ...codegen.backend import Backend
 from ...codegen.launch import Solution
-from ...codegen.problems.cluster import CopyProblem, PointwiseProblem, ReductionProblem, own_lens
+from ...codegen.problems.cluster import CopyProblem, PointwiseProblem, ReductionProblem
 from ...graph.instruction import Instruction
 from ...graph.module import Module
-from .trace_trees import TraceTrees
 
 __all__ = ["Solutions", "problem_key", "with_origin"]
 
@@ -27,9 +24,7 @@ class Solutions:
     """Answers to questions that were asked before; those that have not been asked for long go first, half of all at
     once: noting the order of all that is asked would take as long as finding it. May be used from any thread."""
 
-    def __init__(self, traced: bool = False) -> None:
-        """``traced``: answers of `solved` and `plan` are found for other lengths, too."""
-        self._trees = TraceTrees() if traced else None
+    def __init__(self) -> None:
         self._recent: dict[Hashable, Any] = {}
         self._earlier: dict[Hashable, Any] = {}
 
@@ -49,21 +44,6 @@ class Solutions:
         self._recent[question] = found
         return found
 
-    def solved(self, kind: Hashable, problem: Any, solve: Callable[[Any], Solution]) -> Solution:
-        """What ``solve`` gives for a problem; ``kind`` tells it from others. See `TraceTrees`."""
-        found = None if self._trees is None else self._trees.of(kind, problem, None, solve)
-        return self.of((kind, problem), lambda: solve(problem)) if found is None else found
-
-    def plan(self, backend: Backend, problem: PointwiseProblem | ReductionProblem | CopyProblem) -> Solution:
-        """`Backend.plan`, whose kernels have the problem's origin."""
-        trees, found = self._trees, None
-        if trees is not None:
-            body = None if isinstance(problem, CopyProblem) else _text(problem.module, ranging=True)
-            found = trees.of(backend.name, replace(problem, origin=""), body, backend.plan)
-        if found is None:
-            found = self.of((backend.name, problem_key(problem)), lambda: backend.plan(problem))
-        return with_origin(found, problem.origin)
-
 
 def with_origin(solution: Solution, origin: str) -> Solution:
     """The solution with another text of where its kernels come from, if there is one."""
@@ -80,25 +60,18 @@ def problem_key(problem: PointwiseProblem | ReductionProblem | CopyProblem) -> H
     own = (_text(problem.module), problem.inputs, problem.outputs, problem.fast_math, problem.again)
     if isinstance(problem, PointwiseProblem):
         return own
-    return (*own, problem.axes, problem.parts, problem.cut, problem.share, problem.fold, problem.general)
+    return (*own, problem.axes, problem.parts, problem.cut, problem.share, problem.fold)
 
 
-def _text(module: Module, ranging: bool = False) -> Hashable:
-    """What a module without submodules computes: operators, their operands by position, shapes and constants. Where it
-    is ``ranging``, whatever the lengths are: of these only which are the cluster's own."""
+def _text(module: Module) -> Hashable:
+    """What a module without submodules computes: operators, their operands by position, shapes and constants."""
     places: dict[Instruction, int] = {}
     written: list[Hashable] = []
     order = {ins: k for k, ins in enumerate(module.parameters())}
-    own = own_lens(module) if ranging else ()
     for ins in module:
         places[ins] = len(places)
         literal = None if ins.literal is None else ins.literal.numpy().tobytes()
         parameter = order.get(ins)
         operator: Hashable = ins.op if parameter is None else parameter
-        shape: Hashable = ins.shape
-        if ranging:
-            lens = ins.shape.lens
-            operator = ins.name if ins.name == "multibroadcast" else operator
-            shape = ins.shape.type, tuple(map(eq, lens, own)) if len(lens) == len(own) else lens
-        written.append((operator, shape, tuple([places[i] for i in ins.inputs]), literal))
+        written.append((operator, ins.shape, tuple([places[i] for i in ins.inputs]), literal))
     return tuple(written)

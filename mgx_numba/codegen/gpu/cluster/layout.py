@@ -123,11 +123,10 @@ def row_layout(
     parts: int = 1,
     cut: tuple[int, ...] = (),
     share: Length = 0,
-    general: bool = False,
 ) -> RowLayout:
     """Return the layout for operands with these lengths and strides; per-row operands have length 1 along the axes.
 
-    ``parts``, ``cut``, ``share`` and ``general`` are those of `ReductionProblem`.
+    ``parts``, ``cut`` and ``share`` are those of `ReductionProblem`.
 
     Raises:
         UnsupportedError: parts do not follow the memory order of rows.
@@ -168,13 +167,13 @@ def row_layout(
             size = team.size
         held = -(-items // size)
         looped = held > MOST_HELD
-        held = HELD if looped else 1 << (held - 1).bit_length() if general else held
-        exact = not general and not looped and items == held * size and (parts == 1 or whole_parts)
+        held = HELD if looped else held
+        exact = not looped and items == held * size and (parts == 1 or whole_parts)
         return RowLayout(full, keep, reduce, team, lanes, held, looped, exact, walked, parts, share // lanes)
     across_first = [(reduce.strides[k] + keep.strides[k], tensors[k].offset) for k, t in enumerate(tensors)]
     lanes = contiguous_lanes(most, keep.lens[-1], across_first)
     items = prod(reduce.lens)
-    holding = None if parts > 1 or general or isinstance(items, Dim) else _of_columns(items, lanes, operands)
+    holding = None if parts > 1 or isinstance(items, Dim) else _of_columns(items, lanes, operands)
     team = holding or ColumnTeam(COLUMN_THREADS, COLUMN_THREADS // WARP, lanes)
     held = ceil_div(items, team.size) if holding else HELD
     exact = holding is not None and items == held * team.size

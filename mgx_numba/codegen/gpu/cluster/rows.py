@@ -36,9 +36,7 @@ def reduction_launch(problem: ReductionProblem) -> Launch:
     """
     if problem.fold > 1:
         raise UnsupportedError("GPU kernels fold no columns")
-    layout = row_layout(
-        problem.axes, problem.inputs, problem.outputs, problem.parts, problem.cut, problem.share, problem.general
-    )
+    layout = row_layout(problem.axes, problem.inputs, problem.outputs, problem.parts, problem.cut, problem.share)
     printer = _RowsText(problem, layout)
     lines, arguments = printer.lines(), printer.arguments.values
     tensors = (*problem.inputs, *problem.outputs)

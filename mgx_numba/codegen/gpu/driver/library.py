@@ -85,6 +85,13 @@ class Library:
 
         return call
 
+    def address(self, name: str) -> int:
+        """Return the address of a function; 0 if this driver has none of this name."""
+        try:
+            return ctypes.cast(getattr(self.library, name), ctypes.c_void_p).value or 0
+        except AttributeError:
+            return 0
+
     def describe(self, name: str, status: int) -> str:
         """Return the message of a failed call."""
         code = self.name_of(status) or f"status {status}"

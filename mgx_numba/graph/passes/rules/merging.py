@@ -22,7 +22,6 @@ import numpy as np
 
 from ....core.types import Type
 from ...constants import compact, constant_array, is_constant
-from ...folds import LARGEST_OFFSET
 from ...instruction import Instruction
 from ..build import RewriteBuilder
 from ..quantization_plan import CONTRACTIONS
@@ -31,6 +30,9 @@ __all__ = [
     "BOUNDS", "WIDE", "all_finite", "follows_contraction", "has_finite", "has_zero", "is_kept", "merged_product",
     "merged_sum", "rounds_next", "small_offset",
 ]  # fmt: skip
+
+LARGEST_OFFSET = 1024.0
+"""Biases and means of networks are below this, and constants that round or hide numbers above it."""
 
 BOUNDS = {Type.float_type: 1e-5, Type.half_type: 4e-3, Type.bf16_type: 3.2e-2}
 """Errors relative to the largest intermediate value: 168 units in the last place of float32, 8 of 16-bit floats."""

@@ -39,7 +39,7 @@ def features_refusal(precision: str, type: Type, depth: int, width: int) -> str:
     return attention_refusal(problem, precision)
 
 
-@lowering("attention", "fused_attention", accepts=accepts_attention, repeats=True)
+@lowering("attention", "fused_attention", accepts=accepts_attention)
 def lower_attention(low: Lowering, ins: Instruction) -> None:
     """The launches over views in place; operands that do not lie in whole vectors are copied."""
     core = ins if ins.name == "attention" else next(i for i in ins.module_args[0] if i.name == "attention")
@@ -74,11 +74,8 @@ def lower_attention(low: Lowering, ins: Instruction) -> None:
         key, samples = (problem, precision, pairs), _long_keys(problem)
         solution = low.solve(attention_solution, problem, precision, "", pairs, key=key, samples=samples)
     else:
-        solution = low.solutions.solved(
-            ("attention", precision, pairs),
-            problem,
-            lambda problem: attention_solution(problem, precision, origin, pairs),
-        )
+        question = ("attention", precision, pairs, problem)
+        solution = low.solutions.of(question, lambda: attention_solution(problem, precision, origin, pairs))
     solution = with_origin(solution, origin)
     if not known_equal(solution.scratch, 0):
         operands["scratch"] = low.allocate(Shape(Type.uint8_type, (solution.scratch,)))

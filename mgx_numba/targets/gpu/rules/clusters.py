@@ -6,5 +6,5 @@ from ....codegen.reductions import REDUCTIONS
 from ...lowering.reductions import lower_fused_reduce, lower_reduction
 from .table import lowering
 
-lowering("fused_reduce", repeats=True)(lower_fused_reduce)
+lowering("fused_reduce")(lower_fused_reduce)
 lowering(*REDUCTIONS)(lower_reduction)

@@ -58,12 +58,8 @@ from .table import lowering
 FLOATS = (Type.float_type, Type.double_type, Type.half_type, Type.bf16_type)
 """Element types of contractions that have kernels, with pointwise work after them."""
 
-MOST_SLOWER = 3
-"""Times the estimate of the best candidate that one with a compiled kernel may take in its place: compiling another
-takes as long as some ten thousand runs of a small product. No figures kept."""
 
-
-@lowering(*PRODUCTS, *BLOCK_PRODUCTS, *CONVOLUTIONS, "fused_contraction", accepts=accepts_contraction, repeats=True)
+@lowering(*PRODUCTS, *BLOCK_PRODUCTS, *CONVOLUTIONS, "fused_contraction", accepts=accepts_contraction)
 def lower_contraction(low: Lowering, ins: Instruction) -> None:
     """One launch, with the pointwise operations around the contraction compiled in."""
     contraction.lower_contraction(low, ins, _HERE)
@@ -244,33 +240,13 @@ def _walked_as_rows(
 
 
 def _solved(low: Lowering, placed: PlacedRequest) -> tuple[Candidate, Solution]:
-    """The chosen solver and its launches; if their kernels may not be used, those of the quickest candidate whose
-    kernels may, unless that is much slower. Plans that are many call no libraries, whose calls are of lengths."""
+    """Return the chosen solver and its launches. Plans that are many call no libraries, whose calls are of lengths."""
     chosen = contraction.chosen_solver(low, placed)
     if low.shared is not None and chosen.solver not in SOLVERS:
         chosen = own_candidates(placed)[0]
-    first = _planned(low, placed, chosen)
-    if low.usable(first.launches):
-        return chosen, first
-    solvers = own_candidates(placed)
-    others = [*solvers, *(c for s in solvers for c in low.backend.refinements(placed, s))]
-    seconds = {c: c.solver.estimate(placed, c.blocking) for c in others}
-    longest = MOST_SLOWER * chosen.solver.estimate(placed, chosen.blocking)
-    for candidate in sorted(others, key=seconds.__getitem__):
-        if seconds[candidate] > longest:
-            break
-        other = _planned(low, placed, candidate)
-        if low.usable(other.launches):
-            return candidate, other
-    return chosen, first
-
-
-def _planned(low: Lowering, placed: PlacedRequest, candidate: Candidate) -> Solution:
-    """A solver's launches."""
-    tiling = candidate.blocking or candidate.solver.chosen(placed)
-    return low.solutions.solved(
-        (candidate.solver.name, tiling), placed, lambda placed: candidate.solver.plan(placed, tiling)
-    )
+    tiling = chosen.blocking or chosen.solver.chosen(placed)
+    key = (chosen.solver.name, tiling, placed)
+    return chosen, low.solutions.of(key, lambda: chosen.solver.plan(placed, tiling))
 
 
 class _BlockPlans(NamedTuple):

@@ -4,27 +4,32 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
+from typing import Any
 
 import numpy as np
 
 from ....codegen.gpu.contraction.placed import VECTOR_BYTES
 from ....codegen.kernel import KernelSource
 from ....codegen.problems.cluster import CopyProblem
-from ....core.dim import SymbolicLengthError
+from ....core.dim import known_equal
 from ....core.shape import Shape, row_major_strides
+from ....core.types import Type
 from ....errors import MgxError, UnsupportedError
 from ....graph.constants import uniform_value
 from ....graph.instruction import Instruction
 from ....graph.module import Module
 from ....graph.passes import run_passes
 from ....graph.program import Program
+from ....graph.substitution import lengths_of
 from ....ops.control import If, Loop
 from ....runtime.gpu.late import LateBody, LateBranch, LateLoop
 from ....runtime.plan import CarriedValue, Plan, PlannedBody, PlannedBranch, Region, Repetition, Scan
+from ....runtime.told_lengths import with_told_lengths
 from ...lowering.buffers import View
 from ...lowering.lowering import Lowering
 from ...lowering.steps import PendingStep
 from ...stages import is_worthwhile
+from ..open_body import OpenBody
 from .table import lowering
 
 __all__: list[str] = []
@@ -33,7 +38,6 @@ __all__: list[str] = []
 @lowering("if", dynamic=True, hosted=True)
 def lower_if(low: Lowering, ins: Instruction) -> None:
     """One of two plans, by a condition that the host reads."""
-    _needs_numbers(low, ins)
     if _unknown(low, ins):
         bodies, taken = _late_bodies(low, ins, 1)
         _run_late(low, ins, LateBranch([body for body, _ in bodies], taken, _branch_places(ins)), bodies)
@@ -44,8 +48,9 @@ def lower_if(low: Lowering, ins: Instruction) -> None:
     plans, given = [], []
     for module in ins.module_args:
         program, captured = Program.of_module(module)
-        plans.append(low.lowered(program))
-        given.append([*arguments, *(_given(low, low.values[value], ins) for value in captured)])
+        plan, told = _planned(low, program)
+        plans.append(plan)
+        given.append([*arguments, *(_given(low, low.values[value], ins) for value in captured), *told])
 
     def control() -> PlannedBranch:
         first, second = (_body(plan, own, outputs) for plan, own in zip(plans, given))
@@ -60,7 +65,6 @@ def lower_loop(low: Lowering, ins: Instruction) -> None:
     """One plan again and again, whose results the next iteration reads; the host reads whether there is one."""
     op = ins.op
     assert isinstance(op, Loop)
-    _needs_numbers(low, ins)
     if _unknown(low, ins):
         _lower_late_loop(low, ins, op)
         return
@@ -76,7 +80,7 @@ def lower_loop(low: Lowering, ins: Instruction) -> None:
         following = {0: _next(program.main, parameters[0])} | following
     program.main.replace_return([*following.values(), *results[count - 1 :]])
     run_passes(program, ["dead_code_elimination"])
-    plan = low.lowered(program)
+    plan, told = _planned(low, program)
 
     zero = low.constant(np.zeros(1, np.int64))
     given = [_given(low, view, ins) for view in (zero, condition, *inputs)]
@@ -85,7 +89,7 @@ def lower_loop(low: Lowering, ins: Instruction) -> None:
     rows = [low.allocate(Shape(s.type, s.lens[1:]) if s.ndim > 1 else Shape(s.type)) for s in scanned]
     wholes = [_zeros(low, shape, ins) for shape in scanned]
     arguments = [places[k][0] if k in places else view for k, view in enumerate(given)]
-    arguments += [_given(low, low.values[value], ins) for value in captured]
+    arguments += [*(_given(low, low.values[value], ins) for value in captured), *told]
     made = [*(new for _, new in places.values()), *rows]
     directions = [*op.scan_output_directions, *[0] * len(rows)]
 
@@ -138,10 +142,15 @@ def _lower_late_loop(low: Lowering, ins: Instruction, op: Loop) -> None:
     _run_late(low, ins, run, bodies)
 
 
-def _needs_numbers(low: Lowering, ins: Instruction) -> None:
-    """Raise `SymbolicLengthError` in programs of symbolic lengths, whose bodies have no plans on a GPU yet."""
-    if low.scope is not None and low.scope.symbols:
-        raise SymbolicLengthError(f"{ins.name} has no plan on a GPU in a program of symbolic lengths")
+def _planned(low: Lowering, program: Program) -> tuple[Plan, list[View]]:
+    """Return the plan of a body, and arguments that tell it the lengths which no other parameter has."""
+    plan = low.lowered(program)
+    if not plan.symbols:
+        return plan, []
+    told = with_told_lengths(plan)
+    nothing = low.constant(np.zeros(0, np.bool_))
+    added = told.parameters[len(plan.parameters) :]
+    return told, [nothing.with_shape(Shape(Type.bool_type, spec.lens)) for spec in added]
 
 
 def _unknown(low: Lowering, ins: Instruction) -> str:
@@ -204,8 +213,12 @@ def _late_bodies(low: Lowering, ins: Instruction, first: int) -> tuple[list[_Lat
         program, captured = Program.of_module(module)
         place = {value: first + k for k, value in enumerate(module.captured())}
         first += len(place)
-        plans = low.later(program)
-        bodies.append((LateBody(plans, low.options.store), plans.kernels))
+        if lengths_of(program):
+            assert low.scope is not None
+            made: Any = OpenBody(program, low.later, low.scope.hints())
+        else:
+            made = low.later(program)
+        bodies.append((LateBody(made, program.parameter_shapes()), made.kernels()))
         taken.append([place[value] for value in captured])
     return bodies, taken
 
@@ -228,7 +241,7 @@ def _packed(shape: Shape) -> Shape:
 def _given(low: Lowering, view: View, ins: Instruction) -> View:
     """A value as plans take their parameters: row-major, from an address on where vectors begin."""
     view = low.materialized(view, row_major_strides(view.lens), ins)
-    if view.byte_offset % VECTOR_BYTES:
+    if not known_equal(view.byte_offset % VECTOR_BYTES, 0):
         copied = low.allocate(_packed(view.shape))
         low.copy(view, copied, ins)
         view = copied

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from functools import partial
-
 import numpy as np
 
 from ....codegen.gpu.recurrent import recurrent_solutions
@@ -42,8 +40,7 @@ def lower_recurrent_steps(low: Lowering, ins: Instruction) -> None:
             operands[name] = low.materialized(state, row_major_strides(lens), ins)
         else:
             operands[name] = low.constant(np.zeros(lens, compute.numpy))
-    ways = partial(recurrent_solutions, problem, low.origin(ins), low.options.device_id)
-    solution = next((way for way in ways() if low.usable(way.launches)), None) or next(ways())
+    solution = next(recurrent_solutions(problem, low.origin(ins), low.options.device_id))
     if solution.scratch:
         operands["scratch"] = low.allocate(Shape(Type.uint8_type, (solution.scratch,)))
     for launch in solution.launches:

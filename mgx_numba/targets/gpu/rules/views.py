@@ -53,7 +53,7 @@ def lower_concatenation(low: Lowering, ins: Instruction) -> None:
         if before and len(_launched(low, before, ins)) > 1:  # the step is one of several for some lengths each
             before = []
         launches = _launched(low, [*before, *now], ins) if before else ()
-        if launches and low.usable(launches):
+        if launches:
             low.steps.pop()
         else:
             before, launches = [], _launched(low, now, ins)

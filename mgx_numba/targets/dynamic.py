@@ -1,0 +1,249 @@
+"""Programs with dynamic inputs: plans whose numbers follow from the lengths of a run, for any target with plans."""
+
+from __future__ import annotations
+
+import threading
+from abc import ABC, abstractmethod
+from collections import OrderedDict
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Protocol, TypeVar
+
+from ..codegen.launch import Grid, TaskRange
+from ..core.dim import Dim, Guard, Scope, chosen_where, evaluate, symbols_of
+from ..errors import MgxError
+from ..graph.passes import Options, run_passes
+from ..graph.program import Program
+from ..graph.rewrite_log import RewriteLog
+from ..graph.specialize import specialize
+from ..graph.symbolic import symbolic_program
+from ..messages import INFO, shortened, tell
+from ..runtime.plan import Plan, Step
+from .base import OpenPlan, Progress, Tree
+from .lowering.shared_weights import SharedWeights
+from .lowering.tuples import without_tuples
+from .options import TargetOptions
+from .passes import SOURCE_PASSES
+from .seam import Seam
+from .serving_plans import ServingPlans
+from .stages import split
+from .symbolic_stages import Lens, UnservedLengths, lens_of
+
+__all__ = ["OpenPart", "OpenPlans"]
+
+MOST_PLANS = 8
+"""Plans with symbols of one program: more mean that some code asks a question whose answer changes all the time."""
+MOST_FAILED = 16
+"""Attempts at such plans that fail where a plan for one set of lengths can be made: then no more are made."""
+MOST_FIXED = 16
+"""Plans for one set of lengths each, of programs whose lengths cannot be symbols; the least recently used goes."""
+
+T = TypeVar("T")
+Inputs = Mapping[str, Any]
+
+
+class OpenPart(Protocol):
+    """A compiled program with one symbolic plan, or with one for each of its stages."""
+
+    def serves(self, inputs: Inputs) -> bool:
+        """Return whether the plan serves the inputs' lengths."""
+
+    def symbol_values(self, inputs: Inputs) -> dict[Dim, int] | None:
+        """Return the values of the plan's symbols; None if the inputs' lengths are not those of the parameters."""
+
+    def first_plan(self) -> Plan:
+        """Return the plan that the inputs go to."""
+
+    def own_plans(self) -> list[Plan]:
+        """Return the plans of all stages."""
+
+    def rewrite_log(self) -> RewriteLog:
+        """See `Compiled.rewrite_log`."""
+
+
+P = TypeVar("P", bound=OpenPart)
+
+
+class OpenPlans(ServingPlans[P], ABC):
+    """The plans of a program with dynamic inputs.
+
+    One plan serves all lengths that give the guards of its compilation the answers that the example lengths gave. For
+    other lengths another plan is made in the first run that meets such. Where lengths cannot be symbols, a plan is made
+    for one set of lengths.
+    """
+
+    def _open(
+        self,
+        program: Program,
+        options: TargetOptions,
+        settings: Options,
+        progress: Progress | None,
+        known: ServingPlans[P] | None = None,
+    ) -> None:
+        """Compile a program for all lengths within the ranges of its inputs.
+
+        Args:
+            program: it stays as it is.
+            options: what was asked for.
+            settings: what passes may assume.
+            progress: told of the kernels that are compiled.
+            known: the program with plans from a file; nothing is compiled before a run needs other plans.
+        """
+        self._source = source = program.clone()
+        run_passes(source, SOURCE_PASSES, settings, disabled=options.disabled_passes)
+        self._weights = SharedWeights(source)
+        self._names = [name for name, shape in source.parameter_shapes().items() if shape.is_dynamic]
+        self._making = threading.RLock()
+        self._guards: dict[P, list[Guard]] = {}
+        self._plans: list[P] = []
+        self._failed = 0
+        self._fixed: OrderedDict[tuple[tuple[int, ...], ...], P] = OrderedDict()
+        if options.tuning is not None:
+            options.tuning.decline("a program with dynamic inputs is not measured; fix its lengths to tune it")
+        if known is not None:
+            self._plans, self._fixed = list(known._plans), OrderedDict(known._fixed)
+            return
+        try:
+            self._plans.append(self._planned(None, [], progress))
+        except MgxError as error:
+            tell("symbolic", INFO, "plans are made when the program runs: %s", error)
+
+    @abstractmethod
+    def _lowered(self, program: Program, scope: Scope, trees: list[Tree] | None, progress: Progress | None) -> P:
+        """Return a program with symbolic lengths, run through the passes and lowered."""
+
+    @abstractmethod
+    def _in_two(self, head: P, tail: P, seam: Seam, trees: list[Tree] | None, whole: Program) -> P:
+        """Return the program of two stages; ``trees`` groups the results of ``whole``, which is shown."""
+
+    @abstractmethod
+    def _with_fixed_lengths(self, program: Program) -> P:
+        """Return a program without dynamic inputs, compiled."""
+
+    def _planned(self, lens: Lens | None, late: Sequence[Lens], progress: Progress | None = None) -> P:
+        """Return the program with a plan for lengths in general, or for lengths of inputs and of later stages that are
+        like some.
+
+        Raises:
+            MgxError: the lengths cannot be symbols, or do not fit the program.
+        """
+        scope = Scope()
+        program, trees = without_tuples(symbolic_program(self._source, scope, lens))
+        made = self._stage(program, scope, late, trees, progress)
+        scope.close()
+        self._guards[made] = list(scope.guards.values())
+        return made
+
+    def _stage(
+        self, program: Program, scope: Scope, late: Sequence[Lens], trees: list[Tree] | None, progress: Progress | None
+    ) -> P:
+        """Return a program whose inputs have symbolic lengths, in stages where lengths depend on data."""
+        stages = split(program)
+        if stages is None:
+            return self._lowered(program, scope, trees, progress)
+        head = self._lowered(stages.head, scope, None, progress)
+        tail = symbolic_program(stages.tail, scope, late[0] if late else None)
+        after = self._stage(tail, scope, late[1:], None, progress)
+        return self._in_two(head, after, stages.seam, trees, program)
+
+    def _for(self, inputs: Inputs) -> P:
+        found = self._serving(inputs)
+        if found is None:
+            with self._making:
+                found = self._serving(inputs) or self._another(inputs, [])
+        return found
+
+    def _another(self, inputs: Inputs, late: Sequence[Lens]) -> P:
+        """Return a plan for lengths that no plan serves."""
+        found = self._fixed_plan(inputs)
+        if found is not None:
+            return found
+        lens = {name: lens_of(inputs[name]) for name in self._names}
+        failed = False
+        if len(self._plans) < MOST_PLANS and self._failed < MOST_FAILED:
+            tell("symbolic", INFO, "a plan is made for %s, which no plan serves: %s", lens, self._refused(inputs))
+            try:
+                made = self._planned(lens, late)
+            except MgxError as error:
+                failed = True
+                tell("symbolic", INFO, "a plan is made for these lengths alone: %s", error)
+            else:
+                if made.serves(inputs):
+                    self._first(made)
+                    self._grown()
+                    return made
+        made = self._fixed_for(lens)
+        self._failed += failed  # lengths that do not fit the program are no reason
+        return made
+
+    def _fixed_for(self, lens: Lens) -> P:
+        """Return a plan for one set of lengths of the dynamic inputs, and keep it.
+
+        Raises:
+            MgxError: the lengths do not fit the program.
+        """
+        made = self._with_fixed_lengths(specialize(self._source, lens))
+        while len(self._fixed) >= MOST_FIXED:
+            self._fixed.popitem(last=False)
+        self._fixed[tuple(map(tuple, lens.values()))] = made
+        self._grown()
+        return made
+
+    def _refused(self, inputs: Inputs) -> str:
+        """Return the questions that these lengths answer otherwise than the last plan's, and who asked them."""
+        if not self._plans:
+            return "there is none"
+        last = self._plans[0]
+        values = last.symbol_values(inputs)
+        if values is None:
+            return "lengths that are equal in the plan differ"
+        guards = (g for g in self._guards.get(last, ()) if set(symbols_of([g.condition])) <= set(values))
+        other = [g for g in guards if bool(evaluate(g.condition, values)) != g.answer]
+        return "; ".join(f"{shortened(str(g.condition), 200)} ({g.place})" for g in other)
+
+    def _tried(self, inputs: Inputs, use: Callable[[P], T]) -> T:
+        """Return the result of ``use`` for the plan of the inputs, or for the plan that a later stage needs."""
+        plan = self._for(inputs)
+        try:
+            return use(plan)
+        except UnservedLengths as error:
+            with self._making:
+                plan = self._another(inputs, error.late)
+        try:
+            return use(plan)
+        except UnservedLengths:
+            with self._making:
+                plan = self._fixed_for({name: lens_of(inputs[name]) for name in self._names})
+            return use(plan)
+
+    def rewrite_log(self) -> RewriteLog:
+        """See `Compiled.rewrite_log`: that of all plans so far."""
+        log = RewriteLog()
+        for program in self._parts():
+            log.include(program.rewrite_log())
+        return log
+
+    def open_plans(self) -> list[OpenPlan]:
+        """See `OpenPlanned`; the stages of a plan one by one."""
+        return [_shown(plan, self._guards.get(part, [])) for part in self._plans for plan in part.own_plans()]
+
+
+def _shown(plan: Plan, guards: Sequence[Guard]) -> OpenPlan:
+    symbols = tuple([f"{s} {s.low or 0} to {'any' if s.high is None else s.high}" for s in plan.symbols])
+    answers = tuple([f"{shortened(str(g.condition), 200)}: {g.answer} ({g.place})" for g in guards])
+    alternatives = [
+        f"{step.label}, where {shortened(str(condition), 200)}"
+        for step in plan.steps
+        if isinstance(step, Step)
+        for condition in _conditions(step)
+    ]
+    return OpenPlan(symbols, answers, len(plan.steps), tuple(alternatives))
+
+
+def _conditions(step: Step) -> list[Dim]:
+    """Return the conditions under which a step has tasks."""
+    counts: tuple[Any, ...] = ()
+    if isinstance(step.geometry, TaskRange):
+        counts = (step.geometry.tasks,)
+    elif isinstance(step.geometry, Grid):
+        counts = step.geometry.blocks
+    return list(dict.fromkeys([condition for count in counts for condition in chosen_where(count)]))

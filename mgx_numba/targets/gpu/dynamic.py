@@ -1,0 +1,124 @@
+"""Programs with dynamic inputs, compiled for a device: one plan whose numbers follow from the lengths of a run."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, TextIO
+
+from ...codegen.kernel import KernelSource
+from ...core.dim import Scope
+from ...core.shape import Shape
+from ...graph.program import Program
+from ...runtime.gpu.constants import DeviceConstants
+from ...runtime.gpu.engine import Engine, Queue
+from ...runtime.gpu.executor import DeviceExecutable
+from ...runtime.told_lengths import with_told_lengths
+from ..base import Progress, Stage, Tree
+from ..dynamic import OpenPlans
+from ..lowering.shared_weights import SharedWeights
+from ..options import TargetOptions
+from ..seam import Seam
+from ..symbolic_stages import SymbolicStages
+from .capabilities import pass_options
+from .compiled import DeviceProgram
+from .lower import lowering, optimize
+from .staged import StagedGpuProgram
+
+if TYPE_CHECKING:
+    from ..base import Observer
+
+__all__ = ["DynamicGpuProgram"]
+
+Inputs = Mapping[str, Any]
+Fixed = Callable[[Program, SharedWeights, DeviceConstants], Any]
+
+
+class DynamicGpuProgram(OpenPlans[Any], DeviceProgram):
+    """A program with dynamic inputs, compiled for a device; see `OpenPlans`."""
+
+    def __init__(
+        self,
+        program: Program,
+        options: TargetOptions,
+        progress: Progress | None,
+        on: Engine,
+        compile_fixed: Fixed,
+    ) -> None:
+        """Compile a program for all lengths within the ranges of its inputs.
+
+        Args:
+            program: it stays as it is.
+            options: what was asked for.
+            progress: told of the kernels that are compiled.
+            on: what it runs on.
+            compile_fixed: compiles a program for that, with constants of others.
+        """
+        DeviceProgram.__init__(self, on, options, None, None, lambda: self._source)
+        self._compile_fixed = compile_fixed
+        self._constants = DeviceConstants(on)
+        self._open(program, options, pass_options(options), progress)
+
+    def _lowered(
+        self, program: Program, scope: Scope, trees: list[Tree] | None, progress: Progress | None
+    ) -> DeviceProgram:
+        options, on = self._options, self._engine
+        optimize(program, options)
+        low = lowering(program, options, self._body)
+        low.scope, low.shared = scope, self._weights
+        plan = with_told_lengths(low.run())
+        made = DeviceProgram(on, options, plan, trees, lambda: program)
+        made.executable = DeviceExecutable(plan, on, progress, options.store, self._constants)
+        return made
+
+    def _in_two(self, head: Any, tail: Any, seam: Seam, trees: list[Tree] | None, whole: Program) -> Any:
+        return _Stages(head, tail, seam, trees, whole, self._engine, self._options)
+
+    def _with_fixed_lengths(self, program: Program) -> Any:
+        return self._compile_fixed(program, self._weights, self._constants)
+
+    def _body(self, program: Program) -> Any:
+        """Compile a submodule in which lengths are known when it runs."""
+        return self._compile_fixed(program, SharedWeights(program), self._constants)
+
+    def output_parameters(self) -> dict[str, Shape]:
+        """See `OnDevice.output_parameters`: lengths have to be known before."""
+        return {}
+
+    def entry(self) -> None:
+        """See `OnDevice.entry`: lengths have to be known before."""
+
+    def run_staying(self, inputs: Inputs, stream: int | None, stays: bool) -> list[Any]:
+        """See `DeviceCalls.run_staying`."""
+        return self._tried(inputs, lambda plan: plan.run_staying(inputs, stream, stays))  # type: ignore[no-any-return]
+
+    def run_on(self, queue: Queue, inputs: Inputs) -> list[Any]:
+        """See `DeviceCalls.run_on`."""
+        return self._tried(inputs, lambda plan: plan.run_on(queue, inputs))  # type: ignore[no-any-return]
+
+    def resolve(self, inputs: Inputs) -> Program:
+        """See `Compiled.resolve`."""
+        return self._for(inputs).resolve(inputs)  # type: ignore[no-any-return]
+
+    def observe(self, inputs: Inputs, observer: Observer) -> list[Any]:
+        """See `Compiled.observe`."""
+        return self._tried(inputs, lambda plan: plan.observe(inputs, observer))  # type: ignore[no-any-return]
+
+    def trace(self, inputs: Inputs, level: int, out: TextIO) -> list[Any]:
+        """See `Compiled.trace`."""
+        return self._tried(inputs, lambda plan: plan.trace(inputs, level, out))  # type: ignore[no-any-return]
+
+    def step_seconds(self, inputs: Inputs) -> list[float]:
+        """See `Repeatable.step_seconds`."""
+        return self._tried(inputs, lambda plan: plan.step_seconds(inputs))  # type: ignore[no-any-return]
+
+    def stages(self, inputs: Inputs) -> list[Stage]:
+        """See `Planned.stages`."""
+        return self._tried(inputs, lambda plan: plan.stages(inputs))  # type: ignore[no-any-return]
+
+    def kernels(self) -> list[KernelSource]:
+        """The distinct kernels of all plans so far."""
+        return list(dict.fromkeys(kernel for part in self._parts() for kernel in part.kernels()))
+
+
+class _Stages(SymbolicStages, StagedGpuProgram):
+    """See `SymbolicStages`."""

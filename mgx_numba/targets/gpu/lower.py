@@ -1,0 +1,40 @@
+"""Passes and lowering of the ``gpu`` target."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from ...codegen.gpu.backend import BACKEND
+from ...graph.passes import run_passes
+from ...graph.program import Program
+from ..lowering.lowering import Lowering
+from ..options import TargetOptions
+from .capabilities import pass_options
+from .passes import PASSES
+from .rules import RULES
+
+__all__ = ["lowering", "optimize", "optimized"]
+
+WORKERS = 1
+"""Memory colouring has no shares to keep apart: all of a device works on one step at a time."""
+
+
+def optimize(program: Program, options: TargetOptions) -> None:
+    """Run a program through the passes, in place."""
+    run_passes(program, PASSES, pass_options(options), disabled=options.disabled_passes)
+    program.remove_unused_modules()
+
+
+def optimized(program: Program, options: TargetOptions) -> Program:
+    """Return a copy after the passes."""
+    program = program.clone()
+    optimize(program, options)
+    return program
+
+
+def lowering(program: Program, options: TargetOptions, later: Callable[[Program], Any] | None = None) -> Lowering:
+    """Return the lowering of an optimised program; ``later`` as in `Lowering`."""
+    low = Lowering(program, options, RULES, BACKEND, WORKERS)
+    low.later = later
+    return low

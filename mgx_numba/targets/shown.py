@@ -1,0 +1,36 @@
+"""Programs with symbolic lengths as they are shown for the lengths of a run: with numbers."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING
+
+from ..core.dim import Dim
+from ..runtime.plan import PlannedStep, Step
+
+if TYPE_CHECKING:
+    from ..graph.program import Program
+
+__all__ = ["renamed", "with_lengths"]
+
+
+def with_lengths(program: Program, values: Mapping[Dim, int] | None) -> tuple[Program, Callable[[str], str]]:
+    """Return a program with numbers for its symbols, and a function that gives an instruction's text in it for the text
+    with symbols. Without ``values`` the program is returned as it is."""
+    if not values:
+        return program, str
+    from ..graph.printer import program_lines  # late: few programs are looked at
+    from ..graph.substitution import settled
+
+    numbered = settled(program, values)
+    lines = zip(program_lines(program), program_lines(numbered), strict=True)
+    texts = {symbolic: plain for (symbolic, _), (plain, _) in lines}
+    return numbered, lambda text: texts.get(text, text)
+
+
+def renamed(step: PlannedStep, text: Callable[[str], str]) -> PlannedStep:
+    """Return the step with ``text`` applied to the texts of its instructions."""
+    if isinstance(step, Step):
+        step = dataclasses.replace(step, along=tuple(map(text, step.along)))
+    return dataclasses.replace(step, instruction=text(step.instruction))

@@ -1,0 +1,267 @@
+"""Programs with dynamic inputs on a device: one plan for all lengths, launched for new ones, recorded for others."""
+
+from __future__ import annotations
+
+import gc
+import weakref
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from onnx import helper
+
+import mgx_numba.ops  # noqa: F401  (registers the operators)
+from mgx_numba.core.device_array import DeviceArray
+from mgx_numba.core.shape import DynamicDimension, Shape
+from mgx_numba.core.types import Type
+from mgx_numba.errors import IndexRangeError, ShapeError
+from mgx_numba.frontends.onnx import parse_onnx
+from mgx_numba.graph.program import Program
+from mgx_numba.runtime.gpu.call_form import CallForm
+from mgx_numba.runtime.gpu.constants import DeviceConstants
+from mgx_numba.runtime.gpu.engine import Engine
+from mgx_numba.runtime.gpu.executor import MOST_MET, RECORDED_AFTER, DeviceExecutable
+from mgx_numba.runtime.gpu.interpreter import InterpreterEngine
+from mgx_numba.runtime.gpu.transfers import to_device, to_host
+from mgx_numba.targets.gpu.dynamic import DynamicGpuProgram
+
+from ..cpu.agreement import assert_agrees, reference
+from ..dynamic.models import MODELS, Case, encoder
+from .programs import compiled, interpreter
+
+NEW = 6
+"""Sets of lengths that are tried."""
+
+
+def dynamic(case: Case, on: Engine, **options: object) -> Any:
+    return compiled(parse_onnx(case.model, default_dyn_dim_value=DynamicDimension(0, 4096)), on, **options)
+
+
+def product(columns: int = 8) -> tuple[Program, np.ndarray]:
+    """Rows of any number times a constant, and their softmax."""
+    program, w = Program(), np.random.default_rng(0).standard_normal((8, columns)).astype(np.float16)
+    m = program.main
+    x = m.add_parameter("x", Shape.dynamic(Type.half_type, [DynamicDimension(0, 4096), 8]))
+    y = m.add_instruction("dot", [x, m.add_literal(w)])
+    m.add_return([m.add_instruction("softmax", [y], axis=1)])
+    return program, w
+
+
+def values(rows: int, w: np.ndarray, seed: int = 0) -> tuple[dict[str, np.ndarray], np.ndarray]:
+    x = np.random.default_rng((rows, seed)).standard_normal((rows, 8)).astype(np.float16)
+    y = x.astype(np.float64) @ w.astype(np.float64)
+    e = np.exp(y - y.max(1, keepdims=True, initial=0))
+    return {"x": x}, e / e.sum(1, keepdims=True)
+
+
+def close(result: Any, wanted: np.ndarray) -> None:
+    assert result.shape == wanted.shape
+    np.testing.assert_allclose(np.asarray(result, np.float64), wanted, atol=4e-3)
+
+
+def only_executable(net: DynamicGpuProgram) -> DeviceExecutable:
+    (plan,) = net._plans
+    assert plan.executable is not None and not net._fixed
+    return plan.executable
+
+
+def at_host(engine: Engine, value: DeviceArray) -> np.ndarray:
+    return to_host(engine, value).reshape(value.shape.array_lens)
+
+
+@pytest.mark.parametrize("name", ["encoder", "decoder", "shuffle_net", "two_stages"])
+def test_new_lengths_need_no_kernel_and_no_plan(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MGX_GPU_ARCH", "sm_90a")
+    case, on = MODELS[name](), interpreter()
+    net = dynamic(case, on)
+    known = net.kernels()
+    assert known
+    loads: list[Any] = []
+    monkeypatch.setattr(InterpreterEngine, "load", lambda self, kernels, *_: loads.append(kernels))
+    rng = np.random.default_rng(7)
+    for _ in range(NEW):
+        net.stages(case.draw(rng)) if name != "two_stages" else net.run(case.draw(rng))
+    assert len(net._plans) == 1 and not net._fixed and net.kernels() == known and not loads
+
+
+@pytest.mark.parametrize("name", ["decoder", "two_stages", pytest.param("encoder", marks=pytest.mark.gpu)])
+def test_values_are_those_of_ref(name: str, on: Engine) -> None:
+    case = MODELS[name]()
+    net, rng = dynamic(case, on), np.random.default_rng(3)
+    drawn = sorted((case.draw(rng) for _ in range(8)), key=lambda feeds: sum(a.size for a in feeds.values()))
+    for feeds in drawn[:2] if on.name == "" else drawn:
+        lens = {key: list(array.shape) for key, array in feeds.items()}
+        assert_agrees(net.run(feeds), reference(parse_onnx(case.model, map_input_dims=lens), feeds))
+
+
+def test_lengths_that_come_again_are_recorded_and_give_the_same(on: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+    program, w = product()
+    net = compiled(program, on)
+    recorded = []
+    record = CallForm._record
+    monkeypatch.setattr(CallForm, "_record", lambda form: (recorded.append(form), record(form))[1])
+    for run in range(RECORDED_AFTER + 2):
+        for rows in (3, 40, 1, 0):
+            feeds, wanted = values(rows, w, run)
+            close(net.run(feeds)[0], wanted)
+            placed = {"x": to_device(on, feeds["x"], "x")}
+            close(at_host(on, net.run_there(placed)[0]), wanted)
+    # each of four lengths, of the host's data and of the device's, once
+    assert len(recorded) == 8
+    assert len(only_executable(net)._idle) == 1
+
+
+def test_runs_of_other_lengths_follow_one_another_on_a_stream(on: Engine) -> None:
+    """Argument blocks are written anew while kernels with the last ones have not run."""
+    program, w = product()
+    net = compiled(program, on, offload_copy=False)
+    drawn = [values(rows, w) for rows in (5, 2, 33, 2, 9, 5)]
+    wanted = [expected for _, expected in drawn]
+    placed = [to_device(on, feeds["x"], "x") for feeds, _ in drawn]
+    results = [net.run({"x": x}, stream=0)[0] for x in placed]
+    on.synchronize()
+    for result, expected in zip(results, wanted):
+        close(at_host(on, result), expected)
+
+
+def test_results_may_have_memory_of_the_caller_at_new_lengths(on: Engine) -> None:
+    program, w = product()
+    net = compiled(program, on, offload_copy=False)
+    for rows in (4, 7):
+        feeds, wanted = values(rows, w)
+        given = to_device(on, np.zeros((rows, 8), np.float16), "result")
+        (result,) = net.run({"x": to_device(on, feeds["x"], "x"), "main:#output_0": given})
+        assert result.address == given.address
+        close(at_host(on, result), wanted)
+
+
+def test_memory_grows_with_the_largest_lengths_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    case, on = encoder(2, 32, 16), interpreter()
+    net, rng = dynamic(case, on, offload_copy=False), np.random.default_rng(5)
+    drawn = [case.draw(rng) for _ in range(5)]
+    drawn.sort(key=lambda feeds: -sum(a.size for a in feeds.values()))
+    arenas = []
+    for feeds in drawn:
+        net.run({name: to_device(on, array, name) for name, array in feeds.items()})
+        (context,) = only_executable(net)._idle
+        arenas.append(context._memory.arena)
+    assert all(arena is arenas[0] for arena in arenas)
+
+
+def test_weights_are_on_a_device_once_whatever_the_lengths() -> None:
+    case, rng = encoder(2, 32, 16), np.random.default_rng(1)
+    on = interpreter()
+    net = dynamic(case, on)
+    weights = {p.address for p in only_executable(net).constants}
+    for _ in range(2):
+        feeds = case.draw(rng)
+        made = only_executable(net).at([feeds[p.name] for p in only_executable(net).plan.parameters])
+        assert {p.address for p in made.constants} == weights
+
+
+def test_a_recording_that_goes_takes_its_memory_along() -> None:
+    """At once, not when Python looks for garbage."""
+    program, w = product()
+    net = compiled(program, interpreter())
+    feeds = values(2, w)[0]
+    for _ in range(RECORDED_AFTER + 1):
+        net.run(feeds)
+    met = only_executable(net)._met
+    recording = weakref.ref(met[(2,)])
+    assert isinstance(recording(), DeviceExecutable)
+    gc.collect()
+    gc.disable()
+    try:
+        for rows in range(3, 3 + MOST_MET):
+            net.stages({"x": np.zeros((rows, 8), np.float16)})
+            only_executable(net)._recorded(only_executable(net).bound([np.zeros((rows, 8), np.float16)]))  # type: ignore[arg-type]
+        assert len(met) == MOST_MET and recording() is None
+    finally:
+        gc.enable()
+
+
+def test_lengths_beyond_a_range_are_refused() -> None:
+    net = compiled(product()[0], interpreter())
+    with pytest.raises(ShapeError, match="does not serve the lengths of x"):
+        only_executable(net).run([np.zeros((4097, 8), np.float16)])
+
+
+def test_an_index_out_of_range_names_the_length_of_the_run(on: Engine) -> None:
+    nodes = [helper.make_node("Gather", ["x", "i"], ["y"])]
+    inputs = [
+        helper.make_tensor_value_info("x", onnx.TensorProto.FLOAT, ["n", 2]),
+        helper.make_tensor_value_info("i", onnx.TensorProto.INT64, ["k"]),
+    ]
+    outputs = [helper.make_tensor_value_info("y", onnx.TensorProto.FLOAT, ["k", 2])]
+    model = helper.make_model(
+        helper.make_graph(nodes, "g", inputs, outputs), opset_imports=[helper.make_opsetid("", 17)]
+    )
+    net = compiled(parse_onnx(model.SerializeToString(), default_dyn_dim_value=DynamicDimension(0, 100)), on)
+    for _ in range(RECORDED_AFTER + 2):
+        for length in (5, 3):
+            feeds = {"x": np.ones((length, 2), np.float32), "i": np.array([0, length])}
+            with pytest.raises(
+                IndexRangeError, match=rf"index {length} is out of range for axis 0 of length {length}$"
+            ):
+                net.run(feeds)
+            np.testing.assert_array_equal(net.run(feeds | {"i": np.array([1, -1])})[0], np.ones((2, 2), np.float32))
+
+
+def test_steps_are_observed_with_the_numbers_of_the_lengths(on: Engine) -> None:
+    program, w = product()
+    net = compiled(program, on)
+    for rows in (3, 17):
+        feeds, wanted = values(rows, w)
+        seen: list[Any] = []
+        close(net.observe(feeds, seen.append)[0], wanted)
+        (stage,) = net.stages(feeds)
+        assert stage.plan is not None and len(stage.plan.steps) == len(seen) == len(net.step_seconds(feeds))
+        assert f"{{{rows}, 8}}" in seen[-1].instruction and seen[-1].outputs()[0].shape == (rows, 8)
+
+
+def test_constants_are_on_a_device_once_as_long_as_they_live(on: Engine) -> None:
+    constants = DeviceConstants(on)
+    a, b = np.arange(100, dtype=np.float32), np.arange(7)
+    first = constants.placed([a, b, np.empty(0)])
+    again = constants.placed([b, a, a[:50], a.reshape(10, 10)])
+    assert [p.address for p in again[:2]] == [first[1].address, first[0].address]
+    assert again[3].address == first[0].address
+    assert len({p.address for p in (*first[:2], again[2])}) == 3
+    del a, first, again
+    gc.collect()
+    c = np.arange(100, dtype=np.float32) + 1  # may lie where the first one did
+    (placed,) = constants.placed([c])
+    got = np.empty(100, np.float32)
+    with on.use():
+        queue = on.queue(0)
+        queue.download(got, placed.address)
+        queue.wait()
+    assert np.array_equal(got, c)
+
+
+def test_two_arrays_of_one_memory_each_have_a_place(on: Engine) -> None:
+    memory = np.arange(8, dtype=np.float32).tobytes()
+    arrays = [np.frombuffer(memory, np.float32), np.frombuffer(memory, np.float32), np.ones(4, np.float32)]
+    for array, placed in zip(arrays, DeviceConstants(on).placed(arrays), strict=True):
+        got = np.empty_like(array)
+        with on.use():
+            queue = on.queue(0)
+            queue.download(got, placed.address)
+            queue.wait()
+        assert np.array_equal(got, array)
+
+
+def test_no_garbage_is_looked_for_while_a_graph_is_recorded(monkeypatch: pytest.MonkeyPatch) -> None:
+    looks, record = [], CallForm._record
+
+    def noted(form: CallForm) -> None:
+        looks.append(gc.isenabled())
+        record(form)
+
+    monkeypatch.setattr(CallForm, "_record", noted)
+    program, w = product()
+    net = compiled(program, interpreter())
+    for _ in range(RECORDED_AFTER + 1):
+        net.run(values(2, w)[0])
+    assert looks == [False] and gc.isenabled()
