@@ -88,6 +88,7 @@ def launches_of(driver: Driver, monkeypatch: pytest.MonkeyPatch) -> tuple[OpenLe
     plan = SymbolicPlan(program).plan
     lengths = OpenLengths(plan)
     numbers = LaunchNumbers(plan, lengths, lambda step: 1 + plan.steps.index(step), address)
+    numbers.load(lengths)
     driver.words = {1 + k: max(1, len(step.args)) for k, step in enumerate(numbers.steps)}
     launches = PlanLaunches(numbers)
     return lengths, launches, CudaBatch(driver, launches, True)  # type: ignore[arg-type]
@@ -118,7 +119,7 @@ def test_kernels_are_launched_as_one_by_one(monkeypatch: pytest.MonkeyPatch) -> 
     for rows in (1, 37, 512, 4096, 2):
         launches.settle(lengths.expected(((rows, 256),)), address)
         wanted = OneByOne()
-        launches.launch_each(wanted, wanted, 0, len(launches.numbers.steps))
+        launches.launch_each(wanted, wanted, 0, len(launches.numbers.steps))  # type: ignore[arg-type]
         driver.seen.clear()
         driver.tensors.clear()
         batch.launch(STREAM, 0, len(launches.numbers.steps))
