@@ -15,7 +15,7 @@ from ..plan import ControlStep, HostStep, ParameterSpec, Step, TensorSpec
 from .call_form import CallData, ContextMemory, Segment
 from .engine import Queue, Recording
 from .host_copies import HostParameters, HostResults
-from .open_plan import Bound, PlanLaunches
+from .open_plan import BoundLengths, PlanLaunches
 
 if TYPE_CHECKING:
     from .executor import DeviceExecutable
@@ -36,7 +36,7 @@ class DirectForm(CallData):
         given: Sequence[bool],
         keeps: bool,
         run_between: RunBetween,
-        bound: Bound,
+        bound: BoundLengths,
         launches: PlanLaunches,
         batch: Any = None,
     ) -> None:
@@ -47,7 +47,7 @@ class DirectForm(CallData):
         self._run_between = run_between
         self.segments = [self._send, *self._in_order(self._launch), self._download]
 
-    def bind(self, bound: Bound, memory: ContextMemory) -> None:
+    def bind(self, bound: BoundLengths, memory: ContextMemory) -> None:
         """Take the numbers of a call's lengths, and the context's memory."""
         self._memory = memory
         if bound is self.bound:
@@ -88,7 +88,7 @@ class DirectForm(CallData):
             self._in.send(self._in.large, queue)
 
     @staticmethod
-    def _sizes_at(executable: DeviceExecutable, bound: Bound) -> tuple[list[int], list[int]]:
+    def _sizes_at(executable: DeviceExecutable, bound: BoundLengths) -> tuple[list[int], list[int]]:
         plan = executable.plan
         into = [_bytes(spec, lens) for spec, lens in zip(plan.parameters, bound.parameter_lens)]
         return into, [_bytes(spec, lens) for spec, lens in zip(plan.outputs, bound.output_lens)]

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from ..host.sizes import Evaluator
     from .engine import Engine, Queue
 
-__all__ = ["Bound", "LaunchNumbers", "OpenLengths", "PlanLaunches", "Shapes", "lens_of"]
+__all__ = ["BoundLengths", "LaunchNumbers", "OpenLengths", "PlanLaunches", "Shapes", "lens_of"]
 
 Shapes = tuple[tuple[int, ...], ...]
 Place = tuple[Region, int]
@@ -43,7 +43,7 @@ def lens_of(value: Any) -> tuple[int, ...]:
 
 
 @dataclass(frozen=True)
-class Bound:
+class BoundLengths:
     """The numbers of a plan for one set of lengths.
 
     Attributes:
@@ -81,7 +81,7 @@ class OpenLengths:
         self._axes += [program.number(n) for o in plan.outputs for n in o.lens or ()]
         self._axes.append(program.number(plan.arena_bytes))
         self._evaluator: Evaluator | None = None
-        self._last: tuple[Shapes, Bound | None] | None = None
+        self._last: tuple[Shapes, BoundLengths | None] | None = None
 
     def values(self, shapes: Shapes) -> dict[Dim, int] | None:
         """Return the symbols' values for which the parameters have these shapes; None if there are none."""
@@ -90,14 +90,14 @@ class OpenLengths:
             return None
         return dict(zip(self.plan.symbols, given))
 
-    def bound(self, shapes: Shapes) -> Bound | None:
+    def bound(self, shapes: Shapes) -> BoundLengths | None:
         """Return the numbers for inputs of these shapes; None if the plan does not serve them."""
         last = self._last
         if last is None or last[0] != shapes:
             self._last = last = shapes, self._bound(shapes)
         return last[1]
 
-    def expected(self, shapes: Shapes) -> Bound:
+    def expected(self, shapes: Shapes) -> BoundLengths:
         """As `bound`.
 
         Raises:
@@ -113,7 +113,7 @@ class OpenLengths:
             raise self.too_large(found)
         return found
 
-    def too_large(self, bound: Bound) -> MgxError:
+    def too_large(self, bound: BoundLengths) -> MgxError:
         """Return the error of lengths whose numbers no device has room for."""
         pairs = ", ".join(f"{symbol}={value}" for symbol, value in zip(self.plan.symbols, bound.given))
         return MgxError(f"run: for the lengths {pairs} sizes exceed the bytes that a device can have")
@@ -155,7 +155,7 @@ class OpenLengths:
     def _fits(self, shapes: Shapes, lens: Sequence[tuple[int, ...]]) -> bool:
         return all(not own or own == shape for own, shape in zip(lens, shapes))
 
-    def _bound(self, shapes: Shapes) -> Bound | None:
+    def _bound(self, shapes: Shapes) -> BoundLengths | None:
         given = self._given(shapes)
         if given is None or not all(_within(s, n) for s, n in zip(self.plan.symbols, given)):
             return None
@@ -163,16 +163,16 @@ class OpenLengths:
         if memory[self.zero + self._condition] in (0, INVALID):
             return None
         parameters, outputs, arena = self._lens(memory)
-        return (
-            Bound(given, memory, tuple(parameters), tuple(outputs), arena) if self._fits(shapes, parameters) else None
-        )
+        if not self._fits(shapes, parameters):
+            return None
+        return BoundLengths(given, memory, tuple(parameters), tuple(outputs), arena)
 
 
 class LaunchNumbers:
     """Where the numbers of all kernels of a plan go; the same for all contexts.
 
     Attributes:
-        zero: place of value 0 in `Bound.memory`.
+        zero: place of value 0 in `BoundLengths.memory`.
         bases: the places of memory that addresses count from, by their number; number 0 is for no address.
         functions: what the engine has loaded for each kernel.
         geometries: their grids.
@@ -267,7 +267,7 @@ class PlanLaunches:
         self.slots = numbers.slots.copy()
         self.words = [self.slots[a:b] for a, b in zip(numbers.starts, numbers.starts[1:])]
         self._bases = np.zeros(1 + len(numbers.bases), np.int64)
-        self._bound: Bound | None = None
+        self._bound: BoundLengths | None = None
         self.records = numbers.records.copy()
         self._lens = np.zeros((len(numbers.maps), 4), np.int64)
         self._strides = np.zeros((len(numbers.maps), 3), np.int64)
@@ -282,7 +282,7 @@ class PlanLaunches:
         block[Batch.WRITES] = address_of(numbers.writes)
         self._block_address = address_of(block)
 
-    def settle(self, bound: Bound, address: Callable[[Pointer], int]) -> None:
+    def settle(self, bound: BoundLengths, address: Callable[[Pointer], int]) -> None:
         """Take the numbers of some lengths, and the addresses of all places; `write` puts them where they belong."""
         self._bases[1:] = [address(Pointer(region, index)) for region, index in self.numbers.bases]
         self._bound = bound
