@@ -18,7 +18,7 @@ from ...core.dim import Dim, Length
 from ...core.types import from_numpy, numpy_dtype
 from ...dataclass import dataclass
 from ...errors import CompileError, DeviceError, MgxError, ShapeError
-from ..host.driver_calls import TOO_LARGE, TOO_MANY, Batch, Described, Launched, launching
+from ..host.driver_calls import TOO_LARGE, TOO_MANY, Launched, LaunchLoop, TensorMapArguments, launching
 from ..memory import address_of
 from ..plan import MappedTensor, Plan, Pointer, Region, Step
 from ..size_program import INVALID, SizeProgram
@@ -271,22 +271,22 @@ class PlanLaunches:
         self.records = numbers.records.copy()
         self._lens = np.zeros((len(numbers.maps), 4), np.int64)
         self._strides = np.zeros((len(numbers.maps), 3), np.int64)
-        self.maps = np.zeros((len(numbers.maps), Described.WORDS), np.int64)
+        self.maps = np.zeros((len(numbers.maps), TensorMapArguments.WORDS), np.int64)
         for k, (row, one) in enumerate(zip(self.maps, numbers.maps)):
-            row[: Described.ITEMSIZE + 1] = [one.number, one.base, *one.lens, *one.strides[1:], one.itemsize]
-            row[Described.LENS] = address_of(self._lens) + 32 * k
-            row[Described.STRIDES] = address_of(self._strides) + 24 * k
-        self.block = block = np.zeros(Batch.WORDS, np.int64)
-        block[Batch.BASES], block[Batch.SLOTS] = address_of(self._bases), address_of(self.slots)
-        block[Batch.RECORDS], block[Batch.MAPS] = address_of(self.records), address_of(self.maps)
-        block[Batch.WRITES] = address_of(numbers.writes)
+            row[: TensorMapArguments.ITEMSIZE + 1] = [one.number, one.base, *one.lens, *one.strides[1:], one.itemsize]
+            row[TensorMapArguments.LENS] = address_of(self._lens) + 32 * k
+            row[TensorMapArguments.STRIDES] = address_of(self._strides) + 24 * k
+        self.block = block = np.zeros(LaunchLoop.WORDS, np.int64)
+        block[LaunchLoop.BASES], block[LaunchLoop.SLOTS] = address_of(self._bases), address_of(self.slots)
+        block[LaunchLoop.RECORDS], block[LaunchLoop.MAPS] = address_of(self.records), address_of(self.maps)
+        block[LaunchLoop.WRITES] = address_of(numbers.writes)
         self._block_address = address_of(block)
 
     def settle(self, bound: BoundLengths, address: Callable[[Pointer], int]) -> None:
         """Take the numbers of some lengths, and the addresses of all places; `write` puts them where they belong."""
         self._bases[1:] = [address(Pointer(region, index)) for region, index in self.numbers.bases]
         self._bound = bound
-        self.block[Batch.VALUES] = address_of(bound.memory) + 8 * self.numbers.zero
+        self.block[LaunchLoop.VALUES] = address_of(bound.memory) + 8 * self.numbers.zero
 
     def write(self, begin: int, end: int) -> None:
         """Write the numbers of a range of kernels.
@@ -297,11 +297,11 @@ class PlanLaunches:
         """
         assert self._bound is not None
         self.numbers.launching(self._block_address, begin, end)
-        status = self.block[Batch.STATUS]
+        status = self.block[LaunchLoop.STATUS]
         if status == TOO_LARGE:
             raise self.numbers.too_large(self._bound)
         if status == TOO_MANY:
-            blocks = self._grid(int(self.block[Batch.FAILED]))
+            blocks = self._grid(int(self.block[LaunchLoop.FAILED]))
             raise DeviceError(f"a launch of {blocks} blocks; axes 1 and 2 can have {MOST_PLANES}")
 
     def launch_each(self, engine: Engine, queue: Queue, begin: int, end: int) -> None:
@@ -330,7 +330,7 @@ class PlanLaunches:
         layout, lens = one.layout, tuple(self._lens[k].tolist())
         strides = (1, *(self._strides[k] // one.itemsize).tolist())
         numbered = TensorLayout(layout.dtype, lens, strides, layout.box, layout.windows)
-        address = int(self.maps[k, Described.ADDRESS])
+        address = int(self.maps[k, TensorMapArguments.ADDRESS])
         self.slots[one.slot : one.slot + TensorMap.WORDS] = engine.tensor_map(numbered, address)
 
 
