@@ -35,6 +35,7 @@ from .size_program import SizeProgram
 
 __all__ = ["LengthsReader", "LengthsWriter", "PlansReader", "PlansWriter"]
 
+_REGIONS = tuple(Region)
 _FIELDS = ("label", "instruction", "reason")  # of a host step, which are texts
 
 
@@ -321,7 +322,8 @@ def _read_layout(written: list[Any], lengths: LengthsReader) -> TensorLayout:
 
 
 def _read_pointer(written: list[Any], lengths: LengthsReader) -> Pointer:
-    return Pointer(Region(written[0]), written[1], lengths(written[2]))
+    region, index, offset = written
+    return Pointer(_REGIONS[region], index, offset if type(offset) is int else lengths(offset))
 
 
 def _read_view(written: list[Any], lengths: LengthsReader) -> TensorView:
