@@ -291,14 +291,18 @@ class LengthsReader:
     def __init__(self, reader: PlansReader, sizes: SizeProgram | None) -> None:
         self.reader = reader
         self._sizes = sizes
+        self._known: dict[int | str, Dim] = {}
 
     def __call__(self, written: int | str) -> Any:
         """Return a length."""
         if isinstance(written, int):
             return written
-        if self._sizes is None:
-            raise ValueError("a plan without symbols has the length of a size program")
-        return self._sizes.stored(int(written))
+        found = self._known.get(written)
+        if found is None:
+            if self._sizes is None:
+                raise ValueError("a plan without symbols has the length of a size program")
+            found = self._known[written] = self._sizes.stored(int(written))
+        return found
 
     def all(self, written: Iterable[int | str]) -> tuple[Any, ...]:
         """Return lengths."""
