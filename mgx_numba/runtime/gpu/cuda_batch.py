@@ -40,6 +40,8 @@ class CudaBatch:
         """``overlaps``: a kernel's blocks may come before the end of the kernel before, for which they wait."""
         numbers = launches.numbers
         self._engine, self._launches = engine, launches
+        names = ("cuLaunchKernelEx", "cuTensorMapEncodeTiled", "cuTensorMapEncodeIm2col")
+        self._functions = [engine.driver.address(name) for name in names]
         self._attributes = np.zeros(2, _ATTRIBUTE)
         self._attributes["id"], self._attributes["value"] = (_COOPERATIVE, _OVERLAPPING), 1
         self._configs = configs = np.zeros(len(numbers.steps), _CONFIG)
@@ -78,7 +80,7 @@ class CudaBatch:
         """
         block = self._launches.block
         block[LaunchLoop.STREAM] = stream
-        block[LaunchLoop.LAUNCH], block[LaunchLoop.TILED], block[LaunchLoop.WINDOWS] = self._engine.launch_functions
+        block[LaunchLoop.LAUNCH], block[LaunchLoop.TILED], block[LaunchLoop.WINDOWS] = self._functions
         try:
             self._launches.write(begin, end)
         finally:

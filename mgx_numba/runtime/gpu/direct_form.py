@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
-from math import prod
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ...core.types import numpy_dtype
 from ...garbage import uncollected
-from ..plan import ControlStep, HostStep, ParameterSpec, Step, TensorSpec
+from ..plan import ControlStep, HostStep, Region, Step
 from .call_form import CallData, ContextMemory, Segment
 from .engine import Queue, Recording
 from .host_copies import HostParameters, HostResults
@@ -22,6 +20,7 @@ if TYPE_CHECKING:
 
 __all__ = ["DirectForm", "RecordedForm"]
 
+_ARENA, _FAULT = (Region.ARENA, 0), (Region.FAULT, 0)
 RunBetween = Callable[[HostStep | ControlStep, Queue], None]
 
 
@@ -42,10 +41,17 @@ class DirectForm(CallData):
     ) -> None:
         """``launches`` are those of the context, ``batch`` what the engine has made of them; ``bound`` has the numbers
         of the first call's lengths. Others are as of `CallForm`."""
-        super().__init__(executable, queue, memory, given, keeps, self._sizes_at(executable, bound))
+        super().__init__(executable, queue, memory, given, keeps, (bound.parameter_bytes, bound.output_bytes))
         self._launches, self._batch, self.bound = launches, batch, bound
         self._run_between = run_between
-        self.segments = [self._send, *self._in_order(self._launch), self._download]
+
+    @property
+    def segments(self) -> list[Segment]:
+        """See `CallData.segments`. They are not kept: they refer to the form, which would go with garbage alone."""
+        return [self._send, *self._steps(), self._download]
+
+    def _steps(self) -> list[Segment]:
+        return self._in_order(self._launch)
 
     def bind(self, bound: BoundLengths, memory: ContextMemory) -> None:
         """Take the numbers of a call's lengths, and the context's memory."""
@@ -53,18 +59,20 @@ class DirectForm(CallData):
         if bound is self.bound:
             return
         self.bound = bound
-        into, out = self._take_sizes(*self._sizes_at(self._executable, bound))
-        engine = self._executable.engine
-        self._have(HostParameters(engine, into, self._in), HostResults(engine, out, self._out, lends=False))
+        into, out = self._take_sizes(bound.parameter_bytes, bound.output_bytes)
+        if not (all(self.given) and self._keeps):
+            engine = self._executable.engine
+            self._have(HostParameters(engine, into, self._in), HostResults(engine, out, self._out, lends=False))
 
     def aim(self, addresses: Sequence[int]) -> None:
         """See `CallData.aim`."""
         self._check_apart(addresses)
         self._places.update(zip(self._coming, addresses))
-        self._launches.settle(self.bound, self.address)
+        known = self._places | {_ARENA: self._memory.arena.address, _FAULT: self._memory.fault.address}
+        self._launches.settle(self.bound, [known[place] for place in self._launches.numbers.bases])
 
-    def _in_order(self, launch: Callable[[int, int, Queue], None]) -> list[Segment]:
-        """Return what does the plan's steps, of which ``launch`` does kernels in a row."""
+    def _in_order(self, launch: Callable[[int, int], Segment]) -> list[Segment]:
+        """Return what does the plan's steps; ``launch`` gives what does a range of kernels."""
         segments: list[Segment] = []
         begin = end = 0
         for step in self._plan.steps:
@@ -72,26 +80,20 @@ class DirectForm(CallData):
                 end += 1
                 continue
             if end > begin:
-                segments.append(partial(launch, begin, end))
+                segments.append(launch(begin, end))
             begin = end
             segments.append(partial(self._run_between, step))
         if end > begin:
-            segments.append(partial(launch, begin, end))
+            segments.append(launch(begin, end))
         return segments
 
-    def _launch(self, begin: int, end: int, queue: Queue) -> None:
-        queue.launch_all(self._batch, begin, end)
+    def _launch(self, begin: int, end: int) -> Segment:
+        return lambda queue: queue.launch_all(self._batch, begin, end)
 
     def _send(self, queue: Queue) -> None:
         if not all(self.given):
             self._in.upload(queue)
             self._in.send(self._in.large, queue)
-
-    @staticmethod
-    def _sizes_at(executable: DeviceExecutable, bound: BoundLengths) -> tuple[list[int], list[int]]:
-        plan = executable.plan
-        into = [_bytes(spec, lens) for spec, lens in zip(plan.parameters, bound.parameter_lens)]
-        return into, [_bytes(spec, lens) for spec, lens in zip(plan.outputs, bound.output_lens)]
 
 
 class RecordedForm(DirectForm):
@@ -103,38 +105,37 @@ class RecordedForm(DirectForm):
         super().__init__(*arguments)
         self._aimed: list[int] = []
         self._written: list[tuple[int, int, np.ndarray, Recording]] = []
-        self.segments = []
+        self._made: list[Segment] = []
+
+    def _steps(self) -> list[Segment]:
+        return self._made
 
     def aim(self, addresses: Sequence[int]) -> None:
         """See `CallData.aim`."""
         aimed = [*addresses, self._memory.arena.address]
-        if self.segments and aimed == self._aimed:
+        if self._made and aimed == self._aimed:
             return
         self._aimed = []  # nothing is known if this does not come to its end
         super().aim(addresses)
-        if not self.segments:
+        if not self._made:
             with uncollected():  # a graph of hundreds of kernels is as many objects as a plan
-                self.segments = [self._send, *self._in_order(self._launch), self._download]
                 self._record()
         else:
             self._change()
         self._aimed = aimed
 
     def _record(self) -> None:
-        """Record kernels in a row; `segments` have the recordings in their places."""
+        """Record kernels in a row."""
         self._written.clear()
-        segments: list[Segment] = []
-        for segment in self.segments:
-            if isinstance(segment, partial) and segment.func == self._launch:
-                begin, end = segment.args
-                launch = partial(self._launches.launch_each, self._executable.engine, self._queue, begin, end)
-                recording = self._queue.recorded(launch)
-                first, last = (self._launches.numbers.starts[k] for k in (begin, end))
-                self._written.append((begin, end, self._launches.slots[first:last].copy(), recording))
-                segments.append(recording)
-            else:
-                segments.append(segment)
-        self.segments = segments
+        engine, launches = self._executable.engine, self._launches
+
+        def recorded(begin: int, end: int) -> Segment:
+            recording = self._queue.recorded(partial(launches.launch_each, engine, self._queue, begin, end))
+            first, last = (launches.numbers.starts[k] for k in (begin, end))
+            self._written.append((begin, end, launches.slots[first:last].copy(), recording))
+            return recording
+
+        self._made = self._in_order(recorded)
 
     def _change(self) -> None:
         """Write the numbers and addresses of the call, and tell the recordings which argument blocks changed."""
@@ -149,9 +150,3 @@ class RecordedForm(DirectForm):
             for kernel in dict.fromkeys(owners.tolist()):
                 recording.change(number[kernel])
             self._written[k] = begin, end, now.copy(), recording
-
-
-def _bytes(spec: ParameterSpec | TensorSpec, lens: tuple[int, ...] | None) -> int:
-    """Return the bytes of a tensor on the device; 0 of one that only the host has."""
-    dtype: np.dtype = numpy_dtype(spec.dtype)
-    return 0 if lens is None or dtype.hasobject else prod(lens) * dtype.itemsize

@@ -272,6 +272,7 @@ class DeviceExecutable:
                 self._idle.append(context)
 
 
+@functools.lru_cache(maxsize=256)
 def _shape_of(dtype: str, lens: tuple[int, ...] | None) -> Shape | None:
     if lens is None:
         return None

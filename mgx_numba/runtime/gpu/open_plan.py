@@ -20,7 +20,7 @@ from ...dataclass import dataclass
 from ...errors import CompileError, DeviceError, MgxError, ShapeError
 from ..host.driver_calls import TOO_LARGE, TOO_MANY, Launched, LaunchLoop, TensorMapArguments, launching
 from ..memory import address_of
-from ..plan import MappedTensor, Plan, Pointer, Region, Step
+from ..plan import MappedTensor, ParameterSpec, Plan, Pointer, Region, Step, TensorSpec
 from ..size_program import INVALID, SizeProgram
 
 if TYPE_CHECKING:
@@ -50,6 +50,7 @@ class BoundLengths:
         given: the symbols' values.
         memory: the values of the size program; that of a number is at the number behind the constants.
         parameter_lens, output_lens: of all parameters and outputs; None of an output whose lengths a host step tells.
+        parameter_bytes, output_bytes: on the device; 0 of what only the host has.
         arena_bytes: the size of the arena.
     """
 
@@ -57,6 +58,8 @@ class BoundLengths:
     memory: np.ndarray
     parameter_lens: tuple[tuple[int, ...], ...]
     output_lens: tuple[tuple[int, ...] | None, ...]
+    parameter_bytes: list[int]
+    output_bytes: list[int]
     arena_bytes: int
 
 
@@ -79,6 +82,8 @@ class OpenLengths:
         self._condition = program.number(plan.condition)
         self._axes = [program.number(n) for p in plan.parameters for n in p.lens]
         self._axes += [program.number(n) for o in plan.outputs for n in o.lens or ()]
+        self._axes += [program.number(_bytes(spec)) for spec in plan.parameters]
+        self._axes += [program.number(_bytes(spec)) for spec in plan.outputs]
         self._axes.append(program.number(plan.arena_bytes))
         self._evaluator: Evaluator | None = None
         self._last: tuple[Shapes, BoundLengths | None] | None = None
@@ -86,7 +91,7 @@ class OpenLengths:
     def values(self, shapes: Shapes) -> dict[Dim, int] | None:
         """Return the symbols' values for which the parameters have these shapes; None if there are none."""
         given = self._given(shapes)
-        if given is None or not self._fits(shapes, self._lens(self._evaluated(given))[0]):
+        if given is None or not self._fits(shapes, self._bound_to(given, self._evaluated(given)).parameter_lens):
             return None
         return dict(zip(self.plan.symbols, given))
 
@@ -108,8 +113,8 @@ class OpenLengths:
         if found is None:
             named = ", ".join(f"{p.name} {s}" for p, s in zip(self.plan.parameters, shapes))
             raise ShapeError(f"run: the plan does not serve the lengths of {named}")
-        sizes = [found.arena_bytes, *(prod(lens or ()) for lens in found.output_lens)]
-        if any(not 0 <= size < MOST_BYTES for size in sizes):
+        sizes = (found.arena_bytes, *found.parameter_bytes, *found.output_bytes)
+        if min(sizes) < 0 or max(sizes) >= MOST_BYTES:
             raise self.too_large(found)
         return found
 
@@ -138,8 +143,7 @@ class OpenLengths:
         assert self._evaluator is not None
         return self._evaluator.memory(given)
 
-    def _lens(self, memory: np.ndarray) -> tuple[list[tuple[int, ...]], list[tuple[int, ...] | None], int]:
-        """Return the lengths of parameters and outputs, and the bytes of the arena."""
+    def _bound_to(self, given: tuple[int, ...], memory: np.ndarray) -> BoundLengths:
         numbers = memory[self._places].tolist()
         at = 0
         parameters, outputs = [], []
@@ -150,7 +154,8 @@ class OpenLengths:
             rank = len(output.lens or ())
             outputs.append(None if output.lens is None else tuple(numbers[at : at + rank]))
             at += rank
-        return parameters, outputs, numbers[-1]
+        into, out = numbers[at : at + len(parameters)], numbers[at + len(parameters) : -1]
+        return BoundLengths(given, memory, tuple(parameters), tuple(outputs), into, out, numbers[-1])
 
     def _fits(self, shapes: Shapes, lens: Sequence[tuple[int, ...]]) -> bool:
         return all(not own or own == shape for own, shape in zip(lens, shapes))
@@ -162,10 +167,8 @@ class OpenLengths:
         memory = self._evaluated(given)
         if memory[self.zero + self._condition] in (0, INVALID):
             return None
-        parameters, outputs, arena = self._lens(memory)
-        if not self._fits(shapes, parameters):
-            return None
-        return BoundLengths(given, memory, tuple(parameters), tuple(outputs), arena)
+        bound = self._bound_to(given, memory)
+        return bound if self._fits(shapes, bound.parameter_lens) else None
 
 
 class LaunchNumbers:
@@ -282,9 +285,10 @@ class PlanLaunches:
         block[LaunchLoop.WRITES] = address_of(numbers.writes)
         self._block_address = address_of(block)
 
-    def settle(self, bound: BoundLengths, address: Callable[[Pointer], int]) -> None:
-        """Take the numbers of some lengths, and the addresses of all places; `write` puts them where they belong."""
-        self._bases[1:] = [address(Pointer(region, index)) for region, index in self.numbers.bases]
+    def settle(self, bound: BoundLengths, addresses: Sequence[int]) -> None:
+        """Take the numbers of some lengths, and the addresses of all places of `LaunchNumbers.bases`; `write` puts them
+        where they belong."""
+        self._bases[1:] = addresses
         self._bound = bound
         self.block[LaunchLoop.VALUES] = address_of(bound.memory) + 8 * self.numbers.zero
 
@@ -341,6 +345,12 @@ def _source(plan: Plan, symbol: Dim) -> tuple[int, int]:
             if isinstance(length, Dim) and length is symbol:
                 return number, axis
     raise CompileError(f"the length {symbol} is that of no parameter's axis, so that no run can tell it")
+
+
+def _bytes(spec: ParameterSpec | TensorSpec) -> Length:
+    """Return the bytes of a tensor on the device; 0 of one that only the host has."""
+    dtype = numpy_dtype(spec.dtype)
+    return 0 if spec.lens is None or dtype.hasobject else prod(spec.lens) * dtype.itemsize
 
 
 def _within(symbol: Dim, value: int) -> bool:
