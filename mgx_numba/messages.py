@@ -20,7 +20,7 @@ NAME = "mgx_numba"
 TRACE, DEBUG, INFO = 5, 10, 20
 """Levels: the last two are those of `logging`; ``TRACE``, for each instruction or kernel, is MIGraphX's below them."""
 
-_PASSED_OVER = (NAME, "functools", "numpy")
+_PASSED_OVER = (NAME, "contextlib", "functools", "numpy")
 """Whose frames `warn` looks past: the package's own, those of its cached properties, and of `numpy.errstate`."""
 
 _recording = threading.local()

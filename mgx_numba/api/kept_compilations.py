@@ -12,19 +12,20 @@ from ..interrupts import whole_module
 from ..messages import Told, recorded
 from ..targets import registry
 from ..targets.base import Compiled, Kept
-from .compiling import take_compiled, target_options
+from .compiled_form import take_compiled, target_options
 from .kept_models import keep_known
 from .options import CompileOptions, asked_quantizations
-from .program import program
 from .saved_plans import find
 from .saving import keep_plan
 from .target import target
+from .tuning import records_of
 
 if TYPE_CHECKING:
     from ..codegen.store import Store
     from ..codegen.tuning.session import Tuning
     from ..graph.program import Program
     from .lineage import Lineage
+    from .program import program
 
 __all__ = ["KeptCompilation", "kept_compilation"]
 
@@ -94,8 +95,9 @@ class KeptCompilation:
         decode, options, t = self._decode, self._options, self._target
         for cached in ("_records", "_tuning"):
             p.__dict__.pop(cached, None)
-        p._read_records = lambda: _records(about["saved"])
-        p._find_tuning = lambda: _tuning(decode, t, options)
+        p._read_records = lambda: records_of(about["saved"])
+        new = type(p)
+        p._find_tuning = lambda: _tuning(new.wrap(decode()), t, options)
         p._told = [text for text, _ in about["told"]]
         parameters = {key: shape_from_json(entry) for key, entry in about["parameters"].items()}
         results = [shape_from_json(entry) for entry in about["results"]]
@@ -130,15 +132,8 @@ def _quantized(decode: Callable[[], Program], kinds: tuple[str, ...], target_nam
     return decoded
 
 
-def _records(saved: Mapping[str, Any]) -> list[Any]:
-    from .loading import records_of
-
-    return records_of(saved)
-
-
-def _tuning(decode: Callable[[], Program], t: target, options: CompileOptions) -> Tuning | None:
+def _tuning(again: program, t: target, options: CompileOptions) -> Tuning | None:
     """Return the tuning of a program that is compiled again to have it."""
-    again = program.wrap(decode())
     with recorded(quiet=True):
         again.compile(t, dataclasses.asdict(options))
     return again._tuning

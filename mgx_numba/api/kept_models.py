@@ -10,7 +10,6 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -21,32 +20,15 @@ from ..errors import FormatError
 from ..graph.origin import Origin
 from ..messages import Told, recorded, tell_again
 from .digests import plans_folder
-from .lineage import Lineage, open_source
-from .program import program
+from .lineage import Lineage
 from .saved_plans import write
 
 if TYPE_CHECKING:
-    import os
-
     from ..core.shape import Shape
     from ..graph.program import Program
+    from .program import program
 
-__all__ = ["Known", "Parsed", "derive", "keep_known", "read_model"]
-
-
-@dataclass(frozen=True)
-class Parsed:
-    """What a front end made of a model.
-
-    Attributes:
-        program: the portable form.
-        external: path of each file of external data by location, and its status before it was read.
-        beside: JSON values that the caller of `read_model` wants back.
-    """
-
-    program: Program
-    external: Mapping[str, tuple[Path, os.stat_result]] = field(default_factory=dict)
-    beside: Mapping[str, Any] = field(default_factory=dict)
+__all__ = ["Known", "defer", "derive", "find_known", "keep_known", "note"]
 
 
 @dataclass(frozen=True)
@@ -55,7 +37,7 @@ class Known:
 
     Attributes:
         told: warnings that reading or changing the model gave.
-        beside: see `Parsed`.
+        beside: JSON values that whoever reads the model wants back.
     """
 
     parameters: Mapping[str, Shape]
@@ -63,51 +45,6 @@ class Known:
     origin: Origin
     told: list[Told]
     beside: Mapping[str, Any]
-
-
-Parse = Callable[[Any, "Mapping[str, memoryview] | None"], Parsed]
-
-
-def read_model(
-    given: Any, asked: str, parse: Parse, path: Any = None, folders: Sequence[Path] = ()
-) -> tuple[program, Mapping[str, Any]]:
-    """Return the program of a model, which is not read if it is known, and `Parsed.beside`.
-
-    Args:
-        given: the model, as ``parse`` takes it.
-        asked: the front end and all options that its result depends on; empty if the program may not be kept.
-        parse: reads the model, or its bytes and those of its external data by location.
-        path: of the model's file, if ``given`` is another path.
-        folders: where external data is looked for.
-
-    Raises:
-        MgxError: those of ``parse``.
-    """
-    at = given if path is None else path
-    source = open_source(at) if asked else None
-    if source is None:
-        parsed = parse(given, None)
-        return program.wrap(parsed.program), parsed.beside
-    lineage = Lineage(source, asked)
-
-    def decode() -> Program:
-        with recorded(quiet=True):
-            return parse(*source.whole()).program
-
-    known = _find_known(lineage, folders)
-    if known is not None:
-        tell_again(known.told)
-        return _defer(program(), lineage, known, decode), known.beside
-    with recorded() as told:
-        parsed = parse(given, None)
-    result = program.wrap(parsed.program)
-    try:
-        unchanged = source.is_at(at) and source.take_external(parsed.external)
-    except (OSError, FormatError):
-        unchanged = False
-    if unchanged:
-        _note(result, lineage, told, decode, parsed.beside)
-    return result, parsed.beside
 
 
 def derive(p: program, call: str, change: Callable[[Program], object]) -> bool:
@@ -132,16 +69,16 @@ def derive(p: program, call: str, change: Callable[[Program], object]) -> bool:
             change(found)
         return found
 
-    known = _find_known(after) if "_portable" not in p.__dict__ else None
+    known = find_known(after) if "_portable" not in p.__dict__ else None
     if known is not None:
         tell_again(known.told)
-        _defer(p, after, known, again)
+        defer(p, after, known, again)
         return True
     portable = p._portable
     p._lineage = None  # until the change is complete
     with recorded() as told:
         change(portable)
-    _note(p, after, told, again, {})
+    note(p, after, told, again, {})
     return True
 
 
@@ -163,7 +100,7 @@ def keep_known(p: program) -> None:
     p._unkept = []
 
 
-def _note(
+def note(
     p: program, lineage: Lineage, told: list[Told], decode: Callable[[], Program], beside: Mapping[str, Any]
 ) -> None:
     """Note the lineage of a program that was read or changed, and what is to be kept of it."""
@@ -173,14 +110,15 @@ def _note(
     p._unkept = [*p._unkept, (lineage, Known(*shapes, portable.origin, list(told), beside))]
 
 
-def _defer(p: program, lineage: Lineage, known: Known, decode: Callable[[], Program]) -> program:
+def defer(p: program, lineage: Lineage, known: Known, decode: Callable[[], Program]) -> program:
     """Make a program of what is known of it; the rest is decoded when somebody looks."""
     p._lineage, p._known, p._decode = lineage, known, decode
     p._origin = known.origin
     return p
 
 
-def _find_known(lineage: Lineage, folders: Sequence[Path] = ()) -> Known | None:
+def find_known(lineage: Lineage, folders: Sequence[Path] = ()) -> Known | None:
+    """Return what is known of a program; its external data are looked for in these folders."""
     try:
         path = _path(lineage)
         if path is None:

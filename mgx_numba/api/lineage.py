@@ -1,7 +1,7 @@
 """Where a program comes from: the content of a model, and all that was asked of it since; the cache folder's key.
 
-A `Source` is the content: the SHA-256 of a file or of bytes, and of the files that hold external data. A `Lineage` is a
-source with the options and calls that made a program of it. Two programs of one lineage are the same.
+A `ModelSource` is the content: the SHA-256 of a file or of bytes, and of the files that hold external data. A
+`Lineage` is a source with the options and calls that made a program of it. Two programs of one lineage are the same.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from .digests import content_digest, file_digest, may_have_changed, state_of
 if TYPE_CHECKING:
     from ..targets.registry import Target
 
-__all__ = ["PLAN_CACHE", "Lineage", "Source", "environment", "open_source"]
+__all__ = ["PLAN_CACHE", "Lineage", "ModelSource", "environment", "open_source"]
 
 PLAN_CACHE = "MGX_PLAN_CACHE"
 
@@ -51,7 +51,7 @@ _OF_PLACES = frozenset((PLAN_CACHE, "MGX_CACHE_DIR"))
 T = TypeVar("T")
 
 
-class Source:
+class ModelSource:
     """The content of a model. It is hashed by other threads from the moment that it is opened.
 
     Attributes:
@@ -170,7 +170,7 @@ class Source:
 class Lineage:
     """A source, and what was asked of it: what reads it with which options, and the calls since, a line each."""
 
-    def __init__(self, source: Source, asked: str = "") -> None:
+    def __init__(self, source: ModelSource, asked: str = "") -> None:
         self.source, self.asked = source, asked
 
     def after(self, call: str) -> Lineage:
@@ -229,16 +229,16 @@ def environment() -> str | None:
     return "".join(f"{name}={value}\n" for name, value in sorted(mine.items()))
 
 
-def open_source(given: Any) -> Source | None:
+def open_source(given: Any) -> ModelSource | None:
     """Return the source of a model's path or bytes; None if its programs can neither be kept nor found."""
     if environment() is None:
         return None
     if isinstance(given, bytes):
-        return Source(FileContent.of_bytes(given)) if given else None
+        return ModelSource(FileContent.of_bytes(given)) if given else None
     try:
         if not isinstance(given, (str, os.PathLike)) or not os.path.isfile(given) or not os.path.getsize(given):
             return None
-        return Source(FileContent(given), hold=True)
+        return ModelSource(FileContent(given), hold=True)
     except (OSError, ValueError):
         return None
 
@@ -290,7 +290,7 @@ class Background(Generic[T]):
 
 
 def _states_of(external: Mapping[str, Path]) -> dict[str, str]:
-    """See `Source.external_states`."""
+    """See `ModelSource.external_states`."""
     found = {name: path.stat() for name, path in external.items()}
     if sum(status.st_size for status in found.values()) > _HASHED_BYTES:
         return {name: state_of(status) for name, status in found.items()}

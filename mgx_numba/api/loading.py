@@ -13,20 +13,20 @@ from ..graph.origin import Origin
 from ..interrupts import whole_module
 from ..targets import registry
 from ..targets.base import Compiled, Kept
-from .compiling import take_compiled, target_options
+from .compiled_form import take_compiled, target_options
 from .file_kinds import taken_for
 from .options import checked_device, parse_compile_options, trace_level
 from .program import program
 from .saving import SAVED_OPTIONS, checked_format, keep_plan
 from .target import get_target
+from .tuning import records_of
 
 if TYPE_CHECKING:
     from ..codegen.store import Store
-    from ..codegen.tuning.record import TuningRecord
     from ..graph.calibration import Calibration
     from ..graph.program import Program
 
-__all__ = ["load", "load_buffer", "records_of"]
+__all__ = ["load", "load_buffer"]
 
 
 def load(
@@ -63,7 +63,7 @@ def _loaded(filename: str | os.PathLike[str], format: str, trust_objects: bool, 
         return _restored(*load_program(filename, format, trust_objects), device_id=device_id)
     whole_module("mgx_numba.api.saved_plans")
     from ..graph.content import open_content
-    from .lineage import Lineage, Source, environment
+    from .lineage import Lineage, ModelSource, environment
     from .saved_plans import find
 
     content = open_content(filename)
@@ -76,7 +76,7 @@ def _loaded(filename: str | os.PathLike[str], format: str, trust_objects: bool, 
 
     if environment() is None:
         return _restored(*decode(content.whole()), device_id=device_id)
-    lineage = Lineage(Source(content))
+    lineage = Lineage(ModelSource(content))
 
     def decoded() -> Any:
         return decode(lineage.source.whole()[0])
@@ -168,13 +168,6 @@ def _calibration(extra: Mapping[str, Any]) -> Calibration | None:
     from ..graph.calibration import Calibration
 
     return Calibration.from_json(extra["calibration"])
-
-
-def records_of(saved: Mapping[str, Any]) -> list[TuningRecord]:
-    """Return the tuning records of a program that `saved_options` described."""
-    from ..codegen.tuning.files import records_from
-
-    return records_from(saved["tuning"])
 
 
 def _saved_compile_options(compiled: Mapping[str, Any], device_id: int) -> dict[str, Any]:

@@ -3,21 +3,96 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ..dataclass import dataclass
+from ..errors import FormatError
 from ..interrupts import whole_module
-from .kept_models import Parse, Parsed, read_model
+from ..messages import recorded, tell_again
+from .kept_models import defer, find_known, note
+from .lineage import Lineage, open_source
 from .program import program
 
 if TYPE_CHECKING:
     from ..frontends.onnx.options import ParseOptions
+    from ..graph.program import Program
 
-__all__ = ["external_folders", "onnx_parser", "option_text", "parsed_onnx", "parsed_tf"]
+__all__ = [
+    "Parse",
+    "Parsed",
+    "external_folders",
+    "onnx_parser",
+    "option_text",
+    "parsed_onnx",
+    "parsed_tf",
+    "read_model",
+]
 
 _OF_ERRORS = ("print_program_on_error", "external_data_path")
 """Options of `parse_onnx` that change nothing of what it returns: external data counts by its content."""
+
+
+@dataclass(frozen=True)
+class Parsed:
+    """What a front end made of a model.
+
+    Attributes:
+        program: the portable form.
+        external: path of each file of external data by location, and its status before it was read.
+        beside: JSON values that the caller of `read_model` wants back.
+    """
+
+    program: Program
+    external: Mapping[str, tuple[Path, os.stat_result]] = field(default_factory=dict)
+    beside: Mapping[str, Any] = field(default_factory=dict)
+
+
+Parse = Callable[[Any, "Mapping[str, memoryview] | None"], Parsed]
+
+
+def read_model(
+    given: Any, asked: str, parse: Parse, path: Any = None, folders: Sequence[Path] = ()
+) -> tuple[program, Mapping[str, Any]]:
+    """Return the program of a model, which is not read if it is known, and `Parsed.beside`.
+
+    Args:
+        given: the model, as ``parse`` takes it.
+        asked: the front end and all options that its result depends on; empty if the program may not be kept.
+        parse: reads the model, or its bytes and those of its external data by location.
+        path: of the model's file, if ``given`` is another path.
+        folders: where external data is looked for.
+
+    Raises:
+        MgxError: those of ``parse``.
+    """
+    at = given if path is None else path
+    source = open_source(at) if asked else None
+    if source is None:
+        parsed = parse(given, None)
+        return program.wrap(parsed.program), parsed.beside
+    lineage = Lineage(source, asked)
+
+    def decode() -> Program:
+        with recorded(quiet=True):
+            return parse(*source.whole()).program
+
+    known = find_known(lineage, folders)
+    if known is not None:
+        tell_again(known.told)
+        return defer(program(), lineage, known, decode), known.beside
+    with recorded() as told:
+        parsed = parse(given, None)
+    result = program.wrap(parsed.program)
+    try:
+        unchanged = source.is_at(at) and source.take_external(parsed.external)
+    except (OSError, FormatError):
+        unchanged = False
+    if unchanged:
+        note(result, lineage, told, decode, parsed.beside)
+    return result, parsed.beside
 
 
 def parsed_onnx(given: Any, options: Mapping[str, Any]) -> program:

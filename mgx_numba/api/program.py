@@ -19,7 +19,8 @@ from ..targets.base import Compiled, Direct, Exportable, OnDevice, OpenPlan, Ope
 from ..targets.registry import DEFAULT, REFERENCE, compile_for
 from .argument import argument
 from .checking import check
-from .compiling import compile_program, declined
+from .compiled_form import declined
+from .compiling import compile_program
 from .copying import cloned, copied, pickled
 from .options import CompileOptions, trace_level
 from .results import result_of, result_shape, shapes_beside_arrays

@@ -53,11 +53,11 @@ def save(
     save_program(p._portable, filename, checked_format(format), _beside(p), objects, library)
     if format == "msgpack" and p.is_compiled() and os.path.isfile(filename):  # a pipe's content is gone
         from ..graph.content import open_content
-        from .lineage import Lineage, Source, environment
+        from .lineage import Lineage, ModelSource, environment
 
         if environment() is None:
             return
-        keep_plan(Lineage(Source(open_content(filename))), p, embed_objects)
+        keep_plan(Lineage(ModelSource(open_content(filename))), p, embed_objects)
 
 
 def save_buffer(p: program, embed_objects: bool = False, embed_library: bool = False) -> bytes:

@@ -7,9 +7,8 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from ..api.file_kinds import taken_for
-from ..api.kept_models import Parsed, read_model
 from ..api.loading import load, load_buffer
-from ..api.parsing import external_folders, option_text
+from ..api.parsing import Parsed, external_folders, option_text, read_model
 from ..api.program import program
 from ..core.shape import Shape
 from ..core.shape_json import shape_from_json, shape_to_json

@@ -14,7 +14,7 @@ import pytest
 
 import mgx_numba as migraphx
 from mgx_numba.api import lineage, saved_plans
-from mgx_numba.api.lineage import Lineage, Source
+from mgx_numba.api.lineage import Lineage, ModelSource
 from mgx_numba.codegen.files import default_folder
 from mgx_numba.graph import mxr, wire
 from mgx_numba.graph.content import open_content
@@ -220,7 +220,7 @@ def test_a_plan_is_of_one_environment(tmp_path: Path, monkeypatch: pytest.Monkey
     migraphx.save(net, path)
 
     def key() -> str | None:
-        return Lineage(Source(open_content(path))).machine_key(target("cpu"), 0)
+        return Lineage(ModelSource(open_content(path))).machine_key(target("cpu"), 0)
 
     mine = key()
     others = []

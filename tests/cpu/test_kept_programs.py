@@ -15,7 +15,7 @@ import onnx
 import pytest
 
 import mgx_numba as mgx
-from mgx_numba.api.compiling import take_compiled, target_options
+from mgx_numba.api.compiled_form import take_compiled, target_options
 from mgx_numba.core.dim import evaluate
 from mgx_numba.errors import FormatError
 from mgx_numba.graph.program import Program

@@ -24,7 +24,7 @@ def test_each_worker_imported_numba_again(
     sources, started, start = [distinct(i) for i in range(400, 440)], [], batch.start_worker
     monkeypatch.setattr(batch, "_affinity", lambda: range(3))
     monkeypatch.setattr(batch, "start_worker", lambda *given: started.append(start(*given)) or started[-1])
-    work = batch.Batch()
+    work = batch.ObjectBatch()
     objects = batch.compile_objects(sources, workers=3, batch=work)
     assert all(source.symbol in read_object(data).defined for source, data in zip(sources, objects, strict=True))
     (process,) = started

@@ -1,4 +1,4 @@
-"""The kernels that models need on pretended machines. They are collected where they would be loaded.
+"""The kernels that models need on pretended machines. They are collected where the object store is asked for them.
 
 The run time's own kernels are loaded for the true CPU, for planning calls them. All others are replaced by a kernel
 that does nothing, so models may run, with results that mean nothing.
@@ -20,6 +20,7 @@ from unittest import mock
 
 import numpy as np
 
+from mgx_numba.codegen import store
 from mgx_numba.codegen.cpu.kernel import cpu_kernel
 from mgx_numba.codegen.cpu.machine import machine, using
 from mgx_numba.codegen.cpu.toolchain import loader
@@ -40,7 +41,7 @@ LAST_CACHE = 32 << 20
 
 
 class Collector:
-    """Plans models for machines.
+    """Plans models for machines. Meanwhile it stands for the object store, which is asked for each kernel.
 
     Attributes:
         names: for each machine, the names of kernels by their texts.
@@ -51,6 +52,8 @@ class Collector:
         self.names: dict[str, dict[str, str]] = {m.cpu: {k.text: k.name for k in EXECUTOR_KERNELS} for m in machines}
         self.failed: dict[str, str] = {}
         self._machines = machines
+        self._found: dict[str, str] = {}
+        self._addresses: dict[str, dict[str, int]] = {m.cpu: {} for m in machines}
         own = [cpu_kernel("idle_kernel", "def kernel(args, begin, end):\n    pass\n"), *EXECUTOR_KERNELS]
         found = objects_of(own)
         self._objects = {kernel.text: found[kernel.symbol].replace(*_names(kernel.symbol, NEUTRAL)) for kernel in own}
@@ -78,21 +81,22 @@ class Collector:
                     compiled.run(dict(item.feeds))
 
     def get(self, source: KernelSource) -> bytes:
-        """Return an object of a kernel, as a store that has all kernels does."""
+        """Note a kernel, and return an object of it: the kernel of the run time, or one that does nothing."""
+        self._found[source.text] = source.name
         return self._objects.get(source.text, self._idle).replace(*_names(NEUTRAL, source.symbol))
+
+    def put(self, source: KernelSource, data: bytes) -> None:
+        """Keep nothing: as a store of all kernels this has each already."""
 
     @contextlib.contextmanager
     def _collecting(self, one: Machine) -> Iterator[None]:
-        names = self.names[one.cpu]
-
-        def found(sources: Sequence[KernelSource], *rest: Any) -> dict[str, bytes]:
-            names.update((source.text, source.name) for source in sources)
-            return {source.symbol: self.get(source) for source in sources}
-
+        self._found = self.names[one.cpu]
         with (
             one.pretended(),
-            mock.patch.object(loader, "objects_of", found),
-            mock.patch.object(loader, "default_store", lambda: self),  # shipped kernels need no compiling
+            mock.patch.object(store, "_store", lambda *folders: self),
+            # the true machine may have kernels of the same symbols, and runs them to calibrate
+            mock.patch.object(loader, "_addresses", self._addresses[one.cpu]),
+            mock.patch.object(loader, "_read", {}),
             using(replace(machine(), last_cache_bytes=LAST_CACHE)),
         ):
             yield

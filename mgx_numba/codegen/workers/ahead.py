@@ -11,7 +11,7 @@ from ..kernel import KernelSource
 from ..store import Store, default_store, look_up
 
 if TYPE_CHECKING:
-    from .batch import Batch
+    from .batch import ObjectBatch
 
 __all__ = ["Ahead"]
 
@@ -35,7 +35,7 @@ class Ahead:
         """``loaded`` tells which kernels need no object; ``always`` are kernels that every plan needs: if they have to
         be compiled, so have the others, as a rule."""
         self.stored: dict[str, bytes] = {}
-        self.batch: Batch | None = None
+        self.batch: ObjectBatch | None = None
         self._loaded = loaded
         self._store = store or default_store()
         self._always = always
@@ -72,12 +72,12 @@ class Ahead:
 
     def _begin(self, missing: Sequence[KernelSource], more: int = 0) -> None:
         """Have kernels compiled, of which there will be ``more``, by all CPUs but the one that finds them."""
-        from .batch import Batch, worker_count  # late: a process whose kernels are all stored needs no workers
+        from .batch import ObjectBatch, worker_count  # late: a process whose kernels are all stored needs no workers
 
         self._missing += missing
         workers = worker_count(len(self._missing) + more)
         if workers and self.batch is None:
-            self.batch = Batch()
+            self.batch = ObjectBatch()
         if self.batch is not None:
             self.batch.add(self._missing)
             self.batch.hire(max(1, workers - 1))

@@ -24,7 +24,7 @@ from ..backend import backend
 from ..kernel import KernelSource
 from .worker import read_message, write_message
 
-__all__ = ["Batch", "compile_objects", "start_worker", "stop_worker", "worker_count"]
+__all__ = ["ObjectBatch", "compile_objects", "start_worker", "stop_worker", "worker_count"]
 
 WORKER_COMMAND = (sys.executable, "-m", "mgx_numba.codegen.workers.worker")
 
@@ -34,7 +34,9 @@ _MOST_WORKERS = 32
 """Networks have up to some 100 kernels; each worker takes two pipes."""
 _FORKS = hasattr(os, "fork")
 _EXIT_SECONDS = 5.0
+"""A worker that was told to end and has not is killed after this time."""
 _REPORT_SECONDS = 0.05
+"""How often the progress is told while workers compile: often enough for a person who watches."""
 
 Finished = Callable[[KernelSource, bytes], None]
 
@@ -65,7 +67,7 @@ def compile_objects(
     sources: Sequence[KernelSource],
     workers: int | None = None,
     finished: Finished | None = None,
-    batch: Batch | None = None,
+    batch: ObjectBatch | None = None,
 ) -> list[bytes]:
     """Compile kernels of one back end; the objects come in the order of the sources.
 
@@ -76,7 +78,7 @@ def compile_objects(
     Raises:
         CompileError: the first kernel that cannot be compiled.
     """
-    batch = batch or Batch()
+    batch = batch or ObjectBatch()
     try:
         batch.add(sources)
         batch.hire(worker_count(len(sources)) if workers is None else workers)
@@ -88,7 +90,7 @@ def compile_objects(
     return [objects[source] for source in sources]
 
 
-class Batch:
+class ObjectBatch:
     """Kernels that worker processes compile; any thread may add some while others are compiled."""
 
     def __init__(self) -> None:

@@ -22,7 +22,7 @@ from .capabilities import pass_options
 from .choice import PlanChoice
 from .compiled import LoweredProgram
 from .lower import lower_symbolic
-from .staged import SymbolicStages
+from .staged import CpuSymbolicStages
 
 __all__ = ["DynamicProgram"]
 
@@ -66,7 +66,7 @@ class DynamicProgram(OpenPlans[LoweredProgram], PlanChoice):
     def _in_two(
         self, head: LoweredProgram, tail: LoweredProgram, seam: Seam, trees: list[Tree] | None, whole: Program
     ) -> LoweredProgram:
-        return SymbolicStages(head, tail, seam, trees, lambda: whole)
+        return CpuSymbolicStages(head, tail, seam, trees, lambda: whole)
 
     def _with_fixed_lengths(self, program: Program) -> LoweredProgram:
         return self._compile_fixed(program, self._weights)

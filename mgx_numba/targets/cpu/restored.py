@@ -17,7 +17,7 @@ from ..host_file import StoredCall
 from ..options import TargetOptions
 from .choice import PlanChoice
 from .compiled import LoweredProgram
-from .staged import StagedProgram, SymbolicStages
+from .staged import CpuSymbolicStages, StagedProgram
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -51,7 +51,7 @@ def runnable(kept: Kept, options: TargetOptions, shown: Callable[[], Program]) -
         executable = Executable(kept.plan, options.num_threads or None, store=options.store)
         return LoweredProgram(executable, kept.trees, shown, options.store)
     if isinstance(kept, KeptStages):
-        kind = SymbolicStages if kept.given else StagedProgram
+        kind = CpuSymbolicStages if kept.given else StagedProgram
         head, tail = (runnable(one, options, shown) for one in (kept.head, kept.tail))
         return kind(head, tail, kept.seam, kept.trees, shown)
     plans = [runnable(one, options, shown) for one in kept.plans]
@@ -65,7 +65,7 @@ def _body(
     whole_module("mgx_numba.targets.cpu.bodies")
     from .bodies import read_body
 
-    return read_body(module, kind, content, captured, lengths, options)
+    return read_body(module, kind, content, captured, lengths, options, runnable)
 
 
 class RestoredProgram(LoweredProgram):

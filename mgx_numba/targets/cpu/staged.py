@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from ...graph.program import Program
     from ..base import Observer, ThreadSpan
 
-__all__ = ["StagedProgram", "SymbolicStages"]
+__all__ = ["CpuSymbolicStages", "StagedProgram"]
 
 
 class StagedProgram(TwoStages, LoweredProgram):
@@ -86,7 +86,7 @@ class StagedProgram(TwoStages, LoweredProgram):
         return [self._head, self._tail]
 
 
-class SymbolicStages(symbolic_stages.SymbolicStages, StagedProgram):
-    """See `symbolic_stages.SymbolicStages`."""
+class CpuSymbolicStages(symbolic_stages.SymbolicStages, StagedProgram):
+    """The CPU's, see `symbolic_stages.SymbolicStages`."""
 
     _given: ClassVar[bool] = True
