@@ -81,8 +81,9 @@ class KeptCompilation:
 
         def build(
             kept: Kept, about: Mapping[str, Any], decode: Callable[[], Any], store: Store | None
-        ) -> tuple[Compiled, Mapping[str, Any]]:
-            return registry.target(name).restore(kept, target_options(p, self._options), decode), about
+        ) -> tuple[Compiled, tuple[Compiled, Mapping[str, Any]]]:
+            compiled = registry.target(name).restore(kept, target_options(p, self._options), decode)
+            return compiled, (compiled, about)
 
         found = find(self._lineage, build, self._decode, [name], self._options.device_id)
         if found is None:

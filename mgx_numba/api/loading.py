@@ -12,7 +12,7 @@ from ..errors import FormatError, OptionError
 from ..graph.origin import Origin
 from ..interrupts import whole_module
 from ..targets import registry
-from ..targets.base import Kept
+from ..targets.base import Compiled, Kept
 from .compiled_form import take_compiled, target_options
 from .file_kinds import taken_for
 from .options import checked_device, parse_compile_options, trace_level
@@ -136,7 +136,7 @@ def _restored(value: Any, extra: Mapping[str, Any], *, device_id: int) -> progra
 
 def _of_plan(
     device_id: int, kept: Kept, about: Mapping[str, Any], decoded: Callable[[], Any], store: Store | None
-) -> program:
+) -> tuple[Compiled, program]:
     """The program of a plan that `keep_plan` left; ``decoded`` gives what its file holds."""
     result = program()
     saved = about["saved"]
@@ -158,7 +158,7 @@ def _of_plan(
     parameters = {name: shape_from_json(entry) for name, entry in about["parameters"].items()}
     results = [shape_from_json(entry) for entry in about["results"]]
     take_compiled(result, compiled, options, chosen, trace_level(), parameters, results)
-    return result
+    return compiled, result
 
 
 def _calibration(extra: Mapping[str, Any]) -> Calibration | None:

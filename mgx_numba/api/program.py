@@ -399,8 +399,8 @@ class program:
 
         Raises:
             MgxError: the program is not compiled.
-            UnsupportedError: it has steps that run in Python, each of which is named with its reason, or lengths that
-                only a run tells; or the system is not Linux on x86-64.
+            UnsupportedError: it has steps that run in Python, each of which is named with its reason, or not one plan
+                for all lengths of its inputs; or the system is not Linux on x86-64.
             OptionError: a bad name, another target than ``cpu``, too many weights to embed.
             CompileError: there is no C compiler though ``link`` is True, or it fails.
             FormatError: a file cannot be written.

@@ -23,7 +23,7 @@ from ..codegen.store import default_store
 from ..errors import FormatError
 from ..graph.content import FileContent
 from ..messages import tell_again
-from ..targets.base import Compiled, Kept
+from ..targets.base import Compiled, Growing, Kept
 from ..targets.kept_file import KeptFile, kept_pieces
 from ..targets.registry import target, target_names
 from .digests import plans_folder
@@ -45,7 +45,7 @@ _BEFORE = 10
 whole even seconds are what every file system keeps."""
 
 T = TypeVar("T")
-Build = Callable[[Kept, Mapping[str, Any], Callable[[], Any], "Store | None"], T]
+Build = Callable[[Kept, Mapping[str, Any], Callable[[], Any], "Store | None"], tuple[Compiled, T]]
 
 
 def find(
@@ -63,8 +63,8 @@ def find(
 
     Args:
         lineage: the program's.
-        build: makes the program of a target, a plan of it, what was kept about it, ``decode``, and what the kernels are
-            looked for in (None for the user's store).
+        build: makes the compiled program, and the result of this function, of a plan, what was kept about it,
+            ``decode``, and what the kernels are looked for in (None for the user's store).
         decode: gives what the program is decoded of; called when somebody looks at the program.
         targets: names of targets that it may have been compiled for; None for any.
         device_id: the device that it shall run on, where its target has devices.
@@ -84,10 +84,11 @@ def find(
                 if reader.about["with_code"] < trust_objects:
                     return None
                 store = _Embedded(lineage.source.content) if trust_objects else None
-                found = _restored(reader, build, decode, store, intact)
+                compiled, found = _restored(reader, build, decode, store, intact)
             if not intact:  # it was copied, since it is not damaged
                 _set_time(path, reader.about["written"])
             mark_used(path)
+            _keep_growth(compiled, path, reader.about)
             return found
         except FileNotFoundError:
             continue
@@ -124,13 +125,32 @@ def keep(
         return False
     if key is None or kept is None:
         return False
+    path, about = _folder(target_name) / f"{key}.plan", {"with_code": with_code, **about}
+    _keep_growth(compiled, path, about)
+    return _write_kept(path, kept, about)
+
+
+def _write_kept(path: Path, kept: Kept, about: Mapping[str, Any]) -> bool:
+    """Write a plan file whose modification time shows that nobody has written to it since; return whether it was
+    written."""
     written = (int(time.time()) - _BEFORE) // 2 * 2
-    pieces = kept_pieces(kept, {"with_code": with_code, "written": written, **about})
-    path = _folder(target_name) / f"{key}.plan"
+    pieces = kept_pieces(kept, {**about, "written": written})
     if pieces is None or not write(path, pieces):
         return False
     _set_time(path, written)
     return True
+
+
+def _keep_growth(compiled: Compiled, path: Path, about: Mapping[str, Any]) -> None:
+    """Keep the plans that a program makes in runs, too."""
+
+    def keep_again(program: Compiled) -> None:
+        kept = program.kept_plan()
+        if kept is not None:
+            _write_kept(path, kept, about)
+
+    if isinstance(compiled, Growing):
+        compiled.keep_growth(keep_again)
 
 
 def write(path: Path, pieces: Sequence[bytes | memoryview]) -> bool:
@@ -151,8 +171,10 @@ def write(path: Path, pieces: Sequence[bytes | memoryview]) -> bool:
     return True
 
 
-def _restored(reader: KeptFile, build: Build[T], decode: Callable[[], Any], store: Store | None, intact: bool) -> T:
-    """Return the program of an open plan file.
+def _restored(
+    reader: KeptFile, build: Build[T], decode: Callable[[], Any], store: Store | None, intact: bool
+) -> tuple[Compiled, T]:
+    """Return what ``build`` makes of an open plan file.
 
     Args:
         intact: nobody has written to the file since it was kept, so that it can be mapped.

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from ..core.shape_json import shape_to_json
-from ..errors import OptionError
+from ..errors import OptionError, UnsupportedError
 from ..interrupts import whole_module
 
 if TYPE_CHECKING:
@@ -149,6 +149,10 @@ def _library(p: program) -> dict[str, Any]:
     """What `save` with ``embed_library`` adds; errors are those of ``export_library``."""
     import tempfile  # late: few programs are saved so, and this imports much
 
+    if any(s.is_dynamic for s in p._signature.values()):
+        raise UnsupportedError(
+            "embed_library: programs in C++ take libraries of fixed lengths; export_library writes others"
+        )
     whole_module("mgx_numba.runtime.cpu.library.embedded")
     from ..runtime.cpu.library.embedded import library_tree
 

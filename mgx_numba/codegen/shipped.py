@@ -34,7 +34,7 @@ from ..errors import FormatError
 from ..messages import warn
 from .kernel import KernelSource
 
-__all__ = ["ENVIRONMENT", "FOLDER", "NEUTRAL", "Section", "ShippedKernels", "file_name", "pack"]
+__all__ = ["ENVIRONMENT", "FOLDER", "NEUTRAL", "ShippedKernels", "ShippedSection", "file_name", "pack"]
 
 ENVIRONMENT = "MGX_SHIPPED_KERNELS"
 FOLDER = Path(__file__).parent / "prebuilt"
@@ -51,7 +51,7 @@ _HASH_BYTES = 16
 
 
 @dataclass(frozen=True)
-class Section:
+class ShippedSection:
     """The kernels of one class of devices.
 
     Attributes:
@@ -70,7 +70,7 @@ def file_name(identity: Mapping[str, str]) -> str:
     return "-".join(filter(None, (identity["backend"], identity.get("triple")))) + ".kernels"
 
 
-def pack(sections: Sequence[Section]) -> bytes:
+def pack(sections: Sequence[ShippedSection]) -> bytes:
     """Return the bytes of the file of a platform."""
     header = json.dumps(
         [

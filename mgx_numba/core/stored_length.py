@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from .bounds import POINTS
 from .polynomials import Dim, Length, Terms
 from .scope import Scope
 
@@ -68,3 +69,9 @@ class StoredLength(Dim):
         found = self.expression
         assert isinstance(found, Dim)
         return found.scope
+
+    @property
+    def at(self) -> tuple[int, ...]:  # type: ignore[override]
+        """See `Dim`."""
+        found = self.expression
+        return found.at if isinstance(found, Dim) else (found,) * len(POINTS)

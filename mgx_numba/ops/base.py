@@ -20,7 +20,9 @@ from ..core.strided import Strided
 from ..core.types import Type, parse_type
 from ..dataclass import dataclass
 from ..errors import OperatorError, ShapeError
+from ..interrupts import whole_module
 from ..nearest import did_you_mean
+from . import OPERATORS
 from .dims import broadcast_dims
 from .scalar import NumpyScalar, ScalarOps, TypeScalar, from_storage
 
@@ -254,6 +256,7 @@ def format_float(value: float) -> str:
 
 
 _REGISTRY: dict[str, type[Operator]] = {}
+_MODULES = {name: f"{__package__}.{module}" for module, names in OPERATORS.items() for name in names.split()}
 OperatorClass = TypeVar("OperatorClass", bound=type[Operator])
 
 
@@ -266,8 +269,8 @@ def register(cls: OperatorClass) -> OperatorClass:
 
 
 def is_known(name: str) -> bool:
-    """Return whether an operator of this name is registered."""
-    return name in _REGISTRY
+    """Return whether there is an operator of this name."""
+    return name in _REGISTRY or name in _MODULES
 
 
 def forget(name: str) -> None:
@@ -277,7 +280,7 @@ def forget(name: str) -> None:
 
 def known_operators() -> list[str]:
     """Return the names of all operators, sorted."""
-    return sorted(_REGISTRY)
+    return sorted({*_REGISTRY, *_MODULES})
 
 
 def operator_class(name: str) -> type[Operator]:
@@ -287,13 +290,16 @@ def operator_class(name: str) -> type[Operator]:
         OperatorError: the name is unknown; the message lists close names.
     """
     cls = _REGISTRY.get(name)
+    if cls is None and name in _MODULES:
+        whole_module(_MODULES[name])
+        cls = _REGISTRY[name]
     if cls is None:
         if "::" in name:
             raise OperatorError(
                 f"unknown operator {name!r}; a custom operator is to be registered (register_custom_op) before it is "
                 "used, or a file has it"
             )
-        raise OperatorError(f"unknown operator {name!r}{did_you_mean(name, _REGISTRY)}")
+        raise OperatorError(f"unknown operator {name!r}{did_you_mean(name, known_operators())}")
     return cls
 
 

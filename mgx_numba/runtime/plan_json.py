@@ -35,6 +35,7 @@ from .size_program import SizeProgram
 
 __all__ = ["LengthsReader", "LengthsWriter", "PlansReader", "PlansWriter"]
 
+_REGIONS = tuple(Region)
 _FIELDS = ("label", "instruction", "reason")  # of a host step, which are texts
 
 
@@ -290,14 +291,18 @@ class LengthsReader:
     def __init__(self, reader: PlansReader, sizes: SizeProgram | None) -> None:
         self.reader = reader
         self._sizes = sizes
+        self._known: dict[int | str, Dim] = {}
 
     def __call__(self, written: int | str) -> Any:
         """Return a length."""
         if isinstance(written, int):
             return written
-        if self._sizes is None:
-            raise ValueError("a plan without symbols has the length of a size program")
-        return self._sizes.stored(int(written))
+        found = self._known.get(written)
+        if found is None:
+            if self._sizes is None:
+                raise ValueError("a plan without symbols has the length of a size program")
+            found = self._known[written] = self._sizes.stored(int(written))
+        return found
 
     def all(self, written: Iterable[int | str]) -> tuple[Any, ...]:
         """Return lengths."""
@@ -321,7 +326,8 @@ def _read_layout(written: list[Any], lengths: LengthsReader) -> TensorLayout:
 
 
 def _read_pointer(written: list[Any], lengths: LengthsReader) -> Pointer:
-    return Pointer(Region(written[0]), written[1], lengths(written[2]))
+    region, index, offset = written
+    return Pointer(_REGIONS[region], index, offset if type(offset) is int else lengths(offset))
 
 
 def _read_view(written: list[Any], lengths: LengthsReader) -> TensorView:

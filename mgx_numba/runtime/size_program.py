@@ -150,10 +150,10 @@ class SizeProgram:
         Raises:
             CompileError: the expression has a symbol that is not among the program's.
         """
+        if type(length) is StoredLength and length.owner is self:
+            return length.number
         if not isinstance(length, Dim):
             return self._constant(int(length))
-        if isinstance(length, StoredLength) and length.owner is self:
-            return length.number
         waiting = [length]  # no recursion: offsets of an arena nest as deep as a plan has steps
         while waiting:
             dim = waiting[-1]

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from .seam import Seam
 
 __all__ = [
-    "Compiled", "Direct", "Exportable", "Kept", "KeptChoice", "KeptPlan", "KeptStages", "Observation",
+    "Compiled", "Direct", "Exportable", "Growing", "Kept", "KeptChoice", "KeptPlan", "KeptStages", "Observation",
     "OnDevice", "OpenPlan", "OpenPlanned", "Outgrown", "Planned", "Progress", "Repeatable", "Stage",
     "ThreadSpan", "Timed", "Tree", "grouped", "stages_of", "step_observer", "units_of",
 ]  # fmt: skip
@@ -245,6 +245,14 @@ class OnDevice(Protocol):
     def entry(self) -> Callable[[Sequence[Any], Sequence[Any], int | None], list[Any]] | None:
         """What runs the program on its inputs in order, memory (or None) for each result, and a stream or None; None
         if lengths have to be known before, or results are grouped into tuples."""
+
+
+@runtime_checkable
+class Growing(Protocol):
+    """A compiled program that makes plans in runs, for lengths that it meets."""
+
+    def keep_growth(self, keep: Callable[[Compiled], None]) -> None:
+        """Have ``keep`` called with the program when it has twice as many plans as when that was done last."""
 
 
 @dataclass(frozen=True)

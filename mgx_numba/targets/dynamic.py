@@ -71,7 +71,14 @@ class OpenPlans(ServingPlans[P], ABC):
     for one set of lengths.
     """
 
-    def _open(self, program: Program, options: TargetOptions, settings: Options, progress: Progress | None) -> None:
+    def _open(
+        self,
+        program: Program,
+        options: TargetOptions,
+        settings: Options,
+        progress: Progress | None,
+        known: ServingPlans[P] | None = None,
+    ) -> None:
         """Compile a program for all lengths within the ranges of its inputs.
 
         Args:
@@ -79,6 +86,7 @@ class OpenPlans(ServingPlans[P], ABC):
             options: what was asked for.
             settings: what passes may assume.
             progress: told of the kernels that are compiled.
+            known: the program with plans from a file; nothing is compiled before a run needs other plans.
         """
         self._source = source = program.clone()
         run_passes(source, SOURCE_PASSES, settings, disabled=options.disabled_passes)
@@ -91,6 +99,9 @@ class OpenPlans(ServingPlans[P], ABC):
         self._fixed: OrderedDict[tuple[tuple[int, ...], ...], P] = OrderedDict()
         if options.tuning is not None:
             options.tuning.decline("a program with dynamic inputs is not measured; fix its lengths to tune it")
+        if known is not None:
+            self._plans, self._fixed = list(known._plans), OrderedDict(known._fixed)
+            return
         try:
             self._plans.append(self._planned(None, [], progress))
         except MgxError as error:
@@ -158,6 +169,7 @@ class OpenPlans(ServingPlans[P], ABC):
             else:
                 if made.serves(inputs):
                     self._first(made)
+                    self._grown()
                     return made
         made = self._fixed_for(lens)
         self._failed += failed  # lengths that do not fit the program are no reason
@@ -173,6 +185,7 @@ class OpenPlans(ServingPlans[P], ABC):
         while len(self._fixed) >= MOST_FIXED:
             self._fixed.popitem(last=False)
         self._fixed[tuple(map(tuple, lens.values()))] = made
+        self._grown()
         return made
 
     def _refused(self, inputs: Inputs) -> str:
@@ -183,7 +196,7 @@ class OpenPlans(ServingPlans[P], ABC):
         values = last.symbol_values(inputs)
         if values is None:
             return "lengths that are equal in the plan differ"
-        guards = (g for g in self._guards[last] if set(symbols_of([g.condition])) <= set(values))
+        guards = (g for g in self._guards.get(last, ()) if set(symbols_of([g.condition])) <= set(values))
         other = [g for g in guards if bool(evaluate(g.condition, values)) != g.answer]
         return "; ".join(f"{shortened(str(g.condition), 200)} ({g.place})" for g in other)
 
@@ -211,7 +224,7 @@ class OpenPlans(ServingPlans[P], ABC):
 
     def open_plans(self) -> list[OpenPlan]:
         """See `OpenPlanned`; the stages of a plan one by one."""
-        return [_shown(plan, self._guards[part]) for part in self._plans for plan in part.own_plans()]
+        return [_shown(plan, self._guards.get(part, [])) for part in self._plans for plan in part.own_plans()]
 
 
 def _shown(plan: Plan, guards: Sequence[Guard]) -> OpenPlan:

@@ -11,7 +11,8 @@ from ..runtime.plan_json import LengthsReader, LengthsWriter
 
 if TYPE_CHECKING:
     from ..core.dim import Dim
-    from .lowering.host_call import FunctionCall, HostCall, ReturnCall
+    from .lowering.function_call import FunctionCall
+    from .lowering.host_call import HostCall, ReturnCall
 
 __all__ = ["StoredCall", "read_host"]
 
@@ -20,8 +21,8 @@ class StoredCall:
     """What `HostCall.write`, or the ``write`` of another function of host steps, wrote.
 
     Attributes:
-        body: makes a body of a module that has its shapes, of kind, content and values from outside that `Body.write`
-            gave, and of what reads the plan's lengths; to be set before it is called.
+        body: makes a body with a plan: of a module that has its shapes, of kind, content and values from outside that
+            `Body.write` gave, and of what reads the plan's lengths. To be set before it is called.
     """
 
     body: Callable[..., Any]
@@ -43,13 +44,24 @@ class StoredCall:
 
     @functools.cached_property
     def _call(self) -> HostCall | FunctionCall | ReturnCall:
+        written = self._written
+        if "function" in written and not any(isinstance(value, dict) for value in written["values"]):
+            whole_module("mgx_numba.targets.lowering.function_call")
+            from .lowering.function_call import FunctionCall, named
+
+            return FunctionCall(named(*written["function"]), *written["values"])
+        return self._of_instructions(written)
+
+    def _of_instructions(self, written: Mapping[str, Any]) -> HostCall | FunctionCall | ReturnCall:
+        """Return a call whose values or instruction are read by all that knows operators."""
         whole_module("mgx_numba.targets.lowering.host_call")
         whole_module("mgx_numba.ops")
         from ..graph.instruction import Instruction, Outline
-        from .lowering.host_call import FunctionCall, HostCall, ReturnCall
-        from .lowering.instruction_json import InstructionReader, named, signature
+        from .lowering.function_call import FunctionCall, named
+        from .lowering.host_call import EvaluatedBody, HostCall, ReturnCall
+        from .lowering.instruction_json import InstructionReader, signature
 
-        reader, written = InstructionReader(self._lengths), self._written
+        reader = InstructionReader(self._lengths)
         if "function" in written:
             return FunctionCall(named(*written["function"]), *map(reader.value, written["values"]))
         if "returned" in written:
@@ -59,10 +71,14 @@ class StoredCall:
             return Instruction(Outline(), (), reader.shape(shape))
 
         captured = list(map(given, written["captured"]))
-        bodies = {}
+        bodies: dict[Any, Any] = {}
         for name, parameters, results, kind, content, places in written["modules"]:
             module = signature(name, list(map(reader.shape, parameters)), list(map(reader.shape, results)))
-            bodies[module] = self.body(module, kind, content, [captured[k] for k in places], self._lengths)
+            outer = [captured[k] for k in places]
+            if kind == "program":
+                bodies[module] = EvaluatedBody(reader.program(content), outer)
+            else:
+                bodies[module] = self.body(module, kind, content, outer, self._lengths)
         inputs = list(map(given, written["inputs"]))
         ins = Instruction(reader.operator(written["operator"]), inputs, reader.shape(written["shape"]), list(bodies))
         ins.debug_symbols = tuple(written["debug_symbols"])

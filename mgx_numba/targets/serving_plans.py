@@ -52,5 +52,8 @@ class ServingPlans(Generic[P]):
             self._fixed.move_to_end(key)
         return found
 
+    def _grown(self) -> None:
+        """Called after a run has made one more plan."""
+
     def _parts(self) -> list[P]:
         return [*self._plans, *self._fixed.values()]

@@ -124,6 +124,34 @@ def test_second_process_neither_reads_nor_compiles(path: Path) -> None:
     assert imported[1:] == [[], []]
 
 
+def test_second_process_of_a_detector_imports_no_operators(tmp_path: Path) -> None:
+    """The host step that counts the boxes of NonMaxSuppression took operators and passes with it."""
+    node = helper.make_node("NonMaxSuppression", ["boxes", "scores", "most"], ["rows"])
+    given = [("boxes", [1, 6, 4]), ("scores", [1, 2, 6])]
+    inputs = [helper.make_tensor_value_info(name, TensorProto.FLOAT, lens) for name, lens in given]
+    output = helper.make_tensor_value_info("rows", TensorProto.INT64, ["n", 3])
+    most = numpy_helper.from_array(np.array([4], np.int64), "most")
+    graph = helper.make_graph([node], "g", inputs, [output], [most])
+    path = tmp_path / "detector.onnx"
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), path)
+    random = np.random.default_rng(0)
+    corners = np.sort(random.random((1, 6, 2, 2), np.float32), 2).reshape(1, 6, 4)
+    feeds = {"boxes": corners, "scores": random.random((1, 2, 6), np.float32)}
+    np.savez(tmp_path / "feeds.npz", **feeds)
+    wanted = np.asarray(migraphx.parse_onnx(path).compile("cpu", num_threads=1).run(feeds)[0])
+    assert len(wanted)
+    program = (
+        "import sys, json, numpy as np, mgx_numba\n"
+        "net = mgx_numba.parse_onnx(sys.argv[1]).compile('cpu', num_threads=1)\n"
+        "rows = np.asarray(net.run(dict(np.load(sys.argv[2])))[0]).tolist()\n"
+        "unwanted = ('onnx', 'mgx_numba.ops', 'mgx_numba.graph.program', 'mgx_numba.graph.instruction')\n"
+        "print(json.dumps([rows, [name for name in unwanted if name in sys.modules]]))\n"
+    )
+    for _ in range(2):  # the first one asks LLVM for the CPU's name
+        words = said(program, path, tmp_path / "feeds.npz")
+    assert json.loads(words) == [wanted.tolist(), []]
+
+
 def test_each_way_in_finds_the_plan(path: Path, work: list[str]) -> None:
     data = path.read_bytes()
     net = migraphx.parse_onnx(path).compile("cpu", num_threads=1)

@@ -12,7 +12,7 @@ import pytest
 
 import mgx_numba as mgx
 from mgx_numba.codegen.files import default_folder
-from mgx_numba.targets.cpu import dynamic
+from mgx_numba.targets import dynamic
 from mgx_numba.targets.cpu.restored import RestoredProgram
 
 from ..caches import with_kernels
@@ -68,13 +68,13 @@ def same(mine: list[np.ndarray], theirs: list[np.ndarray]) -> None:
 def compilations(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """A mark for each plan that is made."""
     found: list[str] = []
-    planned = dynamic.DynamicProgram._planned
+    planned = dynamic.OpenPlans._planned
 
     def noting(self: Any, *args: Any) -> Any:
         found.append("planned")
         return planned(self, *args)
 
-    monkeypatch.setattr(dynamic.DynamicProgram, "_planned", noting)
+    monkeypatch.setattr(dynamic.OpenPlans, "_planned", noting)
     return found
 
 
@@ -138,3 +138,38 @@ def test_lengths_that_the_plan_refuses_are_compiled(tmp_path: Path, compilations
     assert compilations
     with pytest.raises(mgx.MgxError):
         again.run({"x": np.zeros((3, 4), np.float32), "y": np.zeros((5, 4), np.float32)})
+
+
+def test_plans_that_a_run_made_are_there_the_next_time(tmp_path: Path, compilations: list[str]) -> None:
+    net = layers().compile("cpu", num_threads=2)
+    mgx.save(net, tmp_path / "net.mxr")
+    compilations.clear()
+    second = mgx.load(tmp_path / "net.mxr")
+    same(results(second, rows(0)), results(net, rows(0)))
+    assert compilations == ["planned"] * 2  # of each program one: the plan for lengths in general is that of the file
+    compilations.clear()
+    for _ in range(2):
+        third = mgx.load(tmp_path / "net.mxr")
+        for n in (0, 5, 1):
+            same(results(third, rows(n)), results(net, rows(n)))
+    assert compilations == [] and len(plan_files()) == 1
+
+
+def test_lengths_that_cannot_be_symbols_have_plans_the_next_time(tmp_path: Path, compilations: list[str]) -> None:
+    """Each set of lengths was planned in every process again."""
+    net = mgx.program()
+    mm = net.get_main_module()
+    x = mm.add_parameter("x", mgx.shape(type="float_type", dyn_dims=dims((1, 9), 4)))
+    y = mm.add_parameter("y", mgx.shape(type="float_type", dyn_dims=dims((1, 9), 4)))
+    mm.add_return([mm.add_instruction(mgx.op("add"), [x, y])])
+    net.compile("cpu", num_threads=1)
+    for plan in net._compiled._plans[:]:  # as if none could be made
+        net._compiled._plans.remove(plan)
+    net._compiled._failed = dynamic.MOST_FAILED
+    feeds = {"x": RNG.standard_normal((3, 4), dtype=np.float32), "y": RNG.standard_normal((3, 4), dtype=np.float32)}
+    wanted = results(net, feeds)
+    mgx.save(net, tmp_path / "net.mxr")
+    compilations.clear()
+    again = mgx.load(tmp_path / "net.mxr")
+    same(results(again, feeds), wanted)
+    assert compilations == [] and len(again._compiled._kept._fixed) == 1

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import json
 import os
@@ -14,10 +15,13 @@ import onnx
 import pytest
 
 import mgx_numba as mgx
-from mgx_numba.api.compiling import take_compiled, target_options
+from mgx_numba.api.compiled_form import take_compiled, target_options
+from mgx_numba.core.dim import evaluate
 from mgx_numba.errors import FormatError
 from mgx_numba.graph.program import Program
-from mgx_numba.targets.base import Kept
+from mgx_numba.runtime.host.plan_numbers import PlanNumbers
+from mgx_numba.runtime.plan import Plan
+from mgx_numba.targets.base import Kept, KeptPlan, KeptStages
 from mgx_numba.targets.cpu.target import TARGET
 from mgx_numba.targets.kept_file import KeptFile, kept_pieces
 
@@ -167,3 +171,44 @@ def test_files_with_changed_bytes_are_refused(tmp_path: Path) -> None:
     path.write_bytes(data + b"\0")
     with pytest.raises(FormatError):
         read(path)
+
+
+def plans_of(kept: Kept) -> list[Plan]:
+    if isinstance(kept, KeptPlan):
+        return [kept.plan]
+    parts = (kept.head, kept.tail) if isinstance(kept, KeptStages) else kept.plans
+    return [plan for part in parts for plan in plans_of(part)]
+
+
+@pytest.mark.parametrize("name", ["branches", "loop", "two_stages", "strings"])
+def test_every_field_of_a_plan_is_in_the_file(name: str, tmp_path: Path) -> None:
+    """A field that is new and not written would be one that a run does without."""
+    net, _ = compiled(name)
+    (tmp_path / "a.plan").write_bytes(bytes_of(net))
+    kept = net._compiled.kept_plan()
+    assert kept is not None
+    found = read(tmp_path / "a.plan")
+    assert TARGET.restore(found, target_options(net, net._options), lambda: net._portable)  # which completes host steps
+    pairs = list(zip(plans_of(kept), plans_of(found), strict=True))
+    assert pairs
+    for plan, again in pairs:
+        mine, theirs = plan, again
+        if plan.symbols:
+            values = [max(s.low or 0, 3) for s in plan.symbols]
+            mine, theirs = (PlanNumbers(one).at(values) for one in (plan, again))
+            told = [[(s.low, s.high, str(s)) for s in one.symbols] for one in (plan, again)]
+            assert told[0] == told[1]
+            holds = [evaluate(one.condition, dict(zip(one.symbols, values))) for one in (plan, again)]
+            assert holds[0] == holds[1]
+        for field in dataclasses.fields(Plan):
+            a, b = getattr(mine, field.name), getattr(theirs, field.name)
+            if field.name == "constants":
+                assert all(x.dtype == y.dtype and np.array_equal(x, y) for x, y in zip(a, b, strict=True))
+            elif field.name == "steps":
+                for x, y in zip(a, b, strict=True):
+                    told = [
+                        f.name for f in dataclasses.fields(x) if f.name not in ("function", "bind", "write", "plans")
+                    ]
+                    assert [getattr(x, n) for n in told] == [getattr(y, n) for n in told]
+            elif field.name != "sizes":
+                assert a == b, field.name

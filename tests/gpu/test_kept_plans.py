@@ -107,6 +107,21 @@ def test_a_restored_program_runs_and_shows_itself(tmp_path: Path) -> None:
         assert again.kernels() == made.kernels()
 
 
+def test_host_steps_of_a_kept_plan_run(tmp_path: Path) -> None:
+    program = Program()
+    x = program.main.add_parameter("x", Shape(Type.float_type, (3, 5)))
+    total = program.main.add_instruction("add", [x, x])
+    program.main.add_return([program.main.add_instruction("nonzero", [total]), total])
+    feed = {"x": np.maximum(normal(3, 5, seed=1), 0)}
+    with interpreted():
+        made = GpuProgram(program, TargetOptions())
+        kept = made.kept_plan()
+        assert isinstance(kept, KeptPlan) and made.host_reasons()
+        again = TARGET.restore(through_a_file(tmp_path / "a.plan", kept), TargetOptions(), lambda: program)
+        for mine, theirs in zip(again.run(feed), made.run(feed), strict=True):
+            np.testing.assert_array_equal(mine, theirs)
+
+
 def test_a_plan_is_kept_for_devices_of_one_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Plans for any device were kept as those of the first one."""
     models = ("small", "small", "large")

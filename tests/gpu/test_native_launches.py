@@ -49,10 +49,13 @@ class Driver:
                 c_int,
             )(self._tiled),
         ]  # fmt: skip
-        self.launch_functions = [*(ctypes.cast(f, c_void_p).value for f in self._kept), 0]
 
     def allow_shared(self, function: int, size: int) -> None:
         assert function and size
+
+    def address(self, name: str) -> int:
+        places = {"cuLaunchKernelEx": 0, "cuTensorMapEncodeTiled": 1}
+        return ctypes.cast(self._kept[places[name]], c_void_p).value or 0 if name in places else 0
 
     def describe(self, name: str, status: int) -> str:
         return f"{name} failed: {status}"
@@ -88,6 +91,7 @@ def launches_of(driver: Driver, monkeypatch: pytest.MonkeyPatch) -> tuple[OpenLe
     plan = SymbolicPlan(program).plan
     lengths = OpenLengths(plan)
     numbers = LaunchNumbers(plan, lengths, lambda step: 1 + plan.steps.index(step), address)
+    numbers.load(lengths)
     driver.words = {1 + k: max(1, len(step.args)) for k, step in enumerate(numbers.steps)}
     launches = PlanLaunches(numbers)
     return lengths, launches, CudaBatch(driver, launches, True)  # type: ignore[arg-type]
@@ -95,6 +99,11 @@ def launches_of(driver: Driver, monkeypatch: pytest.MonkeyPatch) -> tuple[OpenLe
 
 def address(place: Pointer) -> int:
     return ADDRESSES[place.region] + place.offset
+
+
+def settle(launches: PlanLaunches, lengths: OpenLengths, rows: int) -> None:
+    places = [ADDRESSES[region] for region, _ in launches.numbers.bases]
+    launches.settle(lengths.expected(((rows, 256),)), places)
 
 
 class OneByOne:
@@ -116,9 +125,9 @@ def test_kernels_are_launched_as_one_by_one(monkeypatch: pytest.MonkeyPatch) -> 
     assert launches.numbers.maps
     taken = set()
     for rows in (1, 37, 512, 4096, 2):
-        launches.settle(lengths.expected(((rows, 256),)), address)
+        settle(launches, lengths, rows)
         wanted = OneByOne()
-        launches.launch_each(wanted, wanted, 0, len(launches.numbers.steps))
+        launches.launch_each(wanted, wanted, 0, len(launches.numbers.steps))  # type: ignore[arg-type]
         driver.seen.clear()
         driver.tensors.clear()
         batch.launch(STREAM, 0, len(launches.numbers.steps))
@@ -134,7 +143,7 @@ def test_kernels_are_launched_as_one_by_one(monkeypatch: pytest.MonkeyPatch) -> 
 def test_a_refused_launch_is_an_error_that_names_the_step(monkeypatch: pytest.MonkeyPatch) -> None:
     driver = Driver(fails_at=1)
     lengths, launches, batch = launches_of(driver, monkeypatch)
-    launches.settle(lengths.expected(((37, 256),)), address)
+    settle(launches, lengths, 37)
     with pytest.raises(DeviceError, match="gpu::.*: cuLaunchKernelEx failed: 9"):
         batch.launch(STREAM, 0, len(launches.numbers.steps))
     assert len(driver.seen) == 1

@@ -167,7 +167,7 @@ from mgx_numba.codegen.workers import batch
 sources = [cpu_kernel(f"k{n}_kernel", f"def kernel(args, begin, end):\\n    args[0] = {n}\\n") for n in range(400)]
 begun = []
 start_worker = batch.start_worker
-batch.start_worker = lambda settings: begun.append(start_worker(settings)) or begun[-1]
+batch.start_worker = lambda *given: begun.append(start_worker(*given)) or begun[-1]
 
 def interrupt():
     while not begun:

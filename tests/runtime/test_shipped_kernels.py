@@ -16,7 +16,7 @@ from mgx_numba.codegen.cpu.kernel import NAME
 from mgx_numba.codegen.cpu.toolchain import compiler, loader
 from mgx_numba.codegen.kernel import KernelSource
 from mgx_numba.codegen.platform import platform
-from mgx_numba.codegen.shipped import NEUTRAL, Section, ShippedKernels, pack
+from mgx_numba.codegen.shipped import NEUTRAL, ShippedKernels, ShippedSection, pack
 from mgx_numba.codegen.store import ObjectStore, default_store
 from mgx_numba.runtime.cpu.executor import EXECUTOR_KERNELS
 from tools.prebuild.build import compiled, differences, files
@@ -126,7 +126,7 @@ def test_the_check_overlooked_a_changed_object(folder: Path, here: Machine) -> N
     changed = compiled(here, NAMES, jobs=1)
     first = min(changed)
     changed[first] = compiled(here, {_text(9): "nine"}, jobs=1).popitem()[1]
-    _file(folder).write_bytes(pack([Section(environment_identity(), here.cpu, changed)]))
+    _file(folder).write_bytes(pack([ShippedSection(environment_identity(), here.cpu, changed)]))
     assert ShippedKernels(folder).get(_source(7)) is not None
     assert "is not what compiling gives now" in "".join(differences(folder, [here], names, jobs=1))
     _file(folder).unlink()
@@ -136,7 +136,10 @@ def test_the_check_overlooked_a_changed_object(folder: Path, here: Machine) -> N
 def test_classes_of_equal_objects_stored_them_twice(here: Machine) -> None:
     objects = compiled(here, NAMES, jobs=1)
     one, two = ({**environment_identity(), "features": name} for name in ("one", "two"))
-    alone, both = pack([Section(one, "", objects)]), pack([Section(one, "", objects), Section(two, "", objects)])
+    alone, both = (
+        pack([ShippedSection(one, "", objects)]),
+        pack([ShippedSection(one, "", objects), ShippedSection(two, "", objects)]),
+    )
     assert sum(map(len, objects.values())) > 2 * (len(both) - len(alone))
 
 

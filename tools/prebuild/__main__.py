@@ -13,24 +13,21 @@ from __future__ import annotations
 import argparse
 import os
 import sys
-import tempfile
 import time
 from collections.abc import Sequence
-from concurrent.futures import ProcessPoolExecutor
 from functools import partial
-from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
 import onnx
 
 from mgx_numba.codegen.cpu.kernel import NAME
-from mgx_numba.codegen.files import ENVIRONMENT, replace_file
+from mgx_numba.codegen.files import replace_file
 from mgx_numba.codegen.kernel import KernelSource
 from mgx_numba.codegen.shipped import FOLDER, ShippedKernels
 from tools.prebuild.build import Names, differences, files
-from tools.prebuild.collect import Collector
-from tools.prebuild.corpus import GROUPS, corpus
+from tools.prebuild.collect import Collector, collected
+from tools.prebuild.corpus import GROUPS
 from tools.prebuild.corpus.held_out import held_out
 from tools.prebuild.corpus.item import Item, parsed
 from tools.prebuild.machines import MACHINES, Machine
@@ -58,7 +55,7 @@ def main(arguments: Sequence[str]) -> int:
     if given.coverage is not None:
         return _cover(given.out, machines, given.coverage)
     started = time.perf_counter()
-    names = _collected(machines, given.groups.split(","), given.jobs)
+    names = collected(machines, given.groups.split(","), given.jobs)
     print(f"{sum(map(len, names.values()))} kernels planned in {time.perf_counter() - started:.0f} s", flush=True)
     if given.check:
         wrong = differences(given.out, machines, names, given.jobs)
@@ -76,29 +73,6 @@ def _write(folder: Path, machines: Sequence[Machine], names: Names, jobs: int) -
         print(f"{name}, {len(data) / 1e6:.2f} MB:\n{lines}", flush=True)
     print(f"{total / 1e6:.2f} MB of at most {LIMIT / 1e6:.0f} MB")
     return int(total > LIMIT)
-
-
-def _collected(machines: Sequence[Machine], groups: Sequence[str], jobs: int) -> dict[str, dict[str, str]]:
-    """Return the names of the corpus's kernels by their texts, for each machine."""
-    names: dict[str, dict[str, str]] = {one.cpu: {} for one in machines}
-    with ProcessPoolExecutor(jobs, get_context("spawn")) as pool:
-        parts = [pool.submit(_part, machines, groups, number, jobs) for number in range(jobs)]
-        for part in parts:
-            for cpu, found in part.result().items():
-                names[cpu].update(found)
-    return names
-
-
-def _part(machines: Sequence[Machine], groups: Sequence[str], number: int, parts: int) -> dict[str, dict[str, str]]:
-    with tempfile.TemporaryDirectory() as folder:
-        os.environ[ENVIRONMENT] = folder  # what was planned or measured here before has no say
-        collector = Collector(machines)
-        for k, item in enumerate(corpus(groups)):
-            if k % parts == number:
-                collector.collect([item])
-    for name, error in collector.failed.items():
-        print(f"left out: {name}: {error[:200]}", file=sys.stderr)
-    return collector.names
 
 
 def _read(path: str) -> Any:

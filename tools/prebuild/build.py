@@ -13,7 +13,7 @@ from mgx_numba.codegen.cpu.identity import environment_identity
 from mgx_numba.codegen.cpu.kernel import NAME
 from mgx_numba.codegen.cpu.toolchain.compiler import compile_object
 from mgx_numba.codegen.kernel import KernelSource
-from mgx_numba.codegen.shipped import NEUTRAL, Section, file_name, pack
+from mgx_numba.codegen.shipped import NEUTRAL, ShippedSection, file_name, pack
 from tools.prebuild.machines import Machine
 
 __all__ = ["compiled", "differences", "files"]
@@ -42,7 +42,7 @@ def files(machines: Sequence[Machine], names: Names, jobs: int) -> Iterator[tupl
             if machine.triple == triple:
                 with machine.pretended():
                     identity = environment_identity()
-                sections.append(Section(identity, machine.cpu, compiled(machine, names[machine.cpu], jobs)))
+                sections.append(ShippedSection(identity, machine.cpu, compiled(machine, names[machine.cpu], jobs)))
                 size, count = len(pack(sections)), len(sections[-1].objects)
                 lines.append(f"{machine.cpu:16} {count:5} kernels, {(size - before) / 1e6:5.2f} MB: {machine.covers}")
                 before = size

@@ -25,7 +25,7 @@ from .autocast_fp8 import FLOAT8
 from .base import Options, Pass
 from .build import RewriteBuilder
 from .eliminate_convert import is_elidable
-from .truncate_float import STORAGE
+from .storage_types import STORAGE
 
 __all__ = ["EliminateDataType", "Widening", "copies", "is_stored_weight", "moves_rounded"]
 

@@ -24,7 +24,7 @@ from .attention_masks import MaskStep, before_broadcast, fitted, read_masks, rep
 from .build import RewriteBuilder
 from .match import Match, either, op, rule, some
 from .rewriter import RulePass
-from .truncate_float import STORAGE, widens
+from .storage_types import STORAGE, widens
 
 __all__ = ["FuseAttention"]
 

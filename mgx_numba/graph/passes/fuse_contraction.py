@@ -19,7 +19,7 @@ from .fuse_reduce import REDUCTIONS
 from .narrow_operands import take_narrow_operands
 from .prologue import pointwise_over, prologue_of
 from .regions import Refuses, extract, grow, order_of, unfusable
-from .truncate_float import widens
+from .storage_types import widens
 
 __all__ = ["FuseContraction"]
 

@@ -17,7 +17,7 @@ from .base import Options, Pass
 from .build import RewriteBuilder
 from .eliminate_data_type import PRODUCTS
 from .rewriter import remove_dead
-from .truncate_float import STORAGE, widens
+from .storage_types import STORAGE, widens
 
 __all__ = ["NarrowBiases"]
 

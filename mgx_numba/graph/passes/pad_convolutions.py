@@ -11,7 +11,7 @@ from ..instruction import Instruction, Parameter
 from ..module import Module
 from ..program import Program
 from .base import Options, Pass
-from .truncate_float import widens
+from .storage_types import widens
 
 __all__ = ["PadConvolutions"]
 

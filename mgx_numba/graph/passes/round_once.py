@@ -9,7 +9,7 @@ from ..module import Module
 from ..program import Program
 from .base import Options, Pass
 from .rewriter import remove_dead
-from .truncate_float import STORAGE
+from .storage_types import STORAGE
 
 __all__ = ["RoundOnce"]
 

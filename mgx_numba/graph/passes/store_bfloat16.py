@@ -19,7 +19,7 @@ from .eliminate_data_type import PRODUCTS, is_stored_weight, moves_rounded
 from .fuse_reduce import REDUCTIONS
 from .prologue import prologue_of
 from .regions import order_of
-from .truncate_float import widens
+from .storage_types import widens
 
 __all__ = ["StoreBfloat16"]
 

@@ -29,10 +29,10 @@ from .merge_rnn_outputs import LAST, last_states
 from .quantization_plan import CONTRACTIONS
 from .rounded_weights import narrow_weights
 from .selection import Selection
+from .storage_types import STORAGE, widens
 
-__all__ = ["STORAGE", "WIDE", "TruncateFloat", "means_of_inputs", "round_operands", "widens"]
+__all__ = ["WIDE", "TruncateFloat", "means_of_inputs", "round_operands"]
 
-STORAGE = (Type.half_type, Type.bf16_type)
 WIDE = frozenset({Type.float_type, Type.double_type})
 
 SENSITIVE = frozenset(
@@ -50,11 +50,6 @@ PRODUCTS = frozenset("dot convolution convolution_backwards rnn gru lstm".split(
 """Operators that are faster in 16 bits, whatever converting their inputs costs."""
 MOVES = frozenset("concat gather pad pooling resize".split())
 """Operators that stay in float32, with their producers, for a product that must."""
-
-
-def widens(ins: Instruction) -> bool:
-    """Return whether an instruction converts 16 bits to float32."""
-    return ins.name == "convert" and ins.shape.type is Type.float_type and ins.inputs[0].shape.type in STORAGE
 
 
 class TruncateFloat(Pass):

@@ -35,6 +35,7 @@ class BindingTables:
     Attributes:
         program: the size program of all numbers of the plan.
         sources: for each symbol the parameter and the axis whose length it is.
+        tables: the tables of the plan by the `Bound` words that have their addresses.
         words: the `Bound` words that are the same for all contexts.
     """
 
@@ -90,7 +91,7 @@ class BindingTables:
             Bound.AXES: _table(axes),
             Bound.BYTES: _table(sizes),
         }
-        self._kept = list(tables.values())
+        self.tables = tables
         self.words = {word: address_of(table) for word, table in tables.items()} | {
             Bound.GIVEN: len(plan.symbols),
             Bound.EVALUATE: code[0],
@@ -198,7 +199,7 @@ class Binding:
         self._block: memoryview = block.data  # of which single words are read faster than of arrays
         self._given: memoryview = given.data
         axes, outputs = tables.words[Bound.AXIS_COUNT], tables.words[Bound.OUTPUT_COUNT]
-        self._lens, self._rooms = np.zeros(axes, np.int64), np.zeros(outputs, np.int64)
+        self._lens, self._rooms = np.zeros(axes, np.int64), np.zeros(2 * outputs, np.int64)
         self._positions, self._kept_steps = (np.zeros(len(template), np.int64) for _ in range(2))
         self._memory = (memory, job, template)
         for word, array in (
@@ -294,7 +295,7 @@ class Binding:
         lens = iter(self._lens.tolist())
         self._parameters = [tuple([next(lens) for _ in parameter.lens]) for parameter in plan.parameters]
         self.outputs: list[Made | None] = []
-        for output, room in zip(plan.outputs, self._rooms.tolist(), strict=True):
+        for output, room in zip(plan.outputs, self._rooms.tolist()):
             own = None if output.lens is None else tuple([next(lens) for _ in output.lens])
             made = None if own is None else (own, numpy_dtype(output.dtype), room - ALIGNMENT)
             self.outputs.append(made)

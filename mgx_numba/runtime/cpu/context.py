@@ -14,7 +14,7 @@ from ...errors import MgxError, ShapeError
 from ..memory import address_of, aligned_array, aligned_empty, copied, expect_room, scratch, view_of
 from ..plan import HostStep, Plan, Pointer, Region, TensorView
 from .binding import Binding, Made
-from .jumps import Operation, driving_code
+from .jumps import DriverOperation, driving_code
 from .layout import PlanTables
 from .signals import restore_error
 from .spmd import Job, StepRecord, TraceRow
@@ -85,14 +85,14 @@ class Context:
 
     def ranges(self, begin: int, end: int) -> Iterator[tuple[int, int]]:
         """Yield the ranges of native steps that a range of operations runs, each once those before have run."""
-        rows = self._tables.operations.reshape(-1, Operation.WORDS).tolist()
+        rows = self._tables.operations.reshape(-1, DriverOperation.WORDS).tolist()
         at = begin
         while at < end:
             kind, first, second = rows[at]
             at += 1
-            if kind == Operation.RUN:
+            if kind == DriverOperation.RUN:
                 yield first, second
-            elif (self.number(first) != 0) == (kind == Operation.IF_SET):
+            elif (self.number(first) != 0) == (kind == DriverOperation.IF_SET):
                 at = second
 
     def number(self, slot: int) -> int:

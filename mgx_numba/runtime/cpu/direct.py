@@ -192,7 +192,7 @@ def kernel(args, begin, end) -> int:
         room_at = spec[SPEC_ROOM_AT]
         output_lens = spec[SPEC_LENS]
         if symbolic:
-            room_at = rooms_at + 8 * made
+            room_at = rooms_at + 8 * (call[CALL_OUTPUTS] + made)
             output_lens = lens_at
             lens_at += 8 * spec[SPEC_RANK]
         call_function(call, CALL_RETAIN, (call[CALL_BYTE],))

@@ -12,9 +12,10 @@ from dataclasses import replace
 import numpy as np
 
 from ...codegen.backend import Progress
-from ...codegen.cpu.toolchain.loader import load
+from ...codegen.cpu.toolchain.loader import load, loaded
 from ...codegen.launch import OpenAxis, TaskRange
 from ...codegen.store import Store
+from ...codegen.workers.ahead import Ahead
 from ...core.dim import Dim, known_less_equal, maximum
 from ...dataclass import dataclass
 from ...errors import IndexRangeError
@@ -32,10 +33,16 @@ from .repeat import REPEAT
 from .spmd import CONFINE, LEAD, LOOK, WALK, WORKER, Job, TraceRow
 from .threads import pool, resolve_num_threads
 
-__all__ = ["EXECUTOR_KERNELS", "IDLE_BYTES", "Executable", "StepSpan", "TraceCallback", "View"]
+__all__ = ["EXECUTOR_KERNELS", "IDLE_BYTES", "Executable", "StepSpan", "TraceCallback", "View", "kernels_ahead"]
 
 EXECUTOR_KERNELS = (LEAD, WALK, WORKER, LOOK, CONFINE, DIRECT, REPEAT, EVALUATE, BIND, DRIVE)
 """What every plan needs besides its own kernels."""
+
+
+def kernels_ahead(store: Store | None) -> Ahead:
+    """Return a context in which a plan's kernels are compiled while it is made; what ``store`` holds is not."""
+    return Ahead(loaded, store, EXECUTOR_KERNELS)
+
 
 IDLE_BYTES = 1 << 30
 """Contexts that wait for the next call may hold this much arena together, besides the last one."""
@@ -68,12 +75,13 @@ class Executable:
         num_threads: int | None = None,
         progress: Progress | None = None,
         store: Store | None = None,
+        ahead: Ahead | None = None,
     ) -> None:
         """Load (and if need be compile) the plan's kernels.
 
         ``num_threads`` counts the caller's thread; None takes ``MGX_NUM_THREADS`` or the cores of this
         process. ``progress(done, total, name)`` is called for each kernel that had to be compiled. ``store`` is
-        where kernels are looked for, by default the user's.
+        where kernels are looked for, by default the user's. ``ahead`` may have begun to compile some.
 
         Raises:
             CompileError: a kernel cannot be compiled.
@@ -84,7 +92,7 @@ class Executable:
         self.num_threads = resolve_num_threads(num_threads)
         # The executor's come along, so that on an empty store one set of workers compiles all.
         kernels = [*plan.kernels(), *EXECUTOR_KERNELS]
-        addresses = dict(zip(kernels, load(kernels, progress, store), strict=True))
+        addresses = dict(zip(kernels, load(kernels, progress, store, ahead=ahead), strict=True))
         self._pool = pool()
         self._constants = [np.asarray(array, order="C") for array in plan.constants]
         self.tables = PlanTables(plan, addresses, self._constants, self.num_threads)

@@ -18,10 +18,10 @@ from ..plan import Plan
 from .bind_kernel import Bound
 from .spmd import LEAD, Job, Pool
 
-__all__ = ["DRIVE", "Operation", "driving_code", "operations"]
+__all__ = ["DRIVE", "DriverOperation", "driving_code", "operations"]
 
 
-class Operation:
+class DriverOperation:
     """Words of an operation: ``KIND``, then the range of steps to run, or the slot with the number's address and the
     operation that follows if the number is 0 (``IF_ZERO``), or is not (``IF_SET``)."""
 
@@ -38,7 +38,7 @@ DRIVE = cpu_kernel(
     + constants_of("JOB", Job)
     + constants_of("POOL", Pool)
     + constants_of("BOUND", Bound)
-    + constants_of("OPERATION", Operation)
+    + constants_of("OPERATION", DriverOperation)
     + """
 def kernel(args, begin, end):
     operations = words_at(args, JOB_OPERATIONS)
@@ -116,10 +116,10 @@ def operations(
             for jump in own:
                 if following[jump.at] == place:
                     waiting.append((len(rows), following[jump.to]))
-                    kind = Operation.IF_SET if jump.where else Operation.IF_ZERO
+                    kind = DriverOperation.IF_SET if jump.where else DriverOperation.IF_ZERO
                     rows.append((kind, int(starts[native_index[jump.by]]), 0))
             if place < after:
-                rows.append((Operation.RUN, place, after))
+                rows.append((DriverOperation.RUN, place, after))
         for number, place in waiting:
             rows[number] = (*rows[number][:2], first[place])
         ranges[begin, end] = start, len(rows)

@@ -43,7 +43,8 @@ class PlanTables:
     ``steps`` is (native steps + 1, 8) and ``slots`` flat, both int64, with constants' addresses filled in.
     Slots that hold arena addresses are ``arena_slots``, with ``arena_offsets`` to add to the arena's address;
     ``fault_slots`` hold that of the call's fault record. Those that are filled in have their origins in
-    ``constant_slots``, (slot, constant, offset), and ``code_slots``, (slot, kernel).
+    ``constant_slots``, (slot, constant, offset), and ``code_slots``, (slot, kernel). ``constant_addresses`` are those
+    of the constants.
     ``patches`` is (n, 3), for what each run brings: bases are numbered parameters first, then outputs, then
     host values. ``outputs`` has lens, dtype and bytes of each output, None where only a host step's result says them.
     ``constant_arrays`` are inputs of host steps that are constants, by the identity of their views.
@@ -69,7 +70,7 @@ class PlanTables:
         """
         self._plan = plan
         self._addresses = addresses
-        self._constants = [address_of(array) for array in constants]
+        self.constant_addresses = [address_of(array) for array in constants]
         symbolic = bool(plan.symbols)
         self.constant_arrays: dict[int, np.ndarray] = {}
         self.outputs = [] if symbolic else [_made(spec) for spec in plan.outputs]
@@ -150,7 +151,7 @@ class PlanTables:
             raise CompileError("the CPU has no copy engine that takes a description of a tensor")
         if value.region is Region.CONSTANT:
             self.constant_slots.append((slot, value.index, value.offset))
-            return self._constants[value.index] + value.offset
+            return self.constant_addresses[value.index] + value.offset
         if value.region is Region.ARENA:
             arena.append((slot, value.offset))
         else:
@@ -170,7 +171,7 @@ class PlanTables:
         elif value.region is Region.ARENA:
             writes.append((slot, value.offset, Write.TO_ARENA))
         elif value.region is Region.CONSTANT:
-            writes.append((slot, value.offset, self._constants[value.index]))
+            writes.append((slot, value.offset, self.constant_addresses[value.index]))
         else:
             writes.append((len(patches) * Patch.WORDS + Patch.OFFSET, value.offset, Write.TO_PATCH))
             patches.append((slot, self.base(value.region, value.index), 0))

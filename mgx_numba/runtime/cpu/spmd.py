@@ -80,7 +80,7 @@ class Job:
     type, value and traceback are the three words from ``ERROR`` on (references, or 0). ``SELF``: the block's address.
 
     ``BINDING``: the address of a symbolic plan's `binding.Bound` block, 0 of another plan. ``OPERATIONS``: that of a
-    plan with jumps (`jumps.Operation`), whose ranges of steps the kernel at the address ``LEADER`` runs.
+    plan with jumps (`jumps.DriverOperation`), whose ranges of steps the kernel at the address ``LEADER`` runs.
     """
 
     STEPS, POOL, THREADS, END, TAKEN, POSITION, TEAM, TRACE = range(8)

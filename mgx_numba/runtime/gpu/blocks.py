@@ -21,6 +21,11 @@ GRAIN = 512
 """Bytes that sizes are rounded up to: the driver's own grain for small allocations, as PyTorch's allocator has it."""
 MOST_KEPT = 1 << 28
 """Bytes of a device that are kept: results of a few calls of most models, and little of what a device has."""
+DEVICE_SLAB = 8 << 20
+"""Bytes of a device that are taken at once for blocks of up to half of it: for results that grow with a cache the
+driver is asked seldom, which takes 0.1 ms."""
+CLASSES = 4
+"""Sizes of larger blocks are multiples of a sixteenth to an eighth of them, so that those of near lengths are alike."""
 _ALIGNMENT = 256
 """Bytes that parameters and results start at multiples of, as allocations of a device do."""
 _MIXED = -1
@@ -77,6 +82,7 @@ class KeptBlocks:
         self._lock = threading.Lock()
         self._given: deque[tuple[int, int, int]] = deque()
         self._waiting: OrderedDict[int, tuple[int, int]] = OrderedDict()  # size and order, by address
+        self._fitting: dict[int, list[int]] = {}  # addresses of those of a size
         self._bytes = 0
 
     def take(self, size: int, name: str, queue: Queue | None = None) -> DeviceBlock:
@@ -89,6 +95,8 @@ class KeptBlocks:
         in_slab = 2 * size <= self._slab
         if in_slab:
             size = 1 << (size - 1).bit_length()
+        elif self._slab:
+            size = -(-size // (grain := max(GRAIN, 1 << size.bit_length() >> CLASSES))) * grain
         with self._lock:
             self._settle()
             ready = self._ready(size, 0 if queue is None else queue.identity)
@@ -116,16 +124,23 @@ class KeptBlocks:
     def _ready(self, size: int, own: int) -> int | None:
         """A block that waits, the last that was given back first: a call that is repeated so has the addresses of the
         one before, which its recording knows."""
-        fitting = [address for address in reversed(self._waiting) if self._waiting[address][0] == size]
-        ready = next((a for a in fitting if self._waiting[a][1] in (0, own)), None)
+        fitting = self._fitting.get(size, [])
+        ready = next((a for a in reversed(fitting) if self._waiting[a][1] in (0, own)), None)
         if ready is None and fitting:
             self._source.synchronize()
             self._waiting = OrderedDict((address, (other, 0)) for address, (other, _) in self._waiting.items())
-            ready = fitting[-1]
+            ready = fitting[0]
         if ready is not None:
-            del self._waiting[ready]
-            self._bytes -= size * (ready not in self._cut)
+            self._take_out(ready)
         return ready
+
+    def _take_out(self, address: int) -> None:
+        size, _ = self._waiting.pop(address)
+        fitting = self._fitting[size]
+        fitting.remove(address)
+        if not fitting:
+            del self._fitting[size]
+        self._bytes -= size * (address not in self._cut)
 
     def give(self, address: int, size: int, order: int) -> None:
         """Keep the memory of a block, on which work in this order may not be done."""
@@ -149,14 +164,14 @@ class KeptBlocks:
         while self._given:
             address, size, order = self._given.popleft()
             self._waiting[address] = (size, order)
+            self._fitting.setdefault(size, []).append(address)
             self._bytes += size * (address not in self._cut)
         while self._bytes > MOST_KEPT:
             self._drop()
 
     def _drop(self) -> None:
         address = next(address for address in self._waiting if address not in self._cut)
-        size, _ = self._waiting.pop(address)
-        self._bytes -= size
+        self._take_out(address)
         self._source.free(address)
 
 

@@ -76,7 +76,6 @@ class CallData:
 
     Attributes:
         given: for each parameter whether a call has it on the device.
-        segments: do the plan's steps, in order.
     """
 
     def __init__(
@@ -101,9 +100,14 @@ class CallData:
             self._names += [f"result {k}" for k in range(len(plan.outputs))]
             self._coming += [(Region.OUTPUT, k) for k in range(len(plan.outputs))]
         self._places: dict[tuple[Region, int], int] = dict.fromkeys(self._coming, 0)
-        self.segments: list[Segment] = []
+        self._segments: list[Segment] = []
         into, out = self._take_sizes(*sizes)
         self._have(HostParameters(executable.engine, into), HostResults(executable.engine, out))
+
+    @property
+    def segments(self) -> list[Segment]:
+        """What does the plan's steps, in order."""
+        return self._segments
 
     def _take_sizes(self, parameters: Sequence[int], outputs: Sequence[int]) -> tuple[list[int], list[int]]:
         """Take the bytes of all parameters and results; return those of the ones that are copied, 0 of others."""
@@ -223,7 +227,7 @@ class CallForm(CallData):
 
     def aim(self, addresses: Sequence[int]) -> None:
         """See `CallData.aim`."""
-        if addresses == self._aimed and self.segments:
+        if addresses == self._aimed and self._segments:
             return
         self._check_apart(addresses)
         changed: dict[tuple[int, int], None] = {}
@@ -235,7 +239,7 @@ class CallForm(CallData):
             for use in self._uses[place]:
                 self._write(use.words, use.slot, now + use.offset, use.layout)
                 changed[use.segment, use.number] = None
-        if not self.segments:
+        if not self._segments:
             with uncollected():  # a graph of hundreds of kernels is as many objects as a plan
                 self._record()
         else:
@@ -285,7 +289,7 @@ class CallForm(CallData):
                 segments.append(partial(self._run_between, step))
         asked.append(partial(self._download, self._queue))
         self._close(asked, segments)
-        self.segments = segments
+        self._segments = segments
 
     def _close(self, asked: Sequence[Callable[[], None]], segments: list[Segment]) -> None:
         if asked:

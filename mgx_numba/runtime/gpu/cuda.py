@@ -23,7 +23,7 @@ from ...codegen.store import Store
 from ...core.pages import memory_owner
 from ...errors import DeviceError
 from ..memory import address_of, scratch
-from .blocks import KeptBlocks
+from .blocks import DEVICE_SLAB, KeptBlocks
 from .driver_engine import DriverNames, OpenedEngines, PinnedMemory, functions_of, timed
 from .engine import Event, Progress, Queue, Recording
 from .open_plan import PlanLaunches
@@ -62,7 +62,7 @@ class CudaEngine:
         self.name = opened.name
         self.use = opened.use
         self.synchronize = opened.synchronize
-        self.kept = KeptBlocks(self)
+        self.kept = KeptBlocks(self, DEVICE_SLAB)
         self._pinned = PinnedMemory(self, _NAMES)
         self.record = self.driver.bound("cuEventRecord")
         self.wait = self.driver.bound("cuStreamSynchronize")
@@ -70,8 +70,6 @@ class CudaEngine:
         self._queues: dict[int, CudaQueue] = {}
         self.transfer_function: int | None = None  # before anything is loaded
         self.idle_streams: deque[c_void_p] = deque()
-        names = ("cuLaunchKernelEx", "cuTensorMapEncodeTiled", "cuTensorMapEncodeIm2col")
-        self.launch_functions = [self.driver.address(name) for name in names]
 
     def load(
         self, kernels: Sequence[KernelSource], progress: Progress | None = None, store: Store | None = None

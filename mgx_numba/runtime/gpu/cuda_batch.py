@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from ...codegen.gpu.driver.tensor_maps import data_type
-from ...codegen.launch import DYNAMIC_ALIGNMENT, TensorMap
+from ...codegen.launch import DYNAMIC_ALIGNMENT, TensorLayout, TensorMap
 from ...errors import DeviceError
-from ..host.driver_calls import Batch, Described, Launched, launching
+from ..host.driver_calls import Launched, LaunchLoop, TensorMapArguments
 from ..memory import address_of
-from .open_plan import MapNumbers, PlanLaunches
+from .open_plan import PlanLaunches
 
 if TYPE_CHECKING:
     from .cuda import CudaEngine
@@ -22,7 +22,7 @@ __all__ = ["CudaBatch"]
 
 _CONFIG = np.dtype(
     [("blocks", "<u4", 3), ("threads", "<u4", 3), ("shared", "<u4"), ("", "<u4"), ("stream", "<u8"),
-     ("attributes", "<u8"), ("count", "<u4"), ("", "<u4")]
+     ("attributes", "<u8"), ("count", "<u8")]
 )  # fmt: skip
 """CUlaunchConfig of cuda.h."""
 _ATTRIBUTE = np.dtype([("id", "<u4"), ("", "<u4"), ("value", "<i4"), ("rest", "V60")])
@@ -34,95 +34,74 @@ _ALIGNMENT = 64
 
 
 class CudaBatch:
-    """The kernels of one context; `launch` takes their blocks and grids as they are then."""
+    """The kernels of one context."""
 
     def __init__(self, engine: CudaEngine, launches: PlanLaunches, overlaps: bool) -> None:
         """``overlaps``: a kernel's blocks may come before the end of the kernel before, for which they wait."""
         numbers = launches.numbers
         self._engine, self._launches = engine, launches
-        count = len(numbers.steps)
+        names = ("cuLaunchKernelEx", "cuTensorMapEncodeTiled", "cuTensorMapEncodeIm2col")
+        self._functions = [engine.driver.address(name) for name in names]
         self._attributes = np.zeros(2, _ATTRIBUTE)
         self._attributes["id"], self._attributes["value"] = (_COOPERATIVE, _OVERLAPPING), 1
-        self._configs = np.zeros(count, _CONFIG)
-        self._early = np.zeros(count, bool)
+        self._configs = configs = np.zeros(len(numbers.steps), _CONFIG)
+        records = launches.records
         for k, geometry in enumerate(numbers.geometries):
             shared = geometry.shared_bytes
             if shared:
                 shared += DYNAMIC_ALIGNMENT  # kernels round up to it: the driver aligns to less
                 engine.device.allow_shared(numbers.functions[k], shared)
-            self._configs[k]["threads"], self._configs[k]["shared"] = geometry.threads, shared
+            configs[k]["threads"], configs[k]["shared"] = geometry.threads, shared
             if geometry.cooperative:
-                self._configs[k]["attributes"], self._configs[k]["count"] = address_of(self._attributes), 1
-            self._early[k] = overlaps and not geometry.cooperative
-        self._cooperative = np.array([geometry.cooperative for geometry in numbers.geometries], bool)
-        starts = np.array(numbers.starts[:-1], np.int64)
-        self._parameters = address_of(launches.slots) + 8 * starts  # each points to one parameter, the argument block
-        ends = np.array(numbers.map_ends, np.int64)
-        self._records = np.zeros((count, Launched.WORDS), np.int64)
-        self._records[:, Launched.CONFIG] = address_of(self._configs) + _CONFIG.itemsize * np.arange(count)
-        self._records[:, Launched.FUNCTION] = numbers.functions
-        self._records[:, Launched.PARAMETERS] = address_of(self._parameters) + 8 * np.arange(count)
-        self._records[1:, Launched.FIRST_MAP] = ends[:-1]
-        self._records[:, Launched.END_MAP] = ends
+                configs[k]["attributes"], configs[k]["count"] = address_of(self._attributes), 1
+            records[k, Launched.THREADS] = geometry.threads[0]
+            records[k, Launched.EARLY] = records[k, Launched.YIELDS] = overlaps and not geometry.cooperative
+        # Each points to one parameter, which is the argument block.
+        self._parameters = address_of(launches.slots) + 8 * np.array(numbers.starts[:-1], np.int64)
+        each = np.arange(len(numbers.steps))
+        records[:, Launched.CONFIG] = address_of(configs) + _CONFIG.itemsize * each
+        records[:, Launched.FUNCTION] = numbers.functions
+        records[:, Launched.PARAMETERS] = address_of(self._parameters) + 8 * each
         self._kept: list[object] = []
-        self._strides = np.ascontiguousarray(launches.strides[:, 1:])
-        rows = [self._described(k, one) for k, one in enumerate(numbers.maps)]
-        self._maps = np.array(rows, np.int64).reshape(-1, Described.WORDS)
+        for k, one in enumerate(numbers.maps):
+            self._describe(launches.maps[k], one.slot, one.layout)
         scratch = np.zeros(TensorMap.WORDS * 8 + _ALIGNMENT, np.uint8)
         self._kept.append(scratch)
-        self._block = block = np.zeros(Batch.WORDS, np.int64)
-        block[Batch.SCRATCH] = address_of(scratch) + -address_of(scratch) % _ALIGNMENT
-        block[Batch.RECORDS], block[Batch.MAPS] = address_of(self._records), address_of(self._maps)
-        block[Batch.LAUNCH], block[Batch.TILED], block[Batch.WINDOWS] = engine.launch_functions
-        self._address = address_of(block)
-        self._launching = launching()
+        block = launches.block
+        block[LaunchLoop.SCRATCH] = address_of(scratch) + -address_of(scratch) % _ALIGNMENT
+        block[LaunchLoop.EARLY] = address_of(self._attributes) + _ATTRIBUTE.itemsize
 
     def launch(self, stream: int, begin: int, end: int) -> None:
-        """Ask a stream for a range of kernels.
+        """Ask a stream for a range of kernels, with the numbers that `PlanLaunches.settle` has taken.
 
         Raises:
             DeviceError: the driver refuses.
+            MgxError: a number is too large.
         """
-        launches, records, configs = self._launches, self._records, self._configs
-        runs = launches.blocks[:, 0] > 0
-        records[:, Launched.RUNS] = runs
-        configs["blocks"] = launches.blocks
-        configs["stream"] = stream
-        self._maps[:, Described.ADDRESS] = launches.addresses
-        self._strides[:] = launches.strides[:, 1:]
-        self._overlap(np.flatnonzero(runs[begin:end]) + begin)
-        self._launching(self._address, begin, end)
-        status = int(self._block[Batch.STATUS])
+        block = self._launches.block
+        block[LaunchLoop.STREAM] = stream
+        block[LaunchLoop.LAUNCH], block[LaunchLoop.TILED], block[LaunchLoop.WINDOWS] = self._functions
+        try:
+            self._launches.write(begin, end)
+        finally:
+            block[LaunchLoop.LAUNCH] = 0
+        status = int(block[LaunchLoop.STATUS])
         if status:
-            step = launches.numbers.steps[int(self._block[Batch.FAILED])]
-            name = "cuTensorMapEncode" if self._block[Batch.DESCRIBING] else "cuLaunchKernelEx"
+            step = self._launches.numbers.steps[int(block[LaunchLoop.FAILED])]
+            name = "cuTensorMapEncode" if block[LaunchLoop.DESCRIBING] else "cuLaunchKernelEx"
             raise DeviceError(f"{step.label}: {self._engine.driver.describe(name, status)}")
 
-    def _overlap(self, running: np.ndarray) -> None:
-        """Let kernels come early behind kernels that are not cooperative."""
-        early = np.zeros(len(self._early), bool)
-        behind, before = running[1:], running[:-1]
-        early[behind] = self._early[behind] & ~self._cooperative[before]
-        single = address_of(self._attributes) + _ATTRIBUTE.itemsize
-        plain = ~self._cooperative
-        self._configs["attributes"][plain] = np.where(early, single, 0)[plain]
-        self._configs["count"][plain] = early[plain]
-
-    def _described(self, k: int, one: MapNumbers) -> list[int]:
-        layout, windows, launches = one.layout, one.layout.windows, self._launches
-        row = [0] * Described.WORDS
-        row[Described.TARGET] = address_of(launches.slots) + 8 * one.slot
-        row[Described.TYPE] = data_type(layout.dtype)
-        row[Described.LENS] = address_of(launches.lens) + 32 * k
-        row[Described.STRIDES] = address_of(self._strides) + 24 * k
-        row[Described.BOX] = self._keep((c_uint32 * 4)(*layout.box))
+    def _describe(self, row: np.ndarray, slot: int, layout: TensorLayout) -> None:
+        windows = layout.windows
+        row[TensorMapArguments.TARGET] = address_of(self._launches.slots) + 8 * slot
+        row[TensorMapArguments.TYPE] = data_type(layout.dtype)
+        row[TensorMapArguments.BOX] = self._keep((c_uint32 * 4)(*layout.box))
         steps = (1, 1, 1) if windows is None else (1, *windows.steps)
-        row[Described.STEPS] = self._keep((c_uint32 * 4)(*steps, 1))
+        row[TensorMapArguments.STEPS] = self._keep((c_uint32 * 4)(*steps, 1))
         if windows is not None:
-            row[Described.LOWER] = self._keep((c_int * 2)(*windows.lower))
-            row[Described.UPPER] = self._keep((c_int * 2)(*windows.upper))
-            row[Described.CHANNELS], row[Described.POSITIONS] = layout.box[:2]
-        return row
+            row[TensorMapArguments.LOWER] = self._keep((c_int * 2)(*windows.lower))
+            row[TensorMapArguments.UPPER] = self._keep((c_int * 2)(*windows.upper))
+            row[TensorMapArguments.CHANNELS], row[TensorMapArguments.POSITIONS] = layout.box[:2]
 
     def _keep(self, array: ctypes.Array[c_uint32] | ctypes.Array[c_int]) -> int:
         self._kept.append(array)

@@ -25,7 +25,7 @@ from ..plan import ControlStep, HostStep, Plan, Pointer, Step
 from .constants import DeviceConstants, PlacedConstant
 from .context import DeviceContext, Tensor, TraceCallback
 from .engine import Engine, Progress, Queue
-from .open_plan import Bound, LaunchNumbers, OpenLengths, lens_of
+from .open_plan import BoundLengths, LaunchNumbers, OpenLengths, lens_of
 from .transfers import new_array
 
 __all__ = ["DeviceExecutable"]
@@ -36,10 +36,8 @@ MOST_CONTEXTS = 8
 TIMED_REPEATS = 20
 """Launches of a kernel that are timed as one, beside which what an event takes does not count. No figures kept."""
 
-MOST_MET = 32
-"""Sets of lengths of which a symbolic plan knows how often they came; recordings are among them."""
-RECORDED_AFTER = 2
-"""Runs at the same lengths before these are recorded, which takes as long as some hundred launches."""
+MOST_SETTLED = 4
+"""Sets of lengths of a symbolic plan for which what observes and times its steps is kept."""
 
 _NOBODYS = 0
 """Stream that results are noted to be written on which a plan hands on to itself; nobody asks for it."""
@@ -88,18 +86,21 @@ class DeviceExecutable:
             self.bodies = {id(p): DeviceExecutable(p, engine, progress, store, constants) for p in inner}
         self.lengths: OpenLengths | None = None
         self.launches: LaunchNumbers | None = None
-        self._met: OrderedDict[tuple[int, ...], int | DeviceExecutable] = OrderedDict()
-        self._shapes: tuple[Bound | None, list[Shape | None]] = None, []
+        self._settled: OrderedDict[tuple[int, ...], DeviceExecutable] = OrderedDict()
+        self._shapes: tuple[BoundLengths | None, list[Shape | None]] = None, []
         if plan.symbols:
             self.lengths = lengths = OpenLengths(plan)
             self.launches = LaunchNumbers(plan, lengths, lambda step: self.functions[step.kernel], self._address)
-            lengths.load()
+            self.launches.load(lengths)
         else:
             self._shapes = None, [_shape_of(spec.dtype, spec.lens) for spec in plan.outputs]
         self.checked = any(isinstance(step, Step) and step.checks for step in plan.steps)
         self.hosted = any(isinstance(step, HostStep) for step in plan.steps)
-        self._idle: list[DeviceContext] = []
         self._lock = threading.Lock()
+        self._idle: list[DeviceContext] = []
+        if self.launches is not None:
+            with engine.use():  # what the first run needs is there
+                self._idle.append(DeviceContext(self))
 
     def run(
         self,
@@ -166,16 +167,13 @@ class DeviceExecutable:
         stream: int | None,
     ) -> list[Any]:
         bound = self.bound(inputs)
-        recorded = None if bound is None else self._recorded(bound)
-        if recorded is not None:
-            return recorded._run(inputs, outputs, queue, stream)
         context = self._take(queue)
         try:
             return context.run(inputs, outputs, queue, stream, bound)
         finally:
             self._give(context)
 
-    def bound(self, inputs: Sequence[Tensor]) -> Bound | None:
+    def bound(self, inputs: Sequence[Tensor]) -> BoundLengths | None:
         """Return the numbers for the lengths of inputs; None of a plan without symbols.
 
         Raises:
@@ -183,7 +181,7 @@ class DeviceExecutable:
         """
         return None if self.lengths is None else self.lengths.expected(tuple([lens_of(value) for value in inputs]))
 
-    def result_shapes(self, bound: Bound | None = None) -> list[Shape | None]:
+    def result_shapes(self, bound: BoundLengths | None = None) -> list[Shape | None]:
         """Return the shapes of the results, None of one whose shape a host step tells; of a symbolic plan for
         ``bound``."""
         known, shapes = self._shapes
@@ -203,23 +201,14 @@ class DeviceExecutable:
         bound = self.bound(inputs)
         return self if bound is None else self._with_numbers(bound)
 
-    def _recorded(self, bound: Bound) -> DeviceExecutable | None:
-        """Return what has the plan recorded for some lengths; None if they are new."""
+    def _with_numbers(self, bound: BoundLengths) -> DeviceExecutable:
         with self._lock:
-            known = self._met.pop(bound.given, 0)
-            self._met[bound.given] = known + 1 if isinstance(known, int) else known
-            while len(self._met) > MOST_MET:
-                self._met.popitem(last=False)
-        if isinstance(known, int):
-            return None if known < RECORDED_AFTER else self._with_numbers(bound)
-        return known
-
-    def _with_numbers(self, bound: Bound) -> DeviceExecutable:
-        with self._lock:
-            found = self._met.get(bound.given)
-            if not isinstance(found, DeviceExecutable):
-                plan = self.numbers.at(bound.given)
-                found = self._met[bound.given] = DeviceExecutable(plan, self.engine, like=self)
+            found = self._settled.pop(bound.given, None)
+            if found is None:
+                found = DeviceExecutable(self.numbers.at(bound.given), self.engine, like=self)
+            self._settled[bound.given] = found
+            if len(self._settled) > MOST_SETTLED:
+                self._settled.popitem(last=False)
             return found
 
     def _address(self, place: Pointer) -> int:
@@ -283,6 +272,7 @@ class DeviceExecutable:
                 self._idle.append(context)
 
 
+@functools.lru_cache(maxsize=256)
 def _shape_of(dtype: str, lens: tuple[int, ...] | None) -> Shape | None:
     if lens is None:
         return None

@@ -1,7 +1,7 @@
 """A symbolic plan on an engine: its numbers for the lengths of a call, as arrays from which kernels are launched.
 
-One size program has all numbers that kernels need. For a set of lengths it is evaluated natively once; the values go
-into argument blocks, grids and descriptions for the copy engine by a few operations on whole arrays.
+One size program has all numbers that kernels need. For a set of lengths it is evaluated natively once; another native
+loop (`runtime.host.driver_calls`) writes the values into argument blocks, and launches the kernels where it can.
 """
 
 from __future__ import annotations
@@ -18,19 +18,21 @@ from ...core.dim import Dim, Length
 from ...core.types import from_numpy, numpy_dtype
 from ...dataclass import dataclass
 from ...errors import CompileError, DeviceError, MgxError, ShapeError
-from ..plan import MappedTensor, Plan, Pointer, Region, Step, TensorSpec
+from ..host.driver_calls import TOO_LARGE, TOO_MANY, Launched, LaunchLoop, TensorMapArguments, launching
+from ..memory import address_of
+from ..plan import MappedTensor, ParameterSpec, Plan, Pointer, Region, Step, TensorSpec
 from ..size_program import INVALID, SizeProgram
 
 if TYPE_CHECKING:
     from ..host.sizes import Evaluator
+    from .engine import Engine, Queue
 
-__all__ = ["Bound", "LaunchNumbers", "OpenLengths", "PlanLaunches", "Shapes", "lens_of"]
+__all__ = ["BoundLengths", "LaunchNumbers", "OpenLengths", "PlanLaunches", "Shapes", "lens_of"]
 
 Shapes = tuple[tuple[int, ...], ...]
 Place = tuple[Region, int]
 _NOWHERE = 0
 """The base of numbers that are no addresses."""
-_ARENA = (Region.ARENA, 0)
 MOST_BYTES = 1 << 48
 """No device has so many bytes of memory: CUDA's virtual addresses have 47 bits (CUDA C++ programming guide)."""
 
@@ -41,20 +43,23 @@ def lens_of(value: Any) -> tuple[int, ...]:
 
 
 @dataclass(frozen=True)
-class Bound:
+class BoundLengths:
     """The numbers of a plan for one set of lengths.
 
     Attributes:
         given: the symbols' values.
-        values: of the size program, by number.
+        memory: the values of the size program; that of a number is at the number behind the constants.
         parameter_lens, output_lens: of all parameters and outputs; None of an output whose lengths a host step tells.
+        parameter_bytes, output_bytes: on the device; 0 of what only the host has.
         arena_bytes: the size of the arena.
     """
 
     given: tuple[int, ...]
-    values: np.ndarray
+    memory: np.ndarray
     parameter_lens: tuple[tuple[int, ...], ...]
     output_lens: tuple[tuple[int, ...] | None, ...]
+    parameter_bytes: list[int]
+    output_bytes: list[int]
     arena_bytes: int
 
 
@@ -75,30 +80,29 @@ class OpenLengths:
         self.program = program = SizeProgram(plan.symbols)
         self._sources = [_source(plan, symbol) for symbol in plan.symbols]
         self._condition = program.number(plan.condition)
-        self._parameters = [[program.number(n) for n in p.lens] for p in plan.parameters]
-        self._outputs = [None if o.lens is None else [program.number(n) for n in o.lens] for o in plan.outputs]
-        self._arena = program.number(plan.arena_bytes)
+        self._axes = [program.number(n) for p in plan.parameters for n in p.lens]
+        self._axes += [program.number(n) for o in plan.outputs for n in o.lens or ()]
+        self._axes += [program.number(_bytes(spec)) for spec in plan.parameters]
+        self._axes += [program.number(_bytes(spec)) for spec in plan.outputs]
+        self._axes.append(program.number(plan.arena_bytes))
         self._evaluator: Evaluator | None = None
-        self._last: tuple[Shapes, Bound | None] | None = None
+        self._last: tuple[Shapes, BoundLengths | None] | None = None
 
     def values(self, shapes: Shapes) -> dict[Dim, int] | None:
         """Return the symbols' values for which the parameters have these shapes; None if there are none."""
         given = self._given(shapes)
-        if given is None:
-            return None
-        values = self._evaluated(given)
-        if any(p and list(s) != values[p].tolist() for p, s in zip(self._parameters, shapes)):
+        if given is None or not self._fits(shapes, self._bound_to(given, self._evaluated(given)).parameter_lens):
             return None
         return dict(zip(self.plan.symbols, given))
 
-    def bound(self, shapes: Shapes) -> Bound | None:
+    def bound(self, shapes: Shapes) -> BoundLengths | None:
         """Return the numbers for inputs of these shapes; None if the plan does not serve them."""
         last = self._last
         if last is None or last[0] != shapes:
             self._last = last = shapes, self._bound(shapes)
         return last[1]
 
-    def expected(self, shapes: Shapes) -> Bound:
+    def expected(self, shapes: Shapes) -> BoundLengths:
         """As `bound`.
 
         Raises:
@@ -109,12 +113,12 @@ class OpenLengths:
         if found is None:
             named = ", ".join(f"{p.name} {s}" for p, s in zip(self.plan.parameters, shapes))
             raise ShapeError(f"run: the plan does not serve the lengths of {named}")
-        sizes = [found.arena_bytes, *(prod(lens or ()) for lens in found.output_lens)]
-        if any(not 0 <= size < MOST_BYTES for size in sizes):
+        sizes = (found.arena_bytes, *found.parameter_bytes, *found.output_bytes)
+        if min(sizes) < 0 or max(sizes) >= MOST_BYTES:
             raise self.too_large(found)
         return found
 
-    def too_large(self, bound: Bound) -> MgxError:
+    def too_large(self, bound: BoundLengths) -> MgxError:
         """Return the error of lengths whose numbers no device has room for."""
         pairs = ", ".join(f"{symbol}={value}" for symbol, value in zip(self.plan.symbols, bound.given))
         return MgxError(f"run: for the lengths {pairs} sizes exceed the bytes that a device can have")
@@ -125,6 +129,8 @@ class OpenLengths:
             from ..host.sizes import Evaluator  # late: a plan from a file needs nothing that compiles
 
             self._evaluator = Evaluator(self.program)
+            self.zero = len(self.program.constants)
+            self._places = self.zero + np.array(self._axes, np.int64)
 
     def _given(self, shapes: Shapes) -> tuple[int, ...] | None:
         parameters = self.plan.parameters
@@ -135,32 +141,47 @@ class OpenLengths:
     def _evaluated(self, given: Sequence[int]) -> np.ndarray:
         self.load()
         assert self._evaluator is not None
-        return self._evaluator.values(given)
+        return self._evaluator.memory(given)
 
-    def _bound(self, shapes: Shapes) -> Bound | None:
+    def _bound_to(self, given: tuple[int, ...], memory: np.ndarray) -> BoundLengths:
+        numbers = memory[self._places].tolist()
+        at = 0
+        parameters, outputs = [], []
+        for parameter in self.plan.parameters:
+            parameters.append(tuple(numbers[at : at + len(parameter.lens)]))
+            at += len(parameter.lens)
+        for output in self.plan.outputs:
+            rank = len(output.lens or ())
+            outputs.append(None if output.lens is None else tuple(numbers[at : at + rank]))
+            at += rank
+        into, out = numbers[at : at + len(parameters)], numbers[at + len(parameters) : -1]
+        return BoundLengths(given, memory, tuple(parameters), tuple(outputs), into, out, numbers[-1])
+
+    def _fits(self, shapes: Shapes, lens: Sequence[tuple[int, ...]]) -> bool:
+        return all(not own or own == shape for own, shape in zip(lens, shapes))
+
+    def _bound(self, shapes: Shapes) -> BoundLengths | None:
         given = self._given(shapes)
         if given is None or not all(_within(s, n) for s, n in zip(self.plan.symbols, given)):
             return None
-        values = self._evaluated(given)
-        if values[self._condition] in (0, INVALID):
+        memory = self._evaluated(given)
+        if memory[self.zero + self._condition] in (0, INVALID):
             return None
-        lens = tuple([tuple(values[p].tolist()) if p else () for p in self._parameters])
-        if any(own and own != s for own, s in zip(lens, shapes)):
-            return None
-        made = tuple([None if o is None else tuple(values[o].tolist()) if o else () for o in self._outputs])
-        return Bound(given, values, lens, made, int(values[self._arena]))
+        bound = self._bound_to(given, memory)
+        return bound if self._fits(shapes, bound.parameter_lens) else None
 
 
 class LaunchNumbers:
     """Where the numbers of all kernels of a plan go; the same for all contexts.
 
     Attributes:
+        zero: place of value 0 in `BoundLengths.memory`.
         bases: the places of memory that addresses count from, by their number; number 0 is for no address.
         functions: what the engine has loaded for each kernel.
-        geometries: their grids; ``blocks`` has the numbers of these, [kernels, 3].
+        geometries: their grids.
         slots: a template of all argument blocks, and ``starts`` where each begins, and the end.
-        maps: tensors for the copy engine that follow from lengths or addresses.
-        map_ends: how many of the maps the kernels up to each one have.
+        records, writes: tables of `Launched` and `Written`.
+        maps: tensors for the copy engine.
     """
 
     def __init__(
@@ -175,23 +196,25 @@ class LaunchNumbers:
             address: of a constant.
         """
         number = lengths.program.number
-        self._too_large = lengths.too_large
+        self.launching = launching()
+        self.too_large = lengths.too_large
         self._address = address
         self.bases: dict[Place, int] = {}
         self.steps = [step for step in plan.steps if isinstance(step, Step)]
         self.functions = [functions(step) for step in self.steps]
         self.geometries: list[Grid] = []
-        slots: list[int] = []
         self.starts: list[int] = []
-        blocks, writes = [], []
         self.maps: list[MapNumbers] = []
-        self.map_ends: list[int] = []
-        for step in self.steps:
+        slots: list[int] = []
+        writes: list[tuple[int, int, int]] = []
+        self.records = np.zeros((len(self.steps), Launched.WORDS), np.int64)
+        for record, step in zip(self.records, self.steps):
             if not isinstance(step.geometry, Grid):
                 raise CompileError(f"{step.label}: a symbolic plan has no calls of libraries")
             self.geometries.append(step.geometry)
-            blocks.append([number(n) for n in step.geometry.blocks])
             self.starts.append(len(slots))
+            record[Launched.X : Launched.Z + 1] = [number(n) for n in step.geometry.blocks]
+            record[Launched.FIRST_WRITE], record[Launched.FIRST_MAP] = len(writes), len(self.maps)
             for arg in step.args:
                 if isinstance(arg, Dim):
                     writes.append((len(slots), number(arg), _NOWHERE))
@@ -202,17 +225,16 @@ class LaunchNumbers:
                 elif not isinstance(arg, int):
                     raise CompileError(f"{step.label}: a kernel of this target calls no other one")
                 slots.append(arg if isinstance(arg, int) else 0)
-            self.map_ends.append(len(self.maps))
+            record[Launched.END_WRITE], record[Launched.END_MAP] = len(writes), len(self.maps)
             slots += [0] * (len(step.args) == 0)
         self.starts.append(len(slots))
         self.slots = np.array(slots, np.int64)
-        self.blocks = np.array(blocks, np.int64).reshape(-1, 3)
-        table = np.array(writes, np.int64).reshape(-1, 3)
-        self._places, self._numbers, self._bases = (np.ascontiguousarray(column) for column in table.T)
-        self._owner = np.searchsorted(self.starts, self._places, side="right") - 1
-        rows = [[m.number, m.base, *m.lens, *m.strides] for m in self.maps]
-        self._map_numbers = np.array(rows, np.int64).reshape(-1, 10)
-        self._sizes = np.array([m.itemsize for m in self.maps], np.int64)[:, None]
+        self.writes = np.array(writes, np.int64).reshape(-1, 3)
+
+    def load(self, lengths: OpenLengths) -> None:
+        """Take what is known when all numbers are noted."""
+        lengths.load()
+        self.zero = lengths.zero
 
     def _based(self, place: Pointer, number: Callable[[Length], int]) -> tuple[int, int]:
         """Return the numbers of an offset and of what it counts from; constants are where they are."""
@@ -220,38 +242,6 @@ class LaunchNumbers:
             return number(self._address(place._replace(offset=0)) + place.offset), _NOWHERE
         key = (place.region, place.index)
         return number(place.offset), self.bases.setdefault(key, len(self.bases) + 1)
-
-    def grids(self, bound: Bound) -> np.ndarray:
-        """Return the blocks of all kernels for some lengths, [kernels, 3]; kernels without blocks do not run.
-
-        Raises:
-            MgxError: a number is too large.
-        """
-        blocks = bound.values[self.blocks]
-        runs = (blocks > 0).all(1)
-        if (blocks == INVALID).any() or (blocks[:, 0] >= 1 << 31).any():
-            raise self._too_large(bound)
-        if (blocks[runs, 1:] > MOST_PLANES).any():
-            raise DeviceError(f"a launch of {blocks[runs].max(0).tolist()} blocks; axes 1 and 2 can have {MOST_PLANES}")
-        blocks[~runs] = 0
-        return blocks
-
-    def write(self, bound: Bound, blocks: np.ndarray, bases: np.ndarray, slots: np.ndarray) -> None:
-        """Write numbers and addresses into argument blocks.
-
-        Raises:
-            MgxError: a number that a kernel needs is too large.
-        """
-        values = bound.values[self._numbers]
-        if (values == INVALID).any() and ((values == INVALID) & (blocks[self._owner, 0] > 0)).any():
-            raise self._too_large(bound)
-        slots[self._places] = values + bases[self._bases]
-
-    def described(self, bound: Bound, bases: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Return the address of each tensor for the copy engine, its lengths, and its strides in bytes."""
-        numbers = self._map_numbers
-        values = bound.values[numbers]
-        return values[:, 0] + bases[numbers[:, 1]], values[:, 2:6], values[:, 6:] * self._sizes
 
 
 class MapNumbers:
@@ -272,56 +262,80 @@ class PlanLaunches:
 
     Attributes:
         slots: the argument blocks, of which ``words`` are the single ones.
-        blocks: grids, [kernels, 3].
-        bases: addresses of the places of `LaunchNumbers.bases`.
+        block, records, maps: what `runtime.host.driver_calls` reads and writes.
     """
 
     def __init__(self, numbers: LaunchNumbers) -> None:
         self.numbers = numbers
         self.slots = numbers.slots.copy()
         self.words = [self.slots[a:b] for a, b in zip(numbers.starts, numbers.starts[1:])]
-        self.bases = np.zeros(1 + len(numbers.bases), np.int64)
-        self.blocks = np.zeros((len(numbers.steps), 3), np.int64)
-        self.addresses = np.zeros(len(numbers.maps), np.int64)
-        self.lens, self.strides = (np.zeros((len(numbers.maps), 4), np.int64) for _ in range(2))
+        self._bases = np.zeros(1 + len(numbers.bases), np.int64)
+        self._bound: BoundLengths | None = None
+        self.records = numbers.records.copy()
+        self._lens = np.zeros((len(numbers.maps), 4), np.int64)
+        self._strides = np.zeros((len(numbers.maps), 3), np.int64)
+        self.maps = np.zeros((len(numbers.maps), TensorMapArguments.WORDS), np.int64)
+        for k, (row, one) in enumerate(zip(self.maps, numbers.maps)):
+            row[: TensorMapArguments.ITEMSIZE + 1] = [one.number, one.base, *one.lens, *one.strides[1:], one.itemsize]
+            row[TensorMapArguments.LENS] = address_of(self._lens) + 32 * k
+            row[TensorMapArguments.STRIDES] = address_of(self._strides) + 24 * k
+        self.block = block = np.zeros(LaunchLoop.WORDS, np.int64)
+        block[LaunchLoop.BASES], block[LaunchLoop.SLOTS] = address_of(self._bases), address_of(self.slots)
+        block[LaunchLoop.RECORDS], block[LaunchLoop.MAPS] = address_of(self.records), address_of(self.maps)
+        block[LaunchLoop.WRITES] = address_of(numbers.writes)
+        self._block_address = address_of(block)
 
-    def settle(self, bound: Bound, address: Callable[[Pointer], int]) -> None:
-        """Take the numbers of some lengths, and the addresses of all places.
+    def settle(self, bound: BoundLengths, addresses: Sequence[int]) -> None:
+        """Take the numbers of some lengths, and the addresses of all places of `LaunchNumbers.bases`; `write` puts them
+        where they belong."""
+        self._bases[1:] = addresses
+        self._bound = bound
+        self.block[LaunchLoop.VALUES] = address_of(bound.memory) + 8 * self.numbers.zero
+
+    def write(self, begin: int, end: int) -> None:
+        """Write the numbers of a range of kernels.
 
         Raises:
+            DeviceError: a grid has too many blocks.
             MgxError: a number is too large.
         """
-        for (region, index), base in self.numbers.bases.items():
-            self.bases[base] = address(Pointer(region, index))
-        self.blocks[:] = self.numbers.grids(bound)
-        self.numbers.write(bound, self.blocks, self.bases, self.slots)
-        if self.numbers.maps:
-            self.addresses[:], self.lens[:], self.strides[:] = self.numbers.described(bound, self.bases)
+        assert self._bound is not None
+        self.numbers.launching(self._block_address, begin, end)
+        status = self.block[LaunchLoop.STATUS]
+        if status == TOO_LARGE:
+            raise self.numbers.too_large(self._bound)
+        if status == TOO_MANY:
+            blocks = self._grid(int(self.block[LaunchLoop.FAILED]))
+            raise DeviceError(f"a launch of {blocks} blocks; axes 1 and 2 can have {MOST_PLANES}")
 
-    def grid(self, kernel: int) -> Grid | None:
-        """Return the geometry of a kernel; None if it does not run."""
-        blocks = self.blocks[kernel].tolist()
-        if not blocks[0]:
-            return None
-        planned = self.numbers.geometries[kernel]
-        return Grid(tuple(blocks), planned.threads, planned.shared_bytes, planned.cooperative)
-
-    def launch_each(self, engine: Any, queue: Any, begin: int, end: int) -> None:
+    def launch_each(self, engine: Engine, queue: Queue, begin: int, end: int) -> None:
         """Ask a queue for a range of kernels, one by one."""
-        for kernel in range(begin, end):
-            grid = self.grid(kernel)
-            if grid is None:
-                continue
-            for k in range(self.numbers.map_ends[kernel - 1] if kernel else 0, self.numbers.map_ends[kernel]):
-                self._describe(engine, k)
+        for kernel in self.rewrite(engine, begin, end):
+            planned = self.numbers.geometries[kernel]
+            grid = Grid(self._grid(kernel), planned.threads, planned.shared_bytes, planned.cooperative)
             queue.launch(self.numbers.functions[kernel], self.words[kernel], grid)
 
-    def _describe(self, engine: Any, k: int) -> None:
+    def rewrite(self, engine: Engine, begin: int, end: int) -> list[int]:
+        """As `write`, and describe the tensors for the copy engine; return the kernels that run."""
+        self.write(begin, end)
+        running = (begin + np.flatnonzero(self.records[begin:end, Launched.RUNS])).tolist()
+        for kernel in running:
+            record = self.records[kernel]
+            for k in range(record[Launched.FIRST_MAP], record[Launched.END_MAP]):
+                self._describe(engine, k)
+        return running  # type: ignore[no-any-return]
+
+    def _grid(self, kernel: int) -> tuple[int, int, int]:
+        x, y, z = self.records[kernel, Launched.GRID_X : Launched.GRID_Z + 1].tolist()
+        return x, y, z
+
+    def _describe(self, engine: Engine, k: int) -> None:
         one = self.numbers.maps[k]
-        layout, lens = one.layout, tuple(self.lens[k].tolist())
-        strides = tuple((self.strides[k] // one.itemsize).tolist())
+        layout, lens = one.layout, tuple(self._lens[k].tolist())
+        strides = (1, *(self._strides[k] // one.itemsize).tolist())
         numbered = TensorLayout(layout.dtype, lens, strides, layout.box, layout.windows)
-        self.slots[one.slot : one.slot + TensorMap.WORDS] = engine.tensor_map(numbered, int(self.addresses[k]))
+        address = int(self.maps[k, TensorMapArguments.ADDRESS])
+        self.slots[one.slot : one.slot + TensorMap.WORDS] = engine.tensor_map(numbered, address)
 
 
 def _source(plan: Plan, symbol: Dim) -> tuple[int, int]:
@@ -333,10 +347,11 @@ def _source(plan: Plan, symbol: Dim) -> tuple[int, int]:
     raise CompileError(f"the length {symbol} is that of no parameter's axis, so that no run can tell it")
 
 
+def _bytes(spec: ParameterSpec | TensorSpec) -> Length:
+    """Return the bytes of a tensor on the device; 0 of one that only the host has."""
+    dtype = numpy_dtype(spec.dtype)
+    return 0 if spec.lens is None or dtype.hasobject else prod(spec.lens) * dtype.itemsize
+
+
 def _within(symbol: Dim, value: int) -> bool:
     return (symbol.low or 0) <= value and (symbol.high is None or value <= symbol.high)
-
-
-def specs_at(plan: Plan, bound: Bound) -> list[TensorSpec]:
-    """Return the outputs of a plan with their lengths."""
-    return [TensorSpec(spec.dtype, lens) for spec, lens in zip(plan.outputs, bound.output_lens)]

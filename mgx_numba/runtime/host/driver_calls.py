@@ -1,64 +1,125 @@
-"""The native loop that launches a plan's kernels by the functions of a driver, whose addresses it is given."""
+"""The native loop that writes the numbers of a plan's kernels for a call, and launches them by a driver's functions."""
 
 from __future__ import annotations
 
 import functools
 from collections.abc import Callable
 
-from ...codegen.cpu.kernel import cpu_kernel
-from ...codegen.cpu.toolchain.loader import load
 from .native import NativeKernel, constants_of
 
-__all__ = ["Batch", "Described", "Launched", "launching"]
+__all__ = ["MOST_X", "TOO_LARGE", "TOO_MANY", "LaunchLoop", "Launched", "TensorMapArguments", "Written", "launching"]
+
+MOST_X = (1 << 31) - 1
+"""Blocks of a grid along its first axis: CUDA C++ programming guide, technical specifications."""
+_MOST_PLANES = 65535  # those along the others, as `codegen.launch.MOST_PLANES`
+TOO_LARGE, TOO_MANY = -1, -2
+"""A number that is needed is no int64; a grid has too many blocks."""
 
 
-class Batch:
+class LaunchLoop:
     """Words of the loop's block.
 
-    ``RECORDS``: the address of a `Launched` for each kernel. ``MAPS``: that of a `Described` for each tensor that the
-    copy engine reads, in the order of the kernels. ``SCRATCH``: that of 128 bytes at a multiple of 64. ``LAUNCH``,
-    ``TILED``, ``WINDOWS``: addresses of cuLaunchKernelEx, cuTensorMapEncodeTiled and cuTensorMapEncodeIm2col.
-    Results: ``STATUS`` of the function that failed, or 0; ``FAILED``: at which kernel; ``DESCRIBING``: whether it was a
-    function that describes a tensor.
+    ``VALUES``: the address of value 0 of the size program. ``BASES``: that of the addresses which offsets count from,
+    the first of which is 0. ``SLOTS``: that of all argument blocks. ``RECORDS``, ``WRITES``, ``MAPS``: those of a
+    `Launched` for each kernel, a `Written` for each number of an argument block, and a `TensorMapArguments` for each
+    tensor that the copy engine reads, in the order of the kernels. ``SCRATCH``: that of 128 bytes at a multiple of 64.
+    ``STREAM``.
+    ``EARLY``: the address of the attribute of launches that come before the end of the launch before. ``LAUNCH``,
+    ``TILED``, ``WINDOWS``: addresses of cuLaunchKernelEx, cuTensorMapEncodeTiled and cuTensorMapEncodeIm2col; without
+    the first one nothing is launched or described.
+    Results: ``STATUS``, 0 or that of the function that failed, `TOO_LARGE` or `TOO_MANY`; ``FAILED``: at which kernel;
+    ``DESCRIBING``: whether it was a function that describes a tensor.
     """
 
-    RECORDS, MAPS, SCRATCH, LAUNCH, TILED, WINDOWS, STATUS, FAILED, DESCRIBING = range(9)
-    WORDS = 9  # one for each name
+    VALUES, BASES, SLOTS, RECORDS, WRITES, MAPS, SCRATCH, STREAM, EARLY = range(9)
+    LAUNCH, TILED, WINDOWS, STATUS, FAILED, DESCRIBING = range(9, 15)
+    WORDS = 15  # one for each name
 
 
 class Launched:
-    """Words of a launch: whether the kernel ``RUNS``; the addresses of its CUlaunchConfig, its function and its
-    parameters; the range of its tensors for the copy engine."""
+    """Words of a launch: numbers of its blocks ``X``, ``Y``, ``Z``; ranges of its writes and tensors; the ``THREADS``
+    of the first axis; addresses of its CUlaunchConfig, its function and its parameters; ``EARLY``: it may come before
+    the end of the launch before; ``YIELDS``: the next one may. Results: whether the kernel ``RUNS``, and its
+    ``GRID``."""
 
-    RUNS, CONFIG, FUNCTION, PARAMETERS, FIRST_MAP, END_MAP = range(6)
-    WORDS = 6  # one for each name
-
-
-class Described:
-    """Words of a tensor for the copy engine, arguments of the driver's functions: ``TARGET`` is the address of the
-    slots that take the description. ``POSITIONS`` is 0 of tensors without windows."""
-
-    TARGET, TYPE, ADDRESS, LENS, STRIDES, BOX, STEPS, LOWER, UPPER, CHANNELS, POSITIONS = range(11)
-    WORDS = 11  # one for each name
+    X, Y, Z, FIRST_WRITE, END_WRITE, FIRST_MAP, END_MAP, THREADS, CONFIG, FUNCTION, PARAMETERS, EARLY, YIELDS = range(
+        13
+    )
+    RUNS, GRID_X, GRID_Y, GRID_Z = range(13, 17)
+    WORDS = 17  # one for each name
 
 
-_LOOP = cpu_kernel(
-    "driver_launches",
-    "LOW = 0xFFFFFFFF\nRANK = 4\nSWIZZLE_128 = 3\nPROMOTION_256 = 3\nDESCRIPTION_WORDS = 16\n"
-    + constants_of("BATCH", Batch)
+class Written:
+    """Words of a number of an argument block: the ``SLOT``, the value's ``NUMBER``, and which ``BASE`` is added."""
+
+    SLOT, NUMBER, BASE = range(3)
+    WORDS = 3  # one for each name
+
+
+class TensorMapArguments:
+    """Words of a tensor for the copy engine. ``OFFSET`` and ``BASE``: number of its offset, and what that counts from;
+    ``LEN`` and ``STRIDE``: where the numbers of four lengths and three strides begin; ``ITEMSIZE`` in bytes. Then
+    arguments of the driver's functions; ``TARGET``: the address of the slots that take the description; ``POSITIONS``:
+    0 of tensors without windows. ``ADDRESS`` and what ``LENS`` and ``STRIDES`` point to are results, too."""
+
+    OFFSET, BASE, LEN, STRIDE, ITEMSIZE = 0, 1, 2, 6, 9
+    TARGET, TYPE, ADDRESS, LENS, STRIDES, BOX, STEPS, LOWER, UPPER, CHANNELS, POSITIONS = range(10, 21)
+    WORDS = 21  # one for each name, but 4 and 3 for those of numbers
+
+
+_TEXT = (
+    f"INVALID = -{(1 << 63) - 1} - 1\nLOW = 0xFFFFFFFF\nRANK = 4\nSWIZZLE_128 = 3\nPROMOTION_256 = 3\n"
+    f"DESCRIPTION_WORDS = 16\nMOST_X = {MOST_X}\nMOST_PLANES = {_MOST_PLANES}\nTOO_LARGE = {TOO_LARGE}\n"
+    f"TOO_MANY = {TOO_MANY}\n"
+    + constants_of("BATCH", LaunchLoop)
     + constants_of("LAUNCHED", Launched)
-    + constants_of("MAP", Described)
+    + constants_of("WRITTEN", Written)
+    + constants_of("MAP", TensorMapArguments)
     + """
 def kernel(args, begin, end):
     status = 0
+    values = words_at(args, BATCH_VALUES)
+    bases = words_at(args, BATCH_BASES)
+    slots = words_at(args, BATCH_SLOTS)
     scratch = words_at(args, BATCH_SCRATCH)
     place = args[BATCH_SCRATCH]
+    launches = args[BATCH_LAUNCH] != 0
+    yields = 0
     row = words_from(words_at(args, BATCH_RECORDS), begin * LAUNCHED_WORDS)
     for k in range(begin, end):
-        if status == 0 and row[LAUNCHED_RUNS] != 0:
+        x = values[row[LAUNCHED_X]]
+        y = values[row[LAUNCHED_Y]]
+        z = values[row[LAUNCHED_Z]]
+        row[LAUNCHED_RUNS] = 0
+        if status == 0:
+            args[BATCH_FAILED] = k
+            args[BATCH_DESCRIBING] = 0
+            if x == INVALID or y == INVALID or z == INVALID:
+                status = TOO_LARGE
+        if status == 0 and x > 0 and y > 0 and z > 0:
+            row[LAUNCHED_RUNS] = 1
+            row[LAUNCHED_GRID_X] = x
+            row[LAUNCHED_GRID_Y] = y
+            row[LAUNCHED_GRID_Z] = z
+            if x > MOST_X or y > MOST_PLANES or z > MOST_PLANES:
+                status = TOO_MANY
+            written = words_from(words_at(args, BATCH_WRITES), row[LAUNCHED_FIRST_WRITE] * WRITTEN_WORDS)
+            for w in range(row[LAUNCHED_FIRST_WRITE], row[LAUNCHED_END_WRITE]):
+                value = values[written[WRITTEN_NUMBER]]
+                if value == INVALID:
+                    status = TOO_LARGE
+                slots[written[WRITTEN_SLOT]] = bases[written[WRITTEN_BASE]] + value
+                written = words_from(written, WRITTEN_WORDS)
             tensor = words_from(words_at(args, BATCH_MAPS), row[LAUNCHED_FIRST_MAP] * MAP_WORDS)
             for m in range(row[LAUNCHED_FIRST_MAP], row[LAUNCHED_END_MAP]):
-                if status == 0:
+                tensor[MAP_ADDRESS] = bases[tensor[MAP_BASE]] + values[tensor[MAP_OFFSET]]
+                lens = words_at(tensor, MAP_LENS)
+                strides = words_at(tensor, MAP_STRIDES)
+                for a in range(RANK):
+                    lens[a] = values[tensor[MAP_LEN + a]]
+                for a in range(RANK - 1):
+                    strides[a] = values[tensor[MAP_STRIDE + a]] * tensor[MAP_ITEMSIZE]
+                if launches and status == 0:
                     if tensor[MAP_POSITIONS] == 0:
                         status = LOW & call_function(args, BATCH_TILED, (
                             place, tensor[MAP_TYPE], RANK, tensor[MAP_ADDRESS], tensor[MAP_LENS], tensor[MAP_STRIDES],
@@ -68,23 +129,33 @@ def kernel(args, begin, end):
                             place, tensor[MAP_TYPE], RANK, tensor[MAP_ADDRESS], tensor[MAP_LENS], tensor[MAP_STRIDES],
                             tensor[MAP_LOWER], tensor[MAP_UPPER], tensor[MAP_CHANNELS], tensor[MAP_POSITIONS],
                             tensor[MAP_STEPS], 0, SWIZZLE_128, PROMOTION_256, 0))
-                    slots = words_at(tensor, MAP_TARGET)
+                    args[BATCH_DESCRIBING] = status
+                    slots_of = words_at(tensor, MAP_TARGET)
                     for w in range(DESCRIPTION_WORDS):
-                        slots[w] = scratch[w]
+                        slots_of[w] = scratch[w]
                 tensor = words_from(tensor, MAP_WORDS)
-            args[BATCH_FAILED] = k
-            args[BATCH_DESCRIBING] = status
-            if status == 0:
+            if launches and status == 0:
+                config = words_at(row, LAUNCHED_CONFIG)
+                config[0] = x | (y << 32)
+                config[1] = z | (row[LAUNCHED_THREADS] << 32)
+                config[4] = args[BATCH_STREAM]
+                if row[LAUNCHED_EARLY] != 0:
+                    config[5] = args[BATCH_EARLY]
+                    config[6] = yields
                 status = LOW & call_function(args, BATCH_LAUNCH, (
                     row[LAUNCHED_CONFIG], row[LAUNCHED_FUNCTION], row[LAUNCHED_PARAMETERS], 0))
+                yields = row[LAUNCHED_YIELDS]
         row = words_from(row, LAUNCHED_WORDS)
     args[BATCH_STATUS] = status
-""",
+"""
 )
 
 
 @functools.lru_cache(maxsize=1)
 def launching() -> Callable[[int, int, int], None]:
-    """Return the loop; its arguments are the address of a `Batch` block and a range of kernels."""
-    (code,) = load([_LOOP])
+    """Return the loop; its arguments are the address of a `LaunchLoop` block and a range of kernels."""
+    from ...codegen.cpu.kernel import cpu_kernel  # late: a plan from a file needs nothing that compiles
+    from ...codegen.cpu.toolchain.loader import load
+
+    (code,) = load([cpu_kernel("driver_launches", _TEXT)])
     return NativeKernel(code)  # type: ignore[no-any-return]

@@ -128,8 +128,13 @@ class Evaluator:
 
     def values(self, given: Sequence[int]) -> np.ndarray:
         """Return all values for those of the symbols: each at its number, also if that is negative."""
+        memory, zero = self.memory(given), self._zero
+        return np.concatenate([memory[zero:], memory[:zero]])
+
+    def memory(self, given: Sequence[int]) -> np.ndarray:
+        """Return all values for those of the symbols as they lie: value 0 behind all constants."""
         memory, zero = self._memory.copy(), self._zero
         memory[zero : zero + self._given] = given
         block = np.array([address_of(memory) + 8 * zero, address_of(self._rows), self._given], np.int64)
         self._run(address_of(block), 0, len(self._rows) // ROW_WORDS)
-        return np.concatenate([memory[zero:], memory[:zero]])
+        return memory

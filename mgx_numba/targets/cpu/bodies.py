@@ -25,14 +25,13 @@ from ...runtime.cpu.repeat import may_repeat, repeat
 from ...runtime.plan import Plan
 from ...runtime.plan_json import LengthsReader, LengthsWriter
 from ...runtime.told_lengths import told_lengths, with_told_lengths
-from ..base import Outgrown
+from ..base import Kept, Outgrown
 from ..kept_file import read_kept, written_kept
 from ..lowering.host_call import EvaluatedBody, evaluated
 from ..lowering.host_values import has_symbols
-from ..lowering.instruction_json import InstructionReader
 from ..lowering.rules import Body
 from ..options import TargetOptions
-from .restored import runnable
+from .compiled import LoweredProgram
 
 __all__ = ["compiled_body", "late_program", "read_body"]
 
@@ -290,7 +289,13 @@ def late_program(module: Module, compile: Callable[[Program], Any], examples: Ma
 
 
 def read_body(
-    module: Module, kind: str, content: Any, captured: Sequence[Instruction], lengths: LengthsReader, how: TargetOptions
+    module: Module,
+    kind: str,
+    content: Any,
+    captured: Sequence[Instruction],
+    lengths: LengthsReader,
+    how: TargetOptions,
+    runnable: Callable[[Kept, TargetOptions, Callable[[], Program]], LoweredProgram],
 ) -> Body:
     """Return the body that ``write`` wrote.
 
@@ -301,9 +306,8 @@ def read_body(
         captured: values from outside that it takes.
         lengths: reads those of the plan around.
         how: options of the compilation.
+        runnable: `restored.runnable`.
     """
-    if kind == "program":
-        return EvaluatedBody(InstructionReader(lengths).program(content), captured)
     if kind == "plan":
         return CompiledBody(module, content, captured, how, _outgrown)
     symbols, known = content

@@ -27,7 +27,7 @@ from ...graph.instruction import Instruction
 from ...graph.module import Module
 from ...graph.passes import Options
 from ...graph.passes.capabilities import Capabilities, ReductionWalk
-from ...graph.passes.truncate_float import widens
+from ...graph.passes.storage_types import widens
 from ...graph.program import Program
 from ...graph.substitution import put_numbers, with_numbers
 from ...runtime.cpu.threads import resolve_num_threads

@@ -14,6 +14,8 @@ from ..symbolic_stages import UnservedLengths
 from .compiled import LoweredProgram
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from ...codegen.store import Store
     from ...graph.program import Program
 
@@ -44,6 +46,19 @@ class PlanChoice(ServingPlans[LoweredProgram], LoweredProgram):
         self._names = list(names)
         self._plans = list(plans)
         self._fixed = OrderedDict(fixed)
+        self._keep: Callable[[LoweredProgram], None] | None = None
+        self._kept_count = 0
+
+    def keep_growth(self, keep: Callable[[LoweredProgram], None]) -> None:
+        """See `Growing`."""
+        self._keep, self._kept_count = keep, len(self._parts())
+
+    def _grown(self) -> None:
+        """Tell of one more plan."""
+        count = len(self._parts())
+        if self._keep is not None and count >= 2 * self._kept_count:
+            self._kept_count = count
+            self._keep(self)
 
     def run(self, inputs: Mapping[str, np.ndarray]) -> list[Any]:
         """See `LoweredProgram.run`.
@@ -89,6 +104,15 @@ class PlanChoice(ServingPlans[LoweredProgram], LoweredProgram):
             return None
 
         return for_lengths
+
+    def export_library(
+        self, folder: Path, name: str, output_names: Sequence[str], embed_weights: bool, link: bool | None
+    ) -> Path:
+        """See `LoweredProgram.export_library`: the library serves the lengths that the plan serves."""
+        if len(self._parts()) != 1:
+            return super().export_library(folder, name, output_names, embed_weights, link)
+        (only,) = self._parts()
+        return only.export_library(folder, name, output_names, embed_weights, link)
 
     def kept_plan(self) -> Kept | None:
         """See `LoweredProgram.kept_plan`."""

@@ -10,7 +10,7 @@ import numpy as np
 from ...core.dim import Scope
 from ...graph.passes import run_passes
 from ...graph.program import Program
-from ...runtime.cpu.executor import Executable
+from ...runtime.cpu.executor import Executable, kernels_ahead
 from ...runtime.told_lengths import with_told_lengths
 from ..base import Observer, Progress, Stage, ThreadSpan, Tree
 from ..dynamic import OpenPlans
@@ -22,7 +22,7 @@ from .capabilities import pass_options
 from .choice import PlanChoice
 from .compiled import LoweredProgram
 from .lower import lower_symbolic
-from .staged import SymbolicStages
+from .staged import CpuSymbolicStages
 
 __all__ = ["DynamicProgram"]
 
@@ -36,6 +36,7 @@ class DynamicProgram(OpenPlans[LoweredProgram], PlanChoice):
         options: TargetOptions,
         progress: Progress | None,
         compile_fixed: Callable[[Program, SharedWeights], LoweredProgram],
+        known: PlanChoice | None = None,
     ) -> None:
         """Compile a program for all lengths within the ranges of its inputs.
 
@@ -44,26 +45,28 @@ class DynamicProgram(OpenPlans[LoweredProgram], PlanChoice):
             options: what was asked for.
             progress: told of the kernels that are compiled.
             compile_fixed: compiles a program without dynamic inputs.
+            known: the program with plans from a file; nothing is compiled before a run needs other plans.
         """
         PlanChoice.__init__(self, [], [], {}, lambda: self._source, options.store)
         self._options = options
         self._compile_fixed = compile_fixed
-        self._open(program, options, pass_options(options), progress)
+        self._open(program, options, pass_options(options), progress, known)
 
     def _lowered(
         self, program: Program, scope: Scope, trees: list[Tree] | None, progress: Progress | None
     ) -> LoweredProgram:
         options = self._options
-        run_passes(program, PASSES, pass_options(options), disabled=options.disabled_passes)
-        program.remove_unused_modules()
-        plan = with_told_lengths(lower_symbolic(program, options, self._weights, scope, self._body))
-        executable = Executable(plan, options.num_threads or None, progress, options.store)
+        with kernels_ahead(options.store) as ahead:
+            run_passes(program, PASSES, pass_options(options), disabled=options.disabled_passes)
+            program.remove_unused_modules()
+            plan = with_told_lengths(lower_symbolic(program, options, self._weights, scope, self._body, ahead))
+            executable = Executable(plan, options.num_threads or None, progress, options.store, ahead)
         return LoweredProgram(executable, trees, lambda: program, options.store)
 
     def _in_two(
         self, head: LoweredProgram, tail: LoweredProgram, seam: Seam, trees: list[Tree] | None, whole: Program
     ) -> LoweredProgram:
-        return SymbolicStages(head, tail, seam, trees, lambda: whole)
+        return CpuSymbolicStages(head, tail, seam, trees, lambda: whole)
 
     def _with_fixed_lengths(self, program: Program) -> LoweredProgram:
         return self._compile_fixed(program, self._weights)

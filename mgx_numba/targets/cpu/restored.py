@@ -12,12 +12,12 @@ import numpy as np
 from ...interrupts import whole_module
 from ...runtime.cpu.executor import Executable
 from ...runtime.plan import HostStep
-from ..base import Direct, Kept, KeptPlan, KeptStages, OpenPlan, OpenPlanned, Outgrown, Stage
+from ..base import Direct, Growing, Kept, KeptPlan, KeptStages, OpenPlan, OpenPlanned, Outgrown, Stage
 from ..host_file import StoredCall
 from ..options import TargetOptions
 from .choice import PlanChoice
 from .compiled import LoweredProgram
-from .staged import StagedProgram, SymbolicStages
+from .staged import CpuSymbolicStages, StagedProgram
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -51,7 +51,7 @@ def runnable(kept: Kept, options: TargetOptions, shown: Callable[[], Program]) -
         executable = Executable(kept.plan, options.num_threads or None, store=options.store)
         return LoweredProgram(executable, kept.trees, shown, options.store)
     if isinstance(kept, KeptStages):
-        kind = SymbolicStages if kept.given else StagedProgram
+        kind = CpuSymbolicStages if kept.given else StagedProgram
         head, tail = (runnable(one, options, shown) for one in (kept.head, kept.tail))
         return kind(head, tail, kept.seam, kept.trees, shown)
     plans = [runnable(one, options, shown) for one in kept.plans]
@@ -65,50 +65,80 @@ def _body(
     whole_module("mgx_numba.targets.cpu.bodies")
     from .bodies import read_body
 
-    return read_body(module, kind, content, captured, lengths, options)
+    return read_body(module, kind, content, captured, lengths, options, runnable)
 
 
 class RestoredProgram(LoweredProgram):
     """A program from a file. It is compiled when somebody wants to see it, or when a run needs a plan that the file
     does not have."""
 
-    def __init__(self, kept: LoweredProgram, compile: Callable[[], LoweredProgram], store: Store | None) -> None:
-        """``kept`` runs the plans of the file, ``compile`` gives the compiled program."""
+    def __init__(
+        self, kept: LoweredProgram, compile: Callable[[PlanChoice | None], LoweredProgram], store: Store | None
+    ) -> None:
+        """``kept`` runs the plans of the file. ``compile`` gives the compiled program; of one with dynamic inputs it
+        takes the plans that are there, in the place of a plan for lengths in general."""
         super().__init__(kept.executable, kept.trees, lambda: self._whole().program, store)
         self._kept = kept
         self._compile = compile
         self._compiled: LoweredProgram | None = None
+        self._more: LoweredProgram | None = None
+        self._keep: Callable[[LoweredProgram], None] | None = None
         self._lock = threading.RLock()
 
     def _whole(self) -> LoweredProgram:
+        """Return the program compiled anew, which can be shown."""
         with self._lock:
             if self._compiled is None:
-                self._compiled = self._compile()
+                self._compiled = self._compile(None)
             return self._compiled
+
+    def _with_more(self) -> LoweredProgram:
+        """Return the program that makes plans which the file does not have."""
+        with self._lock:
+            if self._more is None:
+                kept = self._kept
+                self._more = self._compile(kept) if isinstance(kept, PlanChoice) else self._whole()
+                self._tell(self._more)
+            return self._more
+
+    def keep_growth(self, keep: Callable[[LoweredProgram], None]) -> None:
+        """See `Growing`."""
+        self._keep = keep
+        if self._more is not None:
+            self._tell(self._more)
+
+    def _tell(self, more: LoweredProgram) -> None:
+        keep = self._keep
+        if keep is not None and isinstance(more, Growing):
+            more.keep_growth(lambda _: keep(self))
 
     def run(self, inputs: Mapping[str, np.ndarray]) -> list[Any]:
         """See `LoweredProgram.run`."""
         try:
-            return self._kept.run(inputs)
+            return (self._more or self._kept).run(inputs)
         except Outgrown:
+            pass
+        try:
+            return self._with_more().run(inputs)
+        except Outgrown:  # a submodule's plans are those of the file
             return self._whole().run(inputs)
 
     def direct(
         self, result_type: type[np.ndarray], prefer: Callable[[Direct | None], None] | None = None
     ) -> Direct | None:
         """As `LoweredProgram.direct`: the function of the plans from the file, then that of the compiled program."""
-        first, more = self._kept.direct(result_type, prefer), dict[LoweredProgram, Direct | None]()
+        first, functions = self._kept.direct(result_type, prefer), dict[LoweredProgram, Direct | None]()
         if first is None:
             return None
         kept = first
 
         def for_lengths(inputs: Any) -> list[Any] | None:
-            found, compiled = kept(inputs), self._compiled
-            if found is not None or compiled is None:
+            found, more = kept(inputs), self._more
+            if found is not None or more is None:
                 return found
-            if compiled not in more:
-                more[compiled] = compiled.direct(result_type, prefer)
-            entry = more[compiled]
+            if more not in functions:
+                functions[more] = more.direct(result_type, prefer)
+            entry = functions[more]
             return None if entry is None else entry(inputs)
 
         return for_lengths
@@ -116,9 +146,9 @@ class RestoredProgram(LoweredProgram):
     def idle(self, inputs: Mapping[str, np.ndarray]) -> None:
         """See `LoweredProgram.idle`."""
         try:
-            self._kept.idle(inputs)
+            (self._more or self._kept).idle(inputs)
         except Outgrown:
-            self._whole().idle(inputs)
+            self._with_more().idle(inputs)
 
     def resolve(self, inputs: Mapping[str, np.ndarray]) -> Program:
         """See `LoweredProgram.resolve`."""
@@ -155,7 +185,7 @@ class RestoredProgram(LoweredProgram):
 
     def kept_plan(self) -> Kept | None:
         """See `Compiled.kept_plan`."""
-        return self._kept.kept_plan()
+        return (self._more or self._kept).kept_plan()
 
     def export_library(
         self, folder: Path, name: str, output_names: Any, embed_weights: bool, link: bool | None
@@ -164,4 +194,5 @@ class RestoredProgram(LoweredProgram):
         return self._kept.export_library(folder, name, output_names, embed_weights, link)
 
     def _parts(self) -> list[LoweredProgram]:
-        return [self._kept] if self._compiled is None else [self._kept, self._compiled]
+        made = [one for one in (self._more, self._compiled) if one is not None]
+        return [self._kept, *dict.fromkeys(made)]

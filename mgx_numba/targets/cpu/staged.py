@@ -9,7 +9,7 @@ import numpy as np
 
 from ...codegen.kernel import KernelSource
 from .. import symbolic_stages
-from ..base import Kept, KeptStages, Tree, grouped
+from ..base import Growing, Kept, KeptStages, Tree, grouped
 from ..seam import Seam, TwoStages
 from .compiled import LoweredProgram
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from ...graph.program import Program
     from ..base import Observer, ThreadSpan
 
-__all__ = ["StagedProgram", "SymbolicStages"]
+__all__ = ["CpuSymbolicStages", "StagedProgram"]
 
 
 class StagedProgram(TwoStages, LoweredProgram):
@@ -43,6 +43,11 @@ class StagedProgram(TwoStages, LoweredProgram):
         """See `LoweredProgram.kept_plan`."""
         head, tail = self._head.kept_plan(), self._tail.kept_plan()
         return None if head is None or tail is None else KeptStages(head, tail, self._seam, self.trees, self._given)
+
+    def keep_growth(self, keep: Callable[[LoweredProgram], None]) -> None:
+        """See `Growing`: the second stage may have more plans."""
+        if isinstance(self._tail, Growing):
+            self._tail.keep_growth(lambda tail: keep(self))
 
     def run(self, inputs: Mapping[str, np.ndarray]) -> list[Any]:
         """See `LoweredProgram.run`."""
@@ -81,7 +86,7 @@ class StagedProgram(TwoStages, LoweredProgram):
         return [self._head, self._tail]
 
 
-class SymbolicStages(symbolic_stages.SymbolicStages, StagedProgram):
-    """See `symbolic_stages.SymbolicStages`."""
+class CpuSymbolicStages(symbolic_stages.SymbolicStages, StagedProgram):
+    """The CPU's, see `symbolic_stages.SymbolicStages`."""
 
     _given: ClassVar[bool] = True

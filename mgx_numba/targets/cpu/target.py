@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from ...runtime.limits import Limits
     from ..base import Kept, Progress
     from ..options import TargetOptions
+    from .choice import PlanChoice
     from .compiled import LoweredProgram
 
 __all__ = ["TARGET"]
@@ -33,12 +34,17 @@ class CpuTarget:
 
     def compile(self, program: Program, options: TargetOptions, progress: Progress | None = None) -> LoweredProgram:
         """See `Target.compile`."""
+        return self._compiled(program, options, progress, None)
+
+    def _compiled(
+        self, program: Program, options: TargetOptions, progress: Progress | None, known: PlanChoice | None
+    ) -> LoweredProgram:
         whole_module("mgx_numba.targets.cpu.program")
         from .program import compile_program
 
         # Counted once: plans for fixed lengths are also made in a run, and the system's files are slow to read.
         threads = resolve_num_threads(options.num_threads or None)
-        return compile_program(program, replace(options, num_threads=threads), progress)
+        return compile_program(program, replace(options, num_threads=threads), progress, known=known)
 
     def pass_options(self, options: TargetOptions) -> Options:
         """See `Target.pass_options`."""
@@ -65,7 +71,7 @@ class CpuTarget:
         made = runnable(kept, options, optimized)
         if not may_outgrow(kept):
             return made
-        return RestoredProgram(made, lambda: self.compile(portable(), options), options.store)
+        return RestoredProgram(made, lambda known: self._compiled(portable(), options, None, known), options.store)
 
     def limits(self, num_threads: int = 0, units: Collection[str] = ()) -> Limits:
         """See `Target.limits`: measured by kernels of our own, in a fraction of a second."""

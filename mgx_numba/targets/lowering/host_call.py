@@ -21,7 +21,7 @@ from .host_values import has_symbols, leaves, numbered, rebuild, returned
 from .instruction_json import InstructionWriter
 from .rules import Body
 
-__all__ = ["EvaluatedBody", "FunctionCall", "HostCall", "ReturnCall", "evaluated"]
+__all__ = ["EvaluatedBody", "HostCall", "ReturnCall", "evaluated"]
 
 
 class HostCall:
@@ -112,26 +112,6 @@ class ReturnCall:
     def write(self, lengths: LengthsWriter) -> dict[str, Any]:
         """See `HostStep.write`."""
         return {"returned": InstructionWriter(lengths).shape(self._shape), "bound": self._shape.symbolic}
-
-
-class FunctionCall:
-    """Calls a function of a module of this package: with values, which may hold symbols, then with the arrays."""
-
-    def __init__(self, function: Callable[..., np.ndarray], *values: Any) -> None:
-        self._function, self._values = function, values
-
-    def __call__(self, arrays: list) -> list:
-        return [self._function(*self._values, *arrays)]
-
-    def at(self, values: Mapping[Dim, int]) -> FunctionCall:
-        """Return it for values of symbols."""
-        return FunctionCall(self._function, *with_numbers(self._values, values))
-
-    def write(self, lengths: LengthsWriter) -> dict[str, Any]:
-        """See `HostStep.write`."""
-        writer = InstructionWriter(lengths)
-        function = self._function.__module__, self._function.__qualname__
-        return {"function": function, "values": list(map(writer.value, self._values))}
 
 
 class EvaluatedBody:

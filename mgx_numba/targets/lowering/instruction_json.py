@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import importlib
 from collections.abc import Callable, Mapping, Sequence
 from enum import Enum
 from typing import Any
@@ -15,14 +14,15 @@ from ...core.dim import Dim
 from ...core.shape import Shape
 from ...core.shape_json import shape_from_json, shape_to_json
 from ...core.stored_length import StoredLength
-from ...errors import FormatError, UnsupportedError
+from ...errors import UnsupportedError
 from ...graph.instruction import Instruction, Literal, Outline, Parameter, Results, Return
 from ...graph.module import Module
 from ...graph.program import Program
 from ...ops.base import Operator, operator_class
 from ...runtime.plan_json import LengthsReader, LengthsWriter
+from .function_call import named
 
-__all__ = ["InstructionReader", "InstructionWriter", "named", "signature"]
+__all__ = ["InstructionReader", "InstructionWriter", "signature"]
 
 _OWN = {kind.name: kind for kind in (Literal, Outline, Parameter, Return)}
 """Operators that are not registered."""
@@ -201,10 +201,3 @@ def _class(kind: type) -> tuple[str, str]:
     if not module.startswith("mgx_numba.") or "." in name:
         raise UnsupportedError(f"values of {module}.{name} are in no file")
     return module, name
-
-
-def named(module: str, name: str) -> Any:
-    """Return a class or a function of this package."""
-    if not module.startswith("mgx_numba."):
-        raise FormatError(f"a plan file names {module}.{name}")
-    return getattr(importlib.import_module(module), name)

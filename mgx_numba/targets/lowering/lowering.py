@@ -71,6 +71,7 @@ class Lowering(PlanConstants):
     Attributes:
         threads: how many threads, or other workers, will share the plan's steps.
         requested: what tuning was asked, by what it is computed, its operands and the range of the steps that do it.
+        found: told of the kernels of each step that is planned; None tells nobody.
         solutions: how problems were computed before.
         writers: what is known of steps that wrote a buffer and could write it in another form, for the target's rules.
         settling: called when all steps are there.
@@ -98,6 +99,7 @@ class Lowering(PlanConstants):
         self.outputs: list[TensorSpec] = []
         self.hosted = 0
         self.threads = threads
+        self.found: Callable[[Sequence[KernelSource]], None] | None = None
         self.writers: dict[Buffer, Any] = {}
         self.settling: list[Callable[[], None]] = []
         self.outer: Lowering | None = None
@@ -149,6 +151,7 @@ class Lowering(PlanConstants):
         """The plan of another program, such as a submodule, for the same target."""
         program.log.parent = self.program.log
         inner = Lowering(program, self.options, self.rules, self.backend, self.threads)
+        inner.found = self.found
         inner.solutions, inner.outer, inner.scope, inner.later = self.solutions, self, self.scope, self.later
         plan = inner.run()
         for condition in inner._conditions:
@@ -303,6 +306,8 @@ class Lowering(PlanConstants):
         self.steps.append(
             PendingStep(launch, dict(operands), label or f"{self.backend.name}::{launch.kernel.name}", ins)
         )
+        if self.found is not None:
+            self.found(launch.kernels)
 
     def compute(
         self,

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from functools import partial
+from typing import Any
 
 import onnx
+from numpy.typing import NDArray
 
 from bench.models.builder import GraphBuilder
 from bench.models.layers import batch_norm, conv, gelu_erf, gemm, layer_norm_op, linear, silu
@@ -22,13 +24,22 @@ def held_out() -> Iterator[Item]:
         yield Item(f"{make.__name__}, open", partial(parsed, with_open_batch(model)), (2,))
 
 
-def _normed(g: GraphBuilder, x: str, a: int, b: int, taps: int, stride: int = 1, groups: int = 1) -> str:
+class _Graph(GraphBuilder):
+    """A graph whose weights may have equal names."""
+
+    def weight(self, name: str, value: NDArray[Any]) -> str:
+        """Return a weight under a name with a number."""
+        self._made = getattr(self, "_made", 0) + 1
+        return super().weight(f"{name}.{self._made}", value)
+
+
+def _normed(g: _Graph, x: str, a: int, b: int, taps: int, stride: int = 1, groups: int = 1) -> str:
     return batch_norm(g, conv(g, x, a, b, taps, stride=stride, groups=groups, bias=False), b)
 
 
 def regnet() -> onnx.ModelProto:
     """Return a RegNetY (Radosavovic et al., 2020): grouped convolutions with squeeze and excitation."""
-    g = GraphBuilder("regnet", 17)
+    g = _Graph("regnet", 17)
     x = g.node("Relu", _normed(g, g.input("image", [1, 3, 224, 224]), 3, 32, 3, 2))
     width = 32
     for out, depth in ((48, 1), (104, 2), (208, 2), (440, 1)):
@@ -49,7 +60,7 @@ def regnet() -> onnx.ModelProto:
 
 def unet() -> onnx.ModelProto:
     """Return a U-Net (Ronneberger et al., 2015) with LeakyRelu and transposed convolutions."""
-    g = GraphBuilder("held-out unet", 17)
+    g = _Graph("held-out unet", 17)
     x, width = g.input("image", [1, 1, 128, 128]), 1
     skips = []
     for out in (24, 48, 96):
@@ -67,7 +78,7 @@ def unet() -> onnx.ModelProto:
     return g.model()
 
 
-def _attention(g: GraphBuilder, x: str, width: int, heads: int) -> str:
+def _attention(g: _Graph, x: str, width: int, heads: int) -> str:
     q, k, v = (
         g.node("Transpose", g.node("Reshape", linear(g, x, width, width), g.ints(0, 0, heads, -1)), perm=perm)
         for perm in ([0, 2, 1, 3], [0, 2, 3, 1], [0, 2, 1, 3])
@@ -79,7 +90,7 @@ def _attention(g: GraphBuilder, x: str, width: int, heads: int) -> str:
 
 def whisper_encoder() -> onnx.ModelProto:
     """Return an encoder of speech (Radford et al., 2023): convolutions over time, then a pre-norm transformer."""
-    g = GraphBuilder("whisper", 17)
+    g = _Graph("whisper", 17)
     x = g.input("mel", [1, 80, 1000])
     for a, b, stride in ((80, 384, 1), (384, 384, 2)):
         weight, bias = g.weight("w", g.normal(b, a, 3, std=0.05)), g.weight("b", g.normal(b, std=0.05))
@@ -94,7 +105,7 @@ def whisper_encoder() -> onnx.ModelProto:
 
 def convnext() -> onnx.ModelProto:
     """Return a ConvNeXt (Liu et al., 2022): depthwise 7x7, norms over channels, GELU."""
-    g = GraphBuilder("convnext", 17)
+    g = _Graph("convnext", 17)
     x = conv(g, g.input("image", [1, 3, 224, 224]), 3, 64, 4, stride=4, padding=0)
     for _ in range(2):
         y = g.node("Transpose", conv(g, x, 64, 64, 7, groups=64), perm=[0, 2, 3, 1])
@@ -108,7 +119,7 @@ def convnext() -> onnx.ModelProto:
 
 def detector() -> onnx.ModelProto:
     """Return a detector's backbone of SiLU convolutions with split and joined channels, and its head."""
-    g = GraphBuilder("detector", 17)
+    g = _Graph("detector", 17)
     x, width = silu(g, _normed(g, g.input("image", [1, 3, 320, 320]), 3, 24, 3, 2)), 24
     for out in (48, 96, 192):
         x = silu(g, _normed(g, x, width, out, 3, 2))
@@ -128,7 +139,7 @@ def detector() -> onnx.ModelProto:
 
 def recogniser() -> onnx.ModelProto:
     """Return a small image classifier of HardSwish and depthwise convolutions (Howard et al., 2019)."""
-    g = GraphBuilder("recogniser", 17)
+    g = _Graph("recogniser", 17)
     x, width = g.node("HardSwish", _normed(g, g.input("image", [1, 3, 96, 96]), 3, 16, 3, 2)), 16
     for wide, out, taps, stride in ((48, 24, 3, 2), (72, 24, 5, 1), (96, 40, 5, 2)):
         y = g.node("HardSwish", _normed(g, x, width, wide, 1))

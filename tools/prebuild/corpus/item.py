@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -28,6 +29,7 @@ class Item:
         threads: numbers of threads to plan for.
         options: of ``compile``.
         feeds: inputs of a run, which makes plans for its lengths; none: the program is only compiled.
+        family: items of a family are planned by one process, for they share a model that takes time to make.
     """
 
     name: str
@@ -35,6 +37,11 @@ class Item:
     threads: tuple[int, ...] = (1, 4)
     options: Mapping[str, Any] = field(default_factory=dict)
     feeds: Mapping[str, np.ndarray] | None = None
+    family: str = ""
+
+    def part(self, parts: int) -> int:
+        """Return which of some processes plans this item."""
+        return zlib.crc32((self.family or self.name).encode()) % parts
 
 
 def parsed(model: onnx.ModelProto) -> Any:

@@ -44,6 +44,10 @@ class Graph:
         self.constants.append(numpy_helper.from_array(np.asarray(value, dtype), name))
         return name
 
+    def ints(self, *values: int) -> str:
+        """Return a constant vector of integers."""
+        return self.const(values, np.int64)
+
     def weights(self, *lens: int) -> str:
         """Return random weights."""
         return self.const(self._rng.standard_normal(lens) * 0.05)
@@ -58,7 +62,9 @@ class Graph:
         """Return the model."""
         outputs = [onnx.ValueInfoProto(name=name) for name in results]
         graph = helper.make_graph(self.nodes, "layer", self.inputs, outputs, self.constants)
-        model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)])
+        model = helper.make_model(
+            graph, opset_imports=[helper.make_opsetid("", 20), helper.make_opsetid("com.microsoft", 1)]
+        )
         model.ir_version = 10
         return model
 
@@ -90,6 +96,7 @@ EPILOGUES: dict[str, Epilogue] = {
     "add": lambda g, x, other: g.op("Add", x, other()),
     "add relu": lambda g, x, other: g.op("Relu", g.op("Add", x, other())),
     "relu add": lambda g, x, other: g.op("Add", other(), g.op("Relu", x)),
+    "gate": lambda g, x, other: g.op("Mul", g.op("Mul", x, g.op("Sigmoid", x)), other()),
     "silu add": lambda g, x, other: g.op("Add", other(), g.op("Mul", x, g.op("Sigmoid", x))),
     "multiply": lambda g, x, other: g.op("Mul", x, other()),
     "scale": lambda g, x, other: g.op("Mul", x, g.const(0.125)),
@@ -105,12 +112,19 @@ CONVOLUTIONS = [
     (32, 32, 5, 1, 1, 28, 1), (16, 16, 3, 1, 1, 160, 1),
     (96, 96, 3, 1, 96, 56, 1), (144, 144, 3, 2, 144, 56, 1), (240, 240, 5, 1, 240, 14, 1),
     (240, 240, 5, 2, 240, 28, 1), (96, 96, 7, 1, 96, 56, 1), (128, 128, 3, 1, 128, 14, 2),
+    (1, 24, 3, 1, 1, 64, 1), (3, 24, 3, 2, 1, 160, 1), (24, 104, 1, 1, 1, 28, 1), (104, 40, 1, 1, 1, 14, 1),
+    (40, 40, 3, 1, 1, 28, 1), (72, 72, 3, 1, 72, 24, 1), (104, 104, 3, 1, 13, 14, 1), (104, 104, 3, 2, 13, 14, 1),
     (128, 128, 3, 1, 32, 28, 1), (240, 240, 3, 2, 15, 28, 1), (64, 64, 1, 1, 4, 28, 1),
 ]  # fmt: skip
 PRODUCTS = [
     # rows, inputs, outputs
-    (1, 768, 768), (1, 512, 10), (8, 256, 256), (128, 768, 768), (128, 768, 3072), (197, 384, 1152), (50, 64, 64),
+    (1, 768, 768), (1, 512, 10), (1, 40, 100), (8, 256, 256), (128, 768, 768), (128, 768, 3072), (197, 384, 1152),
+    (50, 64, 64),
 ]  # fmt: skip
+
+
+KINDS = ("", "open", "rank 3", "open rank 3")
+"""Of products: whether rows have names, and whether they lie in two dimensions."""
 
 
 def items() -> Iterator[Item]:
@@ -119,7 +133,7 @@ def items() -> Iterator[Item]:
         yield _item(f"convolution {layer} {name}", partial(_convolution, layer, epilogue, 1))
         if name in ("nothing", "relu", "silu", "add", "add relu"):
             yield _item(f"convolution {layer} {name}, open", partial(_convolution, layer, epilogue, "n"))
-    for product, (name, epilogue), kind in itertools.product(PRODUCTS, EPILOGUES.items(), ("", "open", "rank 3")):
+    for product, (name, epilogue), kind in itertools.product(PRODUCTS, EPILOGUES.items(), KINDS):
         yield _item(f"product {product} {name} {kind}", partial(_product, product, epilogue, kind))
     for name, make in {**POINTWISE, **NORMS, **MOVES}.items():
         for kind in ("", "open"):
@@ -145,8 +159,8 @@ def _convolution(layer: tuple[int, ...], epilogue: Epilogue, batch: int | str) -
 def _product(product: tuple[int, int, int], epilogue: Epilogue, kind: str) -> onnx.ModelProto:
     rows, k, n = product
     g = Graph()
-    if kind == "rank 3":
-        lens: list[int | str] = ["n", rows] if rows > 8 else [1, rows]
+    if "rank 3" in kind:
+        lens: list[int | str] = ["b", "s"] if "open" in kind else [1, rows]
         x = g.op("Add", g.op("MatMul", g.input(*lens, k), g.weights(k, n)), g.weights(n))
     else:
         lens = ["n" if kind else rows]
@@ -244,6 +258,13 @@ def _squeeze(batch: int | str) -> onnx.ModelProto:
     return g.model(g.op("Mul", x, y))
 
 
+def _squeezed_product(narrow: int, epilogue: str, batch: int | str) -> onnx.ModelProto:
+    g = Graph()
+    x = g.op("Mul", g.input(batch, 96, 28, 28), g.op("Sigmoid", g.input(batch, 96, 1, 1)))
+    x = g.op("Conv", x, g.weights(narrow, 96, 1, 1), g.weights(narrow))
+    return g.model(EPILOGUES[epilogue](g, x, lambda: g.input(batch, narrow, 28, 28)))
+
+
 def _pixels(batch: int | str) -> onnx.ModelProto:
     g = Graph()
     x = g.op("Cast", g.input(batch, 224, 224, 3, dtype=UINT8), to=FLOAT)
@@ -301,6 +322,11 @@ def _line(layer: tuple[int, ...], epilogue: str, batch: int | str) -> onnx.Model
 IMAGE = (64, 28, 28)
 MOVES: dict[str, Maker] = {
     "squeeze and excitation": _squeeze,
+    **{
+        f"squeezed product of {narrow} {epilogue}": partial(_squeezed_product, narrow, epilogue)
+        for narrow in (24, 104, 160)
+        for epilogue in ("nothing", "add", "relu", "add relu", "silu", "hardswish")
+    },
     "pixels": _pixels,
     "embedding": _embedding,
     "joined": _joined,

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import functools
+from collections.abc import Iterator
 from functools import partial
 from typing import Any
 
@@ -17,7 +18,7 @@ from tools.prebuild.corpus.item import Item, parsed, with_open_batch
 
 __all__ = ["items"]
 
-THREADS = (1, 2, 4, 16)
+THREADS = (1, 2, 8)
 QUANTIZED = ("bert", "efficientnet_b0", "gpt2", "mobilenet_v2", "resnet50", "unet", "vit", "yolo", "lstm")
 """Networks that are compiled in lower precision too."""
 
@@ -25,32 +26,36 @@ QUANTIZED = ("bert", "efficientnet_b0", "gpt2", "mobilenet_v2", "resnet50", "une
 def items() -> Iterator[Item]:
     """Return all networks in all precisions."""
     for name in MODELS:
-        model = build(name)
-        feeds = inputs(name, model)
-        yield from _forms(name, model)
+        yield from _forms(name)
         if name in QUANTIZED:
-            yield from _precisions(name, model, feeds)
-    for name, path in light_models().items():
-        model = randomize(onnx.load(path))
-        yield from _forms(name, model)
-        yield Item(f"{name}@8", partial(parsed, rebatch(model, 8)))
+            yield from _precisions(name)
+    for name in light_models():
+        yield from _forms(name)
+        yield Item(f"{name}@8", lambda name=name: parsed(rebatch(_model(name), 8)), family=name)  # type: ignore[misc]
     for name, make in DYNAMIC.items():
         case = make()
         yield Item(name, partial(parsed, case.model), THREADS, {}, case.draw(np.random.default_rng(0)))
 
 
-def _forms(name: str, model: onnx.ModelProto) -> Iterator[Item]:
-    yield Item(name, partial(parsed, model), THREADS)
-    yield Item(f"{name}, open batch", partial(parsed, with_open_batch(model)), (1, 4))
+@functools.lru_cache(maxsize=1)
+def _model(name: str) -> onnx.ModelProto:
+    return build(name) if name in MODELS else randomize(onnx.load(light_models()[name]))
 
 
-def _precisions(name: str, model: onnx.ModelProto, feeds: Mapping[str, np.ndarray]) -> Iterator[Item]:
+def _forms(name: str) -> Iterator[Item]:
+    yield Item(name, lambda: parsed(_model(name)), THREADS, family=name)
+    yield Item(f"{name}, open batch", lambda: parsed(with_open_batch(_model(name))), (1, 8), family=name)
+
+
+def _precisions(name: str) -> Iterator[Item]:
     def quantized(how: Any) -> Any:
-        program = parsed(model)
+        program = parsed(_model(name))
         how(program)
         return program
 
-    yield Item(f"{name} fp16", partial(quantized, mgx_numba.quantize_fp16))
-    yield Item(f"{name} bf16", partial(quantized, mgx_numba.quantize_bf16))
-    to_int8 = partial(mgx_numba.quantize_int8, t=mgx_numba.get_target("cpu"), calibration=[dict(feeds)])
-    yield Item(f"{name} int8", partial(quantized, to_int8))
+    def to_int8(program: Any) -> None:
+        feeds = inputs(name, _model(name))
+        mgx_numba.quantize_int8(program, mgx_numba.get_target("cpu"), [feeds])
+
+    for kind, how in (("fp16", mgx_numba.quantize_fp16), ("bf16", mgx_numba.quantize_bf16), ("int8", to_int8)):
+        yield Item(f"{name} {kind}", partial(quantized, how), family=name)

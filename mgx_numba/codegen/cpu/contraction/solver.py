@@ -21,6 +21,7 @@ from .refinement import near_blockings
 __all__ = [
     "NO_EPILOGUE",
     "NO_PARTS",
+    "IsCompiled",
     "LoadKernels",
     "Setting",
     "Solver",
@@ -40,6 +41,7 @@ convolution. ``per_n`` and ``scalar`` operands have none (an empty sequence)."""
 
 
 LoadKernels = Callable[[Sequence[KernelSource]], list[int]]
+IsCompiled = Callable[[KernelSource], bool]
 """Addresses of kernels: a back end's `load`."""
 
 
@@ -171,7 +173,9 @@ class Solver(Protocol, Generic[P]):
             UnsuitedWeights: their values do not fit the solver's form.
         """
 
-    def pack_by_kernel(self, problem: P, weights: np.ndarray, load: LoadKernels) -> np.ndarray | None:
+    def pack_by_kernel(
+        self, problem: P, weights: np.ndarray, load: LoadKernels, compiled: IsCompiled
+    ) -> np.ndarray | None:
         """As `pack_weights`, by machine code; None if there is none for it, or too few weights to load that for.
 
         Raises:

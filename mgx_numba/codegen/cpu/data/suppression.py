@@ -11,8 +11,6 @@ from collections.abc import Sequence
 from math import prod
 from typing import Any
 
-import numpy as np
-
 from ....core.dim import Length, ceil_div, is_symbolic, known_in
 from ...arguments import Arguments
 from ...launch import Launch, TaskRange
@@ -22,7 +20,7 @@ from .. import host
 from ..kernel import cpu_kernel
 from ..loops import tasks_unless_empty
 
-__all__ = ["PLANES", "collected_rows", "scratch_pitch", "suppression_launch"]
+__all__ = ["PLANES", "scratch_pitch", "suppression_launch"]
 
 PLANES = 6
 """Float64 planes of scratch memory: score, the four sides, area."""
@@ -209,13 +207,3 @@ def _drop(lanes: int) -> list[str]:
         f"s = where(dead, const_float64(NAN, {lanes}), s)",
         "store(planes, c, s)",
     ]
-
-
-def collected_rows(classes: int, total: int | None, picked: np.ndarray, counts: np.ndarray) -> np.ndarray:
-    """Rows (image, class, box) of the boxes picked, and zeros up to ``total`` rows."""
-    found = int(counts.sum())
-    rows = np.zeros((found if total is None else total, 3), np.int64)
-    group = np.repeat(np.arange(len(counts)), counts)
-    rows[:found, 0], rows[:found, 1] = group // classes, group % classes
-    rows[:found, 2] = picked[np.arange(picked.shape[1]) < counts[:, None]]
-    return rows

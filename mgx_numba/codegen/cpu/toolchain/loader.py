@@ -20,6 +20,7 @@ from ...elf import ElfObject, read_object
 from ...kernel import KernelSource
 from ...store import Store, default_store
 from ...traces import dump_kernels
+from ...workers.ahead import Ahead
 from ...workers.objects import objects_of
 from .linker import link
 from .symbols import address, unavailable
@@ -27,7 +28,7 @@ from .symbols import address, unavailable
 if TYPE_CHECKING:
     import llvmlite.binding as llvm
 
-__all__ = ["load", "loadable", "ready"]
+__all__ = ["load", "loadable", "loaded", "ready"]
 
 _addresses: dict[str, int] = {}
 _read: dict[str, tuple[bytes, ElfObject]] = {}
@@ -42,12 +43,14 @@ def load(
     progress: Progress | None = None,
     store: Store | None = None,
     workers: int | None = None,
+    ahead: Ahead | None = None,
 ) -> list[int]:
     """Addresses of kernels, ``void (*)(int64_t *args, int64_t begin, int64_t end)``, in the order of the
     sources.
 
     ``progress(done, total, name)`` is called for each kernel that had to be compiled. ``store`` defaults to
-    `default_store()`, ``workers`` (processes to compile in) to what pays off. May be called from any thread.
+    `default_store()`, ``workers`` (processes to compile in) to what pays off. ``ahead`` may have begun with kernels.
+    May be called from any thread.
 
     Raises:
         CompileError: a kernel cannot be compiled.
@@ -60,7 +63,7 @@ def load(
     with _lock:
         wanted = {s.symbol: s for s in sources if s.symbol not in _addresses}
         if wanted:
-            unbroken(_add, objects_of(list(wanted.values()), progress, store, workers))
+            unbroken(_add, objects_of(list(wanted.values()), progress, store, workers, ahead))
     return [_addresses[source.symbol] for source in sources]
 
 
@@ -68,6 +71,11 @@ def _assembly(source: KernelSource) -> str:
     from .compiler import inspect  # late: a process whose kernels are all stored loads no LLVM
 
     return inspect(source).assembly
+
+
+def loaded(source: KernelSource) -> bool:
+    """Whether this process has loaded a kernel."""
+    return source.symbol in _addresses
 
 
 def ready(source: KernelSource, store: Store | None = None) -> bool:

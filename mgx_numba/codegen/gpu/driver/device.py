@@ -127,6 +127,8 @@ class Device:
                 self.driver.call("cuModuleLoadData", byref(module), code + b"\0")
                 self.driver.call("cuModuleGetFunction", byref(function), module, c_char_p(symbol.encode()))
                 assert function.value is not None
+                if self.driver.address("cuFuncLoad"):  # from CUDA 12.4 on; else the first launch may load the code
+                    self.driver.call("cuFuncLoad", function)
                 self.functions[symbol] = function.value
             return self.functions[symbol]
 

@@ -45,7 +45,7 @@ from ...lowering.contraction import (
     core_of,
     line_strides,
 )
-from ...lowering.host_call import FunctionCall
+from ...lowering.function_call import FunctionCall
 from ...lowering.lowering import Lowering
 from ...lowering.slow_steps import warn_if_slow
 from ...lowering.steps import function_step

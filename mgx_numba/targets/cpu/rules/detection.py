@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from ....codegen.cpu.data.suppression import PLANES, collected_rows, scratch_pitch, suppression_launch
+from ....codegen.cpu.data.collected_rows import collected_rows
+from ....codegen.cpu.data.suppression import PLANES, scratch_pitch, suppression_launch
 from ....core.dim import is_symbolic, known_in, minimum
 from ....core.shape import Shape
 from ....core.types import Type
@@ -10,7 +11,7 @@ from ....graph.instruction import Instruction
 from ....ops.detection import NonMaxSuppression
 from ...lowering.buffers import View
 from ...lowering.detection import suppression_operands
-from ...lowering.host_call import FunctionCall
+from ...lowering.function_call import FunctionCall
 from ...lowering.lowering import Lowering
 from ...lowering.steps import function_step
 from .table import lowering

@@ -18,7 +18,7 @@ from ....graph.instruction import Instruction
 from ....ops.recurrent_steps import RecurrentSteps
 from ....runtime.plan import Region
 from ...lowering.buffers import Buffer, View
-from ...lowering.host_call import FunctionCall
+from ...lowering.function_call import FunctionCall
 from ...lowering.lowering import Lowering
 from ...lowering.recurrent import given, recurrence
 from ...lowering.steps import function_step

@@ -1,0 +1,1 @@
+"""Contractions: matrix products and convolutions, as solvers over declared register tiles (`solvers`)."""
