@@ -1,8 +1,10 @@
 """Run packages with ONNX models, unchanged, with ONNX Runtime and with this package's sessions, and compare results.
 
 ``python -m bench.packages`` makes an environment (2 GB) in the cache folder and installs the packages there. Each
-package runs in two processes; texts, labels, boxes and scores are compared. ``--only rapidocr,magika`` selects
-packages, ``--folder`` the folder of the environment. The exit status is 1 if a package differs.
+package runs in three processes: with ONNX Runtime, with our sessions and an empty cache folder, and with that folder
+again. Texts, labels, boxes and scores are compared; CPU seconds and memory of each process are printed.
+``--only rapidocr,magika`` selects packages, ``--folder`` the folder of the environment, ``--rounds`` how often the
+processes take turns (medians are printed). The exit status is 1 if a package differs.
 ``bench/package_cases.py`` has the functions that run the packages.
 """
 
@@ -11,11 +13,15 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import statistics
 import subprocess
 import sys
 import tempfile
+import threading
+import time
 import venv
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -72,34 +78,58 @@ def _install(python: Path, needs: Sequence[str]) -> None:
         raise RuntimeError(f"{' '.join(command)}\n{ended.stderr}")
 
 
-def _run(python: Path, name: str, engine: str) -> tuple[dict[str, Any] | None, str]:
-    """Return a package's results with an engine and "", or None and the error."""
-    with tempfile.TemporaryDirectory() as folder:
+@dataclass(frozen=True)
+class Ran:
+    """What a process that ran a package took and gave; ``found`` is None if it failed, then ``error`` says why."""
+
+    found: dict[str, Any] | None
+    error: str
+    seconds: float
+    cpu_seconds: float
+
+
+def _run(python: Path, name: str, engine: str, cache: Path) -> Ran:
+    """Run a package with an engine in a process that has the cache folder ``cache``."""
+    with tempfile.TemporaryDirectory() as folder, tempfile.TemporaryFile("w+") as errors:
         path = Path(folder, "result.json")
         command = [str(python), "-m", "bench.package_cases", name, engine, str(path)]
-        environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-        ended = subprocess.run(
-            command, cwd=folder, env=environment, capture_output=True, text=True, timeout=_TIMEOUT, check=False
-        )
-        if ended.returncode or not path.exists():
-            return None, (ended.stderr.strip().splitlines() or [f"ended with {ended.returncode}"])[-1]
-        return json.loads(path.read_text()), ""
+        environment = {**os.environ, "PYTHONPATH": str(ROOT), "MGX_CACHE_DIR": str(cache)}
+        begin = time.perf_counter()
+        process = subprocess.Popen(command, cwd=folder, env=environment, stdout=subprocess.DEVNULL, stderr=errors)
+        stop = threading.Timer(_TIMEOUT, process.kill)
+        stop.start()
+        _, status, used = os.wait4(process.pid, 0)
+        stop.cancel()
+        process.returncode = os.waitstatus_to_exitcode(status)
+        costs = time.perf_counter() - begin, used.ru_utime + used.ru_stime
+        if process.returncode or not path.exists():
+            errors.seek(0)
+            return Ran(None, (errors.read().strip().splitlines() or [f"ended with {process.returncode}"])[-1], *costs)
+        return Ran(json.loads(path.read_text()), "", *costs)
 
 
-def _compared(python: Path, name: str) -> bool:
-    """Return whether a package gives equal results with both engines; print a line with the outcome."""
-    theirs, error = _run(python, name, "onnxruntime")
-    if theirs is None:
-        print(f"{name:24} ONNX Runtime: {error}")
-        return False
-    mine, error = _run(python, name, "ours")
-    if mine is None:
-        print(f"{name:24} {theirs['version']:10} FAILED: {error}")
-        return False
-    found = list(differences(mine["result"], theirs["result"]))
-    size = len(json.dumps(mine["result"]))
+def _compared(python: Path, name: str, rounds: int) -> bool:
+    """Return whether a package gives equal results with both engines; print lines with the outcome and the costs."""
+    ran: dict[str, list[Ran]] = {"onnxruntime": [], "ours, first": [], "ours, again": []}
+    for _ in range(rounds):
+        with tempfile.TemporaryDirectory() as cache:
+            for column, runs in ran.items():
+                runs.append(_run(python, name, column.partition(",")[0], Path(cache)))
+                if runs[-1].found is None:
+                    print(f"{name:24} {column}: FAILED: {runs[-1].error}")
+                    return False
+    theirs, *mine = (runs[-1].found for runs in ran.values())
+    assert theirs is not None
+    found = [line for one in mine if one is not None for line in differences(one["result"], theirs["result"])]
+    size = len(json.dumps(theirs["result"]))
     print(f"{name:24} {theirs['version']:10} {f'{len(found)} differ' if found else 'same'} ({size} bytes of JSON)")
-    for line in [*found[:5], *(f"warning: {text}" for text in mine["warnings"])]:
+    for column, runs in ran.items():
+        cpu, seconds = (
+            statistics.median(costs) for costs in ([r.cpu_seconds for r in runs], [r.seconds for r in runs])
+        )
+        print(f"    {column:14} {cpu:7.2f} CPU s {seconds:7.2f} s")
+    warnings = [text for one in mine if one is not None for text in one["warnings"]]
+    for line in [*found[:5], *(f"warning: {text}" for text in dict.fromkeys(warnings))]:
         print(f"    {line}")
     return not found
 
@@ -110,6 +140,7 @@ def main() -> int:
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache", "mgx_numba-packages")
     parser.add_argument("--only", metavar="NAME,...", help=f"some of {', '.join(CASES)}")
     parser.add_argument("--folder", type=Path, default=cache, help=f"of the environment (default {cache})")
+    parser.add_argument("--rounds", type=int, default=1, help="turns of the processes (default 1)")
     parser.add_argument("--offline", action="store_true", help="install nothing")
     args = parser.parse_args()
     names = args.only.split(",") if args.only else list(CASES)
@@ -122,7 +153,7 @@ def main() -> int:
         try:
             if not args.offline:
                 _install(python, INSTALLED[name])
-            same.append(_compared(python, name))
+            same.append(_compared(python, name, args.rounds))
         except (RuntimeError, subprocess.TimeoutExpired) as error:
             print(f"{name:24} {error}")
             same.append(False)

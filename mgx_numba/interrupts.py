@@ -14,6 +14,8 @@ from collections.abc import Callable
 from types import ModuleType
 from typing import Any, TypeVar
 
+from .garbage import uncollected
+
 __all__ = ["unbroken", "whole_module"]
 
 T = TypeVar("T")
@@ -51,5 +53,6 @@ def whole_module(name: str) -> ModuleType:
     """
     module = sys.modules.get(name)
     if module is None or getattr(getattr(module, "__spec__", None), "_initializing", False):
-        module = unbroken(importlib.import_module, name)
+        with uncollected():
+            module = unbroken(importlib.import_module, name)
     return module

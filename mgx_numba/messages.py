@@ -6,16 +6,24 @@ Nothing here imports `logging`: in a process that has not, nobody can have asked
 from __future__ import annotations
 
 import sys
+import threading
 import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 
-__all__ = ["DEBUG", "INFO", "NAME", "TRACE", "shortened", "tell", "warn"]
+__all__ = ["DEBUG", "INFO", "NAME", "TRACE", "Told", "recorded", "shortened", "tell", "tell_again", "warn"]
+
+Told = list[str]
+"""A warning that was issued: its text, and the name of its class."""
 
 NAME = "mgx_numba"
 TRACE, DEBUG, INFO = 5, 10, 20
 """Levels: the last two are those of `logging`; ``TRACE``, for each instruction or kernel, is MIGraphX's below them."""
 
-_PASSED_OVER = (NAME, "functools", "numpy")
+_PASSED_OVER = (NAME, "contextlib", "functools", "numpy")
 """Whose frames `warn` looks past: the package's own, those of its cached properties, and of `numpy.errstate`."""
+
+_recording = threading.local()
 
 
 def tell(part: str, level: int, text: str, *values: object) -> None:
@@ -27,10 +35,47 @@ def tell(part: str, level: int, text: str, *values: object) -> None:
 
 def warn(text: str, category: type[Warning] = UserWarning) -> None:
     """Issue a warning that points at the line which called the package, however deep in it this is."""
+    records: tuple[_Record, ...] = getattr(_recording, "records", ())
+    for record in records:
+        record.append([text, category.__name__])
+    if records and records[-1].quiet:
+        return
     level, frame = 1, sys._getframe()
     while frame.f_back is not None and frame.f_globals.get("__name__", "").partition(".")[0] in _PASSED_OVER:
         level, frame = level + 1, frame.f_back
     warnings.warn(text, category, stacklevel=level)
+
+
+class _Record(list[Told]):
+    """The warnings of a `recorded` block; ``quiet`` ones are not issued."""
+
+    quiet = False
+
+
+@contextmanager
+def recorded(quiet: bool = False) -> Iterator[list[Told]]:
+    """Record the warnings that this thread issues by `warn` inside the block.
+
+    Args:
+        quiet: record them only, since they were issued before.
+    """
+    record = _Record()
+    records: tuple[_Record, ...] = getattr(_recording, "records", ())
+    record.quiet = quiet or (bool(records) and records[-1].quiet)
+    _recording.records = (*records, record)
+    try:
+        yield record
+    finally:
+        _recording.records = records
+
+
+def tell_again(told: list[Told]) -> None:
+    """Issue warnings that `recorded` gave, in this process or another."""
+    import builtins
+
+    for text, name in told:
+        category = getattr(builtins, name, UserWarning)
+        warn(text, category if isinstance(category, type) and issubclass(category, Warning) else UserWarning)
 
 
 def shortened(text: str, most: int) -> str:

@@ -1,6 +1,8 @@
 """No test sees the user's tuning records: the whole run has a cache folder of its own, in which only the compiled
 kernels are the user's, since those are the same wherever they are kept.
 
+Tests compile what they compile: no plan is kept or found, except where a test is about kept plans.
+
 Kernels are compiled in the process that wants them: the run has a process for each core, and one that compiled for
 another would first import Numba."""
 
@@ -17,6 +19,7 @@ from typing import Any
 
 import pytest
 
+from mgx_numba.api.lineage import PLAN_CACHE
 from mgx_numba.codegen.cpu.machine import machine, using
 from mgx_numba.codegen.files import ENVIRONMENT
 from mgx_numba.codegen.gpu.driver import library
@@ -45,6 +48,7 @@ def pytest_configure(config: pytest.Config) -> None:
     with contextlib.suppress(OSError):  # else every run compiles for itself
         with_kernels(Path(folder))
     patch.setenv(ENVIRONMENT, folder)
+    patch.setenv(PLAN_CACHE, "0")
     patch.delenv(PROBLEM_CACHE, raising=False)
     patch.setattr(batch, "_affinity", lambda: range(1))
     patch.setenv("OPENBLAS_NUM_THREADS", "1")  # of workers: NumPy's threads wait for the next product by spinning

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 import pytest
 
 from mgx_numba.codegen.cpu import host
+from mgx_numba.codegen.cpu.classes import LEVELS
 from mgx_numba.codegen.cpu.machine import Machine, using
 
 __all__ = ["VNNI", "choosing_for", "features"]
@@ -33,7 +34,7 @@ def choosing_for(level: str, more: frozenset[str] = frozenset()) -> Iterator[Mac
 
     The machine record is complete, so choices do not depend on the test's machine. Kernels must not run in the context.
     """
-    enabled = host._LEVELS[level] | more
+    enabled = LEVELS[level] | more
     cpu = host.Host(level, "x86_64-unknown-linux-gnu", ",".join(f"+{name}" for name in sorted(enabled)), enabled)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(host, "_host", lambda limits: cpu)

@@ -24,6 +24,7 @@ class Config:
 
 CONFIGS = {
     "full": Config(layers=6, width=768, heads=12, inner=3072, sequence=128, vocabulary=30522),
+    "base": Config(layers=12, width=768, heads=12, inner=3072, sequence=128, vocabulary=30522),
     "tiny": Config(layers=2, width=32, heads=4, inner=64, sequence=8, vocabulary=50),
 }
 

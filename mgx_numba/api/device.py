@@ -13,9 +13,7 @@ from ..core.device_array import DeviceArray, is_in_a_row
 from ..core.dlpack import CUDA, device_of, export_device, import_device
 from ..core.shape import Shape
 from ..errors import MgxError, ShapeError
-from ..runtime.gpu.blocks import DeviceBlock
-from ..runtime.gpu.choice import engine, engine_at, engines
-from ..runtime.gpu.transfers import to_device, to_host
+from ..interrupts import whole_module
 from .argument import argument
 from .shape import shape, unwrap_shape
 
@@ -39,6 +37,15 @@ _DEFAULT_STREAM = 1
 """CUDA's default stream, as DLPack counts streams (dlpack.h, ``__dlpack__``)."""
 _NO_ORDER = -1
 """A consumer of DLPack that orders its work by itself."""
+
+
+def _choice() -> Any:
+    """The module of devices' engines, which a process without tensors on a device does not import."""
+    return whole_module("mgx_numba.runtime.gpu.choice")
+
+
+def _transfers() -> Any:
+    return whole_module("mgx_numba.runtime.gpu.transfers")
 
 
 class device_argument:
@@ -121,7 +128,7 @@ class device_argument:
             raise BufferError("a tensor on a device is given away where it lies, without a copy; from_gpu copies it")
         value = self._value
         if value.stream is not None and stream != _NO_ORDER:
-            on = engine(value.device)
+            on = _choice().engine(value.device)
             with on.use():
                 event = on.event()
                 event.record(on.queue(value.stream))
@@ -150,7 +157,7 @@ class device_argument:
 
 
 def _shown(value: DeviceArray) -> None:
-    if isinstance(value.owner, DeviceBlock):
+    if isinstance(value.owner, whole_module("mgx_numba.runtime.gpu.blocks").DeviceBlock):
         value.owner.shown()
 
 
@@ -163,10 +170,10 @@ def borrowed(tensor: Any, stream: int | None = None) -> DeviceArray:
     if isinstance(tensor, device_argument):
         return tensor._value
     kind, number = device_of(tensor) or (0, -1)
-    with engine(number).use() if kind == CUDA and number >= 0 else contextlib.nullcontext():
+    with _choice().engine(number).use() if kind == CUDA and number >= 0 else contextlib.nullcontext():
         found = import_device(tensor, stream or _DEFAULT_STREAM)  # PyTorch wants the tensor's device to be current
     if found.device < 0:
-        holder = engine_at(found.address)
+        holder = _choice().engine_at(found.address)
         found.device = 0 if holder is None else holder.number
     return found
 
@@ -184,7 +191,7 @@ def allocate_gpu(s: shape, host: bool = False, device_id: int = 0) -> device_arg
         DeviceError: there is no device, or not so much memory.
     """
     wanted = _plain(unwrap_shape(s))
-    on = engine(device_id)
+    on = _choice().engine(device_id)
     if host:
         return _pinned(wanted, on)
     block = on.kept.take(wanted.bytes, f"memory for {wanted}")
@@ -216,12 +223,12 @@ def to_gpu(arg: Any, host: bool = False, device_id: int = 0) -> device_argument 
     if device_of(arg) is not None:
         arg = from_gpu(arg)
     given = argument(arg).unwrap() if not isinstance(arg, argument) else arg.unwrap()
-    wanted, on = _plain(given.shape), engine(device_id)
+    wanted, on = _plain(given.shape), _choice().engine(device_id)
     if host:
         made = _pinned(wanted, on)
         made.view(np.ndarray)[...] = given.numpy().reshape(made.shape)
         return made
-    value = to_device(on, given.numpy(), f"memory for {wanted}")
+    value = _transfers().to_device(on, given.numpy(), f"memory for {wanted}")
     value.shape = wanted
     return device_argument.wrap(value)
 
@@ -239,7 +246,7 @@ def from_gpu(arg: Any) -> argument:
     if device_of(arg) is None:
         return argument.wrap(argument(arg).unwrap().copy())
     value = borrowed(arg)
-    return argument.wrap(Argument.from_flat(value.shape, to_host(engine(value.device), value)))
+    return argument.wrap(Argument.from_flat(value.shape, _transfers().to_host(_choice().engine(value.device), value)))
 
 
 def gpu_sync() -> None:
@@ -248,7 +255,7 @@ def gpu_sync() -> None:
     Raises:
         DeviceError: there is no device, or something failed.
     """
-    for one in engines() or [engine()]:
+    for one in _choice().engines() or [_choice().engine()]:
         one.synchronize()
 
 
@@ -260,7 +267,7 @@ def argument_from_pointer(shape: shape, address: int) -> argument | device_argum
     """
     wanted = unwrap_shape(shape)
     found = Argument.from_pointer(wanted, address)
-    holder = engine_at(int(address))
+    holder = _choice().engine_at(int(address))
     return argument.wrap(found) if holder is None else _at(wanted, int(address), holder)
 
 
@@ -272,7 +279,7 @@ def gpudata_to_argument(shape: shape, address: int) -> device_argument:
     """
     wanted = unwrap_shape(shape)
     Argument.from_pointer(wanted, address)  # refuses what is no address
-    holder = engine_at(int(address))
+    holder = _choice().engine_at(int(address))
     if holder is None:
         raise ShapeError(f"address {int(address):#x} of {shape} is in no memory of a device")
     return _at(wanted, int(address), holder)

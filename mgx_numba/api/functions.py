@@ -14,6 +14,7 @@ from ..interrupts import whole_module
 from ..targets.registry import DEFAULT
 from .file_kinds import taken_for
 from .options import asked_quantizations, parse_optimize_options
+from .parsing import onnx_parser, parsed_onnx, parsed_tf
 from .program import program
 from .quantizing import quantize
 from .reshaping import Reread
@@ -74,29 +75,28 @@ def parse_onnx(
         ParseError: the file is malformed; the message names the node.
         OptionError: contradictory options.
     """
-    whole_module("mgx_numba.frontends.onnx.parser")
-    from ..frontends.onnx import parse_onnx as parse
-
-    def read(lengths: Mapping[str, Sequence[int]]) -> Program:
-        return parse(
-            filename,
-            default_dim_value=default_dim_value,
-            default_dyn_dim_value=_range(default_dyn_dim_value),
-            dim_params={k: unwrap_dimension(v) for k, v in (dim_params or {}).items()},
-            map_input_dims=dict(lengths),
-            map_dyn_input_dims=_dynamic_dims(map_dyn_input_dims),
-            skip_unknown_operators=skip_unknown_operators,
-            print_program_on_error=print_program_on_error,
-            max_loop_iterations=max_loop_iterations,
-            limit_max_iterations=limit_max_iterations,
-            use_debug_symbols=use_debug_symbols,
-            strict=strict,
-        )
-
+    options: dict[str, Any] = {
+        "default_dim_value": default_dim_value,
+        "default_dyn_dim_value": _range(default_dyn_dim_value),
+        "dim_params": {k: unwrap_dimension(v) for k, v in (dim_params or {}).items()},
+        "map_input_dims": dict(map_input_dims or {}),
+        "map_dyn_input_dims": _dynamic_dims(map_dyn_input_dims),
+        "skip_unknown_operators": skip_unknown_operators,
+        "print_program_on_error": print_program_on_error,
+        "max_loop_iterations": max_loop_iterations,
+        "limit_max_iterations": limit_max_iterations,
+        "use_debug_symbols": use_debug_symbols,
+        "strict": strict,
+    }
     with taken_for(filename, "onnx"):
-        found = program.wrap(read(map_input_dims or {}))
-    if map_input_dims and environment_flag("MIGRAPHX_DYNAMIC_SHAPE"):
-        found._reread = Reread(read, found._portable, map_input_dims)
+        if not (map_input_dims and environment_flag("MIGRAPHX_DYNAMIC_SHAPE")):
+            return parsed_onnx(filename, options)
+
+        def read(lengths: Mapping[str, Sequence[int]]) -> Program:
+            return onnx_parser({**options, "map_input_dims": dict(lengths)})(filename, None).program
+
+        found = program.wrap(read(map_input_dims))
+    found._reread = Reread(read, found._portable, map_input_dims)
     return found
 
 
@@ -114,26 +114,21 @@ def parse_onnx_buffer(
     strict: bool = False,
 ) -> program:
     """Read an ONNX model from bytes, which MIGraphX calls ``filename`` too; otherwise ``parse_onnx``."""
-    whole_module("mgx_numba.frontends.onnx.parser")
-    from ..frontends.onnx import parse_onnx as parse
-
     if not isinstance(filename, (bytes, bytearray, memoryview)):
         raise ParseError(f"parse_onnx_buffer needs the bytes of a model, got {type(filename).__name__}")
-    return program.wrap(
-        parse(
-            bytes(filename),
-            default_dim_value=default_dim_value,
-            default_dyn_dim_value=_range(default_dyn_dim_value),
-            dim_params={k: unwrap_dimension(v) for k, v in (dim_params or {}).items()},
-            map_input_dims=dict(map_input_dims or {}),
-            map_dyn_input_dims=_dynamic_dims(map_dyn_input_dims),
-            skip_unknown_operators=skip_unknown_operators,
-            print_program_on_error=print_program_on_error,
-            external_data_path=external_data_path,
-            use_debug_symbols=use_debug_symbols,
-            strict=strict,
-        )
-    )
+    options = {
+        "default_dim_value": default_dim_value,
+        "default_dyn_dim_value": _range(default_dyn_dim_value),
+        "dim_params": {k: unwrap_dimension(v) for k, v in (dim_params or {}).items()},
+        "map_input_dims": dict(map_input_dims or {}),
+        "map_dyn_input_dims": _dynamic_dims(map_dyn_input_dims),
+        "skip_unknown_operators": skip_unknown_operators,
+        "print_program_on_error": print_program_on_error,
+        "external_data_path": external_data_path,
+        "use_debug_symbols": use_debug_symbols,
+        "strict": strict,
+    }
+    return parsed_onnx(bytes(filename), options)
 
 
 def check_onnx(
@@ -243,18 +238,8 @@ def _parse_tf(
     map_input_dims: Mapping[str, Sequence[int]] | None,
     output_names: Sequence[str] | None,
 ) -> program:
-    whole_module("mgx_numba.frontends.tf.parser")
-    from ..frontends.tf import parse_tf as parse
-
-    return program.wrap(
-        parse(
-            source,
-            is_nhwc=is_nhwc,
-            batch_size=batch_size,
-            map_input_dims=dict(map_input_dims or {}),
-            output_names=output_names,
-        )
-    )
+    dims, names = dict(map_input_dims or {}), output_names if output_names is None else list(output_names)
+    return parsed_tf(source, is_nhwc=is_nhwc, batch_size=batch_size, map_input_dims=dims, output_names=names)
 
 
 def get_tf_operators() -> list[str]:
@@ -288,6 +273,7 @@ def optimize(model: program, options: Mapping[str, Any] | None = None) -> progra
     if not level and not disabled and not quantizations:
         return model
     changed = model.clone() if model.is_compiled() else model
+    changed._lineage = None
     if level:
         names = ["normalize_ops", "eliminate_identity", "optimize_module", "dead_code_elimination"]
         run_passes(changed._portable, names, Options(fast_math=level > 1))

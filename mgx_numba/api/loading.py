@@ -7,19 +7,19 @@ import os
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from ..core.shape import Shape
-from ..core.types import Type
+from ..core.shape_json import shape_from_json
 from ..errors import FormatError, OptionError
 from ..graph.origin import Origin
 from ..interrupts import whole_module
 from ..targets import registry
-from ..targets.base import KeptPlan
-from .compiling import take_compiled, target_options
+from ..targets.base import Compiled, Kept
+from .compiled_form import take_compiled, target_options
 from .file_kinds import taken_for
 from .options import checked_device, parse_compile_options, trace_level
 from .program import program
 from .saving import SAVED_OPTIONS, checked_format, keep_plan
 from .target import get_target
+from .tuning import records_of
 
 if TYPE_CHECKING:
     from ..codegen.store import Store
@@ -63,20 +63,29 @@ def _loaded(filename: str | os.PathLike[str], format: str, trust_objects: bool, 
         return _restored(*load_program(filename, format, trust_objects), device_id=device_id)
     whole_module("mgx_numba.api.saved_plans")
     from ..graph.content import open_content
+    from .lineage import Lineage, ModelSource, environment
     from .saved_plans import find
 
     content = open_content(filename)
 
-    def decoded() -> Any:
+    def decode(whole: memoryview) -> Any:
         _reading()
         from ..graph.mxr import load_content
 
-        return load_content(content.whole(), filename, with_objects=trust_objects)
+        return load_content(whole, filename, with_objects=trust_objects)
 
-    found = find(content, decoded, functools.partial(_of_plan, device_id), trust_objects, device_id)
+    if environment() is None:
+        return _restored(*decode(content.whole()), device_id=device_id)
+    lineage = Lineage(ModelSource(content))
+
+    def decoded() -> Any:
+        return decode(lineage.source.whole()[0])
+
+    build = functools.partial(_of_plan, device_id)
+    found = find(lineage, build, decoded, device_id=device_id, trust_objects=trust_objects)
     if found is None:
         found = _restored(*decoded(), device_id=device_id)
-        keep_plan(content, found, trust_objects)
+        keep_plan(lineage, found, trust_objects)
     return found
 
 
@@ -95,9 +104,8 @@ def load_buffer(b: bytes, trust_objects: bool = False, device_id: int = 0) -> pr
 
 
 def _reading() -> None:
-    """Import what decodes a program, and what reads the deferred nodes that one may have."""
+    """Import what decodes a program."""
     whole_module("mgx_numba.graph.mxr")
-    whole_module("mgx_numba.frontends.onnx")
 
 
 def _restored(value: Any, extra: Mapping[str, Any], *, device_id: int) -> program:
@@ -116,7 +124,7 @@ def _restored(value: Any, extra: Mapping[str, Any], *, device_id: int) -> progra
     try:
         result._disabled_passes = tuple(str(n) for n in extra.get("disabled_passes", ()))
         if extra.get("tuning"):
-            result._records = _records(extra["tuning"])
+            result._records = records_of(extra)
         result._find_calibration = lambda: _calibration(extra)
         compiled = extra.get("compiled")
         if compiled:
@@ -127,30 +135,30 @@ def _restored(value: Any, extra: Mapping[str, Any], *, device_id: int) -> progra
 
 
 def _of_plan(
-    device_id: int, kept: KeptPlan, about: Mapping[str, Any], decoded: Callable[[], Any], store: Store | None
-) -> program:
+    device_id: int, kept: Kept, about: Mapping[str, Any], decoded: Callable[[], Any], store: Store | None
+) -> tuple[Compiled, program]:
     """The program of a plan that `keep_plan` left; ``decoded`` gives what its file holds."""
     result = program()
     saved = about["saved"]
     chosen = get_target(saved["compiled"]["target"])
     options = parse_compile_options(_saved_compile_options(saved["compiled"], device_id), chosen.name())
     result._decode = lambda: decoded()[0]
-    result._read_records = lambda: _records(saved["tuning"])
+    result._read_records = lambda: records_of(saved)
     result._find_calibration = lambda: _calibration(decoded()[1])
     result._find_tuning = lambda: _restored(*decoded(), device_id=device_id)._tuning
     result._store = store
     result._disabled_passes = tuple(saved["disabled_passes"])
-    result._told = about["told"]
+    result._told = [text for text, _ in about["told"]]
     result._origin = Origin.from_json(about["origin"])
 
     def portable() -> Program:
         return result._portable
 
     compiled = registry.target(chosen.name()).restore(kept, target_options(result, options), portable)
-    parameters = {name: _shape_from_json(entry) for name, entry in about["parameters"].items()}
-    results = [_shape_from_json(entry) for entry in about["results"]]
+    parameters = {name: shape_from_json(entry) for name, entry in about["parameters"].items()}
+    results = [shape_from_json(entry) for entry in about["results"]]
     take_compiled(result, compiled, options, chosen, trace_level(), parameters, results)
-    return result
+    return compiled, result
 
 
 def _calibration(extra: Mapping[str, Any]) -> Calibration | None:
@@ -160,18 +168,6 @@ def _calibration(extra: Mapping[str, Any]) -> Calibration | None:
     from ..graph.calibration import Calibration
 
     return Calibration.from_json(extra["calibration"])
-
-
-def _records(saved: list[Any]) -> list[Any]:
-    from ..codegen.tuning.files import records_from
-
-    return records_from(saved)
-
-
-def _shape_from_json(entry: list[Any]) -> Shape:
-    if not entry or isinstance(entry[0], list):
-        return Shape.tuple(_shape_from_json(member) for member in entry)
-    return Shape(Type[entry[0]], entry[1], entry[2])
 
 
 def _saved_compile_options(compiled: Mapping[str, Any], device_id: int) -> dict[str, Any]:

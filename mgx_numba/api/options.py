@@ -39,6 +39,7 @@ class CompileOptions:
     disabled_passes: tuple[str, ...] = ()
     float32_matmul_precision: str | None = None
     device_id: int = 0
+    plan_cache: bool = True
 
 
 COMPILE_OPTIONS: dict[str, str] = {
@@ -61,6 +62,7 @@ COMPILE_OPTIONS: dict[str, str] = {
     "target": "architecture name of a GPU; kernels are made for the device that is there",
     "float32_matmul_precision": "highest, high (three products in bfloat16 or TF32), medium (one); None: by fast_math",
     "disabled_passes": "names of passes to leave out",
+    "plan_cache": "look for the compiled program in the cache folder, and keep it there (True)",
 }
 _OF_A_DEVICE = ("offload_copy", "aggressive_memory", "use_nhwc", "device_id", "target", "float32_matmul_precision")
 """Options without an effect on targets that do not name them among their ``device_options``."""
@@ -122,7 +124,7 @@ def parse_compile_options(given: Mapping[str, Any], target: str = DEFAULT) -> Co
         if without_effect and value != _SILENT_DEFAULTS.get(key, object()):
             _tell_once(key, value)
     asked_quantizations(given)
-    names = ("offload_copy", "fast_math", "memory_reuse", "exhaustive_tune")
+    names = ("offload_copy", "fast_math", "memory_reuse", "exhaustive_tune", "plan_cache")
     flags = {name: _flag(name, given[name]) for name in names if name in given}
     threads = given.get("num_threads", 0)
     if isinstance(threads, bool) or not isinstance(threads, int) or threads < 0:

@@ -6,6 +6,7 @@ import dataclasses
 import functools
 import os
 import sys
+import weakref
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -18,7 +19,8 @@ from ..targets.base import Compiled, Direct, Exportable, OnDevice, OpenPlan, Ope
 from ..targets.registry import DEFAULT, REFERENCE, compile_for
 from .argument import argument
 from .checking import check
-from .compiling import compile_program, declined
+from .compiled_form import declined
+from .compiling import compile_program
 from .copying import cloned, copied, pickled
 from .options import CompileOptions, trace_level
 from .results import result_of, result_shape, shapes_beside_arrays
@@ -35,6 +37,8 @@ if TYPE_CHECKING:
     from ..graph.program import Program
     from ..graph.rewrite_log import RewriteLog
     from .explaining import Explanation
+    from .kept_models import Known
+    from .lineage import Lineage
     from .module import module
     from .reshaping import Reread
 
@@ -82,6 +86,12 @@ class program:
         self._told: list[str] = []  # by tuning
         self._told_uncompiled = False  # whether a run has warned of it
         self._layer_choices: list[LayerChoice] = []
+        # Where the program comes from, if compiled programs of it may be kept; the portable form that this is true of,
+        # as it was then; what is known of the program until that is made; and what is to be kept beside the first plan.
+        self._lineage: Lineage | None = None
+        self._pristine: tuple[weakref.ref[Program], list[int]] | None = None
+        self._known: Known | None = None
+        self._unkept: list[tuple[Lineage, Known]] = []
 
     @classmethod
     def wrap(cls, value: Program) -> program:
@@ -92,7 +102,23 @@ class program:
 
     @functools.cached_property
     def _portable(self) -> Program:
-        return self._decode()
+        found = self._decode()
+        if self._lineage is not None:
+            self._pristine = _marks(found)
+        return found
+
+    def _take_lineage(self, lineage: Lineage, decode: Callable[[], Program]) -> None:
+        """Note where the portable form comes from as it is now, and what makes it again."""
+        self._lineage, self._decode = lineage, decode
+        self._pristine = _marks(self._portable)
+
+    def _lineage_now(self) -> Lineage | None:
+        """Where the program comes from; None if that is not known, or if it was changed since."""
+        if self._lineage is not None and "_portable" in self.__dict__:
+            of, changes = self._pristine or (None, None)
+            if of is None or of() is not self._portable or changes != _marks(self._portable)[1]:
+                self._lineage = None
+        return self._lineage
 
     @functools.cached_property
     def _origin(self) -> Origin:
@@ -128,13 +154,21 @@ class program:
         return shape_map({name: shape.wrap(s) for name, s in {**self._parameters(), **self._kept}.items()})
 
     def _parameters(self) -> dict[str, Shape]:
-        return self._signature if self._compiled is not None else self._portable.parameter_shapes()
+        if self._compiled is not None:
+            return self._signature
+        known = self._known_only()
+        return self._portable.parameter_shapes() if known is None else dict(known.parameters)
+
+    def _known_only(self) -> Known | None:
+        """What is known of the program, if the portable form is not there."""
+        return self._known if "_portable" not in self.__dict__ else None
 
     def get_output_shapes(self) -> list[shape]:
         """Shapes of the results: those of the values before compilation, row-major as ``run`` gives them after it."""
         if self._compiled is not None:
             return [shape.wrap(result_shape(s)) for s in self._results]
-        return [shape.wrap(s) for s in self._portable.output_shapes()]
+        known = self._known_only()
+        return [shape.wrap(s) for s in (self._portable.output_shapes() if known is None else known.results)]
 
     def get_output_names(self) -> list[str]:
         """Names of the results, in order: the model's, or ``output_0`` and so on of a program that has none."""
@@ -213,7 +247,8 @@ class program:
             exhaustive_tune: measure the choices of kernels that have no record, for at most ``tune_budget`` seconds;
                 the records are saved with the program and kept in ``problem_cache`` or the user's database.
             options: all others, ``num_threads=0``, ``memory_reuse=True``, ... ``use_fp16`` and the like quantise the
-                program first, as ``quantize_fp16`` does.
+                program first, as ``quantize_fp16`` does. ``plan_cache=False`` neither looks for the compiled program
+                of a model's file in the cache folder nor keeps it there.
 
         Raises:
             OptionError: an unknown option; the known ones are listed.
@@ -364,8 +399,8 @@ class program:
 
         Raises:
             MgxError: the program is not compiled.
-            UnsupportedError: it has steps that run in Python, each of which is named with its reason, or lengths that
-                only a run tells; or the system is not Linux on x86-64.
+            UnsupportedError: it has steps that run in Python, each of which is named with its reason, or not one plan
+                for all lengths of its inputs; or the system is not Linux on x86-64.
             OptionError: a bad name, another target than ``cpu``, too many weights to embed.
             CompileError: there is no C compiler though ``link`` is True, or it fails.
             FormatError: a file cannot be written.
@@ -517,6 +552,11 @@ class program:
         from ..graph.printer import print_program
 
         return print_program(self._shown, {line: f"on the host: {reason}" for line, reason in reasons.items()})
+
+
+def _marks(portable: Program) -> tuple[weakref.ref[Program], list[int]]:
+    """A program and how often its modules were changed."""
+    return weakref.ref(portable), [module.changes for module in portable.modules]
 
 
 def _empty() -> Program:

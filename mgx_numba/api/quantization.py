@@ -180,7 +180,8 @@ def quantize_int4_weights(prog: program, ins_names: Iterable[str] = CONTRACTIONS
     Raises:
         OptionError: a name is none of an operator or a node.
     """
-    return _in_place(prog, lambda portable: quantize_int4(portable, ins_names))
+    names = _names(ins_names)
+    return _in_place(prog, lambda portable: quantize_int4(portable, names), f"quantize_int4_weights {names!r}")
 
 
 def autocast_fp8(prog: program) -> program:
@@ -191,7 +192,12 @@ def autocast_fp8(prog: program) -> program:
     whole_module("mgx_numba.graph.passes")
     from ..graph.passes import run_passes
 
-    return _in_place(prog, lambda portable: run_passes(portable, ["autocast_fp8"]))
+    return _in_place(prog, lambda portable: run_passes(portable, ["autocast_fp8"]), "autocast_fp8")
+
+
+def _names(given: Any) -> Any:
+    """Names that can be read more than once."""
+    return tuple(given) if isinstance(given, Iterable) and not isinstance(given, str) else given
 
 
 def _where(
@@ -221,7 +227,8 @@ def _truncated(
     if accuracy is None:
         if calibration:
             raise OptionError("calibration has no effect without accuracy, which is measured on its batches")
-        return _in_place(prog, lambda portable: truncate(portable, kind, ins_names))
+        names = _names(ins_names)
+        return _in_place(prog, lambda portable: truncate(portable, kind, names), f"quantize_{kind} {names!r}")
     budget = truncation_budget(parse_accuracy(accuracy), loss)
     chosen, given = _where(t, calibration)
     if not isinstance(given, Iterable):
@@ -266,12 +273,18 @@ def _calibrated(
     return prog
 
 
-def _in_place(prog: program, change: Callable[[Program], None]) -> program:
-    """Change a program's portable form; one that is compiled is compiled again, with its options."""
+def _in_place(prog: program, change: Callable[[Program], None], call: str = "") -> program:
+    """Change a program's portable form; one that is compiled is compiled again, with its options.
+
+    Args:
+        call: all that the change depends on; empty if it depends on more than can be said.
+    """
     if not isinstance(prog, program):
         raise OptionError(f"a program is needed, got {type(prog).__name__}")
     if not prog.is_compiled():
-        change(prog._portable)
+        if not (call and prog._lineage is not None and _derived(prog, call, change)):
+            prog._lineage = None
+            change(prog._portable)
         return prog
     changed = prog.clone()
     change(changed._portable)
@@ -279,3 +292,10 @@ def _in_place(prog: program, change: Callable[[Program], None]) -> program:
     changed.compile(prog._target, dataclasses.asdict(prog._options))
     prog._become(changed)
     return prog
+
+
+def _derived(prog: program, call: str, change: Callable[[Program], None]) -> bool:
+    """See `kept_models.derive`."""
+    from .kept_models import derive
+
+    return derive(prog, call, change)

@@ -152,7 +152,7 @@ def quantize_int4(portable: Program, ins_names: Iterable[str] = CONTRACTIONS) ->
         OptionError: a name is none of an operator or a node.
     """
     whole_module("mgx_numba.graph.passes")
-    from ..graph.passes.quantize_int4 import FEWEST, QuantizeInt4
+    from ..graph.passes.quantize_int4_weights import FEWEST, QuantizeInt4
 
     step = QuantizeInt4(_selection(portable, ins_names))
     _run(portable, [*_SIMPLIFY, step, "dead_code_elimination"])

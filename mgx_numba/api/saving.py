@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import os
-import tempfile
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from ..core.shape import Shape
-from ..errors import OptionError
+from ..core.shape_json import shape_to_json
+from ..errors import OptionError, UnsupportedError
 from ..interrupts import whole_module
 
 if TYPE_CHECKING:
-    from ..graph.content import FileContent
     from ..graph.program import Program
+    from ..messages import Told
+    from .lineage import Lineage
     from .program import program
 
 __all__ = ["SAVED_OPTIONS", "checked_format", "keep_plan", "save", "save_buffer", "saved_options"]
@@ -52,8 +53,11 @@ def save(
     save_program(p._portable, filename, checked_format(format), _beside(p), objects, library)
     if format == "msgpack" and p.is_compiled() and os.path.isfile(filename):  # a pipe's content is gone
         from ..graph.content import open_content
+        from .lineage import Lineage, ModelSource, environment
 
-        keep_plan(open_content(filename), p, embed_objects)
+        if environment() is None:
+            return
+        keep_plan(Lineage(ModelSource(open_content(filename))), p, embed_objects)
 
 
 def save_buffer(p: program, embed_objects: bool = False, embed_library: bool = False) -> bytes:
@@ -75,24 +79,31 @@ def _check_program(function: str, given: Any) -> None:
         raise OptionError(f"{function} needs a program, got {type(given).__name__}")
 
 
-def keep_plan(content: FileContent, p: program, with_code: bool) -> None:
-    """Keep the plan of a program that is compiled in the cache folder, for this content; see `saved_plans.keep`.
+def keep_plan(lineage: Lineage, p: program, with_code: bool = False, told: Sequence[Told] | None = None) -> bool:
+    """Keep the plan of a program that is compiled in the cache folder, for this lineage; see `saved_plans.keep`.
 
     That of a program with a user's operators is not kept: their code is in no file, and may be another one next time.
+
+    Args:
+        told: the warnings of its compilation; None for those about tuning.
+
+    Returns:
+        Whether it is kept now.
     """
-    if p._compiled is None or p._target is None or _has_custom(p._portable):
-        return
+    if p._compiled is None or p._target is None or p._options is None or not p._options.plan_cache:
+        return False
+    if _has_custom(p._portable):
+        return False
     from .saved_plans import keep
 
     about = {
         "saved": saved_options(p),
-        "parameters": {name: _shape_to_json(s) for name, s in p._signature.items()},
-        "results": [_shape_to_json(s) for s in p._results],
-        "told": p._told,
+        "parameters": {name: shape_to_json(s) for name, s in p._signature.items()},
+        "results": [shape_to_json(s) for s in p._results],
+        "told": [[text, "RuntimeWarning"] for text in p._told] if told is None else list(told),
         "origin": p._origin.to_json(),
     }
-    device_id = 0 if p._options is None else p._options.device_id
-    keep(content, p._target.name(), p._compiled, about, with_code, device_id)
+    return keep(lineage, p._target.name(), p._compiled, about, with_code, p._options.device_id)
 
 
 def _has_custom(portable: Program) -> bool:
@@ -136,6 +147,12 @@ def _machine_code(p: program) -> dict[str, Any]:
 
 def _library(p: program) -> dict[str, Any]:
     """What `save` with ``embed_library`` adds; errors are those of ``export_library``."""
+    import tempfile  # late: few programs are saved so, and this imports much
+
+    if any(s.is_dynamic for s in p._signature.values()):
+        raise UnsupportedError(
+            "embed_library: programs in C++ take libraries of fixed lengths; export_library writes others"
+        )
     whole_module("mgx_numba.runtime.cpu.library.embedded")
     from ..runtime.cpu.library.embedded import library_tree
 
@@ -152,9 +169,3 @@ def checked_format(name: str) -> str:
     if name not in ("msgpack", "json"):
         raise OptionError(f"Unknown format: {name}; known: msgpack, json")
     return name
-
-
-def _shape_to_json(s: Shape) -> list[Any]:
-    if s.sub_shapes:
-        return [_shape_to_json(member) for member in s.sub_shapes]
-    return [s.type.name, s.lens, s.strides]

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 from ..interrupts import whole_module
 from ..targets.registry import target
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from ..codegen.tuning.record import TuningRecord
     from ..codegen.tuning.session import Tuning
 
-__all__ = ["merged_records", "tuning_for"]
+__all__ = ["merged_records", "records_of", "tuning_for"]
 
 
 def tuning_for(
@@ -50,3 +50,10 @@ def merged_records(tuning: Tuning | None, known: Sequence[TuningRecord]) -> list
     from ..codegen.tuning.files import best
 
     return best([*tuning.records(), *known])
+
+
+def records_of(saved: Mapping[str, Any]) -> list[TuningRecord]:
+    """Return the tuning records of a program that `saved_options` described."""
+    from ..codegen.tuning.files import records_from
+
+    return records_from(saved["tuning"])

@@ -1,1 +1,1 @@
-"""Clusters to Python source to machine code: kernel sources, their compiler, the object store and the loader."""
+"""Code generation: problems to kernel sources to machine code; object store and loader."""

@@ -13,7 +13,8 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import functools
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import fields, is_dataclass, replace
 from typing import Any, Generic, TypeVar
 
@@ -239,7 +240,9 @@ def _chosen(condition: Length, a: Any, b: Any) -> Any:
 
 def has_lengths(value: Any) -> bool:
     """Return whether a value holds symbolic lengths."""
-    return next(lengths_in(value), None) is not None
+    if isinstance(value, Dim):
+        return True
+    return any(map(has_lengths, _members(value)))
 
 
 def at_lengths(value: Any, values: Mapping[Dim, int]) -> Any:
@@ -254,16 +257,37 @@ def at_lengths(value: Any, values: Mapping[Dim, int]) -> Any:
     return value
 
 
-def lengths_in(value: Any) -> Iterator[Dim]:
-    """Yield the symbolic lengths in a value."""
+def lengths_in(value: Any) -> list[Dim]:
+    """Return the symbolic lengths in a value."""
+    found: list[Dim] = []
+    _collect(value, found)
+    return found
+
+
+def _collect(value: Any, found: list[Dim]) -> None:
     if isinstance(value, Dim):
-        yield value
-    elif isinstance(value, (tuple, list)):
-        for one in value:
-            yield from lengths_in(one)
-    elif isinstance(value, dict):
-        for one in value.values():
-            yield from lengths_in(one)
-    elif is_dataclass(value) and not isinstance(value, (type, *WHOLE)):
-        for field in fields(value):
-            yield from lengths_in(getattr(value, field.name))
+        found.append(value)
+    else:
+        for one in _members(value):
+            _collect(one, found)
+
+
+def _members(value: Any) -> Collection[Any]:
+    """Return the values that a value consists of."""
+    kind: Any = type(value)
+    if kind is int or kind is str:
+        return ()
+    if isinstance(value, (tuple, list)):
+        return value
+    if isinstance(value, dict):
+        return value.values()
+    names = _fields(kind)
+    return [getattr(value, name) for name in names] if names else ()
+
+
+@functools.cache
+def _fields(kind: Any) -> tuple[str, ...] | None:
+    """Return the names of the fields of a dataclass; None of another type, and of values that are not looked into."""
+    if issubclass(kind, WHOLE) or not is_dataclass(kind):
+        return None
+    return tuple(field.name for field in fields(kind))

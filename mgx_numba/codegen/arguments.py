@@ -1,7 +1,7 @@
-"""The argument block of a kernel: words of int64 that its text knows by name.
+"""The argument block of a kernel: int64 words that its text accesses by name.
 
-One object makes both sides in one order: the statements with which the kernel gives its words names, and the values of
-one launch.
+One object produces both sides in one order: the statements that bind words to names in the text, and the values of a
+launch.
 """
 
 from __future__ import annotations
@@ -18,18 +18,16 @@ from .launch import Callee, Launch, Mark, Operand, TensorLayout, TensorMap
 __all__ = ["Arguments"]
 
 MAP_ALIGNMENT = 8
-"""Words that a tensor map begins at a multiple of: 64 bytes, as the driver and the copy engine want it."""
+"""Alignment (words) of a tensor map: 64 bytes, required by the driver and TMA."""
 Value = Length | Operand | Mark | Callee | TensorMap
 PARAMETERS = frozenset({"args", "begin", "end", "task"})
-"""Names that mean something else in every kernel: its parameters, and the task that its loop is at."""
+"""Reserved names: a kernel's parameters, and the task of its loop."""
 
 
 @dataclass
 class _Word:
-    """One word: its number, the launch's value (None: not known yet), and the expression that reads it.
-
-    Code is not read, only called.
-    """
+    """One word: its index, the launch's value (None: not known yet), and the expression that reads it. Code addresses
+    are called, not read."""
 
     number: int
     value: Value | None
@@ -37,10 +35,10 @@ class _Word:
 
 
 class Arguments:
-    """The words of one kernel's block, in the order in which they are declared.
+    """The words of one kernel's argument block, in order of declaration.
 
     Raises:
-        CompileError: a name is declared twice, means something else in every kernel, or is used but not declared.
+        CompileError: a name is declared twice, is reserved, or is used but not declared.
     """
 
     def __init__(self) -> None:
@@ -49,20 +47,20 @@ class Arguments:
         self._tables: dict[str, tuple[int, tuple[str, ...]]] = {}
 
     def pointer(self, name: str, operand: Operand | str, dtype: str) -> str:
-        """A typed pointer to an operand, or to the start of the one so called; its name."""
+        """Declare a typed pointer to an operand (or to the start of the named one); return its name."""
         place = operand if isinstance(operand, Operand) else Operand(operand)
         return self._declare(name, place, f"pointer_{dtype}(args, {{}})")
 
     def integer(self, name: str, value: Length) -> str:
-        """An int64; its name."""
+        """Declare an int64; return its name."""
         return self._declare(name, plain_int(value), "args[{}]")
 
     def step(self, name: str, stride: Length) -> str:
-        """An int64 unless it is known to be 0 or 1, as which texts write it; its name, or nothing."""
+        """Declare a stride, unless it is known to be 0 or 1 and thus part of the text; return its name, or ""."""
         return "" if known_in(stride, 0, 1) else self.integer(name, stride)
 
     def integers(self, **values: Length) -> None:
-        """Several int64, by name."""
+        """Declare several int64 by name."""
         for name, value in values.items():
             self.integer(name, value)
 
@@ -80,13 +78,13 @@ class Arguments:
         return f"args[{first + columns.index(column)} + {len(columns)} * {row}]"
 
     def fault(self, read: str = "words_at") -> None:
-        """The call's fault record, ``fault``, and the step's number, ``step_number`` (see `Mark`); ``read`` is the word
-        of the language for an address of int64."""
+        """Declare the call's fault record ``fault`` and the step number ``step_number`` (see `Mark`); ``read`` is the
+        language's function for an address of int64."""
         self._declare("fault", Mark.FAULT, f"{read}(args, {{}})")
         self._declare("step_number", Mark.STEP, "args[{}]")
 
     def tensor_map(self, name: str, operand: Operand | str, layout: TensorLayout) -> str:
-        """What describes an operand, or the one so called, to a GPU's copy engine; its name."""
+        """Declare the TMA descriptor of an operand (or of the named one); return its name."""
         place = operand if isinstance(operand, Operand) else Operand(operand)
         while len(self._words) % MAP_ALIGNMENT:
             self._declare(f"_{len(self._words)}", 0)
@@ -96,10 +94,8 @@ class Arguments:
         return name
 
     def block(self, name: str, launch: Launch, names: Mapping[str, str]) -> str:
-        """The words of another kernel's launch, whose operands are called as ``names`` say, for `own_block`; the name.
-
-        They have none of their own.
-        """
+        """Declare the words of another kernel's launch, operands renamed by ``names``, for `own_block`; return the
+        block's name. The words themselves have no names."""
         self._blocks[name] = len(self._words), launch
         for k, word in enumerate(launch.args):
             if isinstance(word, Operand):
@@ -108,24 +104,24 @@ class Arguments:
         return name
 
     def own_block(self, name: str) -> list[str]:
-        """Statements: the words of a `block`, under its name in memory that may be written."""
+        """Return statements that copy the words of a `block` to writable local memory, under its name."""
         first, launch = self._blocks[name]
         words = len(launch.args)
         return [f"{name} = local_int64({words})", f"for i in range({words}):", f"    {name}[i] = args[{first} + i]"]
 
     def place(self, name: str, operand: str, pointer: str) -> str:
-        """Statement: the operand that the launch of an `own_block` called so, of which it has one address, is at
-        ``pointer``, an expression."""
+        """Return the statement that sets the address of an operand in an `own_block` to the expression ``pointer``; the
+        operand must occur once."""
         _, launch = self._blocks[name]
         (number,) = (k for k, word in launch.unplaced if isinstance(word, Operand) and word.name == operand)
         return f"put_pointer({name}, {number}, {pointer})"
 
     def callee(self, name: str, kernel: KernelSource | None = None) -> str:
-        """The code of another kernel, for `call`; its name. None: `provide` will say which kernel."""
+        """Declare the code of another kernel, for `call`; return its name. None: `provide` sets the kernel later."""
         return self._declare(name, None if kernel is None else Callee(kernel))
 
     def provide(self, name: str, kernel: KernelSource) -> None:
-        """Say which kernel a callee is that was declared without."""
+        """Set the kernel of a callee that was declared without one."""
         word = self._find(name)
         if word.value is not None:
             raise CompileError(f"the argument {name!r} has its value already")
@@ -133,37 +129,38 @@ class Arguments:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """What is declared so far."""
+        """Return the declared names."""
         return tuple(self._words)
 
     @property
     def declared(self) -> tuple[tuple[str, str], ...]:
-        """All that texts depend on: in order, the names, each with the expression that reads its word."""
+        """Return all that texts depend on: names in order, with the expressions that read their words."""
         return tuple([(name, word.read) for name, word in self._words.items()])
 
     @property
     def values(self) -> tuple[Value, ...]:
-        """The words of one launch."""
+        """Return the words of a launch."""
         missing = [name for name, word in self._words.items() if word.value is None]
         if missing:
             raise CompileError(f"no kernel was provided for the arguments {', '.join(missing)}")
         return tuple(word.value for word in self._words.values() if word.value is not None)
 
     def bind(self, names: Iterable[str] | None = None) -> list[str]:
-        """Statements that give the words, or those of these names, their names; code has none in the text."""
+        """Return statements that bind the words, or those in ``names``, to their names; code addresses are not
+        bound."""
         words = {name: self._find(name) for name in (self._words if names is None else names)}
         return [f"{name} = {word.read.format(word.number)}" for name, word in words.items() if word.read]
 
     def call(self, name: str, block: str, begin: str | int, end: str | int) -> str:
-        """Statement that calls a kernel with an argument block for a range of tasks, all of them expressions."""
+        """Return the statement that calls a kernel with an argument block for a range of tasks (expressions)."""
         return f"call_kernel(args, {self._code(name)}, {block}, {begin}, {end})"
 
     def code(self, name: str) -> str:
-        """Expression of the address of a callee's code, for another kernel that calls it."""
+        """Return the expression of the address of a callee's code, for another kernel that calls it."""
         return f"args[{self._code(name)}]"
 
     def _code(self, name: str) -> int:
-        """Number of the word that holds a callee's code."""
+        """Return the index of the word that holds a callee's code."""
         word = self._find(name)
         if word.read:
             raise CompileError(f"the argument {name!r} is not the code of a kernel")

@@ -1,7 +1,7 @@
-"""What the rest of the package asks of one kind of device, and the back ends by name.
+"""The interface of a back end, and the registry of back ends.
 
-A back end is registered here by the module that holds it, which is imported when somebody first asks for it: nothing
-else outside of a back end's own packages imports one.
+A back end is a module's ``BACKEND``; it is imported when first requested. Only a back end's own packages import it
+directly.
 """
 
 from __future__ import annotations
@@ -22,110 +22,112 @@ if TYPE_CHECKING:
 __all__ = ["Backend", "Progress", "backend", "register"]
 
 Progress = Callable[[int, int, str], None]
-"""``progress(done, total, name)``: kernels compiled, kernels to compile, the one that was compiled last."""
+"""``progress(done, total, name)``: kernels compiled, kernels to compile, the last compiled kernel."""
 
 
 class Backend(Protocol):
-    """Code generation for one kind of device, of which this process uses one machine's."""
+    """Code generation for one kind of device; a process uses one machine's."""
 
     @property
     def name(self) -> str:
-        """As kernels call it (`KernelSource.backend`)."""
+        """Return the name that kernels use (`KernelSource.backend`)."""
 
     def identity(self) -> Mapping[str, str]:
-        """What machine code depends on besides a kernel's text, by field name: device, features, versions."""
+        """Return everything beside a kernel's text that its machine code depends on, by field: device, features,
+        versions."""
 
     def fingerprint(self) -> DeviceFingerprint:
-        """What measured times depend on besides the problem."""
+        """Return everything beside the problem that measured times depend on."""
 
     def family(self) -> str:
-        """The class of devices that it is one of: tuning records that come with the package are for one."""
+        """Return the device family; shipped tuning records belong to one."""
 
     def unit(self, kernels: Sequence[KernelSource]) -> str:
-        """What multiplies in a kernel and those that it calls, for readers: ``AMX int8``. Empty where that is the
-        arithmetic that `Limits` names, or nobody knows."""
+        """Return the functional unit of a kernel's multiplications, for display: ``AMX int8``. "" if it is the
+        arithmetic that `Limits` names, or unknown."""
 
     def plan(self, problem: Any) -> Solution:
-        """The launches that compute one of `codegen.problems`, with operands by the names that the problem gives.
+        """Return the launches of a problem of `codegen.problems`; operands are named by the problem.
 
         Raises:
             UnsupportedError: this back end has no kernel for it; the message says why.
         """
 
     def choose(self, request: Asked) -> Candidate:
-        """The solver that the cost model has for a contraction.
+        """Return the solver that the cost model selects for a contraction.
 
         Raises:
-            UnsupportedError: no solver applies; the message has every solver's reason.
+            UnsupportedError: no solver applies; the message lists every solver's reason.
         """
 
     def revisions(self, request: Asked) -> Mapping[str, int]:
-        """Revisions of the solvers that apply to a contraction, by name, of those that have another than 0: with each
-        of these, what was measured for it with another revision is not true any more."""
+        """Return the nonzero revisions of applicable solvers by name. Records measured with another revision are
+        outdated."""
 
     def estimates(self, request: Asked) -> list[Estimate]:
-        """What the cost model says of every solver, those that apply first, the quickest of them first."""
+        """Return the cost model's estimate of every solver, applicable ones first, least time first."""
 
     def candidates(self, request: Asked) -> list[Candidate]:
-        """Every solver that applies, with its own blocking, the quickest by the cost model first."""
+        """Return every applicable solver with its own blocking, least estimated time first."""
 
     def refinements(self, request: Asked, winner: Candidate) -> list[Candidate]:
-        """Other blockings of a candidate's solver that may be quicker, a few."""
+        """Return a few other blockings of a candidate's solver that may be faster."""
 
     def candidate_of(self, request: Asked, record: TuningRecord) -> Candidate | None:
-        """What a tuning record says, or None if its solver does not exist or does not apply here."""
+        """Return the candidate of a tuning record; None if its solver does not exist or does not apply."""
 
     def objects(
         self, sources: Sequence[KernelSource], progress: Progress | None = None, store: Store | None = None
     ) -> dict[str, bytes]:
-        """Machine code of distinct kernels by symbol, from the store (by default the user's) or compiled.
+        """Return the machine code of distinct kernels by symbol, from the store (by default the user's) or compiled.
 
         Raises:
             CompileError: a kernel cannot be compiled.
         """
 
     def compile(self, source: KernelSource) -> bytes:
-        """What Numba and LLVM make of a kernel, in this process.
+        """Compile a kernel with Numba and LLVM in this process.
 
         Raises:
             CompileError: it cannot be compiled.
         """
 
     def finished(self, source: KernelSource, code: bytes) -> bytes:
-        """Machine code from what `compile` has made in this process or in another one; any thread may ask.
+        """Return the machine code from the output of `compile` in this or another process; thread-safe.
 
         Raises:
-            CompileError: it is of another kernel, or compiled for another machine, or no machine code comes of it.
+            CompileError: the code is another kernel's or another machine's, or cannot be assembled.
         """
 
     def worker_environment(self) -> Mapping[str, str]:
-        """Variables with which another process compiles for the machine that this one does."""
+        """Return environment variables that make another process compile for the same machine."""
 
     def loadable(self, source: KernelSource, data: bytes) -> bool:
-        """Whether bytes are machine code of this kernel that can be loaded here."""
+        """Return whether ``data`` is machine code of this kernel that can be loaded here."""
 
     def load(
         self, sources: Sequence[KernelSource], progress: Progress | None = None, store: Store | None = None
     ) -> list[int]:
-        """Handles of loaded kernels in the order of the sources (on the CPU: addresses); errors as `objects`."""
+        """Return handles of loaded kernels in the order of the sources (on the CPU: addresses); errors as in
+        `objects`."""
 
 
 _MODULES = {"cpu": "mgx_numba.codegen.cpu.backend", "gpu": "mgx_numba.codegen.gpu.backend"}
-"""The package's own back ends: each module has its back end as ``BACKEND``."""
+"""Modules of the package's back ends."""
 
 _backends: dict[str, Backend] = {}
 
 
 def register(new: Backend) -> None:
-    """Make a back end known by its name, in the place of another of that name."""
+    """Register a back end under its name, replacing another."""
     _backends[new.name] = new
 
 
 def backend(name: str) -> Backend:
-    """The back end of this name.
+    """Return the back end of this name.
 
     Raises:
-        OptionError: there is none.
+        OptionError: the name is unknown.
     """
     if name not in _backends:
         if name not in _MODULES:

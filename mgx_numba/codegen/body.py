@@ -1,5 +1,4 @@
-"""Pointwise work as calls of the scalar-operation protocol: of a fused module, or recorded as data that any back end
-can print."""
+"""Pointwise work as calls of the scalar-operation protocol: of a fused module, or recorded as data for any back end."""
 
 from __future__ import annotations
 
@@ -24,17 +23,17 @@ EXPENSIVE = frozenset(
     "exp log log2 erf sin cos tan asin acos atan sinh cosh tanh asinh acosh atanh sigmoid pow gelu_erf gelu_tanh silu"
     " softplus mish div sqrt rsqrt".split()
 )
-"""Operations, and methods of the protocol, that take a vector unit many instructions or cycles."""
+"""Operations, and protocol methods, that take a vector unit many instructions or cycles."""
 MAX_NAME = 96
-"""Characters of a kernel's name, which only people read; file systems take 255."""
+"""Most characters of a kernel's display name; file systems allow 255."""
 
 
 @dataclass(frozen=True)
 class ScalarCall:
-    """One call of the protocol: the method, the numbers of the values that it is given, and the result's type.
+    """One call of the protocol: method, operand numbers, result type.
 
-    Of ``const`` the type is that of the constant, and ``constant`` has its bytes as NumPy stores them: zeros of either
-    sign and NaNs are then equal only to themselves.
+    For ``const`` the type is the constant's, and ``constant`` holds its bytes as NumPy stores them, so that zeros of
+    different signs, and NaNs, compare bitwise.
     """
 
     method: str
@@ -45,9 +44,9 @@ class ScalarCall:
 
 @dataclass(frozen=True)
 class ScalarBody:
-    """Scalar operations one after the other, as data: what one result is for given values.
+    """A sequence of scalar operations as data, with one result.
 
-    The values are numbered: first the parameters, which have these types, then the results of the calls.
+    Values are numbered: first the parameters, with these types, then the results of the calls.
     """
 
     parameters: tuple[Type, ...]
@@ -56,18 +55,18 @@ class ScalarBody:
 
     @property
     def dtype(self) -> Type:
-        """Element type of the result."""
+        """Return the element type of the result."""
         first = len(self.parameters)
         return self.parameters[self.result] if self.result < first else self.calls[self.result - first].dtype
 
     @property
     def last(self) -> str:
-        """The method whose result is the body's; empty where that is a parameter."""
+        """Return the method that computes the result; "" if it is a parameter."""
         first = len(self.parameters)
         return "" if self.result < first else self.calls[self.result - first].method
 
     def evaluate(self, handler: ScalarOps, arguments: Sequence[Any]) -> Any:
-        """The result, with a handler's values for the parameters."""
+        """Return the result for a handler's values of the parameters."""
         values = list(arguments)
         for call in self.calls:
             operands = [values[k] for k in call.operands]
@@ -81,7 +80,7 @@ class ScalarBody:
 
 
 def scalar_body(function: Callable[..., Any], parameters: Sequence[Type]) -> ScalarBody:
-    """The calls that ``function(handler, *values)`` makes to compute its result from values of these types."""
+    """Record the calls that ``function(handler, *values)`` makes for parameters of these types."""
     recorder = _Recorder(parameters)
     result = function(recorder, *range(len(parameters)))
     return ScalarBody(tuple(parameters), tuple(recorder.calls), result)
@@ -125,7 +124,7 @@ class _Recorder:
 def evaluate_instructions(
     instructions: Iterable[Instruction], handler: ScalarOps, values: dict[Instruction, Any]
 ) -> None:
-    """Add a handler's values for literals and pointwise instructions; for others ``values`` has what they need."""
+    """Add a handler's values of literals and pointwise instructions to ``values``, which has their other operands."""
     for ins in instructions:
         if ins in values:
             continue
@@ -138,14 +137,14 @@ def evaluate_instructions(
 
 
 def evaluate_scalar_module(module: Module, handler: ScalarOps, arguments: Sequence[Any]) -> list[Any]:
-    """Results of a module of pointwise instructions, with a handler's values for its parameters."""
+    """Return the results of a module of pointwise instructions for a handler's values of its parameters."""
     values: dict[Instruction, Any] = dict(zip(module.parameters(), arguments))
     evaluate_instructions(module, handler, values)
     return [values[r] for r in module.results()]
 
 
 def cluster_name(module: Module, fallback: str) -> str:
-    """MIGraphX-style kernel name: the fused operations in order, ``mul_add_relu_kernel``."""
+    """Return a MIGraphX-style kernel name: the fused operations in order, ``mul_add_relu_kernel``."""
     skipped = ("@literal", "@param", "@return", "multibroadcast", "broadcast")
     operations = [ins.name for ins in module if ins.name not in skipped]
     stem = "_".join(operations) or fallback
@@ -153,5 +152,5 @@ def cluster_name(module: Module, fallback: str) -> str:
 
 
 def scalar_flops(module: Module) -> int:
-    """Operations for one element."""
+    """Return the operations per element."""
     return sum(isinstance(ins.op, Pointwise) and ins.name not in ("identity", "convert") for ins in module)

@@ -1,5 +1,5 @@
-"""ELF64 little-endian objects: reading what loading one needs to know, its sections, its symbols, and where they are
-referred to; and writing one that holds data.
+"""ELF64 little-endian objects: read sections, symbols and relocations of a relocatable object; write an object with
+data.
 
 System V Application Binary Interface, generic part, chapters 4 and 5.
 """
@@ -30,8 +30,7 @@ _RELA = struct.Struct("<QQq")
 
 @dataclass(frozen=True)
 class Section:
-    """One section: its name, type (``SHT_``) and flags (``SHF_``), its bytes, and the power of two that its address
-    must be a multiple of."""
+    """A section: name, type (``SHT_``), flags (``SHF_``), bytes, and alignment."""
 
     name: str
     kind: int
@@ -42,8 +41,8 @@ class Section:
 
 @dataclass(frozen=True)
 class Symbol:
-    """A symbol: ``section`` is 0 where another object defines it; ``value`` is an offset into its section. ``info`` has
-    binding and type, ``other`` the visibility, as the table has them."""
+    """A symbol: ``section`` is 0 if another object defines it; ``value`` is an offset into its section; ``info``
+    (binding and type) and ``other`` (visibility) as in the table."""
 
     name: str
     section: int
@@ -54,13 +53,13 @@ class Symbol:
 
     @property
     def is_local(self) -> bool:
-        """Whether other objects cannot refer to it."""
+        """Return whether other objects cannot refer to it."""
         return self.info >> 4 == _STB_LOCAL
 
 
 @dataclass(frozen=True)
 class Relocation:
-    """``offset`` bytes into ``section`` refer to ``symbol`` plus ``addend``, in the way that ``type`` says."""
+    """A reference at ``offset`` in ``section`` to ``symbol`` plus ``addend``, encoded as ``type`` says."""
 
     section: int
     offset: int
@@ -76,10 +75,10 @@ class ElfObject:
     Attributes:
         machine: ``e_machine``, the instruction set.
         flags: ``e_flags``.
-        ident: the 16 bytes that the file begins with.
+        ident: the file's first 16 bytes.
         sections: by index; the first is empty.
         symbols: by index; the first is empty.
-        complete: whether relocations and memory are all of the kinds that are read here.
+        complete: whether all relocations and sections are of supported kinds.
     """
 
     machine: int
@@ -92,12 +91,12 @@ class ElfObject:
 
     @property
     def defined(self) -> frozenset[str]:
-        """Names of the global symbols that it defines."""
+        """Return the names of the global symbols that it defines."""
         return frozenset(s.name for s in self.symbols[1:] if not s.is_local and s.section)
 
     @property
     def undefined(self) -> frozenset[str]:
-        """Names of the global symbols that it wants."""
+        """Return the names of the global symbols that it references but does not define."""
         return frozenset(s.name for s in self.symbols[1:] if not s.is_local and not s.section)
 
 
@@ -152,15 +151,15 @@ def _symbols(table: bytes, names: bytes) -> list[Symbol]:
 
 
 def _text(names: bytes, at: int) -> str:
-    """A name of a table of names."""
+    """Return a name from a string table."""
     return names[at : names.index(b"\0", at)].decode("ascii")
 
 
 def data_object(
     symbol: str, pieces: Sequence[bytes | memoryview], size: int, alignment: int
 ) -> list[bytes | memoryview]:
-    """An x86-64 object that defines ``symbol`` as these ``size`` bytes, read-only and not visible outside of what it is
-    linked into, at a multiple of ``alignment``; in pieces."""
+    """Return an x86-64 object, in pieces, that defines hidden symbol ``symbol`` as ``size`` read-only bytes with this
+    alignment."""
     names = b"\0.rodata\0.symtab\0.strtab\0.note.GNU-stack\0"  # the last: its stack need not be executable
     symbols = SYMBOL.pack(0, 0, 0, 0, 0, 0) + SYMBOL.pack(len(names), _GLOBAL_OBJECT, _HIDDEN, 1, 0, size)
     strings = names + symbol.encode("ascii") + b"\0"

@@ -1,8 +1,8 @@
-"""Machine code inside a model's file, for readers who trust whoever wrote it.
+"""Machine code inside a model's file, for readers that trust its author.
 
-It is a value tree: ``identity``, on which versions, CPU and features the code depends, and ``kernels``, each with
-``name``, ``symbol``, ``sha256`` and ``object``. A kernel is found by its symbol, which is the hash of its source text
-and that identity, so that code of another environment is never taken.
+It is a value tree: ``identity`` (versions, CPU and features that the code depends on) and ``kernels``, each with
+``name``, ``symbol``, ``sha256`` and ``object``. A kernel is found by its symbol, the hash of its source text and that
+identity, so code for another environment is never used.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _SYMBOL = re.compile("mgx_[0-9a-f]{24}")
 
 
 def embed(sources: Sequence[KernelSource], store: Store | None = None) -> dict[str, Any]:
-    """The value tree of kernels' objects; those that ``store`` (by default the user's) lacks are compiled.
+    """Return the value tree of kernels' objects; objects that ``store`` (by default the user's) lacks are compiled.
 
     Raises:
         CompileError: a kernel cannot be compiled.
@@ -47,16 +47,16 @@ def embed(sources: Sequence[KernelSource], store: Store | None = None) -> dict[s
 
 
 class EmbeddedStore:
-    """A file's objects, before the user's object store, into which they are not copied.
+    """A file's objects, looked up before the user's object store; they are not copied into it.
 
-    Objects of another CPU, other features or versions, and damaged ones, are not used; one warning says why.
+    Damaged objects, and those of another CPU, features or versions, are ignored with one warning.
     """
 
     def __init__(self, value: Any) -> None:
-        """``value`` is the tree that `embed` gave.
+        """Check a tree from `embed`.
 
         Raises:
-            FormatError: it is something else.
+            FormatError: it is malformed.
         """
         self._told = False
         self._objects = _checked(value)
@@ -66,7 +66,7 @@ class EmbeddedStore:
             self._tell(f"it was built for another environment: {', '.join(differences)}")
 
     def get(self, source: KernelSource) -> bytes | None:
-        """The object of a kernel: the file's, else the user's."""
+        """Return the object of a kernel: the file's, else the user's."""
         found = self._objects.get(source.symbol)
         if found is not None:
             data = bytes(found[1])
@@ -78,7 +78,7 @@ class EmbeddedStore:
         return stored
 
     def put(self, source: KernelSource, data: bytes) -> None:
-        """Keep an object in the user's store."""
+        """Store an object in the user's store."""
         default_store().put(source, data)
 
     def _tell(self, reason: str) -> None:
@@ -96,7 +96,7 @@ def _one_backend(sources: Iterable[KernelSource]) -> str:
 
 
 def _identity_here(recorded: Mapping[str, Any]) -> Mapping[str, str]:
-    """The identity that code of the recorded back end has here; nothing if there is no such back end."""
+    """Return the current identity of the recorded back end; empty if there is no such back end."""
     try:
         return backend(str(recorded.get("backend"))).identity()
     except OptionError:
@@ -104,7 +104,7 @@ def _identity_here(recorded: Mapping[str, Any]) -> Mapping[str, str]:
 
 
 def _checked(value: Any) -> dict[str, tuple[str, memoryview]]:
-    """Digest and bytes by symbol."""
+    """Return digest and bytes by symbol."""
     if not isinstance(value, dict) or not isinstance(value.get("identity"), dict):
         raise FormatError("machine code: it must be a map with a map 'identity'")
     kernels = value.get("kernels")
@@ -125,7 +125,7 @@ def _checked(value: Any) -> dict[str, tuple[str, memoryview]]:
 
 
 def _differences(recorded: Mapping[str, Any], wanted: Mapping[str, str]) -> list[str]:
-    """What differs, field by field; of the features, those that only one side has."""
+    """Return the differing fields; of features, those that only one side has."""
     found = []
     for key in sorted(recorded.keys() | wanted.keys()):
         old, new = str(recorded.get(key, "nothing")), wanted.get(key, "nothing")

@@ -1,4 +1,4 @@
-"""The cache folder, and how files in it are replaced: as a whole or not at all, by any number of processes."""
+"""The cache folder, and atomic replacement of its files by any number of processes."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from .._version import __version__
 
 __all__ = [
     "ENVIRONMENT",
+    "NOT_OF_CPU",
     "default_folder",
     "make_folder",
     "mark_used",
@@ -26,12 +27,14 @@ __all__ = [
 ]
 
 ENVIRONMENT = "MGX_CACHE_DIR"
+NOT_OF_CPU = frozenset(("driver", "gpu", "ray"))
+"""Folders of the package that programs for the CPU do not depend on: a quarter of its files."""
 _MARK_AFTER_SECONDS = 24 * 3600.0  # a day: uses are told apart by the day, and a file in use is seldom written to
 _PACKAGE = Path(__file__).resolve().parent.parent
 
 
 def default_folder() -> Path:
-    """``MGX_CACHE_DIR`` if set, else ``mgx_numba`` in the platform's cache folder."""
+    """Return ``MGX_CACHE_DIR`` if set, else ``mgx_numba`` in the platform's cache folder."""
     chosen = os.environ.get(ENVIRONMENT)
     if chosen:
         return Path(chosen).expanduser()
@@ -45,10 +48,10 @@ def default_folder() -> Path:
 
 
 def make_folder(folder: Path) -> None:
-    """Make a folder of the cache, and those above it that are missing, for this user alone (mode 0700).
+    """Create a cache folder and its missing parents, for this user alone (mode 0700).
 
     Raises:
-        OSError: it cannot be made.
+        OSError: it cannot be created.
     """
     if folder.is_dir():
         return
@@ -57,10 +60,10 @@ def make_folder(folder: Path) -> None:
 
 
 def open_trusted(path: Path) -> FileIO:
-    """Open a file of the cache for reading, if this user or root owns it: kernels in it are run.
+    """Open a cache file for reading if this user or root owns it, since its kernels are executed.
 
     Raises:
-        OSError: it cannot be read, or belongs to someone else.
+        OSError: it cannot be read, or belongs to another user.
     """
     file = FileIO(path)
     if hasattr(os, "geteuid") and os.fstat(file.fileno()).st_uid not in (0, os.geteuid()):
@@ -70,13 +73,13 @@ def open_trusted(path: Path) -> FileIO:
 
 
 def read_trusted(path: Path) -> bytes:
-    """Read all of a file of the cache; see `open_trusted`."""
+    """Read a cache file completely; see `open_trusted`."""
     with open_trusted(path) as file:
         return file.read()
 
 
 def replace_file(path: Path, *pieces: bytes | memoryview) -> None:
-    """Write a file of these pieces, as a whole or not at all.
+    """Write a file from these pieces atomically.
 
     Raises:
         OSError: it cannot be written.
@@ -87,22 +90,31 @@ def replace_file(path: Path, *pieces: bytes | memoryview) -> None:
 
 
 def mark_used(path: Path) -> None:
-    """Note that a file was used, at most once a day, so that a hit seldom writes; one that is gone is none."""
+    """Set the time of a file's last access, at most once a day, so that a hit seldom writes.
+
+    The time of its last change stays. A file that is gone is left alone.
+    """
     with contextlib.suppress(OSError):
-        if time.time() - path.stat().st_mtime > _MARK_AFTER_SECONDS:
-            os.utime(path)
+        status = path.stat()
+        if time.time() - status.st_atime > _MARK_AFTER_SECONDS:
+            os.utime(path, ns=(time.time_ns(), status.st_mtime_ns))
 
 
-@functools.lru_cache(maxsize=1)
-def package_state() -> str:
-    """SHA-256 of the version, and of what the system says of every file of this package: sources and tuning records."""
+@functools.lru_cache(maxsize=2)
+def package_state(leave_out: frozenset[str] = frozenset()) -> str:
+    """Return the SHA-256 of the version and of the file system's metadata of every file of this package: sources and
+    tuning records.
+
+    Args:
+        leave_out: names of folders that do not count.
+    """
     lines = [__version__]
     folders = [str(_PACKAGE)]
     while folders:
         with os.scandir(folders.pop()) as entries:
             for entry in entries:
                 if entry.is_dir():
-                    if entry.name != "__pycache__":
+                    if entry.name != "__pycache__" and entry.name not in leave_out:
                         folders.append(entry.path)
                 else:
                     status = entry.stat()

@@ -1,4 +1,4 @@
-"""One planned call of a kernel, with symbolic operands that the target replaces by addresses."""
+"""Launches: planned kernel calls whose operands are symbolic until the runtime places them."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ __all__ = [
 
 @dataclass(frozen=True)
 class Operand:
-    """Address of a buffer that is not yet placed: ``offset`` bytes into the buffer called ``name``.
+    """Address of a buffer that is not placed yet: ``offset`` bytes into buffer ``name``.
 
-    Contractions use the names ``x`` (activations), ``w`` (packed weights, or the second activation operand), ``out``,
-    ``scratch``, and ``e0``, ``e1``, ... for the operands of the epilogue.
+    Contractions use ``x`` (activations), ``w`` (packed weights, or the second activation operand), ``out``,
+    ``scratch``, and ``e0``, ``e1``, ... for the epilogue's operands.
     """
 
     name: str
@@ -32,17 +32,17 @@ class Operand:
 
 @dataclass(frozen=True)
 class Callee:
-    """Address of the machine code of another kernel, which the launched one calls."""
+    """Address of the machine code of a kernel that the launched kernel calls."""
 
     kernel: KernelSource
 
 
 class Mark(Enum):
-    """What the executor puts into a slot: ``FAULT`` the address of the call's fault record, three words of int64;
-    ``STEP`` the number of the launch's step in its plan, from 1.
+    """A slot that the executor fills: ``FAULT``: the address of the call's fault record (three int64 words); ``STEP``:
+    the number of the launch's step in its plan, from 1.
 
-    A kernel that meets an index out of range exchanges the first word from 0 to its step's number, and if it was 0
-    writes the number of the check and the index into the others. The first one is kept, whatever comes later.
+    A kernel that meets an index out of range compare-exchanges the first word from 0 to its step number; on success it
+    writes the check's number and the index. The first fault is kept.
     """
 
     FAULT = "fault"
@@ -50,7 +50,7 @@ class Mark(Enum):
 
 
 class OpenAxis(str):
-    """A text of `axis_text` whose length is symbolic."""
+    """A text of `axis_text` with a symbolic length."""
 
     axis: int
     length: Dim
@@ -61,7 +61,7 @@ class OpenAxis(str):
 
 
 def axis_text(axis: int, length: Length) -> str:
-    """Return what an index has to fit, as `Launch.checks` say it."""
+    """Return the bounds of an index, as in `Launch.checks`."""
     text = f"axis {axis} of length {length}"
     if not isinstance(length, Dim):
         return text
@@ -72,12 +72,12 @@ def axis_text(axis: int, length: Length) -> str:
 
 @dataclass(frozen=True)
 class Windows:
-    """How an image's pixels are walked where a filter lies on them, by the last two spatial axes, width first.
+    """Filter positions of an im2col tensor map over the last two spatial axes, width first.
 
     Attributes:
-        lower: first position of the filter's first tap, the padding before the image negated.
-        upper: its last position, counted from the image's last pixel.
-        steps: pixels from one position to the next.
+        lower: first position of the first tap: the negated leading padding.
+        upper: its last position relative to the image's last pixel.
+        steps: stride in pixels.
     """
 
     lower: tuple[int, int]
@@ -85,7 +85,7 @@ class Windows:
     steps: tuple[int, int]
 
     def positions(self, width: int, height: int) -> int:
-        """Return the number of positions in an image: a copy that begins at none ends the launch with an error."""
+        """Return the filter positions per image. A TMA load that starts beyond them aborts the launch."""
         reach = zip((width, height), self.lower, self.upper, self.steps)
         counts = [(n - 1 + upper - lower) // step + 1 for n, lower, upper, step in reach]
         return counts[0] * counts[1]
@@ -93,19 +93,19 @@ class Windows:
 
 @dataclass(frozen=True)
 class TensorLayout:
-    """A tensor of four dimensions as a GPU's copy engine takes it, the contiguous dimension first.
+    """A four-dimensional tensor for TMA, contiguous axis first.
 
-    Boxes lie in a block's memory in rows of 128 bytes, whose pieces of 16 bytes are exchanged: piece p of row r is at
-    p ^ (r % 8). What lies outside of the tensor is 0; what a shorter row leaves of its 128 bytes is as it was, and does
-    not count as brought. Rows that reach beyond the tensor come slowly: 100352 rows of 112 bytes and what they are
-    multiplied with in 9.7 us on an H200, of 128 in 6.7.
+    Boxes are stored in shared memory as 128-byte rows with 128-byte swizzle: 16-byte piece p of row r is at p ^ (r %
+    8). Elements outside the tensor are 0; the rest of a shorter row is unchanged and not counted as loaded. Rows that
+    exceed the tensor load slowly: 100352 rows of 112 bytes with their other operand take 9.7 us on an H200, of 128
+    bytes 6.7.
 
     Attributes:
-        dtype: of the elements.
-        lens, strides: of the dimensions, in elements; the first stride is 1. Those of others are whole 16 bytes.
-        box: elements of a box along each dimension; the first is whole 16 bytes, 128 at most.
-        windows: None for boxes of neighbours; otherwise the dimensions are channels, width, height and image, a box
-            has ``box[1]`` positions of a filter, one after the other, and of each one tap.
+        dtype: element type.
+        lens, strides: per axis, in elements; the first stride is 1, others are multiples of 16 bytes.
+        box: elements of a box per axis; the first is a multiple of 16 bytes, at most 128.
+        windows: None for boxes of neighbours; otherwise axes are channels, width, height, image, and a box holds one
+            tap of ``box[1]`` successive filter positions.
     """
 
     dtype: str
@@ -117,7 +117,7 @@ class TensorLayout:
 
 @dataclass(frozen=True)
 class TensorMap:
-    """What describes an operand to a GPU's copy engine: `WORDS` slots, of which the others are 0."""
+    """TMA descriptor of an operand: `WORDS` slots, the first one symbolic, the others 0."""
 
     WORDS: ClassVar[int] = 16  # 128 bytes: CUDA driver API, `CUtensorMap`
 
@@ -127,33 +127,32 @@ class TensorMap:
 
 @dataclass(frozen=True)
 class TaskRange:
-    """The tasks 0 to ``tasks``, which threads claim ``grain`` at a time: ``kernel(args, begin, end)``."""
+    """Tasks 0 to ``tasks``, which threads claim ``grain`` at a time: ``kernel(args, begin, end)``."""
 
     tasks: SharedLength
     grain: SharedLength = 1
 
     @property
     def empty(self) -> bool:
-        """Whether it is known that there is nothing to do."""
+        """Return whether there is provably nothing to do."""
         return known_less_equal(self.tasks, 0)
 
 
 DYNAMIC_ALIGNMENT = 1024
-"""Bytes that the memory which a launch gives each block begins at a multiple of: eight rows of 128 bytes, after which
-the copy engine's swizzling repeats."""
+"""Alignment (bytes) of dynamic shared memory: eight 128-byte rows, after which TMA's swizzle repeats."""
 
 
 MOST_PLANES = 65535
-"""Blocks of a grid along its second and third axis: CUDA C++ programming guide, technical specifications."""
+"""Most blocks of a grid along axes 1 and 2: CUDA C++ programming guide, "Technical specifications per compute
+capability"."""
 
 
 @dataclass(frozen=True)
 class Grid:
-    """Blocks of threads that share memory, along three axes each: ``kernel(args)`` in every thread.
+    """Thread blocks along three axes: ``kernel(args)`` in every thread.
 
-    ``shared_bytes`` is the memory of each block besides what the kernel's text declares; it begins at a multiple of
-    `DYNAMIC_ALIGNMENT` bytes. Blocks that wait for each other are ``cooperative``: all of them are on the device at the
-    same time, or the launch fails.
+    ``shared_bytes`` is the dynamic shared memory per block, aligned to `DYNAMIC_ALIGNMENT`. Blocks that wait for each
+    other are ``cooperative``: all are resident, or the launch fails.
     """
 
     blocks: tuple[SharedLength, SharedLength, SharedLength]
@@ -163,22 +162,26 @@ class Grid:
 
     @property
     def empty(self) -> bool:
-        """Whether it is known that there is nothing to do."""
+        """Return whether there is provably nothing to do."""
         return any(known_less_equal(n, 0) for n in self.blocks)
 
     def check(self) -> None:
-        """Raises `DeviceError` if its second or third axis is known to have more than `MOST_PLANES` blocks."""
+        """Check the limits of axes 1 and 2.
+
+        Raises:
+            DeviceError: one provably exceeds `MOST_PLANES`.
+        """
         if any(known_less(MOST_PLANES, n) for n in self.blocks[1:]):
             raise DeviceError(f"a launch of {self.blocks} blocks; axes 1 and 2 can have {MOST_PLANES}")
 
 
 @dataclass(frozen=True)
 class OneCall:
-    """A library's call: how its work is shared is the library's."""
+    """A library call; the library parallelises it."""
 
     @property
     def empty(self) -> bool:
-        """Never: nobody asks a library for nothing."""
+        """Return False: calls are never empty."""
         return False
 
 
@@ -189,11 +192,11 @@ Geometry = TaskRange | Grid | OneCall
 class Launch:
     """One run of a kernel over all of ``geometry``.
 
-    ``args`` are the kernel's int64 slots; a `Callee` among them names a kernel that has to be loaded too. ``flops``
-    and ``bytes`` are what the whole launch computes and the least it must move. A launch may read what earlier
-    launches of the same list wrote; its own tasks are independent. ``replaceable`` names operands that ``out`` may take
-    the place of: where these lie like the result, each element is read before the result's there is written, the only
-    time. ``checks`` says for each check of the kernel what an index has to fit, ``axis 0 of length 5``.
+    ``args`` are the kernel's int64 slots; a `Callee` among them names another kernel to load. ``flops`` and ``bytes``
+    are the launch's total work and least memory traffic. A launch may read results of earlier launches of the same
+    list; its own tasks are independent. ``replaceable`` lists operands whose memory ``out`` may reuse if the layouts
+    are equal: each element is read, once, before the result's is written. ``checks`` gives the bounds of each index
+    check, ``axis 0 of length 5``.
     """
 
     kernel: KernelSource
@@ -206,38 +209,38 @@ class Launch:
 
     @property
     def empty(self) -> bool:
-        """Whether the launch has no task at any length."""
+        """Return whether the launch has no task at any length."""
         return self.geometry.empty
 
     @cached_property
     def kernels(self) -> tuple[KernelSource, ...]:
-        """The launched kernel and those that it calls."""
+        """Return the launched kernel and the kernels that it calls."""
         return (self.kernel, *(arg.kernel for arg in self.args if isinstance(arg, Callee)))
 
     @cached_property
     def unplaced(self) -> tuple[tuple[int, SharedLength | Operand | Callee | Mark | TensorMap], ...]:
-        """The slots that hold no plain integer, with what they hold."""
+        """Return the slots that do not hold plain integers, with their contents."""
         return tuple([(slot, arg) for slot, arg in enumerate(self.args) if type(arg) is not int])
 
     @cached_property
     def operands(self) -> tuple[str, ...]:
-        """Names of the operands that it has an address of."""
+        """Return the names of the operands whose address it takes."""
         operands = [arg.operand if isinstance(arg, TensorMap) else arg for _, arg in self.unplaced]
         return tuple(dict.fromkeys(arg.name for arg in operands if isinstance(arg, Operand)))
 
 
 @dataclass(frozen=True)
 class Solution:
-    """How a problem is computed.
+    """The computation of a problem.
 
     Attributes:
         launches: in order.
-        scratch: bytes that they share, 64-byte aligned.
-        turns: 0, or how many columns of a contraction's right operand turns give to each of four threads
-            (`gpu.contraction.placed.in_turns`): it is wanted in that order.
-        gated: 0, or after how many columns of the right operand's first half as many of its second half are wanted
-            (`gpu.contraction.placed.interleaved`), then both in turns.
-        halves: whether the right operand is wanted as `gpu.contraction.right_columns.in_halves` makes it.
+        scratch: scratch bytes that they share, 64-byte aligned.
+        turns: nonzero if the right operand's columns must be permuted: columns per thread of four
+            (`gpu.contraction.placed.in_turns`).
+        gated: nonzero if the halves of the right operand's columns must be interleaved: columns per run
+            (`gpu.contraction.placed.interleaved`), before ``turns``.
+        halves: whether the right operand must be split by `gpu.contraction.right_columns.in_halves`.
     """
 
     launches: tuple[Launch, ...]
@@ -248,5 +251,5 @@ class Solution:
 
     @property
     def kernels(self) -> tuple[KernelSource, ...]:
-        """All kernels that the launches need, each once."""
+        """Return all kernels of the launches, each once."""
         return tuple(dict.fromkeys(kernel for launch in self.launches for kernel in launch.kernels))

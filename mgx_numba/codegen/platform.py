@@ -7,11 +7,13 @@ version files stay the same: these are the key of what is remembered.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import hashlib
 import importlib.util
 import json
 import sys
+from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -20,9 +22,9 @@ from ..dataclass import dataclass
 from ..interrupts import whole_module
 from .files import default_folder, make_folder, read_trusted, replace_file
 
-__all__ = ["Platform", "platform"]
+__all__ = ["Platform", "is_pretended", "platform", "pretending"]
 
-FORMAT = 1  # of the file that remembers the answers; raised with each change of its fields
+FORMAT = 2  # of the file that remembers the answers; raised with each change of its fields
 _CPU_FIELDS = frozenset(
     (
         "vendor_id",
@@ -53,9 +55,31 @@ class Platform:
     llvm: str
 
 
-@functools.lru_cache(maxsize=1)
+_pretended: list[Platform] = []
+
+
 def platform() -> Platform:
-    """This process's, without loading LLVM if an earlier process has left it in the cache folder."""
+    """Return this process's platform, or the pretended one; LLVM is not loaded if the cache folder has the answer."""
+    return _pretended[-1] if _pretended else _platform()
+
+
+def is_pretended() -> bool:
+    """Return whether `platform` is not this process's."""
+    return bool(_pretended)
+
+
+@contextlib.contextmanager
+def pretending(other: Platform) -> Iterator[None]:
+    """Give ``other`` as the platform meanwhile, in any thread. See `host.pretending`, which CPU code needs."""
+    _pretended.append(other)
+    try:
+        yield
+    finally:
+        _pretended.pop()
+
+
+@functools.lru_cache(maxsize=1)
+def _platform() -> Platform:
     key = _key()
     path = default_folder() / f"platform-{key[:24]}.json" if key else None
     found = _recall(path, key) if path else None
@@ -120,16 +144,23 @@ def _remember(path: Path, key: str, found: Platform) -> None:
 
 def _ask() -> Platform:
     llvm = whole_module("llvmlite.binding")
-    default = llvm.get_process_triple()
     return Platform(
         cpu=llvm.get_host_cpu_name(),
         features=dict(llvm.get_host_cpu_features()),
-        # ELF as the object format, which MCJIT loads on every system
-        triple=default if "linux" in default else default + "-elf",
+        triple=_triple(llvm.get_process_triple()),
         numba=_distribution_version("numba"),
         llvmlite=_distribution_version("llvmlite"),
         llvm=".".join(map(str, llvm.llvm_version_info)),
     )
+
+
+def _triple(default: str) -> str:
+    """Return the target triple of the objects. The vendor differs between builds of LLVM and is dropped on Linux."""
+    architecture, _, system = default.partition("-")
+    if system.endswith(("linux-gnu", "linux-musl")):
+        return f"{architecture}-unknown-linux-gnu"
+    # ELF as the object format, which MCJIT loads on every system
+    return default if "linux" in default else default + "-elf"
 
 
 def _distribution_version(name: str) -> str:

@@ -3,7 +3,8 @@
 ``<folder>/objects/<symbol>.o`` is the object, ``<symbol>.json`` its readable name, length, SHA-256 and
 identity. Files are replaced atomically, so any number of processes may share a folder. An object counts as absent if it
 does not match its record, if the record has another identity than the kernel, or if a user other than this one and root
-owns either file. The folder is ``MGX_CACHE_DIR``, or the platform's cache folder.
+owns either file. The folder is ``MGX_CACHE_DIR``, or the platform's cache folder. Kernels that the folder lacks are
+looked for among the `shipped` ones, which are not copied into the folder.
 """
 
 from __future__ import annotations
@@ -17,11 +18,14 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
+from ..environment import environment_flag
 from ..messages import warn
 from .files import ENVIRONMENT, default_folder, make_folder, mark_used, read_trusted, replace_file
 from .kernel import KernelSource
+from .shipped import ENVIRONMENT as SHIPPED_ENVIRONMENT
+from .shipped import FOLDER, ShippedKernels
 
-__all__ = ["ObjectStore", "Store", "default_store", "explain", "look_up"]
+__all__ = ["ObjectStore", "Store", "default_store", "explain", "look_up", "shipped_folder"]
 
 DEFAULT_LIMIT = 1 << 30
 """Bytes of all objects: some hundred thousand kernels of about 10 KB."""
@@ -30,13 +34,21 @@ _PRUNE_TO = 0.75  # part of the limit that is left, so that the next look finds 
 
 
 def default_store() -> ObjectStore:
-    """The store of `default_folder()`; the same object for the same folder."""
-    return _store(default_folder())
+    """The store of `default_folder()`, over the shipped kernels; the same object for the same folders."""
+    return _store(default_folder(), shipped_folder())
+
+
+def shipped_folder() -> Path | None:
+    """Return the folder of shipped kernels: ``MGX_SHIPPED_KERNELS`` if set, else the package's; None for none."""
+    chosen = os.environ.get(SHIPPED_ENVIRONMENT)
+    if chosen is None:
+        return FOLDER
+    return Path(chosen).expanduser() if environment_flag(SHIPPED_ENVIRONMENT) else None
 
 
 @functools.cache
-def _store(folder: Path) -> ObjectStore:
-    return ObjectStore(folder)
+def _store(folder: Path, shipped: Path | None) -> ObjectStore:
+    return ObjectStore(folder, shipped=None if shipped is None else ShippedKernels(shipped))
 
 
 def explain(source: KernelSource) -> str:
@@ -57,17 +69,24 @@ class Store(Protocol):
 class ObjectStore:
     """Objects under ``folder``, at most about ``limit`` bytes, the least recently used dropped first.
 
-    A folder that cannot be written is reported by one warning, and the store then keeps nothing.
+    Kernels that are absent are asked of ``shipped``. A folder that cannot be written is reported by one warning, and
+    the store then keeps nothing.
     """
 
-    def __init__(self, folder: Path, limit: int = DEFAULT_LIMIT) -> None:
+    def __init__(self, folder: Path, limit: int = DEFAULT_LIMIT, shipped: ShippedKernels | None = None) -> None:
         self.folder = folder / "objects"
         self.limit = limit
+        self._shipped = shipped
         self._puts = 0
         self._writable = True
 
     def get(self, source: KernelSource) -> bytes | None:
-        """The object of a kernel, or None if it is absent or damaged."""
+        """The object of a kernel, or None if it is absent or damaged here and among the shipped kernels."""
+        data = self._kept(source)
+        return self._shipped.get(source) if data is None and self._shipped is not None else data
+
+    def _kept(self, source: KernelSource) -> bytes | None:
+        """Return the object in the folder."""
         object_path, record_path = self._paths(source.symbol)
         try:
             record = json.loads(read_trusted(record_path))
@@ -135,7 +154,7 @@ class ObjectStore:
                 if entry.name.endswith(".o"):
                     with contextlib.suppress(OSError):
                         status = entry.stat()
-                        entries.append((status.st_mtime, status.st_size, Path(entry.path)))
+                        entries.append((status.st_atime, status.st_size, Path(entry.path)))
         total = sum(size for _, size, _ in entries)
         freed = 0
         if total > self.limit:

@@ -10,6 +10,8 @@ from .polynomials import (
     OPERATIONS,
     Dim,
     Length,
+    always_below,
+    always_from,
     common_divisor,
     constant_of,
     content_of,
@@ -45,7 +47,10 @@ __all__ = [
 def minimum(first: Length, *others: Length) -> Any:
     """Return the least of some lengths."""
     for other in others:
-        if isinstance(first, Dim) or isinstance(other, Dim):
+        if type(first) is int is type(other):
+            if other < first:
+                first = other
+        elif isinstance(first, Dim) or isinstance(other, Dim):
             first = _extreme("min", first, other)
         elif other < first:
             first = other
@@ -55,7 +60,10 @@ def minimum(first: Length, *others: Length) -> Any:
 def maximum(first: Length, *others: Length) -> Any:
     """Return the largest of some lengths."""
     for other in others:
-        if isinstance(first, Dim) or isinstance(other, Dim):
+        if type(first) is int is type(other):
+            if other > first:
+                first = other
+        elif isinstance(first, Dim) or isinstance(other, Dim):
             first = _extreme("max", first, other)
         elif other > first:
             first = other
@@ -77,9 +85,9 @@ def _less(a: Length, b: Length) -> Any:
     difference = a - b
     if not isinstance(difference, Dim):
         return int(difference < 0)
-    if difference.high is not None and difference.high < 0:
+    if always_below(difference, 0):
         return 1
-    if difference.low is not None and difference.low >= 0:
+    if always_from(difference, 0):
         return 0
     if (plain := without_remainders(difference)) is not difference and not isinstance(plain, Dim):
         return int(plain < 0)
@@ -110,7 +118,7 @@ def _equal(a: Length, b: Length) -> Any:
     difference = a - b
     if not isinstance(difference, Dim):
         return int(difference == 0)
-    if (difference.low is not None and difference.low > 0) or (difference.high is not None and difference.high < 0):
+    if always_from(difference, 1) or always_below(difference, 0):
         return 0
     if (plain := without_remainders(difference)) is not difference and not isinstance(plain, Dim):
         return int(plain == 0)
@@ -224,9 +232,9 @@ def _extreme(kind: str, a: Length, b: Length) -> Any:
     if not isinstance(difference, Dim):
         smaller = difference <= 0
         return a if smaller == (kind == "min") else b
-    if difference.high is not None and difference.high <= 0:
+    if always_below(difference, 1):
         return a if kind == "min" else b
-    if difference.low is not None and difference.low >= 0:
+    if always_from(difference, 0):
         return b if kind == "min" else a
     (a_low, a_high), (b_low, b_high) = range_of(a), range_of(b)
     if kind == "min":

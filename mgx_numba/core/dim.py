@@ -37,7 +37,7 @@ from .conditions import (
     preferred,
     select,
 )
-from .expressions import evaluate, hint, substitute, symbols_of, typical
+from .expressions import evaluate, hint, of_operation, operand_count, substitute, symbols_of, typical
 from .polynomials import (
     Atom,
     Dim,
@@ -79,6 +79,8 @@ __all__ = [
     "maximum",
     "minimum",
     "negate",
+    "of_operation",
+    "operand_count",
     "permitted",
     "preferred",
     "range_of",

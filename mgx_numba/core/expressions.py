@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from .bounds import FUNCTIONS
 from .conditions import all_of, equal, less, maximum, minimum, negate, select
-from .polynomials import OPERATIONS, Atom, Dim, Length, polynomial
+from .polynomials import OPERATIONS, Atom, Dim, Length
 
 if TYPE_CHECKING:
     from .scope import Scope
@@ -17,6 +17,8 @@ __all__ = [
     "again",
     "evaluate",
     "hint",
+    "of_operation",
+    "operand_count",
     "parts_of",
     "substitute",
     "symbols_of",
@@ -40,6 +42,16 @@ def again(scope: Scope, parts: Iterable[tuple[Sequence[tuple[Any, ...]], int]]) 
             term = term * (_BUILDERS[kind](*operands[0]) if operands else scope.symbols[kind])
         found = found + term
     return found
+
+
+def of_operation(kind: str, operands: Sequence[Any]) -> Any:
+    """Return the length that an operation of an atom gives."""
+    return _BUILDERS[kind](*operands)
+
+
+def operand_count(kind: str) -> int:
+    """Return how many operands an operation of an atom has; of ``all``, which may have more, 2."""
+    return _OPERANDS.get(kind, 2)
 
 
 TYPICAL = 48
@@ -98,6 +110,8 @@ _BUILDERS: dict[str, Callable[..., Any]] = {
     "negative": lambda a: less(a, 0), "zero": lambda a: equal(a, 0), "nonzero": lambda a: negate(equal(a, 0)),
     "all": all_of, "bit_length": lambda a: a.bit_length(),
 }  # fmt: skip
+_OPERANDS = {"select": 3, "negative": 1, "zero": 1, "nonzero": 1, "bit_length": 1}
+"""How many operands an operation has, if it does not have two."""
 
 
 def substitute(length: Length, replacements: Mapping[Dim, Length], known: dict[Dim, Any] | None = None) -> Any:
@@ -113,8 +127,7 @@ def substitute(length: Length, replacements: Mapping[Dim, Length], known: dict[D
             term: Any = coefficient
             for atom in monomial:
                 if atom.kind == "symbol":
-                    own = polynomial([((atom,), 1)])
-                    term = term * replacements.get(own, own)  # type: ignore[call-overload]
+                    term = term * replacements.get(atom.own, atom.own)
                 else:
                     term = term * _BUILDERS[atom.kind](*(substitute(o, replacements, known) for o in atom.operands))
             found = found + term
@@ -135,7 +148,7 @@ def symbols_of(lengths: Iterable[Any]) -> list[Dim]:
         for monomial, _ in dim.terms:
             for atom in monomial:
                 if atom.kind == "symbol":
-                    found[polynomial([((atom,), 1)])] = None  # type: ignore[index]
+                    found[atom.own] = None
                 waiting += (one for one in atom.operands if isinstance(one, Dim))
     return sorted(found, key=lambda s: s.terms[0][0][0].number)
 

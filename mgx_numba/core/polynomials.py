@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import threading
-import weakref
-from collections.abc import Callable, Iterator, Sequence
+import itertools
+from collections.abc import Callable, Sequence
 from math import gcd, prod
 from typing import TYPE_CHECKING, Any
 
 from ..errors import MgxError
 from ..structural import asks_nothing
-from .bounds import interval, tightened
+from .bounds import interval, tightened, values_at_points, values_of_atom
 
 if TYPE_CHECKING:
     from .scope import Scope
@@ -24,6 +23,8 @@ __all__ = [
     "SharedLength",
     "SymbolicLengthError",
     "Terms",
+    "always_below",
+    "always_from",
     "common_divisor",
     "constant_of",
     "content_of",
@@ -54,10 +55,11 @@ class Atom:
         divisor: an integer that divides every value.
         scope: whose symbols it consists of.
         name: of a symbol.
-        own: the expression that a symbol is.
+        own: the expression that it is.
+        at: values at some values of the symbols, by which most proofs fail early.
     """
 
-    __slots__ = ("__weakref__", "divisor", "high", "kind", "low", "name", "number", "operands", "own", "scope")
+    __slots__ = ("at", "divisor", "high", "kind", "low", "name", "number", "operands", "own", "scope")
 
     def __init__(
         self,
@@ -76,9 +78,9 @@ class Atom:
         self.divisor = divisor
         self.scope = scope
         self.name = name
-        with _lock:
-            self.number = next(_numbers)
-        self.own: Dim | None = None
+        self.number = next(_numbers)
+        self.own: Any = None
+        self.at: tuple[int, ...] = values_of_atom(self)
 
     def __repr__(self) -> str:
         return _atom_text(self)
@@ -90,23 +92,7 @@ Monomial = tuple[Atom, ...]
 Terms = tuple[tuple[Monomial, int], ...]
 
 
-def _counted() -> Iterator[int]:
-    number = 0
-    while True:
-        yield number
-        number += 1
-
-
-_lock = threading.RLock()
-
-
-_numbers = _counted()
-
-
-_atoms: weakref.WeakValueDictionary[Any, Atom] = weakref.WeakValueDictionary()
-
-
-_dims: weakref.WeakValueDictionary[Terms, Dim] = weakref.WeakValueDictionary()
+_numbers = itertools.count()
 
 
 OPERATIONS: dict[str, Callable[..., Any]] = {}
@@ -118,30 +104,62 @@ class Dim:
 
     Attributes:
         terms: pairs of a product of atoms and its coefficient, in canonical order; the empty product is the constant.
-        low, high: least and largest value; None where there is no bound.
-        divisor: an integer that divides every value.
         scope: whose symbols it consists of.
+        at: values at some values of the symbols, as an `Atom` has.
     """
 
-    __slots__ = ("__weakref__", "_text", "divisor", "high", "low", "scope", "terms")
+    __slots__ = ("_divisor", "_range", "_text", "at", "scope", "terms")
 
     terms: Terms
-    low: int | None
-    high: int | None
-    divisor: int
     scope: Scope
+    at: tuple[int, ...]
+
+    @property
+    def low(self) -> int | None:
+        """The least value; None where there is no bound."""
+        return (self._range or self._bounded())[0]
+
+    @property
+    def high(self) -> int | None:
+        """The largest value; None where there is no bound."""
+        return (self._range or self._bounded())[1]
+
+    def _bounded(self) -> tuple[int | None, int | None]:
+        """Find the range; few expressions are asked for theirs."""
+        found = interval(self.terms)
+        if len({c > 0 for m, c in self.terms if m}) > 1:
+            found = tightened(self.terms, found)
+        self._range = found
+        return found
+
+    @property
+    def divisor(self) -> int:
+        """An integer that divides every value."""
+        if self._divisor is None:
+            self._divisor = gcd(*(c * prod([a.divisor for a in m]) for m, c in self.terms))
+        return self._divisor
 
     def __add__(self, other: Any) -> Any:
-        if isinstance(other, int):
-            return polynomial([*self.terms, ((), int(other))]) if other else self
         if isinstance(other, Dim):
-            return polynomial([*self.terms, *other.terms])
+            sums = self.scope.sums
+            found = sums.get((self, other))
+            if found is None:
+                found = sums[self, other] = polynomial([*self.terms, *other.terms])
+            return found
+        if isinstance(other, int):
+            if not other:
+                return self
+            *first, (monomial, constant) = self.terms
+            if monomial:
+                return _interned((*self.terms, ((), int(other))))
+            constant += other
+            return _interned((*first, ((), constant)) if constant else tuple(first))
         return _as_integer(other, self.__add__)
 
     __radd__ = __add__
 
     def __neg__(self) -> Any:
-        return polynomial([(m, -c) for m, c in self.terms])
+        return _interned(tuple([(m, -c) for m, c in self.terms]))
 
     def __pos__(self) -> Any:
         return self
@@ -157,10 +175,11 @@ class Dim:
     def __mul__(self, other: Any) -> Any:
         if not isinstance(other, (int, Dim)):
             return _as_integer(other, self.__mul__)
+        if not isinstance(other, Dim):
+            return _interned(tuple([(m, c * int(other)) for m, c in self.terms])) if other else 0
         found = self.scope.products.get((self, other))
         if found is None:
-            terms = other.terms if isinstance(other, Dim) else (((), int(other)),)
-            found = polynomial([(product_of(m, n), c * d) for m, c in self.terms for n, d in terms])
+            found = polynomial([(product_of(m, n), c * d) for m, c in self.terms for n, d in other.terms])
             self.scope.products[self, other] = found
         return found
 
@@ -270,6 +289,8 @@ class Dim:
         return OPERATIONS["again"], (self.scope, parts)
 
     _text: str | None
+    _range: tuple[int | None, int | None] | None
+    _divisor: int | None
 
 
 Length = int | Dim
@@ -319,8 +340,23 @@ def _is_less(a: Any, b: Any) -> bool:
 
 def is_positive(length: Length) -> bool:
     """Return whether a length is above 0 for all values of the symbols."""
-    low = range_of(length)[0]
-    return low is not None and low > 0
+    return always_from(length, 1) if isinstance(length, Dim) else length > 0
+
+
+def always_from(dim: Dim, least: int) -> bool:
+    """Return whether a length is at least a number for all values of the symbols."""
+    if min(dim.at) < least:
+        return False
+    low = dim.low
+    return low is not None and low >= least
+
+
+def always_below(dim: Dim, end: int) -> bool:
+    """Return whether a length is less than a number for all values of the symbols."""
+    if max(dim.at) >= end:
+        return False
+    high = dim.high
+    return high is not None and high < end
 
 
 def product_of(a: Monomial, b: Monomial) -> Monomial:
@@ -346,30 +382,29 @@ def polynomial(terms: Sequence[tuple[Monomial, int]]) -> Any:
     if len(own) == 1 and not own[0][0]:
         return own[0][1]
     own.sort(key=_order)
-    key = tuple(own)
-    with _lock:
-        found = _dims.get(key)
-        if found is None:
-            found = _dims[key] = _made(key)
-    if found.low is not None and found.low == found.high and not _is_symbol(found):
+    return _interned(tuple(own))
+
+
+def _interned(terms: Terms) -> Any:
+    """Return the sum of terms that are in canonical form."""
+    scope = terms[0][0][0].scope
+    found = scope.interned.get(terms)
+    if found is None:
+        found = scope.interned.setdefault(terms, _made(terms, scope))
+    at = found.at
+    if at.count(at[0]) == len(at) and found.low is not None and found.low == found.high and not _is_symbol(found):
         return found.low
     return found
 
 
-def _made(terms: Terms) -> Dim:
+def _made(terms: Terms, scope: Scope) -> Dim:
     made = object.__new__(Dim)
     made.terms = terms
-    made._text = None
-    found = interval(terms)
-    if len({c > 0 for m, c in terms if m}) > 1:
-        found = tightened(terms, found)
-    made.low, made.high = found
-    made.divisor = gcd(*(c * prod([a.divisor for a in m]) for m, c in terms))
-    scopes = {id(atom.scope): atom.scope for m, _ in terms for atom in m}
-    if len(scopes) != 1:
+    made._text = made._range = made._divisor = None
+    made.scope = scope
+    if len(terms) > 1 and any(atom.scope is not scope for m, _ in terms for atom in m):
         raise SymbolicLengthError(f"lengths of different programs in one expression: {made}")
-    (made.scope,) = scopes.values()
-    made.scope._made.append(made)
+    made.at = values_at_points(terms)
     return made
 
 
@@ -385,13 +420,14 @@ def constant_of(dim: Dim) -> int:
 
 def of_atom(kind: str, operands: tuple[Length, ...], low: int | None, high: int | None, divisor: int) -> Any:
     """Return the expression that is one operation."""
-    key = (kind, *operands)
-    with _lock:
-        atom = _atoms.get(_Key(key))
-        if atom is None:
-            scope = next(o.scope for o in operands if isinstance(o, Dim))
-            atom = _atoms[_Key(key)] = Atom(kind, operands, low, high, divisor, scope)
-    return polynomial([((atom,), 1)])
+    scope = next(o.scope for o in operands if isinstance(o, Dim))
+    key = _Key((kind, *operands))
+    atom = scope.atoms.get(key)
+    if atom is None:
+        made = Atom(kind, operands, low, high, divisor, scope)
+        made.own = _interned((((made,), 1),))
+        atom = scope.atoms.setdefault(key, made)
+    return atom.own
 
 
 class _Key:

@@ -35,6 +35,8 @@ __all__ = [
 
 def ceil_div(a: Length, b: Length) -> Any:
     """Return the quotient, rounded up."""
+    if type(b) is int:
+        return -(-a // b)
     if isinstance(b, Dim) and is_positive(b):
         return (a - 1) // b + 1  # whose range begins at 1 where that of a does
     return -(-a // b)

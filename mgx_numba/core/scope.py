@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from .bounds import POINTS, AtomRanges, decided, facts_of
+from .bounds import AtomRanges, decided, facts_of
 from .conditions import all_of, negate
 from .expressions import evaluate, substitute, symbols_of
 from .polynomials import Atom, Dim, Length, SymbolicLengthError, Terms, polynomial, range_of, single_atom
@@ -35,7 +35,7 @@ class Scope:
         samples: values of all symbols for which kernels are looked for (`codegen.alternatives`), besides the hints.
         guards: the questions that ranges did not decide, each once, in the order of asking.
         preferences: conditions that chose between right ways, with the answers, see `preferred`.
-        points: values of atoms at some values of the symbols, by which most proofs fail early.
+        interned: expressions by their terms, and ``atoms`` by their operation: equal ones are one object.
         usual: values of expressions for usual lengths, see `typical`.
     """
 
@@ -48,14 +48,16 @@ class Scope:
         self._hints: dict[Atom, int] = {}
         self._values: dict[Dim, int] = {}
         self._closed = False
-        self._made: list[Dim] = []  # while they are there they need not be made again
+        self.interned: dict[Terms, Dim] = {}
+        self.atoms: dict[Any, Atom] = {}
+        self.sums: dict[tuple[Length, Length], Length] = {}
+        """What was added: offsets and ranges of equal shapes are computed again and again."""
         self.lesser: dict[tuple[Length, Length], Length] = {}
         """For pairs that were compared the condition that the first one is less: 1, 0, or an expression."""
         self.products: dict[tuple[Length, Length], Length] = {}
         """What was multiplied: strides of equal shapes are computed again and again."""
         self.equal: dict[tuple[Length, Length], Length] = {}
         """For pairs that were compared the condition that they are equal."""
-        self.points = tuple(dict[Atom, int]() for _ in POINTS)
         self._implied: dict[Dim, bool | None] = {}
         self._equals: dict[Dim, Length] = {}
         self._ranges: tuple[dict[Dim, Guard], int, AtomRanges] | None = None
@@ -63,7 +65,9 @@ class Scope:
 
     def clear(self) -> None:
         """Forget symbols, samples and questions."""
+        interned, atoms = self.interned, self.atoms
         self.__init__()  # type: ignore[misc]
+        self.interned, self.atoms = interned, atoms  # expressions of those symbols may still be in use
 
     def symbol(self, name: str, low: int = 0, high: int | None = None, hint: int | None = None) -> Dim:
         """Make a symbol for lengths from ``low`` to ``high`` (None: without end); ``hint`` is its example length."""
@@ -164,8 +168,10 @@ class Scope:
             self.guards, self.preferences, self._hints, self._values, self._closed, self._cautious = kept
 
     def close(self) -> None:
-        """Refuse new questions from now on."""
+        """Refuse new questions from now on, and forget what was computed on the way."""
         self._closed = True
+        for known in (self.sums, self.products, self.lesser, self.equal):
+            known.clear()
 
     def holds(self) -> Length:
         """Return the condition that all guards have the answers that they had."""

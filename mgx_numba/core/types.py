@@ -10,8 +10,8 @@ from __future__ import annotations
 
 import functools
 from enum import IntEnum
+from typing import Any
 
-import ml_dtypes
 import numpy as np
 
 __all__ = ["Type", "from_numpy", "numpy_dtype", "parse_type"]
@@ -134,7 +134,39 @@ class Type(IntEnum):
 FIRST_OWN = Type.uint2_type
 """The first wire value of a type that MIGraphX does not have, far from its own, of which there may be more one day."""
 
-_NUMPY: dict[Type, np.dtype] = {
+_EXTENDED: dict[Type, str] = {
+    Type.fp8e4m3fnuz_type: "float8_e4m3fnuz",
+    Type.fp8e4m3fn_type: "float8_e4m3fn",
+    Type.fp8e5m2_type: "float8_e5m2",
+    Type.bf16_type: "bfloat16",
+    Type.fp8e5m2fnuz_type: "float8_e5m2fnuz",
+    Type.uint2_type: "uint2",
+    Type.int2_type: "int2",
+    Type.uint4_type: "uint4",
+    Type.int4_type: "int4",
+    Type.fp4e2m1_type: "float4_e2m1fn",
+    Type.fp8e8m0_type: "float8_e8m0fnu",
+}
+"""Types whose dtypes ``ml_dtypes`` adds to NumPy, and their names there. It is imported when one is asked for."""
+
+
+class _Dtypes(dict[Type, np.dtype]):
+    """Dtypes by type."""
+
+    def __missing__(self, type: Type) -> np.dtype:
+        found = self[type] = np.dtype(getattr(_ml_dtypes(), _EXTENDED[type]))
+        return found
+
+
+@functools.cache
+def _ml_dtypes() -> Any:
+    import ml_dtypes  # late: importing it takes milliseconds
+
+    return ml_dtypes
+
+
+_NUMPY: dict[Type, np.dtype] = _Dtypes()
+_NUMPY |= {
     Type.bool_type: np.dtype(np.bool_),
     Type.half_type: np.dtype(np.float16),
     Type.float_type: np.dtype(np.float32),
@@ -147,18 +179,7 @@ _NUMPY: dict[Type, np.dtype] = {
     Type.int64_type: np.dtype(np.int64),
     Type.uint32_type: np.dtype(np.uint32),
     Type.uint64_type: np.dtype(np.uint64),
-    Type.fp8e4m3fnuz_type: np.dtype(ml_dtypes.float8_e4m3fnuz),
-    Type.fp8e4m3fn_type: np.dtype(ml_dtypes.float8_e4m3fn),
-    Type.fp8e5m2_type: np.dtype(ml_dtypes.float8_e5m2),
-    Type.bf16_type: np.dtype(ml_dtypes.bfloat16),
-    Type.fp8e5m2fnuz_type: np.dtype(ml_dtypes.float8_e5m2fnuz),
     Type.fp4x2_type: np.dtype(np.uint8),
-    Type.uint2_type: np.dtype(ml_dtypes.uint2),
-    Type.int2_type: np.dtype(ml_dtypes.int2),
-    Type.uint4_type: np.dtype(ml_dtypes.uint4),
-    Type.int4_type: np.dtype(ml_dtypes.int4),
-    Type.fp4e2m1_type: np.dtype(ml_dtypes.float4_e2m1fn),
-    Type.fp8e8m0_type: np.dtype(ml_dtypes.float8_e8m0fnu),
     Type.complex64_type: np.dtype(np.complex64),
     Type.complex128_type: np.dtype(np.complex128),
     Type.string_type: np.dtype(np.object_),
@@ -168,7 +189,8 @@ _NUMPY: dict[Type, np.dtype] = {
 }
 
 _SIZES = {Type.tuple_type: 0, **{type: dtype.itemsize for type, dtype in _NUMPY.items()}}
-_NAMES = {type: dtype.name for type, dtype in _NUMPY.items()}
+_SIZES |= {type: 2 if type is Type.bf16_type else 1 for type in _EXTENDED}
+_NAMES = {**{type: dtype.name for type, dtype in _NUMPY.items()}, **_EXTENDED}
 
 _CPP: dict[Type, str] = {
     Type.bool_type: "bool",
@@ -238,6 +260,7 @@ _INTEGRAL = _SIGNED | {
 _SHARED = frozenset({Type.fp4x2_type, Type.sequence_type, Type.optional_type, Type.map_type})
 """Types stored in the dtype of another: bytes, and objects, which are strings unless a shape says something else."""
 _BY_NAME: dict[str, Type] = {str(dtype): t for t, dtype in _NUMPY.items() if t not in _SHARED and not dtype.hasobject}
+_BY_NAME |= {name: t for t, name in _EXTENDED.items()}
 _BY_NAME |= {t.name: t for t in Type} | {name: t for t, name in _CPP.items()}
 _BY_NUMPY = {dtype: t for t, dtype in _NUMPY.items() if t not in _SHARED}
 
@@ -265,7 +288,12 @@ def numpy_dtype(name: str) -> np.dtype:
     Raises:
         TypeError: neither knows it.
     """
-    return np.dtype(getattr(ml_dtypes, name, None) or name)
+    if name in _EXTENDED.values():
+        return np.dtype(getattr(_ml_dtypes(), name))
+    try:
+        return np.dtype(name)
+    except TypeError:
+        return np.dtype(getattr(_ml_dtypes(), name, None) or name)
 
 
 @functools.cache
@@ -277,6 +305,8 @@ def from_numpy(dtype: np.dtype) -> Type:
     """
     dtype = np.dtype(dtype)
     found = _BY_NUMPY.get(dtype.newbyteorder("=") if dtype.kind in "iufbc" else dtype)
+    if found is None and dtype.isbuiltin == 2:  # of `ml_dtypes`, which then is there
+        found = next((t for t, name in _EXTENDED.items() if name == dtype.name and t.numpy == dtype), None)
     if found is None:
         raise ValueError(f"no element type for NumPy dtype {dtype}")
     return found

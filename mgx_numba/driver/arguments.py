@@ -224,6 +224,11 @@ def add_compile(parser: argparse.ArgumentParser) -> None:
         choices=FLOAT32_PRECISIONS,
         help="of products: as float32 has them, three of fewer bits, or one (default: by fast math)",
     )
+    group.add_argument(
+        "--no-plan-cache",
+        action="store_true",
+        help="neither look for the compiled program in the cache folder nor keep it there",
+    )
     group.add_argument("--exhaustive-tune", action="store_true", help="measure every kernel choice")
     group.add_argument("--tune-budget", type=float, metavar="S", help="seconds that measuring may take (default: any)")
     group.add_argument(

@@ -25,6 +25,8 @@ def asked_options(args: argparse.Namespace) -> dict[str, Any]:
         options["num_threads"] = args.num_threads
     if args.float32_matmul_precision is not None:
         options["float32_matmul_precision"] = args.float32_matmul_precision
+    if args.no_plan_cache:
+        options["plan_cache"] = False
     if args.exhaustive_tune:
         options["exhaustive_tune"] = True
     if args.tune_budget is not None:

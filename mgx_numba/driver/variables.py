@@ -152,6 +152,16 @@ GROUPS: dict[str, tuple[Variable, ...]] = {
 
 OWN: tuple[Variable, ...] = (
     Variable("MGX_CACHE_DIR", "The folder of compiled kernels, plans and tuning records, in place of the platform's."),
+    Variable(
+        "MGX_SHIPPED_KERNELS",
+        "The folder of kernels that ship with the package, in place of the package's; `0`: none is used, all are "
+        "compiled.",
+    ),
+    Variable(
+        "MGX_PLAN_CACHE",
+        "0: compiled models are neither looked for in the cache folder nor kept there, only kernels are. So does "
+        "`compile(plan_cache=False)` for one program.",
+    ),
     Variable("MGX_NUM_THREADS", "Threads of a run, in place of as many as the process has cores."),
     Variable(
         "MGX_CPU_FEATURES",

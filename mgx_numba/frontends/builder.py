@@ -176,6 +176,10 @@ class GraphBuilder(Emitter):
             return self.op("squeeze", one, axes=(0,))
         return self.op("reshape", x, dims=dims)
 
+    def flat(self, x: Instruction) -> Instruction:
+        """Return the elements of ``x`` along one axis, whose length may be known only in a run."""
+        return self.reshape(x, (-1 if x.shape.is_dynamic else x.shape.elements,))
+
     def unsqueeze(self, x: Instruction, axes: Sequence[int]) -> Instruction:
         """``x``, which may be a scalar, with axes of length 1 put in; ``axes`` count in the result."""
         if is_scalar(x) and axes:

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import importlib
 import inspect
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
 from ..dataclass import dataclass
 from ..errors import ParseError
 from ..graph.instruction import Instruction
-from ..interrupts import unbroken
+from ..interrupts import whole_module
 
 __all__ = ["Families", "Handler", "Parser", "ParserT", "binary", "check_arity", "handler_of", "unary"]
 
@@ -33,19 +32,25 @@ class Handler:
 class Families:
     """Files of a package whose operators register their parsers when they are imported."""
 
-    def __init__(self, package: str, names: Sequence[str]) -> None:
-        self._package, self._names = package, names
-        self._loaded = False
+    def __init__(self, package: str, families: Mapping[str, str]) -> None:
+        """``families`` has for each file the names of its operators, parted by spaces."""
+        self._loaded: set[str] = set()
+        self._modules: dict[str, list[str]] = {}
+        for module, names in families.items():
+            for name in names.split():
+                self._modules.setdefault(name, []).append(f"{package}.{module}")
 
-    def load(self) -> None:
-        """Import all of them, once; an interrupt is raised meanwhile (see `unbroken`)."""
-        if not self._loaded:
-            unbroken(self._import)
+    def names(self) -> set[str]:
+        """Return the names of all operators."""
+        return set(self._modules)
 
-    def _import(self) -> None:
-        for name in self._names:
-            importlib.import_module(f"{self._package}.{name}")
-        self._loaded = True
+    def load(self, *names: str) -> None:
+        """Import the files that have operators of these names; an interrupt is raised meanwhile (see `unbroken`)."""
+        for name in names:
+            if name not in self._loaded:
+                for module in self._modules.get(name, ()):
+                    whole_module(module)
+                self._loaded.add(name)
 
 
 def unary(op: str) -> Parser:

@@ -42,11 +42,42 @@ class FileContent:
         """
         self.path = path
         self._whole: weakref.ref[np.ndarray] | None = None
+        self._held: np.ndarray | None = None
+        self._status: os.stat_result | None = None
         self._file = open(path, "rb", buffering=0)  # noqa: SIM115  (closed with this)
         weakref.finalize(self, self._file.close)
         status = os.fstat(self._file.fileno())
         self._kept = None if stat.S_ISREG(status.st_mode) else np.frombuffer(self._file.read(), np.uint8)
         self.size = status.st_size if self._kept is None else self._kept.size
+
+    @classmethod
+    def of_bytes(cls, data: bytes) -> FileContent:
+        """Return the content of a file that is in memory already; it is not copied."""
+        self = cls.__new__(cls)
+        self.path, self._whole, self._status = "the model", None, None
+        self._kept = self._held = np.frombuffer(data, np.uint8)
+        self.size = self._kept.size
+        return self
+
+    def hold(self) -> None:
+        """Read all of it into memory for as long as this lives, and close the file.
+
+        Raises:
+            FormatError: as `read`.
+        """
+        if self._held is None:
+            self._held = np.frombuffer(self.whole(), np.uint8)
+            self._status = self.status()
+            self._file.close()
+
+    @property
+    def held(self) -> bool:
+        """Whether all of it is in memory for as long as this lives."""
+        return self._held is not None
+
+    def status(self) -> os.stat_result:
+        """Return the status of the file: now, or when `hold` had read it."""
+        return os.fstat(self._file.fileno()) if self._status is None else self._status
 
     def read(self, begin: int, target: np.ndarray) -> None:
         """Fill a contiguous array of bytes with those from ``begin`` on; the interpreter's lock is free meanwhile.
@@ -54,8 +85,9 @@ class FileContent:
         Raises:
             FormatError: the file has become shorter, or cannot be read.
         """
-        if self._kept is not None:
-            target[...] = self._kept[begin : begin + target.size]
+        memory = self._kept if self._held is None else self._held
+        if memory is not None:
+            target[...] = memory[begin : begin + target.size]
             return
         done, view = 0, target.data
         while done < len(view):
@@ -93,11 +125,14 @@ class FileContent:
         Raises:
             FormatError: as `read`.
         """
-        found = self._whole() if self._whole is not None else None
+        found = self._in_memory()
         if found is None:
             found = self.array(0, self.size)
             self._whole = weakref.ref(found)
         return found.data
+
+    def _in_memory(self) -> np.ndarray | None:
+        return self._held if self._held is not None or self._whole is None else self._whole()
 
     def pieces(self, begin: int, size: int, room: np.ndarray) -> Iterator[memoryview]:
         """Bytes from ``begin`` on, one piece after the other, each valid until the next: what `whole` gave if that is
@@ -106,7 +141,7 @@ class FileContent:
         Raises:
             FormatError: as `read`.
         """
-        found = self._whole() if self._whole is not None else None
+        found = self._in_memory()
         if found is not None:
             yield found.data[begin : begin + size]
             return

@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Protocol
 
 from ..errors import UnsupportedError
+from ..interrupts import whole_module
 
 if TYPE_CHECKING:
     from ..ops.deferred import Deferred
@@ -35,6 +36,10 @@ class Reader(Protocol):
 _READERS: dict[str, Callable[[Program, Constants], Reader]] = {}
 
 
+_MODULES = {"onnx": "mgx_numba.frontends.onnx.rereading"}
+"""Where readers of this package register themselves."""
+
+
 def register_reader(name: str, make: Callable[[Program, Constants], Reader]) -> None:
     """Make a reader known: ``make`` gives one for a program, and for the values that are known of it."""
     _READERS[name] = make
@@ -46,6 +51,8 @@ def reader(name: str, program: Program, constants: Constants) -> Reader:
     Raises:
         UnsupportedError: there is none.
     """
+    if name in _MODULES and name not in _READERS:  # no frontend was needed for a program whose plans are in a file
+        whole_module(_MODULES[name])
     make = _READERS.get(name)
     if make is None:
         raise UnsupportedError(f"deferred nodes of {name!r} cannot be read; known are: {', '.join(_READERS) or 'none'}")

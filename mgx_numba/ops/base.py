@@ -1,7 +1,7 @@
-"""Operators: what the IR knows about an operation, in one frozen dataclass a kind.
+"""Operators: everything the IR knows about an operation, as one frozen dataclass per kind.
 
-A subclass states its MIGraphX name, its attributes (dataclass fields, in MIGraphX's order and with its defaults),
-its shape rule and its meaning in NumPy. A pointwise operator states its meaning as a scalar expression instead.
+A subclass declares its MIGraphX name, its attributes (dataclass fields in MIGraphX's order with its defaults), its
+shape rule, and its meaning in NumPy. A pointwise operator gives its meaning as a scalar expression instead.
 """
 
 from __future__ import annotations
@@ -20,7 +20,9 @@ from ..core.strided import Strided
 from ..core.types import Type, parse_type
 from ..dataclass import dataclass
 from ..errors import OperatorError, ShapeError
+from ..interrupts import whole_module
 from ..nearest import did_you_mean
+from . import OPERATORS
 from .dims import broadcast_dims
 from .scalar import NumpyScalar, ScalarOps, TypeScalar, from_storage
 
@@ -34,11 +36,11 @@ Repeat = Callable[
     ["Module", int, np.ndarray, Sequence[np.ndarray], Callable[[int], str]],
     tuple[list[np.ndarray], list[np.ndarray]] | None,
 ]
-"""Of a module, see `RunModule.repeat`."""
+"""Signature of `RunModule.repeat` for a module."""
 
 
 class RunModule:
-    """What evaluates the submodules of an instruction: ``run(position, arguments)`` gives the results of one.
+    """Evaluator of an instruction's submodules: ``run(position, arguments)`` returns the results of one.
 
     Attributes:
         modules: the instruction's submodules.
@@ -47,7 +49,7 @@ class RunModule:
     def __init__(
         self, modules: Sequence[Module], evaluate: Callable[[Module, Sequence[Any]], list], repeat: Repeat | None = None
     ) -> None:
-        """``repeat`` is what `repeat` asks."""
+        """Store the evaluator; ``repeat`` implements `repeat`."""
         self.modules = modules
         self._evaluate = evaluate
         self._repeat = repeat
@@ -60,12 +62,12 @@ class RunModule:
         carried: Sequence[np.ndarray],
         place: Callable[[int], str],
     ) -> tuple[list[np.ndarray], list[np.ndarray]] | None:
-        """All iterations of a loop over a submodule at once: at least one, up to ``trips``, until the condition that
-        it gives is false. ``place`` gives what errors of an iteration begin with.
+        """Run all iterations of a loop over a submodule at once: at least one, at most ``trips``, until its condition
+        is false. ``place`` returns the prefix of an iteration's error messages.
 
         Returns:
-            The condition and the carried values after the last one, and of its further results those of all
-            iterations, along a new first axis; None if iterations have to be run one by one.
+            the condition and the carried values after the last iteration, with the scan results of all iterations along
+            a new first axis; None if iterations must run one by one.
         """
         if self._repeat is None:
             return None
@@ -77,12 +79,12 @@ class RunModule:
 
 @dataclass(frozen=True)
 class Operator:
-    """Base of all operators.
+    """Base class of all operators.
 
-    ``name`` is MIGraphX's. ``view`` operators return memory of their first input. ``AXES`` names attributes that
-    hold axes, so that normalisation can make negative ones positive; ``UNLESS_SET`` those that MIGraphX does not have,
-    which are told only where they are not as by default. Those with ``true_ranks`` get tensors without axes
-    as arrays of shape (), others get them as (1,). ``custom`` operators are a user's (`custom.py`).
+    ``name`` is MIGraphX's. ``view`` operators return memory of their first input. ``AXES`` lists attributes that hold
+    axes, which normalisation makes non-negative; ``UNLESS_SET`` lists attributes that MIGraphX lacks, which are printed
+    only if they differ from the default. Operators with ``true_ranks`` get zero-dimensional tensors as arrays of shape
+    (), others as (1,). ``custom`` operators are defined by users (`custom.py`).
     """
 
     name: ClassVar[str] = ""
@@ -98,41 +100,43 @@ class Operator:
 
     @property
     def rule_name(self) -> str:
-        """Name under which targets have a lowering rule for it."""
+        """Return the name of the operator's lowering rule in targets."""
         return self.name
 
     def compute_shape(self, inputs: Sequence[Shape], modules: Sequence[Module] = ()) -> Shape:
-        """Output shape for these input shapes.
+        """Return the output shape for these input shapes.
 
         Raises:
-            ShapeError: the number, types, ranks or lengths of the inputs do not fit; the message says which.
+            ShapeError: the number, types, ranks or lengths of the inputs are invalid; the message says which.
         """
         raise NotImplementedError(f"{self.name} has no shape rule")
 
     def compute(self, output: Shape, args: Sequence[np.ndarray], run: RunModule | None = None) -> Any:
-        """The operation's meaning: a NumPy array of ``output.lens`` (a tuple of arrays for a tuple shape).
+        """Evaluate the operation in NumPy; return an array of shape ``output.lens`` (a tuple of arrays for a tuple
+        shape).
 
         Args:
             output: the (static) output shape.
             args: input values; strides are arbitrary.
             run: evaluates the submodules of operators that have some.
 
-        Where the number of elements depends on the data ``output`` stays dynamic and the array has the actual lengths.
+        If the number of elements depends on the data, ``output`` is dynamic and the array has the actual lengths.
         """
         raise NotImplementedError(f"{self.name} has no reference implementation")
 
     def viewed(self, output: Shape, source: Strided, inputs: Sequence[Shape]) -> Strided | None:
-        """Where the result lies in the memory of the first input, which lies as ``source`` tells; None if it does not.
+        """Return the strided description of the result in the first input's memory; None if the result is not a view of
+        it.
 
         Args:
-            output: the (static) output shape, whose strides are not regarded.
+            output: the (static) output shape; its strides are ignored.
             source: the first input's lengths and actual strides.
             inputs: shapes of all inputs.
         """
         return None
 
     def normalized(self, inputs: Sequence[Shape]) -> Operator:
-        """The same operator in canonical form for these inputs: axes (attributes in ``AXES``) not negative."""
+        """Return the operator in canonical form for these inputs: non-negative axes (attributes in ``AXES``)."""
         rank = self.axes_rank(inputs) if self.AXES else 0
         changes: dict[str, Any] = {}
         for name in self.AXES:
@@ -144,40 +148,46 @@ class Operator:
         return self.with_attributes(**changes) if changes else self
 
     def with_values(self, inputs: Sequence[Shape], values: Sequence[np.ndarray]) -> Operator | None:
-        """The operator that does the same to the first input alone, the others having these values; None if none does.
+        """Return the equivalent operator on the first input alone, given the values of the other inputs; None if there
+        is none.
 
-        ``inputs`` are the (static) shapes of all inputs, ``values`` those of all but the first.
+        Args:
+            inputs: (static) shapes of all inputs.
+            values: values of all inputs but the first.
         """
         return None
 
     def axes_rank(self, inputs: Sequence[Shape]) -> int:
-        """Number of axes that the attributes in ``AXES`` count: the first input's unless an operator says otherwise."""
+        """Return the rank that the attributes in ``AXES`` refer to: by default the first input's."""
         return inputs[0].ndim
 
     def attributes(self) -> dict[str, Any]:
-        """Attribute names and values, in declaration order."""
-        values = {f: getattr(self, f.name) for f in fields(self)}
-        return {f.name: v for f, v in values.items() if f.name not in self.UNLESS_SET or v != f.default}
+        """Return attribute names and values in declaration order."""
+        values = {name: getattr(self, name) for name in self.attribute_kinds()}
+        if self.UNLESS_SET:
+            usual = {f.name: f.default for f in fields(self) if f.name in self.UNLESS_SET}
+            values = {name: v for name, v in values.items() if name not in usual or v != usual[name]}
+        return values
 
     @classmethod
     def attribute_kinds(cls) -> dict[str, str]:
-        """Names of all attributes in declaration order, with their kinds as annotations name them."""
+        """Return the names of all attributes in declaration order, with their annotated types."""
         found: dict[str, str] | None = cls.__dict__.get("_kinds")
         if found is None:
             found = cls._kinds = {f.name: str(f.type) for f in fields(cls)}
         return found
 
     def with_attributes(self, **changes: Any) -> Operator:
-        """The same operator with some attributes changed."""
+        """Return the operator with some attributes changed."""
         return replace(self, **changes)
 
     def flops(self, output: Shape, inputs: Sequence[Shape]) -> int:
-        """Floating-point operations of one evaluation (0 where none are counted)."""
+        """Return the floating-point operations of one evaluation (0 where none are counted)."""
         return 0
 
     @functools.cached_property
     def symbolic(self) -> bool:
-        """Whether an attribute is, or holds, a symbolic length."""
+        """Return whether an attribute is, or holds, a symbolic length."""
         return any(_has_dim(getattr(self, name)) for name in self.attribute_kinds())
 
     def __reduce_ex__(self, protocol: Any) -> Any:
@@ -196,7 +206,7 @@ class Operator:
         return f"{self.name}[{','.join(f'{k}={format_attribute(v)}' for k, v in attributes.items())}]"
 
     def fail(self, message: str) -> ShapeError:
-        """A ``ShapeError`` that names the operator."""
+        """Return a ``ShapeError`` that names the operator."""
         return ShapeError(f"{self.name}: {message}")
 
     def expect_inputs(self, inputs: Sequence[Shape], *counts: int) -> None:
@@ -211,7 +221,7 @@ class Operator:
             raise self.fail(f"inputs have different types: {', '.join(s.type.name for s in inputs)}")
 
     def resolve_axis(self, value: int, rank: int, what: str = "axis") -> int:
-        """``value`` as an axis of a tensor of ``rank`` axes, negative counted from the end."""
+        """Return ``value`` as a non-negative axis of a tensor of ``rank`` axes."""
         if not -rank <= value < rank:
             raise self.fail(f"{what} {value} is out of range for {rank} dimensions")
         return value % rank
@@ -224,7 +234,7 @@ def _has_dim(value: Any) -> bool:
 
 
 def format_attribute(value: Any) -> str:
-    """Attribute value as MIGraphX prints it: bools as 0/1, sequences in braces, types as wire values."""
+    """Format an attribute value as MIGraphX prints it: bools as 0/1, sequences in braces, types as wire values."""
     if value is None:
         return "nullopt"
     if isinstance(value, bool):
@@ -241,16 +251,17 @@ def format_attribute(value: Any) -> str:
 
 
 def format_float(value: float) -> str:
-    """A float as C++ streams print it: six significant digits."""
+    """Format a float as C++ streams do: six significant digits."""
     return f"{value:.6g}"
 
 
 _REGISTRY: dict[str, type[Operator]] = {}
+_MODULES = {name: f"{__package__}.{module}" for module, names in OPERATORS.items() for name in names.split()}
 OperatorClass = TypeVar("OperatorClass", bound=type[Operator])
 
 
 def register(cls: OperatorClass) -> OperatorClass:
-    """Class decorator: make the operator known under its ``name``."""
+    """Register an operator class under its ``name`` (class decorator)."""
     if not cls.name or cls.name in _REGISTRY:
         raise ValueError(f"operator name {cls.name!r} is empty or taken")
     _REGISTRY[cls.name] = cls
@@ -258,42 +269,47 @@ def register(cls: OperatorClass) -> OperatorClass:
 
 
 def is_known(name: str) -> bool:
-    """Whether there is an operator of this name."""
-    return name in _REGISTRY
+    """Return whether there is an operator of this name."""
+    return name in _REGISTRY or name in _MODULES
 
 
 def forget(name: str) -> None:
-    """Make an operator unknown."""
+    """Unregister an operator."""
     del _REGISTRY[name]
 
 
 def known_operators() -> list[str]:
-    """Names of all operators, sorted."""
-    return sorted(_REGISTRY)
+    """Return the names of all operators, sorted."""
+    return sorted({*_REGISTRY, *_MODULES})
 
 
 def operator_class(name: str) -> type[Operator]:
-    """Operator class of this name.
+    """Return the operator class of this name.
 
     Raises:
-        OperatorError: there is none; the message names the nearest ones.
+        OperatorError: the name is unknown; the message lists close names.
     """
     cls = _REGISTRY.get(name)
+    if cls is None and name in _MODULES:
+        whole_module(_MODULES[name])
+        cls = _REGISTRY[name]
     if cls is None:
         if "::" in name:
             raise OperatorError(
                 f"unknown operator {name!r}; a custom operator is to be registered (register_custom_op) before it is "
                 "used, or a file has it"
             )
-        raise OperatorError(f"unknown operator {name!r}{did_you_mean(name, _REGISTRY)}")
+        raise OperatorError(f"unknown operator {name!r}{did_you_mean(name, known_operators())}")
     return cls
 
 
 def make_op(name: str, **attributes: Any) -> Operator:
-    """An operator by name; attribute values are converted to the declared kinds (lists to tuples, ints to floats).
+    """Return an operator by name; attribute values are converted to the declared types (lists to tuples, ints to
+    floats).
 
     Raises:
-        OperatorError: unknown operator or attribute, or a value of the wrong kind; known attributes are listed.
+        OperatorError: the operator or an attribute is unknown, or a value has the wrong type; known attributes are
+            listed.
     """
     cls = operator_class(name)
     known = cls.attribute_kinds()
@@ -310,12 +326,12 @@ def make_op(name: str, **attributes: Any) -> Operator:
 
 
 def _again(name: str, attributes: dict[str, Any]) -> Operator:
-    """An operator that was pickled."""
+    """Restore a pickled operator."""
     return make_op(name, **attributes)
 
 
 def _convert(op: str, key: str, kind: str, value: Any) -> Any:
-    """Bring a user's attribute value to the declared field type, named in ``kind`` (annotations are strings)."""
+    """Convert a user's attribute value to the declared field type ``kind`` (annotations are strings)."""
     if kind.endswith(" | None"):
         if value is None:
             return None
@@ -334,7 +350,7 @@ def _convert(op: str, key: str, kind: str, value: Any) -> Any:
 
 
 def _instance(value: Any, *types: type) -> Any:
-    """The value, if it is of one of the types.
+    """Return the value if it is of one of the types.
 
     Raises:
         TypeError: it is not.
@@ -380,27 +396,27 @@ _CONVERSIONS: dict[str, Callable[[Any], Any]] = {
     ),
     "tuple[Operator, ...]": lambda value: tuple(v if isinstance(v, Operator) else make_op(v) for v in value),
 }
-"""By kind of attribute: what makes one of a user's value, and raises where that is no such value."""
+"""Conversion functions by attribute type; they raise for invalid values."""
 
 
 _ENUM_KINDS: dict[str, type[Enum]] = {}
 
 
 def register_enum(cls: type[Enum]) -> type[Enum]:
-    """Class decorator: let attributes declared with this enum accept its names and values."""
+    """Let attributes declared with this enum accept its names and values (class decorator)."""
     _ENUM_KINDS[cls.__name__] = cls
     return cls
 
 
 @dataclass(frozen=True)
 class Pointwise(Operator):
-    """Operator that acts on each element; its meaning is ``scalar``, over the scalar-op protocol."""
+    """An operator that acts on each element; its meaning is ``scalar``, over the scalar-operation protocol."""
 
     pointwise: ClassVar[bool] = True
     arity: ClassVar[int] = 1
 
     def scalar(self, s: ScalarOps, *x: Any) -> Any:
-        """The result for one element, in calls on the handler ``s``."""
+        """Return the result for one element, in calls on the handler ``s``."""
         raise NotImplementedError
 
     def input_types(self, types: Sequence[Type]) -> None:
@@ -409,7 +425,7 @@ class Pointwise(Operator):
             raise self.fail(f"inputs have different types: {', '.join(t.name for t in types)}")
 
     def output_type(self, types: Sequence[Type]) -> Type:
-        """Element type of the result."""
+        """Return the element type of the result."""
         return self.scalar(TypeScalar(), *types)
 
     def compute_shape(self, inputs: Sequence[Shape], modules: Sequence[Module] = ()) -> Shape:
@@ -429,7 +445,8 @@ class Pointwise(Operator):
 
 
 def pointwise_shape(op: Operator, inputs: Sequence[Shape]) -> Shape:
-    """Lengths and memory order of a pointwise result: equal lengths, the packed non-broadcast inputs' order."""
+    """Return the shape of a pointwise result: the inputs' common lengths, in the memory order of the packed
+    non-broadcast inputs."""
     if any(s.is_dynamic for s in inputs):
         dims = [s.dims for s in inputs]
         if any(len(d) != len(dims[0]) for d in dims):

@@ -162,7 +162,7 @@ class Scalar(Operator):
 
 
 def _target(op: Broadcast | Multibroadcast, inputs: Sequence[Shape]) -> tuple[DynamicDimension, ...]:
-    """Lengths that the result of a broadcast shall have."""
+    """Return the lengths of a broadcast's result."""
     if len(inputs) == 2:
         return inputs[1].dims
     if op.out_dyn_dims:

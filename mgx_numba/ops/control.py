@@ -70,7 +70,7 @@ class If(Operator):
         return tuple(map(_carried_over, values, run.modules[position].results(), output.sub_shapes))
 
     def place(self, branch: str) -> str:
-        """What errors inside of a submodule begin with."""
+        """Return the prefix of error messages from inside a submodule."""
         return f"{self.name}: branch {branch!r}"
 
 
@@ -158,12 +158,12 @@ class Loop(Operator):
         return (*carried, *(self._stack(*row) for row in zip(scans, shapes, directions)))
 
     def place(self, body: str, iteration: int) -> str:
-        """What errors inside of an iteration begin with."""
+        """Return the prefix of error messages from inside an iteration."""
         return f"{self.name}: iteration {iteration} (from 0) of {body!r}"
 
     @staticmethod
     def check_row(first: Sequence[int], lens: Sequence[int]) -> None:
-        """Check the lengths of an iteration's element of a scan output on those of the first one.
+        """Check that an iteration's element of a scan output has the lengths of the first one.
 
         Raises:
             ShapeError: they differ.
@@ -172,18 +172,19 @@ class Loop(Operator):
             raise ShapeError(f"elements of a scan output have lengths {list(first)} and {list(lens)}")
 
     def most_iterations(self, scans: bool) -> int:
-        """Iterations that may run; fewer with scan outputs, which have room for so many."""
+        """Return the most iterations; scan outputs limit them to ``max_iterations``."""
         return self.max_iterations if scans else max(self.max_iterations, LONGEST)
 
     def too_long(self, scans: bool, trips: int) -> MgxError:
-        """What is raised where more than that were to run."""
+        """Return the error for exceeding `most_iterations`."""
         most = self.most_iterations(scans)
         why = f"max_iterations={most}, for which scan outputs have room" if scans else f"{most} iterations"
         return self.fail(f"runs longer than {why} (trip count {trips}); parse with a larger limit_max_iterations")
 
     @staticmethod
     def _measured(run: RunModule, given: list[np.ndarray], shapes: tuple[Shape, ...]) -> tuple[Shape, ...]:
-        """Shapes of scan outputs of no iteration: elements as the first would have made them, if it can be run."""
+        """Return the shapes of scan outputs without iterations: elements have the lengths that the first iteration
+        would have produced, if it can run."""
         try:
             elements = run(0, [np.zeros(1, np.int64), *given])[len(given) :]
         except MgxError:
@@ -191,7 +192,7 @@ class Loop(Operator):
         return tuple(Shape(s.type, (0, *element.shape)) for s, element in zip(shapes, elements))
 
     def _placed(self, rows: np.ndarray, direction: int) -> np.ndarray:
-        """A scan output of the elements of all iterations."""
+        """Return the scan output for the elements of all iterations."""
         ordered = rows[::-1] if direction else rows
         if self.use_dyn_output:
             return np.ascontiguousarray(ordered)

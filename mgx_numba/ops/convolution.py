@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class ConvolutionBase(Operator):
-    """What convolutions share; subclasses declare the attributes in MIGraphX's order."""
+    """Base class of convolutions; subclasses declare the attributes in MIGraphX's order."""
 
     padding: tuple[int, ...] = (0, 0)
     stride: tuple[int, ...] = (1, 1)
@@ -41,11 +41,12 @@ class ConvolutionBase(Operator):
 
     @property
     def mode(self) -> PaddingMode:
-        """Where padding comes from."""
+        """Return the source of padding."""
         return self.padding_mode  # type: ignore[attr-defined,no-any-return]
 
     def normalized(self, inputs: Sequence[Shape]) -> Operator:
-        """Padding as values before all axes, then after all axes; computed for static lengths."""
+        """Return the operator with explicit padding: before all axes, then after all axes; computed for static
+        lengths."""
         x, w = inputs
         if self.mode is not PaddingMode.default_ and x.is_dynamic:
             return self
@@ -56,7 +57,7 @@ class ConvolutionBase(Operator):
         return self.with_attributes(padding=padding, padding_mode=PaddingMode.default_)
 
     def pads(self, lens: Sequence[int], kernel: Sequence[int]) -> list[tuple[int, int]]:
-        """Padding before and after each spatial axis for these input lengths."""
+        """Return the padding before and after each spatial axis for these input lengths."""
         if self.mode is PaddingMode.default_:
             return pad_pairs(self, self.padding, len(kernel))
         return auto_padding(self.mode, lens, kernel, self.stride, self.dilation)
@@ -74,10 +75,10 @@ class ConvolutionBase(Operator):
             pad_pairs(self, self.padding, x.ndim - 2)
 
     def spatial_dims(self, inputs: Sequence[Shape]) -> list[DynamicDimension]:
-        """Output lengths of the spatial axes.
+        """Return the output lengths of the spatial axes.
 
         Raises:
-            ShapeError: nothing comes out even for the largest lengths.
+            ShapeError: no window fits even the largest lengths.
         """
         kernel, lens = inputs[1].lens[2:], inputs[0].max_lens[2:]
         high = self.spatial(lens, kernel)
@@ -89,11 +90,11 @@ class ConvolutionBase(Operator):
         return [DynamicDimension(maximum(a, 0), maximum(b, 0)) for a, b in zip(low, high)]
 
     def spatial(self, lens: Sequence[int], kernel: Sequence[int]) -> list[int]:
-        """Output lengths of the spatial axes for these input lengths (below 1 where no window fits)."""
+        """Return the output lengths of the spatial axes for these input lengths (below 1 where no window fits)."""
         return window_counts(self.mode, lens, self.pads(lens, kernel), kernel, self.stride, self.dilation)
 
     def window_shape(self, inputs: Sequence[Shape], type: Type, group: int) -> Shape:
-        """Output shape of a (forward) convolution."""
+        """Return the output shape of a forward convolution."""
         self.check(inputs)
         x, w = inputs
         channels = x.dims[1]
@@ -106,7 +107,7 @@ class ConvolutionBase(Operator):
         return self.output_shape(inputs, type, w.lens[0])
 
     def output_shape(self, inputs: Sequence[Shape], type: Type, channels: int) -> Shape:
-        """Output shape, in the memory order that most of the inputs have."""
+        """Return the output shape in the memory order that most of the inputs have."""
         spatial = self.spatial_dims(inputs)
         if any_dynamic(inputs):
             return Shape.dynamic(type, [inputs[0].dims[0], channels, *spatial])
@@ -117,7 +118,7 @@ class ConvolutionBase(Operator):
         return 2 * output.elements * prod(inputs[1].lens[1:])
 
     def convolve(self, x: np.ndarray, w: np.ndarray, spatial: Sequence[int], group: int) -> np.ndarray:
-        """Cross-correlation of ``x`` with ``w``, in their (common) type."""
+        """Return the cross-correlation of ``x`` with ``w`` in their common type."""
         x = pad_spatial(x, self.pads(x.shape[2:], w.shape[2:]), 0)
         if w.shape[1] == 1 and group > 1:
             return _depthwise(x, w, spatial, self.stride, self.dilation)
@@ -138,7 +139,7 @@ def window_view(
     stride: Sequence[int],
     dilation: Sequence[int],
 ) -> np.ndarray:
-    """View [n, c, kernel..., spatial...] of the windows of (padded) ``x``."""
+    """Return the view [n, c, kernel..., spatial...] of the windows of a padded ``x``."""
     inner = [s * d for s, d in zip(x.strides[2:], dilation)]
     outer = [s * step for s, step in zip(x.strides[2:], stride)]
     return np.lib.stride_tricks.as_strided(
@@ -149,7 +150,7 @@ def window_view(
 def _depthwise(
     x: np.ndarray, w: np.ndarray, spatial: Sequence[int], stride: Sequence[int], dilation: Sequence[int]
 ) -> np.ndarray:
-    """Convolution with one input channel a group: a sum over kernel positions of scaled input slices."""
+    """Return a convolution with one input channel per group: a sum of scaled input slices over kernel positions."""
     if w.shape[0] != x.shape[1]:
         x = np.repeat(x, w.shape[0] // x.shape[1], axis=1)
     weights = w.reshape(w.shape[0], prod(w.shape[2:]), *[1] * len(spatial))
@@ -212,7 +213,7 @@ class ConvolutionBackwards(ConvolutionBase):
     group: int = 1
 
     def pads(self, lens: Sequence[int], kernel: Sequence[int]) -> list[tuple[int, int]]:
-        """Elements cut from before and after each axis of the full result."""
+        """Return the elements cropped before and after each axis of the full result."""
         if self.mode is PaddingMode.default_:
             return pad_pairs(self, self.padding, len(kernel))
         wanted = [n * s for n, s in zip(lens, self.stride)]
@@ -229,7 +230,7 @@ class ConvolutionBackwards(ConvolutionBase):
         return self.scattered_shape(inputs, inputs[0].type if inputs else Type.float_type)
 
     def scattered_shape(self, inputs: Sequence[Shape], type: Type) -> Shape:
-        """Output shape of a transposed convolution into a type."""
+        """Return the output shape of a transposed convolution with result type ``type``."""
         self.check(inputs)
         x, w = inputs
         if self.group < 1 or w.lens[0] % self.group or not may_be(x.dims[1], w.lens[0]):
@@ -244,7 +245,7 @@ class ConvolutionBackwards(ConvolutionBase):
         return self.scatter(output, x, w).astype(output.type.numpy, copy=False)
 
     def scatter(self, output: Shape, x: np.ndarray, w: np.ndarray) -> np.ndarray:
-        """The products of ``x`` with ``w``, in their (common) type, added where they belong."""
+        """Return the sum of products of ``x`` with ``w``, scattered to their output positions, in their common type."""
         lens, kernel, group = x.shape[2:], w.shape[2:], self.group
         full = [s * (n - 1) + (k - 1) * d + 1 for n, k, s, d in zip(lens, kernel, self.stride, self.dilation)]
         result = np.zeros((x.shape[0], output.lens[1], *full), x.dtype)

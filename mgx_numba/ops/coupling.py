@@ -1,4 +1,4 @@
-"""Probabilities of classes from probabilities of pairs of them."""
+"""Class probabilities from pairwise probabilities."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ TOLERANCE = 0.005
 @register
 @dataclass(frozen=True)
 class PairwiseCoupling(Operator):
-    """[n, pairs] to [n, classes]: of the classes i < j, in the order (0, 1), (0, 2), ..., the probability of i if it is
-    one of the two; of all classes those that fit them best.
+    """Class probabilities [n, classes] that best fit pairwise probabilities [n, pairs]: for classes i < j, in the order
+    (0, 1), (0, 2), ..., the probability of i given i or j.
 
-    The method is the second of Wu, Lin and Weng, "Probability estimates for multi-class classification by pairwise
-    coupling" (2004), iterated as in LIBSVM.
+    Second method of Wu, Lin and Weng, "Probability estimates for multi-class classification by pairwise coupling"
+    (2004), iterated as in LIBSVM.
     """
 
     name: ClassVar[str] = "pairwise_coupling"

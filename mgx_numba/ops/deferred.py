@@ -1,4 +1,4 @@
-"""A node of a model that becomes operators only when lengths, or values, of its inputs are known."""
+"""A model node that is converted to operators once lengths or values of its inputs are known."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ NOTHING = Shape.tuple(())
 @register
 @dataclass(frozen=True)
 class Deferred(Operator):
-    """The node ``operator`` of a model, as its reader has written it down in ``source`` (base64).
+    """The model node ``operator``, serialised by its frontend in ``source`` (base64).
 
-    Reshaping to lengths that are an input, taking as many of the largest elements as an input says: which operators
-    do that depends on what the inputs are. `graph.deferred` has the readers that write them once it is known; until
-    then the result's shape is ``result``, a tuple if the node has several results, and may be unranked. ``needs``
-    has the names of the custom operators in the node, which must be registered wherever the program is loaded.
+    Some nodes (Reshape to lengths that are an input, TopK with k as an input) map to operators that depend on their
+    inputs. `graph.deferred` has the frontends that convert them later; until then the result's shape is ``result``, a
+    tuple for several results, maybe unranked. ``needs`` lists the custom operators in the node, which must be
+    registered wherever the program is loaded.
     """
 
     name: ClassVar[str] = "deferred"

@@ -1,4 +1,4 @@
-"""Lengths: broadcasting, ranges of dynamic shapes, and which reshapes are views."""
+"""Lengths: broadcasting, ranges of dynamic shapes, and reshapes as views."""
 
 from __future__ import annotations
 
@@ -28,20 +28,20 @@ __all__ = [
 
 
 def any_dynamic(shapes: Sequence[Shape]) -> bool:
-    """Whether some shape is dynamic."""
+    """Return whether some shape is dynamic."""
     return any(s.is_dynamic for s in shapes)
 
 
 def map_dim(dim: DynamicDimension, f: Callable[[int], int]) -> DynamicDimension:
-    """Range of ``f(n)`` for ``n`` in a range; ``f`` must not decrease."""
+    """Return the range of a non-decreasing ``f(n)`` for ``n`` in a range."""
     return DynamicDimension(f(dim.min), f(dim.max), frozenset(f(n) for n in dim.optimals))
 
 
 def meet_dim(op: Operator, what: str, *dims: DynamicDimension) -> DynamicDimension:
-    """Lengths that lie in all the ranges.
+    """Return the intersection of ranges.
 
     Raises:
-        ShapeError: there is none; ``what`` says which axis of what was compared.
+        ShapeError: it is empty; ``what`` names the compared axis.
     """
     found = common_range(dims)
     if found is None:
@@ -50,12 +50,12 @@ def meet_dim(op: Operator, what: str, *dims: DynamicDimension) -> DynamicDimensi
 
 
 def may_be(dim: DynamicDimension, length: int) -> bool:
-    """Whether a length of a range may be this one; of symbolic ones whether they are equal is asked."""
+    """Return whether a range contains a length; for symbolic lengths, equality is a guard."""
     return dim.min == length if dim.is_fixed else dim.min <= length <= dim.max
 
 
 def broadcast_lens(op: Operator, *lens: Sequence[int]) -> tuple[int, ...]:
-    """Common lengths of tensors under NumPy's broadcasting rule.
+    """Return the common lengths of tensors under NumPy's broadcasting rule.
 
     Raises:
         ShapeError: some axis has two lengths other than 1.
@@ -71,7 +71,7 @@ def broadcast_lens(op: Operator, *lens: Sequence[int]) -> tuple[int, ...]:
 
 
 def broadcast_dim(op: Operator, a: DynamicDimension, b: DynamicDimension) -> DynamicDimension:
-    """Range of one axis under the broadcasting rule.
+    """Return the range of one axis under the broadcasting rule.
 
     Raises:
         ShapeError: no pair of lengths from the two ranges broadcasts.
@@ -93,7 +93,7 @@ def broadcast_dim(op: Operator, a: DynamicDimension, b: DynamicDimension) -> Dyn
 
 
 def _broadcast_symbolic(op: Operator, a: DynamicDimension, b: DynamicDimension) -> DynamicDimension:
-    """As `broadcast_dim`, where one of two dimensions is a symbolic length; beside a range it counts as a range."""
+    """Return `broadcast_dim` where one of the two is a symbolic length; combined with a range it counts as a range."""
     if a.is_fixed and b.is_fixed:
         (length,) = broadcast_lens(op, (a.min,), (b.min,))
         return DynamicDimension(length, length)
@@ -103,7 +103,7 @@ def _broadcast_symbolic(op: Operator, a: DynamicDimension, b: DynamicDimension) 
 
 
 def broadcast_dims(op: Operator, *shapes: Shape) -> tuple[DynamicDimension, ...]:
-    """Common ranges of dynamic shapes under the broadcasting rule."""
+    """Return the common ranges of dynamic shapes under the broadcasting rule."""
     rank = max(s.ndim for s in shapes)
     padding = DynamicDimension(1, 1)
     result = (padding,) * rank
@@ -114,10 +114,10 @@ def broadcast_dims(op: Operator, *shapes: Shape) -> tuple[DynamicDimension, ...]
 
 
 def broadcast_shape(op: Operator, shape: Shape, lens: Sequence[int]) -> Shape:
-    """``shape`` seen with the lengths ``lens``: stride 0 on every new or stretched axis.
+    """Return ``shape`` broadcast to ``lens``: stride 0 on every new or stretched axis.
 
     Raises:
-        ShapeError: an axis of another length than 1 would have to change, or the rank would shrink.
+        ShapeError: an axis of a length other than 1 would change, or the rank would shrink.
     """
     missing = len(lens) - shape.ndim
     if missing < 0:
@@ -134,17 +134,17 @@ def broadcast_shape(op: Operator, shape: Shape, lens: Sequence[int]) -> Shape:
 
 
 def packed_like(shape: Shape, lens: Sequence[int]) -> Shape:
-    """Packed shape of other lengths in the memory order of ``shape``; row-major when it is broadcast."""
+    """Return a packed shape of other lengths in the memory order of ``shape``; row-major if ``shape`` is broadcast."""
     if len(lens) != shape.ndim or shape.broadcasted:
         return Shape(shape.type, lens)
     return Shape.from_permutation(shape.type, lens, find_permutation([shape]))
 
 
 def view_strides(shape: Shape, lens: Sequence[Any]) -> tuple[Any, ...] | None:
-    """Strides with which ``lens`` sees the same elements in the same order; ``None`` if that takes a copy.
+    """Return the strides of a view with lengths ``lens`` of the same elements in order; None if that needs a copy.
 
-    Axes whose strides continue each other are one run of memory; a run can be cut into new axes, but a new
-    axis cannot span two runs.
+    Axes whose strides are contiguous form one run of memory. A run can be split into new axes; a new axis cannot span
+    two runs.
     """
     if shape.symbolic or any(isinstance(n, Dim) for n in lens):
         return reshaped(shape.lens, shape.strides, lens)

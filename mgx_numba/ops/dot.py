@@ -19,15 +19,15 @@ if TYPE_CHECKING:
 FP8 = frozenset({Type.fp8e4m3fn_type, Type.fp8e4m3fnuz_type, Type.fp8e5m2_type, Type.fp8e5m2fnuz_type})
 INT8 = frozenset({Type.int8_type, Type.uint8_type})
 NARROW_INTEGERS = INT8 | {Type.int16_type}
-"""Of the right-hand side of an integer product: int16 has any difference of two 8-bit integers."""
+"""Types of the right operand of an integer product; int16 holds any difference of two 8-bit integers."""
 
 
 def product_type(dtype: np.dtype, output: Type) -> np.dtype:
-    """Type in which products of ``dtype`` are summed.
+    """Return the accumulator type of the reference for products of ``dtype``.
 
-    Floats use float64, so that the reference is right to the last place whatever the order of summation; 8-bit
-    integers use it too, as sums of up to 2**38 products are exact there, and 16-bit ones that they are multiplied by;
-    other integers use int64 (uint64), which wraps as C++ does.
+    Floats use float64, so that the reference is accurate whatever the order of summation. 8-bit integers (and 16-bit
+    right operands) use it too: sums of up to 2**38 products are exact. Other integers use int64 (uint64), which wraps
+    as in C++.
     """
     kind = from_numpy(dtype)
     if kind.is_floating:
@@ -38,8 +38,8 @@ def product_type(dtype: np.dtype, output: Type) -> np.dtype:
 
 
 def quantized_output(op: Operator, inputs: Sequence[Shape]) -> Type:
-    """Result type of a quantised contraction: int32 for 8-bit integers (mixed signs too), of which the right-hand side
-    may be int16, float for float8.
+    """Return the result type of a quantised contraction: int32 for 8-bit integers of any sign (the right operand may be
+    int16), float for float8.
 
     Raises:
         ShapeError: other input types.
@@ -54,7 +54,7 @@ def quantized_output(op: Operator, inputs: Sequence[Shape]) -> Type:
 
 
 def matmul_shape(op: Operator, inputs: Sequence[Shape], type: Type) -> Shape:
-    """Lengths of the product of matrices (last two axes) for equal outer lengths."""
+    """Return the shape of a batched matrix product with equal outer lengths."""
     op.expect_inputs(inputs, 2)
     a, b = inputs
     if a.ndim != b.ndim or a.ndim < 2:
@@ -73,10 +73,11 @@ def matmul_shape(op: Operator, inputs: Sequence[Shape], type: Type) -> Shape:
 @register
 @dataclass(frozen=True)
 class Dot(Operator):
-    """Product [..., m, k] x [..., k, n] of matrices, for each position of the outer axes.
+    """Matrix product [..., m, k] x [..., k, n] for each index of the outer axes.
 
-    With ``bfloat16_products`` float32 operands may be rounded to bfloat16: the program had them in that. With an
-    ``accuracy_level`` of 4 (of ONNX Runtime's MatMulNBits) rows that multiply weights in blocks may be brought to int8.
+    With ``bfloat16_products`` float32 operands may be rounded to bfloat16, because they were bfloat16 in the program.
+    With an ``accuracy_level`` of 4 (ONNX Runtime's MatMulNBits) rows that multiply block-quantised weights may be
+    quantised to int8.
     """
 
     name: ClassVar[str] = "dot"
@@ -118,5 +119,5 @@ class QuantDot(Operator):
 
 
 def wrap_int32(exact: np.ndarray, type: Type) -> np.ndarray:
-    """A product as its result type; integers that do not fit wrap, as int32 accumulators do."""
+    """Return a product in its result type; integers beyond int32 wrap, as accumulators do."""
     return exact.astype(np.int64).astype(np.int32) if type is Type.int32_type else exact.astype(type.numpy)

@@ -1,4 +1,4 @@
-"""What all that write instructions share: macros, rewrites and the frontends."""
+"""Base class of everything that emits instructions: macros, rewrites and frontends."""
 
 from __future__ import annotations
 
@@ -18,18 +18,19 @@ if TYPE_CHECKING:
 __all__ = ["Emitter"]
 
 LARGEST_TABLE = 1 << 28
-"""Elements of a constant that is made for an operation: 1 GiB of float32. A model that asks for more is malformed."""
+"""Most elements of a constant created for an operation: 1 GiB of float32. A model that needs more is malformed."""
 
 
 class Emitter:
-    """Writes instructions by `op`, which says where they go; what changes nothing is the value itself."""
+    """Emits instructions through `op`, which decides the insertion point. A helper whose operation would change nothing
+    returns its input."""
 
     def op(self, op: Any, *inputs: Instruction, **attributes: Any) -> Instruction:
-        """Write one operation, of an operator or its name and attributes."""
+        """Emit an operation, given an operator or its name and attributes."""
         raise NotImplementedError
 
     def literal(self, value: Any, type: Type | None = None) -> Instruction:
-        """A constant; an array without axes becomes a scalar."""
+        """Emit a constant; a zero-dimensional array becomes a scalar."""
         raise NotImplementedError
 
     def iota(self, length: Length, axis: int = 0, axes: int = 1) -> Instruction:
@@ -46,10 +47,11 @@ class Emitter:
         return self.unsqueeze(places, others)
 
     def progression(self, start: Instruction, delta: Instruction, bounds: Sequence[Any]) -> Instruction:
-        """The numbers from ``start`` to before a limit in steps of ``delta``, computed when the program runs.
+        """Emit the arithmetic progression from ``start`` up to before a limit in steps of ``delta``, computed at run
+        time.
 
         Args:
-            start: a scalar, whose type the result has.
+            start: a scalar; the result has its type.
             delta: a scalar of this type.
             bounds: values of start, limit and delta, which may be symbolic lengths.
 
@@ -80,15 +82,15 @@ class Emitter:
         return result if type is wide else self.op("convert", result, target_type=type)
 
     def like(self, value: float | int | bool, x: Instruction) -> Instruction:
-        """A scalar constant of the element type of ``x``."""
+        """Emit a scalar constant of the element type of ``x``."""
         return self.literal(value, x.shape.type)
 
     def fail(self, message: str) -> ShapeError:
-        """The error for values that do not fit."""
+        """Return the error for values that do not fit."""
         return ShapeError(message)
 
     def lens(self, x: Instruction) -> tuple[int, ...]:
-        """Lengths of ``x``.
+        """Return the lengths of ``x``.
 
         Raises:
             ShapeError: they are not fixed.
@@ -98,32 +100,33 @@ class Emitter:
         return x.shape.lens
 
     def limit(self, count: int, what: str) -> None:
-        """Refuse to build a constant of more than 2**28 elements.
+        """Check the size of a constant to be created.
 
         Raises:
-            UnsupportedError: ``what`` would be that large.
+            UnsupportedError: ``count`` exceeds 2**28; the message names ``what``.
         """
         if not isinstance(count, Dim) and count > LARGEST_TABLE:
             raise UnsupportedError(f"{what} of {count} elements is too large")
 
     def convert(self, x: Instruction, type: Type) -> Instruction:
-        """``x`` in another element type; between floats the conversion is elidable, since no author asked for it."""
+        """Emit the conversion of ``x`` to another element type; between floats it is elidable, because no author asked
+        for it."""
         if x.shape.type is type:
             return x
         elidable = x.shape.type.is_floating and type.is_floating
         return self.op("convert", x, target_type=type, **({"elidable": True} if elidable else {}))
 
     def transpose(self, x: Instruction, permutation: Sequence[int]) -> Instruction:
-        """``x`` with permuted axes."""
+        """Emit ``x`` with permuted axes."""
         if list(permutation) == list(range(len(permutation))):
             return x
         return self.op("transpose", x, permutation=tuple(permutation))
 
     def swap_last(self, x: Instruction) -> Instruction:
-        """``x`` with its last two axes exchanged.
+        """Emit ``x`` with its last two axes exchanged.
 
         Raises:
-            ShapeError: it has fewer.
+            ShapeError: it has fewer axes.
         """
         axes = x.shape.ndim
         if axes < 2:
@@ -141,21 +144,21 @@ class Emitter:
         return self.op("reshape", x, dims=lens)
 
     def squeeze(self, x: Instruction, axes: Sequence[int]) -> Instruction:
-        """``x`` without some axes of length 1."""
+        """Emit ``x`` without some axes of length 1."""
         return self.op("squeeze", x, axes=tuple(axes)) if axes else x
 
     def unsqueeze(self, x: Instruction, axes: Sequence[int]) -> Instruction:
-        """``x`` with axes of length 1 put in; ``axes`` count in the result."""
+        """Emit ``x`` with additional axes of length 1; ``axes`` count in the result."""
         return self.op("unsqueeze", x, axes=tuple(sorted(axes))) if axes else x
 
     def slice(self, x: Instruction, axis: int, start: int, end: int) -> Instruction:
-        """Elements ``start`` to ``end`` of one axis; all of it is ``x`` itself."""
+        """Emit elements ``start`` to ``end`` of one axis."""
         if not x.shape.is_dynamic and known_equal(start, 0) and known_equal(end, x.shape.lens[axis]):
             return x
         return self.op("slice", x, axes=(axis,), starts=(start,), ends=(end,))
 
     def split(self, x: Instruction, axis: int, sizes: Sequence[int]) -> list[Instruction]:
-        """Pieces of one axis."""
+        """Emit slices of one axis with lengths ``sizes``."""
         result = []
         start = 0
         for size in sizes:
@@ -164,7 +167,7 @@ class Emitter:
         return result
 
     def reduce(self, name: str, x: Instruction, axes: Sequence[int], keep: bool = True) -> Instruction:
-        """A reduction; without ``keep`` the reduced axes are dropped."""
+        """Emit a reduction; without ``keep`` the reduced axes are dropped."""
         if not axes:
             return x
         result = self.op(name, x, axes=tuple(sorted(axes)))
@@ -173,11 +176,11 @@ class Emitter:
     def matmul(
         self, a: Instruction, b: Instruction, op: str = "dot", more: Sequence[Instruction] = (), **attributes: Any
     ) -> Instruction:
-        """NumPy's ``matmul`` by an operator with some attributes and more inputs: vectors are made matrices, outer axes
-        broadcast.
+        """Emit NumPy's ``matmul`` with operator ``op``: vectors become matrices, outer axes broadcast; ``more`` are
+        further inputs.
 
         Raises:
-            ShapeError: lengths do not fit.
+            ShapeError: the lengths are incompatible.
         """
         row, column = a.shape.ndim == 1, b.shape.ndim == 1
         a = self.unsqueeze(a, [0]) if row else a
@@ -193,19 +196,19 @@ class Emitter:
         return self.squeeze(result, [last - 1] * row + [last] * column)
 
     def broadcast(self, x: Instruction, lens: Sequence[int]) -> Instruction:
-        """``x`` seen with other lengths, by NumPy's rule."""
+        """Emit ``x`` broadcast to ``lens`` by NumPy's rule."""
         if not x.shape.is_dynamic and known_same(self.lens(x), lens):
             return x
         return self.op("multibroadcast", x, out_lens=tuple(lens))
 
     def broadcast_axis(self, x: Instruction, axis: int, like: Instruction) -> Instruction:
-        """``x`` with its axes laid along those of ``like`` from ``axis`` on."""
+        """Emit ``x`` broadcast to the shape of ``like``, its axes aligned from ``axis`` on."""
         if like.shape.is_dynamic:
             return self.op("broadcast", x, like, axis=axis)
         return self.op("broadcast", x, axis=axis, out_lens=like.shape.lens)
 
     def same_lens(self, *values: Instruction) -> list[Instruction]:
-        """The values broadcast to common lengths.
+        """Emit the values broadcast to common lengths.
 
         Raises:
             ShapeError: they do not broadcast.
@@ -222,7 +225,7 @@ class Emitter:
         return [self.broadcast(v, out) for v in values]
 
     def outer_lens(self, *lens: Sequence[int]) -> tuple[int, ...]:
-        """Common lengths by NumPy's rule.
+        """Return the common lengths by NumPy's rule.
 
         Raises:
             ShapeError: there are none.

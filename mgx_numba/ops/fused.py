@@ -1,4 +1,4 @@
-"""Operators that compute a submodule as one kernel: passes make them, code generation compiles them."""
+"""Operators that compute a submodule as one kernel; passes create them, code generation compiles them."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def tuple_of(shapes: Sequence[Shape]) -> Shape:
-    """The only shape, or the tuple of several."""
+    """Return the only shape, or the tuple of several."""
     return shapes[0] if len(shapes) == 1 else Shape.tuple(shapes)
 
 
@@ -39,7 +39,11 @@ def expect_parameters(op: Operator, module: Module, inputs: Sequence[Shape]) -> 
 
 
 def expect_runner(op: Operator, run: RunModule | None) -> RunModule:
-    """What runs the instruction's submodules; raise ``ShapeError`` where there is none."""
+    """Return the evaluator of an instruction's submodules.
+
+    Raises:
+        ShapeError: there is none.
+    """
     if run is None:
         raise op.fail("cannot be evaluated without its submodules")
     return run
@@ -155,7 +159,7 @@ class FusedConcat(Operator):
     axis: int = 0
 
     def _split(self, modules: Sequence[Module], values: Sequence[Any]) -> tuple[list[Sequence[Any]], Sequence[Any]]:
-        """The values that each part takes, and those left for the last submodule."""
+        """Return the values for each part, and those left for the last submodule."""
         if len(modules) < 2:
             raise self.fail(f"got {len(modules)} submodules, expected at least 2")
         parts, start = [], 0

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def wrap_indices(op: Operator, indices: np.ndarray, length: int, what: str) -> np.ndarray:
-    """Indices as int64 between 0 and ``length``, negative ones counted from the end.
+    """Return indices as int64 from 0 to ``length`` - 1; negative indices count from the end.
 
     Raises:
         ShapeError: an index is out of range.

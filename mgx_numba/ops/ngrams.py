@@ -12,6 +12,7 @@ from ..core.shape import DynamicDimension, Shape
 from ..core.types import Type
 from ..dataclass import dataclass
 from .base import Operator, RunModule, register
+from .constant_tables import kept_for_constants
 
 if TYPE_CHECKING:
     from ..graph.module import Module
@@ -20,64 +21,116 @@ if TYPE_CHECKING:
 @register
 @dataclass(frozen=True)
 class TfIdf(Operator):
-    """How often each n-gram of a pool is in each row of integers: float32 [columns], or [rows, columns].
+    """How often each n-gram of a pool occurs in each row of integers x: float32 [``columns``], or [rows, ``columns``].
 
-    ``pool`` has all n-grams, those of one element from ``counts[0]`` on, those of two from ``counts[1]`` on and so on,
-    and ``indexes`` the column of each n-gram. Those of ``min_length`` to ``max_length`` elements are looked for, with 0
-    to ``max_skip`` elements left out between any two. ``mode`` ``TF`` counts, ``IDF`` gives a column's weight (1
-    without ``weights``) where the count is not 0, ``TFIDF`` the product of both.
+    The inputs after x are int64 vectors and a float32 vector:
+
+        pool: all n-grams, those of one element from ``counts[0]`` on, those of two from ``counts[1]`` on and so on.
+        indexes: the column of each n-gram, below ``columns``.
+        weights: of each column, or empty.
+
+    N-grams of ``min_length`` to ``max_length`` elements are searched for, with 0 to ``max_skip`` elements left out
+    between any two. ``mode`` ``TF`` counts, ``IDF`` gives a column's weight (1 without weights) where the count is
+    not 0, ``TFIDF`` the product of both. Of equal n-grams of the pool the first counts.
     """
 
     name: ClassVar[str] = "tf_idf"
     mode: str = "TF"
-    pool: tuple[int, ...] = ()
     counts: tuple[int, ...] = ()
-    indexes: tuple[int, ...] = ()
-    weights: tuple[float, ...] = ()
+    columns: int = 0
     min_length: int = 1
     max_length: int = 1
     max_skip: int = 0
 
-    @property
-    def columns(self) -> int:
-        """Length of a row of the result."""
-        return max(self.indexes, default=-1) + 1
-
     def compute_shape(self, inputs: Sequence[Shape], modules: Sequence[Module] = ()) -> Shape:
-        self.expect_inputs(inputs, 1)
-        shape = inputs[0]
+        self.expect_inputs(inputs, 4)
+        shape, *tables = inputs
         if shape.ndim not in (1, 2) or shape.type not in (Type.int32_type, Type.int64_type):
             raise self.fail(f"expected int32 or int64 of 1 or 2 dimensions, got {shape}")
         if self.mode not in ("TF", "IDF", "TFIDF"):
             raise self.fail(f"mode is {self.mode!r}, expected TF, IDF or TFIDF")
-        if self.weights and len(self.weights) < self.columns:
-            raise self.fail(f"{len(self.weights)} weights for {self.columns} columns")
-        if len(self.ngrams()) > len(self.indexes):
-            raise self.fail(f"{len(self.indexes)} indexes for at least {len(self.ngrams())} n-grams")
+        types = [Type.int64_type, Type.int64_type, Type.float_type]
+        if [t.type for t in tables] != types or any(t.is_dynamic or t.ndim != 1 for t in tables):
+            raise self.fail(f"pool, indexes and weights are {tables[0]}, {tables[1]} and {tables[2]}, expected vectors")
+        pool, indexes, weights = (t.lens[0] for t in tables)
+        if weights and weights < self.columns:
+            raise self.fail(f"{weights} weights for {self.columns} columns")
+        ngrams = sum(len(range(*part)) for part in _parts(self.counts, pool))
+        if ngrams > indexes:
+            raise self.fail(f"{indexes} indexes for at least {ngrams} n-grams")
         columns = DynamicDimension(self.columns, self.columns)
         return Shape.dynamic(Type.float_type, [*shape.dims[:-1], columns])
 
-    def ngrams(self) -> dict[tuple[int, ...], int]:
-        """The number of each n-gram of the pool; of equal ones the first counts."""
-        found: dict[tuple[int, ...], int] = {}
-        number = 0
-        for n, (start, end) in enumerate(zip(self.counts, (*self.counts[1:], len(self.pool))), 1):
-            for place in range(start, end - n + 1, n):
-                found.setdefault(self.pool[place : place + n], number)
-                number += 1
-        return found
-
     def compute(self, output: Shape, args: Sequence[np.ndarray], run: RunModule | None = None) -> Any:
-        rows = args[0].reshape(prod(args[0].shape[:-1]), args[0].shape[-1])
-        table = self.ngrams()
+        x, pool, indexes, weights = args
+        rows = x.reshape(prod(x.shape[:-1]), x.shape[-1])
+        tables = _tables(pool, indexes, counts=self.counts)
         counts = np.zeros((rows.shape[0], self.columns), np.float32)
-        for n in range(self.min_length, self.max_length + 1):
+        for n in range(max(self.min_length, 1), min(self.max_length, len(tables)) + 1):
             for step in range(1, 2 if n == 1 else self.max_skip + 2):
-                for first in range(rows.shape[1] - (n - 1) * step):
-                    for k, window in enumerate(rows[:, first : first + (n - 1) * step + 1 : step].tolist()):
-                        number = table.get(tuple(window))
-                        if number is not None:
-                            counts[k, self.indexes[number]] += 1
-        weights = np.array(self.weights[: self.columns] or [1.0] * self.columns, np.float32)
+                width = rows.shape[1] - (n - 1) * step
+                if width > 0:
+                    windows = np.stack([rows[:, k * step : k * step + width] for k in range(n)], -1)
+                    column = tables[n - 1].columns(windows)
+                    row, place = np.nonzero(column >= 0)
+                    np.add.at(counts, (row, column[row, place]), 1)
+        weights = weights[: self.columns] if weights.size else np.ones(self.columns, np.float32)
         values = counts if self.mode == "TF" else weights * (counts if self.mode == "TFIDF" else counts > 0)
-        return values.astype(np.float32).reshape(*args[0].shape[:-1], self.columns)
+        return values.astype(np.float32).reshape(*x.shape[:-1], self.columns)
+
+
+class _Ngrams:
+    """A search tree for n-grams of one length.
+
+    Level k numbers the distinct prefixes of k + 1 elements: ``keys[k]`` has, in order, the number of each prefix
+    without its last element times the number of distinct elements, plus the number of the last element.
+    """
+
+    def __init__(self, ngrams: np.ndarray, columns: np.ndarray) -> None:
+        """``ngrams`` is [count, n]; ``columns`` has the column of each n-gram."""
+        self._elements, flat = np.unique(ngrams, return_inverse=True)
+        numbers = flat.reshape(ngrams.shape)
+        prefix = np.zeros(len(ngrams), np.int64)
+        self._keys: list[np.ndarray] = []
+        first = np.zeros(0, np.int64)
+        for k in range(ngrams.shape[1]):
+            keys, first, prefix = np.unique(
+                prefix * self._elements.size + numbers[:, k], return_index=True, return_inverse=True
+            )
+            self._keys.append(keys)
+        self._columns = columns[first]
+
+    def columns(self, windows: np.ndarray) -> np.ndarray:
+        """Return the column of each n-gram [..., n], -1 for an n-gram that is not in the pool."""
+        if not self._columns.size:
+            return np.full(windows.shape[:-1], -1)
+        numbers, known = _found(self._elements, windows)
+        known, prefix = np.logical_and.reduce(known, axis=-1), np.zeros(windows.shape[:-1], np.int64)
+        for k, keys in enumerate(self._keys):
+            prefix, there = _found(keys, prefix * self._elements.size + numbers[..., k])
+            known &= there
+        return np.where(known, self._columns[prefix], -1)
+
+
+def _found(known: np.ndarray, wanted: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return the index of each value in a sorted array, and whether the array has the value."""
+    place = np.minimum(np.searchsorted(known, wanted), known.size - 1)
+    return place, known[place] == wanted
+
+
+@kept_for_constants
+def _tables(pool: np.ndarray, indexes: np.ndarray, *, counts: tuple[int, ...]) -> list[_Ngrams]:
+    """Return the n-grams of each length of a pool."""
+    tables, number = [], 0
+    for start, end, n in _parts(counts, pool.size):
+        count = len(range(start, end, n))
+        ngrams = pool[start : start + count * n].reshape(count, n)
+        tables.append(_Ngrams(ngrams, indexes[number : number + count]))
+        number += count
+    return tables
+
+
+def _parts(counts: tuple[int, ...], size: int) -> list[tuple[int, int, int]]:
+    """Return, for each length n, the range of the first elements of its n-grams in a pool of ``size`` elements."""
+    ends = (*counts[1:], size)
+    return [(start, end - n + 1, n) for n, (start, end) in enumerate(zip(counts, ends), 1)]

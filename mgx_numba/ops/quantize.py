@@ -111,8 +111,8 @@ class NearestFloat8(Pointwise):
 
     @staticmethod
     def exponents(type: Type) -> range:
-        """Of scales whose products with numbers of a float8 type are normal in float32, and finite times 2**24, which
-        is more than kernels multiply them by to round them."""
+        """Return the exponents of scales whose products with every number of a float8 type are normal in float32, and
+        stay finite times 2**24, the factor that rounding kernels use."""
         numbers = ml_dtypes.finfo(type.numpy)
         (_, least), (_, most) = (math.frexp(float(x)) for x in (numbers.smallest_subnormal, numbers.max))
         return range(np.finfo(np.float32).minexp - least + 1, np.finfo(np.float32).maxexp - 24 - most + 1)
@@ -132,7 +132,7 @@ class _Nibbles(Operator):
     axis: int = -1
 
     def packed_shape(self, shape: Shape, type: Type) -> Shape:
-        """Shape of the bytes that hold a tensor's values."""
+        """Return the shape of the bytes that hold a tensor's values."""
         axis = self.resolve_axis(self.axis, shape.ndim)
         dims = list(shape.dims)
         d = dims[axis]
@@ -142,19 +142,19 @@ class _Nibbles(Operator):
         return Shape.dynamic(type, dims)
 
     def unpacked_shape(self, shape: Shape, type: Type) -> Shape:
-        """Shape of the values that a tensor of bytes holds."""
+        """Return the shape of the values that a tensor of bytes holds."""
         axis = self.resolve_axis(self.axis, shape.ndim)
         dims = list(shape.dims)
         dims[axis] = DynamicDimension(2 * dims[axis].min, 2 * dims[axis].max)
         return Shape.dynamic(type, dims)
 
     def join(self, nibbles: np.ndarray) -> np.ndarray:
-        """Bytes (uint8) of neighbouring values (uint8, below 16) along the axis."""
+        """Return the bytes (uint8) of neighbouring values (uint8, below 16) along the axis."""
         last = np.moveaxis(nibbles, self.axis, -1)
         return np.moveaxis(last[..., ::2] | (last[..., 1::2] << 4), -1, self.axis)
 
     def split(self, packed: np.ndarray) -> np.ndarray:
-        """Values (uint8, below 16) of bytes (uint8) along the axis."""
+        """Return the values (uint8, below 16) of bytes (uint8) along the axis."""
         last = np.moveaxis(packed, self.axis, -1)
         pairs = np.stack([last & 15, last >> 4], -1).reshape(*last.shape[:-1], 2 * last.shape[-1])
         return np.moveaxis(pairs, -1, self.axis)

@@ -35,7 +35,7 @@ CELLS = {"rnn": Cell(1, 1), "gru": Cell(3, 2), "lstm": Cell(4, 3)}
 
 
 def reverse_sequences(x: np.ndarray, lengths: np.ndarray) -> np.ndarray:
-    """``x`` [s, b, ...] with the first ``lengths[b]`` steps of each sequence in reverse order."""
+    """Return ``x`` [s, b, ...] with the first ``lengths[b]`` steps of each sequence reversed."""
     step = np.arange(x.shape[0])[:, None]
     index = np.where(step < lengths, lengths - 1 - step, step)
     return x[index, np.arange(x.shape[1])]
@@ -43,13 +43,14 @@ def reverse_sequences(x: np.ndarray, lengths: np.ndarray) -> np.ndarray:
 
 LARGEST = 127  # of a symmetric int8, by definition
 SMALLEST_STATE = 2.0**-100
-"""States of a row that are all smaller count as so large: a scale stays a normal number."""
+"""Least magnitude of a row's scale, so that the scale is a normal number."""
 
 
 def quantized_product(hidden: np.ndarray, r: np.ndarray, scales: np.ndarray) -> np.ndarray:
-    """``hidden`` [b, h], each row in int8 by its largest element, by int8 ``r`` [rows, h], whose rows have ``scales``.
+    """Return ``hidden`` [b, h], each row quantised to int8 by its largest magnitude, times int8 ``r`` [rows, h] with a
+    scale per row.
 
-    Sums are exact. Rows of ``hidden`` that have an infinity or NaN give NaN.
+    Sums are exact. Rows of ``hidden`` with an infinity or NaN give NaN.
     """
     wide = from_numpy(hidden.dtype).compute.numpy
     states = hidden.astype(wide, copy=False)
@@ -63,7 +64,7 @@ def quantized_product(hidden: np.ndarray, r: np.ndarray, scales: np.ndarray) -> 
 def dynamic_product(
     hidden: np.ndarray, r: np.ndarray, scales: np.ndarray, points: np.ndarray | None = None
 ) -> np.ndarray:
-    """``hidden`` [b, h], in uint8 as DynamicQuantizeLinear brings it there, by int8 ``r`` [rows, h].
+    """Return ``hidden`` [b, h], quantised to uint8 as by DynamicQuantizeLinear, times int8 ``r`` [rows, h].
 
     The rows of ``r`` have ``scales`` and maybe zero points ``points`` [rows]. Sums are exact.
     """
@@ -113,7 +114,7 @@ class Recurrence:
     def run(
         self, x: np.ndarray, lengths: np.ndarray, hidden: np.ndarray, state: np.ndarray
     ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """All hidden states [s, b, h] (0 after a sequence's end), last hidden and last cell state [b, h].
+        """Return all hidden states [s, b, h] (0 after a sequence's end), and the last hidden and cell states [b, h].
 
         Args:
             x: inputs [s, b, i].
@@ -126,7 +127,8 @@ class Recurrence:
     def advance(
         self, projected: np.ndarray, lengths: np.ndarray, hidden: np.ndarray, state: np.ndarray
     ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """As `run`, from the inputs' products with their weights, biases added, [s, b, gates * h]."""
+        """Return the results of `run` from the inputs' products with their weights, including biases, [s, b, gates *
+        h]."""
         step = {"rnn": self._rnn, "gru": self._gru, "lstm": self._lstm}[self.cell]
         outputs = np.zeros((projected.shape[0], *hidden.shape), hidden.dtype)
         with np.errstate(all="ignore"):
@@ -144,7 +146,7 @@ class Recurrence:
         return self.activations[position](x).astype(x.dtype, copy=False)
 
     def _product(self, hidden: np.ndarray, rows: slice = slice(None)) -> np.ndarray:
-        """``hidden`` [b, h] by some rows of the recurrent weights, [b, rows]."""
+        """Return ``hidden`` [b, h] times some rows of the recurrent weights, [b, rows]."""
         if self.scales is None:
             return hidden @ self.r[rows].T
         if self.dynamic:

@@ -22,14 +22,14 @@ if TYPE_CHECKING:
 
 
 MOST_ELEMENTS = 2.0**32
-"""More are not reduced to one: as float32 they would be 16 GiB."""
+"""Most elements that are reduced to one; as float32 they would be 16 GiB."""
 DOWN = 1 / MOST_ELEMENTS
-"""Factor of elements whose sum is too large: of float32, elements below 2**-94 lose bits by it, the largest is then
-above 2**96."""
+"""Scale of elements whose sum overflows. float32 elements below 2**-94 lose bits by it; the largest element then
+exceeds 2**96."""
 
 
 def accumulator(dtype: np.dtype) -> np.dtype:
-    """Type in which ``dtype`` is summed: float64 for floats, 64-bit integers for the others."""
+    """Return the accumulator type of the reference: float64 for floats, 64-bit integers for others."""
     if from_numpy(dtype).is_floating:
         return np.dtype(np.float64)
     return np.dtype(np.uint64 if dtype.kind in "ub" else np.int64)
@@ -37,16 +37,15 @@ def accumulator(dtype: np.dtype) -> np.dtype:
 
 @dataclass(frozen=True)
 class ReduceOperator(Operator):
-    """Base of the reductions.
+    """Base class of reductions.
 
-    ``axes`` are reduced, all of them when empty. With a second input, which holds the axes at run time,
-    ``axes`` must be empty and every length of the result lies between 1 and the input's (an empty list
-    reduces nothing).
+    ``axes`` are reduced, all axes if empty. With a second input, which holds the axes at run time, ``axes`` must be
+    empty and every length of the result lies between 1 and the input's (an empty list reduces nothing).
 
     Attributes:
-        repeated: what comes of an element that is broadcast along a reduced axis: the "same" result as of one, so
-            many "times" it, or it to that "power"; empty where every one is looked at.
-        associative: whether results of parts, reduced in the same way, are the result of the whole.
+        repeated: effect of n-fold repetition of an element along a reduced axis: "same" (result of one), "times" (n
+            times it), "power" (its n-th power), or "" if elements cannot be merged.
+        associative: whether reducing the results of parts gives the result of the whole.
     """
 
     reduction: ClassVar[bool] = True
@@ -56,17 +55,17 @@ class ReduceOperator(Operator):
     axes: tuple[int, ...] = ()
 
     def output_type(self, type: Type) -> Type:
-        """Element type of the result."""
+        """Return the element type of the result."""
         return type
 
     @classmethod
     def accumulator_type(cls, type: Type) -> Type:
-        """Element type in which kernels accumulate: float32 for narrower floats."""
+        """Return the element type in which kernels accumulate: float32 for 16-bit and 8-bit floats."""
         return type.compute
 
     @classmethod
     def sum_can_overflow(cls, type: Type) -> bool:
-        """Whether this is a mean of elements whose sum may be beyond the accumulator while the mean is not."""
+        """Return whether this is a mean whose sum may overflow the accumulator although the mean does not."""
         return False
 
     def compute_shape(self, inputs: Sequence[Shape], modules: Sequence[Module] = ()) -> Shape:
@@ -106,7 +105,7 @@ class ReduceOperator(Operator):
         return result.astype(output.type.numpy, copy=False)
 
     def reduce(self, x: np.ndarray, axes: tuple[int, ...]) -> np.ndarray:
-        """The reduced array, axes kept with length 1."""
+        """Return the reduced array; reduced axes have length 1."""
         raise NotImplementedError
 
     def flops(self, output: Shape, inputs: Sequence[Shape]) -> int:
@@ -136,14 +135,14 @@ class ReduceMean(ReduceOperator):
 
     @classmethod
     def accumulator_type(cls, type: Type) -> Type:
-        """As sums are; integers in 64 bits."""
+        """Return the accumulator type of sums; integers use 64 bits."""
         if type.is_floating:
             return type.compute
         return Type.uint64_type if type is Type.uint64_type else Type.int64_type
 
     @classmethod
     def sum_can_overflow(cls, type: Type) -> bool:
-        """Of floats, if so many of the largest are beyond the accumulator."""
+        """Return whether `MOST_ELEMENTS` of the largest number overflow the accumulator."""
         if not type.is_floating:
             return False
         largest, limit = (float(ml_dtypes.finfo(t.numpy).max) for t in (type, cls.accumulator_type(type)))
@@ -174,7 +173,7 @@ class ReduceProd(ReduceOperator):
 
 
 def _extreme(x: np.ndarray, axes: tuple[int, ...], function: Callable[..., np.ndarray], empty: float) -> np.ndarray:
-    """Extreme element (NaN if there is one); over no elements the type's lowest or highest value."""
+    """Return the extreme element (NaN if there is one); over no elements the type's lowest or highest value."""
     if prod(x.shape[a] for a in axes) == 0:
         lens = [1 if a in axes else n for a, n in enumerate(x.shape)]
         kind = from_numpy(x.dtype)

@@ -1,4 +1,4 @@
-"""Reductions of parts of what is reduced: rewrites of ``fused_reduce`` have them inside, models do not."""
+"""Reductions of parts of their elements; only rewrites of ``fused_reduce`` create them."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 def _rows(x: np.ndarray, axes: Sequence[int]) -> tuple[list[int], np.ndarray]:
-    """The axes that are kept, and the elements with a row for each combination of their indices."""
+    """Return the kept axes, and the elements as a matrix with a row for each index of these."""
     kept = [a for a in range(x.ndim) if a not in axes]
     lens = prod(x.shape[a] for a in kept), prod(x.shape[a] for a in axes)
     return kept, x.transpose(*kept, *axes).reshape(lens)
@@ -72,10 +72,10 @@ class ReduceParts(Operator):
         return Shape.from_permutation(self._whole().output_type(shape.type), lens, order)
 
     def _whole(self) -> ReduceOperator:
-        """The reduction of all elements of a row.
+        """Return the reduction of all elements of a row.
 
         Raises:
-            ShapeError: ``operation`` is none, or its results cannot be reduced once more.
+            ShapeError: ``operation`` is not a reduction, or is not associative.
         """
         cls = operator_class(self.operation)
         if not issubclass(cls, ReduceOperator) or not cls.associative:
@@ -96,7 +96,7 @@ class ReduceParts(Operator):
         return results.transpose(places).reshape(output.lens)
 
     def _index(self, lens: Sequence[int], axes: Sequence[int]) -> np.ndarray:
-        """Each reduced element's index along some axes as one, as an array over ``self.axes``."""
+        """Return each reduced element's flat index along ``axes``, as an array over ``self.axes``."""
         index = np.zeros([lens[a] for a in self.axes], np.int64)
         for a in axes:
             place = self.axes.index(a)
@@ -106,7 +106,7 @@ class ReduceParts(Operator):
 
 
 def largest_head(dtype: Any) -> float:
-    """What heads' means of a type are below: taken from its largest number it leaves that."""
+    """Return the bound on head means of a type: subtracting it from the largest number does not change that."""
     info = ml_dtypes.finfo(dtype)
     return float(info.max) * float(info.eps) / 8
 
@@ -114,10 +114,10 @@ def largest_head(dtype: Any) -> float:
 @register
 @dataclass(frozen=True)
 class HeadMean(Operator):
-    """Mean of the first elements of each row, one in ``share`` of them; 0 if some element less it may be infinite.
+    """Mean of the first 1 / ``share`` of each row's elements; 0 if subtracting it from an element could overflow.
 
-    It is a value near the mean, known before the row is read, to take moments about: what is made of them differs by
-    rounding alone whatever it is. So a kernel may take other elements, as many or more.
+    It is an estimate of the mean, known before the row is read, used as the shift of moments. Any shift gives the same
+    moments up to rounding, so a kernel may average other elements, at least as many.
     """
 
     name: ClassVar[str] = "head_mean"

@@ -19,10 +19,9 @@ if TYPE_CHECKING:
 
 
 def resolve_lens(op: Operator, shape: Shape, dims: Sequence[int]) -> tuple[int, ...]:
-    """Lengths that ``dims`` asks for where the input has lengths: 0 copies the one at that place, one -1 takes what is
-    left.
+    """Return the lengths that ``dims`` requests: 0 copies the input's length at that position, one -1 is inferred.
 
-    For an empty input each 0 is the length itself where copies would make elements out of nothing.
+    For an empty input, 0 is a length itself where copying would create elements.
 
     Raises:
         ShapeError: two -1, a 0 beyond the input's rank, or another number of elements.
@@ -46,7 +45,7 @@ def resolve_lens(op: Operator, shape: Shape, dims: Sequence[int]) -> tuple[int, 
 
 
 def _symbolic_lens(op: Operator, shape: Shape, dims: Sequence[int]) -> tuple[int, ...]:
-    """As `resolve_lens`, where lengths are symbolic: those among ``dims`` copy none where they are 0."""
+    """Return `resolve_lens` for symbolic lengths; a symbolic length that is 0 does not copy."""
     copied = [not isinstance(d, Dim) and d == 0 for d in dims]
     if any(copy and k >= shape.ndim for k, copy in enumerate(copied)):
         raise op.fail(f"dims {list(dims)} copy (0) a length that {shape} does not have")
@@ -64,7 +63,7 @@ def _symbolic_lens(op: Operator, shape: Shape, dims: Sequence[int]) -> tuple[int
 
 
 def resolve_dims(op: Operator, shape: Shape, dims: Sequence[int]) -> tuple[DynamicDimension, ...]:
-    """As `resolve_lens`, for an input of any shape."""
+    """Return `resolve_lens` for an input of any shape."""
     if not shape.is_dynamic:
         return tuple(DynamicDimension(n, n) for n in resolve_lens(op, shape, dims))
     _check_dims(op, dims)
@@ -92,7 +91,7 @@ def _check_copies(op: Operator, shape: Shape, dims: Sequence[int]) -> None:
 
 
 def _copies_fit(shape: Shape, dims: Sequence[int]) -> bool:
-    """Whether an empty tensor stays empty when each 0 of ``dims`` copies a length."""
+    """Return whether an empty tensor stays empty if each 0 of ``dims`` copies a length."""
     return any(d == 0 and k < shape.ndim and shape.lens[k] == 0 for k, d in enumerate(dims))
 
 

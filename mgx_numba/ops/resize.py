@@ -34,9 +34,9 @@ COORDINATES = (
 
 
 def source_coordinates(mode: str, length: int, out: int, scale: float) -> np.ndarray:
-    """Input coordinate of every output position of an axis (ONNX ``coordinate_transformation_mode``).
+    """Return the input coordinate of every output position of an axis (ONNX ``coordinate_transformation_mode``).
 
-    Computed in float32, as in ONNX Runtime: a scale of 0.6 then means 3/5 and not the float next to it.
+    Computed in float32, as in ONNX Runtime: a scale of 0.6 then means 3/5 and not the nearest float.
     """
     x, step, half = np.arange(out, dtype=np.float32), np.float32(scale), np.float32(0.5)
     if mode == "align_corners":
@@ -54,10 +54,10 @@ def source_coordinates(mode: str, length: int, out: int, scale: float) -> np.nda
 
 
 def scaled_length(length: int, scale: float) -> int:
-    """``floor(length * scale)``, the product in float32 as ONNX Runtime and ONNX shape inference form it.
+    """Return ``floor(length * scale)`` with the product in float32, as in ONNX Runtime and ONNX shape inference.
 
     Raises:
-        SymbolicLengthError: of a symbolic length the product is rounded.
+        SymbolicLengthError: the product with a symbolic length would be rounded.
     """
     if isinstance(length, Dim):
         exact = Fraction(float(np.float32(scale)))
@@ -70,7 +70,7 @@ def scaled_length(length: int, scale: float) -> int:
 
 
 def nearest_index(mode: str, coordinate: np.ndarray, length: int) -> np.ndarray:
-    """Input position nearest to each coordinate (ONNX ``nearest_mode``)."""
+    """Return the input position nearest to each coordinate (ONNX ``nearest_mode``)."""
     if mode == "round_prefer_floor":
         position = np.ceil(coordinate - 0.5)
     elif mode == "round_prefer_ceil":
@@ -83,7 +83,7 @@ def nearest_index(mode: str, coordinate: np.ndarray, length: int) -> np.ndarray:
 def interpolation_taps(
     mode: str, coordinate: np.ndarray, length: int, cubic_coeff_a: float
 ) -> list[tuple[np.ndarray, np.ndarray]]:
-    """Input positions and weights that each output position sums over: 2 (linear) or 4 (cubic) pairs."""
+    """Return the input positions and weights of each output position: 2 (linear) or 4 (cubic) pairs."""
     base = np.floor(coordinate)
     t = coordinate - base
     if mode == "linear":
@@ -151,11 +151,11 @@ class Resize(Operator):
     def samples(
         self, lens: Sequence[int], sizes: Sequence[int] = (), scales: Sequence[float] = ()
     ) -> list[tuple[int, np.ndarray]]:
-        """The axes that are resampled, and the input coordinate of every output position along each.
+        """Return the resampled axes, with the input coordinate of every output position.
 
         Args:
             lens: input lengths.
-            sizes: output lengths; the attributes decide where neither these nor ``scales`` are given.
+            sizes: output lengths; by default, with ``scales`` missing too, the attributes.
             scales: factors.
         """
         if not sizes and not scales:

@@ -53,16 +53,16 @@ class RecurrentBase(Operator):
 
     @property
     def cell_name(self) -> str:
-        """Kind of the cell: ``rnn``, ``gru`` or ``lstm``."""
+        """Return the kind of cell: ``rnn``, ``gru`` or ``lstm``."""
         return self.name
 
     @property
     def directions(self) -> int:
-        """Number of directions."""
+        """Return the number of directions."""
         return 2 if self.direction is RnnDirection.bidirectional else 1  # type: ignore[attr-defined]
 
     def states_shape(self, inputs: Sequence[Shape]) -> Shape:
-        """Shape of the hidden states, after checking the inputs."""
+        """Return the shape of the hidden states; checks the inputs."""
         cell = CELLS[self.cell_name]
         self.expect_inputs(inputs, *range(3, 9 if self.cell_name == "lstm" else 7))
         x = inputs[0]
@@ -101,7 +101,7 @@ class RecurrentBase(Operator):
         return self.evaluate(args)[0]
 
     def evaluate(self, args: Sequence[np.ndarray]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Hidden states [s, d, b, h], last hidden states [d, b, h] and last cell states [d, b, h]."""
+        """Return hidden states [s, d, b, h], last hidden states [d, b, h] and last cell states [d, b, h]."""
         dtype = args[0].dtype
         wide = from_numpy(dtype).compute.numpy
         cell, d, h = CELLS[self.cell_name], self.directions, self.hidden_size
@@ -206,12 +206,12 @@ class Recurrent(RecurrentBase):
 
     @classmethod
     def of(cls, op: RecurrentBase) -> Recurrent:
-        """The same layer with all its results."""
+        """Return the same layer with all its results."""
         return cls(cell=op.name, **op.attributes())
 
     @property
     def cell_name(self) -> str:
-        """Kind of the cell."""
+        """Return the kind of cell."""
         if self.cell not in CELLS:
             raise self.fail(f"cell is {self.cell!r}, expected one of {', '.join(CELLS)}")
         return self.cell

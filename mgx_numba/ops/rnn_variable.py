@@ -26,7 +26,7 @@ def _check_lengths(op: Operator, inputs: Sequence[Shape], batch_axis: int, rank:
 
 
 def _shift(x: np.ndarray, lengths: np.ndarray, batch_axis: int, forward: bool) -> np.ndarray:
-    """Each sequence moved to the end of the steps (or from there to their start), zeros elsewhere."""
+    """Return each sequence moved to the end of the steps (or back to the start), zeros elsewhere."""
     steps = x.shape[0]
     moved = np.moveaxis(x, batch_axis, 1)
     t, lengths = np.arange(steps)[:, None], lengths.astype(np.int64)

@@ -61,7 +61,7 @@ class MaxRoiPool(Operator):
 
 
 def _cells(first: int, last: int, count: int, length: int) -> list[slice]:
-    """Pixels of each cell along an axis of ``length`` pixels."""
+    """Return the pixels of each cell along an axis of ``length`` pixels."""
     size = np.float32(max(last - first + 1, 1)) / np.float32(count)
     starts = [int(np.floor(np.float32(k) * size)) + first for k in range(count)]
     stops = [int(np.ceil(np.float32(k + 1) * size)) + first for k in range(count)]

@@ -19,11 +19,11 @@ if TYPE_CHECKING:
 __all__ = ["draw_seeds_from"]
 
 _source: random.Random = random.SystemRandom()
-"""Gives `RandomSeed` its integers."""
+"""Source of the integers of `RandomSeed`."""
 
 
 def draw_seeds_from(seed: int) -> None:
-    """Let the integers of `RandomSeed` follow from this seed in all later runs of the process."""
+    """Make the integers of `RandomSeed` follow from this seed in all later runs of the process."""
     global _source
     _source = random.Random(seed)
 

@@ -1,8 +1,8 @@
-"""The scalar-operation protocol: the vocabulary in which a pointwise operator states its meaning, once.
+"""The scalar-operation protocol, in which a pointwise operator states its meaning once.
 
-An operator's ``scalar(s, *x)`` calls methods of a handler ``s``. Handlers give the calls a meaning: evaluate in
-NumPy (here), print as vector code for the CPU or as CUDA Python, infer a type, count operations. Every value has
-an element type; arithmetic takes operands of one type and keeps it, comparisons give bool.
+An operator's ``scalar(s, *x)`` calls methods of a handler ``s``. A handler evaluates in NumPy (here), prints kernel
+text for a back end, infers types, or counts operations. Every value has an element type; arithmetic takes operands of
+one type and keeps it, comparisons give bool.
 """
 
 from __future__ import annotations
@@ -32,16 +32,16 @@ NEAREST = {
     t: f"nearest_{t.dtype_name}"
     for t in (Type.fp8e4m3fn_type, Type.fp8e4m3fnuz_type, Type.fp8e5m2_type, Type.fp8e5m2fnuz_type)
 }
-"""By float8 type the name of what quantises float32 to it and back: ``nearest_float8_e4m3fn(x, scale)`` is the nearest
-product of the scale, a constant power of two, and a number of the type, the largest one where x is beyond it."""
+"""Function names, by float8 type, that quantise float32 and convert back: ``nearest_float8_e4m3fn(x, scale)`` is the
+nearest product of the scale (a constant power of two) and a number of the type; the largest one where x exceeds it."""
 BITWISE = frozenset("bitwise_and bitwise_or bitwise_xor shift_left shift_right".split())
 _AS_FIRST = frozenset({"bitwise_not", *NEAREST.values()})
 
 
 class ScalarOps(Protocol):
-    """What a handler offers: ``const``, ``cast``, ``where``, ``fma``, ``dtype`` and the names in the sets above.
+    """Interface of a handler: ``const``, ``cast``, ``where``, ``fma``, ``dtype`` and the names in the sets above.
 
-    With fast math ``cast_loosely`` may keep bits that the type has no room for; ``cast`` never does.
+    With fast math ``cast_loosely`` may keep bits beyond the type's precision; ``cast`` never does.
     """
 
     def dtype(self, x: Any) -> Type: ...
@@ -121,7 +121,7 @@ class NumpyScalar:
 
 
 def evaluator(name: str) -> Callable[..., np.ndarray]:
-    """What `NumpyScalar` does for a name, for callers who have told NumPy to be silent about infinities and NaN."""
+    """Return `NumpyScalar`'s function for a name, for callers that have silenced NumPy's floating-point warnings."""
     function, of_bools = _NUMPY[name], name in _BOOLEAN
 
     def evaluate(*x: np.ndarray) -> np.ndarray:
@@ -144,7 +144,7 @@ _STORAGE = (Type.half_type.numpy, Type.bf16_type.numpy)
 
 
 def widened(x: np.ndarray) -> np.ndarray:
-    """``x`` in the type that its elements are computed in: float32 for narrower floats, its own for all others."""
+    """Return ``x`` in its compute type: float32 for narrower floats, else its own."""
     return x.astype(_compute_dtype(x.dtype), copy=False)
 
 
@@ -166,7 +166,7 @@ def cast_array(x: np.ndarray, dtype: Type) -> np.ndarray:
 
 
 def converted(x: np.ndarray, dtype: Type) -> np.ndarray:
-    """What `cast_array` gives, for callers who have told NumPy to be silent about infinities and NaN."""
+    """Return `cast_array`, for callers that have silenced NumPy's floating-point warnings."""
     target = dtype.numpy
     if x.dtype == target:
         return x

@@ -24,11 +24,12 @@ REDUCTIONS: dict[str, np.ufunc | None] = {
     "min": np.minimum,
     "max": np.maximum,
 }
-"""How an update combines with what is there; ``none`` replaces it, the last of several updates counts."""
+"""Combining functions by name; ``none`` replaces, the last of several updates wins."""
 
 
 def combine_at(data: np.ndarray, index: np.ndarray, updates: np.ndarray, reduction: str) -> np.ndarray:
-    """Copy of ``data`` with updates combined at places of its first axis; narrow floats are combined in float32."""
+    """Return a copy of ``data`` with updates combined at indices of its first axis; 16-bit floats are combined in
+    float32."""
     ufunc = REDUCTIONS[reduction]
     updates = updates.reshape(index.size, *data.shape[1:])
     index = index.reshape(-1)  # NumPy goes through it as it lies, and the order counts

@@ -25,7 +25,7 @@ ANY = DynamicDimension(0, UNBOUNDED)
 
 
 def holding(values: Iterable[Any]) -> np.ndarray:
-    """A sequence, or an optional, of these values."""
+    """Return a sequence, or an optional, of these values."""
     values = list(values)
     held = np.empty(len(values), object)
     for k, value in enumerate(values):
@@ -34,28 +34,28 @@ def holding(values: Iterable[Any]) -> np.ndarray:
 
 
 def _as_declared(value: np.ndarray, output: Shape) -> np.ndarray:
-    """A held tensor as operators compute it: a shape with lengths says the array's."""
+    """Return a held tensor with the operator's output shape."""
     return value if output.is_dynamic else value.reshape(output.lens)
 
 
 @dataclass(frozen=True)
 class _Holder(Operator):
-    """An operator on sequences or optionals."""
+    """Base class of operators on sequences or optionals."""
 
     true_ranks: ClassVar[bool] = True
 
     def held(self, shape: Shape, kind: Type, what: str) -> Shape:
-        """Shape of what a sequence or an optional holds.
+        """Return the element shape of a sequence or an optional.
 
         Raises:
-            ShapeError: it is neither.
+            ShapeError: the shape is neither.
         """
         if shape.type is not kind or shape.element is None:
             raise self.fail(f"{what} is {shape}, expected a {kind.name.removesuffix('_type')}")
         return shape.element
 
     def both(self, held: Shape, item: Shape) -> Shape:
-        """Shape of what holds values of two shapes."""
+        """Return the element shape that covers two shapes."""
         found = covering(held, item.row_major())
         if found is None:
             raise self.fail(f"a tensor is {item}, those beside it are {held}")
@@ -63,7 +63,7 @@ class _Holder(Operator):
 
 
 def _index(op: Operator, position: np.ndarray, count: int, last: int) -> int:
-    """A position counted from the front.
+    """Return a position counted from the front.
 
     Raises:
         ShapeError: it is not from ``-count`` to ``last``.
@@ -76,15 +76,15 @@ def _index(op: Operator, position: np.ndarray, count: int, last: int) -> int:
 
 @dataclass(frozen=True)
 class _Construct(_Holder):
-    """Holds its inputs, whose shapes and that of ``element``, if given, are those that it may hold."""
+    """Base class of constructors; ``element``, if given, widens the element shape beyond the inputs'."""
 
     element: Shape | None = None
 
     def common(self, inputs: Sequence[Shape]) -> Shape:
-        """Shape of all that it may hold.
+        """Return the element shape.
 
         Raises:
-            ShapeError: there is neither an input nor ``element``, or they do not go together.
+            ShapeError: there is neither an input nor ``element``, or they are incompatible.
         """
         if not inputs and self.element is None:
             raise self.fail("got no input, and no shape of what could be held")

@@ -36,7 +36,7 @@ class Slice(Operator):
     ends: tuple[int, ...] = ()
 
     def normalized(self, inputs: Sequence[Shape]) -> Operator:
-        """Axes not negative, and for static lengths ``0 <= start <= end <= length``."""
+        """Return the operator with non-negative axes and, for static lengths, ``0 <= start <= end <= length``."""
         op = super().normalized(inputs)
         if len(inputs) > 1 or inputs[0].is_dynamic:
             return op
@@ -106,13 +106,13 @@ class Slice(Operator):
 
 
 def _clip(start: int, end: int, length: int) -> tuple[int, int]:
-    """Bounds as ``0 <= start <= end <= length``."""
+    """Return bounds with ``0 <= start <= end <= length``."""
     low, high = slice_bounds(start, end, length)
     return low, low + maximum(high - low, 0) if is_symbolic(high - low) else max(low, high)
 
 
 def _slice_dim(dim: DynamicDimension, start: int, end: int) -> DynamicDimension:
-    """Lengths that a slice can have; the extremes lie at the range's ends or where clipping sets in."""
+    """Return the range of a slice's length; extremes lie at the range's ends or where clipping starts."""
 
     def length(n: int) -> int:
         low, high = _clip(start, end, n)

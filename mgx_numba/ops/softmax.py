@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 def softmax(x: np.ndarray, axis: int) -> np.ndarray:
-    """``exp(x - max) / sum(exp(x - max))`` along an axis, in the type of ``x``; all -infinity gives NaN."""
+    """Return ``exp(x - max) / sum(exp(x - max))`` along an axis, in the type of ``x``; all -infinity gives NaN."""
     if x.size == 0:
         return x.copy()
     with np.errstate(all="ignore"):

@@ -11,6 +11,7 @@ from ..core.shape import UNBOUNDED, DynamicDimension, Shape, common_lens
 from ..core.types import Type
 from ..dataclass import dataclass
 from .base import Operator, RunModule, register
+from .constant_tables import kept_for_constants
 from .regular_expression import full_match
 
 if TYPE_CHECKING:
@@ -20,7 +21,7 @@ ANY = DynamicDimension(0, UNBOUNDED)
 
 
 def each(function: Callable[..., Any], dtype: Any, *arrays: np.ndarray) -> np.ndarray:
-    """A function of the elements of arrays of the same lengths."""
+    """Apply a function elementwise to arrays of equal shapes."""
     result = np.empty(arrays[0].shape, dtype)
     result.reshape(-1)[:] = [function(*values) for values in zip(*(a.reshape(-1) for a in arrays))]
     return result
@@ -28,7 +29,7 @@ def each(function: Callable[..., Any], dtype: Any, *arrays: np.ndarray) -> np.nd
 
 @dataclass(frozen=True)
 class _OfStrings(Operator):
-    """An operator whose inputs are all strings."""
+    """Base class of operators whose inputs are all strings."""
 
     def strings(self, inputs: Sequence[Shape], count: int) -> None:
         """Raise ``ShapeError`` unless there are so many inputs, all of strings."""
@@ -154,6 +155,12 @@ class StringNormalizer(_OfStrings):
         return np.array(kept, object).reshape((1,) * (args[0].ndim - 1) + (-1,))
 
 
+@kept_for_constants
+def _places(keys: np.ndarray) -> dict[str, int]:
+    """Return the position of each string; of equal strings the last."""
+    return {key: k for k, key in enumerate(keys)}
+
+
 @register
 @dataclass(frozen=True)
 class StringIndex(_OfStrings):
@@ -170,7 +177,7 @@ class StringIndex(_OfStrings):
 
     def compute(self, output: Shape, args: Sequence[np.ndarray], run: RunModule | None = None) -> Any:
         x, keys = args
-        places = {key: k for k, key in enumerate(keys)}
+        places = _places(keys)
         return each(lambda s: places.get(s, len(keys)), np.int64, x)
 
 

@@ -67,7 +67,7 @@ def _rows(x: np.ndarray, axis: int) -> np.ndarray:
 
 
 def _stable_order(rows: np.ndarray, largest: bool) -> np.ndarray:
-    """Positions in each row in sorted order; equal elements keep theirs."""
+    """Return the positions in each row in sorted order; the sort is stable."""
     if not largest:
         return np.argsort(rows, 1, kind="stable")
     return rows.shape[1] - 1 - np.flip(np.argsort(np.flip(rows, 1), 1, kind="stable"), 1)

@@ -21,7 +21,7 @@ __all__ = ["AGGREGATES", "MISSING", "TreeEnsemble", "wrong_tables"]
 MISSING = 1 << 30
 """Bit of a node's feature index; if set, NaN goes to the first child."""
 AGGREGATES = {"sum": (np.add, 0.0), "min": (np.minimum, np.inf), "max": (np.maximum, -np.inf)}
-"""By name: the function that joins scores, and its neutral element."""
+"""By name: the function that combines scores, and its neutral element."""
 BLOCK = 1 << 20
 """Largest number of pairs (row, tree) that `TreeEnsemble.compute` handles at once: 8 MiB per temporary array."""
 

@@ -1,4 +1,4 @@
-"""What stands for results of a branch that the lengths of its inputs do not fit."""
+"""Placeholder for a branch's results if the lengths of its inputs are invalid for it."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ NOTHING = Shape.tuple(())
 @register
 @dataclass(frozen=True)
 class Unfitting(Operator):
-    """A value of shape ``result`` that cannot be computed, because of ``reason``: whoever computes it is told.
+    """A value of shape ``result`` that cannot be computed, because of ``reason``; computing it raises.
 
-    A program is settled for lengths (`graph.specialize`) before it is known which branches are taken; this takes the
-    place of what does not fit these lengths.
+    A program is specialised for lengths (`graph.specialize`) before it is known which branches run; this replaces
+    instructions that are invalid for these lengths.
     """
 
     name: ClassVar[str] = "unfitting"

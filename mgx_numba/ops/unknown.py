@@ -1,4 +1,4 @@
-"""A placeholder for an operator that nothing here knows."""
+"""Placeholder for an unknown operator."""
 
 from __future__ import annotations
 
@@ -20,10 +20,9 @@ if TYPE_CHECKING:
 @register
 @dataclass(frozen=True)
 class Unknown(Operator):
-    """An operator of a model, named ``operator``, that is not known; ``parse_onnx(skip_unknown_operators=True)``
-    makes it.
+    """An unknown model operator named ``operator``, created by ``parse_onnx(skip_unknown_operators=True)``.
 
-    Its shape is taken to be its first input's. It prints, but has no value.
+    Its shape is assumed to be its first input's. It prints, but has no value.
     """
 
     name: ClassVar[str] = "unknown"

@@ -94,7 +94,7 @@ class Unsqueeze(Operator):
     steps: tuple[int, ...] = ()
 
     def axes_rank(self, inputs: Sequence[Shape]) -> int:
-        """Axes count those of the output."""
+        """Return the output's rank, to which axes refer."""
         shape, count = inputs[0], len(self.axes)
         as_scalar = shape.scalar and shape.lens == (1,) and all(-count <= a < count for a in self.axes)
         return count if as_scalar else shape.ndim + count
@@ -224,7 +224,7 @@ class Flatten(Operator):
     axis: int = 1
 
     def normalized(self, inputs: Sequence[Shape]) -> Operator:
-        """``axis`` may be the rank, and negative values count from it."""
+        """Return the operator with a non-negative ``axis``, which may be the rank."""
         return self.with_attributes(axis=self._split(inputs[0].ndim))
 
     def _split(self, rank: int) -> int:

@@ -50,7 +50,7 @@ def check_window(op: Operator, rank: int, **attributes: Sequence[int]) -> None:
 
 
 def pad_pairs(op: Operator, padding: Sequence[int], rank: int) -> list[tuple[int, int]]:
-    """Padding before and after each of ``rank`` axes, from that many values (used twice) or twice as many.
+    """Return the padding before and after each of ``rank`` axes, from that many values (used twice) or twice as many.
 
     Raises:
         ShapeError: another number of values.

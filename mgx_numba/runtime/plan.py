@@ -22,12 +22,14 @@ from ..codegen.kernel import KernelSource
 from ..codegen.launch import Geometry, TensorLayout
 from ..core.dim import Dim, Length
 from ..dataclass import dataclass
+from .size_program import SizeProgram
 
 __all__ = [
     "CarriedValue",
     "ControlStep",
     "DeviceFunction",
     "HostStep",
+    "Jump",
     "MappedTensor",
     "ParameterSpec",
     "Plan",
@@ -139,6 +141,7 @@ class HostStep:
     the plan's kernels run, for the engine, the queue and the inputs as tensors of the device or of the host; None from
     it leaves it to the function. ``bind`` returns the function for the values of a symbolic plan's symbols; it is
     called once for each set of lengths that a run meets in succession. Without it ``function`` serves all lengths.
+    ``write`` gives JSON values of which both are made again (`plan_json`); without it the step is in no file.
     """
 
     function: HostFunction
@@ -151,6 +154,7 @@ class HostStep:
     kernels: tuple[KernelSource, ...] = ()
     on_device: DeviceFunction | None = None
     bind: Callable[[Mapping[Dim, int]], HostFunction] | None = None
+    write: Callable[[Any], Any] | None = None
     flops: ClassVar[int] = 0
     bytes: ClassVar[int] = 0
     unit: ClassVar[str] = ""
@@ -239,6 +243,25 @@ PlannedStep = Step | HostStep | ControlStep
 
 
 @dataclass(frozen=True)
+class Jump:
+    """Where steps do not follow each other: loops and branches whose kernels are steps of the plan itself.
+
+    Attributes:
+        by: the number of a step whose first argument points to a number (int64).
+        at, to: before step ``at`` the run goes on with step ``to`` if the number is not 0, or if it is, as ``where``
+            says. A jump back is that of a loop; one forwards leaves out a loop's body, or a branch.
+        place: of a jump forwards what errors in the steps that it leaves out begin with: a text, or, of a loop, the
+            texts before and after the number of the iteration, to which the second argument of step ``by`` points.
+    """
+
+    by: int
+    at: int
+    to: int
+    where: bool
+    place: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
 class ParameterSpec:
     """An input: C-contiguous array of this dtype and shape; without lens it is one element, of any rank."""
 
@@ -276,7 +299,8 @@ class Plan:
 
     ``symbols`` are those of a symbolic plan, in the order of their first appearance in the parameters' lens; each is
     the whole length of some parameter's axis. ``condition`` is 1 for the lengths that the plan serves, within the
-    ranges of the symbols.
+    ranges of the symbols. ``sizes`` are what the lengths of a plan from a file are values of; None of other plans.
+    ``jumps`` are looked at in their order where several are at one step.
     """
 
     steps: list[PlannedStep]
@@ -288,6 +312,12 @@ class Plan:
     uses: tuple[Use, ...] = ()
     symbols: tuple[Dim, ...] = ()
     condition: Length = 1
+    jumps: tuple[Jump, ...] = ()
+    sizes: SizeProgram | None = None
+
+    def size_program(self) -> SizeProgram:
+        """Return the size program of a plan from a file, or a new one for the symbols."""
+        return SizeProgram(self.symbols) if self.sizes is None else self.sizes
 
     def all_steps(self) -> Iterator[PlannedStep]:
         """All steps, each before those of plans that it runs."""

@@ -11,11 +11,16 @@ does not matter, nor does a factor beside 0. So a program has no wrong values, o
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from enum import IntEnum
+from itertools import count
+from math import prod
+from typing import Any
 
 import numpy as np
 
-from ..core.dim import Atom, Dim, Length
+from ..core.dim import Atom, Dim, Length, of_operation, operand_count
+from ..core.stored_length import StoredLength
 from ..errors import CompileError
 
 __all__ = ["INVALID", "ROW_WORDS", "RowOperation", "SizeProgram"]
@@ -48,6 +53,7 @@ class RowOperation(IntEnum):
 _KINDS = ("floordiv", "mod", "min", "max", "select", "negative", "zero", "nonzero", "bit_length")
 _OPERATIONS = {kind: RowOperation[kind.upper()] for kind in _KINDS}
 """Operations by the kind of an atom, for the kinds that are one row each."""
+_KIND_OF = {int(operation): kind for kind, operation in _OPERATIONS.items()} | {int(RowOperation.BOTH): "all"}
 
 
 class SizeProgram:
@@ -67,6 +73,76 @@ class SizeProgram:
         self._dims: dict[Dim, int] = {}
         self._constants: dict[int, int] = {}
         self._rows: dict[tuple[int, int, int, int], int] = {}
+        self._expressions: dict[int, Length] = {}
+        self._stored: dict[int, StoredLength] = {}
+
+    @classmethod
+    def read(cls, symbols: tuple[Dim, ...], constants: Iterable[int], words: Sequence[int]) -> SizeProgram:
+        """Return the program with these symbols, constants, and rows of `ROW_WORDS` words each, which it had before."""
+        made = cls(symbols)
+        made.constants = list(constants)
+        made.rows = list(zip(*[iter(words)] * ROW_WORDS))
+        made._constants = dict(zip(made.constants, count(-1, -1)))
+        made._rows = dict(zip(made.rows, count(len(symbols))))
+        return made
+
+    def stored(self, number: int) -> Dim:
+        """Return the length with this number, of which nothing is computed before somebody looks at it."""
+        if 0 <= number < len(self.symbols):
+            return self.symbols[number]
+        found = self._stored.get(number)
+        if found is None:
+            if not 0 <= number < len(self.symbols) + len(self.rows):
+                raise ValueError(f"a size program of {len(self.rows)} rows has no value {number}")
+            found = self._stored[number] = StoredLength(self, number, self.expression)
+        return found
+
+    def expression(self, number: int) -> Length:
+        """Return the expression that a value is computed by."""
+        if number < 0:
+            return self.constants[-1 - number]
+        if number < len(self.symbols):
+            return self.symbols[number]
+        if number in self._expressions:
+            return self._expressions[number]
+        needed, waiting = set[int](), [number]
+        while waiting:  # operands come before what they are operands of
+            own = waiting.pop()
+            if own >= len(self.symbols) and own not in needed and own not in self._expressions:
+                needed.add(own)
+                waiting += self._operands(own)
+        for own in sorted(needed):
+            self._expressions[own] = self._expression_of(own)
+        return self._expressions[number]
+
+    def _operands(self, number: int) -> tuple[int, ...]:
+        """Return the numbers of what the row of a value computes it of."""
+        operation, *numbers = self.rows[number - len(self.symbols)]
+        return tuple(numbers[: operand_count(_KIND_OF.get(operation, "add"))])
+
+    def _expression_of(self, number: int) -> Any:
+        operation = self.rows[number - len(self.symbols)][0]
+        operands = [self.expression(n) for n in self._operands(number)]
+        a, b = operands[0], operands[-1]
+        if operation == RowOperation.ADD:
+            return a + b
+        if operation == RowOperation.SUBTRACT:
+            return a - b
+        if operation == RowOperation.MULTIPLY:
+            return a * b
+        return of_operation(_KIND_OF[operation], operands)
+
+    def product(self, lengths: Sequence[Length], factor: int) -> int:
+        """Return the number of the product of lengths and a factor."""
+        numbers = [self.number(length) for length in lengths if isinstance(length, Dim)]
+        total = self._constant(prod(length for length in lengths if not isinstance(length, Dim)) * factor)
+        for number in numbers:
+            total = self._row(RowOperation.MULTIPLY, number, total)
+        return total
+
+    def rows_until(self, numbers: Iterable[int]) -> int:
+        """Return how many rows have to be computed for some values."""
+        return max(0, max(numbers, default=-1) + 1 - len(self.symbols))
 
     def number(self, length: Length) -> int:
         """Return the number of an expression's value; rows for it are added where they are missing.
@@ -74,6 +150,8 @@ class SizeProgram:
         Raises:
             CompileError: the expression has a symbol that is not among the program's.
         """
+        if type(length) is StoredLength and length.owner is self:
+            return length.number
         if not isinstance(length, Dim):
             return self._constant(int(length))
         waiting = [length]  # no recursion: offsets of an arena nest as deep as a plan has steps

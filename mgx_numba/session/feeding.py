@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-import ml_dtypes
 import numpy as np
 
 from ..core.shape import Shape
@@ -16,9 +15,6 @@ from .sparse import SparseTensor
 from .values import OrtValue
 
 __all__ = ["fed"]
-
-_iinfo: Any = ml_dtypes.iinfo
-"""`numpy.iinfo` that also knows integers below a byte."""
 
 
 def fed(feed: Mapping[str, Any], shapes: Mapping[str, Shape]) -> dict[str, Any]:
@@ -70,7 +66,9 @@ def _array(name: str, value: Any, type_: Type) -> np.ndarray[Any, Any]:
         raise _refused(f"input {name!r}: the list holds {kind}, expected {dtype}")
     if not type_.is_integral or type_ is Type.bool_type:
         return found.astype(dtype)
-    limits = _iinfo(dtype)
+    import ml_dtypes  # late: importing it takes milliseconds
+
+    limits: Any = ml_dtypes.iinfo(dtype)  # type: ignore[no-untyped-call]  # which also knows integers below a byte
     whole = found.dtype.kind in "biu"
     try:
         if whole and found.min() >= limits.min and found.max() <= limits.max:

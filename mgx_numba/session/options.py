@@ -27,7 +27,10 @@ _EXTERNAL_FILE = "session.optimized_model_external_initializers_file_name"
 _EXTERNAL_SMALLEST = "session.optimized_model_external_initializers_min_size_in_bytes"
 """The entries by which large initializers of ``optimized_model_filepath`` go to a file of their own."""
 
-_WITH_EFFECT = (EXTERNAL_DATA_FOLDER, _EXTERNAL_FILE, _EXTERNAL_SMALLEST)
+_PLAN_CACHE = "mgx_numba.plan_cache"
+"""The entry, ``0`` or ``1``, that says whether compiled models are looked for and kept in the cache folder."""
+
+_WITH_EFFECT = (EXTERNAL_DATA_FOLDER, _EXTERNAL_FILE, _EXTERNAL_SMALLEST, _PLAN_CACHE)
 
 _NO_OTHER_RESULT = (
     "session.disable_prepacking",
@@ -126,8 +129,9 @@ class SessionOptions(_Declared):
         self._cancelled = False
 
     def add_session_config_entry(self, key: str, value: str) -> None:
-        """Note a configuration entry. With effect are the folder of external data of a model given as bytes, and the
-        name and least size of external data of ``optimized_model_filepath``."""
+        """Note a configuration entry. With effect are the folder of external data of a model given as bytes, the name
+        and least size of external data of ``optimized_model_filepath``, and ``mgx_numba.plan_cache``: with ``0`` the
+        compiled model is neither looked for in the cache folder nor kept there."""
         self._entries.values[str(key)] = str(value)
 
     def get_session_config_entry(self, key: str) -> str:
@@ -278,6 +282,11 @@ class SessionOptions(_Declared):
             )
         if self.graph_optimization_level == GraphOptimizationLevel.ORT_DISABLE_ALL:
             found["fast_math"] = False
+        if _PLAN_CACHE in self._entries.values:
+            chosen = self._entries.values[_PLAN_CACHE]
+            if chosen not in ("0", "1"):
+                raise _refused(f"{_PLAN_CACHE} is {chosen!r}, expected 0 or 1")
+            found["plan_cache"] = chosen == "1"
         for key in self._entries.values:
             if key not in (*_WITH_EFFECT, *_NO_OTHER_RESULT) and not key.startswith("optimization."):
                 warn(f"session option {key!r} has no effect: no such entry is known here", RuntimeWarning)

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import logging
 import sys
 from collections.abc import Callable
-from typing import Any
 
 from .._version import __version__ as package_version
 from ..errors import OptionError, UnsupportedError
-from ..ops.sampling import draw_seeds_from
+from ..interrupts import whole_module
 from .exceptions import Fail, error_of
 from .providers import get_available_providers
 
@@ -38,9 +36,6 @@ API_VERSION = "1.32.0"
 
 package_name = "mgx_numba"
 cuda_version = ""
-
-_LEVELS = (logging.DEBUG, logging.INFO, logging.WARNING, logging.ERROR, logging.CRITICAL)
-"""Logging level for each of ONNX Runtime's severities: verbose, info, warning, error, fatal."""
 
 
 def get_version_string() -> str:
@@ -77,6 +72,9 @@ def print_debug_info() -> None:
 
 def set_seed(seed: int) -> None:
     """Set the seed from which random operators without a seed attribute draw their seeds, in the order of runs."""
+    whole_module("mgx_numba.ops")
+    from ..ops.sampling import draw_seeds_from  # late: importing operators takes long
+
     draw_seeds_from(int(seed))
 
 
@@ -90,7 +88,9 @@ def set_default_logger_severity(severity: int) -> None:
     Raises:
         OptionError: the severity is not from 0 to 4.
     """
-    logging.getLogger("mgx_numba").setLevel(_level(severity))
+    from .logs import level_of, logger  # late: few processes change what is logged
+
+    logger().setLevel(level_of(severity))
 
 
 def set_default_logger_verbosity(verbosity: int) -> None:
@@ -109,12 +109,9 @@ def set_default_logger_callback(callback: Callable[..., None] | None, severity: 
     """
     if callback is not None and not callable(callback):
         raise error_of(RuntimeError, OptionError, f"the callback is {callback!r}, expected a function or None")
-    logger, level = logging.getLogger("mgx_numba"), _level(severity)
-    for handler in [h for h in logger.handlers if isinstance(h, _Callback)]:
-        logger.removeHandler(handler)
-    if callback is not None:
-        logger.setLevel(level)
-        logger.addHandler(_Callback(callback, level))
+    from .logs import level_of, replace_callback
+
+    replace_callback(callback, level_of(severity))
 
 
 def register_execution_provider_library(registration_name: str, library_path: str) -> None:
@@ -133,26 +130,3 @@ def unregister_execution_provider_library(registration_name: str) -> None:
         UnsupportedError: always.
     """
     raise error_of(Fail, UnsupportedError, f"no library {registration_name!r} is registered")
-
-
-def _level(severity: int) -> int:
-    if not isinstance(severity, int) or not 0 <= severity < len(_LEVELS):
-        raise error_of(RuntimeError, OptionError, f"severity is {severity!r}, expected 0 (verbose) to 4 (fatal)")
-    return _LEVELS[severity]
-
-
-class _Callback(logging.Handler):
-    """A log handler that passes records to a function with ONNX Runtime's arguments."""
-
-    def __init__(self, callback: Callable[..., None], level: int) -> None:
-        super().__init__(level)
-        self._callback = callback
-
-    def emit(self, record: Any) -> None:
-        """Call the function; `logging` reports its exceptions, as those of any handler."""
-        severity = sum(record.levelno >= level for level in _LEVELS[1:])
-        place = f"{record.filename}:{record.lineno} {record.funcName}"
-        try:
-            self._callback(severity, record.name, "", place, record.getMessage())
-        except Exception:
-            self.handleError(record)

@@ -90,12 +90,12 @@ def chosen_provider(providers: Sequence[Any] | None, options: Sequence[Any] | No
                 " name alone"
             )
         asked = [(name, _pair((name, given))[1]) for (name, _), given in zip(asked, options)]
-    available = get_available_providers()
     for name, given in asked:
-        if name in available:
-            return name, _compile_options(name, given)
         known = missing(_TARGETS[name]) if name in _TARGETS else "there is none of this name"
-        warn(f"provider {name!r} is not available: {known}; available are: {', '.join(available)}", RuntimeWarning)
+        if not known:
+            return name, _compile_options(name, given)
+        available = ", ".join(get_available_providers())
+        warn(f"provider {name!r} is not available: {known}; available are: {available}", RuntimeWarning)
     return CPU, {}
 
 

@@ -8,16 +8,20 @@ from typing import TYPE_CHECKING, Any
 
 from ..api.file_kinds import taken_for
 from ..api.loading import load, load_buffer
+from ..api.parsing import Parsed, external_folders, option_text, read_model
 from ..api.program import program
 from ..core.shape import Shape
+from ..core.shape_json import shape_from_json, shape_to_json
 from ..errors import MgxError, OptionError, ParseError
 from ..interrupts import whole_module
-from ..messages import warn
+from ..messages import recorded, warn
 from .exceptions import Fail, InvalidArgument, InvalidProtobuf, ModelLoadCanceled, NoSuchFile, error_of
 from .options import SessionOptions
 
 if TYPE_CHECKING:
+    from ..api.lineage import Lineage
     from ..frontends.onnx.model import Model
+    from ..graph.program import Program
 
 __all__ = ["Source"]
 
@@ -53,6 +57,7 @@ class Source:
         self._given = path_or_bytes
         self._trusted = trust_objects
         self._model: Model | None = None
+        self._lineage: Lineage | None = None  # of the program, by which the model can be decoded later
 
     def read(self) -> program:
         """Return the program, with every initializer a constant.
@@ -64,25 +69,52 @@ class Source:
             raise error_of(NoSuchFile, ParseError, f"no such file: {self.path!r}")
         if self._is_mxr():
             return self._loaded()
-        self._model = self._decoded()
+        if self._options._cancelled:
+            raise ModelLoadCanceled("the session's options say that no model is to be loaded")
+        folders = external_folders(self._given, self._folder())
+        found, beside = read_model(self._given, self._asked(), self._first_parsed, folders=folders)
+        self._lineage = found._lineage
+        self.defaults = {name: shape_from_json(entry) for name, entry in beside["defaults"].items()}
+        self.declared = beside["declared"]
+        return found
+
+    def _asked(self) -> str:
+        """Return all that the program depends on besides the content of files; empty if that is more than text."""
+        o = self._options
+        if o._initializers or o._external or o._files or o.optimized_model_filepath:
+            return ""
+        options = {"lens": self._lens, "denoted": o._free_denotations, "symbols": o.enable_profiling}
+        return f"session {option_text(options)}"
+
+    def _folder(self) -> str:
+        return self._options.external_data_folder() if self.path is None else ""
+
+    def _first_parsed(self, given: Any, files: Mapping[str, memoryview] | None) -> Parsed:
+        """Return the program with every initializer a constant; the model is kept for other ones."""
+        self._model = model = self._decoded(given, files)
         found = self._parsed(frozenset())
-        self.defaults = dict(found._portable.defaults)
-        for info in self._model.graph.input:
-            if info.name in self.defaults:
+        declared: dict[str, list[int | str | None]] = {}
+        for info in model.graph.input:
+            if info.name in found.defaults:
                 dims = info.type.tensor_type.shape.dim
                 fixed = [d.WhichOneof("value") == "dim_value" for d in dims]
                 pairs = zip(dims, fixed, strict=True)
-                self.declared[info.name] = [d.dim_value if known else d.dim_param or None for d, known in pairs]
-        return found
+                declared[info.name] = [d.dim_value if known else d.dim_param or None for d, known in pairs]
+        defaults = {name: shape_to_json(shape) for name, shape in found.defaults.items()}
+        return Parsed(found, model.external.opened, {"defaults": defaults, "declared": declared})
 
     def release(self) -> None:
         """Release the model unless a run may override initializers (`defaults`), which reads the model again."""
         if not self.defaults:
-            self._model = None
+            self._model = self._lineage = None
 
     def read_with_inputs(self, opened: frozenset[str]) -> program:
         """Return the program in which the initializers ``opened``, a subset of `defaults`, are inputs."""
-        return self._parsed(opened)
+        if self._model is None:
+            assert self._lineage is not None
+            with recorded(quiet=True):
+                self._model = self._decoded(*self._lineage.source.whole())
+        return program.wrap(self._parsed(opened))
 
     def save(self, path: str, compiled: program) -> None:
         """Write the file ``optimized_model_filepath``: the compiled program, or the model as it was read.
@@ -129,16 +161,13 @@ class Source:
             return load_buffer(self._given, self._trusted)
         return load(self.path, trust_objects=self._trusted)
 
-    def _decoded(self) -> Model:
-        if self._options._cancelled:
-            raise ModelLoadCanceled("the session's options say that no model is to be loaded")
+    def _decoded(self, given: Any, files: Mapping[str, memoryview] | None) -> Model:
         whole_module("mgx_numba.frontends.onnx.parser")
         from ..frontends.onnx.model import NoGraphError, NotProtobufError, load_model
 
-        folder = self._options.external_data_folder() if self.path is None else ""
         try:
             with taken_for(self.path, "onnx"):
-                model = load_model(self._given, folder, self._options._files)
+                model = load_model(given, self._folder(), self._options._files if files is None else files)
         except NotProtobufError as error:
             raise error_of(InvalidProtobuf, ParseError, str(error)) from None
         except NoGraphError as error:
@@ -150,7 +179,7 @@ class Source:
             warn(f"add_initializer names {name!r}, which the model has not", RuntimeWarning)
         return model
 
-    def _parsed(self, opened: frozenset[str]) -> program:
+    def _parsed(self, opened: frozenset[str]) -> Program:
         from ..frontends.onnx.options import ParseOptions
         from ..frontends.onnx.parser import parse
 
@@ -163,7 +192,7 @@ class Source:
             opened=opened,
             use_debug_symbols=self._options.enable_profiling,
         )
-        return program.wrap(parse(self._model, options))
+        return parse(self._model, options)
 
 
 def _is_map(data: bytes | bytearray | memoryview) -> bool:

@@ -8,8 +8,6 @@ import numpy as np
 
 from ..api.device import device_argument, from_gpu
 from ..core.copying import row_major
-from ..runtime.gpu.choice import engine
-from ..runtime.gpu.transfers import copy_within, fill, to_host
 
 __all__ = ["Described", "copy_into", "described"]
 
@@ -34,6 +32,9 @@ def copy_into(target: np.ndarray[Any, Any] | device_argument, source: np.ndarray
     if isinstance(target, np.ndarray):
         target[...] = source if isinstance(source, np.ndarray) else np.asarray(from_gpu(source)).reshape(target.shape)
         return
+    from ..runtime.gpu.choice import engine  # late: few processes have tensors on a device
+    from ..runtime.gpu.transfers import copy_within, fill, to_host
+
     on, place = engine(target._value.device), target._value
     if isinstance(source, np.ndarray):
         fill(on, place, row_major(source))

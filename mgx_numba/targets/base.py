@@ -17,17 +17,23 @@ if TYPE_CHECKING:
     from ..graph.program import Program
     from ..graph.rewrite_log import RewriteLog
     from ..runtime.plan import Plan, PlannedStep, TensorView
+    from .seam import Seam
 
 __all__ = [
-    "Compiled", "Direct", "Exportable", "KeptPlan", "Observation", "OnDevice", "OpenPlan", "OpenPlanned", "Planned",
-    "Progress", "Repeatable", "Stage", "ThreadSpan", "Timed", "Tree", "grouped", "stages_of", "step_observer",
-    "units_of",
+    "Compiled", "Direct", "Exportable", "Growing", "Kept", "KeptChoice", "KeptPlan", "KeptStages", "Observation",
+    "OnDevice", "OpenPlan", "OpenPlanned", "Outgrown", "Planned", "Progress", "Repeatable", "Stage",
+    "ThreadSpan", "Timed", "Tree", "grouped", "stages_of", "step_observer", "units_of",
 ]  # fmt: skip
 
 Tree = Any
 """Position of an array among the results, or a list of trees for a tuple."""
 
 Progress = Callable[[int, int, str], None]
+
+
+class Outgrown(Exception):
+    """A program that was read from a file has no plan for the lengths of a run; it has to be compiled."""
+
 
 Direct = Callable[[Any], "list[Any] | None"]
 """A quick form of a run; see `Compiled.direct`."""
@@ -75,6 +81,36 @@ class KeptPlan:
 
     plan: Plan
     trees: list[Tree] | None
+
+
+@dataclass(frozen=True)
+class KeptStages:
+    """Two stages of a program; ``given`` whether the second one's plan has lengths of the first one's inputs, too."""
+
+    head: Kept
+    tail: Kept
+    seam: Seam
+    trees: list[Tree] | None
+    given: bool
+
+
+@dataclass(frozen=True)
+class KeptChoice:
+    """Plans of a program with dynamic inputs.
+
+    Attributes:
+        names: of the dynamic inputs.
+        plans: for many lengths, in the order in which they are asked whether they serve.
+        fixed: for one set of lengths of these inputs each.
+    """
+
+    names: tuple[str, ...]
+    plans: tuple[Kept, ...]
+    fixed: tuple[tuple[tuple[tuple[int, ...], ...], Kept], ...]
+
+
+Kept = KeptPlan | KeptStages | KeptChoice
+"""What a file can hold of a compiled program, see `Compiled.kept_plan`."""
 
 
 @dataclass(frozen=True)
@@ -141,8 +177,8 @@ class Compiled(Protocol):
     def rewrite_log(self) -> RewriteLog:
         """What passes and lowering did to the program and what they refused, with the reasons."""
 
-    def kept_plan(self) -> KeptPlan | None:
-        """What `Target.restore` makes this program of again; None if there is no one plan."""
+    def kept_plan(self) -> Kept | None:
+        """What `Target.restore` makes this program of again; None if it cannot."""
 
     def machine_code(self) -> dict[str, Any]:
         """The kernels' objects as a value tree.
@@ -209,6 +245,14 @@ class OnDevice(Protocol):
     def entry(self) -> Callable[[Sequence[Any], Sequence[Any], int | None], list[Any]] | None:
         """What runs the program on its inputs in order, memory (or None) for each result, and a stream or None; None
         if lengths have to be known before, or results are grouped into tuples."""
+
+
+@runtime_checkable
+class Growing(Protocol):
+    """A compiled program that makes plans in runs, for lengths that it meets."""
+
+    def keep_growth(self, keep: Callable[[Compiled], None]) -> None:
+        """Have ``keep`` called with the program when it has twice as many plans as when that was done last."""
 
 
 @dataclass(frozen=True)

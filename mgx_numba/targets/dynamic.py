@@ -6,11 +6,9 @@ import threading
 from abc import ABC, abstractmethod
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from ..codegen.launch import Grid, TaskRange
-from ..core.device_array import DeviceArray
 from ..core.dim import Dim, Guard, Scope, chosen_where, evaluate, symbols_of
 from ..errors import MgxError
 from ..graph.passes import Options, run_passes
@@ -20,15 +18,17 @@ from ..graph.specialize import specialize
 from ..graph.symbolic import symbolic_program
 from ..messages import INFO, shortened, tell
 from ..runtime.plan import Plan, Step
-from ..runtime.told_lengths import told_lengths
-from .base import OpenPlan, Progress, Stage, Tree
+from .base import OpenPlan, Progress, Tree
 from .lowering.shared_weights import SharedWeights
 from .lowering.tuples import without_tuples
 from .options import TargetOptions
 from .passes import SOURCE_PASSES
-from .stages import Seam, TwoStages, split
+from .seam import Seam
+from .serving_plans import ServingPlans
+from .stages import split
+from .symbolic_stages import Lens, UnservedLengths, lens_of
 
-__all__ = ["OpenPart", "OpenPlans", "SymbolicStages", "lens_of"]
+__all__ = ["OpenPart", "OpenPlans"]
 
 MOST_PLANS = 8
 """Plans with symbols of one program: more mean that some code asks a question whose answer changes all the time."""
@@ -38,7 +38,6 @@ MOST_FIXED = 16
 """Plans for one set of lengths each, of programs whose lengths cannot be symbols; the least recently used goes."""
 
 T = TypeVar("T")
-Lens = Mapping[str, Sequence[int]]
 Inputs = Mapping[str, Any]
 
 
@@ -64,20 +63,7 @@ class OpenPart(Protocol):
 P = TypeVar("P", bound=OpenPart)
 
 
-def lens_of(value: Any) -> tuple[int, ...]:
-    """Return the lengths of an input on the host or on a device."""
-    return value.shape.array_lens if isinstance(value, DeviceArray) else value.shape
-
-
-class UnservedLengths(Exception):
-    """A stage's plan does not serve lengths that the stages before it have found: ``late`` has them, stage by stage."""
-
-    def __init__(self, late: list[Lens]) -> None:
-        super().__init__("lengths that no plan serves")
-        self.late = late
-
-
-class OpenPlans(ABC, Generic[P]):
+class OpenPlans(ServingPlans[P], ABC):
     """The plans of a program with dynamic inputs.
 
     One plan serves all lengths that give the guards of its compilation the answers that the example lengths gave. For
@@ -85,7 +71,14 @@ class OpenPlans(ABC, Generic[P]):
     for one set of lengths.
     """
 
-    def _open(self, program: Program, options: TargetOptions, settings: Options, progress: Progress | None) -> None:
+    def _open(
+        self,
+        program: Program,
+        options: TargetOptions,
+        settings: Options,
+        progress: Progress | None,
+        known: ServingPlans[P] | None = None,
+    ) -> None:
         """Compile a program for all lengths within the ranges of its inputs.
 
         Args:
@@ -93,6 +86,7 @@ class OpenPlans(ABC, Generic[P]):
             options: what was asked for.
             settings: what passes may assume.
             progress: told of the kernels that are compiled.
+            known: the program with plans from a file; nothing is compiled before a run needs other plans.
         """
         self._source = source = program.clone()
         run_passes(source, SOURCE_PASSES, settings, disabled=options.disabled_passes)
@@ -105,6 +99,9 @@ class OpenPlans(ABC, Generic[P]):
         self._fixed: OrderedDict[tuple[tuple[int, ...], ...], P] = OrderedDict()
         if options.tuning is not None:
             options.tuning.decline("a program with dynamic inputs is not measured; fix its lengths to tune it")
+        if known is not None:
+            self._plans, self._fixed = list(known._plans), OrderedDict(known._fixed)
+            return
         try:
             self._plans.append(self._planned(None, [], progress))
         except MgxError as error:
@@ -155,25 +152,12 @@ class OpenPlans(ABC, Generic[P]):
                 found = self._serving(inputs) or self._another(inputs, [])
         return found
 
-    def _serving(self, inputs: Inputs) -> P | None:
-        for number, plan in enumerate(self._plans):
-            if plan.serves(inputs):
-                if number:
-                    self._first(plan)
-                return plan
-        return None
-
-    def _first(self, plan: P) -> None:
-        """Have a plan asked first."""
-        self._plans = [plan, *(other for other in self._plans if other is not plan)]
-
     def _another(self, inputs: Inputs, late: Sequence[Lens]) -> P:
         """Return a plan for lengths that no plan serves."""
+        found = self._fixed_plan(inputs)
+        if found is not None:
+            return found
         lens = {name: lens_of(inputs[name]) for name in self._names}
-        key = tuple(lens.values())
-        if key in self._fixed:
-            self._fixed.move_to_end(key)
-            return self._fixed[key]
         failed = False
         if len(self._plans) < MOST_PLANS and self._failed < MOST_FAILED:
             tell("symbolic", INFO, "a plan is made for %s, which no plan serves: %s", lens, self._refused(inputs))
@@ -185,6 +169,7 @@ class OpenPlans(ABC, Generic[P]):
             else:
                 if made.serves(inputs):
                     self._first(made)
+                    self._grown()
                     return made
         made = self._fixed_for(lens)
         self._failed += failed  # lengths that do not fit the program are no reason
@@ -200,6 +185,7 @@ class OpenPlans(ABC, Generic[P]):
         while len(self._fixed) >= MOST_FIXED:
             self._fixed.popitem(last=False)
         self._fixed[tuple(map(tuple, lens.values()))] = made
+        self._grown()
         return made
 
     def _refused(self, inputs: Inputs) -> str:
@@ -210,7 +196,7 @@ class OpenPlans(ABC, Generic[P]):
         values = last.symbol_values(inputs)
         if values is None:
             return "lengths that are equal in the plan differ"
-        guards = (g for g in self._guards[last] if set(symbols_of([g.condition])) <= set(values))
+        guards = (g for g in self._guards.get(last, ()) if set(symbols_of([g.condition])) <= set(values))
         other = [g for g in guards if bool(evaluate(g.condition, values)) != g.answer]
         return "; ".join(f"{shortened(str(g.condition), 200)} ({g.place})" for g in other)
 
@@ -238,10 +224,7 @@ class OpenPlans(ABC, Generic[P]):
 
     def open_plans(self) -> list[OpenPlan]:
         """See `OpenPlanned`; the stages of a plan one by one."""
-        return [_shown(plan, self._guards[part]) for part in self._plans for plan in part.own_plans()]
-
-    def _parts(self) -> list[P]:
-        return [*self._plans, *self._fixed.values()]
+        return [_shown(plan, self._guards.get(part, [])) for part in self._plans for plan in part.own_plans()]
 
 
 def _shown(plan: Plan, guards: Sequence[Guard]) -> OpenPlan:
@@ -264,65 +247,3 @@ def _conditions(step: Step) -> list[Dim]:
     elif isinstance(step.geometry, Grid):
         counts = step.geometry.blocks
     return list(dict.fromkeys([condition for count in counts for condition in chosen_where(count)]))
-
-
-class SymbolicStages(TwoStages):
-    """Two stages of a program with symbols; the second has symbols for lengths that the first one finds, too."""
-
-    _head: Any
-    _tail: Any
-
-    def serves(self, inputs: Inputs) -> bool:
-        """Return whether the first stage serves the inputs; the second stage is asked in the run."""
-        return self._head.serves(inputs)  # type: ignore[no-any-return]
-
-    def symbol_values(self, inputs: Inputs) -> dict[Dim, int] | None:
-        """See `OpenPart.symbol_values`: of the symbols that are known before the run."""
-        return self._head.symbol_values(inputs)  # type: ignore[no-any-return]
-
-    def first_plan(self) -> Plan:
-        """See `OpenPart.first_plan`."""
-        return self._head.first_plan()  # type: ignore[no-any-return]
-
-    def own_plans(self) -> list[Plan]:
-        """See `OpenPart.own_plans`."""
-        return [*self._head.own_plans(), *self._tail.own_plans()]
-
-    def _in_stages(self, inputs: Inputs, run: Callable[[Any, Inputs], list[Any]]) -> list[Any]:
-        return self._seam.run(inputs, partial(run, self._head), lambda given: self._later(inputs, given, run))
-
-    def stages(self, inputs: Inputs) -> list[Stage]:
-        """See `Planned.stages`."""
-        return self._seam.stages(inputs, self._head, _Later(partial(self._later, inputs)))
-
-    def _later(self, inputs: Inputs, given: Inputs, use: Callable[[Any, Any], T]) -> T:
-        """Return what ``use`` gives for the second stage and its inputs, with the lengths of those of the first.
-
-        Raises:
-            UnservedLengths: the second stage's plan does not serve them.
-        """
-        values = self._head.symbol_values(inputs)
-        assert values is not None
-        lens: Lens = {name: lens_of(value) for name, value in given.items()}
-        told = {**given, **told_lengths(self._tail.first_plan(), values)}
-        if not self._tail.serves(told):
-            raise UnservedLengths([lens])
-        try:
-            return use(self._tail, told)
-        except UnservedLengths as error:
-            raise UnservedLengths([lens, *error.late]) from None
-
-
-class _Later:
-    """A later stage as `Seam.stages` wants it: ``use`` calls a function of it and its inputs."""
-
-    def __init__(self, use: Callable[[Inputs, Callable[[Any, Any], Any]], Any]) -> None:
-        self._use = use
-
-    def run(self, inputs: Inputs) -> list[Any]:
-        """Run the stage."""
-        return self._use(inputs, lambda stage, told: stage.run(told))  # type: ignore[no-any-return]
-
-    def stages(self, inputs: Inputs) -> list[Stage]:
-        """See `Planned.stages`."""
-        return self._use(inputs, lambda stage, told: stage.stages(told))  # type: ignore[no-any-return]

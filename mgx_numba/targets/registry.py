@@ -16,7 +16,7 @@ from ..errors import OptionError, UnsupportedError
 from ..garbage import uncollected
 from ..interrupts import whole_module
 from ..messages import DEBUG, tell
-from .base import Compiled, KeptPlan, Progress
+from .base import Compiled, Kept, Progress
 from .options import TargetOptions
 
 if TYPE_CHECKING:
@@ -64,8 +64,8 @@ class Target(Protocol):
         """What its plans for a device depend on besides a program and its options, by field name; None if none can be
         kept. A target without devices has the same for all numbers."""
 
-    def restore(self, kept: KeptPlan, options: TargetOptions, portable: Callable[[], Program]) -> Compiled:
-        """The compiled program of a plan that `Compiled.kept_plan` gave here, in this process or another.
+    def restore(self, kept: Kept, options: TargetOptions, portable: Callable[[], Program]) -> Compiled:
+        """The compiled program of what `Compiled.kept_plan` gave here, in this process or another.
 
         Args:
             options: those of the compilation.

@@ -3,22 +3,14 @@ program whose inputs have lengths."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import replace
-from functools import partial
-from typing import Any, Protocol
-
-import numpy as np
-
 from ..dataclass import dataclass
 from ..graph.instruction import Instruction
 from ..graph.module import Module
 from ..graph.passes import run_passes
 from ..graph.program import Program
-from ..graph.rewrite_log import RewriteLog
-from .base import KeptPlan, Stage
+from .seam import Seam
 
-__all__ = ["ProgramStages", "Seam", "TwoStages", "has_late_lengths", "is_worthwhile", "split"]
+__all__ = ["ProgramStages", "has_late_lengths", "is_worthwhile", "split"]
 
 WORTHWHILE = frozenset(
     "dot quant_dot matmul_nbits convolution convolution_backwards quant_convolution quant_convolution_backwards"
@@ -27,85 +19,6 @@ WORTHWHILE = frozenset(
 )
 """Operators that are worth a plan of their own when lengths become known; without one of them, what comes after a
 length that depends on data runs in host steps, which know every length."""
-
-
-Inputs = Mapping[str, Any]
-Run = Callable[[Inputs], list[Any]]
-
-
-class _Part(Protocol):
-    """The compiled program of a stage."""
-
-    def run(self, inputs: Inputs) -> list[Any]: ...
-    def stages(self, inputs: Inputs) -> list[Stage]: ...
-
-
-@dataclass(frozen=True)
-class Seam:
-    """Where two stages meet.
-
-    Attributes:
-        inputs: names of the second's inputs, in the order of the first's last results, which they are.
-        results: for each result of the whole, whether it is the first's, and which of its results it is.
-    """
-
-    inputs: tuple[str, ...]
-    results: tuple[tuple[bool, int], ...]
-
-    def run(self, inputs: Inputs, head: Run, tail: Run) -> list[Any]:
-        """The results of the whole."""
-        first = head(inputs)
-        second = tail(dict(zip(self.inputs, first[len(first) - len(self.inputs) :], strict=True)))
-        return [(first if early else second)[k] for early, k in self.results]
-
-    def stages(self, inputs: Mapping[str, np.ndarray], head: _Part, tail: _Part) -> list[Stage]:
-        """What runs on these inputs; the first stage is run for the second's lengths."""
-        found: list[Stage] = []
-
-        def note(part: _Part) -> Run:
-            def run(given: Inputs) -> list[Any]:
-                own = part.stages(given)
-                if found:
-                    before = len(found[-1].program.main.results()) - len(self.inputs)
-                    own[0] = replace(own[0], passed={name: before + k for k, name in enumerate(self.inputs)})
-                found.extend(own)
-                return part.run(given)
-
-            return run
-
-        self.run(inputs, note(head), note(tail))
-        return found
-
-
-class TwoStages:
-    """A compiled program of two stages, as far as no target matters. See `Compiled` for the methods."""
-
-    def __init__(self, head: Any, tail: Any, seam: Seam) -> None:
-        """``head`` and ``tail`` are the compiled programs of the stages."""
-        self._head, self._tail, self._seam = head, tail, seam
-
-    def _in_stages(self, inputs: Inputs, run: Callable[[Any, Inputs], list[Any]]) -> list[Any]:
-        """The results of the whole, of stages that are each run by ``run``."""
-        return self._seam.run(inputs, partial(run, self._head), partial(run, self._tail))
-
-    def stages(self, inputs: Mapping[str, np.ndarray]) -> list[Stage]:
-        """See `Planned.stages`: those of both, the first of which is run for the second's lengths."""
-        return self._seam.stages(inputs, self._head, self._tail)
-
-    def host_reasons(self) -> dict[str, str]:
-        """Those of the first stage; the second has a plan when it runs."""
-        return dict(self._head.host_reasons())
-
-    def rewrite_log(self) -> RewriteLog:
-        """That of both stages."""
-        log = RewriteLog()
-        for stage in (self._head, self._tail):
-            log.include(stage.rewrite_log())
-        return log
-
-    def kept_plan(self) -> KeptPlan | None:
-        """None: a plan of the second stage is made when it runs."""
-        return None
 
 
 @dataclass(frozen=True)

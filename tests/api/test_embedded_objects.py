@@ -167,7 +167,8 @@ def test_code_under_other_symbols_is_never_found(embedded: Path, tmp_path: Path)
 
     path = edited(embedded, tmp_path / "renamed.mxr", rename)
     done = read(path, "trust", tmp_path)
-    assert done.stdout.splitlines() == [str(expected()), "True"]
+    assert done.stdout.splitlines()[0] == str(expected())
+    assert any((tmp_path / "objects").rglob("*"))  # kernels were compiled, here or in a worker
     assert done.stderr.count("is absent") == 1
 
 
@@ -183,7 +184,8 @@ def test_damaged_code_is_built_again(embedded: Path, tmp_path: Path, damage: str
 
     path = edited(embedded, tmp_path / "damaged.mxr", spoil)
     done = read(path, "trust", tmp_path)
-    assert done.stdout.splitlines() == [str(expected()), "True"]
+    assert done.stdout.splitlines()[0] == str(expected())
+    assert any((tmp_path / "objects").rglob("*"))  # kernels were compiled, here or in a worker
     assert done.stderr.count("is damaged") == 1
 
 

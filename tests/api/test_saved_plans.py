@@ -13,7 +13,8 @@ import numpy as np
 import pytest
 
 import mgx_numba as migraphx
-from mgx_numba.api import saved_plans
+from mgx_numba.api import lineage, saved_plans
+from mgx_numba.api.lineage import Lineage, ModelSource
 from mgx_numba.codegen.files import default_folder
 from mgx_numba.graph import mxr, wire
 from mgx_numba.graph.content import open_content
@@ -31,6 +32,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A cache folder of the test's own, which finds the compiled kernels of the others."""
     cache = with_kernels(tmp_path / "cache")
     monkeypatch.setenv("MGX_CACHE_DIR", str(cache))
+    monkeypatch.delenv("MGX_PLAN_CACHE")
     for name in os.environ:
         if name.startswith("MIGRAPHX_"):
             monkeypatch.delenv(name)
@@ -169,9 +171,7 @@ def test_results_that_are_tuples(tmp_path: Path):
         np.testing.assert_array_equal(np.asarray(mine), np.asarray(theirs))
 
 
-def test_weights_that_changed_outside_of_the_samples_are_noticed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(saved_plans, "_SAMPLES", 2)
-    monkeypatch.setattr(saved_plans, "_SAMPLE_BYTES", 16)
+def test_weights_that_changed_are_noticed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(mxr, "pack_sections", wire.pack)  # without checksums, which would tell, too
     path = tmp_path / "net.mxr"
     migraphx.save(compiled(), path)
@@ -180,7 +180,6 @@ def test_weights_that_changed_outside_of_the_samples_are_noticed(tmp_path: Path,
     at = data.index(weights.tobytes())
     data[at : at + 4] = np.float32(100.0).tobytes()
     path.write_bytes(data)
-    assert saved_plans._path(open_content(path), target("cpu")) in plan_files()
     changed = migraphx.load(path)
     other = network()
     edited = weights.copy()
@@ -219,22 +218,25 @@ def test_a_plan_is_of_one_environment(tmp_path: Path, monkeypatch: pytest.Monkey
     net = compiled()
     path = tmp_path / "net.mxr"
     migraphx.save(net, path)
-    data = open_content(path)
-    mine = saved_plans._path(data, target("cpu"))
+
+    def key() -> str | None:
+        return Lineage(ModelSource(open_content(path))).machine_key(target("cpu"), 0)
+
+    mine = key()
     others = []
     for name, value in (("MGX_NUM_THREADS", "3"), ("MGX_CPU_FEATURES", "avx2")):
         with monkeypatch.context() as patch:
             patch.setenv(name, value)
-            others.append(saved_plans._path(data, target("cpu")))
+            others.append(key())
     (default_folder() / "tuning.sqlite").write_bytes(b"x")
-    others.append(saved_plans._path(data, target("cpu")))
-    monkeypatch.setattr(saved_plans, "package_state", lambda: "changed")
-    others.append(saved_plans._path(data, target("cpu")))
+    others.append(key())
+    monkeypatch.setattr(lineage, "package_state", lambda *parts: "changed")
+    others.append(key())
     assert len({mine, *others}) == 5
     for name in ("MIGRAPHX_TRACE_PASSES", "MIGRAPHX_DISABLE_PASSES", "MIGRAPHX_PROBLEM_CACHE"):
         with monkeypatch.context() as patch:
             patch.setenv(name, "x")
-            assert saved_plans._path(data, target("cpu")) is None
+            assert key() is None
 
 
 def test_kernels_that_the_store_lost_are_compiled(tmp_path: Path, folder: Path):
@@ -276,20 +278,6 @@ def test_a_warning_of_the_compilation_is_given_again(tmp_path: Path, monkeypatch
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         migraphx.save(compiled(), tmp_path / "other.mxr")
-
-
-def test_programs_without_one_plan_are_decoded(tmp_path: Path, decodings: list[str]):
-    """Dynamic lengths have many plans, a host step has Python in it."""
-    net = migraphx.program()
-    mm = net.get_main_module()
-    dims = [migraphx.shape.dynamic_dimension(1, 4), migraphx.shape.dynamic_dimension(3, 3)]
-    x = mm.add_parameter("x", migraphx.shape(type="float_type", dyn_dims=dims))
-    mm.add_return([mm.add_instruction(migraphx.op("relu"), [x])])
-    net.compile("cpu")
-    migraphx.save(net, tmp_path / "net.mxr")
-    again = migraphx.load(tmp_path / "net.mxr")
-    assert plan_files() == []
-    np.testing.assert_array_equal(np.asarray(again.run({"x": -np.ones((2, 3), np.float32)})[0]), np.zeros((2, 3)))
 
 
 def test_a_fresh_process_imports_only_what_runs(tmp_path: Path):

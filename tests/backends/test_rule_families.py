@@ -19,11 +19,11 @@ from mgx_numba.targets.{target}.rules import FAMILIES, RULES
 def imported():
     return sorted(name for name in FAMILIES if f"mgx_numba.targets.{target}.rules.{{name}}" in sys.modules)
 assert imported() == [], imported()
-assert RULES.get("pooling") is not None and RULES.get("no_such_operator") is None
+assert RULES.get("convolution") is not None and RULES.get("no_such_operator") is None
 assert imported() == [], imported()
 assert RULES.get("topk").lower.__module__.endswith(".ordering")
 assert imported() == ["ordering"], imported()
-assert {{"topk", "pooling", "gather", "add"}} <= set(RULES.rules)
+assert {{"topk", "convolution", "pooling", "gather", "add"}} <= set(RULES.rules)
 assert imported() == sorted(FAMILIES), imported()
 for name, operators in FAMILIES.items():
     assert registered[name] == set(operators.split()), (name, registered[name])

@@ -15,7 +15,6 @@ from bench.light import randomize, rebatch
 from bench.peers import OURS, installed, open_session
 from bench.probe import load_feeds
 from bench.replay import Clock, replay
-from bench.start import measure_start
 from bench.steps import kind_of, step_times
 from bench.table import plain
 
@@ -175,14 +174,3 @@ def test_replayed_rounds_are_what_was_measured():
     measured: list[float] = []
     replay(Benchmark(), [0.5, 0.25], clock)
     assert measured == [0.5, 0.25]
-
-
-def test_start_measures_ours_from_an_mxr_file(tmp_path: Path):
-    case = prepare("mlp", tmp_path, "tiny")
-    found = measure_start(case, case.path, 2, tmp_path, 2, peer=False)
-    assert found.name == "mlp"
-    assert len(found.seconds[OURS]) == 2
-    assert 0 < found.median(OURS) <= max(found.seconds[OURS])
-    assert list((tmp_path / "cache" / "plans").iterdir())
-    with pytest.raises(RuntimeError, match="Parse|such file"):
-        measure_start(case, tmp_path / "absent.onnx", 2, tmp_path, 1, peer=False)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import mmap
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -153,7 +154,7 @@ def run_conv(solver: Any, problem: ConvProblem, seed: int, threads: int = 1, gap
     if gap:
         pixel = problem.out_channels + gap
         strides = (problem.out_pixels * pixel, pixel)
-        problem = ConvProblem(**{**_fields(problem), "out_strides": strides})
+        problem = replace(problem, out_strides=strides)
     e = full_epilogue_arrays(rng, rows, problem.out_channels, problem.dtype)
     packed = solver.pack_weights(problem, w)
     assert packed.shape == solver.packed_lens(problem)
@@ -164,10 +165,6 @@ def run_conv(solver: Any, problem: ConvProblem, seed: int, threads: int = 1, gap
         beside = np.concatenate([room[..., : gap // 2], room[..., gap // 2 + problem.out_channels :]], axis=-1)
         assert np.all(beside == np.float32(7.25))
     return float(np.abs(out - expected).max() / np.abs(expected).max())
-
-
-def _fields(problem: ConvProblem) -> dict[str, Any]:
-    return {name: value for name, value in vars(problem).items() if name != "out_lens"}
 
 
 needs_page_protection = pytest.mark.skipif(

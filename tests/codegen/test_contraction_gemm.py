@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from mgx_numba.codegen.cpu.contraction import GEMM_SOLVERS
 from mgx_numba.codegen.cpu.contraction.blocking import cut
 from mgx_numba.codegen.cpu.contraction.gemm import GemmInPlace, GemmPacked, GemmPacking
+from mgx_numba.codegen.cpu.contraction.solvers import GEMM_SOLVERS
 from mgx_numba.codegen.cpu.microkernels.tile_table import TILES
 from mgx_numba.codegen.problems.gemm import GemmProblem
 from mgx_numba.core.types import Type

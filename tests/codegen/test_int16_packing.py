@@ -128,4 +128,13 @@ def test_few_weights_and_weights_apart_are_left_to_numpy() -> None:
     few, many = np.ones((64, 64), np.float32), np.ones((2048, 2 * 1024), np.float32)[:, ::2]
     for weights in (few, many[:, ::-1], many):
         problem = gemv_int16.GemmProblem(m=1, n=weights.shape[1], k=weights.shape[0], fast_math=True)
-        assert GemvInt16().pack_by_kernel(problem, weights, load) is None
+        assert GemvInt16().pack_by_kernel(problem, weights, load, lambda kernel: False) is None
+
+
+@pytest.mark.parametrize("order", ["r", "c"])
+def test_few_weights_are_packed_by_a_kernel_that_need_not_be_compiled(order: str) -> None:
+    weights = ordered(values(100, 70), order)
+    problem = gemv_int16.GemmProblem(m=1, n=70, k=100, fast_math=True)
+    packed = GemvInt16().pack_by_kernel(problem, weights, load, lambda kernel: True)
+    assert packed is not None
+    np.testing.assert_array_equal(packed, GemvInt16().pack_weights(problem, weights))

@@ -12,11 +12,13 @@ import pytest
 
 from mgx_numba.codegen.cpu import host
 from mgx_numba.codegen.cpu import machine as module
+from mgx_numba.codegen.cpu.contraction import select as judged
 from mgx_numba.codegen.cpu.contraction.roofline import peak_flops, seconds
 from mgx_numba.codegen.cpu.loops import is_streamed
 from mgx_numba.codegen.cpu.machine import machine, using
 from mgx_numba.codegen.cpu.microkernels.tile_table import tile_for
 from mgx_numba.codegen.problems.element_types import element_types
+from mgx_numba.codegen.problems.gemm import GemmProblem
 from mgx_numba.errors import OptionError
 
 from .launching import tensor_of
@@ -66,3 +68,11 @@ def test_no_plans_are_made_for_another_cpu(monkeypatch: pytest.MonkeyPatch) -> N
     with pytest.raises(OptionError, match="as narrowed here"), using(other):
         pass
     assert machine().cpu == host.host()
+
+
+def test_a_solver_of_equal_problems_is_judged_anew_on_another_machine() -> None:
+    def cost(clock: float) -> float:
+        with using(replace(machine(), clock=clock)) as used:
+            return judged._cost(GemmProblem(m=64, n=512, k=512), 0, 1, used)
+
+    assert cost(1e9) == cost(1e9) > cost(4e9)

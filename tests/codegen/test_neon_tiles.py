@@ -7,7 +7,6 @@ import dataclasses
 import re
 from collections.abc import Iterator
 
-import llvmlite.binding as llvm
 import pytest
 
 from mgx_numba.codegen.cpu import host
@@ -27,19 +26,15 @@ UNSIGNED, SIGNED, BFLOAT16 = "uint8 int8 int32 int32", "int8 int8 int32 int32", 
 @pytest.fixture
 def neoverse(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Kernels are for a Neoverse N2, whose code LLVM writes on any machine."""
-    llvm.initialize_all_targets()
-    llvm.initialize_all_asmprinters()
+    monkeypatch.setenv("MGX_CPU_FEATURES", "")
     fake = dataclasses.replace(
         host.platform(),
         cpu="neoverse-n2",
         triple="aarch64-unknown-linux-gnu",
         features=dict.fromkeys(FEATURES, True),
     )
-    monkeypatch.setattr(host, "platform", lambda: fake)
-    monkeypatch.setenv("MGX_CPU_FEATURES", "")
-    host._host.cache_clear()
-    yield
-    host._host.cache_clear()
+    with host.pretending(fake):
+        yield
 
 
 CASES = [

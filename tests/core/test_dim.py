@@ -16,14 +16,18 @@ from mgx_numba.core.dim import (
     Dim,
     Scope,
     SymbolicLengthError,
+    ceil_div,
     known_equal,
     known_less,
     known_less_equal,
     less,
+    maximum,
     minimum,
+    range_of,
     select,
 )
 from mgx_numba.core.shape import Shape
+from mgx_numba.core.stored_length import StoredLength
 from mgx_numba.core.types import Type
 from mgx_numba.ops.base import make_op
 
@@ -269,3 +273,18 @@ def test_answers_hold_for_all_lengths_for_which_the_guards_do(asked: list[Any], 
             assert answers == [
                 a[1](values) < b[1](values) if kind else a[1](values) == b[1](values) for a, b, kind in asked
             ]
+
+
+def test_stored_lengths_answer_as_their_expressions() -> None:
+    """Bounds looked at values of the expression at a few points, which a stored length had not."""
+    scope = Scope()
+    a, b = scope.symbol("a", 1, 100), scope.symbol("b", 1)
+    for expression in (a * b + 2, a // 3 - b):
+        length: Any = StoredLength(None, 0, lambda number, made=expression: made)  # type: ignore[misc]
+        for ask in (known_less, known_less_equal, known_equal):
+            assert [ask(0, length), ask(length, 3), ask(length, a)] == [
+                ask(0, expression), ask(expression, 3), ask(expression, a)
+            ]  # fmt: skip
+        for made in (maximum, minimum, ceil_div):
+            assert dim.evaluate(made(length, 5), {a: 3, b: 4}) == dim.evaluate(made(expression, 5), {a: 3, b: 4})
+        assert range_of(length) == range_of(expression)

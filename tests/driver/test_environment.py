@@ -288,6 +288,7 @@ def test_library_logs_to_whoever_listens(model: Path, caplog: Any) -> None:
 
 
 def test_variables_about_runs_leave_kept_plans_in_use(model: Path, tmp_path: Path, monkeypatch: Any) -> None:
+    monkeypatch.delenv("MGX_PLAN_CACHE")
     mgx_numba.parse_onnx(model, default_dim_value=1).compile("cpu").save(tmp_path / "p.mxr")
     mgx_numba.load(tmp_path / "p.mxr")  # its plan is kept from here on
 

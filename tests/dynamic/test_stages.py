@@ -96,7 +96,7 @@ def check_products_of_chosen_rows(target: str, none: bool) -> None:
     compiled.idle(feeds)
     assert len(stages_of(compiled, feeds)) == 2 and compiled.kernels() and "ref::nonzero" in labels
     assert any("nonzero" in line for line in compiled.host_reasons())
-    assert compiled.kept_plan() is None and compiled.rewrite_log()
+    assert compiled.rewrite_log()
 
 
 def test_what_the_stages_of_a_device_hand_on_stays_there(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,7 +9,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 import mgx_numba
-from mgx_numba.targets.cpu.rules import bodies
+from mgx_numba.targets.cpu import bodies
 
 FLOAT = TensorProto.FLOAT
 RNG = np.random.default_rng(3)
@@ -67,7 +67,7 @@ def test_branches_meet_new_lengths(loaded: list[object]) -> None:
         expected = np.maximum(x @ WEIGHTS["a" if go else "b"], 0)
         np.testing.assert_allclose(y, expected, rtol=1e-5, atol=1e-5)
         np.testing.assert_allclose(k, np.concatenate([cache, expected], 1), rtol=1e-5, atol=1e-5)
-    assert len(loaded) == 2
+    assert not loaded  # kernels of both branches are steps of the plan
 
 
 def test_loops_meet_new_lengths(loaded: list[object]) -> None:

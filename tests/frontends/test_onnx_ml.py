@@ -9,8 +9,10 @@ import pytest
 from onnx import helper, numpy_helper
 
 from mgx_numba.errors import ParseError, ShapeError
+from mgx_numba.frontends.onnx import parse_onnx
 
 from ..values import normal
+from .onnx_cases import run_compiled
 from .support import FLOAT, INT64, assert_like_onnxruntime, ints, make_model, run
 
 ML = "ai.onnx.ml"
@@ -211,3 +213,15 @@ def test_what_does_not_fit_is_refused(
     made, feeds = model(op_type, inputs, version=2 if op_type == "LabelEncoder" else 1, **attributes)
     with pytest.raises(error, match=message):
         run(made, feeds)
+
+
+def test_features_are_extracted_at_indices_of_open_lengths() -> None:
+    """The largest number of indices was taken for their number, as in models of scikit-learn's nearest neighbours."""
+    x, indices = normal(3, 4), np.array([[0, 1], [2, 0]])
+    made, feeds = model("ArrayFeatureExtractor", [x, indices])
+    for value in made.graph.input:
+        for dim in value.type.tensor_type.shape.dim:
+            dim.dim_param = f"{value.name}_{len(dim.dim_param)}"
+    made.graph.input[1].type.tensor_type.shape.dim[1].dim_value = 2
+    (y,) = run_compiled(parse_onnx(made), feeds)
+    np.testing.assert_array_equal(y, x[:, indices.ravel()])

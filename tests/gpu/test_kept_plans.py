@@ -20,10 +20,10 @@ from mgx_numba.graph.program import Program
 from mgx_numba.runtime.gpu import choice
 from mgx_numba.runtime.gpu.choice import interpreted
 from mgx_numba.runtime.plan import MappedTensor, Step
-from mgx_numba.runtime.plan_file import PlanReader, plan_pieces
 from mgx_numba.targets.base import KeptPlan
 from mgx_numba.targets.gpu.program import GpuProgram
 from mgx_numba.targets.gpu.target import TARGET
+from mgx_numba.targets.kept_file import KeptFile, kept_pieces
 from mgx_numba.targets.options import TargetOptions
 
 from ..running import said
@@ -50,15 +50,16 @@ def product_program() -> Program:
 
 
 def through_a_file(path: Path, kept: KeptPlan) -> KeptPlan:
-    pieces = plan_pieces(kept.plan, {"trees": kept.trees})
+    pieces = kept_pieces(kept, {})
     assert pieces is not None
     path.write_bytes(b"".join(bytes(piece) for piece in pieces))
     with path.open("rb", buffering=0) as file:
-        reader = PlanReader(file)
+        reader = KeptFile(file)
         block = reader.allocate()
-        plan = reader.plan(block)
+        again = reader.kept(block)
         reader.fill(block)
-    return KeptPlan(plan, reader.about["trees"])
+    assert isinstance(again, KeptPlan)
+    return again
 
 
 def test_a_plan_that_was_kept_has_all_of_it(tmp_path: Path) -> None:
@@ -106,6 +107,21 @@ def test_a_restored_program_runs_and_shows_itself(tmp_path: Path) -> None:
         assert again.kernels() == made.kernels()
 
 
+def test_host_steps_of_a_kept_plan_run(tmp_path: Path) -> None:
+    program = Program()
+    x = program.main.add_parameter("x", Shape(Type.float_type, (3, 5)))
+    total = program.main.add_instruction("add", [x, x])
+    program.main.add_return([program.main.add_instruction("nonzero", [total]), total])
+    feed = {"x": np.maximum(normal(3, 5, seed=1), 0)}
+    with interpreted():
+        made = GpuProgram(program, TargetOptions())
+        kept = made.kept_plan()
+        assert isinstance(kept, KeptPlan) and made.host_reasons()
+        again = TARGET.restore(through_a_file(tmp_path / "a.plan", kept), TargetOptions(), lambda: program)
+        for mine, theirs in zip(again.run(feed), made.run(feed), strict=True):
+            np.testing.assert_array_equal(mine, theirs)
+
+
 def test_a_plan_is_kept_for_devices_of_one_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Plans for any device were kept as those of the first one."""
     models = ("small", "small", "large")
@@ -117,6 +133,7 @@ def test_a_plan_is_kept_for_devices_of_one_model(tmp_path: Path, monkeypatch: py
 
     monkeypatch.setattr(choice, "model_of", model_of)
     monkeypatch.setenv("MGX_CACHE_DIR", str(tmp_path / "cache"))
+    monkeypatch.delenv("MGX_PLAN_CACHE", raising=False)
     path = tmp_path / "a.mxr"
 
     def loaded(number: int) -> bool:
@@ -145,14 +162,13 @@ import json, sys
 from pathlib import Path
 import numpy as np
 from mgx_numba.runtime.gpu import cuda, hip
-from mgx_numba.runtime.plan_file import PlanReader
-from mgx_numba.targets.base import KeptPlan
+from mgx_numba.targets.kept_file import KeptFile
 from mgx_numba.targets.gpu.compiled import DeviceProgram
 from mgx_numba.targets.gpu.target import TARGET
 from mgx_numba.targets.options import TargetOptions
 with Path(sys.argv[1]).open("rb", buffering=0) as file:
-    reader = PlanReader(file)
-    plan = reader.plan(reader.allocate())
+    reader = KeptFile(file)
+    plan = reader.kept(reader.allocate()).plan
 made = DeviceProgram(None, TargetOptions(), plan, None, lambda: None)
 assert made.kernels() and made.kept_plan() is not None and not made.host_reasons()
 unwanted = ("numba", "llvmlite", "onnx", "msgpack", "mgx_numba.ops", "mgx_numba.graph.passes", "sqlite3")

@@ -16,6 +16,7 @@ from mgx_numba.driver.main import main
 from mgx_numba.errors import CompileError, FormatError, MgxError, OptionError, UnsupportedError
 from mgx_numba.runtime.cpu.library import writer
 from mgx_numba.runtime.cpu.library.cpuid import needed_bits
+from mgx_numba.targets.cpu.dynamic import DynamicProgram
 
 from ..frontends.support import make_model
 from ..values import normal
@@ -39,13 +40,17 @@ def test_each_host_step_is_named_with_its_reason(tmp_path: Path) -> None:
     assert not list(tmp_path.iterdir())
 
 
-def test_lengths_must_be_known(tmp_path: Path) -> None:
+def test_one_plan_has_to_serve_all_lengths(tmp_path: Path) -> None:
     model = make_model([helper.make_node("Relu", ["x"], ["y"])], {"x": normal(3, 4)}, {"y": FLOAT})
     model.graph.input[0].type.tensor_type.shape.dim[0].dim_param = "n"
     ranges = {"default_dyn_dim_value": migraphx.shape.dynamic_dimension(1, 4)}
     program = migraphx.parse_onnx_buffer(model.SerializeToString(), **ranges).compile("cpu")
+    assert isinstance(program._compiled, DynamicProgram)
+    program._compiled._fixed_for({"x": (2, 4)})
     with pytest.raises(UnsupportedError, match=r"its inputs have dynamic lengths: .* program\.reshape"):
         program.export_library(tmp_path)
+    with pytest.raises(UnsupportedError, match="C\\+\\+ take libraries of fixed lengths"):
+        program.save(tmp_path / "a.mxr", embed_library=True)
 
 
 def test_other_targets_and_uncompiled_programs_are_refused(tmp_path: Path) -> None:

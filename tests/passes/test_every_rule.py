@@ -14,8 +14,9 @@ import pytest
 
 from mgx_numba.graph import passes
 from mgx_numba.graph.passes.base import Options, run_passes
-from mgx_numba.graph.passes.match import RewriteRule
+from mgx_numba.graph.passes.match import RewriteRule, explain
 from mgx_numba.graph.passes.rewriter import Rewriter
+from mgx_numba.graph.passes.rule_index import RuleIndex
 from mgx_numba.graph.program import Program
 from mgx_numba.graph.validate import validate
 from mgx_numba.targets.passes import PASSES
@@ -55,6 +56,9 @@ def test_a_rule_keeps_values_and_lengths(name: str) -> None:
             if program is None:
                 continue
             matched += 1
+            root = program.main.results()[0]
+            if rule not in RuleIndex([rule]).candidates(root):
+                assert rule.reads and explain([rule], root, FAST)[rule.name] == "does not fit"
             for options in (STRICT, FAST):
                 after = program.clone()
                 if Rewriter([rule]).run(after.main, options):

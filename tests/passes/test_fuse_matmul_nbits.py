@@ -14,7 +14,7 @@ from mgx_numba.graph.passes.capabilities import Capabilities
 from mgx_numba.graph.passes.dead_code_elimination import DeadCodeElimination
 from mgx_numba.graph.passes.fuse_contraction import FuseContraction
 from mgx_numba.graph.passes.fuse_matmul_nbits import FuseMatMulNBits
-from mgx_numba.graph.passes.quantize_int4 import QuantizeInt4
+from mgx_numba.graph.passes.quantize_int4_weights import QuantizeInt4
 from mgx_numba.graph.program import Program
 from mgx_numba.targets.cpu.capabilities import pass_options
 from mgx_numba.targets.options import TargetOptions

@@ -8,6 +8,7 @@ from mgx_numba.core.shape import Shape
 from mgx_numba.core.types import Type
 from mgx_numba.errors import CompileError, OptionError, ValidationError
 from mgx_numba.graph.module import Module
+from mgx_numba.graph.passes import base
 from mgx_numba.graph.passes.base import Options, Pass, known_passes, make_pass, run_passes
 from mgx_numba.graph.passes.build import RewriteBuilder
 from mgx_numba.graph.passes.match import Match, op, rule, scalar, some
@@ -75,6 +76,12 @@ def test_an_unknown_pass_lists_the_known_ones() -> None:
         run_passes(chain(), ["fuse_everything"])
     assert "simplify_algebra" in known_passes()
     assert make_pass("simplify_algebra").name == "simplify_algebra"
+
+
+def test_a_pass_is_found_in_the_file_of_its_name() -> None:
+    for name in known_passes():
+        home = base._KNOWN[name].__module__
+        assert home.startswith("tests.") or home == f"mgx_numba.graph.passes.{name}"
 
 
 def test_passes_are_disabled_by_argument_and_environment(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -18,7 +18,7 @@ from mgx_numba.graph.passes.base import Options, make_pass, run_passes
 from mgx_numba.graph.passes.optimize_module import OptimizeModule
 from mgx_numba.graph.passes.quantization_plan import ValuePlan, calibrated_values
 from mgx_numba.graph.passes.quantize_8bits import Quantize8Bits
-from mgx_numba.graph.passes.quantize_int4 import BLOCK, QuantizeInt4
+from mgx_numba.graph.passes.quantize_int4_weights import BLOCK, QuantizeInt4
 from mgx_numba.graph.passes.rewrite_quantization import RewriteQuantization
 from mgx_numba.graph.passes.rewrite_requantization import RewriteRequantization
 from mgx_numba.graph.passes.selection import Selection

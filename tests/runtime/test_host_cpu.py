@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import platform
+from dataclasses import replace
 
 import pytest
 
 from mgx_numba.codegen.cpu import host
+from mgx_numba.codegen.cpu.classes import LEVELS
+from mgx_numba.codegen.platform import platform as platform_here
 from mgx_numba.errors import OptionError
 
 x86 = pytest.mark.skipif(platform.machine() not in ("x86_64", "AMD64"), reason="x86-64 feature names")
@@ -42,12 +45,36 @@ def test_levels_hold_nothing_but_their_own(monkeypatch: pytest.MonkeyPatch) -> N
     for level in ("x86-64-v2", "x86-64-v3", "x86-64-v4"):
         monkeypatch.setenv("MGX_CPU_FEATURES", level)
         assert host.features() <= everything and not host.has("sse4a") and not host.has("sha")
-        assert "+sse2" in host.host().feature_string and "-sse4a" in host.host().feature_string
+        assert "+sse2" in host.host().feature_string and "-amx-tile" in host.host().feature_string
         found.append(host.features())
     assert found[0] <= found[1] <= found[2]
     assert "avx" not in found[0] and not any(name.startswith("avx512") for name in found[1])
     if {"avx512f", "avx512bw", "avx512cd", "avx512dq", "avx512vl"} <= everything:
         assert host.vector_bits() == 512 and "avx512vnni" not in found[2]
+
+
+def _class(*features: str, cpu: str = "znver5", triple: str = "x86_64-unknown-linux-gnu") -> host.Host:
+    """The class of a pretended CPU that has x86-64-v4 or NEON, and these features."""
+    every = {*features, *(LEVELS["x86-64-v4"] if triple.startswith("x86_64") else ("neon", "fp-armv8"))}
+    other = replace(platform_here(), cpu=cpu, triple=triple, features=dict.fromkeys(every, True))
+    with host.pretending(other) as found:
+        return found
+
+
+def test_machines_of_one_class_had_kernels_of_their_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("MGX_CPU_FEATURES", raising=False)
+    zen4 = _class("avx512vnni", "avx512bf16", "sse4a", "gfni", "clzero", cpu="znver4")
+    assert zen4 == _class("avx512vnni", "avx512bf16", "avxvnni", "movdir64b", "avx512vp2intersect")
+    assert zen4.name == "x86-64-v4" and zen4 != _class("avx512vnni") != _class()
+    arm = "aarch64-unknown-linux-gnu"
+    assert _class("sve", "dotprod", triple=arm) == _class("dotprod", "rng", cpu="neoverse-n1", triple=arm)
+    assert _class("dotprod", triple=arm).name == "generic" and _class(triple=arm) != _class("i8mm", triple=arm)
+
+
+def test_a_cpu_without_a_level_keeps_its_features(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MGX_CPU_FEATURES", "-fma")
+    found = _class()
+    assert found.name == "x86-64-v2" and {"avx2", "f16c"} <= found.features and "-fma" in found.feature_string
 
 
 def test_unknown_ceiling_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:

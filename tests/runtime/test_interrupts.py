@@ -167,7 +167,7 @@ from mgx_numba.codegen.workers import batch
 sources = [cpu_kernel(f"k{n}_kernel", f"def kernel(args, begin, end):\\n    args[0] = {n}\\n") for n in range(400)]
 begun = []
 start_worker = batch.start_worker
-batch.start_worker = lambda settings: begun.append(start_worker(settings)) or begun[-1]
+batch.start_worker = lambda *given: begun.append(start_worker(*given)) or begun[-1]
 
 def interrupt():
     while not begun:
@@ -211,3 +211,24 @@ except ValueError:
     print("raised")
 """
     assert run_script(body) == ["0", "1", "0.01", "raised"]
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+def test_a_loop_of_short_iterations_is_interrupted(threads: int) -> None:
+    """Iterations without end, of which none takes as long as from one look for signals to the next."""
+    body = f"""
+from mgx_numba.runtime.plan import Jump
+step = Step(cpu_kernel("again_kernel", '''
+def kernel(args, begin, end):
+    words_at(args, 0)[0] = 1
+'''), (Pointer(Region.ARENA, 0, 0),), TaskRange(1), bytes=1)
+executable = Executable(Plan([step], 64, [], [], [], jumps=(Jump(0, 1, 0, True),)), {threads})
+direct = executable.direct(np.ndarray)
+for call in lambda: executable.run([]), lambda: direct({{}}):
+    interrupt_after(0.06)
+    try:
+        call()
+    except KeyboardInterrupt:
+        print(sorted(executable._contexts) == sorted(executable._idle), len(executable._idle))
+"""
+    assert run_script(body) == ["True", "1"] * 2

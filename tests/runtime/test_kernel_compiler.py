@@ -16,7 +16,7 @@ from mgx_numba.codegen.cpu.kernel import cpu_kernel
 from mgx_numba.codegen.cpu.toolchain.compiler import compile_object, inspect
 from mgx_numba.codegen.cpu.toolchain.loader import load
 from mgx_numba.codegen.elf import read_object
-from mgx_numba.codegen.identity import files_digest
+from mgx_numba.codegen.identity import _digest
 from mgx_numba.codegen.kernel import KernelSource
 from mgx_numba.codegen.workers import batch
 from mgx_numba.errors import CompileError, FormatError
@@ -74,9 +74,9 @@ def test_every_file_of_the_language_exists() -> None:
     ["vocabulary.py", "arith.py", "tile_writer.py", "compiler.py", "frontend.py", "inference.py", "lowering.py"],
 )
 def test_identity_follows_the_compiler(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    original, before = Path.read_bytes, files_digest.__wrapped__(identity._MEANING)
+    original, before = Path.read_bytes, _digest(identity._MEANING)
     monkeypatch.setattr(Path, "read_bytes", lambda path: original(path) + b"#" * (path.name == name))
-    assert files_digest.__wrapped__(identity._MEANING) != before
+    assert _digest(identity._MEANING) != before
 
 
 @pytest.mark.parametrize(

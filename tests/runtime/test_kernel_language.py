@@ -130,7 +130,13 @@ class _Writer:
             head = self.pick(f"while {count} < {most} and {self.condition()}:", f"while {count} < {most}:")
             return [f"{count} = 0", *self.nested(head, depth, True, (f"{count} += 1",))]
         bounds = self.pick(
-            "imin({}, 5)", "imin({}, 3), 4", "{} & 7, -3, -2", "-2, imin({}, 6), ({} & 1) + 1", "3, 3, 2"
+            "imin({}, 5)",
+            "imin({}, 3), 4",
+            "{} & 7, -3, -2",
+            "-2, imin({}, 6), ({} & 1) + 1",
+            "3, 3, 2",
+            "3",
+            "4, -2, -2",
         )
         value = self.integer(1)
         used = f"{self.pick(*_INTEGERS)} += {count}"

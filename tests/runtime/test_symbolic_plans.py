@@ -4,11 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-import platform
 import random
-import sys
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -21,13 +18,11 @@ from mgx_numba.core.dim import Dim, Scope, equal, less, maximum, minimum, negate
 from mgx_numba.errors import CompileError, MgxError, ShapeError, UnsupportedError
 from mgx_numba.runtime.cpu import direct
 from mgx_numba.runtime.cpu.executor import Executable, View
-from mgx_numba.runtime.cpu.library.writer import write_library
 from mgx_numba.runtime.cpu.repeat import may_repeat, repeat
 from mgx_numba.runtime.cpu.spmd import Job, StepRecord
 from mgx_numba.runtime.host.plan_numbers import PlanNumbers, runs
 from mgx_numba.runtime.memory import address_of
 from mgx_numba.runtime.plan import HostStep, ParameterSpec, Plan, Pointer, Region, Step, TensorSpec, TensorView
-from mgx_numba.runtime.plan_file import plan_pieces
 from mgx_numba.runtime.told_lengths import told_lengths, with_told_lengths
 
 from ..running import at_once
@@ -425,14 +420,6 @@ def test_a_symbol_that_is_no_axis_of_a_parameter_is_refused(add_kernel: KernelSo
     plan = Plan([], s, [], [ParameterSpec("x", "int64", (b, s + 1))], [], symbols=(b,))  # type: ignore[arg-type]
     with pytest.raises(CompileError, match="length seq"):
         Executable(plan, 1)
-
-
-def test_what_takes_only_fixed_lengths_refuses_symbols(add_kernel: KernelSource, tmp_path: Path) -> None:
-    plan = sample_plan(add_kernel)
-    assert plan_pieces(plan, {}) is None
-    if sys.platform == "linux" and platform.machine() == "x86_64":
-        with pytest.raises(UnsupportedError, match="fixed lengths, and batch, seq are known at run time"):
-            write_library(Executable(plan, 1), tmp_path, "name", ["a", "b"])
 
 
 def test_offsets_may_nest_as_deep_as_a_plan_has_steps(add_kernel: KernelSource) -> None:

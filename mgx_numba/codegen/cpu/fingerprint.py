@@ -13,7 +13,7 @@ __all__ = ["device_fingerprint"]
 
 
 def device_fingerprint() -> DeviceFingerprint:
-    """Of this machine, as narrowed by ``MGX_CPU_FEATURES``."""
+    """Return this machine's fingerprint: its CPU, with the features that kernels use."""
     cpu, here = host(), platform()
     versions = ("llvmlite", here.llvmlite), ("mgx_numba", __version__), ("numba", here.numba)
-    return DeviceFingerprint(cpu.name, tuple(sorted(cpu.features)), os.cpu_count() or 1, cpu.vector_bits, versions)
+    return DeviceFingerprint(here.cpu, tuple(sorted(cpu.features)), os.cpu_count() or 1, cpu.vector_bits, versions)

@@ -10,16 +10,20 @@ is read at every call, so a test may set it.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import os
+from collections.abc import Iterator
 from dataclasses import field
 from typing import TYPE_CHECKING
 
 from ...dataclass import dataclass
 from ...errors import OptionError
 from ...nearest import did_you_mean
+from .. import platform as platforms
 from ..lang.target import itemsize
-from ..platform import platform
+from ..platform import Platform, is_pretended, platform
+from .classes import LEVELS, class_of
 from .tile_permission import tiles_permitted
 
 if TYPE_CHECKING:
@@ -34,6 +38,7 @@ __all__ = [
     "host",
     "initialize",
     "lanes",
+    "pretending",
     "target_machine",
     "triple",
     "vector_bits",
@@ -55,18 +60,18 @@ _CEILINGS: dict[str, tuple[str, ...]] = {
     "sve": ("sme",),
     "neon": ("sve", "sme"),
 }
-_V2 = frozenset("64bit cmov crc32 cx16 cx8 fxsr mmx popcnt sahf sse sse2 sse3 sse4.1 sse4.2 ssse3".split())
-_V3 = _V2 | frozenset("avx avx2 bmi bmi2 f16c fma lzcnt movbe xsave".split())
-_V4 = _V3 | frozenset("avx512f avx512bw avx512cd avx512dq avx512vl".split())
-_LEVELS = {"x86-64-v2": _V2, "x86-64-v3": _V3, "x86-64-v4": _V4}
-"""Features of LLVM by the micro-architecture levels of the System V ABI, AMD64 supplement, 3.1.1."""
 
 
 @dataclass(frozen=True)
 class Host:
-    """One CPU as LLVM sees it; ``feature_string`` is the full ``+a,-b`` list for a target machine.
+    """The CPU that kernels are compiled for: the class of a CPU, or the CPU itself where it has no class.
 
-    ``emulates_tiles`` says that `EMULATED_TILES` is among the features.
+    Attributes:
+        name: LLVM's name of the CPU that a class is based on (``x86-64-v4``).
+        triple: LLVM's target triple.
+        feature_string: the ``+a,-b`` list for a target machine.
+        features: LLVM's names of the features that kernels may use.
+        emulates_tiles: whether `EMULATED_TILES` is among the features.
     """
 
     name: str
@@ -84,16 +89,34 @@ class Host:
 
 
 def initialize() -> None:
-    """Make LLVM able to emit code for this machine; cheap when repeated."""
-    _initialize_once()
+    """Make LLVM able to emit code for this machine, or for the pretended one; cheap when repeated."""
+    _initialize_once(is_pretended())
 
 
-@functools.lru_cache(maxsize=1)
-def _initialize_once() -> None:
+@functools.lru_cache(maxsize=2)
+def _initialize_once(every: bool) -> None:
     import llvmlite.binding as llvm
 
-    llvm.initialize_native_target()
-    llvm.initialize_native_asmprinter()
+    if every:
+        llvm.initialize_all_targets()
+        llvm.initialize_all_asmprinters()
+    else:
+        llvm.initialize_native_target()
+        llvm.initialize_native_asmprinter()
+
+
+@contextlib.contextmanager
+def pretending(other: Platform) -> Iterator[Host]:
+    """Plan and compile meanwhile, in any thread of this process, for another platform's CPU.
+
+    The kernels of the CPU may not run here. Worker processes compile for the CPU of this machine all the same.
+    """
+    with platforms.pretending(other):
+        _host.cache_clear()
+        try:
+            yield host()
+        finally:
+            _host.cache_clear()
 
 
 def host() -> Host:
@@ -118,20 +141,25 @@ def _host(limits: str) -> Host:
         elif item in _CEILINGS:
             above = _CEILINGS[item]
             table.update({name: False for name in table if name != item and name.startswith(above)})
-        elif item in _LEVELS:
-            table.update({name: False for name in table if name not in _LEVELS[item]})
+        elif item in LEVELS:
+            table.update({name: False for name in table if name not in LEVELS[item]})
         else:
-            known = ", ".join((*_CEILINGS, *_LEVELS, EMULATED_TILES))
+            known = ", ".join((*_CEILINGS, *LEVELS, EMULATED_TILES))
             raise OptionError(
                 f"{ENVIRONMENT}={limits!r}: unknown item {item!r}; expected one of {known}, or -<feature>"
             )
-    if emulated or (table.get("amx-tile") and not tiles_permitted()):
+    if emulated or (table.get("amx-tile") and not is_pretended() and not tiles_permitted()):
         table.update({name: False for name in table if name.startswith("amx")})
-    flags = ",".join(f"{'+' if on else '-'}{name}" for name, on in sorted(table.items()))
     enabled = {name for name, on in table.items() if on}
+    found = class_of(platform().triple, enabled)
+    if found is None:
+        name = platform().cpu
+        flags = ",".join(f"{'+' if on else '-'}{name}" for name, on in sorted(table.items()))
+    else:
+        name, flags, enabled = found.base, found.feature_string, set(found.features)
     if emulated:
         enabled.add(EMULATED_TILES)
-    return Host(platform().cpu, platform().triple, flags, frozenset(enabled), emulated)
+    return Host(name, platform().triple, flags, frozenset(enabled), emulated)
 
 
 def triple() -> str:

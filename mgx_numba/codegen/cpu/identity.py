@@ -14,7 +14,7 @@ from .kernel import NAME
 
 __all__ = ["environment_identity"]
 
-FORMAT = "1"
+FORMAT = "2"
 _MEANING = (
     *SHARED_MEANING,
     "cpu/vocabulary.py",
@@ -33,7 +33,7 @@ def environment_identity() -> dict[str, str]:
     """What is the same in the identity of every kernel of this process, by field name."""
     cpu = host()
     features = f"{cpu.feature_string},+{EMULATED_TILES}" if cpu.emulates_tiles else cpu.feature_string
-    return {"backend": NAME, **_versions(), "cpu": cpu.name, "features": features}
+    return {"backend": NAME, **_versions(), "cpu": cpu.name, "features": features, "triple": cpu.triple}
 
 
 @functools.lru_cache(maxsize=1)

@@ -1,6 +1,6 @@
-"""The architectures that kernels are compiled for, and which one this process compiles for.
+"""GPU architectures, and the one that this process compiles for.
 
-``MGX_GPU_ARCH`` names one; otherwise it is that of the device in use.
+``MGX_GPU_ARCH`` names it; otherwise it is the architecture of the device in use.
 """
 
 from __future__ import annotations
@@ -19,21 +19,21 @@ __all__ = [
 
 ENVIRONMENT = "MGX_GPU_ARCH"
 WARP = 32
-"""Threads of a warp, as kernels are written for: NVIDIA's number, and half or all of a wave of AMD's."""
+"""Threads per warp in kernel text: NVIDIA's number, and half or all of an AMD wave."""
 
 
 @dataclass(frozen=True)
 class Architecture:
-    """One instruction set.
+    """One GPU instruction set.
 
     Attributes:
-        name: as LLVM's target calls it.
+        name: LLVM's target CPU.
         triple: LLVM's target triple.
-        features: LLVM's features; for NVIDIA the lowest version of PTX that has this target, and its products: LLVM
-            aborts the process on a lower one, and a driver refuses one above its own.
-        capability: NVIDIA's compute capability, major and minor; (0, 0) for AMD.
+        features: LLVM's target features. For NVIDIA the lowest PTX version that has this target: LLVM aborts on a lower
+            one, and a driver refuses one above its own.
+        capability: NVIDIA's compute capability (major, minor); (0, 0) for AMD.
         wave: lanes that execute together.
-        shared_bytes: shared memory that a block can have.
+        shared_bytes: most shared memory per block.
     """
 
     name: str
@@ -45,29 +45,28 @@ class Architecture:
 
     @property
     def nvidia(self) -> bool:
-        """Whether it is NVIDIA's."""
+        """Return whether this is an NVIDIA architecture."""
         return self.triple.startswith("nvptx")
 
     @property
     def clusters(self) -> bool:
-        """Whether blocks can reach each other's memory: PTX ISA, "Cluster of Cooperative Thread Arrays"."""
+        """Return whether thread block clusters exist: PTX ISA, "Cluster of Cooperative Thread Arrays"."""
         return self.nvidia and self.capability >= (9, 0)
 
     @property
     def copies(self) -> bool:
-        """Whether memory comes to a block's memory beside threads' own work: PTX ISA, "cp.async"."""
+        """Return whether asynchronous copies exist: PTX ISA, "cp.async"."""
         return self.nvidia and self.capability >= (8, 0)
 
     @property
     def overlaps(self) -> bool:
-        """Whether its kernels begin with a wait for the launch before, so that their blocks may be there by then: PTX
-        ISA, "griddepcontrol"."""
+        """Return whether programmatic dependent launch exists: kernels start early and wait for preceding launches (PTX
+        ISA, "griddepcontrol")."""
         return self.nvidia and self.capability >= (9, 0)
 
     @property
     def warpgroups(self) -> bool:
-        """Whether tensor cores take operands from a block's memory: PTX ISA, "wgmma.mma_async", which Hopper alone
-        has."""
+        """Return whether warpgroup MMA exists: PTX ISA, "wgmma.mma_async"; Hopper only."""
         return self.nvidia and self.capability == (9, 0) and self.name.endswith("a")
 
 
@@ -100,16 +99,16 @@ ARCHITECTURES: dict[str, Architecture] = {
         _amd("gfx1201", 32),
     )
 }
-"""Every architecture by name."""
+"""All architectures by name."""
 
 _given: ContextVar[Architecture | None] = ContextVar("mgx_gpu_architecture", default=None)
 
 
 def architecture(name: str) -> Architecture:
-    """The architecture of this name.
+    """Return the architecture ``name``.
 
     Raises:
-        OptionError: there is none.
+        OptionError: it is unknown.
     """
     if name not in ARCHITECTURES:
         raise OptionError(f"unknown GPU architecture {name!r}; known: {', '.join(ARCHITECTURES)}")
@@ -117,7 +116,7 @@ def architecture(name: str) -> Architecture:
 
 
 def for_capability(capability: tuple[int, int]) -> Architecture | None:
-    """What to compile for, for an NVIDIA device of this compute capability: the highest that it can run."""
+    """Return the highest architecture that an NVIDIA device of this compute capability runs; None if there is none."""
     fitting = [
         a
         for a in ARCHITECTURES.values()
@@ -128,7 +127,7 @@ def for_capability(capability: tuple[int, int]) -> Architecture | None:
 
 @contextmanager
 def lowering_for(given: Architecture) -> Iterator[None]:
-    """While the block runs, in this thread, kernels are compiled for ``given``."""
+    """Compile for ``given`` within the ``with`` block, in this thread."""
     token = _given.set(given)
     try:
         yield
@@ -137,10 +136,10 @@ def lowering_for(given: Architecture) -> Iterator[None]:
 
 
 def chosen() -> Architecture | None:
-    """The architecture that `lowering_for` or ``MGX_GPU_ARCH`` names, None if neither does.
+    """Return the architecture of `lowering_for` or ``MGX_GPU_ARCH``; None if neither is set.
 
     Raises:
-        OptionError: the variable names one that does not exist.
+        OptionError: the variable names an unknown architecture.
     """
     given = _given.get()
     if given is None and os.environ.get(ENVIRONMENT):

@@ -1,4 +1,4 @@
-"""The GPU as a back end."""
+"""The GPU back end."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ __all__ = ["BACKEND", "GpuBackend"]
 
 
 class GpuBackend:
-    """Kernels of blocks and lanes for the GPU in use, see `Backend`.
+    """Back end for the GPU in use, see `Backend`.
 
-    Without a device, ``MGX_GPU_ARCH`` names the architecture that is compiled for; nothing can be loaded then.
+    Without a device, ``MGX_GPU_ARCH`` names the architecture to compile for; kernels cannot be loaded then.
     """
 
     name = NAME
@@ -41,8 +41,8 @@ class GpuBackend:
         return device_fingerprint()
 
     def family(self) -> str:
-        """See `Backend.family`: the architecture's name, empty where none is known. H100 and H200 have the same
-        multiprocessors, and as many."""
+        """See `Backend.family`: the architecture's name, "" if unknown. H100 and H200 are one family: the same
+        multiprocessors, equally many."""
         names = self.fingerprint().features
         return names[0] if names else ""
 
@@ -97,21 +97,21 @@ class GpuBackend:
     def objects(
         self, sources: Sequence[KernelSource], progress: Progress | None = None, store: Store | None = None
     ) -> dict[str, bytes]:
-        """See `Backend.objects`: cubins where there is a device of the architecture, else PTX; calls of libraries have
-        none."""
+        """See `Backend.objects`: cubins if a device of the architecture is present, else PTX; library calls have no
+        object."""
         from ..workers.objects import objects_of
         from .libraries.calls import described
 
         return objects_of([s for s in sources if described(s) is None], progress, store)
 
     def compile(self, source: KernelSource) -> bytes:
-        """See `Backend.compile`: PTX, or an object of AMD's."""
+        """See `Backend.compile`: PTX, or an AMD object."""
         from .toolchain.compiler import compile_object
 
         return compile_object(source, selected_architecture())
 
     def finished(self, source: KernelSource, code: bytes) -> bytes:
-        """See `Backend.finished`: a cubin where there is a device of the architecture."""
+        """See `Backend.finished`: a cubin if a device of the architecture is present."""
         from .loader import assembled
 
         return assembled(source, code)
@@ -129,14 +129,14 @@ class GpuBackend:
     def load(
         self, sources: Sequence[KernelSource], progress: Progress | None = None, store: Store | None = None
     ) -> list[int]:
-        """See `Backend.load`; handles are the driver's of functions on the first device."""
+        """See `Backend.load`; handles are the driver's function handles on the first device."""
         from .loader import load
 
         return load(sources, progress, store)
 
 
 def _own(request: Asked) -> PlacedRequest:
-    """A request with what this back end asks besides."""
+    """Return a request with this back end's additional fields."""
     from .contraction.placed import PlacedRequest
 
     assert isinstance(request, PlacedRequest), request

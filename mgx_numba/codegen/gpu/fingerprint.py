@@ -1,4 +1,4 @@
-"""What times measured on this GPU depend on besides the problem."""
+"""Device properties that measured times depend on."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ __all__ = ["device_fingerprint"]
 
 
 def device_fingerprint() -> DeviceFingerprint:
-    """Of the first device: ``cores`` are its multiprocessors, ``vector_bits`` those of a warp of float32. Without a
-    device that of a large one without a name, for plans that the interpreter runs."""
+    """Return the fingerprint of the first device: ``cores`` are its multiprocessors, ``vector_bits`` a warp of float32.
+    Without a device, that of a large anonymous device, for plans that the interpreter runs."""
     versions = platform()
     made_by = (("llvmlite", versions.llvmlite), ("mgx_numba", __version__), ("numba", versions.numba))
     try:

@@ -1,4 +1,4 @@
-"""What machine code for a GPU depends on besides a kernel's own text. Needs neither Numba nor LLVM."""
+"""Everything beside a kernel's text that its machine code depends on. Imports neither Numba nor LLVM."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ _MEANING = (
     "gpu/lang/*.py",
     "gpu/toolchain/*.py",
 )
-"""Files of code generation that give a kernel's text its meaning."""
+"""Source files that define the meaning of kernel text."""
 
 
 def environment_identity() -> dict[str, str]:
-    """What is the same in the identity of every kernel of this process, by field name."""
+    """Return the identity fields that all kernels of this process share."""
     here, arch = platform(), selected_architecture()
     return {
         "backend": NAME,

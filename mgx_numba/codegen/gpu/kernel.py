@@ -1,4 +1,4 @@
-"""Kernels in the GPU's language."""
+"""Kernel sources in the GPU language."""
 
 from __future__ import annotations
 
@@ -12,17 +12,20 @@ from ..launch import MOST_PLANES, Grid
 __all__ = ["NAME", "block_of_plane", "gpu_grid", "gpu_kernel", "plane_grid"]
 
 NAME = "gpu"
-"""This back end's name."""
+"""Name of this back end."""
 
 
 def gpu_kernel(
     name: str, lines: Sequence[str], threads: int, slots: int, origin: str = "", blocks: int = 1, cluster: int = 1
 ) -> KernelSource:
-    """A kernel of blocks of ``threads`` threads, whose function ``kernel(args)`` has these lines.
+    """Return a kernel with blocks of ``threads`` threads, whose function ``kernel(args)`` has these lines.
 
-    ``args`` are ``slots`` int64 words; ``blocks`` of them shall fit on a multiprocessor, and as many as ``cluster``
-    that follow one another along the first axis of the grid reach each other's memory. All numbers are part of the
-    text: these of threads decide how many registers each may have, and the argument block is passed by value.
+    Args:
+        slots: int64 words of ``args``, which are passed by value.
+        blocks: resident blocks per multiprocessor to aim at; limits registers.
+        cluster: blocks per cluster along the grid's first axis.
+
+    All these numbers are part of the text.
     """
     body = "    " + "\n    ".join(lines)
     shared = f"BLOCKS = {blocks}\n" * (blocks > 1) + f"CLUSTER = {cluster}\n" * (cluster > 1)
@@ -31,24 +34,21 @@ def gpu_kernel(
 
 
 def gpu_grid(blocks: Length, threads: int, planes: Length = 1) -> Grid:
-    """A grid of ``blocks`` times ``planes`` blocks of this many threads along one axis."""
+    """Return a grid of ``blocks`` by ``planes`` blocks."""
     return Grid((blocks, planes, 1), (threads, 1, 1))
 
 
 def plane_grid(blocks: Length, planes: Length, threads: int, splits: Length = 1, shared_bytes: int = 0) -> Grid:
-    """A grid of ``blocks`` for each of ``planes`` and ``splits``: the second axis has planes, and the third splits.
-
-    Planes that may be more than `MOST_PLANES` follow one another along the first axis: `block_of_plane` finds both
-    places.
-    """
+    """Return a grid of ``blocks`` per plane and split: axis 1 counts planes, axis 2 splits. Planes that may exceed
+    `MOST_PLANES` are folded into axis 0; `block_of_plane` decodes both forms."""
     if not known_less_equal(planes, MOST_PLANES):
         blocks, planes = blocks * planes, 1
     return Grid((blocks, planes, splits), (threads, 1, 1), shared_bytes)
 
 
 def block_of_plane(arguments: Arguments, blocks: Length, planes: Length) -> tuple[str, list[str]]:
-    """The number of a block in its plane, of `plane_grid`, an expression, and the statements that make it and the
-    number of its ``plane``; they come after those that bind ``arguments``, which get what they need."""
+    """Return the expression of a block's index in its plane (see `plane_grid`), and the statements that compute it and
+    ``plane``. The statements follow the binding of ``arguments``, which get the additional arguments."""
     if known_less_equal(planes, MOST_PLANES):
         return "block_index(0)", ["plane = block_index(1)"]
     arguments.integer("plane_blocks", blocks)

@@ -1,4 +1,4 @@
-"""From kernel sources to functions of the device: the object store, then the compiler, then the driver."""
+"""Load kernels: object store, then compiler, then driver."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ _ELF = b"\x7fELF"
 
 
 def assembled(source: KernelSource, code: bytes) -> bytes:
-    """A cubin of PTX where there is a device of the architecture, else the code itself.
+    """Return the cubin of PTX if a device of the architecture is present, else the code itself.
 
     Raises:
-        CompileError: it is not this kernel's, or the driver refuses it.
+        CompileError: the code is not this kernel's, or the driver refuses it.
     """
     if not loadable(source, code):
         raise CompileError("the worker compiles for another environment")
@@ -46,13 +46,13 @@ def _device_of(arch: Architecture) -> Device | None:
 
 
 def loadable(source: KernelSource, data: bytes) -> bool:
-    """Whether bytes are a cubin, an AMD object, or PTX that has this kernel."""
+    """Return whether ``data`` is a cubin, an AMD object, or PTX that contains this kernel."""
     symbol = source.symbol.encode()
     return symbol in data and (data.startswith(_ELF) or b".visible .entry " + symbol in data)
 
 
 def load(sources: Sequence[KernelSource], progress: Progress | None = None, store: Store | None = None) -> list[int]:
-    """Handles of the kernels' functions on the first device, in the order of the sources.
+    """Return the function handles of kernels on the first device, in the order of the sources.
 
     Raises:
         DeviceError: there is no device.

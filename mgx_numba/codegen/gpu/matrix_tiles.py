@@ -1,8 +1,7 @@
-"""Instructions of AMD's matrix cores: what they multiply, and which lane of a wave holds what.
+"""MMA instructions of AMD matrix cores, and the layout of their fragments over the lanes of a wave.
 
-AMD matrix instruction calculator; instruction set manuals of CDNA 2 and 3 ("Matrix arithmetic instructions") and RDNA 3
-and 4 ("Wave matrix multiply accumulate"). Those of 16-bit floats of gfx90a take numbers below the smallest normal one
-for 0.
+Sources: AMD matrix instruction calculator; instruction set manuals of CDNA 2 and 3 ("Matrix arithmetic instructions")
+and RDNA 3 and 4 ("Wave matrix multiply accumulate"). 16-bit instructions of gfx90a flush denormals to 0.
 """
 
 from __future__ import annotations
@@ -17,21 +16,20 @@ __all__ = ["TILES", "MatrixTile", "matrix_tiles"]
 
 @dataclass(frozen=True)
 class MatrixTile:
-    """Products of ``side`` rows and as many columns over ``depth`` positions of the sum, which all lanes of a wave
-    compute together.
+    """An MMA instruction: ``side`` rows by ``side`` columns over ``depth`` K elements.
 
-    Lane l has ``held`` elements of the left operand's row ``l % side``, and as many of the right one's column of that
-    number, both from position ``l // side * held % depth`` on. Its sums are of that column; with b = lanes // side,
-    number e is of row ``e % group + group * (l // side + b * (e // group))``.
+    Lane l holds ``held`` elements of the left operand's row ``l % side`` and of the right operand's column ``l %
+    side``, from K position ``l // side * held % depth``. Its accumulators belong to that column: with b = lanes //
+    side, number e is of row ``e % group + group * (l // side + b * (e // group))``.
 
     Attributes:
-        family: the instruction's name up to its first underline: ``mfma`` or ``wmma``.
-        a, b, accumulator: dtypes of the operands and of the sums.
+        family: instruction prefix, ``mfma`` or ``wmma``.
+        a, b, accumulator: dtypes of operands and accumulators.
         side, depth, lanes, held, group: see above.
-        intrinsic: LLVM's name of it, less ``llvm.amdgcn.`` and the family (LLVM's IntrinsicsAMDGPU.td).
-        architectures: that have it.
-        rate: multiplications of a compute unit in a cycle, on the slowest of them: AMD's descriptions of CDNA 2 and 3
-            and of RDNA 3 and 4. Nothing was measured.
+        intrinsic: LLVM intrinsic without ``llvm.amdgcn.`` and the family (LLVM's IntrinsicsAMDGPU.td).
+        architectures: architectures that have it.
+        rate: multiplications per compute unit and cycle on the slowest of them: AMD's descriptions of CDNA 2 and 3 and
+            of RDNA 3 and 4. Not measured.
     """
 
     family: str
@@ -49,31 +47,31 @@ class MatrixTile:
 
     @property
     def types(self) -> str:
-        """The operands' dtypes, as words for products of them have it."""
+        """Return the operand dtypes as in names of the kernel language."""
         return types_name(self.a, self.b)
 
     @property
     def name(self) -> str:
-        """The word for it; ``_both``: each half of the wave holds all of the operands."""
+        """Return its name in the kernel language; ``_both``: each half of the wave holds whole operands."""
         both = "_both" * (self.held == self.depth)
         return f"{self.family}_{self.side}x{self.side}x{self.depth}_{self.types}{both}"
 
     @property
     def sums(self) -> int:
-        """Sums of a lane."""
+        """Return the accumulators per lane."""
         return self.side**2 // self.lanes
 
     @property
     def rounds(self) -> bool:
-        """Whether only TF32's bits of float32 operands count."""
+        """Return whether float32 operands are rounded to TF32."""
         return self.intrinsic.endswith("xf32")
 
     def place(self, lane: int) -> tuple[int, int]:
-        """The row, or column, of which a lane holds elements, and the position of its first one."""
+        """Return the row (or column) of a lane's fragment, and the K position of its first element."""
         return lane % self.side, lane // self.side * self.held % self.depth
 
     def row(self, lane: int, number: int) -> int:
-        """The row of one of a lane's sums."""
+        """Return the row of a lane's accumulator ``number``."""
         block, inside = divmod(number, self.group)
         return inside + self.group * (lane // self.side + block * (self.lanes // self.side))
 
@@ -86,7 +84,7 @@ _FLOATS = {"float8_e4m3fn": "fp8", "float8_e5m2": "bf8"}
 def _mfma(
     a: str, accumulator: str, depth: int, intrinsics: tuple[str, str], architectures: tuple[str, ...], rate: int
 ) -> list[MatrixTile]:
-    """Of 32 rows and ``depth`` positions, and of 16 rows and twice as many."""
+    """Return the MFMA tiles of 32 rows with ``depth`` K elements, and of 16 rows with twice as many."""
     return [
         MatrixTile("mfma", a, a, accumulator, side, n, 64, n * side // 64, 4, intrinsic, architectures, rate)
         for side, n, intrinsic in zip((32, 16), (depth, 2 * depth), intrinsics)
@@ -94,7 +92,8 @@ def _mfma(
 
 
 def _wmma(a: str, b: str, accumulator: str, kind: str, both: bool, rate: int) -> MatrixTile:
-    """Of 16 rows and positions: of gfx11, where each half of a wave holds ``both`` halves of the operands, or gfx12."""
+    """Return the WMMA tile of 16 rows: of gfx11, where each half of a wave holds ``both`` halves of the operands, or of
+    gfx12."""
     held, group, where = (16, 1, "gfx1100") if both else (8, 8, "gfx1201")
     intrinsic = f"{'i32' if accumulator == 'int32' else 'f32'}.16x16x16.{kind}"
     return MatrixTile("wmma", a, b, accumulator, 16, 16, 32, held, group, intrinsic, (where,), rate)
@@ -114,13 +113,14 @@ TILES: tuple[MatrixTile, ...] = (
     *(_wmma(a, b, "int32", "iu8", False, 1024) for a in _INTEGERS for b in _INTEGERS),
     *(_wmma(a, a, "float32", f"{kind}.{kind}", False, 1024) for a, kind in _FLOATS.items()),
 )
-"""All that are declared, of each kind the larger one first."""
+"""All declared tiles; of each kind the larger one first."""
 
 
 def matrix_tiles(arch: Architecture, types: ElementTypes, precision: str) -> tuple[MatrixTile, ...]:
-    """Those of an architecture for a contraction's element types, the larger one first; none if it has none.
+    """Return an architecture's tiles for element types, the larger one first; empty if it has none.
 
-    ``precision`` is of products of float32, as `PlacedRequest` has it: only ``medium`` is less than all bits.
+    Args:
+        precision: of float32 products, as in `PlacedRequest`; only ``medium`` allows TF32.
     """
     found = [t for t in TILES if arch.name in t.architectures and (t.a, t.b) == (types.a, types.b)]
     rounding = precision == "medium" and any(t.rounds for t in found)

@@ -1,4 +1,4 @@
-"""The scalar protocol in the GPU's language: what a thread computes on its vectors."""
+"""Scalar expressions in the GPU language: what a thread computes on its vectors."""
 
 from __future__ import annotations
 
@@ -13,21 +13,21 @@ from ..printer import LARGEST_FLOAT8, CodeBuffer, VectorPrinter, VectorValue
 __all__ = ["ThreadPrinter", "dtype_name", "most_lanes"]
 
 _EXACT = frozenset(("fmod", "mod"))
-"""Names with a version of `lang.remainders`, in integers."""
+"""Functions implemented in `lang.remainders` with integer arithmetic."""
 _QUICK = frozenset("exp sigmoid tanh gelu_erf gelu_tanh silu softplus".split())
-"""Names with a version of `lang.quick`, which fast math takes."""
+"""Functions with a `lang.quick` version for fast math."""
 _SHORT = frozenset(("gelu_erf",))
-"""Those with a shorter one for results of 16 bits."""
+"""Functions with a shorter version for 16-bit results."""
 _SIXTEEN_BITS = (Type.half_type, Type.bf16_type)
 _EIGHT_BITS = (Type.int8_type, Type.uint8_type)
 _SATURATED = {t: LARGEST_FLOAT8[t] for t in (Type.fp8e4m3fn_type, Type.fp8e5m2_type)}
-"""Types that `lang.rounding` rounds to; of floats with the largest number."""
+"""Types that `lang.rounding` rounds to, with the largest number of float types."""
 VECTOR_BYTES = 16
-"""Bytes of the widest load and store of one thread."""
+"""Bytes of a thread's widest load and store."""
 
 
 class ThreadPrinter(VectorPrinter):
-    """`VectorPrinter` for the names that GPUs have; 0 lanes print scalars."""
+    """`VectorPrinter` for GPU functions; 0 lanes print scalars."""
 
     FAST_CASTS: ClassVar[Mapping[str, str]] = {}
     ROUNDERS: ClassVar[Mapping[Type, str]] = {}
@@ -51,16 +51,14 @@ class ThreadPrinter(VectorPrinter):
         return made
 
     def cast_loosely(self, x: VectorValue, dtype: Type) -> VectorValue:
-        """See `VectorPrinter.cast_loosely`; with fast math float32 is rounded to 16 bits only where it is stored."""
+        """See `VectorPrinter.cast_loosely`. With fast math, float32 is rounded to 16 bits only when it is stored."""
         if self.fast_math and dtype in _SIXTEEN_BITS and x.dtype.compute is Type.float_type:
             return VectorValue(self.register(x), dtype, constant=x.constant)
         return self._cast(x, dtype)
 
     def _cast(self, x: VectorValue, dtype: Type) -> VectorValue:
-        """Print a cast, as `VectorPrinter.cast`.
-
-        Rounding and the cast to an 8-bit integer are one instruction, as are a limit and the cast to float8.
-        """
+        """Print a cast, see `VectorPrinter.cast`. Fuses rounding with the cast to an 8-bit integer, and clamping with
+        the cast to float8."""
         source, limit = self._limited.get(x.name, ("", 0.0))
         if source and limit == _SATURATED.get(dtype):
             argument, other = self._gelu_product(source)
@@ -87,14 +85,14 @@ class ThreadPrinter(VectorPrinter):
         return made
 
     def _gelu_product(self, source: str) -> tuple[str, str]:
-        """The argument of GELU and its factor, if a name holds their product and that of GELU is a float16, whose own
-        arithmetic is exact enough then; else nothing."""
+        """Return GELU's argument and the other factor, if ``source`` is the product of a factor with GELU of a float16,
+        whose accuracy then suffices; else ("", "")."""
         factor, other = self._products.get(source, ("", ""))
         argument, type = self._gelus.get(factor, ("", Type.float_type))
         return (argument, other) if type is Type.half_type and self.lanes > 1 else ("", "")
 
     def _is_point(self, point: VectorValue | None, dtype: Type) -> bool:
-        """Whether what was added to whole numbers are some of those of an 8-bit type."""
+        """Return whether ``point`` is a zero point of the 8-bit type ``dtype``."""
         if point is None:
             return True
         if point.constant is None:
@@ -122,7 +120,7 @@ class ThreadPrinter(VectorPrinter):
         return made
 
     def _note(self, name: str, made: VectorValue, operands: tuple[VectorValue, ...]) -> None:
-        """Remember how a float32 came to be, for `_cast`."""
+        """Record how a float32 value was computed, for `_cast`."""
         if name == "mul" and self.fast_math:
             x, y = (self.register(v) for v in operands)
             self._products[made.name] = (y, x) if y in self._gelus else (x, y)
@@ -135,10 +133,10 @@ class ThreadPrinter(VectorPrinter):
 
 
 def dtype_name(type: Type) -> str:
-    """The kernel language's name of an element type."""
+    """Return the kernel language's name of an element type."""
     return type.dtype_name
 
 
 def most_lanes(size: int) -> int:
-    """Lanes of the widest vector of elements of so many bytes."""
+    """Return the elements of ``size`` bytes in the widest vector."""
     return VECTOR_BYTES // size

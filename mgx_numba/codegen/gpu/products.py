@@ -1,4 +1,5 @@
-"""What tensor cores (NVIDIA's) multiply: pairs of element types, the type of sums, the names of words for them."""
+"""MMA operand types of NVIDIA tensor cores: pairs of element types, accumulator types, and their names in the kernel
+language."""
 
 from __future__ import annotations
 
@@ -10,13 +11,13 @@ __all__ = ["PRODUCTS", "Product", "product_of", "result_type", "types_name"]
 
 @dataclass(frozen=True)
 class Product:
-    """Products of two element types of one size.
+    """An MMA of two element types of one size.
 
     Attributes:
-        a, b: dtypes of the left and of the right operand.
-        accumulator: of the sums.
-        kind: the operands as PTX calls them.
-        capability: compute capability from which on warps multiply them: PTX ISA, "mma".
+        a, b: dtypes of the left and right operand.
+        accumulator: dtype of the accumulators.
+        kind: PTX name of the operands.
+        capability: least compute capability of a warp-level MMA: PTX ISA, "mma".
     """
 
     a: str
@@ -27,12 +28,12 @@ class Product:
 
     @property
     def name(self) -> str:
-        """What the words ``mma_...`` and ``wgmma_...`` for it end with."""
+        """Return the suffix of its ``mma_...`` and ``wgmma_...`` names."""
         return types_name(self.a, self.b)
 
     @property
     def size(self) -> int:
-        """Bytes of an element."""
+        """Return the bytes per element."""
         return ITEMSIZE[self.a]
 
 
@@ -54,21 +55,21 @@ PRODUCTS = {
         *(p for p in _pairs(_FLOATS, "float32", (8, 9)) if p.a == p.b),
     )
 }
-"""All of them, by the operands' dtypes."""
+"""All products by operand dtypes."""
 
 
 def product_of(types: ElementTypes) -> Product | None:
-    """That of a contraction's operands whose result is in the operands' type or, of 8 bits, in that of the sums; None
-    if tensor cores have none."""
+    """Return the MMA of a contraction's operand types, whose result has the operands' type (for 8 bits: the
+    accumulator's); None if tensor cores have none."""
     found = PRODUCTS.get((types.a, types.b))
     return found if found is not None and types.out == result_type(found.a, found.accumulator) else None
 
 
 def types_name(a: str, b: str) -> str:
-    """What words for products of two dtypes end with: the dtype, or both of 8 bits."""
+    """Return the name suffix of two dtypes: the dtype, or both for 8 bits."""
     return f"{a}_{b}" if ITEMSIZE[a] == 1 else a
 
 
 def result_type(a: str, accumulator: str) -> str:
-    """What is stored of sums of products of ``a``: that dtype or, of 8 bits, the sums."""
+    """Return the stored type of accumulated products of ``a``: ``a``, or the accumulator's for 8 bits."""
     return accumulator if ITEMSIZE[a] == 1 else a

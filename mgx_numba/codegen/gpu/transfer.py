@@ -1,7 +1,8 @@
-"""Copies of bytes by a kernel: within a graph it begins and ends sooner than what the driver copies by itself.
+"""Copy kernels: within a CUDA graph they start and end sooner than the driver's memcpy nodes.
 
-On an H200 a graph of a copy of 16 KiB from the host, a kernel and a copy back takes 14 us where kernels copy, 23 where
-the driver does; 20 and 27 of 64 KiB, 71 and 85 of 588 KiB, 259 and 275 of 2 MiB, the filling of pinned memory included.
+On an H200, a graph of a host-to-device copy, a kernel and a copy back takes 14 us for 16 KiB with copy kernels, 23 with
+memcpy nodes; 20 and 27 for 64 KiB, 71 and 85 for 588 KiB, 259 and 275 for 2 MiB, including the filling of pinned
+memory.
 """
 
 from __future__ import annotations
@@ -16,9 +17,9 @@ from .kernel import gpu_grid, gpu_kernel
 __all__ = ["VECTOR_BYTES", "transfer", "transfer_kernel"]
 
 VECTOR_BYTES = 16
-"""Of the widest access (CUDA C++ programming guide, device memory accesses)."""
+"""Bytes of the widest access (CUDA C++ programming guide, "Device memory accesses")."""
 THREADS = 256
-"""Threads of a block, each with a vector: with these the figures above were measured."""
+"""Threads per block, one vector each; the figures above were measured with them."""
 
 
 def _arguments(vectors: int) -> Arguments:
@@ -30,7 +31,7 @@ def _arguments(vectors: int) -> Arguments:
 
 
 def transfer_kernel() -> KernelSource:
-    """The kernel of all such copies."""
+    """Return the copy kernel."""
     arguments = _arguments(0)
     lines = [
         *arguments.bind(),
@@ -42,7 +43,7 @@ def transfer_kernel() -> KernelSource:
 
 
 def transfer(target: int, source: int, size: int) -> tuple[np.ndarray, Grid]:
-    """The argument block, int64, and the grid that copy ``size`` bytes between two addresses, all three multiples of
+    """Return the argument block (int64) and the grid that copy ``size`` bytes; addresses and size are multiples of
     `VECTOR_BYTES`."""
     vectors = size // VECTOR_BYTES
     places = {"target": target, "source": source}

@@ -1,4 +1,4 @@
-"""Which of a GPU's units multiply in a kernel, by the names of products in its text."""
+"""Name the functional unit that a kernel's multiplications use, by the MMA names in its text."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from .matrix_tiles import TILES
 __all__ = ["TENSOR_CORES", "unit_of"]
 
 TENSOR_CORES = {"float16": "float16 on tensor cores", "bfloat16": "bfloat16 on tensor cores", "float32": "TF32"}
-"""Units by the type of what they multiply."""
+"""Names of units by operand type."""
 _PRODUCT = re.compile(r"\b(?:(?:wg)?mma_([a-z]+\d\w*?)(?:_held|_first)?|((?:mfma|wmma)_\w+))\(")
 
 
 def unit_of(kernels: Sequence[KernelSource]) -> str:
-    """The tensor cores' type, AMD's matrix cores being called so, too; empty for kernels that multiply otherwise."""
+    """Return the tensor or matrix core type that the kernels use; "" if none."""
     call = next(filter(None, map(described, kernels)), None)
     if call is not None:
         return str(call["unit"])

@@ -1,1 +1,1 @@
-"""What kernels are asked to compute, as plain data: no back end is named here."""
+"""Problems: what kernels compute, as plain data, independent of any back end."""

@@ -1,4 +1,4 @@
-"""What an attention kernel is asked to compute."""
+"""Attention problems."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ FLOATS = ("float32", "float64", "float16", "bfloat16")
 
 @dataclass(frozen=True)
 class MaskLayout:
-    """A mask [batch, heads, queries, keys]: ``bool`` keeps where true, the problem's dtype or float32 is added.
+    """A mask [batch, heads, queries, keys]: ``bool`` keeps scores where true; the problem's dtype or float32 is added.
 
-    ``strides`` are 0 where the mask is broadcast. There are ``period`` masks, after which those of further batches
-    repeat; None: one for each batch, or all alike. ``fill`` is the score of keys that a ``bool`` mask does not keep.
+    ``strides`` are 0 along broadcast axes. With ``period`` masks, batch i uses mask ``i % period``; None: one per
+    batch, or one for all. ``fill`` is the score of keys that a ``bool`` mask hides.
     """
 
     dtype: str
@@ -33,22 +33,21 @@ class MaskLayout:
 
     @property
     def replaces(self) -> bool:
-        """Whether scores are replaced by a finite `fill`, which has a weight in rows without larger scores."""
+        """Return whether hidden scores get a finite `fill`, which has a weight in rows without larger scores."""
         return self.dtype == "bool" and self.fill != -math.inf
 
 
 @dataclass(frozen=True)
 class AttentionProblem:
-    """``softmax(scale * q @ k^T + mask) @ v`` for q [batch, heads, queries, depth], k [batch, kv_heads, keys, depth]
-    and v [batch, kv_heads, keys, width], written to [batch, heads, queries, width].
+    """``softmax(scale * q @ k^T + mask) @ v``: q [batch, heads, queries, depth], k [batch, kv_heads, keys, depth], v
+    [batch, kv_heads, keys, width], result [batch, heads, queries, width].
 
-    Consecutive query heads share a key head. Strides are in elements, one for each dimension; ``width`` must be
-    contiguous in the result. With ``causal`` query i sees the keys up to i + keys - queries. A query that sees
-    no key gives zeros, or NaN with ``nan_rows``. Keys that ``causal`` hides may not be read at all: an infinity or NaN
-    in them is ignored. With ``bfloat16_products`` the operands of both products may be rounded to bfloat16, with
-    ``products_in_parts`` to two numbers of bfloat16 each. Operands of the ``epilogue``, which is computed of each
-    result before it is stored, are one number each. With ``part_strides`` the result is written in two parts of
-    bfloat16, too, operands ``high`` and ``low`` that lie so, or with ``parts_alone`` only so.
+    Consecutive query heads share a key head. Strides are in elements, one per axis; ``width`` is contiguous in the
+    result. With ``causal`` query i sees keys up to i + keys - queries. A query that sees no key gives zeros, or NaN
+    with ``nan_rows``. Keys hidden by ``causal`` may be skipped: an infinity or NaN in them is ignored. With
+    ``bfloat16_products`` the operands of both products may be rounded to bfloat16; with ``products_in_parts`` split
+    into two bfloat16 each. Operands of the ``epilogue`` are scalars. With ``part_strides`` the result is also written
+    as two bfloat16 parts, operands ``high`` and ``low``; with ``parts_alone`` only so.
     """
 
     batch: int
@@ -95,29 +94,29 @@ class AttentionProblem:
 
     @property
     def out_dtype(self) -> str:
-        """Dtype of the result."""
+        """Return the dtype of the result."""
         return self.epilogue.out_dtype(self.dtype)
 
     @property
     def group(self) -> int:
-        """Query heads that share a key head."""
+        """Return the query heads per key head."""
         return 1 if known_equal(self.heads, self.kv_heads) else self.heads // self.kv_heads
 
     @property
     def scores(self) -> tuple[int, int, int, int]:
-        """Lengths of the scores."""
+        """Return the shape of the scores."""
         return self.batch, self.heads, self.queries, self.keys
 
     @property
     def features_contiguous(self) -> bool:
-        """Whether the features of one position lie together in q, k and v."""
+        """Return whether the features of a position are contiguous in q, k and v."""
         inner = [] if known_equal(self.depth, 1) else [self.q_strides[3], self.k_strides[3]]
         inner += [] if known_equal(self.width, 1) else [self.v_strides[3]]
         return all(known_equal(stride, 1) for stride in inner)
 
     @property
     def first_seen(self) -> int:
-        """Query i sees the keys up to i plus this number."""
+        """Return n such that query i sees keys up to i + n."""
         return self.keys - self.queries if self.causal else self.keys
 
     @property
@@ -126,17 +125,15 @@ class AttentionProblem:
 
     @property
     def bytes(self) -> int:
-        """What has to be moved at least, each operand once."""
+        """Return the least memory traffic (bytes): each operand once."""
         rows = self.batch * self.heads * self.queries
         read = rows * self.depth + self.batch * self.kv_heads * self.keys * (self.depth + self.width)
         stored = ITEMSIZE[self.out_dtype] * (not self.parts_alone) + 2 * ITEMSIZE["bfloat16"] * bool(self.part_strides)
         return self.itemsize * read + stored * rows * self.width
 
     def with_grouped_rows(self) -> AttentionProblem:
-        """The same problem with the query heads of a group as rows of one head, where there is one query a head.
-
-        Its one query is the last position, from which ``causal`` hides nothing.
-        """
+        """Return the problem with the query heads of a group as rows of one head, if there is one query per head
+        (grouped-query decode). The query is the last position, so ``causal`` hides nothing."""
         if self.group == 1 or not permitted(equal(self.queries, 1)):
             return self
 
@@ -153,7 +150,7 @@ class AttentionProblem:
 
     @property
     def scale_bits(self) -> int:
-        """``scale`` as an argument slot holds it: the bits of a float64."""
+        """Return ``scale`` as an argument slot: the bits of a float64."""
         return float64_bits(self.scale)
 
 

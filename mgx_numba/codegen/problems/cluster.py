@@ -1,4 +1,4 @@
-"""Fused clusters and copies, as problems: what is computed, and how the operands lie in memory."""
+"""Problems of fused clusters and copies: the computation, and the operands' memory layout."""
 
 from __future__ import annotations
 
@@ -21,15 +21,13 @@ __all__ = [
 
 
 STRUCTURAL = {"structural": True}
-"""Metadata of fields whose integers are no lengths: problems that differ in them have nothing in common."""
+"""Metadata of fields whose integers are not lengths: problems that differ in them share no plan."""
 
 
 @dataclass(frozen=True)
 class Tensor:
-    """One operand: element type, lengths and element strides in the problem's own dimensions.
-
-    Its first element is the ``offset``-th of a buffer that begins at a multiple of 64 bytes.
-    """
+    """One operand: element type, lengths, and element strides in the problem's axes. It starts at element ``offset`` of
+    a 64-byte aligned buffer."""
 
     type: Type
     lens: tuple[SharedLength, ...]
@@ -38,7 +36,7 @@ class Tensor:
 
     @property
     def footprint(self) -> Any:
-        """Bytes touched: each stored element once, however often a broadcast repeats it."""
+        """Return the bytes accessed; broadcast elements count once."""
         total: Any = self.type.size
         for n, s in zip(self.lens, self.strides):
             total *= minimum(n, 1) if known_in(s, 0) else n
@@ -49,10 +47,10 @@ class Tensor:
 class PointwiseProblem:
     """Every result of a module of scalar operations, for each element.
 
-    ``module`` has one scalar parameter for each of ``inputs``, in order of declaration. All tensors have equal lengths
-    and any strides; they are called ``x0``, ``x1``, ... and ``out0``, ``out1``, .... ``origin`` is the printed
-    instruction, for readers of the kernel. ``again`` has the numbers of results that further outputs are for. A result
-    of float32 with an output of bfloat16 has two of them, for its high and low parts.
+    ``module`` has one scalar parameter per entry of ``inputs``, in order of declaration. All tensors have equal lengths
+    and any strides; they are named ``x0``, ``x1``, ... and ``out0``, ``out1``, .... ``origin`` is the printed
+    instruction. ``again`` lists results that additional outputs repeat; a float32 result with bfloat16 outputs has two,
+    for its high and low parts.
     """
 
     module: Module
@@ -65,16 +63,16 @@ class PointwiseProblem:
 
 @dataclass(frozen=True)
 class ReductionProblem:
-    """A module of pointwise operations, reductions over ``axes`` and ``multibroadcast`` of what is one value a row.
+    """A module of pointwise operations, reductions over ``axes``, and ``multibroadcast`` of per-row values.
 
-    Row parameters and results have length 1 on the reduced axes. Names are as in `PointwiseProblem`.
+    Per-row parameters and results have length 1 along the reduced axes. Names are as in `PointwiseProblem`.
 
     Attributes:
-        parts: parts that rows are reduced in, each with results of its own, which follow one another in memory; more
-            than one only where the results are reductions of what depends on none.
-        cut, share: the reduced axes, as one, that parts have ``share`` elements of, if there are several.
-        fold: steps that count as columns of their own, with results of their own between those of parts.
-        again: as of a `PointwiseProblem`.
+        parts: parts of each row with separate results, contiguous in memory; more than one only if the results are
+            first-level reductions.
+        cut, share: the reduced axes, merged, of which each part has ``share`` elements.
+        fold: iterations that count as separate columns, with results between those of parts.
+        again: as in `PointwiseProblem`.
     """
 
     module: Module
@@ -92,7 +90,7 @@ class ReductionProblem:
 
 @dataclass(frozen=True)
 class CopyProblem:
-    """``x0`` copied to ``out0``: tensors of one element type and equal lengths, of any strides."""
+    """A copy of ``x0`` to ``out0``: equal element types and lengths, any strides."""
 
     source: Tensor
     target: Tensor
@@ -100,8 +98,8 @@ class CopyProblem:
 
 
 def own_lens(module: Module) -> tuple[SharedLength, ...]:
-    """The lengths that a module's values together have, which are those of its problem's operands: of each axis the
-    largest. Values of another rank, such as literals, do not count."""
+    """Return the shape of a module's iteration space: of each axis the largest length. Values of another rank, such as
+    literals, are ignored."""
     shapes = [ins.shape.lens for ins in module if not ins.is_literal and ins.name != "@return"]
     rank = max(map(len, shapes), default=0)
     return tuple(maximum(*same) for same in zip(*(lens for lens in shapes if len(lens) == rank)))

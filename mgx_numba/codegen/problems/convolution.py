@@ -1,14 +1,15 @@
-"""A convolution, as a solver is asked for it.
+"""Convolution problems.
 
-All strides are in elements. Activations are channels-last: the channel of an input or output has stride 1.
+All strides are in elements. Activations are channels-last: channels have stride 1.
 """
 
 from __future__ import annotations
 
+import functools
 import math
 from dataclasses import field, replace
 
-from ...core.dim import known_equal, known_less, minimum
+from ...core.dim import is_symbolic, known_equal, known_less, minimum
 from ...core.integers import plain_int
 from ...dataclass import dataclass
 from ...errors import ShapeError
@@ -21,20 +22,26 @@ __all__ = ["ConvProblem"]
 
 @dataclass(frozen=True)
 class ConvProblem:
-    """A convolution of channels-last activations, or (``transposed``) the gradient of one with respect to its input.
+    """A channels-last convolution, or (``transposed``) its gradient with respect to the input.
 
-    Weights are laid out ``[out_channels, in_channels / groups, *kernel]``, or for a transposed one ``[in_channels,
-    out_channels / groups, *kernel]``, as ONNX has them. One, two or three spatial dimensions. ``x_strides`` are the
-    element strides of the image and of each spatial dimension; ``out_strides`` those of the image and of one output
-    pixel (rows and planes of the output follow each other without gaps; a stride larger than ``out_channels`` writes
-    into a channel slice), or, where something lies between the lines of one plane, those of the image, of one line and
-    of one output pixel. ``pads_begin`` and ``pads_end`` may be negative (cropping). ``output_padding`` belongs to the
-    transposed form. ``fast_math`` allows transformations that change rounding, such as Winograd's. A ``prologue`` is
-    applied to the input, but not to its padding. With ``line_behind`` a cache line behind the input's last element is
-    memory that may be read. With ``low_parts`` the input is float32 in two parts, as `GemmProblem` has it, and
-    ``x_strides`` are in their elements. Where ``shuffled`` is not 0, the input holds the channels of so many groups one
-    behind the other, which are read in turns: channel j of the convolution is channel ``j // shuffled`` of group
-    ``j % shuffled``. The number of images and lengths of the image may be symbolic (`core.dim`), with strides.
+    Weights are ``[out_channels, in_channels / groups, *kernel]``; transposed ``[in_channels, out_channels / groups,
+    *kernel]``. One to three spatial axes.
+
+    Attributes:
+        x_strides: of the image and of each spatial axis.
+        out_strides: of the image and of one output pixel, with contiguous image rows (a pixel stride larger than
+            ``out_channels`` writes a channel slice); or, with gaps between image rows, of image, row and pixel.
+        pads_begin, pads_end: padding; negative values crop.
+        output_padding: of the transposed form.
+        fast_math: whether transformations that change rounding, such as Winograd's, are allowed.
+        prologue: applied to the input but not to its padding.
+        line_behind: whether a cache line beyond the input's last element may be read.
+        low_parts: nonzero if the input is float32 as two bfloat16 parts, see `GemmProblem`; ``x_strides`` count
+            bfloat16 elements.
+        shuffled: groups of a channel shuffle to read through, or 0: channel j is channel ``j // shuffled`` of group ``j
+            % shuffled`` in memory.
+
+    The number of images, image lengths and strides may be symbolic (`core.dim`).
     """
 
     batch: int
@@ -104,9 +111,22 @@ class ConvProblem:
                 lens.append((length + pads - reach) // self.stride[i] + 1)
         return tuple(lens)
 
+    @functools.cached_property
+    def symbolic(self) -> bool:
+        """Return whether a length or a stride is symbolic."""
+        operands = self.prologue.operands if self.prologue else ()
+        more = (stride for operand in operands for stride in operand.batch_strides)
+        return self.symbolic_image or any(map(is_symbolic, (self.batch, self.x_strides[0], self.low_parts, *more)))
+
+    @functools.cached_property
+    def symbolic_image(self) -> bool:
+        """Return whether a length or stride other than the image count's is symbolic."""
+        own = (*self.in_lens, *self.x_strides[1:], *self.out_strides, *self.pads_begin, *self.pads_end)
+        return any(map(is_symbolic, (*own, *self.output_padding)))
+
     @property
     def taps(self) -> int:
-        """Number of kernel positions."""
+        """Return the number of filter taps."""
         return math.prod(self.kernel)
 
     @property
@@ -115,27 +135,28 @@ class ConvProblem:
 
     @property
     def out_pixels(self) -> int:
-        """Output positions of one image."""
+        """Return the output pixels per image."""
         return math.prod(self.out_lens)
 
     @property
     def line_gap(self) -> int:
-        """Elements of the output from the end of a line to the next one."""
+        """Return the elements between the end of an output image row and the next one."""
         return self.out_strides[1] - self.out_lens[-1] * self.out_strides[2] if len(self.out_strides) == 3 else 0
 
     @property
     def phases(self) -> tuple[int, ...]:
-        """Of a transposed one, along each axis: how many remainders by the stride its outputs leave."""
+        """Return, for a transposed convolution, the number of output phases (remainders by the stride) along each
+        axis."""
         return tuple(map(minimum, self.out_lens, self.stride)) if self.transposed else ()
 
     @property
     def group_in(self) -> int:
-        """Input channels of one group."""
+        """Return the input channels per group."""
         return self.in_channels // self.groups
 
     @property
     def group_out(self) -> int:
-        """Output channels of one group."""
+        """Return the output channels per group."""
         return self.out_channels // self.groups
 
     @property
@@ -145,23 +166,27 @@ class ConvProblem:
 
     @property
     def dtype(self) -> str:
-        """The one dtype of all sides (`ShapeError` if they differ)."""
+        """Return the common dtype of all operands.
+
+        Raises:
+            ShapeError: they differ.
+        """
         return self.types.single
 
     @property
     def itemsize(self) -> int:
-        """Bytes of an element of that dtype."""
+        """Return the bytes per element of `dtype`."""
         return ITEMSIZE[self.dtype]
 
     @property
     def weight_lens(self) -> tuple[int, ...]:
-        """Lens of the weights before packing."""
+        """Return the shape of the weights before packing."""
         if self.transposed:
             return (self.in_channels, self.group_out, *self.kernel)
         return (self.out_channels, self.group_in, *self.kernel)
 
     def volume(self) -> ConvProblem:
-        """The same convolution over three spatial dimensions, the missing ones in front with length 1."""
+        """Return the convolution with three spatial axes; missing ones are prepended with length 1."""
         extra = 3 - len(self.in_lens)
         if not extra:
             return self

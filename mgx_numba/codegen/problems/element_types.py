@@ -1,4 +1,4 @@
-"""The element types of a contraction: of both operands, of the sums, and of the result."""
+"""Element types of a contraction: both operands, accumulator, and result."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ ITEMSIZE = {
     "float8_e4m3fn": 1, "float8_e4m3fnuz": 1, "float8_e5m2": 1, "float8_e5m2fnuz": 1,
     "float16": 2, "bfloat16": 2, "float32": 4, "float64": 8,
 }  # fmt: skip
-"""Bytes of one element of the dtypes that a problem's operands may have."""
+"""Bytes per element by dtype of a problem's operands."""
 
 _KNOWN = frozenset((
     "int8", "uint8", "int16", "uint16", "int32", "uint32", "int64", "uint64", "float8_e4m3fn", "float8_e4m3fnuz",
@@ -24,13 +24,13 @@ _KNOWN = frozenset((
 
 @dataclass(frozen=True)
 class ElementTypes:
-    """Dtypes of the left operand ``a``, the right one ``b``, the sums of products and what is stored of them.
+    """Dtypes of the left operand ``a``, the right operand ``b``, the accumulator, and the result ``out``.
 
-    A convolution's input is ``a``, its weights are ``b``. ``out`` is the type that an epilogue gets or, without one,
-    that is stored. Which types can be computed is for the solvers to say.
+    A convolution's input is ``a``, its weights are ``b``. ``out`` is the type that the epilogue receives or, without
+    one, that is stored. Solvers decide which combinations they support.
 
     Raises:
-        ShapeError: one is no type of numbers.
+        ShapeError: a dtype is not numeric.
     """
 
     a: str
@@ -46,12 +46,12 @@ class ElementTypes:
 
     @property
     def uniform(self) -> str | None:
-        """The one dtype of all sides, None if they differ."""
+        """Return the common dtype, None if they differ."""
         return self.a if self.a == self.b == self.accumulator == self.out else None
 
     @property
     def single(self) -> str:
-        """The one dtype of all sides.
+        """Return the common dtype.
 
         Raises:
             ShapeError: they differ.
@@ -61,16 +61,16 @@ class ElementTypes:
         return self.uniform
 
     def __str__(self) -> str:
-        """As `element_types` reads it, and as tuning records hold it."""
+        """Format for `element_types` and tuning records."""
         return self.uniform or f"{self.a} {self.b} {self.accumulator} {self.out}"
 
 
 @functools.lru_cache(maxsize=64)
 def element_types(text: str) -> ElementTypes:
-    """The types of one dtype on all sides, or of four: those of a, b, the accumulator and the result, by spaces.
+    """Parse one dtype, or four separated by spaces: a, b, accumulator, out.
 
     Raises:
-        ShapeError: it names another number of types, or one that is no type of numbers.
+        ShapeError: another number of types, or one that is not numeric.
     """
     names = text.split()
     if len(names) not in (1, 4):

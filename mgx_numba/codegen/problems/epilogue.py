@@ -1,6 +1,7 @@
-"""What is computed around a contraction: pointwise work on its left operand, and on its sums before they are stored.
+"""Prologues and epilogues of contractions: pointwise operations on the left operand, and on accumulators before they
+are stored.
 
-It is data: each back end prints the scalar operations where its kernels need them.
+They are data; each back end prints the scalar operations in its kernels.
 """
 
 from __future__ import annotations
@@ -29,19 +30,19 @@ __all__ = [
 
 ACCESSES = ("full", "per_n", "per_m", "scalar", "high", "low")
 MOVING = frozenset({"full", "per_m", "high", "low"})
-"""Accesses of what has a place in each row."""
+"""Accesses that depend on the row."""
 ALONG_N = frozenset({"full", "high", "low"})
-"""Accesses of what has an element for each of the result."""
+"""Accesses with one element per result element."""
 
 
 @dataclass(frozen=True)
 class EpilogueOperand:
-    """An extra input of an epilogue: its dtype and how it is read at output element (row m, column n).
+    """An additional input of an epilogue: its dtype, and its access at output element (row m, column n).
 
     ``access`` is ``full`` (m and n; n contiguous), ``per_n`` (a vector over columns, such as a bias), ``per_m`` (one
-    value a row) or ``scalar``. Launches call it ``e<index>``. The last two may be ``high`` and ``low``: bfloat16 that
-    lies like a ``full`` one and is written, the parts of the result for products in parts, whose rows end with zeros up
-    to whole lines of the cache.
+    value per row) or ``scalar``. Launches name it ``e<index>``. The last two operands may be ``high`` and ``low``:
+    bfloat16 outputs with the layout of a ``full`` operand, rows zero-padded to whole cache lines; they are the result
+    split into parts for products in parts.
     """
 
     dtype: str
@@ -54,13 +55,13 @@ class EpilogueOperand:
 
 @dataclass(frozen=True)
 class Epilogue:
-    """Pointwise work on each sum before it is stored.
+    """Pointwise operations on each accumulator before it is stored.
 
-    ``body`` takes the sum, then one value of each operand (None: sums are stored as they are). With ``fast_math`` its
-    functions may differ by 4 units in the last place. ``name`` is that of its operations, for kernels and tuning.
-    With ``parts_alone`` the result is stored in parts, not as it is.
-    With ``gated`` the result has half as many columns as the contraction, and ``body`` takes two sums: that of the
-    result's column, and that of the column as far into the second half (Shazeer, "GLU Variants Improve Transformer").
+    ``body`` takes the accumulator, then one value per operand (None: accumulators are stored). With ``fast_math`` its
+    functions may err by 4 units in the last place. ``name`` lists its operations, for kernels and tuning. With
+    ``parts_alone`` the result is stored in parts only. With ``gated`` the result has half as many columns as the
+    contraction, and ``body`` takes two accumulators: of the result's column, and of the corresponding column of the
+    second half (Shazeer, "GLU Variants Improve Transformer").
     """
 
     operands: tuple[EpilogueOperand, ...] = ()
@@ -83,56 +84,56 @@ class Epilogue:
 
     @property
     def in_parts(self) -> bool:
-        """Whether the result is stored in parts."""
+        """Return whether the result is stored in parts."""
         return bool(self.operands) and self.operands[-1].access == "low"
 
     @property
     def read(self) -> tuple[EpilogueOperand, ...]:
-        """The operands that are no results."""
+        """Return the operands that are inputs."""
         return self.operands[:-2] if self.in_parts else self.operands
 
     def stored_bytes(self, accumulator: str) -> int:
-        """Bytes that are stored for each element of the result, with sums in ``accumulator``."""
+        """Return the bytes stored per result element, given the accumulator dtype."""
         whole = 0 if self.parts_alone else ITEMSIZE[self.out_dtype(accumulator)]
         return whole + 2 * ITEMSIZE["bfloat16"] * self.in_parts
 
     def with_parts(self, alone: bool) -> Epilogue:
-        """The same with the result stored in parts, besides or ``alone``: two more operands."""
+        """Return the epilogue with the result stored in parts, additionally or (``alone``) only: two more operands."""
         parts = tuple(EpilogueOperand("bfloat16", access) for access in ("high", "low"))
         name = "_".join(filter(None, (self.name, "parts")))
         return replace(self, operands=(*self.read, *parts), parts_alone=alone, name=name)
 
     @property
     def sums(self) -> int:
-        """How many of them ``body`` takes."""
+        """Return the number of accumulators that ``body`` takes."""
         return 2 if self.gated else 1
 
     @property
     def dtype(self) -> str | None:
-        """Dtype of the stored values; None: the accumulator's."""
+        """Return the dtype of stored values; None: the accumulator's."""
         return None if self.body is None else self.body.dtype.dtype_name
 
     def out_dtype(self, accumulator: str) -> str:
-        """Dtype of the stored values when accumulating in ``accumulator``."""
+        """Return the dtype of stored values, given the accumulator dtype."""
         return self.dtype or accumulator
 
     @property
     def saturates(self) -> bool:
-        """Whether results stay below 1 however large the sums are."""
+        """Return whether results are bounded by 1 whatever the accumulators are."""
         return self.body is not None and self.body.last in ("tanh", "sigmoid")
 
     @property
     def moving(self) -> tuple[str, ...]:
-        """Names of the operands that have an element for each of the result."""
+        """Return the names of operands with one element per result element."""
         return tuple(f"e{k}" for k, operand in enumerate(self.operands) if operand.access == "full")
 
 
 @dataclass(frozen=True)
 class PrologueOperand:
-    """An extra input of a prologue: ``per_k`` is contiguous along the sum, ``scalar`` is one value for all of it.
+    """An additional input of a prologue: ``per_k`` (contiguous along k) or ``scalar``.
 
-    ``batch_strides`` are its element strides along the batch dimensions (of a convolution: the image), which may be 0.
-    Launches call it ``a<index>``.
+    ``batch_strides`` are its element strides along the batch axes (of a convolution: the image); they may be 0.
+    Launches name it ``a<index>``.
     """
 
     dtype: str
@@ -146,10 +147,8 @@ class PrologueOperand:
 
 @dataclass(frozen=True)
 class Prologue:
-    """Pointwise work on each element of the left operand (of a convolution: its input) before it is multiplied.
-
-    As `Epilogue`; ``body`` takes the element, then one value of each operand, and gives the problem's dtype.
-    """
+    """Pointwise operations on each element of the left operand (a convolution's input) before it is multiplied. As
+    `Epilogue`; ``body`` takes the element, then one value per operand, and returns the problem's dtype."""
 
     operands: tuple[PrologueOperand, ...]
     body: ScalarBody
@@ -161,7 +160,7 @@ class Prologue:
 
 
 NOT_COMPUTED = "the left operand has a prologue"
-"""Why a solver refuses a problem that has one."""
+"""Refusal of solvers that do not support prologues."""
 
 
 def _check_operands(

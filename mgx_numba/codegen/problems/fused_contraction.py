@@ -1,4 +1,4 @@
-"""What a ``fused_contraction`` module has around its contraction, as a prologue and an epilogue."""
+"""Extract the prologue and epilogue of a ``fused_contraction`` module."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ from .epilogue import Epilogue, EpilogueOperand, Prologue, PrologueOperand
 __all__ = ["epilogue_parameters", "make_epilogue", "make_prologue", "prologue_parameters", "weights_parameter"]
 
 MAX_NAME = 64
-"""Characters that a kernel's name takes from its operations at most."""
+"""Most characters of operation names in a kernel's name."""
 
 
 def epilogue_parameters(module: Module, contraction: Instruction) -> list[Instruction]:
-    """Parameters that operations after the contraction read, in order of declaration."""
+    """Return the parameters that operations after the contraction read, in order of declaration."""
     before = {contraction, *_behind(contraction.inputs[0], ()), *_behind(contraction.inputs[1], ())}
     return [p for p in module.parameters() if any(user not in before for user in p.users)]
 
 
 def prologue_parameters(module: Module, contraction: Instruction) -> tuple[Instruction, list[Instruction]]:
-    """The parameter that the contraction's left operand is or is made of, pixel by pixel, and the others that the
-    operations before it read, in order of declaration."""
+    """Return the parameter that the left operand is computed from elementwise, and the other parameters of the prologue
+    in order of declaration."""
     before = _before(contraction)
     if not before:
         return _stored(contraction.inputs[0]), []
@@ -38,20 +38,18 @@ def prologue_parameters(module: Module, contraction: Instruction) -> tuple[Instr
 
 
 def weights_parameter(contraction: Instruction) -> Instruction:
-    """The parameter that the contraction's right operand is, or is the float32 form of."""
+    """Return the parameter of the right operand, below a conversion to float32."""
     return _stored(contraction.inputs[1])
 
 
 def make_epilogue(module: Module, contraction: Instruction, access: Sequence[str], fast_math: bool) -> Epilogue:
-    """The epilogue of a ``fused_contraction`` module.
+    """Return the epilogue of a ``fused_contraction`` module.
 
     Args:
         module: the contraction and the pointwise operations around it; one result.
-        contraction: the contraction inside of the module, whose result two slices alone may read, the halves of its
-            columns.
-        access: for each of the ``epilogue_parameters``, in order, how it varies over the result: ``full``, ``per_n``,
-            ``per_m`` or ``scalar``.
-        fast_math: whether functions may differ by 4 units in the last place.
+        contraction: the contraction in the module; two slices, the halves of its columns, may be its only readers.
+        access: of each of the ``epilogue_parameters``, in order: ``full``, ``per_n``, ``per_m`` or ``scalar``.
+        fast_math: whether functions may err by 4 units in the last place.
     """
     extras = epilogue_parameters(module, contraction)
     halves = sorted((i for i in contraction.users if i.name == "slice"), key=lambda i: i.op.attributes()["starts"])
@@ -63,12 +61,12 @@ def make_epilogue(module: Module, contraction: Instruction, access: Sequence[str
 def make_prologue(
     module: Module, contraction: Instruction, places: Sequence[tuple[str, tuple[int, ...]]], fast_math: bool
 ) -> Prologue | None:
-    """The prologue of a ``fused_contraction`` module, if it has one.
+    """Return the prologue of a ``fused_contraction`` module; None if it has none.
 
     Args:
         module, contraction, fast_math: as for `make_epilogue`.
-        places: for each of the other ``prologue_parameters``, in order, its access (``per_k`` or ``scalar``) and its
-            batch strides.
+        places: of each of the other ``prologue_parameters``, in order: access (``per_k`` or ``scalar``) and batch
+            strides.
     """
     if not _before(contraction):
         return None
@@ -79,19 +77,19 @@ def make_prologue(
 
 
 def _stored(operand: Instruction) -> Instruction:
-    """The operand, or what it is the float32 form of."""
+    """Return the operand below a conversion to float32."""
     return operand.inputs[0] if operand.name == "convert" else operand
 
 
 def _before(contraction: Instruction) -> set[Instruction]:
-    """The operations that make the contraction's left operand, if it is more than the float32 form of a parameter."""
+    """Return the operations that compute the left operand; empty if it is a parameter or its float32 form."""
     if _stored(contraction.inputs[0]).is_param:
         return set()
     return {ins for ins in _behind(contraction.inputs[0], ()) if isinstance(ins.op, Pointwise)}
 
 
 def _behind(result: Instruction, given: Iterable[Instruction]) -> set[Instruction]:
-    """What a result is computed from, itself included, as far as the given instructions."""
+    """Return the instructions that a result depends on, including itself, up to the given ones."""
     found = set(given)
     pending = [result]
     while pending:
@@ -103,7 +101,7 @@ def _behind(result: Instruction, given: Iterable[Instruction]) -> set[Instructio
 
 
 def _body(module: Module, given: Sequence[Instruction], result: Instruction) -> tuple[ScalarBody, str]:
-    """How the result is computed from the given instructions, and the names of the operations."""
+    """Return the computation of the result from the given instructions, and the names of its operations."""
     behind = _behind(result, given)
     members = [ins for ins in module if ins in behind]
 

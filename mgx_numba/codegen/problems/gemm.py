@@ -1,14 +1,15 @@
-"""A matrix product, as a solver is asked for it. All strides are in elements."""
+"""Matrix product problems. All strides are in elements."""
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from ...core.dim import Length, maximum
+from ...core.dim import Length, is_symbolic, maximum
 from ...core.integers import plain_int
 from ...dataclass import dataclass
 from ...errors import ShapeError
@@ -20,11 +21,12 @@ __all__ = ["BlockFormat", "BlockWeights", "GemmProblem", "packed_strides"]
 
 @dataclass(frozen=True)
 class BlockFormat:
-    """Constant weights of 4 or 8 bits in blocks of ``size`` successive k of a column: ``(code - zero point) * scale``.
+    """Format of constant block-quantised weights of 4 or 8 bits: ``(code - zero point) * scale``, blocks of ``size``
+    successive k of a column.
 
-    Without ``zero_points`` all are ``middle``. With ``int8_rows`` what multiplies them may be brought to int8, block by
-    block. With ``half_scales`` a target may keep scales as float16 times a power of two of their column. Weights come
-    ``from_memory`` if so much else is read before the product is computed again that no cache keeps them.
+    Without ``zero_points`` all zero points are ``middle``. With ``int8_rows`` the left operand may be quantised to
+    int8, block by block. With ``half_scales`` a target may store scales as float16 times a power of two per column.
+    ``from_memory``: the weights come from DRAM, because a program reads more than the caches hold between two uses.
     """
 
     bits: int
@@ -42,19 +44,19 @@ class BlockFormat:
 
     @property
     def middle(self) -> int:
-        """Of the codes."""
+        """Return the middle code, the default zero point."""
         return 1 << (self.bits - 1)
 
     def blocks(self, k: Length) -> Any:
-        """Blocks of a column of k weights."""
+        """Return the blocks per column of k weights."""
         return -(-k // self.size)
 
 
 class BlockWeights(NamedTuple):
-    """Weights in blocks, as ONNX Runtime's MatMulNBits has them.
+    """Block-quantised weights in the layout of ONNX Runtime's MatMulNBits.
 
-    ``codes`` are bytes ``[n, blocks, size * bits / 8]``, the first code in the low bits, ``scales`` float32 ``[n,
-    blocks]``, ``zero_points`` uint8 ``[n, blocks]`` or None.
+    ``codes``: bytes ``[n, blocks, size * bits / 8]``, first code in the low bits; ``scales``: float32 ``[n, blocks]``;
+    ``zero_points``: uint8 ``[n, blocks]`` or None.
     """
 
     codes: np.ndarray
@@ -66,14 +68,18 @@ class BlockWeights(NamedTuple):
 class GemmProblem:
     """``out[b, m, n] = sum over k of a[b, m, k] * b[b, k, n]``.
 
-    ``batch`` may be empty; the strides name one element stride for each batch dimension, then the two of the matrix
-    (``out_strides``: the batch dimensions and the row; its columns are contiguous). A batch stride may be 0.
-    Defaults are those of contiguous operands. ``b_constant``: b is known at compile time and is packed then.
-    ``fast_math`` allows methods that change rounding, such as Strassen's. A ``prologue`` is applied to a. With
-    ``blocks`` b is stored in that format, one matrix for the whole batch; its type is that of what the codes stand for.
-    With ``low_parts`` a is float32 in two parts of bfloat16, the low ones so many of their elements behind the high
-    ones; ``a_strides`` are in these elements, and rows end with zeros up to whole lines of the cache. Lengths and
-    strides may be symbolic (`core.dim`).
+    ``batch`` may be empty; strides list one per batch axis, then the matrix's two (``out_strides``: batch axes and row;
+    columns are contiguous). Batch strides may be 0. Defaults are contiguous.
+
+    Attributes:
+        b_constant: whether b is known, and packed, at compile time.
+        fast_math: whether methods that change rounding, such as Strassen's, are allowed.
+        prologue: applied to a.
+        blocks: format of block-quantised b, one matrix for the whole batch; b's type is the dequantised one.
+        low_parts: nonzero if a is float32 as two bfloat16 parts: the offset (elements) of low parts from high parts.
+            ``a_strides`` count bfloat16 elements; rows are zero-padded to whole cache lines.
+
+    Lengths and strides may be symbolic (`core.dim`).
     """
 
     m: int
@@ -92,16 +98,22 @@ class GemmProblem:
 
     def __post_init__(self) -> None:
         rank = len(self.batch)
-        defaults = {
-            "a_strides": packed_strides((*self.batch, self.m, self.k)),
-            "b_strides": packed_strides((*self.batch, self.k, self.n)),
-            "out_strides": packed_strides((*self.batch, self.m, self.n))[: rank + 1],
-        }
-        for name, default in defaults.items():
-            value = getattr(self, name) or default
-            if len(value) != len(default):
-                raise ShapeError(f"{name} has {len(value)} entries; expected {len(default)}")
+        for name, rows, columns, count in (
+            ("a_strides", self.m, self.k, rank + 2),
+            ("b_strides", self.k, self.n, rank + 2),
+            ("out_strides", self.m, self.n, rank + 1),
+        ):
+            value = getattr(self, name) or packed_strides((*self.batch, rows, columns))[:count]
+            if len(value) != count:
+                raise ShapeError(f"{name} has {len(value)} entries; expected {count}")
             object.__setattr__(self, name, tuple(map(plain_int, value)))
+
+    @functools.cached_property
+    def symbolic(self) -> bool:
+        """Return whether a length or a stride is symbolic."""
+        operands = self.prologue.operands if self.prologue else ()
+        own = (self.m, self.n, self.k, *self.batch, *self.a_strides, *self.b_strides, *self.out_strides, self.low_parts)
+        return any(map(is_symbolic, (*own, *(stride for operand in operands for stride in operand.batch_strides))))
 
     @property
     def batch_count(self) -> Any:
@@ -113,17 +125,21 @@ class GemmProblem:
 
     @property
     def dtype(self) -> str:
-        """The one dtype of all sides (`ShapeError` if they differ)."""
+        """Return the common dtype of all operands.
+
+        Raises:
+            ShapeError: they differ.
+        """
         return self.types.single
 
     @property
     def itemsize(self) -> int:
-        """Bytes of an element of that dtype."""
+        """Return the bytes per element of `dtype`."""
         return ITEMSIZE[self.dtype]
 
 
 def packed_strides(lens: Sequence[Length]) -> tuple[Any, ...]:
-    """Row-major strides of ``lens``, those of an empty axis as if it had length 1."""
+    """Return row-major strides of ``lens``; an empty axis counts as length 1."""
     strides: list[Any] = [1] * len(lens)
     for i in range(len(lens) - 2, -1, -1):
         strides[i] = strides[i + 1] * maximum(plain_int(lens[i + 1]), 1)

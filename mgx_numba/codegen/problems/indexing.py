@@ -1,4 +1,4 @@
-"""Copies whose source position is read from memory, as problems: gathers, and axes that a table remaps."""
+"""Copies with source positions read from memory: gathers, and axes remapped by a table."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ __all__ = ["IndexedCopy", "Term", "gather_copy", "gather_elements_copy", "gather
 
 @dataclass(frozen=True)
 class Term:
-    """One integer tensor that moves the source position.
+    """One integer tensor that adds to the source position.
 
-    A term that is an *index* counts along an axis of the source: negative values count from its end. A *table* holds
-    element offsets made by the compiler, multiples of ``stride``, which are taken as they are.
+    An *index* counts along a source axis; negative values count from its end. A *table* holds element offsets computed
+    by the compiler, multiples of ``stride``.
 
     Attributes:
-        operand: name of the launch operand that holds it.
+        operand: launch operand that holds it.
         type: its element type; int64 for a table.
-        strides: its element strides along the axes of the output.
-        offset: where it starts, in elements of the operand.
-        length: length of the source axis that it indexes; 0 for a table.
-        stride: elements of the source between neighbours on that axis.
-        axis: which axis that is, for messages.
+        strides: its element strides along the output axes.
+        offset: its first element in the operand.
+        length: length of the indexed source axis; 0 for a table.
+        stride: element stride of that source axis.
+        axis: number of that axis, for messages.
         checked: whether its values may be out of range, which is an error.
     """
 
@@ -45,27 +45,28 @@ class Term:
 
     @property
     def is_table(self) -> bool:
-        """Whether it holds element offsets."""
+        """Return whether it holds element offsets."""
         return known_in(self.length, 0)
 
     @property
     def fits(self) -> str:
-        """What its values have to fit."""
+        """Return the bounds of its values, for messages."""
         return axis_text(self.axis, self.length)
 
 
 @dataclass(frozen=True)
 class IndexedCopy:
-    """``out[i] = x[base(i) + t0(i) + t1(i) + ...]``: the base is linear in the output position, terms are read.
+    """``out[i] = x[base(i) + t0(i) + t1(i) + ...]``: the base is linear in the output position, terms are read from
+    memory.
 
     Attributes:
-        name: of kernels.
-        source: type and offset of the operand ``x``, the lengths of the output, and the strides of ``x`` along the
-            output's axes (0 where a term decides).
-        elements: of ``x`` that are read at most.
-        terms: at least one; operands are called as they say.
-        out: the operand ``out``.
-        origin: the printed instruction, for readers of the kernel.
+        name: kernel name.
+        source: operand ``x``: type and offset, the output's lengths, and strides along the output's axes (0 where a
+            term decides).
+        elements: most elements of ``x`` that are read.
+        terms: at least one.
+        out: operand ``out``.
+        origin: the printed instruction.
     """
 
     name: str
@@ -79,10 +80,10 @@ class IndexedCopy:
 def gather_copy(
     axis: int, data: Tensor, indices: Tensor, out: Tensor, origin: str = "", checked: bool = True
 ) -> IndexedCopy:
-    """``out[pre, i, post] = x[pre, indices[i], post]``, ``i`` at ``axis``; operands x, indices, out.
+    """Return the copy ``out[pre, i, post] = x[pre, indices[i], post]``, ``i`` at ``axis``; operands x, indices, out.
 
-    An index tensor of one element may be missing from the lengths of ``out`` (a scalar index). ``checked``: indices may
-    be out of range.
+    A one-element index tensor may be missing from the lengths of ``out`` (a scalar index). ``checked``: indices may be
+    out of range.
     """
     rank = len(out.lens) - len(data.lens) + 1
     post = len(data.lens) - axis - 1
@@ -96,10 +97,8 @@ def gather_copy(
 def gather_elements_copy(
     axis: int, data: Tensor, indices: Tensor, out: Tensor, origin: str = "", checked: bool = True
 ) -> IndexedCopy:
-    """``out[i] = x[i]`` but at ``indices[i]`` along ``axis``; operands x, indices, out.
-
-    ``checked``: indices may be out of range.
-    """
+    """Return the copy ``out[i] = x[i]`` with ``indices[i]`` along ``axis``; operands x, indices, out. ``checked``:
+    indices may be out of range."""
     strides = tuple(0 if a == axis else s for a, s in enumerate(data.strides))
     index = _index(axis, data, indices, indices.strides, 0, checked)
     return _copy("gather_elements_kernel", data, strides, [index], out, origin)
@@ -108,9 +107,9 @@ def gather_elements_copy(
 def gathernd_copy(
     batch: int, data: Tensor, indices: Tensor, out: Tensor, origin: str = "", checked: Sequence[bool] = ()
 ) -> IndexedCopy:
-    """``out[b, i, post] = x[b, *indices[b, i], post]`` with ``batch`` axes b; operands x, indices, out.
+    """Return the copy ``out[b, i, post] = x[b, *indices[b, i], post]`` with ``batch`` axes b; operands x, indices, out.
 
-    ``checked`` says for each place of the index tuples whether what is there may be out of range; by default it may.
+    ``checked`` tells for each element of the index tuples whether it may be out of range; by default it may.
     """
     depth, step = indices.lens[-1], indices.strides[-1]
     outer, post = len(indices.lens) - 1, len(data.lens) - batch - depth
@@ -125,16 +124,16 @@ def gathernd_copy(
 def remapping(
     name: str, positions: Mapping[int, np.ndarray], x: Tensor, out: Tensor, origin: str = ""
 ) -> tuple[IndexedCopy, dict[str, np.ndarray]]:
-    """``out[i, j, ...] = x[positions[0][i], j, ...]``, and the constants that it reads, by operand name.
+    """Return the copy ``out[i, j, ...] = x[positions[0][i], j, ...]``, and its constants by operand name.
 
-    ``positions`` are for some axes the input position of every output position; on all others lengths agree.
+    ``positions`` maps some axes to the input position of every output position; other axes have equal lengths.
     """
     tables = {f"table{axis}": at.astype(np.int64) * x.strides[axis] for axis, at in positions.items()}
     return remapped_copy(name, list(positions), x, out, origin), tables
 
 
 def remapped_copy(name: str, axes: Sequence[int], x: Tensor, out: Tensor, origin: str = "") -> IndexedCopy:
-    """As `remapping`, with operands ``table<axis>`` of some axes: int64, positions times the stride of ``x``."""
+    """Return the copy of `remapping` with operands ``table<axis>``: int64, positions times the stride of ``x``."""
     ranks = range(len(out.lens))
     terms = [
         Term(f"table{axis}", Type.int64_type, tuple(int(a == axis) for a in ranks), stride=x.strides[axis])
@@ -145,7 +144,7 @@ def remapped_copy(name: str, axes: Sequence[int], x: Tensor, out: Tensor, origin
 
 
 def _index(axis: int, data: Tensor, indices: Tensor, strides: tuple[int, ...], offset: int, checked: bool) -> Term:
-    """The term of an index along an axis of the data."""
+    """Return the term of an index along an axis of the data."""
     return Term(
         "indices", indices.type, strides, offset, length=data.lens[axis], stride=data.strides[axis], axis=axis,
         checked=checked,

@@ -1,4 +1,4 @@
-"""Tensors of numbers that a plan knows once it knows its lengths, as problems."""
+"""Tensors of numbers that follow from a plan's lengths, as problems."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ __all__ = ["NumbersProblem", "RangeProblem"]
 
 @dataclass(frozen=True)
 class NumbersProblem:
-    """``values``, lengths that may be symbolic, as the elements of the operand ``out`` in row-major order."""
+    """Store ``values``, which may be symbolic lengths, to the operand ``out`` in row-major order."""
 
     values: tuple[SharedLength, ...]
     out: Tensor
@@ -20,10 +20,10 @@ class NumbersProblem:
 
 @dataclass(frozen=True)
 class RangeProblem:
-    """``start``, ``start + step``, ``start + 2 * step``, ... as the elements of the operand ``out``, of one axis.
+    """Store ``start``, ``start + step``, ``start + 2 * step``, ... to the one-dimensional operand ``out``.
 
-    A number that is None is an operand: the first element of ``start``, or of ``step``, of the type of ``out``. Floats
-    are computed in float64.
+    A number that is None is an operand: the first element of ``start``, or of ``step``, with the type of ``out``.
+    Floats are computed in float64.
     """
 
     out: Tensor

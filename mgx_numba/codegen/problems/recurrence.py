@@ -1,4 +1,4 @@
-"""What a recurrent kernel is asked to compute."""
+"""Recurrent layer problems."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from .element_types import ITEMSIZE
 __all__ = ["RecurrenceProblem"]
 
 FLOATS = ("float32", "float64", "float16", "bfloat16")
-"""Element types of a problem; back ends know some of them."""
+"""Element types of a problem; a back end supports some of them."""
 
 
 @dataclass(frozen=True)
@@ -64,22 +64,22 @@ class RecurrenceProblem:
 
     @property
     def lanes(self) -> int:
-        """Directions computed together."""
+        """Return the directions computed together."""
         return len(self.backward)
 
     @property
     def backward_lanes(self) -> int:
-        """The lanes that are backward, a bit each."""
+        """Return the mask of backward lanes."""
         return sum(1 << lane for lane, back in enumerate(self.backward) if back)
 
     @property
     def gates(self) -> int:
-        """Gates of the cell."""
+        """Return the gates of the cell."""
         return CELLS[self.cell].gates
 
     @property
     def phases(self) -> tuple[tuple[int, ...], ...]:
-        """The gates of each product of a step, which needs all results of the one before."""
+        """Return the gates of each product of a step; a product needs all results of the previous one."""
         if self.cell == "gru" and not self.linear_before_reset:
             return (0, 1), (2,)
         return (tuple(range(self.gates)),)
@@ -90,12 +90,12 @@ class RecurrenceProblem:
 
     @property
     def packs_words(self) -> bool:
-        """Whether weights of fewer bits are packed in words."""
+        """Return whether weights are packed in words of fewer bits."""
         return self.int16 or self.int8
 
     @property
     def weights(self) -> int:
-        """Recurrent weights of one lane."""
+        """Return the recurrent weights per lane."""
         return self.gates * self.hidden * self.hidden
 
     @property
@@ -105,7 +105,7 @@ class RecurrenceProblem:
 
     @property
     def bytes(self) -> int:
-        """What has to be moved at least, each operand once."""
+        """Return the least memory traffic (bytes): each operand once."""
         rows = self.steps * self.batch * self.lanes
         each = 1 if self.int8 else 2 if self.int16 else self.itemsize
         return each * self.lanes * self.weights + self.itemsize * rows * (self.gates + 1) * self.hidden

@@ -27,9 +27,10 @@ def write_function(
     namespace: Mapping[str, Any],
     arguments: Sequence[tuple[types.Type, ir.Value]],
     returned: types.Type = types.void,
+    unrolled: int = 0,
 ) -> None:
     """Write a kernel's function at the place of a builder, which is in a function that returns the same; it ends in
-    returns.
+    returns. Loops over literal ranges are unrolled whose copies have at most ``unrolled`` operations together.
 
     Raises:
         Refused: it does not type or does not lower.
@@ -38,6 +39,6 @@ def write_function(
     known.run(function, [kind for kind, _ in arguments])
     context = target()
     with context.push_code_library(context.codegen().create_library("kernel")):
-        StatementWriter(known, builder).run(
+        StatementWriter(known, builder, unrolled).run(
             function, [value for _, value in arguments], [kind for kind, _ in arguments]
         )

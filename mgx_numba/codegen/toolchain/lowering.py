@@ -26,9 +26,11 @@ __all__ = ["StatementWriter"]
 class StatementWriter:
     """Writes a function's statements."""
 
-    def __init__(self, known: Inference, builder: ir.IRBuilder) -> None:
+    def __init__(self, known: Inference, builder: ir.IRBuilder, unrolled: int = 0) -> None:
+        """Write at the place of ``builder``; loops are unrolled whose copies have at most ``unrolled`` operations."""
         self.known = known
         self.builder = builder
+        self.unrolled = unrolled
         self.context = overloads.target()
         self._values: dict[str, ir.Value] = {}
         self._slots: dict[tuple[str, types.Type], ir.Value] = {}
@@ -128,6 +130,10 @@ class StatementWriter:
         """As Numba's: how often is computed before the loop, which a step of 0 never enters."""
         assert isinstance(node.iter, ast.Call)
         build, chosen = self.builder, self.known.calls[node.iter][1]
+        values = _literal_range(node)
+        if len(values) * _operations(node) <= self.unrolled and values:
+            self._unroll(node, values, chosen.return_type.dtype)
+            return
         bounds = [
             self._cast(bound, self._value(bound), self.known.kinds[bound], wanted)
             for bound, wanted in zip(node.iter.args, chosen.args, strict=True)
@@ -151,6 +157,17 @@ class StatementWriter:
         self._loop_body(node, inside, head, behind)
         self._go((node, "end"), head)
         build.position_at_end(past)
+        self._go((node, "behind"), behind)
+        self._meet(behind)
+
+    def _unroll(self, node: ast.For, values: range, kind: types.Type) -> None:
+        """Write the body of a loop once for each value of its variable."""
+        (behind,) = self._blocks(1)
+        for value in values:
+            if self._arrive((node, "before" if value == values[0] else "end")):
+                self._store(node.target, ir.Constant(self.context.get_value_type(kind), value), kind)
+                self._body(node.body)
+        self._arrive((node, "end"))
         self._go((node, "behind"), behind)
         self._meet(behind)
 
@@ -324,8 +341,9 @@ class StatementWriter:
         values = [
             self._cast(node, value, kind, wanted) for (value, kind), wanted in zip(given, chosen.args, strict=True)
         ]
+        kinds = tuple(kind for _, kind in given)
         try:
-            return overloads.implementation(function, chosen)(self.builder, values)
+            return overloads.implementation(function, kinds, chosen)(self.builder, values)
         except CompileError:
             raise
         except Exception as error:  # whatever is wrong with what it was given
@@ -341,6 +359,22 @@ class StatementWriter:
             raise Refused(node, str(error)) from error
 
 
+def _literal_range(node: ast.For) -> range:
+    """Return the values of the variable of a loop that runs to its end; empty if the text does not tell them."""
+    assert isinstance(node.iter, ast.Call)
+    bounds = [folded(bound) for bound in node.iter.args]
+    if any(isinstance(found, (ast.Break, ast.Continue, ast.Return)) for found in ast.walk(node)) or 0 in bounds[2:]:
+        return range(0)
+    numbers = [bound for bound in bounds if isinstance(bound, int)]
+    return range(*numbers) if len(numbers) == len(bounds) else range(0)
+
+
+def _operations(node: ast.For) -> int:
+    """Count the operations and calls in a loop's body."""
+    return sum(isinstance(found, _OPERATIONS) for statement in node.body for found in ast.walk(statement))
+
+
+_OPERATIONS = (ast.AugAssign, ast.BinOp, ast.BoolOp, ast.Call, ast.Compare, ast.Subscript, ast.UnaryOp)
 _STATEMENTS: dict[type[ast.stmt], Callable[..., None]] = {
     ast.Assign: StatementWriter._assign,
     ast.AugAssign: StatementWriter._augmented,

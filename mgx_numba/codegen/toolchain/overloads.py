@@ -1,6 +1,9 @@
 """What Numba knows of the names and operators of kernels: signatures for types, and what writes their LLVM IR.
 
 Kernels call the same few hundred functions with the same types again and again, so each is asked for once in a process.
+Numba's own contexts load all that Numba compiles (arrays, strings, linear algebra) before they lower an operator for
+the first time, which takes longer than a kernel. The contexts here know numbers, pointers and tuples. Intrinsics are
+asked for their signature and their code without Numba's registry.
 
 Importing this module imports Numba.
 """
@@ -15,7 +18,11 @@ from typing import Any
 
 from numba.core import types
 from numba.core.callconv import create_error_model
-from numba.core.registry import cpu_target
+from numba.core.cpu import CPUContext
+from numba.core.errors import NumbaError
+from numba.core.typing import builtins, templates
+from numba.core.typing.context import BaseContext
+from numba.extending import _Intrinsic as Intrinsic
 
 __all__ = [
     "BINARY",
@@ -58,29 +65,64 @@ COMPARISONS: dict[type[ast.cmpop], Callable[..., Any]] = {
 }
 
 
+class _Typing(BaseContext):
+    """Numba's typing of built-in functions and operators."""
+
+    def _load_builtins(self) -> None:
+        self.install_registry(_builtins())
+
+
+@functools.cache
+def _builtins() -> templates.Registry:
+    """The part of Numba's registry that is about numbers, pointers and tuples; the rest loads what it is about."""
+
+    def own(template: type) -> bool:
+        return any(base.__module__ == builtins.__name__ for base in template.__mro__)  # itself, or what it wraps
+
+    found = templates.Registry()
+    found.functions = list(filter(own, templates.builtin_registry.functions))
+    found.globals = [
+        (value, kind)
+        for value, kind in templates.builtin_registry.globals
+        if isinstance(kind, types.Function) and all(map(own, kind.templates))
+    ]
+    return found
+
+
+class _Lowering(CPUContext):
+    """Numba's lowering of built-in functions and operators on numbers, pointers and tuples."""
+
+    def load_additional_registries(self) -> None:
+        """Load the modules that register the implementations, with Numba's built-in ones."""
+        from numba.cpython import builtins, numbers, rangeobj, tupleobj  # noqa: F401
+
+
+@functools.cache
+def _typing() -> BaseContext:
+    context = _Typing()
+    context.refresh()
+    return context
+
+
 @functools.cache
 def target() -> Any:
     """Numba's context of lowering for CPUs, whose integer divisions by zero give a number, as NumPy's do."""
-    context = cpu_target.target_context
+    context = _Lowering(_typing(), "cpu")
+    context.refresh()
     return context.subtarget(error_model=create_error_model("numpy", context))
 
 
 @functools.cache
 def _function(value: Any) -> types.Type | None:
-    context = cpu_target.typing_context
     try:
-        return context.resolve_value_type(value)
-    except ValueError:  # as yet: it was registered since Numba looked
-        context.refresh()
-    try:
-        return context.resolve_value_type(value)
+        return _typing().resolve_value_type(value)
     except ValueError:
         return None
 
 
 def is_function(value: Any) -> bool:
     """Whether Numba knows a value as something that can be called."""
-    return isinstance(_function(value), types.Function)
+    return isinstance(value, Intrinsic) or isinstance(_function(value), types.Function)
 
 
 @functools.cache
@@ -90,19 +132,43 @@ def signature(function: Any, arguments: tuple[types.Type, ...]) -> Any:
     Raises:
         NumbaError: there is none.
     """
-    return _function(function).get_call_type(cpu_target.typing_context, arguments, {})  # type: ignore[union-attr]
+    if isinstance(function, Intrinsic):
+        return _defined(function, arguments)[0]
+    return _function(function).get_call_type(_typing(), arguments, {})  # type: ignore[union-attr]
 
 
 @functools.cache
-def implementation(function: Any, chosen: Any) -> Any:
-    """``write(builder, values) -> value`` for a signature that `signature` gave."""
+def _defined(function: Intrinsic, arguments: tuple[types.Type, ...]) -> tuple[Any, Callable[..., Any]]:
+    """Signature of an intrinsic, and ``lower(context, builder, signature, values) -> value``.
+
+    As Numba does, it is asked with literal types and with those of any value, in the order that it prefers.
+    """
+    ways = [arguments, tuple(map(types.unliteral, arguments))]
+    refusal: NumbaError | None = None
+    for given in ways if function._prefer_literal else reversed(ways):
+        try:
+            found = function._defn(_typing(), *given)
+        except NumbaError as error:
+            refusal = refusal or error
+            continue
+        if found is not None:
+            return found
+    raise refusal or NumbaError(f"{function} is not defined for {arguments}")
+
+
+@functools.cache
+def implementation(function: Any, arguments: tuple[types.Type, ...], chosen: Any) -> Any:
+    """``write(builder, values) -> value`` for the signature that `signature` gave for the types of arguments."""
+    if isinstance(function, Intrinsic):
+        lower = _defined(function, arguments)[1]
+        return lambda builder, values: lower(target(), builder, chosen, values)
     return target().get_function(_function(function), chosen)
 
 
 @functools.cache
 def unified(first: types.Type, second: types.Type) -> types.Type | None:
     """The type that a value has which may be of either type; None if there is none."""
-    return first if first == second else cpu_target.typing_context.unify_types(first, second)
+    return first if first == second else _typing().unify_types(first, second)
 
 
 def literal(value: int | float | bool | str) -> types.Type:

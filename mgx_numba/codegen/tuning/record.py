@@ -20,6 +20,7 @@ __all__ = [
     "canonical",
     "difference",
     "explain_miss",
+    "extents_of",
 ]
 
 _REVISION = "solver "
@@ -30,6 +31,17 @@ _MAX_PARAMETER = 1 << 40  # more than any length in memory, and far from overflo
 def canonical(value: Any) -> str:
     """The one JSON text of a value: sorted keys, no spaces."""
     return json.dumps(value, sort_keys=True, separators=(",", ":"))
+
+
+Extents = tuple[Any, ...]
+"""What most problems of an operation differ in, see `extents_of`."""
+
+
+def extents_of(fields: Mapping[str, Any]) -> Extents:
+    """Return a few fields of a problem that are found quickly; those that its operation does not have are None."""
+    lens = fields.get("in_lens")
+    own = tuple(fields.get(name) for name in ("m", "n", "k", "in_channels", "out_channels"))
+    return (*own, None if lens is None else tuple(lens))
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ from ...environment import environment_flag
 from ...errors import MgxError
 from ...messages import warn
 from ..backend import Backend
-from .record import DeviceFingerprint, Problem, TuningRecord, explain_miss
+from .record import DeviceFingerprint, Problem, TuningRecord, explain_miss, extents_of
 from .request import Asked, Candidate, Estimate, Request
 from .source import (
     ENVIRONMENT,
@@ -147,6 +147,10 @@ class Tuning:
         """The solver and blocking of the first record found, of which nothing is kept; None if there is no record."""
         found = self._sources.find(request.key(), self._fingerprint_of(request))
         return None if found is None else self.backend.candidate_of(request, found.record)
+
+    def knows(self, request: Request) -> bool:
+        """Whether some record may be of the problem: quicker to tell than `recorded`."""
+        return extents_of(vars(request.problem)) in self._sources.extents
 
     def place(self, request: Asked, instruction: str, taken: Candidate) -> None:
         """An instruction of the program is computed so: by another solver than was chosen, where weights do not fit it

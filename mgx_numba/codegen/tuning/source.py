@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import functools
+import json
 import os
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -12,7 +14,7 @@ from ...errors import FormatError, MgxError, OptionError
 from ...messages import warn
 from ..files import default_folder
 from .files import best, merge_records, read_records
-from .record import DeviceFingerprint, Problem, TuningRecord
+from .record import DeviceFingerprint, Extents, Problem, TuningRecord, extents_of
 
 __all__ = [
     "Found",
@@ -46,6 +48,9 @@ class RecordLayer(Protocol):
     def records(self) -> list[TuningRecord]:
         """All records."""
 
+    def extents(self) -> Collection[Extents]:
+        """The extents of all problems with records."""
+
 
 class MemoryLayer:
     """Records that are held in memory."""
@@ -66,6 +71,13 @@ class MemoryLayer:
 
     def records(self) -> list[TuningRecord]:
         return list(self._exact.values())
+
+    def extents(self) -> Collection[Extents]:
+        return self._extents
+
+    @functools.cached_property
+    def _extents(self) -> Collection[Extents]:
+        return {extents_of(record.problem.fields) for record in self.records()}
 
 
 class UserLayer:
@@ -89,6 +101,9 @@ class UserLayer:
 
     def records(self) -> list[TuningRecord]:
         return self._read([row for rows in self._all().values() for row in rows])
+
+    def extents(self) -> Collection[Extents]:
+        return {extents_of(json.loads(work)) for work in self._all()}
 
     def _records(self, problem: Problem, fingerprint: DeviceFingerprint | None) -> list[TuningRecord]:
         """Records of the same work, of one machine or of all."""
@@ -129,7 +144,6 @@ class ShippedLayer:
 
     def __init__(self, family: str, folder: Path = SHIPPED) -> None:
         self._path = folder / f"{family}.json"
-        self._found: MemoryLayer | None = None
 
     def exact(self, problem: Problem, fingerprint: DeviceFingerprint) -> TuningRecord | None:
         return None
@@ -140,10 +154,17 @@ class ShippedLayer:
     def records(self) -> list[TuningRecord]:
         return self._layer().records()
 
+    def extents(self) -> Collection[Extents]:
+        return self._layer().extents()
+
     def _layer(self) -> MemoryLayer:
-        if self._found is None:
-            self._found = MemoryLayer(self.origin, read_records(self._path) if self._path.exists() else ())
-        return self._found
+        return _shipped(self._path)
+
+
+@functools.cache
+def _shipped(path: Path) -> MemoryLayer:
+    """Read the records of a file of the package, once in a process."""
+    return MemoryLayer(ShippedLayer.origin, read_records(path) if path.exists() else ())
 
 
 @dataclass(frozen=True)
@@ -165,6 +186,11 @@ class Sources:
 
     def __init__(self, layers: Sequence[RecordLayer]) -> None:
         self._layers = tuple(layers)
+
+    @functools.cached_property
+    def extents(self) -> Collection[Extents]:
+        """The extents of all problems with records: others need not be looked for."""
+        return frozenset(one for layer in self._layers for one in layer.extents())
 
     def records(self) -> list[TuningRecord]:
         """The records of all layers that somebody measured for a use of their own: not what the package ships."""

@@ -1,16 +1,21 @@
-"""Compiling many kernels at once: here, and in worker processes when there are enough to pay."""
+"""Compiling many kernels at once: here, and in worker processes when there are enough to pay.
+
+One process is started. It imports Numba, and the other workers are forks of it, which have Numba then and what it has
+learned of kernels since. Where a process cannot be forked each worker is started.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shlex
+import signal
 import subprocess
 import sys
 import threading
-from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from ...environment import environment_flag, environment_number
 from ...errors import CompileError
@@ -19,14 +24,19 @@ from ..backend import backend
 from ..kernel import KernelSource
 from .worker import read_message, write_message
 
-__all__ = ["compile_objects", "start_worker", "stop_worker", "worker_count"]
+__all__ = ["ObjectBatch", "compile_objects", "start_worker", "stop_worker", "worker_count"]
 
 WORKER_COMMAND = (sys.executable, "-m", "mgx_numba.codegen.workers.worker")
 
 # A worker imports Numba before it helps, so it must have this many kernels to compile to be worth it.
 _KERNELS_PER_WORKER = 6
+_MOST_WORKERS = 32
+"""Networks have up to some 100 kernels; each worker takes two pipes."""
+_FORKS = hasattr(os, "fork")
 _EXIT_SECONDS = 5.0
+"""A worker that was told to end and has not is killed after this time."""
 _REPORT_SECONDS = 0.05
+"""How often the progress is told while workers compile: often enough for a person who watches."""
 
 Finished = Callable[[KernelSource, bytes], None]
 
@@ -39,10 +49,14 @@ def worker_count(kernels: int, cpus: int | None = None) -> int:
     """
     if getattr(sys, "frozen", False) or not sys.executable:
         return 0
-    available = cpus if cpus is not None else len(_affinity())
-    available = min(available, environment_number("MIGRAPHX_GPU_COMPILE_PARALLEL") or available)
-    workers = min(available, kernels // _KERNELS_PER_WORKER)
+    workers = min(_available(cpus), kernels // _KERNELS_PER_WORKER)
     return workers if workers > 1 else 0
+
+
+def _available(cpus: int | None = None) -> int:
+    """The most workers that there may be."""
+    available = min(_MOST_WORKERS, cpus if cpus is not None else len(_affinity()))
+    return min(available, environment_number("MIGRAPHX_GPU_COMPILE_PARALLEL") or available)
 
 
 def _affinity() -> Sequence[int]:
@@ -50,121 +64,202 @@ def _affinity() -> Sequence[int]:
 
 
 def compile_objects(
-    sources: Sequence[KernelSource], workers: int | None = None, finished: Finished | None = None
+    sources: Sequence[KernelSource],
+    workers: int | None = None,
+    finished: Finished | None = None,
+    batch: ObjectBatch | None = None,
 ) -> list[bytes]:
     """Compile kernels of one back end; the objects come in the order of the sources.
 
     ``workers`` is the number of worker processes (None: as `worker_count`). A worker that fails to start or
     dies costs only time: its kernels are compiled here. ``finished`` is called for each kernel as it is done,
-    in this thread.
+    in this thread. ``batch`` may have begun with some of the kernels; it ends here.
 
     Raises:
         CompileError: the first kernel that cannot be compiled.
     """
-    count = worker_count(len(sources)) if workers is None else workers
-    batch = _Batch(sources)
-    helpers = [threading.Thread(target=_serve, args=(batch,), daemon=True) for _ in range(count)]
+    batch = batch or ObjectBatch()
     try:
-        for helper in helpers:
-            helper.start()
-        for helper in helpers:
-            while helper.is_alive():
-                helper.join(_REPORT_SECONDS)
-                batch.report(finished)
-        batch.report(finished)
-        _compile_here(batch, finished)  # all of them without workers, else what dead workers left
+        batch.add(sources)
+        batch.hire(worker_count(len(sources)) if workers is None else workers)
+        objects = batch.wait(sources, finished)
     except BaseException:
         batch.cancel()
         raise
-    return [batch.objects[i] for i in range(len(sources))]
+    batch.close()
+    return [objects[source] for source in sources]
 
 
-class _Batch:
-    """Kernels to compile, shared by this process and its workers."""
+class ObjectBatch:
+    """Kernels that worker processes compile; any thread may add some while others are compiled."""
 
-    def __init__(self, sources: Sequence[KernelSource]) -> None:
-        self.sources = sources
-        self.objects: dict[int, bytes] = {}
-        # Long texts first, so that all workers end at about the same time.
-        self.waiting = deque(sorted(range(len(sources)), key=lambda k: -len(sources[k].text)))
-        self._arrived: deque[tuple[int, bytes | CompileError]] = deque()
-        self._workers: list[subprocess.Popen[bytes]] = []
-        self._cancelled = False
+    def __init__(self) -> None:
+        self._changed = threading.Condition()
+        self._waiting: list[KernelSource] = []
+        self._results: dict[KernelSource, bytes | CompileError | None] = {}
+        self._helpers: list[threading.Thread] = []
+        self._processes: list[subprocess.Popen[bytes]] = []
+        self._pipes: list[_Pipes] = []
+        self._wanted = self._hired = 0
+        self._open = True
 
-    def take(self) -> int | None:
-        try:
-            return self.waiting.popleft()
-        except IndexError:
-            return None
+    def add(self, sources: Iterable[KernelSource]) -> None:
+        """Compile kernels, each once."""
+        with self._changed:
+            for source in sources:
+                if source not in self._results:
+                    self._results[source] = None
+                    self._waiting.append(source)
+            # The longest text last, where it is taken from, so that all workers end at about the same time.
+            self._waiting.sort(key=lambda source: len(source.text))
+            self._changed.notify_all()
 
-    def give_back(self, index: int) -> None:
-        self.waiting.append(index)
+    def hire(self, count: int) -> None:
+        """Have at least ``count`` workers."""
+        with self._changed:
+            self._wanted = max(self._wanted, count)
+            while self._hired < self._wanted and (not _FORKS or not self._hired):
+                self._hired += 1
+                self._help(self._start)
+            self._changed.notify_all()
 
-    def employ(self, process: subprocess.Popen[bytes]) -> None:
-        """Take note of a worker process, which ends with the batch if that is cancelled."""
-        self._workers.append(process)
-        if self._cancelled:
-            process.kill()
+    def wait(self, sources: Sequence[KernelSource], finished: Finished | None) -> dict[KernelSource, bytes]:
+        """Return the objects of kernels that were added, when all are there; without workers compile them here.
+
+        Raises:
+            CompileError: the first kernel that cannot be compiled.
+        """
+        missing, objects = dict.fromkeys(sources), {}
+        while missing:
+            with self._changed:
+                arrived = {source: self._results[source] for source in missing if self._results[source] is not None}
+                helped = any(helper.is_alive() for helper in self._helpers)
+                if not arrived and helped:
+                    self._changed.wait(_REPORT_SECONDS)
+                    continue
+                if not arrived:
+                    self._waiting = [source for source in self._waiting if source not in missing]
+            if not arrived:  # all of them without workers, else what dead workers left
+                source = max(missing, key=lambda source: len(source.text))
+                arrived = {source: unbroken(_compiled_here, source)}
+            for source, result in arrived.items():
+                if isinstance(result, CompileError):
+                    raise result
+                assert result is not None
+                del missing[source]
+                objects[source] = result
+                if finished is not None:
+                    finished(source, result)
+        return objects
+
+    def close(self) -> None:
+        """Compile no more; workers end when they are done with the kernels that they have."""
+        with self._changed:
+            self._open = False
+            self._waiting.clear()
+            self._changed.notify_all()
 
     def cancel(self) -> None:
         """Compile no more; workers end at once: they keep nothing."""
-        self._cancelled = True
-        self.waiting.clear()
-        for process in list(self._workers):
-            process.kill()
+        self.close()
+        for process in list(self._processes):
+            _kill(process)
 
-    def arrive(self, index: int, result: bytes | CompileError) -> None:
-        """Hand in a worker's result; the next `report` passes it on."""
-        self._arrived.append((index, result))
+    def _help(self, target: Callable[..., None], *given: Any) -> None:
+        helper = threading.Thread(target=target, args=given, daemon=True, name="mgx-worker")
+        self._helpers.append(helper)
+        helper.start()
 
-    def report(self, finished: Finished | None) -> None:
-        while self._arrived:
-            index, result = self._arrived.popleft()
-            if isinstance(result, CompileError):
-                raise result
-            self.complete(index, result, finished)
+    def _start(self) -> None:
+        """Start a process and feed it until the batch ends or the process does; its forks by other threads."""
+        with self._changed:
+            if not self._changed.wait_for(lambda: self._results or not self._open) or not self._results:
+                return
+            source = next(iter(self._results))
+        pipes = [_Pipes() for _ in range(_available() - 1 if _FORKS else 0)]
+        try:
+            process = start_worker(backend(source.backend).worker_environment(), pipes)
+        except OSError:
+            return
+        finally:
+            for pair in pipes:
+                pair.passed()
+        self._pipes = pipes[::-1]
+        self._processes.append(process)
+        if not self._open:
+            _kill(process)
+        assert process.stdin is not None and process.stdout is not None
+        self._feed(process.stdin, process.stdout)
+        for pair in self._pipes:
+            pair.close()
+        stop_worker(process)
 
-    def complete(self, index: int, data: bytes, finished: Finished | None) -> None:
-        self.objects[index] = data
-        if finished is not None:
-            finished(self.sources[index], data)
+    def _feed(self, requests: IO[bytes], answers: IO[bytes], forks: bool = True) -> None:
+        """Feed one worker, which ``forks`` when more are wanted."""
+        source: KernelSource | None = None
+        try:
+            read_message(answers)
+            while True:
+                with self._changed:
+                    self._changed.wait_for(lambda: self._waiting or not self._open)
+                    if forks and self._pipes and self._lacks():
+                        self._hired += 1
+                        pair: _Pipes | None = self._pipes.pop()
+                    elif self._waiting:
+                        pair, source = None, self._waiting.pop()
+                    else:
+                        break
+                if pair is not None:
+                    write_message(requests, {"fork": True})
+                    self._help(self._feed_fork, pair)
+                    continue
+                assert source is not None
+                request = {"backend": source.backend, "name": source.name, "text": source.text, "origin": source.origin}
+                write_message(requests, request)
+                result = _result(source, read_message(answers))
+                with self._changed:
+                    self._results[source], source = result, None
+                    self._changed.notify_all()
+        except Exception:  # whatever went wrong with a worker, the kernel is compiled by another one or in this process
+            if source is not None:
+                with self._changed:
+                    self._waiting.append(source)
+                    self._changed.notify_all()
+
+    def _lacks(self) -> bool:
+        return self._open and self._hired < self._wanted and bool(self._waiting)
+
+    def _feed_fork(self, pair: _Pipes) -> None:
+        self._feed(pair.requests, pair.answers, forks=False)
+        pair.close()
 
 
-def _compile_here(batch: _Batch, finished: Finished | None) -> None:
-    while (index := batch.take()) is not None:
-        batch.complete(index, unbroken(_compiled_here, batch.sources[index]), finished)
-        batch.report(finished)
+class _Pipes:
+    """Two pipes to a fork of a worker: this process writes ``requests`` and reads ``answers``."""
+
+    def __init__(self) -> None:
+        request, requests = os.pipe()
+        answers, answer = os.pipe()
+        self.requests, self.answers = os.fdopen(requests, "wb"), os.fdopen(answers, "rb")
+        self.ends = (request, answer)
+
+    def passed(self) -> None:
+        """Close the other process's ends here: when that ends, so do the answers."""
+        for end in self.ends:
+            os.close(end)
+
+    def close(self) -> None:
+        """Close this process's ends."""
+        for stream in (self.requests, self.answers):
+            try:
+                stream.close()
+            except OSError:  # what a dead fork has not read
+                pass
 
 
 def _compiled_here(source: KernelSource) -> bytes:
     compiler = backend(source.backend)
     return compiler.finished(source, compiler.compile(source))
-
-
-def _serve(batch: _Batch) -> None:
-    """Feed one worker process until nothing is left or it dies."""
-    try:
-        process = start_worker(backend(batch.sources[0].backend).worker_environment())
-    except OSError:
-        return
-    index: int | None = None
-    try:
-        batch.employ(process)
-        assert process.stdin is not None and process.stdout is not None
-        read_message(process.stdout)
-        while (index := batch.take()) is not None:
-            source = batch.sources[index]
-            write_message(
-                process.stdin,
-                {"backend": source.backend, "name": source.name, "text": source.text, "origin": source.origin},
-            )
-            batch.arrive(index, _result(source, read_message(process.stdout)))
-            index = None
-    except Exception:  # whatever went wrong with a worker, the kernel is compiled in this process
-        if index is not None:
-            batch.give_back(index)
-    finally:
-        stop_worker(process)
 
 
 def _result(source: KernelSource, answer: dict[str, Any]) -> bytes | CompileError:
@@ -173,24 +268,26 @@ def _result(source: KernelSource, answer: dict[str, Any]) -> bytes | CompileErro
     return backend(source.backend).finished(source, answer["object"])
 
 
-def start_worker(settings: Mapping[str, str] | None = None) -> subprocess.Popen[bytes]:
+def start_worker(settings: Mapping[str, str] | None = None, forks: Sequence[_Pipes] = ()) -> subprocess.Popen[bytes]:
     """Start a process that speaks the protocol of `mgx_numba.codegen.workers.worker` on its pipes; ``settings`` are
-    variables of its environment besides this process's.
+    variables of its environment besides this process's, ``forks`` pipes to its forks.
 
     Raises:
         OSError: it cannot be started.
     """
     if environment_flag("MIGRAPHX_TRACE_CMD_EXECUTE"):
         print(shlex.join(WORKER_COMMAND), flush=True)
+    passed = [end for pair in forks for end in pair.ends]
     root = Path(__file__).resolve().parents[3]
     search_path = [os.path.abspath(entry) for entry in os.environ.get("PYTHONPATH", "").split(os.pathsep) if entry]
     environment = {**os.environ, **(settings or {}), "PYTHONPATH": os.pathsep.join([str(root), *search_path])}
     return subprocess.Popen(
-        WORKER_COMMAND,
+        (*WORKER_COMMAND, *map(str, passed)),
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         cwd=root,  # not the caller's folder, whose files could shadow modules
         env=environment,
+        pass_fds=passed,
         start_new_session=True,  # an interrupt from the terminal is for this process, which then closes the pipes
     )
 
@@ -208,3 +305,12 @@ def stop_worker(process: subprocess.Popen[bytes]) -> None:
     except subprocess.TimeoutExpired:
         process.kill()
         process.wait()
+
+
+def _kill(process: subprocess.Popen[bytes]) -> None:
+    """End a worker and its forks at once."""
+    if not _FORKS:
+        process.kill()
+        return
+    with contextlib.suppress(OSError):  # they have ended
+        os.killpg(process.pid, signal.SIGKILL)

@@ -8,6 +8,7 @@ from ..backend import Progress, backend
 from ..kernel import KernelSource
 from ..store import Store, default_store, look_up
 from ..traces import show_kernels
+from .ahead import Ahead
 
 __all__ = ["objects_of"]
 
@@ -17,12 +18,13 @@ def objects_of(
     progress: Progress | None = None,
     store: Store | None = None,
     workers: int | None = None,
+    ahead: Ahead | None = None,
 ) -> dict[str, bytes]:
     """Objects of distinct kernels of one back end by symbol; what the store lacks, or holds for another system, is
     compiled and kept.
 
     ``progress(done, total, name)`` is called for each kernel that had to be compiled. ``store`` defaults to
-    `default_store()`, ``workers`` (processes to compile in) to what pays off.
+    `default_store()`, ``workers`` (processes to compile in) to what pays off. ``ahead`` may have begun with kernels.
 
     Raises:
         CompileError: a kernel cannot be compiled.
@@ -30,7 +32,11 @@ def objects_of(
     if not sources:
         return {}
     store = store or default_store()
-    objects, missing = look_up(store, sources, backend(sources[0].backend).loadable)
+    known = {} if ahead is None else ahead.stored
+    objects = {source.symbol: known[source.symbol] for source in sources if source.symbol in known}
+    wanted = [source for source in sources if source.symbol not in known]
+    stored, missing = look_up(store, wanted, backend(sources[0].backend).loadable)
+    objects.update(stored)
     show_kernels(sources, missing)
     if missing:
         from .batch import compile_objects  # late: a process whose kernels are all stored needs no workers
@@ -42,5 +48,6 @@ def objects_of(
                 progress(len(objects) - hits, len(missing), source.name)
 
         hits = len(objects)
-        compile_objects(missing, workers, finished)
+        begun = {"batch": ahead.batch} if ahead is not None and ahead.batch is not None else {}
+        compile_objects(missing, workers, finished, **begun)
     return objects

@@ -1,8 +1,9 @@
-"""A process that compiles kernels for another one: ``python -m mgx_numba.codegen.workers.worker``.
+"""A process that compiles kernels for another one: ``python -m mgx_numba.codegen.workers.worker [FD FD]...``.
 
 Both pipes carry messages of a 4-byte little-endian length and a msgpack value. The worker sends ``{"ready":
 True}`` once Numba is imported; then answers each ``{"backend", "name", "text", "origin"}`` by ``{"object": bytes}`` or
-``{"error": str}``, until its input ends.
+``{"error": str}``, until its input ends. To ``{"fork": True}`` it gives no answer: a fork of it serves the next two
+descriptors of its arguments, requests and answers, and says ready there.
 """
 
 from __future__ import annotations
@@ -10,6 +11,8 @@ from __future__ import annotations
 import gc
 import os
 import struct
+import sys
+from collections.abc import Sequence
 from typing import IO, Any, NoReturn
 
 import msgpack
@@ -68,18 +71,48 @@ def main() -> NoReturn:
 
     gc.freeze()  # nothing imported becomes garbage, and what a compilation leaves behind may wait
     gc.set_threshold(_ALLOCATIONS_BETWEEN_COLLECTIONS)
+    ends = list(map(int, sys.argv[1:]))
+    forks: list[int] = []
     _answer(answer_stream, {"ready": True})
     while True:
         try:
             request = read_message(source_stream)
         except EOFError:
-            os._exit(0)  # taking Numba's modules down would keep whoever waits for the end
+            _end(ends, forks)
+        if "fork" in request:
+            pair = ends[:2]
+            del ends[:2]
+            child = os.fork()
+            if child:
+                forks.append(child)
+                _close(pair)
+                continue
+            _close(ends)
+            source_stream.close()
+            answer_stream.close()
+            ends, forks = [], []
+            source_stream, answer_stream = os.fdopen(pair[0], "rb"), os.fdopen(pair[1], "wb")
+            _answer(answer_stream, {"ready": True})
+            continue
         try:
             source = KernelSource(**request)
             answer: dict[str, Any] = {"object": backend(source.backend).compile(source)}
         except CompileError as error:
             answer = {"error": str(error)}
         _answer(answer_stream, answer)
+
+
+def _end(ends: Sequence[int], forks: Sequence[int]) -> NoReturn:
+    """End this process after its forks, whose input ends, too; taking Numba's modules down would take longer."""
+    _close(ends)
+    for child in forks:
+        os.waitpid(child, 0)
+    os._exit(0)
+
+
+def _close(descriptors: Sequence[int]) -> None:
+    for descriptor in descriptors:
+        os.close(descriptor)
 
 
 if __name__ == "__main__":

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from types import ModuleType
 
-from . import compile, cpp, explain, onnx, op, params, perf, read, roctx, run, serve, tf, time, tune, verify
+from . import cache, compile, cpp, explain, onnx, op, params, perf, read, roctx, run, serve, tf, time, tune, verify
 
 __all__ = ["COMMANDS"]
 
@@ -23,5 +23,6 @@ COMMANDS: dict[str, ModuleType] = {
     "onnx": onnx,
     "tf": tf,
     "cpp": cpp,
+    "cache": cache,
     "serve": serve,
 }

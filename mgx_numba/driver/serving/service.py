@@ -221,6 +221,8 @@ class Service:
         _drop_folder(held)
         if not held.model.is_compiled() or held.model._trace_level:
             return {"library": None}
+        if any(shape.dynamic() for shape in held.model.get_parameter_shapes().values()):  # C++ has no form of these
+            return {"library": None}
         held.folder = tempfile.TemporaryDirectory(prefix="mgx_numba_")
         try:
             return {"library": str(held.model.export_library(held.folder.name, "program", link=True))}

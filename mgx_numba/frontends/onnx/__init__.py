@@ -6,9 +6,6 @@ import os
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from ...core.shape import DynamicDimension
-from ...graph.deferred import Reader, register_reader
-from ...graph.program import Program
 from ...interrupts import whole_module
 
 if TYPE_CHECKING:
@@ -16,21 +13,12 @@ if TYPE_CHECKING:
 
     import onnx
 
-    from ...graph.folding import Constants
+    from ...core.shape import DynamicDimension
+    from ...graph.program import Program
 
     Source: TypeAlias = "str | os.PathLike[str] | bytes | bytearray | memoryview | onnx.ModelProto"
 
 __all__ = ["get_onnx_operators", "parse_onnx"]
-
-
-def _reader(program: Program, constants: Constants) -> Reader:
-    whole_module("onnx.defs")
-    from .reader import OnnxReader
-
-    return OnnxReader(program, constants)
-
-
-register_reader("onnx", _reader)
 
 
 def parse_onnx(

@@ -244,7 +244,7 @@ def _restrict_window(g: Builder, node: Node, mask: Mask, s: int, t: int, past: i
         if not allowed.all():
             mask.restrict(g, g.literal(allowed))
         return
-    count = g.reshape(g.convert(nonpad, Type.int64_type), (nonpad.shape.elements, 1, 1, 1))
+    count = g.unsqueeze(g.convert(nonpad, Type.int64_type), [1, 2, 3])
     keys = positions(g, t, 3, 4)
     mask.restrict(g, g.pointwise("less", keys, count))
     queries = g.pointwise("add", g.pointwise("sub", count, g.like(s, count)), positions(g, s, 2, 4))

@@ -31,11 +31,11 @@ def constant(g: Builder, node: Node) -> Instruction:
     if name == "value_float":
         return g.literal(np.float32(node.get_float(name)))
     if name == "value_floats":
-        return g.literal(np.array(node.get_floats(name), np.float32))
+        return g.literal(node.float_array(name))
     if name == "value_int":
         return g.literal(np.int64(node.get_int(name)))
     if name == "value_ints":
-        return g.literal(np.array(node.get_ints(name), np.int64))
+        return g.literal(node.int_array(name))
     if name == "value_string":
         return g.literal(np.array(node.get_str(name), object))
     if name == "value_strings":

@@ -7,6 +7,7 @@ reached through a link has two folders, that of the link and that of the file, a
 
 from __future__ import annotations
 
+import os
 import weakref
 from collections.abc import Mapping, Sequence
 from pathlib import Path, PurePosixPath, PureWindowsPath
@@ -29,11 +30,15 @@ class ExternalData:
     Args:
         folders: where files are looked for; the first that has a file is taken. Without one, files are an error.
         files: contents in memory by location, which come before files of the same location.
+
+    Attributes:
+        opened: path of each file that was read by location, and its status before that.
     """
 
     def __init__(self, folders: Sequence[Path], files: Mapping[str, memoryview] | None = None) -> None:
         self._folders = folders
         self._files = files or {}
+        self.opened: dict[str, tuple[Path, os.stat_result]] = {}
         self._read: weakref.WeakValueDictionary[tuple[Path, int, int], np.ndarray] = weakref.WeakValueDictionary()
 
     def __call__(self, tensor: TensorProto, length: int) -> np.ndarray:
@@ -65,17 +70,19 @@ class ExternalData:
         path = _resolve(self._folders, location, where)
         data = self._read.get((path, offset, length))
         if data is None:
-            self._read[path, offset, length] = data = _read(path, offset, length, where)
+            self._read[path, offset, length] = data = self._read_file(path, offset, length, location, where)
+        elif location not in self.opened:
+            self.opened[location] = next(found for found in self.opened.values() if found[0] == path)
         return data
 
-
-def _read(path: Path, offset: int, length: int, where: str) -> np.ndarray:
-    try:
-        content = FileContent(path)
-        _check_range(offset, length, content.size, path.name, where)
-        return content.array(offset, length)
-    except (OSError, FormatError) as error:
-        raise ParseError(f"{where}: external data file {path.name!r} cannot be read: {error}") from error
+    def _read_file(self, path: Path, offset: int, length: int, location: str, where: str) -> np.ndarray:
+        try:
+            content = FileContent(path)
+            self.opened.setdefault(location, (path, content.status()))
+            _check_range(offset, length, content.size, path.name, where)
+            return content.array(offset, length)
+        except (OSError, FormatError) as error:
+            raise ParseError(f"{where}: external data file {path.name!r} cannot be read: {error}") from error
 
 
 def _check_range(offset: int, length: int, size: int, name: str, where: str) -> None:

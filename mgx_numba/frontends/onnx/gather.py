@@ -108,7 +108,7 @@ def compress(g: Builder, node: Node, x: Instruction, condition: Instruction) -> 
     """Slices of ``axis`` (elements of the flat data without one) where the constant condition holds."""
     keep = np.flatnonzero(g.constant(condition, "condition")).astype(np.int64)
     if not node.has("axis"):
-        x, axis = g.reshape(x, (x.shape.elements,)), 0
+        x, axis = g.flat(x), 0
     else:
         axis = g.axis(node.get_int("axis"), rank(x))
     if keep.size and keep[-1] >= g.lens(x)[axis]:

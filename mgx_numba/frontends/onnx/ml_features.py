@@ -108,8 +108,7 @@ def array_feature_extractor(g: Builder, node: Node, x: Instruction, indices: Ins
     if rank(x) == 0:
         raise ParseError("the data has no dimensions")
     x = g.unsqueeze(x, [0]) if rank(x) == 1 else x
-    flat = g.reshape(indices, (indices.shape.elements,))
-    return g.op("gather", x, g.from_start(flat), axis=rank(x) - 1)
+    return g.op("gather", x, g.from_start(g.flat(indices)), axis=rank(x) - 1)
 
 
 @register("OneHotEncoder", domain=ML)
@@ -122,7 +121,7 @@ def one_hot_encoder(g: Builder, node: Node, x: Instruction) -> Instruction:
         texts = node.get_strs("cats_strings")
         whole, categories = _text_index(g, x, texts), g.literal(np.arange(len(texts)))
     else:
-        whole, categories = g.convert(x, Type.int64_type), g.literal(np.array(node.get_ints("cats_int64s"), np.int64))
+        whole, categories = g.convert(x, Type.int64_type), g.literal(node.int_array("cats_int64s"))
     found = g.pointwise("equal", g.unsqueeze(whole, [rank(x)]), categories)
     return g.convert(found, Type.float_type)
 
@@ -180,10 +179,8 @@ def _text_index(g: Builder, x: Instruction, keys: Sequence[str] | np.ndarray) ->
 
 
 def _label_keys(node: Node) -> np.ndarray:
-    from onnx import numpy_helper
-
     if node.has("keys_tensor"):
-        return numpy_helper.to_array(node.get_tensor("keys_tensor")).ravel()
+        return node.get_array("keys_tensor").ravel()
     for name in _KEYS:
         if node.has(name):
             return _list(node, name)
@@ -193,19 +190,15 @@ def _label_keys(node: Node) -> np.ndarray:
 def _list(node: Node, name: str) -> np.ndarray:
     """An attribute that is a list of floats, integers or strings, as its name says."""
     if name.endswith("_floats"):
-        return np.array(node.get_floats(name), np.float32)
-    return (
-        np.array(node.get_strs(name), object) if name.endswith("_strings") else np.array(node.get_ints(name), np.int64)
-    )
+        return node.float_array(name)
+    return np.array(node.get_strs(name), object) if name.endswith("_strings") else node.int_array(name)
 
 
 def _label_values(node: Node) -> np.ndarray:
     """The values, the default after them."""
-    from onnx import numpy_helper
-
     if node.has("values_tensor"):
-        values = numpy_helper.to_array(node.get_tensor("values_tensor")).ravel()
-        given = numpy_helper.to_array(node.get_tensor("default_tensor")) if node.has("default_tensor") else None
+        values = node.get_array("values_tensor").ravel()
+        given = node.get_array("default_tensor") if node.has("default_tensor") else None
         if given is None:
             other = np.array(["_Unused"], object) if values.dtype.hasobject else np.zeros(1, values.dtype) - 1
         else:
@@ -220,11 +213,14 @@ def _label_values(node: Node) -> np.ndarray:
 
 
 def _looked_up(g: Builder, x: Instruction, keys: np.ndarray, values: np.ndarray) -> Instruction:
-    latest = {key: place for place, key in enumerate(keys.tolist()) if key == key}
-    known = np.array(sorted(latest), x.shape.type.numpy)
+    ordered = np.flatnonzero(keys == keys)
+    ordered = ordered[np.argsort(keys[ordered], kind="stable")]
+    latest = np.ones(ordered.size, bool)
+    latest[:-1] = keys[ordered[1:]] != keys[ordered[:-1]]
+    places = ordered[latest]
+    known = keys[places].astype(x.shape.type.numpy)
     place = g.literal(np.int64(keys.size))
     if known.size:
-        places = np.array([latest[key] for key in sorted(latest)], np.int64)
         position = _lower_bound(g, x, known)
         found = g.pointwise("equal", g.op("gather", g.literal(known), position, axis=0), x)
         place = g.pointwise("where", found, g.op("gather", g.literal(places), position, axis=0), place)
@@ -261,19 +257,22 @@ def _lower_bound(g: Builder, x: Instruction, known: np.ndarray) -> Instruction:
 @register("TfIdfVectorizer")
 def tf_idf_vectorizer(g: Builder, node: Node, x: Instruction) -> Instruction:
     """Counts of n-grams of integers or strings, weighted."""
-    pool = node.get_ints("pool_int64s", ())
     if x.shape.type is Type.string_type:
         texts = node.get_strs("pool_strings")
-        known = list(dict.fromkeys(texts))
-        x, pool = _text_index(g, x, known), [known.index(text) for text in texts]
+        known = {text: place for place, text in enumerate(dict.fromkeys(texts))}
+        x, pool = _text_index(g, x, list(known)), np.array([known[text] for text in texts], np.int64)
+    else:
+        pool = node.int_array("pool_int64s", ())
+    indexes = node.int_array("ngram_indexes")
+    if indexes.min(initial=0) < 0:
+        raise ParseError(f"attribute 'ngram_indexes' has {indexes.min()}, expected columns from 0 on")
     return g.op(
         "tf_idf",
         x,
+        *map(g.literal, (pool, indexes, node.float_array("weights", ()))),
         mode=node.get_choice("mode", ("TF", "IDF", "TFIDF")),
-        pool=tuple(pool),
         counts=tuple(node.get_ints("ngram_counts")),
-        indexes=tuple(node.get_ints("ngram_indexes")),
-        weights=tuple(node.get_floats("weights", ())),
+        columns=int(indexes.max(initial=-1)) + 1,
         min_length=node.get_int("min_gram_length"),
         max_length=node.get_int("max_gram_length"),
         max_skip=node.get_int("max_skip_count"),

@@ -20,10 +20,10 @@ _CASTS = {"TO_FLOAT": Type.float_type, "TO_STRING": Type.string_type, "TO_INT64"
 
 def _keys(g: Builder, node: Node, texts: str, numbers: str) -> Instruction:
     """Keys that are strings, or integers, as one of two attributes has them."""
-    found = node.get_strs(texts, ()), node.get_ints(numbers, ())
-    if bool(found[0]) is bool(found[1]):
+    words, integers = node.get_strs(texts, ()), node.int_array(numbers, ())
+    if bool(words) is bool(integers.size):
         raise ParseError(f"expected one of the attributes {texts!r} and {numbers!r}")
-    return g.literal(np.array(found[0], object) if found[0] else np.array(found[1], np.int64))
+    return g.literal(np.array(words, object) if words else integers)
 
 
 @register("ZipMap", domain=ML)

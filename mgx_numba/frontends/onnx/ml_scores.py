@@ -36,10 +36,8 @@ def number_list(node: Node, name: str) -> np.ndarray:
     if node.has(tensor):
         if node.has(name):
             raise ParseError(f"attributes {name!r} and {tensor!r} are both given")
-        from onnx import numpy_helper
-
-        return numpy_helper.to_array(node.get_tensor(tensor)).ravel()
-    return np.array(node.get_floats(name, ()), np.float32)
+        return node.get_array(tensor).ravel()
+    return node.float_array(name, ())
 
 
 def rows_of(values: np.ndarray, count: int, what: str) -> np.ndarray:
@@ -59,7 +57,7 @@ def class_labels(node: Node) -> np.ndarray:
     if texts:
         return np.array(texts, object)
     name = "classlabels_int64s" if node.op_type.startswith("Tree") else "classlabels_ints"
-    return np.array(node.get_ints(name, ()), np.int64)
+    return node.int_array(name, ())
 
 
 def post_transform(node: Node) -> str:

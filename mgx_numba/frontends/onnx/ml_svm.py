@@ -29,9 +29,9 @@ def svm_regressor(g: Builder, node: Node, x: Instruction) -> Instruction:
     plus ``rho``, in float32: [N, 1]. With ``one_class`` 1 where that is positive, else -1."""
     x = g.convert(features(g, x), Type.float_type)
     supports = node.get_int("n_supports", 0)
-    coefficients = np.array(node.get_floats("coefficients", ()), np.float32)
+    coefficients = node.float_array("coefficients", ())
     if supports > 0:
-        vectors = rows_of(np.array(node.get_floats("support_vectors"), np.float32), supports, "'support_vectors'")
+        vectors = rows_of(node.float_array("support_vectors"), supports, "'support_vectors'")
         if coefficients.size != supports:
             raise ParseError(f"{coefficients.size} coefficients for {supports} support vectors")
         y = product(g, _kernel(g, node, x, vectors), coefficients[None])
@@ -69,8 +69,8 @@ def svm_classifier(g: Builder, node: Node, x: Instruction) -> list[Instruction]:
     """
     x = g.convert(features(g, x), Type.float_type)
     labels = class_labels(node)
-    coefficients = np.array(node.get_floats("coefficients"), np.float32)
-    rho = np.array(node.get_floats("rho", ()), np.float32)
+    coefficients = node.float_array("coefficients")
+    rho = node.float_array("rho", ())
     machine = _Machine(labels, max(len(labels), 1), coefficients, rho, post_transform(node))
     sizes = node.get_ints("vectors_per_class", ())
     if not sum(sizes):
@@ -80,7 +80,7 @@ def svm_classifier(g: Builder, node: Node, x: Instruction) -> list[Instruction]:
             f"{len(sizes)} vectors_per_class and {rho.size} elements of rho for {machine.classes} classes,"
             f" expected {machine.classes} and {machine.pairs}"
         )
-    vectors = rows_of(np.array(node.get_floats("support_vectors"), np.float32), sum(sizes), "'support_vectors'")
+    vectors = rows_of(node.float_array("support_vectors"), sum(sizes), "'support_vectors'")
     scores = machine.pair_scores(g, _kernel(g, node, x, vectors), sizes)
     slopes, shifts = node.get_floats("prob_a", ()), node.get_floats("prob_b", ())
     if slopes and (len(slopes), len(shifts)) != (machine.pairs, machine.pairs):

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-
 import numpy as np
 
 from ...errors import ParseError
@@ -18,7 +16,10 @@ def _merged(
     owners: np.ndarray, scores: np.ndarray, values: np.ndarray, count: int
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Return ``(owners, scores, weights)`` with one entry per leaf and score; weights of equal pairs are summed."""
-    keys, places = np.unique(owners * count + scores, return_inverse=True)
+    keys = owners * count + scores
+    if (keys[1:] > keys[:-1]).all():
+        return owners, scores, values.astype(np.float64)
+    keys, places = np.unique(keys, return_inverse=True)
     return keys // count, keys % count, np.bincount(places, values, keys.size)
 
 
@@ -31,20 +32,24 @@ def numbered_forest(node: Node, scores: int, what: str) -> Forest:
     mode = _modes(node, count)
     inner = mode != LEAF
 
+    inside = trees[inner]
+
     def followers(name: str) -> np.ndarray:
-        given = _column(node, name, count)
+        given = _column(node, name, count)[inner]
         result = np.arange(count)
-        result[inner] = places.of(trees[inner], given[inner])
-        missing = np.flatnonzero(result < 0)
+        result[inner] = found = places.of(inside, given)
+        missing = np.flatnonzero(found < 0)
         if missing.size:
-            raise ParseError(f"attribute {name!r}: tree {trees[missing[0]]} has no node {given[missing[0]]}")
+            k = missing[0]
+            raise ParseError(f"attribute {name!r}: tree {inside[k]} has no node {given[k]}")
         return result
 
     true, false = followers("nodes_truenodeids"), followers("nodes_falsenodeids")
     check_ways(true, false, ~inner)
     followed = np.zeros(count, bool)
     followed[true[inner]] = followed[false[inner]] = True
-    roots, (known, first) = np.flatnonzero(~followed), np.unique(trees, return_index=True)
+    roots, (known, first) = np.flatnonzero(~followed), places.first_nodes()
+    roots = roots[np.argsort(trees[roots], kind="stable")]
     if not np.array_equal(trees[roots], known):
         roots = first
     values = number_list(node, f"{what}_weights")
@@ -63,57 +68,82 @@ def numbered_forest(node: Node, scores: int, what: str) -> Forest:
     if split.size != count:
         raise ParseError(f"attribute 'nodes_values' has {split.size} elements for {count} nodes")
     feature = np.where(inner, _column(node, "nodes_featureids", count), 0)
-    tracks = _tracks(node, count) & inner
-    return Forest(
-        feature, split, mode, tracks, true, false, {}, roots, *_merged(owners, targets, values, scores), scores
-    )
+    tracks, no_members = _tracks(node, count) & inner, (np.zeros(0, np.int64), np.zeros(0, split.dtype))
+    merged = _merged(owners, targets, values, scores)
+    return Forest(feature, split, mode, tracks, true, false, no_members, roots, *merged, scores)
 
 
 class _Places:
     """Map from the number of a tree and of a node within the tree to the node's index in the attributes."""
 
     def __init__(self, trees: np.ndarray, ids: np.ndarray) -> None:
-        self._trees, tree = np.unique(trees, return_inverse=True)
-        self._ids, own = np.unique(ids, return_inverse=True)
-        keys = tree * max(self._ids.size, 1) + own
-        self._order = np.argsort(keys, kind="stable")
-        self._keys = keys[self._order]
-        if (self._keys[1:] == self._keys[:-1]).any():
-            raise ParseError("attributes 'nodes_treeids' and 'nodes_nodeids' name a node twice")
+        starts = _run_starts(trees)
+        rising = ids[1:] > ids[:-1]
+        rising[starts[1:] - 1] = True
+        self._order: np.ndarray | None = None
+        if not rising.all() or not (np.diff(trees[starts]) > 0).all():
+            self._order = np.lexsort((ids, trees))
+            trees, ids = trees[self._order], ids[self._order]
+            starts = _run_starts(trees)
+            if ((trees[1:] == trees[:-1]) & (ids[1:] == ids[:-1])).any():
+                raise ParseError("attributes 'nodes_treeids' and 'nodes_nodeids' name a node twice")
+        self._starts, self._trees, self._ids = starts, trees, ids
 
     def of(self, trees: np.ndarray, ids: np.ndarray) -> np.ndarray:
         """Return the index of each node; -1 for a node that does not exist."""
-        tree, known = _found(self._trees, trees)
-        own, also = _found(self._ids, ids)
-        place, there = _found(self._keys, tree * max(self._ids.size, 1) + own)
-        if not self._order.size:
-            return np.full(place.size, -1)
-        return np.where(known & also & there, self._order[place], -1)
+        count = self._trees.size
+        if not count:
+            return np.full(ids.size, -1)
+        run = np.minimum(np.searchsorted(self._trees[self._starts], trees), self._starts.size - 1)
+        # Most files number the nodes of a tree without gaps; other nodes are searched for.
+        first = self._starts[run]
+        place = np.clip(first + (ids - self._ids[first]), 0, count - 1)
+        wrong = np.flatnonzero((self._trees[place] != trees) | (self._ids[place] != ids))
+        if wrong.size:
+            place[wrong] = self._searched(run[wrong], trees[wrong], ids[wrong])
+        return place if self._order is None else np.where(place < 0, -1, self._order[place])
+
+    def _searched(self, run: np.ndarray, trees: np.ndarray, ids: np.ndarray) -> np.ndarray:
+        """Return the place in sorted order of each node of a tree that has the number ``run``, else -1."""
+        low = self._starts[run]
+        high = np.append(self._starts[1:], self._trees.size)[run]
+        while (low < high).any():
+            middle = (low + high) // 2
+            below = (low < high) & (self._ids[np.minimum(middle, self._ids.size - 1)] < ids)
+            low, high = np.where(below, middle + 1, low), np.where(below, high, np.minimum(middle, high))
+        place = np.minimum(low, self._trees.size - 1)
+        return np.where((self._trees[place] == trees) & (self._ids[place] == ids), place, -1)
+
+    def first_nodes(self) -> tuple[np.ndarray, np.ndarray]:
+        """Return the numbers of the trees in order, and the smallest index of a node of each tree."""
+        known = self._trees[self._starts]
+        if self._order is None or not known.size:
+            return known, self._starts
+        return known, np.minimum.reduceat(self._order, self._starts)
 
 
-def _found(known: np.ndarray, wanted: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return the index of each value in a sorted array, and whether the array has the value."""
-    if not known.size:
-        return np.zeros(wanted.size, np.int64), np.zeros(wanted.size, bool)
-    place = np.minimum(np.searchsorted(known, wanted), known.size - 1)
-    return place, known[place] == wanted
+def _run_starts(values: np.ndarray) -> np.ndarray:
+    """Return the index of the first element of each run of equal values."""
+    new = np.ones(values.size, bool)
+    np.not_equal(values[1:], values[:-1], out=new[1:])
+    return np.flatnonzero(new)
 
 
 def _integers(node: Node, name: str) -> np.ndarray:
-    return np.array(node.get_ints(name, ()), np.int64)
+    return node.int_array(name, ())
 
 
 def _modes(node: Node, count: int) -> np.ndarray:
-    names = node.get_strs("nodes_modes")
-    numbers = {name: number for number, name in enumerate(MODES) if number != MEMBER}
-    unknown = set(names) - set(numbers)
-    if unknown or len(names) != count:
+    mode = node.codes("nodes_modes", MODES)
+    if mode is None or mode.size != count or (mode == MEMBER).any():
+        names = node.get_strs("nodes_modes")
+        unknown = set(names) - set(MODES) | {MODES[MEMBER]} & set(names)
         raise ParseError(f"attribute 'nodes_modes' has {len(names)} elements for {count} nodes, unknown: {unknown}")
-    return np.array([numbers[name] for name in names], np.int64)
+    return mode
 
 
 def _column(node: Node, name: str, count: int) -> np.ndarray:
-    given = np.array(node.get_ints(name), np.int64)
+    given = node.int_array(name)
     if given.size != count:
         raise ParseError(f"attribute {name!r} has {given.size} elements for {count} nodes")
     return given
@@ -121,7 +151,7 @@ def _column(node: Node, name: str, count: int) -> np.ndarray:
 
 def _tracks(node: Node, count: int) -> np.ndarray:
     name = "nodes_missing_value_tracks_true"
-    return _column(node, name, count) != 0 if node.has(name) and node.get_ints(name) else np.zeros(count, bool)
+    return _column(node, name, count) != 0 if node.int_array(name, ()).size else np.zeros(count, bool)
 
 
 def indexed_forest(node: Node, scores: int) -> Forest:
@@ -129,11 +159,7 @@ def indexed_forest(node: Node, scores: int) -> Forest:
 
     The indices of leaves in the result follow the indices of inner nodes.
     """
-    from onnx import numpy_helper
-
-    split, mode, leaf = (
-        numpy_helper.to_array(node.get_tensor(name)).ravel() for name in ("nodes_splits", "nodes_modes", "leaf_weights")
-    )
+    split, mode, leaf = (node.get_array(name).ravel() for name in ("nodes_splits", "nodes_modes", "leaf_weights"))
     inner, outer = split.size, leaf.size
     if mode.size != inner or (mode > MEMBER).any():
         raise ParseError(f"attribute 'nodes_modes' is {mode.tolist()}, expected {inner} of 0 to {MEMBER}")
@@ -148,7 +174,7 @@ def indexed_forest(node: Node, scores: int) -> Forest:
     true = followers("nodes_truenodeids", "nodes_trueleafs")
     false = followers("nodes_falsenodeids", "nodes_falseleafs")
     check_ways(true, false, np.arange(true.size) >= inner)
-    roots = np.array(node.get_ints("tree_roots"), np.int64)
+    roots = node.int_array("tree_roots")
     if (roots < 0).any() or (roots >= inner).any():
         raise ParseError(f"attribute 'tree_roots' is {roots.tolist()}, there are {inner} nodes")
     targets = _column(node, "leaf_targetids", outer)
@@ -158,26 +184,26 @@ def indexed_forest(node: Node, scores: int) -> Forest:
     return Forest(
         np.concatenate([_column(node, "nodes_featureids", inner), nothing]),
         np.concatenate([split, np.zeros(outer, split.dtype)]),
-        np.concatenate([mode.astype(np.int64), np.full(outer, LEAF)]),
+        np.concatenate([mode.astype(np.int8), np.full(outer, LEAF, np.int8)]),
         np.concatenate([_tracks(node, inner), np.zeros(outer, bool)]),
         true,
         false,
-        dict(_sets(node, mode)),
+        _members(node, mode, split.dtype),
         roots,
         *_merged(own, targets, leaf.astype(np.float64), scores),
         scores,
     )
 
 
-def _sets(node: Node, mode: np.ndarray) -> Iterable[tuple[int, np.ndarray]]:
-    """Return each node whose mode is `MEMBER`, with its set of members."""
-    from onnx import numpy_helper
-
+def _members(node: Node, mode: np.ndarray, dtype: np.dtype) -> tuple[np.ndarray, np.ndarray]:
+    """Return the nodes whose mode is `MEMBER`, one for each member of their sets, and the members."""
     owners = np.flatnonzero(mode == MEMBER)
     if not owners.size:
-        return ()
-    values = numpy_helper.to_array(node.get_tensor("membership_values")).ravel()
-    ends = np.flatnonzero(np.isnan(values))
-    if ends.size != owners.size:
-        raise ParseError(f"attribute 'membership_values' has {ends.size} sets for {owners.size} nodes")
-    return zip(owners.tolist(), np.split(values, ends + 1)[: owners.size])
+        return owners, np.zeros(0, dtype)
+    values = node.get_array("membership_values").ravel()
+    ends = np.isnan(values)
+    if np.count_nonzero(ends) != owners.size:
+        raise ParseError(f"attribute 'membership_values' has {ends.sum()} sets for {owners.size} nodes")
+    number = np.cumsum(ends) - ends
+    inside = ~ends & (number < owners.size)
+    return owners[number[inside]], values[inside]

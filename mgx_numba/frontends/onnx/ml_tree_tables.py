@@ -10,7 +10,7 @@ import numpy as np
 
 from ...dataclass import dataclass
 from ...ops.tree_ensemble import MISSING
-from .ml_forest import EQ, GT, GTE, LEAF, LT, NEQ, Forest, walk
+from .ml_forest import EQ, GT, GTE, LEAF, LT, MEMBER, NEQ, Forest, walk
 
 __all__ = ["Tables"]
 
@@ -54,7 +54,8 @@ class Tables:
         nodes.put_sets(f)
         leaf = np.arange(nodes.first.size) < f.mode.size
         leaf[: f.mode.size] &= f.mode == LEAF
-        depths, leaves, trees = walk(nodes.first, nodes.second, leaf, f.roots)
+        same = leaf.size == f.mode.size  # then the nodes are those of the forest, with children exchanged
+        depths, leaves, trees = f.walked if same else walk(nodes.first, nodes.second, leaf, f.roots)
         columns, table = _weights(f, leaves, trees, weights.astype(dtype), dtype.type(neutral), leaf.size)
         features = np.where(leaf, 0, nodes.feature + MISSING * nodes.missing)
         children = np.stack([nodes.first, nodes.second], 1)
@@ -91,28 +92,42 @@ class _Nodes:
 
         Members are in descending order: a feature above the current member is no member.
         """
-        rows: list[tuple[np.ndarray, ...]] = []
-        start = self.first.size
-        for owner, given in forest.sets.items():
-            members = np.unique(given[~np.isnan(given)].astype(self.split.dtype))[::-1]
-            if not members.size:
-                members = np.array([np.nan], self.split.dtype)
-            count = members.size
-            own = np.append(owner, start + 2 * np.arange(count - 1))
-            under = np.append(start + 2 * np.arange(count - 1) + 1, start + 2 * (count - 1))
-            false, true = np.full(count, forest.false[owner]), np.full(count, forest.true[owner])
-            after = np.append(own[1:], forest.false[owner])  # a feature below this member may be the next member
-            rows.append((own, members, under, false, _below(members), after, true, np.full(count, owner)))
-            start += 2 * count - 1
-        if not rows:
+        sets = np.flatnonzero(forest.mode == MEMBER)
+        if not sets.size:
             return
-        own, members, under, false, below, after, true, owners = (np.concatenate(parts) for parts in zip(*rows))
-        new = np.zeros(start - self.first.size, np.int64)
-        self.append(new, new.astype(self.split.dtype), new, new, new.astype(bool))
-        missing = (own == owners) & forest.tracks[owners]
-        self.feature[own] = self.feature[under] = forest.feature[owners]
-        self.put(own, members, under, false, missing)
-        self.put(under, below, after, true, np.zeros(under.size, bool))
+        owner, member = _descending(sets, forest.members[0], forest.members[1].astype(self.split.dtype))
+        count = np.diff(np.searchsorted(owner, sets), append=owner.size)
+        place = np.arange(owner.size) - np.repeat(np.cumsum(count) - count, count)  # of a member in its set
+        new = np.cumsum(2 * count - 1) - (2 * count - 1) + self.first.size  # the first node that a set appends
+        new, last = np.repeat(new, count), place == np.repeat(count, count) - 1
+        own = np.where(place == 0, owner, new + 2 * (place - 1))
+        under = np.where(last, new + 2 * place, new + 2 * place + 1)
+        false, true = forest.false[owner], forest.true[owner]
+        after = np.where(last, false, new + 2 * place)  # a feature below this member may be the next member
+        more = np.zeros(int((2 * count - 1).sum()), np.int64)
+        self.append(more, more.astype(self.split.dtype), more, more, more.astype(bool))
+        self.feature[own] = self.feature[under] = forest.feature[owner]
+        self.put(own, member, under, false, (place == 0) & forest.tracks[owner])
+        self.put(under, _below(member), after, true, np.zeros(under.size, bool))
+
+
+def _descending(sets: np.ndarray, owner: np.ndarray, member: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return the distinct members of each set, the largest first, and NaN for a set without members.
+
+    Args:
+        sets: the nodes that have sets, in order.
+        owner: [members], the node of each member.
+        member: [members], in any order.
+    """
+    order = np.lexsort((-member, owner))
+    owner, member = owner[order], member[order]
+    new = np.ones(owner.size, bool)
+    new[1:] = (owner[1:] != owner[:-1]) | (member[1:] != member[:-1])
+    empty = np.setdiff1d(sets, owner, assume_unique=False)
+    owner = np.concatenate([owner[new], empty])
+    member = np.concatenate([member[new], np.full(empty.size, np.nan, member.dtype)])
+    order = np.argsort(owner, kind="stable")
+    return owner[order], member[order]
 
 
 def _below(split: np.ndarray) -> np.ndarray:
@@ -128,19 +143,17 @@ def _weights(
 
     ``table`` is [nodes, 1] if the leaves of each tree all add to the same single score, else [nodes, scores].
     """
-    order = np.argsort(f.owners, kind="stable")
-    owners, scores = f.owners[order], f.scores[order]
-    once = owners.size == np.unique(owners).size
-    place = np.minimum(np.searchsorted(owners, leaves), max(owners.size - 1, 0))
+    entries = np.bincount(f.owners, minlength=nodes)
     columns = np.zeros(f.roots.size, np.int64)
-    if once and owners.size:
-        named = owners[place] == leaves
-        columns[trees[named]] = scores[place[named]]
-        once = bool((columns[trees[named]] == scores[place[named]]).all())
-    if once:
-        table = np.full((nodes, 1), neutral, weights.dtype)
-        table[owners, 0] = weights[order]
-        return columns, table
+    if entries.max(initial=0) <= 1:
+        score = np.full(nodes, -1)
+        score[f.owners] = f.scores
+        own = score[leaves]
+        columns[trees[own >= 0]] = own[own >= 0]
+        if ((own < 0) | (own == columns[trees])).all():
+            table = np.full((nodes, 1), neutral, weights.dtype)
+            table[f.owners, 0] = weights
+            return columns, table
     table = np.full((nodes, f.count), neutral, weights.dtype)
     table[f.owners, f.scores] = weights
     return np.zeros(f.roots.size, np.int64), table

@@ -45,7 +45,7 @@ def aggregated(g: Builder, x: Instruction, forest: Forest, how: str) -> Instruct
     type = x.shape.type
     if how in ("MIN", "MAX"):
         value = ensemble(g, x, forest, how, forest.weights)
-        if forest.always_scored().all():
+        if forest.always_scored:
             return value
         return g.pointwise("where", _has_score(g, x, forest), value, g.literal(0, type))
     total = ensemble(g, x, forest, "SUM", forest.weights)
@@ -95,7 +95,7 @@ def tree_ensemble_classifier(g: Builder, node: Node, x: Instruction) -> list[Ins
             raise ParseError(f"{base.size} base values for {len(labels)} classes")
         y = g.pointwise("add", y, g.literal(base, y.shape.type))
     ranked = y
-    if not base.size and not forest.always_scored().all():
+    if not base.size and not forest.always_scored:
         ranked = g.pointwise("where", _has_score(g, x, forest), y, g.like(-np.inf, y))
     chosen = g.squeeze(g.op("argmax", ranked, axis=1), [1])
     label = g.op("gather", g.literal(labels), chosen, axis=0)

@@ -4,12 +4,13 @@ they are read.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from ...errors import ParseError, UnsupportedError
+from .repeated import repeated_codes, repeated_numbers
 
 if TYPE_CHECKING:
     from onnx import AttributeProto, GraphProto, NodeProto, SparseTensorProto, TensorProto, TypeProto
@@ -73,9 +74,18 @@ class Node:
     """
 
     def __init__(
-        self, proto: NodeProto, domain: str, opset: int, index: int, scope: NameScope, leniency: Leniency
+        self,
+        proto: NodeProto,
+        domain: str,
+        opset: int,
+        index: int,
+        scope: NameScope,
+        leniency: Leniency,
+        elements: Callable[[TensorProto], np.ndarray],
     ) -> None:
+        """``elements`` reads the elements of a tensor."""
         self.proto = proto
+        self._elements = elements
         self.op_type: str = proto.op_type
         self.domain = domain
         self.opset = self._imported = opset
@@ -178,6 +188,33 @@ class Node:
         """Values of a string list."""
         values = self._value(name, 8, default)
         return [_text(name, v) if isinstance(v, bytes) else v for v in values]
+
+    def int_array(self, name: str, default: Sequence[int] | None = None) -> np.ndarray:
+        """Return an integer list as int64, without a Python object for each element."""
+        return self._number_array(name, 7, default, np.int64)
+
+    def float_array(self, name: str, default: Sequence[float] | None = None) -> np.ndarray:
+        """Return a float list as float32, without a Python object for each element."""
+        return self._number_array(name, 6, default, np.float32)
+
+    def codes(self, name: str, words: Sequence[str]) -> np.ndarray | None:
+        """Return the index in ``words`` of each string of a list; None if a string is no word. See `repeated_codes`."""
+        self._value(name, 8, None)
+        attribute = self.attributes[name]
+        if attribute.type != 8:
+            found = [words.index(text) if text in words else -1 for text in self.get_strs(name)]
+            return None if -1 in found else np.array(found, np.int8)
+        return repeated_codes(attribute, "strings", words)
+
+    def _number_array(self, name: str, kind: int, default: Any, dtype: Any) -> np.ndarray:
+        value, attribute = self._value(name, kind, default), self.attributes.get(name)
+        if attribute is not None and attribute.type in (6, 7):
+            return repeated_numbers(attribute, _FIELDS[attribute.type], dtype)
+        return np.array(value, dtype)
+
+    def get_array(self, name: str) -> np.ndarray:
+        """Return the elements of a tensor attribute."""
+        return self._elements(self.get_tensor(name))
 
     def get_tensor(self, name: str) -> TensorProto:
         """Value of a tensor attribute."""

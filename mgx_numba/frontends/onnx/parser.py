@@ -12,6 +12,7 @@ import numpy as np
 from ...core.shape import DynamicDimension, Shape
 from ...environment import environment_flag
 from ...errors import MgxError, OptionError, ParseError, UnsupportedError
+from ...garbage import uncollected
 from ...graph.folding import Constants
 from ...graph.instruction import Instruction
 from ...graph.module import Module
@@ -62,15 +63,16 @@ def parse(source: Any, options: ParseOptions) -> Program:
     Overflow and NaN in constants go without NumPy's warnings. ``MIGRAPHX_TRACE_ONNX_PARSER`` prints each node with the
     values that it became.
     """
-    model = load_model(source, options.external_data_path)
-    parser = GraphParser(model, options)
-    try:
-        parser.parse_main()
-    except Exception:
-        if options.print_program_on_error:
-            print(parser.program, file=sys.stderr)
-        raise
-    return parser.program
+    with uncollected():
+        model = load_model(source, options.external_data_path)
+        parser = GraphParser(model, options)
+        try:
+            parser.parse_main()
+        except Exception:
+            if options.print_program_on_error:
+                print(parser.program, file=sys.stderr)
+            raise
+        return parser.program
 
 
 class GraphParser:
@@ -218,7 +220,7 @@ class GraphParser:
         if opset is None:
             known = ", ".join(repr(d or "ai.onnx") for d in sorted(scope.opsets)) or "none"
             raise ParseError(f"its domain {domain or 'ai.onnx'!r} is not imported; imported are: {known}")
-        node = Node(proto, domain, opset, index, scope, self.leniency)
+        node = Node(proto, domain, opset, index, scope, self.leniency, self.model.tensor)
         if domain and canonical_domain(proto.domain) != domain:
             node.accept(f"its domain {domain!r} is not given")
         elif domain not in scope.opsets:

@@ -89,8 +89,11 @@ def _promote(
 ) -> None:
     """Add the conversions of the inputs ``positions``, which share a type variable, to ``found``."""
     given = [str(types[k]) for k in positions]
+    allowed = schema.allowed(positions[0])
+    kinds, wanted = dict.fromkeys(given), given[0]
+    if len(kinds) == 1 and wanted in allowed:
+        return
     first, newest = given[0], newest_form(node)
-    kinds, wanted = dict.fromkeys(given), first
     if len(kinds) > 1:
         if newest is not None and _are_apart(newest, types, positions):
             other = next(k for k in positions if types[k] != first)
@@ -105,7 +108,6 @@ def _promote(
     shared = _common([str(types[k]) for k in operands])
     result = first if shared is None else onnx_type_string(shared)
     outputs = [k for k, o in enumerate(schema.source.outputs) if o.type_str == variable]
-    allowed = schema.allowed(positions[0])
     if not (wanted in allowed or f"optional({wanted})" in allowed):
         wanted = _substitute(node, schema, types, positions[0], wanted, bool(outputs))
     elif len(kinds) > 1:

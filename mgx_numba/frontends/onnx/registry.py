@@ -14,48 +14,77 @@ __all__ = ["FAMILIES", "MICROSOFT", "ML", "find", "handlers", "names", "register
 MICROSOFT = "com.microsoft"
 ML = "ai.onnx.ml"
 
-FAMILIES = (
-    "pointwise",
-    "activation",
-    "cast",
-    "constant",
-    "layout",
-    "indexing",
-    "gather",
-    "matmul",
-    "einsum",
-    "convolution",
-    "pooling",
-    "reduction",
-    "normalization",
-    "contrib_normalization",
-    "resize",
-    "image",
-    "deform",
-    "quantization",
-    "qlinear",
-    "recurrent",
-    "attention",
-    "contrib_attention",
-    "rotary",
-    "contrib",
-    "contrib_quantized",
-    "contrib_recurrent",
-    "contrib_tensors",
-    "detection",
-    "ml_features",
-    "ml_maps",
-    "ml_linear",
-    "ml_svm",
-    "ml_trees",
-    "signal",
-    "random",
-    "sequence",
-    "optional",
-    "text",
-    "training",
-    "control_flow",
-)
+FAMILIES = {
+    "pointwise": (
+        "Abs Acos Acosh Asin Asinh Atan Atanh BitwiseNot Ceil Cos Cosh Erf Exp Floor IsNaN Log Neg Not Reciprocal "
+        "Round Sign Sin Sinh Sqrt Tan Tanh Add And BitwiseAnd BitwiseOr BitwiseXor Div Equal Greater "
+        "GreaterOrEqual Less LessOrEqual Mul Or Sub Xor Sum Max Min Mean Mod Pow Where Clip Identity BitShift "
+        "IsInf"
+    ),
+    "activation": (
+        "Mish Relu Sigmoid Softplus LeakyRelu Elu Selu Celu PRelu HardSigmoid HardSwish Softsign Swish "
+        "ThresholdedRelu Shrink Gelu BiasGelu FastGelu QuickGelu BiasAdd BiasSplitGelu"
+    ),
+    "cast": "Cast CastLike BitCast",
+    "constant": "Constant ConstantOfShape ConstantFill Shape Size Range EyeLike",
+    "layout": "Reshape Flatten Transpose Squeeze Unsqueeze Expand Tile DepthToSpace SpaceToDepth",
+    "indexing": "Concat Split Slice Pad Trilu ReverseSequence",
+    "gather": "Gather GatherElements GatherND ScatterElements Scatter ScatterND TensorScatter OneHot Compress",
+    "matmul": "MatMul Gemm Det GemmFastGelu FusedMatMul TransposeMatMul MatMulInteger MatMulIntegerToFloat",
+    "einsum": "Einsum",
+    "convolution": "Conv FusedConv NhwcConv ConvInteger ConvTranspose",
+    "pooling": "AveragePool MaxPool LpPool GlobalAveragePool GlobalMaxPool GlobalLpPool MaxUnpool",
+    "reduction": (
+        "ReduceL1 ReduceL2 ReduceLogSum ReduceMax ReduceMean ReduceMin ReduceProd ReduceSum ReduceSumSquare "
+        "ReduceLogSumExp ArgMax ArgMin CumSum CumProd Softmax LogSoftmax Hardmax"
+    ),
+    "normalization": (
+        "LayerNormalization RMSNormalization BatchNormalization InstanceNormalization GroupNormalization LRN "
+        "LpNormalization MeanVarianceNormalization"
+    ),
+    "contrib_normalization": (
+        "SimplifiedLayerNormalization SkipLayerNormalization SkipSimplifiedLayerNormalization GroupNorm SkipGroupNorm"
+    ),
+    "resize": "Upsample Resize",
+    "image": "GridSample Col2Im ImageScaler ImageDecoder",
+    "deform": "DeformConv",
+    "quantization": "QuantizeLinear DequantizeLinear DynamicQuantizeLinear",
+    "qlinear": (
+        "QLinearConv QLinearMatMul QLinearAdd QLinearMul QLinearLeakyRelu QLinearSigmoid QLinearAveragePool "
+        "QLinearGlobalAveragePool QLinearConcat"
+    ),
+    "recurrent": "RNN GRU LSTM",
+    "attention": "Attention",
+    "contrib_attention": "Attention MultiHeadAttention GroupQueryAttention",
+    "rotary": "RotaryEmbedding",
+    "contrib": "MatMulNBits MatMulBnb4 EmbedLayerNormalization ATen",
+    "contrib_quantized": (
+        "QGemm DynamicQuantizeMatMul QLinearSoftmax QLinearWhere QLinearReduceMean QAttention GatherBlockQuantized "
+        "MXFixNeuron MXQuantizeDequantize DynamicScale"
+    ),
+    "contrib_recurrent": "DynamicQuantizeLSTM",
+    "contrib_tensors": "FusedGemm ExpandDims NhwcMaxPool Unique Inverse CDist",
+    "detection": "TopK NonZero Unique MaxRoiPool NonMaxSuppression RoiAlign",
+    "ml_features": (
+        "Scaler Normalizer Imputer Binarizer FeatureVectorizer ArrayFeatureExtractor OneHotEncoder LabelEncoder "
+        "CategoryMapper TfIdfVectorizer"
+    ),
+    "ml_maps": "ZipMap DictVectorizer CastMap",
+    "ml_linear": "LinearRegressor LinearClassifier",
+    "ml_svm": "SVMRegressor SVMClassifier",
+    "ml_trees": "TreeEnsembleRegressor TreeEnsembleClassifier TreeEnsemble",
+    "signal": "DFT STFT MelWeightMatrix",
+    "random": "RandomUniform RandomUniformLike RandomNormal RandomNormalLike Dropout Multinomial",
+    "sequence": (
+        "SequenceConstruct SequenceEmpty SequenceAt SequenceErase SequenceInsert SequenceLength SplitToSequence "
+        "ConcatFromSequence"
+    ),
+    "optional": "Optional OptionalGetElement OptionalHasElement",
+    "text": "StringConcat RegexFullMatch StringSplit StringNormalizer",
+    "training": "Adagrad Adam Momentum",
+    "control_flow": "If Loop Scan",
+}
+"""Operators by the file that has their parsers, of all domains."""
 
 _HANDLERS: dict[tuple[str, str], Handler] = {}
 _FAMILIES = Families(__package__, FAMILIES)
@@ -78,23 +107,22 @@ def register(*op_types: str, domain: str | Sequence[str] = "") -> Callable[[Pars
 
 def find(domain: str, op_type: str) -> Handler | None:
     """The parser of an operator, a user's before one of this package; ``None`` if it has none."""
-    _FAMILIES.load()
+    _FAMILIES.load(op_type)
     return custom_handler(domain, op_type) or _HANDLERS.get((domain, op_type))
 
 
 def names() -> set[str]:
     """Names of all operators that have a parser, of all domains."""
-    _FAMILIES.load()
-    return {op_type for _, op_type in _HANDLERS}
+    return _FAMILIES.names()
 
 
 def handlers() -> dict[tuple[str, str], Handler]:
     """All parsers, by domain and operator."""
-    _FAMILIES.load()
+    _FAMILIES.load(*_FAMILIES.names())
     return dict(_HANDLERS)
 
 
 def domains_of(op_type: str) -> list[str]:
     """Domains in which an operator of this name has a parser, for messages."""
-    _FAMILIES.load()
+    _FAMILIES.load(op_type)
     return sorted(domain or "ai.onnx" for domain, name in _HANDLERS if name == op_type)

@@ -139,6 +139,8 @@ def check_node(node: Node, schema: Schema) -> None:
 
 def _absent(node: Node, schema: Schema) -> list[int]:
     """Positions of inputs that are absent, although the form of the operator needs them."""
+    if len(node.inputs) >= schema.min_inputs and all(node.inputs):
+        return []
     count = max(len(node.inputs), schema.min_inputs)
     empty = [k for k in range(count) if k >= len(node.inputs) or not node.inputs[k]]
     return [k for k in empty if not schema.formal(k).optional]
@@ -146,9 +148,14 @@ def _absent(node: Node, schema: Schema) -> list[int]:
 
 def newest_form(node: Node) -> Schema | None:
     """The newest form of a node's operator, if it has inputs."""
+    return None if node.domain else _newest_form(node.op_type)
+
+
+@functools.cache
+def _newest_form(op_type: str) -> Schema | None:
     import onnx.defs
 
-    newest = None if node.domain else find_schema("", node.op_type, onnx.defs.onnx_opset_version())
+    newest = find_schema("", op_type, onnx.defs.onnx_opset_version())
     return None if newest is None or newest.deprecated or not newest.inputs else newest
 
 

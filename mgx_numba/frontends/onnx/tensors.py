@@ -14,6 +14,7 @@ from ...core.dim import Dim
 from ...core.strings import as_strings
 from ...core.types import Type
 from ...errors import ParseError, ShapeError, UnsupportedError
+from .repeated import repeated_numbers
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -248,7 +249,7 @@ def _from_fields(tensor: TensorProto, type: Type, count: int, where: str) -> np.
         raise ParseError(
             f"{where} has {len(stored)} values in {field}, expected {wanted} for {elem_name(number)}{list(tensor.dims)}"
         )
-    values = np.fromiter(stored, _FIELD_TYPES[field], wanted)
+    values = repeated_numbers(tensor, field, _FIELD_TYPES[field])
     if type.is_narrow:
         return _unpack(values.astype(np.uint8), count, type)
     if number in (10, 16):

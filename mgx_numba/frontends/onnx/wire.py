@@ -7,13 +7,14 @@ decoded by protobuf, and the place of each, so that literals can borrow the file
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 from ...dataclass import dataclass
 from ...errors import ParseError
 from ...graph.content import FileWindow
 
-__all__ = ["ByteRange", "split_raw_data"]
+__all__ = ["ByteRange", "fields", "split_raw_data"]
 
 MODEL_GRAPH, GRAPH_INITIALIZER, TENSOR_RAW_DATA = 7, 5, 9  # numbers of fields in onnx.proto
 VARINT, FIXED64, BYTES, FIXED32 = 0, 1, 2, 5  # wire types of protobuf
@@ -46,12 +47,12 @@ def split_raw_data(data: bytes | memoryview | FileWindow, smallest: int = 1024) 
     out: list[bytes | memoryview] = []
     kept = 0
     initializers = 0
-    for key, start, begin, end in _fields(view, 0, len(view)):
+    for key, start, begin, end in fields(view, 0, len(view)):
         if key != MODEL_GRAPH << 3 | BYTES:
             continue
         graph: list[bytes | memoryview] = []
         graph_kept = begin
-        for inner_key, inner_start, inner_begin, inner_end in _fields(view, begin, end):
+        for inner_key, inner_start, inner_begin, inner_end in fields(view, begin, end):
             if inner_key != GRAPH_INITIALIZER << 3 | BYTES:
                 continue
             number, initializers = initializers, initializers + 1
@@ -74,7 +75,7 @@ def _without_raw_data(view: Any, begin: int, end: int, smallest: int) -> tuple[b
     span = None
     pieces: list[bytes | memoryview] = []
     kept = begin
-    for key, start, inner_begin, inner_end in _fields(view, begin, end):
+    for key, start, inner_begin, inner_end in fields(view, begin, end):
         if key != TENSOR_RAW_DATA << 3 | BYTES:
             continue
         if span is not None or inner_end - inner_begin < smallest:
@@ -87,8 +88,8 @@ def _without_raw_data(view: Any, begin: int, end: int, smallest: int) -> tuple[b
     return b"".join([*pieces, view[kept:end]]), span
 
 
-def _fields(view: Any, begin: int, end: int):  # type: ignore[no-untyped-def]
-    """Fields of a message as (key, start of the key, begin and end of the value)."""
+def fields(view: Any, begin: int, end: int) -> Iterator[tuple[int, int, int, int]]:
+    """Yield each field of a message: its key, the start of the key, and the begin and end of the value."""
     position = begin
     while position < end:
         start = position

@@ -8,19 +8,32 @@ from ..handlers import Families, Handler, ParserT, handler_of
 
 __all__ = ["FAMILIES", "find", "names", "output_names", "register"]
 
-FAMILIES = (
-    "pointwise",
-    "activation",
-    "constant",
-    "layout",
-    "indexing",
-    "matmul",
-    "convolution",
-    "pooling",
-    "reduction",
-    "normalization",
-    "image",
-)
+FAMILIES = {
+    "pointwise": (
+        "Abs Acos Acosh Asin Asinh Atan Atanh Ceil Cos Cosh Erf Exp Floor Invert IsInf IsNan Log LogicalNot Neg "
+        "Reciprocal Rint Round Rsqrt Sign Sin Sinh Sqrt Tan Add AddV2 BitwiseAnd BitwiseOr BitwiseXor Div Equal "
+        "FloorMod Greater GreaterEqual Less LessEqual LogicalAnd LogicalOr Maximum Minimum Mod Mul Pow RealDiv "
+        "SquaredDifference Sub TruncateDiv TruncateMod AddN Cast ClipByValue DivNoNan Erfc Expm1 Log1p FloorDiv "
+        "IsFinite NotEqual Square Select SelectV2"
+    ),
+    "activation": "Relu Sigmoid Softplus Softsign Tanh Relu6 Elu LeakyRelu Selu Softmax LogSoftmax",
+    "constant": (
+        "Const CheckNumerics EnsureShape Identity PlaceholderWithDefault PreventGradient Snapshot StopGradient "
+        "IdentityN Shape ShapeN Rank Size Fill OnesLike ZerosLike Range"
+    ),
+    "layout": "Reshape ExpandDims Squeeze Transpose BroadcastTo Tile DepthToSpace SpaceToDepth",
+    "indexing": (
+        "ConcatV2 Concat Pack Unpack Split SplitV Slice StridedSlice Pad PadV2 MirrorPad Gather GatherV2 GatherNd "
+        "OneHot ReverseV2 TopKV2"
+    ),
+    "matmul": "MatMul BatchMatMul BatchMatMulV2 BatchMatMulV3 Einsum",
+    "convolution": "BiasAdd Conv2D Conv3D DepthwiseConv2dNative Conv2DBackpropInput",
+    "pooling": "AvgPool AvgPool3D MaxPool MaxPool3D MaxPoolV2",
+    "reduction": "All Any Max Mean Min Prod Sum ArgMax ArgMin Cumsum",
+    "normalization": "FusedBatchNorm FusedBatchNormV2 FusedBatchNormV3 LRN",
+    "image": "ResizeBilinear ResizeNearestNeighbor SpaceToBatchND BatchToSpaceND",
+}
+"""Operators by the file that has their parsers."""
 
 _HANDLERS: dict[str, Handler] = {}
 _OUTPUTS: dict[str, tuple[str, ...]] = {}
@@ -47,17 +60,16 @@ def register(*op_types: str, outputs: Sequence[str] = ()) -> Callable[[ParserT],
 
 def find(op_type: str) -> Handler | None:
     """The parser of an operator, ``None`` if it has none."""
-    _FAMILIES.load()
+    _FAMILIES.load(op_type)
     return _HANDLERS.get(op_type)
 
 
 def names() -> set[str]:
     """Names of all operators that have a parser."""
-    _FAMILIES.load()
-    return set(_HANDLERS)
+    return _FAMILIES.names()
 
 
 def output_names(op_type: str) -> tuple[str, ...]:
     """Names of an operator's results, if it has several that are not a list."""
-    _FAMILIES.load()
+    _FAMILIES.load(op_type)
     return _OUTPUTS.get(op_type, ())

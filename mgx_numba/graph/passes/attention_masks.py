@@ -1,11 +1,11 @@
-"""Masks of attention brought into the form that the operator takes, from wherever an exporter adds them.
+"""Convert attention masks, wherever an exporter adds them, to the form that the operator takes.
 
-Between the product with the keys and the softmax the scores may be reshaped: windows of one image share a mask among
-its heads (Liu et al., "Swin Transformer", 2021), heads are split from the batch, positions are rows and columns of an
-image. A mask is added to scores of some lengths; attention has lengths of its own.
+Between the product with the keys and the softmax the scores may be reshaped: windows of an image share a mask among
+heads (Liu et al., "Swin Transformer", 2021), heads are split from the batch, positions are rows and columns of an
+image. A mask is added to scores of one shape; attention has a shape of its own.
 
-A mask that ``where`` chooses replaces scores: keys that it hides have equal scores, whatever the products are. So rows
-that hide every key give the mean of all values. Adding the fill instead is the same only if it is `HUGE`.
+A mask chosen by ``where`` replaces scores: hidden keys have equal scores, whatever the products are, so a row that
+hides every key gives the mean of all values. Adding the fill value is equivalent only if it is `HUGE`.
 """
 
 from __future__ import annotations
@@ -28,18 +28,18 @@ __all__ = ["MaskStep", "Masks", "before_broadcast", "fitted", "read_masks", "rep
 Lens = tuple[int, ...]
 
 HUGE = 1e30
-"""A masking value beyond this absorbs every score it is added to: float32 keeps 24 bits, so all below 1e22."""
+"""Mask values beyond this absorb every score: float32 has 24 bits, so all scores below 1e22."""
 LARGE = 1e4
-"""With ``fast_math``, keys hidden by less than minus this have no weight beside a key that is kept. That is exact for
-scores above -9,896, since exp(-104) is 0 in float32. Exporters of BERT and GPT-2 write -10,000."""
+"""With ``fast_math``, keys with a mask below minus this have no weight beside a visible key. Exact for scores above
+-9,896, since exp(-104) is 0 in float32. Exporters of BERT and GPT-2 write -10,000."""
 
 FOLDED_BYTES = 16 << 20
-"""Largest sum of constant masks that is kept as a constant; memory in which a larger one is made at every run is shared
-by all layers. A window mask and a bias for each head take 1.8 MB in the first layers of Swin-T."""
+"""Largest sum of constant masks (bytes) that is folded; a larger one is computed at every run into memory that all
+layers share. A window mask plus a bias per head takes 1.8 MB in Swin-T's first layers."""
 
 
 def _groups(source: Lens, target: Lens) -> Iterator[tuple[slice, slice]]:
-    """The shortest runs of axes that hold the same elements before and after a reshape."""
+    """Yield the shortest runs of axes that hold the same elements before and after a reshape."""
     i = j = 0
     while i < len(source) and j < len(target):
         k, m = i + 1, j + 1
@@ -58,10 +58,10 @@ def _groups(source: Lens, target: Lens) -> Iterator[tuple[slice, slice]]:
 
 
 def fitted(b: RewriteBuilder, mask: Instruction, lens: Lens, target: Lens) -> Instruction:
-    """A mask that is broadcast to scores of ``lens``, for the same scores reshaped to ``target``.
+    """Return a mask that broadcasts to scores of ``lens``, reshaped for scores of ``target``.
 
-    Axes along which it is broadcast stay so where they are not merged with others. Where the first axis of ``target``
-    merges such axes with others that follow, the mask has the length of these alone: it repeats.
+    Broadcast axes stay broadcast unless they are merged with others. Where the first axis of ``target`` merges
+    broadcast axes with following ones, the mask has the length of the following ones and repeats.
     """
     if known_same(lens, target):
         return mask
@@ -84,7 +84,7 @@ def fitted(b: RewriteBuilder, mask: Instruction, lens: Lens, target: Lens) -> In
 
 
 def repeated(b: RewriteBuilder, mask: Instruction, batch: int) -> Instruction:
-    """A mask whose first of 4 axes has length ``batch`` or 1, from one whose masks repeat within the batch."""
+    """Return a 4-axis mask whose first axis has length ``batch`` or 1, from a mask that repeats within the batch."""
     if mask.shape.ndim < 4 or known_equal(mask.shape.lens[0], 1) or known_equal(mask.shape.lens[0], batch):
         return mask
     period, *rest = mask.shape.lens
@@ -94,14 +94,15 @@ def repeated(b: RewriteBuilder, mask: Instruction, batch: int) -> Instruction:
 
 @dataclass(frozen=True)
 class MaskStep:
-    """A mask on the way: ``value`` is added, or (with ``fill``) chooses between the scores and ``fill``.
+    """A mask between product and softmax: ``value`` is added, or (with ``fill``) selects between the scores and
+    ``fill``.
 
     Attributes:
         value: the added mask, or the condition.
-        lens: the lengths of the scores.
-        factor: scale of everything below and of this mask.
+        lens: shape of the scores.
+        factor: scale of this mask and of everything below it.
         fill: the other branch of ``where``.
-        fill_first: the scores are kept where the condition is false.
+        fill_first: whether scores are kept where the condition is false.
     """
 
     value: Instruction
@@ -113,7 +114,7 @@ class MaskStep:
 
 @dataclass(frozen=True)
 class Masks:
-    """The mask of an ``attention``, if ``operands`` has one, and the attributes that belong to it."""
+    """The mask operand of ``attention``, if any, and its attributes."""
 
     operands: tuple[Instruction, ...] = ()
     causal: bool = False

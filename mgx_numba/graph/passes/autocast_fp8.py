@@ -1,4 +1,4 @@
-"""Inputs and results of the program that are float8 become float32, with conversions inside."""
+"""Make float8 inputs and results of a program float32, with conversions inside."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class AutocastFp8(Pass):
     name = "autocast_fp8"
 
     def run(self, program: Program, options: Options) -> None:
-        """Only the main module has inputs and results."""
+        """Rewrite the main module, which alone has inputs and results."""
         self.apply(program, program.main, options)
 
     def apply(self, program: Program, module: Module, options: Options) -> None:

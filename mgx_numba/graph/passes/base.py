@@ -1,16 +1,18 @@
-"""Pass infrastructure: what a pass is, and how a list of named passes is run over a program.
+"""Pass infrastructure: passes, options, and running a list of passes over a program.
 
-A pass rewrites one module at a time and leaves the meaning of the program unchanged. Running it twice changes nothing
-more than running it once. What passes do and refuse to do is in the program's log. Environment variables are
-MIGraphX's: ``MIGRAPHX_DISABLE_PASSES`` (names, comma-separated), ``MIGRAPHX_TRACE_PASSES`` (print the program after
-each pass), ``MIGRAPHX_TIME_PASSES`` (print the time of each pass), ``MIGRAPHX_TRACE_MATCHES`` (print what goes into
-the log) and others, see ``docs/environment.md``.
+A pass rewrites one module at a time and keeps the program's meaning; it is idempotent. The program's log records
+rewrites and refusals. Environment variables are MIGraphX's: ``MIGRAPHX_DISABLE_PASSES`` (names, comma-separated),
+``MIGRAPHX_TRACE_PASSES`` (print the program after each pass), ``MIGRAPHX_TIME_PASSES`` (print each pass's time),
+``MIGRAPHX_TRACE_MATCHES`` (print log entries) and others, see ``docs/environment.md``.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import functools
+import importlib
+import os
+import pkgutil
 import time
 from collections.abc import Callable, Iterable, MutableMapping, Sequence
 from typing import ClassVar
@@ -21,6 +23,7 @@ from ...core.types import Type
 from ...dataclass import dataclass
 from ...environment import environment_flag, environment_words
 from ...errors import CompileError, OptionError, ValidationError
+from ...interrupts import unbroken
 from ...messages import DEBUG, tell, warn
 from ..instruction import Instruction
 from ..module import Module
@@ -42,14 +45,14 @@ __all__ = [
 KERNEL_OPERATORS = frozenset(
     "pointwise fused_reduce split_fused_reduce fused_concat fused_contraction fused_attention".split()
 )
-"""Operators whose submodules are bodies of kernels: they are compiled, not rewritten further."""
+"""Operators whose submodules are kernel bodies: they are compiled, not rewritten."""
 
 
 CONTROL_FLOW = frozenset(("if", "loop"))
-"""Operators whose submodules are programs in themselves."""
+"""Operators whose submodules are programs of their own."""
 
 LOWERING_STEPS = frozenset({"memory_coloring"})
-"""Named steps of a target's lowering, which are left out by name like passes."""
+"""Named lowering steps that can be disabled like passes."""
 
 
 @dataclass(frozen=True)
@@ -57,13 +60,12 @@ class Options:
     """What passes may assume.
 
     Attributes:
-        fast_math: rules that are not exact may be used; see `RewriteRule`.
-        capabilities: what the target can do; passes that must know it do nothing without.
-        attention_refusal: why no kernel computes attention of an element type with so many features of keys and of
-            values, empty if one does; without, kernels compute all.
-        epilogue_types: element types of contractions after which a kernel does pointwise work.
-        later: whether bodies of control flow are left alone, since they get passes of their own when the lengths
-            inside of them are known.
+        fast_math: whether inexact rules apply, see `RewriteRule`.
+        capabilities: the target's capabilities; passes that need them do nothing without.
+        attention_refusal: reason why no kernel computes attention for (element type, key features, value features), ""
+            if one does; None: kernels compute all.
+        epilogue_types: element types of contractions whose kernels have an epilogue.
+        later: selects control flow whose bodies are optimised later, when their lengths are known.
     """
 
     fast_math: bool = False
@@ -79,7 +81,7 @@ class Options:
 
 
 class Pass:
-    """A named rewriting of a program; subclasses set ``name`` and define ``apply`` (or ``run``)."""
+    """A named program rewrite; a subclass sets ``name`` and defines ``apply`` (or ``run``)."""
 
     name: ClassVar[str] = ""
 
@@ -89,7 +91,7 @@ class Pass:
 
     @functools.cached_property
     def log(self) -> RewriteLog:
-        """What the pass did, and what it refused with the reasons, in all its runs."""
+        """Return the log of rewrites and refusals of all runs."""
         return RewriteLog()
 
     def apply(self, program: Program, module: Module, options: Options) -> None:
@@ -97,8 +99,7 @@ class Pass:
         raise NotImplementedError(f"pass {self.name!r} has no apply")
 
     def run(self, program: Program, options: Options) -> None:
-        """Rewrite every module of a program, inner modules first; bodies of kernels are left alone, and those that
-        have their turn later."""
+        """Rewrite every module of a program, inner modules first, except kernel bodies and bodies optimised later."""
         for module in _rewritten(program, options.later):
             self.apply(program, module, options)
 
@@ -110,24 +111,39 @@ _KNOWN: dict[str, type[Pass]] = {}
 
 
 def known_passes() -> list[str]:
-    """Names of all passes, sorted."""
+    """Return the names of all passes, sorted."""
+    _load(_files())
     return sorted(_KNOWN)
 
 
 def make_pass(name: str) -> Pass:
-    """A pass by name, with its default settings.
+    """Return a pass by name, with default settings.
 
     Raises:
-        OptionError: there is none; the message lists the known names.
+        OptionError: the name is unknown; the message lists the known names.
     """
+    _load([name])
     cls = _KNOWN.get(name)
     if cls is None:
         raise OptionError(f"unknown pass {name!r}; known: {', '.join(known_passes())}")
     return cls()
 
 
+def _load(names: Iterable[str]) -> None:
+    """Import the files of passes, each named as its pass; an interrupt is raised meanwhile (see `unbroken`)."""
+    wanted = [name for name in names if name not in _KNOWN and name in _files()]
+    if wanted:
+        unbroken(lambda: [importlib.import_module(f"{__package__}.{name}") for name in wanted])
+
+
+@functools.cache
+def _files() -> frozenset[str]:
+    """Names of this package's modules."""
+    return frozenset(module.name for module in pkgutil.iter_modules([os.path.dirname(__file__)]))
+
+
 def _rewritten(program: Program, later: Callable[[Instruction], bool] | None) -> list[Module]:
-    """The modules that passes rewrite, inner ones first; see `Options.later`."""
+    """Return the modules that passes rewrite, inner ones first; see `Options.later`."""
     changes = tuple([module.changes for module in program.modules])
     if program.only_bodies == changes:
         return [program.main]
@@ -143,7 +159,7 @@ def _rewritten(program: Program, later: Callable[[Instruction], bool] | None) ->
 
 
 def kernel_modules(modules: Sequence[Module]) -> set[int]:
-    """Identities of those of a program's modules that are bodies of kernels, with all that they contain."""
+    """Return the identities of kernel bodies and of all modules inside them."""
     found: set[int] = set()
     if len(modules) == 1:
         return found
@@ -157,7 +173,7 @@ def kernel_modules(modules: Sequence[Module]) -> set[int]:
 
 
 def _later_modules(modules: Sequence[Module], later: Callable[[Instruction], bool]) -> set[int]:
-    """Identities of bodies of control flow that passes leave alone, with all that they contain."""
+    """Return the identities of control flow bodies that passes skip, and of all modules inside them."""
     running = [ins for module in modules for ins in module.running() if ins.name in CONTROL_FLOW]
     found = dict.fromkeys(body for ins in running if later(ins) for body in ins.module_args)
     return {id(module) for body in found for module in (body, *body.submodules())}
@@ -176,22 +192,23 @@ def run_passes(
 ) -> None:
     """Run passes in order over all modules of a program, in place; results keep their ranks.
 
-    Overflow and NaN in constants go without a warning.
+    Overflow and NaN in constants cause no warning.
 
     Args:
         program: the program to rewrite.
         passes: passes, or names of passes.
         options: what the passes may assume; defaults to ``Options()``.
-        disabled: names of passes to leave out, besides those that the environment names.
+        disabled: names of passes to skip, beside those that the environment names.
         trace: called with the name of each pass and the program after it.
-        timings: seconds spent in each pass are added here, by name.
+        timings: receives the seconds spent in each pass, by name.
         validate: check the invariants of the IR after each pass.
 
     Raises:
-        OptionError: a name is not that of a pass, or an environment variable that a pass reads is none of its values.
+        OptionError: a pass name is unknown, or an environment variable has an invalid value.
         CompileError: a pass failed; the message names it, the cause is chained.
         ValidationError: ``validate`` is set and a pass broke an invariant; the message names the pass.
     """
+    _load(p for p in passes if isinstance(p, str))
     steps = [make_pass(p) if isinstance(p, str) else p for p in passes]
     left_out = _disabled(disabled, steps)
     settings = options or Options()
@@ -225,7 +242,7 @@ def run_passes(
 
 
 def _run_logged(step: Pass, program: Program, settings: Options) -> None:
-    """Run a pass that tells the program's log, too, what it does."""
+    """Run a pass with its log forwarded to the program's log."""
     step.log.parent = program.log
     try:
         step.run(program, settings)
@@ -240,18 +257,21 @@ _SWITCHES = {
     "layout_convolution": ("MIGRAPHX_ENABLE_NHWC", True),
     "rewrite_layernorm": ("MIGRAPHX_ENABLE_LAYERNORM_FUSION", True),
 }
-"""Variables by the pass that they leave out, and what they are set to if they do not."""
+"""Environment variable, and its default, for each pass that has its own switch."""
 
 
 def disabled_names(names: Iterable[str] = ()) -> set[str]:
-    """Names of passes to leave out: those given, those in ``MIGRAPHX_DISABLE_PASSES``, and what other variables say."""
+    """Return the names of passes to skip: ``names``, those in ``MIGRAPHX_DISABLE_PASSES``, and those of other
+    variables."""
     switched = (name for name, (variable, usual) in _SWITCHES.items() if environment_flag(variable, usual) != usual)
     return {*names, *environment_words("MIGRAPHX_DISABLE_PASSES"), *switched}
 
 
 def _disabled(names: Iterable[str], steps: Sequence[Pass]) -> set[str]:
     wanted = disabled_names(names)
-    known = {*_KNOWN, *(s.name for s in steps), *LOWERING_STEPS}
+    if not wanted:
+        return wanted
+    known = {*known_passes(), *(s.name for s in steps), *LOWERING_STEPS}
     unknown = wanted - known
     if unknown:
         text = f"unknown pass {', '.join(sorted(unknown))}; known: {', '.join(sorted(known))}"

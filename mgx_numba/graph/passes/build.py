@@ -1,4 +1,4 @@
-"""Building the new instructions of a rewrite: operations on constants are folded at once."""
+"""Build the new instructions of a rewrite; operations on constants are folded at once."""
 
 from __future__ import annotations
 
@@ -28,16 +28,16 @@ from ..module import Module
 __all__ = ["RewriteBuilder"]
 
 FOLD_GROWTH = 4
-"""Times the largest operand that a folded literal may be, so that folding does not blow files up."""
+"""Most growth of a folded literal over its largest operand, which bounds file sizes."""
 FOLD_SMALL = 1 << 12  # elements of what may be folded whatever it grows from
 
 
 class RewriteBuilder(Emitter):
-    """Inserts instructions before a given one and remembers them.
+    """Insert instructions before a given one and record them.
 
     Attributes:
-        before: where operations go; literals go to the front of the module.
-        created: everything inserted, in order.
+        before: insertion point; literals go to the front of the module.
+        created: all inserted instructions, in order.
     """
 
     def __init__(self, module: Module, before: Instruction | None) -> None:
@@ -46,7 +46,7 @@ class RewriteBuilder(Emitter):
         self.created: list[Instruction] = []
 
     def op(self, op: Operator | str, *inputs: Instruction, **attributes: Any) -> Instruction:
-        """Insert an operation; a pointwise operation on constants becomes a constant instead, unless it is `STORED`."""
+        """Insert an operation. A pointwise operation on constants becomes a constant, unless it is `STORED`."""
         operator = make_op(op, **attributes) if isinstance(op, str) else op
         if operator.pointwise and operator.name not in STORED and inputs and all(map(is_constant, inputs)):
             folded = self._fold(operator, inputs)
@@ -59,18 +59,18 @@ class RewriteBuilder(Emitter):
         return self._keep(self.module.insert_instruction(self.before, op, inputs, modules))
 
     def literal(self, array: Any, type: Type | None = None) -> Instruction:
-        """A constant, at the front of the module; an array without axes is a scalar."""
+        """Insert a constant at the front of the module; a zero-dimensional array is a scalar."""
         value = np.asarray(array) if type is None else np.asarray(array).astype(type.numpy)
         return self._keep(self.module.add_literal(literal_argument(value)))
 
     def number(self, value: Length, type: Type) -> Instruction:
-        """A scalar that follows from lengths: a constant, or what a plan computes of symbolic ones."""
+        """Insert a scalar length: a constant, or a computation of the plan if it is symbolic."""
         if not is_symbolic(value):
             return self.literal(value, type)
         return self.convert(self.op("lengths", values=(value,)), type)
 
     def constant(self, array: np.ndarray, shape: Shape) -> Instruction:
-        """A constant of a shape's lengths, from an array that repeats along its axes of length 1."""
+        """Insert a constant with a shape's lengths, from an array that repeats along its axes of length 1."""
         if array.size == 1 and (shape.scalar or not known_same(shape.lens, (1,))):
             literal = self.literal(array.reshape(()))
         else:
@@ -80,11 +80,11 @@ class RewriteBuilder(Emitter):
         return self._keep(self.module.insert_instruction(self.before, spread_operator(shape), [literal]))
 
     def argument(self, value: Argument) -> Instruction:
-        """A constant with the strides that its value has."""
+        """Insert a constant with the strides of its value."""
         return self._keep(self.module.add_literal(value))
 
     def scalar(self, value: Any, like: Instruction | Shape) -> Instruction:
-        """A constant of the same type and lengths as ``like`` whose elements all are ``value``."""
+        """Insert a constant of the type and lengths of ``like`` whose elements all equal ``value``."""
         shape = like.shape if isinstance(like, Instruction) else like
         literal = self.literal(scalar_array(value, shape.type))
         if shape.without_axes:
@@ -92,7 +92,7 @@ class RewriteBuilder(Emitter):
         return self._keep(self.module.insert_instruction(self.before, spread_operator(shape), [literal]))
 
     def discard(self) -> None:
-        """Remove what was inserted and is not used."""
+        """Remove inserted instructions that are unused."""
         for ins in reversed(self.created):
             if ins.module is self.module and not ins.users:
                 self.module.remove_instruction(ins)

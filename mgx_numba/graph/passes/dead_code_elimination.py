@@ -1,4 +1,4 @@
-"""Removal of instructions whose value nothing uses, and of modules that nothing runs."""
+"""Remove instructions whose value is unused, and modules that nothing runs."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from .base import Options, Pass
 __all__ = ["SIDE_EFFECTS", "DeadCodeElimination", "release"]
 
 SIDE_EFFECTS = frozenset({"capture", "check_context"})
-"""Operators that are run for what they do."""
+"""Operators that run for their side effects."""
 
 
 class DeadCodeElimination(Pass):
-    """Removes unused instructions and modules. Parameters stay; a module without ``@return`` keeps its last value."""
+    """Remove unused instructions and modules. Parameters stay; a module without ``@return`` keeps its last value."""
 
     name = "dead_code_elimination"
 
@@ -41,7 +41,7 @@ def _sweep(module: Module, references: Counter[int]) -> None:
 
 
 def release(bodies: list[Module], references: Counter[int]) -> None:
-    """Drop what the modules of a removed instruction used, unless another instruction runs them too."""
+    """Remove the modules of a removed instruction, unless another instruction runs them."""
     for body in bodies:
         references[id(body)] -= 1
         if references[id(body)]:

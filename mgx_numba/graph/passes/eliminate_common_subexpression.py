@@ -1,4 +1,4 @@
-"""Equal computations are done once, equal literals are kept once."""
+"""Merge equal computations and equal literals."""
 
 from __future__ import annotations
 
@@ -23,10 +23,8 @@ SAMPLE = 64  # elements of a longer one that are hashed; equal hashes are follow
 
 
 class EliminateCommonSubexpression(Pass):
-    """Of instructions with equal operator and equal inputs (in any order, if commutative) the first one stays.
-
-    Literals are equal when type, lengths, strides and bits are.
-    """
+    """Replace an instruction by an earlier one with an equal operator and equal inputs (in any order, if commutative).
+    Literals are equal if type, lengths, strides and bits are."""
 
     name = "eliminate_common_subexpression"
 
@@ -34,7 +32,7 @@ class EliminateCommonSubexpression(Pass):
         self.share(module)
 
     def share(self, module: Module) -> int:
-        """Share equal values of one module; returns the number of instructions removed for it."""
+        """Merge equal values of one module; return the number of removed instructions."""
         count = 0
         seen: dict[Hashable, Instruction] = {}
         literals: dict[Hashable, list[Instruction]] = {}

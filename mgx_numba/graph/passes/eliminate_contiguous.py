@@ -1,4 +1,4 @@
-"""Removal of copies to standard layout that no user needs."""
+"""Remove copies to standard layout that no user needs."""
 
 from __future__ import annotations
 
@@ -58,7 +58,8 @@ class EliminateContiguous(Pass):
 
 
 def _takes_any_layout(user: Instruction, sources: Mapping[int, Instruction], fixed: bool) -> bool:
-    """Whether the operator accepts values without their copies; ``fixed`` asks for the same result strides too."""
+    """Return whether an operator accepts its operands without their copies; ``fixed``: the result's strides must not
+    change."""
     if isinstance(user.op, Return) or user.module_args or user.name in NEEDS_STANDARD:
         return False
     shapes = [sources.get(k, i).shape for k, i in enumerate(user.inputs)]

@@ -1,4 +1,4 @@
-"""Removal of type conversions that change nothing."""
+"""Remove type conversions that change nothing."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def is_elidable(ins: Instruction) -> bool:
 
 
 def is_exact(source: Type, target: Type) -> bool:
-    """Whether every value of one type is representable in the other."""
+    """Return whether every value of ``source`` is representable in ``target``."""
     if source is target or source is Type.bool_type:
         return True
     if target is Type.bool_type:
@@ -71,9 +71,9 @@ def nested_convert(m: Match, b: RewriteBuilder) -> object:
 
 @rule("narrow_pointwise", op("convert", some("inner")), exact=True)
 def narrow_pointwise(m: Match, b: RewriteBuilder) -> object:
-    """``convert[half](f(convert[float](x))) -> f(x)`` for a pointwise ``f``: it computes narrow floats in float32 and
-    rounds once; its other operands are of any type but floats, or one number that has no more bits. Conversions of the
-    model's author stay, for fast math rounds there alone."""
+    """``convert[half](f(convert[float](x))) -> f(x)`` for a pointwise ``f``: it computes 16-bit floats in float32 and
+    rounds once. Other operands are not floats, or single numbers with no more bits. Conversions by the model's author
+    stay, because fast math rounds only there."""
     narrow, inner = m.ins.shape.type, m.inner
     if (
         narrow not in HALVES
@@ -101,7 +101,8 @@ def narrow_pointwise(m: Match, b: RewriteBuilder) -> object:
 
 
 class EliminateConvert(RulePass):
-    """``convert`` to the same type, of a lossless ``convert``, and around an operation that computes so by itself."""
+    """Remove ``convert`` to the same type, of a lossless ``convert``, and around an operation that converts
+    internally."""
 
     name = "eliminate_convert"
     rules = (convert_same_type, nested_convert, narrow_pointwise)

@@ -1,12 +1,11 @@
-"""Narrow floats as storage: what computes with float16, bfloat16 or float8 computes with float32 (MIGraphX's
-``eliminate_data_type``), for targets whose arithmetic is in float32.
+"""Compute 16-bit and 8-bit floats in float32 (MIGraphX's ``eliminate_data_type``), for targets whose arithmetic is
+float32.
 
-Values are narrow where a program takes or gives them, where they are moved without being computed with, as weights, and
-where a conversion of the model's author takes or gives them. With ``fast_math`` no other value of 16 bits is rounded:
-conversions that the compiler added are ``elidable``. Without it each result is, as the program says. What is rounded
-to float8 always is, since that is what a quantised program means, but moved and kept in float32: to round is cheaper
-than to make codes and numbers of them again. Products of two values in bfloat16 are marked, so that a
-target may round their operands.
+Values stay narrow at a program's inputs and results, where they are only moved, as weights, and at conversions by the
+model's author. With ``fast_math`` no other 16-bit value is rounded: conversions added by the compiler are ``elidable``.
+Without it, each result is rounded as the program says. Values rounded to float8 are always rounded, as a quantised
+program means it, but moved and stored in float32, since rounding is cheaper than encoding and decoding. Products of two
+bfloat16 values are marked, so that a target may round their operands.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ from .autocast_fp8 import FLOAT8
 from .base import Options, Pass
 from .build import RewriteBuilder
 from .eliminate_convert import is_elidable
-from .truncate_float import STORAGE
+from .storage_types import STORAGE
 
 __all__ = ["EliminateDataType", "Widening", "copies", "is_stored_weight", "moves_rounded"]
 
@@ -36,27 +35,27 @@ UNTOUCHED = frozenset(
     "if loop select_module get_tuple_elem bit_cast unpack_int4 unpack_fp4 pack_int4 pack_fp4 allocate load undefined"
     " random_uniform random_seed multinomial nonzero unique dimensions_of dynamic_range unknown deferred".split()
 )
-"""Operators that hand on what they get, or have types of their own."""
+"""Operators that pass values through, or have types of their own."""
 MOVES = frozenset(
     "contiguous layout concat pad fixed_pad gather gather_elements gathernd scatter_none scatternd_none fill reverse"
     " step scan_slice onehot rnn_var_sl_shift_sequence rnn_var_sl_shift_output rnn_var_sl_last_output"
     " concat_past_present".split()
 )
-"""Operators that only move values: those in 16 bits are moved as such, unless all are there in float32."""
+"""Operators that only move values: 16-bit values stay 16-bit, unless all operands exist in float32."""
 COPIES = MOVES | {"reshape", "relu"}
-"""Operators whose results are elements of their inputs, or zero, in the types of these."""
+"""Operators whose results are elements of their inputs, or zero, of the same type."""
 PRODUCTS = frozenset({"dot", "convolution", "convolution_backwards"})
 QUANTIZED = {f"quant_{name}": name for name in ("dot", "convolution", "convolution_backwards")}
 
 
 def is_stored_weight(ins: Instruction) -> bool:
-    """Whether an instruction makes float32 of a constant in 16 bits."""
+    """Return whether an instruction converts a 16-bit constant to float32."""
     return ins.name == "convert" and ins.inputs[0].shape.type in STORAGE and is_constant(ins.inputs[0])
 
 
 def copies(ins: Instruction) -> bool:
-    """Whether results need no rounding where the inputs needed none. Maxima are elements, too, if no window lies in the
-    padding alone, of which there is minus infinity; the value that pads may be none of the type."""
+    """Return whether results need no rounding if the inputs needed none. Maxima qualify if no window lies in padding
+    alone (minus infinity); a padding value may not be representable."""
     given = ins.op.attributes()
     if ins.name == "pooling":
         within = all(known_less(p, n) for p in given["padding"] for n in given["lengths"])
@@ -68,8 +67,8 @@ def copies(ins: Instruction) -> bool:
 
 
 def moves_rounded(ins: Instruction) -> bool:
-    """Whether an operator moves or compares elements, or is a mean of a few, whose kernel reads and stores them
-    rounded."""
+    """Return whether an operator moves, compares or averages elements in a kernel that reads and stores rounded
+    values."""
     if ins.name == "pooling":
         return ins.op.attributes()["mode"] is not PoolingMode.lpnorm
     return ins.name == "concat" or (ins.name in CONSTANT_VIEWS and len(ins.inputs) == 1)
@@ -89,12 +88,12 @@ def _all_ask(value: Instruction, seen: set[Instruction]) -> bool:
 
 
 def _is_untouched(ins: Instruction) -> bool:
-    """Whether its types are its own: users' functions have those that their shape rules say."""
+    """Return whether an operator keeps its own types; custom functions have those of their shape rules."""
     return ins.name in UNTOUCHED or (ins.op.custom and not ins.op.pointwise)
 
 
 class EliminateDataType(Pass):
-    """``op(x: half) -> convert[half](op(convert[float](x)))``, with a float32 form of each value at hand."""
+    """``op(x: half) -> convert[half](op(convert[float](x)))``, reusing the float32 form of each value."""
 
     name = "eliminate_data_type"
 
@@ -106,11 +105,11 @@ class EliminateDataType(Pass):
 
 
 class Widening:
-    """One module whose operations on ``narrow`` types are computed in the type ``to``; ``wide`` has values in that.
+    """Rewrites one module: operations on ``narrow`` types compute in type ``to``; ``wide`` maps values to their wide
+    form.
 
-    With ``fast_math`` values of the types in ``storage`` are rounded only where something else than a computation takes
-    them, and to types in ``kept`` beside readers in the wide type: a target may round for all readers what it finds
-    without a conversion.
+    With ``fast_math``, values of types in ``storage`` are rounded only for readers that do not compute, and values of
+    types in ``kept`` exist beside their wide form: a target may round for all readers whatever it finds unconverted.
     """
 
     def __init__(
@@ -172,7 +171,7 @@ class Widening:
             self.wide.setdefault(source, ins)
 
     def _view(self, ins: Instruction) -> None:
-        """A view of a value that is there in the wide type is there, too."""
+        """Make a view of a value that has a wide form wide, too."""
         if ins.inputs[0] in self.rounded:
             self._widened(ins, 0)
         if ins.inputs[0] in self.wide:
@@ -198,7 +197,7 @@ class Widening:
         module.replace_instruction(ins, self._narrowed(ins, computed))
 
     def _narrowed(self, ins: Instruction, computed: Instruction) -> Instruction:
-        """A value as its users know it."""
+        """Return a computed value in the type that its users expect."""
         kind = ins.shape.type
         if computed.shape.type is kind:
             return computed
@@ -212,7 +211,7 @@ class Widening:
         return narrow
 
     def _widened(self, user: Instruction, place: int) -> Instruction:
-        """The wide form of an input; weights of products in 16 bits are left to them, unless all are one number."""
+        """Return the wide form of an input. Weights of 16-bit products stay narrow, unless all elements are equal."""
         value = user.inputs[place]
         if value not in self.wide:
             right = user.name in PRODUCTS and place == 1

@@ -1,4 +1,4 @@
-"""Removal of ``identity`` instructions."""
+"""Remove ``identity`` instructions."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Padding done by the convolution or pooling that follows."""
+"""Merge padding into the following convolution or pooling."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ __all__ = ["EliminatePad"]
 
 
 def _spatial_pads(pad: Instruction) -> tuple[list[int], list[int]] | str:
-    """Elements before and after each spatial axis, or why the pad cannot be part of a window operator."""
+    """Return the padding before and after each spatial axis, or the reason why it cannot be merged."""
     attributes = pad.op.attributes()
     pads, rank = attributes["pads"], pad.shape.ndim
     before, after = list(pads[:rank]), list(pads[rank:])
@@ -56,7 +56,8 @@ def pad_of_pooling(m: Match, b: RewriteBuilder) -> object:
 
 @rule("pad_pooling", op("pooling", op("pad", some("x"), bind="pad")), exact=False)
 def low_pad_of_pooling(m: Match, b: RewriteBuilder) -> object:
-    """The same of a maximum, padded by the least finite number: no finite element is less."""
+    """``pool(pad(x)) -> pool[padding](x)`` for a maximum padded with the least finite number; no finite element is
+    less."""
     if not m.x.shape.type.is_floating:
         return "the values are no floats"
     return _padded_pooling(m, b, float(ml_dtypes.finfo(m.x.shape.type.numpy).min))
@@ -84,7 +85,7 @@ def _padded_pooling(m: Match, b: RewriteBuilder, lowest: float) -> Instruction |
 
 
 class EliminatePad(RulePass):
-    """``pad`` before ``convolution`` and ``pooling`` becomes their ``padding``."""
+    """Merge ``pad`` before ``convolution`` and ``pooling`` into their ``padding``."""
 
     name = "eliminate_pad"
     rules = (pad_of_convolution, pad_of_pooling, low_pad_of_pooling)

@@ -1,14 +1,12 @@
-"""What products with constant weights take on the average, by the program alone.
+"""Estimate the mean operands of products with constant weights, from the program alone.
 
-Each value of a module is followed as a few draws of what its elements may be: results of products are normal, with the
-mean and the variance that those of the inputs and the weights give if all elements vary independently, and other
-operators compute draws of draws. Inputs of the program, and what a loop carries, are taken for standard normal, as
-images and features are when they have been normalised. What comes later depends on that but little: weights, biases and
-activations make its means.
+Each value is represented by a few random draws. Results of products are normal, with the mean and variance that follow
+from inputs and weights if all elements vary independently; other operators map draws to draws. Program inputs and
+loop-carried values are assumed standard normal, as normalised images and features are. Later values depend little on
+that assumption: weights, biases and activations determine their means.
 
-Axes along which draws would be alike have length 1, whatever their length is in the program: pixels and tokens vary as
-draws do, channels have means of their own. Axis 0 of all arrays here is that of the draws, of length 1 where a value
-does not vary.
+Axes along which draws are alike have length 1, whatever their length in the program: pixels and tokens vary like draws,
+channels have means of their own. Axis 0 of all arrays here counts draws; its length is 1 for a constant.
 """
 
 from __future__ import annotations
@@ -32,26 +30,26 @@ from ..module import Module
 __all__ = ["expected_means"]
 
 DRAWS = 32
-"""Draws of an element, one of each of as many equally probable ranges."""
+"""Draws per element, one from each of as many equally probable ranges."""
 COLUMNS = 4099
-"""Elements whose draws have an order of their own; longer vectors repeat these. A prime, so that lengths of layers
-do not divide it."""
+"""Elements with an independent order of draws; longer vectors repeat them. A prime, so that it does not divide layer
+sizes."""
 MOST = 1 << 20
-"""Draws of a value, 4 MiB of float32: values with more elements than these allow are not followed."""
+"""Most draws per value, 4 MiB of float32; larger values are not followed."""
 AT_ONCE = 1 << 18
-"""Weights that are squared at once: 1 MiB of float32, so that they stay in the caches."""
+"""Weights squared at once: 1 MiB of float32, to stay in the caches."""
 ZERO = 0.05
-"""A largest mean of so many standard deviations is none: that of draws is off by less."""
+"""Largest mean, in standard deviations, that counts as zero; the sampling error is smaller."""
 
 Draws = np.ndarray
 
 
 def expected_means(module: Module, products: Collection[Instruction]) -> dict[Instruction, np.ndarray]:
-    """For ``dot`` and ``convolution`` with constant weights, the means of what these are multiplied by.
+    """Return the mean left operands of ``dot`` and ``convolution`` with constant weights.
 
     Returns:
-        A float32 array of each of the products whose left operand could be followed and has means other than 0: [k] of
-        ``dot``, [channels] of ``convolution``, with length 1 if all are the same.
+        float32 arrays by product, [k] for ``dot``, [channels] for ``convolution``, length 1 if all are equal; products
+        whose left operand cannot be followed or has zero means are omitted.
     """
     left, found = set(products), {}
     last = {i: ins for ins in module for i in ins.inputs} if left else {}
@@ -80,21 +78,21 @@ def _means(draws: Draws, axis: int) -> np.ndarray | None:
 
 @cache
 def _normal_table() -> np.ndarray:
-    """Standard normal draws [DRAWS, COLUMNS], the same numbers in each column, in orders of chance."""
+    """Return standard normal draws [DRAWS, COLUMNS]: the same numbers in each column, randomly ordered."""
     draws = np.array([NormalDist().inv_cdf((k + 0.5) / DRAWS) for k in range(DRAWS)], np.float32)
     draws /= draws.std()
     return np.random.default_rng(0).permuted(np.repeat(draws[:, None], COLUMNS, 1), axis=0)
 
 
 class _Follower:
-    """Draws of the values of a module, in ``values``."""
+    """Draws of a module's values, in ``values``."""
 
     def __init__(self) -> None:
         self.values: dict[Instruction, Draws] = {}
         self._order = np.random.default_rng(0)
 
     def follow(self, ins: Instruction) -> None:
-        """Note the draws of an instruction's value, if they follow from what is known."""
+        """Record the draws of an instruction's value if they can be computed."""
         with np.errstate(all="ignore"):
             draws = self._draws(ins)
         if draws is not None and draws.size and (len(draws) == 1 or draws.size <= MOST):
@@ -119,13 +117,13 @@ class _Follower:
         return several(self, ins, [self.values[i] for i in ins.inputs])
 
     def _normal(self, mean: np.ndarray | float, variance: np.ndarray | float, lens: Sequence[int]) -> Draws:
-        """Draws of independent normal elements, for a mean and a variance of these lengths."""
+        """Return draws of independent normal elements with the given means and variances."""
         columns = (np.arange(prod(lens)) + self._order.integers(COLUMNS)) % COLUMNS
         draws = _normal_table()[:, columns].reshape(DRAWS, *lens)
         return draws * np.sqrt(np.maximum(variance, 0), dtype=np.float32) + np.asarray(mean, np.float32)
 
     def _picked(self, draws: Draws, axis: int, length: int) -> Draws:
-        """An element along an axis for each draw, where all of them may be met."""
+        """Return, for each draw, a random element along an axis."""
         every = np.broadcast_to(draws, (DRAWS, *draws.shape[1:]))
         places = self._order.permutation(np.arange(DRAWS) * length // DRAWS)
         return np.take_along_axis(every, places.reshape(-1, *[1] * (draws.ndim - 1)), axis)
@@ -142,7 +140,7 @@ class _Follower:
         return np.asarray(ins.op.scalar(NumpyScalar(), *inputs))
 
     def same(self, ins: Instruction, draws: Draws) -> Draws | None:
-        """Of what moves elements along axes that vary as draws do."""
+        """Return the draws of an operator that moves elements along axes that vary like draws."""
         lens = (1, *ins.shape.max_lens)
         alike = len(lens) == draws.ndim and all(n in (1, m) for n, m in zip(draws.shape[1:], lens[1:]))
         return draws.astype(np.float32, copy=False) if alike and ins.shape.type.is_floating else None
@@ -185,7 +183,7 @@ class _Follower:
         return np.concatenate(parts, axis)
 
     def gather(self, ins: Instruction, draws: Draws) -> Draws | None:
-        """Any rows of a table, or the one at a constant position."""
+        """Return draws of random rows of a table, or of the row at a constant position."""
         axis = 1 + ins.op.attributes()["axis"] % ins.inputs[0].shape.ndim
         places = constant_array(ins.inputs[1])
         if draws.shape[axis] > 1:
@@ -256,7 +254,7 @@ class _Follower:
         return self._normal(mean * times, variance * times, lens)
 
     def convolution(self, ins: Instruction, inputs: list[Draws]) -> Draws | None:
-        """Of constant weights; nothing is said of the margins, where padding is read, too."""
+        """Return draws of a convolution with constant weights; padding at the margins is ignored."""
         draws, weights = inputs
         if weights.shape[0] > 1 or any(n > 1 for n in (draws.shape[1], *draws.shape[3:])):
             return None
@@ -278,21 +276,20 @@ class _Follower:
 
 
 def _moments(draws: Draws) -> tuple[np.ndarray, np.ndarray]:
-    """Means and variances of elements."""
+    """Return means and variances of elements."""
     if len(draws) == 1:
         return draws[0], np.broadcast_to(np.float32(0), draws.shape[1:])
     return draws.mean(0, dtype=np.float32), draws.var(0)
 
 
 def _shares(ins: Instruction) -> Draws:
-    """What softmax gives along an axis where all elements are alike."""
+    """Return the result of softmax along an axis with equal elements."""
     axis = ins.op.attributes()["axis"] % ins.shape.ndim
     return np.full([1] * (ins.shape.ndim + 1), 1 / max(1, ins.shape.max_lens[axis]), np.float32)
 
 
 def _reshaped(draws: Draws, before: Sequence[int], after: Sequence[int]) -> Draws | None:
-    """Draws of a value whose lengths become others: axes that become some others together either stay without a length
-    of their own, or get all that they have."""
+    """Return draws of a reshaped value; merged or split axes either keep length 1, or have all their elements."""
     if prod(before) != prod(after) or not prod(before):
         return None
     lens: list[int] = []
@@ -331,11 +328,11 @@ SINGLE: dict[str, Callable[[_Follower, Instruction, Draws], Draws | None]] = {
     "softmax": _Follower.softmax,
     "transpose": _Follower.transpose,
 }
-"""What computes draws of operators with one value, whose other inputs say where or how long."""
+"""Rules of operators with one followed operand; their other inputs are positions or lengths."""
 SEVERAL: dict[str, Callable[[_Follower, Instruction, list[Draws]], Draws | None]] = {
     "concat": _Follower.concat,
     "convolution": _Follower.convolution,
     "convolution_backwards": _Follower.convolution,
     "dot": _Follower.dot,
 }
-"""The same of those with more; pointwise operators have one rule."""
+"""Rules of operators with several operands; pointwise operators have one common rule."""

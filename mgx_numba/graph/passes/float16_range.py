@@ -1,4 +1,4 @@
-"""What 16 bits have no room for: constants, what a norm takes from or divides by, and scores before they are scaled."""
+"""Values beyond the range of float16: constants, operands of norms, and scores before they are scaled."""
 
 from __future__ import annotations
 
@@ -19,21 +19,20 @@ VIEWS = frozenset(
 )
 _SPREADS = VIEWS | {"broadcast_for_dot"}
 _FACTORS = frozenset({"mul", "div", "dot", "convolution", "convolution_backwards"})
-"""What multiplies by a constant, all of whose bits its results need."""
+"""Operators that multiply by a constant and need all its bits."""
 
 
 def origin(ins: Instruction) -> Instruction:
-    """What an instruction views; of views with two inputs the second gives lengths alone."""
+    """Return the instruction below views; the second input of a view gives lengths only."""
     while ins.name in _SPREADS and ins.inputs:
         ins = ins.inputs[0]
     return ins
 
 
 def loses_constants(ins: Instruction, type: Type) -> bool:
-    """Whether a finite constant that an instruction takes does not fit a type.
+    """Return whether a finite constant operand does not fit a type.
 
-    It would become infinite, or 0 (a single number), or is multiplied by and would lose bits of its largest magnitude,
-    where the type has subnormal numbers alone.
+    It would become infinite, or a single number would become 0, or a factor's largest magnitude would be subnormal.
     """
     return ins.name not in VIEWS and any(_loses(ins, i, type) for i in dict.fromkeys(ins.inputs))
 
@@ -55,12 +54,12 @@ def _loses(ins: Instruction, value: Instruction, type: Type) -> bool:
 
 
 def combine_with_reductions(order: Sequence[Instruction]) -> tuple[set[Instruction], set[Instruction]]:
-    """Pointwise instructions that take a value and what is reduced from it, as norms do, and the reductions.
+    """Return pointwise instructions that combine a value with its own reduction, as norms do, and the reductions.
 
-    ``x - mean(x)`` and ``x / sqrt(mean(x * x))`` may be small where their operands are beyond the range of float16.
+    ``x - mean(x)`` and ``x / sqrt(mean(x * x))`` may be small although their operands exceed the range of float16.
     """
     reduced: dict[Instruction, dict[Instruction, list[Instruction]]] = {}
-    """What each value made of reductions alone is reduced from, and by which instructions."""
+    """For each value computed from reductions: what is reduced, and by which instructions."""
     found: set[Instruction] = set()
     reductions: set[Instruction] = set()
     for ins in order:
@@ -88,7 +87,7 @@ def combine_with_reductions(order: Sequence[Instruction]) -> tuple[set[Instructi
 
 
 def _sources(value: Instruction, reduced: dict[Instruction, dict[Instruction, list[Instruction]]]) -> list[Instruction]:
-    """A value and what it is computed from by pointwise instructions of one value, reductions and constants aside."""
+    """Return a value and the values it is computed from by pointwise instructions with one varying operand."""
     found = [origin(value)]
     while found[-1].op.pointwise:
         varying = dict.fromkeys(v for i in found[-1].inputs if not is_constant(v := origin(i)) and v not in reduced)
@@ -99,9 +98,10 @@ def _sources(value: Instruction, reduced: dict[Instruction, dict[Instruction, li
 
 
 def scaled_product(ins: Instruction) -> tuple[Instruction, Instruction, np.float32] | None:
-    """``(dot, value, s)`` if an instruction is ``value * s`` or ``value / (1 / s)``, a dot or a view of it.
+    """Return ``(dot, value, s)`` if an instruction is ``value * s`` or ``value / (1 / s)``, where ``value`` is a dot or
+    a view of it.
 
-    The scale is below 1, nothing else takes the dot's values, and neither operand of it is constant.
+    The scale is below 1, the dot has no other users, and neither operand of it is constant.
     """
     if ins.name not in ("mul", "div") or ins.shape.type is not Type.float_type:
         return None
@@ -129,7 +129,7 @@ def _lengths_alone(user: Instruction, ins: Instruction) -> bool:
 
 
 def scale_first(module: Module, ins: Instruction, dot: Instruction, value: Instruction, scale: np.float32) -> None:
-    """``dot(q, k) * s -> dot(q * s, k)``, of what `scaled_product` has found."""
+    """``dot(q, k) * s -> dot(q * s, k)``, for a match of `scaled_product`."""
     left, right = dot.inputs
     number = module.add_literal(np.asarray(scale))
     if left.shape.is_dynamic:

@@ -1,10 +1,10 @@
-"""Scaled dot-product attention becomes one operator (Vaswani et al., "Attention Is All You Need", 2017, section 3.2.1).
+"""Fuse scaled dot-product attention into one operator (Vaswani et al., "Attention Is All You Need", 2017, section
+3.2.1).
 
 Matched from the softmax outward: below it a chain of scalings and masks over ``dot(q, k^T)``, above it ``dot(., v)``.
-The queries, the keys or the scores may carry the scale; masks may be added, or chosen by ``where``. The scores may be
-reshaped on the way, so that masks of windows or of heads can be added. Products in 16 bits may have a softmax in
-float32 between them: so has the operator. It rounds its weights for the second product, as a conversion there does,
-but before they are divided by their sum.
+Queries, keys or scores may carry the scale; masks may be added or chosen by ``where``. Scores may be reshaped in
+between for masks of windows or heads. 16-bit products may have a float32 softmax between them, like the operator. The
+operator rounds its weights for the second product as a conversion there does, but before dividing by their sum.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from .attention_masks import MaskStep, before_broadcast, fitted, read_masks, rep
 from .build import RewriteBuilder
 from .match import Match, either, op, rule, some
 from .rewriter import RulePass
-from .truncate_float import STORAGE, widens
+from .storage_types import STORAGE, widens
 
 __all__ = ["FuseAttention"]
 
@@ -37,12 +37,12 @@ RESHAPES = frozenset({"reshape", "squeeze", "unsqueeze"})
 
 @dataclass
 class Scores:
-    """What stands between dot and softmax: ``scale * factors * dot``, then the masks of ``steps``.
+    """The chain between dot and softmax: ``scale * factors * dot``, then the masks of ``steps``.
 
     Attributes:
-        top: what the softmax takes, of the element type that masks are added in.
-        lens: what dot, softmax and the steps between them have as lengths of the scores, outermost first.
-        factors: what each row of the products is multiplied by, and the lengths of the scores there.
+        top: the softmax's operand, in the element type in which masks are added.
+        lens: shapes of the scores on the way, outermost first.
+        factors: per-row factors of the products, and the shape of the scores there.
         steps: masks, innermost first.
     """
 
@@ -60,7 +60,7 @@ def _uniform(ins: Instruction) -> float | None:
 
 
 def _scaled(ins: Instruction) -> tuple[Instruction, float] | None:
-    """``x`` and ``c`` if an instruction is ``x * c`` or ``x / c`` with a finite constant, not 0."""
+    """Return ``x`` and ``c`` if an instruction is ``x * c`` or ``x / c`` with a finite non-zero constant."""
     if ins.name not in ("mul", "div"):
         return None
     x, c = ins.inputs
@@ -76,7 +76,7 @@ def _scaled(ins: Instruction) -> tuple[Instruction, float] | None:
 
 
 def read_scores(top: Instruction) -> Scores | str:
-    """Follow the chain below a softmax down to its dot; a string says why it is not attention."""
+    """Follow the chain below a softmax to its dot; return the reason if it is not attention."""
     scores = Scores(top, top, [top.shape.lens])
     current, factor = top, 1.0
     while current.name != "dot":
@@ -143,7 +143,7 @@ def _fill(ins: Instruction) -> float | None:
 
 
 def without_scale(ins: Instruction, b: RewriteBuilder) -> tuple[Instruction, float]:
-    """An operand without a constant factor that it carries, directly or below views, and the factor."""
+    """Return an operand without a constant factor, which may lie below views, and the factor."""
     views: list[Instruction] = []
     current = ins
     while current.name in VIEWS and len(current.inputs) == 1:
@@ -159,7 +159,7 @@ def without_scale(ins: Instruction, b: RewriteBuilder) -> tuple[Instruction, flo
 
 
 def swapped(b: RewriteBuilder, ins: Instruction) -> Instruction:
-    """The last two axes exchanged, merged with a transpose that is there."""
+    """Return the value with its last two axes exchanged, merged with an existing transpose."""
     if ins.name != "transpose":
         return b.swap_last(ins)
     *outer, row, column = ins.op.attributes()["permutation"]
@@ -167,9 +167,10 @@ def swapped(b: RewriteBuilder, ins: Instruction) -> Instruction:
 
 
 def unrepeated(ins: Instruction) -> Instruction:
-    """Key or value heads [b, h, t, d] before each was repeated for a group of query heads; the same if they were not.
+    """Return key or value heads [b, h, t, d] before they were repeated for groups of query heads; the value itself if
+    they were not.
 
-    Grouped-query attention (Ainslie et al., 2023) is exported as unsqueeze to [b, h, 1, t, d], broadcast, reshape.
+    Exporters write grouped-query attention (Ainslie et al., 2023) as unsqueeze to [b, h, 1, t, d], broadcast, reshape.
     """
     if ins.name != "reshape" or ins.shape.ndim != 4 or ins.inputs[0].name not in BROADCASTS:
         return ins
@@ -185,7 +186,7 @@ def unrepeated(ins: Instruction) -> Instruction:
 
 
 def _target(scores: Scores) -> Lens:
-    """Lengths [batch, heads, queries, keys] of the scores: those that they have on the way, or leading axes merged."""
+    """Return the scores' shape [batch, heads, queries, keys]: a shape on the way, or with leading axes merged."""
     *lead, queries, keys = scores.dot.shape.lens
     for lens in (scores.dot.shape.lens, *scores.lens):
         if len(lens) == 4 and known_same(lens[2:], (queries, keys)):
@@ -194,7 +195,7 @@ def _target(scores: Scores) -> Lens:
 
 
 def _heads(b: RewriteBuilder, x: Instruction, target: Lens) -> Instruction:
-    """Rows of features for scores of lengths ``target``, without a reshape that they have behind them."""
+    """Return rows of features for scores of shape ``target``, without a reshape before them."""
     lens = (*target[:2], *x.shape.lens[-2:])
     if not known_same(x.shape.lens, lens) and x.name in RESHAPES and known_same(x.inputs[0].shape.lens, lens):
         return x.inputs[0]
@@ -203,7 +204,7 @@ def _heads(b: RewriteBuilder, x: Instruction, target: Lens) -> Instruction:
 
 SOFTMAX = op("softmax", some("scores"), bind="softmax")
 GUARDED = op("where", op("isnan", SOFTMAX), some("zero"), SOFTMAX, bind="guard")
-"""PyTorch's exporter replaces the NaN of rows without any key by 0, as ``attention`` does."""
+"""PyTorch's exporter replaces the NaN of fully masked rows by 0, like ``attention``."""
 PLAIN = either(SOFTMAX, GUARDED)
 ROUNDED = either(PLAIN, op("convert", PLAIN, bind="rounded", once=True))
 WEIGHTS = either(ROUNDED, op(" ".join(RESHAPES), ROUNDED, once=True))
@@ -287,17 +288,16 @@ def _attention(m: Match, b: RewriteBuilder) -> object:
 
 
 def _before_swap(kt: Instruction, k: Instruction) -> Instruction:
-    """The keys [b, h, t, d]: what ``kt`` transposes, if it only exchanges the last two axes, else ``k``."""
+    """Return the keys [b, h, t, d]: the operand of ``kt`` if it only exchanges the last two axes, else ``k``."""
     if kt.name == "transpose" and kt.op.attributes()["permutation"] == (0, 1, 3, 2):
         return kt.inputs[0]
     return k
 
 
 class FuseAttention(RulePass):
-    """Recognises attention with axes for positions and features, and one or more before them.
+    """Recognise attention with axes for positions and features, and one or more before them.
 
-    A row that a mask of -infinity hides from all keys gives what softmax gives, NaN, or zeros where the weights are
-    guarded so.
+    A row masked completely by -infinity gives NaN like softmax, or zeros if the weights are guarded.
     """
 
     name = "fuse_attention"

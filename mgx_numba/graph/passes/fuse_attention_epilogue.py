@@ -1,4 +1,4 @@
-"""Attention becomes one instruction with what quantises its result, which so is written in 8 bits alone."""
+"""Fuse attention with the quantisation of its result, which is then written in 8 bits only."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from .rules.quantized import EIGHT_BITS
 __all__ = ["FuseAttentionEpilogue"]
 
 VIEWS = frozenset("reshape reshape_lazy flatten squeeze unsqueeze transpose contiguous".split())
-"""Operators that change how a value is seen, and neither its elements nor their number."""
+"""Operators that change the view of a value, not its elements."""
 
 
 class FuseAttentionEpilogue(Pass):
-    """``quantize(view(attention(...)))`` -> ``view(fused_attention(...))``, a quantisation being pointwise operations
-    with constants that are one for all elements, of which the last gives 8 bits."""
+    """``quantize(view(attention(...)))`` -> ``view(fused_attention(...))``; a quantisation is pointwise operations with
+    scalar constants that end in 8 bits."""
 
     name = "fuse_attention_epilogue"
 
@@ -39,7 +39,7 @@ class FuseAttentionEpilogue(Pass):
 
 
 def _followers(ins: Instruction) -> tuple[list[Instruction], list[Instruction]]:
-    """The views of a value that nothing else sees, and the operations after them that quantise it."""
+    """Return the views of a value with no other users, and the quantising operations after them."""
     views: list[Instruction] = []
     chain: list[Instruction] = []
     count, value = 0, ins

@@ -1,4 +1,4 @@
-"""A dot or convolution becomes one instruction with the pointwise operations around it: its prologue and epilogue."""
+"""Fuse a dot or convolution with the pointwise operations around it: its prologue and epilogue."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from .fuse_reduce import REDUCTIONS
 from .narrow_operands import take_narrow_operands
 from .prologue import pointwise_over, prologue_of
 from .regions import Refuses, extract, grow, order_of, unfusable
-from .truncate_float import widens
+from .storage_types import widens
 
 __all__ = ["FuseContraction"]
 
@@ -30,14 +30,13 @@ INT8 = (Type.int8_type, Type.uint8_type)
 
 
 class FuseContraction(Pass):
-    """``pointwise(...pointwise(dot(a, b), c)...)`` -> ``fused_contraction(a, b, c)`` with those operations inside.
+    """``pointwise(...pointwise(dot(a, b), c)...)`` -> ``fused_contraction(a, b, c)`` with the operations inside.
 
-    Only operations over the contraction's own lengths join, and only while a single value leaves the region. Before a
-    1x1 convolution, those that make its input join too if `prologue_of` finds that it can compute them on the way. The
-    conversion of weights that are stored in 16 bits joins, and so does that of operands in 8 bits. Where kernels have
-    epilogues of 16 bits, such values come and go as they are: what makes float32 of them joins where it is read, and
-    stays out where it would be stored. An operand that both the contraction and its epilogue read is converted for
-    each.
+    Only operations of the contraction's own shape join, and only while a single value leaves the region. Before a 1x1
+    convolution, operations that `prologue_of` can compute on the fly join, too. Conversions of 16-bit weights and of
+    8-bit operands join. Where kernels have 16-bit epilogues, 16-bit values are read and written as they are: a widening
+    joins where it is read, and stays outside where its result would be stored. An operand read by contraction and
+    epilogue is converted for each.
     """
 
     name = "fuse_contraction"
@@ -80,7 +79,7 @@ class FuseContraction(Pass):
 
 
 def _refused_types(ins: Instruction, wide: Sequence[Type]) -> str | None:
-    """Why no kernel of these types has an epilogue; None if one has."""
+    """Return the reason why no kernel of these types has an epilogue; None if one has."""
     kind = ins.shape.type
     if kind in wide:
         return None
@@ -93,8 +92,8 @@ def _refused_types(ins: Instruction, wide: Sequence[Type]) -> str | None:
 def _stored_operands(
     module: Module, ins: Instruction, order: dict[Instruction, int], can: Capabilities | None
 ) -> list[Instruction]:
-    """The conversion of the right-hand side, if that is a constant in 16 bits, and then that of the left-hand side, if
-    that is in bfloat16 and multiplied so: each for this contraction alone."""
+    """Return the conversions of operands for this contraction alone: of a 16-bit constant right operand, then of a
+    bfloat16 left operand."""
     left, weights = ins.inputs[:2]
     if not is_stored_weight(weights):
         return []
@@ -107,14 +106,14 @@ def _stored_operands(
 
 
 def _keeping_narrow(refuses: Refuses) -> Refuses:
-    """Refuses what makes float32 of 16 bits, too: who reads that does it."""
+    """Return ``refuses`` extended to refuse widening of 16 bits; readers widen themselves."""
     return lambda ins: "it widens what is stored in 16 bits" if widens(ins) else refuses(ins)
 
 
 def _own(
     module: Module, shared: Instruction, readers: Sequence[Instruction], order: dict[Instruction, int]
 ) -> Instruction:
-    """The instruction itself if nothing else than ``readers`` reads it, else a copy that only they read."""
+    """Return the instruction if only ``readers`` read it, else a copy for them."""
     if all(user in readers for user in shared.users):
         return shared
     made = module.insert_instruction(shared, shared.op, shared.inputs)
@@ -125,7 +124,7 @@ def _own(
 
 
 def _without_widened_result(region: list[Instruction], contraction: Instruction) -> list[Instruction]:
-    """The region without a last member that makes float32 of its result for other pointwise operations."""
+    """Return the region without a last widening whose users are other pointwise operations."""
     last = region[-1]
     beside = last.users and all(user.op.pointwise or user.name in REDUCTIONS for user in last.users)
     return region[:-1] if last is not contraction and widens(last) and beside else region

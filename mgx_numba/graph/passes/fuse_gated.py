@@ -1,4 +1,5 @@
-"""Gated linear units (Shazeer, "GLU Variants Improve Transformer"): halves of a product meet in its kernel."""
+"""Fuse gated linear units (Shazeer, "GLU Variants Improve Transformer"): a product's kernel combines both halves of its
+result."""
 
 from __future__ import annotations
 
@@ -17,9 +18,12 @@ __all__ = ["FuseGated"]
 
 
 class FuseGated(Pass):
-    """``pointwise(y[..., :n], y[..., n:], ...)`` of a product ``y`` with constants, or a ``fused_contraction`` of one
-    -> ``fused_contraction`` whose submodule slices the product at once and then works on both halves; of products whose
-    kernels the target prefers so (`Capabilities.joins_halves`), and if nothing else reads ``y``."""
+    """``pointwise(y[..., :n], y[..., n:], ...)`` -> ``fused_contraction``, for a product ``y`` with constants, or a
+    ``fused_contraction`` of one, that nothing else reads.
+
+    The submodule slices the product first and then works on both halves. Applies to products for which the target has
+    kernels (`Capabilities.joins_halves`).
+    """
 
     name = "fuse_gated"
 
@@ -42,7 +46,7 @@ class FuseGated(Pass):
 
 
 def _halves(ins: Instruction) -> tuple[Instruction, Instruction] | None:
-    """The slices of one value's columns, first half and second half, that an instruction alone reads of it."""
+    """Return the slices of the first and second half of one value's columns, if an instruction reads exactly these."""
     found = {i.op.starts: i for i in ins.inputs if i.name == "slice" and known_same(i.shape.lens, ins.shape.lens)}  # type: ignore[attr-defined]
     whole = {i.inputs[0] for i in found.values()}
     if len(found) != 2 or len(whole) != 1:
@@ -60,7 +64,7 @@ def _halves(ins: Instruction) -> tuple[Instruction, Instruction] | None:
 
 
 def _product(y: Instruction) -> Instruction | None:
-    """The product itself, of a computed left operand as it is and of constants, if that is what makes ``y``."""
+    """Return the product that computes ``y``, if it has a computed left operand and constant weights."""
     product, outer = y, {i: i for i in y.inputs}
     if y.name == "fused_contraction":
         body = y.module_args[0]
@@ -81,7 +85,7 @@ def _join(
     halves: tuple[Instruction, Instruction],
     product: Instruction,
 ) -> None:
-    """Put one instruction in the place of a pointwise one and of the product whose halves it reads."""
+    """Replace a pointwise instruction and the product whose halves it reads by one instruction."""
     y = halves[0].inputs[0]
     body = program.unique_module(f"{module.name}:gated")
     arguments: list[Instruction] = []
@@ -124,8 +128,8 @@ def _copy(
     left_out: Iterable[Instruction],
     lens: Sequence[int],
 ) -> Instruction:
-    """Repeat pointwise operations of a submodule at the end of another one, on values of these lengths, given some; the
-    value that it returns."""
+    """Copy pointwise operations of one submodule to the end of another, for values of shape ``lens``, given some of
+    them; return the result."""
     values, skipped = dict(known), set(left_out)
     for own in inner:
         if own in skipped or own in values or own.name == "@return":

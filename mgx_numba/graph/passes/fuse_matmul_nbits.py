@@ -1,8 +1,8 @@
-"""Products with constant weights that are dequantised in blocks, as one instruction that keeps the weights' bits.
+"""Fuse products with constant block-quantised weights, keeping the weights' bits.
 
-``dot(x, dequantizelinear(codes, scale, zero_point)) -> matmul_nbits(x, codes, scale, zero_point)`` where the codes are
-constants of 4 or 8 bits, behind ``unpack_int4`` or not, and scales and zero points repeat along the sum in blocks:
-those of ONNX's block-wise DequantizeLinear, of MatMulNBits and of ``quantize_int4_weights``, and one for each column.
+``dot(x, dequantizelinear(codes, scale, zero_point)) -> matmul_nbits(x, codes, scale, zero_point)`` for constant 4-bit
+or 8-bit codes, with or without ``unpack_int4``, and scales and zero points that repeat along the sum in blocks: ONNX's
+block-wise DequantizeLinear, MatMulNBits, ``quantize_int4_weights``, and one block per column.
 """
 
 from __future__ import annotations
@@ -25,20 +25,20 @@ from .eliminate_convert import is_exact
 __all__ = ["FuseMatMulNBits", "reads_blocks"]
 
 SIZES = (128, 64, 32, 16)
-"""Block sizes: longer ones are several of the first, which take a 64th of the room of its codes for scales; shorter
-ones take more for them than they save."""
+"""Block sizes. Longer blocks are split into blocks of the first size, whose scales take 1/64 of the codes' memory;
+shorter ones would take more memory than they save."""
 ROWS = frozenset({Type.float_type, Type.half_type, Type.bf16_type})
 CODES = {Type.int8_type: 128, Type.uint8_type: 0}
-"""What makes a type's values unsigned."""
+"""Offset that makes a type's values unsigned."""
 
 
 def reads_blocks(options: Options) -> bool:
-    """Whether the target has kernels for ``matmul_nbits``."""
+    """Return whether the target has kernels for ``matmul_nbits``."""
     return options.capabilities is not None and options.capabilities.block_weights
 
 
 class FuseMatMulNBits(Pass):
-    """For targets whose kernels read weights in blocks; see the module."""
+    """Rewrite for targets whose kernels read block-quantised weights; see the module."""
 
     name = "fuse_matmul_nbits"
 
@@ -69,7 +69,7 @@ class FuseMatMulNBits(Pass):
 
 
 def _views_of_dequantized(w: Instruction) -> tuple[Instruction, list[Instruction]] | None:
-    """The ``dequantizelinear`` that an instruction is a view of, and the views, the first one first."""
+    """Return the ``dequantizelinear`` below an instruction, and the views above it, innermost first."""
     views: list[Instruction] = []
     while w.name != "dequantizelinear":
         if w.name not in CONSTANT_VIEWS and not _keeps_numbers(w):
@@ -83,7 +83,8 @@ def _views_of_dequantized(w: Instruction) -> tuple[Instruction, list[Instruction
 
 
 def _keeps_numbers(w: Instruction) -> bool:
-    """Whether an instruction converts weights to a type of rows, without a rounding that the model's author wrote."""
+    """Return whether an instruction converts weights to the left operand's type without a rounding by the model's
+    author."""
     if w.name != "convert" or w.shape.type not in ROWS:
         return False
     return bool(w.op.elidable) or is_exact(w.inputs[0].shape.type, w.shape.type)  # type: ignore[attr-defined]
@@ -92,7 +93,7 @@ def _keeps_numbers(w: Instruction) -> bool:
 def _weights(
     module: Module, before: Instruction, dequantized: Instruction, views: Sequence[Instruction]
 ) -> tuple[Operator, list[Instruction]] | str:
-    """The operator and the literals that it reads, or why there are none."""
+    """Return the operator and its literals, or the reason why there are none."""
     kind = dequantized.inputs[0].shape.type
     if kind not in CODES or known_equal(before.inputs[1].shape.elements, 0):
         return "the weights are no 8-bit integers, or there are none"
@@ -122,7 +123,7 @@ def _weights(
 
 
 def _matrix(ins: Instruction, views: Sequence[Instruction]) -> np.ndarray | None:
-    """The matrix that a constant is after some views, the same for all outer axes; None if it is none."""
+    """Return a constant after some views as one matrix for all outer axes; None if it is not."""
     chain = list(views[::-1])
     while ins.name in CONSTANT_VIEWS or ins.name == "unpack_int4":
         if len(ins.inputs) != 1:
@@ -141,6 +142,6 @@ def _matrix(ins: Instruction, views: Sequence[Instruction]) -> np.ndarray | None
 
 
 def _repeats(matrix: np.ndarray, size: int) -> bool:
-    """Whether rows of a block are the same."""
+    """Return whether the rows within each block are equal."""
     first = matrix[::size]
     return all(np.array_equal(rows := matrix[k::size], first[: len(rows)]) for k in range(1, min(size, len(matrix))))

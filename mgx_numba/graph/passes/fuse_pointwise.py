@@ -1,4 +1,4 @@
-"""Pointwise fusion: connected elementwise operations over the same lengths become one ``pointwise`` instruction."""
+"""Pointwise fusion: connected elementwise operations of one shape become one ``pointwise`` instruction."""
 
 from __future__ import annotations
 
@@ -14,17 +14,16 @@ from .regions import MAX_NODES, extract, open_values, order_of, unfusable
 __all__ = ["FusePointwise"]
 
 MAX_RESULTS = 4
-"""Results of a cluster: each is a stream of stores; more than some of them share too few buffers of a core. No figures
-kept."""
+"""Most results per cluster; each is a store stream, and a core has few write buffers. No figures kept."""
 
 
 class FusePointwise(Pass):
-    """Clusters of pointwise operations, each computed by one kernel that may have several results.
+    """Cluster pointwise operations, each cluster computed by one kernel with one or more results.
 
-    An operation joins the cluster of its users when all of them are in it. When some are not, it joins anyway as a
-    further result (one read of its inputs instead of two), unless a path leads from the outside user back into the
-    cluster. ``MIGRAPHX_DISABLE_MULTI_OUTPUT_FUSION`` and ``MIGRAPHX_DISABLE_POINTWISE_FUSION`` keep clusters to one
-    result, or to one operation.
+    An operation joins the cluster of its users if all of them are in it. Otherwise it joins as a further result (one
+    read of its inputs instead of two), unless a path leads from an outside user back into the cluster.
+    ``MIGRAPHX_DISABLE_MULTI_OUTPUT_FUSION`` and ``MIGRAPHX_DISABLE_POINTWISE_FUSION`` limit clusters to one result, or
+    to one operation.
     """
 
     name = "fuse_pointwise"
@@ -95,7 +94,7 @@ def _same_axes(a: Instruction, b: Instruction) -> bool:
 
 
 def _refused(home: list[Instruction], ins: Instruction, order: dict[Instruction, int]) -> str | None:
-    """Why an instruction cannot join a cluster of users, or None."""
+    """Return the reason why an instruction cannot join a cluster of users; None if it can."""
     if len(home) >= MAX_NODES:
         return f"the cluster of its user has {len(home)} operations already"
     if len(open_values([*home, ins])) > MAX_RESULTS:
@@ -104,9 +103,9 @@ def _refused(home: list[Instruction], ins: Instruction, order: dict[Instruction,
 
 
 def _reenters(ins: Instruction, home: list[Instruction], order: dict[Instruction, int]) -> bool:
-    """Whether some path leads from ``ins`` through instructions outside the cluster back into it.
+    """Return whether a path leads from ``ins`` through instructions outside the cluster back into it.
 
-    The fused instruction would stand at the cluster's last member, so an outside user before that place is refused too.
+    The fused instruction is placed at the cluster's last member, so an outside user before it is refused, too.
     """
     members = {*home, ins}
     last = max(order[i] for i in home)

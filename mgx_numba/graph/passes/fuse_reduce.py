@@ -19,10 +19,10 @@ REDUCTIONS = frozenset("reduce_sum reduce_mean reduce_max reduce_min reduce_prod
 
 
 class FuseReduce(Pass):
-    """Reductions over the same axes, and the pointwise operations before, between and after them, in one instruction.
+    """Fuse reductions over the same axes with the pointwise operations before, between and after them.
 
-    A region's values have either the full lengths or the reduced ones (1 on the reduced axes); ``multibroadcast``
-    leads back from reduced to full. With ``MIGRAPHX_DISABLE_REDUCE_FUSION`` a reduction stays alone.
+    A region's values have the full shape or the reduced one (1 along the reduced axes); ``multibroadcast`` leads from
+    reduced to full. With ``MIGRAPHX_DISABLE_REDUCE_FUSION`` a reduction stays alone.
     """
 
     name = "fuse_reduce"
@@ -57,14 +57,14 @@ class FuseReduce(Pass):
 
 
 def _reads_full(region: list[Instruction], full: Lens) -> bool:
-    """Whether something of the full lengths is left to walk over."""
+    """Return whether an operand of the full shape remains."""
     members = set(region)
     outer = (i for ins in region for i in ins.inputs if i not in members and is_scalar_literal(i) is None)
     return any(known_same(i.shape.lens, full) for i in outer)
 
 
 def _refused(ins: Instruction) -> str | None:
-    """Why a reduction is no seed of a region, or None."""
+    """Return the reason why a reduction cannot start a region; None if it can."""
     if len(ins.inputs) != 1:
         return "the axes are known at run time only"
     if not ins.op.axes:  # type: ignore[attr-defined]

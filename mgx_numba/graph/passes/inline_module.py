@@ -1,4 +1,4 @@
-"""A branch whose condition is constant takes the place of its ``if``."""
+"""Replace an ``if`` with a constant condition by the chosen branch."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class InlineModule(Pass):
 
 
 def _inline(module: Module, ins: Instruction, branch: Module) -> None:
-    """Move a branch's instructions before its ``if``, whose elements they then give."""
+    """Move a branch's instructions before its ``if`` and replace the ``if``'s results."""
     parameters = branch.parameters()
     for parameter, value in zip(parameters, ins.inputs[1:]):
         branch.replace_instruction(parameter, value)

@@ -1,4 +1,4 @@
-"""Gated linear units of two products of one input: these become one, whose halves a kernel then makes one value of."""
+"""Join the two products of a gated linear unit, whose halves a kernel then combines."""
 
 from __future__ import annotations
 
@@ -15,9 +15,11 @@ __all__ = ["JoinGates"]
 
 
 class JoinGates(Pass):
-    """``mul(act(dot(x, v) + c), dot(x, w) + d)`` -> the same of slices of ``dot(x, concat(v, w)) + concat(c, d)``, for
-    constants of equal lengths, each bias or none, where the target has kernels for it
-    (`Capabilities.joins_products`); `FuseGated` makes one instruction of that."""
+    """``mul(act(dot(x, v) + c), dot(x, w) + d)`` -> the same of slices of ``dot(x, concat(v, w)) + concat(c, d)``.
+
+    Weights are constants of equal shapes, biases optional. Applies where the target has kernels
+    (`Capabilities.joins_products`); `FuseGated` then fuses the result.
+    """
 
     name = "join_gates"
 
@@ -44,7 +46,7 @@ class JoinGates(Pass):
 
 
 def _unit(activated: Instruction, plain: Instruction) -> tuple[Branch, Branch] | None:
-    """The products of a gated linear unit whose factors these are: that of the gate first."""
+    """Return the products of a gated linear unit, the gate's first."""
     if activated.name not in UNARY or activated.shape.is_dynamic:
         return None
     gate, other = (_branch(i) for i in (activated.inputs[0], plain))
@@ -57,7 +59,7 @@ def _unit(activated: Instruction, plain: Instruction) -> tuple[Branch, Branch] |
 
 
 def _branch(result: Instruction) -> Branch | None:
-    """A product with constants, and its bias, that give a value."""
+    """Return a product with constants, and its bias, that compute a value."""
     roots = [result, *result.inputs] if result.name == "add" else [result]
     for root in roots:
         branch = biased(root, -1) if root.name == "dot" else None

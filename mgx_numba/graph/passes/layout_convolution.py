@@ -1,6 +1,6 @@
-"""Channels-last layout: convolutions get their data and weights with channels innermost in memory.
+"""Channels-last layout: convolutions read data and weights with contiguous channels.
 
-Shape rules carry the memory order of inputs on to outputs, so that everything between convolutions follows.
+Shape rules propagate the memory order of inputs to outputs, so everything between convolutions follows.
 """
 
 from __future__ import annotations
@@ -25,15 +25,15 @@ CONVOLUTIONS = frozenset("convolution convolution_backwards quant_convolution qu
 
 
 def channels_last(rank: int) -> tuple[int, ...]:
-    """Memory order of the axes (slowest first) with channels innermost: N, spatial..., C."""
+    """Return the channels-last order of axes, slowest first: N, spatial..., C."""
     return (0, *range(2, rank), 1)
 
 
 class LayoutConvolution(Pass):
-    """Inserts ``layout[permutation={0, 2, 3, 1}]`` on inputs of convolutions that are not in that order.
+    """Insert ``layout[permutation={0, 2, 3, 1}]`` on inputs of convolutions that are not channels-last.
 
-    Weights that are literals are stored in that order. Results of the module keep the layout that they had: where it
-    changed, ``contiguous`` (or ``layout``) restores it. Reshapes that need no copy become views.
+    Literal weights are stored in that order. Results of the module keep their layout: where it changed, ``contiguous``
+    (or ``layout``) restores it. Reshapes that need no copy become views.
     """
 
     name = "layout_convolution"
@@ -67,10 +67,10 @@ class LayoutConvolution(Pass):
 
     @staticmethod
     def _as_view(module: Module, ins: Instruction) -> None:
-        """``reshape(x) -> reshape_lazy(x)`` where x is not standard: the memory order is kept.
+        """``reshape(x) -> reshape_lazy(x)`` for a non-standard x, which keeps the memory order.
 
-        Where that is impossible because parts of an axis are not neighbours (a channel shuffle), the copy that the
-        reshape would be is made in x's own memory order, ``reshape_lazy(layout(x))``.
+        Where that is impossible because parts of an axis are not contiguous (a channel shuffle), the necessary copy
+        uses x's own memory order: ``reshape_lazy(layout(x))``.
         """
         source, lens = ins.inputs[0].shape, ins.shape.lens
         if source.is_dynamic or source.standard or source.broadcasted or known_less_equal(source.elements, 1):
@@ -126,10 +126,8 @@ class LayoutConvolution(Pass):
 
 
 def _merging_order(shape: Shape, lens: tuple[int, ...]) -> tuple[int, ...] | None:
-    """Memory order for a tensor in which axes that ``lens`` merges are neighbours, otherwise near the one it has.
-
-    ``None`` if ``lens`` does more than merge axes, or if that is the row-major order.
-    """
+    """Return a memory order in which axes that ``lens`` merges are adjacent, close to the current one. Return None if
+    ``lens`` does more than merge axes, or if the order is row-major."""
     groups: list[list[int]] = []
     axis = 0
     for n in lens:

@@ -1,7 +1,7 @@
-"""Zero points of quantisations become operands of what is fused, so that layers share kernels.
+"""Make quantisation zero points operands of fused regions, so that layers share kernels.
 
-A zero point is a number of 8 bits, which kernels else have in their text (`regions.is_plain`): each layer has another
-one, so another kernel, whose code no cache holds when its turn comes.
+A zero point is an 8-bit number that would otherwise be part of the kernel's text (`regions.is_plain`): each layer would
+have its own kernel, with cold instruction caches.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ __all__ = ["LiftZeroPoints"]
 
 
 class LiftZeroPoints(Pass):
-    """``convert[uint8](nearbyint(x) + 131)`` in a kernel's submodule -> ``convert[uint8](nearbyint(x) +
-    convert[float](p))`` of a parameter of uint8, and the same with int8; numbers that these types lack stay."""
+    """``convert[uint8](nearbyint(x) + 131)`` in a kernel body -> ``convert[uint8](nearbyint(x) + convert[float](p))``
+    with a uint8 parameter p; the same for int8. Numbers that the types cannot represent stay."""
 
     name = "lift_zero_points"
 
@@ -38,7 +38,7 @@ class LiftZeroPoints(Pass):
 
 
 def _zero_point(ins: Instruction) -> Instruction | None:
-    """The zero point of a quantisation that ends in an instruction: a literal, or one that is spread."""
+    """Return the zero point (a literal, maybe broadcast) of a quantisation that ends in an instruction."""
     if ins.name != "convert" or ins.shape.type not in EIGHT_BITS or ins.shape.type.is_floating:
         return None
     (total,) = ins.inputs
@@ -50,7 +50,7 @@ def _zero_point(ins: Instruction) -> Instruction | None:
 
 
 def _lift(module: Module, ins: Instruction, lifted: Sequence[Instruction]) -> None:
-    """Give an instruction the zero points of what is quantised in its submodule."""
+    """Pass the zero points of a submodule's quantisations to it as operands."""
     body, added = ins.module_args[0], []
     b = RewriteBuilder(module, ins)
     for end in lifted:

@@ -1,8 +1,7 @@
-"""Patterns over instructions, and rules: a pattern, a check that may refuse with a reason, and a rewrite.
+"""Patterns over instructions, and rewrite rules: pattern, check with a reason for refusal, and rewrite.
 
-Patterns are built by the functions ``op``, ``some``, ``constant``, ``scalar`` and ``spread`` and read like the
-expression they match. A pattern says what did not match, so that "why was this not rewritten?" has an answer:
-see ``explain``.
+Patterns are built by ``op``, ``some``, ``constant``, ``scalar`` and ``spread``, and read like the expression they
+match. A failed match names the part that did not match, see ``explain``.
 """
 
 from __future__ import annotations
@@ -11,8 +10,8 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from ...dataclass import dataclass
-from ..constants import is_constant, uniform_value
-from ..instruction import Instruction
+from ..constants import CONSTANT_VIEWS, is_constant, uniform_value
+from ..instruction import Instruction, Literal
 from .build import RewriteBuilder
 
 if TYPE_CHECKING:
@@ -33,12 +32,16 @@ __all__ = [
     "spread",
 ]
 
+BROADCASTS = ("multibroadcast", "broadcast")
+CONSTANTS = CONSTANT_VIEWS | {Literal.name}
+"""Operators of instructions that may be constant."""
+
 Bound = dict[str, Instruction]
 Miss = tuple["Pattern", Instruction]
 
 
 class Pattern:
-    """Something that an instruction may match."""
+    """A predicate on instructions that binds names."""
 
     __slots__ = ("bind",)
 
@@ -46,18 +49,23 @@ class Pattern:
         self.bind = bind
 
     def match(self, ins: Instruction, bound: Bound) -> Miss | None:
-        """``None`` when it matches (names are bound then), else the part that does not and the instruction there."""
+        """Return None on a match (names are bound), else the failing part and the instruction there."""
         if self.bind is not None and bound.setdefault(self.bind, ins) is not ins:
             return (self, ins)
         return None
 
+    def may_match(self, name: str, *inputs: str) -> bool:
+        """Return whether an instruction with operator ``name`` and inputs with operators ``inputs`` may match; without
+        ``inputs``, with any inputs."""
+        return True
+
     def describe(self) -> str:
-        """What is wanted, for messages."""
+        """Return a description for messages."""
         return f"the same value as {self.bind!r}" if self.bind else "anything"
 
 
 class Operation(Pattern):
-    """An instruction with one of some operator names whose inputs match."""
+    """Matches an instruction with one of several operator names and matching inputs."""
 
     __slots__ = ("inputs", "names", "once")
 
@@ -90,24 +98,38 @@ class Operation(Pattern):
                 return miss
         return None
 
+    def may_match(self, name: str, *inputs: str) -> bool:
+        if name not in self.names:
+            return False
+        wanted = self.inputs
+        if not (wanted and inputs):
+            return True
+        if len(wanted) != len(inputs):
+            return False
+        orders = (inputs, inputs[::-1]) if len(inputs) == 2 else (inputs,)
+        return any(all(p.may_match(name) for p, name in zip(wanted, order)) for order in orders)
+
     def describe(self) -> str:
         return " or ".join(sorted(self.names)) + (" with a single user" if self.once else "")
 
 
 class Constant(Pattern):
-    """A literal, directly or through views."""
+    """Matches a literal, directly or through views."""
 
     __slots__ = ()
 
     def match(self, ins: Instruction, bound: Bound) -> Miss | None:
         return super().match(ins, bound) if is_constant(ins) else (self, ins)
 
+    def may_match(self, name: str, *inputs: str) -> bool:
+        return name in CONSTANTS
+
     def describe(self) -> str:
         return "a constant"
 
 
 class ScalarValue(Pattern):
-    """A constant whose elements are all equal, and near ``value`` if that is given."""
+    """Matches a constant with equal elements, close to ``value`` if given."""
 
     __slots__ = ("narrow", "tolerance", "value")
 
@@ -127,12 +149,15 @@ class ScalarValue(Pattern):
                 return (self, ins)
         return super().match(ins, bound)
 
+    def may_match(self, name: str, *inputs: str) -> bool:
+        return name in CONSTANTS
+
     def describe(self) -> str:
         return "a constant with equal elements" + ("" if self.value is None else f" {self.value:g}")
 
 
 class Spread(Pattern):
-    """A value that matches, directly or broadcast; ``bind`` names the value as it is used (after broadcasting)."""
+    """Matches a value directly or broadcast; ``bind`` names the broadcast value."""
 
     __slots__ = ("inner",)
 
@@ -142,13 +167,16 @@ class Spread(Pattern):
 
     def match(self, ins: Instruction, bound: Bound) -> Miss | None:
         outer = ins
-        while ins.op.name in ("multibroadcast", "broadcast") and len(ins.inputs) == 1:
+        while ins.op.name in BROADCASTS and len(ins.inputs) == 1:
             ins = ins.inputs[0]
         return self.inner.match(ins, bound) or super().match(outer, bound)
 
+    def may_match(self, name: str, *inputs: str) -> bool:
+        return name in BROADCASTS or self.inner.may_match(name)
+
 
 class Either(Pattern):
-    """The first of several patterns that matches."""
+    """Matches the first matching of several patterns."""
 
     __slots__ = ("choices",)
 
@@ -166,35 +194,38 @@ class Either(Pattern):
                 return None
         return miss
 
+    def may_match(self, name: str, *inputs: str) -> bool:
+        return any(choice.may_match(name) for choice in self.choices)
+
 
 def op(names: str, *inputs: Pattern, bind: str | None = None, once: bool = False) -> Operation:
-    """An instruction named by one of the space-separated ``names``; without ``inputs`` these are not looked at."""
+    """Return a pattern for operators ``names`` (space-separated); without ``inputs`` the inputs are not examined."""
     return Operation(names, inputs, bind, once)
 
 
 def some(bind: str | None = None) -> Pattern:
-    """Any instruction; the same name twice must be the same instruction."""
+    """Return a pattern for any instruction; equal names must match the same instruction."""
     return Pattern(bind)
 
 
 def constant(bind: str | None = None) -> Pattern:
-    """A literal, directly or through views."""
+    """Return a pattern for a literal, directly or through views."""
     return Constant(bind)
 
 
 def scalar(value: float | None = None, bind: str | None = None, tolerance: float = 0.0, narrow: float = 0.0) -> Pattern:
-    """A constant with all elements equal, within a relative ``tolerance`` of ``value``, or ``narrow`` if that is larger
-    and the type is one of fewer than 32 bits."""
+    """Return a pattern for a constant with equal elements, within a relative ``tolerance`` of ``value`` (``narrow``, if
+    larger, for types of fewer than 32 bits)."""
     return ScalarValue(value, bind, tolerance, narrow)
 
 
 def spread(inner: Pattern, bind: str | None = None) -> Pattern:
-    """A value directly or through broadcasts."""
+    """Return a pattern for a value directly or through broadcasts."""
     return Spread(inner, bind)
 
 
 def either(*choices: Pattern) -> Pattern:
-    """Any of several patterns, tried in order."""
+    """Return a pattern that tries several in order."""
     return Either(choices)
 
 
@@ -221,22 +252,23 @@ Check = Callable[[Match], "str | None"]
 
 @dataclass(frozen=True)
 class RewriteRule:
-    """One identity of the IR.
+    """A rewrite rule of the IR.
 
     Attributes:
         name: for traces and ``explain``.
-        pattern: what its root instruction must look like; the root's operator names select candidates.
-        rewrite: builds the new value and returns it, or a dict from old to new instructions. It declines by returning
-            the reason (a string), or ``None`` where the instruction is not what the rule is about.
+        pattern: pattern of the root instruction; its operator names select candidates.
+        rewrite: builds and returns the new value, or a dict from old to new instructions. Returns a string, the reason,
+            to refuse, or None if the rule does not concern the instruction.
         exact: whether the result is the same for every input; see below.
-        check: returns why the rewrite must not be done here, or ``None``.
+        check: returns the reason to refuse, or None.
+        reads: operators of which at least one input must be one, if any are named; ``rewrite`` refuses all others.
 
     An exact rule keeps every bit: signed zeros, infinities and NaN, and the rounding of each operation of its pattern.
-    Only the order in which a contraction or a reduction adds, and how wide its sums are, is free. An exact rule never
-    sees ``fast_math``.
+    Only the order and width of accumulation in contractions and reductions is free. An exact rule never sees
+    ``fast_math``.
 
-    A rule that is not exact applies under ``fast_math`` alone, or where all values are integers, whose sums and
-    products do not depend on their order. `rules.merging` has the bound that such a rule keeps.
+    An inexact rule applies only under ``fast_math``, or where all values are integers, whose sums and products are
+    associative. `rules.merging` states the error bound of such rules.
     """
 
     name: str
@@ -244,9 +276,14 @@ class RewriteRule:
     rewrite: Rewrite
     exact: bool
     check: Check | None = None
+    reads: frozenset[str] = frozenset()
+
+    def may_match(self, name: str, *inputs: str) -> bool:
+        """Whether the rule may apply to an operator of this name whose inputs' operators have those names."""
+        return self.pattern.may_match(name, *inputs) and not (self.reads and self.reads.isdisjoint(inputs))
 
     def find(self, ins: Instruction, options: Options) -> Match | None:
-        """Match at an instruction, ``None`` if the pattern does not fit."""
+        """Return the match at an instruction, None if the pattern does not fit."""
         bound: Bound = {}
         return None if self.pattern.match(ins, bound) else self.matched(ins, bound, options)
 
@@ -265,17 +302,20 @@ def _integers_alone(ins: Instruction) -> bool:
     return not any(i.shape.type.is_floating for i in (ins, *ins.inputs))
 
 
-def rule(name: str, pattern: Operation, check: Check | None = None, *, exact: bool) -> Callable[[Rewrite], RewriteRule]:
-    """Decorator: turn a rewrite function into a rule; see `RewriteRule` for the arguments."""
+def rule(
+    name: str, pattern: Operation, check: Check | None = None, *, exact: bool, reads: Iterable[str] = ()
+) -> Callable[[Rewrite], RewriteRule]:
+    """Decorate a rewrite function to make it a rule; see `RewriteRule` for the arguments."""
 
     def make(rewrite: Rewrite) -> RewriteRule:
-        return RewriteRule(name, pattern, rewrite, exact, check)
+        return RewriteRule(name, pattern, rewrite, exact, check, frozenset(reads))
 
     return make
 
 
 def explain(rules: Iterable[RewriteRule], ins: Instruction, options: Options) -> dict[str, str]:
-    """For each rule that could start at this instruction: why it does not apply, or ``"applies"``."""
+    """Return, for each rule that could start at this instruction, the reason why it does not apply, or
+    ``"applies"``."""
     answers: dict[str, str] = {}
     for candidate in rules:
         if ins.name not in candidate.pattern.names:
@@ -291,7 +331,7 @@ def explain(rules: Iterable[RewriteRule], ins: Instruction, options: Options) ->
 
 
 def _try(candidate: RewriteRule, match: Match) -> str:
-    """Rewrite without effect: what is built is discarded."""
+    """Run a rewrite and discard what it builds; return the outcome."""
     if match.ins.module is None:
         return "was removed"
     builder = RewriteBuilder(match.ins.module, match.ins)

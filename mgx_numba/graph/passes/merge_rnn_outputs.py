@@ -1,4 +1,4 @@
-"""A recurrent layer and the instructions that stand for its further results become one instruction with all of them."""
+"""Merge a recurrent layer and the instructions for its further results into one instruction."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ LAST = {"rnn_last_hs_output": 1, "rnn_last_cell_output": 2}  # numbers of the re
 
 
 def last_states(ins: Instruction) -> dict[Instruction, int]:
-    """Instructions that stand for further results of a recurrent layer: position of the result by instruction."""
+    """Return the instructions that stand for further results of a recurrent layer, with the result's index."""
     return {user: LAST[user.name] for user in ins.users if user.name in LAST}
 
 

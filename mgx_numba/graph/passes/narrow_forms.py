@@ -1,4 +1,4 @@
-"""What is rounded of a region's result: the region stores it, in the place of the result or besides it."""
+"""Let a region store rounded forms of its result, instead of the result or beside it."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ __all__ = ["with_narrow_forms"]
 
 NARROW = INT8 | FLOAT8 | {Type.half_type, Type.bf16_type}
 MOST_FORMS = 3
-"""Quantised forms of one value at most that are made with it: each is one more result to store. No figures kept."""
+"""Most quantised forms of one value; each is another result to store. No figures kept."""
 LONGEST = 8
-"""Operations of a quantisation at most: a conversion, a factor, limits, rounding, the zero point, a conversion."""
+"""Most operations of a quantisation: conversion, scale, limits, rounding, zero point, conversion."""
 
 
 def with_narrow_forms(
     region: Sequence[Instruction], order: Mapping[Instruction, int], refuses: Refuses
 ) -> list[Instruction]:
-    """A region of one result with the operations that round it, in program order; the region itself if something reads
-    the result before all of these could be computed.
+    """Return a region of one result extended by the operations that round the result, in program order. Return the
+    region itself if something reads the result before these can be computed.
 
-    Those operations read constants besides, so that no path leads out of the region and back.
+    The operations read only constants beside the result, so no path leaves the region and returns.
     """
     found = open_values(region)
     if len(found) != 1 or len(found[0].users) < 2:
@@ -41,7 +41,7 @@ def with_narrow_forms(
 
 
 def _rounding(first: Instruction, refuses: Refuses) -> list[Instruction]:
-    """The operations from one on that make a narrow number of a computed one; none if they do not."""
+    """Return the operations, from ``first``, that quantise a value; empty if they do not."""
     chain = [first]
     while len(chain) <= LONGEST:
         last = chain[-1]

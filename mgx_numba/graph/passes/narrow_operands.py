@@ -1,4 +1,4 @@
-"""Operands of a region that are widened from 8 bits: the region reads the bits, and widens them itself."""
+"""Let a region read 8-bit operands and dequantise them itself."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from .rules.quantized import EIGHT_BITS
 __all__ = ["take_narrow_operands", "widening"]
 
 LONGEST = 4
-"""Operations of a dequantisation: to int32, less the zero point, to float32, times the scale."""
+"""Most operations of a dequantisation: to int32, zero point, to float32, scale."""
 
 
 def widening(value: Instruction, refuses: Refuses) -> list[Instruction]:
-    """The operations that make a value of one in 8 bits and of constants, in program order; none if it is no such
-    value."""
+    """Return the operations that compute a value from an 8-bit value and constants, in program order; empty if it is
+    not such a value."""
     chain: list[Instruction] = []
     while len(chain) < LONGEST and refuses(value) is None:
         computed = [i for i in value.inputs if not is_constant(i)]
@@ -34,9 +34,9 @@ def widening(value: Instruction, refuses: Refuses) -> list[Instruction]:
 def take_narrow_operands(
     module: Module, region: Sequence[Instruction], order: dict[Instruction, int], refuses: Refuses
 ) -> list[Instruction]:
-    """A region with the operations that widen its operands, in program order; what others use too is done twice.
+    """Return a region extended by the dequantisations of its operands, in program order; shared ones are duplicated.
 
-    A dequantisation costs less than reading four times the bytes, and than a kernel that writes them.
+    A dequantisation costs less than reading four times the bytes, and than a separate kernel.
     """
     members = set(region)
     taken: list[Instruction] = []
@@ -58,7 +58,7 @@ def take_narrow_operands(
 def _again(
     module: Module, before: Instruction, chain: Sequence[Instruction], order: dict[Instruction, int]
 ) -> list[Instruction]:
-    """Copies of operations, before an instruction."""
+    """Insert copies of operations before an instruction."""
     made: dict[Instruction, Instruction] = {}
     for ins in chain:
         made[ins] = module.insert_instruction(before, ins.op, [made.get(i, i) for i in ins.inputs])

@@ -1,4 +1,4 @@
-"""Canonical attributes: axes counted from the front, paddings given for both ends of each axis."""
+"""Canonicalise attributes: non-negative axes, padding for both ends of each axis."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ __all__ = ["NormalizeOps"]
 
 
 class NormalizeOps(Pass):
-    """Replaces every operator by its canonical form for its inputs (``Operator.normalized``); shapes stay."""
+    """Replace every operator by its canonical form (``Operator.normalized``); shapes stay."""
 
     name = "normalize_ops"
 

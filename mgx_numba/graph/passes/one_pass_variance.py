@@ -1,9 +1,8 @@
-"""Mean and variance in one pass over a row: moments about a value near its mean that is known before the pass.
+"""Compute mean and variance in one pass, with moments about a shift known before the pass.
 
-That value is the mean of the first ``m`` of the row's ``n`` elements. It differs from the mean by at most
-``sqrt(n / m)`` standard deviations, so rounding errors of the variance are at most ``1 + n / m`` times those of two
-passes, and as large as those if the first elements are like the others. See Chan, Golub, LeVeque, "Algorithms for
-computing the sample variance", 1983.
+The shift is the mean of the first ``m`` of a row's ``n`` elements. It differs from the mean by at most ``sqrt(n / m)``
+standard deviations, so the variance's rounding errors are at most ``1 + n / m`` times those of two passes, and equal if
+the first elements are typical. See Chan, Golub, LeVeque, "Algorithms for computing the sample variance", 1983.
 """
 
 from __future__ import annotations
@@ -27,14 +26,14 @@ from .rewriter import remove_dead
 __all__ = ["OnePassVariance"]
 
 EXACT_TYPES = (Type.float_type, Type.double_type)
-"""Narrower values are rounded between the operations of two passes, and would not be between those of one."""
+"""Supported types; narrower values are rounded between the operations of two passes, but would not be in one pass."""
 
 
 class OnePassVariance(Pass):
-    """In bodies of ``fused_reduce``: every variance about a mean of the same values is computed with that mean.
+    """Rewrite variances about the mean of the same values in bodies of ``fused_reduce``.
 
-    A variance is ``mean(d * d)`` with ``d = x - mean(x)``, where ``x`` depends on no reduction. It pays where rows are
-    so long that they are read again from memory; what takes them side by side must know their heads.
+    A variance is ``mean(d * d)`` with ``d = x - mean(x)``, where ``x`` depends on no reduction. Gains for rows that are
+    so long that a second pass reads them from DRAM; vectorised columns need the first elements of several rows.
     """
 
     name = "one_pass_variance"
@@ -59,7 +58,7 @@ class OnePassVariance(Pass):
 
 
 def _refused(ins: Instruction, options: Options) -> str | None:
-    """Why the variances of a cluster are best left to two passes, or None."""
+    """Return the reason to keep two passes, or None."""
     if not options.fast_math:
         return "moments about another value than the mean are rounded otherwise, and fast_math is off"
     if options.capabilities is None:
@@ -76,12 +75,12 @@ def _refused(ins: Instruction, options: Options) -> str | None:
 
 
 def _variances(body: Module) -> dict[Instruction, Instruction]:
-    """The variances of a body, with the mean about which each is."""
+    """Return the variances of a body, with their means."""
     return {ins: mean for ins in body if (mean := _mean_of_variance(ins)) is not None}
 
 
 def _mean_of_variance(ins: Instruction) -> Instruction | None:
-    """The mean about which an instruction is the variance."""
+    """Return the mean about which an instruction is the variance."""
     if ins.name != "reduce_mean" or ins.inputs[0].name != "mul" or ins.shape.type not in EXACT_TYPES:
         return None
     difference, same = ins.inputs[0].inputs
@@ -94,7 +93,7 @@ def _mean_of_variance(ins: Instruction) -> Instruction | None:
 
 
 def _reduces(ins: Instruction) -> bool:
-    """Whether a value depends on a reduction."""
+    """Return whether a value depends on a reduction."""
     pending, seen = [ins], {ins}
     while pending:
         current = pending.pop()
@@ -107,7 +106,7 @@ def _reduces(ins: Instruction) -> bool:
 
 
 def _rewrite(body: Module, variances: dict[Instruction, Instruction]) -> None:
-    """Compute variances from moments about heads of rows, and their means likewise."""
+    """Compute variances and their means from shifted moments."""
     moments: dict[Instruction, tuple[Instruction, Instruction]] = {}
     for mean in dict.fromkeys(variances.values()):
         x = mean.inputs[0]
@@ -124,7 +123,7 @@ def _rewrite(body: Module, variances: dict[Instruction, Instruction]) -> None:
 
 
 def _central(body: Module, before: Instruction, first: Instruction, second: Instruction) -> Instruction:
-    """Variance from two moments: infinite where only squares are, NaN where the first moment is not finite."""
+    """Return the variance from two moments: infinite if only the squares are, NaN if the first moment is not finite."""
     largest = np.full([1] * first.shape.ndim, np.finfo(first.shape.type.numpy).max, first.shape.type.numpy)
     bound = body.insert_instruction(before, "multibroadcast", [body.add_literal(largest)], out_lens=first.shape.lens)
     product = body.insert_instruction(before, "mul", [first, first])

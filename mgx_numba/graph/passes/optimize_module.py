@@ -1,4 +1,4 @@
-"""The simplifying passes, repeated until they find nothing more."""
+"""Repeat the simplifying passes until nothing changes."""
 
 from __future__ import annotations
 
@@ -9,19 +9,19 @@ from .dead_code_elimination import DeadCodeElimination
 from .eliminate_common_subexpression import EliminateCommonSubexpression
 from .eliminate_convert import EliminateConvert
 from .propagate_constant import PropagateConstant
+from .rewriter import RulePass
 from .simplify_algebra import SimplifyAlgebra
 from .simplify_reshapes import SimplifyReshapes
 
 __all__ = ["OptimizeModule"]
 
 OUTER_ROUNDS, INNER_ROUNDS = 8, 8
-"""Bounds for rules that would undo each other: rounds end when nothing changes."""
+"""Bounds on rounds, in case rules undo each other."""
 
 
 class OptimizeModule(Pass):
-    """Rounds of ``simplify_reshapes``, ``eliminate_convert`` and ``simplify_algebra``, then common subexpressions and
-    constants, until a round changes nothing.
-    """
+    """Run ``simplify_reshapes``, ``eliminate_convert`` and ``simplify_algebra``, then common subexpressions and
+    constants, until a round changes nothing."""
 
     name = "optimize_module"
 
@@ -39,8 +39,20 @@ class OptimizeModule(Pass):
     def apply(self, program: Program, module: Module, options: Options) -> None:
         self.constants.fold(module)
         for _ in range(OUTER_ROUNDS):
+            settled: set[RulePass] = set()
             for _ in range(INNER_ROUNDS):
-                if not sum(step.rewrite(module, options) for step in self.rule_passes):
+                if not sum(self._rewrite(step, settled, module, options) for step in self.rule_passes):
                     break
             if not self.common.share(module) + self.constants.fold(module):
                 break
+
+    def _rewrite(self, step: RulePass, settled: set[RulePass], module: Module, options: Options) -> int:
+        """Apply a pass of rules unless nothing has changed since it found nothing; ``settled`` are such passes."""
+        if step in settled:
+            return 0
+        count = step.rewrite(module, options)
+        if count:
+            settled.clear()
+        if not step.log.exhausted:
+            settled.add(step)
+        return count

@@ -1,7 +1,6 @@
-"""Padding of convolutions that lies in memory, for kernels that read every tap from there.
+"""Put the padding of convolutions in memory, for kernels that read every tap without bounds checks.
 
-What makes the input of such a convolution writes it inside of the padding (`targets.lowering`), so that no launch
-copies it.
+The producer of the convolution's input writes into the padded buffer (`targets.lowering`), so no copy is needed.
 """
 
 from __future__ import annotations
@@ -12,7 +11,7 @@ from ..instruction import Instruction, Parameter
 from ..module import Module
 from ..program import Program
 from .base import Options, Pass
-from .truncate_float import widens
+from .storage_types import widens
 
 __all__ = ["PadConvolutions"]
 
@@ -20,10 +19,8 @@ CONVOLUTIONS = frozenset({"convolution", "quant_convolution"})
 
 
 class PadConvolutions(Pass):
-    """``conv[padding](x, w)`` -> ``conv(pad(x), w)`` where the target says that this is the quickest.
-
-    An ``x`` that is stored in bfloat16 and widened is padded as it is stored.
-    """
+    """``conv[padding](x, w)`` -> ``conv(pad(x), w)`` where the target says it is faster. A bfloat16 ``x`` that is
+    widened is padded in bfloat16."""
 
     name = "pad_convolutions"
 

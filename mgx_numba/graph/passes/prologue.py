@@ -1,4 +1,4 @@
-"""Contraction prologues: pointwise operations before a 1x1 convolution that can be computed as it reads its rows."""
+"""Contraction prologues: pointwise operations before a 1x1 convolution, computed as it reads its rows."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ from .regions import Note, Refuses, absorb_producers, unfusable
 __all__ = ["pointwise_over", "prologue_of", "varies_over_pixels"]
 
 MOST_COLUMNS = 256
-"""Output channels: the prologue is computed again for each block of them. No figures kept."""
+"""Most output channels; the prologue is recomputed for each block of them. No figures kept."""
 MOST_WEIGHTS = 98304
-"""Output channels and weights that one task holds as a rule: with more, several tasks would repeat the prologue."""
+"""Most weights (outputs times inputs) of one task; beyond, several tasks would repeat the prologue."""
 PLAIN_SOURCES = frozenset({"concat", "layout", "pooling", "reshape", "slice", "transpose", "@param"})
-"""What makes the input of a prologue though it is used by nothing else: it could not take the operations itself."""
+"""Producers of a prologue's input that could not fuse the operations themselves."""
 
 
 def varies_over_pixels(shape: Shape) -> bool:
-    """Whether a tensor ``[image, channel, *spatial]`` is more than one value repeated in every pixel."""
+    """Return whether a tensor ``[image, channel, *spatial]`` varies over pixels."""
     return any(not known_equal(s, 0) and hint(n) > 1 for n, s in zip(shape.lens[2:], shape.strides[2:]))
 
 
 def pointwise_over(lens: Lens) -> Refuses:
-    """Refuses what is not a pointwise operation over these lengths."""
+    """Return a predicate that refuses everything but pointwise operations of this shape."""
 
     def refuses(ins: Instruction) -> str | None:
         if not ins.op.pointwise or ins.module_args:
@@ -37,12 +37,11 @@ def pointwise_over(lens: Lens) -> Refuses:
 
 
 def prologue_of(convolution: Instruction, order: dict[Instruction, int], note: Note) -> list[Instruction]:
-    """Operations that lead to the input of a convolution and are used by nothing else, in program order; maybe none.
+    """Return the operations, in program order, that compute a convolution's input and have no other users; maybe none.
 
-    The convolution is a matrix product over the pixels of its input. The operations are over the input's own lengths
-    and read one tensor, of the convolution's type, that varies over pixels; all others are repeated in every pixel.
-    None rounds to float8 and back: a kernel before that does so is quicker (AVX2: efficientnet_b0 takes 7% longer than
-    in float32 then, else 11%).
+    The convolution is a matrix product over pixels. The operations have the input's shape and read one tensor of the
+    convolution's type that varies over pixels; all others repeat over pixels. None rounds to float8 and back, because a
+    separate kernel does that faster (AVX2: efficientnet_b0 takes 7% longer than in float32, with a prologue 11%).
     """
     if convolution.name != "convolution" or not convolution.inputs[0].op.pointwise:
         return []
@@ -69,7 +68,7 @@ def prologue_of(convolution: Instruction, order: dict[Instruction, int], note: N
 
 
 def _no_product(convolution: Instruction) -> str | None:
-    """Why a convolution is no matrix product over the pixels of its input of which one task holds the weights."""
+    """Return the reason why a convolution is no matrix product over pixels whose weights fit one task."""
     op: Any = convolution.op
     x, weights = (i.shape for i in convolution.inputs)
     if any(known_equal(n, 0) for n in (*x.lens, *weights.lens)) or weights.type is not x.type:

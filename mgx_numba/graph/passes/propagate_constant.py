@@ -1,7 +1,6 @@
 """Constant folding: operations on literals are evaluated by their NumPy meaning.
 
-Broadcasts are not expanded: they stay views of small literals, and pointwise operations on them are folded on the
-part of the data that differs.
+Broadcasts stay views of small literals; pointwise operations on them are folded without expanding them.
 """
 
 from __future__ import annotations
@@ -31,15 +30,14 @@ NONDETERMINISTIC = frozenset("random_uniform random_seed random_normal multinomi
 
 BROADCASTS = frozenset({"broadcast", "multibroadcast", "scalar"})
 GROWTH = 4
-"""Times the bytes of its operands that a computed literal may have."""
+"""Most growth of a computed literal over its operands, in bytes."""
 SMALL_BYTES = 1 << 20  # of what may be computed whatever it grows from
 COMPRESS_FROM = 32  # elements from which a literal of one value is kept as that value, spread
 
 
 class PropagateConstant(Pass):
-    """``f(literals) -> literal``, unless the result would need much more memory than the operands, or the program's
-    allowance is used up: the rest is computed when it is run.
-    """
+    """``f(literals) -> literal``, unless the result needs much more memory than the operands or the program's allowance
+    is used up; the rest is computed at run time."""
 
     name = "propagate_constant"
 
@@ -47,7 +45,7 @@ class PropagateConstant(Pass):
         self.fold(module)
 
     def fold(self, module: Module) -> int:
-        """Fold constants of one module; returns the number of instructions replaced."""
+        """Fold constants of one module; return the number of replaced instructions."""
         count, trace = 0, environment_flag("MIGRAPHX_TRACE_PROPAGATE_CONSTANT")
         for ins in list(module):
             if ins.module is not module or ins is module.last or not _is_candidate(ins):
@@ -117,14 +115,14 @@ def _fold(ins: Instruction, builder: RewriteBuilder) -> Instruction | None:
 
 
 def _work(ins: Instruction, arrays: Sequence[np.ndarray]) -> int:
-    """Operations that evaluating takes; reductions do not walk over what repeats."""
+    """Return the operations of an evaluation; reductions do not traverse repeated elements."""
     if isinstance(ins.op, ReduceOperator) and ins.op.repeated != "":
         return ins.shape.elements + sum(compact(a).size for a in arrays)
     return max(ins.op.flops(ins.shape, [i.shape for i in ins.inputs]), ins.shape.elements + sum(a.size for a in arrays))
 
 
 def _evaluate(ins: Instruction, arrays: Sequence[np.ndarray]) -> np.ndarray | None:
-    """The value, ``None`` when the operator cannot compute it here (it will be reported when it is run)."""
+    """Return the value; None if the operator fails, which is then reported at run time."""
     try:
         value = ins.op.compute(ins.shape, arrays)
     except (MgxError, NotImplementedError):

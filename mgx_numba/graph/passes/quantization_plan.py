@@ -1,4 +1,4 @@
-"""What is to be quantised to 8 bits, what calibration must see of it, and how each value then is quantised."""
+"""Plan 8-bit quantisation: which layers, what calibration must observe, and the parameters of each activation."""
 
 from __future__ import annotations
 
@@ -33,18 +33,18 @@ __all__ = [
 
 CONTRACTIONS = ("dot", "convolution")
 LAYERS_IN_8_BITS = (*CONTRACTIONS, "convolution_backwards")
-"""What is quantised to 8 bits besides the steps of recurrent layers."""
+"""Operators that are quantised to 8 bits, beside the steps of recurrent layers."""
 FEWEST_UNITS = 64
-"""Hidden units from which on states are brought to 8 bits in less time than 8-bit weights save. Zen 5, one thread, 1 to
-16 sequences, times of float32 over those of int8: 16 units 0.75 to 1.1, 32 units 0.8 to 1.6, 64 units 1.1 to 2.2, as it
-is and without VNNI; 512 units 1.4 to 4.3."""
+"""Least hidden units of a recurrent layer for 8-bit weights to gain more than quantising its states costs. Zen 5, one
+thread, 1 to 16 sequences, float32 time over int8 time: 16 units 0.75 to 1.1, 32 units 0.8 to 1.6, 64 units 1.1 to 2.2,
+with and without VNNI; 512 units 1.4 to 4.3."""
 HEADROOM = 1.15
-"""By how much ranges of channels made alike are widened, any of which may be the first to be passed: mean similarity is
-0.9965 without, 0.9968 with 1.15 and 1.3 on the sentences that `channel_factors` was measured on."""
+"""Widening of ranges of equalised channels, any of which may be exceeded first. Mean similarity is 0.9965 without,
+0.9968 with 1.15 and 1.3, for the sentences of `channel_factors`."""
 
 
 WIDE = frozenset({Type.float_type})
-"""The type in which layers are quantised; `widen_layers` converts layers of other types to it."""
+"""Element type in which layers are quantised; `widen_layers` converts other layers to it."""
 
 
 def quantizable(ins: Instruction, types: Collection[Type] = WIDE) -> bool:
@@ -74,32 +74,33 @@ def quantizable_steps(ins: Instruction, types: Collection[Type] = WIDE) -> bool:
 
 
 def constant_weights(w: Instruction) -> np.ndarray | None:
-    """Constant weights, also where they are repeated along lengths that are open: then the matrix alone."""
+    """Return constant weights; of weights that are broadcast along dynamic axes the matrix alone; None if they are not
+    constant."""
     if w.name in ("multibroadcast", "broadcast_for_dot") and w.shape.is_dynamic:
         w = w.inputs[0]
     return constant_array(w) if is_constant(w) else None
 
 
 def layers_of(program: Program, selection: Selection) -> list[Instruction]:
-    """The contractions and steps of the main module that can be quantised and are chosen."""
+    """Return the selected contractions and recurrent steps of the main module that can be quantised."""
     return [i for i in program.main if i in selection and (quantizable(i) or quantizable_steps(i))]
 
 
 def calibrated_values(program: Program, selection: Selection) -> list[Instruction]:
-    """What is to be quantised and needs a range: values of the main module, each once, in order of first use."""
+    """Return the activations to calibrate: values of the main module, each once, in order of first use."""
     return list(dict.fromkeys(i.inputs[0] for i in layers_of(program, selection) if quantizable(i)))
 
 
 def layer_name(ins: Instruction, number: int) -> str:
-    """Its node names, else its operator and place in the module."""
+    """Return a layer's node names, else its operator and index in the module."""
     return ", ".join(ins.debug_symbols) or f"{ins.name} {number}"
 
 
 def make_calibration(program: Program, selection: Selection, observer: str) -> Calibration:
-    """A calibration of the program's values that has seen nothing.
+    """Return an empty calibration of the program's activations.
 
     Raises:
-        OptionError: an unknown observer.
+        OptionError: the observer is unknown.
     """
     make_observer(observer)
     readers: dict[Instruction, list[str]] = {}
@@ -115,20 +116,20 @@ def make_calibration(program: Program, selection: Selection, observer: str) -> C
 
 
 def channel_axis(ins: Instruction) -> int:
-    """Of a contraction's input and result."""
+    """Return the channel axis of a contraction's input and result."""
     return ins.inputs[0].shape.ndim - 1 if ins.name == "dot" else 1
 
 
 @dataclass(frozen=True)
 class ValuePlan:
-    """How one value is quantised.
+    """Quantisation of one activation.
 
     Attributes:
-        parameters: scale and zero point, of the value after it is divided by ``factors``.
-        factors: of its channels, float32, or None for ones.
-        means: of its channels, or None where nothing is to be corrected by them.
-        axis: that of the channels that means are of: a convolution and a product that read a value have others.
-        low, high: what calibration saw.
+        parameters: scale and zero point, after division by ``factors``.
+        factors: float32 factors of its channels, or None.
+        means: means of its channels, or None without bias correction.
+        axis: channel axis of ``means``; a convolution and a product that read one value have different ones.
+        low, high: calibrated range.
     """
 
     parameters: QuantParameters
@@ -147,12 +148,12 @@ def make_plans(
     equalize: bool = True,
     correct: bool = True,
 ) -> dict[Instruction, ValuePlan]:
-    """How each value of `calibrated_values` is quantised, by what calibration has seen of it.
+    """Return the quantisation of each value of `calibrated_values`.
 
     Args:
         type: of activations: uint8_type (with zero points), int8_type (symmetric) or fp8e4m3fn_type.
-        equalize: divide channels by factors where that pays; float8, whose steps are relative, needs none.
-        correct: plan corrections of means.
+        equalize: divide channels by factors where it pays; unnecessary for float8, whose precision is relative.
+        correct: plan bias corrections.
     """
     plans = {}
     for x, seen in zip(calibrated_values(program, selection), calibration.values, strict=True):
@@ -173,7 +174,7 @@ def make_plans(
 
 
 def _by_taps(ins: Instruction) -> np.ndarray | None:
-    """Weights of a contraction as ``[out, in of a group, taps]``; None if they differ from matrix to matrix."""
+    """Return a contraction's weights as ``[out, in per group, taps]``; None if they differ along the batch."""
     weights = constant_weights(ins.inputs[1])
     if weights is None:
         return None

@@ -1,11 +1,10 @@
 """Quantisation to 8-bit integers: ``quantizelinear`` and ``dequantizelinear`` before contractions with constant
 weights.
 
-Activations have one scale and zero point each, from calibration, perhaps after their channels are divided by factors
-that the weights take (`channel_factors`). Weights are symmetric, with a scale for each output channel or column, and
-become int8 literals; what their rounding moves the mean of an output channel by is taken from it again (Nagel et al.,
-2019). So do the weights of the steps of recurrent layers, whose states are brought to 8 bits as they come. Targets make
-integer contractions of the pairs (``simplify_qdq``).
+An activation has one scale and zero point from calibration, maybe after per-channel factors that the weights absorb
+(`channel_factors`). Weights are symmetric int8 literals with a scale per output channel or column. The shift of an
+output channel's mean by their rounding is corrected (Nagel et al., 2019). Recurrent weights are quantised, too; their
+states are quantised at run time. Targets turn the pairs into integer contractions (``simplify_qdq``).
 """
 
 from __future__ import annotations
@@ -41,24 +40,23 @@ from .selection import Selection
 __all__ = ["LayerChoice", "Quantize8Bits"]
 
 LARGEST = {Type.int8_type: 127, Type.fp8e4m3fn_type: 448}
-"""Largest weight: of int8, symmetric, so that -128 is left out."""
+"""Largest weight magnitude; symmetric int8 omits -128."""
 IMAGE = 4
-"""Axes of the values of convolutional networks, whose residual sums are read in 8 bits by custom."""
+"""Rank of activations of convolutional networks, whose residual sums customarily read 8-bit operands."""
 LIMITS = frozenset({"relu", "clip"})
-"""What may lie between a sum and its quantisation: two values are no further apart after it than before."""
+"""Operators allowed between a sum and its quantisation: they do not increase differences."""
 
 
 @dataclass(frozen=True)
 class LayerChoice:
-    """What became of one contraction.
+    """The result for one layer.
 
     Attributes:
-        layer: its node names, else its operator and place in the module.
-        choice: ``int8`` or ``e4m3fn``, or why it stays as it is.
-        plan: of its activation; None of recurrent steps, whose states are quantised as they come.
-        weight_error: root mean square of the change of the weights over that of the weights.
-        error: of its own result by its quantisation alone, root mean square over that of the result; NaN where it was
-            not measured.
+        layer: its node names, else its operator and index in the module.
+        choice: ``int8`` or ``e4m3fn``, or the reason why it stays as it is.
+        plan: of its activation; None for recurrent steps, whose states are quantised at run time.
+        weight_error: relative root mean square error of the weights.
+        error: relative root mean square error of its result by its own quantisation; NaN if not measured.
     """
 
     layer: str
@@ -69,7 +67,7 @@ class LayerChoice:
 
     @property
     def parameters(self) -> QuantParameters | None:
-        """Scale and zero point of its activation, None of a layer that stays as it is."""
+        """Return scale and zero point of its activation; None for a layer that stays as it is."""
         return None if self.plan is None else self.plan.parameters
 
     def __str__(self) -> str:
@@ -87,7 +85,7 @@ class LayerChoice:
 
 
 class Quantize8Bits(Pass):
-    """Quantises the contractions whose activation has a plan."""
+    """Quantise the contractions whose activation has a plan."""
 
     name = "quantize_8bits"
 
@@ -98,8 +96,15 @@ class Quantize8Bits(Pass):
         kept: Mapping[Instruction, str] | None = None,
         steps: bool = True,
     ) -> None:
-        """``plans`` is by value of the program's main module, ``kept`` has layers that stay as they are and why;
-        `choices` then has what became of each layer. ``steps`` of recurrent layers are quantised or stay."""
+        """Store the settings.
+
+        Args:
+            plans: by value of the program's main module.
+            kept: layers that stay as they are, with reasons.
+            steps: whether recurrent steps are quantised.
+
+        After `run`, ``choices`` has the result for each layer.
+        """
         self.plans = dict(plans or {})
         self.selection = selection or Selection(LAYERS_IN_8_BITS)
         self.kept = dict(kept or {})
@@ -108,7 +113,7 @@ class Quantize8Bits(Pass):
         self._dequantized: dict[Instruction, Instruction] = {}
 
     def run(self, program: Program, options: Options) -> None:
-        """The main module: what submodules compute is not observed."""
+        """Rewrite the main module; submodules are not calibrated."""
         self.apply(program, program.main, options)
 
     def apply(self, program: Program, module: Module, options: Options) -> None:
@@ -125,10 +130,10 @@ class Quantize8Bits(Pass):
         self._share_with_sums(module)
 
     def _share_with_sums(self, module: Module) -> None:
-        """Let residual sums of images read in 8 bits an addend that a contraction reads so, if they are quantised, too.
+        """Let quantised residual sums of images read an addend in 8 bits if a contraction does.
 
-        So ONNX Runtime's quantiser and TensorRT have it; the addend is then stored in 8 bits alone. Its rounding adds
-        at most one step of the sum's own quantisation, and calibration saw no addend that is clipped.
+        ONNX Runtime's quantiser and TensorRT do the same; the addend is then stored in 8 bits only. Its rounding adds
+        at most one step of the sum's quantisation, and no calibrated addend is clipped.
         """
         order = {ins: k for k, ins in enumerate(module)}
         for x, wide in self._dequantized.items():
@@ -142,7 +147,7 @@ class Quantize8Bits(Pass):
                     module.set_inputs(user, {k: wide for k, i in enumerate(user.inputs) if i is x})
 
     def _quantized_sum(self, ins: Instruction) -> QuantParameters | None:
-        """How a sum of two computed values is quantised; None if it is not, or not all that reads it reads it so."""
+        """Return the quantisation of a sum of two computed values; None unless all its readers read it quantised."""
         if ins.name != "add" or any(map(is_constant, ins.inputs)):
             return None
         while ins not in self._dequantized:
@@ -184,7 +189,7 @@ class Quantize8Bits(Pass):
         return LayerChoice(layer, name, plan, _share(apart, compact(weights)))
 
     def _quantize_steps(self, module: Module, ins: Instruction, layer: str) -> LayerChoice:
-        """The recurrent weights of each unit of a gate have a scale."""
+        """Quantise recurrent weights with a scale per unit and gate."""
         if ins in self.kept:
             return LayerChoice(layer, self.kept[ins])
         if not self.steps:
@@ -206,13 +211,13 @@ class Quantize8Bits(Pass):
 
 
 def _share(apart: np.ndarray, whole: np.ndarray) -> float:
-    """Root mean square of a difference over that of the whole."""
+    """Return the root mean square of a difference relative to the whole."""
     size = float(np.linalg.norm(whole.reshape(-1)))
     return float(np.linalg.norm(apart.reshape(-1))) / size if size else 0.0
 
 
 def _round_trip(module: Module, before: Instruction, x: Instruction, plan: ValuePlan, axis: int) -> Instruction:
-    """``dequantizelinear(quantizelinear(x / factors))``."""
+    """Insert ``dequantizelinear(quantizelinear(x / factors))``."""
     b, p = RewriteBuilder(module, before), plan.parameters
     if plan.factors is not None:
         x = b.op("mul", x, b.broadcast_axis(b.literal(1 / plan.factors), axis, x))
@@ -230,7 +235,7 @@ def _round_trip(module: Module, before: Instruction, x: Instruction, plan: Value
 
 
 def _scaled(ins: Instruction, weights: np.ndarray, factors: np.ndarray) -> np.ndarray:
-    """The weights times the factors of the channels that they multiply."""
+    """Return the weights times their channels' factors."""
     if ins.name == "dot":
         return (compact(weights) * factors[:, None]).astype(np.float32)
     if ins.name == "convolution_backwards":
@@ -242,7 +247,7 @@ def _scaled(ins: Instruction, weights: np.ndarray, factors: np.ndarray) -> np.nd
 
 
 def _rounded(weights: np.ndarray, axis: int, type: Type) -> tuple[np.ndarray, np.ndarray]:
-    """Weights in a type, and the steps along ``axis`` that they are multiplied by, float32 of the same rank."""
+    """Return quantised weights, and their scales along ``axis`` (float32, same rank)."""
     axis %= weights.ndim
     small = compact(weights)
     others = tuple(a for a in range(weights.ndim) if a != axis)
@@ -256,7 +261,7 @@ def _rounded(weights: np.ndarray, axis: int, type: Type) -> tuple[np.ndarray, np
 def _dequantized_weights(
     module: Module, before: Instruction, q: np.ndarray, steps: np.ndarray, axis: int
 ) -> Instruction:
-    """The weights as a dequantised literal."""
+    """Insert the weights as a dequantised literal."""
     b, w = RewriteBuilder(module, before), before.inputs[1]
     lens = q.shape if w.shape.is_dynamic else w.shape.lens
     axis %= len(lens)
@@ -267,7 +272,7 @@ def _dequantized_weights(
 
 
 def _joined_bias(module: Module, ins: Instruction, moved: np.ndarray) -> bool:
-    """Whether a bias that alone reads a contraction's result took what is to be subtracted from it."""
+    """Subtract ``moved`` from the bias that alone reads a contraction's result; return whether there is one."""
     if len(ins.users) != 1 or ins.shape.is_dynamic:
         return False
     (added,) = ins.users
@@ -285,10 +290,8 @@ def _joined_bias(module: Module, ins: Instruction, moved: np.ndarray) -> bool:
 
 
 def _corrected(module: Module, ins: Instruction, apart: np.ndarray, plan: ValuePlan) -> Instruction:
-    """A contraction's result less what the change of its weights adds to the mean of each channel.
-
-    Pixels beyond the edge count as the others do: they are few.
-    """
+    """Return a contraction's result minus the mean shift of each channel that the weights' rounding causes. Padding
+    pixels count like others: they are few."""
     if plan.means is None or plan.axis != channel_axis(ins):
         return ins
     means = plan.means if plan.factors is None else plan.means / plan.factors

@@ -1,4 +1,4 @@
-"""The body of a ``fused_reduce`` in pieces: its first reductions in parts, what combines these, and the rest."""
+"""Split the body of a ``fused_reduce`` into pieces: partial first reductions, their combination, and the rest."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ __all__ = ["Pieces", "add_combined", "add_counts", "add_partial", "add_rest", "f
 
 @dataclass(frozen=True)
 class Pieces:
-    """Which of a body's values each piece computes.
+    """The values that each piece computes.
 
     Attributes:
-        first: the reductions that need no others.
-        combined: first reductions, and what is computed of these alone; all are row values.
-        given: combined values that are results of the body or needed for the rest.
-        taken: what the rest takes: parameters of the body, and given values.
-        later: results of the body that the rest gives.
-        needed: what the rest computes.
+        first: reductions that depend on no others.
+        combined: first reductions, and values computed from them alone; all are row values.
+        given: combined values that are results of the body or needed by the rest.
+        taken: inputs of the rest: parameters of the body, and given values.
+        later: results of the body that the rest computes.
+        needed: values that the rest computes.
         repeats: whether operands are read again after the first reductions.
     """
 
@@ -43,17 +43,17 @@ class Pieces:
 
 
 def reductions_of(body: Module) -> list[Instruction]:
-    """The plain reductions of a body, in its order."""
+    """Return the reductions of a body, in order."""
     return [i for i in body if isinstance(i.op, ReduceOperator)]
 
 
 def full_lens(body: Module) -> Lens:
-    """Lengths of the elements that a body reduces."""
+    """Return the shape of the elements that a body reduces."""
     return reductions_of(body)[0].inputs[0].shape.lens
 
 
 def pieces_of(body: Module) -> Pieces:
-    """The pieces of a body that has reductions."""
+    """Return the pieces of a body with reductions."""
     depth: dict[Instruction, int] = {}
     for ins in body:
         depth[ins] = max((depth[i] for i in ins.inputs), default=0) + isinstance(ins.op, ReduceOperator)
@@ -75,7 +75,7 @@ def pieces_of(body: Module) -> Pieces:
 
 
 def _ancestors(wanted: Sequence[Instruction], known: set[Instruction]) -> set[Instruction]:
-    """What is needed for some values when others are known; those are not among it."""
+    """Return the instructions that ``wanted`` depends on, without ``known`` and what precedes those."""
     found: set[Instruction] = set()
     pending = list(wanted)
     while pending:
@@ -87,20 +87,20 @@ def _ancestors(wanted: Sequence[Instruction], known: set[Instruction]) -> set[In
 
 
 def associative(ins: Instruction) -> str:
-    """The reduction whose results of parts combine by the same reduction."""
+    """Return the reduction that combines partial results."""
     return "reduce_sum" if ins.name == "reduce_mean" else ins.name
 
 
 def add_partial(
     target: Module, body: Module, pieces: Pieces, reduction: Callable[[Instruction], Operator]
 ) -> list[Instruction]:
-    """Put the first piece into an empty module: ``reduction`` gives an operator for each of the first reductions.
+    """Add the first piece to an empty module; ``reduction`` returns the operator for each first reduction.
 
-    Results have the types that reductions accumulate in. A mean whose sum can overflow has two of them: its sum, and
-    that of elements times `DOWN`.
+    Results have the accumulators' types. A mean whose sum can overflow has two: its sum, and the sum of elements times
+    `DOWN`.
 
     Returns:
-        The body's parameters that it takes.
+        the body's parameters that it takes.
     """
     needed = _ancestors([r.inputs[0] for r in pieces.first], set())
     taken = [p for p in body.parameters() if p in needed]
@@ -118,12 +118,12 @@ def add_partial(
 
 
 def _count_types(pieces: Pieces) -> list[Type]:
-    """Types of the numbers of elements that the first reductions divide by: those of their means' sums, each once."""
+    """Return the distinct accumulator types of the first reductions' means."""
     return list(dict.fromkeys(_accumulator(i) for i in pieces.first if i.name == "reduce_mean"))
 
 
 def add_counts(module: Module, before: Instruction, pieces: Pieces) -> list[Instruction]:
-    """Put the numbers of elements that the first reductions divide by before an instruction, one of each type."""
+    """Insert the element counts that means divide by, one per type."""
     first = pieces.first[0]
     count: Length = prod(first.inputs[0].shape.lens[a] for a in first.op.axes)  # type: ignore[attr-defined]
     ones = (1,) * first.shape.ndim
@@ -135,12 +135,11 @@ def add_counts(module: Module, before: Instruction, pieces: Pieces) -> list[Inst
 
 
 def add_combined(target: Module, body: Module, pieces: Pieces, sums: Sequence[Shape], axis: int) -> list[Instruction]:
-    """Put the second piece into an empty module: it takes what the first gives, of these shapes, reduces it along
-    ``axis``, and computes the given values. The last that it takes are those of `add_counts`, in the lengths of row
-    values: no number that depends on lengths is part of its text.
+    """Add the second piece to an empty module: reduce partial results of shapes ``sums`` along ``axis`` and compute the
+    given values. Its last parameters are the counts of `add_counts`, so that no length is part of its text.
 
     Returns:
-        The body's parameters that it takes besides, which come after the sums.
+        the body's parameters that it takes after the sums.
     """
     needed = _ancestors(pieces.given, set(pieces.first))
     parts = [target.add_parameter(f"part{k}", shape) for k, shape in enumerate(sums)]
@@ -169,8 +168,8 @@ def add_combined(target: Module, body: Module, pieces: Pieces, sums: Sequence[Sh
 
 
 def add_rest(target: Module, body: Module, pieces: Pieces, scalar: bool) -> None:
-    """Put the last piece into an empty module, which takes `Pieces.taken`; ``scalar``: as the body of a ``pointwise``,
-    where it has no reductions."""
+    """Add the last piece, which takes `Pieces.taken`, to an empty module. ``scalar``: as the body of a ``pointwise``,
+    without reductions."""
     shapes = [Shape(i.shape.type) if scalar else i.shape for i in pieces.taken]
     values = {i: target.add_parameter(f"x{k}", s) for k, (i, s) in enumerate(zip(pieces.taken, shapes))}
     (_copy_scalar if scalar else _copy)(target, [i for i in body if i in pieces.needed], values)
@@ -188,7 +187,7 @@ def _copy(target: Module, instructions: Sequence[Instruction], values: dict[Inst
 
 
 def _copy_scalar(target: Module, instructions: Sequence[Instruction], values: dict[Instruction, Instruction]) -> None:
-    """Copies that act on one element."""
+    """Copy instructions as operations on one element."""
     for ins in instructions:
         if ins in values:
             continue
@@ -215,7 +214,7 @@ def _sum_can_overflow(ins: Instruction) -> bool:
 
 
 def _like(module: Module, number: float, value: Instruction) -> Instruction:
-    """A number in the type and lengths of a value."""
+    """Insert a number with the type and shape of a value."""
     literal = module.add_literal(np.full((1,) * value.shape.ndim, number, value.shape.type.numpy))
     return module.add_instruction("multibroadcast", [literal], out_lens=value.shape.lens)
 

@@ -1,4 +1,4 @@
-"""Growing regions of instructions that one kernel can compute, and moving them into submodules."""
+"""Grow regions of instructions that one kernel can compute, and move them into submodules."""
 
 from __future__ import annotations
 
@@ -28,14 +28,13 @@ __all__ = [
 ]
 
 MAX_NODES = 48
-"""Instructions of a cluster: registers and time to compile (LLVM's grows faster than the text) against launches. No
-figures kept."""
+"""Most instructions per cluster: registers and compile time (superlinear in LLVM) against launches. No figures kept."""
 
 Refuses = Callable[[Instruction], "str | None"]
-"""Why an instruction may not join a region, or None."""
+"""Returns the reason why an instruction may not join a region, or None."""
 
 Note = Callable[[Instruction, str], None]
-"""Told of an instruction beside a region that stays out of it, and why."""
+"""Receives an instruction that stays out of a region, and the reason."""
 
 
 def _unnoted(ins: Instruction, reason: str) -> None:
@@ -43,10 +42,8 @@ def _unnoted(ins: Instruction, reason: str) -> None:
 
 
 def order_of(module: Module) -> dict[Instruction, int]:
-    """Position of every instruction; those of a submodule are where the first instruction that runs it stands.
-
-    A use inside of a submodule is so a use by the instruction that runs it.
-    """
+    """Return the position of every instruction; instructions of a submodule get the position of the first instruction
+    that runs it, so a use inside counts as a use by that instruction."""
     order: dict[Instruction, int] = {}
     placed: set[Module] = set()
     for position, ins in enumerate(module):
@@ -63,7 +60,7 @@ def order_of(module: Module) -> dict[Instruction, int]:
 
 
 def open_values(region: Iterable[Instruction]) -> list[Instruction]:
-    """Members whose value is used outside of the region (or nowhere)."""
+    """Return the members whose value is used outside of the region, or nowhere."""
     members = set(region)
     return [i for i in region if not i.users or any(u not in members for u in i.users)]
 
@@ -75,12 +72,12 @@ def grow(
     max_outputs: int = 1,
     note: Note = _unnoted,
 ) -> list[Instruction]:
-    """Largest region that grows forward from ``seed`` through users that are not refused and has few outputs.
+    """Return the largest region that grows forward from ``seed`` through users that are not refused and has few
+    outputs.
 
-    Users of the same module join in program order; whether one may must not depend on who joined before. A
-    region is good whenever at most ``max_outputs`` of its values are used outside; the last good one is returned, in
-    program order. With one output no path can leave the region and come back, so it can run as one instruction placed
-    at its last member.
+    Users in the same module join in program order; ``refuses`` must not depend on earlier members. A region is valid
+    while at most ``max_outputs`` of its values are used outside; the last valid one is returned, in program order. With
+    one output no path leaves the region and returns, so it can run as one instruction at its last member.
     """
     region = list(seed)
     members = set(region)
@@ -125,7 +122,8 @@ def grow(
 def absorb_producers(
     region: list[Instruction], order: dict[Instruction, int], refuses: Refuses, note: Note = _unnoted
 ) -> list[Instruction]:
-    """Add producers that are not refused and whose every user is in the region, transitively."""
+    """Return the region extended, transitively, by producers that are not refused and whose users are all in the
+    region."""
     members = set(region)
     pending = list(region)
     while pending and len(members) < MAX_NODES:
@@ -142,7 +140,7 @@ def absorb_producers(
 
 
 def is_scalar_literal(ins: Instruction) -> Instruction | None:
-    """The one-element literal that an instruction is, or broadcasts; else ``None``."""
+    """Return the one-element literal that an instruction is or broadcasts; else None."""
     while ins.op.name in ("multibroadcast", "broadcast", "scalar", "reshape", "contiguous") and ins.inputs:
         ins = ins.inputs[0]
     return ins if ins.is_literal and known_equal(ins.shape.elements, 1) and not ins.shape.sub_shapes else None
@@ -159,13 +157,13 @@ def extract(
     """Move a region into a new submodule run by ``op``, placed at the region's last member.
 
     Args:
-        region: members in program order; values used outside become the results.
+        region: members in program order; values used outside become results.
         op: the module operator.
         name: stem of the submodule's name.
-        scalar: parameters and literals get scalar shapes (pointwise modules), views of plain constants vanish.
+        scalar: parameters and literals get scalar shapes (pointwise modules); views of plain constants vanish.
 
     Returns:
-        For each result, the instruction that now gives it (``get_tuple_elem`` when there are several).
+        for each result, the instruction that replaces it (``get_tuple_elem`` if there are several).
     """
     outputs = open_values(region)
     body = program.unique_module(f"{module.name}:{name}")
@@ -222,12 +220,12 @@ def _first_operation(body: Module) -> Instruction | None:
 
 
 def parameter_name(index: int) -> str:
-    """MIGraphX's automatic parameter names: ``x0`` to ``x9``, then ``x:00010``."""
+    """Return MIGraphX's automatic parameter name: ``x0`` to ``x9``, then ``x:00010``."""
     return f"x{index}" if index < 10 else f"x:{index:05d}"
 
 
 def unfusable(ins: Instruction) -> str | None:
-    """Why kernels of regions do not handle an instruction's result and inputs, or None if they do."""
+    """Return the reason why region kernels do not support an instruction's operands or result; None if they do."""
     for shape in (ins.shape, *(i.shape for i in ins.inputs)):
         if not is_fusable_type(shape):
             what = "lengths are known at run time only" if shape.is_dynamic else "kernels do not handle the type"
@@ -236,7 +234,7 @@ def unfusable(ins: Instruction) -> str | None:
 
 
 def is_fusable_type(shape: Shape) -> bool:
-    """Whether kernels handle the element type: all but tuples, packed 4-bit floats and the host's types."""
+    """Return whether kernels support the element type: all but tuples, packed 4-bit floats and host types."""
     if shape.is_dynamic or shape.sub_shapes or shape.type.hosted:
         return False
     return shape.type not in (Type.tuple_type, Type.fp4x2_type)

@@ -1,4 +1,4 @@
-"""Attention that no kernel of a target computes is written out: two products, and a softmax between them."""
+"""Decompose attention without a kernel into two products and a softmax."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ def _spread(b: RewriteBuilder, x: Instruction, lens: tuple[int, ...]) -> Instruc
 
 
 def _hidden(b: RewriteBuilder, keep: Instruction, scores: Instruction, fill: float = -np.inf) -> Instruction:
-    """The scores where ``keep`` is true, ``fill`` elsewhere."""
+    """Return the scores with ``fill`` where ``keep`` is false."""
     lens = scores.shape.lens
     return b.op("where", _spread(b, keep, lens), scores, b.scalar(fill, scores))
 
 
 def _masked(b: RewriteBuilder, mask: Instruction, scores: Instruction, fill: float) -> Instruction:
-    """The scores with a mask, of which batch i has that of number i % m."""
+    """Return the masked scores; batch i uses mask i % m."""
     batch, *rest = lens = scores.shape.lens
     period = mask.shape.lens[0] if mask.shape.ndim == 4 else 1
     if not known_equal(period, 1) and not known_equal(period, batch):
@@ -78,7 +78,8 @@ def written_out(m: Match, b: RewriteBuilder) -> object:
 
 
 def _seen(b: RewriteBuilder, queries: int, keys: int) -> Instruction:
-    """Whether the last position of a query, if keys and queries end together, is that of a key or a later one."""
+    """Return, for each query and key, whether the key's position is at most the query's; the last query and key have
+    equal positions."""
     if not (is_symbolic(queries) or is_symbolic(keys)):
         return b.literal(np.arange(keys) <= np.arange(queries)[:, None] + (keys - queries))
     lens = (queries, keys)
@@ -90,7 +91,7 @@ def _seen(b: RewriteBuilder, queries: int, keys: int) -> Instruction:
 
 
 class RewriteAttention(RulePass):
-    """Writes out attention that `Options.attention_refusal` refuses."""
+    """Decompose attention that `Options.attention_refusal` refuses."""
 
     name = "rewrite_attention"
     rules = (written_out,)

@@ -1,4 +1,4 @@
-"""Values that are quantised to float8 and dequantised again, for targets to which float8 is how values are stored."""
+"""Rewrite quantisation to float8 and back, for targets that only store float8."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ __all__ = ["RewriteFloat8"]
 
 @rule("nearest_float8", op("dequantizelinear"), exact=True)
 def nearest_float8(m: Match, b: RewriteBuilder) -> object:
-    """``dequantize(quantize(x))`` as one operation where the scale is a power of two: products by it are exact, so that
-    none needs to be made. What only moves values between both moves float32."""
+    """``dequantize(quantize(x))`` as one operation, if the scale is a power of two, so that scaling is exact and
+    unnecessary. Operators between the two that move elements then move float32."""
     can, p = m.options.capabilities, parameters(m.ins)
     if p is None or p[2] not in FP8 or can is None or can.float8_products:
         return "the values are no float8, their scale varies, or the target multiplies float8"
@@ -35,7 +35,7 @@ def nearest_float8(m: Match, b: RewriteBuilder) -> object:
 def _widened(
     value: Instruction, p: Parameters, near: NearestFloat8, b: RewriteBuilder, made: dict[Instruction, Instruction]
 ) -> Instruction | None:
-    """A float8 value as float32, dequantised; None if it is not made by moving what is quantised with ``p``."""
+    """Return a float8 value dequantised to float32; None if it is not a moved value that was quantised with ``p``."""
     if value in made:
         return made[value]
     if value.name == "quantizelinear" and parameters(value) == p:

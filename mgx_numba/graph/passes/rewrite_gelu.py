@@ -1,4 +1,4 @@
-"""Activations written out in primitive operations become one operator each.
+"""Recognise activations written in primitive operations.
 
 Sources: Hendrycks and Gimpel, "Gaussian Error Linear Units" (2016), exact and with tanh; Ramachandran et al.,
 "Searching for Activation Functions" (2017) for SiLU; Misra, "Mish" (2019).
@@ -13,9 +13,9 @@ from .rewriter import RulePass
 __all__ = ["RewriteGelu"]
 
 NEAR = 2e-5
-"""Relative tolerance of constants, which models hold rounded to five digits: results differ by 6e-6 at most."""
+"""Relative tolerance of constants, which models round to five digits; results differ by at most 6e-6."""
 NEAR_NARROW = 2e-3
-"""The same of 16-bit floats, which round constants themselves."""
+"""The same for 16-bit floats, which round constants themselves."""
 
 X = some("x")
 HALF = scalar(0.5)

@@ -1,7 +1,7 @@
-"""Layer, instance and group normalization in one form, so that fusion of reductions meets only that.
+"""Bring layer, instance and group normalisation to one form, the only one that reduction fusion meets.
 
-The form is ``d = x - mean(x); d * rsqrt(mean(d * d) + epsilon)`` (Ba et al., "Layer Normalization", 2016): the
-difference is computed once and the square root on reduced values.
+The form is ``d = x - mean(x); d * rsqrt(mean(d * d) + epsilon)`` (Ba et al., "Layer Normalization", 2016): one
+difference, and the square root on reduced values.
 """
 
 from __future__ import annotations

@@ -25,7 +25,7 @@ MOVES = frozenset(
     "contiguous concat pad gather gather_elements gathernd scatter_none scatternd_none reverse reshape step where"
     " identity scan_slice concat_past_present".split()
 )
-"""Operators, besides views, whose results are elements of their inputs."""
+"""Operators, beside views, whose results are elements of their inputs."""
 
 
 class RewriteNarrow(Pass):

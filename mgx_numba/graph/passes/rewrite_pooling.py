@@ -1,4 +1,4 @@
-"""Poolings that are reductions, or nothing."""
+"""Replace poolings that are reductions, or identities."""
 
 from __future__ import annotations
 

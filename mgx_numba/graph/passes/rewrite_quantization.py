@@ -1,4 +1,4 @@
-"""Quantisation and dequantisation as arithmetic and conversions (ONNX QuantizeLinear, DequantizeLinear)."""
+"""Decompose quantisation and dequantisation into arithmetic and conversions (ONNX QuantizeLinear, DequantizeLinear)."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ EPILOGUES = frozenset(
     " gelu_erf gelu_tanh erf tanh sigmoid silu leaky_relu multibroadcast".split()
 )
 MOST_OPERATIONS = 32
-"""Between sums and what quantises them: a residual block with a projection has two thirds as many."""
+"""Most operations between sums and their quantisation; a residual block with a projection has two thirds as many."""
 EXACT_IN_INT32 = frozenset({Type.int8_type, Type.uint8_type, Type.int16_type, Type.uint16_type, Type.int32_type})
 
 
 @rule("quantizelinear", op("quantizelinear"), exact=False)
 def quantize_products(m: Match, b: RewriteBuilder) -> object:
-    """Multiply products in 8 bits, or their sums, by the inverse of a constant scale, as ONNX Runtime's kernels do that
-    requantise: a value in the middle of two steps may be rounded to the other one."""
+    """Multiply 8-bit products, or their sums, by the reciprocal of a constant scale, as ONNX Runtime's requantising
+    kernels do; a value halfway between two steps may round the other way."""
     x, scale = m.ins.inputs[:2]
     if not _of_products(x):
         return "the values are no products in 8 bits"
@@ -43,8 +43,8 @@ def quantize_products(m: Match, b: RewriteBuilder) -> object:
 
 @rule("quantizelinear", op("quantizelinear"), exact=True)
 def quantize(m: Match, b: RewriteBuilder) -> object:
-    """``convert(nearbyint(x / scale) + zero_point)``; the conversion saturates. A value of 8-bit origin gets a
-    single factor if that gives the same result for each 8-bit number."""
+    """``convert(nearbyint(x / scale) + zero_point)``; the conversion saturates. A value of 8-bit origin gets a single
+    factor if the result is the same for each 8-bit number."""
     x, scale = m.ins.inputs[:2]
     wide = scale.shape.type.compute
     value, step = b.convert(x, wide), b.convert(scale, wide)
@@ -57,7 +57,7 @@ def quantize(m: Match, b: RewriteBuilder) -> object:
 
 
 def _quantized(m: Match, b: RewriteBuilder, value: Instruction) -> Instruction:
-    """A value that is divided by its scale, rounded, moved by the zero point and converted."""
+    """Return a scaled value rounded, shifted by the zero point and converted."""
     target, wide, zero = m.ins.shape.type, value.shape.type, m.ins.inputs[2:]
     if not target.is_floating:
         value = b.op("nearbyint", value)
@@ -70,8 +70,8 @@ def _quantized(m: Match, b: RewriteBuilder, value: Instruction) -> Instruction:
 
 
 def _of_products(value: Instruction) -> bool:
-    """Whether a value is made of products in 8 bits or their sums, and perhaps of other values in 8 bits, by additions,
-    factors, limits and activations alone."""
+    """Return whether a value is computed from 8-bit products or their sums (and maybe other 8-bit values) by additions,
+    factors, limits and activations only."""
     pending, narrow, seen, found = [value], list[Instruction](), {value}, False
     while (pending or (narrow and not found)) and len(seen) <= MOST_OPERATIONS:
         ins = pending.pop() if pending else narrow.pop()
@@ -90,7 +90,7 @@ def _of_products(value: Instruction) -> bool:
 
 
 def _requantized(b: RewriteBuilder, value: Instruction, step: Instruction) -> Instruction | None:
-    """``value / step`` of dequantised numbers of 8 bits as one product, if it rounds alike for each of them."""
+    """Return ``value / step`` of dequantised 8-bit numbers as one product, if it rounds equally for each of them."""
     divisor = uniform_value(step)
     if value.name != "mul" or value.shape.type is not Type.float_type or divisor is None:
         return None
@@ -113,7 +113,7 @@ def _requantized(b: RewriteBuilder, value: Instruction, step: Instruction) -> In
 
 
 def _times(b: RewriteBuilder, value: Instruction, factor: Instruction) -> Instruction:
-    """``value * factor``, a constant, which joins the factors and addends that the value is made with."""
+    """Return ``value * factor`` with the constant factor merged into the factors and addends of ``value``."""
     constants = [k for k, i in enumerate(value.inputs) if is_constant(i)]
     if value.name not in ("add", "mul") or len(constants) != 1 or len(value.users) > 1:
         return b.op("mul", value, factor)
@@ -126,7 +126,7 @@ def _times(b: RewriteBuilder, value: Instruction, factor: Instruction) -> Instru
 
 
 def _inverse(scale: Instruction) -> np.ndarray | None:
-    """One over a constant scale, if it is finite and normal, with length 1 where the scale repeats."""
+    """Return the reciprocal of a constant scale, if it is finite and normal; length 1 where the scale repeats."""
     values = constant_array(scale)
     if values is None:
         return None
@@ -139,7 +139,7 @@ def _inverse(scale: Instruction) -> np.ndarray | None:
 
 @rule("dequantizelinear", op("dequantizelinear"), exact=False)
 def dequantize_sums(m: Match, b: RewriteBuilder) -> object:
-    """``convert(x) * scale - convert(zero_point) * scale`` of sums of products: a bias takes the constant in, see
+    """``convert(x) * scale - convert(zero_point) * scale`` for sums of products; a bias absorbs the constant, see
     `bias_of_sums`."""
     x, scale, *zero = m.ins.inputs
     target = scale.shape.type
@@ -155,7 +155,7 @@ def dequantize_sums(m: Match, b: RewriteBuilder) -> object:
 
 @rule("dequantizelinear", op("dequantizelinear"), exact=True)
 def dequantize(m: Match, b: RewriteBuilder) -> object:
-    """``convert(x - zero_point) * scale``, the difference in integers where it is exact."""
+    """``convert(x - zero_point) * scale``, with an integer difference where it is exact."""
     x, scale, *zero = m.ins.inputs
     target = scale.shape.type
     exact = Type.int32_type if x.shape.type in EXACT_IN_INT32 else target.compute
@@ -168,7 +168,7 @@ def dequantize(m: Match, b: RewriteBuilder) -> object:
 
 @rule("bias_of_sums", op("add"), exact=False)
 def bias_of_sums(m: Match, b: RewriteBuilder) -> object:
-    """``convert(x - c) + bias -> convert(x + (bias - c))`` for what `dequantize` makes of sums with a zero point."""
+    """``convert(x - c) + bias -> convert(x + (bias - c))`` for results of `dequantize` on sums with a zero point."""
     constants = [k for k, i in enumerate(m.ins.inputs) if is_constant(i)]
     if len(constants) != 1:
         return None
@@ -188,13 +188,13 @@ def bias_of_sums(m: Match, b: RewriteBuilder) -> object:
 
 @rule("unpack_constant", op("unpack_int4 unpack_fp4", constant("x")), exact=True)
 def unpack(m: Match, b: RewriteBuilder) -> object:
-    """The values of a constant's nibbles."""
+    """Fold the nibbles of a constant."""
     packed = constant_array(m.x)
     return None if packed is None else b.constant(m.ins.op.compute(m.ins.shape, [packed]), m.ins.shape)
 
 
 class RewriteQuantization(RulePass):
-    """``quantizelinear`` and ``dequantizelinear`` in primitive operations; constants of 4 bits unpacked."""
+    """Decompose ``quantizelinear`` and ``dequantizelinear``; unpack 4-bit constants."""
 
     name = "rewrite_quantization"
     rules = (quantize_products, quantize, dequantize_sums, dequantize, bias_of_sums, unpack)

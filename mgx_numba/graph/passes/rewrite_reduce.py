@@ -1,4 +1,5 @@
-"""Softmax and its logarithm as reductions and pointwise operations, for fusion; reductions merged and removed."""
+"""Decompose softmax and log-softmax into reductions and pointwise operations, for fusion; merge and remove
+reductions."""
 
 from __future__ import annotations
 
@@ -17,7 +18,7 @@ SUMS = "reduce_sum reduce_mean reduce_prod"
 
 
 def _shifted(m: Match, b: RewriteBuilder) -> tuple[Instruction, Instruction, int]:
-    """``x - max(x)``, in the type that softmax computes in, and the sum of its exponentials."""
+    """Return ``x - max(x)`` in softmax's compute type, and the sum of its exponentials."""
     axis = int(m.ins.op.attributes()["axis"]) % m.x.shape.ndim
     x = b.convert(m.x, m.x.shape.type.compute)
     top = b.op("reduce_max", x, axes=(axis,))
@@ -29,7 +30,7 @@ def _softmax_check(m: Match) -> str | None:
 
 
 def _exponentials(m: Match, b: RewriteBuilder) -> tuple[Instruction, Instruction]:
-    """``exp(x - max(x))`` and its sum."""
+    """Return ``exp(x - max(x))`` and its sum."""
     shifted, _, axis = _shifted(m, b)
     exponentials = b.op("exp", shifted)
     return exponentials, b.op("reduce_sum", exponentials, axes=(axis,))

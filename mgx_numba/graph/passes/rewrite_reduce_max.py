@@ -1,4 +1,4 @@
-"""Maxima that may lose a NaN, because something else of the row shows it: those of softmax."""
+"""Relax maxima that need not propagate NaN, because another value of the row does: those of softmax."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from .base import Options, Pass
 __all__ = ["RewriteReduceMax"]
 
 _PASSING = frozenset("add sub mul div exp log neg sqrt convert multibroadcast".split())
-"""Operations with a NaN as result where an operand is one."""
+"""Operations that propagate NaN."""
 _SUMS = ("reduce_sum", "reduce_mean")
 
 
 class RewriteReduceMax(Pass):
     """In bodies of ``fused_reduce``: ``reduce_max`` -> ``reduce_max_nnan`` where no result shows the difference.
 
-    Such maxima are only subtracted from their own elements, and all results depend on a sum over what comes of that: a
-    NaN among the elements makes such a sum NaN whatever the maximum is.
+    Such a maximum is only subtracted from its own elements, and all results depend on a sum of values computed from
+    them: a NaN element makes that sum NaN, whatever the maximum is.
     """
 
     name = "rewrite_reduce_max"
@@ -40,7 +40,7 @@ class RewriteReduceMax(Pass):
 
 
 def _refused(body: Module, greatest: Instruction) -> str | None:
-    """Why a maximum must pass NaN on, or None."""
+    """Return the reason why a maximum must propagate NaN; None if it need not."""
     elements = {user for spread in greatest.users for user in spread.users}
     if any(spread.name != "multibroadcast" for spread in greatest.users):
         return "it is used otherwise than by its own elements"

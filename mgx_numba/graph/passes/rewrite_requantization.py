@@ -1,4 +1,4 @@
-"""Values that a fused kernel quantises and dequantises again, without integers in between."""
+"""Keep values that a fused kernel quantises and dequantises again in float32."""
 
 from __future__ import annotations
 
@@ -23,7 +23,8 @@ _INTEGERS = op("convert", op("convert", some("steps"), bind="x", once=True), bin
 
 @rule("requantized", op("convert", op("sub", _INTEGERS, some("zero"), once=True)), exact=False)
 def requantized(m: Match, b: RewriteBuilder) -> object:
-    """``convert[float](convert[int32](convert[uint8](nearbyint(v) + zero)) - zero)``: the steps, limited in float32."""
+    """``convert[float](convert[int32](convert[uint8](nearbyint(v) + zero)) - zero)`` -> rounding and clamping in
+    float32."""
     if m.wide.shape.type is not Type.int32_type:
         return "the zero point is not subtracted in int32"
     point = uniform_value(m.zero)
@@ -38,12 +39,12 @@ def requantized_without_zero(m: Match, b: RewriteBuilder) -> object:
 
 @rule("requantized_directly", op("convert", op("convert", some("steps"), bind="x", once=True)), exact=False)
 def requantized_directly(m: Match, b: RewriteBuilder) -> object:
-    """The same where the conversions by way of int32 have become one."""
+    """The same with merged conversions."""
     return _limited_steps(m, b, 0)
 
 
 def _limited_steps(m: Match, b: RewriteBuilder, point: int) -> Instruction | str:
-    """``nearbyint(v)`` from the least to the greatest step; NaN is the least, as the conversion to uint8 has it."""
+    """Return ``nearbyint(v)`` clamped to the range of steps; NaN becomes the least, as in the conversion to uint8."""
     steps = m.steps
     if tuple(ins.shape.type for ins in (steps, m.x, m.ins)) != (Type.float_type, Type.uint8_type, Type.float_type):
         return "the value is not quantised from float32 to uint8 and back"
@@ -61,10 +62,8 @@ def _limited_steps(m: Match, b: RewriteBuilder, point: int) -> Instruction | str
 
 
 class RewriteRequantization(RulePass):
-    """In bodies of kernels: limits in float32 in place of a conversion to uint8 that nothing else reads, and back.
-
-    Elsewhere what is in 8 bits is stored so between kernels.
-    """
+    """In kernel bodies: clamp in float32 instead of converting to uint8 and back, if nothing else reads the uint8
+    value. Between kernels 8-bit values are stored in 8 bits."""
 
     name = "rewrite_requantization"
     rules = (requantized, requantized_without_zero, requantized_directly)

@@ -1,4 +1,4 @@
-"""Resizing by repetition of elements, as a broadcast."""
+"""Rewrite resizing that repeats elements as a broadcast."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ from .rules.views import reshaped
 __all__ = ["RewriteResize"]
 
 SAMPLE = 4
-"""Elements of an axis that stand for any number: the two in the middle are clipped to no end."""
+"""Elements of an axis that represent any number: the middle ones are not affected by clamping."""
 
 
 @rule("resize_nearest", op("resize", some("x")), exact=True)
 def repeat_elements(m: Match, b: RewriteBuilder) -> object:
-    """``resize[nearest](x)`` by whole factors -> ``reshape(spread(unsqueeze(x)))``, channels innermost.
+    """``resize[nearest](x)`` by integer factors -> ``reshape(broadcast(unsqueeze(x)))``, channels innermost.
 
-    Of [n, c, spatial...] the channels are moved last before and back after, so that data in channels-last layout is
-    copied in runs and keeps its layout.
+    The channels of [n, c, spatial...] are moved last and back, so that channels-last data is copied in contiguous runs
+    and keeps its layout.
     """
     attributes = m.ins.op.attributes()
     old, new = m.x.shape.lens, m.ins.shape.lens
@@ -59,10 +59,10 @@ def repeat_elements(m: Match, b: RewriteBuilder) -> object:
 
 
 def _repeats_evenly(attributes: Mapping[str, Any], n: int, out: int, scale: float | None) -> bool:
-    """Return whether each element of an axis is repeated as often as the axis grows.
+    """Return whether each element of an axis is repeated equally often.
 
-    Of a symbolic length a few elements tell: where the factor is a power of two, coordinates are exact (in lengths
-    below 2**23, from which on float32 has no halves), so that those of the next element are larger by 1.
+    For a symbolic length a few elements suffice: with a power-of-two factor, coordinates are exact (for lengths below
+    2**23, where float32 has halves), so those of successive elements differ by 1.
     """
     mode = attributes["coordinate_transformation_mode"]
     if is_symbolic(n) or is_symbolic(out):
@@ -80,7 +80,7 @@ def _repeats_evenly(attributes: Mapping[str, Any], n: int, out: int, scale: floa
 
 
 class RewriteResize(RulePass):
-    """Nearest-neighbour enlargement by whole factors; other resizes stay."""
+    """Rewrite nearest-neighbour enlargement by integer factors; other resizes stay."""
 
     name = "rewrite_resize"
     rules = (repeat_elements,)

@@ -1,4 +1,4 @@
-"""Recurrent layers as one product of all inputs with the input weights, and one operator for the steps.
+"""Rewrite recurrent layers as one product of all inputs with the input weights, and one operator for the steps.
 
 Equations: ONNX operators RNN, GRU and LSTM.
 """
@@ -28,7 +28,7 @@ __all__ = ["RewriteRnn"]
 
 @dataclass(frozen=True)
 class RecurrentLayer:
-    """A recurrent layer's operator and inputs (``None`` where missing)."""
+    """A recurrent layer's operator and inputs (None where missing)."""
 
     op: RecurrentBase
     x: Instruction
@@ -50,7 +50,7 @@ class RecurrentLayer:
 
 @dataclass
 class Lanes:
-    """Directions that are computed together: their activation functions f, g, h are the same."""
+    """Directions that are computed together: their activation functions f, g, h are equal."""
 
     directions: list[int]
     backward: list[bool]
@@ -60,7 +60,7 @@ class Lanes:
 class RewriteRnn(Pass):
     """``rnn``, ``gru``, ``lstm`` and ``recurrent`` -> ``dot`` and ``recurrent_steps``.
 
-    Narrow floats are computed in float32. Directions with different functions become separate instructions.
+    16-bit floats are computed in float32. Directions with different functions become separate instructions.
     """
 
     name = "rewrite_rnn"
@@ -102,7 +102,7 @@ class _Rewriter:
         self.resets_after = self.cell == "gru" and bool(self.attributes.get("linear_before_reset"))
 
     def results(self) -> list[Instruction]:
-        """Hidden states [s, d, b, h], last hidden states and, of lstm, last cell states [d, b, h]."""
+        """Return hidden states [s, d, b, h], last hidden states and, for LSTM, last cell states [d, b, h]."""
         groups = [self._run(lanes) for lanes in self._lanes()]
         whole = [
             parts[0] if len(parts) == 1 else self.b.op("concat", *parts, axis=axis)
@@ -111,7 +111,7 @@ class _Rewriter:
         return [self.b.convert(part, self.type) for part in whole]
 
     def _lanes(self) -> list[Lanes]:
-        """One group for all directions if their functions agree, else one for each."""
+        """Return one group of all directions if their functions are equal, else one per direction."""
         count = CELLS[self.cell].activations
         functions: tuple[Operator, ...] = self.attributes["actv_func"]
         direction: RnnDirection = self.attributes["direction"]
@@ -144,7 +144,7 @@ class _Rewriter:
         return [b.op("get_tuple_elem", steps, index=k) for k in range(len(steps.shape.sub_shapes))]
 
     def _pick(self, value: Instruction, lanes: Lanes) -> Instruction:
-        """The directions of a group of an input [d, ...], in the computing type."""
+        """Return a group's directions of an input [d, ...] in the compute type."""
         both = self.attributes["direction"] is RnnDirection.bidirectional
         if both and len(lanes.directions) < 2:
             start = lanes.directions[0]
@@ -152,7 +152,7 @@ class _Rewriter:
         return self.b.convert(value, self.wide)
 
     def _lengths(self) -> Instruction | None:
-        """Lengths of the sequences; ``None`` when all are whole."""
+        """Return the sequence lengths; None if all sequences are complete."""
         lengths = self.layer.lengths
         values = None if lengths is None else constant_array(lengths)
         if values is None or is_symbolic(self.steps):
@@ -160,7 +160,8 @@ class _Rewriter:
         return None if (values >= self.steps).all() else lengths
 
     def _projected(self, lanes: Lanes, optional: dict[str, Instruction | None]) -> Instruction:
-        """``x @ w^T + bias`` of all steps, [s, b, lanes, gates * h]; a bias to be added later goes to ``optional``."""
+        """Return ``x @ w^T + bias`` of all steps, [s, b, lanes, gates * h]; a bias to be added later goes to
+        ``optional``."""
         b, layer, count = self.b, self.layer, len(lanes.directions)
         x = b.reshape(b.convert(layer.x, self.wide), (self.steps * self.batch, self.features))
         w = b.reshape(self._pick(layer.w, lanes), (count * self.rows, self.features))

@@ -1,4 +1,4 @@
-"""Softmax and its logarithm written out in primitive operations become one operator."""
+"""Recognise softmax and log-softmax written in primitive operations."""
 
 from __future__ import annotations
 

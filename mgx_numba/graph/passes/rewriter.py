@@ -1,4 +1,4 @@
-"""The rule engine: applies rules until none fits, and checks every rewrite that it applies."""
+"""Rule engine: apply rules until none matches, and check every rewrite."""
 
 from __future__ import annotations
 
@@ -19,38 +19,36 @@ from ..validate import validate_module
 from .base import Options, Pass
 from .build import RewriteBuilder
 from .match import RewriteRule, explain
+from .rule_index import RuleIndex
 
 __all__ = ["Rewriter", "RulePass", "remove_dead"]
 
 REVISIT_DEPTH = 3
-"""Steps along the users of a changed instruction that are looked at again: patterns of rules are about so deep."""
+"""Distance along users of a changed instruction that are revisited: about the depth of patterns."""
 
 
 class Rewriter:
-    """Applies rules to a module.
+    """Apply rules to a module.
 
-    Instructions are visited in program order; what a rewrite touched is visited again, until nothing changes. New
-    values must have the type and lengths of what they replace (strides may differ). Dead producers are removed at
-    once, so that "has a single user" is true when it looks so. Instructions with dynamic shapes are left alone, and
-    those whose result has no elements: nothing is faster to compute.
+    Instructions are visited in program order; instructions near a rewrite are visited again, until nothing changes. New
+    values must have the type and shape of the replaced ones (strides may differ). Dead producers are removed at once,
+    so that "has a single user" holds when it seems to. Instructions with dynamic shapes, and those with empty results,
+    are skipped.
 
-    ``MIGRAPHX_TIME_MATCHERS`` prints how long each rule took, ``MIGRAPHX_VALIDATE_MATCHES`` checks the module after
-    each rewrite.
+    ``MIGRAPHX_TIME_MATCHERS`` prints each rule's time, ``MIGRAPHX_VALIDATE_MATCHES`` checks the module after each
+    rewrite.
     """
 
-    def __init__(self, rules: Iterable[RewriteRule]) -> None:
-        self._rules: dict[str, list[RewriteRule]] = {}
-        for candidate in rules:
-            for name in candidate.pattern.names:
-                self._rules.setdefault(name, []).append(candidate)
+    def __init__(self, rules: RuleIndex | Iterable[RewriteRule]) -> None:
+        self._rules = rules if isinstance(rules, RuleIndex) else RuleIndex(rules)
         self._seconds: dict[str, float] | None = {} if environment_flag("MIGRAPHX_TIME_MATCHERS") else None
         self._validates = environment_flag("MIGRAPHX_VALIDATE_MATCHES")
 
     def run(self, module: Module, options: Options, log: RewriteLog | None = None) -> int:
-        """Rewrite until no rule applies; returns the number of rewrites.
+        """Rewrite until no rule applies; return the number of rewrites.
 
         Raises:
-            ValidationError: ``MIGRAPHX_VALIDATE_MATCHES`` is set, and a rule broke the module; the message names it.
+            ValidationError: ``MIGRAPHX_VALIDATE_MATCHES`` is set and a rule broke the module; the message names it.
         """
         total = self._rewrite(module, options, RewriteLog() if log is None else log)
         for name, seconds in (self._seconds or {}).items():
@@ -70,26 +68,30 @@ class Rewriter:
                 return total
 
     def _sweep(self, module: Module, options: Options, log: RewriteLog, budget: int) -> int:
-        pending = deque(ins for ins in module if ins.op.name in self._rules)
+        roots = self._rules.roots
+        pending = deque([ins for ins in module if ins.op.name in roots])
         waiting = set(pending)
         count = 0
         while pending and count < budget:
             ins = pending.popleft()
             waiting.discard(ins)
-            if ins.module is not module or _is_dynamic(ins) or _is_empty(ins) or (ins is module.last):
+            candidates = self._rules.candidates(ins)
+            if not candidates or ins.module is not module or ins is module.last or _is_dynamic(ins) or _is_empty(ins):
                 continue
-            touched = self._visit(module, ins, options, log)
+            touched = self._visit(module, ins, candidates, options, log)
             if touched is None:
                 continue
             count += 1
             for other in touched:
-                if other.op.name in self._rules and other not in waiting and other.module is module:
+                if other.op.name in roots and other not in waiting and other.module is module:
                     waiting.add(other)
                     pending.append(other)
         return count
 
-    def _visit(self, module: Module, ins: Instruction, options: Options, log: RewriteLog) -> list[Instruction] | None:
-        for candidate in self._rules[ins.op.name]:
+    def _visit(
+        self, module: Module, ins: Instruction, rules: Iterable[RewriteRule], options: Options, log: RewriteLog
+    ) -> list[Instruction] | None:
+        for candidate in rules:
             start = time.perf_counter() if self._seconds is not None else 0.0
             match = candidate.find(ins, options)
             if self._seconds is not None:
@@ -136,12 +138,13 @@ def _is_empty(ins: Instruction) -> bool:
 
 
 def _same_rank(old: Shape, new: Shape) -> bool:
-    """A scalar ``{1}, {0}`` counts as having no axes in some operators (gather, unsqueeze)."""
+    """Return whether shapes have the same rank, where a scalar ``{1}, {0}`` counts as rank 0 for some operators
+    (gather, unsqueeze)."""
     return len(old.lens) != 1 or not known_equal(old.lens[0], 1) or old.scalar == new.scalar
 
 
 def _differs_as_expression(old: Shape, new: Shape) -> bool:
-    """Whether symbolic lengths are equal, but not known to be so for all values of the symbols."""
+    """Return whether symbolic lengths are equal for the hints but not provably equal."""
     if not (old.symbolic or new.symbolic) or _same_value_shape(old, new) or len(old.lens) != len(new.lens):
         return False
     return old.type is new.type and all(hint(a) == hint(b) for a, b in zip(old.lens, new.lens))
@@ -183,12 +186,12 @@ def _apply(
 
 
 def remove_dead(module: Module, candidates: Iterable[Instruction]) -> list[Instruction]:
-    """Remove the candidates that nothing uses, and then their inputs likewise.
+    """Remove unused candidates, and then their inputs likewise.
 
-    Parameters, the results of the module and instructions of other modules stay.
+    Parameters, results of the module and instructions of other modules stay.
 
     Returns:
-        Inputs of removed instructions that are still used.
+        inputs of removed instructions that are still used.
     """
     pending = list(candidates)
     survivors: list[Instruction] = []
@@ -206,21 +209,27 @@ def remove_dead(module: Module, candidates: Iterable[Instruction]) -> list[Instr
 
 
 class RulePass(Pass):
-    """A pass that is a list of rules; ``log`` tells what they did, ``explain`` why they did not."""
+    """A pass defined by a list of rules; ``log`` records rewrites and refusals, ``explain`` gives reasons."""
 
     rules: ClassVar[Sequence[RewriteRule]] = ()
+    index: ClassVar[RuleIndex]
+
+    def __init_subclass__(cls) -> None:
+        super().__init_subclass__()
+        cls.index = RuleIndex(cls.rules)
 
     def apply(self, program: Program, module: Module, options: Options) -> None:
         self.rewrite(module, options)
 
     def rewrite(self, module: Module, options: Options) -> int:
-        """Apply the rules to one module; returns the number of rewrites."""
-        return Rewriter(self.rules).run(module, options, self.log)
+        """Apply the rules to one module; return the number of rewrites."""
+        return Rewriter(self.index).run(module, options, self.log)
 
     def explain(self, ins: Instruction, options: Options | None = None) -> dict[str, str]:
-        """For each rule that could start at an instruction, why it does not apply (or ``"applies"``)."""
+        """Return, for each rule that could start at an instruction, the reason why it does not apply (or
+        ``"applies"``)."""
         return explain(self.rules, ins, options or Options())
 
     def refusals(self, rule: str | None = None) -> list[Refusal]:
-        """Rules that matched but were refused in the runs so far, with reasons."""
+        """Return the matches that were refused so far, with reasons."""
         return self.log.refusals(rule)

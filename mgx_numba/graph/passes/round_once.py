@@ -1,4 +1,4 @@
-"""Float32 values whose views are rounded to 16 bits are rounded by the kernel that computes them."""
+"""Round float32 values whose views are rounded to 16 bits in the kernel that computes them."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from ..module import Module
 from ..program import Program
 from .base import Options, Pass
 from .rewriter import remove_dead
-from .truncate_float import STORAGE
+from .storage_types import STORAGE
 
 __all__ = ["RoundOnce"]
 
 MOVED_PAST = frozenset("reshape reshape_lazy flatten squeeze unsqueeze transpose".split())
-"""Operators that change how a value is seen, and neither its elements nor their number."""
+"""Operators that change the view of a value, not its elements."""
 
 
 class RoundOnce(Pass):
@@ -28,7 +28,7 @@ class RoundOnce(Pass):
                 self._move(module, ins)
 
     def _move(self, module: Module, narrow: Instruction) -> None:
-        """Convert before the value is seen otherwise, if nothing else sees it so."""
+        """Move a conversion before the views of its operand, if nothing else reads these."""
         views: list[Instruction] = []
         source = narrow.inputs[0]
         while source.name in MOVED_PAST and len(source.users) == 1 and len(source.inputs) == 1:
@@ -47,5 +47,5 @@ class RoundOnce(Pass):
 
 
 def _is_given(ins: Instruction) -> bool:
-    """Whether no kernel computes a value."""
+    """Return whether no kernel computes a value."""
     return isinstance(ins.op, Parameter) or is_constant(ins)

@@ -1,11 +1,11 @@
-"""Weights of products in 16 bits whose rounding leaves what a result adds up to on the average.
+"""Round weights of 16-bit products so that the mean of each result is preserved.
 
-What a product takes has a mean in each channel, after ReLU a large one, by which the errors of a column or filter are
-multiplied: that is an error of all inputs alike, and most of what 16 bits lose. So of the weights that lie nearest half
-way between two numbers as many are rounded to the other one as make the sum of the errors, times the means, vanish;
-where these are not known (`expected_means.py`), that of the errors (Guo et al., "SQuant: On-the-Fly Data-Free
-Quantization via Diagonal Hessian Approximation", 2022). That takes no data; root mean squares of the errors themselves
-grow by 4% in filters of 9 normal weights, by 0.1% in those of 576.
+A product's operand has a mean in each channel, large after a ReLU, which multiplies the rounding errors of a column or
+filter: an error common to all inputs, and most of the loss of 16 bits. Therefore weights near the midpoint of two
+numbers are rounded the other way until the sum of errors times means vanishes; if the means are unknown
+(`expected_means.py`), until the sum of errors does (Guo et al., "SQuant: On-the-Fly Data-Free Quantization via Diagonal
+Hessian Approximation", 2022). No data is needed. The root mean square of the errors grows by 4% for filters of 9 normal
+weights, by 0.1% for 576.
 """
 
 from __future__ import annotations
@@ -24,17 +24,18 @@ from .quantization_plan import CONTRACTIONS
 __all__ = ["narrow_weights", "round_keeping_sums"]
 
 AT_ONCE = 1 << 16
-"""Weights of which everything is in memory at once: 256 KiB of float32, so that arrays stay in the caches."""
+"""Weights processed at once: 256 KiB of float32, so that arrays stay in the caches."""
 REACHES = (2.0, 16.0, float("inf"))
-"""How far to look for weights to round to the other side, of the cost up to which as many as are needed would lie if
-all had the same gap: in normal weights the first is enough for most rows."""
+"""Search radii for weights to round the other way, relative to the cost at which enough would be found if all had the
+same gap. The first is enough for most rows of normal weights."""
 
 
 def narrow_weights(ins: Instruction, type: Type, means: np.ndarray | None = None) -> np.ndarray | None:
-    """The constant weights of a product in ``type``, with lengths of 1 where they repeat; None if it has none of
-    float32, or others than products read them, which would need a second copy.
+    """Return the constant weights of a product in ``type``, with length 1 where they repeat. Return None for other
+    weights, or if instructions other than products read them, which would need a second copy.
 
-    ``means`` are those of what it takes, as `expected_means` has them, if they are known.
+    Args:
+        means: of the product's operand, from `expected_means`, if known.
     """
     if ins.name not in CONTRACTIONS:
         return None
@@ -55,7 +56,7 @@ def narrow_weights(ins: Instruction, type: Type, means: np.ndarray | None = None
 
 
 def _by_weight(ins: Instruction, means: np.ndarray, lens: Sequence[int]) -> np.ndarray:
-    """The mean of what each weight of a row is multiplied by, [1 or rows, columns], for rows of these lengths."""
+    """Return the mean operand of each weight of a row, [1 or rows, columns]."""
     if ins.name == "dot":
         return np.broadcast_to(means, (1, lens[-1]))
     groups, taps = ins.op.attributes()["group"], prod(lens[2:])
@@ -65,10 +66,10 @@ def _by_weight(ins: Instruction, means: np.ndarray, lens: Sequence[int]) -> np.n
 
 
 def round_keeping_sums(weights: np.ndarray, type: Type, means: np.ndarray | None = None) -> np.ndarray:
-    """Numbers of ``type`` next to those of a float32 matrix, on either side, such that rows have nearly the same sums,
-    or the same sums of products with ``means``, a float32 matrix of one row or as many.
+    """Round a float32 matrix to neighbouring numbers of ``type`` such that row sums, or row sums of products with
+    ``means`` (float32, one row or as many), are nearly preserved.
 
-    Rows with a value that the type cannot hold are rounded to the nearest.
+    Rows with a value beyond the type's range are rounded to nearest.
     """
     found = np.empty(weights.shape, type.numpy)
     few = max(1, AT_ONCE // max(1, weights.shape[1]))
@@ -137,7 +138,7 @@ def _rounded(weights: np.ndarray, type: Type, means: np.ndarray | None) -> np.nd
 
 
 def _only_weights(weights: Instruction) -> bool:
-    """Whether products alone read a constant, as their weights, and nothing else a view of it."""
+    """Return whether products alone read a constant, as weights, and nothing else a view of it."""
     if any(user.name not in CONTRACTIONS or user.inputs[0] is weights for user in weights.users):
         return False
     while weights.literal is None and weights.name in CONSTANT_VIEWS:

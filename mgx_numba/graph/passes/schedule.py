@@ -1,4 +1,4 @@
-"""Scheduling: the order in which instructions run, so that few values are alive at once and used while in cache."""
+"""Schedule instructions to keep few values alive and use them while they are cached."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ __all__ = ["Schedule"]
 
 
 class Schedule(Pass):
-    """Depth first from the results: each branch is finished before the next one begins.
+    """Order depth first from the results: each branch is finished before the next begins.
 
-    Of an instruction's inputs the one whose computation needs most memory comes first (Sethi and Ullman's rule, 1970),
-    so that the others' results do not wait beside it. Literals and parameters keep their places at the front.
+    Of an instruction's inputs, the one whose computation needs most memory comes first (Sethi and Ullman, 1970), so
+    that results of the others do not wait. Literals and parameters stay in front.
     """
 
     name = "schedule"
@@ -54,14 +54,14 @@ class Schedule(Pass):
 
 @dataclass(frozen=True)
 class _Dependencies:
-    """What scheduling takes of a module, but for lengths.
+    """Dependencies of a module, independent of lengths.
 
     Attributes:
         order: its instructions.
-        members: their places.
+        members: their indices.
         fixed: literals and parameters.
-        taken: the values of the module that each instruction takes, but for literals, which are there.
-        end: the instruction that returns.
+        taken: the operands of each instruction in this module, without literals.
+        end: the return instruction.
     """
 
     order: list[Instruction]
@@ -72,7 +72,7 @@ class _Dependencies:
 
 
 def _dependencies_of(module: Module) -> _Dependencies:
-    """That of a module; of one that is filled with other lengths again and again it is known."""
+    """Return the dependencies of a module, cached until it changes."""
     order = list(module)
     changes, known = module.scheduled
     if isinstance(known, _Dependencies) and changes == module.changes and known.order == order:
@@ -91,13 +91,13 @@ def _dependencies_of(module: Module) -> _Dependencies:
 
 
 def _dependencies(ins: Instruction) -> list[Instruction]:
-    """As `Instruction.dependencies`: bodies of kernels have all that they use from their parameters."""
+    """Return `Instruction.dependencies`; kernel bodies use only their parameters."""
     return ins.dependencies if ins.module_args and ins.name not in KERNEL_OPERATORS else ins.inputs
 
 
 def _memory_needs(taken: dict[Instruction, list[Instruction]]) -> dict[Instruction, int]:
-    """Bytes that computing each value takes at the most, if inputs are computed in the best order; ``taken`` has the
-    values of the module that each instruction takes, but for literals, which are there."""
+    """Return the peak memory (bytes) of computing each value with its inputs in the best order; ``taken`` as in
+    `_Dependencies`."""
     need: dict[Instruction, int] = {}
     own: dict[Instruction, int] = {}
     for ins, values in taken.items():

@@ -1,4 +1,4 @@
-"""Which instructions a pass of quantisation is for: ``ins_names``, by operator or by the node that they came from."""
+"""Select instructions for a quantisation pass by ``ins_names``: operator names or source node names."""
 
 from __future__ import annotations
 
@@ -17,20 +17,26 @@ ALL = "all"
 EXCEPT = "~"
 _WILD = frozenset("*?[")
 _PRODUCTS = frozenset({"rnn", "gru", "lstm", "recurrent", "recurrent_steps"})
-"""Operators whose products ``dot`` may name, too; ``recurrent_steps`` has the name of its cell as well."""
+"""Operators whose products ``dot`` may select, too; ``recurrent_steps`` also has the name of its cell."""
 
 
 class Selection:
-    """Instructions chosen by names.
+    """Instructions selected by names.
 
-    A name is ``all``, that of an operator, that of a source node (a debug symbol), or a pattern of either in the
-    shell's wildcards. One that begins with ``~`` leaves out what the rest of it names; if all names do, the others are
-    chosen. ``dot`` stands for recurrent layers, too, unless all of a layer would change and not its products alone.
+    A name is ``all``, an operator, a source node (debug symbol), or a pattern of either with shell wildcards. A name
+    with prefix ``~`` excludes; if all names do, everything else is selected. ``dot`` also selects recurrent layers,
+    unless the whole layer would change and not only its products.
     """
 
     def __init__(self, names: Iterable[str], whole_layers: bool = False) -> None:
-        """``whole_layers``: what is chosen changes as a whole. Raises `OptionError` if ``names`` is a string, is empty,
-        or has something else than strings."""
+        """Parse the names.
+
+        Args:
+            whole_layers: whether selected instructions change as a whole.
+
+        Raises:
+            OptionError: ``names`` is a string, is empty, or contains non-strings.
+        """
         if isinstance(names, str):
             raise OptionError(f"ins_names must be a sequence of names, got the string {names!r}")
         given = list(names)
@@ -42,11 +48,11 @@ class Selection:
 
     @property
     def everything(self) -> bool:
-        """Whether ``all`` is among the names."""
+        """Return whether ``all`` is among the names."""
         return ALL in self._with
 
     def named(self, ins: Instruction) -> bool:
-        """Whether a name other than ``all`` chooses the instruction."""
+        """Return whether a name other than ``all`` selects the instruction."""
         return self._chosen(ins, [name for name in self._with if name != ALL])
 
     def __contains__(self, ins: Instruction) -> bool:
@@ -60,10 +66,10 @@ class Selection:
         return any(name == ALL or any(_fits(one, name) for one in known) for name in names)
 
     def check(self, program: Program) -> None:
-        """Make sure that each name is that of an operator, or of something in the program.
+        """Check that each name is an operator or occurs in the program.
 
         Raises:
-            OptionError: one is not; near names are listed.
+            OptionError: a name is unknown; close names are listed.
         """
         instructions = [ins for module in program.reachable_modules() for ins in module]
         operators = known_operators()

@@ -1,5 +1,4 @@
-"""Algebraic identities: units, constants gathered and moved into weights, reductions of repeated values, contractions
-joined."""
+"""Algebraic identities: units, constants merged into weights, reductions of repeated values, joined contractions."""
 
 from __future__ import annotations
 
@@ -14,11 +13,11 @@ __all__ = ["SimplifyAlgebra"]
 
 
 class SimplifyAlgebra(RulePass):
-    """Rules of ``rules/units.py``, ``linear.py``, ``reductions.py``, ``contractions.py`` and ``horizontal.py``, until
-    none applies.
+    """Apply the rules of ``rules/units.py``, ``linear.py``, ``reductions.py``, ``contractions.py`` and
+    ``horizontal.py`` until none matches.
 
-    Batch normalization, in whatever primitive form, becomes one factor and one summand for each channel; the factor
-    is absorbed by the convolution or dot before it.
+    Batch normalisation, in any primitive form, becomes one factor and one summand per channel; the preceding
+    convolution or dot absorbs the factor.
     """
 
     name = "simplify_algebra"

@@ -1,10 +1,9 @@
-"""Contractions of dequantised values as contractions of 8-bit integers (MIGraphX's ``simplify_qdq``).
+"""Rewrite contractions of dequantised values as 8-bit contractions (MIGraphX's ``simplify_qdq``).
 
-``dot(dequantize(x), dequantize(w)) -> dequantize(quant_dot(x, w))`` for weights that are constants with a scale for
-each column, and one scale for the whole left-hand side: sums are exact, and the zero point of the left-hand side is a
-constant for each column. The left-hand side is made unsigned where it is quantised for targets that multiply nothing
-else at once. So are float8 values, where the target multiplies them.
-What only moves or compares elements does so in 8 bits (`rules.quantized`).
+``dot(dequantize(x), dequantize(w)) -> dequantize(quant_dot(x, w))`` for constant weights with a scale per column, and
+one scale for the left operand. Integer sums are exact; the left operand's zero point becomes a constant per column. The
+left operand is made unsigned for targets that only multiply unsigned by signed. Float8 is treated likewise where the
+target multiplies it. Operators that move or compare elements do so in 8 bits (`rules.quantized`).
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ __all__ = ["SimplifyQdq"]
 
 INT32 = np.iinfo(np.int32)
 FEWEST_CHANNELS = 4
-"""Input channels of a group from which on 8-bit products pay: so many are multiplied at once."""
+"""Least input channels per group for 8-bit products to gain: as many are multiplied per instruction."""
 
 
 _Right = tuple[Instruction, np.ndarray, np.ndarray]
@@ -34,7 +33,7 @@ _Left = tuple[Instruction, float, int]
 
 
 def _left(m: Match, b: RewriteBuilder) -> _Left | str:
-    """The left-hand side in 8 bits, its scale and its zero point."""
+    """Return the left operand in 8 bits, its scale and its zero point, or the reason why not."""
     x, scale, *zero = m.x.inputs
     if not (x.shape.type in INT8 or _is_float8(x, m)) or m.ins.shape.type is not Type.float_type:
         return "the left-hand side is not made of 8-bit numbers, or the result is not float32"
@@ -48,14 +47,14 @@ def _left(m: Match, b: RewriteBuilder) -> _Left | str:
 
 
 def _is_float8(ins: Instruction, m: Match) -> bool:
-    """Whether values are of a float8 that the target multiplies."""
+    """Return whether a value has a float8 type that the target multiplies."""
     can = m.options.capabilities
     return ins.shape.type in PRODUCTS_OF_FLOAT8 and can is not None and can.float8_products
 
 
 def _right(m: Match, b: RewriteBuilder, axis: int) -> _Right | str:
-    """The weights in int8 without a zero point or in float8, their scales along ``axis`` (of length 1 if there is one),
-    and their values."""
+    """Return the weights in int8 without a zero point, or in float8, their scales along ``axis`` (length 1 for one
+    scale), and their values; or the reason why not."""
     w, scale, *zero = m.w.inputs
     if not (w.shape.type in INT8 or _is_float8(w, m)) or not is_constant(w):
         return "the weights are no constant 8-bit numbers"
@@ -81,7 +80,7 @@ def _right(m: Match, b: RewriteBuilder, axis: int) -> _Right | str:
 
 
 def _sides(m: Match, b: RewriteBuilder, axis: int) -> tuple[_Right, _Left] | str:
-    """What `_right` and `_left` have."""
+    """Return the results of `_right` and `_left`."""
     right = _right(m, b, axis)
     if isinstance(right, str):
         return right
@@ -92,7 +91,7 @@ def _sides(m: Match, b: RewriteBuilder, axis: int) -> tuple[_Right, _Left] | str
 def _dequantized(
     b: RewriteBuilder, sums: Instruction, axis: int, scale: np.ndarray, zero: np.ndarray
 ) -> Instruction | str:
-    """``(sums - zero) * scale`` with values along ``axis``."""
+    """Return ``(sums - zero) * scale`` with values along ``axis``."""
     if zero.size and (zero.min() < INT32.min or zero.max() > INT32.max):
         return "a zero point of the sums does not fit int32"
     if not is_kept(scale.astype(np.float32)):
@@ -156,7 +155,8 @@ def quantized_convolution(m: Match, b: RewriteBuilder) -> object:
 
 @rule("qdq_convolution_backwards", op("convolution_backwards", *QDQ), exact=True)
 def quantized_transposed_convolution(m: Match, b: RewriteBuilder) -> object:
-    """Of a left-hand side without a zero point, which would count otherwise for each set of taps."""
+    """Rewrite a transposed convolution whose left operand has no zero point; a zero point's contribution would depend
+    on the taps that a result receives."""
     can, attributes = m.options.capabilities, m.ins.op.attributes()
     if can is None or not can.scattered_integers:
         return "the target has no kernel for it"
@@ -177,15 +177,15 @@ def quantized_transposed_convolution(m: Match, b: RewriteBuilder) -> object:
 
 
 def _zero(values: np.ndarray, point: int) -> np.ndarray:
-    """What the left-hand side's zero point adds to sums: of one for each first index of the weights' values."""
+    """Return the contribution of the left operand's zero point to the sums, per first index of the weights."""
     if not point:
         return np.zeros(len(values), np.int64)
     return point * values.sum(tuple(range(1, values.ndim)), dtype=np.int64)
 
 
 class SimplifyQdq(RulePass):
-    """``dot`` and ``convolution`` of dequantised values, and contractions of integers less zero points, in 8 bits, and
-    what moves values between them."""
+    """Rewrite ``dot`` and ``convolution`` of dequantised values, integer contractions with zero points, and operators
+    between them that move values, to 8 bits."""
 
     name = "simplify_qdq"
     rules = (

@@ -1,4 +1,4 @@
-"""Reshapes, transposes, slices, gathers and concatenations that cancel, merge, or become views."""
+"""Cancel and merge reshapes, transposes, slices, gathers and concatenations, or make them views."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ __all__ = ["SimplifyReshapes"]
 
 
 class SimplifyReshapes(RulePass):
-    """Rules of ``rules/views.py``, ``rules/slices.py`` and ``rules/moves.py``, until none applies."""
+    """Apply the rules of ``rules/views.py``, ``rules/slices.py`` and ``rules/moves.py`` until none matches."""
 
     name = "simplify_reshapes"
     rules = (*VIEW_RULES, *SLICE_RULES, *MOVE_RULES)

@@ -1,8 +1,8 @@
-"""Channel shuffles moved past depthwise convolutions, to the grouped convolution that reads them.
+"""Move channel shuffles past depthwise convolutions, into the grouped convolution that reads them.
 
-ShuffleNet (Zhang et al., 2018) shuffles the channels between a grouped convolution by one tap and a depthwise one,
-before the next grouped convolution. What works on each channel alone may have the channels in any order; a grouped
-convolution by one tap can read them in another order than they lie in.
+ShuffleNet (Zhang et al., 2018) shuffles channels between a grouped 1x1 convolution and a depthwise one, before the next
+grouped convolution. Channel-wise operations accept any order of channels; a grouped 1x1 convolution can read them
+through a permutation.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ __all__ = ["SinkShuffle", "shuffled_groups"]
 
 
 def shuffled_groups(ins: Instruction, merge: str = "reshape") -> int:
-    """The groups whose channels a value has in turns, if it is ``merge`` of ``[n, groups, c / groups, ...]`` with
-    axes 1 and 2 exchanged; else 0."""
+    """Return the groups of a channel shuffle: ``merge`` of ``[n, groups, c / groups, ...]`` with axes 1 and 2
+    exchanged; else 0."""
     if ins.name != merge or len(ins.inputs) != 1 or ins.shape.is_dynamic or ins.shape.ndim < 3:
         return 0
     turned = ins.inputs[0]
@@ -41,8 +41,8 @@ def shuffled_groups(ins: Instruction, merge: str = "reshape") -> int:
 
 
 class SinkShuffle(Pass):
-    """``conv(f(depthwise(shuffle(x), w)), v) -> conv(shuffle(f'(depthwise(x, w'))), v)`` where ``conv`` is grouped and
-    has one tap, and operands of ``f`` and ``w`` are constants, which get the order of ``x``."""
+    """``conv(f(depthwise(shuffle(x), w)), v) -> conv(shuffle(f'(depthwise(x, w'))), v)`` for a grouped 1x1 ``conv``;
+    ``w`` and the operands of ``f`` are constants, which are permuted."""
 
     name = "sink_shuffle"
 
@@ -93,7 +93,7 @@ class SinkShuffle(Pass):
 
 
 def _is_grouped(ins: Instruction) -> bool:
-    """Whether an instruction is a convolution by one tap, over groups of several channels."""
+    """Return whether an instruction is a grouped 1x1 convolution with several channels per group."""
     if ins.name != "convolution" or ins.shape.is_dynamic or any(i.shape.is_dynamic for i in ins.inputs):
         return False
     attributes, lens = ins.op.attributes(), ins.inputs[1].shape.lens
@@ -103,7 +103,7 @@ def _is_grouped(ins: Instruction) -> bool:
 
 
 def _input_of_channels(ins: Instruction) -> Instruction | None:
-    """The one input of an operation on each channel alone that is no constant; None of any other operation."""
+    """Return the only non-constant input of a channel-wise operation; None for other operations."""
     if ins.shape.is_dynamic or ins.shape.ndim < 3:
         return None
     if ins.name == "convolution":
@@ -124,7 +124,7 @@ def _groups_of(op: Operator) -> int:
 
 
 def _reordered(builder: RewriteBuilder, ins: Instruction, groups: int, axis: int) -> Instruction:
-    """A constant with the channels of an axis as they were before the shuffle."""
+    """Return a constant with the channels along an axis in the order before the shuffle."""
     values = constant_array(ins)
     assert values is not None
     if axis:

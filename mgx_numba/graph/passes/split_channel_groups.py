@@ -1,7 +1,7 @@
-"""Normalisation over groups of channels keeps image axes apart, so that its operands may lie channels last.
+"""Keep image axes separate in normalisation over channel groups, so that its operands may be channels-last.
 
-Exporters write group normalisation (Wu and He, 2018) of [n, c, h, w] over [n, groups, c / groups * h * w]. Where
-channels are innermost that is a transposed copy, there and back.
+Exporters write group normalisation (Wu and He, 2018) of [n, c, h, w] over [n, groups, c / groups * h * w]. For
+channels-last data that needs transposed copies in both directions.
 """
 
 from __future__ import annotations
@@ -26,13 +26,12 @@ from .rewriter import remove_dead
 __all__ = ["SplitChannelGroups", "common_axes"]
 
 Groups = tuple[tuple[int, ...], ...]
-"""For each axis of a tensor the axes that it is divided into."""
+"""For each axis of a tensor, the finest axes that it consists of."""
 
 
 @dataclass(frozen=True)
 class GroupForm:
-    """Lengths that values of a region have: of which of the finest axes each of their own consists, and which of the
-    finest axes are reduced."""
+    """Shape of values in a region: the finest axes of each axis, and the reduced finest axes."""
 
     lens: Lens
     groups: Groups
@@ -40,11 +39,11 @@ class GroupForm:
 
 
 class SplitChannelGroups(Pass):
-    """``reshape`` to groups of channels, reductions over the rest, pointwise operations and ``reshape`` back ->
-    the same over channels in groups and each image axis on its own.
+    """``reshape`` to channel groups, reductions over the rest, pointwise operations and ``reshape`` back -> the same
+    with channels in groups and separate image axes.
 
-    What is computed past the reshape back joins, as long as its other operands are broadcast: scales and shifts of
-    channels, and the activation. Modules without convolutions stay: in them nothing lies channels last.
+    Operations after the reshape back join if their other operands are broadcast: per-channel scales and shifts, and the
+    activation. Modules without convolutions are skipped, because nothing in them is channels-last.
     """
 
     name = "split_channel_groups"
@@ -65,7 +64,7 @@ class SplitChannelGroups(Pass):
 
 
 class _Region:
-    """What is computed of a reshape, in forms that its axes tell; ``reason`` says why it is not rewritten."""
+    """Values computed from a reshape, with their forms; ``reason`` is why it is not rewritten."""
 
     def __init__(self, module: Module, root: Instruction, order: Mapping[Instruction, int]) -> None:
         self.module, self.root = module, root
@@ -86,7 +85,7 @@ class _Region:
         self.reason = self._refused()
 
     def _grow(self, order: Mapping[Instruction, int]) -> None:
-        """Take in users, in the module's order."""
+        """Add users in the module's order."""
         waiting = {user for user in self.root.users if user in order}
         while waiting:
             ins = min(waiting, key=order.__getitem__)
@@ -97,7 +96,7 @@ class _Region:
                 waiting.update(user for user in ins.users if user in order)
 
     def _form_of(self, ins: Instruction) -> GroupForm | None:
-        """The form of a user's value; None if it is no part of the region."""
+        """Return the form of a user's value; None if it is not part of the region."""
         forms = [self.members.get(i) for i in ins.inputs]
         first = next(form for form in forms if form is not None)
         if ins.shape.is_dynamic or ins.shape.sub_shapes or isinstance(ins.op, Return):
@@ -136,7 +135,7 @@ class _Region:
         return any(user not in self.members for user in ins.users)
 
     def rewrite(self) -> None:
-        """Put the region over the finest axes in its place."""
+        """Replace the region by the same over the finest axes."""
         made: dict[Instruction, Instruction] = {}
         for ins, form in self.members.items():
             builder = RewriteBuilder(self.module, ins)
@@ -163,14 +162,14 @@ class _Region:
         remove_dead(self.module, [*self.members][::-1])
 
     def _root(self, builder: RewriteBuilder, lens: Lens) -> Instruction:
-        """The image over the finest axes; one that is converted to more bits is so there, where the region reads it."""
+        """Return the image over the finest axes; a widening conversion is moved behind the reshape."""
         source = self.root.inputs[0]
         if source.name != "convert" or source.inputs[0].shape.type.size >= source.shape.type.size:
             return builder.reshape(source, lens)
         return builder.op(source.op, builder.reshape(source.inputs[0], lens))
 
     def _spread(self, builder: RewriteBuilder, ins: Instruction, form: GroupForm) -> Instruction:
-        """A broadcast operand over the finest axes."""
+        """Return a broadcast operand over the finest axes."""
         value = ins.inputs[0]
         lens = self._finest(form.groups, form.lens, form.reduced)
         if not known_less_equal(value.shape.elements, 1):
@@ -179,7 +178,7 @@ class _Region:
         return builder.op("multibroadcast", value, out_lens=lens)
 
     def _finest(self, groups: Groups, lens: Sequence[int], reduced: frozenset[int]) -> tuple[int, ...]:
-        """The finest lengths of a value that has these, some of which may be 1."""
+        """Return the finest lengths of a value with lengths ``lens``, some of which may be 1."""
         found = list(self.finest)
         for group, n in zip(groups, lens):
             for axis in group:
@@ -189,20 +188,20 @@ class _Region:
 
 
 def _groups_channels(image: Groups, own: Groups) -> bool:
-    """Whether channels are in groups, or all of them together with other axes."""
+    """Return whether channels are split into groups, or merged with other axes."""
     return len(image[1]) > 1 or any(len(group) > 1 and set(image[1]) & set(group) for group in own)
 
 
 def _is_spread(ins: Instruction) -> bool:
-    """Whether a value is broadcast along leading or trailing axes, as `_Region._spread` can do it again."""
+    """Return whether a value is broadcast along leading or trailing axes, as `_Region._spread` supports."""
     return (ins.name == "multibroadcast" and len(ins.inputs) == 1) or is_scalar_literal(ins) is not None
 
 
 def common_axes(first: Sequence[int], second: Sequence[int]) -> tuple[Lens, Groups, Groups] | None:
-    """The coarsest lengths of which both lists are products of neighbours, and which of these make up each length.
+    """Return the coarsest axes of which both shapes' axes are products of neighbours.
 
     Returns:
-        The lengths, none of them 1, then their numbers for each length of the first list and of the second; None if
+        their lengths, none of them 1, and their indices for each axis of the first and of the second shape; None if
         there are none.
     """
     ends = [[prod(lens[: k + 1]) for k in range(len(lens))] for lens in (first, second)]

@@ -1,7 +1,7 @@
-"""Reductions of few long rows become several instructions, so that all threads of a target have work.
+"""Split reductions of few long rows into several instructions, so that all threads of a target have work.
 
-The reductions that need no others are made in parts; a second ``fused_reduce`` combines the parts and goes on with row
-values; what is left takes those as inputs, and may be divided again.
+The first reductions are computed in parts; a second ``fused_reduce`` combines the parts and continues with row values;
+the rest takes those as inputs, and may be split again.
 """
 
 from __future__ import annotations
@@ -38,8 +38,8 @@ __all__ = ["SplitReduce"]
 
 @dataclass(frozen=True)
 class Division:
-    """How the first reductions of a cluster are divided: rows into ``parts``, and each step of a part's columns by its
-    number modulo ``fold``, as columns of their own. ``permutation`` is that of `ReduceParts`."""
+    """How the first reductions of a cluster are split: rows into ``parts``, and the iterations of a part's columns by
+    their index modulo ``fold``, as separate columns. ``permutation`` is that of `ReduceParts`."""
 
     parts: int
     fold: int
@@ -47,11 +47,11 @@ class Division:
 
 
 class SplitReduce(Pass):
-    """``fused_reduce`` -> one of parts (`ReduceParts`), one that combines them, and what is left of it, if anything.
+    """``fused_reduce`` -> partial reductions (`ReduceParts`), their combination, and the rest, if any.
 
-    Whether that pays is computed from the target's `Capabilities`. Where operands are read once it does not depend on
-    the number of threads, so that results do not either. Rows shorter than ``MIGRAPHX_SPLIT_REDUCE_SIZE`` stay whole,
-    all of them if it is negative.
+    The decision uses the target's `Capabilities`. Where operands are read once it is independent of the number of
+    threads, and so are results. Rows shorter than ``MIGRAPHX_SPLIT_REDUCE_SIZE`` are not split; none is if it is
+    negative.
     """
 
     name = "split_reduce"
@@ -72,8 +72,8 @@ class SplitReduce(Pass):
         capabilities: Capabilities | None,
         reasons: dict[Hashable, str],
     ) -> Instruction | None:
-        """Divide one cluster; returns what is left of it. ``reasons`` are why those before are left whole, by what they
-        are, and by whether operands may be lent memory where that was asked."""
+        """Split one cluster; return its rest. ``reasons`` caches refusals by structure, and by whether operands may be
+        lent memory where that was asked."""
         shapes = tuple([id(i.shape) for i in (ins, *ins.inputs)])
         like: Hashable = id(ins.op), shapes, structure(ins.module_args[0]), _is_tuple(ins)
         asked: list[bool] = []
@@ -97,7 +97,7 @@ class SplitReduce(Pass):
 
 
 def _has_parts(ins: Instruction, known: dict[Hashable, tuple[bool, Module]]) -> bool:
-    """Whether a cluster is of parts, or combines them; ``known`` is of bodies, which it keeps, by what they compute."""
+    """Return whether a cluster computes or combines parts; ``known`` caches the answer by body structure."""
     sources = [i.inputs[0] if i.name == "get_tuple_elem" else i for i in ins.inputs]
     for body in [i.module_args[0] for i in (ins, *sources) if i.name == "fused_reduce"]:
         computed = structure(body)
@@ -109,7 +109,7 @@ def _has_parts(ins: Instruction, known: dict[Hashable, tuple[bool, Module]]) -> 
 
 
 def _is_tuple(ins: Instruction) -> bool:
-    """Whether somebody takes the results of a cluster together."""
+    """Return whether an instruction uses the results of a cluster as a tuple."""
     return bool(ins.shape.sub_shapes) and any(user.name != "get_tuple_elem" for user in ins.users)
 
 
@@ -120,7 +120,7 @@ def _axes(ins: Instruction) -> tuple[int, ...]:
 def _division(
     ins: Instruction, capabilities: Capabilities | None, lent: Callable[[], bool]
 ) -> tuple[Pieces, Division] | str:
-    """How a cluster should be divided, or why it should not; ``lent`` tells whether an operand may be lent memory."""
+    """Return how to split a cluster, or the reason not to; ``lent`` tells whether an operand may be lent memory."""
     body, shapes = ins.module_args[0], [i.shape for i in ins.inputs]
     if capabilities is None:
         return "what the target can do is not known"
@@ -157,8 +157,8 @@ def _division(
 
 
 def _is_lent(value: Instruction) -> bool:
-    """Whether lowering may lend a value memory in which it lies otherwise than its shape says: of a concatenation, or
-    of a result of the program, directly or through views."""
+    """Return whether lowering may place a value in memory with other strides than its shape: in a concatenation, or in
+    a result of the program, directly or through views."""
     pending, standard = list(value.users), value.shape.standard
     while pending:
         user = pending.pop()
@@ -172,7 +172,8 @@ def _is_lent(value: Instruction) -> bool:
 def _permutation(
     walk: ReductionWalk, full: Sequence[int], axes: Sequence[int], parts: int, fold: int
 ) -> tuple[int, ...]:
-    """Parts lie one after the other; steps of one part between columns and what is outside of these."""
+    """Return the axis order: parts are separate; iterations of one part lie between columns and the axes outside of
+    these."""
     others = [a for a in walk.order if a != axes[0]]
     if parts > 1 or fold == 1:
         return (axes[0], *others)
@@ -192,7 +193,7 @@ def _divide(
     division: Division,
     capabilities: Capabilities,
 ) -> Instruction | None:
-    """Put the pieces in the place of a cluster."""
+    """Replace a cluster by its pieces."""
     body, axes = ins.module_args[0], _axes(ins)
     values = dict(zip(body.parameters(), ins.inputs))
 
@@ -233,7 +234,7 @@ def _divide(
 
 
 def _cut(ins: Instruction, pieces: Pieces, division: Division, capabilities: Capabilities) -> ReduceParts:
-    """The operator of parts, of any reduction: parts are cut from the outermost loop that is long enough."""
+    """Return the operator of partial reductions; parts are cut from the outermost loop that is long enough."""
     body, axes, full = ins.module_args[0], _axes(ins), full_lens(ins.module_args[0])
     own = Module(body.name)
     taken = add_partial(own, body, pieces, lambda i: make_op(associative(i), axes=axes))
@@ -269,7 +270,7 @@ def _spread(module: Module, before: Instruction, value: Instruction, lens: Seque
 
 
 def _replace(module: Module, ins: Instruction, results: Sequence[Instruction]) -> None:
-    """Give the users of a cluster other values, and remove it."""
+    """Replace a cluster's results for its users, and remove it."""
     if not ins.shape.sub_shapes:
         module.replace_instruction(ins, results[0])
     for user in list(ins.users):

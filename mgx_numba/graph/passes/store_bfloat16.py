@@ -1,7 +1,7 @@
-"""Values that products in bfloat16 take are stored in bfloat16, for targets that compute with float32 else.
+"""Store operands of bfloat16 products in bfloat16, for targets that otherwise compute in float32.
 
-What a kernel stores is rounded where it is made, once for all that reads it: half the memory is moved, and kernels that
-multiply bfloat16 read it as it lies.
+The producing kernel rounds once for all readers: memory traffic is halved, and kernels that multiply bfloat16 read the
+operand in place.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from .eliminate_data_type import PRODUCTS, is_stored_weight, moves_rounded
 from .fuse_reduce import REDUCTIONS
 from .prologue import prologue_of
 from .regions import order_of
-from .truncate_float import widens
+from .storage_types import widens
 
 __all__ = ["StoreBfloat16"]
 
 NARROW, WIDE = Type.bf16_type, Type.float_type
 ENDING = frozenset({"convolution", "convolution_backwards", "dot"})
-"""What makes a value whose kernel can store it rounded, besides pointwise operations and reductions."""
+"""Producers that can store a rounded result, beside pointwise operations and reductions."""
 
 
 class StoreBfloat16(Pass):
@@ -67,7 +67,7 @@ class StoreBfloat16(Pass):
     def _rounded(
         self, wanted: Collection[Instruction], products: Collection[Instruction], module: Module
     ) -> set[Instruction]:
-        """Which of the values are stored rounded, and what that is made of by moves alone."""
+        """Return the values that are stored rounded, including moves of them."""
         found, pending = set(wanted), list(wanted)
         while pending:
             value = pending.pop()
@@ -88,7 +88,7 @@ class StoreBfloat16(Pass):
 
 
 def _added(products: Collection[Instruction], order: Mapping[Instruction, int]) -> set[Instruction]:
-    """Of two products that nothing but one sum reads the later one: the kernel of the other adds it (`FuseContraction`
+    """Return the later one of two products that only one sum reads; the other one's kernel adds it (`FuseContraction`
     goes by their order)."""
     found = set()
     for ins in products:
@@ -102,7 +102,7 @@ def _added(products: Collection[Instruction], order: Mapping[Instruction, int]) 
 def _refused(
     value: Instruction, found: Collection[Instruction], products: Collection[Instruction], module: Module
 ) -> str | None:
-    """Why a value stays in float32 if the found ones do not; None if it need not."""
+    """Return the reason why a value stays in float32 if it is not in ``found``; None if it need not."""
     if value.module is not module or isinstance(value.op, Parameter) or is_constant(value):
         return "it is given"
     if moves_rounded(value):
@@ -119,7 +119,7 @@ def _refused(
 
 
 def _round(module: Module, value: Instruction, order: Mapping[Instruction, int]) -> None:
-    """Let all users of a value read it rounded, in float32."""
+    """Make all users of a value read it rounded, in float32."""
     first = min(value.users, key=order.__getitem__)
     users = {user: [k for k, i in enumerate(user.inputs) if i is value] for user in value.users}
     if moves_rounded(value):

@@ -1,13 +1,12 @@
 """Mixed precision: instructions compute in float16 or bfloat16, between conversions (MIGraphX's ``truncate_float``).
 
-Inputs and results of the program keep their types. With ``all``, what 16 bits have no room for stays in float32, as
-autocasting in other frameworks leaves it: sums, norms and softmax with the pointwise operations that lead to and from
-them, functions that amplify the rounding of what they take, and sums of two values that both are computed (a residual
-stream, which may grow beyond 65504), what takes constants that 16 bits cannot hold, and in float16 what takes a value
-and its own mean or another reduction of it (`float16_range.py`). With bfloat16, whose rounding is eight times that of
-float16, so does what comes after the last products, and what is spread over more elements than it has (the gates of
-squeeze-and-excitation: Hu et al., "Squeeze-and-Excitation Networks", 2018), all of which would be off by the same
-factor; so biases and scales keep all their bits, whatever is rounded around them.
+Inputs and results of the program keep their types. With ``all``, values unsuited to 16 bits stay in float32, as in
+other frameworks' autocasting: sums, norms and softmax with adjacent pointwise operations; functions that amplify
+rounding errors of their operands; sums of two computed values (a residual stream may exceed 65504); operations with
+constants that 16 bits cannot hold; in float16, operations on a value and its own mean or another reduction
+(`float16_range.py`). bfloat16 rounds eight times as coarsely: operations after the last products stay in float32, and
+so do values that are broadcast (the gates of squeeze-and-excitation: Hu et al., "Squeeze-and-Excitation Networks",
+2018), whose error would be common to many elements. Biases and scales keep all bits.
 """
 
 from __future__ import annotations
@@ -30,36 +29,32 @@ from .merge_rnn_outputs import LAST, last_states
 from .quantization_plan import CONTRACTIONS
 from .rounded_weights import narrow_weights
 from .selection import Selection
+from .storage_types import STORAGE, widens
 
-__all__ = ["STORAGE", "WIDE", "TruncateFloat", "means_of_inputs", "round_operands", "widens"]
+__all__ = ["WIDE", "TruncateFloat", "means_of_inputs", "round_operands"]
 
-STORAGE = (Type.half_type, Type.bf16_type)
 WIDE = frozenset({Type.float_type, Type.double_type})
 
 SENSITIVE = frozenset(
     "softmax logsoftmax reduce_sum reduce_mean reduce_prod prefix_scan_sum lrn exp log log2 pow sin cos tan fmod mod"
     " floor ceil nearbyint argmax argmin topk equal greater less nonmaxsuppression roialign".split()
 )
-"""Operators that stay in float32 with ``all``: they sum, overflow, amplify the rounding of what they take, or decide by
-it."""
+"""Operators that stay in float32 with ``all``: they sum, overflow, amplify rounding errors, or decide by their
+operands."""
 UNTOUCHED = frozenset(
     "convert quantizelinear dequantizelinear unpack_int4 pack_int4 unpack_fp4 pack_fp4 if loop select_module"
     " random_uniform random_seed multinomial unknown deferred".split()
 ).union(LAST)
-"""Operators that have types of their own, whose submodules are converted instead, or that go with their layer."""
+"""Operators with types of their own, with submodules that are converted instead, or that belong to their layer."""
 PRODUCTS = frozenset("dot convolution convolution_backwards rnn gru lstm".split())
-"""Operators that are quicker in 16 bits than in float32, whatever it costs to make their inputs narrow."""
+"""Operators that are faster in 16 bits, whatever converting their inputs costs."""
 MOVES = frozenset("concat gather pad pooling resize".split())
-"""Operators that stay in float32, with all that leads to them, for a product that was chosen to."""
-
-
-def widens(ins: Instruction) -> bool:
-    """Whether an instruction makes float32 of 16 bits."""
-    return ins.name == "convert" and ins.shape.type is Type.float_type and ins.inputs[0].shape.type in STORAGE
+"""Operators that stay in float32, with their producers, for a product that must."""
 
 
 class TruncateFloat(Pass):
-    """``op(x: float) -> convert[float](op(convert[half](x)))`` for chosen instructions; constants are folded later."""
+    """``op(x: float) -> convert[float](op(convert[half](x)))`` for selected instructions; constants are folded
+    later."""
 
     name = "truncate_float"
 
@@ -69,15 +64,16 @@ class TruncateFloat(Pass):
         float_type: Type = Type.half_type,
         kept: Collection[Instruction] = (),
     ) -> None:
-        """
+        """Store the settings.
+
         Args:
-            ins_names: see `Selection`; what is named is converted even where ``all`` would leave it in float32.
+            ins_names: see `Selection`; named instructions are converted even where ``all`` would keep float32.
             float_type: half_type or bf16_type.
-            kept: stay in float32 whatever is named; so do, with ``all``, pointwise operations, concatenations and
-                pools that lead to them.
+            kept: stay in float32 whatever is named; with ``all`` so do pointwise operations, concatenations and pools
+                that lead to them.
 
         Raises:
-            OptionError: another type, or no names.
+            OptionError: the type is not supported, or there are no names.
         """
         if float_type not in STORAGE:
             raise OptionError(f"float_type is {float_type.name}, expected one of {', '.join(t.name for t in STORAGE)}")
@@ -91,7 +87,7 @@ class TruncateFloat(Pass):
         """Instructions that have been converted."""
 
     def layers(self, program: Program) -> list[Instruction]:
-        """The products of the main module that are chosen and not in 8 bits, in the order of the program."""
+        """Return the selected products of the main module that are not in 8 bits, in program order."""
         return [
             ins
             for ins in program.main
@@ -120,10 +116,10 @@ class TruncateFloat(Pass):
             self._share_with_sums(module)
 
     def _share_with_sums(self, module: Module) -> None:
-        """Let residual sums in float32 read an addend as a product reads it, in 16 bits: so it is stored once.
+        """Let float32 residual sums read an addend in 16 bits if a product does, so that it is stored once.
 
-        An addend that float16 has no room for makes an infinity of the product, too. Other readers keep all bits, and
-        so do sums whose addend others read in float32.
+        An addend beyond float16's range makes the product infinite, too. Other readers keep all bits, and so do sums
+        whose addend others read in float32.
         """
         order = {ins: k for k, ins in enumerate(module)}
         for source in list(order):
@@ -146,23 +142,23 @@ class TruncateFloat(Pass):
                 module.set_inputs(user, {k: wide for k, i in enumerate(user.inputs) if i is source})
 
     def _is_own(self, ins: Instruction) -> bool:
-        """Whether a conversion to 16 bits was added by the compiler."""
+        """Return whether the compiler added a conversion to 16 bits."""
         return ins.name == "convert" and ins.shape.type is self.float_type and ins.op.elidable  # type: ignore[attr-defined]
 
     def _would_round(self, ins: Instruction) -> bool:
-        """Whether a view is one of something that is not in 16 bits already."""
+        """Return whether an instruction is a view of a value that is not 16-bit already."""
         source = ins.inputs[0]
         return ins.name in VIEWS and not (source.name == "convert" and source.inputs[0].shape.type is self.float_type)
 
     def _scale_first(self, module: Module) -> None:
-        """Products of attention may pass 65504 before they are scaled."""
+        """Scale operands of attention products first; unscaled products may exceed 65504."""
         for ins in list(module):
             found = scaled_product(ins) if ins.module is module else None
             if found is not None and found[0] in self.selection and found[0] not in self.kept:
                 scale_first(module, ins, *found)
 
     def _islands(self, module: Module) -> set[Instruction]:
-        """Instructions that stay in float32 with ``all``."""
+        """Return the instructions that stay in float32 with ``all``."""
         order = list(module)
         found = {ins for ins in order if ins in self.kept or self._stays(ins)}
         quotients: set[Instruction] = set()
@@ -196,7 +192,8 @@ class TruncateFloat(Pass):
         return ins.name not in UNTOUCHED and loses_constants(ins, self.float_type)
 
     def _kept_constants(self, ins: Instruction) -> set[Instruction]:
-        """Constants that a pointwise operation takes in float32 with ``all``, between values that are rounded."""
+        """Return the constants that a pointwise operation reads in float32 with ``all``, although its other operands
+        are rounded."""
         if self.float_type is not Type.bf16_type or not ins.op.pointwise or ins.shape.type not in WIDE:
             return set()
         if not self.selection.everything or self.selection.named(ins) or ins.shape.is_dynamic:
@@ -204,7 +201,7 @@ class TruncateFloat(Pass):
         return {i for i in ins.inputs if i.shape.type in WIDE and is_constant(i) and self._rounds_spread(i)}
 
     def _rounds_spread(self, constant: Instruction) -> bool:
-        """Whether a constant repeats several numbers, as biases do, and not all are of the type."""
+        """Return whether a constant repeats several numbers, as biases do, and rounding changes some."""
         array = constant_array(constant)
         if array is None or (few := compact(array)).size == array.size or uniform(few):
             return False
@@ -212,7 +209,7 @@ class TruncateFloat(Pass):
             return not np.array_equal(few, few.astype(self.float_type.numpy).astype(few.dtype), equal_nan=True)
 
     def _round(self, module: Module, ins: Instruction, following: Instruction) -> None:
-        """Let users read a value rounded; what makes it stays as it is."""
+        """Make users read a value rounded; its producer stays as it is."""
         self.converted += 1
         users = {user: [k for k, i in enumerate(user.inputs) if i is ins] for user in ins.users}
         narrow = _converted(module, following, ins, self.float_type)
@@ -253,7 +250,7 @@ class TruncateFloat(Pass):
         module.remove_instruction(ins)
 
     def _narrow(self, module: Module, ins: Instruction, value: Instruction) -> Instruction:
-        """What an instruction takes, in 16 bits; weights that several take so are one constant."""
+        """Return an operand in 16 bits; shared weights become one constant."""
         if value in self._weights:
             return self._weights[value]
         narrow = _narrow(module, ins, value, self.float_type, self._means.get(ins))
@@ -269,14 +266,15 @@ class TruncateFloat(Pass):
 
 
 def means_of_inputs(module: Module, instructions: Collection[Instruction]) -> dict[Instruction, np.ndarray]:
-    """`expected_means`, of those of some instructions that are products with constant weights."""
+    """Return `expected_means` of the products with constant weights among ``instructions``."""
     return expected_means(module, [i for i in instructions if i.name in CONTRACTIONS and is_constant(i.inputs[1])])
 
 
 def round_operands(module: Module, ins: Instruction, type: Type, means: np.ndarray | None) -> None:
-    """Let a product take its floating operands rounded to 16 bits, and stay in float32 itself.
+    """Round a product's floating-point operands to 16 bits; the product itself stays in float32.
 
-    ``means`` are those that `means_of_inputs` has for it.
+    Args:
+        means: its entry of `means_of_inputs`.
     """
     for value in dict.fromkeys(i for i in ins.inputs if i.shape.type in WIDE and i.name != "undefined"):
         narrow = _narrow(module, ins, value, type, means)
@@ -296,7 +294,7 @@ def _converted(module: Module, before: Instruction, value: Instruction, type: Ty
 
 
 def _is_quantized(ins: Instruction) -> bool:
-    """Whether it multiplies dequantised values, which targets do in 8 bits."""
+    """Return whether an instruction multiplies dequantised values, which targets do in 8 bits."""
     if ins.name not in ("dot", "convolution"):
         return False
     return all(i.name == "dequantizelinear" for i in map(origin, ins.inputs))
@@ -309,7 +307,7 @@ def _has_wide_inputs(ins: Instruction) -> bool:
 
 
 def _spreads(ins: Instruction) -> bool:
-    """Whether the instruction repeats computed values, and pointwise operations alone take them so."""
+    """Return whether an instruction broadcasts computed values to pointwise operations only."""
     if ins.name not in ("broadcast", "multibroadcast") or ins.shape.type not in WIDE or ins.shape.is_dynamic:
         return False
     given = ins.inputs[0]  # another one gives lengths alone
@@ -320,7 +318,7 @@ def _spreads(ins: Instruction) -> bool:
 
 
 def _ends(module: Module) -> set[Instruction]:
-    """What is made of products and leads to none, but to results alone."""
+    """Return the instructions that depend on products and lead to results but to no product."""
     order = list(module)
     after: set[Instruction] = set()
     before: set[Instruction] = set()
@@ -335,7 +333,7 @@ def _ends(module: Module) -> set[Instruction]:
 
 
 def _is_given(ins: Instruction) -> bool:
-    """Whether no kernel computes a value."""
+    """Return whether no kernel computes a value."""
     return isinstance(ins.op, Parameter) or is_constant(ins)
 
 
@@ -344,7 +342,7 @@ def _leads_to_product(ins: Instruction) -> bool:
 
 
 def _is_residual(ins: Instruction) -> bool:
-    """Whether the instruction adds two values that are computed, or one that is given."""
+    """Return whether an instruction adds two computed values."""
     if ins.name != "add" or ins.shape.type not in WIDE:
         return False
     return not any(is_constant(i) for i in map(origin, ins.inputs))

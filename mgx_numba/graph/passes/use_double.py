@@ -1,4 +1,4 @@
-"""Floats of all types are computed in double: what a reference is compared with that shall not round itself."""
+"""Compute all floats in double, for a reference without rounding errors of its own."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ NARROW = frozenset({Type.float_type, Type.half_type, Type.bf16_type}) | FLOAT8
 
 
 class UseDouble(Pass):
-    """``op(x: float) -> convert[float](op(convert[double](x)))``, with the double form of each value at hand.
+    """``op(x: float) -> convert[float](op(convert[double](x)))``, reusing the double form of each value.
 
-    Parameters and results keep their types. Values are rounded to them only there, and where operators take them that
-    are left as they are (control flow, random numbers).
+    Parameters and results keep their types. Values are rounded to them only there, and for operators that are not
+    converted (control flow, random numbers).
     """
 
     name = "use_double"

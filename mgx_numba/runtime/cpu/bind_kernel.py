@@ -16,6 +16,10 @@ MAX_CLAIMS = 1 << 31  # counts of claims are 32 bits with a sign
 MOST_BYTES = 1 << 56
 """No address space is larger (x86-64 with five levels of page tables: 57 bits, one half of them the user's)."""
 
+_LEAST_UNIT = 1 << 14
+"""Of outputs of more than four of these the bytes to allocate are rounded; smaller ones are never mapped by
+themselves (glibc maps from 128 KiB on)."""
+
 
 class Status(IntEnum):
     """How a binding ended."""
@@ -41,7 +45,9 @@ class Bound(Sizes):
         ``JOB``: its `Job`. ``TEMPLATE``: records of all native steps, whose ``FUNCTION``, ``ARGS`` and ``PATCH`` hold.
         ``KEPT``: the native step of each record in the job's table. ``POSITIONS``: for each native step, and for the
         end, the record that is its own or of the next step that is kept. ``LENS``: values of ``AXES``.
-        ``ROOMS``: bytes to allocate for each output.
+        ``ROOMS``: bytes that each output needs, then for each those to allocate: of large ones more, in steps of an
+        eighth to a quarter, so that outputs that grow from call to call, as a cache does, find memory again that was
+        given back, whose pages are there. Pages that nothing touches take no memory.
     ``ARENA`` is the arena's address, ``CAPACITY`` its bytes, ``ALLOWED`` the bytes of outputs that need no question.
 
     Results: ``STATUS``; ``READY``, whether the context is bound; ``STEP`` that cannot be counted; ``NEEDED`` bytes of
@@ -83,6 +89,7 @@ _LOOK_COST = 10_000_000
 BIND = cpu_kernel(
     "executor_bind",
     f"LARGEST = {(1 << 63) - 1}\nINVALID = -LARGEST - 1\nMAX_CLAIMS = {MAX_CLAIMS}\nALIGNMENT = {ALIGNMENT}\n"
+    f"LEAST_UNIT = {_LEAST_UNIT}\n"
     f"MOST_BYTES = {MOST_BYTES}\nBRIEF_COST = {_BRIEF_COST}\nLOOK_COST = {_LOOK_COST}\nMOST_COST = {1 << 40}\n"
     + "".join(f"{status.name} = {status.value}\n" for status in Status)
     + constants_of("BOUND", Bound)
@@ -127,6 +134,13 @@ def kernel(args, begin, end):
                 status = TOO_LARGE
             else:
                 rooms[k] = size + ALIGNMENT
+                unit = LEAST_UNIT
+                while 8 * unit < size + ALIGNMENT:
+                    unit *= 2
+                if size + ALIGNMENT > 4 * LEAST_UNIT:
+                    rooms[args[BOUND_OUTPUT_COUNT] + k] = idiv(size + ALIGNMENT + unit - 1, unit) * unit
+                else:
+                    rooms[args[BOUND_OUTPUT_COUNT] + k] = size + ALIGNMENT
                 results += size
         arena = values[args[BOUND_ARENA_BYTES]]
         if arena < 0 or arena > MOST_BYTES - results:

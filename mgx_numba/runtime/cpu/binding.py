@@ -7,7 +7,6 @@ bytes of parameters and outputs. Python has a part in it only where memory has t
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from functools import cached_property
 from typing import Any, TypeAlias
@@ -22,7 +21,6 @@ from ..host.native import NativeKernel
 from ..host.sizes import Evaluator
 from ..memory import ALIGNMENT, BIG, address_of, expect_room, scratch
 from ..plan import HostFunction, HostStep, Plan, Pointer, Step, TensorView
-from ..size_program import SizeProgram
 from .bind_kernel import MAX_CLAIMS, Bound, Status
 
 __all__ = ["Binding", "BindingTables", "Made"]
@@ -37,6 +35,7 @@ class BindingTables:
     Attributes:
         program: the size program of all numbers of the plan.
         sources: for each symbol the parameter and the axis whose length it is.
+        tables: the tables of the plan by the `Bound` words that have their addresses.
         words: the `Bound` words that are the same for all contexts.
     """
 
@@ -63,13 +62,13 @@ class BindingTables:
         self.plan = plan
         self.sources = [_source(plan, symbol) for symbol in plan.symbols]
         self._run = NativeKernel(code[1])
-        self.program = program = SizeProgram(plan.symbols)
+        self.program = program = plan.size_program()
         axes = [program.number(length) for p in plan.parameters for length in p.lens]
         condition = program.number(plan.condition)
-        checked = len(program.rows)
+        checked = program.rows_until([*axes, condition])
         axes += [program.number(length) for o in plan.outputs for length in o.lens or ()]
         outputs = [(o.lens, numpy_dtype(o.dtype).itemsize) for o in plan.outputs]
-        sizes = [program.number(0 if lens is None else math.prod(lens) * item) for lens, item in outputs]
+        sizes = [program.number(0) if lens is None else program.product(lens, item) for lens, item in outputs]
         arena_bytes = program.number(plan.arena_bytes)
         step_words = []
         entries: list[tuple[int, int, int]] = []
@@ -77,6 +76,7 @@ class BindingTables:
             step_words.append([*map(program.number, lengths), len(entries), segment])
             entries += [(place, program.number(length), base) for place, length, base in own]
         step_words.append([0, 0, 0, 0, len(entries), 0])
+        needed = [number for *numbers, _, _ in step_words for number in numbers] + [number for _, number, _ in entries]
         limits = [(_or(s.low, 0), _or(s.high, (1 << 63) - 1)) for s in plan.symbols]
         self._served: list[tuple[int, ...]] | None = None  # shapes of the last inputs that were found to be served
         self._memory = program.memory()
@@ -91,7 +91,7 @@ class BindingTables:
             Bound.AXES: _table(axes),
             Bound.BYTES: _table(sizes),
         }
-        self._kept = list(tables.values())
+        self.tables = tables
         self.words = {word: address_of(table) for word, table in tables.items()} | {
             Bound.GIVEN: len(plan.symbols),
             Bound.EVALUATE: code[0],
@@ -99,7 +99,7 @@ class BindingTables:
             Bound.CONDITION: condition,
             Bound.ARENA_BYTES: arena_bytes,
             Bound.CHECKED: checked,
-            Bound.ROW_COUNT: len(program.rows),
+            Bound.ROW_COUNT: program.rows_until([*axes, condition, *sizes, arena_bytes, *needed]),
             Bound.STEP_COUNT: len(numbers),
             Bound.AXIS_COUNT: len(axes),
             Bound.OUTPUT_COUNT: len(sizes),
@@ -168,7 +168,7 @@ class BindingTables:
     def view_numbers(self) -> tuple[Evaluator, dict[int, np.ndarray]]:
         """A size program for the tensors of host steps, and the numbers of offset, lens and strides of each, by the
         identity of its view."""
-        program = SizeProgram(self.plan.symbols)
+        program = self.plan.size_program()
         numbers = {}
         for step in self.plan.steps:
             for view in () if isinstance(step, Step) else (*step.inputs, *step.outputs):
@@ -199,7 +199,7 @@ class Binding:
         self._block: memoryview = block.data  # of which single words are read faster than of arrays
         self._given: memoryview = given.data
         axes, outputs = tables.words[Bound.AXIS_COUNT], tables.words[Bound.OUTPUT_COUNT]
-        self._lens, self._rooms = np.zeros(axes, np.int64), np.zeros(outputs, np.int64)
+        self._lens, self._rooms = np.zeros(axes, np.int64), np.zeros(2 * outputs, np.int64)
         self._positions, self._kept_steps = (np.zeros(len(template), np.int64) for _ in range(2))
         self._memory = (memory, job, template)
         for word, array in (
@@ -295,7 +295,7 @@ class Binding:
         lens = iter(self._lens.tolist())
         self._parameters = [tuple([next(lens) for _ in parameter.lens]) for parameter in plan.parameters]
         self.outputs: list[Made | None] = []
-        for output, room in zip(plan.outputs, self._rooms.tolist(), strict=True):
+        for output, room in zip(plan.outputs, self._rooms.tolist()):
             own = None if output.lens is None else tuple([next(lens) for _ in output.lens])
             made = None if own is None else (own, numpy_dtype(output.dtype), room - ALIGNMENT)
             self.outputs.append(made)

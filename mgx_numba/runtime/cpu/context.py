@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import ctypes
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -13,6 +14,7 @@ from ...errors import MgxError, ShapeError
 from ..memory import address_of, aligned_array, aligned_empty, copied, expect_room, scratch, view_of
 from ..plan import HostStep, Plan, Pointer, Region, TensorView
 from .binding import Binding, Made
+from .jumps import DriverOperation, driving_code
 from .layout import PlanTables
 from .signals import restore_error
 from .spmd import Job, StepRecord, TraceRow
@@ -53,6 +55,10 @@ class Context:
         self.bases: memoryview = bases.data
         self.job_address = address_of(job)
         self.job: memoryview = job.data
+        if plan.jumps:
+            job[Job.OPERATIONS], job[Job.LEADER] = address_of(tables.operations), driving_code()[0]
+        self.slots: memoryview = slots.data
+        self._tables = tables
         slots[tables.fault_slots] = self.job_address + 8 * Job.FAULT
         self._fixed_outputs = tables.outputs
         self.binding: Binding | None = None
@@ -69,6 +75,29 @@ class Context:
     def records(self, begin: int, end: int) -> tuple[int, int]:
         """Return the range of the job's table that a range of native steps is."""
         return (begin, end) if self.binding is None else self.binding.records(begin, end)
+
+    def entry(self, steps: int) -> tuple[int, int]:
+        """Return the address of the kernel that runs all native steps, and the end of the range that it is given."""
+        lead, drive = driving_code()
+        if self._tables.operation_ranges:
+            return drive, self._tables.operation_ranges[0, steps][1]
+        return lead, self.records(0, steps)[1]
+
+    def ranges(self, begin: int, end: int) -> Iterator[tuple[int, int]]:
+        """Yield the ranges of native steps that a range of operations runs, each once those before have run."""
+        rows = self._tables.operations.reshape(-1, DriverOperation.WORDS).tolist()
+        at = begin
+        while at < end:
+            kind, first, second = rows[at]
+            at += 1
+            if kind == DriverOperation.RUN:
+                yield first, second
+            elif (self.number(first) != 0) == (kind == DriverOperation.IF_SET):
+                at = second
+
+    def number(self, slot: int) -> int:
+        """Return the number (int64) that an argument points to."""
+        return ctypes.c_int64.from_address(self.slots[slot]).value
 
     def place(self, inputs: Sequence[np.ndarray]) -> None:
         """Take a call's inputs."""

@@ -21,7 +21,6 @@ import ctypes
 import importlib
 import math
 import sys
-import sysconfig
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -34,6 +33,7 @@ from ..host.sizes import Sizes
 from ..memory import ALIGNMENT, address_of, aligned_empty
 from ..plan import Plan
 from .bind_kernel import Bound
+from .jumps import driving_code
 from .layout import PlanTables
 from .spmd import LEAD, Job, Pool, constants_of
 
@@ -44,13 +44,14 @@ Entry = Callable[[Any], "list[Any] | None"]
 
 class Call:
     """Words of one entry's block, after which come a `Spec` for each parameter, then for each output. ``LIMIT``: the
-    address of the number of contexts that may wait."""
+    address of the number of contexts that may wait. ``JUMPS``: whether ``LEAD`` is `DRIVE`, and ``STEPS`` counts
+    operations."""
 
     LEAD, POOL, THREADS, STEPS, PARAMETERS, OUTPUTS, LIMIT = range(7)
     NONE, DICT_TYPE, ARRAY_TYPE, RESULT_TYPE, BYTE, IDLE, CONTEXTS = range(7, 14)
     RETAIN, RELEASE, CLEAR_ERROR, LEAVE, ENTER = range(14, 19)
     LOOK_UP, DELETE, LENGTH, ITEM, CUT, APPEND, NEW_LIST, SET_ITEM, NUMBER = range(19, 28)
-    NEW_ARRAY, SET_BASE, RESTORE = range(28, 31)
+    NEW_ARRAY, SET_BASE, RESTORE, JUMPS = range(28, 32)
     WORDS = 32  # whole cache lines
 
 
@@ -173,7 +174,8 @@ def kernel(args, begin, end) -> int:
         fits = bound[BOUND_READY] != 0
         lens_at = bound[BOUND_LENS]
         rooms_at = bound[BOUND_ROOMS]
-        steps = bound[BOUND_RECORDS]
+        if call[CALL_JUMPS] == 0:
+            steps = bound[BOUND_RECORDS]
         known = words_from(call, CALL_WORDS)
         for k in range(number):
             lens = words_at(words_of(held[k]), ARRAY_LENS)
@@ -190,7 +192,7 @@ def kernel(args, begin, end) -> int:
         room_at = spec[SPEC_ROOM_AT]
         output_lens = spec[SPEC_LENS]
         if symbolic:
-            room_at = rooms_at + 8 * made
+            room_at = rooms_at + 8 * (call[CALL_OUTPUTS] + made)
             output_lens = lens_at
             lens_at += 8 * spec[SPEC_RANK]
         call_function(call, CALL_RETAIN, (call[CALL_BYTE],))
@@ -299,12 +301,16 @@ def direct_call(
     if functions is None:
         return None
     lead, code = load([LEAD, DIRECT])
+    steps = len(plan.steps)
+    if plan.jumps:
+        lead, (_, steps) = driving_code()[1], tables.operation_ranges[0, steps]
     byte = np.dtype(np.uint8)
     words = {
         Call.LEAD: lead,
         Call.POOL: pool_address,
         Call.THREADS: threads,
-        Call.STEPS: len(plan.steps),
+        Call.STEPS: steps,
+        Call.JUMPS: int(bool(plan.jumps)),
         Call.PARAMETERS: len(plan.parameters),
         Call.OUTPUTS: len(plan.outputs),
         Call.LIMIT: address_of(limit),
@@ -351,7 +357,7 @@ def _known() -> bool:
     """Whether objects, arrays and NumPy's functions are where `DIRECT` looks for them."""
     if (
         sys.implementation.name != "cpython"
-        or sysconfig.get_config_var("Py_GIL_DISABLED")
+        or "free-threading" in sys.version
         or object.__basicsize__ != 16
         or not hasattr(ctypes.pythonapi, "PyCFunction_NewEx")
     ):

@@ -6,34 +6,43 @@ import contextlib
 import functools
 import itertools
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 
 import numpy as np
 
 from ...codegen.backend import Progress
-from ...codegen.cpu.toolchain.loader import load
+from ...codegen.cpu.toolchain.loader import load, loaded
 from ...codegen.launch import OpenAxis, TaskRange
 from ...codegen.store import Store
+from ...codegen.workers.ahead import Ahead
 from ...core.dim import Dim, known_less_equal, maximum
 from ...dataclass import dataclass
 from ...errors import IndexRangeError
-from ..host.plan_numbers import PlanNumbers, runs
+from ..host.native import NativeKernel
+from ..host.plan_numbers import PlanNumbers, kept_jumps, runs
 from ..host.sizes import EVALUATE
-from ..plan import HostStep, Plan, PlannedStep, Step, TensorView
+from ..plan import HostStep, Jump, Plan, PlannedStep, Step, TensorView
 from .bind_kernel import BIND
 from .binding import Binding
 from .context import Context, Frame
 from .direct import DIRECT, Entry, direct_call
+from .jumps import DRIVE
 from .layout import PlanTables, claims
 from .repeat import REPEAT
 from .spmd import CONFINE, LEAD, LOOK, WALK, WORKER, Job, TraceRow
 from .threads import pool, resolve_num_threads
 
-__all__ = ["EXECUTOR_KERNELS", "IDLE_BYTES", "Executable", "StepSpan", "TraceCallback", "View"]
+__all__ = ["EXECUTOR_KERNELS", "IDLE_BYTES", "Executable", "StepSpan", "TraceCallback", "View", "kernels_ahead"]
 
-EXECUTOR_KERNELS = (LEAD, WALK, WORKER, LOOK, CONFINE, DIRECT, REPEAT, EVALUATE, BIND)
+EXECUTOR_KERNELS = (LEAD, WALK, WORKER, LOOK, CONFINE, DIRECT, REPEAT, EVALUATE, BIND, DRIVE)
 """What every plan needs besides its own kernels."""
+
+
+def kernels_ahead(store: Store | None) -> Ahead:
+    """Return a context in which a plan's kernels are compiled while it is made; what ``store`` holds is not."""
+    return Ahead(loaded, store, EXECUTOR_KERNELS)
+
 
 IDLE_BYTES = 1 << 30
 """Contexts that wait for the next call may hold this much arena together, besides the last one."""
@@ -66,12 +75,13 @@ class Executable:
         num_threads: int | None = None,
         progress: Progress | None = None,
         store: Store | None = None,
+        ahead: Ahead | None = None,
     ) -> None:
         """Load (and if need be compile) the plan's kernels.
 
         ``num_threads`` counts the caller's thread; None takes ``MGX_NUM_THREADS`` or the cores of this
         process. ``progress(done, total, name)`` is called for each kernel that had to be compiled. ``store`` is
-        where kernels are looked for, by default the user's.
+        where kernels are looked for, by default the user's. ``ahead`` may have begun to compile some.
 
         Raises:
             CompileError: a kernel cannot be compiled.
@@ -82,10 +92,11 @@ class Executable:
         self.num_threads = resolve_num_threads(num_threads)
         # The executor's come along, so that on an empty store one set of workers compiles all.
         kernels = [*plan.kernels(), *EXECUTOR_KERNELS]
-        addresses = dict(zip(kernels, load(kernels, progress, store), strict=True))
+        addresses = dict(zip(kernels, load(kernels, progress, store, ahead=ahead), strict=True))
         self._pool = pool()
         self._constants = [np.asarray(array, order="C") for array in plan.constants]
         self.tables = PlanTables(plan, addresses, self._constants, self.num_threads)
+        self._drive = NativeKernel(addresses[DRIVE])
         hosted = any(isinstance(step, HostStep) for step in plan.steps)
         self._native_steps = None if hosted else len(plan.steps)
         self.shares = _worth_sharing(plan)
@@ -141,6 +152,7 @@ class Executable:
         before = [0, *itertools.accumulate(map(runs, plan.steps))]
         uses = (replace(use, first=before[use.first], last=before[use.last + 1] - 1) for use in plan.uses)
         plan.uses = tuple(use for use in uses if use.first <= use.last)
+        plan.jumps = kept_jumps(plan, before)
         plan.steps = [step for step in plan.steps if runs(step)]
         return plan
 
@@ -170,13 +182,13 @@ class Executable:
                 self._settle(context.binding, inputs)
             if self._native_steps is not None:
                 outputs = context.bind(inputs)
-                self._lead(context, 0, self._native_steps)
+                self._lead_all(context, (0, self._native_steps))
                 self._check(context)
                 return outputs
             frame = Frame(self.plan, self.tables, context, inputs)
             for segment in self.tables.segments:
                 if isinstance(segment, tuple):
-                    self._lead(context, segment[0], segment[1])
+                    self._lead_all(context, segment)
                     self._check(context)
                 else:
                     frame.run_host_step(segment)
@@ -190,7 +202,7 @@ class Executable:
         ``index`` counts `Plan.steps`; ``view`` gives the array that a `TensorView` names as it is after that
         step, valid until the callback returns. Seconds include about a microsecond of entering the native
         code. Steps of a symbolic plan have numbers in the place of expressions; those that `plan_for` leaves out are
-        not told of.
+        not told of. Steps of a loop are told of in each iteration.
         """
         context = self._take()
         try:
@@ -198,7 +210,8 @@ class Executable:
                 self._settle(context.binding, inputs)
             frame = Frame(self.plan, self.tables, context, inputs)
             shown = self.plan.steps if context.binding is None else self._at(inputs).steps
-            for index, (step, told) in enumerate(zip(self.plan.steps, shown)):
+            for index in self._order(context):
+                step, told = self.plan.steps[index], shown[index]
                 if context.binding is not None and not runs(told):
                     continue
                 native = self.tables.native_index[index]
@@ -222,34 +235,37 @@ class Executable:
             if context.binding is not None:
                 self._settle(context.binding, inputs)
             frame = Frame(self.plan, self.tables, context, inputs)
-            indices = [k for k, native in enumerate(self.tables.native_index) if native >= 0]
+            indices = self._native_indices
             if context.binding is not None:
                 indices = [indices[native] for native in context.binding.kept()]
+            notes = rows.reshape(-1, width)
             for segment in self.tables.segments:
-                if isinstance(segment, tuple):
-                    self._lead(context, segment[0], segment[1])
-                    self._check(context)
-                else:
+                if not isinstance(segment, tuple):
                     start = time.perf_counter_ns()
                     frame.run_host_step(segment)
                     number = next(k for k, step in enumerate(self.plan.steps) if step is segment)
                     spans.append(StepSpan(number, 0, start, time.perf_counter_ns()))
-            for thread, row in enumerate(rows.reshape(-1, width).tolist()):
-                last = TraceRow.EVENTS + row[TraceRow.COUNT] * TraceRow.EVENT_WORDS
-                places = range(TraceRow.EVENTS, last, TraceRow.EVENT_WORDS)
-                spans += (StepSpan(indices[row[at]], thread, row[at + 1], row[at + 2]) for at in places)
+                    continue
+                for begin, end in self._ranges(context, segment):
+                    self._lead(context, begin, end)
+                    self._check(context)
+                    for thread, row in enumerate(notes.tolist()):  # there is room for each step once
+                        last = TraceRow.EVENTS + row[TraceRow.COUNT] * TraceRow.EVENT_WORDS
+                        places = range(TraceRow.EVENTS, last, TraceRow.EVENT_WORDS)
+                        spans += (StepSpan(indices[row[at]], thread, row[at + 1], row[at + 2]) for at in places)
+                    notes[:, TraceRow.COUNT] = 0
             return _complete(frame.outputs), sorted(spans, key=lambda span: span.start)
         finally:
             context.untrace()
             self._give(context)
 
     def time_steps(self, inputs: Sequence[np.ndarray], iterations: int) -> np.ndarray:
-        """Seconds that each step takes, (iterations, steps) in float64."""
+        """Seconds that each step takes, (iterations, steps) in float64; of a step of a loop those of all its runs."""
         seconds = np.zeros((iterations, len(self.plan.steps)))
         for row in seconds:
 
             def note(index: int, step: PlannedStep, elapsed: float, view: View, row: np.ndarray = row) -> None:
-                row[index] = elapsed
+                row[index] += elapsed
 
             self.run_traced(inputs, note)
         return seconds
@@ -263,7 +279,16 @@ class Executable:
             who, what = step.checks[context.job[Job.FAULT_CHECK]]
             if context.binding is not None and isinstance(what, OpenAxis):
                 what = what.at(context.binding.values)
-            raise IndexRangeError(f"{who}: index {context.job[Job.FAULT_INDEX]} is out of range for {what}")
+            around = sorted((j for j in self.plan.jumps if j.at < number <= j.to), key=lambda jump: jump.at)
+            place = "".join(f"{self._place(context, jump)}: " for jump in around)
+            raise IndexRangeError(f"{place}{who}: index {context.job[Job.FAULT_INDEX]} is out of range for {what}")
+
+    def _place(self, context: Context, jump: Jump) -> str:
+        """Return what an error in the steps that a jump leaves out begins with."""
+        if len(jump.place) < 2:
+            return "".join(jump.place)
+        second = int(self.tables.starts[self.tables.native_index[jump.by]]) + 1
+        return f"{jump.place[0]}{context.number(second)}{jump.place[1]}"
 
     def _settle(self, binding: Binding, inputs: Sequence[np.ndarray]) -> None:
         """Bind a context to the lengths of inputs."""
@@ -272,6 +297,35 @@ class Executable:
         if binding.capacity != capacity:
             self.arena_bytes = binding.capacity
             self._idle_limit[0] = max(1, IDLE_BYTES // binding.capacity)
+
+    def _lead_all(self, context: Context, segment: tuple[int, int]) -> None:
+        """Run the native steps between two host steps, as the plan's jumps say."""
+        operations = self.tables.operation_ranges.get(segment)
+        if operations is None:
+            self._lead(context, *segment)
+        else:
+            self._drive(context.job_address, *operations)
+            context.raise_error()
+
+    def _ranges(self, context: Context, segment: tuple[int, int]) -> Iterable[tuple[int, int]]:
+        """Return the ranges of native steps that run between two host steps, each once those before have run."""
+        operations = self.tables.operation_ranges.get(segment)
+        return [segment] if operations is None else context.ranges(*operations)
+
+    def _order(self, context: Context) -> Iterator[int]:
+        """Yield the numbers of the plan's steps in the order in which they run, each once those before have run."""
+        hosted = (k for k, step in enumerate(self.plan.steps) if isinstance(step, HostStep))
+        for segment in self.tables.segments:
+            if not isinstance(segment, tuple):
+                yield next(hosted)
+                continue
+            for begin, end in self._ranges(context, segment):
+                yield from self._native_indices[begin:end]
+
+    @functools.cached_property
+    def _native_indices(self) -> list[int]:
+        """The number in the plan of each native step."""
+        return [k for k, native in enumerate(self.tables.native_index) if native >= 0]
 
     def _lead(self, context: Context, begin: int, end: int) -> None:
         """Run a range of the plan's native steps."""

@@ -18,6 +18,7 @@ from ..memory import address_of
 from ..plan import HostStep, MappedTensor, Plan, Pointer, Region, Step, TensorSpec
 from .bind_kernel import BIND, MAX_CLAIMS, Write
 from .binding import BindingTables, Made
+from .jumps import operations
 from .spmd import Patch, StepRecord
 
 __all__ = ["PlanTables", "Segment"]
@@ -42,12 +43,14 @@ class PlanTables:
     ``steps`` is (native steps + 1, 8) and ``slots`` flat, both int64, with constants' addresses filled in.
     Slots that hold arena addresses are ``arena_slots``, with ``arena_offsets`` to add to the arena's address;
     ``fault_slots`` hold that of the call's fault record. Those that are filled in have their origins in
-    ``constant_slots``, (slot, constant, offset), and ``code_slots``, (slot, kernel).
+    ``constant_slots``, (slot, constant, offset), and ``code_slots``, (slot, kernel). ``constant_addresses`` are those
+    of the constants.
     ``patches`` is (n, 3), for what each run brings: bases are numbered parameters first, then outputs, then
     host values. ``outputs`` has lens, dtype and bytes of each output, None where only a host step's result says them.
     ``constant_arrays`` are inputs of host steps that are constants, by the identity of their views.
     ``brief`` says whether one thread runs all steps in a few microseconds, ``long`` whether some step ends with a look
-    for signals.
+    for signals. Of a plan with jumps ``operations`` are those of `jumps`, and ``operation_ranges`` tells which of them
+    a segment is.
 
     Of a symbolic plan ``binding`` has what depends on lengths, and contexts their own numbers: here are only the
     slots' constant values and the steps' functions and patches. ``outputs`` and ``arena_slots`` are empty.
@@ -67,7 +70,7 @@ class PlanTables:
         """
         self._plan = plan
         self._addresses = addresses
-        self._constants = [address_of(array) for array in constants]
+        self.constant_addresses = [address_of(array) for array in constants]
         symbolic = bool(plan.symbols)
         self.constant_arrays: dict[int, np.ndarray] = {}
         self.outputs = [] if symbolic else [_made(spec) for spec in plan.outputs]
@@ -116,7 +119,9 @@ class PlanTables:
         else:
             self._link_chains()
             _place_looks(self.steps, native)
-        self.long = symbolic or bool(self.steps[:-1, StepRecord.PIECE].any())
+        self.long = symbolic or bool(plan.jumps) or bool(self.steps[:-1, StepRecord.PIECE].any())
+        ranges = [segment for segment in self.segments if isinstance(segment, tuple)] if plan.jumps else []
+        self.operations, self.operation_ranges = operations(plan, ranges, self.native_index, self.starts)
         self.slots = np.array(slots, np.int64)
         self.fault_slots = np.array(faults, np.int64)
         relocations = np.array(arena, np.int64).reshape(-1, 2)
@@ -146,7 +151,7 @@ class PlanTables:
             raise CompileError("the CPU has no copy engine that takes a description of a tensor")
         if value.region is Region.CONSTANT:
             self.constant_slots.append((slot, value.index, value.offset))
-            return self._constants[value.index] + value.offset
+            return self.constant_addresses[value.index] + value.offset
         if value.region is Region.ARENA:
             arena.append((slot, value.offset))
         else:
@@ -166,7 +171,7 @@ class PlanTables:
         elif value.region is Region.ARENA:
             writes.append((slot, value.offset, Write.TO_ARENA))
         elif value.region is Region.CONSTANT:
-            writes.append((slot, value.offset, self._constants[value.index]))
+            writes.append((slot, value.offset, self.constant_addresses[value.index]))
         else:
             writes.append((len(patches) * Patch.WORDS + Patch.OFFSET, value.offset, Write.TO_PATCH))
             patches.append((slot, self.base(value.region, value.index), 0))

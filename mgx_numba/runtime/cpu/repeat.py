@@ -17,7 +17,7 @@ from ...errors import MgxError
 from ..host.native import NativeKernel, constants_of
 from ..memory import ALIGNMENT, address_of, aligned_array, aligned_empty
 from ..plan import HostStep, Plan
-from .spmd import LEAD, Job
+from .spmd import Job
 
 if TYPE_CHECKING:
     from .binding import Made
@@ -99,10 +99,9 @@ def kernel(args, begin, end):
 
 
 @functools.cache
-def _code() -> tuple[int, int]:
-    """Return the addresses of `LEAD` and `REPEAT`."""
-    lead, code = load([LEAD, REPEAT])
-    return lead, code
+def _code() -> int:
+    """Return the address of `REPEAT`."""
+    return load([REPEAT])[0]
 
 
 def may_repeat(plan: Plan, carried: int) -> bool:
@@ -181,9 +180,8 @@ class _NativeLoop:
         self._buffers = [conditions, *([aligned_array(*made) for _ in range(2)] for made in carried[1:])]
         self._stores = [aligned_empty((trips * pitch,), "uint8") for _, pitch in kept]
         first_output = len(inputs)
-        lead, code = _code()
-        self._run = NativeKernel(code)
-        records = context.records(0, steps)[1]
+        self._run = NativeKernel(_code())
+        lead, records = context.entry(steps)
         words = [lead, context.job_address, records, address_of(self._number), 0, len(carried), len(kept), 1]
         for k, (value, (one, other)) in enumerate(zip(inputs[1:], self._buffers)):
             words += [1 + k, first_output + k, address_of(value), address_of(one), address_of(other)]

@@ -79,14 +79,15 @@ class Job:
     signals, ``LOOKED`` when it last did, in nanoseconds. ``STOPPED``: a signal's handler has raised the error whose
     type, value and traceback are the three words from ``ERROR`` on (references, or 0). ``SELF``: the block's address.
 
-    ``BINDING``: the address of a symbolic plan's `binding.Bound` block, 0 of another plan.
+    ``BINDING``: the address of a symbolic plan's `binding.Bound` block, 0 of another plan. ``OPERATIONS``: that of a
+    plan with jumps (`jumps.DriverOperation`), whose ranges of steps the kernel at the address ``LEADER`` runs.
     """
 
     STEPS, POOL, THREADS, END, TAKEN, POSITION, TEAM, TRACE = range(8)
     WAITERS = 8
     SLOTS, BASES, PATCHES, HELD, BRIEF, FAULT, FAULT_CHECK, FAULT_INDEX = range(16, 24)
     LONG, LOOKING, LOOKED, STOPPED, SELF, ERROR = range(24, 30)
-    BINDING = 32
+    BINDING, OPERATIONS, LEADER = range(32, 35)
     WORDS = 40  # whole cache lines
     TRACED_STEPS = 9
     """How many steps a `TraceRow` has room for."""

@@ -24,7 +24,7 @@ from .call_form import FAULT_BYTES, VECTOR_ALIGNMENT, CallForm, ContextMemory, i
 from .control import Control
 from .direct_form import DirectForm, RecordedForm
 from .engine import Queue
-from .open_plan import Bound, PlanLaunches
+from .open_plan import BoundLengths, PlanLaunches
 from .transfers import to_device
 
 if TYPE_CHECKING:
@@ -65,7 +65,7 @@ class DeviceContext:
             owned(engine, FAULT_BYTES, "the record of faults"),
             engine.staging(FAULT_BYTES),
         )
-        self._bound: Bound | None = None
+        self._bound: BoundLengths | None = None
         self._at_lengths: dict[int, PlannedStep] = {}
         self._behind = engine.event()
         self._last = 0
@@ -92,7 +92,7 @@ class DeviceContext:
         outputs: Sequence[DeviceArray | None] | None = None,
         queue: Queue | None = None,
         stream: int | None = None,
-        bound: Bound | None = None,
+        bound: BoundLengths | None = None,
     ) -> list[Tensor]:
         """See `DeviceExecutable.run`; ``bound`` has the numbers of a symbolic plan."""
         on = queue or self.queue
@@ -248,7 +248,7 @@ class DeviceContext:
         found.bind(found.bound, self._memory)
         return found
 
-    def _bind(self, bound: Bound) -> None:
+    def _bind(self, bound: BoundLengths) -> None:
         """Take the numbers of a call's lengths; the arena grows if they need more.
 
         Raises:

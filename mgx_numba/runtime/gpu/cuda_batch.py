@@ -11,7 +11,7 @@ import numpy as np
 from ...codegen.gpu.driver.tensor_maps import data_type
 from ...codegen.launch import DYNAMIC_ALIGNMENT, TensorLayout, TensorMap
 from ...errors import DeviceError
-from ..host.driver_calls import Batch, Described, Launched
+from ..host.driver_calls import Launched, LaunchLoop, TensorMapArguments
 from ..memory import address_of
 from .open_plan import PlanLaunches
 
@@ -68,8 +68,8 @@ class CudaBatch:
         scratch = np.zeros(TensorMap.WORDS * 8 + _ALIGNMENT, np.uint8)
         self._kept.append(scratch)
         block = launches.block
-        block[Batch.SCRATCH] = address_of(scratch) + -address_of(scratch) % _ALIGNMENT
-        block[Batch.EARLY] = address_of(self._attributes) + _ATTRIBUTE.itemsize
+        block[LaunchLoop.SCRATCH] = address_of(scratch) + -address_of(scratch) % _ALIGNMENT
+        block[LaunchLoop.EARLY] = address_of(self._attributes) + _ATTRIBUTE.itemsize
 
     def launch(self, stream: int, begin: int, end: int) -> None:
         """Ask a stream for a range of kernels, with the numbers that `PlanLaunches.settle` has taken.
@@ -79,29 +79,29 @@ class CudaBatch:
             MgxError: a number is too large.
         """
         block = self._launches.block
-        block[Batch.STREAM] = stream
-        block[Batch.LAUNCH], block[Batch.TILED], block[Batch.WINDOWS] = self._functions
+        block[LaunchLoop.STREAM] = stream
+        block[LaunchLoop.LAUNCH], block[LaunchLoop.TILED], block[LaunchLoop.WINDOWS] = self._functions
         try:
             self._launches.write(begin, end)
         finally:
-            block[Batch.LAUNCH] = 0
-        status = int(block[Batch.STATUS])
+            block[LaunchLoop.LAUNCH] = 0
+        status = int(block[LaunchLoop.STATUS])
         if status:
-            step = self._launches.numbers.steps[int(block[Batch.FAILED])]
-            name = "cuTensorMapEncode" if block[Batch.DESCRIBING] else "cuLaunchKernelEx"
+            step = self._launches.numbers.steps[int(block[LaunchLoop.FAILED])]
+            name = "cuTensorMapEncode" if block[LaunchLoop.DESCRIBING] else "cuLaunchKernelEx"
             raise DeviceError(f"{step.label}: {self._engine.driver.describe(name, status)}")
 
     def _describe(self, row: np.ndarray, slot: int, layout: TensorLayout) -> None:
         windows = layout.windows
-        row[Described.TARGET] = address_of(self._launches.slots) + 8 * slot
-        row[Described.TYPE] = data_type(layout.dtype)
-        row[Described.BOX] = self._keep((c_uint32 * 4)(*layout.box))
+        row[TensorMapArguments.TARGET] = address_of(self._launches.slots) + 8 * slot
+        row[TensorMapArguments.TYPE] = data_type(layout.dtype)
+        row[TensorMapArguments.BOX] = self._keep((c_uint32 * 4)(*layout.box))
         steps = (1, 1, 1) if windows is None else (1, *windows.steps)
-        row[Described.STEPS] = self._keep((c_uint32 * 4)(*steps, 1))
+        row[TensorMapArguments.STEPS] = self._keep((c_uint32 * 4)(*steps, 1))
         if windows is not None:
-            row[Described.LOWER] = self._keep((c_int * 2)(*windows.lower))
-            row[Described.UPPER] = self._keep((c_int * 2)(*windows.upper))
-            row[Described.CHANNELS], row[Described.POSITIONS] = layout.box[:2]
+            row[TensorMapArguments.LOWER] = self._keep((c_int * 2)(*windows.lower))
+            row[TensorMapArguments.UPPER] = self._keep((c_int * 2)(*windows.upper))
+            row[TensorMapArguments.CHANNELS], row[TensorMapArguments.POSITIONS] = layout.box[:2]
 
     def _keep(self, array: ctypes.Array[c_uint32] | ctypes.Array[c_int]) -> int:
         self._kept.append(array)

@@ -13,7 +13,7 @@ from ..plan import ControlStep, HostStep, Region, Step
 from .call_form import CallData, ContextMemory, Segment
 from .engine import Queue, Recording
 from .host_copies import HostParameters, HostResults
-from .open_plan import Bound, PlanLaunches
+from .open_plan import BoundLengths, PlanLaunches
 
 if TYPE_CHECKING:
     from .executor import DeviceExecutable
@@ -35,7 +35,7 @@ class DirectForm(CallData):
         given: Sequence[bool],
         keeps: bool,
         run_between: RunBetween,
-        bound: Bound,
+        bound: BoundLengths,
         launches: PlanLaunches,
         batch: Any = None,
     ) -> None:
@@ -53,7 +53,7 @@ class DirectForm(CallData):
     def _steps(self) -> list[Segment]:
         return self._in_order(self._launch)
 
-    def bind(self, bound: Bound, memory: ContextMemory) -> None:
+    def bind(self, bound: BoundLengths, memory: ContextMemory) -> None:
         """Take the numbers of a call's lengths, and the context's memory."""
         self._memory = memory
         if bound is self.bound:

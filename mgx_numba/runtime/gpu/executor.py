@@ -25,7 +25,7 @@ from ..plan import ControlStep, HostStep, Plan, Pointer, Step
 from .constants import DeviceConstants, PlacedConstant
 from .context import DeviceContext, Tensor, TraceCallback
 from .engine import Engine, Progress, Queue
-from .open_plan import Bound, LaunchNumbers, OpenLengths, lens_of
+from .open_plan import BoundLengths, LaunchNumbers, OpenLengths, lens_of
 from .transfers import new_array
 
 __all__ = ["DeviceExecutable"]
@@ -87,7 +87,7 @@ class DeviceExecutable:
         self.lengths: OpenLengths | None = None
         self.launches: LaunchNumbers | None = None
         self._settled: OrderedDict[tuple[int, ...], DeviceExecutable] = OrderedDict()
-        self._shapes: tuple[Bound | None, list[Shape | None]] = None, []
+        self._shapes: tuple[BoundLengths | None, list[Shape | None]] = None, []
         if plan.symbols:
             self.lengths = lengths = OpenLengths(plan)
             self.launches = LaunchNumbers(plan, lengths, lambda step: self.functions[step.kernel], self._address)
@@ -173,7 +173,7 @@ class DeviceExecutable:
         finally:
             self._give(context)
 
-    def bound(self, inputs: Sequence[Tensor]) -> Bound | None:
+    def bound(self, inputs: Sequence[Tensor]) -> BoundLengths | None:
         """Return the numbers for the lengths of inputs; None of a plan without symbols.
 
         Raises:
@@ -181,7 +181,7 @@ class DeviceExecutable:
         """
         return None if self.lengths is None else self.lengths.expected(tuple([lens_of(value) for value in inputs]))
 
-    def result_shapes(self, bound: Bound | None = None) -> list[Shape | None]:
+    def result_shapes(self, bound: BoundLengths | None = None) -> list[Shape | None]:
         """Return the shapes of the results, None of one whose shape a host step tells; of a symbolic plan for
         ``bound``."""
         known, shapes = self._shapes
@@ -201,7 +201,7 @@ class DeviceExecutable:
         bound = self.bound(inputs)
         return self if bound is None else self._with_numbers(bound)
 
-    def _with_numbers(self, bound: Bound) -> DeviceExecutable:
+    def _with_numbers(self, bound: BoundLengths) -> DeviceExecutable:
         with self._lock:
             found = self._settled.pop(bound.given, None)
             if found is None:

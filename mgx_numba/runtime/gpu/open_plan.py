@@ -18,7 +18,7 @@ from ...core.dim import Dim, Length
 from ...core.types import from_numpy, numpy_dtype
 from ...dataclass import dataclass
 from ...errors import CompileError, DeviceError, MgxError, ShapeError
-from ..host.driver_calls import TOO_LARGE, TOO_MANY, Batch, Described, Launched, launching
+from ..host.driver_calls import TOO_LARGE, TOO_MANY, Launched, LaunchLoop, TensorMapArguments, launching
 from ..memory import address_of
 from ..plan import MappedTensor, ParameterSpec, Plan, Pointer, Region, Step, TensorSpec
 from ..size_program import INVALID, SizeProgram
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from ..host.sizes import Evaluator
     from .engine import Engine, Queue
 
-__all__ = ["Bound", "LaunchNumbers", "OpenLengths", "PlanLaunches", "Shapes", "lens_of"]
+__all__ = ["BoundLengths", "LaunchNumbers", "OpenLengths", "PlanLaunches", "Shapes", "lens_of"]
 
 Shapes = tuple[tuple[int, ...], ...]
 Place = tuple[Region, int]
@@ -43,7 +43,7 @@ def lens_of(value: Any) -> tuple[int, ...]:
 
 
 @dataclass(frozen=True)
-class Bound:
+class BoundLengths:
     """The numbers of a plan for one set of lengths.
 
     Attributes:
@@ -86,7 +86,7 @@ class OpenLengths:
         self._axes += [program.number(_bytes(spec)) for spec in plan.outputs]
         self._axes.append(program.number(plan.arena_bytes))
         self._evaluator: Evaluator | None = None
-        self._last: tuple[Shapes, Bound | None] | None = None
+        self._last: tuple[Shapes, BoundLengths | None] | None = None
 
     def values(self, shapes: Shapes) -> dict[Dim, int] | None:
         """Return the symbols' values for which the parameters have these shapes; None if there are none."""
@@ -95,14 +95,14 @@ class OpenLengths:
             return None
         return dict(zip(self.plan.symbols, given))
 
-    def bound(self, shapes: Shapes) -> Bound | None:
+    def bound(self, shapes: Shapes) -> BoundLengths | None:
         """Return the numbers for inputs of these shapes; None if the plan does not serve them."""
         last = self._last
         if last is None or last[0] != shapes:
             self._last = last = shapes, self._bound(shapes)
         return last[1]
 
-    def expected(self, shapes: Shapes) -> Bound:
+    def expected(self, shapes: Shapes) -> BoundLengths:
         """As `bound`.
 
         Raises:
@@ -118,7 +118,7 @@ class OpenLengths:
             raise self.too_large(found)
         return found
 
-    def too_large(self, bound: Bound) -> MgxError:
+    def too_large(self, bound: BoundLengths) -> MgxError:
         """Return the error of lengths whose numbers no device has room for."""
         pairs = ", ".join(f"{symbol}={value}" for symbol, value in zip(self.plan.symbols, bound.given))
         return MgxError(f"run: for the lengths {pairs} sizes exceed the bytes that a device can have")
@@ -143,7 +143,7 @@ class OpenLengths:
         assert self._evaluator is not None
         return self._evaluator.memory(given)
 
-    def _bound_to(self, given: tuple[int, ...], memory: np.ndarray) -> Bound:
+    def _bound_to(self, given: tuple[int, ...], memory: np.ndarray) -> BoundLengths:
         numbers = memory[self._places].tolist()
         at = 0
         parameters, outputs = [], []
@@ -155,12 +155,12 @@ class OpenLengths:
             outputs.append(None if output.lens is None else tuple(numbers[at : at + rank]))
             at += rank
         into, out = numbers[at : at + len(parameters)], numbers[at + len(parameters) : -1]
-        return Bound(given, memory, tuple(parameters), tuple(outputs), into, out, numbers[-1])
+        return BoundLengths(given, memory, tuple(parameters), tuple(outputs), into, out, numbers[-1])
 
     def _fits(self, shapes: Shapes, lens: Sequence[tuple[int, ...]]) -> bool:
         return all(not own or own == shape for own, shape in zip(lens, shapes))
 
-    def _bound(self, shapes: Shapes) -> Bound | None:
+    def _bound(self, shapes: Shapes) -> BoundLengths | None:
         given = self._given(shapes)
         if given is None or not all(_within(s, n) for s, n in zip(self.plan.symbols, given)):
             return None
@@ -175,7 +175,7 @@ class LaunchNumbers:
     """Where the numbers of all kernels of a plan go; the same for all contexts.
 
     Attributes:
-        zero: place of value 0 in `Bound.memory`.
+        zero: place of value 0 in `BoundLengths.memory`.
         bases: the places of memory that addresses count from, by their number; number 0 is for no address.
         functions: what the engine has loaded for each kernel.
         geometries: their grids.
@@ -270,27 +270,27 @@ class PlanLaunches:
         self.slots = numbers.slots.copy()
         self.words = [self.slots[a:b] for a, b in zip(numbers.starts, numbers.starts[1:])]
         self._bases = np.zeros(1 + len(numbers.bases), np.int64)
-        self._bound: Bound | None = None
+        self._bound: BoundLengths | None = None
         self.records = numbers.records.copy()
         self._lens = np.zeros((len(numbers.maps), 4), np.int64)
         self._strides = np.zeros((len(numbers.maps), 3), np.int64)
-        self.maps = np.zeros((len(numbers.maps), Described.WORDS), np.int64)
+        self.maps = np.zeros((len(numbers.maps), TensorMapArguments.WORDS), np.int64)
         for k, (row, one) in enumerate(zip(self.maps, numbers.maps)):
-            row[: Described.ITEMSIZE + 1] = [one.number, one.base, *one.lens, *one.strides[1:], one.itemsize]
-            row[Described.LENS] = address_of(self._lens) + 32 * k
-            row[Described.STRIDES] = address_of(self._strides) + 24 * k
-        self.block = block = np.zeros(Batch.WORDS, np.int64)
-        block[Batch.BASES], block[Batch.SLOTS] = address_of(self._bases), address_of(self.slots)
-        block[Batch.RECORDS], block[Batch.MAPS] = address_of(self.records), address_of(self.maps)
-        block[Batch.WRITES] = address_of(numbers.writes)
+            row[: TensorMapArguments.ITEMSIZE + 1] = [one.number, one.base, *one.lens, *one.strides[1:], one.itemsize]
+            row[TensorMapArguments.LENS] = address_of(self._lens) + 32 * k
+            row[TensorMapArguments.STRIDES] = address_of(self._strides) + 24 * k
+        self.block = block = np.zeros(LaunchLoop.WORDS, np.int64)
+        block[LaunchLoop.BASES], block[LaunchLoop.SLOTS] = address_of(self._bases), address_of(self.slots)
+        block[LaunchLoop.RECORDS], block[LaunchLoop.MAPS] = address_of(self.records), address_of(self.maps)
+        block[LaunchLoop.WRITES] = address_of(numbers.writes)
         self._block_address = address_of(block)
 
-    def settle(self, bound: Bound, addresses: Sequence[int]) -> None:
+    def settle(self, bound: BoundLengths, addresses: Sequence[int]) -> None:
         """Take the numbers of some lengths, and the addresses of all places of `LaunchNumbers.bases`; `write` puts them
         where they belong."""
         self._bases[1:] = addresses
         self._bound = bound
-        self.block[Batch.VALUES] = address_of(bound.memory) + 8 * self.numbers.zero
+        self.block[LaunchLoop.VALUES] = address_of(bound.memory) + 8 * self.numbers.zero
 
     def write(self, begin: int, end: int) -> None:
         """Write the numbers of a range of kernels.
@@ -301,11 +301,11 @@ class PlanLaunches:
         """
         assert self._bound is not None
         self.numbers.launching(self._block_address, begin, end)
-        status = self.block[Batch.STATUS]
+        status = self.block[LaunchLoop.STATUS]
         if status == TOO_LARGE:
             raise self.numbers.too_large(self._bound)
         if status == TOO_MANY:
-            blocks = self._grid(int(self.block[Batch.FAILED]))
+            blocks = self._grid(int(self.block[LaunchLoop.FAILED]))
             raise DeviceError(f"a launch of {blocks} blocks; axes 1 and 2 can have {MOST_PLANES}")
 
     def launch_each(self, engine: Engine, queue: Queue, begin: int, end: int) -> None:
@@ -334,7 +334,7 @@ class PlanLaunches:
         layout, lens = one.layout, tuple(self._lens[k].tolist())
         strides = (1, *(self._strides[k] // one.itemsize).tolist())
         numbered = TensorLayout(layout.dtype, lens, strides, layout.box, layout.windows)
-        address = int(self.maps[k, Described.ADDRESS])
+        address = int(self.maps[k, TensorMapArguments.ADDRESS])
         self.slots[one.slot : one.slot + TensorMap.WORDS] = engine.tensor_map(numbered, address)
 
 

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 from .native import NativeKernel, constants_of
 
-__all__ = ["MOST_X", "TOO_LARGE", "TOO_MANY", "Batch", "Described", "Launched", "Written", "launching"]
+__all__ = ["MOST_X", "TOO_LARGE", "TOO_MANY", "LaunchLoop", "Launched", "TensorMapArguments", "Written", "launching"]
 
 MOST_X = (1 << 31) - 1
 """Blocks of a grid along its first axis: CUDA C++ programming guide, technical specifications."""
@@ -16,13 +16,14 @@ TOO_LARGE, TOO_MANY = -1, -2
 """A number that is needed is no int64; a grid has too many blocks."""
 
 
-class Batch:
+class LaunchLoop:
     """Words of the loop's block.
 
     ``VALUES``: the address of value 0 of the size program. ``BASES``: that of the addresses which offsets count from,
     the first of which is 0. ``SLOTS``: that of all argument blocks. ``RECORDS``, ``WRITES``, ``MAPS``: those of a
-    `Launched` for each kernel, a `Written` for each number of an argument block, and a `Described` for each tensor that
-    the copy engine reads, in the order of the kernels. ``SCRATCH``: that of 128 bytes at a multiple of 64. ``STREAM``.
+    `Launched` for each kernel, a `Written` for each number of an argument block, and a `TensorMapArguments` for each
+    tensor that the copy engine reads, in the order of the kernels. ``SCRATCH``: that of 128 bytes at a multiple of 64.
+    ``STREAM``.
     ``EARLY``: the address of the attribute of launches that come before the end of the launch before. ``LAUNCH``,
     ``TILED``, ``WINDOWS``: addresses of cuLaunchKernelEx, cuTensorMapEncodeTiled and cuTensorMapEncodeIm2col; without
     the first one nothing is launched or described.
@@ -55,7 +56,7 @@ class Written:
     WORDS = 3  # one for each name
 
 
-class Described:
+class TensorMapArguments:
     """Words of a tensor for the copy engine. ``OFFSET`` and ``BASE``: number of its offset, and what that counts from;
     ``LEN`` and ``STRIDE``: where the numbers of four lengths and three strides begin; ``ITEMSIZE`` in bytes. Then
     arguments of the driver's functions; ``TARGET``: the address of the slots that take the description; ``POSITIONS``:
@@ -70,10 +71,10 @@ _TEXT = (
     f"INVALID = -{(1 << 63) - 1} - 1\nLOW = 0xFFFFFFFF\nRANK = 4\nSWIZZLE_128 = 3\nPROMOTION_256 = 3\n"
     f"DESCRIPTION_WORDS = 16\nMOST_X = {MOST_X}\nMOST_PLANES = {_MOST_PLANES}\nTOO_LARGE = {TOO_LARGE}\n"
     f"TOO_MANY = {TOO_MANY}\n"
-    + constants_of("BATCH", Batch)
+    + constants_of("BATCH", LaunchLoop)
     + constants_of("LAUNCHED", Launched)
     + constants_of("WRITTEN", Written)
-    + constants_of("MAP", Described)
+    + constants_of("MAP", TensorMapArguments)
     + """
 def kernel(args, begin, end):
     status = 0
@@ -152,7 +153,7 @@ def kernel(args, begin, end):
 
 @functools.lru_cache(maxsize=1)
 def launching() -> Callable[[int, int, int], None]:
-    """Return the loop; its arguments are the address of a `Batch` block and a range of kernels."""
+    """Return the loop; its arguments are the address of a `LaunchLoop` block and a range of kernels."""
     from ...codegen.cpu.kernel import cpu_kernel  # late: a plan from a file needs nothing that compiles
     from ...codegen.cpu.toolchain.loader import load
 

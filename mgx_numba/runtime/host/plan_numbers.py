@@ -12,6 +12,7 @@ from ..plan import (
     CarriedValue,
     ControlStep,
     HostStep,
+    Jump,
     MappedTensor,
     ParameterSpec,
     Plan,
@@ -26,9 +27,8 @@ from ..plan import (
     TensorView,
     Use,
 )
-from ..size_program import SizeProgram
 
-__all__ = ["PlanNumbers", "runs"]
+__all__ = ["PlanNumbers", "kept_jumps", "runs"]
 
 _CONTROL = (CarriedValue, ControlStep, PlannedBody, PlannedBranch, Repetition, Scan)
 """Parts whose plans keep their symbols: executors know these plans by their identity."""
@@ -44,7 +44,7 @@ class PlanNumbers:
 
     def __init__(self, plan: Plan) -> None:
         self._plan = plan
-        program = SizeProgram(plan.symbols)
+        program = plan.size_program()
         self._numbers: dict[Dim, int] = {}
 
         def note(length: Dim) -> int:
@@ -99,6 +99,12 @@ def runs(step: PlannedStep) -> bool:
     return not idle or (bool(step.outputs) and all(0 in view.lens for view in step.outputs))
 
 
+def kept_jumps(plan: Plan, before: Sequence[int]) -> tuple[Jump, ...]:
+    """Return the jumps of a plan without the steps that do not run, of which ``before`` each step there are so many
+    others."""
+    return tuple(dataclasses.replace(j, by=before[j.by], at=before[j.at], to=before[j.to]) for j in plan.jumps)
+
+
 def _replaced(value: Any, number: Callable[[Dim], int]) -> Any:
     """Return a part of a plan with numbers in the place of expressions."""
     if isinstance(value, Dim):
@@ -111,7 +117,7 @@ def _replaced(value: Any, number: Callable[[Dim], int]) -> Any:
         return type(value)(_replaced(one, number) for one in value)
     if isinstance(value, Plan):
         parts = {name: _replaced(getattr(value, name), number) for name in _FIELDS}
-        return dataclasses.replace(value, symbols=(), condition=1, **parts)
+        return dataclasses.replace(value, symbols=(), condition=1, sizes=None, **parts)
     if isinstance(value, (*_PARTS, *_CONTROL)):
         kept = ("plan", "plans") if isinstance(value, _CONTROL) else ()
         fields = {f.name: getattr(value, f.name) for f in dataclasses.fields(value) if f.name not in kept}

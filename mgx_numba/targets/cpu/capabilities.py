@@ -9,10 +9,10 @@ from typing import Any
 
 from ...codegen.cpu.cluster.vectors import Vectors, vectors_of
 from ...codegen.cpu.cluster.walk import SHORTEST_PIPELINE
-from ...codegen.cpu.contraction import CONV_SOLVERS
 from ...codegen.cpu.contraction.conv_tiles import ConvTiles
 from ...codegen.cpu.contraction.pixel_grid import PixelGrid, grid_refusal
 from ...codegen.cpu.contraction.select import select
+from ...codegen.cpu.contraction.solvers import CONV_SOLVERS
 from ...codegen.cpu.loops import lanes_for
 from ...codegen.cpu.machine import machine
 from ...codegen.cpu.microkernels.tile_table import declared_tile, matrix_tile
@@ -27,7 +27,7 @@ from ...graph.instruction import Instruction
 from ...graph.module import Module
 from ...graph.passes import Options
 from ...graph.passes.capabilities import Capabilities, ReductionWalk
-from ...graph.passes.truncate_float import widens
+from ...graph.passes.storage_types import widens
 from ...graph.program import Program
 from ...graph.substitution import put_numbers, with_numbers
 from ...runtime.cpu.threads import resolve_num_threads

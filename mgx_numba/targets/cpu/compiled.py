@@ -17,7 +17,7 @@ from ...interrupts import whole_module
 from ...runtime.cpu.direct import Entry
 from ...runtime.cpu.executor import EXECUTOR_KERNELS, Executable
 from ...runtime.plan import HostStep, Plan, PlannedStep, Step, TensorView
-from ..base import Direct, KeptPlan, Stage, Tree, grouped, step_observer
+from ..base import Direct, Kept, KeptPlan, Stage, Tree, grouped, step_observer
 from ..shown import renamed, with_lengths
 
 if TYPE_CHECKING:
@@ -223,9 +223,14 @@ class LoweredProgram:
         """See `Compiled.rewrite_log`; of a plan from a file, what its passes do again."""
         return self.program.log
 
-    def kept_plan(self) -> KeptPlan | None:
-        """See `Compiled.kept_plan`: a program with dynamic inputs has a plan for each set of lengths."""
-        return None if self.executable is None else KeptPlan(self.executable.plan, self.trees)
+    def kept_plan(self) -> Kept | None:
+        """See `Compiled.kept_plan`."""
+        if self.executable is None:
+            return None
+        plan = self.executable.plan
+        if plan.symbols:  # this asks about expressions, which who reads the plan does not have
+            plan = dataclasses.replace(plan, parallel=self.executable.shares)
+        return KeptPlan(plan, self.trees)
 
     def machine_code(self) -> dict[str, Any]:
         """The objects of all kernels that the program has by now, as `EmbeddedStore` reads them; what no store holds

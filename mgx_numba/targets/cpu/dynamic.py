@@ -10,23 +10,24 @@ import numpy as np
 from ...core.dim import Scope
 from ...graph.passes import run_passes
 from ...graph.program import Program
-from ...runtime.cpu.executor import Executable
+from ...runtime.cpu.executor import Executable, kernels_ahead
 from ...runtime.told_lengths import with_told_lengths
-from ..base import Direct, Observer, Progress, Stage, ThreadSpan, Tree
-from ..dynamic import OpenPlans, SymbolicStages
+from ..base import Observer, Progress, Stage, ThreadSpan, Tree
+from ..dynamic import OpenPlans
 from ..lowering.shared_weights import SharedWeights
 from ..options import TargetOptions
 from ..passes import PASSES
-from ..stages import Seam
+from ..seam import Seam
 from .capabilities import pass_options
+from .choice import PlanChoice
 from .compiled import LoweredProgram
 from .lower import lower_symbolic
-from .staged import StagedProgram
+from .staged import CpuSymbolicStages
 
 __all__ = ["DynamicProgram"]
 
 
-class DynamicProgram(OpenPlans[LoweredProgram], LoweredProgram):
+class DynamicProgram(OpenPlans[LoweredProgram], PlanChoice):
     """A program with dynamic inputs, compiled for the CPU; see `OpenPlans`."""
 
     def __init__(
@@ -35,6 +36,7 @@ class DynamicProgram(OpenPlans[LoweredProgram], LoweredProgram):
         options: TargetOptions,
         progress: Progress | None,
         compile_fixed: Callable[[Program, SharedWeights], LoweredProgram],
+        known: PlanChoice | None = None,
     ) -> None:
         """Compile a program for all lengths within the ranges of its inputs.
 
@@ -43,26 +45,28 @@ class DynamicProgram(OpenPlans[LoweredProgram], LoweredProgram):
             options: what was asked for.
             progress: told of the kernels that are compiled.
             compile_fixed: compiles a program without dynamic inputs.
+            known: the program with plans from a file; nothing is compiled before a run needs other plans.
         """
-        LoweredProgram.__init__(self, None, None, lambda: self._source, options.store)
+        PlanChoice.__init__(self, [], [], {}, lambda: self._source, options.store)
         self._options = options
         self._compile_fixed = compile_fixed
-        self._open(program, options, pass_options(options), progress)
+        self._open(program, options, pass_options(options), progress, known)
 
     def _lowered(
         self, program: Program, scope: Scope, trees: list[Tree] | None, progress: Progress | None
     ) -> LoweredProgram:
         options = self._options
-        run_passes(program, PASSES, pass_options(options), disabled=options.disabled_passes)
-        program.remove_unused_modules()
-        plan = with_told_lengths(lower_symbolic(program, options, self._weights, scope, self._body))
-        executable = Executable(plan, options.num_threads or None, progress, options.store)
+        with kernels_ahead(options.store) as ahead:
+            run_passes(program, PASSES, pass_options(options), disabled=options.disabled_passes)
+            program.remove_unused_modules()
+            plan = with_told_lengths(lower_symbolic(program, options, self._weights, scope, self._body, ahead))
+            executable = Executable(plan, options.num_threads or None, progress, options.store, ahead)
         return LoweredProgram(executable, trees, lambda: program, options.store)
 
     def _in_two(
         self, head: LoweredProgram, tail: LoweredProgram, seam: Seam, trees: list[Tree] | None, whole: Program
     ) -> LoweredProgram:
-        return _Stages(head, tail, seam, trees, whole)
+        return CpuSymbolicStages(head, tail, seam, trees, lambda: whole)
 
     def _with_fixed_lengths(self, program: Program) -> LoweredProgram:
         return self._compile_fixed(program, self._weights)
@@ -90,37 +94,3 @@ class DynamicProgram(OpenPlans[LoweredProgram], LoweredProgram):
     def trace(self, inputs: Mapping[str, np.ndarray], level: int, out: TextIO) -> list[Any]:
         """See `LoweredProgram.trace`."""
         return self._tried(inputs, lambda plan: plan.trace(inputs, level, out))
-
-    def direct(
-        self, result_type: type[np.ndarray], prefer: Callable[[Direct | None], None] | None = None
-    ) -> Direct | None:
-        """As `LoweredProgram.direct`: the plans' own functions in turn, each of which looks whether it serves."""
-        preferred: Direct | None = None
-
-        def for_lengths(inputs: Any) -> list[Any] | None:
-            nonlocal preferred
-            for number, plan in enumerate(self._plans):
-                entry = plan.direct(result_type)
-                found = None if entry is None else entry(inputs)
-                if found is None:
-                    continue
-                if number:
-                    self._first(plan)
-                if prefer is not None and preferred is not entry:
-                    preferred = entry
-                    prefer(entry)
-                return found
-            return None
-
-        return for_lengths
-
-
-class _Stages(SymbolicStages, StagedProgram):
-    """See `SymbolicStages`."""
-
-    def __init__(
-        self, head: LoweredProgram, tail: LoweredProgram, seam: Seam, trees: list[Tree] | None, whole: Program
-    ) -> None:
-        """``trees`` groups the results of ``whole``, which is shown."""
-        LoweredProgram.__init__(self, None, trees, lambda: whole)
-        self._head, self._tail, self._seam = head, tail, seam

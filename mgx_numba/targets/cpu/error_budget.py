@@ -14,8 +14,8 @@ from functools import partial
 from typing import Any
 from weakref import WeakKeyDictionary
 
-from ...codegen.cpu.contraction import CONV_SOLVERS
 from ...codegen.cpu.contraction.select import select
+from ...codegen.cpu.contraction.solvers import CONV_SOLVERS
 from ...codegen.cpu.microkernels.tile_table import matrix_tile
 from ...codegen.problems.convolution import ConvProblem
 from ...codegen.problems.element_types import FLOAT32

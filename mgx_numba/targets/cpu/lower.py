@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from ...codegen.cpu.backend import BACKEND
+from ...codegen.workers.ahead import Ahead
 from ...core.dim import Scope
 from ...graph.program import Program
 from ...runtime.cpu.threads import resolve_num_threads
@@ -30,12 +31,15 @@ def lower_symbolic(
     weights: SharedWeights,
     scope: Scope,
     later: Callable[[Program], Any] | None = None,
+    ahead: Ahead | None = None,
 ) -> Plan:
     """Return the plan of a program whose lengths are expressions over a scope's symbols.
 
-    ``weights`` are constants that the plans of the same program have in common, ``later`` as in `Lowering`.
+    ``weights`` are constants that the plans of the same program have in common, ``later`` as in `Lowering`. ``ahead``
+    compiles kernels as they are found.
     """
     run = _lowering(program, options)
+    run.found = ahead.add if ahead is not None else None
     run.scope, run.shared, run.later = scope, weights, later
     return run.run()
 
@@ -46,16 +50,18 @@ def lower_and_release(
     original: Program,
     weights: SharedWeights | None = None,
     later: Callable[[Program], Any] | None = None,
+    ahead: Ahead | None = None,
 ) -> tuple[Plan, bool]:
     """As `lower`, but big literals that ``original`` does not have are taken out of ``program`` once they are packed.
 
     ``weights`` are constants that this plan has in common with others of the same dynamic program, ``later`` as in
-    `Lowering`.
+    `Lowering`. ``ahead`` compiles kernels as they are found.
 
     Returns:
         The plan, and whether ``program`` is still whole.
     """
     run = _lowering(program, options)
+    run.found = ahead.add if ahead is not None else None
     run.released = ReleasedConstants(run, original)
     run.shared, run.later = weights, later
     plan, whole = run.run(), not run.released.count

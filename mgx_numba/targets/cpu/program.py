@@ -6,11 +6,13 @@ from collections.abc import Callable, MutableMapping
 from functools import partial
 from typing import TYPE_CHECKING
 
+from ...codegen.workers.ahead import Ahead
 from ...graph.passes import run_passes
 from ...graph.program import Program
 from ...graph.rewrite_log import RewriteLog
 from ...graph.specialize import is_dynamic
-from ...runtime.cpu.executor import Executable
+from ...interrupts import whole_module
+from ...runtime.cpu.executor import Executable, kernels_ahead
 from ..lowering.shared_weights import SharedWeights
 from ..lowering.tuples import without_tuples
 from ..options import TargetOptions
@@ -18,12 +20,11 @@ from ..passes import PASSES
 from ..stages import split
 from .capabilities import pass_options
 from .compiled import LoweredProgram
-from .dynamic import DynamicProgram
 from .lower import lower, lower_and_release
-from .staged import StagedProgram
 
 if TYPE_CHECKING:
     from ...codegen.tuning.session import Tuning
+    from .choice import PlanChoice
 
 __all__ = ["CpuProgram", "compile_program", "optimize"]
 
@@ -55,6 +56,7 @@ def compile_program(
     options: TargetOptions,
     progress: Callable[[int, int, str], None] | None = None,
     weights: SharedWeights | None = None,
+    known: PlanChoice | None = None,
 ) -> LoweredProgram:
     """A program compiled for the CPU, in stages where its lengths depend on data.
 
@@ -63,19 +65,27 @@ def compile_program(
         options: what was asked for.
         progress: told of the kernels that are compiled.
         weights: what plans have in common that are made of the dynamic program that this one is a case, or a part, of.
+        known: of a program with dynamic inputs, see `DynamicProgram`.
     """
 
     def fixed(program: Program, weights: SharedWeights) -> LoweredProgram:
         return compile_program(program, options, None, weights)
 
     if is_dynamic(program):
-        return DynamicProgram(program, options, progress, fixed)
+        whole_module("mgx_numba.targets.cpu.dynamic")
+        from .dynamic import DynamicProgram
+
+        return DynamicProgram(program, options, progress, fixed, known)
     arrays, trees = without_tuples(program)
     stages = split(arrays)
     if stages is None:
         return CpuProgram(program, options, progress, weights)
+    whole_module("mgx_numba.targets.cpu.staged")
+    from .staged import StagedProgram
+
     common = weights or SharedWeights(arrays)
-    return StagedProgram(stages, lambda stage: compile_program(stage, options, progress, common), trees, arrays)
+    head, tail = (compile_program(stage, options, progress, common) for stage in (stages.head, stages.tail))
+    return StagedProgram(head, tail, stages.seam, trees, lambda: arrays)
 
 
 class CpuProgram(LoweredProgram):
@@ -89,18 +99,29 @@ class CpuProgram(LoweredProgram):
         weights: SharedWeights | None = None,
     ) -> None:
         """Arguments are those of `compile_program`."""
+        with kernels_ahead(options.store) as ahead:
+            self._compile(program, options, progress, weights, ahead)
+
+    def _compile(
+        self,
+        program: Program,
+        options: TargetOptions,
+        progress: Callable[[int, int, str], None] | None,
+        weights: SharedWeights | None,
+        ahead: Ahead,
+    ) -> None:
         program, trees = without_tuples(program)
         optimized = optimize(program, options)
         self._log = optimized.log
         if options.tuning is not None and options.tuning.exhaustive:
             _measure(options.tuning, lambda: lower(optimized, options))
         later = partial(compile_program, options=options)
-        plan, whole = lower_and_release(optimized, options, program, weights, later)
+        plan, whole = lower_and_release(optimized, options, program, weights, later, ahead)
         if options.tuning is not None:
             options.tuning.tell()
         source = optimized if whole else program.clone()
         shown = (lambda: source) if whole else _optimizing(lambda: source, options)
-        executable = Executable(plan, options.num_threads or None, progress, options.store)
+        executable = Executable(plan, options.num_threads or None, progress, options.store, ahead)
         super().__init__(executable, trees, shown, options.store)
 
     def rewrite_log(self) -> RewriteLog:

@@ -8,15 +8,16 @@ from typing import TYPE_CHECKING, Any, ClassVar, TextIO
 import numpy as np
 
 from ...codegen.kernel import KernelSource
-from ...graph.program import Program
-from ..base import Tree, grouped
-from ..stages import ProgramStages, TwoStages
+from .. import symbolic_stages
+from ..base import Growing, Kept, KeptStages, Tree, grouped
+from ..seam import Seam, TwoStages
 from .compiled import LoweredProgram
 
 if TYPE_CHECKING:
+    from ...graph.program import Program
     from ..base import Observer, ThreadSpan
 
-__all__ = ["StagedProgram"]
+__all__ = ["CpuSymbolicStages", "StagedProgram"]
 
 
 class StagedProgram(TwoStages, LoweredProgram):
@@ -24,16 +25,29 @@ class StagedProgram(TwoStages, LoweredProgram):
 
     several_plans: ClassVar[str] = "lengths inside of it depend on the values of its inputs"
 
+    _given: ClassVar[bool] = False
+
     def __init__(
         self,
-        stages: ProgramStages,
-        compile: Callable[[Program], LoweredProgram],
+        head: LoweredProgram,
+        tail: LoweredProgram,
+        seam: Seam,
         trees: list[Tree] | None,
-        whole: Program,
+        whole: Callable[[], Program],
     ) -> None:
-        """``compile`` makes the program of a stage; ``trees`` groups the results of ``whole``, which is shown."""
-        LoweredProgram.__init__(self, None, trees, lambda: whole)
-        TwoStages.__init__(self, compile(stages.head), compile(stages.tail), stages.seam)
+        """``trees`` groups the results of ``whole``, which is shown."""
+        LoweredProgram.__init__(self, None, trees, whole)
+        TwoStages.__init__(self, head, tail, seam)
+
+    def kept_plan(self) -> Kept | None:
+        """See `LoweredProgram.kept_plan`."""
+        head, tail = self._head.kept_plan(), self._tail.kept_plan()
+        return None if head is None or tail is None else KeptStages(head, tail, self._seam, self.trees, self._given)
+
+    def keep_growth(self, keep: Callable[[LoweredProgram], None]) -> None:
+        """See `Growing`: the second stage may have more plans."""
+        if isinstance(self._tail, Growing):
+            self._tail.keep_growth(lambda tail: keep(self))
 
     def run(self, inputs: Mapping[str, np.ndarray]) -> list[Any]:
         """See `LoweredProgram.run`."""
@@ -70,3 +84,9 @@ class StagedProgram(TwoStages, LoweredProgram):
 
     def _parts(self) -> list[LoweredProgram]:
         return [self._head, self._tail]
+
+
+class CpuSymbolicStages(symbolic_stages.SymbolicStages, StagedProgram):
+    """The CPU's, see `symbolic_stages.SymbolicStages`."""
+
+    _given: ClassVar[bool] = True

@@ -15,8 +15,9 @@ if TYPE_CHECKING:
     from ...graph.passes import Options
     from ...graph.program import Program
     from ...runtime.limits import Limits
-    from ..base import KeptPlan, Progress
+    from ..base import Kept, Progress
     from ..options import TargetOptions
+    from .choice import PlanChoice
     from .compiled import LoweredProgram
 
 __all__ = ["TARGET"]
@@ -33,12 +34,17 @@ class CpuTarget:
 
     def compile(self, program: Program, options: TargetOptions, progress: Progress | None = None) -> LoweredProgram:
         """See `Target.compile`."""
+        return self._compiled(program, options, progress, None)
+
+    def _compiled(
+        self, program: Program, options: TargetOptions, progress: Progress | None, known: PlanChoice | None
+    ) -> LoweredProgram:
         whole_module("mgx_numba.targets.cpu.program")
         from .program import compile_program
 
         # Counted once: plans for fixed lengths are also made in a run, and the system's files are slow to read.
         threads = resolve_num_threads(options.num_threads or None)
-        return compile_program(program, replace(options, num_threads=threads), progress)
+        return compile_program(program, replace(options, num_threads=threads), progress, known=known)
 
     def pass_options(self, options: TargetOptions) -> Options:
         """See `Target.pass_options`."""
@@ -51,10 +57,9 @@ class CpuTarget:
         """CPU, features and versions, and the threads that a run takes by default."""
         return {**backend(self.backend).identity(), "threads": str(default_num_threads())}
 
-    def restore(self, kept: KeptPlan, options: TargetOptions, portable: Callable[[], Program]) -> LoweredProgram:
+    def restore(self, kept: Kept, options: TargetOptions, portable: Callable[[], Program]) -> LoweredProgram:
         """See `Target.restore`."""
-        from ...runtime.cpu.executor import Executable
-        from .compiled import LoweredProgram
+        from .restored import RestoredProgram, may_outgrow, runnable
 
         def optimized() -> Program:
             whole_module("mgx_numba.targets.cpu.program")
@@ -63,8 +68,10 @@ class CpuTarget:
 
             return optimize(without_tuples(portable())[0], options)
 
-        executable = Executable(kept.plan, options.num_threads or None, store=options.store)
-        return LoweredProgram(executable, kept.trees, optimized, options.store)
+        made = runnable(kept, options, optimized)
+        if not may_outgrow(kept):
+            return made
+        return RestoredProgram(made, lambda known: self._compiled(portable(), options, None, known), options.store)
 
     def limits(self, num_threads: int = 0, units: Collection[str] = ()) -> Limits:
         """See `Target.limits`: measured by kernels of our own, in a fraction of a second."""

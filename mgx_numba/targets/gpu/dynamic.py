@@ -14,10 +14,11 @@ from ...runtime.gpu.engine import Engine, Queue
 from ...runtime.gpu.executor import DeviceExecutable
 from ...runtime.told_lengths import with_told_lengths
 from ..base import Progress, Stage, Tree
-from ..dynamic import OpenPlans, SymbolicStages
+from ..dynamic import OpenPlans
 from ..lowering.shared_weights import SharedWeights
 from ..options import TargetOptions
-from ..stages import Seam
+from ..seam import Seam
+from ..symbolic_stages import SymbolicStages
 from .capabilities import pass_options
 from .compiled import DeviceProgram
 from .lower import lowering, optimize

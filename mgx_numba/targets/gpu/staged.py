@@ -13,7 +13,7 @@ from ...graph.program import Program
 from ...runtime.gpu.engine import Engine, Queue
 from ..base import Tree, grouped
 from ..options import TargetOptions
-from ..stages import Seam, TwoStages
+from ..seam import Seam, TwoStages
 from .compiled import DeviceCalls, on_host
 
 if TYPE_CHECKING:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection, Mapping
 from typing import TYPE_CHECKING
 
 from ...codegen.backend import backend
-from ...errors import DeviceError
+from ...errors import DeviceError, FormatError
 from ...interrupts import whole_module
 from .passes import PASSES
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from ...graph.passes import Options
     from ...graph.program import Program
     from ...runtime.limits import Limits
-    from ..base import Compiled, KeptPlan, Progress
+    from ..base import Compiled, Kept, Progress
     from ..options import TargetOptions
 
 __all__ = ["TARGET"]
@@ -56,9 +56,10 @@ class GpuTarget:
         except DeviceError:
             return None
 
-    def restore(self, kept: KeptPlan, options: TargetOptions, portable: Callable[[], Program]) -> Compiled:
+    def restore(self, kept: Kept, options: TargetOptions, portable: Callable[[], Program]) -> Compiled:
         """See `Target.restore`; kernels are loaded, and constants uploaded, when the program is first run."""
         from ...runtime.gpu.choice import engine
+        from ..base import KeptPlan
         from .compiled import DeviceProgram
 
         def optimized() -> Program:
@@ -68,6 +69,8 @@ class GpuTarget:
 
             return passed(without_tuples(portable())[0], options)
 
+        if not isinstance(kept, KeptPlan):
+            raise FormatError("a plan file for a device has plans for several lengths")
         return DeviceProgram(engine(options.device_id), options, kept.plan, kept.trees, optimized)
 
     def limits(self, num_threads: int = 0, units: Collection[str] = ()) -> Limits | None:

@@ -10,7 +10,8 @@ from ...core.dim import known_equal
 from ...core.shape import Shape
 from ...graph.instruction import Instruction
 from ...graph.module import Module
-from ...ops.base import Pointwise, known_operators, operator_class
+from ...ops import OPERATORS, POINTWISE_FILES
+from ...ops.base import Pointwise, operator_class
 from ...ops.lengths import Iota, Lengths
 from .buffers import View
 from .lowering import Lowering
@@ -20,7 +21,8 @@ __all__ = ["COMMON", "compute_pointwise", "lower_concat", "pieces_to_copy"]
 
 COMMON = RuleTable()
 
-_SINGLE = [n for n in known_operators() if issubclass(operator_class(n), Pointwise) and n != "identity"]
+_LIKELY = [name for file in POINTWISE_FILES for name in OPERATORS[file].split()]
+_SINGLE = [n for n in _LIKELY if issubclass(operator_class(n), Pointwise) and n != "identity"]
 
 
 @COMMON.lowering("pointwise")

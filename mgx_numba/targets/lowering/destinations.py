@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from ...core.dim import known_equal, known_less_equal
 from ...core.shape import Shape, invert_permutation
@@ -24,17 +24,22 @@ WALKS = ("concat", *PADS, "pointwise", "pooling")
 RESHAPES = ("reshape", "flatten", "squeeze", "unsqueeze", "reshape_lazy")
 
 
-def destinations(module: Module, rules: RuleTable, allocate: Callable[..., View]) -> dict[Instruction, View]:
+def destinations(
+    module: Module, rules: RuleTable, allocate: Callable[..., View], results: Sequence[View] | None = None
+) -> dict[Instruction, View]:
     """Where instructions of a module write what they compute, of those that are lent memory.
 
     Args:
         rules: of the target; only what these say an instruction's lowering accepts is lent to it.
         allocate: makes a buffer for a shape, with so many bytes behind it: of concatenations and paddings that are not
             lent memory themselves.
+        results: memory for the first results of the module; by default all results are the plan's.
     """
     lender = _Lender(module, rules, allocate)
     for k, ins in enumerate(module.results()):
-        if not is_hosts(ins.shape):
+        if results is not None and k < len(results):
+            lender.lend(ins, results[k])
+        elif results is None and not is_hosts(ins.shape):
             standard = ins.shape.to_standard()
             lender.lend(ins, View(Buffer(Region.OUTPUT, k, standard.bytes), standard))
     for ins in reversed(module):
@@ -110,7 +115,8 @@ class _Lender:
             return False
         if ins.name == "get_tuple_elem":
             producer = ins.inputs[0]
-            return producer.name in ("pointwise", "fused_reduce") and sum(u.op == ins.op for u in producer.users) == 1
+            once = sum(u.op == ins.op for u in producer.users) == 1
+            return producer.name in ("pointwise", "fused_reduce", "if") and once
         rule = self._rules.get(ins.op.rule_name)
         return rule is not None and rule.accepts(ins, shape)
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import replace
-from functools import cache, cached_property, partial
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -29,8 +29,6 @@ from ...graph.passes.base import disabled_names
 from ...graph.printer import format_instruction, instruction_names
 from ...graph.program import Program
 from ...graph.ranges import Ranges
-from ...graph.substitution import with_numbers
-from ...ops.control import If
 from ...runtime.memory import view_of
 from ...runtime.plan import (
     DeviceFunction,
@@ -41,20 +39,15 @@ from ...runtime.plan import (
     Use,
 )
 from ..options import TargetOptions
-from ..ref.interpreter import compute, evaluate_module
 from .buffers import Buffer, View, color
 from .destinations import destinations
+from .host_call import HostCall, ReturnCall
 from .host_values import (
     flatten,
     has_memory,
-    has_symbols,
     is_hosts,
-    leaves,
     made_by_host,
     no_kernels,
-    numbered,
-    rebuild,
-    returned,
 )  # fmt: skip
 from .in_place import replaced, replaced_operand
 from .plan_constants import PlanConstants
@@ -62,7 +55,7 @@ from .released_constants import ReleasedConstants
 from .rules import Body, LoweringRule, RuleTable
 from .slow_steps import warn_if_slow
 from .solutions import Solutions, problem_key, with_origin
-from .steps import PendingStep, referenced, resolved
+from .steps import PendingJump, PendingStep, referenced, resolved, resolved_jumps
 
 if TYPE_CHECKING:
     from ...codegen.tuning.request import Candidate, Request
@@ -78,6 +71,7 @@ class Lowering(PlanConstants):
     Attributes:
         threads: how many threads, or other workers, will share the plan's steps.
         requested: what tuning was asked, by what it is computed, its operands and the range of the steps that do it.
+        found: told of the kernels of each step that is planned; None tells nobody.
         solutions: how problems were computed before.
         writers: what is known of steps that wrote a buffer and could write it in another form, for the target's rules.
         settling: called when all steps are there.
@@ -98,12 +92,14 @@ class Lowering(PlanConstants):
         self.values: dict[Instruction, Any] = {}
         self.destinations: dict[Instruction, View] = {}
         self.steps: list[PendingStep] = []
+        self.jumps: list[PendingJump] = []
         self.requested: list[tuple[Request, Candidate, Mapping[str, View], int, int]] = []
         self.parameters = self.module.parameters()
         self._positions = {ins: index for index, ins in enumerate(self.parameters)}
         self.outputs: list[TensorSpec] = []
         self.hosted = 0
         self.threads = threads
+        self.found: Callable[[Sequence[KernelSource]], None] | None = None
         self.writers: dict[Buffer, Any] = {}
         self.settling: list[Callable[[], None]] = []
         self.outer: Lowering | None = None
@@ -155,12 +151,45 @@ class Lowering(PlanConstants):
         """The plan of another program, such as a submodule, for the same target."""
         program.log.parent = self.program.log
         inner = Lowering(program, self.options, self.rules, self.backend, self.threads)
+        inner.found = self.found
         inner.solutions, inner.outer, inner.scope, inner.later = self.solutions, self, self.scope, self.later
         plan = inner.run()
         for condition in inner._conditions:
             self.require(condition)
         self.program.log.close()
         return plan
+
+    def lower_inside(self, module: Module, parameters: Sequence[View], results: Sequence[View]) -> list[View]:
+        """Lower a submodule to steps of this plan, and return where its results are.
+
+        Args:
+            module: uses values of the modules around it.
+            parameters: its own.
+            results: memory for the first of its results, which these need not take.
+
+        Raises:
+            UnsupportedError: some of it is no kernel's.
+        """
+        if module.first not in self._names:
+            self._names.update(instruction_names(self.program.reachable_modules()))
+        steps, settling = len(self.steps), len(self.settling)
+        self.values.update(zip(module.parameters(), parameters, strict=True))
+        self.destinations.update(destinations(module, self.rules, self.allocate, results))
+        try:
+            for ins in module:
+                if isinstance(ins.op, Return):
+                    break
+                if not isinstance(ins.op, Parameter):
+                    self._lower(ins)
+                if any(step.launch is None for step in self.steps[steps:]):
+                    raise UnsupportedError(f"{self.text(ins)} is no kernel's")
+            made = [self.values[ins] for ins in module.results()]
+            if not all(isinstance(value, View) for value in made):
+                raise UnsupportedError("a result is a tuple")
+        except UnsupportedError:
+            del self.settling[settling:]
+            raise
+        return made
 
     def _lower(self, ins: Instruction) -> None:
         if isinstance(ins.op, Parameter):
@@ -175,11 +204,11 @@ class Lowering(PlanConstants):
             if rule is None or reason:
                 self.host(ins, reason or f"the target has no lowering rule for {ins.name}")
                 return
-            steps, requested = len(self.steps), len(self.requested)
+            steps, requested, jumps = len(self.steps), len(self.requested), len(self.jumps)
             try:
                 rule.lower(self, ins)
             except UnsupportedError as error:
-                del self.steps[steps:], self.requested[requested:]
+                del self.steps[steps:], self.requested[requested:], self.jumps[jumps:]
                 self.host(ins, str(error))
 
     def derived(self, source: Instruction, make: Callable[[np.ndarray], View], how: Hashable) -> View:
@@ -277,6 +306,8 @@ class Lowering(PlanConstants):
         self.steps.append(
             PendingStep(launch, dict(operands), label or f"{self.backend.name}::{launch.kernel.name}", ins)
         )
+        if self.found is not None:
+            self.found(launch.kernels)
 
     def compute(
         self,
@@ -412,29 +443,9 @@ class Lowering(PlanConstants):
         sources = [*ins.inputs, *captured]
         flat: list[View] = []
         layout = [flatten(self.values[i], flat) for i in sources]
-        count = len(ins.inputs)
-
-        def run(ins: Instruction, bodies: Mapping[Module, Body] | None, arrays: list) -> list:
-            values = [arrays[tree] if type(tree) is int else rebuild(tree, arrays) for tree in layout]
-            outer = dict(zip(captured, values[count:]))
-            with np.errstate(all="ignore"):
-                if bodies is None:
-                    return leaves(compute(ins, values[:count], lambda m, a: evaluate_module(m, a, outer)))
-                runs = cache(lambda module: bodies[module].within(outer))
-                return leaves(
-                    compute(ins, values[:count], lambda m, a: runs(m)(a), lambda m, *how: bodies[m].repeat(outer, *how))
-                )
-
-        def run_at(values: Mapping[Dim, int]) -> Callable[[list], list]:
-            own = None if bodies is None else {module: body.at(values) for module, body in bodies.items()}
-            return partial(run, ins if isinstance(ins.op, If) else numbered(ins, values), own)
-
-        function, bind = partial(run, ins, bodies), None
-        if has_symbols(ins):
-            if ins.module_args and bodies is None and on_device is None:
-                raise SymbolicLengthError(f"a host step would run submodules of {ins.name} that have symbolic lengths")
-            bind = run_at
-
+        call = HostCall(ins, layout, captured, bodies)
+        if call.symbolic and ins.module_args and bodies is None and on_device is None:
+            raise SymbolicLengthError(f"a host step would run submodules of {ins.name} that have symbolic lengths")
         shapes = ins.shape.flatten()
         views: list[View] = []
         for shape in shapes:
@@ -449,7 +460,8 @@ class Lowering(PlanConstants):
         needed = (*kernels, *(kernel for body in (bodies or {}).values() for kernel in body.kernels))
         label = f"{self.backend.name}::{ins.name}" if plans or needed or on_device else f"ref::{ins.name}"
         reason = f"{refused_by}: {reason}"
-        step = PendingStep(None, {}, label, ins, function, flat, views, plans, reason, needed, on_device, bind=bind)
+        step = PendingStep(None, {}, label, ins, call, flat, views, plans, reason, needed, on_device)
+        step.bind, step.write = call.at if call.symbolic else None, None if on_device else call.write
         self.steps.append(step)
 
     def _return_results(self) -> None:
@@ -473,9 +485,9 @@ class Lowering(PlanConstants):
                 except UnsupportedError as error:
                     reason = str(error)
             if reason:
-                step = PendingStep(None, {}, "ref::@return", ins, returned(ins.shape), [value], [target], reason=reason)
-                if ins.shape.symbolic:
-                    step.bind = partial(_returned_at, ins.shape)
+                call = ReturnCall(ins.shape)
+                step = PendingStep(None, {}, "ref::@return", ins, call, [value], [target], reason=reason)
+                step.bind, step.write = call.at if ins.shape.symbolic else None, call.write
                 self.steps.append(step)
 
     def _finish(self) -> Plan:
@@ -486,6 +498,11 @@ class Lowering(PlanConstants):
                 if buffer.region is Region.ARENA:
                     buffer.touch(number)
                     arena[id(buffer)] = buffer
+        jumps = resolved_jumps(self.jumps, self.steps)
+        for jump in jumps:  # what is there before a loop and read in it is read by each iteration
+            for buffer in arena.values() if jump.to <= jump.at else ():
+                if buffer.first < jump.to <= buffer.last < jump.at:
+                    buffer.last = jump.at - 1
         reuse = self.options.memory_reuse and "memory_coloring" not in disabled_names(self.options.disabled_passes)
         if reuse and self.options.tuning is not None:
             self._tell_replaced(self.options.tuning)
@@ -509,6 +526,7 @@ class Lowering(PlanConstants):
             outputs=self.outputs,
             symbols=() if self.scope is None else tuple(self.scope.symbols),
             condition=1 if self.scope is None else all_of(self.scope.holds(), *self._conditions),
+            jumps=jumps,
             uses=tuple(Use(b.offset, b.bytes, b.first, b.last) for b in arena.values()),
         )
 
@@ -518,7 +536,3 @@ class Lowering(PlanConstants):
             name = replaced_operand(request.epilogue.moving, operands, start, stop - 1, {})
             if name:
                 tuning.in_place(request, name)
-
-
-def _returned_at(shape: Shape, values: Mapping[Dim, int]) -> Callable[[list], list]:
-    return returned(with_numbers(shape, values))

@@ -8,7 +8,9 @@ from typing import Any
 import numpy as np
 
 from ...codegen.backend import Backend
+from ...codegen.kernel import KernelSource
 from ...codegen.problems.gemm import BlockWeights, GemmProblem
+from ...codegen.store import default_store
 from ...core.dim import Dim, SymbolicLengthError
 from ...core.shape import Shape
 from ...parallel import run_all
@@ -38,6 +40,7 @@ class PlanConstants:
         self._constant_views: dict[int, View] = {}
         self._packed: dict[tuple[Any, ...], View] = {}
         self._unfilled: list[Callable[[], object]] = []
+        self._compiled: dict[str, bool] = {}
 
     def constant(self, array: np.ndarray, shape: Shape | None = None) -> View:
         """View of a constant array; the plan keeps the array alive and never copies it.
@@ -102,8 +105,15 @@ class PlanConstants:
 
     def _pack(self, solver: Any, problem: Any, weights: np.ndarray) -> np.ndarray:
         """A solver's form of constant weights, by its kernel where it has one for them."""
-        packed = solver.pack_by_kernel(problem, weights, self.backend.load)
+        packed = solver.pack_by_kernel(problem, weights, self.backend.load, self._is_compiled)
         return solver.pack_weights(problem, weights) if packed is None else packed
+
+    def _is_compiled(self, source: KernelSource) -> bool:
+        """Return whether a kernel is in the object store."""
+        if source.symbol not in self._compiled:
+            data = default_store().get(source)
+            self._compiled[source.symbol] = data is not None and self.backend.loadable(source, data)
+        return self._compiled[source.symbol]
 
     def packed_constant(self, weights: np.ndarray, how: Hashable, pack: Callable[[], np.ndarray]) -> View:
         """A constant that ``pack`` makes of weights, unless it has been made in the way that ``how`` names before, also

@@ -16,6 +16,7 @@ from ...interrupts import whole_module
 if TYPE_CHECKING:
     from ...codegen.kernel import KernelSource
     from ...runtime.plan import Plan
+    from ...runtime.plan_json import LengthsWriter
     from .lowering import Lowering
 
 __all__ = ["SHARED_FAMILIES", "Body", "LoweringRule", "RuleTable"]
@@ -59,6 +60,13 @@ class Body(Protocol):
         place: Callable[[int], str],
     ) -> tuple[list[np.ndarray], list[np.ndarray]] | None:
         """See `RunModule.repeat`, with values from outside."""
+
+    def write(self, lengths: LengthsWriter) -> tuple[str, Any, Sequence[Instruction]]:
+        """The kind of the body, JSON values of which it is made again, and the values from outside that it takes.
+
+        Raises:
+            UnsupportedError: no file can hold it.
+        """
 
 
 @dataclass(frozen=True)

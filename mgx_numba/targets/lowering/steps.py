@@ -18,6 +18,7 @@ from ...runtime.plan import (
     ControlStep,
     DeviceFunction,
     HostStep,
+    Jump,
     MappedTensor,
     Plan,
     PlannedBranch,
@@ -31,7 +32,7 @@ from ...runtime.plan import (
 from ..ref.interpreter import named
 from .buffers import View
 
-__all__ = ["PendingStep", "referenced", "resolved"]
+__all__ = ["PendingJump", "PendingStep", "function_step", "referenced", "resolved", "resolved_jumps"]
 
 _UNUSED = np.empty(0, np.uint8)
 """What plans have in the place of a constant that no step refers to."""
@@ -59,8 +60,38 @@ class PendingStep:
     """Of a step that computes a cluster: which."""
     bind: Callable[[Mapping[Dim, int]], Callable[[list], list]] | None = None
     """Of a host step with symbolic lengths: gives the function for values of the symbols."""
+    write: Callable[[Any], Any] | None = None
+    """Of a host step: see `HostStep`."""
     along: tuple[Instruction, ...] = ()
     """Of a step that computes other instructions, too: which."""
+
+
+def function_step(
+    label: str, ins: Instruction, call: Any, inputs: Sequence[View], output: View, reason: str, bound: bool = False
+) -> PendingStep:
+    """Return a host step that calls a function (`host_call.FunctionCall`), ``bound`` to the lengths of a run."""
+    step = PendingStep(None, {}, label, ins, call, list(inputs), [output], reason=reason)
+    step.bind, step.write = call.at if bound else None, call.write
+    return step
+
+
+@dataclass
+class PendingJump:
+    """A `Jump` between steps: after step ``behind`` the run goes on after step ``onto``."""
+
+    by: PendingStep
+    behind: PendingStep
+    onto: PendingStep
+    where: bool
+    place: tuple[str, ...] = ()
+
+
+def resolved_jumps(jumps: Sequence[PendingJump], steps: Sequence[PendingStep]) -> tuple[Jump, ...]:
+    """Return the jumps of a plan with these steps."""
+    number = {id(step): k for k, step in enumerate(steps)}
+    return tuple(
+        Jump(number[id(j.by)], number[id(j.behind)] + 1, number[id(j.onto)] + 1, j.where, j.place) for j in jumps
+    )
 
 
 def resolved(step: PendingStep, number: int, text: Callable[[Instruction], str]) -> PlannedStep:
@@ -92,6 +123,7 @@ def resolved(step: PendingStep, number: int, text: Callable[[Instruction], str])
             kernels=step.kernels,
             on_device=step.on_device,
             bind=step.bind,
+            write=step.write,
         )
     launch = step.launch
     args: list[Any] = list(launch.args)

@@ -14,13 +14,13 @@ from ...graph.deferred import reader
 from ...graph.folding import Constants
 from ...graph.instruction import Instruction, Parameter, Return
 from ...graph.module import Module
-from ...graph.passes import run_passes
 from ...graph.program import Program
+from ...interrupts import whole_module
 from ...ops.base import Repeat, RunModule
 from ...ops.control import If
 from ...ops.deferred import Deferred
 from ...runtime.memory import expect_room
-from .passes import PASSES
+from ..base import Outgrown
 
 __all__ = ["Trace", "compute", "deferred_value", "evaluate", "evaluate_module", "expanded"]
 
@@ -119,6 +119,8 @@ def compute(
         ):  # a length that only values tell is not known before
             expect_room(shape.bytes, "its result of")
         return ins.op.compute(shape, args, RunModule(ins.module_args, run, repeat))
+    except Outgrown:
+        raise
     except MgxError as error:
         if not ins.debug_symbols:
             raise
@@ -138,6 +140,10 @@ def expanded(ins: Instruction, args: Sequence[Any]) -> Program:
         inputs.append(_known(program.main, value.reshape(()) if i.shape.without_axes else value, i.shape))
     constants = Constants(program.allowance)
     program.main.add_return(reader(ins.op.reader, program, constants).expand(program.main, ins.op, inputs))
+    whole_module("mgx_numba.graph.passes")
+    from ...graph.passes import run_passes  # late: few programs have deferred nodes
+    from .passes import PASSES
+
     run_passes(program, PASSES)
     return program
 

@@ -6,7 +6,7 @@ Of symbolic lengths the costs of blocks are compared for sample lengths; between
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from ....core.dim import (
@@ -293,28 +293,45 @@ def _best(
     best_way, best, best_cost = _Way(1, 1, 1, 0), Blocking(min(m, tile.rows), 1, steps.taps, steps.depth), float("inf")
     costs: dict[tuple[int, ...], float] = {best_way: best_cost}
     tried: dict[tuple[int, ...], float] = {}  # a product of few rows has few
+    row_limits = (32, 16, 8, 4, 2, 1)
+    cycles_of = _makespan(tile, m, panels, steps, depth, taps, groups, threads)
     for parts in _divisors(threads) if beside or groups % threads else (1,):
+        known: dict[int, int] = {}
         for panel_limit in (NEAR_PANELS, 4, 2, 1):
             p_block = _panels(tile, n, steps, parts, panel_limit, threads)
+            if p_block in known:
+                for one in ((r, e) for r in row_limits for e in (0, 1)):
+                    costs[(parts, panel_limit, *one)] = costs[(parts, known[p_block], *one)]
+                continue
             most, limit = _most_rows(tile, m, steps, parts, p_block)
             if sums < p_block * (tallest if steps.count == 1 else min(most, tile.rows)):
                 continue
-            for row_limit in (32, 16, 8, 4, 2, 1):
+            known[p_block] = panel_limit
+            before = 0, (0.0, 0.0)
+            for row_limit in row_limits:
                 m_block = _rows(tile, most, limit, row_limit)
+                if m_block == before[0]:
+                    for equal_rows in (0, 1):
+                        costs[parts, panel_limit, row_limit, equal_rows] = before[1][equal_rows]
+                    continue
                 for equal_rows, rows in enumerate((m_block, _equal_rows(m, parts, m_block))):
                     way, key = (parts, panel_limit, row_limit, equal_rows), (rows, p_block, parts)
                     if key in tried:
                         costs[way] = tried[key]
                         continue
-                    blocking = Blocking(rows, p_block, steps.taps, steps.depth, parts)
-                    inside = shared and groups_inside(blocking, tile, m, panels, depth, taps, groups)
-                    passes = 1 if inside else groups
-                    cost = _makespan(blocking, tile, m, panels, depth, taps, groups, threads, passes)
+                    passes = groups
+                    if shared or forming:
+                        blocking = Blocking(rows, p_block, steps.taps, steps.depth, parts)
+                    if shared and groups_inside(blocking, tile, m, panels, depth, taps, groups):
+                        passes = 1
+                    cost = cycles_of(rows, p_block, parts, passes)
                     if forming:
                         cost += _forming(blocking, tile, m, panels, depth * taps, groups, threads)
                     costs[way] = tried[key] = cost
                     if cost < best_cost * CLEARLY:
-                        best_way, best, best_cost = _Way(*way), blocking, cost
+                        best_way, best_cost = _Way(*way), cost
+                        best = Blocking(rows, p_block, steps.taps, steps.depth, parts)
+                before = m_block, (costs[parts, panel_limit, row_limit, 0], costs[parts, panel_limit, row_limit, 1])
     return best_way, best, costs
 
 
@@ -381,38 +398,37 @@ def groups_inside(
 
 
 def _makespan(
-    blocking: Blocking,
-    tile: RegisterTile,
-    m: int,
-    panels: int,
-    depth: int,
-    taps: int,
-    groups: int,
-    threads: int,
-    passes: int,
-) -> float:
-    """Rough cycles until the last of ``threads`` threads is done: multiply-adds, loads of weights, which it reads in so
-    many ``passes``, fixed costs, and what comes from other cores: these weights, and rows that were written there."""
-    rows, width = min(blocking.rows, m), min(blocking.panels, panels)
+    tile: RegisterTile, m: int, panels: int, steps: _Steps, depth: int, taps: int, groups: int, threads: int
+) -> Callable[[int, int, int, int], float]:
+    """Return a function of a block's rows and panels, of the parts of the rows, and of how many passes the weights are
+    read in: rough cycles until the last thread is done. These are multiply-adds, loads of weights, fixed costs, and
+    what comes from other cores: these weights, and rows that were written there."""
     terms = depth * taps
-    tasks = blocking.tasks(m, panels, groups)
-    tile_rows, over = divmod(rows, tile.rows)
-    if over > tile_rows * max(tile.tall - tile.rows, 0):  # tiles of few rows, which wait for the weights
-        tile_rows, rows = tile_rows + 1, rows + 1
-    if tile.step > 1:  # whole registers of rows
-        rows = -(-rows // tile.step) * tile.step
-    work = rows * width * terms * tile.vectors * tile.cycles
-    weights = width * terms * tile.columns / 16 * tile.packing.parts
-    loads = LOAD_CYCLES * tile_rows * terms * tile.rows if tile.step == 1 else 0
-    left, right = (ITEMSIZE[word] * tile.packing.parts for word in (tile.left_word, tile.right_word))
-    foreign_rows = m * depth * left / blocking.parts * (1 - blocking.parts / threads)
-    own_weights = panels * tile.columns * terms * right * blocking.parts / threads
-    busy = -(-tasks // threads) * (work + weights + loads + tile_rows * TILE_CYCLES + TASK_CYCLES)
-    if tile.step > 1:
-        busy += -(-tasks // threads) * ROW_CYCLES * min(blocking.rows, m)
-        first = width * tile.columns * blocking.depth * blocking.taps * right
-        busy = max(busy, MEMORY_CYCLES * passes * own_weights) + MEMORY_CYCLES * first
-    return busy + groups * FOREIGN_CYCLES * foreign_rows + passes * SHARED_CYCLES * own_weights
+    most_over, step, tile_rows_each = max(tile.tall - tile.rows, 0), tile.step, tile.rows
+    vectors, cycles, columns, packed_parts = tile.vectors, tile.cycles, tile.columns, tile.packing.parts
+    left, right = (ITEMSIZE[word] * packed_parts for word in (tile.left_word, tile.right_word))
+
+    def cycles_of(block_rows: int, block_panels: int, parts: int, passes: int) -> float:
+        rows, width = min(block_rows, m), min(block_panels, panels)
+        tasks = groups * parts * max(1, -(-m // (block_rows * parts))) * -(-panels // block_panels)
+        tile_rows, over = divmod(rows, tile_rows_each)
+        if over > tile_rows * most_over:  # tiles of few rows, which wait for the weights
+            tile_rows, rows = tile_rows + 1, rows + 1
+        if step > 1:  # whole registers of rows
+            rows = -(-rows // step) * step
+        work = rows * width * terms * vectors * cycles
+        weights = width * terms * columns / 16 * packed_parts
+        loads = LOAD_CYCLES * tile_rows * terms * tile_rows_each if step == 1 else 0
+        foreign_rows = m * depth * left / parts * (1 - parts / threads)
+        own_weights = panels * columns * terms * right * parts / threads
+        busy = -(-tasks // threads) * (work + weights + loads + tile_rows * TILE_CYCLES + TASK_CYCLES)
+        if step > 1:
+            busy += -(-tasks // threads) * ROW_CYCLES * min(block_rows, m)
+            first = width * columns * steps.depth * steps.taps * right
+            busy = max(busy, MEMORY_CYCLES * passes * own_weights) + MEMORY_CYCLES * first
+        return busy + groups * FOREIGN_CYCLES * foreign_rows + passes * SHARED_CYCLES * own_weights
+
+    return cycles_of
 
 
 def _forming(

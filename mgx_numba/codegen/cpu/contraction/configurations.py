@@ -9,8 +9,8 @@ from ...problems.convolution import ConvProblem
 from ...problems.gemm import GemmProblem
 from ...tuning.record import TuningRecord
 from ...tuning.request import Candidate, Estimate, Request
-from . import CONV_SOLVERS, GEMM_SOLVERS
 from .blocking import Blocking
+from .solvers import CONV_SOLVERS, GEMM_SOLVERS
 
 __all__ = ["candidate_of", "estimates", "refinements", "revisions", "solver_candidates"]
 

@@ -18,10 +18,10 @@ from .. import host
 from ..microkernels.register_tile import RegisterTile
 from ..microkernels.tile_table import tile_for
 from .gemv import GemvPacked, chain_sets
-from .int16_packing import pack_by_kernel
+from .int16_packing import kernel_for, pack_by_kernel
 from .int16_weights import BLOCK, BLOCK_WORDS, DOWN, GROUP, SHARING, pack_words, unpack, unpacked_scale, words_lens
 from .pack import SHARED_BYTES, aligned_zeros
-from .solver import LoadKernels
+from .solver import IsCompiled, LoadKernels
 
 __all__ = ["GemvInt16"]
 
@@ -86,14 +86,19 @@ class GemvInt16(GemvPacked):
         pack_words(weights.reshape(weights.shape[-2:]), out, tile_for(problem.types).lanes, True)
         return out
 
-    def pack_by_kernel(self, problem: GemmProblem, weights: np.ndarray, load: LoadKernels) -> np.ndarray | None:
-        """As `pack_weights`, of many weights of which rows or columns are contiguous."""
+    def pack_by_kernel(
+        self, problem: GemmProblem, weights: np.ndarray, load: LoadKernels, compiled: IsCompiled
+    ) -> np.ndarray | None:
+        """As `pack_weights`, of weights of which rows or columns are contiguous, if these are many or the kernel need
+        not be compiled."""
         matrix = weights.reshape(weights.shape[-2:])
-        lens = self.packed_lens(problem)
-        if 4 * math.prod(lens) < SHARED_BYTES or matrix.itemsize not in matrix.strides or min(matrix.strides) < 0:
+        lens, lanes = self.packed_lens(problem), tile_for(problem.types).lanes
+        if matrix.itemsize not in matrix.strides or min(matrix.strides) < 0:
+            return None
+        if 4 * math.prod(lens) < SHARED_BYTES and not compiled(kernel_for(matrix, lens, lanes)):
             return None
         out = aligned_zeros(lens, "int32")
-        pack_by_kernel(matrix, out, tile_for(problem.types).lanes, load)
+        pack_by_kernel(matrix, out, lanes, load)
         return out
 
     def estimate(self, problem: GemmProblem, threads: int = 1) -> float:

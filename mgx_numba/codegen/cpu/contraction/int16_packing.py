@@ -8,6 +8,7 @@ other and in rows whatever their order; then each panel is walked for its larges
 from __future__ import annotations
 
 import ctypes
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -32,7 +33,7 @@ from .int16_weights import (
 )  # fmt: skip
 from .solver import LoadKernels
 
-__all__ = ["pack_by_kernel", "packing_kernel"]
+__all__ = ["kernel_for", "pack_by_kernel", "packing_kernel"]
 
 STRIPE = 256
 """Columns of a stripe, of which a block takes a quarter of an L2 cache (measured: 64 to 512 differ by a tenth)."""
@@ -47,9 +48,9 @@ def pack_by_kernel(weights: np.ndarray, out: np.ndarray, lanes: int, load: LoadK
     or columns are contiguous."""
     depth, columns = weights.shape
     panels, size, pairs = out.shape
-    by_columns = weights.strides[1] != weights.itemsize
+    by_columns = _by_columns(weights)
     run = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64)(
-        load([packing_kernel(by_columns, 2 * pairs // lanes, lanes)])[0]
+        load([kernel_for(weights, out.shape, lanes)])[0]
     )
     blocks, together = block_count(depth), max(1, STRIPE // (2 * pairs))
     stride = weights.strides[by_columns] // weights.itemsize
@@ -73,6 +74,15 @@ def pack_by_kernel(weights: np.ndarray, out: np.ndarray, lanes: int, load: LoadK
     parts = [(panel, block) for panel in range(0, panels, together) for block in range(0, blocks, PART_BLOCKS)]
     on_threads(pack, parts, allowed_cpus())
     refuse_unsuited(exceeds.sum(0, np.float64))
+
+
+def _by_columns(weights: np.ndarray) -> bool:
+    return weights.strides[1] != weights.itemsize
+
+
+def kernel_for(weights: np.ndarray, lens: Sequence[int], lanes: int) -> KernelSource:
+    """Return the kernel that packs ``weights[k, n]`` into words of the lengths ``lens``."""
+    return packing_kernel(_by_columns(weights), 2 * lens[2] // lanes, lanes)
 
 
 def packing_kernel(by_columns: bool, vectors: int, lanes: int) -> KernelSource:

@@ -50,6 +50,9 @@ FEW = 16
 """So many weights of a block may be smaller: together they are not far off."""
 _MORE = 2.0**15
 """How much too large floats of 17 bits are when they are unpacked."""
+_TURNS = np.array([2 * (SHARING - 1 - k % SHARING) + 2 * SHARING * (k // SHARING) for k in range(GROUP)], np.int32)
+_TURNS = _TURNS.reshape(GROUP, 1, 1, 1)
+"""Where the lowest bits of a group's rows lie in their words."""
 _COLUMNS_AT_ONCE = 512
 """Columns that are packed together: a block of them fits L2."""
 
@@ -208,10 +211,8 @@ class _Blocks:
         for head in range(0, depth, GROUP):
             rows = slice(head, min(head + GROUP, depth))
             place = start + 1 + head // GROUP * (GROUP + 1)
-            last = _split(out[:, place], lanes)
-            last[...] = 0
-            for k, integer in enumerate(low[rows]):
-                last |= (integer & 3) << (2 * (SHARING - 1 - k % SHARING) + 2 * SHARING * (k // SHARING))
+            last = (low[rows] & 3) << _TURNS[: rows.stop - head]
+            np.bitwise_or.reduce(last, 0, out=_split(out[:, place], lanes))
             words = _split(out[:, place + 1 : place + 1 + rows.stop - head], lanes)
             np.bitwise_or((low[rows] >> 2) & 0x7FFF, high[rows] << 15, out=words.swapaxes(0, 1))
 

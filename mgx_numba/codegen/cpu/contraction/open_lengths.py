@@ -21,21 +21,21 @@ from ....core.dim import (
     known_equal,
     less,
     less_equal,
-    negate,
     symbols_of,
 )
 from ....dataclass import dataclass
 from ....errors import ShapeError, UnsupportedError
-from ...alternatives import Alternative, alternatives, at_lengths, lengths_in, one_solution, only_where, served
+from ...alternatives import at_lengths, lengths_in
 from ...launch import Solution
 from ...problems.convolution import ConvProblem
 from ...problems.epilogue import ALONG_N
 from ...problems.gemm import GemmProblem
+from ...shares import loss, shares
 from ...tuning.request import Candidate, Request
-from . import CONV_SOLVERS, GEMM_SOLVERS
 from .blocking import samples_along, values_of
 from .gemm import distinct_matrices
 from .select import SECONDS_PER_BYTE
+from .solvers import CONV_SOLVERS, GEMM_SOLVERS
 
 __all__ = ["SolverShare", "flattened", "solve_open", "solvers_of"]
 
@@ -125,23 +125,17 @@ def solve_open(
         raise UnsupportedError(f"no solver for {problem}: {reasons}")
     general, names = _picked(open_, table)
     where = _thresholds(open_, samples, table, names)
-    parts: list[SolverShare] = []
-    taken: list[Length] = []
-    covered: Length = 0
-    for name in [*(one for one in names if one != general), general]:
-        own = [sample for sample, costs in zip(samples, table) if name in costs]
-        limit = all_of(*map(negate, taken)) if name == general else where[name]
-        found = _planned(request, open_.named(name), plan, limit, own)
-        if not found:
-            continue
-        conditions = [all_of(limit, one.condition) for one in found]
-        solution = one_solution([replace(one, condition=c) for one, c in zip(found, conditions)])
-        if len(solution.launches) == len(found[0].result.launches):  # all are one
-            solution = only_where(any_of(*conditions), solution)
-        parts.append(SolverShare(Candidate(open_.named(name)), request, solution))
-        taken += conditions
-        covered = 1 if name == general and known_equal(served(found), 1) else any_of(*taken)
-    return parts, covered
+
+    def planned(name: str, given: tuple[Any, Any]) -> Solution:
+        solver = open_.named(name)
+        reason = solver.refusal(given[0])
+        if reason is not None:
+            raise UnsupportedError(reason)
+        return plan(request, Candidate(solver))
+
+    order = [*(one for one in names if one != general), general]
+    found, covered = shares((problem, request.strides), order, where, zip(samples, table), planned)
+    return [SolverShare(Candidate(open_.named(name)), request, solution) for name, solution in found], covered
 
 
 def solvers_of(problem: GemmProblem | ConvProblem) -> Sequence[Any]:
@@ -207,15 +201,15 @@ def _samples(open_: _Open) -> Samples:
 def _picked(open_: _Open, table: Sequence[Mapping[str, float]]) -> tuple[str, list[str]]:
     """Return the solver that serves where no other does, and all that are worth having."""
     names = list(dict.fromkeys(name for costs in table for name in costs))
-    losses = {name: [_loss(costs, [name]) for costs in table] for name in names}
+    losses = {name: [loss(costs, [name]) for costs in table] for name in names}
     everywhere = [name for name in names if math.inf not in losses[name]] or names
     general = min(everywhere, key=lambda name: sum(losses[name]))
     picked = [general]
     while len(picked) < MOST_SOLVERS:
-        now = [_loss(costs, picked) for costs in table]
+        now = [loss(costs, picked) for costs in table]
         gains = {}
         for name in names:
-            own = [before - _loss(costs, [*picked, name]) for before, costs in zip(now, table) if before > 0]
+            own = [before - loss(costs, [*picked, name]) for before, costs in zip(now, table) if before > 0]
             shared = any(_weights(open_, name) == _weights(open_, one) for one in picked)
             if max(own, default=0) > (WORTH if shared else WORTH_OWN_WEIGHTS) and sum(own) > WORTH_MEAN * len(table):
                 gains[name] = sum(own)
@@ -223,13 +217,6 @@ def _picked(open_: _Open, table: Sequence[Mapping[str, float]]) -> tuple[str, li
             break
         picked.append(max(gains, key=lambda name: gains[name]))
     return general, picked
-
-
-def _loss(costs: Mapping[str, float], names: Sequence[str]) -> float:
-    """Return the part by which the quickest of some solvers takes longer than the quickest of all."""
-    if not costs:
-        return 0.0
-    return min((costs[name] for name in names if name in costs), default=math.inf) / min(costs.values()) - 1
 
 
 def _weights(open_: _Open, name: str) -> Any:
@@ -283,27 +270,3 @@ def _bisected(open_: _Open, feature: Dim, rows: Sequence[tuple[int, int]], value
         else:
             value = middle
     return value
-
-
-def _planned(
-    request: Request, solver: Any, plan: Callable[[Request, Candidate], Solution], limit: Length, samples: Samples
-) -> list[Alternative[Solution]]:
-    """Return the solutions of a solver for the samples within a limit, and where they serve there."""
-    inside = [sample for sample in samples if evaluate(limit, sample)]
-
-    def solve(problem: tuple[Any, Any]) -> Solution:
-        reason = solver.refusal(problem[0])
-        if reason is not None:
-            raise UnsupportedError(reason)
-        return plan(request, Candidate(solver))
-
-    problem = request.problem, request.strides
-    if not inside:
-        return []
-    scope = next(lengths_in(problem)).scope
-    with scope.trial(inside[0]):
-        try:
-            found = alternatives(problem, solve, inside)
-        except UnsupportedError:
-            return []
-    return [one for one in found if any(evaluate(one.condition, sample) for sample in inside)]

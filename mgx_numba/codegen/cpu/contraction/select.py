@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+import functools
+from collections.abc import Callable, Collection
 from typing import Any
 
 from ....errors import UnsupportedError
 from ...problems.convolution import ConvProblem
 from ...problems.gemm import GemmProblem
-from . import CONV_SOLVERS, GEMM_SOLVERS
+from ..machine import Machine, machine
+from .solvers import CONV_SOLVERS, GEMM_SOLVERS
 
 __all__ = ["select"]
 
 SECONDS_PER_BYTE = 3e-12
 """Time that a byte of growth has to save."""
+REMEMBERED = 1024
+"""Problems of equal layers that are not judged again: networks have some tens of different ones."""
 
 
 def select(
@@ -30,20 +34,37 @@ def select(
     Raises:
         UnsupportedError: none applies; the message has every solver's reason.
     """
-    solvers: tuple[Any, ...] = GEMM_SOLVERS if isinstance(problem, GemmProblem) else CONV_SOLVERS
-    refusals = [solver.refusal(problem) for solver in solvers]
+    solvers = _solvers(problem)
+    ask_refusals: Callable[..., tuple[str | None, ...]] = _refusals
+    ask_cost: Callable[..., float] = _cost
+    if problem.symbolic:  # what solvers ask about lengths is noted each time
+        ask_refusals, ask_cost = _refusals.__wrapped__, _cost.__wrapped__
+    refusals = list(ask_refusals(problem, machine()))
     for k, solver in enumerate(solvers):
         if refusals[k] is None and room is not None and solver.packing_growth(problem) > room:
             refusals[k] = f"its weights would grow by more than {room} bytes"
         if unsuited and solver.name in unsuited:
             refusals[k] = "the values of the weights do not fit its form"
-    applicable = [solver for solver, refusal in zip(solvers, refusals, strict=True) if refusal is None]
+    applicable = [k for k, refusal in enumerate(refusals) if refusal is None]
     if not applicable:
         reasons = "; ".join(f"{solver.name}: {reason}" for solver, reason in zip(solvers, refusals, strict=True))
         raise UnsupportedError(f"no solver for {problem}: {reasons}")
+    return solvers[min(applicable, key=lambda k: ask_cost(problem, k, threads, machine()))]
 
-    def cost(solver: Any) -> float:
-        seconds: float = solver.estimate(problem, threads)
-        return seconds + SECONDS_PER_BYTE * solver.packing_growth(problem)
 
-    return min(applicable, key=cost)
+def _solvers(problem: GemmProblem | ConvProblem) -> tuple[Any, ...]:
+    return GEMM_SOLVERS if isinstance(problem, GemmProblem) else CONV_SOLVERS
+
+
+@functools.lru_cache(maxsize=REMEMBERED)
+def _refusals(problem: GemmProblem | ConvProblem, of: Machine) -> tuple[str | None, ...]:
+    """Return for each solver why it does not apply, or None, on the machine in use."""
+    return tuple([solver.refusal(problem) for solver in _solvers(problem)])
+
+
+@functools.lru_cache(maxsize=REMEMBERED)
+def _cost(problem: GemmProblem | ConvProblem, number: int, threads: int, of: Machine) -> float:
+    """Return the estimated time (s) of a solver on the machine in use, with what its larger weights have to save."""
+    solver = _solvers(problem)[number]
+    seconds: float = solver.estimate(problem, threads)
+    return seconds + SECONDS_PER_BYTE * solver.packing_growth(problem)

@@ -8,7 +8,6 @@ from typing import Any, ClassVar, Generic, NamedTuple, Protocol, TypeVar
 import numpy as np
 
 from ....core.dim import known_equal
-from ...alternatives import lengths_in
 from ...kernel import KernelSource
 from ...launch import Solution
 from ...problems.convolution import ConvProblem
@@ -22,6 +21,7 @@ from .refinement import near_blockings
 __all__ = [
     "NO_EPILOGUE",
     "NO_PARTS",
+    "IsCompiled",
     "LoadKernels",
     "Setting",
     "Solver",
@@ -41,6 +41,7 @@ convolution. ``per_n`` and ``scalar`` operands have none (an empty sequence)."""
 
 
 LoadKernels = Callable[[Sequence[KernelSource]], list[int]]
+IsCompiled = Callable[[KernelSource], bool]
 """Addresses of kernels: a back end's `load`."""
 
 
@@ -74,22 +75,6 @@ def stored_types_refused(types: ElementTypes) -> str | None:
     if tile is None or tile.packing.k_interleave > 1:
         return f"no tile is declared for {types}"
     return None
-
-
-def _lengths(problem: ConvProblem | GemmProblem) -> tuple[Any, ...]:
-    """All that may be symbolic."""
-    operands = problem.prologue.operands if problem.prologue else ()
-    more = (problem.low_parts, *(operand.batch_strides for operand in operands))
-    if isinstance(problem, GemmProblem):
-        p = problem
-        return (p.m, p.n, p.k, p.batch, p.a_strides, p.b_strides, p.out_strides, *more)
-    return (problem.batch, problem.x_strides[0], *_image_lengths(problem), *more)
-
-
-def _image_lengths(problem: ConvProblem) -> tuple[Any, ...]:
-    """What of a convolution has nothing to do with the number of images."""
-    p = problem
-    return (p.in_lens, p.x_strides[1:], p.out_strides, p.pads_begin, p.pads_end, p.output_padding)
 
 
 class UnsuitedWeights(Exception):
@@ -159,9 +144,9 @@ class Solver(Protocol, Generic[P]):
 
     def refused_symbols(self, problem: P) -> str | None:
         """Why a problem with symbolic lengths cannot be planned; None if it can, and if it has none."""
-        if not any(True for _ in lengths_in(_lengths(problem))):
+        if not problem.symbolic:
             return None
-        if isinstance(problem, ConvProblem) and not any(True for _ in lengths_in(_image_lengths(problem))):
+        if isinstance(problem, ConvProblem) and not problem.symbolic_image:
             return None if self.open_batch else "the number of images is symbolic"
         return None if self.open_lens else "a length is symbolic"
 
@@ -188,7 +173,9 @@ class Solver(Protocol, Generic[P]):
             UnsuitedWeights: their values do not fit the solver's form.
         """
 
-    def pack_by_kernel(self, problem: P, weights: np.ndarray, load: LoadKernels) -> np.ndarray | None:
+    def pack_by_kernel(
+        self, problem: P, weights: np.ndarray, load: LoadKernels, compiled: IsCompiled
+    ) -> np.ndarray | None:
         """As `pack_weights`, by machine code; None if there is none for it, or too few weights to load that for.
 
         Raises:

@@ -16,10 +16,11 @@ from typing import TYPE_CHECKING
 from ....errors import CompileError, FormatError
 from ....interrupts import unbroken
 from ...backend import Progress
-from ...elf import read_object
+from ...elf import ElfObject, read_object
 from ...kernel import KernelSource
 from ...store import Store, default_store
 from ...traces import dump_kernels
+from ...workers.ahead import Ahead
 from ...workers.objects import objects_of
 from .linker import link
 from .symbols import address, unavailable
@@ -27,9 +28,11 @@ from .symbols import address, unavailable
 if TYPE_CHECKING:
     import llvmlite.binding as llvm
 
-__all__ = ["load", "loadable", "ready"]
+__all__ = ["load", "loadable", "loaded", "ready"]
 
 _addresses: dict[str, int] = {}
+_read: dict[str, tuple[bytes, ElfObject]] = {}
+"""Objects that `loadable` has read and that are not placed yet, by symbol."""
 _engine: llvm.ExecutionEngine | None = None
 _lock = threading.RLock()
 _placing = threading.Lock()
@@ -40,12 +43,14 @@ def load(
     progress: Progress | None = None,
     store: Store | None = None,
     workers: int | None = None,
+    ahead: Ahead | None = None,
 ) -> list[int]:
     """Addresses of kernels, ``void (*)(int64_t *args, int64_t begin, int64_t end)``, in the order of the
     sources.
 
     ``progress(done, total, name)`` is called for each kernel that had to be compiled. ``store`` defaults to
-    `default_store()`, ``workers`` (processes to compile in) to what pays off. May be called from any thread.
+    `default_store()`, ``workers`` (processes to compile in) to what pays off. ``ahead`` may have begun with kernels.
+    May be called from any thread.
 
     Raises:
         CompileError: a kernel cannot be compiled.
@@ -58,7 +63,7 @@ def load(
     with _lock:
         wanted = {s.symbol: s for s in sources if s.symbol not in _addresses}
         if wanted:
-            unbroken(_add, objects_of(list(wanted.values()), progress, store, workers))
+            unbroken(_add, objects_of(list(wanted.values()), progress, store, workers, ahead))
     return [_addresses[source.symbol] for source in sources]
 
 
@@ -66,6 +71,11 @@ def _assembly(source: KernelSource) -> str:
     from .compiler import inspect  # late: a process whose kernels are all stored loads no LLVM
 
     return inspect(source).assembly
+
+
+def loaded(source: KernelSource) -> bool:
+    """Whether this process has loaded a kernel."""
+    return source.symbol in _addresses
 
 
 def ready(source: KernelSource, store: Store | None = None) -> bool:
@@ -82,7 +92,10 @@ def loadable(source: KernelSource, data: bytes) -> bool:
         found = read_object(data)
     except FormatError:
         return False
-    return source.symbol in found.defined and not unavailable(found.undefined)
+    fits = source.symbol in found.defined and not unavailable(found.undefined)
+    if fits and source.symbol not in _addresses:
+        _read[source.symbol] = data, found
+    return fits
 
 
 def _add(objects: dict[str, bytes]) -> None:
@@ -91,7 +104,7 @@ def _add(objects: dict[str, bytes]) -> None:
 
 
 def _place(objects: dict[str, bytes]) -> None:
-    found = {symbol: read_object(data) for symbol, data in objects.items()}
+    found = {symbol: _object(symbol, data) for symbol, data in objects.items()}
     try:
         placed = link(list(found.values()))
     except OSError as error:
@@ -103,6 +116,12 @@ def _place(objects: dict[str, bytes]) -> None:
         if not placed.get(symbol):
             raise CompileError(f"the loaded object does not define {symbol}")
         _addresses[symbol] = placed[symbol]
+
+
+def _object(symbol: str, data: bytes) -> ElfObject:
+    """Return an object that `loadable` has read, which then is forgotten, or read it."""
+    of, found = _read.pop(symbol, (None, None))
+    return found if found is not None and of is data else read_object(data)
 
 
 def _add_by_llvm(objects: dict[str, bytes], wanted: set[str]) -> dict[str, int]:

@@ -1,9 +1,9 @@
-"""Attention as one kernel on tensor cores: Dao, "FlashAttention-2", 2023. Sums in float32; float32 multiplied in TF32.
+"""FlashAttention-2 on tensor cores of warps (Dao, 2023): float32 accumulators, float32 operands multiplied in TF32.
 
-A warp has sixteen queries, whose products with tiles of keys stay in its registers: they are scaled, masked, made
-weights by a running maximum, and multiplied with the tile of values as they are, since sums lie among lanes as left
-operands do. Tiles of keys and values come to the block's memory while those before are computed with. Where there are
-few queries, several blocks take parts of the keys, and a second launch joins the parts.
+A warp owns sixteen queries. Their scores against a tile of keys stay in registers: they are scaled, masked, and
+exponentiated with a running maximum (online softmax). Accumulator fragments have the layout of left operands, so the
+weights multiply the tile of values directly. Tiles of keys and values are double-buffered in shared memory. With few
+queries, several blocks process parts of the keys (split-KV), and a second launch combines them.
 """
 
 from __future__ import annotations
@@ -31,39 +31,41 @@ TYPES = ("float16", "bfloat16", "float32")
 VECTOR_BYTES = 16
 """Bytes of the widest copy."""
 PAD_BYTES = 16
-"""Bytes between rows of a tile besides their own: the eight rows of a matrix then lie in different banks, and so do the
-words of every second row."""
+"""Padding bytes per tile row, which puts the eight rows of a fragment, and the words of every second row, in different
+banks."""
 STEP_BYTES = 32
-"""Bytes of each row that an instruction multiplies."""
+"""Bytes of each row per MMA instruction."""
 ROWS = 16
-"""Queries of a warp: those of an instruction."""
+"""Queries per warp: the rows of an MMA."""
 SUMS = 8
-"""Features of values that an instruction makes sums of."""
+"""Value features per MMA."""
 MOST_WARPS = 4
-"""Warps of a block: one for each scheduler of a multiprocessor."""
+"""Most warps per block: one for each scheduler of a multiprocessor."""
 MOST_FEATURES = 256
-"""Features of which a warp's sums fit its registers."""
+"""Most features whose accumulators fit a warp's registers."""
 KEYS = 64
-"""Keys of a tile; fewer with more features than `WIDE_BYTES`. No figures kept."""
+"""Keys per tile; fewer if features exceed `WIDE_BYTES`. No figures kept."""
 WIDE_BYTES = 256
-"""Bytes of features up to which `KEYS` keys and values fit a block's memory beside another tile of them."""
+"""Most bytes of features for which two tiles of `KEYS` keys and values fit in shared memory."""
 APART_FEATURES = 96
-"""Features of values of which a thread has sums twice, see `_FlashText.apart`."""
+"""Most value features for which a thread holds accumulators twice, see `_FlashText.apart`."""
 LEAST_SHARED = ARCHITECTURES["sm_75"].shared_bytes
-"""Bytes of a block's memory where nothing copies beside other work."""
+"""Shared memory (bytes) of the smallest device, which has no asynchronous copies."""
 SPLIT_BLOCKS = 264
-"""Blocks that keys are divided for: two for each multiprocessor of a large device."""
+"""Target number of blocks of split-KV: two per multiprocessor of a large device."""
 MOST_SPLITS = 32
-"""Parts of the keys at most: each is written and read once more. No figures kept."""
+"""Most parts of the keys; each writes and reads its partial results once more. No figures kept."""
 LEAST_TILES = 2
-"""Tiles of a part of the keys where there are several warps: 128 queries and keys of 12 heads take 4.9 us on an H200
-with parts of one tile, 3.5 with two. With one warp one tile is enough: one query and 513 keys take 5.6 us and 6.9."""
+"""Least tiles per part with several warps: 128 queries and keys of 12 heads take 4.9 us on an H200 with parts of one
+tile, 3.5 with two. With one warp, one tile is enough: one query and 513 keys take 5.6 us, and 6.9 with two."""
 
 
 def attention_refusal(problem: AttentionProblem, precision: str) -> str:
-    """Why there is no kernel; empty if there is one.
+    """Return the reason why no kernel applies; "" if one applies.
 
-    Operands must begin at multiples of 16 bytes. ``precision`` is of products of float32, as `PlacedRequest` has it.
+    Args:
+        problem: its operands must be aligned to 16 bytes.
+        precision: of float32 products, as in `PlacedRequest`.
     """
     if problem.dtype not in TYPES:
         return f"tensor cores have no attention of {problem.dtype}"
@@ -95,10 +97,12 @@ def attention_solution(
     pairs: bool = False,
     tile: AttentionTile | None = None,
 ) -> Solution:
-    """The launches of a problem that is not refused: operands ``q``, ``k``, ``v``, ``mask``, ``out``, ``scratch``,
-    and those of the epilogue.
+    """Return the launches of an applicable problem. Operands: ``q``, ``k``, ``v``, ``mask``, ``out``, ``scratch``, and
+    those of the epilogue.
 
-    ``pairs``: the result begins at a multiple of two elements. ``tile``: that of warpgroups, chosen if it is not given.
+    Args:
+        pairs: whether the result is aligned to two elements.
+        tile: warpgroup tile; None to choose it.
     """
     problem = problem.with_grouped_rows()
     text: _FlashText | MatrixAttentionText | WarpgroupAttentionText | WarpgroupPartsText
@@ -127,20 +131,20 @@ def attention_solution(
 
 
 def _fits(features: int, keys: int) -> bool:
-    """Whether two tiles of keys and values of so many bytes fit a block's memory where nothing copies beside other
-    work, which is on devices that have the least."""
+    """Return whether two tiles of keys and values of ``features`` bytes fit in the shared memory of a device without
+    asynchronous copies."""
     return 4 * keys * (features + STEP_BYTES + PAD_BYTES) <= LEAST_SHARED
 
 
 class _FlashText(AttentionText):
-    """The text of one problem.
+    """Kernel text of one problem.
 
     Attributes:
-        warps: of a block.
-        split: whether float32 is multiplied in parts.
-        copied: whether keys and values are copied beside other work, else they pass through registers.
-        apart: whether tensor cores add up the values of one tile, and ordinary multiply-adds what was before; they cut
-            off what does not fit a sum, always towards zero.
+        warps: warps per block.
+        split: whether float32 is computed as three TF32 products.
+        copied: whether tiles are copied asynchronously; otherwise they pass through registers.
+        apart: whether tensor cores accumulate one tile only, and FP32 additions the tiles; tensor cores truncate
+            accumulators towards zero.
     """
 
     def __init__(self, problem: AttentionProblem, precision: str, pairs: bool) -> None:
@@ -182,7 +186,7 @@ class _FlashText(AttentionText):
         self._declare(part * self.keys)
 
     def lines(self) -> list[str]:
-        """All statements of the kernel."""
+        """Return all statements of the kernel."""
         buffer, problem = CodeBuffer(), self.problem
         size = ITEMSIZE[problem.dtype]
         self._begin(buffer)
@@ -232,11 +236,11 @@ class _FlashText(AttentionText):
 
     @property
     def sums(self) -> str:
-        """What the names of sums of values begin with."""
+        """Return the name prefix of the value accumulators."""
         return "mixed" if self.apart else "acc"
 
     def _queries(self, buffer: CodeBuffer) -> None:
-        """Emit the warp's queries as left operands of all steps along the features."""
+        """Emit the warp's queries as left fragments of all steps along the features."""
         for r in (0, 1):
             buffer.line(f"q{r} = words_of(offset(q, imin(row{r}, queries - 1) * q_s))")
         whole = self.depth == self.problem.depth
@@ -252,8 +256,8 @@ class _FlashText(AttentionText):
             buffer.line(f"own{step} = join4({', '.join(words)})")
 
     def _fetch(self, buffer: CodeBuffer, start: str, slot: str) -> None:
-        """Emit the copies of the keys and values from ``start`` on, or the loads of what `_put` stores; those behind
-        the end are zeros."""
+        """Emit the copies of the tile of keys and values at ``start``, or the loads that `_put` stores; keys beyond the
+        end are zeros."""
         for name, vectors, length in (
             ("k", self.depth // self.vector, "depth"),
             ("v", self.width // self.vector, "width"),
@@ -280,7 +284,7 @@ class _FlashText(AttentionText):
             buffer.line("copy_commit()")
 
     def _put(self, buffer: CodeBuffer, slot: str) -> None:
-        """Emit the stores of what was loaded."""
+        """Emit the stores of the loaded tile."""
         for name, features in (("k", self.depth), ("v", self.width)):
             vectors = features // self.vector
             for turn in range(-(-self.keys * vectors // self.threads)):
@@ -289,24 +293,24 @@ class _FlashText(AttentionText):
                     buffer.line(f"store_aligned(tile_{name}, {self._to(name, slot)}, {name}_next{turn})")
 
     def _place(self, buffer: CodeBuffer, vectors: int, turn: str) -> None:
-        """Emit which vector of a tile is the thread's in a turn."""
+        """Emit the tile row ``line`` and the feature ``along`` of the thread's vector number ``turn``."""
         buffer.line(f"item = {turn} * {self.threads} + thread")
         buffer.line(f"line = idiv(item, {vectors})")
         buffer.line(f"along = (item - line * {vectors}) * {self.vector}")
 
     def _source(self, name: str, length: str, start: str) -> tuple[str, str]:
-        """Where that vector comes from, and whether it is there."""
+        """Return the source offset of that vector, and the condition that it exists."""
         key = f"({start} + line)"
         source = f"imin({key}, keys - 1) * {name}_s + imin(along, {length} - {self.vector})"
         return source, f"({key} < end) & (along < {length})"
 
     def _to(self, name: str, slot: str) -> str:
-        """Where it goes to."""
+        """Return the shared-memory offset of that vector."""
         pitch, slots = (self.key_pitch, self.key_slot) if name == "k" else (self.value_pitch, self.value_slot)
         return f"{slot} * {slots} + line * {pitch} + along"
 
     def _scores(self, buffer: CodeBuffer) -> None:
-        """Emit the products of the queries with a tile of keys, eight keys each."""
+        """Emit the MMAs of the queries with a tile of keys, eight keys at a time."""
         buffer.line(f"key_row = slot * {self.key_slot} + (imod(lane, 8) + idiv(lane, 16) * 8) * {self.key_pitch}")
         buffer.line(f"key_place = key_row + imod(idiv(lane, 8), 2) * {self.vector}")
         for pair in range(self.keys // 16):
@@ -318,11 +322,12 @@ class _FlashText(AttentionText):
                 self._multiply(buffer, "score", pair, f"ldmatrix4(tile_k, {place})")
 
     def _left(self, buffer: CodeBuffer, words: str) -> None:
-        """Emit the left operand of the products that follow."""
+        """Emit the left fragment of the following MMAs."""
         split_words(buffer, "left", words, 4, self.split)
 
     def _multiply(self, buffer: CodeBuffer, sums: str, pair: int, right: str) -> None:
-        """Emit the products with a pair of right-hand matrices, added to the sums of their numbers."""
+        """Emit the MMAs with a pair of right fragments into the accumulators ``sums`` number ``2 * pair`` and the
+        next."""
         buffer.line(f"theirs = {right}")
         for half, part in enumerate(("low2", "high2")):
             split_words(buffer, "right", f"{part}(theirs)", 2, self.split)
@@ -331,7 +336,7 @@ class _FlashText(AttentionText):
                 buffer.line(f"{own} = mma_{self.problem.dtype}({own}, {a}, {b})")
 
     def _mix(self, buffer: CodeBuffer) -> None:
-        """Emit the products of the weights with a tile of values."""
+        """Emit the MMAs of the weights with a tile of values."""
         dtype = self.problem.dtype
         if dtype == "float32":
             self._mix_words(buffer)
@@ -346,8 +351,8 @@ class _FlashText(AttentionText):
                 self._multiply(buffer, self.sums, pair, f"ldmatrix4_turned(tile_v, {place})")
 
     def _mix_words(self, buffer: CodeBuffer) -> None:
-        """The same of float32: the sum over eight keys goes first over the even ones, which are the sums that a lane
-        has where a left operand's first words are."""
+        """Emit the MMAs of float32 weights with values. Of eight keys the even ones come first: a lane holds their
+        weights where a left fragment has its first words."""
         buffer.line("words_v = words_of(tile_v)")
         buffer.line(f"value_place = slot * {self.value_slot} + word * {2 * self.value_pitch} + row_in")
         for step in range(self.keys // 8):

@@ -1,12 +1,12 @@
-"""Attention as one kernel on AMD's matrix cores, see `codegen.gpu.matrix_tiles`.
+"""FlashAttention on AMD matrix cores, see `codegen.gpu.matrix_tiles`.
 
-A wave has as many queries as an instruction has columns. Scores are products of keys with queries: a lane has scores of
-one query, of the keys that are the rows of its sums. So its weights, as they are, are a right operand of the products
-with values, which lie turned in the block's memory: a lane's sums are features of the same query, and what rows of
-queries need in common stays in a lane, but for those that lanes of one query give each other. Where each half of a wave
-holds all of an operand, halves exchange weights, and values lie in the order that this makes.
+A wave owns as many queries as an instruction has columns. Scores are computed transposed (keys times queries), so a
+lane holds scores of one query. Its weights then are right fragments of the products with values, which are stored
+transposed in shared memory. All accumulators of a lane belong to one query, so row statistics need shuffles only
+between lanes of the same query. Where each half of a wave holds a whole fragment, the halves exchange weights, and
+values are permuted accordingly.
 
-Float32 is multiplied as it is, or in TF32 where that is allowed.
+Float32 is multiplied as float32, or as TF32 where precision allows.
 """
 
 from __future__ import annotations
@@ -24,25 +24,25 @@ from .text import AttentionText, exact_bases, finished, masked
 __all__ = ["MatrixAttentionText", "attention_tile"]
 
 KEYS = 64
-"""Keys of a tile; fewer where a block's memory has no room, and half where registers of a wave of 32 hold queries and
-sums of more than 64 features. Nothing was measured."""
+"""Keys per tile; fewer where shared memory is too small, and half where a wave of 32 lanes holds more than 64 features
+in registers. Not measured."""
 THREADS = 256
-"""Threads of a block at most: one wave of 64 for each SIMD of a compute unit."""
+"""Most threads per block: one wave of 64 for each SIMD of a compute unit."""
 MOST_FEATURES = {32: 128, 64: 256}
-"""Features of which registers hold queries and sums, by the lanes of a wave; those of 64 have twice as many."""
+"""Most features that fit the registers, by lanes per wave."""
 PAD_BYTES = 16
-"""Bytes between rows of a tile besides their own, so that rows begin in different banks."""
+"""Padding bytes per tile row, against bank conflicts."""
 VECTOR_BYTES = 16
 """Bytes of the widest load."""
 LARGER = 8
-"""Weights of float16 are 2 to this power times as large: fewer are so small that gfx90a takes them for 0."""
+"""Binary exponent by which float16 weights are scaled, so that fewer are denormal; gfx90a flushes denormals."""
 PIECE = 4
-"""Scores that are made weights at a time: of fewer keys no lane has sums."""
+"""Scores that are exponentiated together; a lane's accumulators belong to at least as many keys."""
 
 
 def attention_tile(problem: AttentionProblem, precision: str, arch: Architecture) -> tuple[MatrixTile, int] | None:
-    """The instruction for a problem, and the keys of a tile: the larger one where there are queries for it, and the
-    block's memory has room; None if there is none, or registers do not hold as many features."""
+    """Return the MMA instruction and the keys per tile of a problem; None if no instruction applies or features exceed
+    the registers. The larger instruction is preferred if there are enough queries and shared memory."""
     types = element_types(problem.dtype)
     if max(problem.depth, problem.width) > MOST_FEATURES[arch.wave]:
         return None
@@ -57,7 +57,7 @@ def attention_tile(problem: AttentionProblem, precision: str, arch: Architecture
 
 
 def _lengths(problem: AttentionProblem, tile: MatrixTile) -> tuple[int, int]:
-    """Features of keys that are multiplied, and of values."""
+    """Return the padded features of keys and of values."""
     step = max(tile.depth, VECTOR_BYTES // ITEMSIZE[problem.dtype])
     return -(-problem.depth // step) * step, -(-problem.width // tile.side) * tile.side
 
@@ -68,11 +68,11 @@ def _shared_bytes(problem: AttentionProblem, tile: MatrixTile, keys: int) -> int
 
 
 class MatrixAttentionText(AttentionText):
-    """The text of one problem.
+    """Kernel text of one problem.
 
     Attributes:
-        tile: the instruction.
-        depth, width: features that are multiplied.
+        tile: the MMA instruction.
+        depth, width: padded features of keys and of values.
     """
 
     def __init__(self, problem: AttentionProblem, precision: str, pairs: bool) -> None:
@@ -100,7 +100,7 @@ class MatrixAttentionText(AttentionText):
         self._declare(problem.keys)
 
     def lines(self) -> list[str]:
-        """All statements of the kernel."""
+        """Return all statements of the kernel."""
         buffer, tile, dtype = CodeBuffer(), self.tile, self.problem.dtype
         self._begin(buffer)
         buffer.line(
@@ -145,7 +145,7 @@ class MatrixAttentionText(AttentionText):
         return buffer.lines
 
     def _query(self, buffer: CodeBuffer, step: int) -> str:
-        """Emit the load of what a lane holds of its query for one step along the features."""
+        """Emit the load of a lane's query fragment for one step along the features."""
         held, first = self.tile.held, step * self.tile.depth
         parts = []
         for at in range(0, held, min(held, self.vector)):
@@ -160,16 +160,15 @@ class MatrixAttentionText(AttentionText):
         return parts[0] if len(parts) == 1 else f"join2({', '.join(parts)})"
 
     def _sides(self) -> tuple[tuple[str, int, str, int], ...]:
-        """Of keys and of values: their name, vectors of a position, and the length that is theirs, as the text and a
-        number have it."""
+        """Return (name, vectors per key, feature count as text, feature count) of keys and of values."""
         return (
             ("k", self.depth // self.vector, "depth", self.problem.depth),
             ("v", self.width // self.vector, "width", self.problem.width),
         )
 
     def _places(self, buffer: CodeBuffer, name: str, vectors: int, turn: int) -> tuple[str, str]:
-        """Emit the position and the vector of it that a thread brings: neighbours bring a key's features, and values of
-        neighbouring positions, which lie side by side when they are turned."""
+        """Emit the key and the vector that a thread loads. Neighbouring threads load neighbouring features of keys, and
+        the same features of neighbouring values, which are contiguous in the transposed tile."""
         item = buffer.emit(f"{turn * self.threads} + thread")
         if name == "k":
             line = buffer.emit(f"idiv({item}, {vectors})")
@@ -178,7 +177,7 @@ class MatrixAttentionText(AttentionText):
         return buffer.emit(f"{item} - {vector} * {self.keys}"), vector
 
     def _load(self, buffer: CodeBuffer, start: str) -> None:
-        """Emit the loads of a thread's part of the tile from ``start`` on; what lies outside is 0."""
+        """Emit the loads of a thread's part of the tile at ``start``; elements outside are 0."""
         for name, vectors, length, features in self._sides():
             for turn in range(-(-self.keys * vectors // self.threads)):
                 line, vector = self._places(buffer, name, vectors, turn)
@@ -192,7 +191,7 @@ class MatrixAttentionText(AttentionText):
                 buffer.line(f"{name}_next{turn} = where({inside}, {given}, {zero})")
 
     def _put(self, buffer: CodeBuffer) -> None:
-        """Emit the stores of what was loaded to the block's memory, values turned."""
+        """Emit the stores of the loaded tile to shared memory, values transposed."""
         for name, vectors, _, _ in self._sides():
             count = self.keys * vectors
             for turn in range(-(-count // self.threads)):
@@ -217,11 +216,11 @@ class MatrixAttentionText(AttentionText):
 
     @property
     def _exchanged(self) -> bool:
-        """Whether each half of a wave holds all of an operand."""
+        """Return whether each half of a wave holds a whole fragment."""
         return self.tile.held == self.tile.depth
 
     def _scores(self, buffer: CodeBuffer) -> None:
-        """Emit the products of a tile of keys with the queries."""
+        """Emit the MMAs of a tile of keys with the queries."""
         tile = self.tile
         for j in range(self.keys // tile.side):
             buffer.line(f"sums{j} = const_float32(0, {tile.sums})")
@@ -231,11 +230,11 @@ class MatrixAttentionText(AttentionText):
                 buffer.line(f"sums{j} = {tile.name}(sums{j}, {keys}, query{step})")
 
     def _pieces(self) -> list[tuple[int, int]]:
-        """Number and first lane of each `PIECE` of a lane's scores."""
+        """Return (accumulator, first lane) of each group of `PIECE` scores."""
         return [(j, e) for j in range(self.keys // self.tile.side) for e in range(0, self.tile.sums, PIECE)]
 
     def _key(self, j: int, number: int) -> str:
-        """The key of a score, from the tile's first on."""
+        """Return the expression of a score's key, relative to the tile."""
         blocks = self.tile.lanes // self.tile.side
         block, inside = divmod(number, self.tile.group)
         return f"{j * self.tile.side + inside + self.tile.group * blocks * block} + own_block * {self.tile.group}"
@@ -246,8 +245,7 @@ class MatrixAttentionText(AttentionText):
             buffer.line(f"mask = offset(p_mask, {base} + imin(row, queries - 1) * mask_s)")
 
     def _weights(self, buffer: CodeBuffer) -> None:
-        """Emit what makes weights of scores, in units of log2(e), and in ``kept`` what earlier sums are multiplied
-        with."""
+        """Emit the weights from the scores (in units of log2(e)), and ``kept``, the factor of earlier accumulators."""
         problem = self.problem
         scaled = self.scaled
         for n, (j, e) in enumerate(self._pieces()):
@@ -297,14 +295,14 @@ class MatrixAttentionText(AttentionText):
         buffer.line("sum = fma(sum, kept, reduce_add(total))")
 
     def _join(self, buffer: CodeBuffer, name: str, how: str) -> None:
-        """Emit what joins a number of all lanes that have the same query."""
+        """Emit the reduction of a value over the lanes of one query."""
         for mask in (16, 32):
             if self.tile.side <= mask < self.tile.lanes:
                 other = f"shuffle_xor({name}, {mask})" if mask < 32 else f"shuffle_halves({name})"
                 buffer.line(f"{name} = {how}({name}, {other})")
 
     def _mix(self, buffer: CodeBuffer) -> None:
-        """Emit the products of a tile of values with the weights."""
+        """Emit the MMAs of a tile of values with the weights."""
         tile, dtype = self.tile, self.problem.dtype
         of_tile = tile.sums // PIECE
         for j in range(self.keys // tile.side):
@@ -324,8 +322,8 @@ class MatrixAttentionText(AttentionText):
                 self._mix_step(buffer, buffer.emit(weights), self._key(j, first))
 
     def _both(self, buffer: CodeBuffer, names: list[str]) -> str:
-        """Emit what both halves of a wave hold: weights of even positions, which the first half has, before those of
-        odd ones."""
+        """Emit the exchange of weights between the halves of a wave: weights of even positions before those of odd
+        positions."""
         own = buffer.emit(f"join2({', '.join(names)})")
         other = buffer.emit(f"shuffle_xor({own}, 16)")
         first = buffer.emit(f"where(own_block == 0, {own}, {other})")
@@ -333,14 +331,14 @@ class MatrixAttentionText(AttentionText):
         return buffer.emit(f"cast_{self.problem.dtype}(join2({first}, {second}))")
 
     def _mix_step(self, buffer: CodeBuffer, weights: str, key: int | str) -> None:
-        """Emit the products of one instruction along the keys, for all features."""
+        """Emit the MMAs of one step along the keys, for all features."""
         tile = self.tile
         for j in range(self.width // tile.side):
             place = f"value_place + {j * tile.side * self.value_pitch} + {key}"
             buffer.line(f"acc{j} = {tile.name}(acc{j}, load_aligned(tile_v, {place}, {tile.held}), {weights})")
 
     def _finish(self, buffer: CodeBuffer) -> None:
-        """Emit the division by the weights' sum, and the stores."""
+        """Emit the division by the sum of weights, and the stores."""
         tile, problem = self.tile, self.problem
         self._join(buffer, "sum", "add")
         blocks = tile.lanes // tile.side

@@ -1,4 +1,4 @@
-"""Attention over parts of the keys: the launch that joins the parts."""
+"""Second launch of split-KV attention: combine the partial results."""
 
 from __future__ import annotations
 
@@ -13,18 +13,20 @@ from .text import declare_result, finished
 __all__ = ["join_parts"]
 
 THREADS = 128
-"""Of a block. No figures kept."""
+"""Threads per block. No figures kept."""
 LANES = 4
-"""Features of a thread: 16 bytes."""
+"""Features per thread: 16 bytes."""
 AT_ONCE = 8
-"""Parts that are read before any is needed: one after the other, each waits for the second-level cache."""
+"""Parts whose loads are in flight together, to hide the latency of L2."""
 
 
 def join_parts(problem: AttentionProblem, first: Launch, splits: SharedLength) -> Solution:
-    """A launch that writes ``splits`` parts to ``scratch``, and the launch that joins them.
+    """Return both launches of split-KV attention.
 
-    Scratch has float32: sums in the order part, batch, head, query and feature, then for each such row the logarithm to
-    base 2 that its weights are relative to, and their sum.
+    Args:
+        first: launch that writes partial results to ``scratch``: float32 ``[splits, batch, heads, queries, features]``,
+            then for each such row the base-2 logarithm that its weights are relative to, and the sum of its weights.
+        splits: number of parts.
     """
     rows = problem.batch * problem.heads * problem.queries
     across = problem.width // LANES
@@ -70,8 +72,8 @@ def join_parts(problem: AttentionProblem, first: Launch, splits: SharedLength) -
 
 
 def _add_parts(buffer: CodeBuffer) -> None:
-    """Emit what adds `AT_ONCE` parts to the sums before, all of whose loads come first; beyond the last one it is read
-    again, and counts for nothing."""
+    """Emit the addition of `AT_ONCE` parts, all loads first. Beyond the last part its values are loaded again with
+    weight 0."""
     for k in range(AT_ONCE):
         buffer.line(
             f"own{k} = imin(part + {k}, splits - 1) * rows + row",

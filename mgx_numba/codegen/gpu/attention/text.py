@@ -1,7 +1,8 @@
-"""What the texts of attention kernels have in common: scores in registers become weights, and sums the result.
+"""Common code of attention kernel texts: online softmax on score fragments, masks, and the result.
 
-A thread has of two rows of queries, ``row0`` and ``row1``, of each eight keys two: columns 2 ``word`` and the next, in
-four lanes ``score0``, ``score1``, ..., those of the first row before those of the second. Its sums of values lie alike.
+A thread holds scores of two query rows, ``row0`` and ``row1``. Of each eight keys it holds columns ``2 * word`` and ``2
+* word + 1``, as four lanes ``score0``, ``score1``, ...: the first row's two scores before the second row's. Value
+accumulators have the same layout.
 """
 
 from __future__ import annotations
@@ -21,27 +22,27 @@ __all__ = ["LOG2_E", "AttentionText", "declare_result", "exact_bases", "finished
 
 LOG2_E = 1 / math.log(2)
 LEAST_ADDED = -1e38
-"""Finite numbers of masks that are less count as this one, whose product with `LOG2_E` is finite: rows of nothing else
-then have a maximum."""
+"""Lower clamp of finite mask values. Its product with `LOG2_E` is finite, so a row of such values still has a
+maximum."""
 FAR = 2.0**30
-"""Units of log2(e) beyond which scores have no fractions left: any two are 64 apart, if not equal. From 2^32 on the
-rounding of a product alone is beyond any exponent."""
+"""Scores (in units of log2(e)) beyond which float32 has no fractional bits: unequal scores differ by at least 64. From
+2^32 on the rounding error of a product alone exceeds any exponent."""
 EXPONENT = 0x7F800000
-"""The bits of a float32 that are the power of two below it."""
+"""Exponent mask of a float32, as an int32."""
 
 
 def declare_result(problem: AttentionProblem, arguments: Arguments) -> None:
-    """Declare the result and what the epilogue reads."""
+    """Declare the result and the epilogue's operands."""
     arguments.pointer("p_out", "out", problem.out_dtype)
     for k, operand in enumerate(problem.epilogue.operands):
         arguments.pointer(f"p_e{k}", f"e{k}", operand.dtype)
 
 
 def finished(problem: AttentionProblem, buffer: CodeBuffer, value: str, lanes: int) -> str:
-    """Emit the epilogue of a result, ``lanes`` of float32; gives what is stored.
+    """Emit the epilogue of ``lanes`` float32 results; return the expression to store.
 
     Raises:
-        UnsupportedError: an operation of it has no kernel.
+        UnsupportedError: no kernel exists for an operation of the epilogue.
     """
     epilogue = problem.epilogue
     if epilogue.body is None:
@@ -68,12 +69,12 @@ def masked(mask: MaskLayout, buffer: CodeBuffer, score: str, found: str) -> str:
 
 
 def exact_bases(buffer: CodeBuffer) -> None:
-    """Emit other ``bases`` and ``scales`` for rows whose largest score is `FAR` from zero.
+    """Emit exact ``bases`` and ``scales`` for rows whose largest score exceeds `FAR`.
 
-    A score times ``scale`` less its base is rounded once, a base is a rounded product: what the rounding took would be
-    an exponent there. With a power of two as the scale both products are exact, and what is not the largest score still
-    has no weight. ``unscaled`` are the largest scores of a tile, ``largest`` these times ``scale``: where another
-    tile's is larger, this tile's have no weight either.
+    Normally ``score * scale - base`` is rounded once but ``base`` is itself a rounded product; its rounding error would
+    be an exponent here. With the scale rounded down to a power of two both products are exact, and every score but the
+    largest has weight 0. ``unscaled`` is the largest score of the tile, ``largest`` its product with ``scale``; if
+    another tile has a larger one, this tile's weights are 0, too.
     """
     buffer.line(
         f"far = gt(abs(bases), const_float32({FAR}, 4))",
@@ -85,16 +86,16 @@ def exact_bases(buffer: CodeBuffer) -> None:
 
 
 class AttentionText:
-    """The text of one problem.
+    """Kernel text of one problem.
 
     Attributes:
-        keys: of a tile.
-        width: features of values that a thread has sums of, in whole pieces of eight.
-        splits: parts of the keys, and whether the text is for several, ``in_parts``.
-        threads: of a block.
-        together: blocks that shall share a multiprocessor.
-        blocks: of the launch: rows, heads, and batches of each part.
-        shared_bytes: memory that the launch gives each block.
+        keys: keys per tile.
+        width: padded value features, a multiple of eight.
+        splits: parts of the keys; ``in_parts``: whether the text supports several.
+        threads: threads per block.
+        together: resident blocks per multiprocessor to aim at.
+        blocks: grid: query rows, heads, batches times parts.
+        shared_bytes: dynamic shared memory per block.
     """
 
     keys: int
@@ -107,24 +108,29 @@ class AttentionText:
     shared_bytes: int
 
     def __init__(self, problem: AttentionProblem, pairs: bool) -> None:
-        """``pairs``: the result begins at a multiple of two elements."""
+        """Prepare the text.
+
+        Args:
+            pairs: whether the result is aligned to two elements.
+        """
         self.problem = problem
         self.pairs = pairs and all(common_divisor(s) % 2 == 0 for s in problem.out_strides[:3])
         self.arguments = Arguments()
 
     @property
     def scaled(self) -> bool:
-        """Whether the largest score is the same before it is scaled: then a score is scaled as its base is taken."""
+        """Return whether the running maximum is taken before scaling; scaling then fuses with the subtraction of the
+        maximum."""
         return self.problem.mask is None and self.problem.scale > 0
 
     @property
     def exact(self) -> bool:
-        """Whether that needs `exact_bases`: numbers of float16 have products beyond `FAR` only from 5,000 on."""
+        """Return whether `exact_bases` is needed; float16 reaches `FAR` only with 5,000 features."""
         return self.scaled and self.problem.dtype != "float16"
 
     def _spread(self, down: SharedLength) -> None:
-        """Set `blocks` to ``down`` for each head of each batch and part of the keys, and declare how a block finds its
-        ``head``, its line of them and, in `block`, its number among ``down``."""
+        """Set `blocks` to ``down`` per head, batch and part of the keys. Declare how a block finds its ``head``, its
+        batch and part, and its index among ``down``."""
         heads, lines = self.problem.heads, self.problem.batch * self.splits
         if all(known_less_equal(n, MOST_PLANES) for n in (heads, lines)):
             self.blocks = (down, heads, lines)
@@ -135,7 +141,7 @@ class AttentionText:
         self._line, self._located = "line", [*places, "line = idiv(plane, heads)", "head = plane - line * heads"]
 
     def _declare(self, part: SharedLength) -> None:
-        """Declare what all kernels are launched with besides queries, keys and values."""
+        """Declare the arguments of all attention kernels beside queries, keys and values."""
         problem, arguments = self.problem, self.arguments
         declare_result(problem, arguments)
         for axis, stride in zip("bhs", problem.out_strides):
@@ -159,7 +165,7 @@ class AttentionText:
             arguments.integer("splits", self.splits)
 
     def _begin(self, buffer: CodeBuffer) -> None:
-        """Emit the arguments, where a block's problem is, and the keys that it looks at."""
+        """Emit the arguments, the block's batch, head and part, and its range of keys."""
         buffer.line(
             *self.arguments.bind(),
             "thread = thread_index(0)",
@@ -181,7 +187,7 @@ class AttentionText:
             buffer.emit(f"load_splat(p_e{k}, 0, 2)")  # which `finished` finds: at the end nothing would hide the wait
 
     def _begin_sums(self, buffer: CodeBuffer) -> None:
-        """Emit the largest score and the weights' sum of each row before the first key, and where its mask is."""
+        """Emit the initial maximum and sum of weights of each row, and the addresses of its mask."""
         for name, value in (("top0", "-INF"), ("top1", "-INF"), ("sum0", "0"), ("sum1", "0")):
             buffer.line(f"{name} = const_float32({value}, 0)")
         self._mask_rows(buffer)
@@ -193,8 +199,8 @@ class AttentionText:
                 buffer.line(f"mask{r} = offset(p_mask, {base} + imin(row{r}, queries - 1) * mask_s)")
 
     def _weights(self, buffer: CodeBuffer) -> None:
-        """Emit what makes weights of scores, in units of log2(e), and in ``kept0`` and ``kept1`` what earlier sums are
-        multiplied with."""
+        """Emit the weights from the scores (in units of log2(e)), and ``kept0`` and ``kept1``, the factors of earlier
+        accumulators."""
         if not self.scaled:
             for j in range(self.keys // 8):
                 buffer.line(f"score{j} = mul(score{j}, scale)")
@@ -211,8 +217,8 @@ class AttentionText:
         self._exponentials(buffer)
 
     def _tops(self, buffer: CodeBuffer) -> None:
-        """Emit the largest scores of both rows so far, ``top0`` and ``top1``, what is subtracted of scores for these,
-        ``base0`` and ``base1`` (0 of rows that see no key yet), and ``kept0`` and ``kept1``."""
+        """Emit the running maxima ``top0`` and ``top1``, the bases ``base0`` and ``base1`` to subtract (0 for rows
+        without a visible key so far), and ``kept0`` and ``kept1``."""
         buffer.line("peak = max(score0, score1)")
         for j in range(2, self.keys // 8):
             buffer.line(f"peak = max(peak, score{j})")
@@ -232,7 +238,7 @@ class AttentionText:
             buffer.line(f"top{r} = high")
 
     def _exponentials(self, buffer: CodeBuffer) -> None:
-        """Emit weights in the place of scores, and their sums of both rows, ``sum0`` and ``sum1``."""
+        """Emit the exponentials in place of the scores, and add them to ``sum0`` and ``sum1``."""
         scaled = self.scaled
         buffer.line("bases = join4(splat(base0, 1), splat(base0, 1), splat(base1, 1), splat(base1, 1))")
         buffer.line("total = const_float32(0, 4)")
@@ -255,7 +261,7 @@ class AttentionText:
             buffer.line(f"sum{r} = fma(sum{r}, kept{r}, {own})")
 
     def _mask(self, buffer: CodeBuffer) -> None:
-        """Emit the mask: where it does not keep a score it is -infinity, others are added."""
+        """Emit the mask: a bool mask sets scores to -infinity, other masks are added."""
         mask = self.problem.mask
         assert mask is not None
         rows = (0,) if known_in(mask.strides[2], 0) else (0, 1)
@@ -269,7 +275,7 @@ class AttentionText:
             buffer.line(f"score{j} = {masked(mask, buffer, f'score{j}', f'join4({lanes})')}")
 
     def _hide(self, buffer: CodeBuffer, causal: bool) -> None:
-        """Emit what hides keys that are behind the end or, for ``causal``, behind what a query sees."""
+        """Emit the masking of keys beyond the end and, with ``causal``, of later keys."""
         for r in (0, 1):
             last = f"imin(end, row{r} + first_seen + 1)" if causal else "end"
             buffer.line(f"seen{r} = cast_int32({last} - start - word * 2)")
@@ -280,7 +286,8 @@ class AttentionText:
             buffer.line(f"score{j} = where(inside, score{j}, const_float32(-INF, 4))")
 
     def _finish(self, buffer: CodeBuffer) -> None:
-        """Emit the division by the weights' sums, and the stores; of a part of the keys, sums as they are."""
+        """Emit the division by the sums of weights and the stores; for a part of the keys, unnormalised partial
+        results."""
         for r in (0, 1):
             for mask in (1, 2):
                 buffer.line(f"sum{r} = add(sum{r}, shuffle_xor(sum{r}, {mask}))")
@@ -303,7 +310,7 @@ class AttentionText:
                 buffer.line(f"store{'_aligned' * self.pairs}(to, {8 * j} + word * 2, {value})")
 
     def _keep(self, buffer: CodeBuffer, r: int) -> None:
-        """Store a row's sums, and behind all of them the exponent that they are relative to and their weights' sum."""
+        """Emit the store of a row's partial results, with its base and its sum of weights."""
         line = buffer.emit(f"((split * batches + batch) * heads + head) * queries + row{r}")
         part = ("low2", "high2")[r]
         for j in range(self.width // 8):

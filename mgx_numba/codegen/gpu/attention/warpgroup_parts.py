@@ -1,17 +1,15 @@
-"""Attention of float32 by warpgroups, in products of parts (sm_90a): within 1e-5 of float32.
+"""FlashAttention-3 for float32 with warpgroup MMA (sm_90a), within 1e-5 of float32.
 
-A number is a high part, what an operand of tensor cores keeps of it, and a low one, what that leaves. Scores, whose
-errors are those of exponents, are high times high in TF32; what that leaves, low times all and all times low, is two
-thousand times smaller, and products in bfloat16 suffice, of which tensor cores compute twice as many. Weights and
-values are halved in bfloat16: low times high, high times low and high times high are added. Threads read keys and
-values as they are, while tensor cores multiply, and store the parts to a ring of tiles in the block's memory; each
-thread does so for a part of a tile, for all warpgroups. Weights are halved where they are, in registers.
+Each number is split into a high part (what the MMA's operand type keeps) and a low part (the remainder). Scores need
+more accuracy, because they become exponents: high * high in TF32; the other products, two thousand times smaller, in
+bfloat16 at twice the rate. Weights and values are split into bfloat16 halves: low * high + high * low + high * high.
+Threads load keys and values as float32 while tensor cores multiply, and store the parts to a ring of tiles in shared
+memory; each thread splits a part of a tile for all warpgroups. Weights are split in registers.
 
-Tensor cores cut off what does not fit a sum, always towards zero: they add up the values of one tile, and ordinary
-multiply-adds what was before.
+Tensor cores truncate accumulators towards zero: they accumulate one tile, and FP32 additions the tiles.
 
-The parts of an infinity are one of its sign, and itself: products with parts of a finite number, or of another
-infinity, are then what they are in float32, and NaN only where that has NaN. Values within 2**-17 of the largest
+The high part of an infinity is 1 with its sign, the low part the infinity itself. Products with finite numbers and with
+other infinities are then as in float32, and NaN only where float32 gives NaN. Values within 2**-17 of the largest
 float32 may become infinity.
 """
 
@@ -31,43 +29,43 @@ from .warpgroups import BOX_BYTES, LEAST_QUERIES, ROWS, SLICE, AttentionTile, ro
 __all__ = ["KEYS", "WarpgroupPartsText", "chosen_parts_tile", "fits_parts"]
 
 KEYS = SLICE
-"""Keys of a tile: positions of values that one call multiplies."""
+"""Keys per tile: the K length of one MMA call on values."""
 MOST_FEATURES = 80
-"""Features of which a block's memory has the parts of two tiles beside those of 128 queries."""
+"""Most features for which shared memory holds the parts of two tiles and of 128 queries."""
 MOST_BYTES = ARCHITECTURES["sm_90a"].shared_bytes - (2 << 10)
-"""Of parts in a block's memory, which also has barriers, and begins at a multiple of 1024."""
+"""Shared memory (bytes) for parts: the rest holds mbarriers and alignment to 1024."""
 MOST_WARPGROUPS = 4
-"""Of a block: with more, registers do not hold a tile's scores and sums of 40 features twice."""
+"""Most warpgroups per block; with more, the registers do not hold a tile's scores and two sets of accumulators of 40
+features."""
 LEAST_WARPGROUPS = 2
-"""Those of which one makes weights while another multiplies."""
+"""Least warpgroups per block, so that softmax of one overlaps MMAs of another."""
 STAGES = 2
-"""Tiles of a ring: one that is multiplied, one that is complete or being stored. With three, 2 x 8 heads of 4096
-queries and keys of 40 features took 422 us on an H200, 392 with two, when scores were three products in TF32."""
+"""Ring tiles: one being multiplied, one complete or being stored. With three, 2 x 8 heads of 4096 queries and keys of
+40 features took 422 us on an H200, with two 392, when scores were three TF32 products."""
 GROUP = 8
-"""Features whose parts a thread makes at once: of bfloat16 16 bytes, of float32 what an instruction multiplies."""
+"""Features that a thread splits at once: 16 bytes of bfloat16, and the K length of a TF32 MMA."""
 VECTOR = 4
-"""Features of float32 in 16 bytes."""
+"""Float32 features per 16 bytes."""
 PIECES = 8
-"""Pieces of 16 bytes of a row of 128."""
+"""16-byte pieces per 128-byte row."""
 ROW_BYTES = 128
-"""Bytes of a row."""
+"""Bytes per row."""
 PARTS = 4
-"""Pieces of a group of a query's or key's features: its high parts in float32 are two, it and its low parts in bfloat16
-one each."""
+"""Pieces per group of query or key features: two for float32 high parts, one each for bfloat16 values and low parts."""
 STEP_BYTES = 32
-"""Bytes of a row that one instruction multiplies."""
+"""Bytes of a row per MMA instruction."""
 STEPS = 4
-"""Of a row of 128 bytes."""
+"""MMA instructions per 128-byte row."""
 SHORT = -(1 << 16)
-"""Bits of a float32 number that bfloat16 has."""
+"""Mask of the float32 bits that bfloat16 keeps."""
 LARGEST = 255 * 2.0**120
-"""The largest bfloat16."""
+"""Largest finite bfloat16."""
 PRODUCTS = (("low", "high"), ("high", "low"), ("high", "high"))
-"""Halves of weights and of values that are multiplied, smaller products first."""
+"""Products of weight and value halves, smallest first."""
 
 
 def fits_parts(problem: AttentionProblem, precision: str) -> bool:
-    """Whether warpgroups compute a problem that `attention_refusal` lets pass."""
+    """Return whether these kernels apply to a problem that `attention_refusal` accepts."""
     arch = known_architecture()
     if arch is None or not arch.warpgroups or (problem.dtype, precision) != ("float32", "high"):
         return False
@@ -78,17 +76,17 @@ def fits_parts(problem: AttentionProblem, precision: str) -> bool:
 
 
 def least_tiles() -> int:
-    """Tiles of a warpgroup's queries from which on each multiprocessor has one; with fewer it is better to divide keys,
-    too: 12 heads of 128 queries and keys of 64 features took 9.4 us on an H200, by warps 7.2."""
+    """Return the least number of query tiles: one per multiprocessor. With fewer, split-KV by warps is faster: 12 heads
+    of 128 queries and keys of 64 features took 9.4 us on an H200, by warps 7.2."""
     return multiprocessors()
 
 
 def chosen_parts_tile(problem: AttentionProblem) -> AttentionTile:
-    """The tile that should be the fastest, each block on a multiprocessor of its own.
+    """Return the tile with the least estimate; one block per multiprocessor.
 
-    Of those that fit it is that whose multiprocessors have the fewest queries one after the other; of these, that of
-    the most warpgroups: 2 x 8 heads of 4096 queries and keys of 40 features took 392 us on an H200 with four, 497 with
-    three and 609 with two; 8 x 12 of 384 of 64 features 66, 51 and 64, when scores were three products in TF32.
+    Among tiles that fit: the fewest queries per multiprocessor in sequence, then the most warpgroups. 2 x 8 heads of
+    4096 queries and keys of 40 features took 392 us on an H200 with four warpgroups, 497 with three, 609 with two; 8 x
+    12 of 384 of 64 features 66, 51 and 64, when scores were three TF32 products.
     """
     found = []
     for warpgroups in range(LEAST_WARPGROUPS, MOST_WARPGROUPS + 1):
@@ -100,20 +98,20 @@ def chosen_parts_tile(problem: AttentionProblem) -> AttentionTile:
 
 
 def _shared_bytes(problem: AttentionProblem, warpgroups: int, stages: int) -> int:
-    """Memory of a block: parts of queries, and of so many tiles."""
+    """Return the shared memory per block (bytes): parts of queries, and of ``stages`` tiles."""
     boxes, across = _boxes(problem)
     return BOX_BYTES * (boxes * warpgroups + stages * (boxes + 2 * across))
 
 
 def _boxes(problem: AttentionProblem) -> tuple[int, int]:
-    """Rows of 128 bytes of a position: the parts of its features as a query or a key, and each half of its values."""
+    """Return the 128-byte rows per position: for the parts of a query or key, and for each half of a value."""
     return -(-PARTS * -(-problem.depth // GROUP) // PIECES), -(-problem.width // SLICE)
 
 
 @dataclass(frozen=True)
 class _Groups:
-    """Groups of features that threads make the parts of: so many at each of so many ``lines``; there are ``features``,
-    and then zeros."""
+    """Feature groups that the threads of a block split: ``groups`` per line, ``lines`` lines; features beyond
+    ``features`` are zeros."""
 
     name: str
     lines: int
@@ -123,20 +121,20 @@ class _Groups:
 
     @property
     def turns(self) -> int:
-        """Groups of a thread at most."""
+        """Return the most groups per thread."""
         return -(-self.lines * self.groups // self.threads)
 
     @property
     def even(self) -> bool:
-        """Whether every thread has a group in every turn."""
+        """Return whether every thread has the same number of groups."""
         return self.lines * self.groups % self.threads == 0
 
 
 class WarpgroupPartsText(AttentionText):
-    """The text of one problem."""
+    """Kernel text of one problem."""
 
     def __init__(self, problem: AttentionProblem, pairs: bool, tile: AttentionTile | None = None) -> None:
-        """``tile`` is chosen if it is not given; it has `KEYS` keys."""
+        """Prepare the text; a missing ``tile`` is chosen. The tile has `KEYS` keys."""
         super().__init__(problem, pairs)
         self.tile = tile = tile or chosen_parts_tile(problem)
         self.keys, self.threads, self.together = KEYS, 128 * tile.warpgroups, tile.blocks
@@ -164,7 +162,7 @@ class WarpgroupPartsText(AttentionText):
         self._declare(problem.keys)
 
     def lines(self) -> list[str]:
-        """All statements of the kernel."""
+        """Return all statements of the kernel."""
         buffer, stages = CodeBuffer(), self.tile.stages
         self._begin(buffer)
         buffer.line(
@@ -208,7 +206,7 @@ class WarpgroupPartsText(AttentionText):
         return buffer.lines
 
     def _next(self, buffer: CodeBuffer) -> None:
-        """Emit what is done with one tile, and with what comes after those that are in the ring."""
+        """Emit the work on one tile, and the refill of the ring."""
         stages = self.tile.stages
         buffer.line("mbarrier_wait(offset(come, slot), phase)")
         self._scores(buffer)
@@ -243,8 +241,7 @@ class WarpgroupPartsText(AttentionText):
         buffer.line(f"start = start + {KEYS}")
 
     def _queries(self, buffer: CodeBuffer) -> None:
-        """Emit what makes parts of the block's queries, all of whose loads come first; those behind the last one are as
-        that."""
+        """Emit the split of the block's queries, all loads first; beyond the last query it is loaded again."""
         self._places(buffer, self.queries)
         for turn in range(self.queries.turns):
             source = buffer.emit(f"offset(q, imin(block_row + q_line{turn}, queries - 1) * q_s)")
@@ -252,15 +249,15 @@ class WarpgroupPartsText(AttentionText):
         self._store_turns(buffer, self.queries, "0")
 
     def _places(self, buffer: CodeBuffer, groups: _Groups) -> None:
-        """Emit where in a tile the groups of a thread are."""
+        """Emit the line and the group index of each of a thread's groups."""
         for turn in range(groups.turns):
             line, item = f"{groups.name}_line{turn}", buffer.emit(f"{turn * self.threads} + thread")
             buffer.line(f"{line} = idiv32({item}, {groups.groups})")
             buffer.line(f"{groups.name}_group{turn} = {item} - {line} * {groups.groups}")
 
     def _load(self, buffer: CodeBuffer, start: str) -> None:
-        """Emit the loads of a thread's groups of the tile from ``start`` on; of a value behind the end come zeros, of a
-        key anything that there is."""
+        """Emit the loads of a thread's groups of the tile at ``start``. Beyond the end, values are zeros and keys
+        arbitrary."""
         for groups in self.brought:
             name = groups.name
             for turn in range(groups.turns):
@@ -269,7 +266,7 @@ class WarpgroupPartsText(AttentionText):
                 self._read(buffer, groups, source, turn, f"{key} < end" if name == "v" else "")
 
     def _read(self, buffer: CodeBuffer, groups: _Groups, source: str, turn: int, inside: str = "") -> None:
-        """Emit the loads of a group; those of zeros if it is not ``inside``."""
+        """Emit the loads of a group; zeros if the condition ``inside`` is false."""
         whole = groups.groups * GROUP == groups.features
         for k in range(GROUP // VECTOR):
             at = buffer.emit(f"{groups.name}_group{turn} * {GROUP} + {VECTOR * k}")
@@ -281,7 +278,7 @@ class WarpgroupPartsText(AttentionText):
             buffer.line(f"{groups.name}_given{turn}_{k} = {given}")
 
     def _split(self, buffer: CodeBuffer, slot: str) -> None:
-        """Emit the parts of what was loaded, their stores to a slot, and the arrival at its barrier."""
+        """Emit the split of the loaded groups, their stores to a ring slot, and the arrival at its mbarrier."""
         for groups in self.brought:
             self._store_turns(buffer, groups, slot)
         buffer.line("operand_fence()", "warp_barrier()")
@@ -299,7 +296,7 @@ class WarpgroupPartsText(AttentionText):
                     store(buffer, groups, turn, slot)
 
     def _store_halves(self, buffer: CodeBuffer, groups: _Groups, turn: int, slot: str) -> None:
-        """Emit the halves of a group of values, and their stores."""
+        """Emit the bfloat16 halves of a group of values, and their stores."""
         given = buffer.emit(f"join2(v_given{turn}_0, v_given{turn}_1)")
         finite = buffer.emit(f"lt(abs({given}), const_float32(INF, {GROUP}))")
         limit = buffer.emit(f"where({finite}, const_float32({LARGEST!r}, {GROUP}), const_float32(1, {GROUP}))")
@@ -333,13 +330,14 @@ class WarpgroupPartsText(AttentionText):
     def _store_piece(
         self, buffer: CodeBuffer, groups: _Groups, to: str, turn: int, piece: str, value: str
     ) -> None:  # fmt: skip
-        """Emit the store of a piece of a line; rows of 128 bytes lie line by line, and then come the next of each."""
+        """Emit the store of a 16-byte piece of a line. The first 128-byte rows of all lines come first, then the second
+        ones."""
         at = buffer.emit(piece)
         row = buffer.emit(f"idiv({at}, {PIECES}) * {groups.lines} + {groups.name}_line{turn}")
         buffer.line(f"operand_store({to}, {row}, imod({at}, {PIECES}), {value})")
 
     def _scores(self, buffer: CodeBuffer) -> None:
-        """Emit the products of the queries with the tile of keys in ``slot``, as a group; smaller ones first."""
+        """Emit the MMAs of the queries with the tile of keys in ``slot`` as one group, smallest products first."""
         sums = f"_first({KEYS}"
         for first, name, dtype, size in ((self.groups, "short", "bfloat16", 2), (0, "high", "float32", 4)):
             buffer.line("wgmma_fence()")  # also before those of another shape
@@ -355,7 +353,7 @@ class WarpgroupPartsText(AttentionText):
         buffer.line("wgmma_commit()")
 
     def _words(self, buffer: CodeBuffer) -> None:
-        """Emit the halves of the weights, as left operands."""
+        """Emit the halves of the weights as left fragments."""
         words: dict[str, list[str]] = {"high": [], "low": []}
         for j in range(KEYS // 8):
             upper = buffer.emit(f"rounded_bfloat16(score{j})")
@@ -367,7 +365,7 @@ class WarpgroupPartsText(AttentionText):
             buffer.line(f"{half} = join2({', '.join(parts)})")
 
     def _mix(self, buffer: CodeBuffer) -> None:
-        """Emit the products of weights with the tile of values in ``slot``, as a group."""
+        """Emit the MMAs of weights with the tile of values in ``slot`` as one group."""
         buffer.line(f"mixed = wgmma_zero({self.width})")
         buffer.line("wgmma_fence()")
         for own, theirs in PRODUCTS:

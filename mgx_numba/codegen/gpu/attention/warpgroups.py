@@ -1,10 +1,9 @@
-"""Attention by warpgroups, whose keys and values the copy engine brings (sm_90a): Shah et al., "FlashAttention-3".
+"""FlashAttention-3 with warpgroup MMA and TMA loads (sm_90a): Shah et al., 2024.
 
-A warpgroup has 64 queries. Products of these with a tile of keys come from the block's memory; its weights are the left
-operand of the products with values as they lie in registers. While weights are made of the scores of one tile, the
-tensor cores multiply the values of the tile before. Keys and values come to a ring of tiles each, that one thread asks
-for when all warpgroups of the block have multiplied what was there; or two threads of a producer do, a warpgroup that
-gives its registers to the others, and these issue their products in turns.
+A warpgroup owns 64 queries. Queries and keys are multiplied from shared memory; the weights are left fragments in
+registers. Softmax of one tile overlaps the MMAs of the previous tile's values. Keys and values have a ring of tiles
+each. Either one thread refills a stage when all warpgroups have consumed it, or a producer warpgroup does (warp
+specialisation, registers reallocated to the consumers), and the consumers issue their MMAs in turns (ping-pong).
 """
 
 from __future__ import annotations
@@ -23,40 +22,40 @@ from .text import AttentionText
 __all__ = ["AttentionTile", "WarpgroupAttentionText", "chosen_tile", "fits_warpgroups", "rows_of_warpgroups"]
 
 TYPES = ("float16", "bfloat16")
-"""Those whose values an instruction can read across: PTX ISA, "wgmma.mma_async", transposition."""
+"""Element types whose values an MMA reads transposed: PTX ISA, "wgmma.mma_async"."""
 SLICE = 64
-"""Elements of 128 bytes: features that one call multiplies, and keys."""
+"""Elements of 128 bytes: features, or keys, per MMA call."""
 STEP = 16
-"""Features that one instruction multiplies."""
+"""Features per MMA instruction."""
 ROWS = 64
-"""Queries of a warpgroup."""
+"""Queries per warpgroup."""
 LEAST_QUERIES = 33
-"""Queries from which on half of a warpgroup's rows are some."""
+"""Least queries: with fewer, over half of a warpgroup's rows would be padding."""
 LEAST_BLOCKS = 132
-"""Blocks from which on each multiprocessor of a large device has one."""
+"""Blocks that occupy all multiprocessors of a large device."""
 MANY_KEYS = 2048
-"""Keys that a multiprocessor's blocks have one after another from which on a producer pays, see `chosen_tile`: with
-half of them 2 x 8 heads of 1024 of 80 features take 16.1 us, and 15.3 without."""
+"""Least keys that a multiprocessor's blocks process in sequence for a producer to gain, see `chosen_tile`. With half of
+them, 2 x 8 heads of 1024 of 80 features take 16.1 us, without a producer 15.3."""
 GIVEN_REGISTERS = 24
-"""Registers that a thread of a producer keeps: the fewest."""
+"""Registers that a producer thread keeps: the minimum."""
 REGISTERS = {2: 240, 3: 160}
-"""Those of a thread of so many other warpgroups then, in steps of 8: a part of a multiprocessor has 512 for a lane."""
+"""Registers per consumer thread by number of consumer warpgroups, in steps of 8; a scheduler has 512 per lane."""
 MOST_FEATURES = 256
-"""Columns of one instruction, and features of which a thread's sums fit its registers."""
+"""Most columns of an MMA, and most features whose accumulators fit the registers."""
 BOX_BYTES = SLICE * SLICE * 2
 """Bytes of 64 positions of 64 features."""
 
 
 @dataclass(frozen=True)
 class AttentionTile:
-    """What a block computes at once.
+    """The work of a block.
 
     Attributes:
-        warpgroups: of the block.
-        keys: of a tile of keys and values; a multiple of 64.
-        stages: tiles of each that are there or on their way.
-        blocks: those that share a multiprocessor.
-        producer: whether a warpgroup besides two or three asks for keys and values, and these multiply in turns.
+        warpgroups: consumer warpgroups.
+        keys: keys per tile, a multiple of 64.
+        stages: ring tiles of keys, and of values.
+        blocks: resident blocks per multiprocessor.
+        producer: whether a producer warpgroup loads tiles for two or three consumers, which multiply in turns.
     """
 
     warpgroups: int
@@ -67,7 +66,7 @@ class AttentionTile:
 
 
 def fits_warpgroups(problem: AttentionProblem) -> bool:
-    """Whether warpgroups compute a problem that `attention_refusal` lets pass."""
+    """Return whether these kernels apply to a problem that `attention_refusal` accepts."""
     arch = known_architecture()
     if arch is None or not arch.warpgroups or problem.dtype not in TYPES:
         return False
@@ -79,18 +78,17 @@ def fits_warpgroups(problem: AttentionProblem) -> bool:
 
 
 def chosen_tile(problem: AttentionProblem) -> AttentionTile:
-    """The tile that should be the fastest; of those that were measured on an H200.
+    """Return the tile of a problem, by measurements on an H200.
 
-    Blocks of one warpgroup share a multiprocessor, so that one makes weights while another multiplies: 8 x 12 heads of
-    384 queries and keys of 64 features take 16.2 us and 18.3 to 21 with two warpgroups. Where features are no whole
-    rows of 128 bytes, of which the copy engine brings one in some nine cycles, or where there are more features than
-    their registers hold sums of, each tile of keys is better brought for more: 2 x 8 heads of 4096 of 40 features take
-    302 us, 174 with two warpgroups and 163 with four, 4 x 16 of 2048 of 128 take 387 and 307 with two.
+    With one warpgroup per block, several blocks share a multiprocessor, and softmax of one overlaps MMAs of another: 8
+    x 12 heads of 384 queries and keys of 64 features take 16.2 us, with two warpgroups 18.3 to 21. Where feature rows
+    are not whole 128-byte rows (TMA loads one in some nine cycles), or accumulators exceed the registers, more
+    warpgroups share each tile of keys: 2 x 8 heads of 4096 of 40 features take 302 us, 174 with two warpgroups and 163
+    with four; 4 x 16 of 2048 of 128 take 387, and 307 with two.
 
-    Where blocks of a multiprocessor have many keys, a producer asks for these sooner, and turns keep one warpgroup's
-    products beside the other one's weights: 4 x 16 heads of 2048 queries and keys of 128 features then take 230 us and
-    without 265, with ``causal`` 150 and 171; 2048 queries and 8192 keys of 8 heads 104 and 122. Of few it begins
-    later: 8 x 12 heads of 384 of 96 features take 23.2 us then and 22.2 without.
+    With many keys per multiprocessor a producer gains: 4 x 16 heads of 2048 queries and keys of 128 features take 230
+    us, without 265; with ``causal`` 150 and 171; 2048 queries and 8192 keys of 8 heads 104 and 122. With few keys it
+    starts later: 8 x 12 heads of 384 of 96 features take 23.2 us, without 22.2.
     """
     features = max(problem.depth, problem.width)
     if features > 2 * SLICE:
@@ -105,18 +103,18 @@ def chosen_tile(problem: AttentionProblem) -> AttentionTile:
 
 
 def _blocks(problem: AttentionProblem, warpgroups: int) -> SharedLength:
-    """Blocks of so many warpgroups that a problem has."""
+    """Return the blocks of a problem with ``warpgroups`` warpgroups each."""
     return ceil_div(problem.queries, warpgroups * ROWS) * problem.heads * problem.batch
 
 
 def _pieces(features: int) -> list[int]:
-    """Features of each box: as few as there are, since rows that reach beyond a tensor come slowly."""
+    """Return the features of each TMA box. Boxes do not exceed the tensor, because rows that do load slowly."""
     return [min(SLICE, features - first) for first in range(0, features, SLICE)]
 
 
 def rows_of_warpgroups(block: str, rows: int, causal: bool) -> list[str]:
-    """Statements for which queries a thread has, of the ``block``-th set of so many, and whether it leads its
-    warpgroup; where ``causal`` hides keys, the blocks that see most come first."""
+    """Return statements for a thread's queries, and for ``leads``, one thread per warpgroup. With ``causal``, blocks
+    with the most visible keys come first."""
     first = f"(last_block - {block})" if causal else block
     return [
         "group = idiv(warp, 4)",
@@ -129,10 +127,10 @@ def rows_of_warpgroups(block: str, rows: int, causal: bool) -> list[str]:
 
 
 class WarpgroupAttentionText(AttentionText):
-    """The text of one problem."""
+    """Kernel text of one problem."""
 
     def __init__(self, problem: AttentionProblem, pairs: bool, tile: AttentionTile | None = None) -> None:
-        """``tile`` is chosen if it is not given."""
+        """Prepare the text; a missing ``tile`` is chosen."""
         super().__init__(problem, pairs)
         self.tile = tile = tile or chosen_tile(problem)
         self.keys, self.together = tile.keys, tile.blocks
@@ -166,7 +164,7 @@ class WarpgroupAttentionText(AttentionText):
         strides: tuple[SharedLength, ...],
         box: int,
     ) -> None:
-        """Declare an operand of ``heads`` heads whose boxes have so many positions, and where its plane is."""
+        """Declare the tensor map of an operand with boxes of ``box`` positions, and the coordinates of its plane."""
         lanes = 16 // ITEMSIZE[self.problem.dtype]
         axes = [(features, 1), (positions, strides[2]), (heads, strides[1]), (self.problem.batch, strides[0])]
         moving = [axes[0], *((n, s) if moves(n) and not known_in(s, 0) else (1, lanes) for n, s in axes[1:])]
@@ -178,7 +176,7 @@ class WarpgroupAttentionText(AttentionText):
         self._plane[name] = f"{head if moves(lens[2]) else 0}, {'batch' if moves(lens[3]) else 0}"
 
     def lines(self) -> list[str]:
-        """All statements of the kernel."""
+        """Return all statements of the kernel."""
         buffer, tile, dtype = CodeBuffer(), self.tile, self.problem.dtype
         self._begin(buffer)
         buffer.line(
@@ -212,8 +210,8 @@ class WarpgroupAttentionText(AttentionText):
         return buffer.lines
 
     def _produce(self, buffer: CodeBuffer) -> None:
-        """Emit the requests of a producer: of one thread those for queries and keys, and of one of another warp, which
-        waits for none of these, those for values."""
+        """Emit the producer: one thread loads queries and keys, a thread of another warp loads values, so that neither
+        waits for the other."""
         for warp, name in enumerate("kv"):
             with buffer.block(f"if thread == {self.consumers + WARP * warp}:"):
                 if name == "k":
@@ -229,7 +227,7 @@ class WarpgroupAttentionText(AttentionText):
                         buffer.line("phase = 1 - phase")
 
     def _consume(self, buffer: CodeBuffer) -> None:
-        """Emit what warpgroups do that multiply."""
+        """Emit the consumers' loop."""
         buffer.line(f"acc = wgmma_zero({self.width})")
         self._begin_sums(buffer)
         with buffer.block("if begin < end:"):
@@ -244,14 +242,14 @@ class WarpgroupAttentionText(AttentionText):
         self._finish(buffer)
 
     def _barriers(self) -> dict[str, int]:
-        """Barriers: what has come, what was read by all warpgroups, and whose turn it is to issue products."""
+        """Return the names and counts of the mbarriers: tiles that have arrived, tiles that all warpgroups have
+        consumed, and turns to issue MMAs."""
         stages, turns = self.tile.stages, self.tile.warpgroups if self.tile.producer else 0
         counts = {"come_q": 1, "come_k": stages, "come_v": stages, "read_k": stages, "read_v": stages, "turn": turns}
         return {name: count for name, count in counts.items() if count}
 
     def _first(self, buffer: CodeBuffer) -> None:
-        """Emit the weights of the first tile; where there is no producer, before that the requests for all that there
-        is room for."""
+        """Emit the weights of the first tile; without a producer, the initial fill of the ring before that."""
         if not self.tile.producer:
             with buffer.block("if asks:"):
                 self._ask_queries(buffer)
@@ -272,11 +270,11 @@ class WarpgroupAttentionText(AttentionText):
         self._step(buffer)
 
     def _next(self, buffer: CodeBuffer) -> None:
-        """Emit the scores and weights of the next tile, beside them the products with the values of the one before.
+        """Emit the scores and weights of the next tile, overlapped with the MMAs of the previous tile's values.
 
-        The wait for keys stands between the weights and that for the products: it ends a block of instructions, out of
-        which the assembler moves none. Warpgroups that take turns issue both products together, so that the next one's
-        are multiplied while they make weights.
+        The wait for keys stands between softmax and the wait for the MMAs: it ends a basic block, and ptxas moves no
+        instruction out of one. With ping-pong a warpgroup issues both products together, and the next warpgroup's MMAs
+        overlap its softmax.
         """
         if self.tile.producer:
             self._wait_for(buffer, "turn", "group", "turn_phase")
@@ -303,7 +301,7 @@ class WarpgroupAttentionText(AttentionText):
         self._words(buffer)
 
     def _step(self, buffer: CodeBuffer) -> None:
-        """Emit the step to the next tile of keys, if there is one, and the wait for it."""
+        """Emit the step to the next tile of keys, and the wait for it."""
         buffer.assign("start", f"start + {self.keys}")
         buffer.line("next = next + 1")
         with buffer.block(f"if next == {self.tile.stages}:"):
@@ -313,7 +311,7 @@ class WarpgroupAttentionText(AttentionText):
             self._wait_for(buffer, "come_k", "next", "next_phase")
 
     def _ask_queries(self, buffer: CodeBuffer) -> None:
-        """Emit the requests for the block's queries."""
+        """Emit the TMA loads of the block's queries."""
         buffer.line(f"mbarrier_expect(come_q, {self._brought('q', self.rows)})")
         for piece, own in enumerate(self._boxes["q"]):
             to = f"offset(tile_q, {piece * self.rows * SLICE})"
@@ -321,7 +319,7 @@ class WarpgroupAttentionText(AttentionText):
             buffer.line(f"tensor_load({to}, map_q{own}, come_q, {place})")
 
     def _ask(self, buffer: CodeBuffer, name: str, key: str, slot: str) -> None:
-        """Emit the requests for the tile of keys or of values from ``key`` on."""
+        """Emit the TMA loads of the tile of keys (``name`` "k") or values ("v") at ``key``."""
         size, pieces = (self.key_bytes, self.deep) if name == "k" else (self.value_bytes, self.across)
         box = self.keys if name == "k" else SLICE
         buffer.line(f"mbarrier_expect(offset(come_{name}, {slot}), {self._brought(name, self.keys)})")
@@ -332,12 +330,12 @@ class WarpgroupAttentionText(AttentionText):
                 buffer.line(f"tensor_load({to}, map_{name}{own}, offset(come_{name}, {slot}), {place})")
 
     def _brought(self, name: str, positions: int) -> int:
-        """Bytes of an operand's boxes of so many positions."""
+        """Return the bytes of an operand's boxes of ``positions`` positions."""
         return sum(self._boxes[name]) * positions * ITEMSIZE[self.problem.dtype]
 
     def _ask_again(self, buffer: CodeBuffer) -> None:
-        """Emit the requests for what takes the place of the keys of the tile before the one whose scores are being
-        made, and of the values before those: all warpgroups have read these, or soon will have."""
+        """Emit the refill of stages: keys of the tile before the current scores, and values before those, once all
+        warpgroups have consumed them."""
         stages = self.tile.stages
         with buffer.block(f"if start + {(stages - 1) * self.keys} < end:"):
             buffer.line("mbarrier_wait(offset(read_k, slot), phase)")
@@ -350,7 +348,7 @@ class WarpgroupAttentionText(AttentionText):
         buffer.line(f"mbarrier_wait(offset({barrier}, {slot}), {phase})")
 
     def _scores(self, buffer: CodeBuffer) -> None:
-        """Emit the products of the queries with the next tile of keys, as a group."""
+        """Emit the MMAs of the queries with the next tile of keys as one group."""
         dtype = self.problem.dtype
         buffer.line("wgmma_fence()")
         for piece in range(self.deep):
@@ -361,7 +359,7 @@ class WarpgroupAttentionText(AttentionText):
         buffer.line("wgmma_commit()")
 
     def _read_scores(self, buffer: CodeBuffer, pending: int) -> None:
-        """Emit the wait for scores, of which groups after them are so many."""
+        """Emit the wait for the scores; ``pending`` later MMA groups may still run."""
         buffer.line(f"scores = wgmma_wait(scores, {pending})")
         with buffer.block("if leads:"):
             buffer.line("mbarrier_arrive(offset(read_k, next))")
@@ -369,14 +367,14 @@ class WarpgroupAttentionText(AttentionText):
             buffer.line(f"score{j} = sums_part(scores, {j})")
 
     def _words(self, buffer: CodeBuffer) -> None:
-        """Emit the weights as left operands."""
+        """Emit the weights as left fragments."""
         for part in range(self.keys // SLICE):
             words = [f"pack_words(cast_{self.problem.dtype}(score{SLICE // 8 * part + j}))" for j in range(SLICE // 8)]
             halves = [f"join4({', '.join(words[k : k + 4])})" for k in (0, 4)]
             buffer.line(f"own{part} = join2({', '.join(halves)})")
 
     def _mix(self, buffer: CodeBuffer) -> None:
-        """Emit the products of weights with the tile of values in ``slot``, as a group."""
+        """Emit the MMAs of weights with the tile of values in ``slot`` as one group."""
         buffer.line("wgmma_fence()")
         for part in range(self.keys // SLICE):
             v = f"offset(tile_v, slot * {self.value_bytes // 2} + {part * self.across * SLICE * SLICE})"

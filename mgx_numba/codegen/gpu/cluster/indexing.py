@@ -1,4 +1,4 @@
-"""From a thread's number to the elements that it works on, in the text of kernels."""
+"""Index arithmetic in kernel text: from a flat number to element offsets."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ __all__ = ["Axes", "contiguous_lanes", "whole_vectors", "widest"]
 
 
 class Axes:
-    """Dimensions that a flat number walks, the last one fastest, and where operands are at it.
+    """Axes that a flat number walks, the last one fastest, and the operands' strides along them.
 
-    Lengths and strides are argument arguments; which strides are 0 or 1 is part of the text.
+    Lengths and strides are kernel arguments; which strides are 0 or 1 is part of the text.
     """
 
     def __init__(
@@ -27,8 +27,12 @@ class Axes:
         strides: Sequence[Sequence[Length]],
         lanes: int = 1,
     ) -> None:
-        """``strides`` are each operand's, in elements, along these dimensions; the last one is counted in vectors of
-        ``lanes`` elements, which follow one another where its stride is not 0."""
+        """Declare the arguments.
+
+        Args:
+            strides: of each operand along these axes, in elements.
+            lanes: elements per vector of the last axis, which is counted in vectors.
+        """
         self._lengths = tuple(lens)
         self.lens = [arguments.integer(f"{prefix}n{d}", n) if d else "" for d, n in enumerate(lens)]
         self.strides = [
@@ -43,12 +47,12 @@ class Axes:
 
     @cached_property
     def _divide(self) -> str:
-        """The word for quotients of flat numbers. That 32 bits are enough for them is a question: plans for lengths
-        for which they are not have kernels of their own."""
+        """Return the division of flat numbers: 32-bit if the space is small enough. For symbolic lengths this is a
+        guard; larger lengths get a kernel of their own."""
         return "idiv32" if prod(self._lengths) < 1 << 32 else "idiv"
 
     def split(self, buffer: CodeBuffer, number: str) -> list[str]:
-        """Emit the indices along each dimension at a flat number."""
+        """Emit the index along each axis at a flat number."""
         indices: list[str] = []
         for length in reversed(self.lens[1:]):
             quotient = buffer.emit(f"{self._divide}({number}, {length})")
@@ -57,7 +61,7 @@ class Axes:
         return [number, *indices] if self.lens else []
 
     def offset(self, operand: int, indices: Sequence[str]) -> str:
-        """Expression of an operand's element offset at some indices; ``0`` where it does not move."""
+        """Return the expression of an operand's offset in elements; "0" if it does not move."""
         terms = []
         for index, stride in zip(indices, self.strides[operand]):
             if stride != "0":
@@ -66,20 +70,22 @@ class Axes:
 
 
 def contiguous_lanes(most: int, length: Length, operands: Sequence[tuple[Sequence[Length], Length]]) -> int:
-    """The most lanes, a power of two up to ``most``, of vectors that divide a last dimension of this length and lie at
-    multiples of their own size in every operand.
+    """Return the widest vector: the largest power of two up to ``most`` that divides the last axis and is aligned in
+    every operand.
 
-    ``operands`` has each one's strides along all dimensions, and its offset in elements from a multiple of 64 bytes. A
-    last stride of 0 fits any vector. Of symbolic lengths one question is asked at most, for the widest vectors that
-    may fit.
+    Args:
+        operands: of each, strides along all axes, and its offset in elements from 64-byte alignment. A last stride of 0
+            fits any vector.
+
+    For symbolic lengths at most one guard is recorded, for the widest vector that may fit.
     """
     return widest(most, lambda lanes: _whole_operands(lanes, length, operands))
 
 
 def widest(most: int, fits: Callable[[int], Length]) -> int:
-    """The most lanes, a power of two up to ``most``, for which a condition holds, else 1.
+    """Return the largest power of two up to ``most`` for which ``fits`` holds, else 1.
 
-    One question is asked at most, of the first condition that is open.
+    At most one guard is recorded, for the first undecided condition.
     """
     lanes = most
     asked = False
@@ -97,7 +103,8 @@ def widest(most: int, fits: Callable[[int], Length]) -> int:
 
 
 def whole_vectors(lanes: int, *lengths: Length) -> Length:
-    """The condition that all lengths are multiples of so many lanes; of products of others among them that follows."""
+    """Return the condition that ``lanes`` divides all lengths; lengths that are multiples of other lengths are
+    implied."""
     found: Length = 1
     symbolic = [n for n in lengths if isinstance(n, Dim)]
     for n in lengths:
@@ -108,7 +115,7 @@ def whole_vectors(lanes: int, *lengths: Length) -> Length:
 
 
 def _whole_operands(lanes: int, length: Length, operands: Sequence[tuple[Sequence[Length], Length]]) -> Length:
-    """The condition that vectors of so many lanes divide a length and lie at multiples of their size."""
+    """Return the condition that vectors of ``lanes`` elements divide a length and are aligned in all operands."""
     found = whole_vectors(lanes, length)
     for strides, offset in operands:
         if known_in(strides[-1], 0):

@@ -1,4 +1,4 @@
-"""How a reduction cluster is spread over threads: along rows or across them, and how much each thread holds."""
+"""Thread layout of a reduction cluster: teams along rows or across them, and elements per thread."""
 
 from __future__ import annotations
 
@@ -29,56 +29,57 @@ from .teams import WARP, ColumnTeam, RowTeam, Team
 __all__ = ["RowLayout", "row_layout"]
 
 FEWEST_THREADS = 128
-"""Threads of a block at least: four warps, one for each scheduler of a multiprocessor."""
+"""Least threads per block: four warps, one for each scheduler of a multiprocessor."""
 MOST_THREADS = 1024
-"""Threads of a block at most, by all devices' limit."""
+"""Most threads per block on any device."""
 COLUMN_THREADS = 256
-"""Threads of a block whose threads have columns of their own. No figures kept."""
+"""Threads per block that reduce columns independently. No figures kept."""
 COLUMN_TEAMS = ((128, 1, 32), (128, 4, 32), (256, 8, 32), (256, 8, 64), (512, 16, 64))
-"""Threads of a block and of a team that holds columns in its registers, and elements of all operands that each thread
-may hold; the first that suffices. Softmax over 128 channels on an H200: 16 vectors of four float32 in 256 threads 96%
-of a copy, 8 in 512 threads 91%, 4 in 1024 threads 48%, read again from memory 69%; over 21, 128 threads 100%."""
+"""(threads per block, threads per team, elements of all operands per thread) of teams that hold columns in registers;
+the first sufficient one is used. Softmax over 128 channels on an H200: 16 vectors of four float32 with 256 threads
+reach 96% of a copy, 8 with 512 threads 91%, 4 with 1024 threads 48%, two passes over memory 69%; over 21 channels, 128
+threads 100%."""
 MOST_HELD_OF_COLUMNS = 16
-"""Vectors of a column that a thread can hold."""
+"""Most vectors of a column per thread."""
 MOST_COLUMN_LANES = 2048
-"""Lanes of a block that holds columns, at most: two arrays of 8 bytes for each are in a block's memory
+"""Most lanes of a block that holds columns: shared memory has two arrays of 8 bytes each per lane
 (`lang.blocks.MOST_SHARED`)."""
 HELD = 4
-"""Vectors of a row that a thread should hold: so many loads of each operand are in flight at once. Single elements are
-less to have in flight: of these it holds as many as it can."""
+"""Vectors of a row per thread to aim at: as many loads of each operand are in flight. Of single elements a thread holds
+as many as it can."""
 LARGE_TEAM = 256
-"""Threads of a row from which on one that holds more is faster than twice as many, which wait for each other."""
+"""Threads per row from which more elements per thread are faster than twice the threads, which cost synchronisation."""
 MOST_HELD = 8
-"""Vectors of a row that a thread can hold in registers; longer rows are read again for each level."""
+"""Most vectors of a row per thread in registers; longer rows are read again for each level."""
 BLOCK_ELEMENTS = 1 << 14
-"""Elements of all operands that a block should hold where several can share a row: 64 KiB of a multiprocessor's 256 KiB
-of registers, so that others read while it waits. Softmax of rows of 20,000, 24,000 and 32,768 float32 on an H200: 85,
-88 and 91% of a copy by one block, 93, 95 and 96% by two."""
+"""Most elements of all operands per block where a cluster could share a row: 64 KiB of a multiprocessor's 256 KiB of
+registers, so that other blocks load meanwhile. Softmax of rows of 20,000, 24,000 and 32,768 float32 on an H200 reaches
+85, 88 and 91% of a copy with one block, 93, 95 and 96% with two."""
 CLUSTERS = ((256, 2), (256, 4), (256, 8), (512, 8), (1024, 8))
-"""Threads of a block, and blocks, of clusters that share a row. Any device has clusters of eight, and few of more.
-Softmax of rows of 65,536 float32 on an H200: eight blocks of 256 threads 97% of a copy, four of 512 95%, eight of 512
-81%, four and eight of 1024 69 and 49%."""
+"""(threads per block, blocks) of clusters that share a row. Every device with clusters supports eight blocks, few
+support more. Softmax of rows of 65,536 float32 on an H200: eight blocks of 256 threads reach 97% of a copy, four of 512
+95%, eight of 512 81%, four and eight of 1024 69 and 49%."""
 THREAD_ELEMENTS = 32
-"""Elements of all operands that a thread of a cluster should hold."""
+"""Elements of all operands per thread of a cluster to aim at."""
 OPEN_TEAMS = ((WARP, WARP), (256, 256))
-"""Threads of a block and of a team that holds a row of an open length; longer rows are walked again and again by
-`MOST_THREADS`. Each has a kernel of its own. No figures kept."""
+"""(threads per block, threads per team) for rows of symbolic length, one kernel each; longer rows are looped over by
+`MOST_THREADS`. No figures kept."""
 
 
 @dataclass(frozen=True)
 class RowLayout:
-    """The dimensions of a cluster, and the threads that walk them.
+    """The iteration space of a reduction cluster and its threads.
 
     Attributes:
-        full: lengths of the tensors that have an element for each of the cluster.
-        keep, reduce: the kept and the reduced dimensions, merged, with all operands' strides.
-        team: the threads of a row.
-        lanes: of vectors, along the last reduced dimension, or (columns) along the last kept one.
-        held: vectors of a row that a thread works on at once.
-        looped: whether it does so again and again until the row ends.
-        exact: whether the vectors fill the row.
-        walked: the reduced axes longer than 1 and all axes, outermost first, as the cluster's memory lies.
-        parts, share: parts that rows are reduced in, each by blocks of its own, and the vectors of one.
+        full: lengths of full operands (one element per element of the cluster).
+        keep, reduce: merged kept and reduced axes with all operands' strides.
+        team: threads per row.
+        lanes: elements per vector: along the last reduced axis, or for columns along the last kept axis.
+        held: vectors of a row that a thread processes at once.
+        looped: whether a thread loops over its row.
+        exact: whether the vectors fill the row exactly.
+        walked: reduced axes longer than 1, and all axes, outermost first in memory order.
+        parts, share: parts of rows that separate blocks reduce, and the vectors per part.
     """
 
     full: tuple[Length, ...]
@@ -95,22 +96,22 @@ class RowLayout:
 
     @property
     def columns(self) -> bool:
-        """Whether vectors lie across rows."""
+        """Return whether vectors lie across rows."""
         return self.team.row_lanes > 0
 
     @property
     def items(self) -> Length:
-        """Vectors of a row."""
+        """Return the vectors per row."""
         return prod(self.reduce.lens) // (1 if self.columns else self.lanes)
 
     @property
     def rows(self) -> Length:
-        """Rows, or vectors of them."""
+        """Return the number of rows, or of vectors of rows."""
         return prod(self.keep.lens) // (self.lanes if self.columns else 1)
 
     @property
     def blocks(self) -> Length:
-        """Blocks of the launch, or of each part."""
+        """Return the blocks of the launch, or of each part."""
         found: Length = ceil_div(self.rows, self.team.teams) * self.team.blocks
         return found
 
@@ -123,12 +124,12 @@ def row_layout(
     cut: tuple[int, ...] = (),
     share: Length = 0,
 ) -> RowLayout:
-    """The layout for operands of these lengths and strides; row operands have length 1 on the axes.
+    """Return the layout for operands with these lengths and strides; per-row operands have length 1 along the axes.
 
     ``parts``, ``cut`` and ``share`` are those of `ReductionProblem`.
 
     Raises:
-        UnsupportedError: parts are not cut as the rows lie.
+        UnsupportedError: parts do not follow the memory order of rows.
     """
     tensors = [*inputs, *outputs]
     full = tuple(_full_length(lens) for lens in zip(*(t.lens for t in tensors)))
@@ -180,14 +181,15 @@ def row_layout(
 
 
 def _full_length(lens: Sequence[Length]) -> Length:
-    """The length of an axis of which operands have all elements, or one. One that may be 0 is no maximum with 1."""
+    """Return the full length of an axis along which operands have this length or 1. A symbolic length may be 0, so it
+    is not a maximum with 1."""
     open_ = next((n for n in lens if isinstance(n, Dim)), 1)
     found: Length = open_ if all(n is open_ or known_in(n, 1) for n in lens) else maximum(*lens)
     return found
 
 
 def _moves(space: Space, operand: int) -> bool:
-    """Whether an operand has several elements along dimensions."""
+    """Return whether an operand has several elements along the axes."""
     return not all(known_in(s, 0) for s in space.strides[operand])
 
 
@@ -201,7 +203,7 @@ def _of_open_rows(
     parts: int,
     share: Length,
 ) -> RowLayout:
-    """The layout of rows of an open length, which a team holds if it can."""
+    """Return the layout of rows of symbolic length: held by a team if they fit."""
     held = HELD if lanes > 1 else MOST_HELD
     for threads, size in OPEN_TEAMS:
         if permitted(less_equal(items, held * size)):
@@ -212,8 +214,8 @@ def _of_open_rows(
 
 
 def _of_columns(items: int, lanes: int, operands: int) -> ColumnTeam | None:
-    """Threads that hold columns of so many vectors, of as many lanes or fewer, in their registers; None if there are
-    none."""
+    """Return a team that holds columns of ``items`` vectors in registers, with ``lanes`` or fewer elements per vector;
+    None if none fits."""
     while lanes:
         for threads, size, elements in COLUMN_TEAMS:
             held = min(MOST_HELD_OF_COLUMNS, elements // (lanes * operands))
@@ -226,8 +228,8 @@ def _of_columns(items: int, lanes: int, operands: int) -> ColumnTeam | None:
 
 
 def _of_blocks(items: int, elements: int) -> RowTeam | None:
-    """A cluster of blocks that holds a row of so many vectors, of ``elements`` each in all operands, in its registers;
-    None if there is none."""
+    """Return a cluster of blocks that holds a row of ``items`` vectors in registers, ``elements`` elements of all
+    operands per vector; None if none fits."""
     arch = known_architecture()
     if arch is None or not arch.clusters:
         return None
@@ -243,6 +245,6 @@ def _slowest_first(strides: Sequence[Length]) -> tuple[int, ...]:
 
 
 def _space(full: Sequence[Length], strides: Sequence[Sequence[Length]], lead: int, axes: Sequence[int]) -> Space:
-    """The merged dimensions of these axes, at least one."""
+    """Return the merged axes, at least one."""
     found = collapse(full, strides, order_by=lead, axes=axes)
     return found if found.rank else Space((1,), tuple((0,) for _ in strides))

@@ -1,4 +1,5 @@
-"""The values of a reduction cluster: on how many reductions each depends, and whether it is one value a row."""
+"""Dependency levels of a reduction cluster: the number of reductions that a value depends on, and whether it is one
+value per row."""
 
 from __future__ import annotations
 
@@ -16,13 +17,13 @@ __all__ = ["Levels", "levels_of"]
 
 @dataclass(frozen=True)
 class Levels:
-    """What is computed when in a cluster.
+    """Evaluation order of a cluster.
 
     Attributes:
-        parameters, results: of the module, one for each input and output.
-        level: for each instruction, the most reductions on a way to it.
-        row_value: for each instruction, whether it is one value a row.
-        count: levels in which something of the full lengths is read: rows are walked as often, at most.
+        parameters, results: of the module, one per input and output.
+        level: of each instruction, the most reductions on a path to it.
+        row_value: of each instruction, whether it is one value per row.
+        count: levels that read full operands: the most passes over a row.
     """
 
     parameters: tuple[Instruction, ...]
@@ -33,16 +34,16 @@ class Levels:
     count: int
 
     def reduced_in(self, level: int) -> list[Instruction]:
-        """The reductions of full values of this level."""
+        """Return the reductions of full values of a level."""
         return [r for r in self.reductions if self.level[r] == level + 1]
 
     def stored_in(self, level: int) -> list[int]:
-        """The numbers of the full results of this level."""
+        """Return the indices of the full results of a level."""
         return [k for k, r in enumerate(self.results) if not self.row_value[r] and self.level[r] == level]
 
 
 def levels_of(module: Module, inputs: Sequence[Tensor], full: tuple[SharedLength, ...]) -> Levels:
-    """The levels of a cluster over rows that make up the lengths ``full``."""
+    """Return the levels of a cluster; ``full`` are the lengths of full operands."""
     parameters, results = tuple(module.parameters()), tuple(module.results())
     tensors, own = dict(zip(parameters, inputs)), own_lens(module)
     level: dict[Instruction, int] = {}

@@ -1,4 +1,4 @@
-"""Pointwise clusters: every result of a scalar module, for each element, each thread several vectors."""
+"""Pointwise cluster kernels: every result of a scalar module for each element, several vectors per thread."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ from .turned import turned_launch
 __all__ = ["Operands", "blocks_unless_empty", "operand_names", "pointwise_launch"]
 
 THREADS = 256
-"""Threads of a block: eight blocks fill a multiprocessor of 2048. No figures kept."""
+"""Threads per block: eight blocks fill a multiprocessor of 2048 threads. No figures kept."""
 LIGHT, HEAVY = 12, 32
-"""Instructions of a module up to which a thread works on four vectors at once, and on two."""
+"""Most instructions of a module for four vectors per thread, and for two."""
 
 
 @dataclass(frozen=True)
 class Operands:
-    """The tensors of a cluster with their names, and the space they are walked in."""
+    """The tensors of a cluster, their names, and its iteration space."""
 
     inputs: tuple[Tensor, ...]
     outputs: tuple[Tensor, ...]
@@ -37,26 +37,26 @@ class Operands:
 
     @property
     def tensors(self) -> tuple[Tensor, ...]:
-        """Inputs, then outputs, as the space has their strides."""
+        """Return inputs, then outputs, in the order of the space's strides."""
         return (*self.inputs, *self.outputs)
 
 
 def operand_names(inputs: int, outputs: int) -> list[str]:
-    """What the operands are called in launches."""
+    """Return the operands' names in launches."""
     return [f"x{k}" for k in range(inputs)] + [f"out{k}" for k in range(outputs)]
 
 
 def pointwise_launch(
     module: Module, inputs: Sequence[Tensor], outputs: Sequence[Tensor], fast_math: bool = False, origin: str = ""
 ) -> Launch:
-    """One launch that evaluates ``module`` (scalar parameters in order of declaration) over equal-length tensors of any
-    strides; operands are named as `operand_names` says.
+    """Return the launch that evaluates ``module`` (scalar parameters in order of declaration) over tensors of equal
+    lengths and any strides; operands are named by `operand_names`.
 
-    The kernel depends on the module, the element types, the merged rank, which strides are 0 or 1, and how wide the
-    vectors are.
+    The kernel text depends on the module, the element types, the merged rank, which strides are 0 or 1, and the vector
+    width.
 
     Raises:
-        UnsupportedError: the language lacks an operation for its element type.
+        UnsupportedError: the kernel language lacks an operation for its element type.
     """
     space = collapse(outputs[0].lens, [t.strides for t in (*inputs, *outputs)], order_by=len(inputs))
     if not space.rank:
@@ -81,13 +81,13 @@ def pointwise_launch(
 
 
 def blocks_unless_empty(blocks: Length, outputs: Sequence[Tensor]) -> Length:
-    """None if one of the outputs has no elements."""
+    """Return ``blocks``, or 0 if an output has no elements."""
     found: Length = select(any_of(*(equal(n, 0) for t in outputs for n in t.lens)), 0, blocks)
     return found
 
 
 class _PointwiseText:
-    """The text of one cluster."""
+    """Kernel text of one cluster."""
 
     def __init__(self, module: Module, operands: Operands, fast_math: bool) -> None:
         self.module = module
@@ -116,7 +116,7 @@ class _PointwiseText:
         self.axes = Axes(self.arguments, "", lens, space.strides, self.lanes)
 
     def lines(self) -> list[str]:
-        """All statements of the kernel."""
+        """Return all statements of the kernel."""
         chunk = THREADS * self.unrolled
         buffer = CodeBuffer()
         buffer.line(*self.arguments.bind())
@@ -135,7 +135,7 @@ class _PointwiseText:
         return buffer.lines
 
     def _print(self, buffer: CodeBuffer, items: Sequence[str], lanes: int) -> None:
-        """Statements that compute the vectors of these numbers: all loads, then all else."""
+        """Emit the evaluation of vectors ``items``: all loads first."""
         printer = ThreadPrinter(buffer, lanes, self.fast_math)
         places = [self._places(buffer, buffer.emit(item) if "+" in item else item, lanes) for item in items]
         loaded = [
@@ -150,7 +150,7 @@ class _PointwiseText:
                 buffer.line(f"{store}(p_{self.names[k]}, {place[k]}, {printer.stored(value)})")
 
     def _places(self, buffer: CodeBuffer, item: str, lanes: int) -> list[str]:
-        """Each operand's element offset at the vector of this number."""
+        """Emit each operand's offset of vector ``item``."""
         if self.flat and lanes == 1:
             return ["0" if known_in(s, 0) else item for (s,) in self.operands.space.strides]
         indices = self.axes.split(buffer, item)

@@ -1,4 +1,4 @@
-"""Reduction clusters: softmax, normalisations and plain reductions, rows or columns, as one kernel."""
+"""Reduction cluster kernels: softmax, normalisations and plain reductions, along rows or columns."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ __all__ = ["reduction_launch"]
 
 
 def reduction_launch(problem: ReductionProblem) -> Launch:
-    """One launch that computes a reduction cluster.
+    """Return the launch of a reduction cluster.
 
     Raises:
-        UnsupportedError: the language lacks an operation, or rows are to be divided otherwise than they lie.
+        UnsupportedError: the kernel language lacks an operation, or parts do not follow the memory order of rows.
     """
     if problem.fold > 1:
         raise UnsupportedError("GPU kernels fold no columns")
@@ -53,16 +53,15 @@ def reduction_launch(problem: ReductionProblem) -> Launch:
 
 
 REGISTERS = 65536
-"""Of a multiprocessor: CUDA C++ programming guide, "Technical specifications per compute capability"."""
+"""Registers per multiprocessor: CUDA C++ programming guide, "Technical specifications per compute capability"."""
 KEPT = {32: 64, 64: 128}
-"""Registers that a thread gets by with if it keeps so many words from one reduction to the next: a bound on them brings
-more blocks to a multiprocessor. Bias, GELU, sum and layer norm of rows of 4096 on an H200, 16 words: 64 registers 102%
-of a copy, 71 that the assembler takes by itself 98%, 48 101%; softmax of rows of 65,536, 32 words: 64 registers 95%,
-79 73%."""
+"""Register limit of a thread by words kept between reductions; the limit raises occupancy. Bias, GELU, sum and layer
+norm of rows of 4096 on an H200 (16 words) reach 102% of a copy with 64 registers, 98% with the 71 that ptxas chooses,
+101% with 48; softmax of rows of 65,536 (32 words) 95% with 64, 73% with 79."""
 
 
 def _power_of_two(count: Length) -> Length:
-    """A power of two that is not less than a length: the least, or of an open length one of a few."""
+    """Return a power of two not less than a length: the least, or one of `OPEN_POWERS` for a symbolic length."""
     if not isinstance(count, Dim):
         return 1 << max(count - 1, 0).bit_length()
     found: Length = 1 << OPEN_POWERS[-1]
@@ -72,14 +71,14 @@ def _power_of_two(count: Length) -> Length:
 
 
 OPEN_POWERS = (8, 16, 24, 32, 62)
-"""Exponents of powers of two that are not less than open lengths."""
+"""Exponents of the powers of two for symbolic lengths."""
 
 
 class _RowsText:
-    """The text of one cluster.
+    """Kernel text of one cluster.
 
-    A thread works on ``held`` vectors of its row at once. Values of the full lengths are known by instruction and
-    number of the vector; where the row is walked again and again, only within one round.
+    A thread processes ``held`` vectors of its row at once. Full values are cached by instruction and vector number; in
+    a looped layout only within one iteration.
     """
 
     def __init__(self, problem: ReductionProblem, layout: RowLayout) -> None:
@@ -117,7 +116,7 @@ class _RowsText:
         self._met = False
 
     def lines(self) -> list[str]:
-        """All statements of the kernel."""
+        """Return all statements of the kernel."""
         buffer, team = self.buffer, self.layout.team
         buffer.line(*self.arguments.bind())
         in_turn = sorted(self.levels.reductions, key=self.levels.level.__getitem__)
@@ -141,7 +140,7 @@ class _RowsText:
         return buffer.lines
 
     def resident(self) -> int:
-        """Blocks that shall be on a multiprocessor at once."""
+        """Return the resident blocks per multiprocessor to aim at."""
         layout = self.layout
         if layout.looped:
             return 1
@@ -155,7 +154,7 @@ class _RowsText:
         return max(1, REGISTERS // (layout.team.threads * registers))
 
     def _used_in(self, ins: Instruction, user: Instruction) -> int:
-        """The level in which an instruction's value is needed by another one."""
+        """Return the level in which ``user`` reads an instruction's value."""
         level = self.levels.level.get(user, self.levels.level[ins])
         return level - (user.name in REDUCTIONS)
 
@@ -167,7 +166,7 @@ class _RowsText:
         return REDUCTIONS[r.name].accumulator(r.inputs[0].shape.type)
 
     def _level(self, level: int) -> None:
-        """Reduce and store what depends on so many reductions."""
+        """Emit the reductions and stores of a level."""
         levels, layout = self.levels, self.layout
         reductions, stored = levels.reduced_in(level), levels.stored_in(level)
         if not reductions and not stored:
@@ -201,10 +200,10 @@ class _RowsText:
     def _walk(
         self, reductions: Sequence[Instruction], stored: Sequence[int] = (), down: bool = False
     ) -> dict[Instruction, VectorValue]:
-        """Emit the rounds of a thread that walks its row: what it has of each reduction, and stores of full results.
+        """Emit a thread's pass over its row: its partial reductions, and the stores of full results.
 
-        Every second walk is backwards: what was read last is in the second-level cache, and the first no longer. One
-        ``down`` is over the elements of the one before.
+        Every second pass runs backwards, because L2 still holds the elements that were read last. With ``down`` the
+        pass covers the elements of the previous one.
         """
         buffer, own = self.buffer, {}
         for r in reductions:
@@ -228,10 +227,10 @@ class _RowsText:
         return REDUCTIONS[r.name].sum_can_overflow(r.inputs[0].shape.type)
 
     def _scaled(self, r: Instruction, own: VectorValue) -> VectorValue:
-        """A thread's sum for a mean over ``whole``, a power of two that is not less than the row's elements.
+        """Emit a thread's partial sum of a mean, divided by ``whole``, a power of two not less than the row's elements.
 
-        Joined, such sums are no larger than an element. One that is infinite or NaN is made again of elements times
-        `DOWN`, by this thread alone: a branch that is otherwise never taken.
+        The joined sum then does not exceed the largest element. If a partial sum is infinite or NaN, this thread sums
+        again with elements scaled by `DOWN`; the branch is otherwise not taken.
         """
         buffer, dtype, name = self.buffer, dtype_name(own.dtype), f"part{self.levels.reductions.index(r)}"
         lanes = self.layout.lanes
@@ -247,15 +246,13 @@ class _RowsText:
         return VectorValue(name, own.dtype)
 
     def _neutral(self, r: Instruction) -> VectorValue:
-        """The neutral element of a reduction in every lane."""
+        """Return the neutral element of a reduction in every lane."""
         reduction, type = REDUCTIONS[r.name], r.inputs[0].shape.type
         return self.full.const(reduction.neutral(type), reduction.accumulator(type))
 
     def _combined(self, r: Instruction, before: VectorValue | None, down: bool = False) -> VectorValue:
-        """What this thread's vectors contribute to a reduction, together with what came before.
-
-        ``down``: of elements times `DOWN`.
-        """
+        """Emit the contribution of this thread's vectors to a reduction, combined with ``before``. ``down``: with
+        elements scaled by `DOWN`."""
         reduction, type = REDUCTIONS[r.name], r.inputs[0].shape.type
         accumulator = reduction.accumulator(type)
         for j in range(self.layout.held):
@@ -274,7 +271,7 @@ class _RowsText:
         return before
 
     def _finished(self, r: Instruction, value: VectorValue) -> VectorValue:
-        """A reduction's result from its joined sums."""
+        """Emit a reduction's result from its joined accumulator."""
         reduction, type = REDUCTIONS[r.name], r.inputs[0].shape.type
         accumulator = value.dtype
         if reduction.name == "reduce_mean":
@@ -289,8 +286,8 @@ class _RowsText:
         return self.row.cast_loosely(value, type)
 
     def _find_places(self, first: str, backwards: bool = False) -> None:
-        """Emit where this thread's vectors lie, counted from ``first``, or ``backwards`` from the last one, in each
-        operand's row."""
+        """Emit the offsets of this thread's vectors in each operand's row, counted from ``first``, or ``backwards``
+        from the last vector."""
         buffer, layout = self.buffer, self.layout
         self._places = []
         self._first = first
@@ -304,12 +301,12 @@ class _RowsText:
             self._places.append([self.walk.offset(k, indices) for k in range(len(self.names))])
 
     def _active(self, j: int) -> str:
-        """Expression of whether vector ``j`` is part of the row."""
+        """Return the condition that vector ``j`` is inside the row."""
         step = j * self.layout.team.size
         return self.buffer.emit(f"{self._first} + {step} < {self.end}" if step else f"{self._first} < {self.end}")
 
     def _value(self, ins: Instruction, j: int) -> VectorValue:
-        """A value of the full lengths at this thread's vector ``j``."""
+        """Return a full value at this thread's vector ``j``, emitted once."""
         if ins.is_literal:
             assert ins.literal is not None
             return self.full.const(ins.literal.numpy().reshape(-1)[0].item(), ins.shape.type)
@@ -339,7 +336,7 @@ class _RowsText:
         return self.full.loaded(text, self.tensors[k].type)
 
     def _row_value(self, ins: Instruction) -> VectorValue:
-        """A value of one a row."""
+        """Return a per-row value, emitted once."""
         if ins.is_literal:
             assert ins.literal is not None
             return self.row.const(ins.literal.numpy().reshape(-1)[0].item(), ins.shape.type)
@@ -365,7 +362,7 @@ class _RowsText:
         return self.row.loaded(text, self.tensors[k].type)
 
     def _store(self, results: Sequence[int]) -> None:
-        """Store full results at this thread's vectors."""
+        """Emit the stores of full results at this thread's vectors."""
         buffer, layout = self.buffer, self.layout
         store = "store_aligned" if layout.lanes > 1 else "store"
         for j in range(layout.held if results else 0):
@@ -379,7 +376,7 @@ class _RowsText:
                 buffer.line(*lines)
 
     def _store_row_results(self) -> None:
-        """Store the results that are one value a row, once."""
+        """Emit the stores of per-row results, by one thread."""
         buffer, layout = self.buffer, self.layout
         results = [k for k, r in enumerate(self.levels.results) if self.levels.row_value[r]]
         lines = []

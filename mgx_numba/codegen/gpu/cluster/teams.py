@@ -1,4 +1,4 @@
-"""The threads that share a row, and how they join what each has of a reduction."""
+"""Teams of threads that share a row, and how they join their partial reductions."""
 
 from __future__ import annotations
 
@@ -17,52 +17,52 @@ __all__ = ["WARP", "ColumnTeam", "RowTeam", "Team"]
 _ACROSS_LANES = {"add": "reduce_add", "mul": "reduce_mul", "max": "reduce_max", "min": "reduce_min",
                  "logical_or": "reduce_or", "logical_and": "reduce_and"}  # fmt: skip
 _LEAST_SENT = 4
-"""Bytes of the least that a block sends another one: PTX ISA, "st.async"."""
+"""Least bytes of a store to another block of a cluster: PTX ISA, "st.async"."""
 
 
 class Team(Protocol):
-    """Threads of a block that reduce one row, or one vector of columns, together."""
+    """Threads that reduce one row, or one vector of columns, together."""
 
     @property
     def threads(self) -> int:
-        """Threads of a block."""
+        """Return the threads per block."""
 
     @property
     def size(self) -> int:
-        """Threads of a team."""
+        """Return the threads per team."""
 
     @property
     def teams(self) -> int:
-        """Teams of a block."""
+        """Return the teams per block."""
 
     @property
     def member(self) -> str:
-        """Expression of a thread's number in its team."""
+        """Return the expression of a thread's index in its team."""
 
     @property
     def row(self) -> str:
-        """Expression of the number of its team's row."""
+        """Return the expression of the team's row."""
 
     @property
     def row_lanes(self) -> int:
-        """Lanes of a value of one a row: 0 for scalars."""
+        """Return the lanes of a per-row value; 0 for scalars."""
 
     @property
     def blocks(self) -> int:
-        """Blocks that share a row, as a cluster."""
+        """Return the blocks per cluster that share a row."""
 
     def begin(self, buffer: CodeBuffer, sums: Mapping[str, Type]) -> None:
-        """Emit, before all else, the memory through which sums of these names are joined, in this order."""
+        """Emit, before all else, the shared memory in which accumulators ``sums`` are joined, in this order."""
 
     def joined(self, printer: ThreadPrinter, reduction: Reduction, own: VectorValue, name: str) -> VectorValue:
-        """Emit what joins the vectors ``own`` of all members; every thread of the block must come here, and gets the
-        result. ``name`` is of memory that nothing else uses."""
+        """Emit the reduction of all members' vectors ``own``; every thread of the block takes part and gets the result.
+        ``name`` identifies shared memory that nothing else uses."""
 
 
 @dataclass(frozen=True)
 class RowTeam:
-    """Consecutive threads, whose vectors lie along the row; a power of two of them, of one block or of several whole
-    ones."""
+    """Consecutive threads whose vectors lie along the row: a power of two, within one block or over several whole
+    blocks."""
 
     threads: int
     size: int
@@ -75,7 +75,7 @@ class RowTeam:
 
     @property
     def teams(self) -> int:
-        """See `Team`; 1 where several blocks are one."""
+        """See `Team`; 1 if a team spans several blocks."""
         return max(1, self.threads // self.size)
 
     @property
@@ -93,8 +93,8 @@ class RowTeam:
         return f"block_index(0) * {self.teams} + idiv(thread_index(0), {self.size})"
 
     def begin(self, buffer: CodeBuffer, sums: Mapping[str, Type]) -> None:
-        """See `Team`. Of several blocks: where the others' sums will come to, and the barriers that count them;
-        ``cluster_wait()`` comes before the first is joined."""
+        """See `Team`. For several blocks: the receive buffers and mbarriers; ``cluster_wait()`` precedes the first
+        join."""
         if self.blocks > 1:
             for name, dtype in sums.items():
                 buffer.line(f"{name}_all = shared_{_wire(dtype)}({self.blocks})")
@@ -107,8 +107,8 @@ class RowTeam:
             buffer.line("cluster_arrive()")
 
     def joined(self, printer: ThreadPrinter, reduction: Reduction, own: VectorValue, name: str) -> VectorValue:
-        """By lanes, by shuffles within a warp, through the block's memory between warps, and sent to all blocks of the
-        team."""
+        """See `Team`. Join lanes, then threads of a warp by shuffles, then warps through shared memory, then blocks of
+        the cluster."""
         buffer = printer.buffer
         value = VectorValue(buffer.emit(f"{_ACROSS_LANES[reduction.combine]}({own.name})"), own.dtype)
         value = _shuffled(printer, reduction, value, min(self.size, WARP))
@@ -138,7 +138,7 @@ class RowTeam:
 
 @dataclass(frozen=True)
 class ColumnTeam:
-    """Threads whole warps apart, whose vectors lie across the rows: each lane of a vector is a row of its own."""
+    """Threads whole warps apart, whose vectors lie across rows: each lane of a vector is another row."""
 
     threads: int
     size: int
@@ -161,7 +161,7 @@ class ColumnTeam:
         return f"block_index(0) * {self.teams} + imod(thread_index(0), {self.teams})"
 
     def begin(self, buffer: CodeBuffer, sums: Mapping[str, Type]) -> None:
-        """See `Team`. Two arrays of a type take turns: who writes to one has met all who have read from it."""
+        """See `Team`. Two arrays per type alternate, so that one barrier per join is enough."""
         arrays: dict[Type, list[str]] = {}
         for name, dtype in sums.items() if self.size > 1 else ():
             own = arrays.setdefault(dtype, [])
@@ -170,7 +170,7 @@ class ColumnTeam:
             own.append(name)
 
     def joined(self, printer: ThreadPrinter, reduction: Reduction, own: VectorValue, name: str) -> VectorValue:
-        """Through the block's memory, in the order of members."""
+        """See `Team`. Join through shared memory, in the order of members."""
         buffer, lanes = printer.buffer, self.row_lanes
         if self.size == 1:
             return own
@@ -187,14 +187,14 @@ class ColumnTeam:
 
 
 def _wire(dtype: Type) -> str:
-    """The element type as which blocks send values of a dtype: of 4 bytes at least."""
+    """Return the type, of at least 4 bytes, in which blocks send values of ``dtype``."""
     if dtype.size >= _LEAST_SENT:
         return dtype_name(dtype)
     return "float32" if dtype.is_floating else "int32"
 
 
 def _shuffled(printer: ThreadPrinter, reduction: Reduction, value: VectorValue, lanes: int) -> VectorValue:
-    """What joins a scalar of neighbouring lanes, a power of two of them."""
+    """Emit the reduction of a scalar over ``lanes`` neighbouring lanes, a power of two."""
     dtype: Type = value.dtype
     while lanes > 1:
         lanes //= 2

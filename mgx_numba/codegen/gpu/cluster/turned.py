@@ -1,9 +1,9 @@
-"""Pointwise clusters of operands that lie in different orders: tiles are turned in a block's memory.
+"""Pointwise clusters with transposed operands: tiles are transposed in registers or shared memory.
 
-Reading along the innermost dimension of the results would take a line of memory for each element of an operand that
-lies along another one. Such operands are read along their own. Where all rows and columns are whole vectors, each
-thread reads a square of them, and turns it in its registers; else they are kept as a tile in the block's memory, and
-taken from there across, four bytes of a thread at once if elements are smaller.
+Reading a transposed operand along the results' innermost axis would load a cache line per element. It is read along its
+own contiguous axis instead. Where rows and columns are whole vectors, each thread reads a square of vectors and
+transposes it in registers. Otherwise a tile is staged in shared memory and read across, four bytes at a time for
+smaller elements.
 """
 
 from __future__ import annotations
@@ -26,23 +26,23 @@ from .indexing import Axes
 __all__ = ["turned_launch"]
 
 TILE = 32
-"""Rows and columns of a tile, in words of a thread: a warp reads one row of it, and writes one column."""
+"""Rows and columns of a tile, in words per thread: a warp reads one row and writes one column."""
 WORD = 4
-"""Bytes that a thread moves at once where elements are smaller."""
+"""Bytes that a thread moves at once if elements are smaller."""
 ROWS = 8
-"""Rows of a tile that a block's threads take at once."""
+"""Tile rows that a block's threads cover at once."""
 LEAST = 16
-"""Lengths of both dimensions from which on tiles pay."""
+"""Least length of both axes for tiles to gain."""
 MOST_STAGED = 40 << 10
-"""Bytes of tiles that a block can hold."""
+"""Most bytes of tiles in shared memory."""
 LANES_ALONG, LANES_ACROSS = 4, 8
-"""Lanes of a warp along the operand that is turned and along the results: both move whole sectors of 32 bytes."""
+"""Lanes of a warp along the transposed operand, and along the results: both access whole 32-byte sectors."""
 WARPS_ALONG, WARPS_ACROSS = 2, 4
-"""The same of a block's warps. No figures kept."""
+"""Warps of a block along both. No figures kept."""
 MOST_SQUARE = 8
-"""Rows of a square of vectors that a thread holds: 32 registers of 16-bit elements."""
+"""Most rows of a thread's square of vectors: 32 registers of 16-bit elements."""
 MOST_REPEATED = 32
-"""Instructions of a module that are repeated for each row of a square."""
+"""Most instructions of a module that are repeated for each row of a square."""
 
 
 def turned_launch(
@@ -54,11 +54,11 @@ def turned_launch(
     fast_math: bool,
     origin: str,
 ) -> Launch | None:
-    """The launch of a cluster over ``space``, whose last dimension is the results'; None if no operand needs turning,
-    or operands need turning about different dimensions.
+    """Return the launch of a cluster over ``space``, whose last axis is contiguous in the results. Return None if no
+    operand is transposed, or operands are contiguous along different axes.
 
     Raises:
-        UnsupportedError: the language lacks an operation for its element type.
+        UnsupportedError: the kernel language lacks an operation for its element type.
     """
     about = {_lies_along(s) for s in space.strides[: len(inputs)] if not known_in(s[-1], 0, 1)} - {None}
     if len(about) != 1:
@@ -84,13 +84,13 @@ def turned_launch(
 
 
 def _lanes(tensors: Sequence[Tensor], space: Space, other: int, turned: Sequence[int]) -> int:
-    """Elements that a thread moves at once: those of a word, if all operands have whole words of them."""
+    """Return the elements that a thread moves at once: a word, if all operands have whole words."""
     lanes = max(1, WORD // max(t.type.size for t in tensors))
     return lanes if _whole(tensors, space, other, turned, lanes) else 1
 
 
 def _whole(tensors: Sequence[Tensor], space: Space, other: int, turned: Sequence[int], lanes: int) -> bool:
-    """Whether all operands have whole vectors of so many elements, along the dimension that they lie along."""
+    """Return whether all operands have whole vectors of ``lanes`` elements along their contiguous axis."""
     last = space.rank - 1
     if not all(_is_whole(space.lens[d], lanes) for d in (other, last)):
         return False
@@ -105,21 +105,21 @@ def _whole(tensors: Sequence[Tensor], space: Space, other: int, turned: Sequence
 
 
 def _is_whole(length: Length, lanes: int) -> bool:
-    """Whether a length has whole vectors, whatever the symbols are."""
+    """Return whether a length is a multiple of ``lanes`` for all values of its symbols."""
     return common_divisor(length) % lanes == 0
 
 
 def _lies_along(strides: Sequence[Length]) -> int | None:
-    """The dimension along which an operand's elements follow one another."""
+    """Return the contiguous axis of an operand."""
     return next((d for d, s in enumerate(strides) if known_in(s, 1)), None)
 
 
 class _TurnedText:
-    """The text of one cluster; a block makes one tile of the last dimension and the ``other`` one.
+    """Kernel text of one cluster; a block computes a tile of the last axis and the ``other`` one.
 
     Attributes:
-        threads: of a block.
-        tile: elements of a block along the ``other`` dimension and the last one.
+        threads: threads per block.
+        tile: elements per block along ``other`` and along the last axis.
     """
 
     threads = TILE * ROWS
@@ -162,7 +162,7 @@ class _TurnedText:
         return TILE * self.lanes, TILE * self.lanes
 
     def launch(self, origin: str) -> Launch:
-        """The launch of the kernel."""
+        """Return the launch."""
         name, lines = cluster_name(self.module, "transpose"), self.lines()
         return Launch(
             kernel=gpu_kernel(name, lines, self.threads, len(self.arguments.values), origin),
@@ -173,7 +173,7 @@ class _TurnedText:
         )
 
     def _begin(self) -> CodeBuffer:
-        """Statements for the arguments, and where the block's tile and plane of each operand are."""
+        """Emit the arguments, and the block's tile and plane in each operand."""
         buffer = CodeBuffer()
         buffer.line(
             *self.arguments.bind(),
@@ -188,7 +188,7 @@ class _TurnedText:
         return buffer
 
     def lines(self) -> list[str]:
-        """All statements of the kernel."""
+        """Return all statements of the kernel."""
         buffer, lanes, side = self._begin(), self.lanes, self.tile[0]
         pitch = side + 1
         for k in self.turned:
@@ -216,8 +216,8 @@ class _TurnedText:
         return buffer.lines
 
     def _compute(self, buffer: CodeBuffer, high: str, turned: Mapping[int, str]) -> None:
-        """Evaluate the module at a thread's elements, from ``own_wide`` on, and store the results; ``turned`` are the
-        vectors of the operands that are."""
+        """Emit the module at a thread's elements from ``own_wide``, and the stores; ``turned`` holds the vectors of
+        transposed operands."""
         lanes = self.lanes
         aligned = "_aligned" if lanes > 1 else ""
         printer = ThreadPrinter(buffer, lanes, self.fast_math)
@@ -237,7 +237,7 @@ class _TurnedText:
 
 
 class _SquaresText(_TurnedText):
-    """The text of one cluster whose threads turn squares of vectors in their registers."""
+    """Kernel text of one cluster whose threads transpose squares of vectors in registers."""
 
     threads = 32 * WARPS_ALONG * WARPS_ACROSS
 
@@ -245,7 +245,7 @@ class _SquaresText(_TurnedText):
         return LANES_ALONG * WARPS_ALONG * self.lanes, LANES_ACROSS * WARPS_ACROSS * self.lanes
 
     def lines(self) -> list[str]:
-        """All statements of the kernel."""
+        """Return all statements of the kernel."""
         buffer, lanes = self._begin(), self.lanes
         buffer.line(
             "warp = idiv(thread_index(0), 32)",
@@ -271,7 +271,7 @@ class _SquaresText(_TurnedText):
 
 
 def _joined(parts: Sequence[str]) -> str:
-    """Expression of a power of two of vectors side by side."""
+    """Return the concatenation of a power of two of vectors."""
     if len(parts) in (2, 4):
         return f"join{len(parts)}({', '.join(parts)})"
     half = len(parts) // 2

@@ -1,6 +1,7 @@
-"""What contractions on tensor cores and on matrix cores have in common: a wave has a part of the block's tile (`ring`).
+"""Shared code generation for contractions on tensor cores (NVIDIA) and matrix cores (AMD).
 
-Its sums go through memory of its own, so that rows are stored whole.
+Each warp or wave computes its own sub-tile of the block tile from the shared-memory ring (`ring`). In the epilogue it
+stages its accumulators in shared memory, so that whole rows are stored.
 """
 
 from __future__ import annotations
@@ -14,10 +15,10 @@ __all__ = ["CoresText"]
 
 
 class CoresText(RingText):
-    """The text of one contraction; subclasses say what an instruction multiplies.
+    """Kernel text of one contraction; a subclass emits the MMA instruction.
 
     Attributes:
-        high, wide: rows and columns of a wave.
+        high, wide: rows and columns of a warp's sub-tile.
     """
 
     def __init__(self, placed: PlacedRequest, tile: RingTile | None, splits: int) -> None:
@@ -36,27 +37,29 @@ class CoresText(RingText):
 
     @property
     def _side(self) -> tuple[int, int]:
-        """Rows and columns of an instruction."""
+        """Return the rows and columns of one MMA instruction."""
         raise NotImplementedError
 
     def _own(self) -> list[str]:
-        """Statements for where a lane reads slices, ``own_a`` and ``own_b``, and whatever `_stage` names."""
+        """Return statements that compute a lane's shared-memory offsets ``own_a`` and ``own_b``, and every name that
+        `_stage` uses."""
         raise NotImplementedError
 
     def _multiply(self, buffer: CodeBuffer) -> None:
-        """Emit what adds the products of the slices at ``slice_a`` and ``slice_b`` to ``acc<i>_<j>``, by instructions
-        down and across."""
+        """Emit the MMA instructions of one slice: ``acc<i>_<j> += slice_a @ slice_b``, where i and j number the
+        instructions down and across the sub-tile."""
         raise NotImplementedError
 
     def _stage(self, buffer: CodeBuffer, i: int, j: int, pitch: int) -> None:
-        """Emit the stores of ``acc<i>_<j>`` to the wave's ``area``, whose rows are ``pitch`` sums apart."""
+        """Emit the stores of ``acc<i>_<j>`` to the warp's staging ``area``; rows of the area are ``pitch`` elements
+        apart."""
         raise NotImplementedError
 
     def _staged(self) -> int:
         return self.tile.down * self.tile.across * self._side[0] * (self.wide + STAGING_PAD)
 
     def _parts(self) -> list[tuple[int, int]]:
-        """The wave's instructions down and across."""
+        """Return the index pairs (down, across) of the MMA instructions of a sub-tile."""
         rows, columns = self._side
         return [(i, j) for i in range(self.high // rows) for j in range(self.wide // columns)]
 
@@ -77,7 +80,7 @@ class CoresText(RingText):
         self._multiply(buffer)
 
     def _finish(self, buffer: CodeBuffer) -> None:
-        """As many rows of the wave at a time as an instruction has."""
+        """Emit the epilogue for the rows of one MMA instruction at a time."""
         rows, columns = self._side
         pitch, per_row = self.wide + STAGING_PAD, self.wide // self.width
         meet = "warp_barrier()" if self.tile.wave == WARP else "barrier()"

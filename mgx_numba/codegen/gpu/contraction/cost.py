@@ -1,4 +1,5 @@
-"""Estimated seconds of a contraction's kernels: what blocks multiply, bring and store, in rounds over a device."""
+"""Cost model of contraction kernels: estimated seconds from the FLOPs, loads and stores of blocks, in waves over the
+device."""
 
 from __future__ import annotations
 
@@ -15,41 +16,42 @@ __all__ = [
 ]  # fmt: skip
 
 CLOCK = 1.755e9
-"""Cycles a second: those that an H200 keeps up while it multiplies, of the 1.98e9 that it can have."""
+"""Clock in Hz: an H200 sustains it under tensor-core load; its maximum is 1.98e9."""
 BANDWIDTH = 4.2e12
-"""Bytes a second of an H200's memory, measured by a copy."""
+"""DRAM bandwidth of an H200 in bytes/s, measured with a copy kernel."""
 # In cycles of a multiprocessor, of an H200 as fitted to products by warpgroups; GATHERING and the rates of solvers were
 # found beside these.
 ARRIVAL = 40
-"""Bytes a cycle that come to a multiprocessor from the second-level cache."""
+"""L2-to-multiprocessor bandwidth in bytes/cycle."""
 BEGINNING = 4200
-"""Until a launch's first slice is there, and until its last sums are stored."""
+"""Cycles of pipeline fill and drain of a launch: until the first slice has arrived, and until the last tile is
+stored."""
 STORING = 7.3
-"""Sums a cycle that are finished and stored."""
+"""Accumulators/cycle that an epilogue processes and stores."""
 LAUNCH = 2800
-"""A launch besides another one."""
+"""Cycles of one additional launch."""
 ADDING = 3000.0
-"""Bytes of parts of sums that all of the device writes and reads a cycle."""
+"""Split-K partial sums that the whole device writes and reads back, in bytes/cycle."""
 NEAR = 128
-"""Bytes a cycle that come to a multiprocessor's threads from its first-level cache, by definition of Hopper's."""
+"""L1 bandwidth of a multiprocessor in bytes/cycle (Hopper's specification)."""
 GATHERING = 1.7
-"""Times as long as a product's that a convolution's slices take whose places threads compute: the median of 60 tiles of
-tensor cores and multiply-adds on an H200 (1.4 to 1.9)."""
+"""Slowdown of a convolution's slices, whose addresses the threads compute, over a product's slices. Median of 60 tiles
+of tensor cores and FMAs on an H200 (1.4 to 1.9)."""
 ROWS_BEGINNING = 2000
-"""Cycles until rows of a product that is read once have begun and ended: on an H200 768 by 768 takes 1.1 us."""
+"""Cycles of fill and drain of a GEMV-like kernel: 768 by 768 takes 1.1 us on an H200."""
 
 
 @dataclass(frozen=True)
 class BlockWork:
-    """What a block of a kernel does.
+    """Work of one thread block.
 
     Attributes:
-        rows, columns: of its tile.
-        slice: positions of the sum that it brings at once.
-        stages: slices that are on their way.
-        itemsize: bytes of an element of the operands.
-        products: multiplications a cycle of a multiprocessor that has enough of these blocks.
-        together: blocks that share a multiprocessor.
+        rows, columns: size of the block tile.
+        slice: K elements loaded per pipeline stage.
+        stages: pipeline depth.
+        itemsize: bytes of an operand element.
+        products: multiplications/cycle of a fully occupied multiprocessor.
+        together: resident blocks per multiprocessor (occupancy).
     """
 
     rows: int
@@ -62,7 +64,8 @@ class BlockWork:
 
 
 def tiles_seconds(placed: PlacedRequest, work: BlockWork, splits: int = 1) -> float:
-    """Of a kernel whose blocks have a tile each, and of the launch that adds ``splits`` parts of sums."""
+    """Return the estimated time (s) of a kernel with one tile per block; with ``splits`` > 1 (split-K) also of the
+    launch that adds the partial sums."""
     extent, cores = Extent.of(placed.problem), multiprocessors()
     blocks = extent.tiles(work.rows, work.columns) * splits
     rounds = -(-blocks // (cores * work.together))
@@ -84,18 +87,22 @@ def tiles_seconds(placed: PlacedRequest, work: BlockWork, splits: int = 1) -> fl
 
 
 def not_below_memory(placed: PlacedRequest, seconds: float) -> float:
-    """An estimate, or how long memory takes to bring the operands and take the result, if that is longer."""
+    """Return ``seconds``, or the time (s) that DRAM traffic of operands and result takes if that is longer."""
     return max(seconds, least_bytes(placed.problem) / BANDWIDTH + BEGINNING / CLOCK)
 
 
 def reading_seconds(placed: PlacedRequest, blocks: int) -> float:
-    """Of a kernel that reads its operands once, and does little besides."""
+    """Return the estimated time (s) of a memory-bound kernel that reads each operand once."""
     busy = min(blocks, multiprocessors())
     moved = least_bytes(placed.problem)
     return max(moved / BANDWIDTH, moved / (busy * ARRIVAL * CLOCK)) + ROWS_BEGINNING / CLOCK
 
 
 def near_seconds(placed: PlacedRequest, loaded: int) -> float:
-    """Of a kernel whose threads load so many bytes, most of them from the first-level caches."""
+    """Return the estimated time (s) of a kernel that is bound by L1 loads.
+
+    Args:
+        loaded: bytes that all threads load, mostly L1 hits.
+    """
     near = loaded / (multiprocessors() * NEAR * CLOCK)
     return max(least_bytes(placed.problem) / BANDWIDTH, near) + ROWS_BEGINNING / CLOCK

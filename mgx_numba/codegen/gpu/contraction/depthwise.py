@@ -1,9 +1,8 @@
-"""Convolutions in which each channel is a group: a thread has a vector of channels of some pixels of a row.
+"""Depthwise convolutions: each thread computes one vector of channels of a few neighbouring pixels of an image row.
 
-Little is multiplied of what is read: what takes the time is bringing images, and waiting for that. The taps of small
-filters are written one by one, so that all loads of a thread are on their way together, else those of a line of the
-filter are. Pixels side by side share what lies under several of them, and the weights; few are computed by one thread
-where there would not be enough threads otherwise.
+The kernel is bound by memory latency. Taps of a small filter are unrolled, so that all loads of a thread are in flight
+together; for a large filter the loads of one filter row are. Neighbouring pixels of a thread share image loads and
+weights. A thread computes fewer pixels where the grid would otherwise have too few threads.
 """
 
 from __future__ import annotations
@@ -28,31 +27,31 @@ from .wgmma_tiles import multiprocessors
 __all__ = ["PixelTiling", "chosen_pixels", "depthwise_refusal", "depthwise_solution", "depthwise_tilings", "loads"]
 
 THREADS = 64
-"""Threads of a block: small images leave fewer multiprocessors without any than with larger blocks."""
+"""Threads per block. Small blocks spread a small image over more multiprocessors."""
 PIXELS = (1, 2)
-"""Of a thread: on an H200 32 images of 112 x 112 pixels of 32 channels of 16 bits take 44 us with one, 35 with two and
-47 with four, whose sums leave registers for fewer threads."""
+"""Pixels per thread. 32 images of 112 x 112 pixels and 32 channels of 16 bits take 44 us on an H200 with 1, 35 us with
+2 and 47 us with 4 (register pressure lowers occupancy)."""
 ENOUGH_THREADS = 256
-"""Threads of a multiprocessor that are enough for pixels to share a thread: with nine taps they have 36 KiB of images
-on their way, its share of the bandwidth times the latency of memory."""
+"""Threads per multiprocessor that hide memory latency, so that a thread may compute several pixels. With nine taps they
+have 36 KiB of loads in flight: the multiprocessor's share of bandwidth times latency."""
 FEW_TAPS = 16
-"""Taps up to which all are written one by one: with 25 of them a thread has more on its way than it has registers, and
-takes 5 us on an H200 however small images are, where 9 take 1.3."""
+"""Most taps that are unrolled completely. With 25 the loads in flight exceed the register file, and even a small image
+takes 5 us on an H200; with 9 it takes 1.3 us."""
 MOST_ACROSS = 32
-"""Taps of a line of the filter, which are always written one by one: no network is known to have more."""
+"""Most taps of a filter row, which is always unrolled. No known network has more."""
 MOST_LANES = 8
-"""Channels of a vector: their sums are as many registers."""
+"""Most channels per vector; each channel takes one accumulator register."""
 
 
 @dataclass(frozen=True)
 class PixelTiling:
-    """Pixels of a row that a thread computes."""
+    """Number of neighbouring pixels of a row that one thread computes."""
 
     pixels: int
 
 
 def depthwise_refusal(placed: PlacedRequest) -> str:
-    """Why these kernels do not compute a contraction; empty if they do."""
+    """Return the reason why the depthwise kernel does not apply to a contraction; "" if it applies."""
     problem = placed.problem
     if not isinstance(problem, ConvProblem):
         return "it is a matrix product"
@@ -66,19 +65,19 @@ def depthwise_refusal(placed: PlacedRequest) -> str:
 
 
 def depthwise_tilings(placed: PlacedRequest) -> list[PixelTiling]:
-    """What a thread may compute."""
+    """Return the applicable numbers of pixels per thread."""
     across = _conv(placed).out_lens[-1]
     return [PixelTiling(n) for n in PIXELS if n < 2 * across]
 
 
 def chosen_pixels(placed: PlacedRequest) -> PixelTiling:
-    """The most pixels of a thread with which there are `ENOUGH_THREADS`."""
+    """Return the most pixels per thread that leave `ENOUGH_THREADS` threads per multiprocessor."""
     enough = [t for t in depthwise_tilings(placed) if _threads(placed, t) >= ENOUGH_THREADS * multiprocessors()]
     return enough[-1] if enough else PixelTiling(PIXELS[0])
 
 
 def loads(placed: PlacedRequest, tiling: PixelTiling) -> int:
-    """Bytes that all threads load of images and weights, which mostly come from the first-level caches."""
+    """Return the bytes of images and weights that all threads load; most of them hit the L1 cache."""
     problem = _conv(placed)
     columns = len(_columns(problem, tiling.pixels)) + problem.kernel[-1]
     rows = prod(problem.kernel[:-1])
@@ -86,10 +85,10 @@ def loads(placed: PlacedRequest, tiling: PixelTiling) -> int:
 
 
 def depthwise_solution(placed: PlacedRequest, tiling: PixelTiling) -> Solution:
-    """The launch of a convolution that is not refused; its weights lie in the order `weights.CHANNELS`.
+    """Return the launch of an applicable convolution; weights have the layout `weights.CHANNELS`.
 
     Raises:
-        UnsupportedError: sums of this type, or an operation around the convolution, have no kernel.
+        UnsupportedError: no kernel exists for this accumulator type or for an operation of the epilogue.
     """
     text = _DepthwiseText(placed, tiling.pixels)
     lines, values, problem = text.lines(), text.arguments.values, _conv(placed)
@@ -107,7 +106,7 @@ def _conv(placed: PlacedRequest) -> ConvProblem:
 
 
 def _lanes(placed: PlacedRequest) -> int:
-    """Channels of a vector, in which those of images and results lie at multiples of its size."""
+    """Return the channels per vector, such that all vectors of images and results are aligned."""
     problem = _conv(placed)
     lanes = min(MOST_LANES, VECTOR_BYTES // ITEMSIZE[problem.types.a])
     while lanes > 1 and any(n % lanes for n in (problem.in_channels, *problem.x_strides)):
@@ -116,24 +115,25 @@ def _lanes(placed: PlacedRequest) -> int:
 
 
 def _strips(problem: ConvProblem, pixels: int) -> tuple[int, ...]:
-    """Lengths of the space of threads but for vectors of channels: images, lines, strips of a line."""
+    """Return the iteration space of threads without the channel axis: images, image rows, strips of a row."""
     return (problem.batch, *problem.out_lens[:-1], -(-problem.out_lens[-1] // pixels))
 
 
 def _threads(placed: PlacedRequest, tiling: PixelTiling) -> int:
-    """Those that have something to do."""
+    """Return the number of threads that compute pixels."""
     problem = _conv(placed)
     return prod(_strips(problem, tiling.pixels)) * (problem.out_channels // _lanes(placed))
 
 
 def _columns(problem: ConvProblem, pixels: int) -> list[int]:
-    """Where along a line, from the first pixel's first tap on, elements lie under the taps of a thread's pixels."""
+    """Return the columns under the taps of a thread's pixels, relative to the first tap of its first pixel."""
     step, apart, taps = problem.stride[-1], problem.dilation[-1], problem.kernel[-1]
     return sorted({p * step + t * apart for p in range(pixels) for t in range(taps)})
 
 
 class _DepthwiseText(ContractionText):
-    """The text of one convolution. A plane of its operands is a channel: the first one of the thread's vector."""
+    """Kernel text of one depthwise convolution. A plane of an operand is a channel: the first channel of the thread's
+    vector."""
 
     operands: ConvolutionOperands
 
@@ -156,7 +156,7 @@ class _DepthwiseText(ContractionText):
         self._few = problem.taps <= FEW_TAPS
 
     def lines(self) -> list[str]:
-        """All statements of the kernel."""
+        """Return all statements of the kernel."""
         buffer, problem = CodeBuffer(), self.problem
         buffer.line(*self.arguments.bind(), f"number = block_index(0) * {THREADS} + thread_index(0)")
         buffer.line("item = imin(number, items - 1)")
@@ -185,7 +185,7 @@ class _DepthwiseText(ContractionText):
         return buffer.lines
 
     def _weights(self, buffer: CodeBuffer, first: str, count: int) -> list[str]:
-        """Emit the loads of the weights of so many taps."""
+        """Emit the loads of the weights of ``count`` taps, starting at tap ``first``."""
         load = self._load
         return [buffer.emit(f"{load}(r_taps, ({first} + {t}) * all_channels, {self.lanes})") for t in range(count)]
 
@@ -194,8 +194,12 @@ class _DepthwiseText(ContractionText):
         return "load_aligned" if self.lanes > 1 else "load"
 
     def _sums(self, buffer: CodeBuffer, image: str, places: list[str], weights: list[str]) -> None:
-        """Emit ``sums<p>`` of each pixel; ``places`` are indices along the result's spatial axes, ``weights`` those of
-        all taps, if they are there."""
+        """Emit the accumulators ``sums<p>`` of each pixel p.
+
+        Args:
+            places: indices along the spatial axes of the result.
+            weights: weights of all taps; empty if the filter rows load them.
+        """
         for p in range(self.pixels):
             buffer.line(f"sums{p} = const_{self.accumulator}(0, {self.lanes})")
         base = buffer.emit(self._space.offset(0, [image, *("0" for _ in places), "0"]))
@@ -222,7 +226,7 @@ class _DepthwiseText(ContractionText):
         columns: dict[int, tuple[str, str]],
         weights: list[str],
     ) -> None:
-        """Emit what a line of the filter adds to sums: the one of these numbers along the axes before the last one."""
+        """Emit the multiply-adds of one filter row; ``taps`` are its indices along all spatial axes but the last."""
         problem, acc, lanes = self.problem, self.accumulator, self.lanes
         found = [self._tap(buffer, d, starts[d], f"{t} * {self._of[d]['reach']}") for d, t in enumerate(taps)]
         offset = buffer.emit(" + ".join([base, *(place for place, _ in found)]))
@@ -247,8 +251,11 @@ class _DepthwiseText(ContractionText):
             buffer.line(f"sums{p} = fma({x}, {wide[tap]}, sums{p})")
 
     def _tap(self, buffer: CodeBuffer, axis: int, start: str, reach: str) -> tuple[str, str]:
-        """Emit where along an axis of the image a tap is, within it: its offset, and the condition under which that is
-        the tap's place, empty if it always is."""
+        """Emit the offset of a tap along one image axis, clamped to the image.
+
+        Returns:
+            the offset, and the condition that the tap is inside the image ("" if it always is).
+        """
         n, padded = self._of[axis], self._padded[axis]
         at = near = buffer.emit(f"{start} + {reach}")
         if padded or (self._cut and axis == len(self._of) - 1):

@@ -1,10 +1,9 @@
-"""Products of a few rows, as a decoder's steps are, or of a few images that a filter covers: a warp reads a column of
-the right operand for all of them.
+"""GEMV-like contractions: one warp computes one result column for up to `MOST_ROWS` rows.
 
-What takes the time is bringing that operand, once. Each lane has several vectors of its column on their way, the first
-ones before the launches before are done if the operand is constant. It multiplies them with the same positions of the
-rows, and the lanes' sums are joined by shuffles, always in one order. Of a gated linear unit a warp has a column of
-each half.
+Applies to decoder steps and to convolutions whose filter covers the whole image. The kernel is bound by reading the
+right operand once. Each lane has several vectors of its column in flight; loads of a constant right operand start
+before the preceding launches end (programmatic dependent launch). Shuffles add the lanes' partial sums in a fixed
+order. For a gated linear unit a warp computes one column of each half.
 """
 
 from __future__ import annotations
@@ -37,22 +36,23 @@ __all__ = ["few_rows_refusal", "few_rows_solution"]
 
 TYPES = ("float16", "bfloat16", "float32")
 MOST_ROWS = 4
-"""Rows up to which their own positions, which every warp reads, come from the caches as fast as columns from memory."""
+"""Most rows. Up to this number the rows, which every warp reads, come from the caches as fast as columns from DRAM."""
 WARPS = 4
-"""Warps of a block: one for each scheduler of a multiprocessor."""
+"""Warps per block: one for each scheduler of a multiprocessor."""
 MOST_AHEAD = 8
-"""Vectors of columns that a lane has on their way at most: with 16 warps on a multiprocessor 64 KiB, more than its
-share of the bandwidth times the latency of memory."""
+"""Most column vectors in flight per lane. With 16 warps per multiprocessor they are 64 KiB, more than its share of
+bandwidth times latency."""
 
 
 @dataclass(frozen=True)
 class _Rows:
-    """A contraction as products of rows with contiguous columns.
+    """A contraction as a product with contiguous rows and columns.
 
     Attributes:
-        rows: of the left operand, and ``most``, those of the kernel.
-        row_step, column_step: elements from one row of it to the next, and from one column of the right operand.
-        lanes: elements of the widest vectors of both, up to `VECTOR_BYTES`, of which the sum has whole ones.
+        rows: rows of the left operand.
+        most: rows that the kernel computes.
+        row_step, column_step: elements between rows of the left operand, and between columns of the right operand.
+        lanes: elements per load, at most `VECTOR_BYTES`; divides the length of the sum.
     """
 
     rows: Length
@@ -63,13 +63,13 @@ class _Rows:
 
 
 def few_rows_refusal(placed: PlacedRequest) -> str:
-    """Why these kernels do not compute a contraction; empty if they do."""
+    """Return the reason why the kernel does not apply to a contraction; "" if it applies."""
     found = _rows_of(placed.problem)
     return found if isinstance(found, str) else ""
 
 
 def _rows_of(problem: GemmProblem | ConvProblem) -> _Rows | str:
-    """The rows and columns of a contraction, or why these kernels do not compute it."""
+    """Return the rows and columns of a contraction, or the reason why the kernel does not apply."""
     if problem.types.uniform not in TYPES:
         return f"no kernel of few rows is for {problem.types}"
     if problem.prologue is not None:
@@ -92,7 +92,10 @@ def _of_product(problem: GemmProblem) -> _Rows | str:
 
 
 def _most(rows: Length) -> int:
-    """Rows of the kernel for so many: of an open number one, or the most that there can be; 0 if that are too many."""
+    """Return the rows that the kernel computes; 0 if there are too many.
+
+    For a symbolic number of rows: 1 or `MOST_ROWS`, by the range of the symbol.
+    """
     if not isinstance(rows, Dim):
         return rows if rows <= MOST_ROWS else 0
     if not permitted(less_equal(rows, MOST_ROWS)):
@@ -101,7 +104,7 @@ def _most(rows: Length) -> int:
 
 
 def _of_images(problem: ConvProblem) -> _Rows | str:
-    """Of a convolution whose filter covers its images: each is a row."""
+    """Return the rows of a convolution whose filter covers the image: each image is a row."""
     pads = (*problem.pads_begin, *problem.pads_end)
     spread = any(d != 1 and n != 1 for d, n in zip(problem.dilation, problem.kernel))
     if problem.transposed or any(pads) or not known_same(problem.kernel, problem.in_lens) or spread:
@@ -122,10 +125,10 @@ def _lanes(problem: GemmProblem | ConvProblem, *lens: Length) -> int:
 
 
 def few_rows_solution(placed: PlacedRequest) -> Solution:
-    """The launch of a product that is not refused.
+    """Return the launch of an applicable product.
 
     Raises:
-        UnsupportedError: an operation after the product has no kernel.
+        UnsupportedError: no kernel exists for an operation of the epilogue.
     """
     text = _FewRowsText(placed)
     request = placed.request
@@ -138,14 +141,16 @@ def few_rows_solution(placed: PlacedRequest) -> Solution:
 
 
 class _FewRowsText(ContractionText):
-    """The text of one product.
+    """Kernel text of one product.
 
     Attributes:
-        blocks: of a plane.
+        blocks: thread blocks per plane.
         columns: names of the columns that a warp reads.
-        ahead: vectors of a column that a lane loads together.
-        rows: of the kernel, and whether there are as many, ``all_rows``; else some may be beyond the last one.
-        exact, once: whether columns are whole such groups, and one of them at most.
+        ahead: column vectors that a lane loads together.
+        rows: rows that the kernel computes.
+        all_rows: whether the operand has exactly ``rows`` rows; otherwise excess rows are masked.
+        exact: whether a column is a whole number of load groups.
+        once: whether a column is at most one load group.
     """
 
     def __init__(self, placed: PlacedRequest) -> None:
@@ -164,7 +169,7 @@ class _FewRowsText(ContractionText):
         self.arguments.integers(row_step=found.row_step, column_step=found.column_step)
 
     def lines(self) -> list[str]:
-        """All statements of the kernel."""
+        """Return all statements of the kernel."""
         buffer, lanes, rows = CodeBuffer(), self.lanes, self.rows
         block = self._begin_plane(buffer, self.blocks)
         buffer.line(
@@ -205,13 +210,13 @@ class _FewRowsText(ContractionText):
         return buffer.lines
 
     def _load_columns(self, buffer: CodeBuffer) -> None:
-        """Emit the loads of the lane's vectors of columns."""
+        """Emit the loads of the lane's column vectors."""
         for name in self.columns:
             self._load(buffer, f"r_{name}", name)
 
     def _load(self, buffer: CodeBuffer, base: str, name: str) -> None:
-        """Emit the loads of the lane's vectors from position ``k`` on, as ``<name>0`` and so on; from an inexact end
-        the last ones."""
+        """Emit the loads of the lane's vectors ``<name>0``, ``<name>1``, ... from position ``k``. At an inexact end,
+        the last vectors are loaded instead."""
         load = "load_aligned" if self.lanes > 1 else "load"
         for j in range(self.ahead):
             place = f"k + {WARP * self.lanes * j}" if j else "k"
@@ -220,7 +225,7 @@ class _FewRowsText(ContractionText):
             buffer.line(f"{name}{j} = {load}({base}, {place}, {self.lanes})")
 
     def _add(self, buffer: CodeBuffer) -> None:
-        """Emit the products of the lane's vectors of the column; those after them are asked for before."""
+        """Emit the multiply-adds of the loaded column vectors, after the loads of the next ones (double buffer)."""
         rows = range(self.rows)
         for i in rows:
             self._load(buffer, f"r_row{i}", f"row{i}_")

@@ -1,8 +1,9 @@
-"""Products and convolutions of float32 as float32 has them: multiply-adds of ordinary arithmetic, from a ring (`ring`).
+"""Products and convolutions in full float32: FMAs of ordinary arithmetic units, operands from the shared-memory ring
+(`ring`).
 
-A warp's lanes lie as 8 by 4 over its part of a block's tile; a lane has every eighth row, and of every sixteen columns
-four neighbours. So of a step, four positions of the sum, what a warp reads of either operand lies in different banks,
-and a lane multiplies each of its words as often as there are registers for sums.
+The lanes of a warp form an 8 by 4 grid over its sub-tile. A lane owns every eighth row, and four neighbouring columns
+of every sixteen. Loads of a step (four K elements) by a warp are free of bank conflicts, and every loaded word is
+reused as often as accumulator registers allow.
 """
 
 from __future__ import annotations
@@ -16,18 +17,18 @@ from .ring import RingForm, RingText, ring_refusal
 __all__ = ["FmaText", "fma_refusal"]
 
 DOWN, ACROSS = 8, 4
-"""Lanes of a warp along either side of its part of a tile."""
+"""Lanes of a warp along the rows, and along the columns, of its sub-tile."""
 STEP = 4
-"""Positions of the sum that a thread loads at once, and columns side by side: 16 bytes."""
+"""K elements per load of a thread, and neighbouring columns per lane: 16 bytes."""
 STAGING_PAD = 16
-"""Words between rows of staged sums besides their own: eight lanes, those that store at once, have two rows of four
-vectors, which then lie in different banks."""
+"""Padding words per staged row. Eight lanes store at once, two rows of four vectors, which the padding puts in
+different banks."""
 AT_ONCE = 4
-"""Rows of a lane whose sums are staged together: what that takes of a block's memory two slices of 16 words have."""
+"""Rows of a lane that are staged together; the staging area fits in two ring slices of 16 words."""
 
 
 def fma_refusal(placed: PlacedRequest) -> str:
-    """Why these kernels do not compute a contraction; empty if they do."""
+    """Return the reason why the FMA kernel does not apply to a contraction; "" if it applies."""
     types = placed.request.problem.types
     if types.uniform != "float32":
         return f"slices of {types} do not come to a ring"
@@ -35,11 +36,12 @@ def fma_refusal(placed: PlacedRequest) -> str:
 
 
 class FmaText(RingText):
-    """The text of one contraction.
+    """Kernel text of one contraction.
 
     Attributes:
-        high, wide: rows and columns of a warp.
-        own_rows, own_groups: rows of a lane, and groups of neighbouring columns.
+        high, wide: rows and columns of a warp's sub-tile.
+        own_rows: rows per lane.
+        own_groups: groups of neighbouring columns per lane.
     """
 
     tiles = TILES
@@ -64,7 +66,7 @@ class FmaText(RingText):
 
     @classmethod
     def chosen(cls, placed: PlacedRequest) -> tuple[FmaTile, int]:
-        """See `RingText.chosen`: the one that should be the fastest."""
+        """See `RingText.chosen`: the tile with the least estimated time."""
         _, tile, splits = weighed_tiles(placed)[0]
         return tile, splits
 
@@ -107,7 +109,7 @@ class FmaText(RingText):
             buffer.line(f"slice_b = slice_b + {STEP * (1 if self.along else self.turned_pitch)}")
 
     def _add_along(self, buffer: CodeBuffer) -> None:
-        """Emit the products of a step whose columns have their positions side by side, a group at a time."""
+        """Emit the FMAs of a step for a right operand that is contiguous along K, one column group at a time."""
         for g in range(self.own_groups):
             for q in range(STEP):
                 place = f"slice_b + {(g * ACROSS + q * self.tile.columns // STEP) * self.pitch}"
@@ -119,7 +121,7 @@ class FmaText(RingText):
                     buffer.line(f"acc{i}_{g} = fma(splat(extract(a{i}, {k}), {STEP}), b, acc{i}_{g})")
 
     def _add_turned(self, buffer: CodeBuffer) -> None:
-        """Emit the products of a step whose positions have their columns side by side, a position at a time."""
+        """Emit the FMAs of a step for a right operand that is contiguous along columns, one K element at a time."""
         for k in range(STEP):
             for g in range(self.own_groups):
                 place = f"slice_b + {k * self.turned_pitch + g * ACROSS * STEP}"
@@ -129,7 +131,8 @@ class FmaText(RingText):
                     buffer.line(f"acc{i}_{g} = fma(splat(extract(a{i}, {k}), {STEP}), b{g}, acc{i}_{g})")
 
     def _finish(self, buffer: CodeBuffer) -> None:
-        """Some rows of each lane at a time; of warps that have parts of the same sums each adds those of some rows."""
+        """Emit the epilogue, `AT_ONCE` rows of each lane at a time. Warps with partial sums of one sub-tile
+        (intra-block split-K) each add and store some of the rows."""
         pitch, per_row, deep = self.wide + STAGING_PAD, self.wide // self.width, self.tile.deep
         meet = "warp_barrier()" if deep == 1 else "barrier()"
         rows = AT_ONCE * DOWN

@@ -1,4 +1,4 @@
-"""Which tile of a product by multiply-adds suits a problem, and how its slices come."""
+"""Choose the tile of a float32 FMA contraction, and how its slices reach shared memory."""
 
 from __future__ import annotations
 
@@ -17,20 +17,20 @@ from .wgmma_tiles import LATENCY, READING, SPLITS, multiprocessors
 __all__ = ["TILES", "TOGETHER", "FmaTile", "fma_form", "fma_ring_bytes", "fma_seconds", "weighed_tiles"]
 
 OWN = 64
-"""Rows and columns of a tile for each warp: a lane has 128 sums, of 8 rows and 16 columns, and of its 255 registers
-enough are left for 4 positions of the operands. For 128 multiply-adds it loads 24 words from a block's memory, which
-can bring 32 in that time; with 64 sums, of 8 rows and columns, these would be all that it can bring."""
+"""Rows and columns of a warp's sub-tile: 128 accumulators per lane (8 rows by 16 columns), which leave enough of the
+255 registers for the operands of 4 K elements. A lane loads 24 shared-memory words per 128 FMAs; shared memory could
+deliver 32. With 64 accumulators (8 by 8) shared memory would be the limit."""
 TOGETHER = 2
-"""Blocks that share a multiprocessor: of 128 threads with 255 registers each."""
+"""Resident blocks per multiprocessor: 128 threads with 255 registers each."""
 
 
 @dataclass(frozen=True)
 class FmaTile(RingTile):
-    """A block's tile, of `OWN` rows and columns for each warp.
+    """A block tile of `OWN` x `OWN` per warp.
 
     Attributes:
-        deep: warps that have the same part of the tile, each of which adds up its own part of every slice.
-        slower: times as long as a tile of 128 rows and columns that it multiplies, fitted as `BOTH` is.
+        deep: warps that share one sub-tile, each with its part of every slice (intra-block split-K).
+        slower: time relative to the 128 x 128 tile, fitted together with `BOTH`.
     """
 
     deep: int = 1
@@ -38,7 +38,7 @@ class FmaTile(RingTile):
 
     @property
     def threads(self) -> int:
-        """Threads of a block."""
+        """Return the threads per block."""
         return self.wave * self.down * self.across * self.deep
 
 
@@ -48,34 +48,33 @@ TILES = (
     FmaTile(64, 128, 1, 2, deep=2),
     FmaTile(64, 64, 1, 1, deep=4, slower=1.07),
 )
-"""All have four warps, one for each part of a multiprocessor: a product is as long as the largest number of tiles that
-one of these gets, so smaller tiles leave less of the last round empty, and bring more for what they multiply."""
+"""Declared tiles. All have four warps, one for each scheduler of a multiprocessor. Smaller tiles leave less of the last
+wave of blocks idle, and load more bytes per FMA."""
 SHORT = RingForm(16, 4, True)
-"""Where a slice of `COPIED` has no room, see `fma_form`."""
+"""Ring with half-length slices, for devices or sums where a slice of `COPIED` does not fit; see `fma_form`."""
 LARGE_SHARED = 160 << 10
-"""Bytes of a block's memory at most from which on two blocks have two slices of 32 words of the largest tile, 72 KiB
-each: sm_80's."""
+"""Least shared memory per multiprocessor (bytes) with which two blocks hold two slices of 32 words of the largest tile,
+72 KiB each: sm_80."""
 
 # Instructions of a warp, counted in what ptxas 13.0 makes for sm_90a.
 MULTIPLYING = 543 / 512
-"""For each multiply-add: of four positions of a warp's part 512, beside 24 loads."""
+"""Instructions per FMA: a warp issues 24 loads and 7 others beside the 512 FMAs of four K elements."""
 SLICE, VECTOR, PIXELS = 35, 4, 7
-"""For each slice, and each vector of it that a thread copies: of a product, and of a convolution."""
+"""Instructions per slice, per vector of a product that a thread copies, and per vector of a convolution."""
 # Fitted, with `FmaTile.slower`, by least squares of logarithms to what 98 tiles and parts of 14 products and
 # convolutions took on an H200: off by 9% in the mean square, and by up to 38% where a convolution of one image is
 # computed in many parts. Of what was measured the fastest is chosen or one within 1%, but for one image of 28 by 28
 # pixels and 128 channels one that took 5% longer. Fitted without the shape in question the choices are as good, but for
 # 32 images of 7 by 7 pixels one that took 10% longer.
 ALONE, BOTH = 1.82, 1.39
-"""Cycles for each instruction of a warp that shares its part of a multiprocessor with none, and for each of two that
-share one."""
+"""Cycles per warp instruction with one resident warp per scheduler, and with two."""
 BLOCK = 3800
-"""Cycles until the first slice of a block is there that follows another one."""
+"""Cycles until the first slice of a block that replaces a finished block has arrived."""
 
 
 def fma_form(placed: PlacedRequest) -> RingForm:
-    """How slices come to a block's memory: half as long ones where two blocks have no room, or less lies behind the
-    sum's end."""
+    """Return the ring: half-length slices where two blocks per multiprocessor would not fit, or where they reduce the
+    padding of K."""
     form, arch = ring_form(), known_architecture()
     if not form.copied:
         return form
@@ -85,14 +84,13 @@ def fma_form(placed: PlacedRequest) -> RingForm:
 
 
 def fma_ring_bytes() -> int:
-    """Bytes that the ring of a block may have, so that `TOGETHER` share a multiprocessor."""
+    """Return the shared memory (bytes) per block that allows `TOGETHER` resident blocks."""
     arch = known_architecture()
     return (LARGE_SHARED if arch is None else arch.shared_bytes) // TOGETHER
 
 
 def weighed_tiles(placed: PlacedRequest) -> tuple[tuple[float, FmaTile, int], ...]:
-    """The tiles that a contraction can have, and parts of its sums, the fastest ones first: estimated cycles, tile,
-    parts."""
+    """Return (estimated cycles, tile, splits) of every applicable tile and split-K factor, fastest first."""
     form = fma_form(placed)
     reads = any(o.access == "full" for o in placed.request.epilogue.operands)
     question = Extent.of(placed.problem), slices_of(placed, form), form, isinstance(placed.problem, ConvProblem)
@@ -115,7 +113,7 @@ def _weighed(
 def _cycles(
     tile: FmaTile, splits: int, extent: Extent, slices: int, form: RingForm, pixels: bool, reads: bool, cores: int
 ) -> float:
-    """Estimated cycles of a multiprocessor: those of the one with the most blocks, two of which it has at once."""
+    """Return the estimated cycles of the multiprocessor with the most blocks; two blocks are resident at once."""
     blocks = extent.tiles(tile.rows, tile.columns) * splits
     pairs, odd = divmod(-(-blocks // cores), TOGETHER)
     multiplied = OWN * OWN * form.words // (WARP * tile.deep)
@@ -134,6 +132,6 @@ def _cycles(
 
 
 def fma_seconds(placed: PlacedRequest, tile: FmaTile, splits: int) -> float:
-    """Estimated seconds of a contraction with one of `TILES`."""
+    """Return the estimated time (s) of a contraction with a tile of `TILES`."""
     found = next(c for c, *candidate in weighed_tiles(placed) if candidate == [tile, splits])
     return not_below_memory(placed, found / CLOCK)

@@ -1,4 +1,4 @@
-"""A contraction as one call of a library of products: three matrices, or as many as a batch has."""
+"""Describe a contraction as one GEMM call of a vendor library: three matrices, optionally batched."""
 
 from __future__ import annotations
 
@@ -16,11 +16,14 @@ __all__ = ["matrices_of"]
 
 
 def matrices_of(problem: GemmProblem | ConvProblem, added: Sequence[int] = ()) -> Matrices:
-    """The matrices of a product, or of a convolution whose filter is one pixel and whose weights lie
-    in the order `weights.COLUMNS`; ``added`` are the strides of what is added to it, as of the result.
+    """Return the matrices of a product or of a 1x1 convolution.
+
+    Args:
+        problem: a convolution has weights in the layout `weights.COLUMNS`.
+        added: strides of a summand of the result (beta * C); empty for none.
 
     Raises:
-        UnsupportedError: it is no such contraction, or its operands lie otherwise; the message says how.
+        UnsupportedError: the contraction is not a single GEMM, or the library cannot describe an operand's strides.
     """
     if problem.prologue is not None:
         raise UnsupportedError(NOT_COMPUTED)
@@ -50,7 +53,7 @@ def matrices_of(problem: GemmProblem | ConvProblem, added: Sequence[int] = ()) -
 
 
 def _of_pixels(problem: ConvProblem, results: Sequence[Sequence[int]]) -> Matrices:
-    """A convolution of single pixels, whose rows are pixels."""
+    """Return the matrices of a 1x1 convolution; the pixels are the rows."""
     single = problem.taps == 1 and set(problem.stride) == {1} and not any((*problem.pads_begin, *problem.pads_end))
     if not single or problem.groups > 1 or problem.transposed:
         raise UnsupportedError("it is a convolution of more than single pixels")
@@ -65,7 +68,7 @@ def _of_pixels(problem: ConvProblem, results: Sequence[Sequence[int]]) -> Matric
 
 
 def _rows(pitch: int, lens: tuple[int, int], plane: int = 0) -> Matrix:
-    """A matrix whose columns follow one another.
+    """Return a row-major matrix.
 
     Raises:
         UnsupportedError: its rows overlap.
@@ -77,10 +80,10 @@ def _rows(pitch: int, lens: tuple[int, int], plane: int = 0) -> Matrix:
 
 
 def _matrix(strides: Sequence[int], lens: tuple[int, int], plane: int = 0) -> Matrix:
-    """A matrix with these strides of rows and columns.
+    """Return a row-major or column-major matrix with these strides of rows and columns.
 
     Raises:
-        UnsupportedError: neither its rows' nor its columns' elements follow one another, or they overlap.
+        UnsupportedError: neither rows nor columns are contiguous, or they overlap.
     """
     (row, column), (rows, columns) = strides, lens
     if 1 in (column, columns) and (rows == 1 or row >= columns):

@@ -1,4 +1,4 @@
-"""What solvers by NVIDIA's libraries have in common: when they apply, what they take, how a call becomes a launch."""
+"""Base class of solvers that call NVIDIA's libraries: applicability, heuristics, and the launch of a call."""
 
 from __future__ import annotations
 
@@ -25,16 +25,16 @@ from .wgmma_tiles import multiprocessors
 __all__ = ["LibrarySolver", "call_of", "sums_dtype"]
 
 PRODUCTS = 2048.0
-"""Of 16-bit numbers that tensor cores of a multiprocessor of an H200 multiply in a cycle at most."""
+"""Peak 16-bit multiplications per cycle of one H200 multiprocessor's tensor cores."""
 MOST_KEPT = 512
-"""Contractions whose tilings are remembered: more than a program has. No figures kept."""
+"""Size of the cache of heuristics; more contractions than a program has. No figures kept."""
 
 
 class LibrarySolver:
-    """A solver (`contraction.solvers.GpuSolver`) whose tilings are what a library's heuristic has for a contraction.
+    """A solver (`contraction.solvers.GpuSolver`) whose tilings come from a vendor library's heuristic.
 
     Attributes:
-        library: the library, `DeviceError` if it cannot be used.
+        library: the loaded library; raises `DeviceError` if it cannot be used.
     """
 
     revision = 0  # it has no kernels of its own
@@ -43,15 +43,16 @@ class LibrarySolver:
     library: Callable[[], Any]
 
     def asked(self, placed: PlacedRequest) -> Any:
-        """A contraction as the library is asked for it.
+        """Return the library's description of a contraction.
 
         Raises:
-            UnsupportedError: the library has no such contractions.
+            UnsupportedError: the library does not support the contraction.
         """
         raise NotImplementedError
 
     def found(self, number: int, placed: PlacedRequest) -> Sequence[Any]:
-        """What the library's heuristic has for a contraction on the device of this number, which is the current one."""
+        """Return the library heuristic's algorithms for a contraction on device ``number``, which is the current
+        device."""
         raise NotImplementedError
 
     def plan(self, placed: PlacedRequest, tiling: Any = None) -> Solution:
@@ -79,13 +80,13 @@ class LibrarySolver:
         return self.tilings(placed)[0]
 
     def estimate(self, placed: PlacedRequest, tiling: Any = None) -> float:
-        """See `GpuSolver.estimate`: the device's limits, by which measuring knows how often to run it."""
+        """See `GpuSolver.estimate`: the roofline, from which tuning derives the number of repetitions."""
         problem = placed.problem
         products = PRODUCTS * 2 / ITEMSIZE[problem.types.a] * multiprocessors() * CLOCK
         return max(problem.flops / 2 / products, least_bytes(problem) / BANDWIDTH) + BEGINNING / CLOCK
 
     def builds(self, placed: PlacedRequest, tiling: Any) -> bool:
-        """Whether the library takes a tiling that a record names."""
+        """Return whether the library accepts a tiling from a tuning record."""
         here = device()
         try:
             with here.use():
@@ -108,12 +109,12 @@ def _tilings(solver: LibrarySolver, placed: PlacedRequest) -> tuple[Any, ...]:
 def call_of(
     placed: PlacedRequest, solver: LibrarySolver, name: str, fields: dict[str, Any], finish: Finish, workspace: int
 ) -> Launch:
-    """The launch of a call that computes a contraction with ``finish``.
+    """Return the launch of a library call that computes a contraction and the part ``finish`` of its epilogue.
 
     Args:
-        name: for readers, behind the solver's.
-        fields: of the call, see `call_launch`.
-        workspace: bytes that it takes, of ``scratch``.
+        name: suffix of the launch's display name.
+        fields: fields of the call, see `call_launch`.
+        workspace: bytes of ``scratch`` that the call needs.
     """
     operands = {"left": Operand("x"), "right": Operand("w"), "out": Operand("out")}
     if finish.bias >= 0:
@@ -131,10 +132,10 @@ def call_of(
 
 
 def sums_dtype(placed: PlacedRequest) -> str:
-    """In what a library adds sums: ``tf32`` where it may multiply float32 numbers so.
+    """Return the compute type of a library call; ``tf32`` if precision allows it for float32.
 
     Raises:
-        UnsupportedError: the types are none of the libraries'.
+        UnsupportedError: no library supports the types.
     """
     types = placed.problem.types
     if types.a == "float32" and placed.precision == "medium":

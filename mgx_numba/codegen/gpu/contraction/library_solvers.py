@@ -1,4 +1,4 @@
-"""NVIDIA's libraries as solvers: only measuring chooses them, among what they have for a contraction."""
+"""Solvers that call cuBLASLt and cuDNN. Only tuning by measurement selects them."""
 
 from __future__ import annotations
 
@@ -27,12 +27,13 @@ from .text import ACCUMULATORS
 __all__ = ["LIBRARIES", "CublasLtProducts", "CudnnConvolutions"]
 
 _WORKSPACE_ALIGNMENT = 256
-"""Bytes at whose multiples a workspace shall begin: NVIDIA's cuBLAS documentation, cublasSetWorkspace."""
+"""Required alignment of a workspace in bytes: NVIDIA's cuBLAS documentation, cublasSetWorkspace."""
 
 
 @dataclass(frozen=True)
 class _AskedProduct:
-    """What cuBLASLt is asked for. ``finish`` None: a launch of ours reads the sums from memory."""
+    """A cuBLASLt product. If ``finish`` is None, the call stores accumulators and a kernel of ours computes the
+    epilogue."""
 
     matrices: Matrices
     types: ProductTypes
@@ -40,13 +41,13 @@ class _AskedProduct:
 
     @property
     def told(self) -> tuple[Matrices, ProductTypes, bool, str]:
-        """As the library is told of it."""
+        """Return the arguments of the library's heuristic query."""
         finish = self.finish or Finish()
         return self.matrices, self.types, finish.bias >= 0, finish.activation
 
 
 class CublasLtProducts(LibrarySolver):
-    """Products, and convolutions of single pixels, by cuBLASLt; an epilogue that it has no words for is ours."""
+    """cuBLASLt for products and 1x1 convolutions; an epilogue that cuBLASLt lacks runs as a kernel of ours."""
 
     name = "cublaslt"
     library = staticmethod(cublaslt)
@@ -87,7 +88,7 @@ class CublasLtProducts(LibrarySolver):
 
 
 class CudnnConvolutions(LibrarySolver):
-    """Convolutions of 16-bit numbers and float32 by cuDNN, with all of their epilogue."""
+    """cuDNN for 16-bit and float32 convolutions with their whole epilogue."""
 
     name = "cudnn"
     library = staticmethod(cudnn)
@@ -146,16 +147,17 @@ class CudnnConvolutions(LibrarySolver):
 
 
 LIBRARIES: tuple[LibrarySolver, ...] = (CublasLtProducts(), CudnnConvolutions())
-"""The solvers that only measuring chooses."""
+"""Solvers that only tuning by measurement selects."""
 
 
 def _strides(full: ConvProblem, steps: Sequence[int], image: int, pixel: int) -> tuple[int, ...]:
-    """Of a tensor like the result: those of images, channels and spatial axes, also where there is one image."""
+    """Return the strides (images, channels, spatial axes) of a tensor shaped like the result; the image stride is
+    defined for a batch of one, too."""
     return (image or pixel * full.out_pixels, 1, *(pixel * step for step in steps))
 
 
 def _walked(full: ConvProblem) -> tuple[int, ...]:
-    """Strides of the input's three spatial axes, also of those of length 1."""
+    """Return the strides of the input's three spatial axes; axes of length 1 get the stride of a packed tensor."""
     found, step = list(full.x_strides[1:]), full.x_strides[3]
     for axis in (2, 1, 0):
         if full.in_lens[axis] == 1:

@@ -1,6 +1,6 @@
-"""Products and convolutions on AMD's matrix cores: of 8 and 16 bits, float32 as it is or in TF32, float64.
+"""Products and convolutions on AMD matrix cores (MFMA, WMMA): 8 and 16 bits, float32, TF32, float64.
 
-Positions of the sum of a slice go to lanes as they lie, for both operands alike (`matrix_tiles`).
+Both operands assign the K elements of a slice to lanes in memory order (`matrix_tiles`).
 """
 
 from __future__ import annotations
@@ -18,24 +18,24 @@ __all__ = ["MatrixText", "Wave32Text", "Wave64Text", "declared_tiles", "joined",
 
 
 def declared_tiles(placed: PlacedRequest) -> tuple[MatrixTile, ...]:
-    """The instructions that the architecture has for a contraction, the larger one first."""
+    """Return the architecture's MMA instructions for a contraction, the larger one first."""
     arch = known_architecture()
     return () if arch is None else matrix_tiles(arch, placed.request.problem.types, placed.precision)
 
 
 def matrix_refusal(placed: PlacedRequest) -> str:
-    """Why matrix cores do not compute a contraction; empty if they do."""
+    """Return the reason why matrix cores do not compute a contraction; "" if they do."""
     if not declared_tiles(placed):
         return f"no matrix cores have products of {placed.problem.types}"
     return ring_refusal(placed)
 
 
 class MatrixText(CoresText):
-    """The text of one contraction."""
+    """Kernel text of one contraction."""
 
     @functools.cached_property
     def core(self) -> MatrixTile:
-        """The instruction: the largest that a wave's part of the tile is made of."""
+        """Return the largest MMA instruction that divides a wave's sub-tile."""
         fitting = (t for t in declared_tiles(self.placed) if self.high % t.side == self.wide % t.side == 0)
         return next(fitting)
 
@@ -67,7 +67,7 @@ class MatrixText(CoresText):
                 buffer.line(f"acc{i}_{j} = {self.core.name}(acc{i}_{j}, a{i}, b{j})")
 
     def _right_part(self, column: int, start: int) -> str:
-        """What a lane holds of the right operand: side by side in the slice, or a row apart."""
+        """Return a lane's fragment of the right operand: contiguous along K, or one element per slice row."""
         if self.along:
             return f"load_aligned(ring_b, slice_b + {column * self.pitch + start}, {self.core.held})"
         rows = range(start, start + self.core.held)
@@ -82,14 +82,14 @@ class MatrixText(CoresText):
 
 
 class Wave32Text(MatrixText):
-    """Of waves of 32 lanes."""
+    """Kernel text for waves of 32 lanes."""
 
     tiles = (RingTile(128, 128, 2, 4), RingTile(128, 64, 4, 2), RingTile(64, 64, 2, 2), RingTile(32, 32, 1, 2))
     split_tile = tiles[2]
 
 
 class Wave64Text(MatrixText):
-    """Of waves of 64 lanes."""
+    """Kernel text for waves of 64 lanes."""
 
     tiles = (
         RingTile(128, 128, 2, 2, 64),
@@ -101,7 +101,7 @@ class Wave64Text(MatrixText):
 
 
 def joined(parts: list[str]) -> str:
-    """Vectors of one lane side by side; of these there is a power of two."""
+    """Return the concatenation of one-lane vectors, whose number is a power of two."""
     while len(parts) > 1:
         count = 4 if len(parts) % 4 == 0 else 2
         parts = [f"join{count}({', '.join(parts[k : k + count])})" for k in range(0, len(parts), count)]

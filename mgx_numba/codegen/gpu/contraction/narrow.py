@@ -1,12 +1,12 @@
-"""Convolutions of images with few channels, as convolutions whose operands come in whole vectors.
+"""Convolutions of images with few channels, rewritten as convolutions with aligned vectors of channels (im2row,
+space-to-depth).
 
-Pixels of a row follow one another, so those under a row of the filter are one pixel of many channels to a convolution
-whose filter is one pixel wide; pixels of neighbouring positions overlap. Each row of such images begins with its
-padding, and pixels have channels of zeros where positions would not be whole vectors apart. Where positions are apart,
-what lies under a row is copied for each: the copy engine brings rows that end with the tensor's quicker than others,
-and less is multiplied. Pixels of several rows make one, too, so that the filter has fewer rows ("space to depth"): of
-integers, whose products with zeros are zeros, and of others where warpgroups multiply, which can leave the first ones
-out of a slice.
+Pixels of an image row are contiguous, so the pixels under one filter row form one wide pixel of a convolution with a
+filter one pixel wide; wide pixels of neighbouring positions overlap. The copied image has padding at the start of each
+row, and zero channels where positions would not be aligned. With a stride, the pixels under a filter row are copied for
+each position: TMA loads boxes that end with the tensor faster, and fewer products are computed. Pixels of several rows
+can form one pixel, too, so that the filter has fewer rows (space-to-depth). Space-to-depth multiplies zeros: it is used
+for integers, and for floats only with warpgroup MMA, which can skip leading K elements of a slice.
 """
 
 from __future__ import annotations
@@ -27,28 +27,27 @@ from .wgmma_tiles import SLICE_BYTES, STEP_BYTES
 __all__ = ["FilledImages", "filled_images"]
 
 MOST_FILLED, MOST_OTHERS = {1: 8, 2: 6}, 4
-"""How often as many elements there may be with those of zeros and those that are there again, by bytes of an element,
-and of elements of other sizes: tensor cores are as much faster than what gathers single elements, and more. For images
-of 3 channels it is 4/3 or 8/3, of 8 bits up to 16/3, of 16 bits those of ResNet-50's first convolution 14/3. No figures
-kept of more."""
+"""Most growth of the image by zeros and duplicates: for 1-byte and 2-byte elements, and for other sizes. Tensor cores
+gain more than this factor over gathers of single elements. A 3-channel image grows by 4/3 or 8/3 (8 bits: up to 16/3;
+ResNet-50's first convolution in 16 bits: 14/3). No figures kept of larger factors."""
 MOST_PIXEL = 32 << 10
-"""Bytes of a pixel of the copies, which a block has in its memory: of the 48 KiB that it has unasked."""
+"""Most bytes of a copied pixel, which a block holds in its 48 KiB of static shared memory."""
 INTEGERS = ("int8", "uint8")
 
 
 @dataclass(frozen=True)
 class FilledImages:
-    """Images that are copied so that a convolution reads whole vectors of them.
+    """A copy of the images from which a convolution reads aligned vectors.
 
     Attributes:
-        problem: the convolution that reads the copies.
-        lens: lengths of the copies: images, channels, spatial dimensions.
-        channels: of one of a pixel's ``block``, with those that are zeros.
-        before: pixels of zeros before the image's first one, along each spatial dimension.
-        step: pixels of the image between neighbours of the copies.
-        block: pixels of the image that each of the copies has side by side, row by row.
-        taken: those of a row of the block that are there; zeros follow.
-        folded: whether pixels of a row under the filter are one of ``problem``.
+        problem: the convolution that reads the copy.
+        lens: lengths of the copy: images, channels, spatial axes.
+        channels: channels of one original pixel in a ``block``, including zero channels.
+        before: zero pixels before the image along each spatial axis.
+        step: original pixels between neighbouring pixels of the copy.
+        block: original pixels, along each spatial axis, that form one pixel of the copy in row-major order.
+        taken: pixels of a block row that hold data; zeros follow.
+        folded: whether the pixels under a filter row form one pixel of ``problem``.
         first_channel: see `PlacedRequest.first_channel`.
     """
 
@@ -63,7 +62,7 @@ class FilledImages:
     first_channel: int = 0
 
     def weights(self, given: np.ndarray) -> np.ndarray:
-        """The weights of ``problem`` from those of the convolution, ``[outputs, channels, *kernel]``."""
+        """Return the weights of ``problem`` for the original weights ``[outputs, channels, *kernel]``."""
         outputs, channels, *kernel = given.shape
         rank = len(kernel)
         taps = [-(-k // b) for k, b in zip(kernel, self.block)]
@@ -81,8 +80,8 @@ class FilledImages:
 
 
 def filled_images(problem: ConvProblem) -> list[FilledImages]:
-    """The images that a convolution may be computed from, the best ones first; none if its channels are whole vectors,
-    or would have to be more than `MOST_FILLED` times as many."""
+    """Return the candidate copies of a convolution's images, best first. The list is empty if the channels are aligned
+    already, or if the copy would exceed `MOST_FILLED`."""
     size = ITEMSIZE[problem.types.a]
     lanes = VECTOR_BYTES // size
     if problem.in_channels % lanes == 0 or problem.groups > 1 or problem.transposed or problem.prologue is not None:
@@ -105,8 +104,8 @@ def filled_images(problem: ConvProblem) -> list[FilledImages]:
 
 
 def _work(filled: FilledImages) -> tuple[int, int, int]:
-    """Bytes of the sum that come for each position, in whole slices, those that are multiplied, in whole instructions,
-    and elements that are copied."""
+    """Return, per output position, the bytes of K loaded (whole slices) and multiplied (whole instructions), and the
+    elements of the copy."""
     problem, taps = filled.problem, prod(filled.problem.kernel)
     own = problem.in_channels * ITEMSIZE[problem.types.a]
     slices, steps = -(-own // SLICE_BYTES), -(-own // STEP_BYTES)
@@ -114,7 +113,7 @@ def _work(filled: FilledImages) -> tuple[int, int, int]:
 
 
 def _with_zeros(problem: ConvProblem, lanes: int) -> FilledImages:
-    """Channels filled up to whole vectors."""
+    """Return a copy whose channels are padded to whole vectors."""
     channels = -(-problem.in_channels // lanes) * lanes
     filled = replace(problem, in_channels=channels, x_strides=())
     rank = len(problem.kernel)
@@ -123,10 +122,12 @@ def _with_zeros(problem: ConvProblem, lanes: int) -> FilledImages:
 
 
 def _side_by_side(problem: ConvProblem, lanes: int, rows: int = 1) -> FilledImages | None:
-    """For each position the pixels under some rows of the filter, each with zeros up to what an instruction multiplies.
+    """Return an im2row copy: for each output position the pixels under ``rows`` filter rows, zero-padded to whole
+    instructions.
 
-    Where the filter has no multiple of ``rows``, the first tap has fewer, the last ones of a pixel of the copies: what
-    else lies there belongs to other positions, and may be infinite. None if a tap were several slices.
+    If ``rows`` does not divide the filter's rows, the first tap covers fewer rows: the last ones of its pixel. The rest
+    of that pixel belongs to other positions and may be infinite, so it is skipped. Return None if a tap would take
+    several slices.
     """
     taps, step = problem.kernel[-1], problem.stride[-1]
     channels = 1 << (problem.in_channels - 1).bit_length()
@@ -163,7 +164,8 @@ def _side_by_side(problem: ConvProblem, lanes: int, rows: int = 1) -> FilledImag
 
 
 def _in_rows(problem: ConvProblem, lanes: int) -> FilledImages:
-    """Pixels under a row of the filter as one, without others: zero times an infinite one is no zero."""
+    """Return a copy in which the pixels under a filter row form one pixel that contains no others, because 0 * inf is
+    NaN."""
     taps, step, before = problem.kernel[-1], problem.stride[-1], problem.pads_begin[-1]
     channels = 1 << (problem.in_channels - 1).bit_length()
     while channels * step % lanes or channels * taps % lanes:
@@ -189,8 +191,8 @@ def _in_rows(problem: ConvProblem, lanes: int) -> FilledImages:
 
 
 def _in_squares(problem: ConvProblem, lanes: int, rows: int) -> FilledImages | None:
-    """Pixels of ``rows`` rows, and of as many columns as positions are apart, as one, and those under a row of the
-    filter, too; None if positions would not be whole vectors apart."""
+    """Return a space-to-depth copy with blocks of ``rows`` rows and as many columns as the stride, in which the blocks
+    under a filter row form one pixel. Return None if positions would not be aligned."""
     channels = 1 << (problem.in_channels - 1).bit_length()
     block, step = (rows, problem.stride[1]), problem.stride
     inside = channels * prod(block)

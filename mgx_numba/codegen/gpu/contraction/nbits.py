@@ -1,9 +1,10 @@
-"""Products with weights of 4 or 8 bits in blocks: of a few rows as they are, of more after a launch that unpacks them.
+"""Products with 4-bit or 8-bit block-quantised weights: a fused GEMV kernel for few rows; for more rows a launch
+dequantises them first.
 
-What takes the time of a few rows is bringing the codes, once: a warp reads several columns for all rows, each lane 16
-bytes of each with the scale of their block. A code becomes a float32 in place of the last bits of 2**23, from which one
-multiply-add takes that and the zero point. Sums of a vector are multiplied by its scale, and the lanes' sums are joined
-by shuffles, always in one order.
+The GEMV kernel is bound by reading the codes once. A warp computes several columns for all rows; each lane loads 16
+bytes of codes per column and their block's scale. A code replaces the low mantissa bits of the float32 2**23; one FMA
+then subtracts 2**23 and the zero point. Partial sums of a vector are multiplied by its scale. Shuffles add the lanes'
+sums in a fixed order.
 """
 
 from __future__ import annotations
@@ -23,33 +24,37 @@ __all__ = ["blocks_solution", "codes_of_vector", "nbits_refusal", "nbits_solutio
 
 TYPES = ("float16", "bfloat16", "float32")
 MOST_ROWS = 4
-"""Rows up to which a code's multiply-adds take less time than bringing it: three and one more for each row."""
+"""Most rows of the GEMV kernel. Decoding takes three FMAs per code and one more per row; up to 4 rows this takes less
+time than loading the code."""
 OWN = 2
-"""Columns of a warp: what rows have at a position is converted once for all of them. With 4 a thread had 255 registers,
-so that 8 warps shared a multiprocessor of an H200, and weights came at half of a copy's rate."""
+"""Columns per warp; the rows' elements are converted once for all of them. With 4 columns a thread took 255 registers,
+so that only 8 warps were resident, and weights arrived at half of a copy's rate on an H200."""
 BLOCKS, BLOCKS_OF_ROWS = 4, 2
-"""Blocks that share a multiprocessor, with one row and with several: their threads then have 128 and 255 registers."""
+"""Resident blocks per multiprocessor for one row, and for several: 128 and 255 registers per thread."""
 WARPS = 4
-"""Warps of a block: one for each scheduler of a multiprocessor."""
+"""Warps per block: one for each scheduler of a multiprocessor."""
 AHEAD = 2
-"""Vectors of each column that a lane has on their way: with 2 columns and 16 warps 32 KiB of a multiprocessor, its
-share of the bandwidth times the latency of memory."""
+"""Vectors of each column in flight per lane. With 2 columns and 16 warps: 32 KiB per multiprocessor, its share of
+bandwidth times latency."""
 LANES = 4
-"""Words of a vector, and sums of a lane side by side."""
+"""Words per vector, and independent accumulators of a lane."""
 MANTISSA = 23  # bits, by IEEE 754
 _MAGIC = 0x4B000000
-"""The bits of 2**23 in float32, whose last bit is 1. Kernels get it as an argument: an instruction takes one constant,
-so that a mask and this one would be two."""
+"""Bits of the float32 2**23, whose unit in the last place is 1. Passed as a kernel argument: an instruction takes one
+immediate, and the mask is another."""
 
 
 def codes_of_vector(form: BlockFormat) -> int:
-    """Codes in 16 bytes, or in a block if it has fewer."""
+    """Return the number of codes per load: 16 bytes of codes, or a whole block if it is smaller."""
     return min(8 * VECTOR_BYTES // form.bits, form.size)
 
 
 def pack_codes(form: BlockFormat, codes: np.ndarray) -> np.ndarray:
-    """Codes as `BlockWeights` has them as int32 ``[n, words]``: those of four successive positions are the lowest bits
-    of four words, those of the next four what follows there, and so on for each vector."""
+    """Return the codes of `BlockWeights` as int32 ``[n, words]``, interleaved for the kernel.
+
+    In each vector, four successive codes are the lowest bits of four words, the next four codes are the next bits of
+    these words, and so on.
+    """
     flat = codes.reshape(len(codes), -1)
     if form.bits == 4:
         flat = np.stack([flat & 15, flat >> 4], -1).reshape(len(codes), -1)
@@ -61,7 +66,8 @@ def pack_codes(form: BlockFormat, codes: np.ndarray) -> np.ndarray:
 
 
 def nbits_refusal(placed: PlacedRequest) -> str:
-    """Why the kernel of a few rows does not compute a product with weights in blocks; empty if it does."""
+    """Return the reason why the GEMV kernel does not apply to a product with block-quantised weights; "" if it
+    applies."""
     problem = placed.request.problem
     assert isinstance(problem, GemmProblem) and problem.blocks is not None
     if problem.types.uniform not in TYPES:
@@ -77,11 +83,12 @@ def nbits_refusal(placed: PlacedRequest) -> str:
 
 
 def nbits_solution(placed: PlacedRequest) -> Solution:
-    """The launch of a product that is not refused: ``w`` is as `pack_codes` makes it, ``scales`` float32 and ``points``
-    uint8, ``[n, blocks]``.
+    """Return the launch of an applicable product.
+
+    Operands: ``w`` from `pack_codes`, ``scales`` float32 and ``points`` uint8, both ``[n, blocks]``.
 
     Raises:
-        UnsupportedError: an operation after the product has no kernel.
+        UnsupportedError: no kernel exists for an operation of the epilogue.
     """
     text = _BlocksText(placed)
     together = BLOCKS if text.problem.m == 1 else BLOCKS_OF_ROWS
@@ -91,8 +98,14 @@ def nbits_solution(placed: PlacedRequest) -> Solution:
 def blocks_solution(
     text: ContractionText, how: str, lines: list[str], blocks: int, warps: int, together: int, shared_bytes: int = 0
 ) -> Solution:
-    """The launch of a kernel in so many ``blocks`` of so many ``warps`` and so much memory, ``together`` of which share
-    a multiprocessor; ``how`` is for readers."""
+    """Return the launch of a kernel for block-quantised weights.
+
+    Args:
+        how: suffix of the kernel's display name.
+        blocks, warps: thread blocks of the grid, and warps per block.
+        together: resident blocks per multiprocessor.
+        shared_bytes: dynamic shared memory per block.
+    """
     problem, epilogue = text.request.problem, text.request.epilogue
     assert isinstance(problem, GemmProblem) and problem.blocks is not None
     form, values = problem.blocks, text.arguments.values
@@ -107,12 +120,12 @@ def blocks_solution(
 
 
 class _BlocksText(ContractionText):
-    """The text of one product.
+    """Kernel text of one product.
 
     Attributes:
-        own: columns of a warp.
-        blocks: of a plane.
-        count: codes of a vector.
+        own: columns per warp.
+        blocks: thread blocks per plane.
+        count: codes per vector.
     """
 
     def __init__(self, placed: PlacedRequest) -> None:
@@ -136,7 +149,7 @@ class _BlocksText(ContractionText):
         )  # fmt: skip
 
     def lines(self) -> list[str]:
-        """All statements of the kernel."""
+        """Return all statements of the kernel."""
         buffer, rows = CodeBuffer(), range(self.problem.m)
         block = self._begin_plane(buffer, self.blocks)
         buffer.line(
@@ -183,7 +196,8 @@ class _BlocksText(ContractionText):
         return buffer.lines
 
     def _ask(self, buffer: CodeBuffer) -> None:
-        """Emit the loads of the lane's next vectors, of the last ones behind the end, with scales and zero points."""
+        """Emit the loads of the lane's next vectors, with scales and zero points; beyond the end the last vectors are
+        loaded again."""
         for u in range(self.ahead):
             buffer.line(f"at{u} = imin(turn + {WARP * u}, vectors - 1)")
             for c in range(self.own):
@@ -194,7 +208,7 @@ class _BlocksText(ContractionText):
                     buffer.line(f"next_point{u}_{c} = cast_float32(load_splat(p_points, {place}, {LANES}))")
 
     def _add(self, buffer: CodeBuffer, u: int) -> None:
-        """Emit the products of the lane's vector ``u`` of each column with all rows."""
+        """Emit the multiply-adds of vector ``u`` of each column with all rows."""
         bits, per, rows = self.form.bits, 32 // self.form.bits, range(self.problem.m)
         buffer.line(f"k = (here + {WARP * u}) * {self.count}")
         for i in rows:

@@ -1,10 +1,10 @@
-"""A few rows times weights of 4 bits in blocks, by tensor cores of warps (sm_80 and above).
+"""Products of up to 8 rows with 4-bit block-quantised weights on tensor cores (mma.sync, sm_80 and above).
 
-A warp multiplies 16 columns, of whose codes it makes words of 16-bit floats, by up to eight rows: sums in float32 are
-multiplied by the scale of each block. The warps of a block take turns along the sum, and add what they have in its
-memory, always in one order. Blocks stay and take tile after tile, so that codes of the next one are on their way while
-they do: each warp copies its own ones of some turns ahead to the block's memory, with their scales, since all that it
-waits for has to be asked for as early: what is asked for later comes after all that other warps have asked for.
+A warp multiplies 16 columns, whose codes it expands to 16-bit floats in registers, by up to eight rows. The float32
+accumulators of a block are multiplied by the block's scale. The warps of a thread block split K, and add their partial
+sums in shared memory in a fixed order. Thread blocks are persistent: the codes of the next tile are in flight during
+the current one. Each warp copies its own codes and scales to shared memory several steps ahead (cp.async). Loads issued
+later complete after the loads of all other warps, so all operands are requested equally early.
 """
 
 from __future__ import annotations
@@ -28,32 +28,31 @@ __all__ = [
 ]  # fmt: skip
 
 COLUMNS, MOST_ROWS = 16, 8
-"""Those of one product of a warp: PTX ISA, "mma.m16n8k16"."""
+"""Columns and rows of one MMA of a warp: PTX ISA, "mma.m16n8k16"."""
 EXPONENTS = {"float16": 0x64006400, "bfloat16": 0x43004300}
-"""Words of two exponents of which the lowest bits are a code (`lang.codes`). Kernels get them as an argument: an
-instruction takes one constant, so that a mask and this one would be two."""
+"""Words of two exponents, to which a code is added as low mantissa bits (`lang.codes`). Passed as a kernel argument: an
+instruction takes one immediate, and the mask is another."""
 CHUNK = 128
 """Codes of a column that four threads load at once, 16 bytes each."""
 PARTS = 4
-"""Words of a thread's vector, of which each is of other 32 codes: blocks are not smaller."""
+"""Words of a thread's vector; each holds codes of another 32 positions, so blocks have at least 32 codes."""
 WARPS, BLOCKS = 8, 2
-"""Warps of a block, and blocks of a multiprocessor, which has room for no more of them: of a launch that begins before
-the last one is done a multiprocessor that is done early would get three blocks and another one, which made an H200 a
-quarter slower. 4 warps in each of four blocks read many matrices as fast and single ones up to two fifths slower, 16
-warps in one block many up to a fifth slower."""
+"""Warps per block, and resident blocks per multiprocessor, limited by shared memory to exactly 2. Without the limit, a
+multiprocessor that finished the previous launch early would get three blocks and another one fewer, which cost a
+quarter on an H200. Four blocks of 4 warps were as fast for many matrices, and up to two fifths slower for one; one
+block of 16 warps was up to a fifth slower for many."""
 AHEAD = 2
-"""Chunks of a warp's turn, whose products do not wait for one another. With one an H200 read blocks of 128 at 84 to 92%
-of a copy's rate, with two at 93 to 102%, with four at 89 to 99%."""
+"""Independent chunks per step of a warp. On an H200, blocks of 128 are read at 84 to 92% of a copy's rate with 1, 93 to
+102% with 2, 89 to 99% with 4."""
 TURNS = 2
-"""Turns whose chunks are on their way: of 16 warps 68 to 80 KiB of a multiprocessor, some times its share of the
-bandwidth times the latency of memory. On an H200 three and four were as fast for many matrices, and up to 8 and 20%
-slower for single ones."""
+"""Steps in flight: for 16 warps 68 to 80 KiB per multiprocessor, a multiple of its share of bandwidth times latency. On
+an H200, 3 and 4 were as fast for many matrices, and up to 8 and 20% slower for one."""
 CODE_WORDS = COLUMNS * CHUNK * 4 // 32
-"""Words of int32 of a chunk's codes."""
+"""Words (int32) of a chunk's codes."""
 
 
 def chunked(problem: GemmProblem) -> bool:
-    """Whether codes of a product's weights lie as `pack_chunks` puts them, for tensor cores of the device."""
+    """Return whether a product's weights are stored in the layout of `pack_chunks` on the current device."""
     form, product = problem.blocks, product_of(problem.types)
     if form is None or product is None or product.size != 2 or form.bits != 4 or form.size < CHUNK // PARTS:
         return False
@@ -64,24 +63,27 @@ def chunked(problem: GemmProblem) -> bool:
 
 
 def scales_of_chunk(form: BlockFormat) -> int:
-    """Scales of a column's codes in a chunk: those of its blocks, or of the one that it is a part of."""
+    """Return the scales per column of a chunk, at least 1: a chunk may be part of a larger block."""
     return max(1, CHUNK // form.size)
 
 
 def chunk_words(form: BlockFormat) -> int:
-    """Words of int32 that `pack_chunks` makes of a chunk."""
+    """Return the words (int32) per chunk in the layout of `pack_chunks`."""
     return CODE_WORDS + COLUMNS * scales_of_chunk(form) * (5 if form.zero_points else 4) // 4
 
 
 def pack_chunks(form: BlockFormat, codes: np.ndarray, scales: np.ndarray, points: np.ndarray | None) -> np.ndarray:
-    """Codes of 4 bits as `BlockWeights` has them, float32 scales and uint8 zero points ``[n, blocks]`` as int32
-    ``[tiles of 16 columns, chunks of 128, words]``: all that a warp needs of a chunk lies together, and a tile's chunks
-    one after the other. Columns that are missing in the last tile are 0.
+    """Return 4-bit weights as int32 ``[tiles of 16 columns, chunks of 128 codes, words]``.
 
-    Of a chunk's words the first are codes, 16 of a column; then come the bits of the scales of its blocks, column by
-    column, or of the one block that it is a part of; then its zero points, if there are any, four of them a word. Of
-    the 128 codes thread q of four has a vector, whose word p has those from ``32 p + 8 q`` on: the even ones in its
-    lower half, the odd ones in its upper half.
+    Args:
+        codes: as in `BlockWeights`.
+        scales: float32 ``[n, blocks]``.
+        points: zero points, uint8 ``[n, blocks]``.
+
+    A chunk is all that a warp needs for 128 positions of 16 columns: codes, 16 words per column; then the bits of the
+    scales, column by column; then the zero points, four per word. Thread q of four loads one vector of a column's
+    codes. Its word p holds the codes from position ``32 p + 8 q``, even positions in the lower half, odd ones in the
+    upper half. Columns that the last tile lacks are 0.
     """
     flat = codes.reshape(len(codes), -1)
     every = np.stack([flat & 15, flat >> 4], -1).astype(np.uint32)
@@ -104,7 +106,7 @@ def pack_chunks(form: BlockFormat, codes: np.ndarray, scales: np.ndarray, points
 
 
 def cores_refusal(placed: PlacedRequest) -> str:
-    """Why the kernel does not compute a product whose weights are `chunked`; empty if it does."""
+    """Return the reason why the kernel does not apply to a product whose weights are `chunked`; "" if it applies."""
     problem = placed.request.problem
     assert isinstance(problem, GemmProblem)
     if problem.m > MOST_ROWS:
@@ -115,26 +117,26 @@ def cores_refusal(placed: PlacedRequest) -> str:
 
 
 def cores_solution(placed: PlacedRequest) -> Solution:
-    """The launch of a product that is not refused: ``w`` is as `pack_chunks` makes it.
+    """Return the launch of an applicable product; ``w`` has the layout of `pack_chunks`.
 
     Raises:
-        UnsupportedError: an operation after the product has no kernel.
+        UnsupportedError: no kernel exists for an operation of the epilogue.
     """
     text = _ChunksText(placed)
     return blocks_solution(text, "_cores", text.lines(), text.blocks, WARPS, BLOCKS, text.shared_bytes)
 
 
 class _ChunksText(ContractionText):
-    """The text of one product.
+    """Kernel text of one product.
 
     Attributes:
-        inside: scales of a column's codes in a chunk.
-        words: of a chunk.
-        ahead: chunks of a warp's turn.
-        exact: all turns of all warps are whole.
-        width: sums of a column that a block's memory has for each warp.
-        blocks: of a plane.
-        shared_bytes: of a block's memory besides what the text declares.
+        inside: scales per column and chunk.
+        words: words per chunk.
+        ahead: chunks per step of a warp.
+        exact: whether every step of every warp has all its chunks.
+        width: partial sums per column and warp in shared memory.
+        blocks: thread blocks per plane.
+        shared_bytes: dynamic shared memory per block.
     """
 
     def __init__(self, placed: PlacedRequest) -> None:
@@ -160,7 +162,7 @@ class _ChunksText(ContractionText):
         )
 
     def lines(self) -> list[str]:
-        """All statements of the kernel."""
+        """Return all statements of the kernel."""
         buffer, rows = CodeBuffer(), self.problem.m
         block = self._begin_plane(buffer, self.blocks)
         buffer.line(
@@ -197,8 +199,8 @@ class _ChunksText(ContractionText):
         return buffer.lines
 
     def _copy(self, buffer: CodeBuffer, slot: str) -> None:
-        """Emit the copies of a turn's chunks, as far as there are any, to a slot that nobody reads any more; and the
-        step to the next turn, of this tile or the one that follows it."""
+        """Emit the asynchronous copies of one step's chunks to a free ring slot, and advance to the next step of this
+        tile or of the next tile."""
         pieces = self.ahead * self.words // 4
         buffer.line(
             "there = ask_tile < tiles",
@@ -222,7 +224,7 @@ class _ChunksText(ContractionText):
             buffer.line("ask_tile = ask_tile + stride")
 
     def _take_turn(self, buffer: CodeBuffer) -> None:
-        """Emit the loads of the chunks that came, the copies of those that take their place, and the products."""
+        """Emit one step: load the chunks that have arrived, refill their ring slot, and multiply."""
         buffer.line(f"copy_wait({TURNS - 1})")
         buffer.line("warp_barrier()")
         for u in range(self.ahead):
@@ -241,7 +243,8 @@ class _ChunksText(ContractionText):
         buffer.line(f"here = here + {WARPS * self.ahead}")
 
     def _load(self, buffer: CodeBuffer, u: int) -> None:
-        """Emit the loads of the thread's codes, scales and zero points of chunk ``u`` of the turn in ``slot``."""
+        """Emit the shared-memory loads of the thread's codes, scales and zero points of chunk ``u`` of the step in
+        ``slot``."""
         load = "load_aligned" if self.inside > 1 else "load"
         buffer.line(f"chunk = own_ring + (slot * {self.ahead} + {u}) * {self.words}")
         for side, more in (("low", 0), ("high", 8)):
@@ -272,8 +275,8 @@ class _ChunksText(ContractionText):
                 buffer.line(f"total = fma(sums, join2({', '.join(scales)}), total)")
 
     def _join(self, buffer: CodeBuffer, rows: int) -> None:
-        """Emit the sums of what the warps have of a tile, which another warp finishes each time; sums of the next tile
-        go to other memory, so that no thread waits twice."""
+        """Emit the reduction of the warps' partial sums of a tile, and its epilogue, by a different warp each time.
+        Successive tiles use alternate shared memory, so that one barrier per tile is enough."""
         buffer.line(f"side = imod(count, 2) * {self.parts}")
         buffer.line(f"own = side + (warp * {COLUMNS} + group) * {self.width} + quarter * 2")
         with buffer.block(f"if quarter < {self.width // 2}:"):
@@ -295,6 +298,6 @@ class _ChunksText(ContractionText):
 
 
 def _held_bytes() -> int:
-    """Memory of a block of which `BLOCKS` share a multiprocessor, but not one more."""
+    """Return the least shared memory per block (bytes) with which no more than `BLOCKS` are resident."""
     arch = known_architecture()
     return 0 if arch is None else arch.shared_bytes // (BLOCKS + 1)

@@ -10,8 +10,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
-from typing import Any
 
 from ....core.dim import (
     Dim,
@@ -20,17 +18,16 @@ from ....core.dim import (
     any_of,
     evaluate,
     is_symbolic,
-    known_equal,
     less,
     less_equal,
-    negate,
     symbols_of,
 )
 from ....dataclass import dataclass
 from ....errors import ShapeError, UnsupportedError
-from ...alternatives import Alternative, alternatives, at_lengths, lengths_in, one_solution, only_where, served
+from ...alternatives import at_lengths, lengths_in
 from ...launch import Solution
 from ...problems.convolution import ConvProblem
+from ...shares import loss, shares
 from ...tuning.request import Candidate
 from .operands import Extent
 from .placed import PlacedRequest
@@ -76,25 +73,19 @@ def solve_open(placed: PlacedRequest) -> tuple[list[CandidateShare], Length]:
     even_costs = [(sample, _alike(placed, general, costs)) for sample, costs in even_costs]
     picked = _picked(general, [costs for _, costs in even_costs])
     where = _ranges(feature, even_costs, picked)
-    parts: list[CandidateShare] = []
-    taken: list[Length] = []
-    covered: Length = 0
-    for candidate in [*(one for one in picked if one != general), general]:
-        own = [sample for sample, costs in (*even_costs, *odd_costs) if candidate in costs]
-        limit = all_of(*map(negate, taken)) if candidate == general else where[candidate]
-        found = _planned(placed, candidate, limit, own)
-        if not found:
-            continue
-        conditions = [all_of(limit, one.condition) for one in found]
-        solution = one_solution([replace(one, condition=c) for one, c in zip(found, conditions)])
-        if len(solution.launches) == len(found[0].result.launches):  # all are one
-            solution = only_where(any_of(*conditions), solution)
-        parts.append(CandidateShare(candidate, solution))
-        taken += conditions
-        covered = 1 if candidate == general and known_equal(served(found), 1) else any_of(*taken)
-    if not parts:
+
+    def planned(candidate: Candidate, own: PlacedRequest) -> Solution:
+        reason = refusal_of(candidate.solver, own)
+        if reason:
+            raise UnsupportedError(reason)
+        solution: Solution = candidate.solver.plan(own, candidate.blocking)
+        return solution
+
+    order = [*(one for one in picked if one != general), general]
+    found, covered = shares(placed, order, where, [*even_costs, *odd_costs], planned)
+    if not found:
         raise UnsupportedError(f"no kernel computes {placed.problem} for the lengths that were tried")
-    return parts, covered
+    return [CandidateShare(candidate, solution) for candidate, solution in found], covered
 
 
 def _feature(placed: PlacedRequest) -> Dim | None:
@@ -156,10 +147,10 @@ def _general(odd: Sequence[tuple[Sample, Costs]], even: Sequence[tuple[Sample, C
     everywhere = [one for one in odd[0][1] if all(one in costs for _, costs in odd)]
     tables = [costs for _, costs in (*odd, *even)]
 
-    def loss(one: Candidate) -> float:
-        return sum(min(_loss(costs, [one]), 100.0) for costs in tables)
+    def total(one: Candidate) -> float:
+        return sum(min(loss(costs, [one]), 100.0) for costs in tables)
 
-    return min(everywhere or list(odd[-1][1]), key=loss)
+    return min(everywhere or list(odd[-1][1]), key=total)
 
 
 def _picked(general: Candidate, table: Sequence[Costs]) -> list[Candidate]:
@@ -167,10 +158,10 @@ def _picked(general: Candidate, table: Sequence[Costs]) -> list[Candidate]:
     names = list(dict.fromkeys(one for costs in table for one in costs))
     picked = [general]
     while len(picked) < 1 + MOST_KERNELS:
-        now = [_loss(costs, picked) for costs in table]
+        now = [loss(costs, picked) for costs in table]
         best, most = None, 0.0
         for name in names:
-            own = [before - _loss(costs, [*picked, name]) for before, costs in zip(now, table) if before > 0]
+            own = [before - loss(costs, [*picked, name]) for before, costs in zip(now, table) if before > 0]
             own = [min(gain, 100.0) for gain in own]
             if max(own, default=0) > WORTH and sum(own) > max(most, WORTH_MEAN * len(table)):
                 best, most = name, sum(own)
@@ -178,13 +169,6 @@ def _picked(general: Candidate, table: Sequence[Costs]) -> list[Candidate]:
             break
         picked.append(best)
     return picked
-
-
-def _loss(costs: Costs, names: Sequence[Candidate]) -> float:
-    """Return the part by which the quickest of some kernels takes longer than the quickest of all."""
-    if not costs:
-        return 0.0
-    return min((costs[name] for name in names if name in costs), default=math.inf) / min(costs.values()) - 1
 
 
 def _ranges(
@@ -207,28 +191,3 @@ def _ranges(
         bounds += [less(feature, runs[k + 1][0])] if k + 1 < len(runs) else []
         where[name].append(all_of(*bounds))
     return {name: any_of(*conditions) for name, conditions in where.items()}
-
-
-def _planned(
-    placed: PlacedRequest, candidate: Candidate, limit: Length, samples: Sequence[Sample]
-) -> list[Alternative[Solution]]:
-    """Return the solutions of a solver for the samples within a limit, and where they serve there."""
-    inside = [sample for sample in samples if evaluate(limit, sample)]
-    if not inside:
-        return []
-
-    def solve(own: PlacedRequest) -> Solution:
-        reason = refusal_of(candidate.solver, own)
-        if reason:
-            raise UnsupportedError(reason)
-        solution: Solution = candidate.solver.plan(own, candidate.blocking)
-        return solution
-
-    scope: Any = next(lengths_in(placed)).scope
-    everything = {**scope.hints(), **inside[0]}
-    with scope.trial(everything):
-        try:
-            found = alternatives(placed, solve, [{**everything, **one} for one in inside])
-        except UnsupportedError:
-            return []
-    return [one for one in found if any(evaluate(one.condition, {**everything, **sample}) for sample in inside)]

@@ -1,7 +1,8 @@
-"""Where the elements of a contraction's operands are, in the text of kernels: products and convolutions alike.
+"""Index arithmetic of contraction operands in kernel text, for products and convolutions alike.
 
-A contraction is one product of matrices for each number of a *plane*: rows are a product's rows or a convolution's
-output pixels, columns are result columns or output channels, and the sum runs over k, or over taps and channels.
+A contraction is one matrix product per *plane* (an index of the batch, or a group of a convolution). Rows are rows of a
+product or output pixels of a convolution, columns are result columns or output channels, and the sum runs over k, or
+over taps and input channels.
 """
 
 from __future__ import annotations
@@ -22,12 +23,13 @@ from ..cluster.indexing import Axes
 __all__ = ["ConvolutionOperands", "Extent", "Operands2D", "ProductOperands", "operands_of"]
 
 MASK_BITS = 32
-"""Taps whose places a row's mask can have, by definition of its type."""
+"""Bits of a row's tap mask (int32): the most taps that a masked convolution can have."""
 
 
 @dataclass(frozen=True)
 class Extent:
-    """A contraction as products of matrices: lengths of one, and ``planes``, how many there are."""
+    """Size of a contraction as matrix products: rows, columns and depth of one product, and ``planes``, the number of
+    products."""
 
     rows: SharedLength
     columns: SharedLength
@@ -36,28 +38,28 @@ class Extent:
 
     @classmethod
     def of(cls, problem: GemmProblem | ConvProblem) -> Extent:
-        """That of a problem."""
+        """Return the size of a problem."""
         if isinstance(problem, GemmProblem):
             return cls(problem.m, problem.n, problem.k, prod(problem.batch))
         rows = problem.batch * problem.out_pixels
         return cls(rows, problem.group_out, problem.taps * problem.group_in, problem.groups)
 
     def tiles(self, rows: int, columns: int) -> SharedLength:
-        """Tiles of so many rows and columns that all results take."""
+        """Return the number of ``rows`` x ``columns`` tiles that cover all planes of the result."""
         return ceil_div(self.rows, rows) * ceil_div(self.columns, columns) * self.planes
 
 
 @dataclass
 class RowPlace:
-    """What is known of one row before the sum begins: names in the text.
+    """Values of one row of the left operand that are computed before the K loop; each is a name in the text.
 
     Attributes:
-        inside: whether there is such a row.
-        offset: of its elements in the plane.
-        starts: of a convolution, where its first tap lies along each spatial dimension.
-        image: the number of its image.
-        mask: of which bit t says whether tap t lies on the image, after `ConvolutionOperands.taps_of_rows`; empty if
-            `ConvolutionOperands.masked` is not.
+        inside: condition that the row exists.
+        offset: offset of the row in its plane.
+        starts: for a convolution, the position of the first tap along each spatial axis.
+        image: index of the row's image.
+        mask: bit t tells whether tap t lies inside the image; set by `ConvolutionOperands.taps_of_rows`, empty unless
+            `ConvolutionOperands.masked`.
     """
 
     inside: str
@@ -71,10 +73,10 @@ class ProductOperands:
     """Operands of a matrix product.
 
     Attributes:
-        rows, columns, depth: lengths of the product.
-        planes: how many there are.
-        contiguous_depth: whether the left operand's elements follow one another along the sum.
-        whole: whether all positions of the sum that are asked for are there.
+        rows, columns, depth: size of the product.
+        planes: number of products in the batch.
+        contiguous_depth: whether the left operand is contiguous along k.
+        whole: whether no K slice is partial, so that bounds checks along k are unnecessary.
     """
 
     whole = False
@@ -95,67 +97,71 @@ class ProductOperands:
         self._sum = Axes(arguments, "k", (problem.k,), sums)
 
     def in_slices(self, depth: int) -> None:
-        """Say that so many positions of the sum are asked for at once, of some rows again and again."""
+        """Declare that the kernel walks k in slices of ``depth`` elements, with the same rows in each slice."""
         self.whole = known_equal(self.depth % depth, 0)
 
     def enter(self, buffer: CodeBuffer, k: str) -> None:
-        """Emit what is known of position ``k`` of the sum, the first one that a thread asks for."""
+        """Emit the values of position ``k``, the first position of a thread's K loop."""
 
     def advance(self, buffer: CodeBuffer, positions: int) -> None:
-        """Emit what is known of the position so far behind the one that was asked for last."""
+        """Emit the update of the values of `enter` for a position ``positions`` further."""
 
     def begin(self, buffer: CodeBuffer) -> None:
-        """Emit what a block knows of its plane."""
+        """Emit the batch indices of the block's plane."""
         self._places = self._batch.split(buffer, "plane") if self._batch.lens else []
 
     @property
     def plane_indices(self) -> list[str]:
-        """The plane's number along each dimension of the batch, after `begin`."""
+        """Return the plane's index along each batch axis; valid after `begin`."""
         return self._places
 
     def plane_offset(self, operand: int) -> str:
-        """Offset of an operand's plane: the left one, the right one, the result, then the epilogue's."""
+        """Return the offset of the plane in an operand: 0 left, 1 right, 2 result, 3 and above the epilogue's."""
         return self._batch.offset(operand, self._places)
 
     def row_place(self, buffer: CodeBuffer, row: str) -> RowPlace:
-        """What is known of the left operand's row, which may be beyond the last."""
+        """Emit the values of a row of the left operand; ``row`` may exceed the last row."""
         inside = buffer.emit(f"{row} < rows")
         clamped = buffer.emit(f"imin({row}, rows - 1)")
         return RowPlace(inside, buffer.emit(self._row.offset(0, [clamped])))
 
     def taps_of_rows(self, buffer: CodeBuffer, places: Sequence[RowPlace]) -> None:
-        """Emit what else is known of rows before the sum begins."""
+        """Emit the tap masks of rows; nothing for a product."""
 
     def step(self, buffer: CodeBuffer, k: str) -> None:
-        """Emit what is known of position ``k`` of the sum, for `left`."""
+        """Emit the values of position ``k`` that `left` needs."""
         self._k = k
 
     def left(self, buffer: CodeBuffer, place: RowPlace) -> tuple[str, str, str]:
-        """Of a row's element at the position of `step`: the condition under which there is one, its offset in the
-        plane, and what numbers the elements along the sum for a prologue."""
+        """Return the left operand's element of a row at the position of the last `step`.
+
+        Returns:
+            the condition that the element exists, its offset in the plane, and its index along k for a prologue.
+        """
         offset = buffer.emit(f"{place.offset} + {self._sum.offset(0, [self._k])}")
         return place.inside if self.whole else buffer.emit(f"{place.inside} & ({self._k} < depth)"), offset, self._k
 
     def right(self, buffer: CodeBuffer, k: str, column: str) -> str:
-        """Offset in the plane of the right operand's element."""
+        """Emit the offset of the right operand's element ``[k, column]`` in its plane."""
         return buffer.emit(self.right_offset(k, column))
 
     def right_offset(self, k: str, column: str) -> str:
-        """The same, as an expression of a sum or of its difference from that of another one."""
+        """Return the offset of the right operand's element ``[k, column]`` as an expression; it is linear, so it serves
+        for differences of offsets, too."""
         return f"{self._sum.offset(1, [k])} + {self._sum.offset(2, [column])}"
 
     def result_row(self, buffer: CodeBuffer, row: str) -> list[str]:
-        """Offsets in the plane of a row of the result and of each of the epilogue's operands."""
+        """Emit the offsets of a row in the planes of the result and of each operand of the epilogue."""
         return [buffer.emit(self._row.offset(k, [row])) for k in range(1, len(self._row.strides))]
 
 
 class ConvolutionOperands:
-    """Operands of a convolution of channels-last images; a plane is a group. Attributes as `ProductOperands`.
+    """Operands of a channels-last convolution; a plane is a group. Attributes as in `ProductOperands`.
 
-    The right operand has rows of output channels, for each tap and input channel of the group one.
+    The right operand has one row per output channel: for each tap, the input channels of the group.
 
     Attributes:
-        masked: whether is computed before the sum which taps of a row lie on the image.
+        masked: whether tap masks of rows are computed before the K loop.
     """
 
     contiguous_depth = True
@@ -222,8 +228,8 @@ class ConvolutionOperands:
         return RowPlace(inside, buffer.emit(offset), starts, indices[0])
 
     def taps_of_rows(self, buffer: CodeBuffer, places: Sequence[RowPlace]) -> None:
-        """See `ProductOperands.taps_of_rows`: which taps of each row lie on the image, along one dimension after the
-        other, of all rows in the same loops, in which none waits for another one."""
+        """See `ProductOperands.taps_of_rows`: emit the mask of taps inside the image for each row. The loops over an
+        axis serve all rows at once, so that their instructions are independent."""
         if not self.masked:
             return
         one, none = "const_int32(1, 0)", "const_int32(0, 0)"
@@ -246,12 +252,12 @@ class ConvolutionOperands:
             apart = f"{self._taps[d]} * {apart}"
 
     def _on_image(self, d: int, at: str) -> str:
-        """Whether a place along a dimension lies on the image."""
+        """Return the condition that ``at`` lies inside the image along axis ``d``."""
         return f"({at} >= 0) & ({at} < {self._lens[d]})"
 
     def enter(self, buffer: CodeBuffer, k: str) -> None:
-        """See `ProductOperands.enter`: where rows have masks, the channel, the tap along each dimension, its bit, and
-        how far a row's element lies from that of the first tap. The bit of a tap behind the last one is in no mask."""
+        """See `ProductOperands.enter`. With masks: emit the channel, the tap's index along each axis, its mask bit, and
+        the element's offset from the first tap's. The bit of a tap beyond the last is in no mask."""
         if not self.masked:
             return
         buffer.line(f"channel = {k}")
@@ -289,8 +295,8 @@ class ConvolutionOperands:
                 buffer.line(f"moved = moved + ({self._steps[before]} - {self._taps[d]} * {self._steps[d]})")
 
     def step(self, buffer: CodeBuffer, k: str) -> None:
-        """See `ProductOperands.step`. Divisions of 64 bits would be calls, beside which ptxas lets no products of
-        warpgroups run on."""
+        """See `ProductOperands.step`. Uses 32-bit division: a 64-bit division is a call, and ptxas serialises warpgroup
+        MMAs around calls."""
         if self.masked:
             self._valid = "" if self.whole or self._wide else buffer.emit(f"{k} < depth")
             return
@@ -334,7 +340,7 @@ class ConvolutionOperands:
 
 
 def _result_axes(full: ConvProblem, arguments: Arguments, strides: Sequence[Sequence[int]]) -> Axes:
-    """The result's rows as images and pixels, or as one axis where images follow each other like pixels."""
+    """Return the axes of the result's rows: images and pixels, or one axis if their strides can be merged."""
     pairs = [(s[0], s[-1]) for s in strides]
     if known_equal(full.out_pixels, 1):
         return Axes(arguments, "o", (full.batch,), [(image,) for image, _ in pairs])
@@ -349,6 +355,6 @@ Operands2D = ProductOperands | ConvolutionOperands
 def operands_of(
     problem: GemmProblem | ConvProblem, epilogue: Epilogue, strides: Sequence[Sequence[int]], arguments: Arguments
 ) -> Operands2D:
-    """The operands of either kind of contraction."""
+    """Return the operands of a product or a convolution."""
     kind = ProductOperands if isinstance(problem, GemmProblem) else ConvolutionOperands
     return kind(problem, epilogue, strides, arguments)  # type: ignore[arg-type]

@@ -1,4 +1,4 @@
-"""Sums whose parts several blocks have added: the launch that adds the parts, and does what follows."""
+"""Second launch of a split-K contraction: add the partial sums and compute the epilogue."""
 
 from __future__ import annotations
 
@@ -13,17 +13,21 @@ from .text import ContractionText
 __all__ = ["add_parts"]
 
 FINISH_THREADS = 256
-"""Threads of a block that adds parts. No figures kept."""
+"""Threads per block of the second launch. No figures kept."""
 LANES = 4
-"""Sums of a thread: 16 bytes."""
+"""Elements per thread: 16 bytes."""
 
 
 def add_parts(placed: PlacedRequest, first: Launch, splits: int) -> Solution:
-    """A launch that writes ``splits`` parts of each sum to ``scratch``, in the sums' dtype and the order part, plane,
-    row and column, and the launch that adds them, always in one order.
+    """Return both launches of a split-K contraction.
+
+    Args:
+        first: launch that writes partial sums to ``scratch``, ``[splits, planes, rows, columns]`` in the accumulator's
+            dtype.
+        splits: number of partial sums; they are added in order.
 
     Raises:
-        UnsupportedError: an operation around the contraction has no kernel.
+        UnsupportedError: no kernel exists for an operation of the epilogue.
     """
     text, epilogue = _AddingText(placed, splits), placed.request.epilogue
     operands = text.operands
@@ -36,7 +40,7 @@ def add_parts(placed: PlacedRequest, first: Launch, splits: int) -> Solution:
 
 
 class _AddingText(ContractionText):
-    """The text that adds the parts of sums, in order, and does what follows the contraction."""
+    """Kernel text of the launch that adds partial sums in order and computes the epilogue."""
 
     def __init__(self, placed: PlacedRequest, splits: int) -> None:
         super().__init__(placed)
@@ -48,7 +52,7 @@ class _AddingText(ContractionText):
         self.blocks = ceil_div(self.operands.rows * self.operands.columns, self.width * FINISH_THREADS)
 
     def lines(self) -> list[str]:
-        """All statements of the kernel."""
+        """Return all statements of the kernel."""
         buffer = CodeBuffer()
         block = self._begin_plane(buffer, self.blocks)
         buffer.line(

@@ -1,4 +1,4 @@
-"""A contraction as this back end is asked for it: with what it must know of where the operands begin."""
+"""A contraction request of the GPU back end: a `Request` with what is known of alignment and constants."""
 
 from __future__ import annotations
 
@@ -17,22 +17,21 @@ from ..kernel import NAME
 __all__ = ["VECTOR_BYTES", "PlacedRequest", "in_turns", "interleaved"]
 
 VECTOR_BYTES = 16
-"""Bytes of the widest load of one thread."""
+"""Bytes of the widest load of a thread."""
 
 
 @dataclass(frozen=True)
 class PlacedRequest:
-    """A request, whose ``x`` and ``w`` begin at multiples of `VECTOR_BYTES`.
+    """A contraction request; ``x`` and ``w`` are aligned to `VECTOR_BYTES`.
 
     Attributes:
-        request: what is computed.
-        alignment: bytes of whose multiples the result and the epilogue's operands begin at one, at most `VECTOR_BYTES`.
-        constant: whether the right operand was there before anything of the program was launched.
-        any_order: whether the right operand's columns may be stored in another order, see `Solution.turns`.
-        precision: of products of float32: ``highest``, ``high`` (three products in TF32 or bfloat16) or ``medium``
-            (one).
-        first_channel: that of a convolution's input which weights of its first tap are for, first of all; what is
-            before it is not read, and behind the weights that there are then lie zeros.
+        request: the contraction.
+        alignment: alignment (bytes) of the result and of the epilogue's operands, at most `VECTOR_BYTES`.
+        constant: whether the right operand is a constant, complete before any launch of the program.
+        any_order: whether the columns of the right operand may be permuted, see `Solution.turns`.
+        precision: of float32 products: ``highest``; ``high`` (three TF32 or bfloat16 products); ``medium`` (one).
+        first_channel: for a convolution, the first input channel that the weights of its first tap cover. Earlier
+            channels are skipped; the weights are padded with zeros at the end.
     """
 
     request: Request
@@ -48,7 +47,7 @@ class PlacedRequest:
         return self.request.problem
 
     def key(self) -> Problem:
-        """See `Asked.key`: besides the request's own fields those of this class; ``precision`` of float32 only."""
+        """See `Asked.key`. Adds this class's fields to the request's; ``precision`` for float32 only."""
         fields = {**self.request.fields(), "backend": NAME, "alignment": self.alignment, "constant": self.constant}
         if "float32" in (self.problem.types.a, self.problem.types.b):
             fields["precision"] = self.precision
@@ -58,8 +57,8 @@ class PlacedRequest:
         return Problem.of(operation, self.request.threads, fields)
 
     def lanes(self, columns: Length, most: int) -> int:
-        """Elements of the result and of the epilogue's operands, a power of two up to ``most``, that lie together in
-        vectors at multiples of their own size (or of `VECTOR_BYTES`), so that a row has whole ones of them."""
+        """Return the vector width (elements) of loads and stores of the epilogue: the largest power of two up to
+        ``most`` for which all its operands and the result are aligned and each row is whole vectors."""
         problem, epilogue = self.request.problem, self.request.epilogue
         image = problem.out_strides[:-1] if isinstance(problem, GemmProblem) else problem.out_strides[:1]
         moving = [(ITEMSIZE[epilogue.out_dtype(problem.types.out)], (*image, problem.out_strides[-1]))]
@@ -76,8 +75,8 @@ class PlacedRequest:
 
 
 def interleaved(columns: np.ndarray, axis: int, together: int) -> np.ndarray:
-    """A right operand whose columns, along an axis, are stored so many of the first half at a time, and after these as
-    many of the second half: a thread that has sums of some has those of the others."""
+    """Return a right operand with interleaved halves of its columns: ``together`` columns of the first half, then as
+    many of the second half, and so on. A thread then holds the accumulators of both halves (value and gate)."""
     axis %= columns.ndim
     lens = columns.shape
     split = columns.reshape(*lens[:axis], 2, -1, together, *lens[axis + 1 :])
@@ -85,10 +84,11 @@ def interleaved(columns: np.ndarray, axis: int, together: int) -> np.ndarray:
 
 
 def in_turns(columns: np.ndarray, axis: int, lanes: int) -> np.ndarray:
-    """A right operand whose columns, along an axis, are stored in the order in which sums of warpgroups go to threads.
+    """Return a right operand whose columns are permuted so that each thread's warpgroup accumulators are neighbouring
+    columns.
 
-    Four threads have a row's sums in turns, two at a time: each thread's are neighbours if of every ``4 * lanes``
-    columns the first two come first, then the first two of the second ``lanes``, and so on.
+    Of each row, four threads hold two accumulators in turn. In each group of ``4 * lanes`` columns, the first two
+    columns of each run of ``lanes`` come first, then the next two of each run, and so on.
     """
     axis %= columns.ndim
     lens = columns.shape

@@ -1,10 +1,9 @@
-"""Right operands in the order in which warpgroups take slices of them: columns of 128 bytes of the sum, one after the
-other.
+"""Right operands in the layout of warpgroup slices: 128 bytes of K per column, column after column.
 
-Of float32 that is multiplied in parts a slice of 32 positions has the halves of its numbers: 32 of bfloat16 nearest to
-them, and 32 of what these leave. Within a slice the positions lie so that each thread finds what it multiplies with
-them in two vectors of 16 bytes of the left operand's row. A constant may be kept so; of anything else a launch before
-the product makes it, in every run.
+For float32 that is multiplied as bfloat16 pairs, a slice of 32 positions holds 32 high halves (the nearest bfloat16)
+and 32 low halves (the nearest bfloat16 of the remainder). Positions within a slice are permuted so that a thread's
+operands correspond to two 16-byte vectors of the left operand's row. Constants can be stored in this layout; other
+operands are converted by a launch before every product.
 """
 
 from __future__ import annotations
@@ -36,36 +35,40 @@ from .wgmma_tiles import SLICE_BYTES
 __all__ = ["POSITIONS", "OrderedColumns", "halves_in_pieces", "in_halves", "ordered_columns", "place_in_slice"]
 
 POSITIONS = SLICE_BYTES // 4
-"""Positions of the sum of a slice: numbers of float32 in 128 bytes."""
+"""K elements per slice: float32 numbers in 128 bytes."""
 THREADS = 256
-"""Threads of a block. No figures kept."""
+"""Threads per block of the conversion kernel. No figures kept."""
 COLUMNS = 64
-"""Columns of a block, which are read 256 bytes at a time where they lie side by side. No figures kept."""
+"""Columns per block of the conversion kernel, read 256 bytes at a time if they are contiguous. No figures kept."""
 PIECES = 8
-"""Vectors of 16 bytes of a column's slice."""
+"""16-byte vectors per column and slice."""
 PIECE_POSITIONS = 1 << 17
-"""Numbers that are made halves of at once: 512 KiB of float32, so that what lies between stays in a CPU's cache. Fewer
-take one thread as long, and 16 threads wait for the interpreter's lock between them."""
+"""Numbers that one task splits on the host: 512 KiB of float32, so that intermediate arrays stay in the CPU's cache.
+Smaller tasks are no faster on one thread, and 16 threads then contend for the GIL."""
 _rooms = threading.local()
-"""``numbers``: memory of a thread for what lies between, a megabyte: new memory for each piece takes as long again."""
+"""Thread-local scratch memory ``numbers`` (1 MiB). Allocating it for each task would double the time."""
 LARGEST = float(np.uint32(0x7F7F0000).view(np.float32))
-"""The largest bfloat16."""
+"""Largest finite bfloat16."""
 LARGEST_REST = float(np.uint32(0x7B7F0000).view(np.float32))
-"""The largest low half: the sum of both largest ones is still a float32."""
+"""Largest low half, such that its sum with `LARGEST` is a finite float32."""
 
 
 def place_in_slice(position: int) -> int:
-    """Where a position of a slice lies among its halves: thread c of four has positions 8 c to 8 c + 7 of a row, of
-    which an instruction takes four, two from place 2 c on and two from 8 further."""
+    """Return the index of a position among the halves of a slice.
+
+    Thread c of four loads positions 8 c to 8 c + 7 of a row. One MMA takes four of them: two at index 2 c and two at
+    index 2 c + 8.
+    """
     thread, rest = divmod(position, 8)
     step, half, one = rest // 4, rest // 2 % 2, rest % 2
     return 16 * step + 8 * half + 2 * thread + one
 
 
 def in_halves(columns: np.ndarray) -> np.ndarray:
-    """Halves of float32 ``[..., k]``: bfloat16 ``[..., slices * 64]``, with zeros behind the last position.
+    """Return the halves of float32 ``[..., k]`` as bfloat16 ``[..., slices * 64]``, zero-padded.
 
-    Infinities and NaN are high halves, with 0 as the low one; numbers beyond the largest bfloat16 have that.
+    Infinities and NaN become a high half with a low half of 0. Numbers beyond the largest bfloat16 get that as their
+    high half.
     """
     halves, pieces = halves_in_pieces(columns)
     run_all(pieces)
@@ -75,10 +78,10 @@ def in_halves(columns: np.ndarray) -> np.ndarray:
 def halves_in_pieces(
     columns: np.ndarray, order: np.ndarray | None = None
 ) -> tuple[np.ndarray, list[Callable[[], None]]]:
-    """The memory of `in_halves`, and what fills it: functions that any threads may call, at once.
+    """Return the array of `in_halves`, uninitialised, and thread-safe tasks that fill it.
 
     Args:
-        order: int ``[n]``, in which the ``n`` columns of all axes but the last shall lie; None for as they do.
+        order: int ``[n]``, permutation of the ``n`` columns (all axes but the last, flattened); None for the identity.
     """
     *lens, depth = columns.shape
     slices = -(-depth // POSITIONS)
@@ -95,9 +98,9 @@ def halves_in_pieces(
 
 @np.errstate(all="ignore")  # of the thread that calls
 def _write_halves(rows: np.ndarray, taken: slice | np.ndarray, halves: np.ndarray) -> None:
-    """Write halves of some of the rows ``[n, k]``, by their numbers, as bits of bfloat16 ``[_, slices, 2, positions]``.
+    """Write the halves of rows ``rows[taken]`` (``[n, k]``) as bfloat16 bits ``[_, slices, 2, positions]``.
 
-    What ml_dtypes converts one by one, and no other thread meanwhile, takes some ten times as long.
+    About ten times as fast as ml_dtypes, which converts element by element and holds the GIL.
     """
     rows = rows[taken]
     count, slices = halves.shape[:2]
@@ -126,7 +129,7 @@ def _write_halves(rows: np.ndarray, taken: slice | np.ndarray, halves: np.ndarra
 
 
 def _room(size: int) -> np.ndarray:
-    """Memory of the calling thread for float32 ``[2, size]``."""
+    """Return the calling thread's scratch memory as float32 ``[2, size]``."""
     if size > PIECE_POSITIONS:  # of one column
         return np.empty((2, size), np.float32)
     if not hasattr(_rooms, "numbers"):
@@ -135,11 +138,13 @@ def _room(size: int) -> np.ndarray:
 
 
 class _Beyond:
-    """Numbers of which some are no bfloat16 when they are rounded.
+    """Numbers, some of which are not finite as bfloat16.
 
     Attributes:
-        finite: the numbers, with 0 for what is not finite; ``clipped`` no larger than the largest bfloat16.
-        others: where they are not finite, and ``rest`` the bits of bfloat16 of these.
+        finite: the numbers, with 0 in place of infinities and NaN.
+        clipped: ``finite`` clipped to the largest bfloat16.
+        others: mask of infinities and NaN.
+        rest: bfloat16 bits of the masked numbers.
     """
 
     def __init__(self, values: np.ndarray) -> None:
@@ -150,8 +155,8 @@ class _Beyond:
 
 
 def _round(bits: np.ndarray, out: np.ndarray) -> None:
-    """Numbers of float32, as bits, such that their upper halves are those of the nearest bfloat16, ties to even; none
-    is beyond `LARGEST`."""
+    """Round float32 bits so that the upper half is the nearest bfloat16, ties to even. Numbers must not exceed
+    `LARGEST`."""
     np.right_shift(bits, 16, out=out)
     out &= 1
     out += 0x7FFF
@@ -160,14 +165,14 @@ def _round(bits: np.ndarray, out: np.ndarray) -> None:
 
 @dataclass(frozen=True)
 class OrderedColumns:
-    """A right operand in slices.
+    """A right operand in the slice layout of this module.
 
     Attributes:
-        dtype: of what is in a slice: bfloat16 for halves of float32, or float32.
-        lens, strides: of the planes, and strides between them of the right operand, which is ``w`` of float32.
-        columns, apart: columns of a plane, and elements from one to the next.
-        depth, step: positions of a sum, and elements from one to the next.
-        stored: whether ``w`` is what a launch would make of it.
+        dtype: element type in a slice: bfloat16 for halves, or float32.
+        lens, strides: lengths of the planes' axes, and the strides of the original float32 operand along them.
+        columns, apart: columns per plane, and their stride.
+        depth, step: K elements, and their stride.
+        stored: whether ``w`` has the slice layout already, so that no launch converts it.
     """
 
     dtype: str
@@ -181,27 +186,27 @@ class OrderedColumns:
 
     @property
     def slices(self) -> Length:
-        """Of a column."""
+        """Return the slices per column."""
         found: Length = ceil_div(self.depth, POSITIONS)
         return found
 
     @property
     def row(self) -> Length:
-        """Elements of a column."""
+        """Return the elements per column, including padding."""
         return self.slices * SLICE_BYTES // ITEMSIZE[self.dtype]
 
     @property
     def bytes(self) -> Length:
-        """Those that a launch writes; none where that is not needed."""
+        """Return the bytes that the conversion launch writes; 0 without a launch."""
         return 0 if self.stored else prod(self.lens) * self.columns * self.slices * SLICE_BYTES
 
     @property
     def moved(self) -> SharedLength:
-        """Bytes that a launch reads and writes."""
+        """Return the bytes that the conversion launch reads and writes."""
         return 0 if self.stored else self.bytes + prod(self.lens) * self.columns * self.depth * 4
 
     def batch_strides(self, problem: GemmProblem) -> tuple[Length, ...]:
-        """Strides of the planes of a product in what a launch writes, or of which ``w`` consists."""
+        """Return the strides of a product's batch axes in the slice layout."""
         rank, size = len(problem.batch), self.columns * self.row
         found: list[Length] = [0] * rank
         for d in reversed(range(rank)):
@@ -210,7 +215,7 @@ class OrderedColumns:
         return tuple(found)
 
     def launch(self, at: int) -> Launch:
-        """The launch that makes the columns, from byte ``at`` of ``scratch`` on."""
+        """Return the launch that converts the operand, to offset ``at`` (bytes) of ``scratch``."""
         arguments, buffer = Arguments(), CodeBuffer()
         arguments.pointer("p_w", "w", "float32")
         arguments.pointer("p_to", Operand("scratch", at), self.dtype)
@@ -239,8 +244,8 @@ class OrderedColumns:
         return Launch(kernel, values, grid, 0, self.moved)
 
     def _read(self, buffer: CodeBuffer) -> None:
-        """Emit the loads of a tile, along what is contiguous, and its stores to the block's memory, of halves high ones
-        before low ones; what lies outside is 0."""
+        """Emit the loads of a tile along its contiguous axis and its stores to shared memory, high halves before low
+        halves; elements outside the operand are 0."""
         across = known_in(self.apart, 1)
         length = COLUMNS if across else POSITIONS
         buffer.line(f"other = idiv32(thread, {length})")
@@ -266,7 +271,7 @@ class OrderedColumns:
                     buffer.line(f"store(tile, {below * COLUMNS * self._pitch} + {at}, {one})")
 
     def _write(self, buffer: CodeBuffer) -> None:
-        """Emit the stores of whole vectors."""
+        """Emit the vector stores of a tile from shared memory."""
         elements = SLICE_BYTES // PIECES // ITEMSIZE[self.dtype]
         buffer.line(f"line = idiv32(thread, {PIECES})")
         buffer.line(f"piece = thread - line * {PIECES}")
@@ -287,13 +292,12 @@ class OrderedColumns:
 
     @property
     def _pitch(self) -> int:
-        """Elements from one column of a slice to the next in a block's memory: an odd number of words, so that the
-        columns of a warp lie in different banks."""
+        """Return the shared-memory pitch of a column: an odd number of words, which avoids bank conflicts."""
         return POSITIONS + 4 // ITEMSIZE[self.dtype]
 
 
 def _halves(buffer: CodeBuffer, given: str) -> tuple[str, str]:
-    """Emit the halves of two lanes, see `in_halves`."""
+    """Emit the split of two lanes into high and low halves, see `in_halves`."""
     finite = buffer.emit(f"lt(abs({given}), const_float32(INF, 2))")
     high = buffer.emit(f"rounded_bfloat16(where({finite}, {_clipped(given, LARGEST)}, {given}))")
     rest = buffer.emit(f"where({finite}, sub({given}, cast_float32({high})), const_float32(0, 2))")
@@ -301,14 +305,15 @@ def _halves(buffer: CodeBuffer, given: str) -> tuple[str, str]:
 
 
 def _clipped(value: str, most: float) -> str:
-    """Two lanes no larger than ``most``, whatever their sign, in the text."""
+    """Return the expression of two lanes clipped to [-most, most]."""
     return f"min(max({value}, const_float32({-most!r}, 2)), const_float32({most!r}, 2))"
 
 
 def ordered_columns(placed: PlacedRequest, dtype: str = "float32") -> OrderedColumns:
-    """The right operand of a contraction in slices; weights of a convolution lie in the order `weights.COLUMNS`.
+    """Return the right operand of a contraction in the slice layout; convolution weights have the layout
+    `weights.COLUMNS`.
 
-    Halves of constants that may be stored in any order are stored.
+    A constant with `PlacedRequest.any_order` is stored in that layout.
     """
     problem = placed.problem
     if isinstance(problem, ConvProblem):

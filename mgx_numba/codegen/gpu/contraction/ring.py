@@ -1,9 +1,9 @@
-"""Contractions whose operands come to a ring in a block's memory, 16 bytes at a time.
+"""Contractions with a multi-stage ring of operand slices in shared memory.
 
-A slice has rows of the left operand and columns of the right one, each with the positions of the sum side by side, or
-rows of positions where columns lie so. While a block multiplies one slice the next ones are on their way: copied beside
-what is computed (sm_80), else to registers, from where they are stored after it. Where there are few tiles, several
-blocks add parts of each sum, and a second launch adds the parts.
+A slice holds K elements of each row of the left operand and of each column of the right operand; the right operand's
+slice may be transposed (contiguous columns). While a block multiplies one slice, the next ones are in flight: by
+asynchronous copies (sm_80 and above), or through registers. With few tiles, several blocks compute partial sums
+(split-K), and a second launch adds them.
 """
 
 from __future__ import annotations
@@ -33,30 +33,29 @@ __all__ = [
 ]  # fmt: skip
 
 ROW_PAD = 4
-"""Words from one row of a slice to the next besides its own: the eight rows of an instruction then lie in different
-banks."""
+"""Padding words per slice row, which puts the eight rows of an MMA fragment in different banks."""
 TURNED_PAD = 32
-"""Bytes between rows of positions besides their own, for the same reason."""
+"""Padding bytes per row of a transposed slice, for the same reason."""
 STAGING_PAD = 8
-"""Words between rows of staged sums besides their own: pairs of columns of eight rows then lie in different banks."""
+"""Padding words per staged accumulator row, which puts pairs of columns of eight rows in different banks."""
 LEAST_SHARED = 96 << 10
-"""Bytes of shared memory that blocks have at least where slices are copied: those of sm_86 and sm_89."""
+"""Shared memory per multiprocessor (bytes) of the smallest devices with asynchronous copies: sm_86 and sm_89."""
 ENOUGH_BLOCKS = 120
-"""Blocks that give the multiprocessors of a large device work."""
+"""Blocks that occupy all multiprocessors of a large device."""
 SPLIT_BLOCKS = 264
-"""Blocks that sums are split for: two for each multiprocessor."""
+"""Target number of blocks of a split-K launch: two per multiprocessor."""
 LEAST_SLICES = 3
-"""Slices of a part of a sum: fewer are not worth adding up."""
+"""Least slices per split; shorter splits cost more to add up than they save."""
 MANY_SLICES = 24
-"""Slices of a sum from which on one of a small tile is computed in parts of larger ones: small tiles bring more of the
-operands for what they multiply. No figures kept."""
+"""Slices of K from which split-K with a larger tile replaces a small tile, which loads more operand bytes per FLOP. No
+figures kept."""
 MOST_SPLITS = 16
-"""Parts of a sum at most: each is written and read once more. No figures kept."""
+"""Largest split-K factor; each split writes and reads its partial sums once more. No figures kept."""
 
 
 @dataclass(frozen=True)
 class RingTile:
-    """Rows and columns of a block's tile, and how many waves, of so many threads, share either."""
+    """A block tile: rows, columns, and the warps (or waves of ``wave`` lanes) along each side."""
 
     rows: int
     columns: int
@@ -66,18 +65,18 @@ class RingTile:
 
     @property
     def threads(self) -> int:
-        """Threads of a block."""
+        """Return the threads per block."""
         return self.wave * self.down * self.across
 
 
 @dataclass(frozen=True)
 class RingForm:
-    """How slices come to a block's memory.
+    """Ring configuration.
 
     Attributes:
-        words: words (32 bits) of the sum that a slice has of each row and column.
-        stages: of a ring at most.
-        copied: whether they are copied beside other work, else they pass through registers.
+        words: 32-bit words of K per row and column of a slice.
+        stages: most stages.
+        copied: whether slices are copied asynchronously; otherwise they pass through registers.
     """
 
     words: int
@@ -86,25 +85,26 @@ class RingForm:
 
 
 COPIED = RingForm(32, 4, True)
-"""A slice takes as long to multiply as the next one is on its way; more stages did not help. No figures kept."""
+"""Ring of asynchronous copies. Multiplying one slice takes as long as the next one is in flight; more stages did not
+help. No figures kept."""
 HELD = RingForm(16, 2, False)
-"""Of a slice each thread holds up to 64 bytes of either operand, and two of the largest tile take 40 KiB: blocks of
-sm_75 and of AMD's devices have 64."""
+"""Ring of slices through registers. A thread holds up to 64 bytes of each operand; two slices of the largest tile take
+40 KiB of the 64 KiB of sm_75 and of AMD devices."""
 
 
 def ring_form() -> RingForm:
-    """That of the architecture."""
+    """Return the ring configuration of the current architecture."""
     arch = known_architecture()
     return COPIED if arch is None or arch.copies else HELD
 
 
 def slices_of(placed: PlacedRequest, form: RingForm) -> SharedLength:
-    """Slices of each sum."""
+    """Return the slices along K."""
     return ceil_div(Extent.of(placed.problem).depth, form.words * 4 // ITEMSIZE[placed.problem.types.a])
 
 
 def ring_refusal(placed: PlacedRequest) -> str:
-    """Why operands cannot come to a ring; empty if they can."""
+    """Return the reason why operands cannot be loaded into a ring; "" if they can."""
     problem = placed.request.problem
     lanes = VECTOR_BYTES // ITEMSIZE[problem.types.a]
     if isinstance(problem, GemmProblem):
@@ -123,11 +123,11 @@ def ring_refusal(placed: PlacedRequest) -> str:
 
 
 def ring_solution(text: RingText, how: str) -> Solution:
-    """The launches of a contraction; weights of a convolution lie in the order `weights.COLUMNS`. ``how`` is for
-    readers.
+    """Return the launches of a contraction; convolution weights have the layout `weights.COLUMNS`. ``how`` is part of
+    the kernel's display name.
 
     Raises:
-        UnsupportedError: an operation around the contraction has no kernel.
+        UnsupportedError: no kernel exists for an operation of the epilogue.
     """
     placed = text.placed
     request = placed.request
@@ -150,8 +150,8 @@ def ring_solution(text: RingText, how: str) -> Solution:
 
 
 class _SliceVector(NamedTuple):
-    """One of a slice: pointer and place, the condition under which there is one, and of what a prologue makes of it the
-    position along the sum and the image."""
+    """One vector of a slice: its source address, the condition that it exists, and the prologue's arguments (position
+    along K, image)."""
 
     source: str
     condition: str
@@ -159,14 +159,14 @@ class _SliceVector(NamedTuple):
 
 
 class RingText(ContractionText):
-    """The text of one contraction; subclasses say how slices are multiplied.
+    """Kernel text of one contraction; a subclass emits the multiplication of slices.
 
     Attributes:
-        tiles: those that a block can have, from the one that reads least of memory for its work to the one that leaves
-            most blocks.
-        split_tile: that of sums in parts.
-        blocks: those that shall fit on a multiprocessor.
-        spread: columns that are neighbours lie as many parts of a slice apart that has its positions side by side.
+        tiles: declared tiles, from the least memory traffic per FLOP to the most blocks.
+        split_tile: tile of split-K launches.
+        blocks: resident blocks per multiprocessor to aim at.
+        spread: number of slice sections over which neighbouring columns are distributed, if the slice is contiguous
+            along K.
     """
 
     blocks: ClassVar[int] = 1
@@ -175,7 +175,7 @@ class RingText(ContractionText):
     split_tile: ClassVar[RingTile]
 
     def __init__(self, placed: PlacedRequest, tile: RingTile | None = None, splits: int = 0) -> None:
-        """``tile`` and ``splits``, in how many parts each sum is computed, are chosen if they are not given."""
+        """Prepare the text with the given tile and split-K factor, or with the chosen ones."""
         super().__init__(placed)
         problem = self.request.problem
         self.size = size = ITEMSIZE[problem.types.a]
@@ -204,18 +204,18 @@ class RingText(ContractionText):
 
     @classmethod
     def form_of(cls, placed: PlacedRequest) -> RingForm:
-        """How slices come to a block's memory."""
+        """Return the ring configuration of a request."""
         return ring_form()
 
     @staticmethod
     def _ring_bytes() -> int:
-        """Those that the ring of a block may have: half of a multiprocessor's, so that two blocks share it."""
+        """Return the shared memory per block (bytes): half of a multiprocessor's, for two resident blocks."""
         arch = known_architecture()
         return max(LEAST_SHARED if arch is None else arch.shared_bytes // 2, LEAST_SHARED)
 
     @classmethod
     def chosen(cls, placed: PlacedRequest) -> tuple[RingTile, int]:
-        """The tile of a contraction, and in how many parts each sum is computed."""
+        """Return the tile and the split-K factor of a contraction."""
         extent, slices = Extent.of(placed.problem), slices_of(placed, cls.form_of(placed))
         fitting = [t for t in cls.tiles if t.columns < 2 * extent.columns] or [cls.tiles[-1]]
         many = [t for t in fitting if extent.tiles(t.rows, t.columns) >= ENOUGH_BLOCKS]
@@ -228,23 +228,23 @@ class RingText(ContractionText):
         return tile, max(1, min(-(-SPLIT_BLOCKS // blocks), slices // LEAST_SLICES, MOST_SPLITS))
 
     def _staged(self) -> int:
-        """Sums that pass through the block's memory when sums are finished."""
+        """Return the accumulators that are staged in shared memory at once by the epilogue."""
         raise NotImplementedError
 
     def _start(self, buffer: CodeBuffer) -> None:
-        """Emit sums of 0, and where a thread reads slices."""
+        """Emit the zero accumulators and a thread's read offsets in a slice."""
         raise NotImplementedError
 
     def _add_slice(self, buffer: CodeBuffer) -> None:
-        """Emit the products of the slice in stage ``slot``."""
+        """Emit the multiply-adds of the slice in stage ``slot``."""
         raise NotImplementedError
 
     def _finish(self, buffer: CodeBuffer) -> None:
-        """Emit the end of the sums, whose memory is the ring's."""
+        """Emit the epilogue; it reuses the ring's shared memory."""
         raise NotImplementedError
 
     def lines(self) -> list[str]:
-        """All statements of the kernel."""
+        """Return all statements of the kernel."""
         buffer, tile, types = CodeBuffer(), self.tile, self.request.problem.types
         self._begin(buffer, tile.rows, tile.columns)
         buffer.line(
@@ -267,7 +267,7 @@ class RingText(ContractionText):
         return buffer.lines
 
     def _sums_of_copied(self, buffer: CodeBuffer, left: list, right: list) -> None:
-        """Emit the sums of slices that are copied to a stage while those before are multiplied."""
+        """Emit the K loop with asynchronous copies: slices are copied ahead while earlier ones are multiplied."""
         with buffer.block(f"for stage in range({self.stages - 1}):"):
             self._copy_slice(buffer, left, right, f"begin + stage * {self.depth}", "stage")
         buffer.line("start = begin")
@@ -287,7 +287,8 @@ class RingText(ContractionText):
         buffer.line("barrier()")
 
     def _sums_of_held(self, buffer: CodeBuffer, left: list, right: list) -> None:
-        """Emit the sums of slices that are loaded before one is multiplied, and stored to the other stage after it."""
+        """Emit the K loop with a double buffer through registers: the next slice is loaded before the current one is
+        multiplied, and stored after it."""
         self._load_slice(buffer, left, right, "begin")
         self._put_slice(buffer, left, right, "0")
         buffer.line("barrier()")
@@ -302,8 +303,8 @@ class RingText(ContractionText):
             buffer.line(f"start = start + {self.depth}")
 
     def _left_places(self, buffer: CodeBuffer) -> list[tuple[str, RowPlace]]:
-        """For each vector that a thread gathers of the left operand: its place in a stage, and what is known of its
-        row; all have the same position in the slice, ``along``."""
+        """Emit the slice offset and row of each vector that a thread loads of the left operand. All vectors share their
+        position along K, ``along``."""
         vectors = self.depth // self.lanes
         apart = self.tile.threads // vectors
         first = buffer.emit(f"idiv(thread, {vectors})")
@@ -317,7 +318,7 @@ class RingText(ContractionText):
         return found
 
     def _right_places(self, buffer: CodeBuffer) -> list[tuple[str, str, str]]:
-        """For each vector of the right operand: its place in a stage, its column in the tile, and its position in the
+        """Emit, for each vector of the right operand, its slice offset, its column in the tile and its position in the
         slice."""
         count = max(1, self.tile.columns * self.depth // self.lanes // self.tile.threads)
         per = (self.depth if self.along else self.tile.columns) // self.lanes
@@ -338,7 +339,8 @@ class RingText(ContractionText):
         return found
 
     def _copy_slice(self, buffer: CodeBuffer, left: list, right: list, start: str, slot: str) -> None:
-        """Emit the copies of the slice that begins at ``start`` to a stage; what lies outside is 0."""
+        """Emit the asynchronous copies of the slice at ``start`` to stage ``slot``; elements outside the operands are
+        0."""
         places = self._places_in(left, right, slot)
         begin = buffer.emit(start)
         with buffer.block(f"if {begin} < end:"):
@@ -353,7 +355,7 @@ class RingText(ContractionText):
         buffer.line("copy_commit()")
 
     def _load_slice(self, buffer: CodeBuffer, left: list, right: list, start: str) -> None:
-        """Emit the loads of the slice that begins at ``start``; what lies outside is 0."""
+        """Emit the loads of the slice at ``start`` to registers; elements outside the operands are 0."""
         names = [f"next_{side}{k}" for side, own in (("a", left), ("b", right)) for k in range(len(own))]
         for name in names:
             self._zero(buffer, name, name[5])
@@ -364,7 +366,7 @@ class RingText(ContractionText):
             self._advance(buffer)
 
     def _put_slice(self, buffer: CodeBuffer, left: list, right: list, slot: str) -> None:
-        """Emit the stores of what `_load_slice` has loaded."""
+        """Emit the stores of the registers of `_load_slice` to stage ``slot``."""
         for k, (side, to) in enumerate(self._places_in(left, right, slot)):
             buffer.line(f"store_aligned(ring_{side}, {to}, next_{side}{k - len(left) * (side == 'b')})")
 
@@ -379,12 +381,12 @@ class RingText(ContractionText):
             buffer.line(f"{name} = {loaded}")
 
     def _places_in(self, left: list, right: list, slot: str) -> list[tuple[str, str]]:
-        """For each vector of a slice its operand, ``a`` or ``b``, and its place in a stage."""
+        """Return the operand (``a`` or ``b``) and the ring offset of each vector of a slice."""
         found = [("a", f"{slot} * {self.left_slot} + {home}") for home, _ in left]
         return [*found, *(("b", f"{slot} * {self.right_slot} + {home}") for home, _, _ in right)]
 
     def _sources(self, buffer: CodeBuffer, left: list, right: list, begin: str) -> Iterator[_SliceVector]:
-        """Emit where the vectors of a slice come from, one after the other."""
+        """Emit and yield the source addresses of a slice's vectors."""
         before = self.request.problem.prologue
         self.operands.step(buffer, buffer.emit(f"{begin} + along"))
         for _, place in left:
@@ -397,13 +399,13 @@ class RingText(ContractionText):
             yield _SliceVector(f"r_w, right + {i} * apart_b", condition, None)
 
     def _advance(self, buffer: CodeBuffer) -> None:
-        """Emit what is known of the slice after the one that was asked for last."""
+        """Emit the address update from one slice to the next."""
         self.operands.advance(buffer, self.depth)
         buffer.line(f"right = right + {self._right(str(self.depth), '0')}")
 
     def _enter(self, buffer: CodeBuffer, right: list) -> None:
-        """Emit what is known of the first slice, and where the first of a thread's vectors of the right operand lies,
-        and how far from it the next one."""
+        """Emit the addresses of the first slice: of the left operand, of the thread's first vector of the right
+        operand, and the stride between its vectors."""
         self.operands.enter(buffer, "begin + along")
         _, column, along = right[0]
         apart = self.tile.threads * self.lanes // (self.depth if self.along else self.tile.columns)
@@ -411,7 +413,7 @@ class RingText(ContractionText):
         buffer.line(f"apart_b = {self._right('0', str(apart)) if self.along else self._right(str(apart), '0')}")
 
     def _right(self, k: str, column: str) -> str:
-        """Offset of the right operand's element at a position and in a column."""
+        """Return the offset of the right operand's element ``[k, column]``."""
         if isinstance(self.operands, ProductOperands):
             return self.operands.right_offset(k, column)
         return f"{column} * depth + {k}"
@@ -419,10 +421,11 @@ class RingText(ContractionText):
     def _store_staged(
         self, buffer: CodeBuffer, places: Sequence[str], turns: int, per_row: int, row: str, column: str
     ) -> None:
-        """Emit the stores of rows that the warp has staged: ``turns`` vectors of each lane, ``per_row`` of each row.
+        """Emit the stores of rows that the warp has staged: ``turns`` vectors per lane, ``per_row`` vectors per row.
 
-        ``places``, of parts of the sums that are added, ``row`` and ``column`` are expressions of the vector's line
-        ``below`` and first column ``side``.
+        Args:
+            places: staged offsets of partial sums, which are added.
+            row, column: expressions of the vector's staged row ``below`` and first column ``side``.
         """
         lanes = self.width
         load, store = ("load_aligned", "store_aligned") if lanes > 1 else ("load", "store")

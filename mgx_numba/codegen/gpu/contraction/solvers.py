@@ -1,4 +1,5 @@
-"""The ways to compute a contraction, MIOpen's solvers: which apply, what they should take, what tuning tries."""
+"""Solvers of contractions on the GPU (as in MIOpen): applicability, cost estimates, tilings, and candidates for
+tuning."""
 
 from __future__ import annotations
 
@@ -42,18 +43,18 @@ __all__ = [
 ]  # fmt: skip
 
 MOST_REFINEMENTS = 12
-"""Tiles that tuning measures besides a solver's own choice, those that the cost model has for the best. Each costs
-compiling a kernel, which other problems of the same structure share."""
+"""Tilings that tuning measures beside a solver's own choice, best estimates first. Each is a kernel to compile, shared
+with other problems of the same structure."""
 
 
 class GpuSolver(Protocol):
-    """One way to compute contractions.
+    """One algorithm for contractions.
 
     Attributes:
-        name: as tuning records have it.
-        order: in which weights of convolutions lie.
-        revision: raised with each change of its kernels that times depend on, so that what was measured before is a
-            hint and is measured again; 0 of the first.
+        name: identifier in tuning records.
+        order: layout of convolution weights.
+        revision: version of the kernels' performance. Raise it with each change that affects times; records of an
+            earlier revision become hints and are measured again.
     """
 
     name: str
@@ -61,31 +62,31 @@ class GpuSolver(Protocol):
     revision: int
 
     def refusal(self, placed: PlacedRequest) -> str:
-        """Why it does not compute a contraction; empty if it does."""
+        """Return the reason why the solver does not apply to a contraction; "" if it applies."""
 
     def tilings(self, placed: PlacedRequest) -> list[Any]:
-        """The tilings (dataclasses of integers) that it can have for a contraction that it does not refuse."""
+        """Return the tilings (dataclasses of integers) of an applicable contraction."""
 
     def chosen(self, placed: PlacedRequest) -> Any | None:
-        """Its own choice among these, None if `plan` makes it; it is asked before where it weighs times."""
+        """Return the solver's own choice of tiling; None if `plan` chooses it."""
 
     def estimate(self, placed: PlacedRequest, tiling: Any = None) -> float:
-        """Seconds that it should take, by default with its own choice."""
+        """Return the estimated time (s) with ``tiling``, by default with the solver's own choice."""
 
     def weighed(self, placed: PlacedRequest) -> list[tuple[float, Any]]:
-        """The seconds that it should take with each of its tilings; with None if there is one way."""
+        """Return (estimated seconds, tiling) of each tiling; the tiling is None if the solver has only one way."""
 
     def plan(self, placed: PlacedRequest, tiling: Any = None) -> Solution:
-        """Its launches, by default with its own choice.
+        """Return the launches with ``tiling``, by default with the solver's own choice.
 
         Raises:
-            UnsupportedError: an operation around the contraction has no kernel.
+            UnsupportedError: no kernel exists for an operation of the prologue or epilogue.
         """
 
 
 @dataclass(frozen=True)
 class Tiling:
-    """Rows and columns of a block's tile, and in how many parts each sum is computed."""
+    """Rows and columns of a block tile, and the split-K factor."""
 
     rows: int
     columns: int
@@ -94,13 +95,14 @@ class Tiling:
 
 @dataclass(frozen=True)
 class WarpgroupTiling(WarpgroupTile):
-    """A tile of warpgroups, and in how many parts each sum is computed."""
+    """A warpgroup tile and the split-K factor."""
 
     splits: int = 1
 
     @property
     def configuration(self) -> dict[str, int]:
-        """As tuning records have it; those of before tiles were taken in turns do not say that they are not."""
+        """Return the fields of a tuning record. ``pingpong`` is omitted if it is 1, as in records from before it
+        existed."""
         return {name: n for name, n in asdict(self).items() if name != "pingpong" or n > 1}
 
 
@@ -111,13 +113,13 @@ def _warpgroup_tiling(tile: WarpgroupTile, splits: int) -> WarpgroupTiling:
 
 @dataclass(frozen=True)
 class SquareTiling:
-    """Rows and columns of a block's tile, which are as many."""
+    """Side of a square block tile."""
 
     side: int
 
 
 class _Own:
-    """What solvers have in common whose kernels are our own."""
+    """Base class of solvers with kernels of this package."""
 
     revision = 0
 
@@ -127,7 +129,7 @@ class _Own:
 
 
 class _Choosing(_Own):
-    """What solvers have in common whose `plan` chooses a tiling."""
+    """Base class of solvers whose `plan` chooses the tiling."""
 
     def chosen(self, placed: PlacedRequest) -> Any | None:
         """See `GpuSolver.chosen`."""
@@ -135,7 +137,7 @@ class _Choosing(_Own):
 
 
 class FewBits(_Choosing):
-    """Warps that bring codes of weights in blocks for a few rows (`nbits`)."""
+    """GEMV kernel for block-quantised weights (`nbits`)."""
 
     name = "nbits"
     order = COLUMNS
@@ -147,7 +149,7 @@ class FewBits(_Choosing):
         return "codes lie as tensor cores want them" if _chunked(placed) else nbits.nbits_refusal(placed)
 
     def tilings(self, placed: PlacedRequest) -> list[Any]:
-        """See `GpuSolver.tilings`: there is one way."""
+        """See `GpuSolver.tilings`: none."""
         return []
 
     def estimate(self, placed: PlacedRequest, tiling: Any = None) -> float:
@@ -161,7 +163,7 @@ class FewBits(_Choosing):
 
 
 class FewBitsOnCores(FewBits):
-    """Tensor cores of warps, for which codes of weights in blocks become words (`nbits_cores`)."""
+    """Tensor-core kernel for 4-bit block-quantised weights and few rows (`nbits_cores`)."""
 
     name = "nbits_cores"
 
@@ -180,7 +182,7 @@ class FewBitsOnCores(FewBits):
 
 
 class FewRows(_Choosing):
-    """A warp for each column of a few rows (`few_rows`)."""
+    """GEMV kernel: one warp per column (`few_rows`)."""
 
     name = "few_rows"
     order = COLUMNS
@@ -190,7 +192,7 @@ class FewRows(_Choosing):
         return few_rows_refusal(placed)
 
     def tilings(self, placed: PlacedRequest) -> list[Any]:
-        """See `GpuSolver.tilings`: there is one way."""
+        """See `GpuSolver.tilings`: none."""
         return []
 
     def estimate(self, placed: PlacedRequest, tiling: Any = None) -> float:
@@ -204,7 +206,7 @@ class FewRows(_Choosing):
 
 
 class Depthwise(_Choosing):
-    """Vectors of channels of convolutions in which each channel is a group (`depthwise`)."""
+    """Depthwise convolutions (`depthwise`)."""
 
     name = "depthwise"
     order = CHANNELS
@@ -227,7 +229,7 @@ class Depthwise(_Choosing):
 
 
 class Warpgroups(_Own):
-    """Tensor cores of warpgroups (`wgmma`)."""
+    """Warpgroup MMA with TMA loads (`wgmma`)."""
 
     name = "warpgroup"
     order = COLUMNS
@@ -262,7 +264,7 @@ class Warpgroups(_Own):
 
 
 class WarpgroupParts(_Own):
-    """Tensor cores of warpgroups for float32 in parts (`wgmma_parts`)."""
+    """Warpgroup MMA for float32 as three bfloat16 products (`wgmma_parts`)."""
 
     name = "warpgroup_parts"
     order = COLUMNS
@@ -295,7 +297,7 @@ class WarpgroupParts(_Own):
 def _warpgroup_seconds(
     placed: PlacedRequest, weighed: tuple[tuple[float, WarpgroupTile, int], ...], tiling: WarpgroupTiling | None
 ) -> float:
-    """Return the seconds of the first tile, or of the tile that ``tiling`` names."""
+    """Return the estimated time (s) of ``tiling``, or of the first tile of ``weighed`` if it is None."""
     found = (c for c, tile, splits in weighed if tiling in (None, _warpgroup_tiling(tile, splits)))
     return not_below_memory(placed, next(found) / CLOCK)
 
@@ -303,7 +305,7 @@ def _warpgroup_seconds(
 def _all_seconds(
     placed: PlacedRequest, weighed: tuple[tuple[float, WarpgroupTile, int], ...], before: float
 ) -> list[tuple[float, Any]]:
-    """Return the seconds and the tiling of each tile; ``before`` are seconds of the launches before the product."""
+    """Return (estimated seconds, tiling) of each tile; ``before`` is the time (s) of preceding launches."""
     return [
         (not_below_memory(placed, cycles / CLOCK) + before, _warpgroup_tiling(tile, splits))
         for cycles, tile, splits in weighed
@@ -311,18 +313,18 @@ def _all_seconds(
 
 
 def _ordering(columns: OrderedColumns) -> float:
-    """Seconds of the launch that brings a right operand into order."""
+    """Return the estimated time (s) of the launch that converts the right operand's layout; 0 without such a launch."""
     return columns.moved and columns.moved / BANDWIDTH + LAUNCH / CLOCK
 
 
 class _OfRing(_Choosing):
-    """What solvers whose operands come to a ring have in common."""
+    """Base class of solvers with a shared-memory ring of operand slices."""
 
     name: str
     order = COLUMNS
 
     def text(self) -> type[RingText]:
-        """What writes the text."""
+        """Return the class that generates the kernel text."""
         raise NotImplementedError
 
     def plan(self, placed: PlacedRequest, tiling: Any = None) -> Solution:
@@ -340,28 +342,28 @@ class _OfRing(_Choosing):
         ]
 
     def tile(self, placed: PlacedRequest, tiling: Tiling | None) -> tuple[RingTile, int]:
-        """The tile and the parts of sums that a tiling names, or that are chosen."""
+        """Return the tile and split-K factor of ``tiling``, or the chosen ones if it is None."""
         if tiling is None:
             return self.text().chosen(placed)
         return next(t for t in self.text().tiles if (t.rows, t.columns) == (tiling.rows, tiling.columns)), tiling.splits
 
     def work(self, placed: PlacedRequest, tile: RingTile, products: float) -> BlockWork:
-        """A block's, of so many multiplications a cycle."""
+        """Return the work of a block for the cost model; ``products`` is the multiprocessor's multiplications/cycle."""
         itemsize = ITEMSIZE[placed.problem.types.a]
         form = self.text().form_of(placed)
         return BlockWork(tile.rows, tile.columns, form.words * 4 // itemsize, form.stages, itemsize, products)
 
 
 class TensorCores(_OfRing):
-    """Tensor cores of warps (`tensor`), or matrix cores of waves (`matrix`)."""
+    """Tensor cores of warps (`tensor`, mma.sync), or AMD matrix cores (`matrix`)."""
 
     name = "tensor"
     products = 770.0
-    """Of 16-bit numbers: 358 TFLOP/s of an H200 at 4096 x 4096 x 4096. One product in TF32 takes twice as long, one of
-    8 bits half as long."""
+    """16-bit multiplications/cycle of a multiprocessor: 358 TFLOP/s of an H200 at 4096 x 4096 x 4096. TF32 has half of
+    this rate, 8 bits twice this rate."""
 
     def text(self) -> type[RingText]:
-        """That of the architecture's instructions."""
+        """Return the kernel text class for the current architecture."""
         arch = known_architecture()
         if arch is None or arch.nvidia:
             return TensorText
@@ -377,7 +379,7 @@ class TensorCores(_OfRing):
         return tiles_seconds(placed, self.work(placed, tile, self._rate(placed)), splits)
 
     def _rate(self, placed: PlacedRequest) -> float:
-        """Products a cycle of a multiprocessor."""
+        """Return the multiplications/cycle of a multiprocessor."""
         if self.text() is not TensorText:
             return declared_tiles(placed)[0].rate
         times = ITEMSIZE[placed.problem.types.a] / 2
@@ -387,7 +389,7 @@ class TensorCores(_OfRing):
 
 
 class MultiplyAdds(_OfRing):
-    """Ordinary arithmetic from a ring (`fma`)."""
+    """Float32 FMAs with a shared-memory ring (`fma`)."""
 
     name = "fma"
 
@@ -411,15 +413,15 @@ class MultiplyAdds(_OfRing):
 
 
 class Tiles(_Choosing):
-    """Ordinary arithmetic on single elements (`tiled`), which computes everything."""
+    """Scalar FMAs with shared-memory tiles (`tiled`); applies to every contraction."""
 
     name = "tiled"
     order = ROWS
     products = 40.0
-    """Of the 128 that a multiprocessor of an H200 could do; float64 takes twice as long."""
+    """Multiplications/cycle of a multiprocessor, of the 128 of an H200; float64 has half of this rate."""
 
     def refusal(self, placed: PlacedRequest) -> str:
-        """See `GpuSolver.refusal`: none."""
+        """See `GpuSolver.refusal`: applies to everything."""
         return ""
 
     def tilings(self, placed: PlacedRequest) -> list[Any]:
@@ -449,23 +451,26 @@ SOLVERS: tuple[GpuSolver, ...] = (
     MultiplyAdds(),
     Tiles(),
 )
-"""All of them; of those that should take as long the first one is taken."""
+"""All solvers with kernels of this package; of equal estimates the first one wins."""
 
 
 def _in_blocks(placed: PlacedRequest) -> bool:
-    """Whether the right operand is codes of a few bits in blocks."""
+    """Return whether the right operand is block-quantised."""
     problem = placed.problem
     return isinstance(problem, GemmProblem) and problem.blocks is not None
 
 
 def _chunked(placed: PlacedRequest) -> bool:
-    """Whether it has codes that lie as `nbits_cores` wants them."""
+    """Return whether the right operand is stored in the layout of `nbits_cores`."""
     return isinstance(placed.problem, GemmProblem) and nbits_cores.chunked(placed.problem)
 
 
 def refusal_of(solver: GpuSolver | LibrarySolver, placed: PlacedRequest) -> str:
-    """Why a solver does not compute a contraction; only `FewBits` and its kind read weights in blocks, only
-    `Warpgroups` leave channels of the first tap out, and these two have epilogues of two sums."""
+    """Return the reason why ``solver`` does not apply; "" if it applies.
+
+    Checks what solvers need not check themselves: block-quantised weights need `FewBits` or `FewBitsOnCores`;
+    `PlacedRequest.first_channel` needs `Warpgroups`; a gated epilogue needs `FewRows` or `Warpgroups`.
+    """
     if _in_blocks(placed) and not isinstance(solver, FewBits):
         return "its weights are in blocks of a few bits"
     if placed.first_channel and not isinstance(solver, Warpgroups):
@@ -476,34 +481,34 @@ def refusal_of(solver: GpuSolver | LibrarySolver, placed: PlacedRequest) -> str:
 
 
 def in_vectors(placed: PlacedRequest) -> bool:
-    """Whether a solver whose operands come in vectors computes a contraction."""
+    """Return whether a solver with vector loads of both operands applies."""
     return any(not refusal_of(solver, placed) for solver in SOLVERS if isinstance(solver, (_OfRing, Warpgroups)))
 
 
 def _libraries() -> tuple[LibrarySolver, ...]:
-    """Solvers that call a library."""
+    """Return the solvers that call a vendor library."""
     from .library_solvers import LIBRARIES  # late: for who measures, or has a record of what was measured
 
     return LIBRARIES
 
 
 def candidates(placed: PlacedRequest) -> list[Candidate]:
-    """See `Backend.candidates`: `own_candidates`, then the libraries', each with the first of its algorithms."""
+    """See `Backend.candidates`: `own_candidates`, then each library with its heuristic's first algorithm."""
     called = [s for s in _libraries() if not refusal_of(s, placed)]
     return [*own_candidates(placed), *(Candidate(s, s.tilings(placed)[0]) for s in called)]
 
 
 def own_candidates(placed: PlacedRequest) -> list[Candidate]:
-    """The solvers with kernels that apply, with their own choice of a tile, the quickest by the cost model first."""
+    """Return the applicable solvers of this package with their own choice of tiling, least estimated time first."""
     able = [solver for solver in SOLVERS if not refusal_of(solver, placed)]
     return [Candidate(s) for s in (able if len(able) == 1 else sorted(able, key=lambda s: s.estimate(placed)))]
 
 
 def choose(placed: PlacedRequest) -> Candidate:
-    """The first of `own_candidates`: libraries are for who measures.
+    """Return the first of `own_candidates`; libraries are used only after measurement.
 
     Raises:
-        UnsupportedError: there is none; the message has every solver's reason.
+        UnsupportedError: no solver applies; the message lists every solver's reason.
     """
     found = own_candidates(placed)
     if not found:
@@ -523,25 +528,25 @@ def estimates(placed: PlacedRequest) -> list[Estimate]:
 
 
 def refinements(placed: PlacedRequest, winner: Candidate) -> list[Candidate]:
-    """See `Backend.refinements`: other tilings of the winner's solver, the quickest by the cost model first."""
+    """See `Backend.refinements`: other tilings of the winner's solver, least estimated time first."""
     others = [tiling for tiling in winner.solver.tilings(placed) if tiling != winner.blocking]
     others.sort(key=lambda tiling: winner.solver.estimate(placed, tiling))
     return [Candidate(winner.solver, tiling) for tiling in others[:MOST_REFINEMENTS]]
 
 
 def _builds(placed: PlacedRequest, named: Candidate) -> bool:
-    """Whether a library takes what a record says of it; kernels are our own."""
+    """Return whether a library accepts the algorithm of a tuning record; true for kernels of this package."""
     return named.solver in SOLVERS or named.solver.builds(placed, named.blocking)
 
 
 def revisions(placed: PlacedRequest) -> dict[str, int]:
-    """See `Backend.revisions`: of solvers with kernels of our own."""
+    """See `Backend.revisions`: of solvers with kernels of this package."""
     return {s.name: s.revision for s in SOLVERS if s.revision and not refusal_of(s, placed)}
 
 
 def candidate_of(placed: PlacedRequest, record: TuningRecord) -> Candidate | None:
-    """See `Backend.candidate_of`; a tiling that the solver does not have is none, nor is a library's own choice, which
-    another version of it would not make."""
+    """See `Backend.candidate_of`. Return None for a tiling that the solver lacks, and for a library's default
+    algorithm, which may differ in another version of the library."""
     solvers: tuple[GpuSolver | LibrarySolver, ...] = (*SOLVERS, *_libraries())
     for solver in solvers:
         if solver.name == record.solver and not refusal_of(solver, placed):

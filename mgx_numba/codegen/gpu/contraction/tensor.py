@@ -1,4 +1,5 @@
-"""Products and convolutions on NVIDIA's tensor cores: of 8 and 16 bits, and float32 as one product in TF32 or three."""
+"""Products and convolutions on NVIDIA tensor cores (mma.sync): 8 and 16 bits, and float32 as one or three TF32
+products."""
 
 from __future__ import annotations
 
@@ -12,13 +13,13 @@ from .ring import RingTile, ring_refusal
 __all__ = ["TensorText", "split_words", "tensor_refusal"]
 
 MASK = -(1 << 13)
-"""Bits of a float32 number that TF32 keeps, as an int32."""
+"""Mask of the float32 bits that TF32 keeps, as an int32."""
 SIGN, ONE = -(1 << 31), 0x3F800000
-"""Bits of a float32 number: its sign, and those of 1."""
+"""Float32 bit patterns as int32: the sign bit, and the number 1."""
 
 
 def tensor_refusal(placed: PlacedRequest) -> str:
-    """Why tensor cores do not compute a contraction; empty if they do."""
+    """Return the reason why tensor cores do not compute a contraction; "" if they do."""
     types, arch = placed.request.problem.types, known_architecture()
     product = product_of(types)
     if product is None:
@@ -31,7 +32,7 @@ def tensor_refusal(placed: PlacedRequest) -> str:
 
 
 class TensorText(CoresText):
-    """The text of one contraction."""
+    """Kernel text of one contraction."""
 
     tiles = (RingTile(128, 128, 2, 4), RingTile(128, 64, 4, 2), RingTile(64, 64, 2, 2), RingTile(32, 32, 1, 2))
     split_tile = tiles[2]
@@ -51,7 +52,7 @@ class TensorText(CoresText):
         return ["group = idiv(lane, 4)", "word = lane - group * 4", left, *self._own_right()]
 
     def _own_right(self) -> list[str]:
-        """Statements for where a lane reads the right operand's slice."""
+        """Return statements that compute a lane's read offset in the right operand's slice."""
         if self.along:
             row = "warp_column + imod(lane, 8) + idiv(lane, 16) * 8"
             return [f"own_b = ({row}) * {self.pitch} + imod(idiv(lane, 8), 2) * {self.lanes}"]
@@ -60,7 +61,7 @@ class TensorText(CoresText):
         return [f"own_b = imod(lane, 16) * {self.turned_pitch} + warp_column + idiv(lane, 16) * 8"]
 
     def _multiply(self, buffer: CodeBuffer) -> None:
-        """Add the products of eight words of each row and column at a time: those of an instruction."""
+        """Emit the MMAs of a slice, eight words of K per instruction."""
         for step in range(self.form.words // 8):
             self._step(buffer, self.high // 16, self.wide // 8, step)
 
@@ -96,9 +97,12 @@ class TensorText(CoresText):
 
 
 def split_words(buffer: CodeBuffer, name: str, words: str, lanes: int, split: bool) -> None:
-    """Emit words of an operand; with ``split``, of float32, what TF32 keeps of each, and in ``<name>l`` what it
-    leaves. Of an infinity or a NaN it keeps 1 with its sign: what is left meets the high part of the other operand
-    alone, whose sign no lower part can turn."""
+    """Emit the fragment ``name`` of an operand from ``words``.
+
+    With ``split`` (float32 as three TF32 products): ``name`` holds the TF32 part, ``<name>l`` the remainder. For an
+    infinity or a NaN the TF32 part is 1 with its sign and the remainder holds the value, so that it is multiplied only
+    by the high part of the other operand, whose sign is right.
+    """
     if not split:
         buffer.line(f"{name} = {words}")
         return

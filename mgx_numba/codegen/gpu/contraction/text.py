@@ -1,4 +1,4 @@
-"""What the texts of all contraction kernels have in common: their arguments, and the work around the sums."""
+"""Common code of all contraction kernel texts: arguments, prologue, epilogue and stores."""
 
 from __future__ import annotations
 
@@ -25,23 +25,27 @@ ACCUMULATORS = {
     "float64": "float64",
     "int32": "int32",
 }
-"""What sums of each result type are added in."""
+"""Accumulator type of each result type."""
 
 
 class ContractionText:
-    """The text of one contraction.
+    """Kernel text of one contraction.
 
     Attributes:
-        accumulator: dtype of the sums.
-        out_dtype: of the result.
-        operands: where elements are.
-        lanes: elements of the left operand that are gathered at once, 0 for one as a scalar.
+        accumulator: dtype of the accumulators.
+        out_dtype: dtype of the result.
+        operands: index arithmetic of the operands.
+        lanes: elements of the left operand per load; 0 for scalar loads.
     """
 
     lanes = 0
 
     def __init__(self, placed: PlacedRequest) -> None:
-        """Raises `UnsupportedError` for sums that no kernel adds."""
+        """Prepare the text.
+
+        Raises:
+            UnsupportedError: no kernel accumulates the result type.
+        """
         request = placed.request
         problem, epilogue = request.problem, request.epilogue
         self.request, self.placed = request, placed
@@ -67,12 +71,12 @@ class ContractionText:
         self.arguments.integer("depth", operands.depth)
 
     def _tiles(self, rows: int, columns: int) -> Length:
-        """Tiles of one plane of the result."""
+        """Return the tiles per plane of the result."""
         found: Length = ceil_div(self.operands.rows, rows) * ceil_div(self.operands.columns, columns)
         return found
 
     def _begin(self, buffer: CodeBuffer, rows: int, columns: int) -> None:
-        """Emit the arguments, and which tile of the result the block computes."""
+        """Emit the arguments and the first row and column of the block's tile."""
         self.arguments.integer("across", ceil_div(self.operands.columns, columns))
         block = self._begin_plane(buffer, self._tiles(rows, columns))
         buffer.line(
@@ -82,7 +86,7 @@ class ContractionText:
         )
 
     def _begin_plane(self, buffer: CodeBuffer, blocks: Length) -> str:
-        """Emit the arguments, and where the block's plane of each operand is; which it is of a plane's ``blocks``."""
+        """Emit the arguments and the block's plane; return the block's index among the ``blocks`` of a plane."""
         block, places = block_of_plane(self.arguments, blocks, self.operands.planes)
         buffer.line(*self.arguments.bind(), "thread = thread_index(0)", *places)
         self.operands.begin(buffer)
@@ -90,13 +94,13 @@ class ContractionText:
         return block
 
     def _planes(self, buffer: CodeBuffer) -> None:
-        """Emit where the plane is of each operand."""
+        """Emit the pointers to the plane of each operand."""
         names = ["x", "w", "out", *(f"e{k}" for k in range(len(self.request.epilogue.operands)))]
         for k, name in enumerate(names):
             buffer.line(f"r_{name} = offset(p_{name}, {self.operands.plane_offset(k)})")
 
     def _prologue(self, buffer: CodeBuffer, loaded: str, along: str, image: str) -> str:
-        """What was loaded of the left operand, after its prologue."""
+        """Emit the prologue of a loaded element of the left operand."""
         problem = self.request.problem
         if problem.prologue is None:
             return loaded
@@ -116,8 +120,8 @@ class ContractionText:
     def _store(
         self, buffer: CodeBuffer, sums: Sequence[str], row: str, column: str, lanes: int, aligned: bool = False
     ) -> None:
-        """Store what the epilogue makes of sums, one for each that it takes; ``aligned``: all that moves lies at
-        multiples of its vectors' size."""
+        """Emit the epilogue of accumulators and the store; ``sums`` has one name per accumulator of a result element.
+        ``aligned``: all loads and stores are aligned vectors."""
         place, extras = self._extras(buffer, row, column, lanes, aligned)
         self._put(buffer, place, self._finished(buffer, sums, list(extras.values()), lanes), lanes, aligned)
 
@@ -130,8 +134,11 @@ class ContractionText:
         aligned: bool,
         accesses: Container[str] = ACCESSES,
     ) -> tuple[str, dict[int, VectorValue]]:
-        """Emit the loads of what the epilogue reads beside sums, by number of the operand, of those that are read in
-        one of these ways; with where the result is in its plane."""
+        """Emit the loads of the epilogue's operands whose access is in ``accesses``.
+
+        Returns:
+            the offset of the result in its plane, and the loaded values by operand number.
+        """
         epilogue = self.request.epilogue
         printer = ThreadPrinter(buffer, lanes, epilogue.fast_math)
         out, *places = self.operands.result_row(buffer, row)
@@ -147,10 +154,10 @@ class ContractionText:
         return f"{out} + {column}", values
 
     def _finished(self, buffer: CodeBuffer, sums: Sequence[str], extras: list[VectorValue], lanes: int) -> str:
-        """Emit the epilogue of sums, one for each that it takes.
+        """Emit the epilogue of accumulators.
 
         Raises:
-            UnsupportedError: sums of this kind have no kernel.
+            UnsupportedError: no kernel exists for accumulators of this type.
         """
         epilogue, problem = self.request.epilogue, self.request.problem
         printer = ThreadPrinter(buffer, lanes, epilogue.fast_math)
@@ -164,10 +171,10 @@ class ContractionText:
 
     @staticmethod
     def _put(buffer: CodeBuffer, place: str, value: str, lanes: int, aligned: bool) -> None:
-        """Emit the store of finished values."""
+        """Emit the store of epilogue results."""
         buffer.line(f"store{_suffix(lanes, aligned)}(r_out, {place}, {value})")
 
 
 def _suffix(lanes: int, aligned: bool) -> str:
-    """What the names of loads and stores of vectors at multiples of their size end with."""
+    """Return the name suffix of aligned vector loads and stores."""
     return "_aligned" if aligned and lanes > 1 else ""

@@ -1,8 +1,8 @@
-"""Products and convolutions by tiles in a block's memory, with multiply-adds of ordinary arithmetic.
+"""Generic contraction kernel: shared-memory tiles and scalar FMAs.
 
-The solver of everything: any strides, element types, groups, dilation, transposed convolutions, prologues and
-epilogues. A block computes a tile of the result; step by step it gathers a slice of both operands into its memory, as
-numbers of the accumulator's type, and each thread adds the products for four rows and four columns.
+Applies to every contraction: any strides, element types, groups, dilation, transposed convolutions, prologues and
+epilogues. A block computes a tile of the result. Step by step it gathers a slice of both operands into shared memory,
+converted to the accumulator's type; each thread computes four by four elements.
 """
 
 from __future__ import annotations
@@ -20,29 +20,31 @@ from .text import ContractionText
 __all__ = ["SIDES", "chosen_side", "tiled_solution"]
 
 OWN = 4
-"""Rows and columns of a thread."""
+"""Rows and columns per thread."""
 DEPTH = 16
-"""Positions of the sum that a block holds at once."""
+"""K elements per slice."""
 PAD = 4
-"""Elements between rows of a slice besides its own, so that columns do not all lie in one bank."""
+"""Padding elements per slice row, against bank conflicts between columns."""
 SIDES = LARGE, SMALL = 64, 32
-"""Rows and columns of a tile; the smaller one where the larger ones would leave multiprocessors without work."""
+"""Sides of square tiles; the smaller one where the larger one would leave multiprocessors idle."""
 FEW_TILES = 128
-"""Tiles below which smaller ones are taken: about as many as a large device has multiprocessors."""
+"""Tiles below which the smaller side is used: about the multiprocessors of a large device."""
 
 
 def chosen_side(placed: PlacedRequest) -> int:
-    """That of `SIDES` which suits a contraction."""
+    """Return the side of `SIDES` for a contraction."""
     return LARGE if Extent.of(placed.problem).tiles(LARGE, LARGE) >= FEW_TILES else SMALL
 
 
 def tiled_solution(placed: PlacedRequest, side: int = 0) -> Solution:
-    """The launch of a contraction; operands are named as in `codegen.launch.Operand`, ``a0``, ... those of a prologue.
+    """Return the launch of a contraction. Operands are named as in `codegen.launch.Operand`; ``a0``, ... are the
+    prologue's.
 
-    ``side`` is that of its tiles, one of `SIDES`; it is chosen if it is not given.
+    Args:
+        side: one of `SIDES`; 0 for `chosen_side`.
 
     Raises:
-        UnsupportedError: sums of this type, or an operation around the contraction, have no kernel.
+        UnsupportedError: no kernel exists for this result type or for an operation of the prologue or epilogue.
     """
     printer, request = _TiledText(placed, side), placed.request
     lines = printer.lines()
@@ -61,7 +63,7 @@ def tiled_solution(placed: PlacedRequest, side: int = 0) -> Solution:
 
 
 class _TiledText(ContractionText):
-    """The text of one contraction."""
+    """Kernel text of one contraction."""
 
     def __init__(self, placed: PlacedRequest, side: int) -> None:
         super().__init__(placed)
@@ -72,7 +74,7 @@ class _TiledText(ContractionText):
         self.aligned = self.whole_columns and placed.lanes(self.operands.columns, OWN) == OWN
 
     def lines(self) -> list[str]:
-        """All statements of the kernel."""
+        """Return all statements of the kernel."""
         buffer, tile, acc = CodeBuffer(), self.tile, self.accumulator
         pitch = tile + PAD
         self._begin(buffer, tile, tile)
@@ -101,7 +103,7 @@ class _TiledText(ContractionText):
         return buffer.lines
 
     def _left_places(self, buffer: CodeBuffer) -> tuple[str, list[tuple[str, object]]]:
-        """Where along the sum a thread gathers elements of the left operand, and of which rows of the tile."""
+        """Emit the position along K, and the rows of the tile, of the left elements that a thread loads."""
         count = self.tile * DEPTH // self.threads
         if self.operands.contiguous_depth:
             k, row, step = f"imod(thread, {DEPTH})", f"idiv(thread, {DEPTH})", self.threads // DEPTH
@@ -129,7 +131,7 @@ class _TiledText(ContractionText):
                 buffer.line(f"store_scalar(slice_a, {inside} * {pitch} + {row}, {name})")
 
     def _right_places(self, buffer: CodeBuffer) -> tuple[str, str]:
-        """Where along the sum, and in which column of the tile, a thread gathers of the right operand."""
+        """Emit the position along K, and the column of the tile, of the right elements that a thread loads."""
         return buffer.emit(f"idiv(thread, {self.tile})"), buffer.emit(f"imod(thread, {self.tile})")
 
     def _gather_right(self, buffer: CodeBuffer, places: tuple[str, str], pitch: int) -> None:
@@ -146,7 +148,7 @@ class _TiledText(ContractionText):
             buffer.line(f"store_scalar(slice_b, {inside} * {pitch} + {own}, {name})")
 
     def _finish(self, buffer: CodeBuffer) -> None:
-        """Store the sums, after the epilogue."""
+        """Emit the epilogue and the stores."""
         column = buffer.emit("first_column + across_rows")
         for i in range(OWN):
             row = buffer.emit(f"first_row + down_rows + {i}" if i else "first_row + down_rows")

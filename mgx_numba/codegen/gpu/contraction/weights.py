@@ -1,4 +1,4 @@
-"""The orders in which weights of convolutions lie for kernels: permutations of four axes."""
+"""Layouts of convolution weights: permutations of (group, tap, input channel, output channel)."""
 
 from __future__ import annotations
 
@@ -12,30 +12,30 @@ from ...problems.convolution import ConvProblem
 __all__ = ["CHANNELS", "COLUMNS", "ROWS", "WeightOrder", "pack_weights", "packed_lens"]
 
 Weights = TypeVar("Weights", np.ndarray, Strided)
-"""The weights, or where they lie."""
+"""The weights, or a description of their memory."""
 WeightOrder = tuple[int, int, int, int]
-"""Of the axes groups, taps, input channels of a group, output channels of a group: which comes first, and so on."""
+"""Permutation of the axes (groups, taps, input channels per group, output channels per group), outermost first."""
 
 ROWS: WeightOrder = (0, 1, 2, 3)
-"""Of each group a matrix with a row for each position of the sum."""
+"""Per group a row-major ``[k, outputs]`` matrix, k over taps and input channels."""
 COLUMNS: WeightOrder = (0, 3, 1, 2)
-"""Of each group a matrix whose columns are contiguous."""
+"""Per group a column-major matrix: k is contiguous."""
 CHANNELS: WeightOrder = (1, 0, 2, 3)
-"""For each tap all channels side by side, where each is a group."""
+"""Depthwise: per tap all channels, contiguous."""
 
 
 def packed_lens(problem: ConvProblem, order: WeightOrder) -> tuple[int, int, int, int]:
-    """Lengths of the weights in an order."""
+    """Return the lengths of the weights in an order."""
     lens = (problem.groups, problem.taps, problem.group_in, problem.group_out)
     first, second, third, fourth = order
     return lens[first], lens[second], lens[third], lens[fourth]
 
 
 def pack_weights(problem: ConvProblem, order: WeightOrder, weights: Weights) -> Weights:
-    """Weights of `ConvProblem.weight_lens` in an order; a view of them where their memory allows it.
+    """Return weights of shape `ConvProblem.weight_lens` permuted to an order; a view where strides allow.
 
     Raises:
-        ValueError: of places alone: the view takes a copy.
+        ValueError: ``weights`` is a memory description and the permutation needs a copy.
     """
     groups, taps, inputs, outputs = packed_lens(problem, ROWS)
     if problem.transposed:

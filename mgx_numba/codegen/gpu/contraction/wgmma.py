@@ -1,11 +1,11 @@
-"""Products and convolutions by warpgroups, whose operands the copy engine brings (sm_90a).
+"""Products and convolutions with warpgroup MMA (wgmma) and TMA loads (sm_90a).
 
-One thread of a block, the producer, asks for slices of both operands, 128 bytes of the sum of each row and column, as
-long as there is an empty stage in a ring; warpgroups multiply them from there, 64 rows of the tile each, and hold the
-sums in registers. Blocks stay and take tile after tile, so that the ring fills while the last sums are finished, or
-sets of warpgroups take them in turns: four threads exchange what they have of a row, so that each stores neighbours. Of
-a convolution the copy engine gathers the pixels that a tap of the filter lies on. With few tiles, several blocks add
-parts of each sum, and a second launch adds these.
+Warp-specialised: one producer thread per block issues TMA loads of slices (128 bytes of K per row and column) into a
+multi-stage ring; consumer warpgroups multiply, 64 rows of the tile each, and keep accumulators in registers. Blocks are
+persistent, so the ring refills during epilogues; with ping-pong scheduling, sets of warpgroups alternate between tiles.
+In the epilogue four threads exchange accumulators of a row, so that each stores neighbouring elements. For a
+convolution TMA gathers the pixels under a filter tap (im2col mode). With few tiles, several blocks compute partial sums
+(split-K), and a second launch adds them.
 """
 
 from __future__ import annotations
@@ -48,23 +48,23 @@ __all__ = ["WarpgroupText", "tile_question", "warpgroup_launches", "wgmma_choice
 
 
 def wgmma_solution(placed: PlacedRequest, tile: WarpgroupTile | None = None, splits: int = 0) -> Solution:
-    """The launches of a contraction that is not refused; weights of a convolution lie in the order
-    `weights.COLUMNS`, and where `PlacedRequest.any_order` allows it in the order of `Solution.turns`.
+    """Return the launches of an applicable contraction.
 
-    ``tile`` and ``splits`` are chosen if they are not given.
+    Convolution weights have the layout `weights.COLUMNS`; with `PlacedRequest.any_order`, columns are permuted by
+    `Solution.turns`. A missing ``tile`` or ``splits`` is chosen.
 
     Raises:
-        UnsupportedError: an operation around the contraction has no kernel.
+        UnsupportedError: no kernel exists for an operation of the epilogue.
     """
     return warpgroup_launches(WarpgroupText(placed, tile, splits), "warpgroup")
 
 
 def warpgroup_launches(text: WarpgroupText, how: str) -> Solution:
-    """The launches of a text, whose kernel is called after ``how``; the first brings the right operand into order if
-    that is wanted.
+    """Return the launches of a text: conversion of the right operand if needed, the product, and the split-K sum if
+    needed. ``how`` is part of the kernel's display name.
 
     Raises:
-        UnsupportedError: an operation around the contraction has no kernel.
+        UnsupportedError: no kernel exists for an operation of the epilogue.
     """
     placed = text.placed
     lines, problem, epilogue = text.lines(), placed.request.problem, placed.request.epilogue
@@ -87,17 +87,17 @@ def warpgroup_launches(text: WarpgroupText, how: str) -> Solution:
 
 
 def wgmma_tiles(placed: PlacedRequest) -> tuple[tuple[float, WarpgroupTile, int], ...]:
-    """The tiles of a contraction that is not refused, see `weighed_tiles`."""
+    """Return the tiles of an applicable contraction, see `weighed_tiles`."""
     return weighed_tiles(tile_question(placed), multiprocessors())
 
 
 def wgmma_choice(placed: PlacedRequest, parts: bool = False) -> tuple[WarpgroupTile, int]:
-    """The tile of a contraction that is not refused, and in how many parts each sum is computed; see `chosen_tile`."""
+    """Return the tile and split-K factor of an applicable contraction, see `chosen_tile`."""
     return chosen_tile(tile_question(placed, parts))
 
 
 def tile_question(placed: PlacedRequest, parts: bool = False) -> TileQuestion:
-    """What tiles are weighed for; ``parts``: float32 is multiplied in parts."""
+    """Return the cost model's description of a contraction; ``parts``: float32 as three bfloat16 products."""
     problem = placed.request.problem
     extent = Extent.of(problem)
     slice = SLICE_BYTES // ITEMSIZE[problem.types.a]
@@ -116,12 +116,12 @@ def tile_question(placed: PlacedRequest, parts: bool = False) -> TileQuestion:
 
 
 class WarpgroupText(WarpgroupEpilogueText):
-    """The text of one contraction.
+    """Kernel text of one contraction.
 
     Attributes:
-        ordered: the right operand that a launch before brings into order, in scratch memory; None if none does.
-        right: dtype of the right operand as it is multiplied.
-        arrivals: of each warpgroup, when it has read a stage.
+        ordered: right operand that a preceding launch converts in ``scratch``; None if it is read in place.
+        right: dtype of the right operand in the ring.
+        arrivals: mbarrier arrivals per warpgroup when it releases a stage.
     """
 
     arrivals = 1
@@ -171,7 +171,7 @@ class WarpgroupText(WarpgroupEpilogueText):
         self.shared_bytes = self.tile.turned_bytes if self.turned else self.tile.shared_bytes
 
     def _use_slices(self) -> None:
-        """Note how much of a slice is multiplied, in ``steps`` instructions, and what boxes bring of it."""
+        """Set the MMA instructions per slice, ``steps``, and the TMA boxes of a slice."""
         depth = self._problem.k if isinstance(self._problem, GemmProblem) else self._problem.group_in
         own = SLICE_BYTES
         if self.ordered is None and not is_symbolic(depth):  # of an open sum whole slices are multiplied
@@ -184,7 +184,7 @@ class WarpgroupText(WarpgroupEpilogueText):
         self.stage_bytes = self.tile.rows * sizes[0] + self.tile.columns * sizes[1]
 
     def _map_matrices(self, problem: GemmProblem) -> None:
-        """Declare the operands of a product, and where planes of them are: the numbers of the batch's axes."""
+        """Declare the tensor maps of a product, and the batch axes along which each operand moves."""
         rank = len(problem.batch)
         axes = [d for d, n in enumerate(problem.batch) if moves(n)]
         self._moves = [[(d, not known_in(s[d], 0)) for d in axes] for s in (problem.a_strides, problem.b_strides)]
@@ -211,14 +211,14 @@ class WarpgroupText(WarpgroupEpilogueText):
             self.arguments.tensor_map("map_rest", "w", layout_of(self.right, b, (rest, self.slice, 1, 1)))
 
     def _map_right(self, axes: Sequence[tuple[Length, Length]], box: tuple[int, int, int, int]) -> None:
-        """Declare the right operand, or what the launch before made of it."""
+        """Declare the tensor map of the right operand, or of its converted copy."""
         self.arguments.tensor_map("map_w", self._right_place(), layout_of(self.right, axes, box))
 
     def _right_place(self) -> Operand:
         return Operand("w") if self.right_is_given else Operand("scratch", self.ordered_at)
 
     def _map_images(self, full: ConvProblem) -> None:
-        """Declare the operands of a convolution."""
+        """Declare the tensor maps of a convolution."""
         channels, (_, high, wide) = full.in_channels, full.in_lens
         image, _, row, pixel = full.x_strides
         axes = [(channels, 1), (wide, pixel), (high, row), (full.batch, image)]
@@ -243,7 +243,7 @@ class WarpgroupText(WarpgroupEpilogueText):
             self.arguments.integer("first_channel", self.placed.first_channel)
 
     def lines(self) -> list[str]:
-        """All statements of the kernel."""
+        """Return all statements of the kernel."""
         buffer, tile = CodeBuffer(), self.tile
         ring = tile.stages * tile.rows * SLICE_BYTES
         buffer.line(
@@ -303,12 +303,12 @@ class WarpgroupText(WarpgroupEpilogueText):
         return self.ordered is not None and self.ordered.stored
 
     def before(self) -> tuple[Launch, ...]:
-        """The launch that brings the right operand into order, if one does."""
+        """Return the launch that converts the right operand; empty if it is read in place."""
         return () if self.right_is_given or self.ordered is None else (self.ordered.launch(self.ordered_at),)
 
     @property
     def right_is_given(self) -> bool:
-        """Whether the right operand is read where it is, and not what a launch before makes of it."""
+        """Return whether the right operand is read in place."""
         return self.ordered is None or self.ordered.stored
 
     def _right_dtype(self) -> str:
@@ -321,7 +321,7 @@ class WarpgroupText(WarpgroupEpilogueText):
         return tile_question(placed)
 
     def _place(self, buffer: CodeBuffer) -> None:
-        """Emit where the tile is: its plane, first row and column."""
+        """Emit the plane, first row and first column of ``tile``."""
         if moves(self.operands.planes):
             buffer.line("plane = idiv32(tile, down * across)")
             buffer.line("number = tile - plane * down * across")
@@ -346,7 +346,7 @@ class WarpgroupText(WarpgroupEpilogueText):
         self.operands.begin(buffer)
 
     def _advance(self, buffer: CodeBuffer) -> None:
-        """Emit the step to the next slice."""
+        """Emit the step to the next slice and ring stage."""
         buffer.line("k = k + 1")
         buffer.line("slot = slot + 1")
         with buffer.block(f"if slot == {self.tile.stages}:"):
@@ -354,8 +354,8 @@ class WarpgroupText(WarpgroupEpilogueText):
             buffer.line("phase = 1 - phase")
 
     def _begin_ring(self, buffer: CodeBuffer) -> None:
-        """Emit what is asked for before the launches before are done: slices of a constant right operand, as many as
-        the ring has room for; ``there`` counts them."""
+        """Emit loads before the dependency on preceding launches: slices of a constant right operand, as many as the
+        ring holds; ``there`` counts them."""
         buffer.line("there = 0")
         if self.placed.constant and self.right_is_given:
             with buffer.block("if begin < end:"):
@@ -370,7 +370,7 @@ class WarpgroupText(WarpgroupEpilogueText):
         buffer.line("grid_wait()")
 
     def _taps(self, buffer: CodeBuffer, k: str) -> None:
-        """Emit the first channel and the tap of a convolution's slice."""
+        """Emit the filter tap and the first channel of a convolution's slice."""
         buffer.line(
             f"pieces = idiv32(group_channels + {self.slice - 1}, {self.slice})",
             f"tap = idiv32({k}, pieces)",
@@ -378,7 +378,7 @@ class WarpgroupText(WarpgroupEpilogueText):
         )
 
     def _ask_right(self, buffer: CodeBuffer, stage: str) -> None:
-        """Emit the arrival of slice ``k`` in a stage, and the request for its part of the right operand."""
+        """Emit the expected bytes of slice ``k`` in a stage, and the TMA load of its right operand."""
         buffer.line(f"arrived = offset(full, {stage})")
         buffer.line(f"mbarrier_expect(arrived, {self.stage_bytes})")
         own = self.own_columns
@@ -446,7 +446,7 @@ class WarpgroupText(WarpgroupEpilogueText):
             self._advance(buffer)
 
     def _batch_places(self, operand: int) -> str:
-        """The numbers of an operand's plane along the batch's axes, of which a tensor map has two."""
+        """Return the batch coordinates of an operand's plane for its tensor map, which has two batch axes."""
         assert isinstance(self.operands, ProductOperands)
         indices = self.operands.plane_indices
         found = [indices[d] if own else "0" for d, own in self._moves[operand]]
@@ -478,7 +478,7 @@ class WarpgroupText(WarpgroupEpilogueText):
             self.sharing.release(buffer)
 
     def _tile(self, buffer: CodeBuffer) -> None:
-        """Emit what warpgroups do for a tile: sums, and their way out, pieces of two rows of each thread at a time."""
+        """Emit a warpgroup's work on a tile: the K loop and the epilogue, two rows of each thread at a time."""
         self._planes(buffer)
         if self.splits > 1:
             buffer.line("first_part = (block_index(2) * planes + plane) * rows")

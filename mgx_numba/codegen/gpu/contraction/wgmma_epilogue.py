@@ -1,7 +1,8 @@
-"""How sums of warpgroups leave their registers: the epilogue, and the stores of results (sm_90a).
+"""Epilogue of warpgroup MMA kernels: from accumulator registers to stored results (sm_90a).
 
-Four threads exchange what they have of a row, or the right operand's columns lie so that each has neighbours: a thread
-finishes and stores vectors of both of its rows, and what the epilogue reads there is asked for some parts ahead.
+Four threads exchange accumulators of a row, or the right operand's columns are permuted so that each thread holds
+neighbours. A thread then processes vectors of its two rows; loads of the epilogue's operands are issued several vectors
+ahead.
 """
 
 from __future__ import annotations
@@ -19,24 +20,24 @@ from .wgmma_tiles import AHEAD, AHEAD_REGISTERS, EARLY_REGISTERS, WarpgroupTile
 __all__ = ["WarpgroupEpilogueText"]
 
 NARROW = 8
-"""Sums that a lane finishes as one vector where registers are few: with 16, of 8 bits, and scales and biases for each,
-ptxas spills some for the tiles of 128 by 256 and of two blocks of 128 by 128."""
+"""Elements per vector of a lane under register pressure. With 16 (8-bit results) and per-column scales and biases ptxas
+spills for tiles of 128 by 256 and for two blocks of 128 by 128."""
 _ALL, _OF_EACH = frozenset(ACCESSES), frozenset({"full"})
 LINE_BYTES = 128
-"""Bytes of a line of the caches: CUDA C++ programming guide, "Device memory accesses"."""
+"""Bytes of a cache line: CUDA C++ programming guide, "Device memory accesses"."""
 
 
 class WarpgroupEpilogueText(ContractionText):
-    """The text of a tile's way out of sums, for contractions by warpgroups.
+    """Kernel text of the epilogue of a warpgroup tile.
 
     Attributes:
-        tile: the warpgroups' tile.
-        splits: parts in which each sum is computed; parts are stored as they are.
-        reads: whether the epilogue reads something for each result.
-        sums: how many an element of the result takes, two of a gated linear unit.
-        width: neighbouring results that a thread stores at once.
+        tile: the warpgroup tile.
+        splits: split-K factor; partial sums are stored without an epilogue.
+        reads: whether the epilogue has an operand with one element per result.
+        sums: accumulators per result element; two for a gated linear unit.
+        width: neighbouring results per store of a thread.
         turns, gated: see `Solution`.
-        rounds_first: whether threads exchange what they made of their sums and not these.
+        rounds_first: whether threads exchange results (16 bits) instead of accumulators (32 bits).
     """
 
     tile: WarpgroupTile
@@ -44,8 +45,8 @@ class WarpgroupEpilogueText(ContractionText):
     reads: bool
 
     def _share_columns(self, columns: int) -> None:
-        """Note how many neighbouring results a thread stores at once, ``width``, and the order of the right operand's
-        columns that gives it their sums: ``turns`` and ``gated``, see `Solution`."""
+        """Set ``width``, and the column permutation of the right operand that gives a thread neighbouring accumulators:
+        ``turns`` and ``gated``, see `Solution`."""
         sums = self.sums = self.request.epilogue.sums
         roomy = self.tile.spare_registers >= AHEAD_REGISTERS
         most = min(VECTOR_BYTES // ITEMSIZE[self.out_dtype], 16 if roomy else NARROW, self.tile.columns // 4)
@@ -59,15 +60,17 @@ class WarpgroupEpilogueText(ContractionText):
         self.gated = 4 * max(2, self.width) if sums > 1 else 0
 
     def _exchanges_words(self) -> bool:
-        """Whether threads exchange what they made of their sums and not these: of 16 bits it is half as much."""
+        """Return whether threads exchange 16-bit results instead of accumulators, which halves the traffic."""
         whole = self.splits == 1 and self.width > 2 and self.sums == 1 and not self.turns
         same = all(operand.access not in ("full", "per_n") for operand in self.request.epilogue.operands)
         return whole and same and ITEMSIZE[self.out_dtype] == 2
 
     def _ask_for_vectors(self, buffer: CodeBuffer) -> None:
-        """Emit what brings the tile's part of vectors that have one element for each column near while sums are made:
-        after other launches they lie in memory, and a thread has registers for few of them. Each set of warpgroups does
-        so for its own tiles."""
+        """Emit prefetches of the tile's slice of per-column vectors (biases, scales) during the K loop.
+
+        They would otherwise come from DRAM, and few registers are left to hide that. With ping-pong scheduling each set
+        of warpgroups prefetches for its own tiles.
+        """
         place = "thread" if self.tile.pingpong == 1 else "(warp * 32 + lane)"
         for k, operand in enumerate(self.request.epilogue.operands if self.splits == 1 else ()):
             if operand.access == "per_n":
@@ -77,7 +80,7 @@ class WarpgroupEpilogueText(ContractionText):
                     buffer.line(f"prefetch_l2(r_e{k}, imin(first_result + {place} * {own}, results - 1))")
 
     def _finish_tile(self, buffer: CodeBuffer, parts: Sequence[Part], ahead: int, wide: int) -> None:
-        """Emit the way out of sums, with what is read for so many parts ahead."""
+        """Emit the epilogue of all parts; operands are loaded ``ahead`` parts early."""
         for p, part in enumerate(parts):
             for soon in parts[p : p + ahead + 1]:
                 self._load_part(buffer, soon)
@@ -85,10 +88,11 @@ class WarpgroupEpilogueText(ContractionText):
             self._finish_part(buffer, part, wide)
 
     def _parts_ahead(self) -> int:
-        """Parts whose operands a thread asks for while it finishes another one; the first ones it asks for before the
-        sums are there. Vectors that are one for each column are the same in both rows of a part; with the registers of
-        several such vectors there is room for one part's, whatever is read (tile of 192 by 128, GELU after scales and
-        biases in float32: 125 registers, 106 without)."""
+        """Return the number of parts whose epilogue operands are loaded ahead; the first ones before the K loop ends.
+
+        Per-column vectors serve both rows of a part. With several of them, registers suffice for one part (tile of 192
+        by 128, GELU after float32 scales and biases: 125 registers, 106 without).
+        """
         if self.splits > 1 or self.tile.spare_registers < EARLY_REGISTERS:
             return 0
         at_once = self.tile.reads_at_once
@@ -100,7 +104,7 @@ class WarpgroupEpilogueText(ContractionText):
         return min(ahead, max(int(ahead > 1), ahead * VECTOR_BYTES // max(held, 1)))
 
     def _load_part(self, buffer: CodeBuffer, part: Part) -> None:
-        """Emit where vectors of a part go and the loads of what the epilogue reads there, unless that is done."""
+        """Emit the addresses of a part's vectors and the loads of its epilogue operands, unless done before."""
         if part.places:
             return
         rows = [buffer.emit(f"first_line + {8 * half}") for half in (0, 1)]
@@ -115,16 +119,17 @@ class WarpgroupEpilogueText(ContractionText):
                 part.places.append(SumVector(half, k, near[half], inside, stored, place, extras))
 
     def _load_late(self, buffer: CodeBuffer, part: Part) -> None:
-        """Emit the loads of what `_load_part` leaves: where something is read for each sum, registers are for that, and
-        what all rows of a tile share is near, in the first-level cache, since the tile before."""
+        """Emit the loads that `_load_part` omits. If an operand has one element per result, registers are kept for it;
+        per-column and per-row operands are in the L1 cache since the previous tile."""
         if self.reads and self.splits == 1:
             for own in part.places:
                 own.extras.update(self._place_of(buffer, own.row, own.column, _ALL - _OF_EACH)[1])
 
     def _finish_part(self, buffer: CodeBuffer, part: Part, wide: int) -> None:
-        """Emit the epilogue and the stores of a part, of which ``wide`` sums of a row are neighbours.
+        """Emit the epilogue and stores of a part; ``wide`` accumulators of a row are neighbours.
 
-        All loads come before the first store, across which the compiler moves none: so they are on their way together.
+        All loads precede the first store, because the compiler does not move loads across stores; they are in flight
+        together.
         """
         lanes = self.width
         store = "store_aligned" if lanes > 1 else "store"
@@ -147,8 +152,8 @@ class WarpgroupEpilogueText(ContractionText):
     def _place_of(
         self, buffer: CodeBuffer, row: str, column: str, accesses: frozenset[str]
     ) -> tuple[str, dict[int, VectorValue]]:
-        """Where sums of a row go, from ``column`` on, and what the epilogue reads there in some of its ways; parts of
-        sums have none."""
+        """Emit the address of a row's results from ``column``, and the epilogue operands with an access in
+        ``accesses``. Partial sums have no operands."""
         if self.splits == 1:
             place, extras = self._extras(buffer, row, column, self.width, True, accesses)
             return buffer.emit(place), extras

@@ -1,4 +1,4 @@
-"""Which contractions the copy engine brings operands of, as warpgroups multiply them (sm_90a)."""
+"""Which contractions warpgroup MMA applies to: operands that TMA can load (sm_90a)."""
 
 from __future__ import annotations
 
@@ -29,18 +29,18 @@ __all__ = [
 ]
 
 PIECE = 8
-"""Columns of which four threads have two each."""
+"""Columns of an accumulator fragment: four threads hold two each."""
 TURNED_BYTES = 2
-"""Bytes of the elements whose columns an instruction can read across: PTX ISA, "wgmma.mma_async", transposition."""
+"""Element size (bytes) for which an MMA can read a transposed operand: PTX ISA, "wgmma.mma_async"."""
 MOST_BATCH_AXES = 2
-"""Dimensions of a tensor map besides a matrix's own."""
+"""Batch axes of a tensor map."""
 MOST_STEP, FARTHEST_CORNER, MOST_REACH = 8, 127, 255
-"""Pixels between positions, between an image's corner and theirs, and between taps, that a tensor map of images can
-say: CUDA driver API, cuTensorMapEncodeIm2col."""
+"""Largest stride, padding and tap offset (pixels) of a tensor map in im2col mode: CUDA driver API,
+cuTensorMapEncodeIm2col."""
 
 
 def wgmma_refusal(placed: PlacedRequest) -> str:
-    """Why warpgroups do not compute a contraction; empty if they do."""
+    """Return the reason why warpgroup MMA does not apply to a contraction; "" if it applies."""
     if placed.problem.types.a == "float32" and placed.precision != "medium":
         return "warpgroups multiply float32 in TF32"
     refused = _refusal(placed) or _gate_refusal(placed)
@@ -50,7 +50,7 @@ def wgmma_refusal(placed: PlacedRequest) -> str:
 
 
 def _gate_refusal(placed: PlacedRequest) -> str:
-    """Why sums of both halves of the columns do not meet in a thread; empty if they do, or need not."""
+    """Return the reason why value and gate columns cannot be interleaved; "" if they can, or need not be."""
     problem = placed.problem
     if not placed.request.epilogue.gated:
         return ""
@@ -60,21 +60,21 @@ def _gate_refusal(placed: PlacedRequest) -> str:
 
 
 def parts_refusal(placed: PlacedRequest) -> str:
-    """Why they do not compute one of float32 as products of parts; empty if they do."""
+    """Return the reason why float32 is not computed as three bfloat16 products; "" if it is."""
     if placed.problem.types.a != "float32" or placed.precision != "high":
         return "only float32 is multiplied in parts, where that is precise enough"
     return _refusal(placed)
 
 
 def wants_order(problem: GemmProblem | ConvProblem) -> bool:
-    """Whether the right operand of a product in TF32 has its columns side by side, which no instruction takes."""
+    """Return whether a TF32 product's right operand has contiguous columns, which no MMA instruction reads."""
     if not isinstance(problem, GemmProblem) or problem.types.b != "float32":
         return False
     return known_in(problem.b_strides[-1], 1) and not known_in(problem.b_strides[len(problem.batch)], 1)
 
 
 def _refusal(placed: PlacedRequest) -> str:
-    """What is refused whatever the right operand is."""
+    """Return the reasons that do not depend on the right operand; "" if there are none."""
     problem = placed.request.problem
     arch = known_architecture()
     if arch is None:
@@ -101,12 +101,12 @@ def _refusal(placed: PlacedRequest) -> str:
 
 
 def moves(length: Length) -> bool:
-    """Whether an axis has, or may have, more than one element."""
+    """Return whether an axis has, or may have, more than one element."""
     return not known_less_equal(length, 1)
 
 
 def _right_refusal(problem: GemmProblem) -> str:
-    """Why a product's right operand cannot be read where it is."""
+    """Return the reason why a product's right operand cannot be read in place; "" if it can."""
     rank, right, size = len(problem.batch), problem.b_strides, ITEMSIZE[problem.types.b]
     lanes = VECTOR_BYTES // size
     moving = [s for n, s in zip(problem.batch, right) if moves(n)]
@@ -141,7 +141,7 @@ def _convolution_refusal(problem: ConvProblem, lanes: int) -> str:
 
 
 def windows_of(full: ConvProblem) -> Windows:
-    """The positions of the filter of a convolution over depth, height and width."""
+    """Return the im2col bounding box and strides of a convolution over depth, height and width."""
     reach = [d * (k - 1) for d, k in zip(full.dilation, full.kernel)]
     return Windows(
         lower=(-full.pads_begin[2], -full.pads_begin[1]),
@@ -153,8 +153,15 @@ def windows_of(full: ConvProblem) -> Windows:
 def layout_of(
     dtype: str, axes: Sequence[tuple[Length, Length]], box: tuple[int, int, int, int], windows: Windows | None = None
 ) -> TensorLayout:
-    """The layout of an operand with these lengths and strides in elements, the contiguous dimension first; a stride
-    along which nothing moves is any that is valid."""
+    """Return the tensor map layout of an operand.
+
+    Args:
+        axes: (length, stride in elements) of each axis, the contiguous one first.
+        box: elements per load along each axis.
+        windows: im2col bounding box, for images.
+
+    Axes along which nothing moves get an arbitrary valid stride.
+    """
     lanes = VECTOR_BYTES // ITEMSIZE[dtype]
     whole = [*axes, *[(1, lanes)] * (4 - len(axes))]
     lens = [n for n, _ in whole]

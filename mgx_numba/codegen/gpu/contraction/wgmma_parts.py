@@ -1,16 +1,15 @@
-"""Float32 by warpgroups as three products of parts in bfloat16, whose sum is within 1e-5 of float32 (sm_90a).
+"""Float32 contractions with warpgroup MMA as three bfloat16 products, within 1e-5 of float32 (sm_90a).
 
-A number is the bfloat16 nearest to it, its high half, and the one nearest to what that leaves, its low one; high times
-high, high times low and low times high are added, low times low is left out. Halves of the right operand lie side by
-side in its slices (`right_columns`). The left operand comes as it is: threads read what they multiply of it, halve it,
-and hold the halves while tensor cores multiply the slice before.
+Each number is split: high half = nearest bfloat16, low half = nearest bfloat16 of the remainder. The result is high *
+high + high * low + low * high; low * low is omitted. The right operand's halves are neighbours in its slices
+(`right_columns`). The left operand is loaded as float32; threads split it into registers while tensor cores multiply
+the previous slice.
 
-Tensor cores cut off what does not fit a sum, always towards zero. Of long sums those of some slices are therefore
-added to what was before by ordinary additions.
+Tensor cores truncate accumulators towards zero. For long sums, partial sums of several slices are therefore added by
+ordinary FP32 additions.
 
-What halves do not have, infinities, NaN and numbers beyond the largest bfloat16, makes sums that are not finite. A warp
-that finds some computes all of its sums again, one by one in float32. Numbers below 2**-110 lose some of their low
-half, which has no smaller denormals.
+Infinities, NaN and numbers beyond the largest bfloat16 make non-finite accumulators. A warp that finds one recomputes
+all its results element by element in float32. Numbers below 2**-110 lose some of their low half, which is denormal.
 """
 
 from __future__ import annotations
@@ -32,24 +31,24 @@ __all__ = ["parts_solution", "parts_tiles"]
 
 
 def parts_solution(placed: PlacedRequest, tile: WarpgroupTile | None = None, splits: int = 0) -> Solution:
-    """The launches of a contraction that `parts_refusal` lets pass; weights of a convolution lie in
-    the order `weights.COLUMNS`, all right operands as `Solution.halves` and `Solution.turns` say.
+    """Return the launches of an applicable contraction.
 
-    ``tile`` and ``splits`` are chosen if they are not given.
+    Convolution weights have the layout `weights.COLUMNS`; all right operands that of `Solution.halves` and
+    `Solution.turns`. A missing ``tile`` or ``splits`` is chosen.
 
     Raises:
-        UnsupportedError: an operation around the contraction has no kernel.
+        UnsupportedError: no kernel exists for an operation of the epilogue.
     """
     return warpgroup_launches(_PartsText(placed, tile, splits), "warpgroup_parts")
 
 
 def parts_tiles(placed: PlacedRequest) -> tuple[tuple[float, WarpgroupTile, int], ...]:
-    """The tiles of a contraction that is not refused, see `weighed_tiles`."""
+    """Return the tiles of an applicable contraction, see `weighed_tiles`."""
     return weighed_tiles(tile_question(placed, parts=True), multiprocessors())
 
 
 class _PartsText(WarpgroupText):
-    """The text of one contraction."""
+    """Kernel text of one contraction."""
 
     arrivals = 4  # a warp's, which reads a stage by its own loads
 
@@ -120,7 +119,7 @@ class _PartsText(WarpgroupText):
             buffer.line("sums = add_sums(whole, sums)")
 
     def _halve(self, buffer: CodeBuffer, high: str, low: str) -> None:
-        """Emit the halves of what a thread multiplies of the stage in ``slot``, as words."""
+        """Emit the split of the thread's operands in stage ``slot`` into fragments of high and low halves."""
         buffer.line("mbarrier_wait(offset(full, slot), phase)")
         buffer.line(f"stage = offset(ring_x, slot * {self.left_elements})")
         words: dict[str, list[str]] = {"high": [], "low": []}
@@ -150,7 +149,7 @@ class _PartsText(WarpgroupText):
             self._finish_exactly(buffer)
 
     def _finish_exactly(self, buffer: CodeBuffer) -> None:
-        """Emit the sums of a warp's rows in float32, of halves put together again, and their way out."""
+        """Emit the exact recomputation of a warp's rows in float32, and their epilogue."""
         buffer.line("item = lane")
         with buffer.block(f"while item < {16 * self.tile.columns}:"):
             buffer.line(
@@ -167,7 +166,7 @@ class _PartsText(WarpgroupText):
                     buffer.line("store(p_scratch, (first_part + exact_row) * columns + exact_column, exact)")
 
     def _add_exactly(self, buffer: CodeBuffer) -> None:
-        """Emit one sum."""
+        """Emit the K loop of one exact element; the right operand is the sum of its halves."""
         place = self.operands.row_place(buffer, "exact_row")
         buffer.line(
             *self._kept_column(),
@@ -192,7 +191,7 @@ class _PartsText(WarpgroupText):
             buffer.line("k = k + 1")
 
     def _kept_column(self) -> list[str]:
-        """Statements for where the halves of ``exact_column`` lie, see `in_turns`."""
+        """Return statements for the stored index of ``exact_column``, see `in_turns`."""
         if not self.turns:
             return ["kept = exact_column"]
         lanes = self.turns
@@ -204,7 +203,7 @@ class _PartsText(WarpgroupText):
         ]
 
     def _halves_plane(self) -> str:
-        """Where the halves of the plane are."""
+        """Return the offset of the plane's halves."""
         if not isinstance(self._problem, GemmProblem):
             return f"plane * columns * slices * {2 * POSITIONS}"
         indices = self.operands.plane_indices  # type: ignore[union-attr]
@@ -212,6 +211,6 @@ class _PartsText(WarpgroupText):
 
 
 def _place_of(position: str) -> str:
-    """`place_in_slice` of a position, in the text."""
+    """Return the expression of `place_in_slice` for a position."""
     weights = [(bit, place_in_slice(1 << bit)) for bit in range(5)]
     return " + ".join(f"imod(idiv({position}, {1 << bit}), 2) * {place}" for bit, place in weights)

@@ -1,8 +1,8 @@
-"""Sets of a block's warpgroups that take tiles in turns, CUTLASS's ping-pong schedule (sm_90a).
+"""Ping-pong scheduling, as in CUTLASS: sets of warpgroups of a block alternate between tiles (sm_90a).
 
-While one set stores the sums of its tile, tensor cores multiply that of the next one. A set begins with its slices when
-the one before has seen all of its own: barriers of the ring tell a phase from the one before it only, so nobody may be
-a whole round early; and sets that multiplied at once would also store at once.
+While one set runs its epilogue, tensor cores multiply the next set's tile. A set starts its K loop when the previous
+set has consumed all its slices: mbarrier phases distinguish only two rounds, so no set may be a whole round ahead; and
+sets that multiply together would also store together.
 """
 
 from __future__ import annotations
@@ -16,27 +16,27 @@ __all__ = ["PingPong"]
 
 @dataclass(frozen=True)
 class PingPong:
-    """The sets of a tile's warpgroups; with one set nothing is emitted but the step to the next tile."""
+    """The sets of a tile's warpgroups; with one set only the step to the next tile is emitted."""
 
     tile: WarpgroupTile
 
     @property
     def sets(self) -> int:
-        """How many there are."""
+        """Return the number of sets."""
         return self.tile.pingpong
 
     def declare(self, buffer: CodeBuffer) -> None:
-        """Emit the barriers by which sets follow one another; ``order`` has one for each."""
+        """Emit the mbarriers ``order``, one per set."""
         if self.sets > 1:
             buffer.line(f"order = shared_int64({self.sets})")
 
     def begin_barriers(self, buffer: CodeBuffer) -> None:
-        """Emit what one thread does for these."""
+        """Emit the initialisation of the mbarriers by one thread."""
         for turn in range(self.sets if self.sets > 1 else 0):
             buffer.line(f"mbarrier_init(offset(order, {turn}), {self.tile.warpgroups})")
 
     def begin(self, buffer: CodeBuffer) -> None:
-        """Emit which set a thread of ``warp`` belongs to, which then counts within the set, and its first ``tile``."""
+        """Emit the set of a thread, its ``warp`` within the set, and the set's first ``tile``."""
         if self.sets == 1:
             return
         buffer.line(
@@ -54,7 +54,7 @@ class PingPong:
             buffer.line("order_phase = 1 - order_phase")
 
     def hand_on(self, buffer: CodeBuffer) -> None:
-        """Emit what lets the next set begin; ``leads``: the thread speaks for its warpgroup."""
+        """Emit the arrival that lets the next set start; ``leads`` selects one thread per warpgroup."""
         if self.sets > 1:
             with buffer.block("if leads:"):
                 buffer.line(f"mbarrier_arrive(offset(order, imod(turn + 1, {self.sets})))")
@@ -68,7 +68,7 @@ class PingPong:
         self._leave_out(buffer, str(self.sets - 1))
 
     def _leave_out(self, buffer: CodeBuffer, tiles: str) -> None:
-        """Emit the step over the stages of so many tiles, which other sets multiply."""
+        """Emit the step over the ring stages of ``tiles`` tiles, which other sets consume."""
         stages = self.tile.stages
         buffer.line(
             f"slot = slot + imax(end - begin, 0) * {tiles}",

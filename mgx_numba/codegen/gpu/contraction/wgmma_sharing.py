@@ -1,8 +1,8 @@
-"""What blocks of a cluster bring for one another: boxes that all who multiply them get at once (sm_90a).
+"""TMA multicast within a thread block cluster: blocks load shared operands for each other (sm_90a).
 
-Tiles of a cluster's blocks lie in ``cluster`` rows and ``across`` columns of tiles, numbered down each column first.
-Those of a row of tiles multiply the same rows of the left operand, those of a column the same columns of the right one:
-each brings a part of them to all.
+The tiles of a cluster form a grid of ``cluster`` rows and ``across`` columns, numbered down the columns first. Blocks
+in one grid row use the same rows of the left operand, blocks in one grid column the same columns of the right operand.
+Each of them loads a part and multicasts it to all.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ __all__ = ["Sharing"]
 
 @dataclass(frozen=True)
 class Sharing:
-    """The blocks of a cluster.
+    """The grid of blocks in a cluster.
 
     Attributes:
-        down, side: how many lie below one another, and beside one another.
+        down, side: blocks per grid column, and per grid row.
     """
 
     down: int
@@ -27,21 +27,21 @@ class Sharing:
 
     @classmethod
     def of(cls, tile: WarpgroupTile) -> Sharing:
-        """That of a tile."""
+        """Return the grid of a tile's cluster."""
         return cls(tile.cluster, tile.across)
 
     @property
     def blocks(self) -> int:
-        """Those of a cluster."""
+        """Return the blocks per cluster."""
         return self.down * self.side
 
     @property
     def readers(self) -> int:
-        """Blocks that read something which one of them brings, itself among them."""
+        """Return the number of blocks that read some multicast load of one block, including the block itself."""
         return self.down + self.side - 1
 
     def begin(self, buffer: CodeBuffer) -> None:
-        """Emit the number of the block's ``tile`` or its cluster's, and where in that the block is."""
+        """Emit the index of the cluster's first ``tile``, and the block's position in the cluster."""
         buffer.line(f"tile = idiv32(block_index(0), {self.blocks})")
         if self.blocks == 1:
             return
@@ -50,13 +50,13 @@ class Sharing:
         buffer.line(f"rank_down = rank - rank_side * {self.down}")
 
     def part(self, size: int, operand: str) -> str:
-        """Where this block's part of the rows of ``x`` or the columns of ``w`` begins, of parts of so many."""
+        """Return the start of the block's part of ``x`` rows or ``w`` columns, in parts of ``size``."""
         count, number = (self.side, "rank_side") if operand == "x" else (self.down, "rank_down")
         return f"{number} * {size}" if count > 1 else "0"
 
     def bring(self, buffer: CodeBuffer, operand: str, to: str, place: str, tap: str = "") -> None:
-        """Emit the request for a box of ``x`` or ``w``, moved by a ``tap`` (two numbers, or none), which all blocks get
-        that multiply it."""
+        """Emit the TMA load of a box of ``x`` or ``w``, multicast to all blocks that multiply it. ``tap`` is the im2col
+        offset (two numbers) or ""."""
         name, more = f"tensor_load{'_window' * bool(tap)}", [tap] * bool(tap)
         if operand == "x" and self.side > 1:
             beside = sum(1 << self.down * k for k in range(self.side))
@@ -67,7 +67,7 @@ class Sharing:
         buffer.line(f"{name}({', '.join((to, f'map_{operand}', 'arrived', place, *more))})")
 
     def release(self, buffer: CodeBuffer) -> None:
-        """Emit the arrival that leaves stage ``last`` to all blocks that bring something there."""
+        """Emit the arrival that releases stage ``last`` to all blocks that load into it."""
         buffer.line("mbarrier_arrive(offset(empty, last))")
         for k in range(1, self.down):
             at = f"rank_side * {self.down} + imod(rank_down + {k}, {self.down})"

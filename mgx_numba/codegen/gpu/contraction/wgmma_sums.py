@@ -1,4 +1,4 @@
-"""Sums of a warpgroup's tile as threads finish and store them: a few at a time, in vectors."""
+"""Accumulators of a warpgroup tile as the epilogue processes them: a few vectors at a time."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ __all__ = ["Part", "SumVector"]
 
 @dataclass(frozen=True)
 class SumVector:
-    """Sums that a thread finishes and stores together.
+    """Results that a thread computes and stores as one vector.
 
     Attributes:
-        half: which of the thread's two rows they are of.
-        lane: of its neighbouring sums there, if a vector is one sum.
-        row, column: of the first one in the result; the last ones there are beyond those.
-        stored: whether they are part of the result.
-        place: where they go.
-        extras: what the epilogue reads there, by number of the operand.
+        half: which of the thread's two rows.
+        lane: index among neighbouring accumulators, if a vector is one element.
+        row, column: position of the first element in the result; may exceed it.
+        stored: condition that the vector is inside the result.
+        place: its offset.
+        extras: values of the epilogue's operands, by operand number.
     """
 
     half: int
@@ -34,12 +34,12 @@ class SumVector:
 
 @dataclass
 class Part:
-    """Sums that each thread finishes together, of both of its rows.
+    """Accumulators that a thread processes together, of both of its rows.
 
     Attributes:
-        piece: their number among the pieces of a row, see `sums_row`.
-        first: the piece's first column in the tile.
-        places: their vectors, once what the epilogue reads there is emitted.
+        piece: index among the pieces of a row, see `sums_row`.
+        first: first column of the piece in the tile.
+        places: its vectors, once the loads of epilogue operands are emitted.
     """
 
     piece: int

@@ -1,4 +1,4 @@
-"""Which tile of a warpgroup product's kernel suits a problem."""
+"""Choose the tile of a warpgroup MMA kernel by a cost model."""
 
 from __future__ import annotations
 
@@ -22,51 +22,51 @@ __all__ = [
 ]
 
 SLICE_BYTES = 128
-"""Bytes of the sum that a stage has of each row and column."""
+"""Bytes of K per row and column in a ring stage."""
 STEP_BYTES = 32
-"""Those that one instruction multiplies."""
+"""Bytes of K per MMA instruction."""
 TURNED_COLUMNS = SLICE_BYTES // 2
-"""Columns of 16 bits that lie side by side in a row of a stage, where they do in memory."""
+"""Columns (16 bits) per row of a stage for a transposed right operand."""
 WARPGROUP = 128
-"""Threads of a warpgroup."""
+"""Threads per warpgroup."""
 OWN_ROWS = 64
-"""Rows of a tile for each warpgroup: PTX ISA, "wgmma.mma_async"."""
+"""Rows per warpgroup: PTX ISA, "wgmma.mma_async"."""
 LARGE_DEVICE = 132
-"""Multiprocessors of an H100 or H200, for which is planned where no device is there."""
+"""Multiprocessors of an H100 or H200; planning without a device assumes them."""
 PARTS, PART_REGISTERS, MOST_REGISTERS = 4, 1 << 14, 255
-"""Parts of a multiprocessor, registers of each, and of a thread at most: CUDA C++ programming guide, "Technical
-specifications per compute capability"."""
+"""Schedulers per multiprocessor, registers of each, and most registers per thread: CUDA C++ programming guide,
+"Technical specifications per compute capability"."""
 AT_ONCE = 4
-"""Vectors of each lane that are finished together: of 16-bit results those of 64 columns. No figures kept."""
+"""Vectors per lane that the epilogue processes together: 64 columns of 16-bit results. No figures kept."""
 AHEAD = 8
-"""Vectors of the epilogue's operands that each lane has on their way, from before the sums are there: 32 registers, and
-for the 8 warps of a multiprocessor 32 KiB, about its share of the bandwidth times the latency of memory."""
+"""Vectors of epilogue operands in flight per lane, loaded before the K loop ends: 32 registers, and 32 KiB for the 8
+warps of a multiprocessor, about its share of bandwidth times latency."""
 EARLY_REGISTERS, AT_ONCE_REGISTERS, AHEAD_REGISTERS = 56, 64, 104
-"""Registers besides sums with which ptxas spills none for one vector ahead, for `AT_ONCE`, and for `AHEAD`. With spills
-the convolution of 64 to 256 channels with a residual of `READING` took 79 us instead of 59."""
+"""Registers beside accumulators without spills: for one vector ahead, for `AT_ONCE`, and for `AHEAD`. With spills the
+convolution of 64 to 256 channels with a residual (see `READING`) took 79 us instead of 59."""
 
 
 HALVING_REGISTERS, KEPT_REGISTERS = 54, 8
-"""Registers besides sums of a thread that multiplies float32 in parts: for 16 words that are multiplied, 16 of the next
-slice, 16 that these are made of, and places. With fewer ptxas lets products wait for one another. Where sums are kept
-twice, it may keep some of them in local memory: with 160, and 200 bytes of that, 3072 by 768 by 3072 takes 71 us on an
-H200, where 128 sums and none take 110."""
+"""Registers beside accumulators for float32 as bfloat16 halves: 16 words being multiplied, 16 of the next slice, 16
+source words, and addresses. With fewer, ptxas serialises MMAs. `KEPT_REGISTERS` more for a second set of accumulators,
+some of which may spill: with 160 accumulators and 200 bytes of spills 3072 by 768 by 3072 takes 71 us on an H200; with
+128 and no spills 110."""
 PART_SLICES = 32
-"""Slices of float32 in parts that tensor cores add up; longer sums are added to by ordinary additions. Each of the six
-instructions of a slice may cut off the last bit of a sum."""
+"""Slices of float32 halves that tensor cores accumulate before FP32 additions take over. Each of a slice's six MMAs may
+truncate the last bit of an accumulator."""
 
 
 @dataclass(frozen=True)
 class WarpgroupTile:
-    """A block's tile.
+    """A block tile.
 
     Attributes:
-        rows, columns: of the result; 64 rows for each warpgroup, a multiple of 8 columns for each block of a cluster.
-        stages: of its ring.
-        blocks: those that share a multiprocessor.
-        cluster: blocks of a cluster whose tiles lie below one another; each brings a part of the columns to all.
-        across: those whose tiles lie beside one another; each brings a part of the rows, a multiple of 8, to all.
-        pingpong: sets of warpgroups that take tiles in turns, so that one multiplies while another one stores sums.
+        rows, columns: size; 64 rows per warpgroup, and a multiple of 8 columns per block of a cluster.
+        stages: ring stages.
+        blocks: resident blocks per multiprocessor.
+        cluster: blocks of a cluster along the rows; each loads a part of the columns for all.
+        across: blocks of a cluster along the columns; each loads a part of the rows, a multiple of 8, for all.
+        pingpong: sets of warpgroups that alternate between tiles; one multiplies while another stores.
     """
 
     rows: int
@@ -79,47 +79,48 @@ class WarpgroupTile:
 
     @property
     def warpgroups(self) -> int:
-        """Those that multiply a tile."""
+        """Return the warpgroups per tile."""
         return self.rows // OWN_ROWS
 
     @property
     def consumers(self) -> int:
-        """Threads that multiply."""
+        """Return the consumer threads per block."""
         return self.warpgroups * self.pingpong * WARPGROUP
 
     @property
     def threads(self) -> int:
-        """Threads of a block; the producer's warp comes last: warpgroups must begin at multiples of four warps."""
+        """Return the threads per block. The producer's warp comes last, because a warpgroup must begin at a multiple of
+        four warps."""
         return self.consumers + 32
 
     @property
     def stage_bytes(self) -> int:
-        """Bytes of both operands' slices."""
+        """Return the bytes of a stage, both operands."""
         return (self.rows + self.columns) * SLICE_BYTES
 
     @property
     def brought_bytes(self) -> int:
-        """Those of a stage that each block asks for."""
+        """Return the bytes of a stage that each block loads itself."""
         return (self.rows // self.across + self.columns // self.cluster) * SLICE_BYTES
 
     @functools.cached_property
     def spare_registers(self) -> int:
-        """Registers of a thread besides its sums; each of the four parts of a multiprocessor has as many warps of its
-        blocks."""
+        """Return the registers per thread beside its accumulators, with warps distributed evenly over the four
+        schedulers."""
         warps = -(-self.threads // WARP * self.blocks // PARTS)
         return min(MOST_REGISTERS, PART_REGISTERS // (WARP * warps)) - self.columns // 2
 
     @property
     def reads_at_once(self) -> int:
-        """Vectors of what the epilogue reads that each lane asks for together: `AHEAD` are from before the sums are
-        there."""
+        """Return the vectors of epilogue operands that a lane loads together; `AHEAD` of them are loaded before the K
+        loop ends."""
         if self.spare_registers >= AHEAD_REGISTERS:
             return AHEAD
         return AT_ONCE if self.spare_registers >= AT_ONCE_REGISTERS else AT_ONCE // 2
 
     def fits_parts(self, slices: int) -> bool:
-        """Whether registers hold what a thread multiplies of so many slices in parts, see `PART_SLICES`; blocks that
-        bring each other's rows, sets that take turns, and 96 columns were not tried with parts."""
+        """Return whether the registers suffice for float32 halves over ``slices`` slices, see `PART_SLICES`. Clusters
+        across, ping-pong and 96 columns are excluded: they were not measured with halves."""
         least = HALVING_REGISTERS
         if slices > PART_SLICES:
             least = max(least, self.columns // 2 + KEPT_REGISTERS)
@@ -128,17 +129,17 @@ class WarpgroupTile:
 
     @property
     def shared_bytes(self) -> int:
-        """Memory of a block besides its barriers."""
+        """Return the shared memory per block (bytes), without mbarriers."""
         return self.stages * self.stage_bytes
 
     @property
     def turned_bytes(self) -> int:
-        """The same where the right operand's columns lie side by side: its rows have room for `TURNED_COLUMNS`."""
+        """Return the same with a transposed right operand, whose rows are padded to `TURNED_COLUMNS`."""
         columns = -(-self.columns // TURNED_COLUMNS) * TURNED_COLUMNS
         return self.stages * (self.rows + columns) * SLICE_BYTES
 
     def turned(self) -> WarpgroupTile:
-        """The tile with as many stages as then take no more memory than those that it has."""
+        """Return the tile with fewer stages, such that a transposed right operand fits the same shared memory."""
         wanted = self
         while wanted.turned_bytes > self.shared_bytes:
             wanted = replace(wanted, stages=wanted.stages - 1)
@@ -172,70 +173,74 @@ TILES = (
     WarpgroupTile(64, 64, 6, 2),
     WarpgroupTile(64, 192, 7, 1, pingpong=2),
 )
-"""Those that were fastest for some shape on an H200; of those that should take as long the first one is taken. With
-three warpgroups a long epilogue waits less for itself: int8 3072 by 3072 by 768 with GELU and quantisation took 18.4
-us, and with two of 192 columns 20.6, when it was computed in float32; float16 without these takes as long. Pairs of
-blocks below one another pay with the largest tile, where many tiles follow one another: 4096 by 4096 by 4096 takes
-198 us, and without 215; pairs beside one another where convolutions gather rows of few tiles: 3 x 3 ones of 14 x 14
-pixels of 256 channels, 32 images, take 13.8 us, and without 15.1. Sets that take turns pay where much follows the
-sums: float16 3072 by 3072 by 768 with GELU takes 25.2 us, and without 26.1; with 128 or 256 columns, pairs of blocks,
-or two warpgroups in a set 27 to 32. Tiles of 192 by 96 give nearly all multiprocessors one where there are 3072 by 768
-sums: 20.6 us for 3072 of depth, with 128 by 160 21.5. One warpgroup of 128 columns was as fast as two of 64 or
-faster."""
+"""Tiles that were fastest for some shape on an H200; of equal estimates the first one wins.
+
+Measurements on an H200:
+    Three warpgroups hide a long epilogue better: int8 3072 by 3072 by 768 with float32 GELU and quantisation took 18.4
+        us, two of 192 columns 20.6; float16 without these takes the same time.
+    Clusters of two along the rows gain with the largest tile and many tiles: 4096 by 4096 by 4096 takes 198 us, without
+        215.
+    Clusters of two along the columns gain for convolutions with few tiles: 3 x 3, 14 x 14 pixels, 256 channels, 32
+        images takes 13.8 us, without 15.1.
+    Ping-pong gains with a long epilogue: float16 3072 by 3072 by 768 with GELU takes 25.2 us, without 26.1; with 128 or
+    256 columns, clusters, or two warpgroups per set 27 to 32.
+    Tiles of 192 by 96 occupy nearly all multiprocessors for 3072 by 768 results: 20.6 us at a depth of 3072, 128 by 160
+        takes 21.5.
+    One warpgroup of 128 columns was as fast as two of 64, or faster.
+"""
 SPLITS = (1, 2, 3, 4, 6, 8, 12, 16)
-"""Parts of a sum that are weighed against one another; more leave too little for each of a GEMM's usual lengths."""
+"""Split-K factors that the cost model compares; larger ones leave too little work per split for usual GEMMs."""
 LEAST_SLICES = 2
-"""Slices of a part of a sum: fewer are not worth adding up."""
+"""Least slices per split; shorter splits cost more to add up than they save."""
 NEIGHBOURS = 8
-"""Tiles down that are computed side by side, so that their operands stay in the second-level cache. No figures kept."""
+"""Tiles along the rows that are computed next to each other, so that their operands stay in L2. No figures kept."""
 # In cycles of a multiprocessor; fitted to 785 tiles of 29 products and convolutions of 16 bits, as `bench.gpu_tiles`
 # measures them, on an H200: those that are chosen lose 1.0% in the mean to the fastest ones, at most 13% (0.3 us). With
 # one of these 3% larger or smaller they lose 1.0 to 1.3% in the mean.
 MULTIPLIES = 3360
-"""Bytes of the sum that a cycle multiplies, of the 4096 that there could be, whatever type they are of: those of 16-bit
-numbers were measured."""
+"""Bytes of K multiplied per cycle, of 4096 at peak, for any element type (measured with 16 bits)."""
 PAIRED = 3480
-"""The same of a cluster's blocks, whose columns or rows come once for all of them."""
+"""The same for blocks of a cluster, which load shared operands once."""
 IN_TURNS = 2880
-"""The same of a warpgroup that takes turns with another one."""
+"""The same for a warpgroup with ping-pong scheduling."""
 LONG_TURN, LEAST_TURNS = 12, 4
-"""Slices of a sum, and tiles of each multiprocessor, from which on sets of warpgroups may take turns: that was measured
-with 12 and 6, and with few tiles there is no turn to take."""
+"""Least slices, and least tiles per multiprocessor, for ping-pong scheduling: measured with 12 and 6; with few tiles
+nothing alternates."""
 DELIVERY, DISTINCT = 10300, 3350
-"""Bytes a cycle that come from the second-level cache to all multiprocessors, and of those that blocks which run
-together want, each counted once: a slice waits for both."""
+"""L2 bandwidth to all multiprocessors in bytes/cycle; and the rate of distinct bytes of concurrent blocks, each counted
+once. A slice waits for both."""
 GATHERING = 39
-"""Bytes a cycle of an image's pixels that the copy engine brings to one multiprocessor."""
+"""TMA im2col bandwidth to one multiprocessor in bytes/cycle."""
 LEAST_SLICE = 345
-"""Of a slice at least, however small a tile is."""
+"""Least cycles per slice, however small the tile."""
 BEGINNING = 1850
-"""Until a launch's first slice is there, and until its last sums are stored."""
+"""Cycles of pipeline fill and drain of a launch."""
 STORING = 10
-"""Sums a cycle that are finished and stored."""
+"""Accumulators/cycle that the epilogue processes and stores."""
 LAUNCH = 3300
-"""A second launch, that adds parts."""
+"""Cycles of the split-K sum's launch."""
 PAIRING, PAIRING_CONSTANTS = 1800, 1200
-"""Until blocks of a cluster have met, in the beginning and in the end; and what only others gain by asking for
-constants before the launch before is done."""
+"""Cycles of cluster synchronisation at start and end; and the cycles that non-clustered kernels save by loading
+constants before the preceding launch ends."""
 ADDING = 1850.0
-"""Bytes of parts that all of the device writes and reads a cycle."""
+"""Split-K partial sums that the whole device writes and reads back, in bytes/cycle."""
 LATENCY = 2100
-"""Until a slice is there that was asked for, which the stages of a ring share."""
+"""Cycles of latency of a slice's load; the ring's stages share it."""
 PART_PRODUCTS, NARROW_PART_PRODUCTS = 1.42, 2.27
-"""Times as long as a slice of 16-bit numbers that one of float32 in parts takes (six instructions in the place of four,
-whose left operand is in registers), and of a tile of fewer than `WIDE_PARTS` columns, which its halves make wait."""
+"""Time of a float32 slice as halves relative to a 16-bit slice (six MMAs instead of four, left operand from registers);
+and the same for tiles of fewer than `WIDE_PARTS` columns, where splitting is the bottleneck."""
 WIDE_PARTS = 128
-"""Columns of the narrowest tile that was measured and whose products last as long as its halves take."""
+"""Columns of the narrowest measured tile whose MMAs take as long as splitting its operands."""
 HALVING = 210
-"""Cycles that halves make the products of a warpgroup wait for that is alone on its multiprocessor; with the two above
-estimates of 12 tiles are 0.9 to 1.2 of what BERT's products and 4096 by 4096 by 4096 took on an H200."""
+"""Cycles that splitting delays the MMAs of a warpgroup alone on its multiprocessor. With the two constants above,
+estimates of 12 tiles are 0.9 to 1.2 of the measured times of BERT's products and 4096 by 4096 by 4096 on an H200."""
 READING = 1400
-"""Until what an epilogue reads beside the sums is there, for vectors that a lane asks for together: on an H200 a
-convolution of 64 to 256 channels takes 24 us and with a residual 59, one of 128 to 512 channels 12 and 34."""
+"""Cycles until the epilogue operands that a lane loads together have arrived. On an H200 a convolution of 64 to 256
+channels takes 24 us, and 59 with a residual; of 128 to 512 channels 12 and 34."""
 
 
 def multiprocessors(number: int = 0) -> int:
-    """Those of a device, or of a large one where there is none."""
+    """Return the multiprocessors of a device; `LARGE_DEVICE` without a device."""
     try:
         return device(number).multiprocessors
     except DeviceError:
@@ -244,19 +249,19 @@ def multiprocessors(number: int = 0) -> int:
 
 @dataclass(frozen=True)
 class TileQuestion:
-    """What a tile is chosen for.
+    """Description of a contraction for the cost model.
 
     Attributes:
-        rows, columns, planes: of the result.
-        slices: slices of `SLICE_BYTES` of the sum.
-        widths: a tile's columns are a multiple of it.
-        turned: whether the right operand's columns lie side by side; the part that each block of a cluster brings of
-            them is then a multiple of `TURNED_COLUMNS`.
-        taps: those of the filter which lie on pixels that are rows of the left operand; 0 of other rows.
-        constant: whether the right operand is asked for before the launch before is done.
-        reads: whether the epilogue reads something for each sum.
-        parts: whether float32 is multiplied as three products of parts (`wgmma_parts`).
-        whole: whether sums are not computed in parts that are added later.
+        rows, columns, planes: size of the result.
+        slices: slices of `SLICE_BYTES` along K.
+        widths: divisor of a tile's columns.
+        turned: whether the right operand is transposed; each block of a cluster then loads a multiple of
+            `TURNED_COLUMNS`.
+        taps: filter taps of a convolution in im2col mode; 0 otherwise.
+        constant: whether the right operand is loaded before the preceding launch ends.
+        reads: whether the epilogue has an operand with one element per result.
+        parts: whether float32 is computed as three bfloat16 products (`wgmma_parts`).
+        whole: whether split-K is excluded.
     """
 
     rows: SharedLength
@@ -273,14 +278,14 @@ class TileQuestion:
 
 
 def chosen_tile(question: TileQuestion) -> tuple[WarpgroupTile, int]:
-    """The tile that should be the fastest, and in how many parts each sum is computed; see `weighed_tiles`."""
+    """Return the tile and split-K factor with the least estimate, see `weighed_tiles`."""
     _, tile, splits = weighed_tiles(question, multiprocessors())[0]
     return tile, splits
 
 
 def weighed_tiles(question: TileQuestion, cores: int) -> tuple[tuple[float, WarpgroupTile, int], ...]:
-    """The tiles that a product can have on a device of so many multiprocessors, and parts of its sums, the fastest ones
-    first: estimated cycles, tile, parts."""
+    """Return (estimated cycles, tile, splits) of each applicable tile on a device of ``cores`` multiprocessors, fastest
+    first."""
     if question.slices < SPLITS[1] * LEAST_SLICES:  # without parts only rows of tiles count: many products are alike
         question = replace(question, rows=-(-question.rows // OWN_ROWS) * OWN_ROWS)
     return _weighed(question, cores)
@@ -302,8 +307,8 @@ def _weighed(question: TileQuestion, cores: int) -> tuple[tuple[float, Warpgroup
 
 
 def _takes_turns(tile: WarpgroupTile, splits: int, question: TileQuestion, cores: int) -> bool:
-    """Whether sets of warpgroups have what they need to pay. Not where columns lie side by side: 3072 by 3072 by 768
-    takes 24.3 us on an H200, without turns 22.5."""
+    """Return whether ping-pong scheduling may gain. Excluded for a transposed right operand: 3072 by 3072 by 768 takes
+    24.3 us on an H200, without ping-pong 22.5."""
     if splits > 1 or question.reads or question.turned:
         return False
     tiles = -(-question.rows // tile.rows) * -(-question.columns // tile.columns) * question.planes
@@ -311,7 +316,7 @@ def _takes_turns(tile: WarpgroupTile, splits: int, question: TileQuestion, cores
 
 
 def tile_cycles(tile: WarpgroupTile, splits: int, question: TileQuestion, cores: int) -> float:
-    """Estimated cycles of a multiprocessor that a product takes; arguments as of `weighed_tiles`."""
+    """Return the estimated cycles of a product; arguments as of `weighed_tiles`."""
     shared = tile.cluster * tile.across
     down = -(-question.rows // (tile.rows * tile.cluster)) * tile.cluster
     side = -(-question.columns // (tile.columns * tile.across)) * tile.across
@@ -344,8 +349,12 @@ def tile_cycles(tile: WarpgroupTile, splits: int, question: TileQuestion, cores:
 
 
 def _bringing(tile: WarpgroupTile, down: int, side: int, active: int, taps: int) -> float:
-    """Cycles until slices are there that so many blocks want at once, of so many tiles down and side by side: those of
-    `NEIGHBOURS` tiles down, as a rule. Rows that so many taps lie on are there from the tap before."""
+    """Return the cycles until the slices of ``active`` concurrent blocks have arrived.
+
+    Args:
+        down, side: tiles along rows and columns.
+        taps: filter taps that reuse the same rows from L1/L2.
+    """
     high = min(down, max(NEIGHBOURS, active / side))
     wide = min(side, max(1, active / high))
     distinct = active / (high * wide) * (high * tile.rows / taps + wide * tile.columns) * SLICE_BYTES

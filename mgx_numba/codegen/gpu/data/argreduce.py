@@ -1,4 +1,4 @@
-"""Positions of extreme elements (``argmax``, ``argmin``): a team of threads for each row."""
+"""Arg-reductions (``argmax``, ``argmin``): one team of threads per row."""
 
 from __future__ import annotations
 
@@ -19,18 +19,19 @@ from .keys import Order, join_first
 __all__ = ["argreduce_launch"]
 
 THREADS = 256
-"""Threads of a block. No figures kept."""
+"""Threads per block. No figures kept."""
 HELD = 4
-"""Elements of a row for each thread of its team at least, and rows for each thread of the device below which teams
-are larger than one thread although rows lie across: fewer loads in a row, fewer exchanges. No figures kept."""
+"""Least elements of a row per thread of its team, and rows per device thread below which rows across lanes still use
+teams of several threads: fewer sequential loads, fewer exchanges. No figures kept."""
 DEVICE_THREADS = 1 << 17
-"""Threads that keep a device busy: half of those that an H100 holds (132 multiprocessors of 2048)."""
+"""Threads that occupy a device: half of what an H100 holds (132 multiprocessors of 2048)."""
 
 
 def argreduce_launch(greatest: bool, last: bool, axis: int, x: Tensor, out: Tensor, origin: str = "") -> Launch:
-    """One launch that writes the position (int64) of each row's first, or ``last``, extreme element along ``axis``.
+    """Return the launch that writes the int64 position of each row's first, or ``last``, extreme element along
+    ``axis``.
 
-    Operands are ``x`` and ``out``, whose length on the axis is 1. A NaN is the extreme of its row.
+    Operands: ``x`` and ``out``, whose length along the axis is 1. A NaN is the extreme of its row.
     """
     kept = [a for a in range(len(x.lens)) if a != axis]
     space = collapse(out.lens, [x.strides, out.strides], axes=kept)

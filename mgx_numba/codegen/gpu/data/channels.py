@@ -1,7 +1,8 @@
-"""Images with more channels and other pixels than they have: zeros besides their own, and several pixels as one.
+"""Copy images into padded or blocked pixels: zero channels, and several pixels as one (im2row, space-to-depth).
 
-A block makes a tile of pixels of neighbouring lines. It brings the pixels below it, along which memory lies in most
-images, to its own memory, each with its zeros, and has whole vectors from there: a pixel may be in several of them.
+A block produces a tile of pixels of neighbouring image rows. It loads the pixels under the tile, along the image's
+contiguous axis, into shared memory with their zero channels, and stores whole vectors from there. One pixel can be part
+of several output pixels.
 """
 
 from __future__ import annotations
@@ -20,15 +21,15 @@ from ..printer import dtype_name, most_lanes
 __all__ = ["filled_channels_launch"]
 
 THREADS = 256
-"""Threads of a block at most. With these figures ResNet-50's 32 images become 51 MB of float16 in 17 us on an H200,
-where a copy of as many bytes takes 14. No figures kept of others."""
+"""Most threads per block. ResNet-50's 32 images become 51 MB of float16 in 17 us on an H200; a copy of as many bytes
+takes 14. No figures kept of other values."""
 PIXELS = 16
-"""Pixels of a tile along a line, if it has several lines. No figures kept of others: narrower tiles bring more twice,
-wider ones end further beyond a line."""
+"""Tile width in pixels, if a tile has several image rows. Narrower tiles load more pixels twice, wider ones exceed
+image rows further. No figures kept of other values."""
 VECTORS = 4
-"""Those that each thread makes of a tile. No figures kept."""
+"""Output vectors per thread. No figures kept."""
 MOST_HELD = 32
-"""Elements that a thread brings together, a register each. No figures kept."""
+"""Most elements that a thread loads at once, one register each. No figures kept."""
 
 
 def filled_channels_launch(
@@ -41,27 +42,28 @@ def filled_channels_launch(
     taken: int,
     origin: str,
 ) -> Launch:
-    """``x`` [image, channel, *spatial] of any strides to ``out``, whose elements follow one another, channels first.
+    """Return the launch that copies ``x`` [image, channel, *spatial] (any strides) to ``out``, packed channels-last.
 
-    Pixel p of ``out`` along a spatial dimension has ``block`` of those of ``x``, from ``p * step - before`` on, each
-    with zeros behind its channels up to ``own_channels``; pixels that ``x`` does not have are zeros, and so are all but
-    the first ``taken`` of the block along the last dimension. ``own_channels``, and channels of ``out``, are a power of
-    two or whole vectors of 16 bytes. Along all but the last two dimensions pixels are those of ``x``.
+    Args:
+        own_channels: channels per input pixel after zero padding: a power of two, or whole 16-byte vectors.
+        before, step, block: per spatial axis; pixel p of ``out`` holds ``block`` input pixels from ``p * step -
+            before``. Pixels outside ``x`` are zeros. Axes before the last two must be copied unchanged.
+        taken: input pixels of a block's last axis that are copied; the rest are zeros.
     """
     return _FilledText(data, out, own_channels, before, step, block, taken).launch(origin)
 
 
 class _FilledText:
-    """The text of one launch.
+    """Kernel text of one launch.
 
     Attributes:
-        own: channels of one of a pixel's block.
-        piece, pieces: elements of a part of these, a vector or less, and how many parts there are.
-        lanes, vectors: elements of a vector of the result, and those of a pixel.
-        aside: vectors of a pixel that threads make at once.
-        at_once: pixels, of one line or several, of which they do.
-        lines, pixels: of a tile of the result.
-        high, wide: lines and pixels of ``x`` below it.
+        own: padded channels per input pixel.
+        piece, pieces: elements per load (a vector or less), and loads per input pixel.
+        lanes, vectors: elements per output vector, and vectors per output pixel.
+        aside: vectors of an output pixel that threads store at once.
+        at_once: output pixels whose vectors threads store at once.
+        lines, pixels: image rows and pixels per row of an output tile.
+        high, wide: the same of the input pixels under it.
     """
 
     def __init__(
@@ -125,11 +127,11 @@ class _FilledText:
 
     @property
     def brought(self) -> int:
-        """Pieces that a block brings."""
+        """Return the loads per block."""
         return self.high * self.wide * self.pieces
 
     def launch(self, origin: str) -> Launch:
-        """The launch."""
+        """Return the launch."""
         buffer = CodeBuffer()
         buffer.line(
             *self.arguments.bind(),
@@ -150,7 +152,7 @@ class _FilledText:
         return Launch(kernel, self.arguments.values, grid, 0, self.data.footprint + self.out.footprint)
 
     def _bring(self, buffer: CodeBuffer) -> None:
-        """Emit what brings the pixels of ``x``: many loads, and then the stores of what they bring."""
+        """Emit the loads of input pixels, and then their stores to shared memory."""
         rounds = -(-self.brought // self.threads)
         together = min(rounds, MOST_HELD // self.piece)
         for axis, (before, *_), step, first in zip("yx", self.numbers, self.steps, ("line", "pixel")):
@@ -166,8 +168,11 @@ class _FilledText:
                     buffer.line(f"store_aligned(tile, {place}, {value})")
 
     def _piece(self, buffer: CodeBuffer, turn: int, number: str) -> tuple[str, str]:
-        """Emit the loads of a piece, in the order of lines, pieces of a pixel, pixels. Gives its place in the tile, and
-        the piece."""
+        """Emit one load, in the order of image rows, pieces of a pixel, pixels.
+
+        Returns:
+            its offset in the tile, and its value.
+        """
         row = buffer.emit(f"idiv32({number}, {self.wide})")
         pixel, piece = buffer.emit(f"{number} - {row} * {self.wide}"), "0"
         if self.pieces > 1:
@@ -197,7 +202,7 @@ class _FilledText:
         return place, _joined(buffer, elements)
 
     def _store(self, buffer: CodeBuffer) -> None:
-        """Emit what makes the vectors of the result; what differs between a thread's own are numbers of the text."""
+        """Emit the output vectors; differences between a thread's vectors are immediates of the text."""
         buffer.line(f"number = idiv32(thread, {self.aside})")
         buffer.line(f"vector = thread - number * {self.aside}")
         buffer.line(f"line = idiv32(number, {self.pixels})")
@@ -225,7 +230,7 @@ class _FilledText:
                     buffer.line(f"store_aligned(p_out, ({place}) * {self.out.lens[1]} + own * {self.lanes}, {value})")
 
     def _place(self, buffer: CodeBuffer, lane: int) -> tuple[str, str]:
-        """Emit where a piece of the thread's vector is in a tile whose first pixel it belongs to, and whether it is."""
+        """Emit the shared-memory offset of a piece of the thread's vector, and the condition that it exists."""
         row = self.block[1] * self.own
         element = buffer.emit(f"own * {self.lanes} + {lane}")
         if self.vectors % self.aside:
@@ -238,13 +243,13 @@ class _FilledText:
         return place, f"{pixel} == {near}" if self.taken < self.block[1] else ""
 
     def _taken(self, buffer: CodeBuffer, place: str, there: str) -> str:
-        """Emit a piece of a vector, or zeros."""
+        """Emit the load of a piece from shared memory, zeros if ``there`` is false."""
         value = buffer.emit(f"load_aligned(tile, {place}, {self.piece})")
         return buffer.emit(f"where({there}, {value}, zeros)") if there else value
 
 
 def _joined(buffer: CodeBuffer, values: list[str]) -> str:
-    """Emit one vector of a power of two of them."""
+    """Emit the concatenation of a power of two of vectors."""
     while len(values) > 1:
         values = [buffer.emit(f"join2({values[k]}, {values[k + 1]})") for k in range(0, len(values), 2)]
     return values[0]

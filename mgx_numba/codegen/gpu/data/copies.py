@@ -1,4 +1,4 @@
-"""Several copies as one launch: the pieces of a concatenation."""
+"""Several copies in one launch: the pieces of a concatenation."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from .elements import THREADS
 __all__ = ["COPIES_KERNEL", "MOST_COPIES", "copies_launch"]
 
 COPIES_KERNEL = "copies_kernel"
-"""The name of its kernels."""
+"""Name of the kernels."""
 MOST_COPIES = 8
-"""Copies of a launch: each thread asks of each whether it is its own. No figures kept."""
+"""Most copies per launch; each thread searches for its own. No figures kept."""
 
 
 def copies_launch(pairs: Sequence[tuple[Tensor, Tensor]], origin: str) -> Launch:
-    """``x0`` to ``out0``, ``x1`` to ``out1`` and so on: tensors with elements, of equal lengths and types each; no
-    result overlaps another operand."""
+    """Return the launch that copies ``x0`` to ``out0``, ``x1`` to ``out1``, and so on: non-empty tensors, equal in
+    lengths and type pairwise. No result overlaps another operand."""
     arguments, ends = Arguments(), [0]
     walked = []
     for k, (source, target) in enumerate(pairs):

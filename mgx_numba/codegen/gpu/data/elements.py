@@ -1,4 +1,4 @@
-"""The frame of kernels in which each thread makes one vector of the result."""
+"""Frame of kernels in which each thread computes one vector of the result."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ from ..printer import dtype_name
 __all__ = ["ElementText"]
 
 THREADS = 256
-"""Threads of a block: eight blocks fill a multiprocessor of 2048. No figures kept."""
+"""Threads per block: eight blocks fill a multiprocessor of 2048 threads. No figures kept."""
 
 
 class ElementText:
-    """The text of a kernel over the vectors of a space.
+    """Kernel text over the vectors of an iteration space.
 
     Attributes:
-        active: whether the thread has a vector; those beyond the last one make the last one's too.
-        buffer: where statements go.
-        lanes: of the vectors, along the last dimension.
-        places: names of the indices along the dimensions; the last counts vectors.
+        active: condition that the thread has a vector; excess threads compute the last vector without storing it.
+        buffer: receives the statements.
+        lanes: elements per vector along the last axis.
+        places: names of the indices along the axes; the last one counts vectors.
     """
 
     active = f"block_index(0) * {THREADS} + thread_index(0) < items"
@@ -39,8 +39,13 @@ class ElementText:
         strides: Sequence[Sequence[Length]],
         lanes: int,
     ) -> None:
-        """``tensors`` are the operands by name, the result last; ``strides`` are those of some tensors along the
-        dimensions ``lens``, of which the last is a multiple of ``lanes``, the result's last."""
+        """Declare the arguments.
+
+        Args:
+            tensors: operands by name, the result last.
+            lens: axes of the space; the last is a multiple of ``lanes``.
+            strides: of some tensors along these axes, the result's last.
+        """
         self.lanes = lanes
         self.buffer = CodeBuffer()
         self.arguments = Arguments()
@@ -54,29 +59,29 @@ class ElementText:
         self.places: list[str] = []
 
     def begin(self) -> None:
-        """Emit where the thread's vector is; all other arguments have been asked for."""
+        """Emit the thread's position; all other arguments must be declared before."""
         self.buffer.line(*self.arguments.bind())
         self.buffer.line(f"item = imin(block_index(0) * {THREADS} + thread_index(0), items - 1)")
         self.places = self._axes.split(self.buffer, "item")
 
     def place(self, number: int) -> str:
-        """Name of the element offset at the vector by one of the strides."""
+        """Emit the element offset of the vector by stride set ``number``; return its name."""
         text = self._axes.offset(number, self.places)
         return self.buffer.emit(text) if " " in text else text
 
     def faults(self) -> None:
-        """Ask for the arguments of ``note_fault``."""
+        """Declare the arguments of ``note_fault``."""
         self.arguments.fault("pointer_int64")
 
     def store(self, value: str) -> None:
-        """Store the vector of an active thread."""
+        """Emit the store of an active thread's vector."""
         store = "store_aligned" if self.lanes > 1 else "store"
         place = self.place(self._last)
         with self.buffer.block(f"if {self.active}:"):
             self.buffer.line(f"{store}(p_{self._result}, {place}, {value})")
 
     def launch(self, name: str, origin: str, moved: Length, flops: Length = 0, checks: tuple[str, ...] = ()) -> Launch:
-        """The launch of the finished text."""
+        """Return the launch of the finished text; ``moved`` is its memory traffic in bytes."""
         kernel = gpu_kernel(name, self.buffer.lines, THREADS, len(self.arguments.values), origin)
         grid = gpu_grid(ceil_div(self._items, THREADS), THREADS)
         return Launch(kernel, self.arguments.values, grid, flops, moved, (), checks)

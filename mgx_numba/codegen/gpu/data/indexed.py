@@ -1,4 +1,4 @@
-"""Copies whose source position is read from memory, and such positions by themselves."""
+"""Copies with source positions read from memory (gathers), and the computation of such positions."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ __all__ = ["indexed_launch", "positions_launch"]
 
 
 def indexed_launch(problem: IndexedCopy) -> Launch:
-    """One launch that fills the output."""
+    """Return the launch that fills the output."""
     source, out, terms = problem.source, problem.out, problem.terms
     space = _space(out.lens, [source.strides, *(t.strides for t in terms), out.strides])
     steps = tuple(t.stride for t in terms)
@@ -37,8 +37,8 @@ def indexed_launch(problem: IndexedCopy) -> Launch:
 
 
 def positions_launch(terms: Sequence[Term], out: Tensor, origin: str = "") -> Launch:
-    """One launch that writes to the int64 of ``out`` how far the terms, indices all, move a position: -1 where one of
-    them is out of range."""
+    """Return the launch that writes to int64 ``out`` the offset that the index terms add up to, or -1 if an index is
+    out of range."""
     space = _space(out.lens, [*(t.strides for t in terms), out.strides])
     text = ElementText([*_operands(terms), ("out", out)], space.lens, space.strides, 1)
     walk = _Positions(text, terms, first=0)
@@ -53,26 +53,26 @@ def positions_launch(terms: Sequence[Term], out: Tensor, origin: str = "") -> La
 
 
 def _space(lens: Sequence[Length], strides: Sequence[Sequence[Length]]) -> Space:
-    """The merged dimensions, at least one, in the order of the last operand's memory."""
+    """Return the merged axes, at least one, in the memory order of the last operand."""
     space = collapse(lens, strides)
     return space if space.rank else Space((1,), tuple((0,) for _ in strides))
 
 
 def _operands(terms: Sequence[Term]) -> list[tuple[str, Tensor]]:
-    """The terms' operands, each once."""
+    """Return the distinct operands of the terms."""
     return list({t.operand: (t.operand, Tensor(t.type, (), ())) for t in terms}.values())
 
 
 class _Positions:
-    """Statements that read what terms say.
+    """Statements that evaluate index terms.
 
     Attributes:
-        moved: names of what each adds to the position.
-        checks: what the index of each must fit.
+        moved: names of the offset that each term adds.
+        checks: bounds of each index, for error messages.
     """
 
     def __init__(self, text: ElementText, terms: Sequence[Term], first: int = 1) -> None:
-        """Ask for the arguments; the strides of the terms begin with number ``first`` of the text's."""
+        """Declare the arguments; the terms' strides begin at stride set ``first`` of the text."""
         self._text, self._terms, self._first = text, terms, first
         self.moved: list[str] = []
         self.checks = tuple(t.fits for t in terms)
@@ -85,8 +85,8 @@ class _Positions:
             text.faults()
 
     def read(self, outside: str = "") -> None:
-        """Emit the reading of all terms; ``outside`` is a statement for an index that is out of range, which counts as
-        0 from there on."""
+        """Emit the evaluation of all terms. ``outside`` is a statement to run for an index out of range, which then
+        counts as 0."""
         buffer = self._text.buffer
         for k, term in enumerate(self._terms):
             place = f"{self._text.place(self._first + k)} + start{k}"

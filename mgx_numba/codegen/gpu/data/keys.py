@@ -1,4 +1,4 @@
-"""Keys of elements: integers of which the greater one is that of the element which comes first."""
+"""Sort keys: integers whose order is the order of elements."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ _BITS = {Type.float_type: Type.int32_type, Type.double_type: Type.int64_type}
 
 @dataclass(frozen=True)
 class Order:
-    """In which order elements of a type come.
+    """Order of elements of a type.
 
     Attributes:
-        type: of the elements.
-        greatest: whether greater elements come before smaller ones.
-        nan_first: whether NaN comes before all other elements, rather than behind them.
+        type: element type.
+        greatest: whether greater elements come first.
+        nan_first: whether NaN comes first; otherwise it comes last.
     """
 
     type: Type
@@ -32,23 +32,24 @@ class Order:
 
     @property
     def key(self) -> Type:
-        """Element type of the keys."""
+        """Return the element type of the keys."""
         if self.type.is_floating:
             return _BITS[self.type.compute]
         return Type.uint8_type if self.type is Type.bool_type else self.type
 
     @property
     def dtype(self) -> str:
-        """The kernel language's name of the keys' type."""
+        """Return the kernel language's name of the key type."""
         return dtype_name(self.key)
 
     @property
     def least(self) -> int:
-        """A key that no other one is less than."""
+        """Return the least key."""
         return int(np.iinfo(self.key.numpy).min)
 
     def emit(self, buffer: CodeBuffer, element: str) -> str:
-        """Emit the key of an element, an expression of a scalar as memory holds it; its name."""
+        """Emit the key of a scalar element in its memory representation; return its name. The element that comes first
+        has the greatest key."""
         key = self.dtype
         if not self.type.is_floating:
             own = buffer.emit(f"cast_{key}({element})")
@@ -64,10 +65,10 @@ class Order:
 
 
 def join_first(buffer: CodeBuffer, order: Order, size: int, threads: int, last: bool = False) -> None:
-    """Emit what gives all of ``size`` neighbouring threads, a power of two, the greatest of their keys ``best`` with
-    its ``place`` (int64); of equal keys that of the lowest place, or of the ``last``.
+    """Emit the reduction of ``best`` (key) and ``place`` (int64) over ``size`` neighbouring threads, a power of two, to
+    the greatest key. Ties go to the lowest place, or to the ``last``.
 
-    All ``threads`` of the block come here; it may be in a loop.
+    All ``threads`` of the block take part; the call may be in a loop.
     """
     _join(buffer, last, min(size, WARP))
     warps = size // WARP
@@ -86,7 +87,7 @@ def join_first(buffer: CodeBuffer, order: Order, size: int, threads: int, last: 
 
 
 def _join(buffer: CodeBuffer, last: bool, lanes: int) -> None:
-    """The same of so many threads of a warp."""
+    """Emit the same within ``lanes`` threads of a warp."""
     while lanes > 1:
         lanes //= 2
         buffer.line(f"other = shuffle_xor(best, {lanes})")

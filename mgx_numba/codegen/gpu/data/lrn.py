@@ -15,14 +15,13 @@ from .elements import ElementText
 __all__ = ["lrn_launch"]
 
 _ROOTS = {0.5: 1, 0.75: 2}
-"""Powers as products of roots, which are cheaper and closer than a general power: 0.75 is the default of ONNX."""
+"""Powers as products of square roots, which are cheaper and more accurate than a general power; 0.75 is ONNX's
+default."""
 
 
 def lrn_launch(op: Lrn, x: Tensor, out: Tensor, origin: str = "") -> Launch:
-    """One launch of ``x / (bias + alpha / size * s) ** beta`` over floats; operands ``x`` and ``out``.
-
-    Narrow floats are squared and added up in float32.
-    """
+    """Return the launch of ``x / (bias + alpha / size * sum(x ** 2)) ** beta``; operands ``x`` and ``out``. 16-bit
+    floats are accumulated in float32."""
     order = sorted(range(len(out.lens)), key=lambda a: (-out.strides[a], a == 1))
     lens = [out.lens[a] for a in order]
     strides = [[t.strides[a] for a in order] for t in (x, out)]

@@ -1,4 +1,4 @@
-"""Numbers that are arguments of their kernel, or follow from some."""
+"""Kernels that store numbers passed as arguments, or arithmetic progressions."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from .elements import ElementText
 __all__ = ["numbers_launch", "range_launch"]
 
 MOST_NUMBERS = 128
-"""Numbers of a launch: each takes two words of an argument block, which has 4 KiB (CUDA C++ programming guide,
-"Function Parameters")."""
+"""Most numbers per launch; each takes two words of an argument block of 4 KiB (CUDA C++ programming guide, "Function
+Parameters")."""
 
 
 def numbers_launch(problem: NumbersProblem) -> Launch:

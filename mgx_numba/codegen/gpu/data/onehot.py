@@ -11,10 +11,11 @@ __all__ = ["onehot_launch"]
 
 
 def onehot_launch(axis: int, indices: Tensor, values: Tensor, out: Tensor, origin: str = "") -> Launch:
-    """One launch that writes ``values[1]`` where the position along ``axis`` is the index, ``values[0]`` elsewhere.
+    """Return the launch that writes ``values[1]`` where the position along ``axis`` equals the index, ``values[0]``
+    elsewhere.
 
-    Operands are ``indices`` (the lengths of ``out`` without ``axis``), ``values`` (two elements) and ``out``. Negative
-    indices count from the end; those out of range are no position.
+    Operands: ``indices`` (lengths of ``out`` without ``axis``), ``values`` (two elements), ``out``. Negative indices
+    count from the end; an index out of range matches no position.
     """
     own = (*indices.strides[:axis], 0, *indices.strides[axis:])
     # The position along the axis is the element offset in a tensor that has stride 1 there and 0 elsewhere.

@@ -16,8 +16,8 @@ __all__ = ["pad_launch"]
 
 
 def pad_launch(before: Sequence[int], value: np.ndarray | None, data: Tensor, out: Tensor, origin: str) -> Launch:
-    """``x`` from index ``before`` of ``out`` on (cut where that is negative), around it ``value``, or the element of
-    the operand of that name."""
+    """Return the launch that copies ``x`` to index ``before`` of ``out`` (cropping where negative) and fills the rest
+    with ``value``, or with the operand ``value`` if it is None."""
     order = sorted(range(len(out.lens)), key=lambda a: -typical(out.strides[a]))
     lens = [out.lens[a] for a in order]
     strides = [[t.strides[a] for a in order] for t in (data, out)]

@@ -1,4 +1,4 @@
-"""Pooling: maxima, means and norms of windows."""
+"""Pooling: maximum, mean and Lp norm of windows."""
 
 from __future__ import annotations
 
@@ -21,14 +21,13 @@ from .elements import ElementText
 __all__ = ["WindowAxis", "pooling_launch"]
 
 FEW = 16
-"""Taps of a window that are written one by one, so that all their loads are on their way together: of vectors of 16
-bytes 64 registers."""
+"""Most taps that are unrolled, so that all their loads are in flight together: 64 registers for 16-byte vectors."""
 
 
 @dataclass(frozen=True)
 class WindowAxis:
-    """The window along one spatial axis: ``size`` taps ``dilation`` apart, every ``stride`` elements from ``before``
-    elements ahead of the first on; ``after`` is the padding behind the last."""
+    """The window along one spatial axis: ``size`` taps, ``dilation`` apart; a window starts every ``stride`` elements
+    from ``-before``. ``after`` is the padding at the end."""
 
     size: SharedLength
     stride: int
@@ -37,21 +36,21 @@ class WindowAxis:
     after: SharedLength
 
     def overlaps(self, length: Length, count: Length) -> bool:
-        """Whether each of ``count`` windows without gaps has an element of ``length``: the nearest one to a tap outside
-        is then in the window, too."""
+        """Return whether each of ``count`` windows is gapless and covers an element of ``length``. A tap outside can
+        then be replaced by the nearest element, which is in the window."""
         gapless = self.dilation == 1 or known_equal(self.size, 1)
         reach = (count - 1) * self.stride - self.before
         return gapless and known_less(self.before, self.size) and known_less(reach, length)
 
 
 def pooling_launch(op: Pooling, windows: Sequence[WindowAxis], data: Tensor, out: Tensor, origin: str) -> Launch:
-    """The greatest element, the mean, or the norm, of each window of ``x``; axes 2 and following are spatial.
+    """Return the launch that pools windows of ``x`` along axes 2 and following.
 
-    A mean is over the elements of the input, with ``count_include_pad`` also over those of the padding. Narrow floats
-    are added in float32, integers in float64.
+    Means count elements of the input, with ``count_include_pad`` also padding. 16-bit floats are accumulated in
+    float32, integers in float64.
 
     Raises:
-        UnsupportedError: the language has no such norm of these elements.
+        UnsupportedError: the kernel language lacks this norm for the element type.
     """
     greatest = op.mode is PoolingMode.max
     count_padding = op.count_include_pad and op.mode is PoolingMode.average
@@ -119,13 +118,13 @@ def pooling_launch(op: Pooling, windows: Sequence[WindowAxis], data: Tensor, out
 
 
 def _power(printer: ThreadPrinter, op: Pooling, x: VectorValue) -> VectorValue:
-    """The magnitude of an element to the order of the norm."""
+    """Return ``abs(x) ** p``."""
     size = printer.abs(x)
     return printer.mul(size, size) if op.lp_order == 2 else printer.pow(size, printer.const(op.lp_order, x.dtype))
 
 
 def _root(printer: ThreadPrinter, op: Pooling, total: VectorValue) -> VectorValue:
-    """The norm from the sum of powers."""
+    """Return ``total ** (1 / p)``."""
     if op.lp_order == 1:
         return total
     return printer.sqrt(total) if op.lp_order == 2 else printer.pow(total, printer.const(1 / op.lp_order, total.dtype))

@@ -1,4 +1,4 @@
-"""Regions of images pooled to grids of bins (ONNX ``RoiAlign``): a thread for each bin of each channel."""
+"""Region pooling (ONNX ``RoiAlign``): one thread per bin and channel."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ __all__ = ["regions_launch"]
 
 
 def regions_launch(op: RoiAlign, x: Tensor, rois: Tensor, batch: Tensor, out: Tensor, origin: str = "") -> Launch:
-    """One launch; operands ``x`` [n, c, h, w], ``rois`` [regions, 4], ``batch`` [regions], one float32 ``scale`` (the
-    spatial one) and ``out`` [regions, c, *bins], floats but for ``batch``.
+    """Return the launch. Operands: ``x`` [n, c, h, w], ``rois`` [regions, 4], ``batch`` [regions], float32 ``scale``
+    [1] (spatial scale), ``out`` [regions, c, *bins].
 
-    Places are computed in float64, weights and products in float32, in which results are; they are added up in float32,
-    those of float64 in float64. An image that there is not is a fault of the call.
+    Positions are computed in float64; weights and products in float32, accumulated in float32 (float64 for float64
+    inputs). An image index out of range is a fault of the call.
     """
     tensors = [("x", x), ("rois", rois), ("batch", batch), ("scale", Tensor(Type.float_type, (1,), (1,))), ("out", out)]
     text = ElementText(tensors, out.lens, [out.strides], 1)
@@ -66,7 +66,7 @@ def regions_launch(op: RoiAlign, x: Tensor, rois: Tensor, batch: Tensor, out: Te
 
 
 def _samples(buffer: CodeBuffer, op: RoiAlign, axis: str, region: str, side: int) -> None:
-    """Emit where a region begins along an axis, how long its bins are, and how many samples these have."""
+    """Emit, along an axis, a region's start, the length of its bins, and the samples per bin."""
     half = op.coordinate_transformation_mode == "half_pixel"
     for name, k in (("first", side), ("last", side + 2)):
         corner = f"cast_float32(load_scalar(p_rois, {region} + {k} * side_step))"
@@ -80,7 +80,7 @@ def _samples(buffer: CodeBuffer, op: RoiAlign, axis: str, region: str, side: int
 
 
 def _neighbours(buffer: CodeBuffer, axis: str, number: str, sample: str) -> None:
-    """Emit the two elements along an axis that a sample of a bin lies between, and their weights, zeros outside."""
+    """Emit the two elements along an axis around a sample, and their weights; weights outside the image are zero."""
     part = f"div(add(cast_float64({sample}), 0.5), cast_float64({axis}_count))"
     buffer.line(f"place = add({axis}_first, mul({axis}_bin, add(cast_float64({number}), {part})))")
     buffer.line(f"length = cast_float64({axis}_length)")

@@ -1,4 +1,4 @@
-"""Resizing by interpolation: sums of neighbours, weighted along each axis by tables."""
+"""Resizing by interpolation: weighted sums of neighbours along each axis, from tables of positions and weights."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ __all__ = ["interpolation_launch"]
 
 
 def interpolation_launch(op: Resize, x: Tensor, out: Tensor, origin: str = "") -> tuple[Launch, dict[str, np.ndarray]]:
-    """One launch that resamples floats by weighted sums along at least one axis, and the constants that it reads.
+    """Return the launch that resamples floats by weighted sums along at least one axis, and its tables.
 
-    Positions and weights of every output coordinate are made here. Narrow floats are added up in float32. A vector
-    lies along an axis that is not resampled, if memory does.
+    Positions and weights of every output coordinate are computed here. 16-bit floats are accumulated in float32.
+    Vectors lie along an axis that is not resampled, if that is contiguous.
 
     Returns:
-        The launch, with operands ``x``, ``out`` and two for each resampled axis, and the tables by operand name.
+        the launch, with operands ``x``, ``out`` and two per resampled axis, and the tables by operand name.
     """
     samples, compute = op.samples(x.lens), x.type.compute
     axes = [axis for axis, _ in samples]

@@ -1,4 +1,4 @@
-"""Running sums (``prefix_scan_sum``): along rows by a block, across rows by a thread for each column."""
+"""Prefix sums (``prefix_scan_sum``): a block per row along the contiguous axis, a thread per row across it."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ from ..printer import ThreadPrinter, dtype_name
 __all__ = ["scan_launch"]
 
 THREADS = 256
-"""Threads of a block. No figures kept."""
+"""Threads per block. No figures kept."""
 HELD = 4
-"""Elements that a thread adds up by itself. No figures kept."""
+"""Elements that a thread accumulates sequentially. No figures kept."""
 
 
 def scan_launch(axis: int, exclusive: bool, reverse: bool, x: Tensor, out: Tensor, origin: str = "") -> Launch:
-    """One launch of the sums of all elements up to each along ``axis``; operands ``x`` and ``out``.
+    """Return the launch of prefix sums along ``axis``; operands ``x`` and ``out``.
 
-    ``exclusive`` leaves out the element itself, ``reverse`` adds from the end. Narrow floats are added in float32,
-    bools and integers in 64 bits.
+    ``exclusive`` omits the element itself, ``reverse`` sums from the end. 16-bit floats accumulate in float32, bools
+    and integers in 64 bits.
     """
     kept = [a for a in range(len(x.lens)) if a != axis]
     space = collapse(out.lens, [x.strides, out.strides], axes=kept)
@@ -50,7 +50,7 @@ def scan_launch(axis: int, exclusive: bool, reverse: bool, x: Tensor, out: Tenso
 
 
 class _ScanText:
-    """The text of one running sum."""
+    """Kernel text of one prefix sum."""
 
     def __init__(self, axis: int, exclusive: bool, reverse: bool, x: Tensor, out: Tensor, space: Space) -> None:
         self.exclusive, self.type, self.result = exclusive, x.type, out.type
@@ -68,7 +68,7 @@ class _ScanText:
         self.buffer.line(*self.arguments.bind())
 
     def columns(self) -> None:
-        """A thread walks a row."""
+        """Emit one row per thread."""
         buffer = self.buffer
         buffer.line(f"row = block_index(0) * {THREADS} + thread_index(0)")
         with buffer.block("if row < count:"):
@@ -85,7 +85,7 @@ class _ScanText:
                     self._store("j", "total")
 
     def rows(self) -> None:
-        """A block walks a row: threads add up their own elements, then the sums of those before them are joined."""
+        """Emit one row per block: threads sum their own elements, then the sums of preceding threads are added."""
         buffer, dtype = self.buffer, dtype_name(self.sums)
         warps = THREADS // WARP
         buffer.line("row = block_index(0)")
@@ -146,7 +146,7 @@ class _ScanText:
 
 
 def _sums(type: Type) -> Type:
-    """Element type in which elements are added."""
+    """Return the accumulator type."""
     if type.is_floating:
         return type.compute
     return Type.int64_type if type.is_signed else Type.uint64_type

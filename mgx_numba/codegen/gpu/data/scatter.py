@@ -1,8 +1,8 @@
-"""Scatters: updates written or combined at positions that a launch before has found (`positions_launch`).
+"""Scatters: write or combine updates at positions found by a preceding launch (`positions_launch`).
 
-Updates that meet at one position are combined in row-major order of their indices by one thread, so that the result is
-always the same: either by the first of them, which looks for the others, or, where they are too many to compare, by the
-one thread of a line, in which all updates are that can meet.
+Updates of one position are combined in row-major order of their indices by one thread, so that the result is
+deterministic. Either the thread of the first such update searches the others, or, if there are too many to compare, one
+thread processes a whole line, which contains all updates that can collide.
 """
 
 from __future__ import annotations
@@ -25,19 +25,19 @@ from .elements import ElementText
 __all__ = ["ScatterLines", "element_lines", "scatter_launch", "slice_lines"]
 
 MOST_COMPARED = 1 << 21
-"""Updates of all lines, times the updates of one, over its length, up to which each looks for others. A device compares
-some 5e12 a second; a thread alone takes half a microsecond for an update. No figures kept."""
+"""Most comparisons (updates of all lines times updates per line, divided by the length) for the search. A device makes
+some 5e12 a second; a single thread takes half a microsecond per update. No figures kept."""
 
 
 @dataclass(frozen=True)
 class ScatterLines:
-    """The updates as lines; those of different lines go to different elements.
+    """Updates grouped into lines; different lines write to different elements.
 
     Attributes:
-        terms: what positions are found from.
-        positions: int64, one for each update of each line, or of one line for all.
-        entries: dimensions of a line's updates, in row-major order of their indices, with the strides of updates.
-        lines: dimensions of the lines, with the strides of updates, positions and the output.
+        terms: index terms of the positions.
+        positions: int64, one per update of each line, or of one line for all.
+        entries: axes of a line's updates in row-major order of their indices, with the strides of updates.
+        lines: axes of the lines, with the strides of updates, positions and output.
     """
 
     terms: tuple[Term, ...]
@@ -47,7 +47,8 @@ class ScatterLines:
 
 
 def element_lines(axis: int, indices: Tensor, updates: Tensor, out: Tensor, checked: bool) -> ScatterLines:
-    """ScatterElements: ``updates[i]`` goes to ``i`` but at ``indices[i]`` along ``axis``; a line lies along it."""
+    """Return the lines of ScatterElements: ``updates[i]`` goes to ``i`` with ``indices[i]`` along ``axis``; a line lies
+    along the axis."""
     kept = [a for a in range(len(out.lens)) if a != axis]
     order = [*kept, axis]
     term = Term(
@@ -64,7 +65,8 @@ def element_lines(axis: int, indices: Tensor, updates: Tensor, out: Tensor, chec
 
 
 def slice_lines(indices: Tensor, updates: Tensor, out: Tensor, checked: list[bool]) -> ScatterLines:
-    """ScatterND: slices ``updates[i]`` go to the positions ``indices[i]``; a line has one element of all slices."""
+    """Return the lines of ScatterND: slice ``updates[i]`` goes to position ``indices[i]``; a line has one element of
+    every slice."""
     depth, step, tuples = indices.lens[-1], indices.strides[-1], len(indices.lens) - 1
     terms = tuple(
         Term(
@@ -82,9 +84,10 @@ def slice_lines(indices: Tensor, updates: Tensor, out: Tensor, checked: list[boo
 
 
 def scatter_launch(combine: str, lines: ScatterLines, updates: Tensor, out: Tensor, origin: str = "") -> Launch:
-    """One launch into ``out``, which holds the data; operands ``positions``, ``updates`` and ``out``.
+    """Return the launch that combines updates into ``out``, which holds the data; operands ``positions``, ``updates``,
+    ``out``.
 
-    ``combine`` is none, add, mul, min or max; narrow floats are combined in float32, and rounded once.
+    ``combine`` is none, add, mul, min or max. 16-bit floats are combined in float32 and rounded once.
     """
     count, outer = prod(lines.entries.lens), prod(lines.lines.lens)
     exact = out.type.compute is out.type or combine == "none"
@@ -95,7 +98,7 @@ def scatter_launch(combine: str, lines: ScatterLines, updates: Tensor, out: Tens
 
 
 class _ScatterText(ElementText):
-    """The text of a scatter; with ``together`` a thread does a whole line."""
+    """Kernel text of a scatter; with ``together`` a thread processes a whole line."""
 
     def __init__(self, combine: str, lines: ScatterLines, updates: Tensor, out: Tensor, together: bool) -> None:
         entries, outer = lines.entries, lines.lines
@@ -121,7 +124,7 @@ class _ScatterText(ElementText):
                 self._first_of_position()
 
     def _line(self) -> None:
-        """All updates of a line, in order."""
+        """Emit the updates of a line in order."""
         buffer = self.buffer
         with buffer.block("for j in range(count):"):
             buffer.line("own = load_scalar(p_positions, row + j)")
@@ -131,7 +134,7 @@ class _ScatterText(ElementText):
                 buffer.line("store(p_out, base + own, total)")
 
     def _first_of_position(self) -> None:
-        """All updates of one position, by the first."""
+        """Emit the combination of all updates of a position by the thread of the first one."""
         buffer, compute = self.buffer, dtype_name(self._type.compute)
         wide = compute != dtype_name(self._type) and self._combine != "none"
         buffer.line("own = load_scalar(p_positions, row + entry)")
@@ -148,7 +151,7 @@ class _ScatterText(ElementText):
             buffer.line(f"store(p_out, base + own, {value})")
 
     def _add(self) -> None:
-        """Combine ``total`` with the update of entry ``j``."""
+        """Emit the combination of ``total`` with the update of entry ``j``."""
         buffer = self.buffer
         printer = ThreadPrinter(buffer, 1)
         places = self._entries.split(buffer, "j") if self._entries.lens else []

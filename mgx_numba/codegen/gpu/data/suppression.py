@@ -1,7 +1,7 @@
-"""Non-maximum suppression of boxes (ONNX ``NonMaxSuppression``): a block for each class of each image.
+"""Non-maximum suppression of boxes (ONNX ``NonMaxSuppression``): one block per class of each image.
 
-Again and again the threads find the best box that is left, each among those of its own, and drop those that overlap it
-too much.
+Repeatedly, the threads find the best remaining box, each among its own boxes, and drop the boxes that overlap it too
+much.
 """
 
 from __future__ import annotations
@@ -21,18 +21,18 @@ from .keys import Order, join_first
 __all__ = ["rows_launch", "suppression_launch"]
 
 THREADS = 256
-"""Threads of a block. No figures kept."""
+"""Threads per block. No figures kept."""
 
 
 def suppression_launch(
     center_point_box: bool, boxes: Tensor, scores: Tensor, limits: Sequence[Tensor], room: int, origin: str = ""
 ) -> Launch:
-    """One launch that finds the boxes to keep of every image and class.
+    """Return the launch that selects the boxes of every image and class.
 
-    Operands are ``boxes`` [n, boxes, 4], ``scores`` [n, classes, boxes], ``limit0`` (how many to keep), ``limit1``
-    (overlap), ``limit2`` (lowest score) as far as given; row-major int64 ``picked`` [n * classes, room], best first,
-    and ``counts`` [n * classes]; and scratch memory bool ``dropped`` [n * classes, boxes]. Scores that are NaN are
-    never kept; ``room`` are kept at most, whatever the limit says. Boxes are compared in float64.
+    Operands: ``boxes`` [n, boxes, 4]; ``scores`` [n, classes, boxes]; as far as given ``limit0`` (most boxes),
+    ``limit1`` (overlap threshold), ``limit2`` (least score); int64 ``picked`` [n * classes, room], best first, and
+    ``counts`` [n * classes]; scratch bool ``dropped`` [n * classes, boxes]. NaN scores are never selected; at most
+    ``room`` boxes are. Boxes are compared in float64.
     """
     images, classes, count = scores.lens
     arguments, buffer = Arguments(), CodeBuffer()
@@ -93,10 +93,10 @@ def suppression_launch(
 
 
 def rows_launch(images: int, classes: int, room: int, length: int, origin: str = "") -> Launch:
-    """One launch that makes the result's rows (image, class, box) of the boxes that `suppression_launch` has picked.
+    """Return the launch that writes the result's rows (image, class, box) of the boxes selected by
+    `suppression_launch`.
 
-    Operands are ``picked`` and ``counts`` as it gives them, row-major int64 ``out`` [length, 3] and ``total`` [1]: how
-    many rows there are, after which zeros follow.
+    Operands: ``picked`` and ``counts``; int64 ``out`` [length, 3], zero-padded; ``total`` [1], the number of rows.
     """
     arguments, buffer = Arguments(), CodeBuffer()
     for name in ("picked", "counts", "out", "total"):
@@ -130,7 +130,7 @@ def rows_launch(images: int, classes: int, room: int, length: int, origin: str =
 
 
 def _corners(buffer: CodeBuffer, center_point_box: bool, name: str, place: str) -> None:
-    """Emit ``<name>_<end>_<axis>``, the sides of a box in float64, and its ``<name>_area``."""
+    """Emit the sides ``<name>_<end>_<axis>`` (float64) of a box, and ``<name>_area``."""
 
     def side(k: int) -> str:
         return f"cast_float64(load_scalar(r_boxes, {place} * box_one + {k} * box_side))"
@@ -151,7 +151,7 @@ def _corners(buffer: CodeBuffer, center_point_box: bool, name: str, place: str) 
 
 
 def _drop(buffer: CodeBuffer) -> None:
-    """Emit what drops box ``j``, whose corners are known, if it overlaps the best one."""
+    """Emit the removal of box ``j``, whose corners are known, if it overlaps the best box."""
     sides = []
     for axis in "yx":
         high, low = (f"{f}(best_{end}_{axis}, own_{end}_{axis})" for f, end in (("min", "high"), ("max", "low")))

@@ -1,7 +1,7 @@
-"""The first elements of rows in sorted order (``topk``): the place of each is how many come before it.
+"""Top-k by ranks: an element's output index is the number of elements before it in sorted order.
 
-Each thread compares an element with all others of its row, which pass through the block's memory. Long rows are cut
-into parts, of which only so many elements as are wanted go on to the next launch.
+Each thread compares one element with all others of its row, which pass through shared memory. Long rows are cut into
+parts; the k best of each part go to the next launch.
 """
 
 from __future__ import annotations
@@ -21,28 +21,28 @@ from .keys import Order
 __all__ = ["kept_elements", "topk_comparisons", "topk_launch", "topk_share"]
 
 FEWEST_THREADS, MOST_THREADS = 32, 256
-"""Threads of a block, as many as a row has elements: a warp at least."""
+"""Least and most threads per block: one per element of a row, at least a warp."""
 PART = 1024
-"""Elements of a part at least: four for each thread of a block."""
+"""Least elements per part: four per thread of a block."""
 KEPT_OF_PART = 4
-"""Elements of a part for each that is wanted at least, so that each launch leaves a quarter of them at most."""
+"""Least elements of a part per selected element; each launch keeps at most a quarter of its input."""
 
 
 def topk_share(k: int, length: int) -> int:
-    """Elements of a row that are compared with each other."""
+    """Return the elements per part."""
     share = max(PART, KEPT_OF_PART * k)
     return length if length <= 2 * share else share
 
 
 def kept_elements(k: int, length: int) -> int:
-    """Elements of a row that one launch leaves."""
+    """Return the elements of a row that one launch keeps."""
     share = topk_share(k, length)
     parts = -(-length // share)
     return (parts - 1) * k + min(k, length - (parts - 1) * share)
 
 
 def topk_comparisons(k: int, rows: int, length: int) -> int:
-    """Comparisons of all launches together."""
+    """Return the comparisons of all launches together."""
     total = 0
     while True:
         total += rows * length * topk_share(k, length)
@@ -55,12 +55,11 @@ def topk_launch(
     k: int, axis: int, largest: bool, x: Tensor, values: Tensor, positions: Tensor, origin: str = "",
     places: Tensor | None = None,
 ) -> Launch:  # fmt: skip
-    """One launch that selects the first ``k`` elements along ``axis``, or of each part of a row the first ``k``, and
-    their positions.
+    """Return the launch that selects the first ``k`` elements along ``axis``, or of each part of a row, with their
+    positions.
 
-    Of equal elements that of the lower position comes first; NaN counts as the greatest. Operands are ``x``,
-    ``values``, ``positions`` (int64) and, with ``places`` (int64, of the lengths of ``x``, where an element was before
-    other launches), ``places``.
+    Ties go to the lower position; NaN counts as the greatest. Operands: ``x``, ``values``, int64 ``positions``, and, if
+    given, int64 ``places`` (lengths of ``x``): the elements' positions before preceding launches.
     """
     length = x.lens[axis]
     share = topk_share(k, length)

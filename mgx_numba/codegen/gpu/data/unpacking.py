@@ -1,4 +1,4 @@
-"""Weights of 4 or 8 bits in blocks as floats, for products of many rows."""
+"""Dequantise block-quantised weights of 4 or 8 bits to floats, for products of many rows."""
 
 from __future__ import annotations
 
@@ -16,12 +16,15 @@ from ..kernel import gpu_grid, gpu_kernel
 __all__ = ["unpacked_chunks_launch", "unpacked_weights_launch"]
 
 THREADS = 256
-"""Threads of a block. No figures kept."""
+"""Threads per block. No figures kept."""
 
 
 def unpacked_weights_launch(form: BlockFormat, columns: int, blocks: int, dtype: str, origin: str) -> Launch:
-    """``(code - zero point) * scale`` of ``codes``, as `contraction.nbits.pack_codes` makes them, ``scales`` and
-    ``points`` to ``out`` [columns, blocks * form.size] of a float ``dtype``; each thread makes those of a vector."""
+    """Return the launch of ``out = (code - zero point) * scale``, one vector per thread.
+
+    Operands: ``codes`` from `contraction.nbits.pack_codes`, ``scales``, ``points``, ``out`` [columns, blocks *
+    form.size] of float type ``dtype``.
+    """
     count = codes_of_vector(form)
     lanes = count * form.bits // 32
     items = columns * blocks * (form.size // count)
@@ -37,8 +40,8 @@ def unpacked_weights_launch(form: BlockFormat, columns: int, blocks: int, dtype:
 
 
 def unpacked_chunks_launch(form: BlockFormat, columns: int, blocks: int, dtype: str, origin: str) -> Launch:
-    """The same of ``codes`` as `contraction.nbits_cores.pack_chunks` makes them, with their scales and zero points;
-    each thread makes those of a word."""
+    """Return the same launch for ``codes`` from `contraction.nbits_cores.pack_chunks`, which include scales and zero
+    points; one word per thread."""
     items, words, inside = columns * blocks * form.size // 8, chunk_words(form), scales_of_chunk(form)
     scales = CODE_WORDS + COLUMNS * inside
     lines = [
@@ -71,13 +74,13 @@ def unpacked_chunks_launch(form: BlockFormat, columns: int, blocks: int, dtype: 
 
 
 def _of_block(form: BlockFormat, lanes: int) -> list[str]:
-    """Statements for the scale and the zero point of ``block``."""
+    """Return statements that load the scale and the zero point of ``block``."""
     point = f"load_splat(p_points, block, {lanes})" if form.zero_points else f"const_uint8({form.middle}, {lanes})"
     return [f"scale = load_splat(p_scales, block, {lanes})", f"point = cast_int32({point})"]
 
 
 def _stored(form: BlockFormat, dtype: str, lanes: int, shifted: str, place: str) -> list[str]:
-    """Statements that store weights whose codes are the lowest bits of what is shifted."""
+    """Return statements that store the weights whose codes are the lowest bits of ``shifted``."""
     code = f"sub(bitwise_and({shifted}, const_int32({(1 << form.bits) - 1}, {lanes})), point)"
     return [f"store_aligned(p_out, {place}, cast_{dtype}(mul(cast_float32({code}), scale)))"]
 
@@ -86,7 +89,8 @@ def _launch(
     form: BlockFormat, columns: int, blocks: int, dtype: str, origin: str, items: int, lines: Sequence[str],
     apart: bool,
 ) -> Launch:  # fmt: skip
-    """The launch of a kernel whose statements are for one ``item``; ``apart``: scales and zero points are operands."""
+    """Return the launch of a kernel whose statements compute one ``item``; ``apart``: scales and zero points are
+    separate operands."""
     arguments, buffer = Arguments(), CodeBuffer()
     arguments.pointer("p_codes", "codes", "int32")
     if apart:

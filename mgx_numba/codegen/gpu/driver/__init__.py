@@ -1,1 +1,1 @@
-"""NVIDIA's driver through ctypes: its functions, its errors, devices, modules."""
+"""NVIDIA's driver API through ctypes: functions, errors, devices, modules, graphs."""

@@ -1,4 +1,4 @@
-"""One NVIDIA device: what it is, its context, the kernels that are loaded into it, and what lies where in memory."""
+"""An NVIDIA device: its properties, context, loaded kernels and memory queries."""
 
 from __future__ import annotations
 
@@ -32,18 +32,18 @@ class Device:
     """A device and this process's context on it.
 
     Attributes:
-        number: its number, from 0.
-        name: as the driver calls it.
-        multiprocessors, l2_bytes, shared_bytes: what it has; shared memory is that of one block at most.
-        architecture: what kernels are compiled for.
-        functions: handles of the kernels that are loaded, by symbol.
+        number: device number, from 0.
+        name: the driver's name.
+        multiprocessors, l2_bytes, shared_bytes: properties; shared memory is the most per block.
+        architecture: architecture to compile kernels for.
+        functions: handles of loaded kernels by symbol.
     """
 
     def __init__(self, number: int) -> None:
-        """Open a device's primary context, which other libraries of the process share.
+        """Open the device's primary context, which is shared with other libraries of the process.
 
         Raises:
-            DeviceError: there is no such device, or none that kernels can be compiled for.
+            DeviceError: the device does not exist or is not supported.
         """
         self.driver: Driver = driver()
         self.number = number
@@ -62,28 +62,29 @@ class Device:
         self._allowed: dict[int, int] = {}
 
     def use(self) -> _InUse:
-        """A ``with`` in which its context is the calling thread's; another library's is put back afterwards."""
+        """Return a context manager that makes the device's context current in the calling thread, and restores the
+        previous one."""
         return _InUse(self)
 
     def synchronize(self) -> None:
-        """Wait for all that any stream of this process has to do.
+        """Wait for all work of this process on the device.
 
         Raises:
-            DeviceError: something failed.
+            DeviceError: some work failed.
         """
         with self.use():
             self.driver.call("cuCtxSynchronize")
 
     def room(self) -> tuple[int, int]:
-        """Bytes of its memory that are free, and all of them."""
+        """Return the free and the total device memory in bytes."""
         free, total = c_size_t(), c_size_t()
         with self.use():
             self.driver.call("cuMemGetInfo_v2", byref(free), byref(total))
         return free.value, total.value
 
     def is_pinned(self, address: int, size: int) -> bool:
-        """Whether ``size`` bytes, at least one, are one piece of the host's memory that the driver knows as pinned.
-        Takes 2 us beside an H200, and 1 where it is not."""
+        """Return whether ``size`` bytes (at least one) are one piece of pinned host memory. Takes 2 us with an H200, 1
+        us for memory that is not pinned."""
         kind, first, last = c_uint(), c_ulonglong(), c_ulonglong()
         asked = ((_MEMORY_TYPE, kind, address), (_BUFFER, first, address), (_BUFFER, last, address + size - 1))
         for attribute, place, at in asked:
@@ -92,10 +93,10 @@ class Device:
         return kind.value == _OF_HOST and first.value == last.value
 
     def cubin(self, ptx: bytes) -> bytes:
-        """The machine code that the driver's assembler makes of PTX.
+        """Assemble PTX to machine code with the driver.
 
         Raises:
-            CompileError: it refuses the text; the message has its words.
+            CompileError: the assembler reports an error; the message contains its log.
         """
         log = ctypes.create_string_buffer(_LOG_BYTES)
         keys, values = (c_int * 2)(_ERROR_LOG, _ERROR_LOG_BYTES), (c_void_p * 2)(ctypes.addressof(log), _LOG_BYTES)
@@ -115,7 +116,7 @@ class Device:
                 self.driver.call("cuLinkDestroy", state)
 
     def function(self, symbol: str, code: bytes) -> int:
-        """Handle of a kernel, loaded from machine code or PTX unless it is already; it stays until the process ends.
+        """Return the handle of a kernel, loading it from machine code or PTX once per process.
 
         Raises:
             DeviceError: the driver cannot load it.
@@ -132,7 +133,7 @@ class Device:
             return self.functions[symbol]
 
     def allow_shared(self, function: int, size: int) -> None:
-        """Let launches of a kernel have so many bytes of shared memory besides what its text declares, or fewer."""
+        """Allow launches of a kernel up to ``size`` bytes of dynamic shared memory."""
         if size <= self._allowed.get(function, 0):
             return
         with self._lock:
@@ -143,10 +144,10 @@ class Device:
 
 @functools.lru_cache(maxsize=64)
 def architecture_of(number: int) -> Architecture:
-    """What kernels for a device are compiled for; it need not be opened.
+    """Return the architecture to compile for, without opening the device.
 
     Raises:
-        DeviceError: there is no such device, or none that kernels can be compiled for.
+        DeviceError: the device does not exist or is not supported.
     """
     handle = _handle(number)
     capability = _attribute(handle, _MAJOR), _attribute(handle, _MINOR)
@@ -157,16 +158,16 @@ def architecture_of(number: int) -> Architecture:
 
 
 def selected_architecture() -> Architecture:
-    """What kernels are compiled for: what is named, else what the first device is.
+    """Return the architecture to compile for: the named one, else that of the first device.
 
     Raises:
-        DeviceError: neither is there.
+        DeviceError: none is named and there is no device.
     """
     return chosen() or (hip_architecture(0) if uses_hip() else architecture_of(0))
 
 
 def known_architecture() -> Architecture | None:
-    """The same; None where neither is there: then plans are for the interpreter."""
+    """Return `selected_architecture`, or None without one: plans are then for the interpreter."""
     try:
         return selected_architecture()
     except DeviceError:
@@ -174,10 +175,10 @@ def known_architecture() -> Architecture | None:
 
 
 def model_of(number: int) -> str:
-    """What tells a device from others for which plans differ: name and multiprocessors; it need not be opened.
+    """Return the device's name and multiprocessors, which plans depend on, without opening it.
 
     Raises:
-        DeviceError: there is no such device.
+        DeviceError: the device does not exist.
     """
     if uses_hip():
         return hip_device(number).name
@@ -229,10 +230,8 @@ class _InUse:
 
 
 def memory_at(address: int) -> int | None:
-    """The number of the device in whose memory an address lies; None if it is the host's, pinned or not.
-
-    Nothing is loaded for it: where the process has no driver yet, no device has memory for it.
-    """
+    """Return the number of the device that owns an address; None for host memory, pinned or not. Does not load the
+    driver: without it no device owns memory."""
     found = loaded()
     if found is None:
         return None
@@ -244,7 +243,7 @@ def memory_at(address: int) -> int | None:
 
 
 def device_count() -> int:
-    """How many devices the driver finds.
+    """Return the number of devices.
 
     Raises:
         DeviceError: there is no driver.
@@ -255,10 +254,10 @@ def device_count() -> int:
 
 
 def device(number: int = 0) -> Device:
-    """A device of this process; the same object for the same number.
+    """Return the process's `Device` of a number.
 
     Raises:
-        DeviceError: there is none.
+        DeviceError: it does not exist.
     """
     return _opened(number)
 

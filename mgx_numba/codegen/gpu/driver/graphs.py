@@ -1,8 +1,8 @@
-"""Graphs of NVIDIA's driver: kernels and copies in a row that are asked for at once, and can be given other arguments.
+"""CUDA graphs: sequences of kernels and copies that are launched together, with updatable arguments.
 
-They are put together node by node, not captured from a stream: other threads and libraries may use their streams
-meanwhile, and the nodes are at hand. What a library asks for in a call is captured, from a stream that nobody else
-knows, and becomes a graph within the graph. Structures are those of cuda.h (CUDA 12.0).
+Graphs are built node by node rather than captured from a stream: other threads and libraries may use their streams
+meanwhile, and node handles are known. A library call is captured from a private stream into a child graph. Structures
+are those of cuda.h (CUDA 12.0).
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ __all__ = ["CallNode", "Graph", "GraphInMaking", "KernelNode"]
 _HOST, _DEVICE = 1, 2
 """CU_MEMORYTYPE_HOST and CU_MEMORYTYPE_DEVICE."""
 _OF_ITS_OWN, _RELAXED = 1, 2
-"""CU_STREAM_NON_BLOCKING, and CU_STREAM_CAPTURE_MODE_RELAXED: a library may load its kernels meanwhile."""
+"""CU_STREAM_NON_BLOCKING, and CU_STREAM_CAPTURE_MODE_RELAXED: a library may load kernels during capture."""
 
 
 class KernelNode(ctypes.Structure):
-    """CUDA_KERNEL_NODE_PARAMS_v2; ``words`` is the argument block, which `Graph.change` reads again."""
+    """CUDA_KERNEL_NODE_PARAMS_v2. ``words`` is the argument block, which `Graph.change` reads again."""
 
     _fields_ = (
         ("function", c_void_p),
@@ -47,7 +47,7 @@ class KernelNode(ctypes.Structure):
 
     @classmethod
     def of(cls, function: int, words: np.ndarray, geometry: Grid, shared: int) -> KernelNode:
-        """A launch with so many bytes of shared memory besides what the kernel declares."""
+        """Return the node of a launch; ``shared`` is its dynamic shared memory in bytes."""
         self = cls(function, geometry.blocks, geometry.threads, shared)
         self.words, self.cooperative = words, geometry.cooperative
         self.parameters = (c_void_p * 1)(words.__array_interface__["data"][0])
@@ -55,7 +55,7 @@ class KernelNode(ctypes.Structure):
 
 
 def _end(side: str) -> tuple[tuple[str, type], ...]:
-    """Fields of one end of a copy, but for the order of the last ones they are alike."""
+    """Return the fields of one end of a copy, except for the order of the last ones."""
     names = ("x", "y", "z", "level")
     return (
         *((f"{side}_{n}", c_size_t) for n in names),
@@ -73,7 +73,7 @@ class CopyNode(ctypes.Structure):
 
     @classmethod
     def of(cls, target: int, source: int, size: int, to_device: bool, from_device: bool) -> CopyNode:
-        """A copy of ``size`` bytes."""
+        """Return the node of a copy of ``size`` bytes."""
         self = cls(width=size, height=1, depth=1)
         for side, address, on_device in (("source", source, from_device), ("target", target, to_device)):
             setattr(self, f"{side}_kind", _DEVICE if on_device else _HOST)
@@ -84,24 +84,24 @@ class CopyNode(ctypes.Structure):
 
 
 class StreamWork(Protocol):
-    """What asks a stream for work, by an argument block."""
+    """Something that enqueues work on a stream, given an argument block."""
 
     def enqueue(self, words: np.ndarray, stream: int) -> None:
-        """Ask for it."""
+        """Enqueue the work."""
 
 
 @dataclass(frozen=True)
 class CallNode:
-    """A call of a library with its argument block, which `Graph.change` reads again."""
+    """A library call with its argument block, which `Graph.change` reads again."""
 
     call: StreamWork
     words: np.ndarray
 
     def captured(self, driver: Driver) -> c_void_p:
-        """A new graph of what the call asks for.
+        """Return a new graph with the call's work.
 
         Raises:
-            DeviceError: the library or the driver refuses.
+            DeviceError: the library or the driver reports an error.
         """
         stream, graph = c_void_p(), c_void_p()
         driver.call("cuStreamCreate", byref(stream), c_uint(_OF_ITS_OWN))
@@ -130,7 +130,7 @@ _COOPERATIVE = 2
 
 
 class _Attribute(ctypes.Structure):
-    """CUlaunchAttributeValue, a union of 64 bytes, of which this is an int."""
+    """CUlaunchAttributeValue: a union of 64 bytes, here an int."""
 
     _fields_ = (("value", ctypes.c_int), ("rest", ctypes.c_char * 60))
 
@@ -139,14 +139,14 @@ _PROGRAMMATIC = 1
 """CU_GRAPH_KERNEL_NODE_PORT_PROGRAMMATIC and CU_GRAPH_DEPENDENCY_TYPE_PROGRAMMATIC."""
 _OVERLAPPING = _Edge(from_port=_PROGRAMMATIC, kind=_PROGRAMMATIC)
 _ADD_EDGE = "cuGraphAddDependencies_v2"
-"""From CUDA 12.3 on."""
+"""Driver function, from CUDA 12.3 on."""
 
 
 class GraphInMaking:
-    """A graph in the making: each node comes after the one before.
+    """A graph under construction: each node depends on the previous one.
 
-    With ``overlaps`` that is left to kernels behind others: their blocks come as soon as those before are there, and
-    wait for their end, see `Architecture.overlaps`. Cooperative ones are alone on the device.
+    With ``overlaps`` consecutive kernels use programmatic dependent launch: blocks start early and wait for their
+    predecessors, see `Architecture.overlaps`. Cooperative kernels run alone.
     """
 
     def __init__(self, device: Device, overlaps: bool) -> None:
@@ -161,11 +161,11 @@ class GraphInMaking:
         self._asked: list[tuple[c_void_p, KernelNode | CallNode]] = []
 
     def kernel(self, parameters: KernelNode) -> None:
-        """Add a launch."""
+        """Add a kernel launch."""
         self._asked.append((self._launched(parameters), parameters))
 
     def transfer(self, parameters: KernelNode) -> None:
-        """Add a launch that stands for a copy: `Graph.change` does not count it."""
+        """Add a launch that performs a copy; `Graph.change` skips it."""
         self._launched(parameters)
 
     def _launched(self, parameters: KernelNode) -> c_void_p:
@@ -183,7 +183,7 @@ class GraphInMaking:
         return node
 
     def call(self, node: CallNode) -> None:
-        """Add a library's call."""
+        """Add a library call."""
         graph = node.captured(self._driver)
         try:
             self._asked.append((self._add(self._driver.bound("cuGraphAddChildGraphNode"), graph), node))
@@ -191,7 +191,7 @@ class GraphInMaking:
             self._driver.call("cuGraphDestroy", graph)
 
     def copy(self, parameters: CopyNode) -> None:
-        """Add a copy."""
+        """Add a memory copy."""
         self._add(self._driver.bound("cuGraphAddMemcpyNode"), byref(parameters), self._device.context)
 
     def _add(self, function: Callable[..., None], *parameters: object) -> c_void_p:
@@ -203,18 +203,18 @@ class GraphInMaking:
         return node
 
     def finish(self) -> Graph:
-        """The graph, ready to be launched; there is nothing to add any more."""
+        """Instantiate the graph; nothing can be added afterwards."""
         executable = c_void_p()
         self._driver.call("cuGraphInstantiateWithFlags", byref(executable), self._graph, c_ulonglong(0))
         return Graph(self._device, self._graph, executable, self._asked)
 
     def discard(self) -> None:
-        """Give an unfinished graph up."""
+        """Destroy an unfinished graph."""
         self._driver.call("cuGraphDestroy", self._graph)
 
 
 class Graph:
-    """A graph that can be launched; a launch comes after the earlier ones of the same graph."""
+    """An instantiated graph; launches of one graph run in order."""
 
     def __init__(
         self, device: Device, graph: c_void_p, executable: c_void_p, asked: list[tuple[c_void_p, KernelNode | CallNode]]
@@ -226,12 +226,12 @@ class Graph:
         self._set = device.driver.bound("cuGraphExecKernelNodeSetParams_v2")
 
     def launch(self, stream: c_void_p) -> None:
-        """Ask a stream of the current context for all of it."""
+        """Launch the graph on a stream of the current context."""
         self._launch(self._executable, stream)
 
     def change(self, number: int) -> None:
-        """Let later launches in the current context have what is now in the argument block of a kernel or a call, by
-        its place among these."""
+        """Update the arguments of kernel or call ``number`` from its argument block, for later launches in the current
+        context."""
         node, parameters = self._asked[number]
         if isinstance(parameters, CallNode):
             driver = self._device.driver

@@ -1,6 +1,6 @@
-"""AMD's run time for GPUs, libamdhip64, through ctypes: functions, errors, devices and what is loaded there.
+"""AMD's GPU runtime libamdhip64 through ctypes: functions, errors, devices and loaded modules.
 
-Names and numbers are those of HIP's hip_runtime_api.h. Never run on an AMD GPU: tests stand in for it.
+Names and numbers are those of HIP's hip_runtime_api.h. Never run on an AMD GPU: tests use a stand-in.
 """
 
 from __future__ import annotations
@@ -25,24 +25,25 @@ __all__ = [
 
 _NAMES = ("libamdhip64.so.7", "libamdhip64.so.6", "libamdhip64.so.5", "libamdhip64.so")
 LEAST_VERSION = 50700000
-"""Version (10,000,000 major + 100,000 minor + patch) from which on ROCm loads code object 5."""
+"""Least version (10,000,000 major + 100,000 minor + patch): ROCm loads code object 5 from it on."""
 _PROPERTIES = ("hipGetDevicePropertiesR0600", "hipGetDeviceProperties")
-"""The function from HIP 6 on, and before: they fill different structures, both with the architecture's name."""
+"""Property function of HIP 6 and later, and of earlier versions. Their structures differ; both contain the
+architecture's name."""
 _PROPERTIES_BYTES = 4096
-"""More than any of these structures has: 1472 in HIP 6."""
+"""Buffer size that exceeds every version of the structure: 1472 in HIP 6."""
 _NEW_KINDS = 60000000
-"""Version from which on hipMemoryTypeDevice is 2; before it was 1. It comes first in what tells of a pointer, then the
+"""Version from which hipMemoryTypeDevice is 2 instead of 1. The pointer attributes begin with the memory type, then the
 device."""
 _ARCHITECTURE = re.compile(rb"(gfx[0-9a-f]{3,4})[\0:]")
 
 
 class HipRuntime(Library):
-    """The functions of libamdhip64: ``runtime.call("hipMalloc", ...)``."""
+    """Functions of libamdhip64: ``runtime.call("hipMalloc", ...)``."""
 
     vendor = "AMD's HIP"
 
     def __init__(self, library: Any) -> None:
-        """Initialise it.
+        """Initialise the runtime.
 
         Raises:
             DeviceError: it is too old or cannot be initialised.
@@ -68,18 +69,20 @@ def _shown(version: int) -> str:
 
 
 class HipDevice:
-    """A device of this process.
+    """An AMD device.
 
     Attributes:
-        number: its number, from 0.
-        name: as HIP calls it.
-        architecture: what kernels are compiled for.
-        functions: handles of the kernels that are loaded, by symbol.
+        number: device number, from 0.
+        name: HIP's name.
+        architecture: architecture to compile kernels for.
+        functions: handles of loaded kernels by symbol.
     """
 
     def __init__(self, number: int) -> None:
-        """Raises:
-        DeviceError: there is no such device, or none that kernels can be compiled for.
+        """Open a device.
+
+        Raises:
+            DeviceError: the device does not exist or is not supported.
         """
         self.driver: HipRuntime = hip_runtime()
         self.number = number
@@ -92,7 +95,7 @@ class HipDevice:
 
     @contextlib.contextmanager
     def use(self) -> Iterator[None]:
-        """While the block runs, it is the calling thread's device; then the one before is again."""
+        """Make the device current in the calling thread within the ``with`` block."""
         before = c_int()
         self.driver.call("hipGetDevice", byref(before))
         if before.value != self.number:
@@ -104,23 +107,23 @@ class HipDevice:
                 self.driver.call("hipSetDevice", before.value)
 
     def synchronize(self) -> None:
-        """Wait for all that any stream of this process has to do.
+        """Wait for all work of this process on the device.
 
         Raises:
-            DeviceError: something failed.
+            DeviceError: some work failed.
         """
         with self.use():
             self.driver.call("hipDeviceSynchronize")
 
     def room(self) -> tuple[int, int]:
-        """Bytes of its memory that are free, and all of them."""
+        """Return the free and the total device memory in bytes."""
         free, total = c_size_t(), c_size_t()
         with self.use():
             self.driver.call("hipMemGetInfo", byref(free), byref(total))
         return free.value, total.value
 
     def function(self, symbol: str, code: bytes) -> int:
-        """Handle of a kernel of a code object, loaded unless it is already; it stays until the process ends.
+        """Return the handle of a kernel, loading its code object once per process.
 
         Raises:
             DeviceError: HIP cannot load it.
@@ -136,10 +139,10 @@ class HipDevice:
 
 
 def hip_architecture(number: int) -> Architecture:
-    """What kernels for a device are compiled for.
+    """Return the architecture to compile for.
 
     Raises:
-        DeviceError: there is no such device, or none that kernels can be compiled for.
+        DeviceError: the device does not exist or is not supported.
     """
     if not 0 <= number < hip_device_count():
         raise DeviceError(f"there is no device {number}; there are {hip_device_count()}")
@@ -156,10 +159,10 @@ def hip_architecture(number: int) -> Architecture:
 
 @functools.lru_cache(maxsize=1)
 def hip_runtime() -> HipRuntime:
-    """HIP of this process, initialised.
+    """Return the process's initialised HIP runtime.
 
     Raises:
-        DeviceError: there is none, or it is too old or cannot be initialised.
+        DeviceError: it is missing, too old, or cannot be initialised.
     """
     library = _library()
     if library is None:
@@ -169,7 +172,7 @@ def hip_runtime() -> HipRuntime:
 
 @functools.lru_cache(maxsize=1)
 def _library() -> Any:
-    """The library; None if there is none, which is looked for once: that takes a while."""
+    """Load the library, None if it is missing; cached, because a failed search is slow."""
     for name in _NAMES:
         with contextlib.suppress(OSError):
             return ctypes.CDLL(name)
@@ -177,7 +180,7 @@ def _library() -> Any:
 
 
 def hip_missing() -> str:
-    """Why no device can be used; empty if one can."""
+    """Return the reason why no AMD device can be used; "" if one can."""
     try:
         return "" if hip_device_count() else "AMD's HIP finds no device"
     except DeviceError as error:
@@ -185,7 +188,7 @@ def hip_missing() -> str:
 
 
 def uses_hip() -> bool:
-    """Whether AMD's devices are what this process has: NVIDIA's driver finds none, and HIP does."""
+    """Return whether this process uses AMD devices: NVIDIA's driver finds none and HIP does."""
     try:
         return _amd_found()
     except DeviceError:
@@ -194,10 +197,10 @@ def uses_hip() -> bool:
 
 @functools.lru_cache(maxsize=1)
 def _amd_found() -> bool:
-    """`uses_hip` of a process that has a device: it is asked for with every array.
+    """Return `uses_hip`, cached once a device is found, because every array asks.
 
     Raises:
-        DeviceError: there is none as yet.
+        DeviceError: no device is found so far.
     """
     if not missing():
         return False
@@ -208,7 +211,7 @@ def _amd_found() -> bool:
 
 
 def hip_memory_at(address: int) -> int | None:
-    """The number of the device in whose memory an address lies; None if it is the host's. Nothing is loaded for it."""
+    """Return the number of the device that owns an address; None for host memory. Does not load HIP."""
     if not hip_runtime.cache_info().currsize:
         return None
     runtime, told = hip_runtime(), (c_int * 16)()
@@ -219,10 +222,10 @@ def hip_memory_at(address: int) -> int | None:
 
 
 def hip_device_count() -> int:
-    """How many devices HIP finds.
+    """Return the number of HIP devices.
 
     Raises:
-        DeviceError: there is no HIP.
+        DeviceError: HIP is missing.
     """
     count = c_int()
     hip_runtime().call("hipGetDeviceCount", byref(count))
@@ -231,9 +234,9 @@ def hip_device_count() -> int:
 
 @functools.lru_cache(maxsize=64)
 def hip_device(number: int = 0) -> HipDevice:
-    """A device of this process; the same object for the same number.
+    """Return the process's `HipDevice` of a number.
 
     Raises:
-        DeviceError: there is none.
+        DeviceError: it does not exist.
     """
     return HipDevice(number)

@@ -1,6 +1,6 @@
-"""NVIDIA's driver library: its functions by name, with every status that is not success an error.
+"""NVIDIA's driver library: its functions by name, with status codes raised as errors.
 
-The library comes with the driver; it is loaded when a device is first asked for.
+The library is loaded when a device is first needed.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ __all__ = ["Driver", "Library", "driver", "loaded", "missing"]
 
 _NAMES = ("libcuda.so.1", "libcuda.so")
 LEAST_VERSION = 12000
-"""Version (1000 major + 10 minor) of CUDA that a driver must have: from 12.0 on graphs are instantiated with flags
-alone, and modules load lazily."""
+"""Least CUDA version of the driver (1000 major + 10 minor): graphs are instantiated with flags, and modules load
+lazily."""
 
 OUT_OF_MEMORY = 2
-"""CUDA_ERROR_OUT_OF_MEMORY of the driver's interface, and hipErrorOutOfMemory."""
+"""CUDA_ERROR_OUT_OF_MEMORY and hipErrorOutOfMemory."""
 _STICKY = {
     700: "a kernel read or wrote memory that it may not touch",
     701: "a kernel wants more registers than there are",
@@ -34,11 +34,11 @@ _STICKY = {
     718: "a kernel jumped to where there is no instruction",
     719: "a kernel failed, at a trap perhaps",
 }
-"""CUresult values after which a context cannot be used any more, in words; HIP's have the same numbers."""
+"""CUresult codes that make a context unusable, with explanations; HIP's have the same numbers."""
 
 
 class Library:
-    """The functions of a driver's library, called by name; each returns a status, and all but 0 are errors."""
+    """Functions of a driver library, called by name; they return a status, 0 for success."""
 
     vendor = "NVIDIA's driver"
 
@@ -50,7 +50,8 @@ class Library:
         """Call a function.
 
         Raises:
-            DeviceError: it does not exist in this driver, or returns anything but success; after a fork, always.
+            DeviceError: the function does not exist, returns an error, or the process is a fork of the one that
+                initialised the driver.
         """
         if self.forked:
             raise DeviceError(
@@ -66,15 +67,15 @@ class Library:
 
     @property
     def forked(self) -> bool:
-        """Whether this process is a fork of the one that initialised the driver."""
+        """Return whether this process is a fork of the one that initialised the driver."""
         return os.getpid() != self.process
 
     def succeeds(self, name: str, *arguments: Any) -> bool:
-        """Call a function that may fail, and say whether it did not; after a fork it is not called."""
+        """Call a function that may fail; return whether it succeeded. After a fork it is not called."""
         return not self.forked and getattr(self.library, name)(*arguments) == 0
 
     def bound(self, name: str) -> Callable[..., None]:
-        """A function that is called often: as `call`, but nothing is looked up, and a fork is not noticed."""
+        """Return a function as a fast callable: like `call`, without the lookup and the check for forks."""
         function, describe = getattr(self.library, name), self.describe
 
         def call(*arguments: Any) -> None:
@@ -92,7 +93,7 @@ class Library:
             return 0
 
     def describe(self, name: str, status: int) -> str:
-        """The message of a failed call."""
+        """Return the message of a failed call."""
         code = self.name_of(status) or f"status {status}"
         if status == OUT_OF_MEMORY:
             return f"{name}: the device has not enough memory ({code})"
@@ -101,12 +102,12 @@ class Library:
         return f"{name} failed: {code}"
 
     def name_of(self, status: int) -> str:
-        """What the library calls a status; empty if it does not know."""
+        """Return the library's name of a status; "" if unknown."""
         raise NotImplementedError
 
 
 class Driver(Library):
-    """The functions of libcuda: ``driver.call("cuMemAlloc_v2", ...)``."""
+    """Functions of libcuda: ``driver.call("cuMemAlloc_v2", ...)``."""
 
     def __init__(self, library: Any) -> None:
         """Initialise the driver.
@@ -135,10 +136,10 @@ def _shown(version: int) -> str:
 
 @functools.lru_cache(maxsize=1)
 def driver() -> Driver:
-    """The driver of this process, initialised.
+    """Return the process's initialised driver.
 
     Raises:
-        DeviceError: there is none, or it is too old or cannot be initialised.
+        DeviceError: it is missing, too old, or cannot be initialised.
     """
     for name in _NAMES:
         try:
@@ -150,10 +151,7 @@ def driver() -> Driver:
 
 
 def loaded() -> Driver | None:
-    """The driver if its library is in this process, through whomever; None where it is not, or cannot be used.
-
-    Nothing is loaded by asking.
-    """
+    """Return the driver if this process has loaded its library already, by whomever; else None."""
     for name in _NAMES:
         try:
             ctypes.CDLL(name, mode=os.RTLD_NOLOAD | os.RTLD_LOCAL)
@@ -164,7 +162,7 @@ def loaded() -> Driver | None:
 
 
 def missing() -> str:
-    """Why no device can be used; empty if one can."""
+    """Return the reason why no device can be used; "" if one can."""
     try:
         count = ctypes.c_int()
         driver().call("cuDeviceGetCount", ctypes.byref(count))

@@ -1,4 +1,4 @@
-"""Tensors as the copy engine of NVIDIA's devices from compute capability 9.0 on takes them (CUtensorMap)."""
+"""Encode tensor layouts as TMA descriptors (CUtensorMap) of compute capability 9.0 and above."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _TYPES = {
 _INTERLEAVE_NONE, _SWIZZLE_128, _PROMOTION_256, _FILL_ZEROS = 0, 3, 3, 0
 _RANK = 4
 _ALIGNMENT = 64
-"""Bytes that the driver wants the description at a multiple of."""
+"""Alignment (bytes) of a descriptor."""
 
 
 def data_type(dtype: str) -> int:

@@ -1,1 +1,1 @@
-"""Runs kernels of the GPU's language in Python, and reports what no kernel may do."""
+"""Interpreter of GPU kernels in Python; detects races, out-of-bounds accesses and other illegal behaviour."""

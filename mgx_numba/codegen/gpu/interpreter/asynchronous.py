@@ -1,9 +1,9 @@
-"""What works beside threads, as interpreted kernels see it: barriers that count, the copy engine, warpgroups' products.
+"""Asynchronous operations in interpreted kernels: mbarriers, TMA loads, warpgroup MMA.
 
-Who may see what is known by clocks: each thread has one, with an entry for every thread and barrier of its cluster;
-arriving gives it to the barrier, waiting takes what all who arrived knew. A copy is seen by those who know that the
-phase which counts its bytes is complete; a product has read its operands when `wgmma_wait` has said so, and memory may
-be written again by those who know that.
+Visibility is tracked with vector clocks: each thread has a clock with an entry for every thread and barrier of its
+cluster. Arriving at a barrier merges the thread's clock into the barrier's; waiting merges it back. A TMA load is
+visible to threads that know that the phase counting its bytes is complete. An MMA has read its operands once
+`wgmma_wait` says so; threads that know this may overwrite them.
 """
 
 from __future__ import annotations
@@ -23,17 +23,17 @@ from .memory import Allocation, KernelFault, Memory, Place, Thread, block_number
 __all__ = ["ROW", "STEP_BYTES", "WARPGROUP", "BlockAsync", "Copies", "added_products", "kept_by_tf32"]
 
 WARPGROUP = 128
-"""Threads of a warpgroup."""
+"""Threads per warpgroup."""
 MOST_BARRIERS = 64
-"""Barriers of a cluster that clocks have entries for."""
+"""Most mbarriers per cluster, the barrier entries of clocks."""
 ROW = 128
-"""Bytes of a row of a box, and of the sum that one call multiplies."""
+"""Bytes per row of a TMA box, and bytes of K per MMA call."""
 PIECE = 16
 """Bytes of a row that one thread stores."""
 STEP_BYTES = 32
-"""Bytes of the sum that one instruction of it multiplies."""
+"""Bytes of K per MMA instruction."""
 _STALE = 0xFF
-"""What bytes of a row become that a box leaves as they were: NaN in floats, so that nobody reads them unnoticed."""
+"""Fill value of row bytes that a TMA box does not write: NaN for floats, so that reads are noticed."""
 _TF32 = np.int32(-(1 << 13))
 
 
@@ -52,7 +52,7 @@ class _Barrier:
 
 @dataclass
 class _Landing:
-    """Bytes that a copy has written: seen by who knows that a phase of a barrier is complete."""
+    """Bytes that a TMA load has written; visible to threads that know that a phase of a barrier is complete."""
 
     allocation: Allocation
     start: int
@@ -63,7 +63,7 @@ class _Landing:
 
 @dataclass
 class _Reading:
-    """Bytes that a product reads; ``done`` is the time of each thread of the warpgroup when it was over."""
+    """Bytes that an MMA reads; ``done`` is each warpgroup thread's clock when it was complete."""
 
     allocation: Allocation
     start: int
@@ -74,8 +74,7 @@ class _Reading:
 
 @dataclass
 class _Products:
-    """A warpgroup's products: what those of the current group read, and those of the groups that were committed, of
-    which so many are complete."""
+    """A warpgroup's MMAs: reads of the current group, reads of committed groups, and the number of complete groups."""
 
     current: list[_Reading] = field(default_factory=list)
     committed: list[list[_Reading]] = field(default_factory=list)
@@ -84,8 +83,8 @@ class _Products:
 
 @dataclass
 class _Stored:
-    """Pieces of operands that threads have stored, by number: which thread, at which time of its clock, 0 for none, and
-    whether it has made a fence since."""
+    """Operand pieces that threads have stored, by piece number: the thread, its clock (0 for none), and whether a proxy
+    fence followed."""
 
     allocation: Allocation
     thread: np.ndarray
@@ -94,8 +93,8 @@ class _Stored:
 
 
 class BlockAsync:
-    """Barriers, copies on the way, products on the way, and clocks of the blocks of a cluster, whose threads are
-    numbered through."""
+    """Barriers, pending loads and MMAs, and clocks of a cluster, whose threads are numbered consecutively over its
+    blocks."""
 
     def __init__(self, threads: int, memory: Memory) -> None:
         self._threads = threads
@@ -109,19 +108,19 @@ class BlockAsync:
         self._stored: dict[int, _Stored] = {}
 
     def meet(self, threads: range) -> None:
-        """These threads have waited for each other."""
+        """Merge the clocks of threads that have met at a barrier."""
         part = slice(threads.start, threads.stop)
         self._clocks[part] = self._clocks[part].max(axis=0)
         self._clocks[np.arange(part.start, part.stop), np.arange(part.start, part.stop)] += 1
 
     def meet_all(self) -> None:
-        """All threads have waited for each other."""
+        """Merge the clocks of all threads."""
         self.meet(range(self._threads))
 
     # Barriers
 
     def init(self, p: Place, count: int, thread: int) -> None:
-        """``mbarrier_init``."""
+        """Interpret ``mbarrier_init``."""
         key = id(p.allocation), p.start
         if key not in self._barriers and len(self._barriers) == MOST_BARRIERS:
             raise KernelFault(f"the blocks of a cluster have more than {MOST_BARRIERS} barriers")
@@ -131,7 +130,7 @@ class BlockAsync:
         self._barriers[key] = _Barrier(number, count, count, made=(thread, int(self._clocks[thread, thread])))
 
     def arrive(self, p: Place, thread: int, bytes: int = 0) -> None:
-        """``mbarrier_arrive``, or ``mbarrier_expect`` of so many bytes."""
+        """Interpret ``mbarrier_arrive``, or ``mbarrier_expect`` of ``bytes`` bytes."""
         barrier = self._find(p)
         if not barrier.pending:
             raise KernelFault("arrives once more than the barrier's phase has arrivals")
@@ -146,7 +145,7 @@ class BlockAsync:
         clock[thread] += 1
 
     def passed(self, p: Place, parity: int, thread: int) -> bool:
-        """Whether ``mbarrier_wait`` is over; the thread then knows what those knew who arrived."""
+        """Return whether ``mbarrier_wait`` is satisfied; the thread then learns the clocks of all arrivals."""
         barrier = self._find(p)
         if parity not in (0, 1):
             raise KernelFault(f"waits for parity {parity} of a barrier")
@@ -181,8 +180,8 @@ class BlockAsync:
         self, to: Place, number: int, p: Place, place: np.ndarray, taps: tuple[int, ...], thread: int,
         early: bool = False,
     ) -> None:  # fmt: skip
-        """``tensor_load``, and with taps ``tensor_load_window``; ``early``: another block's box may come before this
-        one has said that it expects it."""
+        """Interpret ``tensor_load``, and with taps ``tensor_load_window``. ``early``: a multicast load of another block
+        may arrive before this block expects it."""
         layout, address = self._memory.map_of(number)
         barrier = self._find(p)
         box = _window(self._memory, layout, address, place, taps) if layout.windows else _box(
@@ -229,7 +228,7 @@ class BlockAsync:
         self._readings = kept
 
     def send(self, to: Place, i: int, value: Any, p: Place, thread: int) -> None:
-        """``cluster_send``: it is there when the phase that counts its bytes is complete, and not before."""
+        """Interpret ``cluster_send``: visible once the phase that counts its bytes is complete."""
         barrier, place = self._find(p), to.moved(int(i))
         data = np.frombuffer(np.asarray(value, to.dtype).tobytes(), np.uint8)
         if place.start < 0 or place.start + data.size > to.allocation.data.size:
@@ -248,7 +247,7 @@ class BlockAsync:
         self._complete(barrier)
 
     def _knows(self, entry: int, phase: int, who: Thread) -> bool:
-        """Whether a thread knows that a barrier's phase is complete."""
+        """Return whether a thread knows that a barrier's phase is complete."""
         first, end = who.kin
         thread = (block_number(who.block) - first) * (self._threads // (end - first)) + who.number
         return bool(self._clocks[thread, entry] >= phase)
@@ -256,7 +255,7 @@ class BlockAsync:
     # Operands that threads store
 
     def store(self, to: Place, row: int, piece: int, value: np.ndarray, thread: int) -> None:
-        """``operand_store``."""
+        """Interpret ``operand_store``."""
         start = to.start + int(row) * ROW + int(piece) * PIECE
         if to.start % (8 * ROW):
             raise KernelFault(f"an operand begins at byte {to.start} of {to.allocation.name}, no multiple of 1024")
@@ -273,12 +272,13 @@ class BlockAsync:
         to.allocation.data[_swizzled(np.arange(start, start + PIECE))] = bytes
 
     def fence(self, thread: int) -> None:
-        """``operand_fence``."""
+        """Interpret ``operand_fence``."""
         for own in self._stored.values():
             own.fenced |= own.thread == thread
 
     def _read_stored(self, allocation: Allocation, start: int, stop: int, clock: np.ndarray) -> np.ndarray | None:
-        """Which bytes threads have stored, all known to who multiplies; None if there are none."""
+        """Return the mask of bytes that threads have stored, all visible to the multiplying threads; None if there are
+        none."""
         own = self._stored.get(id(allocation))
         part = slice(start // PIECE, stop // PIECE)
         if own is None or not (there := own.time[part] > 0).any():
@@ -294,9 +294,16 @@ class BlockAsync:
     def multiply(
         self, product: Product, first: int, sums: np.ndarray, a: Place | np.ndarray, b: Place, turned: int, steps: int
     ) -> tuple[np.ndarray, int]:
-        """``wgmma_<product>`` of the warpgroup whose first thread is ``first``, for 64 rows of sums and of ``a``, which
-        threads may hold, and the first ``steps`` parts of the sum; with the number of the group that the products are
-        of."""
+        """Interpret ``wgmma_<product>`` of the warpgroup with first thread ``first``.
+
+        Args:
+            sums: accumulators of 64 rows.
+            a: left operand, in shared memory or in registers.
+            steps: MMA instructions along K.
+
+        Returns:
+            the accumulators, and the number of the MMA group.
+        """
         depth, columns = ROW // product.size, sums.shape[1]
         if isinstance(a, Place):
             a = self._operand(a, first, np.arange(64 * ROW), numpy_dtype(product.a)).reshape(64, depth)
@@ -339,13 +346,13 @@ class BlockAsync:
         return found
 
     def commit(self, first: int) -> None:
-        """``wgmma_commit``."""
+        """Interpret ``wgmma_commit``."""
         own = self._products.setdefault(first, _Products())
         own.committed.append(own.current)
         own.current = []
 
     def wait(self, first: int, pending: int) -> int:
-        """``wgmma_wait``: how many groups of the warpgroup's products are complete then."""
+        """Interpret ``wgmma_wait``; return the number of the warpgroup's complete groups."""
         own = self._products.setdefault(first, _Products())
         self.meet(range(first, first + WARPGROUP))
         threads = np.arange(first, first + WARPGROUP)
@@ -357,30 +364,30 @@ class BlockAsync:
 
 
 def added_products(sums: np.ndarray, left: np.ndarray, right: np.ndarray) -> np.ndarray:
-    """``sums + left @ right.T`` in the dtype of the sums, in which integers wrap."""
+    """Return ``sums + left @ right.T`` in the accumulators' dtype; integers wrap."""
     with np.errstate(all="ignore"):
         return sums + left.astype(sums.dtype) @ right.astype(sums.dtype).T
 
 
 def kept_by_tf32(numbers: np.ndarray) -> np.ndarray:
-    """The bits of float32 numbers that TF32 keeps."""
+    """Return float32 numbers truncated to TF32."""
     return (numbers.view(np.int32) & _TF32).view(np.float32)
 
 
 class Copies:
-    """Copies that threads have asked for: they are done when they are waited for, and not before."""
+    """Asynchronous copies (cp.async); they take effect when they are waited for."""
 
     def __init__(self, who: Thread) -> None:
         self._who = who
         self.forget()
 
     def forget(self) -> None:
-        """A new block."""
+        """Reset for a new block."""
         self._current: dict[int, list[tuple[Place, int, np.ndarray]]] = {}
         self._groups: dict[int, list[list[tuple[Place, int, np.ndarray]]]] = {}
 
     def ask(self, to: Place, i: int, source: Place, j: int, inside: bool) -> None:
-        """``copy_async``."""
+        """Interpret ``copy_async``."""
         lanes = 16 // to.dtype.itemsize
         for place, index in ((to, i), (source, j)) if inside else ((to, i),):
             if place.misaligned(index, 16):
@@ -389,12 +396,12 @@ class Copies:
         self._current.setdefault(self._who.number, []).append((to, i, data))
 
     def commit(self) -> None:
-        """``copy_commit``."""
+        """Interpret ``copy_commit``."""
         thread = self._who.number
         self._groups.setdefault(thread, []).append(self._current.pop(thread, []))
 
     def wait(self, pending: int) -> None:
-        """``copy_wait``."""
+        """Interpret ``copy_wait``."""
         groups = self._groups.setdefault(self._who.number, [])
         while len(groups) > pending:
             for to, i, data in groups.pop(0):
@@ -406,18 +413,18 @@ def _meets(known: _Landing | _Reading, allocation: Allocation, start: int, stop:
 
 
 def _swizzled(places: np.ndarray) -> np.ndarray:
-    """Where bytes are whose places in rows of 128 bytes are these."""
+    """Return the swizzled offsets of byte offsets in 128-byte rows."""
     return places ^ (places // ROW % 8 * 16)
 
 
 def _box(memory: Memory, layout: TensorLayout, address: int, place: np.ndarray) -> np.ndarray:
-    """The bytes of a box whose first element is at these indices, last dimension first."""
+    """Return the bytes of a box with its first element at ``place``, contiguous axis first."""
     indices = [int(p) + np.arange(n) for p, n in zip(place, layout.box)]
     return _gathered(memory, layout, address, list(np.meshgrid(*reversed(indices), indexing="ij"))[::-1])
 
 
 def _window(memory: Memory, layout: TensorLayout, address: int, place: np.ndarray, taps: tuple[int, ...]) -> np.ndarray:
-    """The bytes of a box of positions, one after the other, each moved by a tap."""
+    """Return the bytes of an im2col box: successive filter positions, each moved by a tap."""
     windows = layout.windows
     assert windows is not None
     counts, at = [], []
@@ -437,7 +444,7 @@ def _window(memory: Memory, layout: TensorLayout, address: int, place: np.ndarra
 
 
 def _gathered(memory: Memory, layout: TensorLayout, address: int, indices: list[np.ndarray]) -> np.ndarray:
-    """The elements at some indices, as bytes; 0 for those outside of the tensor."""
+    """Return the elements at ``indices`` as bytes; 0 outside the tensor."""
     dtype = numpy_dtype(layout.dtype)
     inside = np.ones(np.broadcast_shapes(*(i.shape for i in indices)), bool)
     offsets = np.zeros(inside.shape, np.int64)

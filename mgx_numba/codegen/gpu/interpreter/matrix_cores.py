@@ -1,4 +1,4 @@
-"""The products of AMD's matrix cores, as interpreted kernels see them."""
+"""MMA of AMD matrix cores in interpreted kernels."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ __all__ = ["MATRIX_NAMES", "WAVES"]
 
 
 def _multiplied(tile: MatrixTile, lanes: Sequence[tuple[Any, ...]]) -> list[Any]:
-    """Each lane's sums after the product of what all lanes hold."""
+    """Return each lane's accumulators after the product of all lanes' fragments."""
     operands = []
     for number, dtype in ((1, tile.a), (2, tile.b)):
         whole = np.zeros((tile.side, tile.depth), numpy_dtype(dtype))
@@ -40,6 +40,6 @@ def _multiplied(tile: MatrixTile, lanes: Sequence[tuple[Any, ...]]) -> list[Any]
 MATRIX_NAMES: dict[str, Callable[[Sequence[tuple[Any, ...]]], list[Any]]] = {
     tile.name: functools.partial(_multiplied, tile) for tile in TILES
 }
-"""What all lanes of a wave call together: each lane's result, from the operands of all."""
+"""Functions that all lanes of a wave call together: each lane's result from all operands."""
 WAVES = {"shuffle_halves": 64, **{tile.name: tile.lanes for tile in TILES}}
-"""Lanes of the wave that call a name together, where they are not those of a warp."""
+"""Lanes that call a function together, where they are not a warp."""

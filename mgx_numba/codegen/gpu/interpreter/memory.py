@@ -1,4 +1,4 @@
-"""Memory as interpreted kernels see it: every access is checked for its bounds, and for races with other threads."""
+"""Memory of interpreted kernels: every access is checked for bounds and for data races."""
 
 from __future__ import annotations
 
@@ -16,31 +16,32 @@ from ..architecture import WARP
 __all__ = ["EPOCH", "GENERATION", "Allocation", "KernelFault", "Memory", "Place", "Thread", "block_number"]
 
 _NOBODY = -1
-"""Thread number of a byte that none has touched."""
+"""Thread number of an untouched byte."""
 _SEVERAL = -2
-"""Thread number of a byte that several have read."""
+"""Thread number of a byte that several threads have read."""
 _WARP_READERS = -3
-"""Less the number of a warp: several threads of it have read a byte, and no other."""
+"""This minus a warp's number: only threads of that warp have read the byte."""
 _KIN_READERS = -3
-"""Less the number of a cluster's first block: several of its blocks have read a byte, and no other."""
+"""This minus the number of a cluster's first block: only blocks of that cluster have read the byte."""
 EPOCH = 1 << 20
-"""A block's epoch: barriers of a warp between two of the block are fewer."""
+"""Step of a block's epoch; exceeds the warp barriers between two block barriers."""
 GENERATION = 1 << 20
-"""Epochs of a block between two barriers of its cluster are fewer."""
+"""Epochs per cluster barrier; exceeds the block barriers between two cluster barriers."""
 _X_BITS, _Y_BITS = 24, 20
-"""Bits of a block's number for its first two indices: interpreted grids are small."""
+"""Bits of a block's number for its first two indices; interpreted grids are small."""
 
 
 class KernelFault(MgxError):
-    """An interpreted kernel did what no kernel may do; the message says which thread, where and what."""
+    """Illegal behaviour of an interpreted kernel; the message names the thread, the line and the violation."""
 
 
 @dataclass
 class Thread:
-    """Whose turn it is: a thread of a block, and the barriers that its block has passed: ``epoch`` of the block
-    counted in steps of `EPOCH`, plus those of the thread's warp since; a barrier of its cluster begins the next
-    multiple of `GENERATION` epochs. ``kin`` are the number of the first block of the cluster, or of the cooperative
-    launch, and of the first one behind it."""
+    """The running thread, and the barriers that its block has passed.
+
+    ``epoch`` is the block's epoch in steps of `EPOCH` plus the warp's barriers since; a cluster barrier starts the next
+    multiple of `GENERATION` epochs. ``kin`` is the range of block numbers of the cluster, or of the cooperative launch.
+    """
 
     block: tuple[int, int, int] = (0, 0, 0)
     index: int = 0
@@ -50,8 +51,8 @@ class Thread:
 
 
 class _Visit:
-    """Who touched bytes, and when: a thread or several (`_SEVERAL` and its like), the block and the epoch, and whose
-    cluster (`Thread.kin`) they are of. One object stands for all accesses between two barriers."""
+    """Accesses between two barriers: the thread (or `_SEVERAL` and the like), block, epoch, and cluster
+    (`Thread.kin`)."""
 
     __slots__ = ("block", "epoch", "kin", "number")
 
@@ -60,11 +61,13 @@ class _Visit:
 
 
 class Allocation:
-    """Bytes that kernels may touch, with who touched each of them last."""
+    """Bytes that kernels may access, with the last accesses to each byte."""
 
     def __init__(self, data: np.ndarray, name: str, shared: bool = False) -> None:
-        """``data`` are bytes; ``shared`` those of one block, undefined at first. ``coming`` are the bytes that other
-        blocks send: from, to, and whether a thread knows that they have come."""
+        """Wrap ``data``; ``shared``: shared memory of a block, initially undefined.
+
+        ``coming`` lists byte ranges that other blocks send, with a predicate that a thread knows of their arrival.
+        """
         self.data = data
         self.name = name
         self.shared = shared
@@ -73,22 +76,22 @@ class Allocation:
         self.forget()
 
     def forget(self) -> None:
-        """A new launch: what earlier ones did is complete."""
+        """Reset for a new launch: all earlier accesses are complete."""
         self._writers: list[_Visit | None] | None = None  # of each byte; no list before the first access
         self._readers: list[_Visit | None] | None = None
         self._reads: list[tuple[int, int, _Visit]] = []
         self._visit = _Visit(_NOBODY, _NOBODY, _NOBODY, (0, 0))
 
     def define(self, start: int, end: int) -> None:
-        """Note that these bytes have values, whoever wrote them."""
+        """Mark bytes as initialised."""
         if self.written is not None:
             self.written[start:end] = b"\1" * (end - start)
 
     def touch(self, start: int, size: int, who: Thread, block: int, write: bool) -> None:
-        """Note an access.
+        """Record an access.
 
         Raises:
-            KernelFault: it is outside, undefined, or races with another thread's.
+            KernelFault: it is out of bounds, reads undefined bytes, or races with another thread.
         """
         end = start + size
         if start < 0 or end > self.data.size:
@@ -123,7 +126,7 @@ class Allocation:
         self._writers[start:end] = [visit] * size
 
     def _note_reads(self, now: _Visit) -> None:
-        """Bring who has read up to an access."""
+        """Merge pending reads into the per-byte records."""
         alone = self.shared and now.kin[1] - now.kin[0] <= 1
         # Before this epoch, all that touched this memory had passed a barrier with who does so now.
         since = now.epoch // EPOCH * EPOCH if alone else _NOBODY
@@ -152,12 +155,12 @@ class Allocation:
 
 
 def _race(last: _Visit, now: _Visit) -> bool:
-    """Whether no barrier that both have passed lies between accesses of several threads."""
+    """Return whether accesses of different threads are not separated by a barrier that both have passed."""
     return (last.number != now.number or last.block != now.block) and not _past(last, now)
 
 
 def _joined(last: _Visit | None, now: _Visit) -> _Visit:
-    """Who has read bytes when another thread reads them, too."""
+    """Return the record of bytes that an additional thread reads."""
     if last is None or last is now or (last.number == now.number and last.block == now.block) or _past(last, now):
         return now
     number = block = _SEVERAL
@@ -173,7 +176,7 @@ def _joined(last: _Visit | None, now: _Visit) -> _Visit:
 
 
 def _past(last: _Visit, now: _Visit) -> bool:
-    """Whether an access was before a barrier that both its threads and another one have passed."""
+    """Return whether an access precedes a barrier that the current thread and all threads of the access have passed."""
     if last.block == now.block and (
         last.epoch // EPOCH < now.epoch // EPOCH or (last.epoch < now.epoch and _of_warp(last.number, now.number))
     ):
@@ -183,19 +186,19 @@ def _past(last: _Visit, now: _Visit) -> bool:
 
 
 def _of_kin(block: int, kin: tuple[int, int]) -> bool:
-    """Whether a block, or all readers of a cluster, is of a cluster (`Thread.kin`) of several."""
+    """Return whether a block, or all readers of a cluster, belongs to the cluster ``kin`` of several blocks."""
     first, end = kin
     return end - first > 1 and (first <= block < end or block == _KIN_READERS - first)
 
 
 def _of_warp(number: int, other: int) -> bool:
-    """Whether a thread, or all readers of a warp, is of another thread's warp."""
+    """Return whether a thread, or all readers of a warp, belongs to the warp of ``other``."""
     warp = other // WARP
     return number // WARP == warp or number == _WARP_READERS - warp
 
 
 class Memory:
-    """The allocations of a device, by address."""
+    """The allocations of a device by address."""
 
     def __init__(self) -> None:
         self._starts: list[int] = []
@@ -203,24 +206,24 @@ class Memory:
         self._maps: list[tuple[TensorLayout, int]] = []
 
     def add_map(self, layout: TensorLayout, address: int) -> np.ndarray:
-        """Words that stand for a tensor at an address; `map_of` knows the first."""
+        """Return the words of a tensor map; the first is its number for `map_of`."""
         self._maps.append((layout, address))
         words = np.zeros(TensorMap.WORDS, np.int64)
         words[0] = len(self._maps)
         return words
 
     def map_of(self, number: int) -> tuple[TensorLayout, int]:
-        """The tensor that a word stands for.
+        """Return the layout and address of a tensor map.
 
         Raises:
-            KernelFault: none.
+            KernelFault: there is no such map.
         """
         if not 0 < number <= len(self._maps):
             raise KernelFault(f"word {number} of an argument block describes no tensor")
         return self._maps[number - 1]
 
     def add(self, address: int, data: np.ndarray, name: str) -> Allocation:
-        """Make bytes known at their address."""
+        """Register an allocation at its address."""
         at = bisect.bisect_left(self._starts, address)
         allocation = Allocation(data, name)
         self._starts.insert(at, address)
@@ -228,19 +231,19 @@ class Memory:
         return allocation
 
     def remove(self, address: int) -> None:
-        """Forget the allocation that starts at an address."""
+        """Unregister the allocation at an address."""
         at = bisect.bisect_left(self._starts, address)
         if at == len(self._starts) or self._starts[at] != address:
             raise KernelFault(f"no memory was allocated at address {address:#x}")
         del self._starts[at], self._found[at]
 
     def forget(self) -> None:
-        """Begin a launch."""
+        """Start a launch."""
         for allocation in self._found:
             allocation.forget()
 
     def find(self, address: int) -> tuple[Allocation, int]:
-        """The allocation that an address lies in, and how many bytes from its start.
+        """Return the allocation that contains an address, and the offset in it.
 
         Raises:
             KernelFault: there is none.
@@ -252,7 +255,7 @@ class Memory:
 
 
 class Place(NamedTuple):
-    """A typed place: ``start`` bytes into an allocation."""
+    """A typed pointer: an allocation and a byte offset ``start``."""
 
     allocation: Allocation
     start: int
@@ -260,24 +263,24 @@ class Place(NamedTuple):
     who: Thread
 
     def moved(self, elements: int) -> Place:
-        """The place so many elements further."""
+        """Return the pointer ``elements`` elements further."""
         return Place(self.allocation, self.start + elements * self.dtype.itemsize, self.dtype, self.who)
 
     def read(self, index: int, lanes: int) -> np.ndarray:
-        """So many elements from an index on."""
+        """Read ``lanes`` elements from ``index``."""
         start, size = self.start + int(index) * self.dtype.itemsize, lanes * self.dtype.itemsize
         self.allocation.touch(start, size, self.who, self._block(), write=False)
         return np.frombuffer(self.allocation.data[start : start + size].tobytes(), self.dtype)
 
     def write(self, index: int, values: np.ndarray) -> None:
-        """Elements from an index on."""
+        """Write elements from ``index``."""
         start, size = self.start + int(index) * self.dtype.itemsize, values.size * self.dtype.itemsize
         self.allocation.touch(start, size, self.who, self._block(), write=True)
         data = values if values.dtype == self.dtype else values.astype(self.dtype)
         self.allocation.data[start : start + size] = np.frombuffer(data.tobytes(), np.uint8)
 
     def misaligned(self, index: int, size: int) -> int:
-        """Bytes by which the place of an index is off a multiple of ``size``."""
+        """Return the byte offset of element ``index`` modulo ``size``."""
         return (self.start + int(index) * self.dtype.itemsize) % size
 
     def _block(self) -> int:
@@ -285,6 +288,6 @@ class Place(NamedTuple):
 
 
 def block_number(block: tuple[int, int, int]) -> int:
-    """A block's number in its grid, as accesses are noted with: neighbours along the first axis follow one another."""
+    """Return a block's number in its grid; neighbours along axis 0 are consecutive."""
     x, y, z = block
     return x + (y << _X_BITS) + (z << _X_BITS + _Y_BITS)

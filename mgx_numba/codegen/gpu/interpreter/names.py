@@ -1,7 +1,7 @@
-"""What the names of the kernel language mean, on NumPy values of one thread at a time.
+"""NumPy implementations of the kernel language's functions, for the values of one thread.
 
-A vector is an array of one axis, a scalar a NumPy number or Python's int. Elementwise names have the scalar protocol's
-meaning in NumPy (`ops.scalar.NumpyScalar`), which is the reference of every back end.
+A vector is a one-dimensional array, a scalar a NumPy number or a Python int. Elementwise functions use the scalar
+protocol's NumPy meaning (`ops.scalar.NumpyScalar`), the reference of every back end.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def _dtype(value: Any) -> np.dtype:
 
 
 def _meet(operands: tuple[Any, ...]) -> tuple[np.ndarray, ...]:
-    """Operands of one dtype: that of the vectors, else of the scalars that are not what Python's literals are."""
+    """Return operands converted to one dtype: that of the vectors, else of the scalars that are not Python literals."""
     first = getattr(operands[0], "dtype", None)
     for other in operands:  # NumPy has one object for each of its dtypes; should there be two, what follows is slower
         if getattr(other, "dtype", None) is not first:
@@ -66,7 +66,7 @@ _multiplied, _added = evaluator("mul"), evaluator("add")
 
 
 def _fma(a: np.ndarray, b: np.ndarray, c: np.ndarray) -> np.ndarray:
-    """Rounded once, but for float64."""
+    """Return a * b + c, rounded once except for float64."""
     dtype = np.asarray(a).dtype
     if dtype != np.float32:
         return _added(_multiplied(a, b), c)
@@ -90,7 +90,7 @@ def _constant(dtype: np.dtype, value: float, lanes: int) -> Any:
 
 @functools.lru_cache(maxsize=4096)  # a kernel has some dozens
 def _kept_constant(dtype: np.dtype, value: float, sign: float, lanes: int) -> Any:
-    """A constant, which nobody may write to; ``sign`` tells zeros apart."""
+    """Return a cached read-only constant; ``sign`` distinguishes zeros."""
     exact = converted(np.asarray(value), from_numpy(dtype)) if dtype.kind in "iub" else np.asarray(value).astype(dtype)
     if not lanes:
         return exact[()]
@@ -149,7 +149,7 @@ def _splat(x: Any, lanes: int) -> np.ndarray:
 
 @functools.lru_cache(maxsize=1)
 def elementwise_names() -> dict[str, Any]:
-    """All names that touch no memory and no other thread."""
+    """Return the functions that access neither memory nor other threads."""
     names: dict[str, Any] = {}
     for name in (*UNARY, *BINARY, *COMPARE, *LOGICAL, *BITWISE, "fma", "isnan", "isinf", "logical_not", "bitwise_not"):
         names[name] = _elementwise(name)
@@ -256,7 +256,7 @@ def _note_fault(p: Place, step: int, check: int, index: int) -> None:
 
 
 def memory_names() -> dict[str, Any]:
-    """All names that take pointers."""
+    """Return the functions that take pointers."""
     return {
         "offset": lambda p, i: p.moved(int(i)),
         "load": _load,

@@ -1,8 +1,7 @@
-"""Runs a kernel's text: every thread of a block is a coroutine that stops where it meets others.
+"""Run a kernel's text: each thread of a block is a coroutine that stops at collective operations.
 
-A thread runs until it calls a collective name: ``barrier`` waits for all threads of the block, others for the warp or
-the warpgroup, ``mbarrier_wait`` for a phase of a barrier.
-All who meet must be at the same call of the text; anything else is reported, as are accesses out of bounds and races.
+``barrier`` waits for all threads of the block, others for the warp or warpgroup, ``mbarrier_wait`` for a phase. All
+participants must be at the same call in the text. Divergence, out-of-bounds accesses and races are reported.
 """
 
 from __future__ import annotations
@@ -48,7 +47,7 @@ def _shuffle_xor(lanes: Sequence[tuple[Any, ...]]) -> list[Any]:
 
 
 def _mma(product: Product, lanes: Sequence[tuple[Any, ...]]) -> list[Any]:
-    """The product of 16 rows and 8 columns, from words as `lang.tensor_cores` says who holds them."""
+    """Return the MMA of 16 rows by 8 columns; `lang.tensor_cores` documents the fragment layout."""
     own = np.array([lane[0] for lane in lanes], numpy_dtype(product.accumulator)).reshape(8, 4, 4)  # row, column, word
     a = np.array([lane[1] for lane in lanes], np.int32).reshape(8, 4, 4)
     b = np.array([lane[2] for lane in lanes], np.int32).reshape(8, 4, 2)
@@ -62,7 +61,7 @@ def _mma(product: Product, lanes: Sequence[tuple[Any, ...]]) -> list[Any]:
 
 
 def _ldmatrix(turned: bool, lanes: Sequence[tuple[Any, ...]]) -> list[Any]:
-    """Four tiles of eight rows of 16 bytes, from where each lane points to."""
+    """Return four tiles of eight 16-byte rows, from the lanes' pointers."""
     tiles = []
     for m in range(4):
         rows = []
@@ -86,20 +85,20 @@ COLLECTIVES: dict[str, Callable[[Sequence[tuple[Any, ...]]], list[Any]]] = {
     **{f"mma_{product.name}": functools.partial(_mma, product) for product in PRODUCTS.values()},
     **MATRIX_NAMES,
 }
-"""Names that the threads of a warp, or as many as `WAVES` says, call together: each one's result, from the operands of
-all."""
+"""Functions that the threads of a warp (or as many as `WAVES` says) call together: each thread's result from all
+operands."""
 
 _OF_BLOCKS = ("cluster_barrier", "cluster_wait", "grid_barrier")
-"""Names at which all threads of all blocks that run together meet."""
+"""Functions at which all threads of all co-scheduled blocks meet."""
 _STOPPING = frozenset(("barrier", *_OF_BLOCKS, "mbarrier_wait", "tagged_load4", *COLLECTIVES, *WARPGROUP_NAMES))
 _Steps = Generator[tuple[str, int, tuple[Any, ...]], Any, None]
 
 
 class _Collective(ast.NodeTransformer):
-    """Calls of collective names become points at which a coroutine stops."""
+    """Rewrites calls of collective functions into yields of the coroutine."""
 
     def visit_Call(self, node: ast.Call) -> ast.AST:
-        """Yield the name, the line and the operands in place of a collective call."""
+        """Yield the name, the line and the operands instead of a collective call."""
         self.generic_visit(node)
         if not isinstance(node.func, ast.Name) or node.func.id not in _STOPPING:
             return node
@@ -127,7 +126,7 @@ def interpret(source: KernelSource, args: Sequence[int], geometry: Grid, memory:
     """Run a launch to its end; ``args`` are the words of its argument block.
 
     Raises:
-        KernelFault: a thread did what none may do.
+        KernelFault: a thread behaved illegally.
     """
     memory.forget()
     filename = f"<{source.name}>"
@@ -173,13 +172,13 @@ def interpret(source: KernelSource, args: Sequence[int], geometry: Grid, memory:
 
 
 class _BlockState:
-    """What the names refer to that a block has: whose turn it is, its memory, and what works beside its threads.
+    """State of a block that functions refer to: the running thread, shared memory, asynchronous operations.
 
     Attributes:
-        rank: its number in its cluster, of which ``cluster`` has all blocks.
-        first: number of its first thread there.
-        shared: its memory by the line that declares it.
-        dynamic: the memory that the launch gives.
+        rank: index in its cluster ``cluster``.
+        first: number of its first thread in the cluster.
+        shared: static shared memory by the line that declares it.
+        dynamic: dynamic shared memory.
     """
 
     def __init__(self, memory: Memory, geometry: Grid, rank: int, cluster: Sequence[_BlockState]) -> None:
@@ -194,14 +193,14 @@ class _BlockState:
 
     @property
     def number(self) -> int:
-        """That of the thread whose turn it is, in the cluster."""
+        """Return the running thread's number in the cluster."""
         return self.first + self.who.number
 
     def there(self, place: Place, rank: int) -> Place:
-        """Where a place of the block's memory is in another block's.
+        """Return the pointer to the same shared memory of block ``rank``.
 
         Raises:
-            KernelFault: there is no such block, or it has not come to declare this memory.
+            KernelFault: the block does not exist, or has not declared this memory yet.
         """
         if not 0 <= rank < len(self.cluster):
             raise KernelFault(f"a cluster of {len(self.cluster)} blocks has no block {rank}")
@@ -213,7 +212,7 @@ class _BlockState:
         return Place(found, place.start, place.dtype, place.who)
 
     def begin(self, block: tuple[int, int, int], sync: BlockAsync, together: tuple[int, int]) -> None:
-        """A new block; ``together`` are the first of those along axis 0 that run together, and the one behind."""
+        """Start a block; ``together`` is the range of co-scheduled blocks along axis 0."""
         self.who.block, self.who.epoch = block, 0
         row = block_number((0, *block[1:]))
         self.who.kin = row + together[0], row + together[1]
@@ -224,7 +223,7 @@ class _BlockState:
 
 
 def _engine_names(state: _BlockState) -> dict[str, Any]:
-    """The names of barriers that count, of the copy engine, and of what warpgroups hold."""
+    """Return the functions of mbarriers, TMA and warpgroup MMA."""
 
     def load(to: Place, number: int, barrier: Place, place: np.ndarray, *taps: int) -> None:
         state.sync.load(to, number, barrier, place, taps, state.number)
@@ -284,7 +283,7 @@ def _engine_names(state: _BlockState) -> dict[str, Any]:
 
 
 def _thread_names(state: _BlockState) -> dict[str, Any]:
-    """The names that depend on whose turn it is."""
+    """Return the functions that depend on the running thread."""
     who = state.who
     names: dict[str, Any] = {
         "thread_index": lambda axis: who.index if axis == 0 else 0,
@@ -317,7 +316,7 @@ def _line_of_caller() -> int:
 
 
 def _counted(counter: Place) -> np.ndarray:
-    """The int32 in which blocks are counted, as an array of one element."""
+    """Return the int32 block counter as an array of one element."""
     counted: np.ndarray = counter.allocation.data[counter.start : counter.start + 4].view(np.int32)
     return counted
 
@@ -330,7 +329,7 @@ def _tagged_store(p: Place, i: int, x: Any, tag: int) -> None:
 
 
 def _run_together(blocks: Sequence[_RunningBlock], syncs: Sequence[BlockAsync]) -> None:
-    """Run the blocks of a cluster, or of a cooperative launch, to their end."""
+    """Run the blocks of a cluster or of a cooperative launch to their end."""
     answers = [block.resume_all() for block in blocks]
     while any(answers):
         for block, given in zip(blocks, answers):
@@ -347,7 +346,7 @@ def _run_together(blocks: Sequence[_RunningBlock], syncs: Sequence[BlockAsync]) 
 
 
 class _RunningBlock:
-    """One block while it runs."""
+    """A block during execution."""
 
     def __init__(
         self, name: str, lines: Sequence[str], filename: str, kernel: Callable[..., _Steps], args: Sequence[int],
@@ -366,27 +365,27 @@ class _RunningBlock:
         self._waiting: dict[int, tuple[str, int, tuple[Any, ...]]] = {}
 
     def resume_all(self) -> dict[int, Any]:
-        """Nothing for every thread: to begin with, and after a barrier of several blocks."""
+        """Return an empty answer for every thread: at the start, and after a barrier of several blocks."""
         self._epoch = (self._epoch // GENERATION + 1) * GENERATION
         return dict.fromkeys(range(len(self._steps)))
 
     def advance(self, answers: dict[int, Any]) -> None:
-        """Run threads that are given something to where they wait next."""
+        """Resume the threads that have an answer, up to their next collective operation."""
         for index, answer in answers.items():
             self._advance(index, answer)
 
     def waits_for_others(self) -> int:
-        """The line of a barrier of several blocks at which all threads wait; 0 if they do not."""
+        """Return the line of a multi-block barrier at which all threads wait; 0 if they do not."""
         places = {r[:2] for r in self._waiting.values()}
         together = len(self._waiting) == len(self._steps) and len(places) == 1
         name, line = next(iter(places)) if together else ("", 0)
         return line if name in _OF_BLOCKS else 0
 
     def count_blocks(self, blocks: int) -> None:
-        """Count so many blocks that all threads of a grid are at a barrier of; nothing for one of a cluster.
+        """Update the counter of a grid barrier that all threads have reached; nothing for a cluster barrier.
 
         Raises:
-            KernelFault: the launch is not cooperative, or threads wait for another number of blocks.
+            KernelFault: the launch is not cooperative, or threads expect another number of blocks.
         """
         name, line, _ = self._waiting[0]
         if name == "grid_barrier":
@@ -402,7 +401,11 @@ class _RunningBlock:
             raise KernelFault(f"waits for {sorted(wanted)} blocks; {counted[0]} have come, by the counter")
 
     def expect_ended(self) -> None:
-        """Raises `KernelFault` if threads wait for others."""
+        """Require that no thread waits.
+
+        Raises:
+            KernelFault: threads wait for others that have ended.
+        """
         if self._waiting:
             raise self._stuck()
 
@@ -419,12 +422,12 @@ class _RunningBlock:
             ) from error
 
     def _turn(self, index: int) -> None:
-        """It is a thread's turn."""
+        """Make a thread the running one."""
         self._who.index = self._who.number = index
         self._who.epoch = self._epoch * EPOCH + self._warp_epochs[index // WARP]
 
     def _place(self, error: Exception) -> str:
-        """The line of the text that an error came from."""
+        """Return a description of the text line that raised an error."""
         trace, line = error.__traceback__, 0
         while trace is not None:
             if trace.tb_frame.f_code.co_filename == self._filename:
@@ -433,7 +436,7 @@ class _RunningBlock:
         return f", line {line} ({self._lines[line - 1].strip()})" if line else ""
 
     def met(self) -> dict[int, Any]:
-        """What the threads get that have all met, by thread."""
+        """Return the answers of threads whose collective operation is complete, by thread."""
         found: dict[int, Any] = {}
         for index, (name, line, given) in self._waiting.items():
             if name == "tagged_load4":
@@ -470,7 +473,8 @@ class _RunningBlock:
         return {}
 
     def _agreed(self, threads: range) -> tuple[str, list[tuple[Any, ...]]]:
-        """The name that all of these threads wait at, and what each gives to it; no name if they do not."""
+        """Return the function at which all ``threads`` wait, and their operands; "" if they do not all wait at one
+        call."""
         requests = [self._waiting[k] for k in threads if k in self._waiting]
         if len(requests) < len(threads) or len({r[:2] for r in requests}) != 1:
             return "", []
@@ -480,10 +484,10 @@ class _RunningBlock:
         return self._sync.passed(barrier, parity, self._first + index)
 
     def _tagged(self, p: Place, i: int, tag: int) -> np.ndarray | None:
-        """``tagged_load4``; None as long as a tag is a lower one.
+        """Interpret ``tagged_load4``; None while a tag is lower.
 
         Raises:
-            KernelFault: a tag is higher: a word was stored again before this thread had it.
+            KernelFault: a tag is higher: a word was overwritten before this thread read it.
         """
         if not self._cooperative:
             raise KernelFault("waits for values of other blocks in a launch that is not cooperative")
@@ -497,7 +501,7 @@ class _RunningBlock:
         return bits[:, 0].view(np.float32).copy() if (tags == tag).all() else None
 
     def _told(self, index: int, line: int, action: Callable[[], Any]) -> Any:
-        """What an action gives; a fault says which thread and line it is of."""
+        """Run an action; add the thread and line to a fault."""
         try:
             return action()
         except KernelFault as error:
@@ -505,7 +509,7 @@ class _RunningBlock:
             raise KernelFault(f"{self._name}, block {self._who.block}, thread {index}{place}: {error}") from error
 
     def _stuck(self) -> KernelFault:
-        """What is said when those who wait will never meet."""
+        """Return the fault of a deadlock."""
         places: dict[str, list[int]] = {}
         for index, (name, line, _) in sorted(self._waiting.items()):
             places.setdefault(f"{name} in line {line}", []).append(index)

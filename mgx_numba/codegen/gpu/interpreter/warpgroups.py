@@ -1,4 +1,4 @@
-"""What warpgroups call together, in the interpreter: products from a block's memory, and sums that threads hold."""
+"""Warpgroup functions of the interpreter: MMA from shared memory, and accumulators in registers."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ __all__ = [
 
 @dataclass(frozen=True)
 class HeldSums:
-    """A thread's sums, float32 or int32; ``group`` is the number of the last group of products that adds to them, from
-    1 on, and they are ``ready`` when it is known to be complete."""
+    """A thread's accumulators (float32 or int32). ``group`` is the number, from 1, of the last MMA group that adds to
+    them; ``ready`` once it is known to be complete."""
 
     numbers: np.ndarray
     group: int = 0
@@ -109,18 +109,18 @@ def row_of_turns(lanes: Sequence[tuple[Any, ...]]) -> list[np.ndarray]:
 
 
 def _first_of(q: int, wide: int) -> int:
-    """The first column of thread ``q`` of four that have ``wide`` neighbours each."""
+    """Return the first column of thread ``q`` of four, each with ``wide`` neighbouring columns."""
     return q * wide if wide != 4 else 8 * (q % 2) + 4 * (q // 2)
 
 
 def _rows() -> np.ndarray:
-    """The first row of each thread of a warpgroup."""
+    """Return the first row of each thread of a warpgroup."""
     thread = np.arange(WARPGROUP)
     return thread // 32 * 16 + thread % 32 // 4
 
 
 def _places(columns: int) -> tuple[np.ndarray, np.ndarray]:
-    """Row and column of each of a thread's sums, by thread and number."""
+    """Return row and column of each accumulator, by thread and number."""
     number, thread = np.arange(columns // 2), np.arange(WARPGROUP)
     rows = _rows()[:, None] + number // 2 % 2 * 8
     return rows, number // 4 * 8 + thread[:, None] % 4 * 2 + number % 2
@@ -129,7 +129,7 @@ def _places(columns: int) -> tuple[np.ndarray, np.ndarray]:
 def _multiplied(
     product: Product, sync: BlockAsync, first: int, held: np.ndarray, left: Any, b: Any, turned: int, steps: int
 ) -> list[Any]:
-    """Each thread's sums with the products; ``held`` are those before."""
+    """Return each thread's accumulators after an MMA; ``held`` are those before."""
     rows, columns = _places(2 * held.shape[1])
     whole = np.empty((64, 2 * held.shape[1]), held.dtype)
     whole[rows, columns] = held
@@ -191,4 +191,4 @@ WARPGROUP_NAMES: dict[str, Callable[[BlockAsync, int, Sequence[tuple[Any, ...]]]
     **{f"wgmma_{product.name}_first": _multiply_first(product) for product in PRODUCTS.values()},
     **{f"wgmma_{product.name}_held": _multiply_held(product) for product in PRODUCTS.values() if product.size == 2},
 }
-"""Names that the 128 threads of a warpgroup call together: each thread's result, from the operands of all."""
+"""Functions that the 128 threads of a warpgroup call together: each thread's result from all operands."""

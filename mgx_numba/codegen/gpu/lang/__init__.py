@@ -1,1 +1,1 @@
-"""What the GPU's kernel language has besides the names that back ends share."""
+"""Functions of the GPU kernel language that the CPU language lacks."""

@@ -1,4 +1,4 @@
-"""The memory of a block, and vectors whose addresses are multiples of their own size."""
+"""Shared memory, and aligned vector loads and stores."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from ...lang.vector import DTYPES, constant_int, make_intrinsic, pointer_type
 __all__ = ["load_aligned", "store_aligned"]
 
 SHARED_SPACE = 3
-"""Address space of a block's memory, of NVPTX and of AMDGPU."""
+"""LLVM address space of shared memory, for NVPTX and AMDGPU."""
 SHARED_ALIGNMENT = 16
-"""Bytes that a block's arrays are aligned to: those of the widest load."""
+"""Alignment (bytes) of shared arrays: the widest load."""
 MOST_SHARED = 48 << 10
-"""Bytes of a block's memory that need no consent of the driver: CUDA C++ programming guide, "Shared memory"."""
+"""Most static shared memory (bytes): CUDA C++ programming guide, "Shared memory"."""
 MOST_ALIGNED = 16
-"""Bytes of the widest load of one thread."""
+"""Bytes of a thread's widest load."""
 
 _I32 = ir.IntType(32)
 

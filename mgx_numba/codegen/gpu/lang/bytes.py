@@ -1,6 +1,6 @@
-"""The larger ones of elements of 8 bits: as pairs of 16 bits, of which GPUs compare two at once.
+"""Maximum of 8-bit elements, computed as pairs of 16 bits, which GPUs compare two at a time.
 
-Of 16 bits the upper 8 decide, so that the odd elements of a word are compared where they are, whatever lies below.
+Of 16 bits the upper 8 decide the order, so the odd bytes of a word are compared in place.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ __all__ = ["max_bytes"]
 _LOW, _HIGH = 0x00FF00FF, 0xFF00FF00
 _BITS = 8
 _WORD = 4
-"""Elements of a word."""
+"""Elements per word."""
 
 
 def _define(x: types.Type, y: types.Type) -> Any:

@@ -1,10 +1,10 @@
-"""Blocks that run side by side and reach each other's memory (sm_90 and above).
+"""Thread block clusters and distributed shared memory (sm_90 and above).
 
-PTX ISA, "Cluster of Cooperative Thread Arrays". Memory of the same name lies at the same place in each block of a
-cluster, so that a pointer into one's own stands for the others' too.
+PTX ISA, "Cluster of Cooperative Thread Arrays". A shared array has the same offset in every block of a cluster, so a
+pointer into the own array also addresses the others.
 
-A barrier that orders all memory waits for all that its threads have stored anywhere. What is sent (PTX ISA, "st.async")
-counts at a barrier of the block that gets it, which waits for that alone.
+A cluster barrier with memory ordering waits for all stores of its threads. Asynchronous remote stores (PTX ISA,
+"st.async") instead count bytes at an mbarrier of the receiving block.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Weights of 4 bits as words of 16-bit floats, for tensor cores of warps (`tensor_cores`).
+"""Expansion of 4-bit codes to words of 16-bit floats, for tensor cores of warps (`tensor_cores`).
 
-Of an exponent whose last bit is worth 1 (1024 in float16, 128 in bfloat16) the lowest bits are a code, and taking the
-exponent and the zero point away leaves their exact difference.
+A float whose last mantissa bit is worth 1 (1024 in float16, 128 in bfloat16) takes the code as its lowest bits.
+Subtracting the float and the zero point is exact.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ __all__ = ["codes_bfloat16", "codes_float16"]
 _I32 = ir.IntType(32)
 _WORDS, _POINTS = Vec("int32", 4), Vec("int32", 2)
 _BITS, _TWO = 4, 8
-"""Of a code, and of two."""
+"""Bits of one code, and of two."""
 _MASK, _TWICE = 0x000F000F, 0x00010001
-"""A code in each half of a word, and what repeats a half."""
+"""Mask of a code in each half of a word, and the multiplier that repeats a half."""
 _NUMBERS = {"float16": (ir.HalfType(), 64 - 1024), "bfloat16": (ir.IntType(16), 0)}
-"""Of each dtype the number's LLVM type, and what makes of the exponent's number a sixteenth of it."""
+"""LLVM type of each dtype, and the summand that divides the exponent's number by 16."""
 
 
 def _codes(dtype: str) -> Any:
@@ -73,7 +73,7 @@ def _codes(dtype: str) -> Any:
 
 
 def _bfloat16_differences(builder: ir.IRBuilder, x: ir.Value, y: ir.Value) -> ir.Value:
-    """``x - y`` of two pairs of bfloat16, whose differences are exact."""
+    """Return ``x - y`` of two bfloat16 pairs whose differences are exact."""
     ones, negative = _I32(0x3F803F80), builder.xor(y, _I32(0x80008000 - (1 << 32)))
     return inline(builder, "fma.rn.bf16x2 $0, $1, $2, $3;", "=r,r,r,r", _I32, [x, ones, negative], False)
 

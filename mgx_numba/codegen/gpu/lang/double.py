@@ -1,7 +1,6 @@
-"""Elementary functions of float64 where there is no C library, under the names that float32's have.
+"""Elementary float64 functions without a C library, under the names of their float32 versions.
 
-Within 2 units in the last place, subnormal results excepted; of NaN they are NaN. A vector's lanes are computed one by
-one.
+Errors are within 2 units in the last place, except for subnormal results. NaN gives NaN. Lanes are computed one by one.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ __all__ = [*_OF_ONE, "pow"]
 
 
 def _by_lane(emit: Emit, b: VectorBuilder, *operands: ir.Value) -> ir.Value:
-    """A function of single numbers, without fast math, of each lane."""
+    """Apply a scalar function, without fast math, to each lane."""
     strict, lanes = b.strict(), b.lanes(operands[0])
     if not lanes:
         return emit(strict, *operands)
@@ -41,7 +40,7 @@ def _by_lane(emit: Emit, b: VectorBuilder, *operands: ir.Value) -> ir.Value:
 
 
 def _kept(emit: Emit) -> Emit:
-    """A function of one number that is not NaN, of any."""
+    """Extend a function of a number that is not NaN to NaN."""
 
     def wide(b: VectorBuilder, x: ir.Value) -> ir.Value:
         return b.select(b.is_nan(x), x, emit(b, x))

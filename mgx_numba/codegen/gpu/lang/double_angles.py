@@ -1,7 +1,7 @@
-"""Sine, cosine, tangent and their inverses, of single float64 numbers where there is no C library.
+"""Float64 sine, cosine, tangent and their inverses for scalars, without a C library; accuracy as in
+`double_exponentials`.
 
-As `double_exponentials`. Angles are reduced to what is left of a quarter turn, large ones by Payne's and Hanek's method
-in integers.
+Arguments are reduced modulo pi/2; large ones by the Payne-Hanek method in integers.
 """
 
 from __future__ import annotations
@@ -25,33 +25,33 @@ _TWO_OVER_PI = int(
 )
 """2 / pi times 2**1216, rounded down."""
 _WORD, _WORDS = 64, 19
-"""Bits of its words, and how many there are; one of zeros comes before them."""
+"""Bits per word, and number of words; one zero word precedes them."""
 _HALF_PI_PARTS = (1.5707963267341256, 6.077100506303966e-11, 2.0222662487111665e-21, 8.4784276603689e-32)
-"""pi / 2 in three parts of 33 bits, whose products with numbers below 2**20 are exact, and one of 53."""
+"""pi / 2 as three parts of 33 bits, whose products with integers below 2**20 are exact, and one of 53."""
 _HALF_PI = (1.5707963267948966, 6.123233995736766e-17)  # pi / 2
 _LARGE = 2.0**20
-"""From here on angles are reduced in integers; quarter turns below are fewer than 2**20."""
+"""Least argument of the Payne-Hanek reduction; below it the quotient is less than 2**20."""
 _FRACTION, _BIAS = math64.FRACTION, 1023
-"""Bits of a float64's fraction, and what its exponent is counted from."""
+"""Mantissa bits and exponent bias of float64."""
 _KEPT = 192
-"""Bits of 2 / pi that a large angle's 53 are multiplied with, from that on which counts half turns: of what is left,
-which is at least 2**-62, some 2**-75 is lost."""
+"""Bits of 2 / pi that a large argument's 53 bits are multiplied with, starting with the bit worth half a turn. The
+remainder is at least 2**-62; about 2**-75 of it is lost."""
 _SIN = tuple((-1.0) ** (k // 2) / factorial(k) for k in range(3, 21, 2))
 _COS = tuple((-1.0) ** (k // 2) / factorial(k) for k in range(4, 22, 2))
-"""Up to pi / 4 what is left out is below 2**-60."""
+"""Taylor coefficients; for |x| <= pi / 4 the truncation error is below 2**-60."""
 _ATAN = tuple((-1.0) ** (k // 2) / k for k in range(3, 23, 2))
-"""Up to 1 / 8 what is left out is below 2**-65."""
+"""Taylor coefficients; for |x| <= 1 / 8 the truncation error is below 2**-65."""
 _ATAN_QUARTERS = (
     (0.0, 0.0), (0.24497866312686414, 1.0698755618734451e-17), (0.4636476090008061, 2.2698777452961687e-17),
     (0.6435011087932844, 1.5834785051444286e-17), (0.7853981633974483, 3.061616997868383e-17),
 )  # fmt: skip
-"""The arcus tangents of 0, 1/4, 1/2, 3/4 and 1."""
+"""Arctangents of 0, 1/4, 1/2, 3/4 and 1."""
 _ENOUGH = 2.0**100
-"""The arcus tangent of more is that of this."""
+"""Clamp of the arctangent's argument: beyond it the result does not change."""
 
 
 def _left_of_ordinary(b: VectorBuilder, x: ir.Value) -> tuple[Pair, ir.Value]:
-    """x = k pi/2 + r for |x| below `_LARGE`: r, and an integer whose low bits are k."""
+    """Return r and an integer whose low bits are k, with x = k pi/2 + r, for |x| below `_LARGE`."""
     k, bits = b.magic_round(b.mul(x, 1.0 / _HALF_PI[0]))
     first, second, third, last = (b.mul(k, -part) for part in _HALF_PI_PARTS)  # all but the last one are exact
     r = sum_of(b, b.add(x, first), second)
@@ -61,7 +61,7 @@ def _left_of_ordinary(b: VectorBuilder, x: ir.Value) -> tuple[Pair, ir.Value]:
 
 
 def _words_from(b: ir.IRBuilder, start: ir.Value, count: int) -> list[ir.Value]:
-    """So many words of 2 / pi, from number ``start`` on."""
+    """Return ``count`` words of 2 / pi from word ``start``."""
     known = [_TWO_OVER_PI >> _WORD * k & (1 << _WORD) - 1 for k in reversed(range(_WORDS))]
     words: list[ir.Value] = [_I64(v) for v in (0, *known)]
     for bit in (16, 8, 4, 2, 1):
@@ -72,7 +72,7 @@ def _words_from(b: ir.IRBuilder, start: ir.Value, count: int) -> list[ir.Value]:
 
 
 def _left_of_large(b: VectorBuilder, x: ir.Value) -> tuple[Pair, ir.Value]:
-    """The same for finite x of at least `_LARGE`."""
+    """Return the same for finite |x| of at least `_LARGE`."""
     ib = b.ir
     bits = ib.bitcast(x, _I64)
     whole = ib.or_(ib.and_(bits, _I64((1 << _FRACTION) - 1)), _I64(1 << _FRACTION))
@@ -99,7 +99,7 @@ def _left_of_large(b: VectorBuilder, x: ir.Value) -> tuple[Pair, ir.Value]:
 
 
 def _left(b: VectorBuilder, x: ir.Value) -> tuple[Pair, ir.Value]:
-    """x = k pi/2 + r for finite x."""
+    """Return r and k with x = k pi/2 + r for finite x."""
     places = [b.reserve(kind) for kind in (_DOUBLE, _DOUBLE, _I64)]
     r, k = _left_of_ordinary(b, x)
     for place, value in zip(places, (*r, k)):
@@ -113,7 +113,7 @@ def _left(b: VectorBuilder, x: ir.Value) -> tuple[Pair, ir.Value]:
 
 
 def _both(b: VectorBuilder, r: Pair) -> tuple[Pair, Pair]:
-    """The sine and the cosine of r, at most pi / 4."""
+    """Return sin(r) and cos(r) for |r| <= pi / 4."""
     z = b.mul(r.hi, r.hi)
     lost = b.fused(b.mul(z, -0.5), r.lo, r.lo)
     sine = Pair(r.hi, b.fused(b.mul(r.hi, z), b.polynomial(z, _SIN), lost))
@@ -128,7 +128,7 @@ def _has(b: VectorBuilder, k: ir.Value, bit: int) -> ir.Value:
 
 
 def _turned(b: VectorBuilder, x: ir.Value, ahead: int) -> ir.Value:
-    """The sine of x and so many quarter turns."""
+    """Return sin(x + ahead * pi/2)."""
     r, k = _left(b, x)
     sine, cosine = _both(b, r)
     k = b.iadd(k, ahead)
@@ -141,17 +141,17 @@ def _of_finite(b: VectorBuilder, x: ir.Value, made: ir.Value) -> ir.Value:
 
 
 def sin(b: VectorBuilder, x: ir.Value) -> ir.Value:
-    """The sine; of 0 it is x, with its sign."""
+    """Return sin(x); of a zero the zero with its sign."""
     return b.select(b.fcmp("==", x, 0.0), x, _turned(b, x, 0))
 
 
 def cos(b: VectorBuilder, x: ir.Value) -> ir.Value:
-    """The cosine."""
+    """Return cos(x)."""
     return _turned(b, x, 1)
 
 
 def tan(b: VectorBuilder, x: ir.Value) -> ir.Value:
-    """The tangent; of 0 it is x, with its sign."""
+    """Return tan(x); of a zero the zero with its sign."""
     r, k = _left(b, x)
     sine, cosine = _both(b, r)
     odd = _has(b, k, 1)
@@ -160,8 +160,8 @@ def tan(b: VectorBuilder, x: ir.Value) -> ir.Value:
 
 
 def _angle(b: VectorBuilder, y: Pair, x: Pair) -> Pair:
-    """The angle of the point (x, y), neither of which is negative, nor both 0: that of a quarter of the way along the
-    side of a square, and what is left."""
+    """Return the angle of the point (x, y), both non-negative and not both 0: the nearest `_ATAN_QUARTERS` plus the
+    arctangent of the rest."""
     steep = b.fcmp(">", y.hi, x.hi)
     z = divide(b, choose(b, steep, x, y), choose(b, steep, y, x))
     quarters, bits = b.magic_round(b.mul(z.hi, 4.0))
@@ -181,25 +181,25 @@ def _angle(b: VectorBuilder, y: Pair, x: Pair) -> Pair:
 
 
 def atan(b: VectorBuilder, x: ir.Value) -> ir.Value:
-    """The arcus tangent."""
+    """Return arctan(x)."""
     a = b.first_less(b.fabs(x), _ENOUGH)
     made = total(b, _angle(b, Pair(a, b.constant(_DOUBLE, 0.0)), constant(b, 1.0)))
     return b.copysign(made, x)
 
 
 def _beside(b: VectorBuilder, a: ir.Value) -> Pair:
-    """sqrt(1 - a**2)."""
+    """Return sqrt(1 - a**2)."""
     return root(b, multiply(b, sum_of(b, 1.0, b.neg(a)), sum_of(b, 1.0, a)))
 
 
 def asin(b: VectorBuilder, x: ir.Value) -> ir.Value:
-    """The arcus sine; NaN beyond 1."""
+    """Return arcsin(x); NaN for |x| > 1."""
     a = b.fabs(x)
     return b.copysign(total(b, _angle(b, Pair(a, b.constant(_DOUBLE, 0.0)), _beside(b, a))), x)
 
 
 def acos(b: VectorBuilder, x: ir.Value) -> ir.Value:
-    """The arcus cosine; NaN beyond 1."""
+    """Return arccos(x); NaN for |x| > 1."""
     a = b.fabs(x)
     made = _angle(b, _beside(b, a), Pair(a, b.constant(_DOUBLE, 0.0)))
     turned = add(b, constant(b, 2.0 * _HALF_PI[0], 2.0 * _HALF_PI[1]), negative(b, made))

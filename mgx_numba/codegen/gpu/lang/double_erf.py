@@ -1,4 +1,4 @@
-"""The error function and GELU, of single float64 numbers where there is no C library; as `double_exponentials`."""
+"""Float64 error function and GELU for scalars, without a C library; accuracy as in `double_exponentials`."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _DOUBLE = ir.DoubleType()
 _TWO_OVER_ROOT_PI = (1.1283791670955126, 1.533545961316588e-17)  # 2 / sqrt(pi)
 _ROOT_HALF = (0.7071067811865476, -4.833646656726457e-17)  # sqrt(1 / 2)
 _ERF = tuple(_TWO_OVER_ROOT_PI[0] * (-1.0) ** k / (factorial(k) * (2 * k + 1)) for k in range(1, 19))
-"""erf(x) / x less its first term, by x**2; up to 1 what is left out is below 2**-60."""
+"""Coefficients in x**2 of erf(x) / x without the first term; for |x| <= 1 the truncation error is below 2**-60."""
 _SCALED_CENTER = 3.75  # Shepherd and Laframboise's c, see below
 _SCALED = (
     1.2375126308378275, -0.14024059858554702, 0.00358541548546369, 0.08227673849015102, -0.10880393014170746,
@@ -39,17 +39,17 @@ _SCALED = (
     -2.6114702359900956e-07, 2.4289762925488707e-08, 4.0971223152703005e-08, -4.389284159986328e-09,
     -6.545560212480267e-09, 5.457157304704688e-10, 9.02214970034059e-10, -3.75315827795962e-11, -7.33950500852954e-11,
 )  # fmt: skip
-"""(1 + 2 a) exp(a**2) erfc(a) by t = (a - c) / (a + c), a from 0 on (Shepherd and Laframboise, "Chebyshev approximation
-of (1 + 2 x) exp(x**2) erfc x in 0 <= x < oo", 1981): the first 27 terms of the Chebyshev series, computed to 100
-digits; what is left out is below 2**-62."""
+"""Coefficients of (1 + 2 a) exp(a**2) erfc(a) in t = (a - c) / (a + c), for a >= 0 (Shepherd and Laframboise,
+"Chebyshev approximation of (1 + 2 x) exp(x**2) erfc x in 0 <= x < oo", 1981). First 27 terms of the Chebyshev series,
+computed to 100 digits; the truncation error is below 2**-62."""
 _FAR = 30.0
-"""erfc(30) is 0."""
+"""Argument from which erfc is 0."""
 _MIDDLE = 0.75
-"""Up to here one half less half of the error function loses less than it is rounded by."""
+"""Least argument below which 1/2 - erf/2 loses less than its own rounding."""
 
 
 def _complement(b: VectorBuilder, a: Pair, square: Pair) -> tuple[Pair, ir.Value]:
-    """erfc(a) = p 2**n for a of at least 0 with its square: p and n."""
+    """Return p and n with erfc(a) = p 2**n, for a >= 0 with its square."""
     t = divide(b, add(b, a, constant(b, -_SCALED_CENTER)), add(b, a, constant(b, _SCALED_CENTER)))
     slope = b.polynomial(t.hi, _SCALED[1:])
     grown = add(b, constant(b, _SCALED[0]), multiply(b, t, Pair(slope, b.constant(_DOUBLE, 0.0))))
@@ -59,7 +59,7 @@ def _complement(b: VectorBuilder, a: Pair, square: Pair) -> tuple[Pair, ir.Value
 
 
 def _near(b: VectorBuilder, a: ir.Value, square: Pair) -> Pair:
-    """erf(a) for a up to 1 with its square."""
+    """Return erf(a) for 0 <= a <= 1 with its square."""
     rest = b.mul(square.hi, b.polynomial(square.hi, _ERF))
     slope = sum_of(b, b.constant(_DOUBLE, _TWO_OVER_ROOT_PI[0]), rest)
     made = product(b, a, slope.hi)
@@ -67,7 +67,7 @@ def _near(b: VectorBuilder, a: ir.Value, square: Pair) -> Pair:
 
 
 def erf(b: VectorBuilder, x: ir.Value) -> ir.Value:
-    """The error function."""
+    """Return erf(x)."""
     a = b.first_less(_FAR, b.fabs(x))
     square = product(b, a, a)
     tail = raised(b, *_complement(b, Pair(a, b.constant(_DOUBLE, 0.0)), square))
@@ -76,7 +76,7 @@ def erf(b: VectorBuilder, x: ir.Value) -> ir.Value:
 
 
 def gelu_erf(b: VectorBuilder, x: ir.Value) -> ir.Value:
-    """x (1 + erf(x / sqrt(2))) / 2."""
+    """Return x (1 + erf(x / sqrt(2))) / 2."""
     a = b.first_less(1.5 * _FAR, b.fabs(x))
     square = scale(b, product(b, a, a), 0.5)
     side = multiply(b, Pair(a, b.constant(_DOUBLE, 0.0)), constant(b, *_ROOT_HALF))

@@ -1,7 +1,7 @@
-"""Exponentials, logarithms and what is made of them, of single float64 numbers where there is no C library.
+"""Float64 exponentials, logarithms and functions made of them, for scalars, without a C library.
 
-What would lose digits is kept in two numbers (`pairs`), so that results are within 2 units in the last place. The
-series are those of Taylor. Arguments are not NaN; infinities are.
+Intermediate results are pairs of floats (`pairs`), so that errors are within 2 units in the last place. Series are
+Taylor series. Arguments are not NaN; infinities are allowed.
 """
 
 from __future__ import annotations
@@ -40,22 +40,23 @@ _LOG2_E = (1.4426950408889634, 2.0355273740931033e-17)  # 1 / log(2)
 _TWO_THIRDS = (2.0 / 3.0, 3.700743415417188e-17)  # by definition
 _TWO_FIFTHS = (0.4, -2.2204460492503132e-17)  # by definition
 _ARTANH = tuple(2.0 / k for k in range(7, 31, 2))
-"""2 artanh(s) = 2 s + s (2/3 s**2 + 2/5 s**4 + ...) for s up to `_NEAR`: what is left out is below 2**-75."""
+"""Coefficients of 2 artanh(s) = 2 s + s (2/3 s**2 + 2/5 s**4 + ...) for |s| <= `_NEAR`; the truncation error is below
+2**-75."""
 _NEAR = 0.17157287525380993
-"""(sqrt(2) - 1) / (sqrt(2) + 1): of s = f / (f + 2) where 1 + f is between sqrt(1/2) and sqrt(2)."""
+"""(sqrt(2) - 1) / (sqrt(2) + 1): the largest s = f / (f + 2) for 1 + f between sqrt(1/2) and sqrt(2)."""
 _SINH = tuple(1.0 / factorial(k) for k in range(3, 23, 2))
 _COSH = tuple(1.0 / factorial(k) for k in range(2, 22, 2))
-"""Up to 1 what is left out is below 2**-60."""
+"""Taylor coefficients; for |x| <= 1 the truncation error is below 2**-60."""
 _MOST, _LEAST = 712.0, -760.0
-"""Beyond the first one half of exp(x) is infinity, beyond the second one x exp(x) is 0."""
+"""Clamps of exp's argument: above the first exp(x) / 2 is infinite, below the second x exp(x) is 0."""
 _LINEAR = 40.0
-"""exp(-40) is less than half a unit of 1: beyond, mish is x or x exp(x)."""
+"""Argument beyond which mish(x) is x or x exp(x): exp(-40) is less than half a unit in the last place of 1."""
 _FAR = 2.0**28
-"""From here on x**2 + 1 is x**2."""
+"""Argument from which x**2 + 1 rounds to x**2."""
 
 
 def exponential_parts(b: VectorBuilder, x: Pair) -> tuple[Pair, ir.Value]:
-    """exp(x) = p 2**n: p and the integer n."""
+    """Return p and the integer n with exp(x) = p 2**n."""
     hi = b.first_less(_MOST, b.first_greater(_LEAST, x.hi))
     lo = b.select(b.fcmp("==", hi, x.hi), x.lo, 0.0)
     whole, bits = b.magic_round(b.mul(hi, polynomials.LOG2_E))
@@ -69,19 +70,19 @@ def exponential_parts(b: VectorBuilder, x: Pair) -> tuple[Pair, ir.Value]:
 
 
 def raised(b: VectorBuilder, x: Pair, n: ir.Value) -> Pair:
-    """x 2**n, n from -1100 to 1100, in two steps: either power of two is a normal number."""
+    """Return x 2**n for |n| <= 1100, in two steps with normal powers of two."""
     half = b.ashr(n, 1)
     return scale(b, scale(b, x, math64.power_of_two(b, half)), math64.power_of_two(b, b.isub(n, half)))
 
 
 def exponential(b: VectorBuilder, x: Pair) -> Pair:
-    """exp(x), 0 and infinity included."""
+    """Return exp(x), including 0 and infinity."""
     made = raised(b, *exponential_parts(b, x))
     return Pair(made.hi, b.select(b.fcmp("==", made.hi, _INFINITY), 0.0, made.lo))
 
 
 def _artanh2(b: VectorBuilder, s: Pair) -> Pair:
-    """2 artanh(s) = log((1 + s) / (1 - s)) for |s| up to `_NEAR`."""
+    """Return 2 artanh(s) = log((1 + s) / (1 - s)) for |s| <= `_NEAR`."""
     z = multiply(b, s, s)
     high = add(b, constant(b, *_TWO_FIFTHS), product(b, z.hi, b.polynomial(z.hi, _ARTANH)))
     rest = multiply(b, z, add(b, constant(b, *_TWO_THIRDS), multiply(b, z, high)))
@@ -89,28 +90,28 @@ def _artanh2(b: VectorBuilder, s: Pair) -> Pair:
 
 
 def _log_parts(b: VectorBuilder, x: ir.Value) -> tuple[Pair, ir.Value]:
-    """log(x) = log(1 + f) + n ln 2 for a positive finite x: the first, and n as a float64."""
+    """Return log(1 + f) and n (float64) with log(x) = log(1 + f) + n ln 2, for positive finite x."""
     f, n = math64.split(b, x)
     denominator = ordered_sum(b, b.constant(x.type, 2.0), f)
     return _artanh2(b, divide(b, Pair(f, b.constant(x.type, 0.0)), denominator)), n
 
 
 def _log(b: VectorBuilder, x: Pair) -> Pair:
-    """log(x) for a positive finite x."""
+    """Return log(x) for positive finite x."""
     near, n = _log_parts(b, x.hi)
     far = ordered_sum(b, b.mul(n, polynomials.LN2_HIGH_64), b.mul(n, polynomials.LN2_LOW_64))  # the first is exact
     return add(b, add(b, far, near), Pair(b.div(x.lo, x.hi), b.constant(x.hi.type, 0.0)))
 
 
 def log2(b: VectorBuilder, x: ir.Value) -> ir.Value:
-    """The logarithm to base 2, whole numbers for powers of it."""
+    """Return log2(x), exact for powers of two."""
     near, n = _log_parts(b, x)
     made = total(b, add(b, Pair(n, b.constant(x.type, 0.0)), multiply(b, near, constant(b, *_LOG2_E))))
     return log_special(b, x, b.select(b.fcmp("==", x, _INFINITY), x, made))
 
 
 def pow(b: VectorBuilder, x: ir.Value, y: ir.Value) -> ir.Value:
-    """x**y with the special cases of IEEE 754; y may be NaN, and x."""
+    """Return x**y with the special cases of IEEE 754; x and y may be NaN."""
     a = b.fabs(x)
     logarithm = _log(b, Pair(a, b.constant(x.type, 0.0)))
     exponent, rough = multiply(b, logarithm, Pair(y, b.constant(x.type, 0.0))), b.mul(logarithm.hi, y)
@@ -124,7 +125,7 @@ def pow(b: VectorBuilder, x: ir.Value, y: ir.Value) -> ir.Value:
 
 
 def _odd(b: VectorBuilder, x: ir.Value, rest: ir.Value) -> Pair:
-    """x + x rest."""
+    """Return x + x rest."""
     return Pair(x, b.mul(x, rest))
 
 
@@ -134,7 +135,7 @@ def _sinh_near(b: VectorBuilder, x: ir.Value) -> Pair:
 
 
 def _half_exponential(b: VectorBuilder, x: ir.Value) -> tuple[Pair, ir.Value]:
-    """exp(x) / 2, and exp(-x) / 2, for x of at least 0."""
+    """Return exp(x) / 2 and exp(-x) / 2 for x >= 0."""
     p, n = exponential_parts(b, Pair(x, b.constant(x.type, 0.0)))
     made = raised(b, p, b.isub(n, 1))
     return made, b.div(0.25, made.hi)
@@ -145,7 +146,7 @@ def _unless_infinite(b: VectorBuilder, size: ir.Value, made: Pair) -> ir.Value:
 
 
 def sinh(b: VectorBuilder, x: ir.Value) -> ir.Value:
-    """The hyperbolic sine."""
+    """Return sinh(x)."""
     a = b.fabs(x)
     grown, inverse = _half_exponential(b, a)
     far = sum_of(b, grown.hi, b.neg(inverse))
@@ -154,14 +155,14 @@ def sinh(b: VectorBuilder, x: ir.Value) -> ir.Value:
 
 
 def cosh(b: VectorBuilder, x: ir.Value) -> ir.Value:
-    """The hyperbolic cosine."""
+    """Return cosh(x)."""
     grown, inverse = _half_exponential(b, b.fabs(x))
     made = sum_of(b, grown.hi, inverse)
     return _unless_infinite(b, grown.hi, Pair(made.hi, b.add(made.lo, grown.lo)))
 
 
 def tanh(b: VectorBuilder, x: ir.Value) -> ir.Value:
-    """The hyperbolic tangent."""
+    """Return tanh(x)."""
     a = b.first_less(20.0, b.fabs(x))  # tanh(20) rounds to 1
     z = b.mul(a, a)
     ordered = _sinh_near(b, a)
@@ -173,7 +174,7 @@ def tanh(b: VectorBuilder, x: ir.Value) -> ir.Value:
 
 
 def softplus(b: VectorBuilder, x: ir.Value) -> ir.Value:
-    """log(1 + exp(x))."""
+    """Return log(1 + exp(x))."""
     z = exponential(b, Pair(b.neg(b.fabs(x)), b.constant(x.type, 0.0)))
     one = ordered_sum(b, b.constant(x.type, 1.0), z.hi)
     rest = _log(b, Pair(one.hi, b.add(one.lo, z.lo)))
@@ -182,7 +183,7 @@ def softplus(b: VectorBuilder, x: ir.Value) -> ir.Value:
 
 
 def mish(b: VectorBuilder, x: ir.Value) -> ir.Value:
-    """x tanh(softplus(x)): with z = exp(x) and n = z (z + 2) that is x n / (n + 2), or x z where z is small."""
+    """Return x tanh(softplus(x)): with z = exp(x) and n = z (z + 2) this is x n / (n + 2), or x z for small z."""
     zero = b.constant(x.type, 0.0)
     p, exponent = exponential_parts(b, Pair(b.first_less(_LINEAR, x), zero))
     z, two = raised(b, p, exponent), constant(b, 2.0)
@@ -197,7 +198,7 @@ def mish(b: VectorBuilder, x: ir.Value) -> ir.Value:
 
 
 def asinh(b: VectorBuilder, x: ir.Value) -> ir.Value:
-    """The inverse of `sinh`: artanh(a / sqrt(a**2 + 1)) where that is small, else log(a + sqrt(a**2 + 1))."""
+    """Return arsinh(x): artanh(a / sqrt(a**2 + 1)) if that argument is small, else log(a + sqrt(a**2 + 1))."""
     a = Pair(b.fabs(x), b.constant(x.type, 0.0))
     side = root(b, add(b, product(b, a.hi, a.hi), constant(b, 1.0)))
     near = scale(b, _artanh2(b, divide(b, a, side)), 0.5)
@@ -207,21 +208,21 @@ def asinh(b: VectorBuilder, x: ir.Value) -> ir.Value:
 
 
 def acosh(b: VectorBuilder, x: ir.Value) -> ir.Value:
-    """The inverse of `cosh`: log(x + sqrt((x - 1) (x + 1)))."""
+    """Return arcosh(x) = log(x + sqrt((x - 1) (x + 1)))."""
     side = root(b, multiply(b, sum_of(b, x, -1.0), sum_of(b, x, 1.0)))
     made = _unless_infinite(b, x, _log_of_sum(b, Pair(x, b.constant(x.type, 0.0)), side))
     return b.select(b.fcmp(">=", x, 1.0), made, float("nan"))
 
 
 def _log_of_sum(b: VectorBuilder, x: Pair, side: Pair) -> Pair:
-    """log(x + side), where beyond `_FAR` both are as large, and ``side`` may be no number."""
+    """Return log(x + side). Beyond `_FAR` both are equal, and ``side`` may have overflowed."""
     large = b.fcmp(">", x.hi, _FAR)
     made = _log(b, choose(b, large, x, add(b, x, side)))
     return add(b, made, choose(b, large, constant(b, *_LN2), constant(b, 0.0)))
 
 
 def atanh(b: VectorBuilder, x: ir.Value) -> ir.Value:
-    """The inverse of `tanh`: log((1 + a) / (1 - a)) / 2."""
+    """Return artanh(x) = log((1 + a) / (1 - a)) / 2."""
     a = b.fabs(x)
     near = _artanh2(b, Pair(a, b.constant(x.type, 0.0)))
     one = b.constant(x.type, 1.0)

@@ -1,4 +1,4 @@
-"""How a kernel tells of an index that does not fit, see `codegen.launch.Mark`."""
+"""Report an index out of range from a kernel, see `codegen.launch.Mark`."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Where all blocks of a cooperative launch wait for each other, by a counter of the device's memory.
+"""Grid-wide barriers of cooperative launches, by a counter in device memory.
 
-PTX ISA, "Memory Consistency Model": what threads of a block wrote before its barrier is known to the thread that adds
-with release, and what that thread acquires to those behind the next barrier.
+PTX ISA, "Memory Consistency Model": a block barrier makes the block's writes visible to the thread that adds with
+release semantics; the values it acquires are visible to the block after the next barrier.
 """
 
 from __future__ import annotations

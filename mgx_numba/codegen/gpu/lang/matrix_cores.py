@@ -1,4 +1,4 @@
-"""Products of small matrices by AMD's matrix cores: `codegen.gpu.matrix_tiles` says which lane of a wave holds what."""
+"""MMA intrinsics of AMD matrix cores; `codegen.gpu.matrix_tiles` documents the fragment layouts."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ _I1, _I32 = ir.IntType(1), ir.IntType(32)
 _REGISTERS = {
     "float16": ir.HalfType(), "bfloat16": ir.IntType(16), "float32": ir.FloatType(), "float64": ir.DoubleType(),
 }  # fmt: skip
-"""Elements as the intrinsics take them; of 8 bits, words."""
+"""Element types of the intrinsics' operands; 8-bit operands are words."""
 
 
 def _operand(tile: MatrixTile, dtype: str) -> ir.Type:
-    """What the intrinsic takes of one operand: vectors of elements, or one number where a lane has one register."""
+    """Return the LLVM type of an operand: a vector of elements, or a scalar if a lane holds one register."""
     if itemsize(dtype) > 1:
         element, count = _REGISTERS[dtype], tile.held
     elif tile.family == "mfma":
@@ -39,14 +39,15 @@ def _of_sums(tile: MatrixTile) -> ir.Type:
 
 
 def _bits(builder: ir.IRBuilder, value: ir.Value, kind: ir.Type) -> ir.Value:
-    """A vector as what an intrinsic takes; llvmlite has no bitcast of a vector of one to its element."""
+    """Return a vector bitcast to an intrinsic's operand type; llvmlite cannot bitcast a one-element vector to its
+    element."""
     if isinstance(value.type, ir.VectorType) and value.type.count == 1 and not isinstance(kind, ir.VectorType):
         return builder.bitcast(builder.extract_element(value, _I32(0)), kind)
     return builder.bitcast(value, kind)
 
 
 def _full_name(tile: MatrixTile) -> str:
-    """LLVM's name; those of wmma end with the types of its registers."""
+    """Return the LLVM intrinsic's name; a wmma name ends with its register types."""
     if tile.family == "mfma":
         return f"llvm.amdgcn.mfma.{tile.intrinsic}"
     ends = []

@@ -1,7 +1,7 @@
-"""Barriers in a block's memory that threads and the copy engine arrive at (sm_90 and above), and barriers of a warp.
+"""mbarriers in shared memory, at which threads and TMA loads arrive (sm_90 and above), and warp barriers.
 
-PTX ISA, "Parallel Synchronization and Communication Instructions: mbarrier". A barrier's phases are numbered from 0; a
-phase is complete when all arrivals and all bytes that were told of have come, and the next one begins.
+PTX ISA, "Parallel Synchronization and Communication Instructions: mbarrier". A phase completes when all arrivals and
+all expected bytes have come; then the next phase begins. Phases are numbered from 0.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ __all__ = [
 
 _I32 = ir.IntType(32)
 _LEAST_CAPABILITY = (9, 0)
-"""Compute capability from which on barriers count bytes."""
+"""Least compute capability whose mbarriers count bytes."""
 _WAIT = """{
 .reg .pred complete;
 again:
@@ -41,13 +41,13 @@ mbarrier.arrive.shared::cluster.b64 _, [there];
 
 
 def shared_address(builder: ir.IRBuilder, pointer: ir.Value) -> ir.Value:
-    """The 32-bit address within a block's memory of a generic pointer into it."""
+    """Return the 32-bit shared-memory address of a generic pointer."""
     place = builder.addrspacecast(pointer, ir.PointerType(pointer.type.pointee, SHARED_SPACE))
     return builder.ptrtoint(place, _I32)
 
 
 def _of_barrier(name: str, text: str, numbers: int) -> Any:
-    """An instruction on a barrier, at a pointer to int64, and so many int64."""
+    """Return the definition of an mbarrier instruction with ``numbers`` int64 operands."""
 
     def define(p: types.Type, *rest: types.Type) -> Any:
         if pointer_dtype(name, p) != "int64":

@@ -1,8 +1,8 @@
-"""What threads store of operands that warpgroups multiply from a block's memory (sm_90a).
+"""Stores of operands that warpgroups multiply from shared memory (sm_90a).
 
-Operands lie as boxes do: rows of 128 bytes, whose eight pieces of 16 bytes are exchanged by the row's number, from a
-multiple of 1024 bytes on (PTX ISA, "Matrix descriptor", swizzling by 128 bytes). Tensor cores read them by another way
-than threads write: PTX ISA, "Proxies", and "membar/fence", ``.proxy.async``.
+The layout is that of TMA boxes: 128-byte rows whose eight 16-byte pieces are permuted by the row number, aligned to
+1024 bytes (PTX ISA, "Matrix descriptor", 128-byte swizzle). Tensor cores read through the async proxy, so a proxy fence
+must follow the stores (PTX ISA, "Proxies"; "membar/fence", ``.proxy.async``).
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ __all__ = ["operand_fence", "operand_store"]
 
 _I32 = ir.IntType(32)
 _LEAST_CAPABILITY = (9, 0)
-"""Compute capability from which on memory is reached by several ways."""
+"""Least compute capability with an async proxy."""
 PIECE = 16
-"""Bytes of a piece."""
+"""Bytes per piece."""
 PIECES = 8
-"""Of a row, and rows after which the exchange repeats."""
+"""Pieces per row; the swizzle repeats after as many rows."""
 
 
 def _check(name: str) -> None:

@@ -1,5 +1,5 @@
-"""Sine, cosine and tangent of float32 where there is no C library: the CPU's for ordinary angles, and for large ones
-those of what is left of a quarter turn, found by Payne's and Hanek's method in integers."""
+"""Float32 sine, cosine and tangent without a C library: the CPU's for ordinary arguments; large arguments are first
+reduced modulo pi/2 by the Payne-Hanek method in integers."""
 
 from __future__ import annotations
 
@@ -13,20 +13,22 @@ from ...lang.builder import VectorBuilder
 __all__ = ["cos", "sin", "tan"]
 
 _TWO_OVER_PI = 0xA2F9836E4E441529FC2757D1F534DDC0DB6295993C439041FE5163ABDE
-"""2 / pi times 2**232, rounded down: times a float32's 24 bits it has 256; what it lacks is below 2**-100 of a turn."""
+"""2 / pi times 2**232, rounded down. Times a float32's 24 bits it has 256; the truncation is below 2**-100 of a
+turn."""
 _LEAST_EXPONENT = 19
-"""Of angles that are reduced so: 2**19 is below those that `math64.large_angle` names."""
+"""Least exponent of reduced arguments: 2**19 is below the arguments for which `math64.large_angle` holds."""
 _FRACTION, _BIAS = 23, 127
-"""Bits of a float32's fraction, and what its exponent is counted from."""
+"""Mantissa bits and exponent bias of float32."""
 _POINT = 232 + _FRACTION - _LEAST_EXPONENT
-"""Bits behind the point of the product, shifted by what the exponent is above the least one; those of whole turns that
-do not fit are lost."""
+"""Fractional bits of the product after the shift by the exponent minus `_LEAST_EXPONENT`; bits of whole turns beyond
+the word are dropped."""
 _WIDE, _I64, _I32 = ir.IntType(256), ir.IntType(64), ir.IntType(32)
 _DOUBLE = ir.DoubleType()
 
 
 def _left(b: ir.IRBuilder, x: ir.Value) -> tuple[ir.Value, ir.Value]:
-    """x = k pi/2 + r for a float32 of at least 2**19: r as float64, |r| <= pi/4, and the low bits of k as int64."""
+    """Return r (float64, |r| <= pi/4) and the low bits of k (int64) with x = k pi/2 + r, for a float32 of at least
+    2**19."""
     bits = b.bitcast(x, _I32)
     whole = b.or_(b.and_(bits, _I32((1 << _FRACTION) - 1)), _I32(1 << _FRACTION))
     exponent = b.and_(b.lshr(bits, _I32(_FRACTION)), _I32(255))
@@ -40,7 +42,7 @@ def _left(b: ir.IRBuilder, x: ir.Value) -> tuple[ir.Value, ir.Value]:
 
 
 def _turns(b: VectorBuilder, x: ir.Value) -> tuple[ir.Value, ir.Value]:
-    """Angles in float64 whose functions are those of ``x`` after quarter turns, and how many these are (int64)."""
+    """Return the reduced angle (float64) and the number of quarter turns (int64)."""
     large = math64.large_angle(b, x)
     wide = b.widen(x)
     lanes = b.lanes(x)
@@ -69,7 +71,7 @@ def _has(b: VectorBuilder, count: ir.Value, bit: int) -> ir.Value:
 
 
 def _sine(b: VectorBuilder, x: ir.Value, ahead: int) -> ir.Value:
-    """The sine of ``x`` and so many quarter turns."""
+    """Return sin(x + ahead * pi/2)."""
     angle, count = _turns(b, x)
     if ahead:
         lanes = b.lanes(count)
@@ -79,17 +81,17 @@ def _sine(b: VectorBuilder, x: ir.Value, ahead: int) -> ir.Value:
 
 
 def tan(b: VectorBuilder, x: ir.Value) -> ir.Value:
-    """The tangent."""
+    """Return tan(x)."""
     angle, count = _turns(b, x)
     value = math64.tan_short(b, angle)
     return b.narrow(b.ir.select(_has(b, count, 1), b.div(-1.0, value), value))
 
 
 def sin(b: VectorBuilder, x: ir.Value) -> ir.Value:
-    """The sine."""
+    """Return sin(x)."""
     return _sine(b, x, 0)
 
 
 def cos(b: VectorBuilder, x: ir.Value) -> ir.Value:
-    """The cosine."""
+    """Return cos(x)."""
     return _sine(b, x, 1)

@@ -1,8 +1,8 @@
-"""Copies to a block's memory beside a thread's own work, and tiles of it as tensor cores take them (sm_80 and above).
+"""Asynchronous copies to shared memory, and loads of tensor-core fragments (sm_80 and above).
 
-PTX ISA, "cp.async" and "ldmatrix". A tile is eight rows of 16 bytes; the warp's lanes 8 m to 8 m + 7 point to the rows
-of tile m. Lane t gets word t % 4 of row t // 4 of each tile; of a turned one, of 16-bit elements, those of rows
-2 (t % 4) and the next in column t // 4.
+PTX ISA, "cp.async" and "ldmatrix". A fragment tile is eight rows of 16 bytes; lanes 8 m to 8 m + 7 point to the rows of
+tile m. Lane t gets word t % 4 of row t // 4 of each tile; of a transposed tile of 16-bit elements, rows 2 (t % 4) and
+the next in column t // 4.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ __all__ = ["copy_async", "copy_commit", "copy_wait", "high2", "ldmatrix4", "ldma
 _I32, _I64 = ir.IntType(32), ir.IntType(64)
 _WORDS = Vec("int32", 4)
 COPIED = 16
-"""Bytes of a copy, and of a row of a tile."""
+"""Bytes per copy, and per tile row."""
 _LEAST_MATRIX = (7, 5)
-"""Compute capability from which on there is ldmatrix."""
+"""Least compute capability with ldmatrix."""
 
 
 def _check_target(name: str, has: bool) -> None:

@@ -1,12 +1,12 @@
-"""Elementary functions on float32 for fast math, as GPUs compute them best: the CPU's, with approximate division, and
-the exponential by the instruction for powers of two.
+"""Approximate elementary float32 functions for fast math: the CPU's algorithms with approximate division and the
+hardware's power of two.
 
-``gelu_erf_short`` is for results of 16 bits: within an eighth of a unit in the last place of float16, and 1e-7.
-``gelu_erf_bytes`` is for those that are rounded to 8 bits: within 3e-5, a twentieth of a step for the smallest range
-that has all of the function's negative values, and 1e-7 of large numbers.
+``gelu_erf_short`` is for 16-bit results: within an eighth of a unit in the last place of float16, and 1e-7.
+``gelu_erf_bytes`` is for results that are rounded to 8 bits: within 3e-5, a twentieth of a step of the smallest range
+that contains the function's negative values, and within 1e-7 of large numbers.
 
-Division is off by 2 units in the last place at most, and 0 for divisors beyond 2**126; results stay within 4 units
-(``gelu_erf_quick`` within 5: 4.4 at most of 800,000 on an H200), and those below 2**-125 may be 0.
+Division errs by at most 2 units in the last place, and gives 0 for divisors beyond 2**126. Results stay within 4 units
+(``gelu_erf_quick`` within 5: at most 4.4 for 800,000 arguments on an H200); results below 2**-125 may be 0.
 """
 
 from __future__ import annotations
@@ -29,34 +29,33 @@ __all__ = [
 
 
 _LOWEST = -104.0
-"""exp of it and of all below is 0 in float32."""
+"""Argument below which exp is 0 in float32."""
 _LOG2_E = float.fromhex("0x1.715476p+0")
-"""log2(e) rounded to float32, and what that loses."""
+"""log2(e) rounded to float32, and its rounding error."""
 _LOG2_E_LOW = float.fromhex("0x1.4ae0cp-26")
 _LN_2 = math.log(2.0)
 _LN_2_HIGH = float.fromhex("0x1.62e430p-1")
-"""ln 2 rounded to float32, and what that loses."""
+"""ln 2 rounded to float32, and its rounding error."""
 _LN_2_LOW = _LN_2 - _LN_2_HIGH
 _NORMAL_LIMIT = 14.5
-"""From here on the tail of the normal distribution is 0 in float32."""
+"""Argument from which the normal distribution's tail is 0 in float32."""
 LOGIT_END = 5.7**2
-"""Square of the number beyond which what the normal distribution's mass is off by is less than 1e-7 of it times the
-number."""
+"""Square of the argument from which the error of the normal distribution function is less than 1e-7 of the result."""
 LOGIT = (2.30169594, 0.105623215, -4.55866804e-4, -8.80204910e-5, 4.63737545e-6, -7.78300798e-8)
-"""log2(p / (1 - p)) / x of the normal distribution's mass p below x, as a polynomial in x squared: a least-squares fit
-on 0 to 5.7, weighted until the largest error of x p is the least beside a unit of float16."""
+"""Coefficients in x**2 of log2(p / (1 - p)) / x, p the normal distribution function: least-squares fit on [0, 5.7],
+reweighted to minimise the largest error of x p in units of float16."""
 
 LOGIT_BYTES_END = 4.0**2
-"""As `LOGIT_END`, for what is rounded to 8 bits: beyond it less than 3.2e-5 of the number is off."""
+"""As `LOGIT_END` for 8-bit results: beyond it the error is less than 3.2e-5 of the argument."""
 LOGIT_BYTES = (2.30112134, 0.106775724, -1.01426312e-3)
-"""As `LOGIT` with fewer coefficients, for which the largest error of x p is the least: 2.5e-5."""
+"""As `LOGIT` with fewer coefficients; the largest error of x p is 2.5e-5."""
 
 
 class _Approximate(VectorBuilder):
-    """A builder whose division is one instruction and a product."""
+    """A builder with approximate division: a reciprocal instruction and a product."""
 
     def strict(self) -> VectorBuilder:
-        """The same: intrinsics take no fast-math flags here either."""
+        """Return this builder; intrinsics take no fast-math flags here."""
         return self
 
     def div(self, x: Operand, y: Operand) -> ir.Value:
@@ -72,17 +71,17 @@ def _quick(name: str) -> Any:
 
 
 def _power_of_two(b: VectorBuilder, x: ir.Value) -> ir.Value:
-    """2**x for each lane, within 2 units in the last place; what is below 2**-126 is 0."""
+    """Return 2**x for each lane, within 2 units in the last place; results below 2**-126 are 0."""
     return _each(b, "llvm.nvvm.ex2.approx.ftz.f32" if target().nvidia else "llvm.amdgcn.exp2.f32", x)
 
 
 def _reciprocal(b: VectorBuilder, x: ir.Value) -> ir.Value:
-    """1 / x for each lane, within a unit in the last place; what is below 2**-126 is 0."""
+    """Return 1 / x for each lane, within one unit in the last place; results below 2**-126 are 0."""
     return _each(b, "llvm.nvvm.rcp.approx.ftz.f" if target().nvidia else "llvm.amdgcn.rcp.f32", x)
 
 
 def _each(b: VectorBuilder, name: str, x: ir.Value) -> ir.Value:
-    """An LLVM intrinsic of one float32, for each lane."""
+    """Apply a float32 LLVM intrinsic to each lane."""
     if not b.lanes(x):
         return call(b.ir, name, x.type, [x])
     result = ir.Constant(x.type, ir.Undefined)
@@ -142,7 +141,7 @@ def _gelu_erf_bytes(b: VectorBuilder, x: ir.Value) -> ir.Value:
 
 
 def gelu_erf_of_bytes(builder: ir.IRBuilder, x: ir.Value) -> ir.Value:
-    """GELU of float32 as ``gelu_erf_bytes`` has it, for other intrinsics."""
+    """Return ``gelu_erf_bytes`` of float32, for other intrinsics."""
     return _gelu_erf_bytes(_Approximate(builder), x)
 
 

@@ -1,4 +1,4 @@
-"""Remainders of float32 and float64 divisions where there is no C library: exact, in integers."""
+"""Exact float32 and float64 remainders in integer arithmetic, without a C library."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from ...lang.vector import FLOATS, elementwise
 __all__ = ["fmod_exact", "mod_exact"]
 
 _FRACTION, _BIAS = 23, 127
-"""Bits of a float32's fraction, and what its exponent is counted from."""
+"""Mantissa bits and exponent bias of float32."""
 _STEP = 40
-"""Bits by which a remainder, of 24, is shifted at once: both make a word of 64."""
+"""Bits by which a 24-bit remainder is shifted at once: together a 64-bit word."""
 _I64, _I32 = ir.IntType(64), ir.IntType(32)
 _WIDE_FRACTION, _WIDE_BIAS = 52, 1023
-"""Bits of a float64's fraction, and what its exponent is counted from."""
+"""Mantissa bits and exponent bias of float64."""
 _WIDE_STEP = 64 - _WIDE_FRACTION - 1
-"""Bits by which a remainder of float64s is shifted at once."""
+"""Bits by which a float64 remainder is shifted at once."""
 
 
 def _parts(b: ir.IRBuilder, x: ir.Value) -> tuple[ir.Value, ir.Value]:
-    """|x| = whole * 2**(exponent - 150), as int64 and int32."""
+    """Return ``whole`` (int64) and ``exponent`` (int32) with |x| = whole * 2**(exponent - 150)."""
     bits = b.and_(b.bitcast(x, _I32), _I32((1 << 31) - 1))
     field, fraction = b.lshr(bits, _I32(_FRACTION)), b.and_(bits, _I32((1 << _FRACTION) - 1))
     subnormal = b.icmp_unsigned("==", field, _I32(0))
@@ -33,8 +33,8 @@ def _parts(b: ir.IRBuilder, x: ir.Value) -> tuple[ir.Value, ir.Value]:
 
 
 def _shifted(b: ir.IRBuilder, whole: ir.Value, left: ir.Value, divisor: ir.Value, most: int) -> ir.Value:
-    """The remainder of whole * 2**left, or of whole if ``left`` is negative, by shifting at most so many bits at once:
-    a loop, for exponents of float32 may be 253 apart, those of float64 2045, and seldom are."""
+    """Return whole * 2**left modulo divisor (whole modulo divisor if ``left`` is negative), shifting at most ``most``
+    bits per iteration. Exponents of float32 differ by up to 253, of float64 by up to 2045, and seldom do."""
     first = b.urem(whole, divisor)
     before, head, body, behind = b.block, *(b.append_basic_block() for _ in range(3))
     b.branch(head)
@@ -53,7 +53,7 @@ def _shifted(b: ir.IRBuilder, whole: ir.Value, left: ir.Value, divisor: ir.Value
 
 
 def _of_finite(b: ir.IRBuilder, x: ir.Value, y: ir.Value) -> ir.Value:
-    """The remainder of |x| by |y| for finite numbers, y not 0."""
+    """Return |x| modulo |y| for finite float32, y not 0."""
     (whole, high), (divisor, low) = _parts(b, x), _parts(b, y)
     divisor = b.select(b.icmp_unsigned("==", divisor, _I64(0)), _I64(1), divisor)
     left = b.sub(high, low)
@@ -64,7 +64,7 @@ def _of_finite(b: ir.IRBuilder, x: ir.Value, y: ir.Value) -> ir.Value:
 
 
 def _wide_parts(b: ir.IRBuilder, x: ir.Value) -> tuple[ir.Value, ir.Value]:
-    """|x| = whole * 2**(exponent - 1075), as int64 and int32."""
+    """Return ``whole`` (int64) and ``exponent`` (int32) with |x| = whole * 2**(exponent - 1075)."""
     bits = b.and_(b.bitcast(x, _I64), _I64((1 << 63) - 1))
     field, fraction = b.trunc(b.lshr(bits, _I64(_WIDE_FRACTION)), _I32), b.and_(bits, _I64((1 << _WIDE_FRACTION) - 1))
     subnormal = b.icmp_unsigned("==", field, _I32(0))
@@ -73,13 +73,13 @@ def _wide_parts(b: ir.IRBuilder, x: ir.Value) -> tuple[ir.Value, ir.Value]:
 
 
 def _power_of_two(b: ir.IRBuilder, exponent: ir.Value) -> ir.Value:
-    """2**exponent as a normal float64."""
+    """Return 2**exponent as a normal float64."""
     field = b.zext(b.add(exponent, _I32(_WIDE_BIAS)), _I64)
     return b.bitcast(b.shl(field, _I64(_WIDE_FRACTION)), ir.DoubleType())
 
 
 def _of_finite_wide(b: ir.IRBuilder, x: ir.Value, y: ir.Value) -> ir.Value:
-    """The remainder of |x| by |y| for finite float64s, y not 0."""
+    """Return |x| modulo |y| for finite float64, y not 0."""
     (whole, high), (divisor, low) = _wide_parts(b, x), _wide_parts(b, y)
     divisor = b.select(b.icmp_unsigned("==", divisor, _I64(0)), _I64(1), divisor)
     left = b.sub(high, low)
@@ -91,7 +91,7 @@ def _of_finite_wide(b: ir.IRBuilder, x: ir.Value, y: ir.Value) -> ir.Value:
 
 
 def _fmod(b: VectorBuilder, x: ir.Value, y: ir.Value) -> ir.Value:
-    """The remainder with the sign of ``x``; NaN of infinity, by 0 and of NaN."""
+    """Return the remainder with the sign of ``x``; NaN if x is infinite, y is 0, or either is NaN."""
     lanes = b.lanes(x)
     finite = _of_finite if b.width(x) == 32 else _of_finite_wide
     if lanes:
@@ -109,7 +109,7 @@ def _fmod(b: VectorBuilder, x: ir.Value, y: ir.Value) -> ir.Value:
 
 
 def _mod(b: VectorBuilder, x: ir.Value, y: ir.Value) -> ir.Value:
-    """The remainder with the sign of ``y``, as the scalar protocol has it."""
+    """Return the remainder with the sign of ``y``, as in the scalar protocol."""
     return _fmod(b, b.add(_fmod(b, x, y), y), y)
 
 

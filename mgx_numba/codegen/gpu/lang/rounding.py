@@ -1,10 +1,9 @@
-"""Float32 rounded to 8 bits, as a quantisation ends: to integers without the conversions, which are slow on GPUs; and
-pairs of numbers rounded to bfloat16 by one instruction (sm_80 and above).
+"""Rounding of float32 to 8 bits at the end of a quantisation, without the slow conversion instructions; and to bfloat16
+pairs in one instruction (sm_80 and above).
 
-A number that is small beside 1.5 * 2**23 and added to it leaves its nearest integer in the last bits, ties to even.
-Single numbers are converted. GELU of what is in float16 anyway, times a factor, is computed in pairs of these, by two
-thirds of the instructions: within 1.5e-3 of numbers up to 4 and a unit in the last place of larger ones, as float16 is
-that is rounded a few times.
+Adding 1.5 * 2**23 to a small number leaves its nearest integer (ties to even) in the last mantissa bits. Scalars use
+conversion instructions. GELU of float16 values times a factor is computed in float16 pairs, with two thirds of the
+instructions: within 1.5e-3 up to 4, and one unit in the last place beyond, like a few roundings to float16.
 """
 
 from __future__ import annotations
@@ -31,23 +30,23 @@ __all__ = [
 ]  # fmt: skip
 
 _LEAST_CAPABILITY = (8, 0)
-"""Compute capability from which on there is a conversion to bfloat16."""
+"""Least compute capability with a conversion to bfloat16."""
 _MAGIC = 1.5 * 2**23
-"""Its bits end in zeros."""
+"""Rounding constant of float32; its mantissa ends in zeros."""
 _HALF_MAGIC = 1.5 * 2**10
-"""The same of float16."""
+"""Rounding constant of float16."""
 _HALF_CAPABILITY = (8, 0)
-"""Compute capability from which on pairs of float16 have a maximum; the hyperbolic tangent is older."""
+"""Least compute capability with a maximum of float16 pairs; tanh is older."""
 _NORMAL_16 = 0.80025, 0.0347
-"""The normal distribution's mass below x is (1 + tanh(x (a + b x^2))) / 2: fitted until the largest error of x times
-that was the least, 2.9e-4."""
+"""Coefficients a, b of the normal distribution function as (1 + tanh(x (a + b x^2))) / 2, fitted to minimise the
+largest error of x times it: 2.9e-4."""
 _FAR_16 = -60000.0
-"""A number of float16 that is in the place of smaller ones: -infinity times 0 were no number. With factors beyond
-24,000 it is in the place of halves of -5 times these, too, of which some mass is left."""
+"""Lower clamp of float16, because -infinity times 0 is NaN. With factors beyond 24,000 it also replaces halves of -5
+times them, where the distribution function is not quite 0."""
 
 
 def _expect_vectors(name: str, least: int, given: tuple[types.Type, ...]) -> int:
-    """Lanes of operands that are vectors of float32 of so many lanes at least, all alike."""
+    """Return the lanes of operands, which must be equal vectors of at least ``least`` float32."""
     dtype, lanes = describe(name, given[0])
     if dtype != "float32" or lanes < least or any(x != given[0] for x in given):
         found = ", ".join(map(str, given))
@@ -94,7 +93,7 @@ def _rounded_product(dtype: str) -> Any:
 
 
 def _product(b: VectorBuilder, dtype: str, x: ir.Value, y: ir.Value, zero: ir.Value) -> ir.Value:
-    """``rounded_product``."""
+    """Emit ``rounded_product``."""
     ends = np.iinfo(dtype)
     low, high = int(ends.min), int(ends.max)
     shifted = b.fused(x, y, b.add(zero, _MAGIC))  # whose last bits are the integer
@@ -123,7 +122,7 @@ def _gelu_product(dtype: str) -> Any:
 
 
 def _gelu_pairs(b: VectorBuilder, dtype: str, lanes: int, x: ir.Value, y: ir.Value, *zero: ir.Value) -> ir.Value:
-    """GELU of ``x`` times ``y`` in pairs of float16, rounded to 8 bits."""
+    """Emit ``gelu(x) * y`` in float16 pairs, rounded to 8 bits."""
     builder, whole = b.ir, bool(zero)
     word, byte = ir.IntType(32), ir.IntType(8)
     halves = b.mul(x, b.mul(y, 0.5))
@@ -146,7 +145,8 @@ def _gelu_pairs(b: VectorBuilder, dtype: str, lanes: int, x: ir.Value, y: ir.Val
 
 
 def _pair_text(dtype: str) -> str:
-    """PTX of two results from two arguments, halves of them times the factor, and for integers what is added."""
+    """Return the PTX of two results from two arguments, their halves times the factor and, for integers, the zero
+    point."""
     center, slope = _NORMAL_16
     numbers = {"center": center, "slope": slope, "far": _FAR_16}
     limited = "max.NaN.f16x2" if dtype.startswith("float8") else "max.f16x2"
@@ -179,7 +179,7 @@ def _pair_text(dtype: str) -> str:
 
 
 def _pair_of(number: float) -> str:
-    """A float16 twice, as a word of PTX."""
+    """Return a PTX word of two equal float16."""
     bits = int(np.float16(number).view(np.uint16))
     return f"0x{bits:04x}{bits:04x}"
 
@@ -201,7 +201,7 @@ def _saturated(dtype: str) -> Any:
 
 
 def _saturate(b: VectorBuilder, dtype: str, x: ir.Value) -> ir.Value:
-    """``saturated``."""
+    """Emit ``saturated``."""
     if has_pairs(dtype):
         return to_pairs(b, x, dtype)
     largest = float(ml_dtypes.finfo(dtype).max)

@@ -1,7 +1,7 @@
-"""Values that one block gives others through the device's memory, each with a tag by which they know that it is there.
+"""Tagged words in device memory, by which blocks pass values without further synchronisation.
 
-A word of 64 bits has a float32 and, above it, its tag; it is written and read as one (PTX ISA, "Memory Consistency
-Model": scalar accesses are single-copy atomic), so that nothing else need be waited for.
+A 64-bit word holds a float32 and, above it, a tag. It is written and read atomically (PTX ISA, "Memory Consistency
+Model": scalar accesses are single-copy atomic), so a reader that sees the tag sees the value.
 """
 
 from __future__ import annotations

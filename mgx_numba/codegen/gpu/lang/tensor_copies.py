@@ -1,7 +1,7 @@
-"""Boxes of tensors from memory to a block's memory by the copy engine (sm_90 and above).
+"""TMA loads of tensor boxes to shared memory (sm_90 and above).
 
-PTX ISA, "cp.async.bulk.tensor". Tensors are described by `codegen.launch.TensorLayout`; a box arrives at a barrier
-(`mbarriers`) with its bytes, and lies where a multiple of 1024 bytes is.
+PTX ISA, "cp.async.bulk.tensor". `codegen.launch.TensorLayout` describes tensors. A box is 1024-byte aligned and
+completes its bytes at an mbarrier (`mbarriers`).
 """
 
 from __future__ import annotations
@@ -28,13 +28,14 @@ __all__ = [
 _I16, _I32, _I64, _I8 = (ir.IntType(bits) for bits in (16, 32, 64, 8))
 _PLACE = Vec("int32", 4)
 _LEAST_CAPABILITY = (9, 0)
-"""Compute capability from which on there is a copy engine."""
+"""Least compute capability with TMA."""
 DYNAMIC = "dynamic_memory"
-"""Name of the memory that a launch gives to each block."""
+"""Symbol of dynamic shared memory."""
 LEAST_ALIGNMENT = 16
-"""Bytes that the driver places it at a multiple of, whatever more is declared."""
+"""Alignment (bytes) of dynamic shared memory that the driver guarantees, whatever is declared."""
 MOST_DYNAMIC = 226 << 10
-"""Bytes of it at most: CUDA C++ programming guide, "Technical specifications per compute capability"; one KiB less."""
+"""Most dynamic shared memory (bytes), one KiB less than CUDA C++ programming guide, "Technical specifications per
+compute capability"."""
 
 
 def _dynamic(dtype: str) -> Any:
@@ -96,7 +97,7 @@ _COPY = (
     "[$1, {{$3, $4, $5, $6}}], [$2]{};"
 )
 MOST_BLOCKS = 8
-"""Blocks of a cluster: CUDA C++ programming guide, "Thread Block Clusters"."""
+"""Most blocks per cluster: CUDA C++ programming guide, "Thread Block Clusters"."""
 
 
 def _load(name: str, window: bool) -> Any:
@@ -151,7 +152,7 @@ def _check(name: str) -> None:
 
 
 def _copied(builder: ir.IRBuilder, values: Any) -> list[ir.Value]:
-    """Where a box goes, its tensor and its barrier, and its place."""
+    """Return the destination, the tensor map, the mbarrier and the coordinates of a box."""
     place = [builder.extract_element(values[3], _I32(k)) for k in range(4)]
     to, barrier = shared_address(builder, values[0]), shared_address(builder, values[2])
     return [to, builder.ptrtoint(values[1], _I64), barrier, *place]

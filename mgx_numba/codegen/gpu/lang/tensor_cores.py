@@ -1,10 +1,9 @@
-"""Products of small matrices by a warp's tensor cores (sm_75 and above).
+"""Warp-level MMA on NVIDIA tensor cores (sm_75 and above).
 
-In 32-bit words the operands of all types are alike: with g = lane // 4 and c = lane % 4, ``a`` has the words (row g,
-word c), (g + 8, c), (g, c + 4), (g + 8, c + 4) of 16 rows of 8 words, ``b`` the words c and c + 4 of column g, and the
-sums are those of rows g and g + 8, columns 2 c and 2 c + 1: PTX ISA, "Matrix fragments for mma.m16n8k16" (k8, k32).
-Instructions of sm_75 take some of these words: m16n8k8 half of them along the sum, m8n8k16 those of eight rows, too.
-`codegen.gpu.products` has the types and what the words for them are called.
+In 32-bit words, fragments of all types have one layout. With g = lane // 4 and c = lane % 4: ``a`` holds words (row g,
+word c), (g + 8, c), (g, c + 4), (g + 8, c + 4) of 16 rows of 8 words; ``b`` words c and c + 4 of column g; accumulators
+rows g and g + 8 of columns 2 c and 2 c + 1 (PTX ISA, "Matrix fragments for mma.m16n8k16", k8, k32). sm_75 has smaller
+instructions: m16n8k8 takes half of K, m8n8k16 half of the rows, too. `codegen.gpu.products` has types and names.
 """
 
 from __future__ import annotations
@@ -35,22 +34,22 @@ _INTRINSICS = {
     "e4m3.e4m3": "m16n8k32.row.col.f32.e4m3.e4m3.f32",
     "e5m2.e5m2": "m16n8k32.row.col.f32.e5m2.e5m2.f32",
 }
-"""LLVM's names of the instructions, less what all begin with, by the operands' types (NVPTX usage, "mma")."""
+"""LLVM intrinsic names by operand types, without the common prefix (NVPTX usage, "mma")."""
 _SMALLER = {"f16.f16": "m16n8k8.row.col.f32.f32"} | {
     f"{a}.{b}": f"m8n8k16.row.col.{a}" + f".{b}" * (a != b) for a in ("s8", "u8") for b in ("s8", "u8")
 }
-"""The same of what there is below compute capability `_WHOLE_FROM`."""
+"""The same below compute capability `_WHOLE_FROM`."""
 _WHOLE_FROM = (8, 0)  # PTX ISA, "mma", target ISA notes
 _EVERY = (0, 1, 2, 3)  # four words, and four sums of a thread
 _Steps = tuple[tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]], ...]
 _WHOLE: _Steps = ((_EVERY, (0, 1), _EVERY),)
 HALVES: _Steps = (((0, 1), (0,), _EVERY), ((2, 3), (1,), _EVERY))
 QUARTERS: _Steps = (((0,), (0,), (0, 1)), ((2,), (1,), (0, 1)), ((1,), (0,), (2, 3)), ((3,), (1,), (2, 3)))
-"""What each instruction of a product takes: words of ``a`` and of ``b``, and sums."""
+"""Operands of each instruction of a product: words of ``a`` and ``b``, and accumulators."""
 
 
 def _words(vector: ir.Value, builder: ir.IRBuilder, product: Product) -> list[ir.Value]:
-    """The words of an operand as the instructions take them."""
+    """Return an operand's words as instruction operands."""
     words = [builder.extract_element(vector, _I32(k)) for k in range(vector.type.count)]
     if product.a == "float16":
         words = [builder.bitcast(word, ir.VectorType(ir.HalfType(), 2)) for word in words]
@@ -58,7 +57,7 @@ def _words(vector: ir.Value, builder: ir.IRBuilder, product: Product) -> list[ir
 
 
 def _added(builder: ir.IRBuilder, product: Product, a: list, b: list, sums: list) -> list[ir.Value]:
-    """The sums after the product of words."""
+    """Return the accumulators after the product."""
     if target().capability >= _WHOLE_FROM:
         name, steps = _INTRINSICS[product.kind], _WHOLE
     else:

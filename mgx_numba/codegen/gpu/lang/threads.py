@@ -1,6 +1,6 @@
-"""Where a thread is, what lanes of a warp give each other, and where all threads of a block wait for each other.
+"""Thread indices, warp shuffles and block barriers.
 
-A warp is 32 consecutive threads on every GPU; the waves of 64 lanes of some of AMD's hold two.
+A warp is 32 consecutive threads on every GPU; AMD's waves of 64 lanes hold two.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ _AXES = "xyz"
 
 
 def target() -> Architecture:
-    """The architecture that is compiled for now.
+    """Return the architecture that is being compiled for.
 
     Raises:
-        TypingError: none is named: the caller is no part of this back end.
+        TypingError: none is set; the caller is outside of this back end.
     """
     found = chosen()
     if found is None:
@@ -37,7 +37,7 @@ def target() -> Architecture:
 
 
 def call(builder: ir.IRBuilder, name: str, result: ir.Type, operands: Sequence[ir.Value] = ()) -> ir.Value:
-    """Call an LLVM intrinsic by its full name."""
+    """Emit a call of an LLVM intrinsic by its full name."""
     callee = VectorBuilder(builder).function(name, result, [v.type for v in operands])
     return builder.call(callee, operands)
 
@@ -45,13 +45,13 @@ def call(builder: ir.IRBuilder, name: str, result: ir.Type, operands: Sequence[i
 def inline(
     builder: ir.IRBuilder, text: str, constraints: str, result: ir.Type, operands: Sequence[ir.Value], effects: bool
 ) -> ir.Value:
-    """Inline PTX."""
+    """Emit inline PTX."""
     kind = ir.FunctionType(result, [v.type for v in operands])
     return builder.call(ir.InlineAsm(kind, text, constraints, effects), operands)
 
 
 def _index(name: str, nvidia: str, amd: str) -> Any:
-    """Intrinsic of an AXIS from 0 to 2 that gives an int64 from 0 on."""
+    """Return the intrinsic that reads an index along an AXIS from 0 to 2 as int64."""
 
     def define(axis: types.Type) -> Any:
         letter = _AXES[constant_int(name, "AXIS", axis, high=2)]
@@ -66,7 +66,7 @@ def _index(name: str, nvidia: str, amd: str) -> Any:
 
 
 def block_barrier(builder: ir.IRBuilder) -> None:
-    """Wait for all threads of the block."""
+    """Emit a barrier of all threads of the block."""
     if target().nvidia:
         call(builder, "llvm.nvvm.barrier.cta.sync.aligned.all", ir.VoidType(), [_I32(0)])
     else:
@@ -76,7 +76,7 @@ def block_barrier(builder: ir.IRBuilder) -> None:
 
 
 def first_thread(builder: ir.IRBuilder) -> ir.Value:
-    """Whether this is the block's thread 0."""
+    """Return the condition that this is the block's thread 0."""
     axis = "llvm.nvvm.read.ptx.sreg.tid.x" if target().nvidia else "llvm.amdgcn.workitem.id.x"
     return builder.icmp_unsigned("==", call(builder, axis, _I32), _I32(0))
 
@@ -127,7 +127,7 @@ def _define_idiv32(a: types.Type, b: types.Type) -> Any:
 
 
 def _exchange(builder: ir.IRBuilder, word: ir.Value, mask: int) -> ir.Value:
-    """A 32-bit word of the lane whose number differs by the bits of ``mask``."""
+    """Return a 32-bit word of the lane ``lane ^ mask``."""
     if target().nvidia:
         operands = [_I32(-1), word, _I32(mask), _I32(WARP - 1)]
         return call(builder, "llvm.nvvm.shfl.sync.bfly.i32", _I32, operands)
@@ -136,7 +136,7 @@ def _exchange(builder: ir.IRBuilder, word: ir.Value, mask: int) -> ir.Value:
 
 
 def _words(builder: ir.IRBuilder, value: ir.Value, emit: Callable[[ir.Value], ir.Value]) -> ir.Value:
-    """A scalar whose 32-bit words ``emit`` gives for those of another one."""
+    """Apply ``emit`` to each 32-bit word of a scalar."""
     kind = value.type
     if isinstance(kind, ir.IntType) and kind.width < 32:
         return builder.trunc(emit(builder.zext(value, _I32)), kind)
@@ -150,7 +150,7 @@ def _words(builder: ir.IRBuilder, value: ir.Value, emit: Callable[[ir.Value], ir
 
 
 def shuffled(builder: ir.IRBuilder, value: ir.Value, mask: int) -> ir.Value:
-    """A scalar of the lane whose number differs by the bits of ``mask``."""
+    """Return a scalar of the lane ``lane ^ mask``."""
     return _words(builder, value, lambda word: _exchange(builder, word, mask))
 
 

@@ -1,11 +1,9 @@
-"""Products of matrices by a warpgroup's tensor cores, from a block's memory (sm_90a).
+"""Warpgroup MMA from shared memory (sm_90a).
 
-PTX ISA, "Asynchronous Warpgroup Level Matrix Instructions". A warpgroup is four consecutive warps, the first of which
-is a multiple of four. Its sums are 64 rows: thread t has of rows 16 (t // 32) + t % 32 // 4 and 8 further, of each 8
-columns, columns 2 (t % 4) and the next: four sums, those of the first row before those of the second. A left operand in
-registers lies like sums: a word for each two of 16 bits.
-
-`codegen.gpu.products` has the types and what the words for them are called.
+PTX ISA, "Asynchronous Warpgroup Level Matrix Instructions". A warpgroup is four consecutive warps, aligned to four.
+Accumulators have 64 rows: thread t holds rows r = 16 (t // 32) + t % 32 // 4 and r + 8, and of each 8 columns 2 (t % 4)
+and the next; row r's two before row r + 8's. A left operand in registers has the same layout, one word per two 16-bit
+elements. `codegen.gpu.products` has types and names.
 """
 
 from __future__ import annotations
@@ -34,33 +32,33 @@ __all__ = [
 _I32, _I64, _F32 = ir.IntType(32), ir.IntType(64), ir.FloatType()
 _NUMBERS = {"float32": _F32, "int32": _I32}
 _REGISTERS = {"float32": "f", "int32": "r"}
-"""What inline text calls a register of a sum's type."""
+"""Inline assembly constraint by accumulator type."""
 _TYPES = {"float32": "f32", "int32": "s32"}
-"""What PTX calls it."""
+"""PTX type by accumulator type."""
 MOST_COLUMNS = 256
-"""Columns of one instruction at most."""
+"""Most columns per instruction."""
 SLICE_BYTES = 128
-"""Bytes of the sum that one call multiplies: a row of swizzled memory."""
+"""Bytes of K per call: a swizzled row."""
 STEP_BYTES = 32
-"""Bytes of the sum that one instruction multiplies."""
+"""Bytes of K per instruction."""
 _LAYOUT_128 = 1 << 62  # PTX ISA, "Matrix descriptor": swizzled by 128 bytes
 _GROUP = 1024 >> 4 << 32
-"""Sixteenths of the bytes from eight rows to the next eight, in the descriptor's bits from 32 on."""
+"""Stride between groups of eight rows, in 16-byte units, at bit 32 of the descriptor."""
 _FEATURE = "90a"
 STEP_WORDS = 4
-"""Words of a left operand in registers that one instruction multiplies."""
+"""Words of a register left operand per instruction."""
 MOST_WORDS = STEP_WORDS * SLICE_BYTES // STEP_BYTES
-"""Words of a left operand in registers at most: those of 128 bytes of the sum."""
+"""Most words of a register left operand: 128 bytes of K."""
 MOST_CHAINS = 4
-"""Sums of zero times sums that are added beside each other."""
+"""Independent chains in the sum of zero times accumulators."""
 LEAST_REGISTERS, MOST_REGISTERS, REGISTER_STEP = 24, 256, 8
-"""Registers of a thread that a warpgroup may keep or have: PTX ISA, "setmaxnreg"."""
+"""Least, most and step of registers per thread in a reallocation: PTX ISA, "setmaxnreg"."""
 MOST_ROW_LANES = 16
-"""Elements of the widest row of a thread: as many of 8 bits are stored at once."""
+"""Most elements of a thread's row vector: as many 8-bit results are stored at once."""
 
 
 class WarpgroupSums(types.Type):
-    """A thread's part of the sums of ``columns`` columns: half as many numbers of a dtype, float32 or int32."""
+    """A thread's accumulators of ``columns`` columns: ``columns / 2`` numbers, float32 or int32."""
 
     def __init__(self, columns: int, dtype: str) -> None:
         self.columns = columns
@@ -69,7 +67,7 @@ class WarpgroupSums(types.Type):
 
     @property
     def count(self) -> int:
-        """Numbers of a thread."""
+        """Return the accumulators per thread."""
         return self.columns // 2
 
 
@@ -107,13 +105,14 @@ def _members(builder: ir.IRBuilder, sums: ir.Value) -> list[ir.Value]:
 
 
 def _descriptor(builder: ir.IRBuilder, pointer: ir.Value, across: int) -> ir.Value:
-    """Descriptor of an operand in rows of 128 bytes; ``across`` are the bytes from 64 columns to the next 64."""
+    """Return the matrix descriptor of an operand in 128-byte rows; ``across`` is the stride (bytes) between groups of
+    64 columns."""
     address = builder.zext(builder.lshr(builder.and_(shared_address(builder, pointer), _I32(0x3FFFF)), _I32(4)), _I64)
     return builder.or_(address, _I64(_LAYOUT_128 | _GROUP | (across >> 4) << 16))
 
 
 def _columns_of(name: str, columns: types.Type) -> int:
-    """The columns that a literal names."""
+    """Return the value of a COLUMNS literal."""
     wanted = constant_int(name, "COLUMNS", columns, low=8, high=MOST_COLUMNS)
     if wanted % 8:
         raise TypingError(f"{name}: COLUMNS must be a multiple of 8, got {wanted}")
@@ -142,8 +141,12 @@ def _issue(
     builder: ir.IRBuilder, product: Product, sums: ir.Value | WarpgroupSums, left: Sequence[Sequence[ir.Value]],
     b: ir.Value, across: int,
 ) -> ir.Value:  # fmt: skip
-    """The instructions of 128 bytes of the sum: ``left`` are for each a descriptor, or four words; ``sums`` is only
-    their type if there are none before."""
+    """Emit the instructions of 128 bytes of K.
+
+    Args:
+        left: per instruction a descriptor, or four words.
+        sums: the accumulators, or only their type to start from 0.
+    """
     size, accumulator = product.size, product.accumulator
     depth = STEP_BYTES // size
     count = sums.count if isinstance(sums, WarpgroupSums) else len(sums.type.elements)
@@ -171,7 +174,7 @@ def _issue(
 
 
 def _left_descriptors(builder: ir.IRBuilder, a: ir.Value, steps: int) -> list[list[ir.Value]]:
-    """Those of the instructions of a call whose left operand lies in the block's memory."""
+    """Return the descriptors of a call's instructions for a left operand in shared memory."""
     left = _descriptor(builder, a, 16)
     return [[builder.add(left, _I64(step * STEP_BYTES >> 4))] for step in range(steps)]
 
@@ -311,16 +314,16 @@ def _vector(builder: ir.IRBuilder, numbers: Sequence[ir.Value]) -> ir.Value:
 def _exchange(
     builder: ir.IRBuilder, odd: ir.Value, mask: int, pairs: list[list[ir.Value]], near: int, far: int
 ) -> None:
-    """Between a thread and its neighbour, that is ``odd``: all near ones go to the even thread, all far ones to the odd
-    one; near is then what the even thread had."""
+    """Exchange accumulators between neighbouring threads: the even thread gets all ``near`` ones, the odd thread all
+    ``far`` ones; ``near`` then comes from the even thread."""
     for k, (a, b) in enumerate(zip(pairs[near], pairs[far])):
         come = shuffled(builder, builder.select(odd, a, b), mask)
         pairs[near][k], pairs[far][k] = builder.select(odd, come, a), builder.select(odd, b, come)
 
 
 def _neighbours(builder: ir.IRBuilder, pairs: list[list[ir.Value]]) -> list[ir.Value]:
-    """What threads have of pairs of columns, one of each piece of eight, so exchanged between four threads that each
-    has neighbours, in their order."""
+    """Exchange column pairs, one per piece of eight columns, among four threads, so that each thread holds neighbouring
+    columns in order."""
     pieces = len(pairs)
     bits = min(2, pieces.bit_length() - 1)
     lane = call(builder, "llvm.nvvm.read.ptx.sreg.tid.x", _I32)

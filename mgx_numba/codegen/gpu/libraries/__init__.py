@@ -1,1 +1,1 @@
-"""NVIDIA's libraries of contractions, which tuning may choose where they are installed."""
+"""NVIDIA's contraction libraries, which tuning may select where they are installed."""

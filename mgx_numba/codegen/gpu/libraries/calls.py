@@ -1,7 +1,7 @@
-"""Calls of libraries in a plan: as text that tells all of a call but its addresses, and what makes the call.
+"""Library calls in a plan: serialised as text without addresses, and bound to a device for execution.
 
-In a plan a call stands where a kernel does, and its argument block has the addresses of its operands. An engine of
-NVIDIA's loads it as it loads kernels, and captures it where it records.
+In a plan a call takes the place of a kernel; its argument block holds operand addresses. NVIDIA engines load it like a
+kernel, and capture it into graphs.
 """
 
 from __future__ import annotations
@@ -22,24 +22,24 @@ __all__ = ["BoundCall", "LibraryCall", "bound_call", "call_launch", "described"]
 
 
 class LibraryCall(Protocol):
-    """A call with all that does not depend on addresses made ready, on one device."""
+    """A library call on one device, prepared except for addresses."""
 
     def enqueue(self, addresses: Mapping[str, int], stream: int) -> None:
-        """Ask a stream of the current context's device for the call; any thread may.
+        """Enqueue the call on a stream of the current context; thread-safe.
 
         Raises:
-            DeviceError: the library refuses.
+            DeviceError: the library reports an error.
         """
 
 
 class BoundCall:
-    """A library's call whose operands come in an argument block."""
+    """A library call whose operand addresses come in an argument block."""
 
     def __init__(self, call: LibraryCall, operands: Sequence[str]) -> None:
         self._call, self._operands = call, tuple(operands)
 
     def enqueue(self, words: np.ndarray, stream: int) -> None:
-        """See `LibraryCall.enqueue`; ``words`` are the operands' addresses, int64, in order."""
+        """See `LibraryCall.enqueue`; ``words`` are the operands' addresses (int64) in order."""
         self._call.enqueue(dict(zip(self._operands, words.tolist())), stream)
 
 
@@ -52,30 +52,30 @@ def call_launch(
     flops: int,
     bytes: int,
 ) -> Launch:
-    """The launch of a library's call.
+    """Return the launch of a library call.
 
     Args:
         library: ``cublaslt`` or ``cudnn``.
-        name: for readers.
-        unit: what multiplies, see `Backend.unit`.
-        fields: JSON values by which `bound_call` makes the call again.
-        operands: by the names that the call has for them.
+        name: display name.
+        unit: functional unit, see `Backend.unit`.
+        fields: JSON values from which `bound_call` restores the call.
+        operands: by their names in the call.
     """
     text = json.dumps({"library": library, "unit": unit, "operands": list(operands), **fields}, sort_keys=True)
     return Launch(KernelSource(NAME, name, text), tuple(operands.values()), OneCall(), flops, bytes)
 
 
 def described(kernel: KernelSource) -> dict[str, Any] | None:
-    """What a kernel says of the call that it is; None of one that is none: their text is Python."""
+    """Return the fields of a kernel that is a library call; None for a kernel in Python."""
     return json.loads(kernel.text) if kernel.text.startswith("{") else None
 
 
 @functools.lru_cache(maxsize=1024)
 def bound_call(kernel: KernelSource, number: int) -> BoundCall:
-    """The call that a kernel is, on the device of this number, which is the current one; the last ones are kept.
+    """Return the call of a kernel on device ``number``, which is the current device; cached.
 
     Raises:
-        DeviceError: the library is not there, is of another version, or refuses.
+        DeviceError: the library is missing, has another version, or reports an error.
     """
     from .convolutions import ConvolutionCall
     from .cublaslt import MatmulCall

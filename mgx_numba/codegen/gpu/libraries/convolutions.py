@@ -1,4 +1,4 @@
-"""Convolutions by cuDNN: a graph of the convolution and of what follows it, and the library's engines for it."""
+"""Convolutions by cuDNN: the operation graph of a convolution with its epilogue, and the library's engines for it."""
 
 from __future__ import annotations
 
@@ -19,29 +19,32 @@ _ADD, _RELU = 0, 100  # cudnnPointwiseMode_t
 _TENSOR_CORES, _ROUNDED_INPUTS, _ROUNDED_SUMS, _FFT, _ANY_ORDER = 0, 1, 2, 3, 4  # cudnnBackendNumericalNote_t
 _WINOGRAD = range(5, 9)
 _ALIGNMENT = 16
-"""Bytes of whose multiples operands begin at one: `gpu.contraction.placed.VECTOR_BYTES`."""
+"""Alignment (bytes) of operands: `gpu.contraction.placed.VECTOR_BYTES`."""
 MOST_ENGINES = 10
-"""Configurations of engines that tuning may measure; making a plan of some compiles a kernel."""
+"""Most engine configurations that tuning measures; some compile a kernel."""
 MOST_ASKED = 64
-"""Those that the heuristic is asked for: the best ones may all round otherwise. No figures kept."""
+"""Most configurations requested from the heuristic; the best ones may all be excluded by their rounding. No figures
+kept."""
 MOST_KNOBS, MOST_NOTES = 64, 32
-"""Knobs of an engine, and notes about it: more than the library knows kinds of."""
+"""Most knobs, and most notes, of an engine: more than the library defines."""
 
 
 @dataclass(frozen=True)
 class AskedConvolution:
-    """A convolution of images with channels last, as the library is told of it.
+    """A channels-last convolution as cuDNN's graph describes it.
 
     Attributes:
-        x_lens, w_lens, y_lens: images, channels and two or three spatial lengths; of filters outputs and inputs first.
-        x_strides, y_strides: in elements, in that order.
-        left, right, out: dtypes; ``sums``: in what products are added, ``tf32`` for float32 numbers multiplied so.
-        before, after: padding; ``steps`` and ``dilation`` of the filter.
-        added: dtype of a tensor that is added to the result, empty for none; ``added_strides`` are its own.
-        bias: dtype of what is added to each channel, empty for nothing.
-        relu: whether negative results become 0.
-        rounds: whether methods that change rounding may be taken.
-        alignment: bytes of whose multiples results, and what is added to them, begin at one.
+        x_lens, w_lens, y_lens: images, channels, and two or three spatial lengths; of filters outputs and inputs first.
+        x_strides, y_strides: strides in elements, same order.
+        left, right, out: dtypes.
+        sums: accumulator type; ``tf32`` for float32 multiplied in TF32.
+        before, after: padding.
+        steps, dilation: stride and dilation.
+        added: dtype of a summand of the result, "" for none; ``added_strides``: its strides.
+        bias: dtype of the per-channel bias, "" for none.
+        relu: whether a ReLU follows.
+        rounds: whether algorithms that change rounding (FFT, Winograd) are allowed.
+        alignment: alignment (bytes) of the result and of the summand.
     """
 
     x_lens: tuple[int, ...]
@@ -66,15 +69,14 @@ class AskedConvolution:
 
     @classmethod
     def of(cls, fields: Mapping[str, Any]) -> AskedConvolution:
-        """What `dataclasses.asdict` gave, by way of JSON."""
+        """Restore from the JSON form of `dataclasses.asdict`."""
         own: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in fields.items()}
         return cls(**own)
 
 
 @dataclass(frozen=True)
 class ConvolutionEngine:
-    """A configuration of an engine of a version of the library: its number, the values of its knobs by their types, and
-    the bytes of ``workspace`` that it takes."""
+    """An engine configuration of a library version: engine number, knob values by type, and ``workspace`` in bytes."""
 
     version: int
     number: int
@@ -83,13 +85,13 @@ class ConvolutionEngine:
 
     @property
     def configuration(self) -> dict[str, int]:
-        """Its numbers by name, as tuning records have them."""
+        """Return its numbers by name, as tuning records store them."""
         own = {"version": self.version, "number": self.number, "workspace": self.workspace}
         return own | {f"knob{kind}": value for kind, value in self.knobs}
 
 
 class _ConvolutionGraph:
-    """The graph of a convolution, on a device which is the current one."""
+    """The operation graph of a convolution on the current device."""
 
     def __init__(self, library: Cudnn, number: int, what: AskedConvolution) -> None:
         self.library, self._what = library, what
@@ -151,7 +153,7 @@ class _ConvolutionGraph:
         return tensor(self.library, self._count, dtype, lens, strides, alignment, True)
 
     def _result(self, following: int) -> Descriptor:
-        """The result, or what goes on to the operations that follow."""
+        """Return the tensor of the result, or the virtual tensor that the next operation reads."""
         what = self._what
         if not following:
             return self._stored("out", what.out, what.y_lens, what.y_strides, what.alignment)
@@ -174,11 +176,11 @@ class _ConvolutionGraph:
 
 
 def engines(number: int, what: AskedConvolution) -> list[ConvolutionEngine]:
-    """What the library's heuristic has for a convolution, on the device of this number, which is the current one, the
-    best first; none where it has nothing that rounds as it may and always adds in one order.
+    """Return the heuristic's engine configurations for a convolution on device ``number``, which is the current device,
+    best first. Engines with unwanted rounding or non-deterministic order are excluded.
 
     Raises:
-        DeviceError: the library is not there.
+        DeviceError: the library is missing.
     """
     library = cudnn()
     with library.lock:
@@ -197,7 +199,7 @@ def engines(number: int, what: AskedConvolution) -> list[ConvolutionEngine]:
 
 
 def _configurations(library: Cudnn, graph: Descriptor, mode: int) -> list[Descriptor]:
-    """What a heuristic has; nothing where it refuses."""
+    """Return a heuristic mode's configurations; empty if it fails."""
     try:
         asked = Descriptor(library, Kind.HEURISTIC).set(Attribute.HEURISTIC_GRAPH, Value.DESCRIPTOR, graph)
         asked.set(Attribute.HEURISTIC_MODE, Value.HEURISTIC_MODE, mode).finish()
@@ -207,7 +209,7 @@ def _configurations(library: Cudnn, graph: Descriptor, mode: int) -> list[Descri
 
 
 def _engine(library: Cudnn, one: Descriptor, engine: Descriptor) -> ConvolutionEngine:
-    """A configuration by its numbers."""
+    """Return a configuration by its numbers."""
     knobs = []
     for choice in one.descriptors(Attribute.CONFIGURATION_KNOBS, Kind.KNOB_CHOICE, MOST_KNOBS):
         (kind,) = choice.numbers(Attribute.KNOB_TYPE, Value.KNOB_TYPE)
@@ -219,7 +221,7 @@ def _engine(library: Cudnn, one: Descriptor, engine: Descriptor) -> ConvolutionE
 
 
 def _barred(what: AskedConvolution) -> set[int]:
-    """Notes of engines that are not taken."""
+    """Return the numerical notes that exclude an engine."""
     barred = {_ROUNDED_SUMS, _ANY_ORDER}
     if what.left == "float32" and what.sums != "tf32":
         barred |= {_TENSOR_CORES, _ROUNDED_INPUTS}
@@ -227,11 +229,14 @@ def _barred(what: AskedConvolution) -> set[int]:
 
 
 class ConvolutionCall:
-    """See `LibraryCall`. Operands are ``left``, ``right``, ``out``, ``bias``, ``added`` and ``workspace``, those that
-    there are."""
+    """See `LibraryCall`. Operands: ``left``, ``right``, ``out``, and as needed ``bias``, ``added``, ``workspace``."""
 
     def __init__(self, number: int, what: AskedConvolution, engine: ConvolutionEngine) -> None:
-        """Raises `DeviceError` where the library is of another version, or has no such engine."""
+        """Prepare the call.
+
+        Raises:
+            DeviceError: the library has another version or lacks the engine.
+        """
         self._library = library = cudnn()
         library.check_version(engine.version)
         with library.lock:
@@ -253,7 +258,7 @@ class ConvolutionCall:
 
     @classmethod
     def described(cls, fields: Mapping[str, Any], number: int) -> ConvolutionCall:
-        """What `fields` gave, on the device of this number, which is the current one.
+        """Restore a call from `fields` on device ``number``, which is the current device.
 
         Raises:
             DeviceError: see the class.
@@ -264,7 +269,7 @@ class ConvolutionCall:
 
     @staticmethod
     def fields(what: AskedConvolution, engine: ConvolutionEngine) -> dict[str, Any]:
-        """A call as JSON values."""
+        """Return a call as JSON values."""
         return {"convolution": asdict(what), "engine": asdict(engine)}
 
     def enqueue(self, addresses: Mapping[str, int], stream: int) -> None:

@@ -1,7 +1,7 @@
-"""cuBLASLt: its functions, what algorithms it has for a product, and products as calls.
+"""cuBLASLt: its functions, its algorithms for a product, and products as calls.
 
-Names and values are those of cublasLt.h and library_types.h. The library counts columns first; a product of rows is
-that of its transposes, whose left operand is ours on the right.
+Names and values are those of cublasLt.h and library_types.h. The library is column-major: a row-major product is passed
+as the product of the transposes, operands swapped.
 """
 
 from __future__ import annotations
@@ -34,14 +34,14 @@ _LEFT_TURNED, _RIGHT_TURNED, _EPILOGUE, _BIAS_POINTER = 3, 4, 7, 8  # cublasLtMa
 _BATCH_COUNT, _BATCH_STRIDE = 5, 6  # cublasLtMatrixLayoutAttribute_t
 _MOST_WORKSPACE, _REDUCTIONS, _ALIGNMENTS = 1, 3, (5, 6, 7, 8)  # cublasLtMatmulPreferenceAttributes_t
 _IN_SUMS_TYPE = 2
-"""CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE: parts of sums are added in the type of the sums, always in one order."""
+"""CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE: split-K partial sums are added in the compute type, in a fixed order."""
 _ACTIVATIONS = {"": 0, "relu": 2, "gelu_tanh": 32}  # cublasLtEpilogue_t
 _BIAS = 4
-"""Likewise; an activation and a bias are added. GELU is that by tanh."""
+"""cublasLtEpilogue_t: bias, added to an activation's value. GELU is the tanh approximation."""
 WORKSPACE_BYTES = 32 << 20
-"""What NVIDIA's documentation recommends for Hopper, and enough for others (cublasSetWorkspace)."""
+"""NVIDIA's recommendation for Hopper, sufficient for others (cublasSetWorkspace)."""
 MOST_ALGORITHMS = 12
-"""Algorithms of the library's heuristic that tuning may measure: as many as it measures tiles of a solver of ours."""
+"""Most algorithms that tuning measures: as many as tiles of our solvers."""
 
 
 class _AlgorithmWords(ctypes.Structure):
@@ -64,8 +64,8 @@ class _Heuristic(ctypes.Structure):
 
 @dataclass(frozen=True)
 class Algorithm:
-    """An algorithm of a version of the library, by all its parameters (cublasLtMatmulAlgoConfigAttributes_t), and the
-    bytes of ``workspace`` that it takes."""
+    """An algorithm of a library version with all its parameters (cublasLtMatmulAlgoConfigAttributes_t), and
+    ``workspace`` in bytes."""
 
     version: int
     number: int
@@ -88,8 +88,7 @@ _PARAMETERS: dict[str, tuple[int, Any]] = {
 
 @dataclass(frozen=True)
 class ProductTypes:
-    """Dtypes of a product: of its operands, its result and its sums, which are ``tf32`` where float32 numbers are
-    multiplied in TF32."""
+    """Dtypes of a product's operands, result and accumulators; ``sums`` is ``tf32`` for float32 multiplied in TF32."""
 
     left: str
     right: str
@@ -98,7 +97,7 @@ class ProductTypes:
 
     @property
     def scale(self) -> str:
-        """Dtype of the factors of sums and of what is added."""
+        """Return the dtype of alpha and beta."""
         return "float32" if self.sums == "tf32" else self.sums
 
 
@@ -112,16 +111,16 @@ class CublasLt(ContractionLibrary):
 
 @functools.lru_cache(maxsize=1)
 def cublaslt() -> CublasLt:
-    """The library of this process.
+    """Return the process's library.
 
     Raises:
-        DeviceError: there is none, or it is too old.
+        DeviceError: it is missing or too old.
     """
     return CublasLt(loaded_library(_NAMES))
 
 
 class _Descriptions:
-    """What the library is told of a product, but for addresses."""
+    """The library's descriptors of a product, without addresses."""
 
     def __init__(self, library: CublasLt, matrices: Matrices, types: ProductTypes, bias: bool, activation: str) -> None:
         self._library = library
@@ -150,7 +149,7 @@ class _Descriptions:
         self._library.call(name, what, attribute, byref(value), c_size_t(ctypes.sizeof(value)))
 
     def _layout(self, dtype: str, matrix: Matrix, rows: int, columns: int, batch: int) -> c_void_p:
-        """A matrix by rows is for the library its transpose, by columns."""
+        """Return the layout of a matrix: row-major ones are passed as column-major transposes."""
         inner, outer = (rows, columns) if matrix.turned else (columns, rows)
         made = self._new("MatrixLayout", TYPES[dtype], c_uint64(inner), c_uint64(outer), c_int64(matrix.pitch))
         if batch > 1:
@@ -159,7 +158,7 @@ class _Descriptions:
         return made
 
     def preference(self, alignments: Sequence[int]) -> c_void_p:
-        """What algorithms may have; alignments are of left, right, added and out."""
+        """Return the constraints on algorithms; alignments are of left, right, added and out."""
         made = self._new("MatmulPreference")
         self.set("MatmulPreference", made, _MOST_WORKSPACE, c_uint64(WORKSPACE_BYTES))
         self.set("MatmulPreference", made, _REDUCTIONS, c_uint32(_IN_SUMS_TYPE))
@@ -169,7 +168,7 @@ class _Descriptions:
 
     @property
     def layouts(self) -> tuple[c_void_p, ...]:
-        """Of left, right, added and out."""
+        """Return the layouts of left, right, added and out."""
         return self.left, self.right, self.added, self.out
 
     def __del__(self) -> None:
@@ -180,15 +179,14 @@ class _Descriptions:
 def algorithms(
     number: int, matrices: Matrices, types: ProductTypes, bias: bool, activation: str, alignments: Sequence[int]
 ) -> list[Algorithm]:
-    """What the library's heuristic has for a product, the best first; none where it has nothing.
+    """Return the heuristic's algorithms for a product, best first; empty if it has none.
 
     Args:
-        number: of the device, which is the current one.
-        alignments: bytes of whose multiples the left and the right operand, and results with what is added to them,
-            begin at one.
+        number: device number; the device is current.
+        alignments: alignment (bytes) of the left operand, of the right operand, and of result and summand.
 
     Raises:
-        DeviceError: the library is not there, or refuses the types.
+        DeviceError: the library is missing or rejects the types.
     """
     library = cublaslt()
     told = _Descriptions(library, matrices, types, bias, activation)
@@ -218,13 +216,16 @@ def _parameters(library: CublasLt, found: _Heuristic) -> Algorithm:
 
 
 class MatmulCall:
-    """See `LibraryCall`. Operands are ``left``, ``right``, ``out``, ``bias``, ``added`` and ``workspace``, those that
-    there are."""
+    """See `LibraryCall`. Operands: ``left``, ``right``, ``out``, and as needed ``bias``, ``added``, ``workspace``."""
 
     def __init__(
         self, number: int, matrices: Matrices, types: ProductTypes, bias: bool, activation: str, algorithm: Algorithm
     ) -> None:
-        """Raises `DeviceError` where the library is of another version, or has no such algorithm."""
+        """Prepare the call.
+
+        Raises:
+            DeviceError: the library has another version or lacks the algorithm.
+        """
         self._library = library = cublaslt()
         library.check_version(algorithm.version)
         self._handle = library.handle(number)
@@ -256,7 +257,7 @@ class MatmulCall:
 
     @classmethod
     def described(cls, fields: Mapping[str, Any], number: int) -> MatmulCall:
-        """What `fields` gave, on the device of this number, which is the current one.
+        """Restore a call from `fields` on device ``number``, which is the current device.
 
         Raises:
             DeviceError: see the class.
@@ -271,7 +272,7 @@ class MatmulCall:
     def fields(
         matrices: Matrices, types: ProductTypes, bias: bool, activation: str, algorithm: Algorithm
     ) -> dict[str, Any]:
-        """A call as JSON values."""
+        """Return a call as JSON values."""
         return {
             "matrices": asdict(matrices),
             "types": asdict(types),

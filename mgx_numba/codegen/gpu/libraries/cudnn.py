@@ -1,4 +1,4 @@
-"""cuDNN: the functions of its graph interface, and what is described by them.
+"""cuDNN: the functions of its graph API, and its descriptors.
 
 Names and values are those of cudnn_graph.h of version 9.
 """
@@ -19,9 +19,9 @@ _NAMES = ("libcudnn.so.9",)
 _NEEDS = (
     "libnvrtc.so.13", "libnvrtc.so.12", "libcublasLt.so.13", "libcublasLt.so.12", "libcublas.so.13", "libcublas.so.12",
 )  # fmt: skip
-"""What its parts look for by name, and find if it is loaded by then."""
+"""Libraries that cuDNN opens by name; it finds them if they are loaded before."""
 DATA_TYPES = {"float32": 0, "float16": 2, "bfloat16": 9}
-"""cudnnDataType_t, of the types that it is asked for: what its engines store of sums of int8 is not those."""
+"""cudnnDataType_t of the supported types; for int8, cuDNN's engines do not store int32 accumulators."""
 
 
 class Kind(IntEnum):
@@ -65,7 +65,7 @@ _STORED: dict[Value, Any] = {
     Value.HANDLE: c_void_p, Value.BOOLEAN: c_bool, Value.INT64: c_int64, Value.FLOAT: c_float, Value.DOUBLE: c_double,
     Value.POINTER: c_void_p, Value.DESCRIPTOR: c_void_p,
 }  # fmt: skip
-"""What values are in C; those of enumerations are int."""
+"""C types of attribute values; enumerations are int."""
 
 
 class Attribute(IntEnum):
@@ -128,16 +128,16 @@ class Cudnn(ContractionLibrary):
 
 @functools.lru_cache(maxsize=1)
 def cudnn() -> Cudnn:
-    """The library of this process.
+    """Return the process's library.
 
     Raises:
-        DeviceError: there is none, or it is too old.
+        DeviceError: it is missing or too old.
     """
     return Cudnn(loaded_library(_NAMES, _NEEDS))
 
 
 class Descriptor:
-    """A descriptor of the library's; it keeps those alive that it is told of."""
+    """A backend descriptor; it keeps the descriptors alive that it refers to."""
 
     def __init__(self, library: Cudnn, kind: Kind) -> None:
         self._library = library
@@ -146,7 +146,7 @@ class Descriptor:
         library.call("cudnnBackendCreateDescriptor", int(kind), byref(self.pointer))
 
     def set(self, name: Attribute, kind: Value, *values: Any) -> Descriptor:
-        """Set an attribute; returns this descriptor."""
+        """Set an attribute; return this descriptor."""
         own = [v.pointer if isinstance(v, Descriptor) else v for v in values]
         self._told += values
         stored = (_STORED.get(kind, c_int) * len(own))(*own)
@@ -154,22 +154,22 @@ class Descriptor:
         return self
 
     def finish(self) -> Descriptor:
-        """Say that all is set; returns this descriptor.
+        """Finalise; return this descriptor.
 
         Raises:
-            DeviceError: the library has nothing of the kind.
+            DeviceError: the library does not support the combination.
         """
         self._library.call("cudnnBackendFinalize", self.pointer)
         return self
 
     def numbers(self, name: Attribute, kind: Value, most: int = 1) -> list[Any]:
-        """An attribute's values, at most so many."""
+        """Return an attribute's values, at most ``most``."""
         count, stored = c_int64(), (_STORED.get(kind, c_int) * most)()
         self._get(name, kind, most, count, stored)
         return list(stored[: count.value])
 
     def descriptors(self, name: Attribute, kind: Kind, most: int = 1) -> list[Descriptor]:
-        """An attribute's descriptors, at most so many."""
+        """Return an attribute's descriptors, at most ``most``."""
         made = [Descriptor(self._library, kind) for _ in range(most)]
         count, stored = c_int64(), (c_void_p * most)(*(d.pointer.value for d in made))
         self._get(name, Value.DESCRIPTOR, most, count, stored)
@@ -188,7 +188,7 @@ class Descriptor:
 def tensor(
     library: Cudnn, number: int, dtype: str, lens: Sequence[int], strides: Sequence[int], alignment: int, stored: bool
 ) -> Descriptor:
-    """A tensor of this number; one that is not ``stored`` stays within the graph."""
+    """Return tensor ``number``; a tensor that is not ``stored`` is virtual."""
     made = Descriptor(library, Kind.TENSOR)
     made.set(Attribute.TENSOR_TYPE, Value.DATA_TYPE, DATA_TYPES[dtype])
     made.set(Attribute.TENSOR_LENS, Value.INT64, *lens)

@@ -1,4 +1,4 @@
-"""Which epilogues libraries have words for: a tensor and a bias that are added, and an activation."""
+"""Map epilogues to library epilogues: a summand, a bias and an activation."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ _ACTIVATIONS = ("relu", "gelu_tanh")
 
 @dataclass(frozen=True)
 class Finish:
-    """``activation(sum + bias + added)``, with what there is of it, before it is stored.
+    """``activation(sum + bias + added)``.
 
     Attributes:
-        bias: number of the epilogue's operand with a value for each column, -1 for none.
-        added: number of its operand with a value for each result, -1 for none.
-        activation: ``relu``, ``gelu_tanh``, or empty.
+        bias: number of the epilogue's per-column operand, -1 for none.
+        added: number of its operand with one element per result, -1 for none.
+        activation: ``relu``, ``gelu_tanh``, or "".
     """
 
     bias: int = -1
@@ -30,13 +30,13 @@ class Finish:
 
     @property
     def name(self) -> str:
-        """As it follows a kernel's name."""
+        """Return the suffix of a kernel's display name."""
         return "_bias" * (self.bias >= 0) + "_add" * (self.added >= 0) + "_" * bool(self.activation) + self.activation
 
 
 def finish_of(epilogue: Epilogue) -> Finish | None:
-    """What an epilogue is; None if libraries have no words for it. Conversions to wider types and one to the type that
-    is stored are part of all: libraries compute in float32."""
+    """Return the library epilogue that equals ``epilogue``; None if there is none. Conversions to wider types, and the
+    final one to the stored type, are implied: libraries compute in float32."""
     body = epilogue.body
     if body is None:
         return Finish()
@@ -79,7 +79,7 @@ def finish_of(epilogue: Epilogue) -> Finish | None:
 
 
 def _widens(source: Type, target: Type) -> bool:
-    """Whether every number of a type of floats is one of another."""
+    """Return whether every number of float type ``source`` is representable in ``target``."""
     sizes = (ITEMSIZE.get(t.dtype_name, 0) for t in (source, target))
     low, high = sizes
     return source.is_floating and target.is_floating and (source is target or 0 < low < high)

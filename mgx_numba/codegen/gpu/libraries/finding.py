@@ -1,4 +1,4 @@
-"""NVIDIA's libraries of contractions, from folders of their wheels (in the package ``nvidia``) or the loader's path."""
+"""Locate NVIDIA's libraries in wheels (package ``nvidia``) or on the loader's path."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ __all__ = ["ContractionLibrary", "loaded_library"]
 
 
 class ContractionLibrary(Library):
-    """The functions of a library, and a handle of it for each device.
+    """A library's functions, and one handle per device.
 
     Attributes:
-        get_version, get_name, create: functions that tell its version and the name of a status, and make a handle.
-        least: the oldest version that is used.
-        version: its version.
-        lock: of who uses a handle that one thread at a time may use.
+        get_version, get_name, create: names of its functions that return the version, a status name, and a new handle.
+        least: oldest supported version.
+        version: version.
+        lock: protects handles that are not thread-safe.
     """
 
     get_version: ClassVar[str]
@@ -33,7 +33,11 @@ class ContractionLibrary(Library):
     least: ClassVar[int]
 
     def __init__(self, library: Any) -> None:
-        """Raises `DeviceError` for one that is too old."""
+        """Check the version.
+
+        Raises:
+            DeviceError: it is too old.
+        """
         super().__init__(library)
         tell = getattr(library, self.get_version)
         tell.restype = ctypes.c_size_t
@@ -51,7 +55,7 @@ class ContractionLibrary(Library):
         return told.decode() if isinstance(told, bytes) else ""
 
     def handle(self, number: int) -> ctypes.c_void_p:
-        """That of a device, which is the current one."""
+        """Return the handle of a device, which is the current device."""
         with self.lock:
             if number not in self._handles:
                 made = ctypes.c_void_p()
@@ -60,18 +64,20 @@ class ContractionLibrary(Library):
             return self._handles[number]
 
     def check_version(self, wanted: int) -> None:
-        """Raises `DeviceError` where something is of another version."""
+        """Require version ``wanted``.
+
+        Raises:
+            DeviceError: the library has another version.
+        """
         if self.version != wanted:
             raise DeviceError(f"{self.vendor} is version {self.version}, what is to be called is of {wanted}")
 
 
 def loaded_library(names: Sequence[str], needs: Sequence[str] = ()) -> Any:
-    """The first library that there is of some file names.
-
-    ``needs`` are names of others, which it looks for when it needs them; they are loaded before it where there are any.
+    """Load the first available library of ``names``; ``needs`` are optional dependencies that are loaded before.
 
     Raises:
-        DeviceError: none of the names can be loaded.
+        DeviceError: none can be loaded.
     """
     for name in needs:
         _opened(name, ctypes.RTLD_GLOBAL)
@@ -84,7 +90,7 @@ def loaded_library(names: Sequence[str], needs: Sequence[str] = ()) -> Any:
 
 @functools.lru_cache(maxsize=16)
 def _opened(name: str, mode: int) -> Any:
-    """A library, None if it cannot be loaded; it is looked for once."""
+    """Load a library, None if that fails; cached."""
     for path in (*_in_wheels(name), name):
         with contextlib.suppress(OSError):
             return ctypes.CDLL(path, mode=mode)
@@ -92,7 +98,7 @@ def _opened(name: str, mode: int) -> Any:
 
 
 def _in_wheels(name: str) -> Iterator[str]:
-    """Where wheels have a file of this name: ``nvidia/cu13/lib`` and the like."""
+    """Yield the paths of a file in wheels: ``nvidia/cu13/lib`` and the like."""
     with contextlib.suppress(ImportError, ValueError):
         spec = importlib.util.find_spec("nvidia")
         for root in (spec.submodule_search_locations or ()) if spec is not None else ():

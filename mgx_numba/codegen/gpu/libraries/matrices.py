@@ -1,4 +1,4 @@
-"""Products of matrices, as one call of a library is told of them."""
+"""Operands of a GEMM library call."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ __all__ = ["Matrices", "Matrix"]
 
 @dataclass(frozen=True)
 class Matrix:
-    """Rows whose elements follow one another, or of a ``turned`` one columns; ``pitch`` elements from one to the next,
-    and ``plane`` from a matrix of the batch to the next one."""
+    """A row-major matrix, or column-major if ``turned``: ``pitch`` elements between rows (columns), ``plane`` between
+    matrices of the batch."""
 
     pitch: int
     plane: int = 0

@@ -1,4 +1,4 @@
-"""What a thread prints of the cell of one unit and one sequence, wherever the states are."""
+"""Code generation for the recurrent cell of one unit and one sequence per thread, for any exchange of states."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ __all__ = ["ThreadCell"]
 
 
 class ThreadCell(RecurrentCell):
-    """The text and the arguments of a launch whose threads compute cells.
+    """Text and arguments of a launch whose threads compute cells.
 
-    The text names the thread's ``direction``, ``row``, ``unit``, ``step`` and ``position`` (of the sequence), ``here``
-    and ``y_at`` (where the unit's results are), and the products ``sum0``, ``sum1``, ... of the gates.
+    The text defines the thread's ``direction``, ``row``, ``unit``, ``step`` and ``position`` (in the sequence),
+    ``here`` and ``y_at`` (offsets of the unit's results), and the gates' pre-activations ``sum0``, ``sum1``, ...
 
     Attributes:
-        stored: the type of operands and results.
-        wide: the kernel language's name of the type that is computed in.
+        stored: type of operands and results.
+        wide: kernel language name of the compute type.
     """
 
     def __init__(self, problem: RecurrenceProblem) -> None:
@@ -31,20 +31,20 @@ class ThreadCell(RecurrentCell):
         self.stored, self.wide = from_numpy(numpy_dtype(problem.dtype)), dtype_name(self.type)
 
     def declare_operands(self) -> None:
-        """Declare what all launches read and write besides states, and how it lies."""
+        """Declare all operands except states, and their strides."""
         p, arguments = self.problem, self.arguments
         declare_given(p, arguments)
         arguments.pointer("w", "w", p.dtype)
         arguments.integers(last_step=p.steps - 1)
 
     def print_position(self) -> None:
-        """Print the step of the sequence that is computed at this one."""
+        """Emit the sequence position of the current step."""
         self.buffer.line("position = step")
         with self.buffer.block("if (backward >> direction) & 1:"):
             self.buffer.line("position = last_step - step")
 
     def print_places(self) -> None:
-        """Print where the parts of the thread's unit are."""
+        """Emit the offsets of the thread's unit in the operands."""
         self.buffer.line(
             "here = (direction * batch + row) * hidden + unit",
             "x_at = position * x_step + row * x_row + direction * x_lane + unit",
@@ -53,11 +53,11 @@ class ThreadCell(RecurrentCell):
 
     @abstractmethod
     def print_next(self, lstm: bool) -> None:
-        """Print what stores ``hidden_now``, and with ``lstm`` ``cell_now``, for the next step."""
+        """Emit the stores of ``hidden_now``, and for ``lstm`` of ``cell_now``, for the next step."""
 
     @property
     def length(self) -> str:
-        """Expression of the steps of the thread's sequence."""
+        """Return the expression of the length of the thread's sequence."""
         return "cast_int64(load_scalar(lengths, row))"
 
     def product(self, gate: int) -> VectorValue:
@@ -74,7 +74,7 @@ class ThreadCell(RecurrentCell):
 
     @staticmethod
     def side_text(name: str, gate: int) -> str:
-        """Expression of the gate's part of ``peephole`` or ``inner_bias`` as it is stored."""
+        """Return the expression of a gate's element of ``peephole`` or ``inner_bias`` in its stored type."""
         count = 3 if name == "peephole" else 1
         return f"load_scalar({name}, (direction * {count} + {gate}) * hidden + unit)"
 
@@ -103,6 +103,6 @@ class ThreadCell(RecurrentCell):
         self.buffer.line(f"store_scalar({name}, {place}, {text})")
 
     def widened(self, text: str) -> VectorValue:
-        """What is stored, as it is computed with."""
+        """Return a stored value converted to the compute type."""
         loaded = self.printer.loaded(text, self.stored)
         return VectorValue(self.printer.register(loaded), self.type)

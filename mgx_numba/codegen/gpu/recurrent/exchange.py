@@ -1,7 +1,7 @@
-"""How blocks that share the units of a recurrent layer give each other states between two steps.
+"""Exchange of hidden states between the blocks of a persistent recurrent kernel, from one step to the next.
 
-A state is [rows, padded] of the sequences of a slice, beginning at ``now`` before a step and ``following`` after it;
-``reset_at`` is what the first phase of gru gives the second one. What no unit has of a row is 0.
+A state is [rows, padded] of the sequences of a slice: ``now`` before a step, ``following`` after it. ``reset_at``
+passes the first phase of GRU to the second. Padding elements are 0.
 """
 
 from __future__ import annotations
@@ -21,24 +21,25 @@ from .tiles import WORDS, PersistentTile, ProductLanes
 __all__ = ["EXCHANGES", "Exchange"]
 
 _ALIGNMENT = 64
-"""Bytes that the counter of blocks is alone in, at least: a line of a cache has as many or twice as many."""
+"""Bytes around the block counter that nothing else uses: at least one cache line."""
 _WORD = 8
-"""Bytes of a value with its tag: `lang.tagged`."""
+"""Bytes of a value with its tag, see `lang.tagged`."""
 _NEVER = 1 << 30
-"""Blocks that do not come to an end before a launch clears their counter."""
+"""A number of blocks that never finish before a launch clears their counter."""
 
 
 class Exchange(Protocol):
-    """What the text of a persistent kernel says of states.
+    """Text of a persistent kernel that reads and writes states.
 
-    It names ``direction``, the first row ``begin`` and the ``count`` of rows of the slice, and in a lane its
-    ``own_row`` there and its ``unit``.
+    Uses the names ``direction``, ``begin`` (first row of the slice), ``count`` (its rows), and per lane ``own_row`` and
+    ``unit``.
 
     Attributes:
-        wide: the type of states.
-        scratch: bytes of scratch memory, of which states are the first.
-        shared: bytes of a block's memory.
-        elements: of scratch memory that a launch before this one prepares, a thread for each; 0 if there is none.
+        wide: type of states.
+        scratch: bytes of scratch memory; states come first.
+        shared: dynamic shared memory per block (bytes).
+        elements: elements of scratch memory that a preceding launch initialises, one thread each; 0 without such a
+            launch.
     """
 
     wide: Type
@@ -47,29 +48,29 @@ class Exchange(Protocol):
     elements: int
 
     def declare(self, arguments: Arguments) -> None:
-        """Declare operands."""
+        """Declare the operands."""
 
     def begin(self, buffer: CodeBuffer) -> None:
-        """Print what comes before the first step; ``rounds`` are the steps of the thread."""
+        """Emit the code before the first step; ``rounds`` is the number of the thread's steps."""
 
     def begin_step(self, buffer: CodeBuffer) -> None:
-        """Print where the states of a step are."""
+        """Emit the addresses of a step's states."""
 
     def wait(self, buffer: CodeBuffer, number: int) -> None:
-        """Print the wait for the states that phase ``number`` of a step multiplies; all threads come here once."""
+        """Emit the wait for the states that phase ``number`` of a step reads; all threads take part."""
 
     def give(self, buffer: CodeBuffer, place: str, value: str) -> None:
-        """Print what gives all blocks the value of the lane's unit and row for a state."""
+        """Emit the publication of the lane's state element to all blocks."""
 
     def end(self, buffer: CodeBuffer) -> None:
-        """Print what comes after the last step."""
+        """Emit the code after the last step."""
 
     def first_lines(self) -> list[str]:
-        """The text of the launch before for element ``i``, which may be one behind the last."""
+        """Return the statements of the preceding launch for element ``i``, which may exceed the last one."""
 
 
 class _States:
-    """What both have in common."""
+    """Base class of exchanges through device memory."""
 
     def __init__(self, problem: RecurrenceProblem, tile: PersistentTile, wide: Type) -> None:
         self.problem, self.tile, self.wide = problem, tile, wide
@@ -79,7 +80,7 @@ class _States:
         self.scratch = self.shared = self.elements = 0
 
     def count_blocks(self, states: int, arguments: Arguments) -> None:
-        """Declare the counter of blocks behind so many bytes of states."""
+        """Declare the block counter, which follows ``states`` bytes of states."""
         counter = states + -states % _ALIGNMENT
         arguments.pointer("counter", Operand("scratch", counter), "int32")
         arguments.integers(meeting=self.tile.directions * self.tile.slices * self.tile.blocks)
@@ -89,7 +90,7 @@ class _States:
         return []
 
     def places(self, buffer: CodeBuffer, row_at: str) -> None:
-        """Print where states are."""
+        """Emit the addresses of states."""
         buffer.line(f"now = offset(states, imod(step, 2) * state_size + {row_at})")
         buffer.line(f"following = offset(states, imod(step + 1, 2) * state_size + {row_at})")
         if self.phases > 1:
@@ -97,7 +98,8 @@ class _States:
 
 
 def _first_lines(source_row: str, wide: str, within: Sequence[str]) -> list[str]:
-    """Statements that store element ``i`` of all states: those before the first step, zeros behind and after it."""
+    """Return statements that initialise element ``i`` of all states: the initial states, and zeros in padding and in
+    the second buffer."""
     conditions = " & ".join(f"({c})" for c in ("i < state_size", "k < hidden", *within))
     return [
         "r = idiv(imod(i, state_size), padded)",
@@ -110,7 +112,7 @@ def _first_lines(source_row: str, wide: str, within: Sequence[str]) -> list[str]
 
 
 class GridExchange(_States):
-    """In the device's memory, with a barrier of all blocks of the launch."""
+    """Exchange through device memory with a grid-wide barrier."""
 
     def __init__(self, problem: RecurrenceProblem, tile: PersistentTile, wide: Type) -> None:
         super().__init__(problem, tile, wide)
@@ -156,10 +158,11 @@ class GridExchange(_States):
 
 
 class TaggedExchange(_States):
-    """In words of the device's memory that say of which step they are, from which each block copies them to its own.
+    """Exchange through tagged words in device memory, which each block copies to its shared memory.
 
-    Who has all values of a step knows that all blocks have copied those of the step before: two places for words take
-    turns. Steps are counted on over launches that are repeated: ``counter`` counts the blocks that have ended.
+    A tag holds the step. A block that has all values of a step knows that all blocks have copied those of the previous
+    step, so two buffers alternate. Steps are counted on across repeated launches; ``counter`` counts the finished
+    blocks.
     """
 
     def __init__(self, problem: RecurrenceProblem, tile: PersistentTile, wide: Type) -> None:
@@ -209,7 +212,7 @@ class TaggedExchange(_States):
         buffer.line("barrier()")
 
     def give(self, buffer: CodeBuffer, place: str, value: str) -> None:
-        """See `Exchange`. Nobody waits for what the last step makes."""
+        """See `Exchange`. States after the last step are not published."""
         at = f"own_row * {self.padded} + unit"
         if place == "reset_at":
             buffer.line(f"tagged_store(offset(words, 2 * word_size + row_at), {at}, {value}, tags + step)")
@@ -227,10 +230,10 @@ class TaggedExchange(_States):
 
 
 class ClusterExchange(_States):
-    """In the memory of each block of a cluster, which count what comes.
+    """Exchange through distributed shared memory of a cluster, with mbarriers.
 
     Raises:
-        CompileError: of one block; it is launched without a cluster, where sending is an illegal instruction.
+        CompileError: the cluster has one block; remote stores are illegal in a launch without a cluster.
     """
 
     def __init__(self, problem: RecurrenceProblem, tile: PersistentTile, wide: Type) -> None:
@@ -245,7 +248,7 @@ class ClusterExchange(_States):
         arguments.integers(state_size=self.rows * self.padded, padded=self.padded)
 
     def begin(self, buffer: CodeBuffer) -> None:
-        """See `Exchange`. A warp without units has no steps: it would not be waited for."""
+        """See `Exchange`. A warp without units runs no steps, because nobody waits for it."""
         wide, barriers = dtype_name(self.wide), 1 + self.phases
         buffer.line(f"states = dynamic_{wide}(0)")
         buffer.line(f"arrived = shared_int64({barriers})")
@@ -276,13 +279,13 @@ class ClusterExchange(_States):
 
     @staticmethod
     def _wait(buffer: CodeBuffer, barrier: str, parity: str) -> None:
-        """Print the wait for a phase of a barrier, and what the first thread expects of the next one."""
+        """Emit the wait for a phase of an mbarrier, and the expected bytes of its next phase (first thread)."""
         buffer.line(f"mbarrier_wait(offset(arrived, {barrier}), {parity})")
         with buffer.block("if thread_index(0) == 0:"):
             buffer.line(f"mbarrier_expect(offset(arrived, {barrier}), coming)")
 
     def give(self, buffer: CodeBuffer, place: str, value: str) -> None:
-        """See `Exchange`. Nobody is there to take what the last step makes."""
+        """See `Exchange`. States after the last step are not published: the receiving block may have exited."""
         barrier = "2" if place == "reset_at" else "imod(step + 1, 2)"
         with buffer.block("if step < last_step:" if place == "following" else "if step <= last_step:"):
             for rank in range(self.tile.blocks):
@@ -290,10 +293,10 @@ class ClusterExchange(_States):
                 buffer.line(f"cluster_send({to})")
 
     def end(self, buffer: CodeBuffer) -> None:
-        """See `Exchange`: what others send has come before the last step."""
+        """See `Exchange`: nothing; all remote stores have arrived before the last step."""
 
 
 EXCHANGES: dict[str, type[GridExchange | TaggedExchange | ClusterExchange]] = {
     "grid": GridExchange, "tagged": TaggedExchange, "cluster": ClusterExchange,
 }  # fmt: skip
-"""By `PersistentTile.kind`."""
+"""Exchanges by `PersistentTile.kind`."""

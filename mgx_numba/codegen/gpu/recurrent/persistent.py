@@ -1,8 +1,8 @@
-"""Recurrent layers as one kernel for all steps, whose threads keep the recurrent weights in registers.
+"""Persistent recurrent kernels: one launch for all steps, recurrent weights in registers.
 
-A warp has some units of a direction: its lanes share the terms of the products of all their gates, with some sequences
-in turns, and as many cells as it has lanes are then computed by one lane each. Blocks exchange hidden states between
-steps, see `exchange`. The second phase of gru keeps its weights beside those of the first.
+A warp owns some units of a direction. Its lanes share the dot products of all their gates, for several sequences in
+turn; then each lane computes one cell. Blocks exchange hidden states between steps, see `exchange`. Weights of GRU's
+second phase stay in registers beside those of the first.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from .tiles import PersistentTile, ProductLanes, rows_of_turn
 __all__ = ["persistent_solution"]
 
 _FIRST_THREADS = 256
-"""Threads of a block that stores the first states: any number does."""
+"""Threads per block of the launch that stores the initial states; any number works."""
 
 
 def persistent_solution(problem: RecurrenceProblem, tile: PersistentTile, origin: str = "") -> Solution:
-    """One launch for all steps, or one for each direction; those that exchange states by the device's memory have one
-    before that prepares it."""
+    """Return one launch for all steps, or one per direction; an exchange through device memory adds an initialising
+    launch."""
     texts = [_PersistentText(problem, tile, first) for first in range(0, problem.lanes, tile.directions)]
     text = texts[0]
     before = (_prepared(text.exchange, problem, origin),) if text.exchange.elements else ()
@@ -49,10 +49,10 @@ def _prepared(exchange: Exchange, problem: RecurrenceProblem, origin: str) -> La
 
 
 class _PersistentText(ThreadCell):
-    """The text and the arguments of the launch.
+    """Text and arguments of the launch.
 
     Attributes:
-        exchange: how blocks give each other states.
+        exchange: exchange of states between blocks.
         scratch: bytes of scratch memory.
     """
 
@@ -86,7 +86,7 @@ class _PersistentText(ThreadCell):
         )
 
     def launch(self, origin: str) -> Launch:
-        """The launch."""
+        """Return the launch."""
         p, tile, buffer = self.problem, self.tile, self.buffer
         buffer.line(*self.arguments.bind())
         self._print_share()
@@ -107,7 +107,7 @@ class _PersistentText(ThreadCell):
         return Launch(kernel, self.arguments.values, geometry, p.flops // launches, p.bytes // launches)
 
     def _print_share(self) -> None:
-        """Print which units and sequences a thread has."""
+        """Emit the units and sequences of a thread."""
         units = self.tile.units
         self.buffer.line(
             f"lane = imod(thread_index(0), {WARP})",
@@ -123,11 +123,11 @@ class _PersistentText(ThreadCell):
             self.buffer.line(f"bit{bit} = (lane & {bit}) > 0")
 
     def _distances(self) -> list[int]:
-        """The bits of a lane's number that say which of a turn's sums it gets, the highest first."""
+        """Return the lane distances of the shuffles that distribute sums, largest first."""
         return [1 << b for b in reversed(range(self.pairs.bit_length() - 1))]
 
     def _print_weights(self) -> None:
-        """Print what loads the weights of all units of the warp; behind a row's end they are 0."""
+        """Emit the loads of the weights of the warp's units; zeros beyond the end of a row."""
         p, buffer, width = self.problem, self.buffer, self.lanes.width
         load = "load_aligned" if width > 1 else "load"
         buffer.line(f"nothing = const_{self.wide}(0, {width})")
@@ -144,7 +144,7 @@ class _PersistentText(ThreadCell):
                     buffer.line(f"b{gate}_{u}_{c} = where(lt(k{c}, hidden), {weights}, nothing)")
 
     def _print_group(self, number: int) -> None:
-        """Print one phase of a step for as many sequences as lanes have cells of each unit."""
+        """Emit one phase of a step for as many sequences as the lanes hold cells of each unit."""
         buffer = self.buffer
         buffer.line(f"own_row = group * {self.per_group} + idiv(lane, {self.tile.units})")
         buffer.line("row = begin + own_row")
@@ -157,7 +157,7 @@ class _PersistentText(ThreadCell):
             self.print_phase(number)
 
     def _print_loads(self, number: int) -> None:
-        """Print the loads of what no other block makes, before states are waited for."""
+        """Emit the loads that do not depend on other blocks, before the wait for states."""
         p, buffer = self.problem, self.buffer
         gates, zero = p.phases[number], f"const_{p.dtype}(0, 0)"
         loads = {f"x{gate}": f"load_scalar(x, x_at + {gate} * hidden)" for gate in gates}
@@ -185,7 +185,7 @@ class _PersistentText(ThreadCell):
                     buffer.line("kept = load_scalar(first_cell, here)")
 
     def _print_products(self, number: int) -> None:
-        """Print the products of a phase's gates: each lane then has those of its own unit and sequence."""
+        """Emit the dot products of a phase's gates; each lane gets those of its own unit and sequence."""
         buffer, width, gates = self.buffer, self.lanes.width, self.problem.phases[number]
         source = "reset_at" if number else "now"
         load = "load_aligned" if width > 1 else "load"
@@ -211,8 +211,8 @@ class _PersistentText(ThreadCell):
                 buffer.line(f"sum{gate} = where(mine, {joined}, sum{gate})")
 
     def _joined(self, vectors: list[str]) -> str:
-        """Print sums over all lanes of as many vectors; lane n gets that of vector n, counted again from 0 behind the
-        last one: at each bit of a lane's number it keeps half of them, and gives the other half away."""
+        """Emit the sums over all lanes of each vector; lane n gets the sum of vector ``n % len(vectors)``. At each
+        shuffle a lane keeps half of its partial sums and sends the other half."""
         buffer = self.buffer
         values = [buffer.emit(f"reduce_add({vector})") for vector in vectors]
         for distance in self._distances():

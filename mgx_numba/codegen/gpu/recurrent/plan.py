@@ -1,4 +1,4 @@
-"""Which kernels compute a recurrent layer."""
+"""Choose the kernels of a recurrent layer."""
 
 from __future__ import annotations
 
@@ -16,13 +16,12 @@ __all__ = ["recurrent_solutions"]
 
 
 def recurrent_solutions(problem: RecurrenceProblem, origin: str = "", device_id: int = 0) -> Iterator[Solution]:
-    """The launches of all steps, in each way that a device has, the quickest by estimate first: blocks that wait for
-    each other must fit its multiprocessors, of which another device may have more.
+    """Yield the solutions of a recurrent layer on a device, least estimated time first. A persistent kernel needs all
+    blocks resident; another device may have fewer multiprocessors.
 
-    Operands are ``x``, ``w`` (recurrent weights as the operator has them, row-major), ``y``, ``last``, for lstm
-    ``last_cell``, ``first`` and for lstm ``first_cell`` (initial states [lanes, batch, hidden], row-major, in the type
-    that is computed in), those of ``peephole``, ``inner_bias`` and ``lengths`` that the problem declares, and
-    ``scratch``, if the solution has some.
+    Operands: ``x``; ``w`` (recurrent weights in the operator's layout); ``y``; ``last``; for LSTM ``last_cell``;
+    ``first`` and for LSTM ``first_cell`` (initial states [lanes, batch, hidden], row-major, compute type);
+    ``peephole``, ``inner_bias``, ``lengths`` if the problem declares them; ``scratch`` if the solution needs it.
     """
     for tile in ranked_tiles(problem, known_architecture(), multiprocessors(device_id)):
         yield steps_solution(problem, origin) if tile is None else persistent_solution(problem, tile, origin)

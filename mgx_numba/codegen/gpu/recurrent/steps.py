@@ -1,7 +1,7 @@
-"""Steps of recurrent layers: a launch for each step, or two, that multiplies and computes the cell.
+"""Recurrent layers with one or two launches per step.
 
-A warp has one unit of a direction and some sequences: its lanes share the terms of the products of all gates, and one
-lane for each sequence then computes the cell.
+A warp owns one unit of a direction and some sequences. Its lanes share the dot products of all gates, then one lane per
+sequence computes the cell.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from .cell import ThreadCell
 __all__ = ["rows_of_steps", "steps_solution"]
 
 WARPS = 8
-"""Warps of a block. No figures kept."""
+"""Warps per block. No figures kept."""
 MOST_SUMS = 64
-"""Sums that a thread holds in registers, beside as many operands: few enough for two blocks of a multiprocessor."""
+"""Most accumulators per thread; with as many operands, two blocks per multiprocessor remain resident."""
 
 
 def steps_solution(problem: RecurrenceProblem, origin: str = "") -> Solution:
-    """The launches of all steps."""
+    """Return the launches of all steps."""
     layout = _StateLayout(problem)
     launches = [
         _StepText(problem, layout, step, number).launch(origin)
@@ -37,17 +37,17 @@ def steps_solution(problem: RecurrenceProblem, origin: str = "") -> Solution:
 
 
 def rows_of_steps(problem: RecurrenceProblem, gates: int) -> int:
-    """Sequences for which a warp multiplies, by the weights of so many gates."""
+    """Return the sequences per warp for ``gates`` gates."""
     lanes = gcd(problem.hidden, most_lanes(problem.itemsize))
     return max(1, min(problem.batch, MOST_SUMS // (gates * lanes), WARP))
 
 
 class _StateLayout:
-    """Scratch memory: hidden states before and after a step, then cell states or what gru keeps.
+    """Layout of scratch memory: two buffers of hidden states, then cell states or the kept values of GRU.
 
     Attributes:
-        states: the operand and its place that holds each state before a step.
-        bytes: of all.
+        states: operand and offset of each state before a step.
+        bytes: total size.
     """
 
     def __init__(self, problem: RecurrenceProblem) -> None:
@@ -57,20 +57,20 @@ class _StateLayout:
         self.bytes = {"rnn": 2, "gru": 4, "lstm": 3}[problem.cell] * self._block
 
     def hidden(self, step: int) -> Operand:
-        """The hidden states before a step."""
+        """Return the hidden states before a step."""
         return Operand("scratch", step % 2 * self._block) if step else Operand("first")
 
     def cell(self, step: int) -> Operand:
-        """The cell states before a step."""
+        """Return the cell states before a step."""
         return self.kept(0) if step else Operand("first_cell")
 
     def kept(self, number: int) -> Operand:
-        """What comes behind the hidden states."""
+        """Return the buffer ``number`` after the hidden states."""
         return Operand("scratch", (2 + number) * self._block)
 
 
 class _StepText(ThreadCell):
-    """The text and the arguments of one launch."""
+    """Text and arguments of one launch."""
 
     def __init__(self, problem: RecurrenceProblem, layout: _StateLayout, step: int, number: int) -> None:
         super().__init__(problem)
@@ -81,7 +81,7 @@ class _StepText(ThreadCell):
         self._declare(layout, step)
 
     def launch(self, origin: str) -> Launch:
-        """The launch."""
+        """Return the launch."""
         p, buffer = self.problem, self.buffer
         buffer.line(*self.arguments.bind())
         self._products()
@@ -113,7 +113,7 @@ class _StepText(ThreadCell):
         arguments.integers(step=step, tiles=self.tiles)
 
     def _products(self) -> None:
-        """Emit the products of this phase's gates, which all lanes of a warp then have."""
+        """Emit the dot products of this phase's gates; all lanes of a warp get the sums."""
         p, buffer, lanes, wide = self.problem, self.buffer, self.lanes, self.wide
         buffer.line(
             f"lane = imod(thread_index(0), {WARP})",

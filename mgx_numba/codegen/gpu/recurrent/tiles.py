@@ -1,4 +1,4 @@
-"""How the units of a recurrent layer are shared by blocks that keep its weights, and what its steps cost."""
+"""Partition of a recurrent layer's units over persistent blocks, and the cost model of its steps."""
 
 from __future__ import annotations
 
@@ -16,47 +16,46 @@ from .steps import rows_of_steps
 __all__ = ["PersistentTile", "ProductLanes", "fitting_tiles", "ranked_tiles", "rows_of_turn"]
 
 WARPS = 8
-"""Warps of a block, each of whose threads may have 255 registers: two for each of a multiprocessor's schedulers."""
+"""Warps per block with up to 255 registers per thread: two per scheduler."""
 MOST_WORDS = 128
-"""32-bit registers of a thread that hold weights: half of what it may have."""
+"""Most 32-bit registers per thread for weights: half of the limit."""
 MOST_CLUSTER = 8
-"""Blocks of a cluster: CUDA C++ programming guide, "Thread Block Clusters"."""
+"""Most blocks per cluster: CUDA C++ programming guide, "Thread Block Clusters"."""
 WORDS = 4
-"""Words with tags that a thread waits for at once: `lang.tagged`."""
+"""Tagged words that a thread polls together, see `lang.tagged`."""
 UNITS = (1, 2, 4, 8)
-"""Units of a warp; lanes compute the cells of 32 of these, each with a sequence of its own."""
+"""Units per warp; its 32 lanes compute cells of 32 / units sequences."""
 MOST_SUMS = 64
-"""Vectors' elements of sums that a thread holds beside the weights."""
+"""Most accumulator elements per thread beside the weights."""
 _SPARE = 2 << 10
-"""Bytes of a multiprocessor's shared memory that are not a launch's to give: what the text and the driver take, and
-what aligning may cost."""
+"""Shared memory (bytes) of a multiprocessor that a launch cannot use: static variables, the driver, alignment."""
 # In cycles of a multiprocessor at `CLOCK`, fitted on an H200 to LSTM of 256, 2 x 512 and 1024 units over 64 steps of
 # one sequence: 1.0 us a step by a cluster, 1.0, 1.0 and 1.3 with tags, 1.7, 1.8 and 1.9 by a grid, 1.9, 3.1 and 4.3 by
 # launches; and of 16 sequences of 1024 units 7.5 by a grid, 10.4 with tags, 17 by launches.
 STEP = {"grid": 2650, "cluster": 1050, "tagged": 1400}
-"""Until what blocks have stored is read by the others, by `PersistentTile.kind`."""
+"""Cycles until other blocks read a published state, by `PersistentTile.kind`."""
 LAUNCH_STEP = 2200
-"""The same by the end of a launch."""
+"""The same across launches."""
 GRID_TURN = 220
-"""For each chunk of a state that a turn after the first reads from the device's memory."""
+"""Cycles per chunk of a state that turns after the first read from device memory."""
 FETCH = 700
-"""Until words of a thread have come from the second-level cache, of which it waits for each four: about the latency."""
+"""Cycles until four words of a thread have arrived from L2: about its latency."""
 ARRIVAL = 24
-"""Bytes of weights a cycle that come to a multiprocessor from the second-level cache, in a launch of a step."""
+"""L2-to-multiprocessor bandwidth of weights in bytes/cycle, for one launch per step."""
 CELLS = 150
-"""Instructions of a warp that computes cells: about so many are in the text of LSTM's."""
+"""Instructions per cell of a warp; LSTM's text has about as many."""
 
 
 @dataclass(frozen=True)
 class PersistentTile:
-    """Blocks of `warps` warps, that keep the weights of ``units`` units of each in registers.
+    """Blocks of ``warps`` warps that keep the weights of ``units`` units per warp in registers.
 
     Attributes:
-        blocks: that share the units of a direction, for one slice of the sequences.
-        slices: parts of the sequences; each has blocks of its own.
-        kind: how they give each other states: ``cluster``, in each other's memory, ``tagged``, by words of the device's
-            memory that say of which step they are, or ``grid``, there, with a barrier of all blocks.
-        directions: of a launch: all, or one after the other.
+        blocks: blocks that share the units of a direction, for one slice of the sequences.
+        slices: slices of the sequences, each with its own blocks.
+        kind: exchange of states: ``cluster`` (distributed shared memory), ``tagged`` (tagged words in device memory),
+            ``grid`` (device memory with a grid-wide barrier).
+        directions: directions per launch: all, or one.
     """
 
     warps: int
@@ -68,22 +67,22 @@ class PersistentTile:
 
     @property
     def cluster(self) -> bool:
-        """Whether they are a cluster; else all blocks of the launch are on the device at the same time."""
+        """Return whether the blocks form a cluster; otherwise all blocks of the launch must be resident."""
         return self.kind == "cluster"
 
     @property
     def threads(self) -> int:
-        """Of a block."""
+        """Return the threads per block."""
         return self.warps * WARP
 
 
 @dataclass(frozen=True)
 class ProductLanes:
-    """How the lanes of a warp share a product over the hidden units.
+    """Distribution of a dot product over the hidden units to the lanes of a warp.
 
     Attributes:
-        width: neighbouring units that a lane has.
-        chunks: times that all lanes have some.
+        width: neighbouring units per load of a lane.
+        chunks: loads per lane.
     """
 
     width: int
@@ -91,19 +90,19 @@ class ProductLanes:
 
     @classmethod
     def of(cls, problem: RecurrenceProblem) -> ProductLanes:
-        """Those of a problem."""
+        """Return the distribution for a problem."""
         size = from_numpy(numpy_dtype(problem.dtype)).compute.size
         width = gcd(problem.hidden, most_lanes(size))
         return cls(width, -(-problem.hidden // (WARP * width)))
 
     @property
     def padded(self) -> int:
-        """Units of a state, with those that no lane has."""
+        """Return the units of a state including padding."""
         return WARP * self.width * self.chunks
 
 
 def rows_of_turn(problem: RecurrenceProblem, tile: PersistentTile) -> int:
-    """Sequences that a warp multiplies at once; a power of two."""
+    """Return the sequences that a warp multiplies at once, a power of two."""
     gates = max(len(phase) for phase in problem.phases)
     rows = -(-problem.batch // tile.slices)
     most = min(WARP // tile.units, max(1, MOST_SUMS // (gates * tile.units * ProductLanes.of(problem).width)))
@@ -113,7 +112,7 @@ def rows_of_turn(problem: RecurrenceProblem, tile: PersistentTile) -> int:
 def ranked_tiles(
     problem: RecurrenceProblem, arch: Architecture | None, multiprocessors: int
 ) -> list[PersistentTile | None]:
-    """All tiles that fit, the quickest by estimate first; None stands for launches for each step."""
+    """Return all applicable tiles, least estimated time first; None stands for one launch per step."""
     seconds: dict[PersistentTile | None, float] = {None: steps_seconds(problem, multiprocessors)}
     for tile in fitting_tiles(problem, arch, multiprocessors):
         seconds[tile] = tile_seconds(problem, tile)
@@ -121,9 +120,8 @@ def ranked_tiles(
 
 
 def fitting_tiles(problem: RecurrenceProblem, arch: Architecture | None, multiprocessors: int) -> list[PersistentTile]:
-    """Those with which weights fit into registers, states into a cluster's memory, and all blocks that wait for each
-    other onto the multiprocessors. None on AMD's devices: `runtime.gpu.hip` launches nothing that is known to have all
-    its blocks at the same time."""
+    """Return the tiles whose weights fit the registers, whose states fit a cluster's shared memory, and whose blocks
+    are all resident. Empty on AMD devices: `runtime.gpu.hip` has no cooperative launches."""
     if arch is not None and not arch.nvidia:
         return []
     most = min(a.shared_bytes for a in ARCHITECTURES.values() if a.nvidia) if arch is None else arch.shared_bytes
@@ -138,8 +136,8 @@ def fitting_tiles(problem: RecurrenceProblem, arch: Architecture | None, multipr
 
 
 def _tiles(problem: RecurrenceProblem, multiprocessors: int, kind: str, directions: int) -> list[PersistentTile]:
-    """Those of a kind, with so many directions of a launch. Clusters lie within parts of a device, some of whose
-    multiprocessors are left over: 16 of 8 blocks do not run at once on an H200's 132."""
+    """Return the tiles of a kind with ``directions`` per launch. Clusters do not use all multiprocessors: 16 clusters
+    of 8 blocks are not resident together on an H200's 132."""
     found, cluster = [], kind == "cluster"
     size, lanes = from_numpy(numpy_dtype(problem.dtype)).compute.size, ProductLanes.of(problem)
     for units in UNITS:
@@ -161,7 +159,7 @@ def _state_bytes(problem: RecurrenceProblem, tile: PersistentTile) -> int:
 
 
 def tile_seconds(problem: RecurrenceProblem, tile: PersistentTile) -> float:
-    """Estimated seconds of all steps by a persistent kernel."""
+    """Return the estimated time (s) of all steps of a persistent kernel."""
     lanes, rows = ProductLanes.of(problem), -(-problem.batch // tile.slices)
     at_once = rows_of_turn(problem, tile)
     turns, groups = -(-rows // at_once), -(-rows // (WARP // tile.units))
@@ -180,7 +178,7 @@ def tile_seconds(problem: RecurrenceProblem, tile: PersistentTile) -> float:
 
 
 def steps_seconds(problem: RecurrenceProblem, multiprocessors: int) -> float:
-    """Estimated seconds of all steps by launches of their own."""
+    """Return the estimated time (s) of all steps as separate launches."""
     seconds = 0.0
     for gates in map(len, problem.phases):
         rows = rows_of_steps(problem, gates)

@@ -1,1 +1,1 @@
-"""From kernel text to PTX or an AMD code object, through Numba's front end and LLVM."""
+"""Compile kernel text to PTX or an AMD code object, with Numba's typing and LLVM."""

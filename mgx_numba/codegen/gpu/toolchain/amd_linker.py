@@ -1,7 +1,7 @@
-"""From the relocatable object that LLVM emits for an AMD GPU to the code object that ROCm's loader takes.
+"""Link the relocatable object that LLVM emits for an AMD GPU to the code object that ROCm loads.
 
-What is needed of a linker is little: kernels call nothing and have no data. LLVM's AMDGPU usage, "Code Object" and "ELF
-Code Object"; System V Application Binary Interface, generic part, chapters 4 and 5.
+Little is needed: kernels have no calls and no data. Sources: LLVM's AMDGPU usage, "Code Object" and "ELF Code Object";
+System V Application Binary Interface, generic part, chapters 4 and 5.
 """
 
 from __future__ import annotations
@@ -38,16 +38,16 @@ _R_AMDGPU_REL64 = 5
 _PROGRAM = struct.Struct("<IIQQQQQQ")
 _ENTRY = struct.Struct("<QQ")
 _SEGMENTS = 6
-"""The program headers', what is only read, code, what a loader may write, the dynamic entries, the notes."""
+"""Program headers: read-only, code, writable, dynamic, notes, and the header table itself."""
 PAGE = 4096
-"""Bytes that each segment starts at a multiple of in memory: what is executed shares no page with what is not."""
+"""Alignment (bytes) of segments in memory; code shares no page with data."""
 _LOADED = (".note", ".rodata", ".text")
-"""Sections of an object that are loaded: what describes the kernels, their descriptors, their code."""
+"""Sections that are loaded: kernel metadata, kernel descriptors, code."""
 
 
 @dataclass
 class _Section:
-    """A section of the code object; ``segment`` counts those with the rights before."""
+    """A section of the code object; ``segment`` is the number of segments before its own."""
 
     name: str
     kind: int
@@ -62,15 +62,15 @@ class _Section:
 
     @property
     def address(self) -> int:
-        """Where it lies in memory from where the code object is loaded on; 0 if it is not loaded."""
+        """Return the address relative to the load address; 0 for a section that is not loaded."""
         return self.offset + PAGE * self.segment if self.flags & SHF_ALLOC else 0
 
 
 def link(data: bytes) -> bytes:
-    """The code object of a relocatable object.
+    """Link a relocatable object.
 
     Raises:
-        CompileError: it is no such object of AMD's, or has what no kernel may have: data, calls, other relocations.
+        CompileError: it is not an AMD object, or contains data, calls or unsupported relocations.
     """
     try:
         source = read_object(data)
@@ -107,7 +107,7 @@ def _check(source: ElfObject) -> None:
 
 
 def _parts(source: ElfObject, exported: list[Symbol]) -> dict[str, _Section]:
-    """The sections in their order; those that tell of addresses are empty bytes of the right size yet."""
+    """Return the sections in order; those that contain addresses are zero-filled."""
     own = {section.name: section for section in source.sections if section.name in _LOADED}
     names = b"\0" + b"".join(symbol.name.encode() + b"\0" for symbol in exported)
     table = bytes(SYMBOL.size * (len(exported) + 1))
@@ -131,7 +131,7 @@ def _parts(source: ElfObject, exported: list[Symbol]) -> dict[str, _Section]:
 
 
 def _fill(parts: dict[str, _Section], numbers: dict[str, int], source: ElfObject, exported: list[Symbol]) -> None:
-    """Write what depends on where everything lies."""
+    """Write everything that depends on addresses."""
 
     def place(symbol: Symbol) -> int:
         return parts[source.sections[symbol.section].name].address + symbol.value
@@ -156,7 +156,7 @@ def _fill(parts: dict[str, _Section], numbers: dict[str, int], source: ElfObject
 
 
 def _hash_table(names: list[bytes]) -> bytes:
-    """Numbers of the symbols by a hash of their names, one bucket for each; those of a bucket are a chain."""
+    """Return the symbol hash table with one bucket per symbol; collisions form chains."""
     buckets, chain = [0] * max(len(names), 1), [0] * (len(names) + 1)
     for number, name in enumerate(names, 1):
         bucket = _hash(name) % len(buckets)
@@ -165,7 +165,7 @@ def _hash_table(names: list[bytes]) -> bytes:
 
 
 def _hash(name: bytes) -> int:
-    """System V Application Binary Interface, "Hash Table"."""
+    """Return the ELF hash of a name: System V Application Binary Interface, "Hash Table"."""
     value = 0
     for letter in name:
         value = (value << 4) + letter

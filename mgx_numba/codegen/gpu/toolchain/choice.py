@@ -1,4 +1,5 @@
-"""Which toolchain makes PTX of kernels: LLVM's own code generator, or Numba's official CUDA target with libNVVM."""
+"""Choose the toolchain that compiles kernels to PTX: LLVM's code generator, or Numba's official CUDA target with
+libNVVM."""
 
 from __future__ import annotations
 
@@ -12,14 +13,14 @@ __all__ = ["NUMBA_CUDA", "OWN", "toolchain", "toolchain_identity"]
 ENVIRONMENT = "MGX_GPU_TOOLCHAIN"
 OWN, NUMBA_CUDA = "llvmlite", "numba-cuda"
 _PACKAGES = {OWN: (), NUMBA_CUDA: ("numba-cuda", "cuda-bindings", "nvidia-nvvm")}
-"""Packages that PTX depends on besides those of any kernel's identity; libNVVM may come with a toolkit instead."""
+"""Packages that PTX depends on beside those of every kernel; libNVVM may also come with a CUDA toolkit."""
 
 
 def toolchain() -> str:
-    """That which ``MGX_GPU_TOOLCHAIN`` names, `OWN` where it is not set.
+    """Return the toolchain that ``MGX_GPU_TOOLCHAIN`` names, by default `OWN`.
 
     Raises:
-        OptionError: it names something else.
+        OptionError: the name is unknown.
     """
     found = os.environ.get(ENVIRONMENT, "").strip() or OWN
     if found not in _PACKAGES:
@@ -43,5 +44,5 @@ def _versions(name: str) -> str:
 
 
 def toolchain_identity() -> str:
-    """The toolchain with the versions of what it brings."""
+    """Return the toolchain with its package versions."""
     return _versions(toolchain())

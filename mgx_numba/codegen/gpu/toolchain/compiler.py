@@ -1,6 +1,6 @@
-"""From a kernel's Python text to what a driver loads: PTX, or AMD's code objects; Numba types and lowers, LLVM emits.
+"""Compile a kernel's Python text to PTX or an AMD code object; Numba types and lowers, LLVM emits.
 
-Compilation may be asked for from any number of threads; it runs in one at a time.
+Thread-safe; one compilation runs at a time.
 """
 
 from __future__ import annotations
@@ -25,17 +25,17 @@ __all__ = ["assembly", "compile_object", "lowered", "vocabulary_names"]
 
 _lock = threading.RLock()
 _OPTIMISATION_LEVEL = 3
-"""LLVM's highest."""
+"""LLVM's highest optimisation level."""
 _CODE_OBJECT_VERSION = 500
-"""Code object 5, which ROCm loads from 5.7 on; LLVM's own default wants a newer one."""
+"""Code object version 5, which ROCm loads from 5.7 on; LLVM's default needs a newer ROCm."""
 
 
 def compile_object(source: KernelSource, arch: Architecture) -> bytes:
-    """PTX text (NVIDIA) or a code object (AMD) of a kernel, which exports `source.symbol`.
+    """Return the PTX text (NVIDIA) or code object (AMD) of a kernel, which exports `source.symbol`.
 
     Raises:
-        CompileError: the text is not valid, does not type, or calls what no kernel may call. The message names the
-            kernel, the line of its text, and the instructions it came from.
+        CompileError: the text is invalid, does not type, or calls an unknown function. The message names the kernel,
+            the line, and the instructions it came from.
     """
     if arch.nvidia or toolchain() == NUMBA_CUDA:
         return assembly(source, arch).encode()
@@ -44,7 +44,7 @@ def compile_object(source: KernelSource, arch: Architecture) -> bytes:
 
 
 def assembly(source: KernelSource, arch: Architecture) -> str:
-    """PTX, or AMD's assembly, of a kernel; errors as `compile_object`."""
+    """Return a kernel's PTX or AMD assembly; errors as in `compile_object`."""
     if toolchain() == NUMBA_CUDA:
         return _official(source, arch)
     with _lock, collection_paused(), _machine(arch) as machine, _optimised(source, arch, machine) as module:
@@ -52,11 +52,11 @@ def assembly(source: KernelSource, arch: Architecture) -> str:
 
 
 def _official(source: KernelSource, arch: Architecture) -> str:
-    """PTX by Numba's official CUDA target.
+    """Return the PTX of Numba's official CUDA target.
 
     Raises:
-        CompileError: as `compile_object`, and for AMD's architectures.
-        OptionError: it is not installed, or does not work with other packages that are.
+        CompileError: as in `compile_object`, and for AMD architectures.
+        OptionError: numba-cuda is missing or incompatible with other packages.
     """
     if not arch.nvidia:
         raise failure(source, f"the toolchain {NUMBA_CUDA} compiles for NVIDIA's GPUs, not for {arch.name}")
@@ -74,7 +74,7 @@ def _official(source: KernelSource, arch: Architecture) -> str:
 
 
 def lowered(source: KernelSource, arch: Architecture) -> str:
-    """LLVM IR of a kernel before LLVM's passes; errors as `compile_object`."""
+    """Return a kernel's LLVM IR before LLVM's passes; errors as in `compile_object`."""
     from . import frontend  # imports Numba
 
     function, names = read_text(source, vocabulary_names())
@@ -88,7 +88,7 @@ def lowered(source: KernelSource, arch: Architecture) -> str:
 
 @functools.lru_cache(maxsize=1)
 def vocabulary_names() -> dict[str, Any]:
-    """What a kernel's text may name, besides Python's own words."""
+    """Return the names that kernel text may use."""
     from .. import vocabulary
 
     return {"__name__": vocabulary.__name__, **{name: getattr(vocabulary, name) for name in vocabulary.__all__}}
@@ -106,7 +106,8 @@ def _machine(arch: Architecture) -> llvm.TargetMachine:
 
 
 def _optimised(source: KernelSource, arch: Architecture, machine: llvm.TargetMachine) -> llvm.ModuleRef:
-    """The kernel's module after LLVM's passes; whoever emits it closes it: a second emission aborts the process."""
+    """Return the kernel's module after LLVM's passes. The emitting caller must close it: emitting twice aborts the
+    process."""
     text = lowered(source, arch)
     if not arch.nvidia:
         text = _with_flag(text, f'!{{i32 1, !"amdhsa_code_object_version", i32 {_CODE_OBJECT_VERSION}}}')
@@ -133,6 +134,6 @@ def _optimised(source: KernelSource, arch: Architecture, machine: llvm.TargetMac
 
 
 def _with_flag(text: str, flag: str) -> str:
-    """The text with a module flag, whose number no other metadata has."""
+    """Return the IR with an additional module flag."""
     number = 1 + max((int(found) for found in re.findall(r"^!(\d+) =", text, re.M)), default=-1)
     return f"{text}\n!llvm.module.flags = !{{!{number}}}\n!{number} = {flag}\n"

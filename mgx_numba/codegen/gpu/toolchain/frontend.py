@@ -1,4 +1,4 @@
-"""A kernel's Python function as LLVM IR that any of the GPU's targets takes.
+"""Lower a kernel's Python function to LLVM IR for any GPU target.
 
 Importing this module imports Numba.
 """
@@ -24,22 +24,22 @@ __all__ = ["BLOCK_ALIGNMENT", "OVERLAP", "BlockShape", "Refused", "block_shape",
 
 _WORDS = types.CPointer(types.int64)
 FEATURES = frozenset(("fma", "f16c"))
-"""What the names shared with the CPU may use on every GPU, as the CPU's features call it."""
+"""CPU feature names that shared functions may assume on every GPU."""
 PAIRS_FROM = (8, 9)
-"""Compute capability from which on there are conversions of two float8: PTX ISA, "cvt"."""
+"""Least compute capability with conversions of float8 pairs: PTX ISA, "cvt"."""
 BLOCK_ALIGNMENT = 64
-"""Bytes that a kernel's argument block starts at a multiple of: what a TMA descriptor in it needs."""
+"""Alignment (bytes) of a kernel's argument block; TMA descriptors in it need it."""
 OVERLAP = ("griddepcontrol.launch_dependents;", "griddepcontrol.wait;")
-"""At a kernel's beginning: the launch after it may be made ready now, and it waits for the one before, unless its text
-says where."""
+"""PTX prologue for programmatic dependent launch: allow the next launch to start, and wait for the previous one unless
+the text contains the wait."""
 _CONSTANT_SPACE, _PRIVATE_SPACE = 4, 5  # LLVM's AMDGPU usage, "Address Spaces"
 _I64 = ir.IntType(64)
 
 
 @dataclass(frozen=True)
 class BlockShape:
-    """What a kernel's text says of its blocks: int64 words of arguments, threads, blocks on a multiprocessor, and of a
-    cluster."""
+    """Launch bounds in a kernel's text: int64 argument words, threads per block, resident blocks per multiprocessor,
+    blocks per cluster."""
 
     slots: int
     threads: int
@@ -48,17 +48,17 @@ class BlockShape:
 
 
 def block_shape(names: Mapping[str, Any]) -> BlockShape:
-    """That of the constants that a kernel's text defines."""
+    """Return the launch bounds from the constants in a kernel's text."""
     return BlockShape(names["SLOTS"], names["THREADS"], names.get("BLOCKS", 1), names.get("CLUSTER", 1))
 
 
 def waits(function: ast.FunctionDef) -> bool:
-    """Whether a kernel says itself where it waits for the one before."""
+    """Return whether a kernel's text contains its own wait for the previous launch."""
     return any(isinstance(node, ast.Name) and node.id == "grid_wait" for node in ast.walk(function))
 
 
 class _Entry(ir.Function):
-    """A kernel's entry; its head has attributes that llvmlite's builder has no words for."""
+    """A kernel's entry function, with attributes that llvmlite's builder lacks."""
 
     def __init__(self, module: ir.Module, symbol: str, shape: BlockShape, arch: Architecture) -> None:
         block, threads = ir.ArrayType(_I64, shape.slots), shape.threads
@@ -83,12 +83,12 @@ class _Entry(ir.Function):
             )
 
     def descr_prototype(self, buf: list[str]) -> None:
-        """Write the head."""
+        """Write the function header."""
         buf.append(f"define {self._head}\n")
 
 
 def features(arch: Architecture) -> frozenset[str]:
-    """What the names shared with the CPU may use."""
+    """Return the features that shared functions may assume on an architecture."""
     return FEATURES | ({FLOAT8_PAIRS} if arch.nvidia and arch.capability >= PAIRS_FROM else set())
 
 
@@ -100,8 +100,10 @@ def lower(
     arch: Architecture,
     layout: str,
 ) -> str:
-    """LLVM IR of ``function(args)`` as a kernel called ``symbol``, whose one parameter is a block of int64 words, for a
-    machine of LLVM's data layout ``layout``.
+    """Return the LLVM IR of ``function(args)`` as kernel ``symbol``, whose parameter is a block of int64 words.
+
+    Args:
+        layout: LLVM data layout of the target.
 
     Raises:
         Refused: the function does not type or does not lower.
@@ -121,7 +123,7 @@ def lower(
 
 
 def _with_private_stack(text: str) -> str:
-    """The IR with variables in the address space of AMD's stacks, where LLVM wants them."""
+    """Return the IR with stack variables in AMD's private address space, as LLVM requires."""
     allocation = re.compile(r'^(\s*)(%"[^"]+)" = alloca (.+)$', re.M)
     return allocation.sub(
         rf'\1\2.private" = alloca \3, addrspace({_PRIVATE_SPACE})\n'

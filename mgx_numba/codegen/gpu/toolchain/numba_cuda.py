@@ -1,7 +1,7 @@
-"""The second toolchain: the same kernel texts through Numba's official CUDA target and NVIDIA's libNVVM.
+"""Second toolchain: the same kernel text through Numba's official CUDA target and NVIDIA's libNVVM.
 
-The names of the language are Numba's intrinsics, which that target takes as they are. Needs what the extra ``cuda``
-brings. Importing this module imports Numba and that.
+The language's functions are Numba intrinsics, which that target accepts. Needs the extra ``cuda``. Importing this
+module imports Numba and numba-cuda.
 """
 
 from __future__ import annotations
@@ -29,20 +29,20 @@ __all__ = ["ptx"]
 _BODY = "body"
 _DEFINED = re.compile(rf'^define i8\* @"{_BODY}"', re.M)
 _EXTERNAL = re.compile(r"^\.extern \.func\s+(?:\([^)]*\)\s*)?([\w.$]+)", re.M)
-"""What a module calls and does not have."""
+"""Matches functions that a module calls but does not define."""
 _NEWER_DIALECT = (10, 0)
-"""Compute capability from which on libNVVM reads the language of a newer LLVM."""
+"""Compute capability from which libNVVM reads the IR dialect of a newer LLVM."""
 _OPTIONS = {"fma": 0}
-"""As LLVM's code generator: only what a kernel's text says is fused."""
+"""libNVVM options: FMAs only where the text has them, as with LLVM's code generator."""
 _FIRST_NOTE = 1000
-"""Number of the first metadata of the entry; Numba's own are a few from 0 on."""
+"""Number of the entry's first metadata node; Numba's own are a few from 0."""
 
 
 def ptx(source: KernelSource, vocabulary: dict[str, Any], arch: Architecture) -> str:
-    """PTX of a kernel, which exports `source.symbol`.
+    """Return the PTX of a kernel, which exports `source.symbol`.
 
     Raises:
-        CompileError: the text does not type, or has what libNVVM does not know.
+        CompileError: the text does not type, or libNVVM rejects it.
     """
     function, names = read_text(source, vocabulary)
     text = _DEFINED.sub(f'define internal i8* @"{_BODY}"', nvvm_text(_lowered(source, function, names, arch)))
@@ -61,7 +61,7 @@ def ptx(source: KernelSource, vocabulary: dict[str, Any], arch: Architecture) ->
 
 
 def _lowered(source: KernelSource, function: ast.FunctionDef, names: dict[str, Any], arch: Architecture) -> str:
-    """LLVM IR of the kernel's function as one of a pointer to its argument block."""
+    """Return the LLVM IR of the kernel's function, which takes a pointer to its argument block."""
     exec(compile(ast.Module([function], []), f"<{source.name}>", "exec"), names)
     try:
         with with_features(features(arch)), lowering_for(arch):
@@ -75,8 +75,7 @@ def _lowered(source: KernelSource, function: ast.FunctionDef, names: dict[str, A
 
 
 def _entry(symbol: str, shape: BlockShape, arch: Architecture, waits: bool) -> str:
-    """The kernel itself, which gives the function its argument block: NVVM IR Specification, "Global Property
-    Annotation"."""
+    """Return the kernel entry that calls the function: NVVM IR Specification, "Global Property Annotation"."""
     block = f"[{shape.slots} x i64]"
     passed = f"byval({block})" if arch.capability >= _NEWER_DIALECT else "byval"
     overlap = OVERLAP[: 1 if waits else 2] if arch.overlaps else ()

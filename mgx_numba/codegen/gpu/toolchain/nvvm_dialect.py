@@ -1,7 +1,7 @@
-"""LLVM IR as llvmlite writes it, in the words that NVIDIA's libNVVM knows.
+"""Translate llvmlite's LLVM IR to the dialect of NVIDIA's libNVVM.
 
-Below compute capability 10 libNVVM reads the language of LLVM 7, and at any only intrinsics of single numbers: NVVM IR
-Specification, "Introduction" and "Intrinsic functions". Each line of llvmlite's text is one instruction or declaration.
+Below compute capability 10 libNVVM reads LLVM 7 IR, and always only scalar intrinsics: NVVM IR Specification,
+"Introduction" and "Intrinsic functions". Each line of llvmlite's text is one instruction or declaration.
 """
 
 from __future__ import annotations
@@ -22,28 +22,29 @@ _CALL = re.compile(rf'^\s*(%\S+) = call {_FLAGS}({{.*?}}|<\d+ x \w+>|\w+) @"(llv
 _CALL_OF_NOTHING = re.compile(r'^\s*()call ()(void) @"(llvm\.[\w.]+)"\((.*)\)$')
 _DECLARED = re.compile(r'^declare .*@"(llvm\.[\w.]+)"\(')
 _MINUS_ZERO = {"float": "0x8000000000000000", "double": "0x8000000000000000", "half": "0xH8000"}
-"""-0 by type, as LLVM writes it: float with the digits of double."""
+"""-0 by type in LLVM's notation; float is written with double's digits."""
 _COMPARED = {"smin": "slt", "smax": "sgt", "umin": "ult", "umax": "ugt"}
-"""How integers compare of which the first is taken."""
+"""Integer predicates of minimum and maximum intrinsics."""
 _TOWARDS_NAN = {"minimum": "minnum", "maximum": "maxnum"}
-"""What gives the other operand where one is NaN; PTX's instruction for it orders zeros, too."""
+"""Intrinsics that return the other operand if one is NaN; PTX's instruction orders signed zeros, too."""
 _NAMED = {"llvm.nvvm.ex2.approx.ftz.f32": "llvm.nvvm.ex2.approx.ftz.f"}
 _BARRIER = "llvm.nvvm.barrier.cta.sync.aligned.all"
 _SATURATED = {"fptosi": ("i", "ll", "slt", "sgt"), "fptoui": ("ui", "ull", "ult", "ugt")}
-"""What the names of saturating conversions to 32 and 64 bits have, and how such integers compare."""
+"""Name parts of saturating conversions to 32 and 64 bits, and the integer predicates of clamping."""
 _REGISTERS = {"llvm.nvvm.read.ptx.sreg.cluster.ctarank": "%cluster_ctarank"}
 _ANY = "llvm.vector.reduce.or."
 _MMA = "llvm.nvvm.mma."
 _MULTIPLIED = {"f32.f32": "f32.f16.f16.f32", "bf16": "f32.bf16.bf16.f32", "tf32": "f32.tf32.tf32.f32"}
-"""Types of sums, a, b and sums as PTX writes them, by what LLVM's names end with; of integers "s8" or "s8.u8" stands
-for both, and of others the name has all four."""
+"""PTX types (accumulator, a, b, accumulator) by suffix of LLVM's MMA names. An integer suffix "s8" or "s8.u8" stands
+for both operands; other names have all four types."""
 _SUM = re.compile(r"float|i32")
 
 _Operands = Sequence[tuple[str, str]]
 
 
 def nvvm_text(text: str) -> str:
-    """The same module in libNVVM's words. What it has none for stays, and libNVVM refuses it by name."""
+    """Return the module in libNVVM's dialect. Constructs without an equivalent are kept; libNVVM rejects them by
+    name."""
     unit = _Unit()
     for line in text.splitlines():
         unit.add(line)
@@ -51,13 +52,13 @@ def nvvm_text(text: str) -> str:
 
 
 def _vector(kind: str) -> tuple[int, str]:
-    """Lanes, 0 of a single number, and the type of an element."""
+    """Return the lanes (0 for a scalar) and the element type."""
     found = _VECTOR.fullmatch(kind)
     return (int(found[1]), found[2]) if found else (0, kind)
 
 
 def _spread(line: str) -> str:
-    """The line with each constant of equal lanes written out: it has the type of the last vector before it."""
+    """Return the line with splat constants written out; their type is that of the last vector before them."""
 
     def written(found: re.Match[str]) -> str:
         element, value = found.groups()
@@ -68,7 +69,7 @@ def _spread(line: str) -> str:
 
 
 def _operands(text: str) -> list[tuple[str, str]]:
-    """Type and value of each operand of a call."""
+    """Return (type, value) of each operand of a call."""
     found, depth, start = [], 0, 0
     for k, letter in enumerate(f"{text},"):
         depth += (letter in "<([{") - (letter in ">)]}")
@@ -82,11 +83,11 @@ def _operands(text: str) -> list[tuple[str, str]]:
 
 
 class _Unit:
-    """A module on its way.
+    """A module during translation.
 
     Attributes:
-        lines: its text so far, less the declarations of intrinsics.
-        declared: these, of the intrinsics that are called, by name.
+        lines: translated text without declarations of intrinsics.
+        declared: declarations of called intrinsics, by name.
     """
 
     def __init__(self) -> None:
@@ -95,7 +96,7 @@ class _Unit:
         self._count = 0
 
     def add(self, line: str) -> None:
-        """Write what stands for a line."""
+        """Translate a line."""
         if _DECLARED.match(line):
             return
         line = _CHOICE.sub("select ", _spread(line).replace("poison", "undef"))
@@ -114,7 +115,7 @@ class _Unit:
             self.lines.append(line)
 
     def _write(self, text: str, name: str = "") -> str:
-        """Write an instruction; the name of its result."""
+        """Append an instruction; return the name of its result."""
         if not name:
             self._count += 1
             name = f'%"nvvm.{self._count}"'
@@ -122,12 +123,12 @@ class _Unit:
         return name
 
     def _lane(self, kind: str, value: str, lane: int) -> tuple[str, str]:
-        """An element of a vector as an operand; a single number itself."""
+        """Return an element of a vector, or a scalar itself, as an operand."""
         count, element = _vector(kind)
         return (element, self._write(f"extractelement {kind} {value}, i32 {lane}")) if count else (kind, value)
 
     def _call(self, name: str, flags: str, kind: str, intrinsic: str, told: str) -> None:
-        """A call of an intrinsic, lane by lane where its result is a vector."""
+        """Translate a call of an intrinsic, lane by lane for vectors."""
         lanes, element = _vector(kind)
         given = _operands(told)
         if not lanes:
@@ -140,7 +141,7 @@ class _Unit:
             result = self._write(text, name if lane == lanes - 1 else "")
 
     def _single(self, name: str, flags: str, kind: str, intrinsic: str, given: _Operands) -> str:
-        """A call whose result, if any, is no vector."""
+        """Translate a call with a scalar or void result."""
         base = intrinsic.split(".")[1]
         if intrinsic.startswith(_ANY):
             return self._any(name, *given[0])
@@ -170,7 +171,8 @@ class _Unit:
         return self._write(call, name)
 
     def _saturated(self, name: str, kind: str, base: str, source: str, x: str) -> str:
-        """A float as an integer of its range; NaN is 0, which PTX's conversions to 64 bits do not see to."""
+        """Translate a saturating float-to-integer conversion. NaN gives 0, which PTX's 64-bit conversions do not
+        ensure."""
         word, long, less, greater = _SATURATED[base]
         bits, signed = int(kind[1:]), base == "fptosi"
         wide = f"i{max(bits, 32)}"
@@ -186,7 +188,7 @@ class _Unit:
         return self._write(f"select i1 {number}, {kind} {whole}, {kind} 0", name)
 
     def _any(self, name: str, kind: str, value: str) -> str:
-        """The bits that any lane has."""
+        """Translate the bitwise or of all lanes."""
         lanes, element = _vector(kind)
         result = "0"
         for lane in range(lanes):
@@ -195,7 +197,7 @@ class _Unit:
         return result
 
     def _product(self, name: str, kind: str, words: str, given: _Operands) -> str:
-        """A product of tensor cores as PTX; its operands are words and sums, of which its result is a struct."""
+        """Translate an MMA to inline PTX; operands are words and accumulators, the result is a struct."""
         shape, _, types = words.partition(".row.col.")
         parts = types.split(".")
         whole = _MULTIPLIED.get(types) or (types if len(parts) == 4 else f"s32.{parts[0]}.{parts[-1]}.s32")

@@ -118,7 +118,7 @@ POINTWISE = (
 )
 
 
-@rule("inner_broadcast", op(POINTWISE), exact=True)
+@rule("inner_broadcast", op(POINTWISE), exact=True, reads=BROADCASTS)
 def inner_broadcast(m: Match, b: RewriteBuilder) -> object:
     """``f(spread(x), spread(y)) -> spread(f(x, y))`` along the axes on which every operand repeats."""
     ins = m.ins

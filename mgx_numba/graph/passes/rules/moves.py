@@ -14,8 +14,10 @@ from .linear import POINTWISE
 
 __all__ = ["MOVE_RULES"]
 
+REGROUPINGS = ("reshape", "squeeze", "unsqueeze")
 
-@rule("unary_shape_transforms", op(POINTWISE), exact=True)
+
+@rule("unary_shape_transforms", op(POINTWISE), exact=True, reads=("transpose",))
 def transpose_after_pointwise(m: Match, b: RewriteBuilder) -> object:
     """``f(transpose(x), transpose(y), c) -> transpose(f(x, y, transpose'(c)))`` with one permutation for all."""
     views = [i for i in m.ins.inputs if not is_constant(i)]
@@ -45,11 +47,11 @@ def _transposed_constant(b: RewriteBuilder, ins: Instruction, permutation: tuple
     return b.transpose(ins, permutation)
 
 
-@rule("unary_shape_transforms", op(POINTWISE), exact=True)
+@rule("unary_shape_transforms", op(POINTWISE), exact=True, reads=REGROUPINGS)
 def reshape_after_pointwise(m: Match, b: RewriteBuilder) -> object:
     """``f(reshape(x), c) -> reshape(f(x, c))`` for constants with equal elements, unless rows are only regrouped."""
     views = [i for i in m.ins.inputs if uniform_value(i) is None]
-    if len(set(views)) != 1 or views[0].name not in ("reshape", "squeeze", "unsqueeze") or len(views[0].users) > 1:
+    if len(set(views)) != 1 or views[0].name not in REGROUPINGS or len(views[0].users) > 1:
         return None
     source = views[0].inputs[0]
     if is_constant(source) or len(views[0].inputs) != 1 or known_equal(source.shape.elements, 1):

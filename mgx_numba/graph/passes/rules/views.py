@@ -58,12 +58,11 @@ def reshaped(b: RewriteBuilder, x: Instruction, lens: Sequence[int]) -> Instruct
 def same_lengths(m: Match, b: RewriteBuilder) -> object:
     if m.x.shape.ndim != m.ins.shape.ndim:  # first: lengths that are compared with others tell traced programs apart
         return None
-    attributes = m.ins.op.attributes()
-    if m.ins.name == "transpose" and attributes["permutation"] != tuple(range(m.ins.shape.ndim)):
+    if m.ins.name == "transpose" and m.ins.op.attributes()["permutation"] != tuple(range(m.ins.shape.ndim)):
         return None  # `transpose_of_ones` has those whose axes of length 1 move
     if not known_same(m.x.shape.lens, m.ins.shape.lens):
         return None
-    if m.ins.name == "pad" and any(attributes["pads"]):
+    if m.ins.name == "pad" and any(m.ins.op.attributes()["pads"]):
         return "content moves"
     return m.x  # reshape(x) -> x
 

@@ -7,17 +7,27 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from ....codegen.kernel import KernelSource
+from ....core.dim import Dim
 from ....core.types import from_numpy, numpy_dtype
+from ...host.sizes import EVALUATE
 from ...plan import Plan, Step
+from ..bind_kernel import BIND, Bound, Status, Write
 from ..executor import IDLE_BYTES, Executable
-from ..layout import MAX_CLAIMS
-from ..spmd import CONFINE, LEAD, WALK, WORKER, Job, Pool, StepRecord
+from ..layout import MAX_CLAIMS, PlanTables
+from ..spmd import CONFINE, LEAD, WALK, WORKER, Job, Patch, Pool, StepRecord
 from ..threads import MAX_THREADS, SPINS, YIELDS
 from .cpuid import FeatureBit
 
 __all__ = ["EXECUTOR", "WEIGHTS_SYMBOL", "layout_text", "plan_text"]
 
-EXECUTOR: Mapping[str, KernelSource] = {"LEAD": LEAD, "WALK": WALK, "WORKER": WORKER, "CONFINE": CONFINE}
+EXECUTOR: Mapping[str, KernelSource] = {
+    "LEAD": LEAD,
+    "WALK": WALK,
+    "WORKER": WORKER,
+    "CONFINE": CONFINE,
+    "EVALUATE": EVALUATE,
+    "BIND": BIND,
+}
 """The executor's kernels that a library needs, by the names that its sources have for them: those that answer to Python
 stay out."""
 
@@ -32,18 +42,21 @@ def layout_text(
 ) -> str:
     """The header ``layout.h``: names and numbers that the C sources share with the package; ``executor`` has the keys
     of `EXECUTOR`."""
-    blocks = {"STEP": StepRecord, "JOB": Job, "POOL": Pool}
+    blocks = {"STEP": StepRecord, "JOB": Job, "POOL": Pool, "PATCH": Patch, "WRITE": Write, "BOUND": Bound}
     numbers: dict[str, Any] = {
         f"{prefix}_{field}": value
         for prefix, block in blocks.items()
-        for field, value in vars(block).items()
+        for kind in reversed(block.__mro__)
+        for field, value in vars(kind).items()
         if field.isupper()
     }
+    numbers |= {f"STATUS_{status.name}": status.value for status in Status}
     own: dict[str, Any] = {
         "LIBRARY_NAME": _string(name),
         "LIBRARY_FUNCTION": f"{name}_library",
         "PARAMETER_COUNT": len(plan.parameters),
         "OUTPUT_COUNT": len(plan.outputs),
+        "SYMBOL_COUNT": len(plan.symbols),
         "MAX_THREADS": MAX_THREADS,
         "MAX_CLAIMS": f"{MAX_CLAIMS}LL",
         "SPINS": SPINS,
@@ -105,6 +118,7 @@ def plan_text(
     for step in native:
         first_check.append(count)
         count += len(step.checks)
+    sizes, size_arrays = _sizes(tables, offsets)
     arrays = [
         ("mgx_kernel kernels", [kernel.symbol for kernel in kernels]),
         ("int64_t steps", _numbers(steps.reshape(-1))),
@@ -121,7 +135,7 @@ def plan_text(
         "slot_count": len(slots),
         "relocation_count": len(relocations),
         "feature_count": len(features),
-        "arena_bytes": plan.arena_bytes,
+        "arena_bytes": 0 if plan.symbols else plan.arena_bytes,
         "weights_bytes": size,
         "brief": int(tables.brief),
         "is_long": int(tables.long),
@@ -130,6 +144,7 @@ def plan_text(
         "weights": WEIGHTS_SYMBOL if embed else "NULL",
         "digest": f"{{{', '.join(map(str, digest))}}}",
         **{declared.split()[1]: declared.split()[1] for declared, _ in arrays},
+        **({"sizes": f"{{{', '.join(f'.{field} = {value}' for field, value in sizes.items())}}}"} if sizes else {}),
     }
     return "\n".join(
         [
@@ -137,7 +152,7 @@ def plan_text(
             '#include "program.h"',
             *map(_declaration, kernels),
             *([f"extern const unsigned char {WEIGHTS_SYMBOL}[];"] if embed else []),
-            *(f"static const {_array(declared, items)}" for declared, items in arrays),
+            *(f"static const {_array(declared, items)}" for declared, items in [*arrays, *size_arrays]),
             *_tensors("parameters", [(p.name, p.dtype, p.lens) for p in plan.parameters]),
             *_tensors("outputs", outputs),
             "const mgx_plan mgx_this_plan = {",
@@ -146,6 +161,37 @@ def plan_text(
             "",
         ]
     )
+
+
+def _sizes(tables: PlanTables, offsets: Sequence[int]) -> tuple[dict[str, Any], list[tuple[str, list[str]]]]:
+    """Return the fields of ``mgx_sizes``, and the arrays for them; none of a plan without open lengths."""
+    binding = tables.binding
+    if binding is None:
+        return {}, []
+    places = dict(zip(tables.constant_addresses, offsets, strict=True))
+    found = {word: table.copy() for word, table in binding.tables.items()}
+    writes = found[Bound.WRITES].reshape(-1, Write.WORDS)
+    for row in writes:
+        if row[Write.BASE] > Write.TO_PATCH:
+            row[Write.BASE] = places[int(row[Write.BASE])] + Write.TO_PATCH + 1
+    words = [0] * Bound.WORDS
+    for word, value in binding.words.items():
+        if word not in found and word not in (Bound.EVALUATE, Bound.BIND):
+            words[word] = value
+    names: dict[str, Iterable[Any]] = {
+        "rows": found[Bound.ROWS], "ranges": found[Bound.RANGES], "sources": found[Bound.SOURCES],
+        "numbers": found[Bound.NUMBERS], "writes": found[Bound.WRITES], "axes": found[Bound.AXES],
+        "bytes": found[Bound.BYTES], "constants": binding.program.constants[::-1], "words": words,
+    }  # fmt: skip
+    counts = {
+        "constant_count": len(binding.program.constants),
+        "row_count": len(binding.program.rows),
+        "write_count": len(writes),
+        "axis_count": binding.words[Bound.AXIS_COUNT],
+        "patch_count": len(tables.patches),
+    }
+    arrays = [(f"int64_t sizes_{name}", _numbers(table)) for name, table in names.items()]
+    return {**{name: f"sizes_{name}" for name in names}, **counts}, arrays
 
 
 def _declaration(kernel: KernelSource) -> str:
@@ -163,7 +209,8 @@ def _tensors(which: str, tensors: Sequence[tuple[str, str, tuple[int, ...]]]) ->
     for number, (name, dtype, lens) in enumerate(tensors):
         place = f"{which}_lens_{number}" if lens else "NULL"
         if lens:
-            yield f"static const size_t {place}[] = {{{', '.join(map(str, lens))}}};"
+            known = ["MGX_OPEN_LENGTH" if isinstance(length, Dim) else str(length) for length in lens]
+            yield f"static const size_t {place}[] = {{{', '.join(known)}}};"
         rows.append(f"{{{_string(name)}, (mgx_type){int(from_numpy(numpy_dtype(dtype)))}, {len(lens)}, {place}, NULL}}")
     yield f"const {_array(f'mgx_tensor mgx_these_{which}', rows or ['{NULL, MGX_BOOL, 0, NULL, NULL}'])}"
 

@@ -68,7 +68,7 @@ def write_library(
 
     Raises:
         OptionError: a bad name; too many weights to embed; other CPU features than when it was compiled.
-        UnsupportedError: the plan has host steps, each of which is named, or symbolic lengths; or the system is not
+        UnsupportedError: the plan has host steps, each of which is named; or the system is not
             Linux on x86-64.
         CompileError: there is no compiler though ``link`` is true, or it fails.
         FormatError: a file cannot be written.
@@ -85,7 +85,8 @@ def write_library(
     if link and command is None:
         raise CompileError("export_library: there is no C compiler (cc, gcc, clang, or what CC names)")
     # anew: their symbols are those of the features that the process began with
-    executor = {word: dataclasses.replace(kernel) for word, kernel in EXECUTOR.items()}
+    words = [word for word in EXECUTOR if plan.symbols or word not in ("EVALUATE", "BIND")]
+    executor = {word: dataclasses.replace(EXECUTOR[word]) for word in words}
     sources = [*plan.kernels(), *executor.values()]
     objects = objects_of(list({source.symbol: source for source in sources}.values()), store=store)
     features = needed_bits(host.features())
@@ -113,12 +114,6 @@ def _check(plan: Plan, name: str) -> None:
         raise OptionError(f"export_library: the name {name} is that of a header which every library has")
     if host.triple().split("-")[0] != "x86_64" or not sys.platform.startswith("linux"):
         raise UnsupportedError("export_library: libraries are written for Linux on x86-64 alone")
-    if plan.symbols:
-        listed = ", ".join(map(str, plan.symbols))
-        raise UnsupportedError(
-            f"export_library: libraries take inputs of fixed lengths, and {listed} are known at run time: settle them "
-            "when the model is read, or by program.reshape, and compile again"
-        )
     hosted = [step for step in plan.steps if isinstance(step, HostStep)]
     if hosted:
         listed = "\n".join(
@@ -127,6 +122,9 @@ def _check(plan: Plan, name: str) -> None:
         raise UnsupportedError(
             f"export_library: steps of the program run in Python, which a library has not: {len(hosted)}\n{listed}"
         )
+    if plan.jumps:
+        listed = "\n".join(dict.fromkeys(f"  {plan.steps[jump.by].instruction}" for jump in plan.jumps))
+        raise UnsupportedError(f"export_library: libraries have no loops and no branches:\n{listed}")
     tensors = [(f"parameter {p.name}", p.dtype) for p in plan.parameters] + [
         ("a result", o.dtype) for o in plan.outputs
     ]

@@ -11,10 +11,10 @@ from typing import Any
 import numpy as np
 
 from ....codegen.alternatives import at_lengths, has_lengths, lengths_in
-from ....codegen.cpu.contraction import CONV_SOLVERS, GEMM_SOLVERS
 from ....codegen.cpu.contraction.conv import ConvDirect
 from ....codegen.cpu.contraction.nbits import halves_are_read, halves_hold
 from ....codegen.cpu.contraction.open_lengths import SolverShare, flattened, solve_open, solvers_of
+from ....codegen.cpu.contraction.packing import SOLVERS, packed_weights
 from ....codegen.cpu.contraction.select import select
 from ....codegen.cpu.contraction.solver import UnsuitedWeights
 from ....codegen.cpu.machine import machine
@@ -45,9 +45,10 @@ from ...lowering.contraction import (
     core_of,
     line_strides,
 )
+from ...lowering.function_call import FunctionCall
 from ...lowering.lowering import Lowering
 from ...lowering.slow_steps import warn_if_slow
-from ...lowering.steps import PendingStep
+from ...lowering.steps import function_step
 from ..capabilities import line_gaps
 from ..error_budget import over_budget
 from ..joining import drop_product, first_of_pair, joined_product
@@ -58,7 +59,6 @@ from .table import lowering
 _WIDE = (Type.float_type, Type.double_type)
 _INT8 = (Type.int8_type, Type.uint8_type)
 _SIGNED = (Type.int8_type, Type.int16_type)
-_SOLVERS: tuple[Any, ...] = (*GEMM_SOLVERS, *CONV_SOLVERS)
 
 
 def _refused(a: Type, b: Type, out: Type, constant: bool) -> str | None:
@@ -109,7 +109,7 @@ def _launch(low: Lowering, ins: Instruction, what: Contraction) -> None:
     saturates = what.epilogue.saturates
     unsuited = [
         own.name
-        for own in _SOLVERS
+        for own in SOLVERS
         if (constant is None and own.looks_at_values)
         or (saturates and own.rounds_weights)
         or (own.error_variance > 1 and over_budget(low, problem))
@@ -179,12 +179,12 @@ def _launch_open(
         UnsupportedError: no solver applies.
     """
     request, unsuited = flattened(request), [*unsuited]
-    example = at_lengths(request.problem, next(lengths_in((request.problem, request.strides))).scope.hints())
+    example = at_lengths(request.problem, lengths_in((request.problem, request.strides))[0].scope.hints())
     unsuited += [s.name for s in solvers_of(example) if s.refusal(example) is None and s.packing_growth(example) > room]
     tuning = low.options.tuning
 
     def measured(plain: Request) -> str:
-        found = None if tuning is None else tuning.recorded(plain)
+        found = None if tuning is None or not tuning.knows(plain) else tuning.recorded(plain)
         return "" if found is None else found.solver.name
 
     def plan(own: Request, chosen: Candidate) -> Solution:  # for these example lengths: nothing is remembered
@@ -415,13 +415,10 @@ def _packed_at_run_time(
     """Weights that are not constant are packed by a host step in every run."""
     form = solver.pack_weights(problem, np.zeros(weights.lens, weights.type.numpy)).dtype
     target = low.allocate(Shape(from_numpy(form), lens))
-
-    def pack(arrays: list) -> list:
-        return [solver.pack_weights(problem, arrays[0])]
-
     reason = "the weights are not constant, and no kernel packs them"
     warn_if_slow(ins, reason)
-    low.steps.append(PendingStep(None, {}, f"cpu::pack_{solver.name}", ins, pack, [weights], [target], reason=reason))
+    call = FunctionCall(packed_weights, SOLVERS.index(solver), problem)
+    low.steps.append(function_step(f"cpu::pack_{solver.name}", ins, call, [weights], target, reason))
     return target
 
 

@@ -1,4 +1,4 @@
-"""Operators that run submodules: in host steps, with the submodules compiled."""
+"""Operators that run submodules: as steps of the plan, or in host steps, with the submodules compiled."""
 
 from __future__ import annotations
 
@@ -9,19 +9,23 @@ from ...lowering.host_values import has_symbols
 from ...lowering.lowering import Lowering
 from ...lowering.rules import Body
 from ...stages import has_late_lengths
-from .bodies import CompiledBody, LateProgram
+from ..bodies import compiled_body, late_program
+from .inlined import inline
 from .table import lowering
 
 
 @lowering("if", "loop", "select_module", dynamic=True, hosted=True)
 def lower_control(low: Lowering, ins: Instruction) -> None:
-    """A host step that chooses and repeats what compiled submodules compute."""
+    """Steps of the plan with jumps between them, else a host step that chooses and repeats what compiled submodules
+    compute."""
     bodies: dict[Module, Body]
     if ins.name == "select_module" and has_symbols(ins):
         raise SymbolicLengthError("a run selects one of some modules by lengths, which have to be numbers")
+    if inline(low, ins):
+        return
     if low.later is not None and has_late_lengths(ins):
         examples = {} if low.scope is None else low.scope.hints()
-        bodies = {module: LateProgram(module, low.later, examples) for module in ins.module_args}
+        bodies = {module: late_program(module, low.later, examples) for module in ins.module_args}
     else:
-        bodies = {module: CompiledBody(module, low.options, low.lowered) for module in ins.module_args}
+        bodies = {module: compiled_body(module, low.options, low.lowered) for module in ins.module_args}
     low.host(ins, "values say which submodules run, and how often; what these compute is compiled", bodies)

@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-
-import numpy as np
-
+from ....codegen.cpu.data.collected_rows import collected_rows
 from ....codegen.cpu.data.suppression import PLANES, scratch_pitch, suppression_launch
-from ....core.dim import Dim, is_symbolic, known_in, minimum, substitute
+from ....core.dim import is_symbolic, known_in, minimum
 from ....core.shape import Shape
 from ....core.types import Type
 from ....graph.instruction import Instruction
 from ....ops.detection import NonMaxSuppression
 from ...lowering.buffers import View
 from ...lowering.detection import suppression_operands
+from ...lowering.function_call import FunctionCall
 from ...lowering.lowering import Lowering
-from ...lowering.steps import PendingStep
+from ...lowering.steps import function_step
 from .table import lowering
 
 TASKS_PER_THREAD = 4
@@ -63,26 +61,11 @@ def _append_rows(low: Lowering, ins: Instruction, picked: View, counts: View) ->
     classes = ins.inputs[1].shape.lens[1]
     total = None if ins.op.use_dyn_output else ins.shape.lens[0]
 
-    def collect(values: Mapping[Dim, int]) -> Callable[[list[np.ndarray]], list[np.ndarray]]:
-        numbers = substitute(classes, values), None if total is None else substitute(total, values)
-        return lambda arrays: [_rows(arrays[0], arrays[1], *numbers)]
-
     if ins.shape.is_dynamic:
         out = low.values[ins] = low.on_host(ins.shape)
     else:
         out = low.output(ins)
     label = f"{low.backend.name}::nonmaxsuppression_rows"
     reason = "how many rows the result has is known after the kernel"
-    step = PendingStep(None, {}, label, ins, collect({}), [picked, counts], [out], reason=reason)
-    step.bind = collect if is_symbolic(classes) or is_symbolic(total) else None
-    low.steps.append(step)
-
-
-def _rows(picked: np.ndarray, counts: np.ndarray, classes: int, total: int | None) -> np.ndarray:
-    """Rows (image, class, box) of the boxes picked, and zeros up to ``total`` rows."""
-    found = int(counts.sum())
-    rows = np.zeros((found if total is None else total, 3), np.int64)
-    group = np.repeat(np.arange(len(counts)), counts)
-    rows[:found, 0], rows[:found, 1] = group // classes, group % classes
-    rows[:found, 2] = picked[np.arange(picked.shape[1]) < counts[:, None]]
-    return rows
+    call, bound = FunctionCall(collected_rows, classes, total), is_symbolic(classes) or is_symbolic(total)
+    low.steps.append(function_step(label, ins, call, [picked, counts], out, reason, bound))

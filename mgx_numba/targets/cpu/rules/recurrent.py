@@ -18,9 +18,10 @@ from ....graph.instruction import Instruction
 from ....ops.recurrent_steps import RecurrentSteps
 from ....runtime.plan import Region
 from ...lowering.buffers import Buffer, View
+from ...lowering.function_call import FunctionCall
 from ...lowering.lowering import Lowering
 from ...lowering.recurrent import given, recurrence
-from ...lowering.steps import PendingStep
+from ...lowering.steps import function_step
 from .table import lowering
 
 
@@ -76,12 +77,8 @@ def _packed(
         rest = negate(rounds) if found else 1
         return [*found, (rest, problem, _packed_once(low, problem, weights))]
     target = low.allocate(Shape(low.input(ins, 1).type, packed_lens(problem)))
-
-    def pack(arrays: list) -> list:
-        return [pack_weights(problem, arrays[0])]
-
-    inputs, reason = [low.input(ins, 1)], "the weights are not constant, and no kernel packs them"
-    low.steps.append(PendingStep(None, {}, "cpu::pack_recurrent", ins, pack, inputs, [target], reason=reason))
+    call, reason = FunctionCall(pack_weights, problem), "the weights are not constant, and no kernel packs them"
+    low.steps.append(function_step("cpu::pack_recurrent", ins, call, [low.input(ins, 1)], target, reason))
     return [(1, problem, target)]
 
 

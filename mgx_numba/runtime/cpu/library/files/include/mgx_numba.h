@@ -16,7 +16,9 @@
 extern "C" {
 #endif
 
-#define MGX_API_VERSION 2
+#define MGX_API_VERSION 3
+
+#define MGX_OPEN_LENGTH ((size_t)-1) /* of a tensor that a library declares: the inputs of a run have it */
 
 typedef enum mgx_status {
     MGX_SUCCESS = 0,
@@ -100,6 +102,10 @@ typedef struct mgx_library {
 
     /* What was wrong with this thread's last call that failed, until its next call. */
     const char *(*error)(void);
+
+    /* Write the lengths of the outputs for inputs of these shapes, those of one output after those of the other. What the
+     * inputs hold is not read. */
+    mgx_status (*output_lens)(mgx_program *program, const mgx_tensor *inputs, size_t input_count, size_t *lens);
 } mgx_library;
 
 #ifdef __cplusplus

@@ -28,6 +28,13 @@ typedef struct {
     const char *who, *what;
 } mgx_check;
 
+/* Of a plan with open lengths: the tables of its binding (the package's `Bound`), and the words of its block; addresses
+ * are 0. The base of a write, if it is none of the executor's, is 3 more than an offset into the weights. */
+typedef struct {
+    const int64_t *words, *rows, *constants, *ranges, *sources, *numbers, *writes, *axes, *bytes;
+    size_t constant_count, row_count, write_count, axis_count, patch_count;
+} mgx_sizes;
+
 typedef struct {
     const mgx_kernel *kernels;
     const int64_t *steps; /* records of the executor, `step_count` and one more; FUNCTION is a kernel's number */
@@ -42,6 +49,7 @@ typedef struct {
     int num_threads, shares; /* threads that it was compiled for; whether more than one can help */
     const unsigned char *weights; /* inside the library; NULL if they are beside it */
     unsigned char digest[32];     /* SHA-256 of the weights */
+    mgx_sizes sizes;
 } mgx_plan;
 
 extern const mgx_library mgx_this_library;

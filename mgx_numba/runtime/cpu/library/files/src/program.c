@@ -14,6 +14,7 @@ typedef struct context {
     void *block, *pages;
     size_t pages_bytes;
     int64_t *job, *bases;
+    mgx_bound bound; /* of open lengths */
 } context;
 
 struct mgx_program {
@@ -21,6 +22,7 @@ struct mgx_program {
     int threads;
     context *idle;
     size_t idle_count, idle_limit;
+    int64_t *writes; /* of open lengths, with the places of these weights */
 };
 
 static int64_t address(const void *of)
@@ -51,6 +53,7 @@ static void place(const mgx_program *program, const unsigned char *arena, const 
 static void free_context(context *old)
 {
     mgx_give_pages(old->pages, old->pages_bytes);
+    mgx_give_pages(old->bound.pages, old->bound.pages_bytes);
     free(old->block);
     free(old);
 }
@@ -61,10 +64,15 @@ static context *new_context(const mgx_program *program)
     const size_t records = plan->step_count + 1, parameters = mgx_this_library.parameter_count;
     const size_t bases = parameters + mgx_this_library.output_count;
     const size_t counts = records * (size_t)program->threads;
-    const size_t words = JOB_WORDS + records * STEP_WORDS + plan->slot_count + bases + counts;
+#if MGX_SYMBOL_COUNT
+    const size_t open = mgx_bound_words();
+#else
+    const size_t open = 0;
+#endif
+    const size_t words = JOB_WORDS + records * STEP_WORDS + plan->slot_count + bases + counts + open;
     context *made = calloc(1, sizeof *made);
     unsigned char *arena = NULL;
-    if (made && posix_memalign(&made->block, MGX_ALIGNMENT, words * sizeof(int64_t) + 5 * MGX_ALIGNMENT))
+    if (made && posix_memalign(&made->block, MGX_ALIGNMENT, words * sizeof(int64_t) + 6 * MGX_ALIGNMENT))
         made->block = NULL;
     if (made && made->block)
         arena = mgx_take_pages(plan->arena_bytes, &made->pages, &made->pages_bytes);
@@ -97,6 +105,9 @@ static context *new_context(const mgx_program *program)
     job[JOB_LONG] = plan->is_long;
     job[JOB_SELF] = address(job);
     job[JOB_TAKEN] = address(cut(&at, counts));
+#if MGX_SYMBOL_COUNT
+    mgx_make_bound(&made->bound, cut(&at, open), job, steps, program->writes);
+#endif
     return made;
 }
 
@@ -116,7 +127,9 @@ static context *take_context(mgx_program *program)
 static void give_context(mgx_program *program, context *used)
 {
     mgx_lock();
-    const int kept = program->idle_count < program->idle_limit;
+    const size_t arena = used->bound.pages_bytes;
+    const int kept = program->idle_count < program->idle_limit
+                     && (!program->idle_count || (program->idle_count + 1) * arena <= MGX_IDLE_BYTES);
     if (kept) {
         used->next = program->idle;
         program->idle = used;
@@ -187,6 +200,21 @@ static mgx_status load(const mgx_options *given, mgx_program **made)
         free(program);
         return status;
     }
+#if MGX_SYMBOL_COUNT
+    const mgx_sizes *sizes = &mgx_this_plan.sizes;
+    program->writes = malloc((sizes->write_count + 1) * WRITE_WORDS * sizeof(int64_t));
+    if (!program->writes) {
+        mgx_give_pages(program->weights.pages, program->weights.pages_bytes);
+        free(program);
+        return mgx_fail(MGX_OUT_OF_MEMORY, "no memory for a program");
+    }
+    memcpy(program->writes, sizes->writes, sizes->write_count * WRITE_WORDS * sizeof(int64_t));
+    for (size_t k = 0; k < sizes->write_count; k++) {
+        int64_t *base = &program->writes[k * WRITE_WORDS + WRITE_BASE];
+        if (*base > WRITE_TO_PATCH)
+            *base += address(program->weights.data) - WRITE_TO_PATCH - 1;
+    }
+#endif
     mgx_add_user();
     *made = program;
     return MGX_SUCCESS;
@@ -203,6 +231,7 @@ static void destroy(mgx_program *program)
         program->idle = next;
     }
     mgx_give_pages(program->weights.pages, program->weights.pages_bytes);
+    free(program->writes);
     free(program);
 }
 
@@ -215,6 +244,12 @@ static mgx_status fault(const int64_t *job)
                     (long long)job[JOB_FAULT_INDEX], check->what);
 }
 
+static mgx_status no_memory(void)
+{
+    return mgx_fail(MGX_OUT_OF_MEMORY, "run: no memory for %zu bytes of what is computed on the way to results",
+                    mgx_this_plan.arena_bytes);
+}
+
 static mgx_status run(mgx_program *program, const mgx_tensor *inputs, size_t input_count, const mgx_tensor *outputs,
                       size_t output_count)
 {
@@ -224,18 +259,51 @@ static mgx_status run(mgx_program *program, const mgx_tensor *inputs, size_t inp
         return mgx_fail(MGX_BAD_PARAM, "run: the tensors are NULL");
     context *own = take_context(program);
     if (!own)
-        return mgx_fail(MGX_OUT_OF_MEMORY, "run: no memory for %zu bytes of what is computed on the way to results",
-                        mgx_this_plan.arena_bytes);
-    mgx_status status = mgx_bind(inputs, input_count, outputs, output_count, own->bases);
+        return no_memory();
+    mgx_status status = MGX_SUCCESS;
+    int64_t steps = (int64_t)mgx_this_plan.step_count;
+    const int64_t *lens = NULL;
+#if MGX_SYMBOL_COUNT
+    status = mgx_settle(&own->bound, inputs, input_count);
+    steps = mgx_bound_steps(&own->bound);
+    lens = mgx_bound_lens(&own->bound);
+#endif
+    if (!status)
+        status = mgx_bind(inputs, input_count, outputs, output_count, own->bases, lens);
     if (!status) {
         own->job[JOB_FAULT] = 0;
         const unsigned old = mgx_enter_arithmetic();
-        MGX_EXECUTOR_LEAD(own->job, 0, (int64_t)mgx_this_plan.step_count);
+        MGX_EXECUTOR_LEAD(own->job, 0, steps);
         mgx_leave_arithmetic(old);
         if (own->job[JOB_FAULT])
             status = fault(own->job);
     }
     give_context(program, own);
+    return status;
+}
+
+static mgx_status output_lens(mgx_program *program, const mgx_tensor *inputs, size_t input_count, size_t *lens)
+{
+    if (!program || !lens || (!inputs && input_count))
+        return mgx_fail(MGX_BAD_PARAM, "output_lens: the program, the tensors or where to put lengths is NULL");
+    mgx_status status = MGX_SUCCESS;
+#if MGX_SYMBOL_COUNT
+    context *own = take_context(program);
+    if (!own)
+        return no_memory();
+    status = mgx_settle(&own->bound, inputs, input_count);
+    const int64_t *found = mgx_bound_lens(&own->bound);
+    for (size_t k = 0; k < mgx_this_library.parameter_count; k++)
+        found += mgx_these_parameters[k].rank;
+    for (size_t k = 0; !status && k < mgx_this_library.output_count; k++)
+        for (size_t axis = 0; axis < mgx_these_outputs[k].rank; axis++)
+            *lens++ = (size_t)*found++;
+    give_context(program, own);
+#else
+    for (size_t k = 0; k < mgx_this_library.output_count; k++)
+        for (size_t axis = 0; axis < mgx_these_outputs[k].rank; axis++)
+            *lens++ = mgx_these_outputs[k].lens[axis];
+#endif
     return status;
 }
 
@@ -250,6 +318,7 @@ const mgx_library mgx_this_library = {
     run,
     destroy,
     mgx_last_error,
+    output_lens,
 };
 
 __attribute__((visibility("default"))) const mgx_library *MGX_LIBRARY_FUNCTION(void);

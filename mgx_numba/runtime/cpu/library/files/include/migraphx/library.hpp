@@ -64,9 +64,18 @@ public:
         std::vector<mgx_tensor> inputs, outputs;
         for(const auto& entry : given)
             inputs.push_back(tensor_of(entry.first.c_str(), entry.second));
-        arguments results;
+        std::size_t axes = 0;
         for(std::size_t k = 0; k < library_->output_count; k++)
-            results.emplace_back(shape_of(library_->outputs[k]));
+            axes += library_->outputs[k].rank;
+        std::vector<std::size_t> lens(axes + 1);
+        check(library_->output_lens(loaded_, inputs.data(), inputs.size(), lens.data()));
+        arguments results;
+        const std::size_t* own = lens.data();
+        for(std::size_t k = 0; k < library_->output_count; own += library_->outputs[k].rank, k++) {
+            mgx_tensor made = library_->outputs[k];
+            made.lens       = own;
+            results.emplace_back(shape_of(made));
+        }
         for(const auto& result : results)
             outputs.push_back(tensor_of(nullptr, result));
         check(library_->run(loaded_, inputs.data(), inputs.size(), outputs.data(), outputs.size()));
@@ -77,7 +86,14 @@ public:
     {
         if(tensor.rank == 0)
             return shape(tensor.type);
-        return shape(tensor.type, std::vector<std::size_t>(tensor.lens, tensor.lens + tensor.rank));
+        const std::vector<std::size_t> lens(tensor.lens, tensor.lens + tensor.rank);
+        dynamic_dimensions dims;
+        bool open = false;
+        for(std::size_t length : lens) {
+            open = open || length == MGX_OPEN_LENGTH;
+            dims.emplace_back(length == MGX_OPEN_LENGTH ? 0 : length, length);
+        }
+        return open ? shape(tensor.type, dims) : shape(tensor.type, lens);
     }
 
 private:

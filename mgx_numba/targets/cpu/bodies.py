@@ -8,26 +8,32 @@ from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from math import prod
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 
-from ....codegen.kernel import KernelSource
-from ....core.dim import Dim, evaluate, symbols_of
-from ....graph.instruction import Instruction
-from ....graph.module import Module
-from ....graph.program import Program
-from ....graph.substitution import lengths_of, settled
-from ....runtime.cpu.direct import Entry
-from ....runtime.cpu.executor import Executable
-from ....runtime.cpu.repeat import may_repeat, repeat
-from ....runtime.plan import Plan
-from ....runtime.told_lengths import told_lengths, with_told_lengths
-from ...lowering.host_values import has_symbols
-from ...options import TargetOptions
-from ...ref.interpreter import evaluate_module
+from ...codegen.kernel import KernelSource
+from ...core.dim import Dim, evaluate, symbols_of
+from ...errors import UnsupportedError
+from ...graph.instruction import Instruction
+from ...graph.module import Module
+from ...graph.program import Program
+from ...graph.substitution import lengths_of, settled
+from ...runtime.cpu.direct import Entry
+from ...runtime.cpu.executor import Executable
+from ...runtime.cpu.repeat import may_repeat, repeat
+from ...runtime.plan import Plan
+from ...runtime.plan_json import LengthsReader, LengthsWriter
+from ...runtime.told_lengths import told_lengths, with_told_lengths
+from ..base import Kept, Outgrown
+from ..kept_file import read_kept, written_kept
+from ..lowering.host_call import EvaluatedBody, evaluated
+from ..lowering.host_values import has_symbols
+from ..lowering.rules import Body
+from ..options import TargetOptions
+from .compiled import LoweredProgram
 
-__all__ = ["CompiledBody", "LateProgram"]
+__all__ = ["compiled_body", "late_program", "read_body"]
 
 Run = Callable[[Sequence[Any]], list]
 MOST_KNOWN = 16
@@ -37,33 +43,44 @@ MOST_KNOWN = 16
 class CompiledBody:
     """A submodule whose parameters and values from outside have fixed or symbolic lengths, as a plan of its own.
 
+    On arguments that are not what the plan declares the module is evaluated. A body of symbolic lengths is run `at`
+    lengths, all by one executable.
+
     Attributes:
-        plan: None where lengths are not fixed; the module then runs by its NumPy meaning, as it does on arguments that
-            are not what the plan declares. A body of symbolic lengths is run `at` lengths, all by one executable.
+        plan: the plan.
     """
 
     kernels: Sequence[KernelSource] = ()
 
-    def __init__(self, module: Module, options: TargetOptions, lower: Callable[[Program], Plan]) -> None:
-        """``lower`` makes the plan."""
-        self.plan: Plan | None = None
+    def __init__(
+        self,
+        module: Module,
+        plan: Plan,
+        captured: Sequence[Instruction],
+        options: TargetOptions,
+        evaluated: Callable[[], EvaluatedBody],
+    ) -> None:
+        """Take the plan of a submodule.
+
+        Args:
+            module: only its parameters and results are looked at.
+            plan: its parameters are those of the module, values from outside, told lengths.
+            captured: the values from outside.
+            options: those of the compilation.
+            evaluated: gives the body that is evaluated.
+        """
+        self.plan = plan
         self._module = module
         self._at: Mapping[Dim, int] = {}
-        self._captured: list[Instruction] = []
-        values = [*module.parameters(), *module.captured()]
-        if not any(v.shape.is_dynamic or v.shape.sub_shapes for v in [*values, *module.results()]):
-            program, self._captured = Program.of_module(module)
-            plan = lower(program)
-            open_lengths = any(has_symbols(ins) for ins in program.main)
-            self.plan = with_told_lengths(plan) if open_lengths else replace(plan, symbols=(), condition=1)
-            self._loaded = functools.cache(functools.partial(_load, self.plan, options))
-            self._names = [spec.name for spec in self.plan.parameters]  # own, from outside, told lengths
+        self._captured = captured
+        self._loaded = functools.cache(functools.partial(_load, plan, options))
+        self._names = [spec.name for spec in plan.parameters]
+        self._evaluated = functools.cache(evaluated)
 
     def at(self, values: Mapping[Dim, int]) -> CompiledBody:
         """Return the body for values of its symbols."""
         bound = copy.copy(self)
-        for name in ("_lens", "_numbered"):
-            bound.__dict__.pop(name, None)
+        bound.__dict__.pop("_lens", None)
         bound._at = values
         return bound
 
@@ -71,26 +88,11 @@ class CompiledBody:
     def _lens(self) -> list[tuple[int, ...]]:
         """Lengths of the plan's parameters."""
         known: dict[Dim, int] = {}
-        assert self.plan is not None
         return [tuple([evaluate(n, self._at, known) for n in spec.lens]) for spec in self.plan.parameters]
-
-    @functools.cached_property
-    def _numbered(self) -> Module:
-        """The module with numbers in the place of symbols; its parameters are also the values from outside."""
-        return settled(Program.of_module(self._module)[0], self._at).main
 
     def within(self, outer: Mapping[Instruction, Any]) -> Run:
         """What runs the module on arguments, with values from outside."""
         module, plan = self._module, self.plan
-
-        def interpreted(arguments: Sequence[Any]) -> list:
-            if self._at:
-                captured = Program.of_module(module)[1]
-                return evaluate_module(self._numbered, [*arguments, *(outer[value] for value in captured)])
-            return evaluate_module(module, arguments, outer)
-
-        if plan is None:
-            return interpreted
         executable, enter = self._loaded()
         names = self._names
         given = self._given(plan, outer)
@@ -102,7 +104,8 @@ class CompiledBody:
             if results is None:
                 for name, lens, argument in zip(names, self._lens, arguments):
                     if argument.size != prod(lens):
-                        return interpreted(arguments)
+                        body = self._evaluated()
+                        return (body.at(self._at) if self._at else body).within(outer)(arguments)
                     given[name] = argument.reshape(lens)
                 results = executable.run([np.ascontiguousarray(given[name]) for name in names])
             for k in scalars:
@@ -121,7 +124,7 @@ class CompiledBody:
     ) -> tuple[list[np.ndarray], list[np.ndarray]] | None:
         """See `RunModule.repeat`, with values from outside; None where the plan has host steps or other lengths."""
         plan = self.plan
-        if plan is None or not may_repeat(plan, len(carried)):
+        if not may_repeat(plan, len(carried)):
             return None
         arguments = [np.zeros(1, np.int64), condition, *carried]
         if len(arguments) != len(self._module.parameters()):
@@ -150,6 +153,23 @@ class CompiledBody:
             given[self._names[k]] = array if array.ndim == rank else array.reshape(self._lens[k])
         return given | told_lengths(plan, self._at)
 
+    def write(self, lengths: LengthsWriter) -> tuple[str, Any, Sequence[Instruction]]:
+        """See `Body.write`; who reads it does not evaluate the module, whose constants are in no file."""
+        return "plan", lengths.writer.plan(self.plan), self._captured
+
+
+def compiled_body(module: Module, options: TargetOptions, lower: Callable[[Program], Plan]) -> Body:
+    """Return a submodule with a plan that ``lower`` makes; where it has lengths that are not known before a run, or
+    values that no plan has, it is evaluated."""
+    values = [*module.parameters(), *module.captured(), *module.results()]
+    if any(v.shape.is_dynamic or v.shape.sub_shapes for v in values):
+        return evaluated(module)
+    program, captured = Program.of_module(module)
+    plan = lower(program)
+    open_lengths = any(has_symbols(ins) for ins in program.main)
+    plan = with_told_lengths(plan) if open_lengths else replace(plan, symbols=(), condition=1)
+    return CompiledBody(module, plan, captured, options, lambda: evaluated(module))
+
 
 def _load(plan: Plan, options: TargetOptions) -> tuple[Executable, Entry | Callable[[Any], None]]:
     """Return the plan ready to run, and its native function; by the first call the kernels of all steps are there."""
@@ -170,15 +190,29 @@ class LateProgram:
 
     plan: Plan | None = None
 
-    def __init__(self, module: Module, compile: Callable[[Program], Any], examples: Mapping[Dim, int]) -> None:
-        """``compile`` gives a compiled program; ``examples`` are lengths of the program around for which that is done
-        at once, so that its kernels are there."""
-        self._program, self._captured = Program.of_module(module)
+    def __init__(
+        self,
+        module: Module,
+        captured: Sequence[Instruction],
+        symbols: Sequence[Dim],
+        compiled_for: Callable[[Mapping[Dim, int]], Any],
+        known: Mapping[tuple[int, ...], Any],
+    ) -> None:
+        """Take what compiles a submodule.
+
+        Args:
+            module: only its parameters and results are looked at.
+            captured: values from outside that it takes.
+            symbols: of the program around.
+            compiled_for: gives the compiled program for values of these.
+            known: compiled programs for some values.
+        """
         self._module = module
-        self._symbols = symbols_of(lengths_of(self._program))
-        self._compile = compile
-        self._known: OrderedDict[tuple[int, ...], Any] = OrderedDict()
-        self._compiled = self._compiled_for(examples)
+        self._captured = captured
+        self._symbols = symbols
+        self._make = compiled_for
+        self._known = OrderedDict(known)
+        self._compiled: Any = next(iter(self._known.values()), None)
         self._names = [f"p{k}" for k in range(len(module.parameters()))]
 
     def at(self, values: Mapping[Dim, int]) -> LateProgram:
@@ -191,7 +225,7 @@ class LateProgram:
         key = tuple([values[symbol] for symbol in self._symbols])
         found = self._known.pop(key, None)
         if found is None:
-            found = self._compile(settled(self._program, values) if self._symbols else self._program)
+            found = self._make(values)
         self._known[key] = found
         while len(self._known) > MOST_KNOWN:
             self._known.popitem(last=False)
@@ -224,3 +258,62 @@ class LateProgram:
         place: Callable[[int], str],
     ) -> None:
         """None: each iteration may have other lengths."""
+
+    def write(self, lengths: LengthsWriter) -> tuple[str, Any, Sequence[Instruction]]:
+        """See `Body.write`."""
+        known = []
+        for key, compiled in self._known.items():
+            kept = compiled.kept_plan()
+            if kept is None:
+                raise UnsupportedError("a submodule has no plan that a file can hold")
+            known.append([key, written_kept(kept, lengths.writer)])
+        return "late", [list(map(lengths.writer.symbol, self._symbols)), known], self._captured
+
+
+def late_program(module: Module, compile: Callable[[Program], Any], examples: Mapping[Dim, int]) -> LateProgram:
+    """Return a submodule that is compiled when its lengths are known.
+
+    Args:
+        module: the submodule.
+        compile: gives a compiled program.
+        examples: lengths of the program around for which that is done at once, so that its kernels are there.
+    """
+    program, captured = Program.of_module(module)
+    symbols = symbols_of(lengths_of(program))
+
+    def compiled_for(values: Mapping[Dim, int]) -> Any:
+        return compile(settled(program, values) if symbols else program)
+
+    first = {tuple([examples[symbol] for symbol in symbols]): compiled_for(examples)}
+    return LateProgram(module, captured, symbols, compiled_for, first)
+
+
+def read_body(
+    module: Module,
+    kind: str,
+    content: Any,
+    captured: Sequence[Instruction],
+    lengths: LengthsReader,
+    how: TargetOptions,
+    runnable: Callable[[Kept, TargetOptions, Callable[[], Program]], LoweredProgram],
+) -> Body:
+    """Return the body that ``write`` wrote.
+
+    Args:
+        module: has the shapes of its parameters and results.
+        kind: of the body.
+        content: JSON values; of a plan the plan itself.
+        captured: values from outside that it takes.
+        lengths: reads those of the plan around.
+        how: options of the compilation.
+        runnable: `restored.runnable`.
+    """
+    if kind == "plan":
+        return CompiledBody(module, content, captured, how, _outgrown)
+    symbols, known = content
+    found = {tuple(key): runnable(read_kept(kept, lengths.reader), how, _outgrown) for key, kept in known}
+    return LateProgram(module, captured, list(map(lengths.reader.symbol, symbols)), _outgrown, found)
+
+
+def _outgrown(*values: Any) -> NoReturn:
+    raise Outgrown("a submodule has to be compiled")

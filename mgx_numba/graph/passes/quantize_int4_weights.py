@@ -1,7 +1,7 @@
-"""Constant weights of contractions in 4 bits: ``dequantizelinear(unpack_int4(bytes), scale, zero_point)``.
+"""Quantise constant weights of contractions to 4 bits: ``dequantizelinear(unpack_int4(bytes), scale, zero_point)``.
 
-Values are unsigned with a zero point, by blocks of successive terms of a sum: `BLOCK` rows of a product's column, or
-all input channels of a convolution's output channel. Activations stay as they are.
+Values are unsigned with a zero point per block: `BLOCK` rows of a product's column, or all inputs of a convolution's
+output channel. Activations stay as they are.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ from .selection import Selection
 __all__ = ["BLOCK", "FEWEST", "QuantizeInt4"]
 
 BLOCK = 32
-"""Rows that share a scale: the usual block of 4-bit weights (ONNX Runtime's MatMulNBits, GGML's q4)."""
+"""Rows per scale: the usual block of 4-bit weights (ONNX Runtime's MatMulNBits, GGML's q4)."""
 LARGEST = 15
-"""Of four bits."""
+"""Largest 4-bit number."""
 FEWEST = 256
-"""Weights from which on 4 bits save more than the scales and instructions take."""
+"""Least weights for 4 bits to save more than scales and instructions cost."""
 
 
 class QuantizeInt4(Pass):
-    """Quantises constant weights of ``dot`` and ``convolution`` of even length."""
+    """Quantise constant weights of ``dot`` and ``convolution`` of even length."""
 
     name = "quantize_int4_weights"
 
@@ -61,7 +61,7 @@ class QuantizeInt4(Pass):
 
 
 def _product_weights(module: Module, before: Instruction, values: np.ndarray) -> Instruction | None:
-    """Weights [..., k, n] as bytes of two neighbouring columns, scales [..., k / BLOCK, n]."""
+    """Insert weights [..., k, n] as bytes of two neighbouring columns, with scales [..., k / BLOCK, n]."""
     small = compact(values)
     if any(n != 1 for n in small.shape[:-2]) or small.shape[-2:] != values.shape[-2:] or values.shape[-1] % 2:
         return None
@@ -81,7 +81,7 @@ def _product_weights(module: Module, before: Instruction, values: np.ndarray) ->
 
 
 def _blocks(b: RewriteBuilder, array: np.ndarray, rows: int) -> Instruction:
-    """Values [block, 1, column] as [row, column]."""
+    """Insert values [block, 1, column] broadcast to [row, column]."""
     count, _, columns = array.shape
     literal = b.literal(array)
     wide = b.broadcast(literal, (count, BLOCK, columns))
@@ -90,7 +90,7 @@ def _blocks(b: RewriteBuilder, array: np.ndarray, rows: int) -> Instruction:
 
 
 def _kernels(module: Module, before: Instruction, values: np.ndarray) -> Instruction | None:
-    """Weights [o, c, *kernel] as bytes of two neighbours along an even axis, scales [o]."""
+    """Insert weights [o, c, *kernel] as bytes of two neighbours along an even axis, with scales [o]."""
     axis = next((a for a in reversed(range(values.ndim)) if values.shape[a] % 2 == 0), None)
     if axis is None:
         return None
@@ -106,7 +106,7 @@ def _kernels(module: Module, before: Instruction, values: np.ndarray) -> Instruc
 
 
 def _quantized(values: np.ndarray, axes: int | tuple[int, ...]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Values from 0 to 15, and scales and zero points (kept axes) of what shares one along ``axes``."""
+    """Return values from 0 to 15, and scales and zero points shared along ``axes`` (kept with length 1)."""
     wide = values.astype(np.float32)
     low = np.minimum(wide.min(axes, keepdims=True), 0)
     high = np.maximum(wide.max(axes, keepdims=True), 0)
@@ -118,6 +118,6 @@ def _quantized(values: np.ndarray, axes: int | tuple[int, ...]) -> tuple[np.ndar
 
 
 def _unpacked(b: RewriteBuilder, q: np.ndarray, axis: int) -> Instruction:
-    """``unpack_int4`` of a literal of bytes."""
+    """Insert ``unpack_int4`` of a literal of bytes."""
     pack, unpack = (make_op(name, axis=axis % q.ndim) for name in ("pack_int4", "unpack_int4"))
     return b.op(unpack, b.literal(pack.compute(pack.compute_shape([Shape(Type.uint8_type, q.shape)]), [q])))

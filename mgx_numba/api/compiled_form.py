@@ -1,0 +1,95 @@
+"""What a program is once it is compiled: its compiled form, and the quick forms of a run."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+from ..core.shape import Shape
+from ..interrupts import whole_module
+from ..targets.base import Compiled, Direct, OnDevice
+from ..targets.options import TargetOptions
+from .argument import argument
+from .options import CompileOptions
+from .results import shapes_beside_arrays
+
+if TYPE_CHECKING:
+    from ..codegen.tuning.session import Tuning
+    from .program import program
+    from .target import target
+
+__all__ = ["declined", "take_compiled", "target_options"]
+
+
+def target_options(p: program, options: CompileOptions, tuning: Tuning | None = None) -> TargetOptions:
+    """What a target is told of a compilation of a program."""
+    return TargetOptions(
+        fast_math=options.fast_math,
+        num_threads=options.num_threads,
+        memory_reuse=options.memory_reuse,
+        disabled_passes=(*p._disabled_passes, *options.disabled_passes),
+        float32_matmul_precision=options.float32_matmul_precision,
+        tuning=tuning,
+        store=p._store,
+        offload_copy=options.offload_copy,
+        device_id=options.device_id,
+    )
+
+
+def take_compiled(
+    p: program,
+    compiled: Compiled,
+    options: CompileOptions,
+    t: target,
+    level: int,
+    parameters: dict[str, Shape],
+    results: Sequence[Shape],
+) -> None:
+    """Give a program its compiled form.
+
+    Args:
+        level: of the trace of runs, see `trace_level`.
+        parameters, results: shapes of the portable form's.
+    """
+    p._signature, p._results, p._shapes_beside = parameters, list(results), shapes_beside_arrays(results)
+    p._trace_level = level
+    p._compiled, p._options, p._target = compiled, options, t
+    p._direct = p._quick = declined
+    quick = None if p._trace_level else compiled.direct(argument, _preferring(p, compiled))
+    if quick is not None:
+        p._direct = p._quick = quick
+    p._in_stream, p._on, p._home, p._kept = declined, None, None, {}
+    if isinstance(compiled, OnDevice):
+        p._on = compiled
+        if not compiled.offload_copy:
+            _stay_on(p, compiled)
+
+
+def _preferring(p: program, compiled: Compiled) -> Callable[[Direct | None], None]:
+    """What has a quick form of a compiled one asked before that which knows them all, as long as it is in use."""
+    own = weakref.ref(p)
+
+    def prefer(quick: Direct | None) -> None:
+        asked = own()
+        if asked is not None and asked._compiled is compiled:
+            asked._direct = quick or asked._quick
+
+    return prefer
+
+
+def _stay_on(p: program, compiled: OnDevice) -> None:
+    """Take a compiled form whose results stay on its device."""
+    whole_module("mgx_numba.api.device")
+    from .device import quick_run
+
+    p._home, p._kept = compiled, compiled.output_parameters()
+    quick = None if p._trace_level else quick_run(compiled, p._signature)
+    if quick is not None:
+        p._in_stream = quick
+        p._direct = lambda params: quick(params, None)
+
+
+def declined(*given: Any) -> None:
+    """The quick form of what has none: declines every call."""
+    return None

@@ -1,0 +1,105 @@
+"""SHA-256 of the contents of files. Of a large file it is remembered in the cache folder, for as long as nobody writes.
+
+``<cache folder>/plans/seen/<key>.txt`` has the digest of a file by its place and times, as build tools remember them:
+device, inode, size, time of the last write, and time of the last change, which no program can set. A file that was
+written to shortly before it was read is not remembered, since another write may leave its times as they are.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import re
+import threading
+import time
+from pathlib import Path
+
+import numpy as np
+
+from ..codegen.files import default_folder, make_folder, mark_used, read_trusted, replace_file
+from ..graph.content import FileContent
+from ..parallel import allowed_cpus, on_threads
+
+__all__ = ["content_digest", "file_digest", "may_have_changed", "plans_folder", "state_of"]
+
+_PIECE_BYTES = 8 << 20
+"""Hashed by one thread at a time: some milliseconds of work, so that threads end together."""
+_ROOM_BYTES = 256 << 10
+"""Read and hashed at a time: what stays in a core's own cache."""
+REMEMBERED_BYTES = 1 << 20
+"""Contents from this size on are remembered. Hashing 1 MiB takes half a millisecond of a CPU with SHA instructions."""
+TICK = 20_000_000
+"""Nanoseconds between two different times of a file: two of the system's ticks at 100 Hz."""
+COARSE_TICK = 2_000_000_000
+"""The same on file systems that keep whole seconds, or two (FAT)."""
+
+
+def plans_folder() -> Path:
+    """Return the folder of plans and of what is known of models."""
+    return default_folder() / "plans"
+
+
+def file_digest(content: FileContent, opened: os.stat_result | None, ended: threading.Event | None = None) -> str:
+    """Return `content_digest`, without reading a file that was hashed before and has not changed.
+
+    Args:
+        opened: the file's status before anything of it was read; None for what is no file.
+        ended: once this is set, the result does not matter.
+
+    Raises:
+        FormatError: the file has become shorter.
+    """
+    if opened is None or content.size < REMEMBERED_BYTES:
+        return content_digest(content, ended)
+    now = time.time_ns()
+    key = hashlib.sha256(f"{state_of(opened)} {content.size}".encode()).hexdigest()[:32]
+    path = plans_folder() / "seen" / f"{key}.txt"
+    with contextlib.suppress(OSError):
+        known = read_trusted(path).decode("ascii", "replace")
+        if re.fullmatch("[0-9a-f]{64}", known) and state_of(content.status()) == state_of(opened):
+            mark_used(path)
+            return known
+    found = content_digest(content, ended)
+    if ended is None or not ended.is_set():
+        latest = max(opened.st_mtime_ns, opened.st_ctime_ns)
+        if latest + COARSE_TICK < now and state_of(content.status()) == state_of(opened):
+            with contextlib.suppress(OSError):
+                make_folder(path.parent)
+                replace_file(path, found.encode())
+    return found
+
+
+def content_digest(content: FileContent, ended: threading.Event | None = None) -> str:
+    """Return the SHA-256 of the SHA-256 of each piece of a content, computed on all cores.
+
+    Args:
+        ended: once this is set, the rest is left out.
+
+    Raises:
+        FormatError: the file has become shorter.
+    """
+    starts = range(0, content.size, _PIECE_BYTES)
+    found: list[bytes] = [b""] * len(starts)
+
+    def work(number: int) -> None:
+        digest = hashlib.sha256()
+        if ended is None or not ended.is_set():
+            size = min(_PIECE_BYTES, content.size - starts[number])
+            for piece in content.pieces(starts[number], size, np.empty(min(size, _ROOM_BYTES), np.uint8)):
+                digest.update(piece)
+        found[number] = digest.digest()
+
+    on_threads(work, range(len(starts)), allowed_cpus())
+    return hashlib.sha256(b"".join(found)).hexdigest()
+
+
+def state_of(status: os.stat_result) -> str:
+    """Return size, times and place of a file, which a write, a replacement or a restored time change."""
+    return f"{status.st_dev} {status.st_ino} {status.st_size} {status.st_mtime_ns} {status.st_ctime_ns}"
+
+
+def may_have_changed(status: os.stat_result, since: int) -> bool:
+    """Return whether a write at the time ``since`` or later may have left the file's times as they are."""
+    latest = max(status.st_mtime_ns, status.st_ctime_ns)
+    return latest + (TICK if latest % 1_000_000_000 else COARSE_TICK) >= since

@@ -1,0 +1,147 @@
+"""Models that were read before: what is known of each, so that a program need not be read until somebody looks at it.
+
+``<cache folder>/plans/models/<key>.json`` belongs to a model's content and to the options that it was read with: the
+shapes of its inputs and results, its metadata, and the warnings that reading it gave. It is written with the first plan
+of the program, since without a plan the program has to be read anyway.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ..codegen.files import mark_used, read_trusted
+from ..core.shape_json import shape_from_json, shape_to_json
+from ..dataclass import dataclass
+from ..errors import FormatError
+from ..graph.origin import Origin
+from ..messages import Told, recorded, tell_again
+from .digests import plans_folder
+from .lineage import Lineage
+from .saved_plans import write
+
+if TYPE_CHECKING:
+    from ..core.shape import Shape
+    from ..graph.program import Program
+    from .program import program
+
+__all__ = ["Known", "defer", "derive", "find_known", "keep_known", "note"]
+
+
+@dataclass(frozen=True)
+class Known:
+    """What is known of a program without its instructions.
+
+    Attributes:
+        told: warnings that reading or changing the model gave.
+        beside: JSON values that whoever reads the model wants back.
+    """
+
+    parameters: Mapping[str, Shape]
+    results: Sequence[Shape]
+    origin: Origin
+    told: list[Told]
+    beside: Mapping[str, Any]
+
+
+def derive(p: program, call: str, change: Callable[[Program], object]) -> bool:
+    """Change a program that is not compiled, in place, so that it still can be kept and found.
+
+    Args:
+        p: the program.
+        call: all that the change depends on.
+        change: makes the change.
+
+    Returns:
+        Whether the program is changed; else it can neither be kept nor found.
+    """
+    lineage = p._lineage_now()
+    if lineage is None:
+        return False
+    after, decode = lineage.after(call), p._decode
+
+    def again() -> Program:
+        found = decode()
+        with recorded(quiet=True):
+            change(found)
+        return found
+
+    known = find_known(after) if "_portable" not in p.__dict__ else None
+    if known is not None:
+        tell_again(known.told)
+        defer(p, after, known, again)
+        return True
+    portable = p._portable
+    p._lineage = None  # until the change is complete
+    with recorded() as told:
+        change(portable)
+    note(p, after, told, again, {})
+    return True
+
+
+def keep_known(p: program) -> None:
+    """Keep what is known of a program, of which a plan is kept, and of what it was before it was changed."""
+    for lineage, known in p._unkept:
+        entry = {
+            "external": lineage.source.external_states(),
+            "parameters": {name: shape_to_json(s) for name, s in known.parameters.items()},
+            "results": [shape_to_json(s) for s in known.results],
+            "origin": known.origin.to_json(),
+            "told": known.told,
+            "beside": known.beside,
+        }
+        path = _path(lineage)
+        if path is not None:
+            body = json.dumps(entry).encode()
+            write(path, [hashlib.sha256(body).hexdigest().encode(), b"\n", body])
+    p._unkept = []
+
+
+def note(
+    p: program, lineage: Lineage, told: list[Told], decode: Callable[[], Program], beside: Mapping[str, Any]
+) -> None:
+    """Note the lineage of a program that was read or changed, and what is to be kept of it."""
+    portable = p._portable
+    p._take_lineage(lineage, decode)
+    shapes = portable.parameter_shapes(), portable.output_shapes()
+    p._unkept = [*p._unkept, (lineage, Known(*shapes, portable.origin, list(told), beside))]
+
+
+def defer(p: program, lineage: Lineage, known: Known, decode: Callable[[], Program]) -> program:
+    """Make a program of what is known of it; the rest is decoded when somebody looks."""
+    p._lineage, p._known, p._decode = lineage, known, decode
+    p._origin = known.origin
+    return p
+
+
+def find_known(lineage: Lineage, folders: Sequence[Path] = ()) -> Known | None:
+    """Return what is known of a program; its external data are looked for in these folders."""
+    try:
+        path = _path(lineage)
+        if path is None:
+            return None
+        seal, _, body = read_trusted(path).partition(b"\n")
+        if hashlib.sha256(body).hexdigest().encode() != seal:
+            return None
+        entry = json.loads(body)
+        source = lineage.source
+        if entry["external"] and not source.external and not source.find_external(list(entry["external"]), folders):
+            return None
+        if source.external_states() != entry["external"]:
+            source.external = {}
+            return None
+        parameters = {name: shape_from_json(s) for name, s in entry["parameters"].items()}
+        results = [shape_from_json(s) for s in entry["results"]]
+        known = Known(parameters, results, Origin.from_json(entry["origin"]), entry["told"], entry["beside"])
+        mark_used(path)
+        return known
+    except (OSError, FormatError, KeyError, TypeError, ValueError, IndexError):
+        return None
+
+
+def _path(lineage: Lineage) -> Path | None:
+    key = lineage.key("model", whole=False)
+    return None if key is None else plans_folder() / "models" / f"{key}.json"

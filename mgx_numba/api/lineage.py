@@ -1,0 +1,317 @@
+"""Where a program comes from: the content of a model, and all that was asked of it since; the cache folder's key.
+
+A `ModelSource` is the content: the SHA-256 of a file or of bytes, and of the files that hold external data. A
+`Lineage` is a source with the options and calls that made a program of it. Two programs of one lineage are the same.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import os
+import sys
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
+
+import numpy as np
+
+from ..codegen.files import NOT_OF_CPU, default_folder, package_state
+from ..environment import environment_flag
+from ..errors import FormatError
+from ..graph.content import FileContent
+from ..targets.registry import DEFAULT, REFERENCE
+from .digests import content_digest, file_digest, may_have_changed, state_of
+
+if TYPE_CHECKING:
+    from ..targets.registry import Target
+
+__all__ = ["PLAN_CACHE", "Lineage", "ModelSource", "environment", "open_source"]
+
+PLAN_CACHE = "MGX_PLAN_CACHE"
+
+_AT_ONCE_BYTES = 512 << 10
+"""Hashed by the caller: a third of a millisecond, about what starting threads costs."""
+_HELD_BYTES = 64 << 20
+"""Contents up to this size are read into memory, so that a program can be decoded after its file has changed. Reading
+64 MiB takes 10 ms."""
+_HASHED_BYTES = 1 << 30
+"""External data beyond this size in all is known by what the system says of its files. Hashing 1 GiB takes half a
+second of a CPU with SHA instructions."""
+_OF_RUNS = frozenset(
+    f"MIGRAPHX_{name}"
+    for name in ("DYNAMIC_SHAPE", "TRACE_EVAL", "LOG_LEVEL", "VERIFY_DUMP_DIFF", "VERIFY_ENABLE_ALLCLOSE")
+)
+"""Variables of MIGraphX that change nothing of how a program is compiled."""
+_OF_PLACES = frozenset((PLAN_CACHE, "MGX_CACHE_DIR"))
+"""This package's variables that change nothing of it."""
+
+T = TypeVar("T")
+
+
+class ModelSource:
+    """The content of a model. It is hashed by other threads from the moment that it is opened.
+
+    Attributes:
+        content: the model's own file or bytes.
+        external: paths of the files of its external data, by location; empty until it is known where they are.
+    """
+
+    def __init__(self, content: FileContent, hold: bool = False) -> None:
+        """``hold``: read a content of up to 64 MiB into memory."""
+        self.content = content
+        self._hold = hold and content.size <= _HELD_BYTES
+        self.external: dict[str, Path] = {}
+        self._states: dict[str, str] = {}
+        self._opened = time.time_ns()
+        self._status = None if content.held else content.status()
+        self._hashing = Background(self._hash)
+        if content.size > _AT_ONCE_BYTES:
+            self._hashing.start()
+
+    def _hash(self, ended: threading.Event) -> str:
+        if self._hold:
+            self.content.hold()
+        return file_digest(self.content, self._status, ended)
+
+    @property
+    def own_digest(self) -> str:
+        """SHA-256 of the model's own content.
+
+        Raises:
+            FormatError: the file has become shorter.
+        """
+        return self._hashing.result()
+
+    def digest(self) -> str:
+        """Return the SHA-256 of the whole content, external data included.
+
+        Raises:
+            FormatError: a file has become shorter.
+        """
+        parts = [self.own_digest, *(f"{name}\n{state}" for name, state in sorted(self.external_states().items()))]
+        return hashlib.sha256("\n".join(parts).encode()).hexdigest() if len(parts) > 1 else parts[0]
+
+    def external_states(self) -> dict[str, str]:
+        """Return the SHA-256 of each file of external data, by location; of large ones size, times and inode.
+
+        Raises:
+            FormatError, OSError: a file has become shorter, or is gone.
+        """
+        if self._states.keys() != self.external.keys():
+            self._states = _states_of(self.external)
+        return self._states
+
+    def find_external(self, locations: Sequence[str], folders: Sequence[Path]) -> bool:
+        """Find the files of external data at these locations, each in the first folder that has it.
+
+        Returns:
+            Whether all are there.
+        """
+        roots = [folder.resolve() for folder in folders]
+        found = {}
+        for location in locations:
+            paths = ((root / location).resolve() for root in roots)
+            path = next((p for p in paths if p.is_file()), None)
+            if path is None or not any(path.is_relative_to(root) for root in roots):
+                return False
+            found[location] = path
+        self.external = found
+        return True
+
+    def take_external(self, read: Mapping[str, tuple[Path, os.stat_result]]) -> bool:
+        """Take the files of external data that a parser has read.
+
+        Args:
+            read: path by location, and the file's status before it was read.
+
+        Returns:
+            Whether they are what the parser has read.
+        """
+        self.external = {location: path for location, (path, _) in read.items()}
+        self.external_states()
+        return all(
+            state_of(path.stat()) == state_of(status) and not may_have_changed(status, self._opened)
+            for path, status in read.values()
+        )
+
+    def is_at(self, path: Any) -> bool:
+        """Return whether a file still has the content that was opened, which a parser has read there since."""
+        if self._status is None:
+            return True
+        status = os.stat(path)
+        if state_of(status) != state_of(self._status):
+            return False
+        return not may_have_changed(status, self._opened) or content_digest(FileContent(path)) == self.own_digest
+
+    def whole(self) -> tuple[memoryview, dict[str, memoryview]]:
+        """Return the model's bytes, and those of its external data by location.
+
+        Raises:
+            FormatError: a file has changed since it was opened, or is gone.
+        """
+        try:
+            return self._whole()
+        except OSError as error:
+            raise FormatError(f"{error.filename}: the file is gone since the model was loaded") from None
+
+    def _whole(self) -> tuple[memoryview, dict[str, memoryview]]:
+        found = self.content.whole()
+        external = {location: FileContent(path).whole() for location, path in self.external.items()}
+        known, states = self.own_digest, self.external_states()
+        changed = not self.content.held and content_digest(self.content) != known
+        if changed or _states_of(self.external) != states:
+            raise FormatError(f"{os.fspath(self.content.path)}: the file has changed since it was loaded")
+        return found, external
+
+
+class Lineage:
+    """A source, and what was asked of it: what reads it with which options, and the calls since, a line each."""
+
+    def __init__(self, source: ModelSource, asked: str = "") -> None:
+        self.source, self.asked = source, asked
+
+    def after(self, call: str) -> Lineage:
+        """Return the lineage of what a call makes of the program."""
+        return Lineage(self.source, f"{self.asked}\n{call}")
+
+    def key(self, of: str, whole: bool = True) -> str | None:
+        """Return the name of a file in the cache folder about this lineage; None if nothing may be kept there.
+
+        Args:
+            of: all that the file depends on besides: target and machine.
+            whole: external data counts, too, and not the model's own content alone.
+
+        Raises:
+            FormatError: a file has become shorter.
+        """
+        common = environment()
+        if common is None:
+            return None
+        digest = self.source.digest() if whole else self.source.own_digest
+        text = "\n".join((digest, str(self.source.content.size), common, of, self.asked))
+        return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:32]
+
+    def machine_key(self, target: Target, device_id: int) -> str | None:
+        """Return `key` for plans for a device of a target; None also where the target has none that can be kept.
+
+        Raises:
+            FormatError: a file has become shorter.
+        """
+        of_target = target.machine(device_id)
+        if of_target is None:
+            return None
+        machine = {**of_target, "target": target.name}
+        if target.name not in (DEFAULT, REFERENCE):
+            machine["package"] = package_state()
+        machine["tuning"] = "\n".join(_file_state(default_folder() / f"tuning.sqlite{end}") for end in ("", "-wal"))
+        return self.key("".join(f"{name}={value}\n" for name, value in sorted(machine.items())))
+
+
+def environment() -> str | None:
+    """Return what compiling depends on in this process besides the model, options and machine.
+
+    None where nothing may be kept or found: the user says so, wants to see what compiling does, or has operators whose
+    code is in no file.
+    """
+    if not environment_flag(PLAN_CACHE, True):
+        return None
+    named = {name: value for name, value in os.environ.items() if name.startswith(("MGX_", "MIGRAPHX_"))}
+    mine = {name: value for name, value in named.items() if name not in _OF_RUNS and name not in _OF_PLACES}
+    if any(name.startswith("MIGRAPHX_") for name in mine):
+        return None
+    custom = sys.modules.get("mgx_numba.ops.custom")  # without it there are none
+    if custom is not None and custom.custom_domains():
+        return None
+    mine |= {"package": package_state(NOT_OF_CPU), "numpy": np.__version__, "onnx": _onnx_state()}
+    return "".join(f"{name}={value}\n" for name, value in sorted(mine.items()))
+
+
+def open_source(given: Any) -> ModelSource | None:
+    """Return the source of a model's path or bytes; None if its programs can neither be kept nor found."""
+    if environment() is None:
+        return None
+    if isinstance(given, bytes):
+        return ModelSource(FileContent.of_bytes(given)) if given else None
+    try:
+        if not isinstance(given, (str, os.PathLike)) or not os.path.isfile(given) or not os.path.getsize(given):
+            return None
+        return ModelSource(FileContent(given), hold=True)
+    except (OSError, ValueError):
+        return None
+
+
+class Background(Generic[T]):
+    """A function that runs in a thread of its own, once `start` is called, or when its result is asked for.
+
+    It is given an event, and should end soon once that is set. Leaving a ``with`` waits for it, and sets the event if
+    the ``with`` has ended early.
+    """
+
+    def __init__(self, function: Callable[[threading.Event], T]) -> None:
+        self._function = function
+        self._ended = threading.Event()
+        self._outcome: list[T] = []
+        self._error: BaseException | None = None
+        self._thread: threading.Thread | None = None
+
+    def start(self) -> None:
+        """Begin."""
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._thread.start()
+
+    def _run(self) -> None:
+        try:
+            self._outcome.append(self._function(self._ended))
+        except BaseException as error:  # handed to whoever asks for the result
+            self._error = error
+
+    def __enter__(self) -> Background[T]:
+        self.start()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        if kind is not None:
+            self._ended.set()
+        if self._thread is not None:
+            self._thread.join()
+
+    def result(self) -> T:
+        """Return the function's result; an error of the function is raised here."""
+        if self._thread is not None:
+            self._thread.join()
+        elif not self._outcome and self._error is None:
+            self._run()
+        if self._error is not None:
+            raise self._error
+        return self._outcome[0]
+
+
+def _states_of(external: Mapping[str, Path]) -> dict[str, str]:
+    """See `ModelSource.external_states`."""
+    found = {name: path.stat() for name, path in external.items()}
+    if sum(status.st_size for status in found.values()) > _HASHED_BYTES:
+        return {name: state_of(status) for name, status in found.items()}
+    contents = ((name, FileContent(path)) for name, path in external.items())  # opened one after the other
+    return {name: file_digest(content, content.status()) for name, content in contents}
+
+
+def _file_state(path: Path) -> str:
+    """Return length and time of a file that was not opened; empty if it is empty or absent."""
+    try:
+        status = path.stat()
+    except OSError:
+        return ""
+    return f"{status.st_size} {status.st_mtime_ns}" if status.st_size else ""
+
+
+@functools.lru_cache(maxsize=1)
+def _onnx_state() -> str:
+    """Return length and time of the file that says which version of ``onnx`` is installed, which is not imported."""
+    for folder in sys.path:
+        found = _file_state(Path(folder or ".", "onnx", "version.py"))
+        if found:
+            return found
+    return ""

@@ -1,0 +1,175 @@
+"""From the file or bytes of a model to a program, through what the cache folder knows of it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ..dataclass import dataclass
+from ..errors import FormatError
+from ..interrupts import whole_module
+from ..messages import recorded, tell_again
+from .kept_models import defer, find_known, note
+from .lineage import Lineage, open_source
+from .program import program
+
+if TYPE_CHECKING:
+    from ..frontends.onnx.options import ParseOptions
+    from ..graph.program import Program
+
+__all__ = [
+    "Parse",
+    "Parsed",
+    "external_folders",
+    "onnx_parser",
+    "option_text",
+    "parsed_onnx",
+    "parsed_tf",
+    "read_model",
+]
+
+_OF_ERRORS = ("print_program_on_error", "external_data_path")
+"""Options of `parse_onnx` that change nothing of what it returns: external data counts by its content."""
+
+
+@dataclass(frozen=True)
+class Parsed:
+    """What a front end made of a model.
+
+    Attributes:
+        program: the portable form.
+        external: path of each file of external data by location, and its status before it was read.
+        beside: JSON values that the caller of `read_model` wants back.
+    """
+
+    program: Program
+    external: Mapping[str, tuple[Path, os.stat_result]] = field(default_factory=dict)
+    beside: Mapping[str, Any] = field(default_factory=dict)
+
+
+Parse = Callable[[Any, "Mapping[str, memoryview] | None"], Parsed]
+
+
+def read_model(
+    given: Any, asked: str, parse: Parse, path: Any = None, folders: Sequence[Path] = ()
+) -> tuple[program, Mapping[str, Any]]:
+    """Return the program of a model, which is not read if it is known, and `Parsed.beside`.
+
+    Args:
+        given: the model, as ``parse`` takes it.
+        asked: the front end and all options that its result depends on; empty if the program may not be kept.
+        parse: reads the model, or its bytes and those of its external data by location.
+        path: of the model's file, if ``given`` is another path.
+        folders: where external data is looked for.
+
+    Raises:
+        MgxError: those of ``parse``.
+    """
+    at = given if path is None else path
+    source = open_source(at) if asked else None
+    if source is None:
+        parsed = parse(given, None)
+        return program.wrap(parsed.program), parsed.beside
+    lineage = Lineage(source, asked)
+
+    def decode() -> Program:
+        with recorded(quiet=True):
+            return parse(*source.whole()).program
+
+    known = find_known(lineage, folders)
+    if known is not None:
+        tell_again(known.told)
+        return defer(program(), lineage, known, decode), known.beside
+    with recorded() as told:
+        parsed = parse(given, None)
+    result = program.wrap(parsed.program)
+    try:
+        unchanged = source.is_at(at) and source.take_external(parsed.external)
+    except (OSError, FormatError):
+        unchanged = False
+    if unchanged:
+        note(result, lineage, told, decode, parsed.beside)
+    return result, parsed.beside
+
+
+def parsed_onnx(given: Any, options: Mapping[str, Any]) -> program:
+    """Return the program of an ONNX model.
+
+    Args:
+        given: a path, the bytes of a file, or a ``ModelProto``.
+        options: keyword arguments of `frontends.onnx.parse_onnx`.
+
+    Raises:
+        MgxError: those of `parse_onnx`.
+    """
+    checked = _onnx_options(options)
+    asked = f"onnx {option_text({k: v for k, v in vars(checked).items() if k not in _OF_ERRORS})}"
+    folders = external_folders(given, checked.external_data_path)
+    return read_model(given, asked, _onnx_reader(checked), folders=folders)[0]
+
+
+def onnx_parser(options: Mapping[str, Any]) -> Parse:
+    """Return what reads an ONNX model with options, see `kept_models.read_model`."""
+    return _onnx_reader(_onnx_options(options))
+
+
+def _onnx_options(options: Mapping[str, Any]) -> ParseOptions:
+    from ..frontends.onnx.options import ParseOptions
+
+    return ParseOptions(**{**options, "external_data_path": os.fspath(options.get("external_data_path", ""))})
+
+
+def _onnx_reader(options: ParseOptions) -> Parse:
+    def parse(given: Any, files: Mapping[str, memoryview] | None) -> Parsed:
+        whole_module("mgx_numba.frontends.onnx.parser")
+        from ..frontends.onnx.model import load_model
+        from ..frontends.onnx.parser import parse as parse_model
+
+        model = load_model(given, options.external_data_path, files)
+        return Parsed(parse_model(model, options), model.external.opened)
+
+    return parse
+
+
+def parsed_tf(given: str | os.PathLike[str] | bytes, **options: Any) -> program:
+    """Return the program of a TensorFlow model.
+
+    Args:
+        given: the path of a file or of a SavedModel's folder, or the bytes of a file.
+        options: keyword arguments of `frontends.tf.parse_tf`.
+
+    Raises:
+        MgxError: those of `parse_tf`.
+    """
+
+    def parse(source: Any, files: Mapping[str, memoryview] | None) -> Parsed:
+        whole_module("mgx_numba.frontends.tf.parser")
+        from ..frontends.tf import parse_tf
+
+        return Parsed(parse_tf(source, **options))
+
+    path: Any = given
+    if not isinstance(given, bytes) and os.path.isdir(given):
+        path = os.path.join(given, "saved_model.pb")
+    return read_model(given, f"tf {option_text(options)}", parse, path)[0]
+
+
+def option_text(options: Mapping[str, Any]) -> str:
+    """Return options as text: different ones have different texts."""
+
+    def plain(value: Any) -> Any:
+        if isinstance(value, Mapping):
+            return sorted((repr(key), plain(member)) for key, member in value.items())
+        return list(value) if isinstance(value, (tuple, list)) else value
+
+    return repr([(name, plain(value)) for name, value in sorted(options.items())])
+
+
+def external_folders(given: Any, folder: str = "") -> list[Path]:
+    """Return where the external data of a model is looked for: ``folder`` if that is given, else beside a file."""
+    if folder:
+        return [Path(folder)]
+    return [Path(given).parent, Path(given).resolve().parent] if isinstance(given, (str, os.PathLike)) else []

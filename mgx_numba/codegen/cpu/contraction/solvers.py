@@ -1,0 +1,66 @@
+"""Contractions: matrix products and convolutions, as solvers over declared register tiles.
+
+A solver says whether it applies to a problem, packs constant weights, and plans kernel launches with symbolic
+operands. Nothing here imports Numba.
+"""
+
+from __future__ import annotations
+
+from .bfloat16 import ConvBfloat16, GemmBfloat16
+from .conv import ConvDirect, ConvPointwise
+from .conv_int8 import ConvInt8
+from .conv_tiles import ConvTiles
+from .depthwise import ConvDepthwise, ConvDepthwiseAny
+from .few_outputs import ConvFewOutputs
+from .gemm import GemmInPlace, GemmPacked, GemmPacking
+from .gemm_int8 import GemmInt8, GemmPackingInt8
+from .gemm_nbits import GemmNBits
+from .gemm_tiles import ConvPointwiseTiles, GemmTiles
+from .gemv import GemvPacked
+from .gemv_int16 import GemvInt16
+from .gemv_nbits import GemvNBits
+from .small_channels import ConvFewChannels
+from .strassen.solver import GemmStrassen
+from .transposed import ConvTransposed
+from .transposed_tiles import ConvTransposedTiles
+from .winograd.form import Form
+from .winograd.int8 import ConvWinogradInt8
+from .winograd.solver import ConvWinograd
+from .winograd.strided import ConvWinogradStrided
+from .winograd.tiles import ConvWinogradTiles
+
+__all__ = ["CONV_SOLVERS", "GEMM_SOLVERS"]
+
+GEMM_SOLVERS = (
+    GemmPacked(),
+    GemvPacked(),
+    GemvInt16(),
+    GemmInPlace(),
+    GemmPacking(),
+    GemmStrassen(1),
+    GemmStrassen(2),
+    GemmInt8(),
+    GemmPackingInt8(),
+    GemmBfloat16(),
+    GemmTiles(),
+    GemvNBits(),
+    GemmNBits(),
+)
+CONV_SOLVERS = (
+    ConvPointwise(),
+    ConvPointwiseTiles(),
+    ConvDepthwise(),
+    ConvDepthwiseAny(),
+    ConvFewChannels(),
+    ConvDirect(),
+    ConvInt8(),
+    ConvFewOutputs(),
+    ConvBfloat16(),
+    ConvTiles(),
+    ConvTransposed(),
+    ConvTransposedTiles(),
+    *(ConvWinograd(Form(out, taps, stored)) for out, taps in ((2, 3), (4, 3), (2, 5)) for stored in (False, True)),
+    ConvWinogradTiles(Form(2, 3, True)),
+    *(ConvWinogradInt8(Form(2, 3, stored)) for stored in (False, True)),
+    *(ConvWinogradStrided(Form(out, taps, stored)) for out, taps in ((4, 3), (3, 4)) for stored in (False, True)),
+)

@@ -1,0 +1,92 @@
+"""What decides which steps of a plan run, and how often: small kernels that write the numbers which jumps look at.
+
+The first argument of each points to the number, ``flag``, whose memory the kernels of one loop, or of one choice, have
+in common.
+"""
+
+from __future__ import annotations
+
+from ....core.dim import Length, ceil_div
+from ...arguments import Arguments
+from ...launch import Launch, TaskRange
+from ...statements import for_tasks, kernel_text
+from .. import host
+from ..kernel import cpu_kernel
+
+__all__ = ["branch_ends", "branch_starts", "loop_goes_on", "loop_starts", "row_is_kept"]
+
+ROW_TASK_BYTES = 1 << 14
+"""Bytes of a row that one task copies, some hundred nanoseconds."""
+
+
+def loop_starts(trips: Length) -> Launch:
+    """Return a launch that sets the number of the iteration to 0, and the flag to whether there is an iteration."""
+    task = ["store_scalar(number, 0, 0)", *_going("trips > 0")]
+    return _launch("loop_start_kernel", task, trips)
+
+
+def loop_goes_on(trips: Length) -> Launch:
+    """Return a launch that counts an iteration, and sets the flag to whether another one follows."""
+    counted = ["following = load_scalar(number, 0) + 1", "store_scalar(number, 0, following)"]
+    return _launch("loop_next_kernel", [*counted, *_going("following < trips")], trips)
+
+
+def _going(more: str) -> list[str]:
+    """Statements that set the flag to whether the condition holds, and something else."""
+    holds = "cast_int64(load_scalar(condition, 0)) != 0"
+    return ["going = 0", f"if {more} and {holds}:", "    going = 1", "store_scalar(flag, 0, going)"]
+
+
+def _launch(name: str, task: list[str], trips: Length) -> Launch:
+    arguments = Arguments()
+    arguments.pointer("flag", "flag", "int64")
+    arguments.pointer("number", "number", "int64")
+    arguments.pointer("condition", "condition", "uint8")
+    arguments.integer("trips", trips)
+    kernel = cpu_kernel(name, kernel_text([*arguments.bind(), *for_tasks(task)]))
+    return Launch(kernel, arguments.values, TaskRange(1), bytes=1)
+
+
+def branch_starts() -> Launch:
+    """Return a launch that sets the flag to whether a condition holds."""
+    arguments = Arguments()
+    arguments.pointer("flag", "flag", "int64")
+    arguments.pointer("condition", "condition", "uint8")
+    kernel = cpu_kernel("branch_start_kernel", kernel_text([*arguments.bind(), *for_tasks(_going("True"))]))
+    return Launch(kernel, arguments.values, TaskRange(1), bytes=1)
+
+
+def branch_ends(first: bool) -> Launch:
+    """Return a launch that ends the first or the second of two branches: the flag stays what it is."""
+    arguments = Arguments()
+    arguments.pointer("flag", "flag", "int64")
+    task = [f"store_scalar(flag, 0, {int(first)})"]
+    name = f"branch_{'turn' if first else 'end'}_kernel"
+    kernel = cpu_kernel(name, kernel_text([*arguments.bind(), *for_tasks(task)]))
+    return Launch(kernel, arguments.values, TaskRange(1), bytes=1)
+
+
+def row_is_kept(size: Length, last: Length | None) -> Launch:
+    """Return a launch that copies a ``row`` of so many bytes to its place in ``whole``: that of the iteration's number,
+    or counted back from ``last``."""
+    arguments = Arguments()
+    arguments.pointer("row", "row", "uint8")
+    arguments.pointer("whole", "whole", "uint8")
+    arguments.pointer("number", "number", "int64")
+    arguments.integer("size", size)
+    arguments.integer("last", 0 if last is None else last)
+    place = "load_scalar(number, 0)" if last is None else "(last - load_scalar(number, 0))"
+    lanes = host.lanes("float32") * 4
+    task = [
+        f"first = task * {ROW_TASK_BYTES}",
+        f"stop = imin(size, first + {ROW_TASK_BYTES})",
+        f"there = {place} * size",
+        f"whole_end = first + idiv(stop - first, {lanes}) * {lanes}",
+        f"for c in range(first, whole_end, {lanes}):",
+        f"    store(whole, there + c, load(row, c, {lanes}))",
+        "for c in range(whole_end, stop):",
+        "    store_scalar(whole, there + c, load_scalar(row, c))",
+    ]
+    name = f"loop_row_{'forward' if last is None else 'backward'}_kernel"
+    kernel = cpu_kernel(name, kernel_text([*arguments.bind(), *for_tasks(task)]))
+    return Launch(kernel, arguments.values, TaskRange(ceil_div(size, ROW_TASK_BYTES)), bytes=2 * size)

@@ -1,0 +1,82 @@
+"""Symbolic lengths that several candidates serve between them, such as solvers of a contraction: each some lengths, by
+thresholds, and one, the *general* one, all that no other takes."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import Any, TypeVar
+
+from ..core.dim import Dim, Length, all_of, any_of, evaluate, known_equal, negate
+from ..errors import UnsupportedError
+from .alternatives import Alternative, alternatives, lengths_in, one_solution, only_where, served
+from .launch import Solution
+
+__all__ = ["loss", "shares"]
+
+K = TypeVar("K")
+Sample = Mapping[Dim, int]
+
+
+def loss(costs: Mapping[K, float], candidates: Iterable[K]) -> float:
+    """Return the part by which the quickest of some candidates takes longer than the quickest of all."""
+    if not costs:
+        return 0.0
+    return min((costs[one] for one in candidates if one in costs), default=math.inf) / min(costs.values()) - 1
+
+
+def shares(
+    problem: Any,
+    candidates: Sequence[K],
+    where: Mapping[K, Length],
+    table: Iterable[tuple[Sample, Mapping[K, float]]],
+    plan: Callable[[K, Any], Solution],
+) -> tuple[list[tuple[K, Solution]], Length]:
+    """Return the launches of each candidate, which have no tasks at lengths that another one serves, and the condition
+    that one of them serves.
+
+    Args:
+        problem: holds symbolic lengths.
+        candidates: the general one last.
+        where: the condition under which each is taken; that of the general one is not looked at.
+        table: sample lengths, with the costs of those that compute these.
+        plan: plans the problem by a candidate, or raises `UnsupportedError`.
+    """
+    rows = list(table)
+    *_, general = candidates
+    parts: list[tuple[K, Solution]] = []
+    taken: list[Length] = []
+    covered: Length = 0
+    for candidate in candidates:
+        own = [sample for sample, costs in rows if candidate in costs]
+        limit = all_of(*map(negate, taken)) if candidate == general else where[candidate]
+        found = _planned(problem, partial(plan, candidate), limit, own)
+        if not found:
+            continue
+        conditions = [all_of(limit, one.condition) for one in found]
+        solution = one_solution([replace(one, condition=c) for one, c in zip(found, conditions)])
+        if len(solution.launches) == len(found[0].result.launches):  # all are one
+            solution = only_where(any_of(*conditions), solution)
+        parts.append((candidate, solution))
+        taken += conditions
+        covered = 1 if candidate == general and known_equal(served(found), 1) else any_of(*taken)
+    return parts, covered
+
+
+def _planned(
+    problem: Any, solve: Callable[[Any], Solution], limit: Length, samples: Sequence[Sample]
+) -> list[Alternative[Solution]]:
+    """Return solutions for the samples within a limit, and where they serve there."""
+    inside = [sample for sample in samples if evaluate(limit, sample)]
+    if not inside:
+        return []
+    scope = lengths_in(problem)[0].scope
+    everything = {**scope.hints(), **inside[0]}
+    with scope.trial(everything):
+        try:
+            found = alternatives(problem, solve, inside)
+        except UnsupportedError:
+            return []
+    return [one for one in found if any(evaluate(one.condition, {**everything, **sample}) for sample in inside)]

@@ -1,0 +1,189 @@
+"""Kernels that ship with the package: a read-only layer below the object store.
+
+There is one file for each platform, ``<backend>-<triple>.kernels``, with a section for each class of devices. A section
+is of one environment: the fields of a kernel's identity without its source and without the versions of Numba and LLVM.
+An object runs whatever compiler is installed; ``python -m tools.prebuild --check`` proves that each object is what
+compiling gives with the compiler of the release.
+
+Layout of a file (little-endian):
+
+- `MAGIC` and the length of the header (uint32);
+- the header: a JSON array with an object for each section: ``environment``, ``toolchain``, ``machine`` (for readers)
+  and ``kernels``, their number;
+- the entries of all sections, in each sorted by key: key, the start of the SHA-256 of the stored bytes, offset, length;
+- the stored bytes: objects, compressed by zlib, in which the exported symbol is `NEUTRAL`. Equal objects, such as most
+  of AVX-512 classes, are stored once.
+
+A file is mapped when the first kernel is missing from the object store.
+"""
+
+from __future__ import annotations
+
+import bisect
+import hashlib
+import json
+import mmap
+import os
+import struct
+import zlib
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from ..dataclass import dataclass
+from ..errors import FormatError
+from ..messages import warn
+from .kernel import KernelSource
+
+__all__ = ["ENVIRONMENT", "FOLDER", "NEUTRAL", "ShippedKernels", "ShippedSection", "file_name", "pack"]
+
+ENVIRONMENT = "MGX_SHIPPED_KERNELS"
+FOLDER = Path(__file__).parent / "prebuilt"
+"""The package's own folder. A source checkout has none."""
+MAGIC = b"MGXKERN1"
+NEUTRAL = "mgx_" + "0" * 24
+"""The symbol that shipped objects export. It has the length of `KernelSource.symbol`, which replaces it."""
+_TOOLCHAIN = ("llvm", "llvmlite", "numba")
+"""Fields of an identity that a shipped object may differ in."""
+_START = struct.Struct("<8sI")
+_ENTRY = struct.Struct("<16s16sII")
+_HASH_BYTES = 16
+"""Bytes of a SHA-256 that are kept: of a kernel's text as its key, of stored bytes to find damage."""
+
+
+@dataclass(frozen=True)
+class ShippedSection:
+    """The kernels of one class of devices.
+
+    Attributes:
+        identity: of its kernels, see `KernelSource.identity`; a source in it is left out.
+        machine: the device that stands for the class, for readers.
+        objects: objects that export `NEUTRAL`, by the SHA-256 of the kernel's text in hexadecimal digits.
+    """
+
+    identity: Mapping[str, str]
+    machine: str
+    objects: Mapping[str, bytes]
+
+
+def file_name(identity: Mapping[str, str]) -> str:
+    """Return the name of the file that has a kernel of this identity, if any has."""
+    return "-".join(filter(None, (identity["backend"], identity.get("triple")))) + ".kernels"
+
+
+def pack(sections: Sequence[ShippedSection]) -> bytes:
+    """Return the bytes of the file of a platform."""
+    header = json.dumps(
+        [
+            {
+                "environment": _environment(section.identity),
+                "toolchain": {name: section.identity[name] for name in _TOOLCHAIN if name in section.identity},
+                "machine": section.machine,
+                "kernels": len(section.objects),
+            }
+            for section in sections
+        ],
+        sort_keys=True,
+    ).encode()
+    offset = _START.size + len(header) + _ENTRY.size * sum(len(section.objects) for section in sections)
+    places: dict[bytes, bytes] = {}  # what follows the key of an entry, by the object
+    entries, bodies = [], []
+    for section in sections:
+        for digest, data in sorted(section.objects.items()):
+            if data not in places:
+                body = zlib.compress(data, 9)
+                places[data] = _ENTRY.pack(b"", _hash(body), offset, len(body))[_HASH_BYTES:]
+                bodies.append(body)
+                offset += len(body)
+            entries.append(_key(digest) + places[data])
+    return b"".join([_START.pack(MAGIC, len(header)), header, *entries, *bodies])
+
+
+class ShippedKernels:
+    """The files of a folder. A damaged file is not used any more, and one warning says so."""
+
+    def __init__(self, folder: Path = FOLDER) -> None:
+        self.folder = folder
+        self._files: dict[str, _File | None] = {}
+
+    def get(self, source: KernelSource) -> bytes | None:
+        """Return the object of a kernel, or None if it is absent or damaged."""
+        identity = source.identity()
+        name = file_name(identity)
+        path = self.folder / name
+        try:
+            if name not in self._files:
+                self._files[name] = _File(path) if path.exists() else None
+            file = self._files[name]
+            data = None if file is None else file.get(identity)
+        except (OSError, FormatError) as error:
+            self._files[name] = None
+            warn(f"shipped kernels are compiled, for {path} is not used: {error}", RuntimeWarning)
+            return None
+        return None if data is None else data.replace(NEUTRAL.encode(), source.symbol.encode())
+
+
+class _File:
+    """One mapped file."""
+
+    def __init__(self, path: Path) -> None:
+        """Map the file.
+
+        Raises:
+            OSError: it cannot be read.
+            FormatError: it is damaged.
+        """
+        with path.open("rb") as file:
+            if os.fstat(file.fileno()).st_size < _START.size:
+                raise FormatError("it is too short")
+            self._data = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+        magic, length = _START.unpack_from(self._data)
+        if magic != MAGIC:
+            raise FormatError("it is no file of kernels of this version")
+        place = _START.size + length
+        self._sections: list[tuple[dict[str, str], range]] = []
+        """The environment of each section, and where its entries lie."""
+        try:
+            for section in json.loads(self._data[_START.size : place]):
+                entries = range(place, place + _ENTRY.size * section["kernels"], _ENTRY.size)
+                self._sections.append((section["environment"], entries))
+                place = entries.stop
+        except (ValueError, KeyError, TypeError):
+            raise FormatError("its header is damaged") from None
+        if place > len(self._data):
+            raise FormatError("its index is damaged")
+
+    def get(self, identity: Mapping[str, str]) -> bytes | None:
+        """Return the object of the kernel of an identity, or None.
+
+        Raises:
+            FormatError: the object is damaged.
+        """
+        wanted, key = _environment(identity), _key(identity["source"])
+        for environment, entries in self._sections:
+            if environment == wanted:
+                found = bisect.bisect_left(entries, key, key=self._key_at)
+                if found < len(entries) and self._key_at(entries[found]) == key:
+                    return self._object(*_ENTRY.unpack_from(self._data, entries[found]))
+        return None
+
+    def _key_at(self, place: int) -> bytes:
+        return self._data[place : place + _HASH_BYTES]
+
+    def _object(self, key: bytes, check: bytes, offset: int, length: int) -> bytes:
+        body = self._data[offset : offset + length]
+        if _hash(body) != check:
+            raise FormatError(f"the object of kernel {key.hex()[:12]} is damaged")
+        return zlib.decompress(body)
+
+
+def _environment(identity: Mapping[str, str]) -> dict[str, str]:
+    """Return the fields of an identity that all kernels of a section have in common, whatever compiler is there."""
+    return {name: value for name, value in identity.items() if name != "source" and name not in _TOOLCHAIN}
+
+
+def _key(digest: str) -> bytes:
+    return bytes.fromhex(digest)[:_HASH_BYTES]
+
+
+def _hash(body: bytes) -> bytes:
+    return hashlib.sha256(body).digest()[:_HASH_BYTES]

@@ -1,0 +1,77 @@
+"""Symbolic lengths that were read from a file: numbers of values there, and expressions as soon as somebody asks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from .bounds import POINTS
+from .polynomials import Dim, Length, Terms
+from .scope import Scope
+
+__all__ = ["StoredLength"]
+
+
+class StoredLength(Dim):
+    """An expression whose terms are made when they are first looked at.
+
+    A run needs none of them: it evaluates the values of ``owner`` natively.
+
+    Attributes:
+        owner: what the number is of.
+        number: of the value.
+    """
+
+    __slots__ = ("_expression", "_make", "number", "owner")
+
+    def __init__(self, owner: Any, number: int, make: Callable[[int], Length]) -> None:
+        """``make`` gives the expression of a number."""
+        self.owner = owner
+        self.number = number
+        self._make = make
+        self._expression: Length | None = None
+        self._text = None
+
+    @property
+    def expression(self) -> Length:
+        """The expression itself, as code that made a plan knows it."""
+        if self._expression is None:
+            self._expression = self._make(self.number)
+        return self._expression
+
+    @property
+    def terms(self) -> Terms:  # type: ignore[override]
+        """See `Dim`."""
+        found = self.expression
+        return found.terms if isinstance(found, Dim) else (((), found),)
+
+    @property
+    def low(self) -> int | None:  # type: ignore[override]
+        """See `Dim`."""
+        found = self.expression
+        return found.low if isinstance(found, Dim) else found
+
+    @property
+    def high(self) -> int | None:  # type: ignore[override]
+        """See `Dim`."""
+        found = self.expression
+        return found.high if isinstance(found, Dim) else found
+
+    @property
+    def divisor(self) -> int:  # type: ignore[override]
+        """See `Dim`."""
+        found = self.expression
+        return found.divisor if isinstance(found, Dim) else abs(found)
+
+    @property
+    def scope(self) -> Scope:  # type: ignore[override]
+        """See `Dim`."""
+        found = self.expression
+        assert isinstance(found, Dim)
+        return found.scope
+
+    @property
+    def at(self) -> tuple[int, ...]:  # type: ignore[override]
+        """See `Dim`."""
+        found = self.expression
+        return found.at if isinstance(found, Dim) else (found,) * len(POINTS)

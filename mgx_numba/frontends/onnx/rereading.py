@@ -1,0 +1,24 @@
+"""Makes known what reads nodes of ONNX that wait in a program; importing this module does it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ...graph.deferred import Reader, register_reader
+from ...interrupts import whole_module
+
+if TYPE_CHECKING:
+    from ...graph.folding import Constants
+    from ...graph.program import Program
+
+__all__: list[str] = []
+
+
+def _reader(program: Program, constants: Constants) -> Reader:
+    whole_module("onnx.defs")
+    from .reader import OnnxReader
+
+    return OnnxReader(program, constants)
+
+
+register_reader("onnx", _reader)

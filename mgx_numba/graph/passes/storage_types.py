@@ -1,0 +1,15 @@
+"""Types of 16 bits in which values are stored, and conversions of such values to float32."""
+
+from __future__ import annotations
+
+from ...core.types import Type
+from ..instruction import Instruction
+
+__all__ = ["STORAGE", "widens"]
+
+STORAGE = (Type.half_type, Type.bf16_type)
+
+
+def widens(ins: Instruction) -> bool:
+    """Return whether an instruction makes float32 of 16 bits."""
+    return ins.name == "convert" and ins.shape.type is Type.float_type and ins.inputs[0].shape.type in STORAGE

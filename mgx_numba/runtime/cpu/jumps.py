@@ -1,0 +1,126 @@
+"""Plans whose native steps do not all run once and in their order: loops and branches of kernels alone.
+
+What runs is a list of *operations*: a range of steps, or a jump to another operation that depends on a number in memory
+(`plan.Jump`). One native function goes through them, and runs the ranges as any plan's.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Sequence
+
+import numpy as np
+
+from ...codegen.cpu.kernel import cpu_kernel
+from ...codegen.cpu.toolchain.loader import load
+from ..host.native import constants_of
+from ..plan import Plan
+from .bind_kernel import Bound
+from .spmd import LEAD, Job, Pool
+
+__all__ = ["DRIVE", "DriverOperation", "driving_code", "operations"]
+
+
+class DriverOperation:
+    """Words of an operation: ``KIND``, then the range of steps to run, or the slot with the number's address and the
+    operation that follows if the number is 0 (``IF_ZERO``), or is not (``IF_SET``)."""
+
+    KIND, FIRST, SECOND = range(3)
+    WORDS = 3  # one for each name
+    RUN, IF_ZERO, IF_SET = range(3)
+
+
+# args: a Job block; begin and end: the range of operations. The caller's entry.
+DRIVE = cpu_kernel(
+    "executor_drive",
+    # Between two looks for signals: each run of a range begins to wait anew.
+    "LOOK_JUMPS = 256\n"
+    + constants_of("JOB", Job)
+    + constants_of("POOL", Pool)
+    + constants_of("BOUND", Bound)
+    + constants_of("OPERATION", DriverOperation)
+    + """
+def kernel(args, begin, end):
+    operations = words_at(args, JOB_OPERATIONS)
+    slots = words_at(args, JOB_SLOTS)
+    pool = words_at(args, JOB_POOL)
+    looking = False
+    if pool[POOL_MAIN] != 0:
+        looking = call_function(pool, POOL_IDENT, ()) == pool[POOL_MAIN]
+    looked = nanoseconds()
+    jumps = 0
+    at = begin
+    while at < end:
+        row = words_from(operations, at * OPERATION_WORDS)
+        at += 1
+        if row[OPERATION_KIND] == OPERATION_RUN:
+            first = row[OPERATION_FIRST]
+            second = row[OPERATION_SECOND]
+            if args[JOB_BINDING] != 0:
+                positions = words_at(words_at(args, JOB_BINDING), BOUND_POSITIONS)
+                first = positions[first]
+                second = positions[second]
+            if first < second:
+                call_kernel(args, JOB_LEADER, args, first, second)
+            if args[JOB_FAULT] != 0 or args[JOB_STOPPED] != 0:
+                at = end
+        else:
+            number = words_at(slots, row[OPERATION_FIRST])[0]
+            if (number != 0) == (row[OPERATION_KIND] == OPERATION_IF_SET):
+                at = row[OPERATION_SECOND]
+                jumps += 1
+                if looking and jumps >= LOOK_JUMPS:
+                    jumps = 0
+                    args[JOB_LOOKING] = 1
+                    args[JOB_LOOKED] = looked
+                    call_kernel(pool, POOL_LOOK, args, 0, 0)
+                    looked = args[JOB_LOOKED]
+                    if args[JOB_STOPPED] != 0:
+                        at = end
+""",
+)
+
+
+@functools.cache
+def driving_code() -> tuple[int, int]:
+    """Return the addresses of `LEAD` and `DRIVE`."""
+    lead, drive = load([LEAD, DRIVE])
+    return lead, drive
+
+
+def operations(
+    plan: Plan, segments: Sequence[tuple[int, int]], native_index: Sequence[int], starts: np.ndarray
+) -> tuple[np.ndarray, dict[tuple[int, int], tuple[int, int]]]:
+    """Return the operations of a plan with jumps, and which of them each run of native steps is.
+
+    Args:
+        plan: the plan.
+        segments: ranges of its native steps between host steps.
+        native_index: for each step of the plan its place among the native steps.
+        starts: the slot of the first argument of each native step.
+    """
+    following = [*native_index, len(starts)]  # the next native step, also of a host step
+    for k in range(len(following) - 2, -1, -1):
+        if following[k] < 0:
+            following[k] = following[k + 1]
+    rows: list[tuple[int, int, int]] = []
+    ranges: dict[tuple[int, int], tuple[int, int]] = {}
+    for begin, end in segments:
+        own = [jump for jump in plan.jumps if begin <= native_index[jump.by] < end]
+        # What counts iterations does not run after an index out of range: errors name the iteration.
+        counting = [jump.by for jump in own if jump.to <= jump.at]
+        places = sorted({begin, end, *(following[p] for p in (*counting, *(p for j in own for p in (j.at, j.to))))})
+        start, first, waiting = len(rows), {}, []
+        for place, after in zip(places, [*places[1:], end]):
+            first[place] = len(rows)
+            for jump in own:
+                if following[jump.at] == place:
+                    waiting.append((len(rows), following[jump.to]))
+                    kind = DriverOperation.IF_SET if jump.where else DriverOperation.IF_ZERO
+                    rows.append((kind, int(starts[native_index[jump.by]]), 0))
+            if place < after:
+                rows.append((DriverOperation.RUN, place, after))
+        for number, place in waiting:
+            rows[number] = (*rows[number][:2], first[place])
+        ranges[begin, end] = start, len(rows)
+    return np.array(rows, np.int64).reshape(-1), ranges

@@ -1,0 +1,58 @@
+"""The logger of the package with ONNX Runtime's severities, and a callback of its."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import Any
+
+from ..errors import OptionError
+from .exceptions import error_of
+
+__all__ = ["level_of", "logger", "replace_callback"]
+
+_LEVELS = (logging.DEBUG, logging.INFO, logging.WARNING, logging.ERROR, logging.CRITICAL)
+"""Logging level for each of ONNX Runtime's severities: verbose, info, warning, error, fatal."""
+
+
+def logger() -> logging.Logger:
+    """Return the logger ``mgx_numba``."""
+    return logging.getLogger("mgx_numba")
+
+
+def level_of(severity: int) -> int:
+    """Return the level of a severity of ONNX Runtime.
+
+    Raises:
+        OptionError: the severity is not from 0 to 4.
+    """
+    if not isinstance(severity, int) or not 0 <= severity < len(_LEVELS):
+        raise error_of(RuntimeError, OptionError, f"severity is {severity!r}, expected 0 (verbose) to 4 (fatal)")
+    return _LEVELS[severity]
+
+
+def replace_callback(callback: Callable[..., None] | None, level: int) -> None:
+    """Call a function for records of the logger from this level on, in place of the one before; None for none."""
+    own = logger()
+    for handler in [h for h in own.handlers if isinstance(h, _Callback)]:
+        own.removeHandler(handler)
+    if callback is not None:
+        own.setLevel(level)
+        own.addHandler(_Callback(callback, level))
+
+
+class _Callback(logging.Handler):
+    """A log handler that passes records to a function with ONNX Runtime's arguments."""
+
+    def __init__(self, callback: Callable[..., None], level: int) -> None:
+        super().__init__(level)
+        self._callback = callback
+
+    def emit(self, record: Any) -> None:
+        """Call the function; `logging` reports its exceptions, as those of any handler."""
+        severity = sum(record.levelno >= level for level in _LEVELS[1:])
+        place = f"{record.filename}:{record.lineno} {record.funcName}"
+        try:
+            self._callback(severity, record.name, "", place, record.getMessage())
+        except Exception:
+            self.handleError(record)

@@ -1,0 +1,123 @@
+"""Programs with dynamic inputs as plans, of which a run takes the one that serves its lengths."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from ..base import Direct, Kept, KeptChoice, Outgrown
+from ..serving_plans import ServingPlans
+from ..symbolic_stages import UnservedLengths
+from .compiled import LoweredProgram
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from ...codegen.store import Store
+    from ...graph.program import Program
+
+__all__ = ["PlanChoice"]
+
+
+class PlanChoice(ServingPlans[LoweredProgram], LoweredProgram):
+    """A program with dynamic inputs that runs the plans that it has."""
+
+    def __init__(
+        self,
+        names: Sequence[str],
+        plans: Sequence[LoweredProgram],
+        fixed: Mapping[tuple[tuple[int, ...], ...], LoweredProgram],
+        shown: Callable[[], Program],
+        store: Store | None = None,
+    ) -> None:
+        """Take the plans.
+
+        Args:
+            names: of the dynamic inputs.
+            plans: each for many lengths.
+            fixed: each for one set of lengths of these inputs.
+            shown: gives the program that they are made of.
+            store: where kernels come from, by default the user's.
+        """
+        super().__init__(None, None, shown, store)
+        self._names = list(names)
+        self._plans = list(plans)
+        self._fixed = OrderedDict(fixed)
+        self._keep: Callable[[LoweredProgram], None] | None = None
+        self._kept_count = 0
+
+    def keep_growth(self, keep: Callable[[LoweredProgram], None]) -> None:
+        """See `Growing`."""
+        self._keep, self._kept_count = keep, len(self._parts())
+
+    def _grown(self) -> None:
+        """Tell of one more plan."""
+        count = len(self._parts())
+        if self._keep is not None and count >= 2 * self._kept_count:
+            self._kept_count = count
+            self._keep(self)
+
+    def run(self, inputs: Mapping[str, np.ndarray]) -> list[Any]:
+        """See `LoweredProgram.run`.
+
+        Raises:
+            Outgrown: no plan serves the lengths.
+        """
+        plan = self._serving(inputs)
+        if plan is not None:
+            try:
+                return plan.run(inputs)
+            except UnservedLengths:
+                pass
+        return self._kept_for(inputs, self._fixed_plan(inputs)).run(inputs)
+
+    def _for(self, inputs: Mapping[str, np.ndarray]) -> LoweredProgram:
+        return self._kept_for(inputs, self._serving(inputs) or self._fixed_plan(inputs))
+
+    def _kept_for(self, inputs: Mapping[str, np.ndarray], found: LoweredProgram | None) -> LoweredProgram:
+        if found is None:
+            raise Outgrown(f"no plan for {[inputs[name].shape for name in self._names]}")
+        return found
+
+    def direct(
+        self, result_type: type[np.ndarray], prefer: Callable[[Direct | None], None] | None = None
+    ) -> Direct | None:
+        """As `LoweredProgram.direct`: the plans' own functions in turn, each of which looks whether it serves."""
+        preferred: Direct | None = None
+
+        def for_lengths(inputs: Any) -> list[Any] | None:
+            nonlocal preferred
+            for number, plan in enumerate(self._plans):
+                entry = plan.direct(result_type)
+                found = None if entry is None else entry(inputs)
+                if found is None:
+                    continue
+                if number:
+                    self._first(plan)
+                if prefer is not None and preferred is not entry:
+                    preferred = entry
+                    prefer(entry)
+                return found
+            return None
+
+        return for_lengths
+
+    def export_library(
+        self, folder: Path, name: str, output_names: Sequence[str], embed_weights: bool, link: bool | None
+    ) -> Path:
+        """See `LoweredProgram.export_library`: the library serves the lengths that the plan serves."""
+        if len(self._parts()) != 1:
+            return super().export_library(folder, name, output_names, embed_weights, link)
+        (only,) = self._parts()
+        return only.export_library(folder, name, output_names, embed_weights, link)
+
+    def kept_plan(self) -> Kept | None:
+        """See `LoweredProgram.kept_plan`."""
+        plans = [plan.kept_plan() for plan in self._plans]
+        fixed = [(key, plan.kept_plan()) for key, plan in self._fixed.items()]
+        if any(kept is None for kept in (*plans, *(kept for _, kept in fixed))):
+            return None
+        return KeptChoice(tuple(self._names), tuple(plans), tuple(fixed))  # type: ignore[arg-type]

@@ -1,0 +1,198 @@
+"""Programs from files, compiled for the CPU: their plans run; for all else the program is compiled."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any, TextIO
+
+import numpy as np
+
+from ...interrupts import whole_module
+from ...runtime.cpu.executor import Executable
+from ...runtime.plan import HostStep
+from ..base import Direct, Growing, Kept, KeptPlan, KeptStages, OpenPlan, OpenPlanned, Outgrown, Stage
+from ..host_file import StoredCall
+from ..options import TargetOptions
+from .choice import PlanChoice
+from .compiled import LoweredProgram
+from .staged import CpuSymbolicStages, StagedProgram
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from ...codegen.store import Store
+    from ...graph.program import Program
+    from ...graph.rewrite_log import RewriteLog
+    from ...runtime.plan_json import LengthsReader
+    from ..base import Observer, ThreadSpan
+
+__all__ = ["RestoredProgram", "may_outgrow", "runnable"]
+
+
+def may_outgrow(kept: Kept) -> bool:
+    """Return whether a run of a program from a file may raise `Outgrown`."""
+    if not isinstance(kept, KeptPlan):
+        return True
+    return any(isinstance(step, HostStep) and (step.plans or step.kernels) for step in kept.plan.steps)
+
+
+def runnable(kept: Kept, options: TargetOptions, shown: Callable[[], Program]) -> LoweredProgram:
+    """Return a program that runs; ``shown`` gives the optimised program of one plan.
+
+    Raises:
+        CompileError: a kernel that the store lacks cannot be compiled.
+    """
+    if isinstance(kept, KeptPlan):
+        for step in kept.plan.all_steps():
+            if isinstance(step, HostStep) and isinstance(step.function, StoredCall):
+                step.function.body = partial(_body, options)
+        executable = Executable(kept.plan, options.num_threads or None, store=options.store)
+        return LoweredProgram(executable, kept.trees, shown, options.store)
+    if isinstance(kept, KeptStages):
+        kind = CpuSymbolicStages if kept.given else StagedProgram
+        head, tail = (runnable(one, options, shown) for one in (kept.head, kept.tail))
+        return kind(head, tail, kept.seam, kept.trees, shown)
+    plans = [runnable(one, options, shown) for one in kept.plans]
+    fixed = {key: runnable(one, options, shown) for key, one in kept.fixed}
+    return PlanChoice(kept.names, plans, fixed, shown, options.store)
+
+
+def _body(
+    options: TargetOptions, module: Any, kind: str, content: Any, captured: Sequence[Any], lengths: LengthsReader
+) -> Any:
+    whole_module("mgx_numba.targets.cpu.bodies")
+    from .bodies import read_body
+
+    return read_body(module, kind, content, captured, lengths, options, runnable)
+
+
+class RestoredProgram(LoweredProgram):
+    """A program from a file. It is compiled when somebody wants to see it, or when a run needs a plan that the file
+    does not have."""
+
+    def __init__(
+        self, kept: LoweredProgram, compile: Callable[[PlanChoice | None], LoweredProgram], store: Store | None
+    ) -> None:
+        """``kept`` runs the plans of the file. ``compile`` gives the compiled program; of one with dynamic inputs it
+        takes the plans that are there, in the place of a plan for lengths in general."""
+        super().__init__(kept.executable, kept.trees, lambda: self._whole().program, store)
+        self._kept = kept
+        self._compile = compile
+        self._compiled: LoweredProgram | None = None
+        self._more: LoweredProgram | None = None
+        self._keep: Callable[[LoweredProgram], None] | None = None
+        self._lock = threading.RLock()
+
+    def _whole(self) -> LoweredProgram:
+        """Return the program compiled anew, which can be shown."""
+        with self._lock:
+            if self._compiled is None:
+                self._compiled = self._compile(None)
+            return self._compiled
+
+    def _with_more(self) -> LoweredProgram:
+        """Return the program that makes plans which the file does not have."""
+        with self._lock:
+            if self._more is None:
+                kept = self._kept
+                self._more = self._compile(kept) if isinstance(kept, PlanChoice) else self._whole()
+                self._tell(self._more)
+            return self._more
+
+    def keep_growth(self, keep: Callable[[LoweredProgram], None]) -> None:
+        """See `Growing`."""
+        self._keep = keep
+        if self._more is not None:
+            self._tell(self._more)
+
+    def _tell(self, more: LoweredProgram) -> None:
+        keep = self._keep
+        if keep is not None and isinstance(more, Growing):
+            more.keep_growth(lambda _: keep(self))
+
+    def run(self, inputs: Mapping[str, np.ndarray]) -> list[Any]:
+        """See `LoweredProgram.run`."""
+        try:
+            return (self._more or self._kept).run(inputs)
+        except Outgrown:
+            pass
+        try:
+            return self._with_more().run(inputs)
+        except Outgrown:  # a submodule's plans are those of the file
+            return self._whole().run(inputs)
+
+    def direct(
+        self, result_type: type[np.ndarray], prefer: Callable[[Direct | None], None] | None = None
+    ) -> Direct | None:
+        """As `LoweredProgram.direct`: the function of the plans from the file, then that of the compiled program."""
+        first, functions = self._kept.direct(result_type, prefer), dict[LoweredProgram, Direct | None]()
+        if first is None:
+            return None
+        kept = first
+
+        def for_lengths(inputs: Any) -> list[Any] | None:
+            found, more = kept(inputs), self._more
+            if found is not None or more is None:
+                return found
+            if more not in functions:
+                functions[more] = more.direct(result_type, prefer)
+            entry = functions[more]
+            return None if entry is None else entry(inputs)
+
+        return for_lengths
+
+    def idle(self, inputs: Mapping[str, np.ndarray]) -> None:
+        """See `LoweredProgram.idle`."""
+        try:
+            (self._more or self._kept).idle(inputs)
+        except Outgrown:
+            self._with_more().idle(inputs)
+
+    def resolve(self, inputs: Mapping[str, np.ndarray]) -> Program:
+        """See `LoweredProgram.resolve`."""
+        return self._whole().resolve(inputs)
+
+    def observe(self, inputs: Mapping[str, np.ndarray], observer: Observer) -> list[Any]:
+        """See `LoweredProgram.observe`."""
+        return self._whole().observe(inputs, observer)
+
+    def stages(self, inputs: Mapping[str, np.ndarray]) -> list[Stage]:
+        """See `Planned.stages`."""
+        return self._whole().stages(inputs)
+
+    def timeline(self, inputs: Mapping[str, np.ndarray]) -> tuple[list[Any], list[ThreadSpan]]:
+        """See `Timed.timeline`."""
+        return self._whole().timeline(inputs)
+
+    def trace(self, inputs: Mapping[str, np.ndarray], level: int, out: TextIO) -> list[Any]:
+        """See `LoweredProgram.trace`."""
+        return self._whole().trace(inputs, level, out)
+
+    def rewrite_log(self) -> RewriteLog:
+        """See `Compiled.rewrite_log`."""
+        return self._whole().rewrite_log()
+
+    def host_reasons(self) -> dict[str, str]:
+        """See `Compiled.host_reasons`."""
+        return self._kept.host_reasons()
+
+    def open_plans(self) -> list[OpenPlan]:
+        """See `OpenPlanned`."""
+        whole = self._whole()
+        return whole.open_plans() if isinstance(whole, OpenPlanned) else []
+
+    def kept_plan(self) -> Kept | None:
+        """See `Compiled.kept_plan`."""
+        return (self._more or self._kept).kept_plan()
+
+    def export_library(
+        self, folder: Path, name: str, output_names: Any, embed_weights: bool, link: bool | None
+    ) -> Path:
+        """See `Exportable`."""
+        return self._kept.export_library(folder, name, output_names, embed_weights, link)
+
+    def _parts(self) -> list[LoweredProgram]:
+        made = [one for one in (self._more, self._compiled) if one is not None]
+        return [self._kept, *dict.fromkeys(made)]

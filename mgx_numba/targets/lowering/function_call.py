@@ -1,0 +1,48 @@
+"""Host steps that call a function of this package. A plan from a file imports no operators for such a step."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from ...errors import FormatError
+
+if TYPE_CHECKING:
+    from ...core.dim import Dim
+    from ...runtime.plan_json import LengthsWriter
+
+__all__ = ["FunctionCall", "named"]
+
+
+class FunctionCall:
+    """Calls a function of a module of this package: with values, which may hold symbols, then with the arrays."""
+
+    def __init__(self, function: Callable[..., np.ndarray], *values: Any) -> None:
+        self._function, self._values = function, values
+
+    def __call__(self, arrays: list) -> list:
+        return [self._function(*self._values, *arrays)]
+
+    def at(self, values: Mapping[Dim, int]) -> FunctionCall:
+        """Return it for values of symbols."""
+        from ...graph.substitution import with_numbers
+
+        return FunctionCall(self._function, *with_numbers(self._values, values))
+
+    def write(self, lengths: LengthsWriter) -> dict[str, Any]:
+        """See `HostStep.write`."""
+        from .instruction_json import InstructionWriter
+
+        writer = InstructionWriter(lengths)
+        function = self._function.__module__, self._function.__qualname__
+        return {"function": function, "values": list(map(writer.value, self._values))}
+
+
+def named(module: str, name: str) -> Any:
+    """Return a class or a function of this package."""
+    if not module.startswith("mgx_numba."):
+        raise FormatError(f"a plan file names {module}.{name}")
+    return getattr(importlib.import_module(module), name)

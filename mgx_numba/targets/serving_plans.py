@@ -1,0 +1,59 @@
+"""Programs with dynamic inputs as plans, of which a run takes the one that serves its lengths."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Mapping
+from typing import Any, Generic, Protocol, TypeVar
+
+from .symbolic_stages import lens_of
+
+__all__ = ["ServingPlans"]
+
+Inputs = Mapping[str, Any]
+
+
+class _Serving(Protocol):
+    def serves(self, inputs: Inputs) -> bool: ...
+
+
+P = TypeVar("P", bound=_Serving)
+
+
+class ServingPlans(Generic[P]):
+    """The plans of one program with dynamic inputs ``_names``.
+
+    ``_plans`` serve many lengths each, the plan of the last run first. ``_fixed`` serve one set of lengths each, the
+    least recently used first.
+    """
+
+    _names: list[str]
+    _plans: list[P]
+    _fixed: OrderedDict[tuple[tuple[int, ...], ...], P]
+
+    def _serving(self, inputs: Inputs) -> P | None:
+        """Return the plan with symbols that serves the inputs' lengths."""
+        for number, plan in enumerate(self._plans):
+            if plan.serves(inputs):
+                if number:
+                    self._first(plan)
+                return plan
+        return None
+
+    def _first(self, plan: P) -> None:
+        """Ask a plan first from now on."""
+        self._plans = [plan, *(other for other in self._plans if other is not plan)]
+
+    def _fixed_plan(self, inputs: Inputs) -> P | None:
+        """Return the plan for exactly the inputs' lengths."""
+        key = tuple([tuple(lens_of(inputs[name])) for name in self._names])
+        found = self._fixed.get(key)
+        if found is not None:
+            self._fixed.move_to_end(key)
+        return found
+
+    def _grown(self) -> None:
+        """Called after a run has made one more plan."""
+
+    def _parts(self) -> list[P]:
+        return [*self._plans, *self._fixed.values()]

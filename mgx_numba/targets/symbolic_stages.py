@@ -1,0 +1,97 @@
+"""Compiled programs of two stages with symbolic lengths, for any target with plans. Importing it imports no pass."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from ..core.device_array import DeviceArray
+from ..runtime.told_lengths import told_lengths
+from .base import Stage
+from .seam import TwoStages
+
+if TYPE_CHECKING:
+    from ..core.dim import Dim
+    from ..runtime.plan import Plan
+
+__all__ = ["Lens", "SymbolicStages", "UnservedLengths", "lens_of"]
+
+T = TypeVar("T")
+Lens = Mapping[str, Sequence[int]]
+Inputs = Mapping[str, Any]
+
+
+def lens_of(value: Any) -> tuple[int, ...]:
+    """Return the lengths of an input on the host or on a device."""
+    return value.shape.array_lens if isinstance(value, DeviceArray) else value.shape
+
+
+class UnservedLengths(Exception):
+    """A later stage's plan does not serve the lengths that earlier stages computed: ``late``, stage by stage."""
+
+    def __init__(self, late: list[Lens]) -> None:
+        super().__init__("lengths that no plan serves")
+        self.late = late
+
+
+class SymbolicStages(TwoStages):
+    """Two stages of a program with symbols; the second has symbols for lengths that the first one finds, too."""
+
+    _head: Any
+    _tail: Any
+
+    def serves(self, inputs: Inputs) -> bool:
+        """Return whether the first stage serves the inputs; the second stage is asked in the run."""
+        return self._head.serves(inputs)  # type: ignore[no-any-return]
+
+    def symbol_values(self, inputs: Inputs) -> dict[Dim, int] | None:
+        """See `OpenPart.symbol_values`: of the symbols that are known before the run."""
+        return self._head.symbol_values(inputs)  # type: ignore[no-any-return]
+
+    def first_plan(self) -> Plan:
+        """See `OpenPart.first_plan`."""
+        return self._head.first_plan()  # type: ignore[no-any-return]
+
+    def own_plans(self) -> list[Plan]:
+        """See `OpenPart.own_plans`."""
+        return [*self._head.own_plans(), *self._tail.own_plans()]
+
+    def _in_stages(self, inputs: Inputs, run: Callable[[Any, Inputs], list[Any]]) -> list[Any]:
+        return self._seam.run(inputs, partial(run, self._head), lambda given: self._later(inputs, given, run))
+
+    def stages(self, inputs: Inputs) -> list[Stage]:
+        """See `Planned.stages`."""
+        return self._seam.stages(inputs, self._head, _Later(partial(self._later, inputs)))
+
+    def _later(self, inputs: Inputs, given: Inputs, use: Callable[[Any, Any], T]) -> T:
+        """Return what ``use`` gives for the second stage and its inputs, with the lengths of those of the first.
+
+        Raises:
+            UnservedLengths: the second stage's plan does not serve them.
+        """
+        values = self._head.symbol_values(inputs)
+        assert values is not None
+        lens: Lens = {name: lens_of(value) for name, value in given.items()}
+        told = {**given, **told_lengths(self._tail.first_plan(), values)}
+        if not self._tail.serves(told):
+            raise UnservedLengths([lens])
+        try:
+            return use(self._tail, told)
+        except UnservedLengths as error:
+            raise UnservedLengths([lens, *error.late]) from None
+
+
+class _Later:
+    """A later stage as `Seam.stages` wants it: ``use`` calls a function of it and its inputs."""
+
+    def __init__(self, use: Callable[[Inputs, Callable[[Any, Any], Any]], Any]) -> None:
+        self._use = use
+
+    def run(self, inputs: Inputs) -> list[Any]:
+        """Run the stage."""
+        return self._use(inputs, lambda stage, told: stage.run(told))  # type: ignore[no-any-return]
+
+    def stages(self, inputs: Inputs) -> list[Stage]:
+        """See `Planned.stages`."""
+        return self._use(inputs, lambda stage, told: stage.stages(told))  # type: ignore[no-any-return]

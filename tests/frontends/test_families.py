@@ -1,0 +1,35 @@
+"""Files of parsers that are imported for models with their operators."""
+
+from __future__ import annotations
+
+import pytest
+
+from ..running import said
+
+_PROGRAM = """
+import sys
+from mgx_numba.frontends.{frontend} import registry
+registered, register = {{}}, registry.register
+def noted(*names, **options):
+    module = sys._getframe(1).f_globals["__name__"].rpartition(".")[2]
+    registered.setdefault(module, set()).update(names)
+    return register(*names, **options)
+registry.register = noted
+def imported():
+    return {{name for name in registry.FAMILIES if f"mgx_numba.frontends.{frontend}.{{name}}" in sys.modules}}
+before = imported()
+assert registry.find({arguments}"NoSuchOperator") is None
+assert imported() == before
+assert registry.find({arguments}"ArgMax") is not None
+assert imported() - before == {{"reduction"}}, imported()
+for name in registry.names():
+    registry.find({arguments}name)
+assert imported() == set(registry.FAMILIES)
+for name, operators in registry.FAMILIES.items():
+    assert registered[name] == set(operators.split()), (name, registered[name])
+"""
+
+
+@pytest.mark.parametrize(("frontend", "arguments"), [("onnx", "'', "), ("tf", "")])
+def test_files_of_parsers_have_the_operators_that_are_declared(frontend: str, arguments: str) -> None:
+    said(_PROGRAM.format(frontend=frontend, arguments=arguments))

@@ -1,0 +1,69 @@
+"""Worker processes: forks of the first, and kernels that they compile while a plan is made."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from mgx_numba.codegen.elf import read_object
+from mgx_numba.codegen.kernel import KernelSource
+from mgx_numba.codegen.store import ObjectStore
+from mgx_numba.codegen.workers import batch
+from mgx_numba.codegen.workers.ahead import Ahead
+from mgx_numba.codegen.workers.objects import objects_of
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="each worker is started there")
+def test_each_worker_imported_numba_again(
+    distinct: Callable[[int], KernelSource], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All workers but the first are its forks."""
+    sources, started, start = [distinct(i) for i in range(400, 440)], [], batch.start_worker
+    monkeypatch.setattr(batch, "_affinity", lambda: range(3))
+    monkeypatch.setattr(batch, "start_worker", lambda *given: started.append(start(*given)) or started[-1])
+    work = batch.ObjectBatch()
+    objects = batch.compile_objects(sources, workers=3, batch=work)
+    assert all(source.symbol in read_object(data).defined for source, data in zip(sources, objects, strict=True))
+    (process,) = started
+    assert work._hired == 3
+    assert process.wait(10) == 0
+
+
+def test_kernels_are_compiled_while_the_plan_is_made(
+    distinct: Callable[[int], KernelSource], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(batch, "_affinity", lambda: range(2))
+    store = ObjectStore(tmp_path)
+    always, found = [distinct(500), distinct(501)], [distinct(i) for i in range(502, 506)]
+    told: list[int] = []
+    with Ahead(lambda kernel: False, store, always) as ahead:
+        for kernel in found:
+            ahead.add([kernel, found[0]])
+        assert ahead.batch is not None
+        ahead.batch.wait(always, None)  # before anybody asked for objects
+        objects = objects_of([*found, *always], lambda done, total, name: told.append(total), store, ahead=ahead)
+    assert all(source.symbol in read_object(objects[source.symbol]).defined for source in (*always, *found))
+    assert told == [6] * 6
+    with Ahead(lambda kernel: False, store, always) as ahead:
+        ahead.add(found)
+        assert ahead.batch is None
+        assert objects_of(found, None, store, ahead=ahead) == {k.symbol: objects[k.symbol] for k in found}
+
+
+def test_workers_of_a_plan_that_failed_end(
+    distinct: Callable[[int], KernelSource], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(batch, "_affinity", lambda: range(2))
+    with (
+        pytest.raises(ValueError, match="no plan"),
+        Ahead(lambda kernel: False, ObjectStore(tmp_path), [distinct(600)]) as ahead,
+    ):
+        assert ahead.batch is not None
+        ahead.batch.wait([distinct(600)], None)
+        raise ValueError("no plan")
+    for helper in ahead.batch._helpers:
+        helper.join(10)
+        assert not helper.is_alive()

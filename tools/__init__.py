@@ -1,0 +1,1 @@
+"""Tools that make releases; no part of the wheel."""

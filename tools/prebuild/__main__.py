@@ -1,0 +1,105 @@
+"""Make or check the kernels that ship with a wheel.
+
+    python -m tools.prebuild                      # plan the corpus for all machines, compile, write the files
+    python -m tools.prebuild --check              # the same, but compare with the files: exit status 1 if any differs
+    python -m tools.prebuild --coverage A.onnx    # how many kernels of models the files have
+    python -m tools.prebuild --coverage           # the same of held-out networks
+
+It needs the extras ``bench`` and ``test``. The files lie in the package's folder, from which ``pip wheel`` takes them.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+import time
+from collections.abc import Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import onnx
+
+from mgx_numba.codegen.cpu.kernel import NAME
+from mgx_numba.codegen.files import replace_file
+from mgx_numba.codegen.kernel import KernelSource
+from mgx_numba.codegen.shipped import FOLDER, ShippedKernels
+from tools.prebuild.build import Names, differences, files
+from tools.prebuild.collect import Collector, collected
+from tools.prebuild.corpus import GROUPS
+from tools.prebuild.corpus.held_out import held_out
+from tools.prebuild.corpus.item import Item, parsed
+from tools.prebuild.machines import MACHINES, Machine
+
+__all__ = ["main"]
+
+LIMIT = 25_000_000
+"""Most bytes of all files together."""
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Run the command; return the exit status."""
+    parser = argparse.ArgumentParser(
+        prog="python -m tools.prebuild", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--out", type=Path, default=FOLDER, help="folder of the files (default: the package's)")
+    parser.add_argument("--machines", default=",".join(MACHINES), help="CPUs (default: all)")
+    parser.add_argument("--groups", default=",".join(GROUPS), help="parts of the corpus (default: all)")
+    parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="processes (default: one a CPU)")
+    what = parser.add_mutually_exclusive_group()
+    what.add_argument("--check", action="store_true", help="compare the files with what compiling gives now")
+    what.add_argument("--coverage", nargs="*", metavar="MODEL", help="tell how many kernels the files have")
+    given = parser.parse_args(arguments)
+    machines = [MACHINES[name] for name in given.machines.split(",")]
+    if given.coverage is not None:
+        return _cover(given.out, machines, given.coverage)
+    started = time.perf_counter()
+    names = collected(machines, given.groups.split(","), given.jobs)
+    print(f"{sum(map(len, names.values()))} kernels planned in {time.perf_counter() - started:.0f} s", flush=True)
+    if given.check:
+        wrong = differences(given.out, machines, names, given.jobs)
+        print("\n".join(wrong) or "all files are what compiling gives now")
+        return int(bool(wrong))
+    return _write(given.out, machines, names, given.jobs)
+
+
+def _write(folder: Path, machines: Sequence[Machine], names: Names, jobs: int) -> int:
+    folder.mkdir(parents=True, exist_ok=True)
+    total = 0
+    for name, data, lines in files(machines, names, jobs):
+        replace_file(folder / name, data)
+        total += len(data)
+        print(f"{name}, {len(data) / 1e6:.2f} MB:\n{lines}", flush=True)
+    print(f"{total / 1e6:.2f} MB of at most {LIMIT / 1e6:.0f} MB")
+    return int(total > LIMIT)
+
+
+def _read(path: str) -> Any:
+    return parsed(onnx.load(path))
+
+
+def _cover(folder: Path, machines: Sequence[Machine], paths: Sequence[str]) -> int:
+    """Print the share of models' kernels that the files have."""
+    items = [Item(Path(path).name, partial(_read, path)) for path in paths] or list(held_out())
+    shipped = ShippedKernels(folder)
+    print(f"{'model':28}" + "".join(f"{one.cpu:>16}" for one in machines))
+    sums = {one.cpu: [0, 0] for one in machines}
+    for item in items:
+        collector = Collector(machines)
+        collector.collect([item])
+        shown = []
+        for one in machines:
+            with one.pretended():
+                sources = [KernelSource(NAME, name, text) for text, name in collector.names[one.cpu].items()]
+                had = sum(shipped.get(source) is not None for source in sources)
+            sums[one.cpu][0] += had
+            sums[one.cpu][1] += len(sources)
+            shown.append(f"{had} of {len(sources)}")
+        print(f"{item.name[:28]:28}" + "".join(f"{text:>16}" for text in shown), flush=True)
+    print(f"{'all':28}" + "".join(f"{had / most:>16.0%}" for had, most in sums.values()))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
