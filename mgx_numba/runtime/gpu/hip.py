@@ -20,7 +20,7 @@ from ...codegen.launch import DYNAMIC_ALIGNMENT, Grid, TensorLayout
 from ...codegen.store import Store
 from ...errors import DeviceError
 from ..memory import address_of
-from .blocks import DEVICE_SLAB, KeptBlocks
+from .blocks import KeptBlocks
 from .driver_engine import DriverNames, OpenedEngines, PinnedMemory, functions_of, timed
 from .engine import Event, Progress, Queue, Recording
 from .open_plan import PlanLaunches
@@ -51,7 +51,7 @@ class HipEngine:
         self.name = opened.name
         self.use = opened.use
         self.synchronize = opened.synchronize
-        self.kept = KeptBlocks(self, DEVICE_SLAB)
+        self.kept = KeptBlocks(self)
         self._pinned = PinnedMemory(self, _NAMES)
 
     def load(

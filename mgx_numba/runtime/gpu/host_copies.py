@@ -195,7 +195,9 @@ class _LargeResult:
     """A result that is copied by itself: to memory that the caller then has, or, while callers have all of that, in
     pieces to a new array."""
 
-    def __init__(self, engine: Engine, size: int, address: int, lends: bool, staged: np.ndarray | None) -> None:
+    def __init__(
+        self, engine: Engine, size: int, address: int, lends: bool = True, staged: np.ndarray | None = None
+    ) -> None:
         self._engine, self._size, self._address = engine, size, address
         self._loans: list[tuple[np.ndarray, weakref.ref[_Loan]]] = []
         self._most = LOANS if lends and LEAST_LENT <= size <= MOST_KEPT else 0
