@@ -15,6 +15,8 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
+import numpy as np
+
 from ..codegen.files import make_folder, mark_used, open_trusted, replace_file
 from ..codegen.kernel import KernelSource
 from ..codegen.store import default_store
@@ -56,7 +58,8 @@ def find(
 ) -> T | None:
     """Return the compiled program of a lineage, if its plan is kept.
 
-    The plan's constants are read by another thread while ``build`` loads the kernels.
+    The plan's constants are mapped, since files in the cache folder are replaced, never written to in place. Those of a
+    file that was copied are read by another thread while ``build`` loads the kernels, and checked.
 
     Args:
         lineage: the program's.
@@ -174,15 +177,30 @@ def _restored(
     """Return what ``build`` makes of an open plan file.
 
     Args:
-        intact: nobody has written to the file since it was kept.
+        intact: nobody has written to the file since it was kept, so that it can be mapped.
     """
     about = reader.about
-    block = reader.allocate()
-    with Background(lambda ended: reader.fill(block, ended, check=not intact)) as filled:
+    block = _mapped(reader) if intact and reader.is_large else None
+    if block is not None:
         result = build(reader.kept(block), about, decode, store)
-        filled.result()
+    elif not reader.is_large:
+        block = reader.allocate()
+        reader.fill(block)
+        result = build(reader.kept(block), about, decode, store)
+    else:
+        block = reader.allocate()
+        with Background(lambda ended: reader.fill(block, ended)) as filled:
+            result = build(reader.kept(block), about, decode, store)
+            filled.result()
     tell_again(about["told"])
     return result
+
+
+def _mapped(reader: KeptFile) -> np.ndarray | None:
+    """Return `KeptFile.mapped`; None on a file system that maps no files."""
+    with contextlib.suppress(OSError):
+        return reader.mapped()
+    return None
 
 
 class _Embedded:

@@ -177,7 +177,7 @@ class _File:
 
 
 def _environment(identity: Mapping[str, str]) -> dict[str, str]:
-    """Return the fields of an identity that all kernels of a section have in common, whatever compiler is there."""
+    """Return the identity fields that name a section: without the source and the compiler's versions."""
     return {name: value for name, value in identity.items() if name != "source" and name not in _TOOLCHAIN}
 
 

@@ -21,6 +21,7 @@ from onnx import TensorProto, helper, numpy_helper
 import mgx_numba as migraphx
 from mgx_numba.api import digests, lineage, saved_plans
 from mgx_numba.codegen.files import default_folder
+from mgx_numba.runtime import plan_file
 from mgx_numba.session import InferenceSession, SessionOptions
 
 from ..caches import with_kernels
@@ -528,6 +529,16 @@ def test_a_large_file_is_hashed_again_when_it_was_written_to(path: Path, monkeyp
         check(result(path), seed)
         assert hashed
         hashed.clear()
+
+
+def test_weights_are_mapped_from_the_plan(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(plan_file, "LARGE", 1)
+    result(path)
+    net = migraphx.parse_onnx(path).compile("cpu", num_threads=1)
+    constants = net._compiled.executable.plan.constants
+    assert constants and not any(array.flags.writeable for array in constants)
+    shutil.rmtree(default_folder() / "plans")
+    check(net.run({"x": X})[0])
 
 
 def test_a_plan_that_was_copied_is_checked_once(path: Path) -> None:

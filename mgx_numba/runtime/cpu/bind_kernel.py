@@ -10,11 +10,14 @@ from ..host.sizes import Sizes
 from ..memory import ALIGNMENT
 from .spmd import Job, StepRecord
 
-__all__ = ["BIND", "MAX_CLAIMS", "MOST_BYTES", "Bound", "Status", "StepNumbers", "Write"]
+__all__ = ["BIND", "MAX_CLAIMS", "MOST_BYTES", "ROOMS_EACH", "Bound", "Status", "StepNumbers", "Write"]
 
 MAX_CLAIMS = 1 << 31  # counts of claims are 32 bits with a sign
 MOST_BYTES = 1 << 56
 """No address space is larger (x86-64 with five levels of page tables: 57 bits, one half of them the user's)."""
+
+ROOMS_EACH = 2
+"""Numbers of each output at `Bound.ROOMS`."""
 
 _LEAST_UNIT = 1 << 14
 """Of outputs of more than four of these the bytes to allocate are rounded; smaller ones are never mapped by

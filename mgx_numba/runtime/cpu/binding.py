@@ -21,7 +21,7 @@ from ..host.native import NativeKernel
 from ..host.sizes import Evaluator
 from ..memory import ALIGNMENT, BIG, address_of, expect_room, scratch
 from ..plan import HostFunction, HostStep, Plan, Pointer, Step, TensorView
-from .bind_kernel import MAX_CLAIMS, Bound, Status
+from .bind_kernel import MAX_CLAIMS, ROOMS_EACH, Bound, Status
 
 __all__ = ["Binding", "BindingTables", "Made"]
 
@@ -199,7 +199,7 @@ class Binding:
         self._block: memoryview = block.data  # of which single words are read faster than of arrays
         self._given: memoryview = given.data
         axes, outputs = tables.words[Bound.AXIS_COUNT], tables.words[Bound.OUTPUT_COUNT]
-        self._lens, self._rooms = np.zeros(axes, np.int64), np.zeros(2 * outputs, np.int64)
+        self._lens, self._rooms = np.zeros(axes, np.int64), np.zeros(ROOMS_EACH * outputs, np.int64)
         self._positions, self._kept_steps = (np.zeros(len(template), np.int64) for _ in range(2))
         self._memory = (memory, job, template)
         for word, array in (

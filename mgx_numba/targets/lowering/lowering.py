@@ -172,7 +172,8 @@ class Lowering(PlanConstants):
         """
         if module.first not in self._names:
             self._names.update(instruction_names(self.program.reachable_modules()))
-        steps, settling = len(self.steps), len(self.settling)
+        steps, settling, writers = len(self.steps), len(self.settling), self.writers
+        self.writers = {}  # steps inside may not run: those outside rely on no form that they write, nor they on theirs
         self.values.update(zip(module.parameters(), parameters, strict=True))
         self.destinations.update(destinations(module, self.rules, self.allocate, results))
         try:
@@ -188,7 +189,9 @@ class Lowering(PlanConstants):
                 raise UnsupportedError("a result is a tuple")
         except UnsupportedError:
             del self.settling[settling:]
+            self.writers = writers
             raise
+        self.writers = writers | {Buffer(Region.ARENA): writer for writer in self.writers.values()}
         return made
 
     def _lower(self, ins: Instruction) -> None:

@@ -11,7 +11,7 @@ from ....core.dim import Dim
 from ....core.types import from_numpy, numpy_dtype
 from ...host.sizes import EVALUATE
 from ...plan import Plan, Step
-from ..bind_kernel import BIND, Bound, Status, Write
+from ..bind_kernel import BIND, ROOMS_EACH, Bound, Status, Write
 from ..executor import IDLE_BYTES, Executable
 from ..layout import MAX_CLAIMS, PlanTables
 from ..spmd import CONFINE, LEAD, WALK, WORKER, Job, Patch, Pool, StepRecord
@@ -57,6 +57,7 @@ def layout_text(
         "PARAMETER_COUNT": len(plan.parameters),
         "OUTPUT_COUNT": len(plan.outputs),
         "SYMBOL_COUNT": len(plan.symbols),
+        "ROOMS_EACH": ROOMS_EACH,
         "MAX_THREADS": MAX_THREADS,
         "MAX_CLAIMS": f"{MAX_CLAIMS}LL",
         "SPINS": SPINS,

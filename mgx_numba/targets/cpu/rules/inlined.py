@@ -30,14 +30,15 @@ def inline(low: Lowering, ins: Instruction) -> bool:
     """Lower an ``if`` or a ``loop`` to steps of the plan; return False, and leave no step, where that cannot be."""
     if not isinstance(ins.op, (If, Loop)) or not _suited(low, ins):
         return False
-    steps, requested, jumps = len(low.steps), len(low.requested), len(low.jumps)
+    steps, requested, jumps = [*low.steps], len(low.requested), len(low.jumps)
     try:
         if isinstance(ins.op, If):
             _branches(low, ins, ins.op)
         else:
             _loop(low, ins, ins.op)
     except UnsupportedError:
-        del low.steps[steps:], low.requested[requested:], low.jumps[jumps:]
+        low.steps[:] = steps  # one of these may have been dropped
+        del low.requested[requested:], low.jumps[jumps:]
         low.values.pop(ins, None)
         return False
     return True

@@ -17,7 +17,7 @@ size_t mgx_bound_words(void)
     const mgx_sizes *sizes = &mgx_this_plan.sizes;
     const size_t steps = mgx_this_plan.step_count + 1;
     return BOUND_WORDS + sizes->constant_count + MGX_SYMBOL_COUNT + sizes->row_count + steps * (STEP_WORDS + 2)
-           + sizes->axis_count + mgx_this_library.output_count + 1 + sizes->patch_count * PATCH_WORDS;
+           + sizes->axis_count + mgx_this_library.output_count * MGX_ROOMS_EACH + sizes->patch_count * PATCH_WORDS;
 }
 
 void mgx_make_bound(mgx_bound *bound, int64_t *memory, int64_t *job, int64_t *steps, const int64_t *writes)
@@ -29,7 +29,7 @@ void mgx_make_bound(mgx_bound *bound, int64_t *memory, int64_t *job, int64_t *st
     int64_t *values = bound->values = constants + sizes->constant_count;
     int64_t *templates = values + MGX_SYMBOL_COUNT + sizes->row_count;
     int64_t *kept = templates + records * STEP_WORDS, *positions = kept + records, *lens = positions + records;
-    int64_t *rooms = lens + sizes->axis_count, *patches = rooms + mgx_this_library.output_count + 1;
+    int64_t *rooms = lens + sizes->axis_count, *patches = rooms + mgx_this_library.output_count * MGX_ROOMS_EACH;
     memcpy(block, sizes->words, BOUND_WORDS * sizeof *block);
     memcpy(constants, sizes->constants, sizes->constant_count * sizeof *constants);
     memset(values, 0, (MGX_SYMBOL_COUNT + sizes->row_count) * sizeof *values);
