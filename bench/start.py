@@ -181,7 +181,8 @@ def measure_start(
 
 def _environment(cache: Path) -> dict[str, str]:
     search = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH", "")]))
-    return {**os.environ, "MGX_CACHE_DIR": str(cache), "PYTHONPATH": search}
+    kept = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
+    return {**kept, "MGX_CACHE_DIR": str(cache), "PYTHONPATH": search}
 
 
 def _cost(program: str, arguments: Sequence[object], environment: Mapping[str, str]) -> Cost:
