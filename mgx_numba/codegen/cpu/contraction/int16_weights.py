@@ -43,7 +43,7 @@ DOWN = 2.0**-37
 """Two to the power of minus (bits of a word without its sign, plus log2 of the rows of a block)."""
 UP = 2.0**22
 """Factor of 16-bit scales. Sums of products are below 2**41 steps of states (`recurrent/states.py`), the largest of
-which is 2**20 steps, so that sums in steps divided by this factor are below it."""
+which is 2**20 steps. Divided by this factor, sums in steps stay below 2**20."""
 SMALLEST_STEP = np.float32(2.0**-126)
 LEAST_MEAN = 2.0**-7
 """Least mean magnitude of a column's weights, relative to each block's largest weight, without that weight and zeros.
