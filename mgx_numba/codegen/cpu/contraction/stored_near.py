@@ -28,9 +28,9 @@ FEWEST_TILES = 3
 FEWEST_PANELS = 4
 """Least panels that must fit the buffer together, as rows are otherwise read too often.
 
-Times in bfloat16 and float16 relative to float32, on Zen 5 limited to AVX2. BERT: 0.92 and 0.88 with 4, relative to no
-buffer; 0.91 and 0.87 with 2, 1.06 and 1.07 with 1. ShuffleNet: 1.03 and 1.01 with 4, 1.04 and 1.04 with 2, 1.02 and
-1.02 with 1, 1.13 and 1.09 without a buffer.
+Times in bfloat16 and float16, relative to float32, on Zen 5 limited to AVX2. BERT: 0.92 and 0.88 both with 4 and
+without a buffer, 0.91 and 0.87 with 2, 1.06 and 1.07 with 1. ShuffleNet: 1.03 and 1.01 with 4, 1.04 and 1.04 with 2,
+1.02 and 1.02 with 1, 1.13 and 1.09 without a buffer.
 """
 
 
