@@ -49,10 +49,9 @@ _I64 = ir.IntType(64)
 _INT = types.int64
 
 _BYTES, _HALF, _WORD = ("uint8", "int8"), "int16", "int32"
-"""For integers: dtypes of inputs, dtype in which inputs and filters are transformed, and dtype that holds two
-transformed values."""
+"""Of integers: what inputs are, what they and filters are transformed as, and what holds two of these."""
 _HALVINGS = 2
-"""Halvings of integer outputs in place of the filter scale 1/4."""
+"""What filters of integers were not multiplied by: 1/4."""
 
 _AT_0 = -1.5  # what the point 0 is scaled by, less the 1/36 of the filters and the factor that they have in common
 
@@ -60,7 +59,7 @@ Values = list[ir.Value]
 
 
 class _LineArithmetic(Protocol):
-    """The arithmetic operations in which transforms are written."""
+    """What transforms are written in."""
 
     def add(self, x: ir.Value, y: ir.Value) -> ir.Value: ...
 
@@ -70,7 +69,7 @@ class _LineArithmetic(Protocol):
 
 
 class _LineIntegers:
-    """`_LineArithmetic` for integers, modulo their range, with integer factors."""
+    """The same modulo the range of integers, by whole factors."""
 
     def __init__(self, builder: ir.IRBuilder) -> None:
         self.ir, self.b = builder, VectorBuilder(builder)
@@ -106,7 +105,7 @@ def _input6(b: _LineArithmetic, d: Values) -> Values:
 
 
 def _at_pair(b: _LineArithmetic, g: Values, point: float) -> Values:
-    """Return the values of the polynomial with coefficients ``g`` at ``point`` and at ``-point``."""
+    """Values of the polynomial with coefficients ``g`` at ``point`` and at ``-point``."""
     even, odd = g[0], g[1]
     for k in range(2, len(g)):
         factor = point ** (k - k % 2)
@@ -165,10 +164,10 @@ _OUTPUT: dict[tuple[int, int], Line] = {(4, 2): _output4, (6, 2): _output6_2, (6
 
 
 def _both_sides(b: _LineArithmetic, value: Callable[[int, int], ir.Value], side: int, line: Line) -> Iterator[Values]:
-    """Yield the rows of ``T X T^t`` for the transform ``line`` of one line and a square block X of side ``side``.
+    """The rows of ``T X T^t`` for the transform ``line`` of one line and a square block X of that side.
 
-    ``value`` loads an element of X by row and column just before it is needed. A row that is stored before the next row
-    is requested needs no more registers.
+    ``value`` loads an element of X by row and column just before it is needed; a row that is stored before the next
+    one is asked for needs no registers from then on.
     """
     columns = [line(b, [value(i, j) for i in range(side)]) for j in range(side)]
     for i in range(len(columns[0])):
@@ -176,9 +175,9 @@ def _both_sides(b: _LineArithmetic, value: Callable[[int, int], ir.Value], side:
 
 
 class _Channels:
-    """A function of the module that runs a body for each vector of ``channels``, its last argument.
+    """A function of the module that runs a body for each vector of ``channels``: its last argument.
 
-    Vectors hold ``lanes`` values of the type in which the transform is computed.
+    Vectors hold ``lanes`` values of a type in which the transform is computed.
     """
 
     def __init__(self, module: ir.Module, name: str, arguments: list[ir.Type], dtype: str, lanes: int) -> None:
@@ -194,7 +193,7 @@ class _Channels:
         self.b: _LineArithmetic = _LineIntegers(self.ir) if is_signed(dtype) else VectorBuilder(self.ir)
 
     def at(self, pointer: ir.Value, *terms: ir.Value) -> ir.Value:
-        """Return the pointer to ``pointer[sum of terms]``."""
+        """Pointer to ``pointer[sum of terms]``."""
         for term in terms:
             pointer = self.ir.gep(pointer, [term])
         return pointer
@@ -203,11 +202,11 @@ class _Channels:
         return self.ir.mul(value, ir.Constant(_I64, count))
 
     def halves(self, pointer: ir.Value) -> ir.Value:
-        """Return a pointer to words as a pointer to the values in the words."""
+        """A pointer to words as one to the values in them."""
         return self.ir.bitcast(pointer, self.vector.element.as_pointer())
 
     def load(self, pointer: ir.Value, dtype: str = "") -> ir.Value:
-        """Load a vector of values, stored in memory as ``dtype``."""
+        """A vector of values, which memory may hold in fewer bits, as ``dtype``."""
         if not dtype:
             return self.ir.load(self.ir.bitcast(pointer, self.vector.as_pointer()), align=self.align)
         held = ir.VectorType(element_type(dtype), self.vector.count)
@@ -218,7 +217,7 @@ class _Channels:
         self.ir.store(value, self.ir.bitcast(pointer, self.vector.as_pointer()), align=self.align)
 
     def run(self, body: Callable[[ir.Value], None]) -> None:
-        """Emit ``for channel in range(0, channels, lanes): body(channel)``; there is at least one iteration."""
+        """``for channel in range(0, channels, lanes): body(channel)``; there is at least one."""
         entry = self.ir.block
         head, after = self.ir.append_basic_block("channels"), self.ir.append_basic_block("end")
         self.ir.branch(head)
@@ -241,12 +240,10 @@ class _Channels:
         held: str = "",
         halvings: int = 0,
     ) -> None:
-        """Emit the transform of a block to ``target``, with ``step`` elements between points.
+        """Transform the block of which ``source`` points to an element of a channel, to ``target`` and every ``step``
+        on.
 
-        Args:
-            source: returns the pointer to an element of a channel.
-            held: dtype of the elements in memory, as for `load`.
-            halvings: number of halvings of integer results.
+        Elements are ``held`` in memory as `load` says. What comes out, integers, is halved so many times.
         """
 
         def body(channel: ir.Value) -> None:
@@ -282,13 +279,13 @@ def _place_word(build: ir.IRBuilder, place: ir.Value, name: str) -> ir.Value:
 
 
 Source = Callable[[int, int, ir.Value], ir.Value]
-"""Returns the pointer to an element of a block by row, column and channel."""
+"""Pointer to an element of a block by row, column and channel."""
 
 
 def _at_place(
     loop: _Channels, x: ir.Value, place: ir.Value, zero: ir.Value, side: int, each: Callable[[Source], None]
 ) -> None:
-    """Emit ``each`` with the pixels of a tile at ``place``, once for tiles that are all inside and once for others."""
+    """``each`` with the pixels of a tile at ``place``, written for those that are all inside and for others."""
     build = loop.ir
 
     def word(name: str) -> ir.Value:
@@ -338,7 +335,7 @@ def _parts_function(module: ir.Module, name: str, dtype: str, lanes: int, side: 
         return [b.shuffle(bits, range(k, k + lanes // 2)) for k in (0, lanes // 2)]
 
     def words(bits: ir.Value) -> ir.Value:
-        """Return the upper halves of the elements of both halves of a vector, side by side."""
+        """Of both halves of a vector the upper halves of elements, side by side."""
         first, second = both(bits)
         return build.or_(build.lshr(first, b.constant(word, 16)), build.and_(second, b.constant(word, 0xFFFF0000)))
 
@@ -405,10 +402,10 @@ def _output_function(module: ir.Module, name: str, dtype: str, lanes: int, side:
 
 
 def _define(name: str, write: Callable[..., ir.Function], operands: tuple[types.Type, ...], literals: int) -> Any:
-    """Return the signature and lowering of an intrinsic; the last ``literals`` operands are numbers, with LANES last.
+    """Signature and lowering of an intrinsic, the last of whose operands are ``literals`` numbers, LANES last.
 
     Raises:
-        TypingError: an operand is not a literal, or there is no such transform.
+        TypingError: a literal is none, or there is no such transform.
     """
     dtype = pointer_dtype(name, operands[0])
     least = 0 if write is _parts_function else 1
