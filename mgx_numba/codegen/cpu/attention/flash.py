@@ -1,10 +1,12 @@
 """Attention over blocks of queries: both products through the register tile, the softmax between them on the stack.
 
-Scores are computed transposed, keys by queries: the queries are packed into panels (and scaled), the keys are read
-where they lie as the tile's rows. So the softmax runs down the columns of the score block with queries in the lanes,
-without sums across lanes, and the block is the left-hand side of the product with the values, which are read where they
-lie but for a panel that they do not fill. More keys than a block holds are taken block by block with running maxima and
-sums (Milakov and Gimelshein, "Online normalizer calculation for softmax", 2018; Dao et al., "FlashAttention", 2022).
+Scores are computed transposed, keys by queries: the queries are packed into panels (and scaled), the keys are read in
+place as the tile's rows. So the softmax runs down the columns of the score block with queries in the lanes, without
+reductions across lanes. The block is the left-hand side of the product with the values, which are read in place except
+for a partial panel.
+
+More keys than a block holds are processed block by block with running maxima and sums (Milakov and Gimelshein, "Online
+normalizer calculation for softmax", 2018; Dao et al., "FlashAttention", 2022).
 """
 
 from __future__ import annotations
@@ -28,13 +30,16 @@ __all__ = ["ManyQueries"]
 
 BLOCK = finish_block(1)
 SCORES, VALUES = RecordText(BLOCK, "score_block"), RecordText(BLOCK, "value_block")
-"""The argument blocks of both products' tiles."""
+"""The argument blocks of the tiles of both products."""
 FEW = 32
-"""Elements of a mask that are turned one by one: a block takes some sixty instructions."""
+"""Most mask elements that are transposed one by one: transposing a block takes some sixty instructions."""
 
 
 class ManyQueries(AttentionKernel):
-    """A task is a block of queries of one head, by groups of panels; ``scores`` holds [key, column] of a group."""
+    """The kernel for blocks of queries: a task is a block of queries of one head, by groups of panels.
+
+    ``scores`` holds [key, column] of a group.
+    """
 
     def _declare(self) -> None:
         super()._declare()
@@ -62,12 +67,12 @@ class ManyQueries(AttentionKernel):
         ]
 
     def mask_turned(self) -> bool:
-        """Whether the mask's elements for successive queries lie side by side."""
+        """Return whether the mask's elements for successive queries are contiguous."""
         mask = self.problem.mask
         return mask is not None and not self.mask_per_key() and known_equal(mask.strides[2], 1)
 
     def mask_rows(self) -> bool:
-        """Whether the mask's elements for successive queries lie apart."""
+        """Return whether the mask's elements for successive queries are not contiguous."""
         return self.problem.mask is not None and not self.mask_per_key() and not self.mask_turned()
 
     def mask_name(self) -> str:
@@ -106,7 +111,7 @@ class ManyQueries(AttentionKernel):
         ]
 
     def _scores(self) -> list[str]:
-        """Scores of the block's keys; long features are added up in parts."""
+        """Return statements that compute the scores of the block's keys; long features are accumulated in parts."""
         return [
             f"panels = idiv(left, {self.columns})",
             f"narrow = cast_int64(left - panels * {self.columns} <= {self.lanes})",
@@ -125,9 +130,9 @@ class ManyQueries(AttentionKernel):
         ]
 
     def _pack(self) -> list[str]:
-        """The panels [feature, column] of the queries; missing columns repeat the last row.
+        """Return statements that pack the panels [feature, column] of the queries; missing columns repeat the last row.
 
-        They are scaled, unless the scores are on their way to the maxima, where masks are.
+        Queries are scaled here unless the scores are scaled with the maxima, as they are with masks.
         """
         columns, lanes = self.columns, self.lanes
         scaled = [
@@ -153,9 +158,10 @@ class ManyQueries(AttentionKernel):
         ]
 
     def _causal(self) -> list[str]:
-        """Hide the keys after each query's last one; there are none where ``first_seen`` is the number of keys.
+        """Return statements that hide the keys after each query's last key; none where ``first_seen`` is the number of
+        keys.
 
-        Where there is a mask, they are hidden where the maxima are found.
+        With a mask, keys are hidden where the maxima are computed.
         """
         if self.problem.mask:
             return []
@@ -169,8 +175,10 @@ class ManyQueries(AttentionKernel):
         ]
 
     def _turned(self, vectors: int) -> list[str]:
-        """Statements for the keys ``block`` to ``block + some``: ``turned`` has their masks' elements for successive
-        queries side by side, of so many vectors of queries, from its row ``back`` on. What only pads is left as it is.
+        """Return statements that transpose the mask of the keys ``block`` to ``block + some``.
+
+        ``turned`` then has, from row ``back``, the mask elements of ``vectors`` vectors of successive queries
+        contiguously. Padding is left as it is.
         """
         lanes = self.lanes
         lines = [
@@ -194,7 +202,8 @@ class ManyQueries(AttentionKernel):
         return lines
 
     def _softmax(self, vectors: int) -> list[str]:
-        """Scores of so many vectors of queries become weights; running maxima and sums, factors for earlier sums."""
+        """Return statements that turn the scores of ``vectors`` vectors of queries into weights, and update maxima,
+        sums and factors."""
         lanes = self.lanes
         places = [(u, f"p + c + {u * lanes}", f"j * q_group + c + {u * lanes}") for u in range(vectors)]
         lines = [f"peak{u} = load(top, {row}, {lanes})" for u, row, _ in places]
@@ -235,7 +244,11 @@ class ManyQueries(AttentionKernel):
         return lines + [f"store(total, {row}, weights{u})" for u, row, _ in places]
 
     def _maxima(self, places: Sequence[tuple[int, str, str]], hidden: bool) -> list[str]:
-        """Statements: the scores of key ``j`` in the maxima, with its mask; perhaps hidden from queries before it."""
+        """Return statements that add the masked scores of key ``j`` to the maxima.
+
+        Args:
+            hidden: hide the key from queries before it.
+        """
         lanes, masked = self.lanes, self.problem.mask is not None
         lines = []
         if self.mask_per_key():
@@ -256,7 +269,10 @@ class ManyQueries(AttentionKernel):
         return lines
 
     def _values(self) -> list[str]:
-        """Add the weighted values of the block's keys to the sums; those of all keys go into the result at once."""
+        """Return statements that add the weighted values of the block's keys to the sums.
+
+        If the block has all keys, the result is stored at once.
+        """
         columns, lanes = self.columns, self.lanes
         x = "offset(scores, i)"
         finish = [
@@ -294,7 +310,8 @@ class ManyQueries(AttentionKernel):
         ]
 
     def _copy_panel(self) -> list[str]:
-        """Values [key, column] of the ``some`` columns of a last panel, or of one whose features lie apart."""
+        """Return statements that copy values [key, column] of the ``some`` columns of a partial panel, or of strided
+        features."""
         columns, lanes, vectors = self.columns, self.lanes, range(self.tile.vectors)
         part = []
         for u in vectors:
@@ -314,9 +331,9 @@ class ManyQueries(AttentionKernel):
     def _tile_block(
         self, block: RecordText, table: str, row: int | str, x_step: str, w_step: int, acc_row: str
     ) -> list[str]:
-        """Statements that make the argument block of a tile; its rows are ``row`` elements apart, which ``table`` has.
+        """Return statements that fill the argument block of a tile, whose rows are ``row`` elements apart in ``table``.
 
-        Panels are ``w_panel`` elements apart, which are those of a panel's columns unless changed.
+        Panels are ``w_panel`` elements apart, by default the columns of a panel.
         """
         return [
             *tile_record(block),
@@ -333,11 +350,14 @@ class ManyQueries(AttentionKernel):
         ]  # fmt: skip
 
     def _product(self, block: RecordText, count: str, x: str, acc: str, finish: bool = False) -> list[str]:
-        """Run the tile with this block over ``count`` rows ``i``, for ``panels`` panels and, if ``narrow``, one
-        more of a single vector. With ``finish``, tiles of full height may store the first ``done`` rows of the result.
+        """Return statements that run the tile over ``count`` rows ``i``, for ``panels`` panels and, if ``narrow``, a
+        single-vector panel.
 
-        All these are below each other in one call, a few of them higher by a row where that leaves no others; a table
-        has the heights of the variants for the rest.
+        One call computes all tiles of full height; a few of them are one row taller if that leaves no remainder. A
+        table has the heights of the variants for the remaining rows.
+
+        Args:
+            finish: tiles of full height may store the first ``done`` rows of the result.
         """
         rows, tall, call = self.tile.rows, self.tile.tall, self.arguments.call
         lower = [h for h in self.tile.heights if h < rows]
