@@ -103,7 +103,7 @@ class CpuBackend:
 
     def compile(self, source: KernelSource) -> bytes:
         """See `Backend.compile`."""
-        from .toolchain.compiler import compile_object  # late: with workers, this process loads no LLVM
+        from .toolchain.compiler import compile_object  # lazy: with workers, this process loads no LLVM
 
         return compile_object(source)
 

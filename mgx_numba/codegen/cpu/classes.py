@@ -48,7 +48,7 @@ def class_of(triple: str, enabled: Iterable[str]) -> CpuClass | None:
         base = next((name for name, level in reversed(LEVELS.items()) if level <= features), "x86-64")
         own = features & _X86
         if {"avx512vnni", "avx512vl"} <= own:
-            own -= {"avxvnni"}  # the same products in another encoding, which LLVM prefers for none
+            own -= {"avxvnni"}  # the same products in another encoding, which LLVM never prefers
         return CpuClass(base, own, _X86 - own)
     if triple.startswith(("aarch64", "arm64")) and "neon" in features:
         return CpuClass("generic", features & _ARM)

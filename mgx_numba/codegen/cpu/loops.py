@@ -119,7 +119,7 @@ def task_elements(total: Length) -> Any:
     """Return the elements of one task of a launch over ``total``: enough to pay for claiming it, and few enough to
     share."""
     shared = maximum(LEAST_ELEMENTS, minimum(TASK_ELEMENTS, total // FEWEST_CLAIMS))
-    return shared if is_symbolic(total) else max(shared, total // MOST_TASKS)  # more than memory has, without a bound
+    return shared if is_symbolic(total) else max(shared, total // MOST_TASKS)  # symbolic lengths fit memory
 
 
 def rows_of_task(rows: Length, chunks: Length, cols: Length, work: Length) -> Any:

@@ -19,9 +19,9 @@ from .host import Host
 __all__ = ["Machine", "machine", "using"]
 
 _CACHES = Path("/sys/devices/system/cpu/cpu0/cache")
-_USUAL_LAST_CACHE = 32 << 20  # of a desktop or one core complex of a server
+_USUAL_LAST_CACHE = 32 << 20  # a desktop's, or that of one core complex of a server
 
-_AMX_L2 = 2 << 20  # of a core of Sapphire, Emerald and Granite Rapids, by Intel's product pages
+_AMX_L2 = 2 << 20  # a core of Sapphire, Emerald or Granite Rapids (Intel's product pages)
 
 
 @dataclass(frozen=True)

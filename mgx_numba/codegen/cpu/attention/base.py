@@ -172,7 +172,7 @@ class AttentionKernel:
             "rows = imin(queries - m0, q_block)",
             "wide = imin(width - e0, e_block)",
             "first = part * split",
-            # the task's last query sees most
+            # the task's last query sees the most keys
             "seen = imin(imin(keys, first + split), m0 + rows + first_seen)",
             f"for i in range(0, rows, {self.lanes}):",
             f"    store(top, i, const_{self.dtype}(-INF, {self.lanes}))",

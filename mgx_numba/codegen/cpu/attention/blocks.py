@@ -54,7 +54,7 @@ def cut_many(tile: RegisterTile, problem: AttentionProblem, threads: int) -> Blo
     tasks = heads * ceil_div(problem.queries, queries) * ceil_div(problem.width, width)
     splits = _splits(problem, tasks, threads)
     part = ceil_div(problem.keys, splits)
-    # a causal bound spares panels some of their keys
+    # with a causal bound, small panels skip more keys
     group = tile.columns if problem.causal else select(less(room // queries, part), tile.columns, queries)
     most = room // group // tile.rows * tile.rows
     keys = _even(part, most, tile.rows)
@@ -81,11 +81,11 @@ def cut_tiles(tile: RegisterTile, problem: AttentionProblem, threads: int) -> Bl
 
 def cut_few(tile: RegisterTile, problem: AttentionProblem, threads: int) -> Blocks:
     """Return blocks for all queries of a head at a time."""
-    queries = minimum(problem.queries, few_queries(tile))  # all of them, where lengths chose this kernel
+    queries = minimum(problem.queries, few_queries(tile))  # all queries, where lengths chose this kernel
     room = BUFFER_BYTES // problem.itemsize // queries
     width = minimum(ceil_div(problem.width, tile.columns), room // tile.columns) * tile.columns
     splits = _splits(problem, problem.batch * problem.heads * ceil_div(problem.width, width), threads)
-    # scores have a vector of room after each row
+    # each row of scores is padded by a vector
     most = minimum(FEW_KEYS, room // tile.lanes * tile.lanes - tile.lanes)
     keys = _even(ceil_div(problem.keys, splits), most, tile.lanes)
     return Blocks(queries, queries, keys, problem.depth, width, splits)
@@ -106,7 +106,7 @@ def _splits(problem: AttentionProblem, tasks: int, threads: int) -> Any:
     if threads == 1:
         return 1
     parts = maximum(minimum(ceil_div(TASKS_PER_THREAD * threads, tasks), problem.keys // SPLIT_KEYS), 1)
-    # no part is left without keys; one is there even if there are none
+    # no part is without keys, except a single part without any keys
     return maximum(ceil_div(problem.keys, ceil_div(problem.keys, parts)), 1)
 
 

@@ -44,7 +44,7 @@ class FewQueries(AttentionKernel):
             *indent(self._scores()),
             "    for r in range(rows):",
             "        row = r * scores_row",
-            # what is hidden, by the causal bound or for want of keys
+            # keys that are hidden by the causal bound, or missing
             "        last = imin(m0 + r + first_seen - j0, count - 1)",
             f"        for j in range(imax(last + 1, 0), count + {self.lanes}):",
             "            store_scalar(scores, row + j, -INF)",
@@ -110,7 +110,7 @@ class FewQueries(AttentionKernel):
                 f"    if c + {lanes} <= last + 1:",
                 f"        x = {self.masked(whole)}",
                 "    else:",
-                # a mask of infinity or NaN does not bring back what is hidden
+                # adding infinity or NaN must not unhide a key
                 "        shown = imax(last + 1 - c, 0)",
                 f"        x = where(lane_mask(shown, {lanes}), {self.masked(part)}, -INF)",
                 "    store(scores, row + c, x)",
@@ -124,7 +124,7 @@ class FewQueries(AttentionKernel):
             *masking,
             "    peaks = where(gt(x, peaks), x, peaks)",
             "peak = reduce_max(peaks)",
-            # without any key so far all weights are exp(-infinity - 0)
+            # without any visible key so far all weights are exp(-infinity - 0)
             "base = where(ne(peak, -INF), peak, 0)",
             f"again = {self.exp}(sub(before, base))",
             "store_scalar(top, r, peak)",
@@ -174,7 +174,7 @@ class FewQueries(AttentionKernel):
         """Return statements for ``vectors`` vectors of the sums of ``rows`` queries, from column ``e``."""
         lanes = self.lanes
         every = [(i, c) for i in range(rows) for c in range(vectors)]
-        # sums over half of the streams each, where there are too few of them to hide the latency of adding
+        # two sums over half of the streams each, where the accumulators are too few to hide the latency of adding
         sets = 2 if rows == 1 and streams > 1 else 1
         place = "(r + {}) * sums_row + e + {}"
         lines = [f"s{i}_{c}_0 = load(sums, {place.format(i, c * lanes)}, {lanes})" for i, c in every]

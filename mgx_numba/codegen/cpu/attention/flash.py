@@ -50,7 +50,7 @@ class ManyQueries(AttentionKernel):
     def setup(self) -> list[str]:
         mask = self.problem.mask
         self.arguments.callee("tile", tile_source(self.tile))
-        # one vector is what a last panel has, unless it is computed whole
+        # a last panel has one vector, unless it is computed whole
         columns = self.columns + self.lanes
         type = from_numpy(np.dtype(self.dtype))
         product = scalar_body(lambda s, total, weight: s.mul(total, weight), (type, type))
@@ -83,7 +83,7 @@ class ManyQueries(AttentionKernel):
         columns, lanes = self.columns, self.lanes
         group = [
             "left = imin(rows - p, q_group)",
-            # what the group's last query sees
+            # the keys that the group's last query sees
             "count = imin(imin(seen, m0 + p + left + first_seen) - j0, k_block)",
             "if count <= 0:",
             "    if not started:",
@@ -146,7 +146,7 @@ class ManyQueries(AttentionKernel):
             "    source = q0 + (m0 + p + i) * q_row + d0 * q_step",
             f"    goal = offset(place, idiv(i, {columns}) * some * {columns} + imod(i, {columns}))",
             f"    for f0 in range(0, whole, {lanes}):",
-            # the last features are turned with some before them
+            # the last features are transposed with features before them
             f"        f = imin(f0, some - {lanes})",
             f"        block = offset(goal, f * {columns})",
             f"        transpose_block(offset(q, source + f), q_row, there, block, {columns}, {lanes})",
@@ -183,7 +183,7 @@ class ManyQueries(AttentionKernel):
         lanes = self.lanes
         lines = [
             f"some = imin(count - block, {lanes})",
-            # a last part is turned with keys before it
+            # a last part is transposed with keys before it
             f"back = {lanes} - some if mask_step == 1 and count >= {lanes} else 0",
         ]
         for u in range(vectors):
@@ -227,7 +227,7 @@ class ManyQueries(AttentionKernel):
             lines += ["for j in range(count):", *indent(self._maxima(places, False))]
         for u, row, _ in places:
             lines += [
-                # without any key so far all weights are exp(-infinity - 0)
+                # without any visible key so far all weights are exp(-infinity - 0)
                 f"base{u} = where(ne(peak{u}, -INF), peak{u}, 0)",
                 f"again = {self.exp}(sub(load(top, {row}, {lanes}), base{u}))",
                 f"store(top, {row}, peak{u})",
@@ -289,7 +289,7 @@ class ManyQueries(AttentionKernel):
             f"    whole = panels * {columns} + narrow * {lanes}",
             *indent(VALUES.fill(w="offset(v, v0 + j0 * v_row + e0)", w_step="v_row")),
             "if whole > 0:",
-            # what is stored in sums is divided by the total weights at the end of the task
+            # sums are divided by the total weights at the end of the task
             "    finish = cast_int64(direct and whole == wide and ready == p)",
             *indent([VALUES.put("finish", "finish")]),
             "    if finish:",
@@ -341,7 +341,7 @@ class ManyQueries(AttentionKernel):
             f"for i in range({TILE_TABLE_ROWS}):",
             f"    {table}[i] = i * {row}",
             block.put("offsets", table),
-            # no row is missing and nothing far away is wanted, so that nothing is read from here
+            # no row is missing and nothing is prefetched, so that this address is never read
             *block.fill(zero="scores", far="scores", out="scores", e0="scores"),
             *block.fill(
                 taps=1, x_step=x_step, w_step=w_step, w_panel=self.columns, acc_row=acc_row, acc_panel=self.columns,

@@ -85,7 +85,7 @@ class MatrixQueries(AttentionKernel):
         p, b, matrix = self.problem, self.blocks, self.matrix
         self.arguments.callee("tile", tile_source(matrix))
         depth = matrix.depth(p.depth)
-        # an odd number of lines apart, so that rows of a tile lie in different sets of the cache
+        # an odd number of lines apart, so that rows of a tile fall into different cache sets
         q_ld, p_ld = (_odd(words // matrix.step) * matrix.step for words in (depth, matrix.depth(b.keys)))
         turning_ld = max(depth, b.width // 2)
         self.arguments.integers(q_words=depth, q_ld=q_ld, p_ld=p_ld, turning_ld=turning_ld)
@@ -255,7 +255,7 @@ class MatrixQueries(AttentionKernel):
             *indent([
                 f"before = load(top, p + i, {lanes})",
                 f"peak = first_greater(load(bound, i, {lanes}), before)",
-                # without any key so far all weights are exp(-infinity - 0)
+                # without any visible key so far all weights are exp(-infinity - 0)
                 "base = where(ne(peak, -INF), peak, 0)",
                 "store(bound, i, base)",
                 "store(top, p + i, peak)",

@@ -136,7 +136,7 @@ class Element:
         self._known[ins] = value
         if kept_by == self._stage:
             place = f"{self._names.caches[ins]}, {self._place}, {self._printer.register(value)}"
-            # In a pipeline the place behind the last elements of one row has those of another.
+            # In a pipeline, the place behind the last elements of a row holds elements of another row.
             bounded = self._left and layout.strategy is Strategy.ROW_PIPELINE
             self.buffer.line(f"store_tail({place}, {self._left})" if bounded else f"store({place})")
         return value

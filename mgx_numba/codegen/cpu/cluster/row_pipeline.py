@@ -126,7 +126,7 @@ def _stage(layout: ReduceLayout, names: Names, stage: int, turn: int, known: fro
         if k not in known and next_row:
             distance = PIPELINE_AHEAD // layout.walk.inputs[k].type.size
             place = f"c + ahead{k}"
-            # Rows may lie apart.
+            # Rows need not be contiguous.
             apart = f" + ({next_row} - cols) * idiv(turn + {distance}, cols)"
             ahead.append(f"ahead{k} = {distance}{'' if known_equal(layout.row_strides[k][-1], layout.cols) else apart}")
         whole += prefetches(layout, k, place)

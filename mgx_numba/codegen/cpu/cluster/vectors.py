@@ -147,7 +147,7 @@ def _lanes(walk: Walk, stages: Stages, strategy: Strategy) -> int:
 
     while wider > 1 and not is_symbolic(wide := is_wide(2 * lanes)) and wide:
         lanes, wider = 2 * lanes, wider // 2
-    if wider > 1 and stages.count == 1 and is_symbolic(is_wide(2 * lanes)):  # one question for all other doublings
+    if wider > 1 and stages.count == 1 and is_symbolic(is_wide(2 * lanes)):  # one condition for all further doublings
         return lanes * wider if preferred(is_wide(lanes * wider)) else lanes
     return lanes
 

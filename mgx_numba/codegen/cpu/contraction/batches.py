@@ -82,7 +82,7 @@ def collapse(problem: GemmProblem, epilogue: Epilogue, strides: Strides, w_strid
             for s in table.values():
                 del s[d]
     m = problem.m
-    shared = [s for name, s in table.items() if name[0] in "wa"]  # by the rows of one product
+    shared = [s for name, s in table.items() if name[0] in "wa"]  # merged with the rows of one product
     while lens and all(known_in(s[-2], 0) for s in shared):
         alone = known_equal(m, 1)
         if not alone and not all(known_equal(s[-2], m * s[-1]) for s in table.values()):

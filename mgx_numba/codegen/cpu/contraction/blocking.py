@@ -183,7 +183,7 @@ def cut(
     how = (threads, beside, forming, shared)
     if not any(isinstance(length, Dim) for length in lens):
         return _best(tile, m, n, depth, taps, groups, *how)[1]  # type: ignore[arg-type]
-    found: list[tuple[int, _Way]] = []  # from which first length on which way is taken
+    found: list[tuple[int, _Way]] = []  # least value of the first symbolic length, and the kind of blocking from there
     m, n, depth, groups = lens = tuple(maximum(length, 1) for length in lens)  # an image may have no pixels
     place, first = next((k, length) for k, length in enumerate(lens) if isinstance(length, Dim))
     for sample in samples_along(first, symbols_of(lens)):
@@ -287,7 +287,7 @@ def _bounded(made: Blocking, tile: RegisterTile, taps: int, depth: Length) -> Bl
     """Return a blocking whose accumulators fit the stack at all lengths."""
     sums = SUMS_BYTES // (ITEMSIZE[tile.types.accumulator] * tile.columns)
     p_block = minimum(made.panels, sums // max(tile.variants()))
-    most = sums // p_block // tile.rows * tile.rows  # what a tile writes are whole ones
+    most = sums // p_block // tile.rows * tile.rows  # tiles write whole blocks of rows
     rows = select(made.steps(taps, depth), minimum(made.rows, most), made.rows)
     return Blocking(maximum(rows, 1), p_block, made.taps, made.depth, made.parts)
 
@@ -311,7 +311,7 @@ def _best(
     tallest = max(tile.variants())
     best_way, best, best_cost = _Way(1, 1, 1, 0), Blocking(min(m, tile.rows), 1, steps.taps, steps.depth), float("inf")
     costs: dict[tuple[int, ...], float] = {best_way: best_cost}
-    tried: dict[tuple[int, ...], float] = {}  # a product of few rows has few
+    tried: dict[tuple[int, ...], float] = {}  # few blocks differ in a product of few rows
     row_limits = (32, 16, 8, 4, 2, 1)
     cycles_of = _makespan(tile, m, panels, steps, depth, taps, groups, threads)
     for parts in _divisors(threads) if beside or groups % threads else (1,):
@@ -412,7 +412,7 @@ def groups_inside(
     is less.
     """
     left, right = (ITEMSIZE[word] * tile.packing.parts for word in (tile.left_word, tile.right_word))
-    m, groups, own = hint(m), hint(groups), hint(blocking.panels)  # both orders are right
+    m, groups, own = hint(m), hint(groups), hint(blocking.panels)  # either order is correct
     panel, l2_bytes = tile.columns * depth * taps * right, machine().l2_bytes
     if panels * panel <= PANEL_EIGHTHS * l2_bytes // 8 or own * panel > ROWS_EIGHTHS * l2_bytes // 8:
         return False
@@ -438,9 +438,9 @@ def _makespan(
         rows, width = min(block_rows, m), min(block_panels, panels)
         tasks = groups * parts * max(1, -(-m // (block_rows * parts))) * -(-panels // block_panels)
         tile_rows, over = divmod(rows, tile_rows_each)
-        if over > tile_rows * most_over:  # tiles of few rows, which wait for the weights
+        if over > tile_rows * most_over:  # tiles of few rows are bound by weight loads
             tile_rows, rows = tile_rows + 1, rows + 1
-        if step > 1:  # whole registers of rows
+        if step > 1:  # matrix tiles compute whole registers of rows
             rows = -(-rows // step) * step
         work = rows * width * terms * vectors * cycles
         weights = width * terms * columns / 16 * packed_parts

@@ -164,7 +164,7 @@ class ConvDirect(Solver[ConvProblem]):
         left, right, out = (ITEMSIZE[dtype] for dtype in (problem.types.a, problem.types.b, problem.types.out))
         moved = left * problem.batch * problem.in_pixels * problem.in_channels + out * rows * problem.out_channels
         moved += right * problem.groups * terms * columns
-        # Operations that finding the place of a tap takes the time of.
+        # The cost of computing a tap's address, in operations.
         table = rows * problem.groups * problem.taps * 40.0
         return seconds(tile, 2 * rows * problem.groups * columns * terms + table, moved, threads)
 
@@ -241,7 +241,7 @@ def direct_launch(
     if near:
         tile, blocking = near.tile, near.fit(blocking, rows, problem.group_out, depth, taps)
         w_steps = near.steps(blocking)
-    if phased:  # one part of the rows after the other, all phases of each
+    if phased:  # all phases of one part of the rows, then the next part
         blocking = replace(blocking, parts=blocking.parts * blocking.row_blocks(rows))
     shuffled = ShuffledRows(problem, tile) if problem.shuffled else None
     if shuffled:

@@ -71,7 +71,7 @@ class ConvInt8(ConvDirect):
         if first:
             sums = weights.reshape(groups, problem.group_out, -1).sum(-1, dtype=np.int32)
             pack_panels(sums[:, None], target[:, :, :first])
-        if first:  # what is read of padding, is read with 128 added
+        if first:  # padding is read as pixels are, with 128 added
             out[-depth:].view(np.uint8)[...] = 128
         return out
 
@@ -123,7 +123,7 @@ def pixels_in_words(
     if lies_in_words(read, tile):
         return tuple(s // together for s in read.x_strides), Operand("x"), (), 0
     *outer, width = (problem.batch, *problem.in_lens)
-    if joined:  # lines as they are, of which pixels are parts
+    if joined:  # whole lines are packed; the overlapping pixels are parts of them
         row, outer, width = width * problem.in_channels, outer[:-1], outer[-1]
         lines = GemmProblem(
             width, 1, row, tuple(outer), (*problem.x_strides[:-1], 1), types=problem.types, b_constant=True

@@ -60,7 +60,7 @@ class Rows:
         """Return the output and the operands that vary over rows, each by name with the text of the offset of column
         ``c``."""
         own = [(f"e{k}", operand.access) for k, operand in enumerate(self.epilogue.operands)]
-        moving = MOVING - {"low"}  # which lies as what is high
+        moving = MOVING - {"low"}  # low parts share the offsets of the high parts
         found = [(name, access) for name, access in [("out", "full"), *own] if access in moving]
         return [(name, " + c" if access in ALONG_N else "") for name, access in found]
 

@@ -136,7 +136,7 @@ class ConvFewOutputs(Solver[ConvProblem]):
         tile = tile_for(problem.types)
         pixels = problem.batch * problem.out_pixels
         words = tile.depth(problem.in_channels)
-        # A vector of words is transposed in the time of some eight products.
+        # Transposing a vector of words takes as long as about eight products.
         flops = 2.0 * pixels * words * tile.packing.k_interleave * (problem.out_channels + 8)
         moved = pixels * (problem.in_channels + problem.out_channels * ITEMSIZE[problem.types.out])
         return seconds(tile, flops, moved, threads)

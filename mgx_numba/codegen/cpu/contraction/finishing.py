@@ -148,7 +148,7 @@ def _asked(tile: RegisterTile, epilogue: Epilogue) -> list[str]:
     place = ""
     for k, operand in enumerate(epilogue.operands):
         if operand.access in ALONG_N:
-            place = place if operand.access == "low" else f"e{k}"  # low parts lie as high ones
+            place = place if operand.access == "low" else f"e{k}"  # low parts share the offsets of the high parts
             found.append((f"e{k}_at", place, ITEMSIZE[operand.dtype]))
     asked = [
         f"prefetch({pointer}, {name}_row + {tile.columns + byte // size})"

@@ -233,7 +233,7 @@ def left_words(
     form, given = tile.packing.a or tile.types.a, problem.types.a
     lanes, size = host.lanes(form), ITEMSIZE[form]
     close = pitch > 0
-    if not close:  # successive rows do not meet in one cache set
+    if not close:  # successive rows should fall into different cache sets
         pitch = -(-problem.k // lanes) * lanes + host.CACHE_LINE // size
     lens = [*distinct_lens(problem.batch, problem.a_strides), problem.m]
     row_words = pitch // tile.packing.k_interleave

@@ -202,7 +202,7 @@ class GemmTiles(GemmPacked):
     def blockings(self, problem: GemmProblem, threads: int) -> list[Blocking]:
         tile = tile_of(problem.types)
         m, groups = problem.m, problem.batch_count
-        if distinct_matrices(problem) == 1:  # one matrix of rows
+        if distinct_matrices(problem) == 1:  # all rows multiply the same matrix
             m, groups = m * groups, 1
         depth = tile.depth(problem.k)
         return matrix_blockings(tile, m, problem.n, depth, 1, groups, threads, forming=_near(problem, tile))

@@ -111,7 +111,7 @@ class GemvInt16(GemvPacked):
     def estimate(self, problem: GemmProblem, threads: int = 1) -> float:
         """Return about half of the time of float32 weights where memory bounds the product."""
         bytes_ = 2 * problem.itemsize * math.prod(self.packed_lens(problem))
-        # Unpacking takes a tenth, where it is not hidden by waiting.
+        # Unpacking takes a tenth of the time, unless memory latency hides it.
         return (0.58 if bytes_ >= _LEAST_BYTES else 1.1) * super().estimate(problem, threads)
 
     def _panel_columns(self, problem: GemmProblem, tile: RegisterTile) -> int:

@@ -243,7 +243,7 @@ class _Left:
         shares = maximum(1, minimum(ceil_div(threads, self.rows), self.padded // SHARE))
         self.share_blocks = ceil_div(self.blocks, shares)
         self.shares = ceil_div(self.blocks, self.share_blocks)
-        self.pitch = self.padded + host.CACHE_LINE // 4  # so that rows do not meet in one set of a cache
+        self.pitch = self.padded + host.CACHE_LINE // 4  # so that rows fall into different cache sets
         self._at: dict[str, Any] = {}
         self.bytes: Any = 0
         parts = {"floats": 4 * self.pitch}
@@ -319,7 +319,7 @@ class _Left:
     def _integer_block(self, lanes: int) -> list[str]:
         largest = float(LARGEST[self.each])
         total = "cast_float32(reduce_add(total))"
-        if not self.form.zero_points:  # what is added to the sums of codes for all being too large by as much
+        if not self.form.zero_points:  # corrects sums of codes, which are too large by the middle code
             total = f"cast_int32(mul(reduce_add(total), {-self.form.middle}))"
         parts = [
             "    high = shift_right(add(number, 128), 8)",
@@ -328,7 +328,7 @@ class _Left:
             f"    store(octets, place + {self.form.size}, cast_int8(low))",
         ]
         return [
-            "top = bits_float32(reduce_max(largest))",  # of bits: NaN is above all numbers
+            "top = bits_float32(reduce_max(largest))",  # compared as bits: NaN is above all numbers
             f"if not lt(top, {LARGEST_NUMBER!r}):",
             "    flag = 1",
             f"if gt(top, 0.0) and lt(top, {SMALLEST_NUMBER!r}):",

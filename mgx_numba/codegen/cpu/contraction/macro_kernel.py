@@ -256,7 +256,7 @@ class MacroKernel:
                 *far,
                 self.block.put("pace", f"imax({least}, idiv({rows * self.tile.step}, {terms}) + 1)"),
                 f"far_left = 0 if finish and (more or p0 + p_block >= panels) else {lines}",
-                f"blocks = imax(idiv(m1 - m0 + {rows - 1}, {rows}), 1)",  # of the last part there may be none
+                f"blocks = imax(idiv(m1 - m0 + {rows - 1}, {rows}), 1)",  # the last part may have none
                 f"far_share = idiv({lines - 1} + blocks, blocks)",
             ]
         if not self.steady:
@@ -331,7 +331,7 @@ class MacroKernel:
                 *indent([*self.row, *placed]),
                 *block.fill(finish=f"idiv(at - other, {words})", column="n0"),
                 block.put_address("places", "first_place + 8 * other"),
-                "if at > other:",  # a call without such rows may leave those of the last one waiting
+                "if at > other:",  # a call without rows leaves the panel of the call before waiting
                 "    side = other",
             ]),
             "far_lines = imin(far_share, far_left)",

@@ -111,7 +111,7 @@ def _pack_blocks(problem: GemmProblem, weights: BlockWeights) -> np.ndarray:
         some = slice(panel * lanes, (panel + 1) * lanes)
         codes = weights.codes[some].reshape(-1, blocks, depth, 4)
         count = len(codes)
-        if form.bits == 4:  # bytes of two neighbours become bytes of a code and that four further on
+        if form.bits == 4:  # bytes of two adjacent codes become bytes of code k and code k + 4
             pairs = np.stack([codes & 15, codes >> 4], -1).reshape(count, blocks, depth, 2, 4)
             codes = pairs[..., 0, :] | pairs[..., 1, :] << 4
         words = np.ascontiguousarray(codes).view(np.int32)[..., 0]

@@ -87,7 +87,7 @@ class _Open(NamedTuple):
             if solver.refusal(problem) is None:
                 seconds = solver.estimate(problem, self.request.threads)
                 found[solver.name] = seconds + SECONDS_PER_BYTE * solver.packing_growth(problem)
-        if preferred in found:  # measured to be the quickest
+        if preferred in found:  # measured to be the fastest
             found[preferred] = min(found.values())
         return found
 
@@ -238,7 +238,7 @@ def _thresholds(
     if feature is None or len(names) == 1:
         return {name: 1 if name == names[0] else 0 for name in names}
     rows = sorted(zip((evaluate(feature, s) for s in samples), range(len(samples))), key=lambda one: one[0])
-    runs: list[tuple[int, int, str]] = []  # from which length on, which sample that is, whose
+    runs: list[tuple[int, int, str]] = []  # first length, index of its sample, solver
     for value, number in rows:
         costs = {name: table[number][name] for name in names if name in table[number]}
         if not costs:

@@ -105,7 +105,7 @@ class PixelGrid:
     def in_place(self) -> bool:
         """Return whether the input already is such a grid, and reads past a tap's terms are harmless."""
         p, together = self.volume, self.tile.packing.k_interleave
-        past = self.terms != together * self.tile.depth(self.terms)  # what no weight counts is read behind a tap
+        past = self.terms != together * self.tile.depth(self.terms)  # the last word reads past a tap's terms
         whole = self.pixel_elements == p.in_channels and (not past or (p.line_behind and ITEMSIZE[p.types.a] == 1))
         if self.form != p.types.a or not whole or any((*p.pads_begin, *p.pads_end)) or p.stride[1] > 1:
             return False

@@ -66,6 +66,6 @@ def _element(given: str, form: str, word: str, channels: int, k: int, lanes: int
     value = f"cast_{word}(load{every}{tail}(x, start + c * {channels} + {k}, {count}{fill}{lanes}))"
     if given == "uint8":
         return value
-    if form == "uint8":  # with 128 added
+    if form == "uint8":  # an unsigned form has 128 added
         value = f"bitwise_xor({value}, const_{word}(128, {lanes}))"
     return f"bitwise_and({value}, const_{word}({(1 << 8 * ITEMSIZE[form]) - 1}, {lanes}))"

@@ -37,7 +37,7 @@ def select(
     solvers = _solvers(problem)
     ask_refusals: Callable[..., tuple[str | None, ...]] = _refusals
     ask_cost: Callable[..., float] = _cost
-    if problem.symbolic:  # what solvers ask about lengths is noted each time
+    if problem.symbolic:  # solvers' queries about lengths have to be recorded each time
         ask_refusals, ask_cost = _refusals.__wrapped__, _cost.__wrapped__
     refusals = list(ask_refusals(problem, machine()))
     for k, solver in enumerate(solvers):

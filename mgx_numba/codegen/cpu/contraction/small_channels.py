@@ -96,7 +96,7 @@ class ConvFewChannels(Solver[ConvProblem]):
         columns = -(-problem.out_channels // tile.lanes) * tile.lanes
         inputs = problem.batch * problem.in_pixels * problem.in_channels
         moved = problem.itemsize * (inputs + rows * problem.out_channels)
-        # Instead of 2 operations a multiply-add: loads of inputs take time, too.
+        # Operations of a multiply-add, instead of 2: input loads take time, too.
         return seconds(tile, 2.2 * rows * columns * problem.taps * problem.in_channels, moved, threads)
 
 

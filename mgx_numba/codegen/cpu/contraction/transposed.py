@@ -104,7 +104,7 @@ class ConvTransposed(Solver[ConvProblem]):
             if first and own:
                 pack_panels(sum(m.sum(1, keepdims=True, dtype=np.int32) for m in own), target[:, :, :first])
             start += words
-        if first:  # what is read of padding, is read with 128 added
+        if first:  # padding is read as pixels are, with 128 added
             out[-depth:].view(np.uint8)[...] = 128
         return out
 

@@ -120,7 +120,7 @@ class ConvTransposedTiles(Solver[ConvProblem]):
         depth, rows = tile.depth(problem.in_channels), problem.batch * problem.in_pixels
         blocking = cut(tile, rows, problem.out_channels, depth, 1, taps, threads, given)
         near = weights_stay_near(problem)
-        if near:  # all taps of one block of rows after the other
+        if near:  # all taps of one block of rows, then the next block
             blocking = replace(blocking, parts=blocking.parts * blocking.row_blocks(rows))
         macro = MacroKernel(self.name, accumulator, tile, epilogue)
         arguments = macro.arguments

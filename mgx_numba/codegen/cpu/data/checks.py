@@ -53,7 +53,7 @@ class Checks:
     @staticmethod
     def outside(name: str, length: str) -> str:
         """Return the expression whether the index ``name`` that ``read`` has set is out of range."""
-        return f"ge(cast_uint64({name}), cast_uint64({length}))"  # negative numbers are large ones without their sign
+        return f"ge(cast_uint64({name}), cast_uint64({length}))"  # negative numbers are large as unsigned
 
     def note(self, k: int, name: str) -> list[str]:
         """Return lines that record index ``name`` as out of range; none without a check."""

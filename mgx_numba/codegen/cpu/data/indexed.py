@@ -52,7 +52,7 @@ def indexed_launch(problem: IndexedCopy) -> Launch:
     ]
     lengths = [arguments.integer(f"length{k}", t.length) if not t.is_table else "" for k, t in enumerate(terms)]
     scales = [arguments.integer(f"scale{k}", t.stride) if not t.is_table else "" for k, t in enumerate(terms)]
-    # The same columns of every row: their positions are found once a task.
+    # Every row has the same column positions: they are computed once a task.
     repeated = all(known_in(s, 0) for k in along for s in strides[k + 2][:-1])
     kept = "int64" if along and space.rank > 1 and repeated else ""
     if kept and not any(terms[k].is_table for k in along):

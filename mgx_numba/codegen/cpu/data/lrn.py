@@ -24,7 +24,7 @@ __all__ = ["lrn_launch"]
 SCRATCH = 2048
 """Most squares of a row of channels in each of two scratch rows: 8 KiB each of float32, so that both stay in the L1
 cache. More channels are summed over rows."""
-_USUAL_POWER = 0.75  # of AlexNet, and the default of ONNX
+_USUAL_POWER = 0.75  # AlexNet's, and ONNX's default
 UNROLLED = 16
 """Most channels of a sum without a loop, limited by text and compile time."""
 
@@ -60,7 +60,7 @@ def _divide(op: Lrn, x: Tensor, lanes: int, estimated: bool = False) -> list[str
     """
     compute = dtype_name(x.type.compute)
     scale, bias = const_text(compute, op.alpha / op.size, lanes), const_text(compute, op.bias, lanes)
-    # Roots are cheaper and closer than a general power.
+    # Roots are faster and more accurate than a general power.
     power = {
         1.0: [],
         0.5: ["base = sqrt(base)"],

@@ -134,7 +134,7 @@ def along_rows(p: PoolingKernel) -> tuple[KernelSource, int]:
         "c = high",
         "while c < need:",
         *indent([f"store(scratch, c, {neutral})", f"c += {lanes}"]),
-        # A row is read back after the next one has been written: loads over the borders of stores wait for these.
+        # A row is read back only after the next is written: loads that straddle recent stores stall.
         *finish,
         f"r_out = offset(p_out, {loop.offset(1)})",
         *(["others_before = others"] if p.average else []),

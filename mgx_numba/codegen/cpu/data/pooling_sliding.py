@@ -54,7 +54,7 @@ def sliding(p: PoolingKernel) -> tuple[KernelSource, int]:
     wide = min(UNROLL, max(1, KEPT_VECTORS // max(old, 1)))
     channels, part = p.arguments.integer("channels", kept.lens[-1]), wide * p.lanes
     inner = [s[-1] for s in kept.strides]
-    # Parts of the channels are the fastest dimension of the tasks, which so read whole runs of memory in turns.
+    # Parts of the channels are the fastest task dimension, so that successive tasks read a contiguous run of memory.
     outer = [*kept.lens[:-1], *(w.count for w in others), ceil_div(kept.lens[-1], part)]
     x_strides = [*kept.strides[0][:-1], *(w.stride * p.x.strides[w.axis] for w in others), part * inner[0]]
     out_strides = [*kept.strides[1][:-1], *(p.out.strides[w.axis] for w in others), part * inner[1]]

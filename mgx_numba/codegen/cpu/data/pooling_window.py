@@ -81,7 +81,7 @@ class Combine:
         if op.mode is not PoolingMode.max and not type.is_floating:
             self.compute = "float64"
         self.type = type
-        # Where a maximum that passes NaN on is three instructions.
+        # On these CPUs a maximum that propagates NaN takes three instructions.
         self.tests_nan_apart = op.mode is PoolingMode.max and type.is_floating and not host.has("neon")
 
     def neutral(self, lanes: int) -> str:
@@ -143,14 +143,14 @@ class PoolingKernel:
         fast_math: bool,
     ) -> None:
         self.op, self.x, self.out, self.origin, self.name = op, x, out, origin, name
-        # The last window is the one that moves least in memory.
+        # The last window has the smallest stride in memory.
         self.axes = sorted(axes, key=lambda w: -typical(x.strides[w.axis]))
         pooled = {w.axis for w in axes}
         kept = [a for a in range(len(x.lens)) if a not in pooled]
         self.kept = collapse(out.lens, [x.strides, out.strides], order_by=1, axes=kept)
         self.combine = Combine(op, x.type)
         self.average = op.mode is PoolingMode.average
-        # Of integers the quotient is truncated, so it must not come out below.
+        # Integer quotients are truncated, so a rounded reciprocal could give one less.
         self.by_reciprocal = fast_math and self.average and x.type.is_floating
         self.lanes = host.lanes(self.combine.compute if self.combine.compute != "bool" else "uint8")
         self.arguments = Arguments()
@@ -269,7 +269,7 @@ class PoolingKernel:
                 v, total = f"v{tap % 2}_{j}", f"m{j}"
                 lines.append(f"{v} = {load if merged else self.combine.prepare(load)}")
                 lines.append(f"{total} = where(gt({v}, {total}), {v}, {total})" if tap else f"{total} = {v}")
-                # One comparison tests two elements, none the first of an odd number: a total that is NaN stays.
+                # One comparison tests two elements for NaN; the first of an odd number needs none: a NaN total stays NaN.
                 if tap and tap % 2 != odd:
                     found = f"logical_or(isnan(v0_{j}), isnan(v1_{j}))"
                     lines.append(f"nan{j} = logical_or(nan{j}, {found})" if tap > 2 else f"nan{j} = {found}")

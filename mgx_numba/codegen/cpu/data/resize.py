@@ -204,7 +204,7 @@ class _Interpolation:
                 place = self._table(f"index{axis}", positions * self.x.strides[axis])
                 weight = self._table(f"weight{axis}", weights)
             if kept:
-                # Taps are neighbours, so that their numbers modulo how many they are differ.
+                # Taps are adjacent, so their positions modulo the number of taps differ.
                 place = self._table(f"slot{axis}", positions % self.taps * self.taps ** (len(axes) - 1 - k))
             for tap in range(self.taps):
                 lines.append(f"x{k}_{tap} = load_scalar({place}, {tap} * {count} + {index})")

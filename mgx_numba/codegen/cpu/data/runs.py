@@ -56,7 +56,7 @@ FEWEST_BLOCK_BYTES = 2 << 10
 """Least bytes of the target in a block: less than half a page at a time is slow to write. No figures kept."""
 UNROLLED = 4
 """Vectors of a run, or runs, that are moved together, so that their loads are independent."""
-LEAST_BYTES = 16  # a 128-bit register: the tail of a run overlaps what is before it rather than being shorter
+LEAST_BYTES = 16  # a 128-bit register: the tail of a run overlaps the vector before it rather than being shorter
 AHEAD_RUNS = 16
 """Prefetch distance in runs at read positions: about the number of misses that a core has in flight."""
 AHEAD_BYTES = 2 << 10

@@ -152,7 +152,7 @@ def suppression_launch(
     return Launch(
         kernel=cpu_kernel("nonmaxsuppression_kernel", text, origin),
         args=arguments.values,
-        # Without boxes nothing is kept, which is stored if lengths that are not known say so.
+        # Without boxes nothing is kept; symbolic lengths may be 0, and then the counts are still stored.
         geometry=TaskRange(tasks_unless_empty(groups, [rows] if is_symbolic(count) else [rows, count])),
         flops=prod(scores.lens),
         bytes=boxes.footprint + scores.footprint,
@@ -189,7 +189,7 @@ def _append(boxes: Tensor, scores: Tensor, step: str, limited: bool, center: boo
                 "r_box = offset(r_boxes, (c + e) * box_step)",
                 *corners,
                 *planes,
-                # The lowest finite score stands for minus infinity, which marks that no candidate is left.
+                # The lowest finite score replaces minus infinity, which marks that no candidate is left.
                 "store_scalar(planes, found, max(-1.7976931348623157e308, score))",
                 *(f"store_scalar(planes, {k + 1} * pitch + found, {v})" for k, v in enumerate(values)),
                 "store_scalar(order, found, c + e)",

@@ -38,7 +38,7 @@ LARGEST_K = 1024
 step."""
 SKIPPED = 4
 """Vectors that one branch skips: fewer branches, but elements are tested twice after a hit."""
-# Vectors of groups, of which the fewest that serve are taken: bounds that are found faster, or are nearer.
+# Numbers of vectors of groups; the least sufficient number is used. Few are searched faster, many give a tighter bound.
 GROUP_VECTORS = (1, 4, 16)
 WANTED_OF_GROUPS = 0.625
 """Largest ratio of k to the number of groups: beyond it, many of the best elements share a group, and too many pass the
@@ -191,7 +191,7 @@ class _TopkLines:
             f"store_scalar(r_positions, ({place}) * position_step, {position})",
         ]
 
-    # By a bound
+    # Selection by a bound
 
     def collect(self, vectors: int) -> list[str]:
         """Return lines that set ``done`` if they have found the result by a bound from ``vectors`` vectors of
@@ -328,7 +328,7 @@ class _TopkLines:
             *indent(self.put("e", "p")),
         ]
 
-    # By insertion
+    # Selection by insertion
 
     def insert(self) -> list[str]:
         """Return lines that find the result by insertion."""
@@ -343,7 +343,7 @@ class _TopkLines:
         return [
             "count = 0",
             "c = 0",
-            # What beats nothing, in the places that are still free.
+            # Free places hold a value that beats nothing.
             "while c < k:",
             f"    store(best, c, {self.worst})",
             f"    c += {lanes}",

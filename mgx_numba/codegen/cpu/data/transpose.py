@@ -38,7 +38,7 @@ __all__ = ["transpose_launch", "turns_short_rows"]
 
 TILE = 64
 """Least rows and columns of a square tile: runs of 64 elements on both sides."""
-TILE_BYTES = 256  # four cache lines: the same for types of less than 4 bytes, so that lines are used up
+TILE_BYTES = 256  # four cache lines, also for types of less than 4 bytes, so that lines are fully used
 LINED_TILE = 32
 """Rows of a tile are a multiple of this value where whole cache lines are stored: two blocks of 16."""
 LONG_BYTES = 4096
@@ -52,7 +52,7 @@ RIBBON = 4096
 """Steps of a task along the longer dimension: at least as many elements as other tasks have
 (`loops.LEAST_ELEMENTS`)."""
 WIDEST_RIBBON = 15  # a block of 16 is wider than the run
-STAGED_BYTES = 4096  # of runs in scratch memory before they are stored: a page, a twelfth of the first-level cache
+STAGED_BYTES = 4096  # runs in scratch memory before they are stored: a page, a twelfth of the L1 cache
 STAGED_COLUMNS = 512
 """Most columns of a stripe of 16 rows in scratch memory: 32 KiB of float32, in the L1 cache."""
 STRIPE_BYTES = 256  # four cache lines of each row of the target at a time
@@ -77,7 +77,7 @@ def transpose_launch(x: Tensor, out: Tensor, origin: str = "") -> Launch | None:
     outer = [d for d in range(inner) if d != across]
     plan = _Plan(x, out, origin)
     if not known_less_equal(to_strides[across], WIDEST_RIBBON):
-        # Reading in order is worth more, unless what is written are short runs.
+        # Reading in order saves more than writing in order, unless the target has short runs.
         outer.sort(key=lambda d: -abs(typical(from_strides[d])))
     plan.outer(
         [space.lens[d] for d in outer],
@@ -168,7 +168,7 @@ class _Plan:
             ("out_step", steps[1]),
         ):
             self.arguments.integer(name, value)
-        # Rows of the target that lie a multiple of this apart compete for the same few places of the caches.
+        # Rows of the target that are a multiple of this apart compete for the same few cache sets.
         staged = not lined if self.streamed else known_in(steps[1] * item % ALIASING, 0)
         dense = self.streamed and known_equal(steps[1], lens[1]) and known_less_equal(lens[1], tile)
         moves = self._staged(size, tile, dense) if staged else self._direct(size)
@@ -229,7 +229,7 @@ class _Plan:
             "q_out = offset(r_out, (col + k) * out_step + first)",
             *vector_loop(wide, move, first="0", last="last - first", aligned="q_out"),
         ]
-        if dense:  # all rows are one run of memory, of which only the ends are parts of lines
+        if dense:  # all rows are one run of memory; only its ends are partial cache lines
             rows = ["k = 0", rows[0], *vector_loop(wide, move, first="0", last=f"{size} * along", aligned="q_out")]
             return [*self._rows(size, to_scratch, *ahead), *rows]
         return [*self._rows(size, to_scratch, *ahead), f"for k in range({size}):", *indent(rows)]

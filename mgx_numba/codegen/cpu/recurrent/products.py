@@ -92,7 +92,7 @@ def _term(place: str, rows: int, columns: Sequence[tuple[int, int]], size: int, 
     left = [f"a_{r} = load_splat(a{r}, {place}, {lanes})" for r in range(rows)]
     right = [f"b_{q}_{v} = load(w_{q}, ({place}) * {size} + {v * lanes}, {lanes})" for q, v in columns]
     by_row = [[f"s{q}_{r}_{v} = fma(a_{r}, b_{q}_{v}, s{q}_{r}_{v})" for q, v in columns] for r in range(rows)]
-    # held in registers: the sums, and the fewer of rows and columns
+    # registers hold the accumulators, and the operand with fewer vectors: rows or columns
     if rows <= len(columns):
         steps = zip(right, zip(*by_row))
         return [*left, *(line for load, sums in steps for line in (load, *sums))]

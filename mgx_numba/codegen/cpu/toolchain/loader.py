@@ -71,7 +71,7 @@ def load(
 
 
 def _assembly(source: KernelSource) -> str:
-    from .compiler import inspect  # late: a process whose kernels are all stored loads no LLVM
+    from .compiler import inspect  # lazy: a process whose kernels are all stored loads no LLVM
 
     return inspect(source).assembly
 

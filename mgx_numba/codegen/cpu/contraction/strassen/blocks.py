@@ -129,7 +129,7 @@ class Cut:
         return 2 * RIGHT_PANELS * right + self.kept(k) * self.strips(tile) * strip + self.grid**2 * self.held(k) * panel
 
 
-@functools.lru_cache(4096)  # a cut is looked for among many of the same few heights
+@functools.lru_cache(4096)  # many candidate blockings have the same few heights
 def _strips_of(rows: int, heights: tuple[int, ...]) -> tuple[int, ...]:
     most, few, *tall = heights
     found, left = [], rows

@@ -12,15 +12,15 @@ __all__ = ["FIRST", "LAST", "LEFT", "PRODUCTS", "RESULT", "RIGHT"]
 Sum = tuple[tuple[int, int], ...]
 """Block and sign (1: subtracted) of each term."""
 
-# By Strassen.
+# Strassen's form.
 _LEFT: tuple[Sum, ...] = (
     ((0, 0), (3, 0)), ((2, 0), (3, 0)), ((0, 0),), ((3, 0),), ((0, 0), (1, 0)), ((2, 0), (0, 1)), ((1, 0), (3, 1)),
 )  # fmt: skip
-# By Strassen.
+# Strassen's form.
 _RIGHT: tuple[Sum, ...] = (
     ((0, 0), (3, 0)), ((0, 0),), ((1, 0), (3, 1)), ((2, 0), (0, 1)), ((3, 0),), ((0, 0), (1, 0)), ((2, 0), (3, 0)),
 )  # fmt: skip
-# By Strassen.
+# Strassen's form.
 _RESULT: tuple[Sum, ...] = (
     ((0, 0), (3, 0)), ((2, 0), (3, 1)), ((1, 0), (3, 0)), ((0, 0), (2, 0)), ((1, 0), (0, 1)), ((3, 0),), ((0, 0),),
 )  # fmt: skip

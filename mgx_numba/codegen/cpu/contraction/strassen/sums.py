@@ -215,7 +215,7 @@ class Sums:
             for term, pitch in zip(
                 (
                     _TERMS.elements("place", self.dtype, "((move >> 8) & 7)"),
-                    _TERMS.elements("near", self.dtype, "one"),  # any term, counted from the first of these
+                    _TERMS.elements("near", self.dtype, "one"),  # any term, indexed from the first
                     _TERMS.elements("near", self.dtype, "other"),
                 ),
                 pitches,

@@ -38,7 +38,7 @@ _MOST_TILES = 128
 _TILE_COUNTS = (4, 8, 12, 16, 20, 24, 28, 32, 36, 48, 60, 96)
 """Numbers of tiles of a task that are tried beside equal shares: multiples of 4 and of the register tiles' rows."""
 
-# Cycles, fitted to times of convolutions on one thread; what the choices by them lose, `bench.choices` measures.
+# Cycles, fitted to times of convolutions on one thread; `bench.choices` measures the loss of choices based on them.
 _INPUT_VECTOR, _INPUT_TILE = 4.5, 80.0
 """Cycles of a vector of one point of a transformed input tile, and of a tile."""
 _SPILLED_BYTES = 24.0
@@ -243,5 +243,5 @@ class _Cost:
 
 def winograd_blockings() -> list[Blocking]:
     """Return the blockings that tuning tries: ``rows`` counts output tiles; taps are ignored."""
-    # Tiles of a task by doubling, from what a register tile needs to the most that fit.
+    # Tiles of a task by doubling, from the rows of a register tile to the most that fit.
     return [Blocking(tiles, panels, 1, 1 << 16) for tiles in (12, 24, 48, 96) for panels in (1, 4, 1 << 16)]

@@ -77,7 +77,7 @@ class WinogradWriter:
         self.form, self.problem, self.epilogue, self.strides, self.block = form, problem, epilogue, strides, block
         self.whole_vectors = whole_vectors
         self.tile = tile
-        # Transformed inputs and filters lie in words as large as the sums.
+        # Transformed inputs and filters are stored in words as large as the accumulators.
         self.word_bytes = ITEMSIZE[tile.right_word]
         self.rows = Rows(epilogue, self.tile.types.accumulator, finished_lanes(self.tile, epilogue))
         self.arguments = Arguments()

@@ -119,7 +119,7 @@ class ConvWinogradTiles(ConvWinograd):
         target = target.reshape(self.form.points, groups, panels, tile.packing.parts * depth, columns)
         taps = np.stack(tap_matrices(problem, _paired(weights)))
         for point, factors in enumerate(self.form.scale * self.form.filter_matrix().T):
-            with np.errstate(invalid="ignore", over="ignore"):  # what is not finite then is refused
+            with np.errstate(invalid="ignore", over="ignore"):  # weights whose transform is not finite are refused
                 filters = np.tensordot(factors, taps, 1).astype(np.float32)
             largest = np.abs(filters).max(axis=-2, initial=0)
             if ((largest > 0) & (largest < _SMALLEST_FILTER)).any():
@@ -183,7 +183,7 @@ def _best_block(
     counts = {n for n in _TILE_COUNTS if n < tiles} | {min(tiles, -(-tiles // share)) for share in range(1, 9)}
     splits = {-(-panels // split) for split in (1, 2, 3, 4, 6, 8, 16)}
     steps, vectors = depth // tile.step, -(-problem.group_out // tile.lanes)
-    product = tile.cycles * tile.step * tile.step * tile.vectors  # of 16 rows by a step of a panel
+    product = tile.cycles * tile.step * tile.step * tile.vectors  # cycles of 16 rows by one step of a panel
     filters = 4 * words * tile.columns
     far_rate = _COLD_RATE if tiles < _FEW_TILES else _FAR_RATE
     best, best_cycles = Block(1, 1, 1, 0), math.inf
