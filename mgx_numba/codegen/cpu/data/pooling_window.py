@@ -269,7 +269,7 @@ class PoolingKernel:
                 v, total = f"v{tap % 2}_{j}", f"m{j}"
                 lines.append(f"{v} = {load if merged else self.combine.prepare(load)}")
                 lines.append(f"{total} = where(gt({v}, {total}), {v}, {total})" if tap else f"{total} = {v}")
-                # One comparison tests two elements for NaN; the first of an odd number needs none: a NaN total stays NaN.
+                # One comparison tests two elements for NaN; with an odd number the first needs none: NaN totals stay.
                 if tap and tap % 2 != odd:
                     found = f"logical_or(isnan(v0_{j}), isnan(v1_{j}))"
                     lines.append(f"nan{j} = logical_or(nan{j}, {found})" if tap > 2 else f"nan{j} = {found}")
