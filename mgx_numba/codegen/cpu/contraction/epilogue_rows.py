@@ -18,9 +18,12 @@ __all__ = ["Rows", "epilogue_text", "finished_lanes", "kernel_name"]
 class Rows:
     """The text of an epilogue over one row of accumulators.
 
-    The kernel provides these names: ``columns`` (valid accumulators of the row, from column ``n0`` of the result),
-    ``sums`` at ``sums_row`` (the row's accumulators), ``out_row`` (offset of the row in the output) and, for each
-    operand that varies over rows, ``e<k>_row``.
+    The kernel provides these names:
+
+    - ``columns``: valid accumulators of the row, from column ``n0`` of the result
+    - ``sums``: accumulators, of which the row's begin at ``sums_row``
+    - ``out_row``: offset of the row in the output
+    - ``e<k>_row``: offset of the row in each operand that varies over rows
     """
 
     def __init__(self, epilogue: Epilogue, dtype: str, lanes: int) -> None:

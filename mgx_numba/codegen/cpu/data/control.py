@@ -57,7 +57,8 @@ def branch_starts() -> Launch:
 
 
 def branch_ends(first: bool) -> Launch:
-    """Return a launch that ends the first or the second of two branches: the flag keeps its value."""
+    """Return a launch that ends the first or the second of two branches: it stores the flag with which the branch
+    began."""
     arguments = Arguments()
     arguments.pointer("flag", "flag", "int64")
     task = [f"store_scalar(flag, 0, {int(first)})"]

@@ -3,8 +3,8 @@ memory.
 
 A run is moved by vectors that fit into it; the last vector may be smaller and overlap the one before. Along the
 dimension in which the target's runs are adjacent, strides are loop constants. The other dimensions are walked in the
-order of the source, a block of that dimension at a time, so that cache lines of the source are fully used while they
-are cached.
+order of the source, a block of that dimension at a time. Cache lines of the source are thus fully used while they are
+cached.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Convolutions of stride 1 by Winograd's minimal filtering, for `fast_math`.
 
-A task transforms the input of a block of output tiles (m x m pixels each). It multiplies the block with the transformed
-filters at each of the n * n points (n = m + r - 1) over the register tile, transforms the products back, and runs the
-epilogue.
+A task transforms the input of a block of output tiles (m x m pixels each). Over the register tile it multiplies the
+block with the transformed filters at each of the n * n points (n = m + r - 1). It then transforms the products back and
+runs the epilogue.
 
 The task also transforms the filters, a cache block at a time, as transformed filters take n * n / (r * r) times the
 memory. Where few tiles meet many filters, that takes long, and it may pay to store transformed filters. The transforms

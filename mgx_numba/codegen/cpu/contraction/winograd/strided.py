@@ -1,7 +1,7 @@
 """Winograd's minimal filtering for convolutions with a stride, as convolutions of stride 1 over rearranged pixels.
 
 The s * s pixels of an input block become the channels of one pixel (space to depth). A k x k convolution of stride s
-becomes a convolution of stride 1 with about k / s taps a side, some of them zero, over s * s times the channels. A
+becomes a convolution of stride 1 over s * s times the channels. It has about k / s taps a side, some of them zero. A
 first launch rearranges the input in scratch memory.
 """
 
