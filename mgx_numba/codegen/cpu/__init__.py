@@ -1,1 +1,1 @@
-"""The CPU: what its kernels are written in and how they are printed."""
+"""The CPU back end: its kernel language and kernel generators."""

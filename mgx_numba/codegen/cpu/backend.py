@@ -1,4 +1,4 @@
-"""The CPU as a back end."""
+"""The CPU back end."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ __all__ = ["BACKEND", "CpuBackend"]
 class CpuBackend:
     """Vector code for the CPU of this process, see `Backend`.
 
-    A process that only loads kernels imports neither generators nor what tuning needs.
+    A process that only loads kernels imports neither the generators nor tuning.
     """
 
     name = NAME
 
     def identity(self) -> Mapping[str, str]:
-        """See `Backend.identity`; read anew each time, for ``MGX_CPU_FEATURES`` may be set meanwhile."""
+        """See `Backend.identity`; read each time, as ``MGX_CPU_FEATURES`` may have been set since."""
         return environment_identity()
 
     def fingerprint(self) -> DeviceFingerprint:
@@ -103,18 +103,18 @@ class CpuBackend:
 
     def compile(self, source: KernelSource) -> bytes:
         """See `Backend.compile`."""
-        from .toolchain.compiler import compile_object  # late: with workers, this process loads no LLVM
+        from .toolchain.compiler import compile_object  # lazy: with workers, this process loads no LLVM
 
         return compile_object(source)
 
     def finished(self, source: KernelSource, code: bytes) -> bytes:
-        """See `Backend.finished`: the object as it is."""
+        """See `Backend.finished`: the object unchanged."""
         if source.symbol not in read_object(code).defined:
             raise CompileError("the worker compiles for another environment")
         return code
 
     def worker_environment(self) -> Mapping[str, str]:
-        """See `Backend.worker_environment`: none, for environments are passed on."""
+        """See `Backend.worker_environment`: empty, as workers inherit the environment."""
         return {}
 
     def loadable(self, source: KernelSource, data: bytes) -> bool:
@@ -129,7 +129,7 @@ class CpuBackend:
 
 
 def _own(request: Asked) -> Request:
-    """A request, which this back end asks nothing besides."""
+    """Return the request as a `Request`, of which this back end needs nothing more."""
     from ..tuning.request import Request
 
     assert isinstance(request, Request), request

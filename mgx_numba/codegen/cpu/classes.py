@@ -27,7 +27,7 @@ _ARM = frozenset("bf16 dotprod fp-armv8 fullfp16 i8mm lse neon".split())
 
 @dataclass(frozen=True)
 class CpuClass:
-    """One class: LLVM's name of its base CPU, the enabled features, and the features that are switched off."""
+    """One CPU class: LLVM's name of its base CPU, the enabled features, and the features that are switched off."""
 
     base: str
     features: frozenset[str]
@@ -35,7 +35,8 @@ class CpuClass:
 
     @property
     def feature_string(self) -> str:
-        """The ``+a,-b`` list for a target machine. Features that LLVM derives from enabled ones are switched off."""
+        """Return the ``+a,-b`` list for a target machine. Features that LLVM would infer from enabled features are
+        switched off."""
         signs = {**dict.fromkeys(self.features, "+"), **dict.fromkeys(self.without, "-")}
         return ",".join(signs[name] + name for name in sorted(signs))
 
@@ -47,7 +48,7 @@ def class_of(triple: str, enabled: Iterable[str]) -> CpuClass | None:
         base = next((name for name, level in reversed(LEVELS.items()) if level <= features), "x86-64")
         own = features & _X86
         if {"avx512vnni", "avx512vl"} <= own:
-            own -= {"avxvnni"}  # the same products in another encoding, which LLVM prefers for none
+            own -= {"avxvnni"}  # the same products in another encoding, which LLVM never prefers
         return CpuClass(base, own, _X86 - own)
     if triple.startswith(("aarch64", "arm64")) and "neon" in features:
         return CpuClass("generic", features & _ARM)

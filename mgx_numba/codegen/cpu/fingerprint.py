@@ -1,4 +1,4 @@
-"""What times measured on this CPU depend on besides the problem."""
+"""The fingerprint of this CPU: the properties that measured times depend on besides the problem."""
 
 from __future__ import annotations
 

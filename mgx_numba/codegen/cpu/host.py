@@ -1,11 +1,14 @@
 """The CPU that kernels are compiled for: its LLVM name, features, vector width and target machine.
 
-LLVM is loaded for the target machine alone, Numba never. The environment variable ``MGX_CPU_FEATURES`` narrows
-what may be used, to test or to compare instruction sets, or for the CPUs that a library is to run on: a comma-separated
-list of ceilings (``avx512``, ``avx2``, ``avx``, ``sse``, ``sve``, ``neon``), of levels (``x86-64-v2``, ``x86-64-v3``,
-``x86-64-v4``), which leave what all CPUs of the level have, and of single features to switch off (``-fma``).
-``amx-emulated`` adds something: AMX's tiles in vector code, slow and exact, to test what is made of them on any CPU. It
-is read at every call, so a test may set it.
+Only LLVM is loaded, for the target machine; never Numba. The environment variable ``MGX_CPU_FEATURES`` restricts the
+features, to test or compare instruction sets, or to build a library for other CPUs. It is a comma-separated list of:
+
+- ceilings: ``avx512``, ``avx2``, ``avx``, ``sse``, ``sve``, ``neon``
+- levels: ``x86-64-v2``, ``x86-64-v3``, ``x86-64-v4``, which keep the features that all CPUs of the level have
+- single features to switch off: ``-fma``
+- ``amx-emulated``, which adds AMX tiles in vector code, slow and exact, to test code for them on any CPU
+
+It is read at every call, so a test may set it.
 """
 
 from __future__ import annotations
@@ -46,9 +49,9 @@ __all__ = [
 
 ENVIRONMENT = "MGX_CPU_FEATURES"
 CACHE_LINE = 64
-"""Bytes of a cache line; streaming stores write whole ones."""
+"""Bytes of a cache line; streaming stores write whole lines."""
 EMULATED_TILES = "amx-emulated"
-"""The feature of a CPU whose tiles are vector code. LLVM does not know it."""
+"""The feature of a CPU whose AMX tiles are emulated in vector code. LLVM does not know it."""
 
 _AVX2_FAMILY = ("avx2", "avxvnni", "avxifma", "avxneconvert", "fma", "fma4", "f16c", "bmi", "bmi2", "xop")
 _CEILINGS: dict[str, tuple[str, ...]] = {
@@ -82,14 +85,14 @@ class Host:
 
     @property
     def vector_bits(self) -> int:
-        """Width of the widest vector register that arithmetic should use: 512, 256 or 128."""
+        """Return the width (bits) of the widest vector register that arithmetic should use: 512, 256 or 128."""
         if {"avx512f", "avx512bw", "avx512dq", "avx512vl"} <= self.features:
             return 512
         return 256 if "avx" in self.features else 128
 
 
 def initialize() -> None:
-    """Make LLVM able to emit code for this machine, or for the pretended one; cheap when repeated."""
+    """Initialise LLVM's code generator for this machine, or for the pretended machine; cheap when repeated."""
     _initialize_once(is_pretended())
 
 
@@ -107,9 +110,9 @@ def _initialize_once(every: bool) -> None:
 
 @contextlib.contextmanager
 def pretending(other: Platform) -> Iterator[Host]:
-    """Plan and compile meanwhile, in any thread of this process, for another platform's CPU.
+    """Plan and compile in this context, in any thread of this process, for another platform's CPU.
 
-    The kernels of the CPU may not run here. Worker processes compile for the CPU of this machine all the same.
+    Kernels for that CPU may not run here. Worker processes still compile for the CPU of this machine.
     """
     with platforms.pretending(other):
         _host.cache_clear()
@@ -120,7 +123,7 @@ def pretending(other: Platform) -> Iterator[Host]:
 
 
 def host() -> Host:
-    """The CPU of this process, narrowed by ``MGX_CPU_FEATURES``.
+    """Return the CPU of this process, restricted by ``MGX_CPU_FEATURES``.
 
     Raises:
         OptionError: the variable names an unknown ceiling, level or feature.
@@ -163,32 +166,32 @@ def _host(limits: str) -> Host:
 
 
 def triple() -> str:
-    """LLVM target triple of the objects."""
+    """Return the LLVM target triple of the objects."""
     return host().triple
 
 
 def features() -> frozenset[str]:
-    """LLVM names of the CPU features that kernels may use."""
+    """Return the LLVM names of the CPU features that kernels may use."""
     return host().features
 
 
 def has(*names: str) -> bool:
-    """Whether every named LLVM feature may be used."""
+    """Return whether kernels may use every named LLVM feature."""
     return host().features.issuperset(names)
 
 
 def vector_bits() -> int:
-    """Width in bits of the vector registers that kernels should use: 512, 256 or 128."""
+    """Return the width (bits) of the vector registers that kernels should use: 512, 256 or 128."""
     return host().vector_bits
 
 
 def lanes(dtype: str = "float32") -> int:
-    """Elements of ``dtype`` in one vector register."""
+    """Return the elements of ``dtype`` in one vector register."""
     return vector_bits() // (8 * itemsize(dtype))
 
 
 def target_machine() -> llvm.TargetMachine:
-    """A new LLVM target machine for `host()`, position-independent, small code model."""
+    """Return a new LLVM target machine for `host()`: position-independent, small code model."""
     import llvmlite.binding as llvm
 
     initialize()

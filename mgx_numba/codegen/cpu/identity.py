@@ -1,4 +1,4 @@
-"""What machine code for this CPU depends on besides a kernel's own text: versions, CPU, the language's implementation.
+"""The identity of machine code for this CPU beside a kernel's own text: versions, CPU, and language implementation.
 
 Needs no Numba; LLVM only on the first use on a machine (see `platform`).
 """
@@ -26,11 +26,11 @@ _MEANING = (
     "cpu/toolchain/compiler.py",
     "cpu/toolchain/frontend.py",
 )
-"""Files of code generation that give a kernel's text its meaning."""
+"""Source files of code generation that define the meaning of kernel text."""
 
 
 def environment_identity() -> dict[str, str]:
-    """What is the same in the identity of every kernel of this process, by field name."""
+    """Return the identity fields, by name, that all kernels of this process share."""
     cpu = host()
     features = f"{cpu.feature_string},+{EMULATED_TILES}" if cpu.emulates_tiles else cpu.feature_string
     return {"backend": NAME, **_versions(), "cpu": cpu.name, "features": features, "triple": cpu.triple}

@@ -1,4 +1,4 @@
-"""Building blocks of cluster kernels: sizes of tasks, and indices of the outer dimensions."""
+"""Building blocks of cluster kernels: task sizes, and indices of the outer dimensions."""
 
 from __future__ import annotations
 
@@ -15,28 +15,29 @@ from .machine import machine
 __all__ = ["Odometer", "lanes_for"]
 
 TASK_ELEMENTS = 16384
-"""Elements of a task where there are enough: some microseconds, against tens of nanoseconds for a claim."""
+"""Elements of a task where there are enough: some microseconds of work, against tens of nanoseconds for a claim."""
 LEAST_ELEMENTS = 4096
-"""Elements that pay for claiming a task however few tasks there are: some hundred nanoseconds of work at least."""
+"""Least elements for which claiming a task pays, however few tasks there are: at least some hundred nanoseconds of
+work."""
 CLAIM_CACHES = 2
-"""Second-level caches that the memory of one claim would fill: longer runs of addresses end less evenly."""
+"""L2 caches that the memory of one claim would fill: longer runs of addresses end less evenly."""
 AHEAD_BYTES = 4 << 10
-"""How far ahead memory is asked for: a page, about what a core reads while it waits for memory once."""
+"""Prefetch distance (bytes): a page, about the bytes a core reads in the time of one memory access."""
 FEWEST_CLAIMS = 32
-"""Claims that a launch has at least, where it has the elements: for 8 threads, 4 each. Fewer end unevenly."""
+"""Least claims of a launch with enough elements: 4 for each of 8 threads. Fewer claims end unevenly."""
 MOST_TASKS = 1 << 30
-"""Half of what claims are counted up to: the rest is for claims past the last task."""
+"""Most tasks: half the range of the claim counter; the rest is for claims past the last task."""
 LIGHT_NODES = 24
-"""Instructions of a body whose values fit the registers for two vectors at a time. No figures kept."""
+"""Most instructions of a body whose values fit the registers for two vectors at a time. No figures kept."""
 
 
 def lanes_for(nodes: int) -> int:
-    """Lanes of a cluster kernel: two float32 registers for light bodies, one for heavy ones."""
+    """Return the lanes of a cluster kernel: two float32 registers for light bodies, one for heavy bodies."""
     return host.lanes("float32") * (2 if nodes <= LIGHT_NODES else 1)
 
 
 class Odometer:
-    """Indices of the outer dimensions, advanced row by row, and the operands' offsets that follow from them."""
+    """Indices of the outer dimensions, advanced row by row, and the operand offsets computed from them."""
 
     def __init__(
         self, arguments: Arguments, lens: Sequence[Length], strides: Sequence[Sequence[Length]], prefix: str = ""
@@ -50,11 +51,11 @@ class Odometer:
         ]
 
     def signature(self) -> str:
-        """What the text depends on: which strides are zero."""
+        """Return the properties that the text depends on: which strides are zero."""
         return "".join("x" if s else "0" for operand in self.strides for s in operand)
 
     def start(self, row: str) -> list[str]:
-        """Lines that set the indices for a flat row number."""
+        """Return lines that set the indices for a flat row number."""
         if not self.rank:
             return []
         lines = [f"{self.prefix}rest = {row}"]
@@ -66,11 +67,11 @@ class Odometer:
         return [*lines, f"{self.prefix}i0 = {self.prefix}rest"]
 
     def zero(self) -> list[str]:
-        """Lines that set all indices to zero."""
+        """Return lines that set all indices to zero."""
         return [f"{self.prefix}i{d} = 0" for d in range(self.rank)]
 
     def step(self) -> list[str]:
-        """Lines that move to the next row."""
+        """Return lines that advance to the next row."""
         lines: list[str] = []
         pad = ""
         for d in range(self.rank - 1, -1, -1):
@@ -84,9 +85,15 @@ class Odometer:
     def each_row(
         self, inside: Sequence[str], chunk: Sequence[str] = (), before: Sequence[str] = (), after: Sequence[str] = ()
     ) -> list[str]:
-        """Lines of a task that run ``inside`` for each of its rows: ``batch`` rows of ``rows``, and one of ``chunks``
-        chunks of their ``cols`` columns, from ``first`` to ``last``. ``chunk`` is done once these are known, ``before``
-        and ``after`` around the loop.
+        """Return the lines of a task that run ``inside`` for each of its rows.
+
+        A task has ``batch`` rows of ``rows``, and one of ``chunks`` chunks of their ``cols`` columns, from ``first`` to
+        ``last``.
+
+        Args:
+            chunk: lines that run once the bounds are known.
+            before: lines before the loop.
+            after: lines after the loop.
         """
         return [
             "block = idiv(task, chunks)",
@@ -103,44 +110,46 @@ class Odometer:
         ]
 
     def offset(self, operand: int) -> str:
-        """Expression of an operand's element offset at the current indices."""
+        """Return the expression of an operand's element offset at the current indices."""
         terms = [f"{self.prefix}i{d} * {s}" for d, s in enumerate(self.strides[operand]) if s]
         return " + ".join(terms) or "0"
 
 
 def task_elements(total: Length) -> Any:
-    """Elements of one task, of a launch over ``total``: enough to pay for claiming it, and enough tasks to share."""
+    """Return the elements of one task of a launch over ``total``: enough to pay for claiming it, and few enough to
+    share."""
     shared = maximum(LEAST_ELEMENTS, minimum(TASK_ELEMENTS, total // FEWEST_CLAIMS))
-    return shared if is_symbolic(total) else max(shared, total // MOST_TASKS)  # more than memory has, without a bound
+    return shared if is_symbolic(total) else max(shared, total // MOST_TASKS)  # symbolic lengths fit memory
 
 
 def rows_of_task(rows: Length, chunks: Length, cols: Length, work: Length) -> Any:
-    """Rows of a task of so many elements: as many of ``cols`` as it has, if rows are not cut into ``chunks``."""
+    """Return the rows of a task of ``work`` elements: as many rows of ``cols`` as fit, unless rows are cut into
+    ``chunks``."""
     return select(less(1, chunks), 1, maximum(1, minimum(rows, work // maximum(cols, 1))))
 
 
 def tasks_unless_empty(tasks: Length, lens: Sequence[Length]) -> Any:
-    """Return ``tasks``, or 0 where one of the lengths is 0."""
+    """Return ``tasks``, or 0 if one of the lengths is 0."""
     return select(any_of(*(equal(n, 0) for n in lens)), 0, tasks)
 
 
 def is_streamed(outputs: Sequence[Tensor]) -> bool:
-    """Whether what a launch writes will have left the caches before it is read again.
+    """Return whether the written data exceeds the caches, so that it will have left them before it is read again.
 
-    Lengths that are not known are no reason: a second text of each kernel would cost more time than it saves.
+    False for unknown lengths: a second text of each kernel would cost more time than it saves.
     """
     return known_less(machine().last_cache_bytes, sum(t.footprint for t in outputs))
 
 
 def streamable(tensor: Tensor, lanes: int) -> bool:
-    """Whether vectors of so many contiguous elements are whole cache lines."""
+    """Return whether vectors of ``lanes`` contiguous elements are whole cache lines."""
     return lanes * tensor.type.size % host.CACHE_LINE == 0
 
 
 def claim(tasks: Length, traffic: Length) -> Any:
-    """Tasks to claim at a time, of a launch that moves ``traffic`` bytes of memory.
+    """Return the tasks to claim at a time, for a launch that moves ``traffic`` bytes of memory.
 
-    Hardware prefetches, and memory serves, long runs of addresses by one thread better than short ones by turns.
+    Hardware prefetchers and memory serve long runs of addresses by one thread better than short interleaved runs.
     """
     whole = CLAIM_CACHES * machine().l2_bytes * tasks // maximum(traffic, 1)
     return maximum(1, minimum(whole, tasks // FEWEST_CLAIMS))

@@ -1,7 +1,7 @@
-"""The machine that plans are made for: what sizes and estimates of the CPU back end go by.
+"""The machine model of plans: sizes and rates on which the CPU back end bases block sizes and estimates.
 
-What instructions there are is the `Host`'s. A cache line (`host.CACHE_LINE`) is no part of this: kernels are compiled
-in other processes, too, which know the CPU only.
+The instruction set is in `Host`. The cache line (`host.CACHE_LINE`) is not part of the model: kernels are also compiled
+in other processes, which know only the CPU.
 """
 
 from __future__ import annotations
@@ -19,31 +19,32 @@ from .host import Host
 __all__ = ["Machine", "machine", "using"]
 
 _CACHES = Path("/sys/devices/system/cpu/cpu0/cache")
-_USUAL_LAST_CACHE = 32 << 20  # of a desktop or one core complex of a server
+_USUAL_LAST_CACHE = 32 << 20  # a desktop's, or that of one core complex of a server
 
-_AMX_L2 = 2 << 20  # of a core of Sapphire, Emerald and Granite Rapids, by Intel's product pages
+_AMX_L2 = 2 << 20  # a core of Sapphire, Emerald or Granite Rapids (Intel's product pages)
 
 
 @dataclass(frozen=True)
 class Machine:
-    """One machine. What has a default was measured on, or is of, the Zen 5 that kernels were tuned on.
+    """One machine. Defaults were measured on, or are properties of, the Zen 5 on which kernels were tuned.
 
     Attributes:
-        cpu: the CPU as LLVM sees it, as narrowed by ``MGX_CPU_FEATURES``.
-        last_cache_bytes: the largest cache of the first CPU as Linux tells it, 32 MiB where the system does not.
-            Tensors above it are written past the caches, and read with the next part being fetched.
-        l1_bytes: the L1 data cache of a core. It says how much of a row or column is kept on a kernel's stack, and is
-            not asked of the system: results of reductions would depend on it.
-        l2_bytes: the L2 cache of a core, which blocks of contractions share. That of a server's core with AMX is 2 MiB
-            (Intel, Sapphire Rapids and later); it is not asked of the system: blocks, and with them rounding, would
-            depend on it.
+        cpu: the CPU as LLVM sees it, restricted by ``MGX_CPU_FEATURES``.
+        last_cache_bytes: the largest cache of the first CPU as Linux reports it, else 32 MiB. Larger tensors are
+            written past the caches, and read with prefetching.
+        l1_bytes: the L1 data cache of a core. It limits how much of a row or column is kept on a kernel's stack. It is
+            not asked of the system, as results of reductions would depend on it.
+        l2_bytes: the L2 cache of a core, which blocks of contractions share; 2 MiB for a server core with AMX (Intel,
+            Sapphire Rapids and later). It is not asked of the system, as blocks, and with them rounding, would depend
+            on it.
         clock: cycles per second under vector load; estimates of solvers are in cycles.
         bytes_per_second: memory traffic of all threads together.
-        row_part_elements: elements of a row from which a part of it is worth a task of its own.
-        reduced_part_elements: elements of a reduction from which a part is worth a task, and a launch that combines.
-        reduced_share: elements of such a part for each of its results, so that the results of all parts are little
-            beside the operands.
-        repeated_elements: elements from which a reduction is made in parts although operands are read again for it.
+        row_part_elements: elements of a row from which a separate task for a part of it pays.
+        reduced_part_elements: elements of a reduction from which a separate task for a part of it, and a combining
+            launch, pay.
+        reduced_share: elements of such a part for each of its results, so that the partial results are small beside the
+            operands.
+        repeated_elements: elements from which a reduction is made in parts although operands are re-read for it.
     """
 
     cpu: Host
@@ -59,7 +60,7 @@ class Machine:
 
     @property
     def vector_bits(self) -> int:
-        """Width of the vector registers that kernels use: 512, 256 or 128."""
+        """Return the width (bits) of the vector registers that kernels use: 512, 256 or 128."""
         return self.cpu.vector_bits
 
 
@@ -67,16 +68,16 @@ _used: list[Machine] = []
 
 
 def machine() -> Machine:
-    """The machine of this process, or the one that is in use."""
+    """Return the machine of this process, or the machine set by `using`."""
     return _used[-1] if _used else _machine(host.host())
 
 
 @contextlib.contextmanager
 def using(other: Machine) -> Iterator[Machine]:
-    """Plans that are made meanwhile, in any thread, are made for another machine with this CPU.
+    """Plan in this context, in any thread, for another machine with this CPU.
 
     Raises:
-        OptionError: the other machine's CPU is not the one that kernels are compiled for.
+        OptionError: the other machine's CPU is not the CPU that kernels are compiled for.
     """
     here = host.host()
     if other.cpu != here:

@@ -1,4 +1,4 @@
-"""Which generator plans which problem."""
+"""Dispatch problems to the generators that plan them."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ __all__ = ["plan"]
 
 @functools.singledispatch
 def plan(problem: Any) -> Solution:
-    """See `Backend.plan`; each kind of problem has its function below."""
+    """See `Backend.plan`; each kind of problem has a registered function below."""
     raise UnsupportedError(f"the back end {NAME} has no kernels for {type(problem).__name__}")
 
 

@@ -1,7 +1,7 @@
-"""Whether this process may use AMX's tiles: Linux gives their 8 KiB of state a thread to whom asks for it.
+"""Ask Linux for permission to use AMX tiles in this process; their state takes 8 KiB a thread.
 
-A process that has not asked dies of an illegal instruction, whatever CPUID says. Threads and forks have what their
-process was given; what `exec` starts has to ask again.
+A process without permission dies of an illegal instruction, whatever CPUID says. Threads and forks inherit permission;
+after `exec` a process has to ask again.
 """
 
 from __future__ import annotations
@@ -16,14 +16,15 @@ from ...messages import INFO, tell
 __all__ = ["tiles_permitted"]
 
 _ARCH_PRCTL = 158
-"""The system call's number on x86-64 (Linux, arch/x86/entry/syscalls/syscall_64.tbl)."""
+"""The number of the system call on x86-64 (Linux, arch/x86/entry/syscalls/syscall_64.tbl)."""
 _REQUEST, _TILE_DATA = 0x1023, 18
 """ARCH_REQ_XCOMP_PERM and XFEATURE_XTILEDATA (Linux 5.16, Documentation/arch/x86/xstate.rst)."""
 
 
 @functools.lru_cache(maxsize=1)
 def tiles_permitted() -> bool:
-    """Ask once; a refusal is told in the log, and kernels are then made without tiles."""
+    """Ask once and return whether tiles are permitted; a refusal is logged, and kernels are then generated without
+    tiles."""
     if not sys.platform.startswith("linux"):
         return False
     library = ctypes.CDLL(None, use_errno=True)

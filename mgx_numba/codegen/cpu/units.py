@@ -1,4 +1,4 @@
-"""Which of the CPU's units multiply in a kernel, by the register tiles that it calls."""
+"""Name the CPU unit that multiplies in a kernel, from the register tiles that it calls."""
 
 from __future__ import annotations
 
@@ -25,24 +25,24 @@ _FAMILIES = {
     "neonbf16": "NEON BF16",
     "portable": "vectors of 128 bits",
 }
-"""Units as people call them, by how the names of tiles begin."""
+"""Unit names by the first part of a tile's name."""
 
 
 def unit_of(kernels: Sequence[KernelSource]) -> str:
-    """The unit of the first tile among kernels that call each other; empty where they multiply in float32 or float64
-    vectors."""
+    """Return the unit of the first tile among kernels that call each other; "" where they multiply in float32 or
+    float64 vectors."""
     tiles = _tiles(host.host())
     names = (kernel.name.partition("_tile_")[0] for kernel in kernels if "_tile_" in kernel.name)
     return next((_unit_name(tiles[name]) for name in names if name in tiles and not _plain(tiles[name])), "")
 
 
 def tile_of_unit(unit: str) -> RegisterTile:
-    """The tile of a unit that `unit_of` has named."""
+    """Return the tile of a unit that `unit_of` has named."""
     return next(tile for tile in _tiles(host.host()).values() if _unit_name(tile) == unit)
 
 
 def _unit_name(tile: RegisterTile) -> str:
-    """``AMX bfloat16``, ``AMX float32 in parts``, ``VNNI int8, 256 bits``."""
+    """Return a name such as ``AMX bfloat16``, ``AMX float32 in parts``, ``VNNI int8, 256 bits``."""
     family = tile.name.partition("_")[0]
     dtype, form = tile.types.b, tile.packing.b
     if tile.packing.parts > 1:
@@ -54,11 +54,13 @@ def _unit_name(tile: RegisterTile) -> str:
 
 @functools.lru_cache(maxsize=8)
 def _tiles(cpu: host.Host) -> dict[str, RegisterTile]:
-    """The tiles that the CPU can run by the names that their kernels begin with, of several of one name the first."""
+    """Return the tiles that the CPU can run, by the prefix of their kernels' names; the first of several with one
+    name."""
     known = [tile for tile in (*AMX_TILES, *TILES) if tile.isa(cpu)]
     return {f"{tile.name}_{tile.types.accumulator}": tile for tile in reversed(known)}
 
 
 def _plain(tile: RegisterTile) -> bool:
-    """Whether a tile multiplies in vectors of its sums' type, whatever its operands are stored in."""
+    """Return whether a tile multiplies in vectors of its accumulators' dtype, whatever dtype its operands are stored
+    in."""
     return (tile.types.uniform is not None and tile.packing.parts == 1) or tile.name.endswith("_stored")

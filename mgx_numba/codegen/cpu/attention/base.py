@@ -1,7 +1,7 @@
-"""What the attention kernels share: operands, the product with the values, how a task ends, and joining split keys.
+"""The base of attention kernels: operands, the product with the values, the end of a task, and the join of split keys.
 
-Tasks are cut over batch, heads, blocks of queries, blocks of result columns, and perhaps over the keys. A task whose
-keys are only a part leaves for each query a record in scratch memory, which a second launch joins.
+Tasks are cut over batch, heads, blocks of queries, blocks of result columns, and possibly over the keys. A task for a
+part of the keys writes a record for each query to scratch memory; a second launch joins the records.
 """
 
 from __future__ import annotations
@@ -22,16 +22,21 @@ __all__ = ["AttentionKernel", "inverse", "join_launch"]
 OPERANDS = ("q", "k", "v", "out")
 PARTS = ("high", "low")
 SEARCH_LANES = 64
-"""Bytes of a mask that are looked at together: one AVX-512 register, or a cache line."""
+"""Mask bytes that are tested together: one AVX-512 register, or a cache line."""
 DIMS = ("batch", "head", "row", "step")
 
 
 class AttentionKernel:
-    """One kernel in the making; subclasses give the statements between decoding a task and its end.
+    """A kernel under construction; subclasses provide the statements between decoding a task and its end.
 
-    These define, for the queries ``m0`` to ``m0 + rows``, ``sums`` (rows of ``sums_row``), ``top`` and ``total``:
-    weighted values, maxima and sums of weights over the keys ``first`` to ``seen``; they set ``started`` once there are
-    any, and ``factor`` to what earlier sums are to be multiplied by. Rows before ``ready`` they have stored themselves.
+    For the queries ``m0`` to ``m0 + rows`` the statements define, over the keys ``first`` to ``seen``:
+
+    - ``sums``: weighted values, in rows of ``sums_row``
+    - ``top``: maxima of the scores
+    - ``total``: sums of the weights
+
+    They set ``started`` once there are any, and ``factor`` to the factor of earlier sums. Rows before ``ready`` are
+    already stored.
     """
 
     name = "attention"
@@ -45,7 +50,7 @@ class AttentionKernel:
         self.arguments = Arguments()
 
     def launch(self) -> Launch:
-        """The launch for the whole problem."""
+        """Return the launch for the whole problem."""
         p, b = self.problem, self.blocks
         self._declare()
         setup = [*self._locals(), *self.setup()]
@@ -63,37 +68,39 @@ class AttentionKernel:
         )
 
     def setup(self) -> list[str]:
-        """Statements before all tasks."""
+        """Return the statements before all tasks."""
         raise NotImplementedError
 
     def body(self) -> list[str]:
-        """Statements of one task."""
+        """Return the statements of one task."""
         raise NotImplementedError
 
     def in_state(self, statements: list[str]) -> list[str]:
-        """Statements of all tasks, in the state that the kernel's tiles need."""
+        """Return the statements of all tasks, in the state that the kernel's tiles need."""
         return statements
 
     def mask_name(self) -> str:
-        """The mask's part of the kernel's name."""
+        """Return the part of the kernel's name that describes the mask."""
         mask = self.problem.mask
         return "" if mask is None else "fill" if mask.replaces else "where" if mask.dtype == "bool" else "add"
 
     def masked(self, mask: str) -> str:
-        """Expression of the score ``x`` under a mask vector."""
+        """Return the expression of the score ``x`` under a mask vector."""
         assert self.problem.mask is not None
         if self.problem.mask.dtype != "bool":
             return f"add(x, {mask})"
         return f"where({mask}, x, {'fill' if self.problem.mask.replaces else '-INF'})"
 
     def mask_per_key(self) -> bool:
-        """Whether all queries of a head have the same mask, whatever the lengths are."""
+        """Return whether all queries of a head have the same mask at all lengths."""
         mask = self.problem.mask
         return mask is not None and (known_equal(mask.strides[2], 0) or known_equal(self.problem.queries, 1))
 
     def skip_hidden(self) -> list[str]:
-        """Statements that go on to the next step if a bool mask hides all its keys, which then have no weight; strided
-        masks are not searched."""
+        """Return statements that skip a step if a bool mask hides all its keys, which then have no weight.
+
+        Strided masks are not searched.
+        """
         mask = self.problem.mask
         if mask is None or mask.dtype != "bool" or mask.replaces or not known_equal(mask.strides[3], 1):
             return []
@@ -165,7 +172,7 @@ class AttentionKernel:
             "rows = imin(queries - m0, q_block)",
             "wide = imin(width - e0, e_block)",
             "first = part * split",
-            # the task's last query sees most
+            # the task's last query sees the most keys
             "seen = imin(imin(keys, first + split), m0 + rows + first_seen)",
             f"for i in range(0, rows, {self.lanes}):",
             f"    store(top, i, const_{self.dtype}(-INF, {self.lanes}))",
@@ -175,7 +182,7 @@ class AttentionKernel:
         ]
 
     def rescale(self, first: str, stop: str) -> list[str]:
-        """Multiply the sums so far of a range of rows by ``factor``."""
+        """Return statements that multiply the sums so far of a range of rows by ``factor``."""
         lanes = self.lanes
         return [
             "if started:",
@@ -186,7 +193,7 @@ class AttentionKernel:
         ]
 
     def store_rows(self, first: str, stop: str) -> list[str]:
-        """Store a range of rows of the result, the sums times ``factor``."""
+        """Return statements that store a range of rows of the result, the sums times ``factor``."""
         lanes = self.lanes
         whole = [] if self.problem.parts_alone else _store_vector("wide", lanes)
         parts = _store_vector("wide", lanes, parts=True) if self.problem.part_strides else []
@@ -201,7 +208,10 @@ class AttentionKernel:
         ]
 
     def _finish(self) -> list[str]:
-        """The sums over the total weight, zeros or NaN for queries that saw no key; or records for the join."""
+        """Return statements that end a task: divide by the total weight, or write records for the join.
+
+        Queries without visible keys get zeros or NaN.
+        """
         lanes = self.lanes
         return [
             "if not started:",
@@ -225,13 +235,16 @@ class AttentionKernel:
 
 
 def inverse(total: str, problem: AttentionProblem) -> str:
-    """What sums of weighted values are multiplied by. Without any key they are 0, and so is their total weight."""
+    """Return the expression of the factor of weighted sums. Without any key the sums and their total weight are 0."""
     return f"div(1, {total})" if problem.nan_rows else f"where(ne({total}, 0), div(1, {total}), 0)"
 
 
 def _store_vector(count: str, lanes: int, parts: bool = False) -> list[str]:
-    """Store the vector ``x`` at ``place + e`` of the result, of whose row ``count`` elements exist, or its ``parts`` at
-    ``part_place + e``."""
+    """Return statements that store the vector ``x`` at ``place + e`` of the result, in a row of ``count`` elements.
+
+    Args:
+        parts: store in parts, at ``part_place + e``.
+    """
     store, where = ("store_parts", "high_at, low_at, part_place + e") if parts else ("store", "out, place + e")
     return [
         f"if e + {lanes} <= {count}:",
@@ -242,7 +255,7 @@ def _store_vector(count: str, lanes: int, parts: bool = False) -> list[str]:
 
 
 def join_launch(problem: AttentionProblem, blocks: Blocks, origin: str = "") -> Launch:
-    """The launch that joins the records [batch, head, query, part] in ``scratch`` into the result, if there are any."""
+    """Return the launch that joins the records [batch, head, query, part] in ``scratch`` into the result."""
     p, dtype = problem, problem.dtype
     tile = tile_for(element_types(dtype))
     lanes, record = tile.lanes, record_size(tile, p)

@@ -1,4 +1,4 @@
-"""How attention is cut into tasks and blocks: a function of its shape, evaluated on the host."""
+"""Choose the tasks and blocks of attention from its shape; evaluated on the host."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from ..microkernels.register_tile import RegisterTile
 __all__ = ["BUFFER_BYTES", "MOST_QUERIES", "Blocks", "cut_few", "cut_many", "cut_tiles", "few_queries", "record_size"]
 
 BUFFER_BYTES = 32768
-"""Stack memory of each of: packed queries, the scores of one step, a panel of values, sums."""
+"""Stack memory (bytes) of each buffer: packed queries, the scores of one step, a panel of values, sums."""
 QUERIES = 64
-"""Most queries in a task that packs queries."""
+"""Most queries of a task that packs queries."""
 MOST_QUERIES = 128
-"""Most queries in any task: one that packs keys and values does so once for all of them."""
+"""Most queries of any task: a task that packs keys and values packs them once for all its queries."""
 FEW_KEYS = 4096
-"""Most keys in one step of a few queries: long stretches of memory are read faster."""
+"""Most keys in one step of a few queries: long runs of memory are read faster."""
 TASKS_PER_THREAD = 4
-"""So many even out heads of different cost; each packs its keys again. No figures kept."""
+"""Tasks of each thread that balance heads of different cost; each task packs its keys again. No figures kept."""
 SPLIT_KEYS = 256
-"""Fewest keys that are worth a task of their own."""
+"""Fewest keys for which a separate task pays."""
 
 
 @dataclass(frozen=True)
@@ -41,7 +41,7 @@ class Blocks:
 
 
 def cut_many(tile: RegisterTile, problem: AttentionProblem, threads: int) -> Blocks:
-    """Blocks for panels of queries, whose buffers they fit."""
+    """Return blocks for panels of queries that fit the buffers."""
     room = BUFFER_BYTES // problem.itemsize
     heads = problem.batch * problem.heads
     longest = maximum(problem.depth, problem.width)
@@ -54,7 +54,7 @@ def cut_many(tile: RegisterTile, problem: AttentionProblem, threads: int) -> Blo
     tasks = heads * ceil_div(problem.queries, queries) * ceil_div(problem.width, width)
     splits = _splits(problem, tasks, threads)
     part = ceil_div(problem.keys, splits)
-    # a causal bound spares panels some of their keys
+    # with a causal bound, small panels skip more keys
     group = tile.columns if problem.causal else select(less(room // queries, part), tile.columns, queries)
     most = room // group // tile.rows * tile.rows
     keys = _even(part, most, tile.rows)
@@ -62,7 +62,7 @@ def cut_many(tile: RegisterTile, problem: AttentionProblem, threads: int) -> Blo
 
 
 def cut_tiles(tile: RegisterTile, problem: AttentionProblem, threads: int) -> Blocks:
-    """Blocks for a tile that reads whole matrices: a group is its rows, keys are whole panels of it."""
+    """Return blocks for a matrix tile: a group is the tile's rows, and keys are whole panels."""
     room = BUFFER_BYTES // problem.itemsize
     width = -(-problem.width // tile.columns) * tile.columns
     heads = problem.batch * problem.heads
@@ -80,12 +80,12 @@ def cut_tiles(tile: RegisterTile, problem: AttentionProblem, threads: int) -> Bl
 
 
 def cut_few(tile: RegisterTile, problem: AttentionProblem, threads: int) -> Blocks:
-    """Blocks for all queries of a head at a time."""
-    queries = minimum(problem.queries, few_queries(tile))  # all of them, where lengths chose this kernel
+    """Return blocks for all queries of a head at a time."""
+    queries = minimum(problem.queries, few_queries(tile))  # all queries, where lengths chose this kernel
     room = BUFFER_BYTES // problem.itemsize // queries
     width = minimum(ceil_div(problem.width, tile.columns), room // tile.columns) * tile.columns
     splits = _splits(problem, problem.batch * problem.heads * ceil_div(problem.width, width), threads)
-    # scores have a vector of room after each row
+    # each row of scores is padded by a vector
     most = minimum(FEW_KEYS, room // tile.lanes * tile.lanes - tile.lanes)
     keys = _even(ceil_div(problem.keys, splits), most, tile.lanes)
     return Blocks(queries, queries, keys, problem.depth, width, splits)
@@ -97,21 +97,22 @@ def few_queries(tile: RegisterTile) -> int:
 
 
 def record_size(tile: RegisterTile, problem: AttentionProblem) -> int:
-    """Elements that a part of the keys leaves for one query: maximum and total weight in one vector, then the sums."""
+    """Return the elements of a record for one query: maximum and total weight in one vector, then the sums."""
     return tile.lanes + -(-problem.width // tile.columns) * tile.columns
 
 
 def _splits(problem: AttentionProblem, tasks: int, threads: int) -> Any:
-    """Parts of the keys that give every thread some tasks."""
+    """Return the parts of the keys that give every thread some tasks."""
     if threads == 1:
         return 1
     parts = maximum(minimum(ceil_div(TASKS_PER_THREAD * threads, tasks), problem.keys // SPLIT_KEYS), 1)
-    # no part is left without keys; one is there even if there are none
+    # no part is without keys, except a single part without any keys
     return maximum(ceil_div(problem.keys, ceil_div(problem.keys, parts)), 1)
 
 
 def _even(total: int, limit: int, multiple: int) -> Any:
-    """Block of at most ``limit`` that cuts ``total`` into nearly equal parts; both are multiples of ``multiple``."""
+    """Return a block of at most ``limit`` that cuts ``total`` into nearly equal parts; both are multiples of
+    ``multiple``."""
     parts = ceil_div(total, limit)
     block = ceil_div(total, parts)
     return minimum(maximum(ceil_div(block, multiple), 1) * multiple, limit)

@@ -1,7 +1,8 @@
-"""Attention of a few queries, as when decoding token by token: keys and values are read once, from wherever they lie.
+"""Attention of a few queries, as in token-by-token decoding: keys and values are read once, in place.
 
-Features are in the lanes: the keys are multiplied by the queries row by row, the values by their weights. Both are read
-in several places at a time, since one stream of memory is not as fast as several. The softmax runs along the keys.
+Features are in the lanes: the keys are multiplied by the queries row by row, the values by their weights. Several
+places of the keys or values are read at a time, since several memory streams are faster than one. The softmax runs
+along the keys.
 """
 
 from __future__ import annotations
@@ -16,13 +17,16 @@ __all__ = ["FewQueries"]
 STREAMS = 4
 """Places in the keys, and in the values, that are read at the same time."""
 NEAR_KEYS = 64
-"""Keys whose values are multiplied by the weights of two queries after the other; they stay in the first cache."""
+"""Keys whose values are multiplied by the weights of two queries at a time while they stay in the L1 cache."""
 MANY_REGISTERS = 16
-"""A tile of more vectors tells that there are 32 of them."""
+"""A tile with more accumulators than this implies 32 vector registers."""
 
 
 class FewQueries(AttentionKernel):
-    """A task is all queries of one head; ``scores`` holds [query, key]. Features are contiguous in q, k and v."""
+    """The kernel for few queries: a task is all queries of one head. ``scores`` holds [query, key].
+
+    Features are contiguous in q, k and v.
+    """
 
     name = "attention_few"
 
@@ -40,7 +44,7 @@ class FewQueries(AttentionKernel):
             *indent(self._scores()),
             "    for r in range(rows):",
             "        row = r * scores_row",
-            # what is hidden, by the causal bound or for want of keys
+            # keys that are hidden by the causal bound, or missing
             "        last = imin(m0 + r + first_seen - j0, count - 1)",
             f"        for j in range(imax(last + 1, 0), count + {self.lanes}):",
             "            store_scalar(scores, row + j, -INF)",
@@ -57,7 +61,7 @@ class FewQueries(AttentionKernel):
         ]
 
     def _by_rows(self, body: Callable[[int], list[str]]) -> list[str]:
-        """A loop over the queries ``r``, two at a time."""
+        """Return a loop over the queries ``r``, two at a time."""
         return [
             "for r in range(0, rows, 2):",
             "    if r + 1 < rows:",
@@ -67,7 +71,7 @@ class FewQueries(AttentionKernel):
         ]
 
     def _products(self, streams: int, rows: int) -> list[str]:
-        """Scores of the ``j``-th key of each stream."""
+        """Return statements that compute the scores of the ``j``-th key of each stream."""
         lanes, dtype = self.lanes, self.dtype
         every = [(i, u) for i in range(rows) for u in range(streams)]
 
@@ -94,7 +98,8 @@ class FewQueries(AttentionKernel):
         ]
 
     def _softmax(self) -> list[str]:
-        """Scores of one query become weights; running maximum and sum, and the factor for earlier sums."""
+        """Return statements that turn the scores of one query into weights, and update the running maximum, sum and
+        factor."""
         lanes, mask = self.lanes, self.problem.mask
         masking = []
         if mask is not None:
@@ -105,7 +110,7 @@ class FewQueries(AttentionKernel):
                 f"    if c + {lanes} <= last + 1:",
                 f"        x = {self.masked(whole)}",
                 "    else:",
-                # a mask of infinity or NaN does not bring back what is hidden
+                # adding infinity or NaN must not unhide a key
                 "        shown = imax(last + 1 - c, 0)",
                 f"        x = where(lane_mask(shown, {lanes}), {self.masked(part)}, -INF)",
                 "    store(scores, row + c, x)",
@@ -119,7 +124,7 @@ class FewQueries(AttentionKernel):
             *masking,
             "    peaks = where(gt(x, peaks), x, peaks)",
             "peak = reduce_max(peaks)",
-            # without any key so far all weights are exp(-infinity - 0)
+            # without any visible key so far all weights are exp(-infinity - 0)
             "base = where(ne(peak, -INF), peak, 0)",
             f"again = {self.exp}(sub(before, base))",
             "store_scalar(top, r, peak)",
@@ -133,7 +138,7 @@ class FewQueries(AttentionKernel):
         ]
 
     def _values(self) -> list[str]:
-        """Add the weighted values of the block's keys to the sums."""
+        """Return statements that add the weighted values of the block's keys to the sums."""
         return [
             f"near = imax(stride if rows <= 2 else {NEAR_KEYS // STREAMS}, 1)",
             "for start in range(0, stride, near):",
@@ -146,7 +151,7 @@ class FewQueries(AttentionKernel):
         ]
 
     def _weigh(self, streams: int) -> list[str]:
-        """The keys ``start`` to ``stop`` of each stream, for all queries."""
+        """Return statements for the keys ``start`` to ``stop`` of each stream, for all queries."""
         lanes = self.lanes
         together = 4 if self.tile.rows * self.tile.vectors > MANY_REGISTERS else 2
 
@@ -166,10 +171,10 @@ class FewQueries(AttentionKernel):
         return self._by_rows(columns)
 
     def _columns(self, streams: int, rows: int, vectors: int, load: str) -> list[str]:
-        """So many vectors of the sums of so many queries, from column ``e`` on."""
+        """Return statements for ``vectors`` vectors of the sums of ``rows`` queries, from column ``e``."""
         lanes = self.lanes
         every = [(i, c) for i in range(rows) for c in range(vectors)]
-        # sums over half of the streams each, where there are too few of them to hide the latency of adding
+        # two sums over half of the streams each, where the accumulators are too few to hide the latency of adding
         sets = 2 if rows == 1 and streams > 1 else 1
         place = "(r + {}) * sums_row + e + {}"
         lines = [f"s{i}_{c}_0 = load(sums, {place.format(i, c * lanes)}, {lanes})" for i, c in every]

@@ -1,10 +1,12 @@
 """Attention over blocks of queries: both products through the register tile, the softmax between them on the stack.
 
-Scores are computed transposed, keys by queries: the queries are packed into panels (and scaled), the keys are read
-where they lie as the tile's rows. So the softmax runs down the columns of the score block with queries in the lanes,
-without sums across lanes, and the block is the left-hand side of the product with the values, which are read where they
-lie but for a panel that they do not fill. More keys than a block holds are taken block by block with running maxima and
-sums (Milakov and Gimelshein, "Online normalizer calculation for softmax", 2018; Dao et al., "FlashAttention", 2022).
+Scores are computed transposed, keys by queries: the queries are packed into panels (and scaled), the keys are read in
+place as the tile's rows. So the softmax runs down the columns of the score block with queries in the lanes, without
+reductions across lanes. The block is the left-hand side of the product with the values, which are read in place except
+for a partial panel.
+
+More keys than a block holds are processed block by block with running maxima and sums (Milakov and Gimelshein, "Online
+normalizer calculation for softmax", 2018; Dao et al., "FlashAttention", 2022).
 """
 
 from __future__ import annotations
@@ -28,13 +30,16 @@ __all__ = ["ManyQueries"]
 
 BLOCK = finish_block(1)
 SCORES, VALUES = RecordText(BLOCK, "score_block"), RecordText(BLOCK, "value_block")
-"""The argument blocks of both products' tiles."""
+"""The argument blocks of the tiles of both products."""
 FEW = 32
-"""Elements of a mask that are turned one by one: a block takes some sixty instructions."""
+"""Most mask elements that are transposed one by one: transposing a block takes some sixty instructions."""
 
 
 class ManyQueries(AttentionKernel):
-    """A task is a block of queries of one head, by groups of panels; ``scores`` holds [key, column] of a group."""
+    """The kernel for blocks of queries: a task is a block of queries of one head, by groups of panels.
+
+    ``scores`` holds [key, column] of a group.
+    """
 
     def _declare(self) -> None:
         super()._declare()
@@ -45,7 +50,7 @@ class ManyQueries(AttentionKernel):
     def setup(self) -> list[str]:
         mask = self.problem.mask
         self.arguments.callee("tile", tile_source(self.tile))
-        # one vector is what a last panel has, unless it is computed whole
+        # a last panel has one vector, unless it is computed whole
         columns = self.columns + self.lanes
         type = from_numpy(np.dtype(self.dtype))
         product = scalar_body(lambda s, total, weight: s.mul(total, weight), (type, type))
@@ -62,12 +67,12 @@ class ManyQueries(AttentionKernel):
         ]
 
     def mask_turned(self) -> bool:
-        """Whether the mask's elements for successive queries lie side by side."""
+        """Return whether the mask's elements for successive queries are contiguous."""
         mask = self.problem.mask
         return mask is not None and not self.mask_per_key() and known_equal(mask.strides[2], 1)
 
     def mask_rows(self) -> bool:
-        """Whether the mask's elements for successive queries lie apart."""
+        """Return whether the mask's elements for successive queries are not contiguous."""
         return self.problem.mask is not None and not self.mask_per_key() and not self.mask_turned()
 
     def mask_name(self) -> str:
@@ -78,7 +83,7 @@ class ManyQueries(AttentionKernel):
         columns, lanes = self.columns, self.lanes
         group = [
             "left = imin(rows - p, q_group)",
-            # what the group's last query sees
+            # the keys that the group's last query sees
             "count = imin(imin(seen, m0 + p + left + first_seen) - j0, k_block)",
             "if count <= 0:",
             "    if not started:",
@@ -106,7 +111,7 @@ class ManyQueries(AttentionKernel):
         ]
 
     def _scores(self) -> list[str]:
-        """Scores of the block's keys; long features are added up in parts."""
+        """Return statements that compute the scores of the block's keys; long features are accumulated in parts."""
         return [
             f"panels = idiv(left, {self.columns})",
             f"narrow = cast_int64(left - panels * {self.columns} <= {self.lanes})",
@@ -125,9 +130,9 @@ class ManyQueries(AttentionKernel):
         ]
 
     def _pack(self) -> list[str]:
-        """The panels [feature, column] of the queries; missing columns repeat the last row.
+        """Return statements that pack the panels [feature, column] of the queries; missing columns repeat the last row.
 
-        They are scaled, unless the scores are on their way to the maxima, where masks are.
+        Queries are scaled here unless the scores are scaled with the maxima, as they are with masks.
         """
         columns, lanes = self.columns, self.lanes
         scaled = [
@@ -141,7 +146,7 @@ class ManyQueries(AttentionKernel):
             "    source = q0 + (m0 + p + i) * q_row + d0 * q_step",
             f"    goal = offset(place, idiv(i, {columns}) * some * {columns} + imod(i, {columns}))",
             f"    for f0 in range(0, whole, {lanes}):",
-            # the last features are turned with some before them
+            # the last features are transposed with features before them
             f"        f = imin(f0, some - {lanes})",
             f"        block = offset(goal, f * {columns})",
             f"        transpose_block(offset(q, source + f), q_row, there, block, {columns}, {lanes})",
@@ -153,9 +158,10 @@ class ManyQueries(AttentionKernel):
         ]
 
     def _causal(self) -> list[str]:
-        """Hide the keys after each query's last one; there are none where ``first_seen`` is the number of keys.
+        """Return statements that hide the keys after each query's last key; none where ``first_seen`` is the number of
+        keys.
 
-        Where there is a mask, they are hidden where the maxima are found.
+        With a mask, keys are hidden where the maxima are computed.
         """
         if self.problem.mask:
             return []
@@ -169,13 +175,15 @@ class ManyQueries(AttentionKernel):
         ]
 
     def _turned(self, vectors: int) -> list[str]:
-        """Statements for the keys ``block`` to ``block + some``: ``turned`` has their masks' elements for successive
-        queries side by side, of so many vectors of queries, from its row ``back`` on. What only pads is left as it is.
+        """Return statements that transpose the mask of the keys ``block`` to ``block + some``.
+
+        ``turned`` then has, from row ``back``, the mask elements of ``vectors`` vectors of successive queries
+        contiguously. Padding is left as it is.
         """
         lanes = self.lanes
         lines = [
             f"some = imin(count - block, {lanes})",
-            # a last part is turned with keys before it
+            # a last part is transposed with keys before it
             f"back = {lanes} - some if mask_step == 1 and count >= {lanes} else 0",
         ]
         for u in range(vectors):
@@ -194,7 +202,8 @@ class ManyQueries(AttentionKernel):
         return lines
 
     def _softmax(self, vectors: int) -> list[str]:
-        """Scores of so many vectors of queries become weights; running maxima and sums, factors for earlier sums."""
+        """Return statements that turn the scores of ``vectors`` vectors of queries into weights, and update maxima,
+        sums and factors."""
         lanes = self.lanes
         places = [(u, f"p + c + {u * lanes}", f"j * q_group + c + {u * lanes}") for u in range(vectors)]
         lines = [f"peak{u} = load(top, {row}, {lanes})" for u, row, _ in places]
@@ -218,7 +227,7 @@ class ManyQueries(AttentionKernel):
             lines += ["for j in range(count):", *indent(self._maxima(places, False))]
         for u, row, _ in places:
             lines += [
-                # without any key so far all weights are exp(-infinity - 0)
+                # without any visible key so far all weights are exp(-infinity - 0)
                 f"base{u} = where(ne(peak{u}, -INF), peak{u}, 0)",
                 f"again = {self.exp}(sub(load(top, {row}, {lanes}), base{u}))",
                 f"store(top, {row}, peak{u})",
@@ -235,7 +244,11 @@ class ManyQueries(AttentionKernel):
         return lines + [f"store(total, {row}, weights{u})" for u, row, _ in places]
 
     def _maxima(self, places: Sequence[tuple[int, str, str]], hidden: bool) -> list[str]:
-        """Statements: the scores of key ``j`` in the maxima, with its mask; perhaps hidden from queries before it."""
+        """Return statements that add the masked scores of key ``j`` to the maxima.
+
+        Args:
+            hidden: hide the key from queries before it.
+        """
         lanes, masked = self.lanes, self.problem.mask is not None
         lines = []
         if self.mask_per_key():
@@ -256,7 +269,10 @@ class ManyQueries(AttentionKernel):
         return lines
 
     def _values(self) -> list[str]:
-        """Add the weighted values of the block's keys to the sums; those of all keys go into the result at once."""
+        """Return statements that add the weighted values of the block's keys to the sums.
+
+        If the block has all keys, the result is stored at once.
+        """
         columns, lanes = self.columns, self.lanes
         x = "offset(scores, i)"
         finish = [
@@ -273,7 +289,7 @@ class ManyQueries(AttentionKernel):
             f"    whole = panels * {columns} + narrow * {lanes}",
             *indent(VALUES.fill(w="offset(v, v0 + j0 * v_row + e0)", w_step="v_row")),
             "if whole > 0:",
-            # what is stored in sums is divided by the total weights at the end of the task
+            # sums are divided by the total weights at the end of the task
             "    finish = cast_int64(direct and whole == wide and ready == p)",
             *indent([VALUES.put("finish", "finish")]),
             "    if finish:",
@@ -294,7 +310,8 @@ class ManyQueries(AttentionKernel):
         ]
 
     def _copy_panel(self) -> list[str]:
-        """Values [key, column] of the ``some`` columns of a last panel, or of one whose features lie apart."""
+        """Return statements that copy values [key, column] of the ``some`` columns of a partial panel, or of strided
+        features."""
         columns, lanes, vectors = self.columns, self.lanes, range(self.tile.vectors)
         part = []
         for u in vectors:
@@ -314,9 +331,9 @@ class ManyQueries(AttentionKernel):
     def _tile_block(
         self, block: RecordText, table: str, row: int | str, x_step: str, w_step: int, acc_row: str
     ) -> list[str]:
-        """Statements that make the argument block of a tile; its rows are ``row`` elements apart, which ``table`` has.
+        """Return statements that fill the argument block of a tile, whose rows are ``row`` elements apart in ``table``.
 
-        Panels are ``w_panel`` elements apart, which are those of a panel's columns unless changed.
+        Panels are ``w_panel`` elements apart, by default the columns of a panel.
         """
         return [
             *tile_record(block),
@@ -324,7 +341,7 @@ class ManyQueries(AttentionKernel):
             f"for i in range({TILE_TABLE_ROWS}):",
             f"    {table}[i] = i * {row}",
             block.put("offsets", table),
-            # no row is missing and nothing far away is wanted, so that nothing is read from here
+            # no row is missing and nothing is prefetched, so that this address is never read
             *block.fill(zero="scores", far="scores", out="scores", e0="scores"),
             *block.fill(
                 taps=1, x_step=x_step, w_step=w_step, w_panel=self.columns, acc_row=acc_row, acc_panel=self.columns,
@@ -333,11 +350,14 @@ class ManyQueries(AttentionKernel):
         ]  # fmt: skip
 
     def _product(self, block: RecordText, count: str, x: str, acc: str, finish: bool = False) -> list[str]:
-        """Run the tile with this block over ``count`` rows ``i``, for ``panels`` panels and, if ``narrow``, one
-        more of a single vector. With ``finish``, tiles of full height may store the first ``done`` rows of the result.
+        """Return statements that run the tile over ``count`` rows ``i``, for ``panels`` panels and, if ``narrow``, a
+        single-vector panel.
 
-        All these are below each other in one call, a few of them higher by a row where that leaves no others; a table
-        has the heights of the variants for the rest.
+        One call computes all tiles of full height; a few of them are one row taller if that leaves no remainder. A
+        table has the heights of the variants for the remaining rows.
+
+        Args:
+            finish: tiles of full height may store the first ``done`` rows of the result.
         """
         rows, tall, call = self.tile.rows, self.tile.tall, self.arguments.call
         lower = [h for h in self.tile.heights if h < rows]

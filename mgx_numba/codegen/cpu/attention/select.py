@@ -1,4 +1,4 @@
-"""Which kernels compute an attention problem."""
+"""Choose the kernels that compute an attention problem."""
 
 from __future__ import annotations
 
@@ -19,9 +19,12 @@ __all__ = ["plan", "reads_turned_masks"]
 
 
 def plan(problem: AttentionProblem, threads: int = 1, origin: str = "") -> Solution:
-    """The launches for ``threads`` threads; operands ``q``, ``k``, ``v``, ``out``, perhaps ``mask`` and ``scratch``.
+    """Return the launches for ``threads`` threads.
 
-    ``origin`` is the text of the instruction, for readers of the kernels.
+    Operands are ``q``, ``k``, ``v``, ``out``, and, where needed, ``mask`` and ``scratch``.
+
+    Args:
+        origin: text of the instruction, for readers of the kernels.
     """
     problem = problem.with_grouped_rows()
     tile, matrix = tile_for(element_types(problem.dtype)), attention_tile(problem)
@@ -43,9 +46,9 @@ def plan(problem: AttentionProblem, threads: int = 1, origin: str = "") -> Solut
 
 
 def reads_turned_masks(problem: AttentionProblem) -> bool:
-    """Whether the kernel has queries in its lanes: a mask is best where its elements for these lie side by side.
+    """Return whether the kernel has queries in its lanes, so that a mask is best contiguous along the queries.
 
-    Not for a symbolic number of queries: no constant mask has elements for each of them.
+    False for a symbolic number of queries: no constant mask has elements for each query.
     """
     if is_symbolic(problem.queries) or problem.queries == 1 or _few(problem):
         return False
@@ -53,7 +56,7 @@ def reads_turned_masks(problem: AttentionProblem) -> bool:
 
 
 def _with_elements(problem: AttentionProblem) -> AttentionProblem:
-    """Return the problem with lengths of at least 1, by which it can be cut into blocks where symbolic ones are 0."""
+    """Return the problem with lengths of at least 1, so that it can be cut into blocks where symbolic lengths are 0."""
     lens = problem.batch, problem.queries, problem.keys
     if not any(map(is_symbolic, lens)):
         return problem
@@ -62,6 +65,6 @@ def _with_elements(problem: AttentionProblem) -> AttentionProblem:
 
 
 def _few(problem: AttentionProblem) -> bool:
-    """Whether lanes are better filled with features: below a quarter of a vector of queries."""
+    """Return whether lanes are better filled with features: for at most a quarter of a vector of queries."""
     most = few_queries(tile_for(element_types(problem.dtype)))
     return problem.features_contiguous and preferred(less_equal(problem.queries, most))

@@ -1,10 +1,10 @@
-"""Attention whose products are of bfloat16, or of float32 in parts, through tiles that read whole matrices.
+"""Attention over matrix tiles (AMX): products in bfloat16, or in float32 in parts.
 
-Queries are the rows of both products. Keys and values of a step are rounded and brought into panels of words, keys
-turned: a word has two features of a key, or a feature of two successive keys. Scores stay in float32; a row of them
-becomes a row of weights in bfloat16, which is the left-hand side of the product with the values.
+Queries are the rows of both products. Keys and values of a step are rounded and packed into panels of words, keys
+transposed: a word has two features of a key, or a feature of two successive keys. Scores stay in float32. A row of
+scores becomes a row of bfloat16 weights, the left-hand side of the product with the values.
 
-In parts (`parts`) each of these is there twice. A step with numbers that cannot be split is multiplied in float32.
+In parts (`parts`) each operand has two parts. A step with numbers that cannot be split is multiplied in float32.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ LINE = LINE_ELEMENTS
 SCORES, VALUES = RecordText(MATRIX_BLOCK, "score_block"), RecordText(MATRIX_BLOCK, "value_block")
 _NEAR = ("queries", "turning", "keys", "weights", "values")
 NEAR = RecordText(Record("near operands", tuple(pointer(name) for name in _NEAR)), "near")
-"""Where the rounded operands of a step are, for a kernel that knows them as words and as bfloat16."""
+"""The record of the addresses of a step's rounded operands, which kernels read as words and as bfloat16."""
 WORD = 4  # bytes
 
 
 def attention_tile(problem: AttentionProblem) -> RegisterTile | None:
-    """The tile of both products, if the CPU has one for what they may be."""
+    """Return the tile of both products, or None if the CPU has none for the allowed precision."""
     if problem.dtype != "float32":
         return None
     if problem.bfloat16_products:
@@ -44,7 +44,7 @@ def attention_tile(problem: AttentionProblem) -> RegisterTile | None:
 
 
 def tiles_refusal(problem: AttentionProblem) -> str | None:
-    """Why the kernel does not compute a problem."""
+    """Return why the kernel does not compute a problem; None if it does."""
     if problem.dtype != "float32" or not (problem.bfloat16_products or problem.products_in_parts):
         return "the products are neither of bfloat16 nor of float32 in parts"
     tile = attention_tile(problem)
@@ -63,7 +63,10 @@ def tiles_refusal(problem: AttentionProblem) -> str | None:
 
 
 class MatrixQueries(AttentionKernel):
-    """A task is a block of queries of one head, by groups of the tile's rows; ``scores`` holds [query, key] of one."""
+    """The kernel over matrix tiles: a task is a block of queries of one head, by groups of the tile's rows.
+
+    ``scores`` holds [query, key] of a group.
+    """
 
     name = "attention_tiles"
 
@@ -82,7 +85,7 @@ class MatrixQueries(AttentionKernel):
         p, b, matrix = self.problem, self.blocks, self.matrix
         self.arguments.callee("tile", tile_source(matrix))
         depth = matrix.depth(p.depth)
-        # an odd number of lines apart, so that rows of a tile lie in different sets of the cache
+        # an odd number of lines apart, so that rows of a tile fall into different cache sets
         q_ld, p_ld = (_odd(words // matrix.step) * matrix.step for words in (depth, matrix.depth(b.keys)))
         turning_ld = max(depth, b.width // 2)
         self.arguments.integers(q_words=depth, q_ld=q_ld, p_ld=p_ld, turning_ld=turning_ld)
@@ -163,7 +166,7 @@ class MatrixQueries(AttentionKernel):
         ]  # fmt: skip
 
     def _round_queries(self) -> list[str]:
-        """Rows of the task's queries in bfloat16, whole steps."""
+        """Return statements that round the rows of the task's queries to bfloat16, in whole steps."""
         return [
             "for i in range(rows):",
             "    at = q0 + (m0 + i) * q_row",
@@ -171,7 +174,10 @@ class MatrixQueries(AttentionKernel):
         ]
 
     def _turn_keys(self) -> list[str]:
-        """Panels of words of two features, a column for each key. Columns that stand for no key have any values."""
+        """Return statements that pack keys into panels of words of two features, a column for each key.
+
+        Columns without a key have arbitrary values.
+        """
         step, columns = self.matrix.step, self.matrix.columns
         return [
             f"for j in range(0, count, {step}):",
@@ -195,7 +201,8 @@ class MatrixQueries(AttentionKernel):
         ]  # fmt: skip
 
     def _pair_values(self) -> list[str]:
-        """Panels of words of two keys, zeros for those that the last panel of keys lacks."""
+        """Return statements that pack values into panels of words of two keys, with zeros for keys missing in the last
+        panel."""
         step, columns = self.matrix.step, self.matrix.columns
         zero = f"bits_bfloat16(const_int16(0, {LINE}))"
         return [
@@ -227,7 +234,8 @@ class MatrixQueries(AttentionKernel):
         ]  # fmt: skip
 
     def _weigh(self) -> list[str]:
-        """Scores of ``left`` queries as weights, their maxima and sums; ``factor`` for the sums so far."""
+        """Return statements that turn the scores of ``left`` queries into weights, and update maxima, sums and
+        ``factor``."""
         lanes = self.lanes
         return [
             "for i in range(left):",
@@ -247,7 +255,7 @@ class MatrixQueries(AttentionKernel):
             *indent([
                 f"before = load(top, p + i, {lanes})",
                 f"peak = first_greater(load(bound, i, {lanes}), before)",
-                # without any key so far all weights are exp(-infinity - 0)
+                # without any visible key so far all weights are exp(-infinity - 0)
                 "base = where(ne(peak, -INF), peak, 0)",
                 "store(bound, i, base)",
                 "store(top, p + i, peak)",
@@ -267,7 +275,11 @@ class MatrixQueries(AttentionKernel):
         ]  # fmt: skip
 
     def _score(self, hidden: bool) -> list[str]:
-        """Statements: scores from key ``c`` on, scaled and masked, in the maxima; those from ``here`` on hidden."""
+        """Return statements that scale and mask the scores from key ``c`` and update the maxima.
+
+        Args:
+            hidden: hide the keys from ``here``.
+        """
         lines = [f"x = mul(load(scores, row + c, {LINE}), scale)"]
         if self.problem.mask:
             end, more = ("_tail", f"imin(imax(here - c, 0), {LINE}), 0, ") if hidden else ("", "")
@@ -277,7 +289,7 @@ class MatrixQueries(AttentionKernel):
         return [*lines, "store(scores, row + c, x)", "peak = first_greater(x, peak)"]
 
     def _weight(self) -> list[str]:
-        """Statements that store the weights ``x`` of query ``i`` from key ``c`` on."""
+        """Return statements that store the weights ``x`` of query ``i`` from key ``c``."""
         if self.parts == 1:
             return ["store(weights_near, 2 * i * p_ld + c, round_bfloat16(x))"]
         return [
@@ -290,8 +302,8 @@ class MatrixQueries(AttentionKernel):
     def _rounded(
         self, x: str, at: str, count: str, whole: str, near: str, goal: str, low: str = "turning_low"
     ) -> list[str]:
-        """Statements that round ``count`` elements, or split them, filled up by zeros to ``whole``, a multiple of a
-        line."""
+        """Return statements that round or split ``count`` elements, padded with zeros to ``whole``, a multiple of a
+        cache line."""
         write = [f"store({near}_near, {goal} + c, round_bfloat16(value))"]
         before: list[str] = []
         if self.parts > 1:
@@ -308,20 +320,21 @@ class MatrixQueries(AttentionKernel):
         ]
 
     def _noted(self, statements: list[str], name: str, other: str = "") -> list[str]:
-        """Statements that bring operands near, and set ``name``: whether these, or the ``other``, cannot be split."""
+        """Return statements that convert operands, and set ``name``: whether these operands, or ``other``, cannot be
+        split."""
         if self.parts == 1:
             return statements
         halved = f"halved or {other}" if other else "halved"
         return [f"largest = const_int32(0, {LINE})", *statements, *row_note(), f"{name} = {halved}"]
 
     def _unless(self, exact: str, statements: list[str], call: str) -> list[str]:
-        """The call of the tile, or the same in float32."""
+        """Return the call of the tile, with a branch to the float32 ``statements`` where ``exact`` is set."""
         if self.parts == 1:
             return [call]
         return [f"if {exact}:", *indent(statements), "else:", f"    {call}"]
 
     def _exact_scores(self) -> list[str]:
-        """The scores of ``left`` queries, one by one."""
+        """Return statements that compute the scores of ``left`` queries one by one."""
         return [
             "for i in range(left):",
             "    for j in range(count):",
@@ -334,7 +347,8 @@ class MatrixQueries(AttentionKernel):
         ]
 
     def _exact_values(self) -> list[str]:
-        """The sums of ``left`` queries with all values of the step that these see."""
+        """Return statements that compute the sums of ``left`` queries with all visible values of the step, in
+        float32."""
         lanes = self.lanes
         return [
             "for i in range(left):",
@@ -352,12 +366,13 @@ class MatrixQueries(AttentionKernel):
 
 
 def _odd(count: int) -> int:
-    """Return the count, or one more if it is even."""
+    """Return ``count`` if it is odd, else ``count + 1``."""
     return count + 1 - count % 2
 
 
 def _room(words: int) -> int:
-    """Words of a local array: a power of two, so that few kernels differ in it, for the most that there may be."""
+    """Return the words of a local array for the most that are needed: a power of two, so that few kernels differ in
+    it."""
     most = range_of(words)[1]
     assert most is not None
     return 1 << (most - 1).bit_length()

@@ -1,4 +1,4 @@
-"""Accumulators of reductions in the vector language: how they begin, how their lanes join, what becomes of them."""
+"""Accumulators of reductions in the kernel language: initialisation, reduction across lanes, final value."""
 
 from __future__ import annotations
 
@@ -24,24 +24,27 @@ _ACROSS = {
 
 
 def initial_text(reduction: Reduction, type: Type, lanes: int) -> str:
-    """Expression of the neutral element in every lane, for elements of ``type``."""
+    """Return the expression of the neutral element in every lane, for elements of ``type``."""
     dtype = reduction.accumulator(type).dtype_name
     return const_text(dtype, reduction.neutral(type), lanes)
 
 
 def initial_lines(names: Mapping[Instruction, str], reductions: Sequence[Instruction], lanes: int) -> list[str]:
-    """Lines that set the accumulators of ``reductions``, which have these ``names``, to the neutral elements."""
+    """Return lines that set the accumulators of ``reductions``, called ``names``, to the neutral elements."""
     return [f"{names[r]} = {initial_text(REDUCTIONS[r.name], r.inputs[0].shape.type, lanes)}" for r in reductions]
 
 
 def across_lanes(reduction: Reduction) -> str:
-    """The name in the language that joins the lanes of an accumulator."""
+    """Return the name in the kernel language that reduces the lanes of an accumulator."""
     return _ACROSS[reduction.combine]
 
 
 def finished(reduction: Reduction, printer: VectorPrinter, text: str, type: Type) -> VectorValue:
-    """Row value, from what ``text`` gives: a mean whose sum can overflow, else the combined accumulator; ``type`` is
-    the elements', ``count`` in the kernel their number."""
+    """Return the row value of a reduction from ``text``: a mean whose sum can overflow, else the reduced accumulator.
+
+    Args:
+        type: type of the elements; ``count`` in the kernel is their number.
+    """
     accumulator = reduction.accumulator(type)
     value = VectorValue(printer.buffer.emit(text), accumulator)
     if accumulator is Type.bool_type:

@@ -1,4 +1,4 @@
-"""What reduction kernels ask of memory: operands before they are read, results that start to go past the caches."""
+"""Prefetching in reduction kernels, and the alignment of streamed results."""
 
 from __future__ import annotations
 
@@ -12,22 +12,22 @@ from .names import Names
 __all__ = ["prefetches", "soon_read", "streamed_result"]
 
 ROWS_AHEAD = 16
-"""Rows that columns in a single stage ask for ahead of the one that they read."""
+"""Prefetch distance, in rows, of columns in a single stage."""
 AHEAD_SHARE = 4
-"""Of so many parts of the second-level cache the longest row that is asked for as a whole takes one."""
+"""The longest row that is prefetched as a whole takes one part in this many of the L2 cache."""
 
 
 def prefetches(layout: ReduceLayout, k: int, place: str, at: str = "q") -> list[str]:
-    """Lines that ask for as much of an input as one step of a loop reads, at pointers that are named ``at``."""
+    """Return lines that prefetch the data that one loop step reads of input ``k``, at pointers named ``at``."""
     step = host.CACHE_LINE // layout.walk.inputs[k].type.size
     return [f"prefetch({at}_x{k}, {place} + {i})" for i in range(0, layout.lanes, step)]
 
 
 def soon_read(layout: ReduceLayout, names: Names, stage: int) -> list[str]:
-    """Lines that ask for what is read soon, of operands that come from memory.
+    """Return lines that prefetch data that is read soon, of operands that come from memory.
 
-    The first stage asks for what it will read itself; the others, whose row is in the caches by then, for what the
-    first will read next: the next row, or in column mode the next columns.
+    The first stage prefetches the data that it will read itself. Later stages, whose row is cached by then, prefetch
+    the first stage's next data: the next row, or in column mode the next columns.
     """
     found = []
     walk, longest = layout.walk, machine().l2_bytes // AHEAD_SHARE
@@ -49,7 +49,7 @@ def soon_read(layout: ReduceLayout, names: Names, stage: int) -> list[str]:
 
 
 def streamed_result(layout: ReduceLayout, stage: int) -> str:
-    """Name of the result whose addresses the loop of a stage lines up with, if it streams any."""
+    """Return the name of the result to whose addresses the loop of a stage is aligned; "" if it streams none."""
     walk = layout.walk
     for k, _ in layout.stages.stored_in(stage):
         if (

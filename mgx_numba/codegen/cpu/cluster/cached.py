@@ -1,4 +1,4 @@
-"""What a stage of a reduction cluster keeps on the stack for a later one, rather than have it computed again."""
+"""Values that a stage of a reduction cluster keeps on the stack for a later stage, instead of recomputing them."""
 
 from __future__ import annotations
 
@@ -14,18 +14,16 @@ from .walk import Walk, is_long
 __all__ = ["CHEAP", "cache_elements", "cached_values"]
 
 ALIASING = 2048
-"""Bytes: addresses that differ by a multiple share one of few sets of a first-level cache."""
+"""Addresses that differ by a multiple of this many bytes share one of few L1 cache sets."""
 MOST_CACHED = 3
-"""Values that are kept at a time."""
+"""Most values that are kept at a time."""
 CHEAP = 4
-"""Additions that cost less than keeping what they compute."""
+"""Cost, in additions, below which a value is recomputed rather than kept."""
 
 
 def cached_values(walk: Walk, stages: Stages, lanes: int) -> Mapping[Instruction, int]:
-    """Full values that a later stage reads again from a stack buffer instead of computing them again.
-
-    Each comes with the stage that computes and keeps it.
-    """
+    """Return the full values that a later stage re-reads from a stack buffer, each with the stage that computes and
+    keeps it."""
     if walk.row_mode and walk.reduce_space.rank > 1:
         return {}
     elements = walk.reduce_lens[-1] if walk.row_mode else prod(walk.reduce_space.lens) * lanes
@@ -51,12 +49,12 @@ def cached_values(walk: Walk, stages: Stages, lanes: int) -> Mapping[Instruction
 
 
 def cache_elements(ins: Instruction) -> int:
-    """Elements of the longest row that is kept on the stack."""
+    """Return the elements of the longest row that is kept on the stack."""
     return machine().l1_bytes // ins.shape.type.compute.size
 
 
 def _is_aliased(walk: Walk, stages: Stages, parameter: Instruction) -> bool:
-    """Whether the steps of a column compete for the same few places of the caches."""
+    """Return whether the steps of a column compete for the same few cache sets."""
     if walk.row_mode:
         return False
     tensor = walk.inputs[stages.parameters.index(parameter)]

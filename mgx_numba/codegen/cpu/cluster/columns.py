@@ -1,7 +1,7 @@
-"""Columns whose accumulators are in memory: operands larger than the caches are read row by row, in long runs.
+"""Columns with accumulators in memory: operands larger than the caches are read row by row, in long runs.
 
 With accumulators in registers, a task would read a short run of each row: another page of memory each time, of which
-the hardware fetches more than is asked for.
+the hardware fetches more than is needed.
 """
 
 from __future__ import annotations
@@ -20,13 +20,14 @@ from .tasks import each_row
 __all__ = ["column_lines"]
 
 ROWS = 4
-"""Rows of which each element is read before it is added to the accumulators, so that these are loaded less often."""
+"""Rows of which each element is read before the accumulators are updated, so that accumulators are loaded less
+often."""
 AHEAD = 1 << 10
-"""Bytes: memory that lies further ahead is another page's too often."""
+"""Prefetch distance (bytes): memory further ahead is too often on another page."""
 
 
 def column_lines(layout: ReduceLayout, names: Names) -> list[str]:
-    """Body of a kernel of strategy ``COLUMNS``."""
+    """Return the body of a kernel of strategy ``COLUMNS``."""
     stages, lanes = layout.stages, layout.lanes
     reserved = [
         f"kept{k} = local_{stages.reduction(i).accumulator(i.inputs[0].shape.type).dtype_name}"
@@ -51,13 +52,14 @@ def column_lines(layout: ReduceLayout, names: Names) -> list[str]:
 
 
 def _load(layout: ReduceLayout, names: Names) -> list[str]:
-    """Lines that load the accumulators of a vector of columns."""
+    """Return lines that load the accumulators of a vector of columns."""
     accumulators = enumerate(names.accumulators.values())
     return [f"{name} = load(kept{k}, c - first, {layout.lanes})" for k, name in accumulators]
 
 
 def _walk(layout: ReduceLayout, names: Names) -> list[str]:
-    """Lines that add all rows of the columns ``first`` to ``last`` to their accumulators, several at a time."""
+    """Return lines that add all rows of the columns ``first`` to ``last`` to their accumulators, several rows at a
+    time."""
     bounds = names.parts.bounds
     last = len(bounds) - 1
     low, high = bounds[last]
@@ -85,7 +87,7 @@ def _walk(layout: ReduceLayout, names: Names) -> list[str]:
 
 
 def _add_rows(layout: ReduceLayout, names: Names, count: int, left: str) -> list[str]:
-    """Lines that add one vector of so many rows, at pointers ``q``, ``q1``, ..., to the accumulators."""
+    """Return lines that add one vector of ``count`` rows, at pointers ``q``, ``q1``, ..., to the accumulators."""
     reductions = layout.stages.reductions
     combine = [layout.stages.reduction(ins).combine for ins in reductions]
     at = [f"q{row or ''}" for row in range(count)]
@@ -111,7 +113,7 @@ def _add_rows(layout: ReduceLayout, names: Names, count: int, left: str) -> list
 
 
 def _fetch(layout: ReduceLayout, at: list[str]) -> list[str]:
-    """Lines that ask for what rows at these pointers have a little further on."""
+    """Return lines that prefetch the data of rows a little past these pointers."""
     walk = layout.walk
     known = [k for k in range(len(walk.inputs)) if walk.is_full[k] and known_in(layout.inner[k], 1)]
     return [

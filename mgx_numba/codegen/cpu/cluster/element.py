@@ -1,4 +1,4 @@
-"""What one stage of a reduction cluster does for one vector of elements."""
+"""The code of one stage of a reduction cluster for one vector of elements."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ __all__ = ["Element", "cache_memory", "lines_of_head"]
 
 
 class Element:
-    """Prints what one stage does for one vector of elements at ``c``, or the first ``left`` of them.
+    """Prints one stage's code for one vector of elements at ``c``, or its first ``left`` elements.
 
     Args:
         row: prints a row value, outside of the loop.
-        keeps: whether what later stages read again is kept, and what earlier ones kept is read.
-        known: values that are in registers already; those that are printed come to it.
+        keeps: whether values that later stages re-read are stored, and values that earlier stages stored are loaded.
+        known: values that are in registers already; printed values are added.
 
     ``buffer`` takes the lines, ``read`` the numbers of the inputs that they load.
     """
@@ -49,34 +49,36 @@ class Element:
         self._at = "q"
 
     def register(self, ins: Instruction) -> str:
-        """Name of the register that holds a full value."""
+        """Return the name of the register that holds a full value."""
         return self._printer.register(self._value(ins))
 
     def contribution(self, ins: Instruction) -> VectorValue:
-        """What the elements contribute to a reduction."""
+        """Return the elements' contribution to a reduction."""
         operand = ins.inputs[0]
         return self._layout.stages.reduction(ins).contribution(self._printer, self._value(operand), operand.shape.type)  # type: ignore[no-any-return]
 
     def contributions(self, reductions: Sequence[Instruction], at: str) -> list[str]:
-        """Names of what the elements at pointers that are named ``at`` contribute to each reduction."""
+        """Return the names of the contributions to each reduction of the elements at pointers named ``at``."""
         self._at, self._known = at, {}
         return [self._printer.register(self.contribution(ins)) for ins in reductions]
 
     def lines(self, reductions: Sequence[Instruction], stores: Sequence[tuple[int, Instruction]]) -> list[str]:
-        """Lines that add the elements to the accumulators of ``reductions`` and store results with these numbers."""
+        """Return lines that add the elements to the accumulators of ``reductions`` and store the numbered results of
+        ``stores``."""
         for ins in reductions:
             accumulator, combine = self._names.accumulators[ins], self._layout.stages.reduction(ins).combine
             self.buffer.line(f"{accumulator} = {combine}({accumulator}, {self.joined(ins)})")
         return self._stored(stores)
 
     def joined(self, ins: Instruction) -> str:
-        """Name of what the elements contribute to a reduction, in all lanes: nothing where there is no element."""
+        """Return the name of the elements' contribution to a reduction in all lanes: the neutral element in lanes
+        without an element."""
         return self._masked(ins, self._printer.register(self.contribution(ins)))
 
     def whole_row_lines(
         self, reductions: Sequence[Instruction], stores: Sequence[tuple[int, Instruction]]
     ) -> list[str]:
-        """As `lines`, of a row of which the elements are all: they are what the accumulators begin with."""
+        """Return the lines of `lines` for elements that are the whole row: they initialise the accumulators."""
         for ins in reductions:
             value = self.contribution(ins)
             if self._layout.stages.row_value[ins.inputs[0]]:
@@ -86,7 +88,7 @@ class Element:
         return self._stored(stores)
 
     def _masked(self, ins: Instruction, name: str) -> str:
-        """A contribution with the neutral element in the lanes that have no element."""
+        """Return a contribution with the neutral element in the lanes without an element."""
         layout = self._layout
         if not (self._left and layout.walk.row_mode):
             return name
@@ -95,7 +97,7 @@ class Element:
         return self.buffer.emit(f"where({mask}, {name}, {neutral})")
 
     def _stored(self, stores: Sequence[tuple[int, Instruction]]) -> list[str]:
-        """All lines so far and those that store results."""
+        """Return all lines so far and the lines that store results."""
         layout = self._layout
         for k, result in stores:
             position = len(layout.walk.inputs) + k
@@ -134,7 +136,7 @@ class Element:
         self._known[ins] = value
         if kept_by == self._stage:
             place = f"{self._names.caches[ins]}, {self._place}, {self._printer.register(value)}"
-            # In a pipeline the place behind the last elements of one row has those of another.
+            # In a pipeline, the place behind the last elements of a row holds elements of another row.
             bounded = self._left and layout.strategy is Strategy.ROW_PIPELINE
             self.buffer.line(f"store_tail({place}, {self._left})" if bounded else f"store({place})")
         return value
@@ -143,7 +145,8 @@ class Element:
 def lines_of_head(
     layout: ReduceLayout, names: Names, row: Callable[[Instruction], VectorValue], at: str, ins: Instruction
 ) -> list[str]:
-    """Lines that compute what variances of the row at ``at`` are taken about, before its first pass."""
+    """Return lines that compute the shift of variances, the mean of the head of the row at ``at``, before its first
+    pass."""
     element = Element(layout, names, row, 0, keeps=False)
     value = element.register(ins.inputs[0])
     lines = head_lines(names.heads[ins], dtype_name(ins.shape.type), layout.lanes, element.buffer.drain(), value)
@@ -151,7 +154,7 @@ def lines_of_head(
 
 
 def cache_memory(layout: ReduceLayout, names: Names) -> list[str]:
-    """Lines that reserve memory for what stages keep."""
+    """Return lines that reserve memory for the values that stages keep."""
     return [
         f"{names.caches[i]} = local_{dtype_name(i.shape.type.compute)}({cache_elements(i) + 2 * layout.lanes})"
         for i in layout.cached

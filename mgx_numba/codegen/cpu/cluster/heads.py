@@ -1,4 +1,4 @@
-"""Means of the heads of rows (`ops.reduce_parts.HeadMean`): of their first vectors, before anything else is read."""
+"""Means of the heads of rows (`ops.reduce_parts.HeadMean`): of their first vectors, before any other data is read."""
 
 from __future__ import annotations
 
@@ -12,16 +12,18 @@ from ...statements import indent
 __all__ = ["head_lines", "head_vectors"]
 
 LEAST_VECTORS = 4
-"""Vectors that the head has at least: fewer give a mean that may be far from that of the row."""
+"""Least vectors of the head: fewer give a mean that may be far from the row's mean."""
 
 
 def head_vectors(lanes: int, cols: Length, count: Length, share: int) -> Any:
-    """Vectors of the head of a row of ``count`` elements, one in ``share``, of which ``cols`` follow one another."""
+    """Return the vectors of the head of a row: one in ``share`` of ``count`` elements, of which ``cols`` are
+    contiguous."""
     return minimum(cols // lanes, maximum(LEAST_VECTORS, ceil_div(count, share * lanes)))
 
 
 def head_lines(name: str, dtype: str, lanes: int, element: Sequence[str], value: str) -> list[str]:
-    """Lines that set ``name`` to the mean of ``heads`` vectors: each the ``value`` of ``element`` at ``c``."""
+    """Return lines that set ``name`` to the mean of ``heads`` vectors, where ``element`` computes each ``value`` at
+    ``c``."""
     return [
         f"{name} = const_{dtype}(0, {lanes})",
         "for head in range(heads):",

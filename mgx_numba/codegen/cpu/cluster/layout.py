@@ -1,4 +1,5 @@
-"""The layout of a reduction cluster's kernel: everything that its text and its arguments depend on, computed once."""
+"""The layout of a reduction cluster's kernel: all properties that its text and its arguments depend on, computed
+once."""
 
 from __future__ import annotations
 
@@ -32,7 +33,7 @@ from .walk import SHORTEST_PIPELINE, Walk
 __all__ = ["ReduceLayout", "reduce_layout"]
 
 PIPELINE_SHARE = 2
-"""Of so many parts of the second-level cache the rows in a pipeline take one at most, where they stay meanwhile."""
+"""The rows in a pipeline take at most one part in this many of the L2 cache, where they stay meanwhile."""
 
 
 @dataclass(frozen=True)
@@ -40,22 +41,23 @@ class ReduceLayout:
     """How the kernel of a reduction cluster walks its operands.
 
     Attributes:
-        walk, stages: what is reduced and kept, and what is computed when.
+        walk, stages: reduced and kept dimensions, and the stage of each value.
         fast_math: whether functions may differ by 4 units in the last place.
-        parts, fold: as of the problem.
-        cut: the loop of the reduction that is cut into parts, of all its loops; that along the lanes is the last one.
-        share: steps of it that a part has.
+        parts, fold: as in the problem.
+        cut: the loop of the reduction that is cut into parts, among all its loops; the loop along the lanes is the
+            last.
+        share: steps of that loop in a part.
         strategy: how it is printed.
-        lanes: of a vector.
+        lanes: lanes of a vector.
         longest_chunk: most columns of a task.
         outer: lengths of the dimensions that rows are numbered by.
-        loops: lengths of the loops of the reduction around that along the lanes if there is one.
-        cols, chunk, chunks: elements along the lanes, of a task, and tasks for them (1 in row mode).
-        rows, batch: number of rows, and those of a task.
+        loops: lengths of the reduction loops around the loop along the lanes, if there are any.
+        cols, chunk, chunks: elements along the lanes, elements of a task, and tasks for all elements (1 in row mode).
+        rows, batch: number of rows, and rows of a task.
         count: elements that are reduced to one.
         inner: for each operand, its element stride along the lanes.
         row_strides: for each operand, its element strides along ``outer``.
-        loop_strides: for each operand, its element strides along ``loops``; none for those that are not full.
+        loop_strides: for each operand, its element strides along ``loops``; empty for operands that are not full.
         cached: the values that are kept on the stack, with the stages that keep them.
     """
 
@@ -84,24 +86,26 @@ class ReduceLayout:
 
     @property
     def tasks(self) -> Length:
-        """Number of tasks. Without elements there is nothing to do, unless lengths say so that are not known: then
-        there are rows of none, whose results are stored."""
+        """Return the number of tasks; 0 if a known length is 0.
+
+        If only a symbolic length may be 0, there are rows without elements, whose results are stored.
+        """
         known = [n for n in self.walk.full if not is_symbolic(n)]
         tasks: Length = tasks_unless_empty(ceil_div(self.rows, self.batch) * self.chunks * self.parts, known)
         return tasks
 
     def same_for_rows(self, operand: int) -> bool:
-        """Whether an operand is read again for each row."""
+        """Return whether an operand is re-read for each row."""
         one = known_less_equal(self.rows, 1)
         return self.walk.row_mode and not one and all(known_in(s, 0) for s in self.row_strides[operand])
 
 
 def reduce_layout(problem: ReductionProblem) -> ReduceLayout:
-    """The layout of a cluster's kernel.
+    """Return the layout of a cluster's kernel.
 
     Raises:
         CompileError: no operand is full.
-        UnsupportedError: operands do not lie in memory as parts, heads of rows, or results in parts, need it.
+        UnsupportedError: parts, heads of rows, or results in parts need another memory layout of the operands.
     """
     parts, fold = problem.parts, problem.fold
     vectors = vectors_of(problem.module, problem.axes, problem.inputs, problem.outputs, parts, fold, problem.again)
@@ -151,7 +155,7 @@ def reduce_layout(problem: ReductionProblem) -> ReduceLayout:
 
 
 def _cut(problem: ReductionProblem, walk: Walk) -> tuple[int, Length]:
-    """Which loop is cut into parts, and how many of its steps a part has."""
+    """Return the loop that is cut into parts, and the steps of a part."""
     if problem.parts == 1:
         return 0, 0
     if problem.cut not in walk.reduce_space.axes:
@@ -164,7 +168,7 @@ def _cut(problem: ReductionProblem, walk: Walk) -> tuple[int, Length]:
 
 
 def _check_heads(walk: Walk, stages: Stages, lanes: int) -> None:
-    """Whether heads of rows are some vectors of elements that follow one another."""
+    """Check that heads of rows are some vectors of contiguous elements."""
     for head in stages.heads:
         least = maximum(lanes, prod(walk.reduce_lens) // head.op.share)  # type: ignore[attr-defined]
         if not walk.row_mode or walk.reduce_lens[-1] < least:
@@ -172,7 +176,7 @@ def _check_heads(walk: Walk, stages: Stages, lanes: int) -> None:
 
 
 def _strides(walk: Walk) -> tuple[tuple[Length, ...], tuple[tuple[Length, ...], ...]]:
-    """For each operand: its stride along the lanes, and its strides along the loops of the reduction."""
+    """Return for each operand its stride along the lanes, and its strides along the loops of the reduction."""
     reduced = iter(walk.reduce_space.strides)
     strides = [next(reduced) or (1,) if is_full else () for is_full in walk.is_full]
     if walk.row_mode:
@@ -183,9 +187,9 @@ def _strides(walk: Walk) -> tuple[tuple[Length, ...], tuple[tuple[Length, ...], 
 def _is_pipelined(
     walk: Walk, stages: Stages, lanes: int, inner: Sequence[Length], cached: Mapping[Instruction, int]
 ) -> bool:
-    """Whether rows come from memory, take long to compute with, and are such that several fit the caches.
+    """Return whether rows come from memory, take long to compute, and several of them fit the caches.
 
-    What is kept of a row must be written one stage before it is read, results in the last stage.
+    Kept values of a row must be written one stage before they are read, results in the last stage.
     """
     last, cols = stages.count - 1, walk.reduce_lens[-1]
     row_bytes = sum(cols * t.type.size for t, stride in zip(walk.tensors, inner) if not known_in(stride, 0))

@@ -1,7 +1,7 @@
-"""Means whose sums are beyond their accumulator: the mean of values that it can hold is one that it can hold.
+"""Means whose sums overflow their accumulator, although the mean itself is representable.
 
-A sum is looked at once it is complete. Where it is infinite or NaN the row is summed again, with elements times `DOWN`:
-a branch for each row, or each vector of columns, that is otherwise never taken.
+A complete sum is tested. If it is infinite or NaN the row is summed again, with elements times `DOWN`: a branch for
+each row, or each vector of columns, that is otherwise never taken.
 """
 
 from __future__ import annotations
@@ -25,16 +25,16 @@ __all__ = ["mean_lines", "mean_name"]
 
 
 def mean_name(names: Names, ins: Instruction) -> str:
-    """The variable for a mean whose sum may be too large."""
+    """Return the variable for a mean whose sum may overflow."""
     return f"{names.accumulators[ins]}_mean"
 
 
 def mean_lines(layout: ReduceLayout, names: Names, stage: int, rows: RowValues, left: str = "") -> list[str]:
-    """Lines that set the means of one stage, whose sums are complete and may be too large, to their values.
+    """Return lines that set the means of one stage, whose complete sums may have overflowed.
 
     Args:
         rows: prints row values for the second sums, and for nothing else.
-        left: how many columns there are, if not all of a vector of them.
+        left: number of columns, if less than a vector.
     """
     stages, row_mode = layout.stages, layout.walk.row_mode
     found = [i for i in stages.reduced_in(stage) if stages.sum_can_overflow(i)]
@@ -72,12 +72,12 @@ def _scaled(layout: ReduceLayout, ins: Instruction, name: str) -> str:
 
 
 def _of_registers(layout: ReduceLayout, names: Names, means: Sequence[Instruction]) -> list[str]:
-    """Lines that make second sums of what accumulators hold: all elements of a row."""
+    """Return lines that compute second sums from accumulators that hold all elements of a row."""
     return [f"{name}_again = {_scaled(layout, ins, name)}" for ins in means for name in [names.accumulators[ins]]]
 
 
 def _sums(layout: ReduceLayout, names: Names, means: Sequence[Instruction], rows: RowValues, left: str) -> list[str]:
-    """Lines that sum up all elements of the row at ``rows.at``, or of the columns at ``c``, once more."""
+    """Return lines that sum all elements of the row at ``rows.at``, or of the columns at ``c``, once more."""
     walk, stages, lanes = layout.walk, layout.stages, layout.lanes
     element = Element(
         layout, names, rows.value, stages.stage[means[0].inputs[0]], "left" if walk.row_mode else left, keeps=False

@@ -19,18 +19,18 @@ __all__ = ["Names", "names_of"]
 
 @dataclass(frozen=True)
 class Names:
-    """What the text of a kernel calls its operands, strides and values.
+    """The names of operands, strides and values in a kernel's text.
 
-    ``p_<operand>`` is where an operand begins, ``r_<operand>`` its row, ``q_<operand>`` where the loop along the lanes
-    reads it.
+    ``p_<operand>`` is the start of an operand, ``r_<operand>`` its row, ``q_<operand>`` the place where the loop along
+    the lanes reads it.
 
     Attributes:
         operands: ``x0``, ``x1``, ..., ``out0``, ``out1``, ....
         odometer: the dimensions that rows are numbered by.
         parts: the loops of the reduction, whose indices are ``j0``, ``j1``, ....
-        steps: for each operand, the argument that is its stride along the lanes if that is neither 0 nor 1.
-        loop_strides: for each operand, the loops along which it moves with the arguments that are its strides.
-        accumulators, heads, caches: for each reduction, each mean known before the row, and each value that is kept.
+        steps: for each operand, the argument that is its stride along the lanes, unless that is 0 or 1.
+        loop_strides: for each operand, the loops along which it moves, with the arguments that are its strides.
+        accumulators, heads, caches: variables of each reduction, each mean known before the row, and each kept value.
     """
 
     operands: tuple[str, ...]
@@ -43,18 +43,19 @@ class Names:
     caches: Mapping[Instruction, str]
 
     def next_row(self, k: int) -> str:
-        """Argument with an operand's distance to the next row, if it has one."""
+        """Return the argument with an operand's distance to the next row, or "" if it has none."""
         strides = self.odometer.strides[k]
         return strides[-1] if strides else ""
 
     def loop_offset(self, k: int, index: Mapping[int, str] | None = None) -> str:
-        """Offset of an operand from its row inside of the loops, whose ``index`` may be another expression."""
+        """Return the offset of an operand from its row inside the loops; ``index`` may replace a loop's index
+        expression."""
         index = index or {}
         return " + ".join(f"{index.get(d, f'j{d}')} * {stride}" for d, stride in self.loop_strides[k])
 
 
 def names_of(layout: ReduceLayout, arguments: Arguments) -> Names:
-    """The names of a kernel, whose ``arguments`` are declared here."""
+    """Return the names of a kernel, and declare its ``arguments``."""
     walk, stages = layout.walk, layout.stages
     operands = (*(f"x{k}" for k in range(len(walk.inputs))), *(f"out{k}" for k in range(len(walk.outputs))))
     for name, tensor in zip(operands, walk.tensors):

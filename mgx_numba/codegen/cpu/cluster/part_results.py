@@ -13,8 +13,8 @@ __all__ = ["check_parts", "parts_of_outputs", "store_parts_text"]
 
 
 def parts_of_outputs(module: Module, outputs: Sequence[Tensor], again: Sequence[int]) -> tuple[int, ...]:
-    """Numbers of the outputs for the high and the low parts of a result, none if there are none; arguments are those of
-    the problem."""
+    """Return the numbers of the outputs for the high and the low parts of a result, or an empty tuple; arguments are
+    those of the problem."""
     results = module.results()
     types = [ins.shape.type for ins in (*results, *(results[k] for k in again))]
     narrow = (tensor.type is Type.bf16_type for tensor in outputs)
@@ -22,16 +22,16 @@ def parts_of_outputs(module: Module, outputs: Sequence[Tensor], again: Sequence[
 
 
 def check_parts(name: str, along: Sequence[bool]) -> None:
-    """Refuse results in parts, of each of which it is told whether its elements follow one another along the vectors.
+    """Refuse results in parts unless the elements of each are contiguous along the vectors.
 
     Raises:
-        UnsupportedError: they do not.
+        UnsupportedError: an entry of ``along`` is false.
     """
     if not all(along):
         raise UnsupportedError(f"{name}: vectors of a result in parts do not follow its rows")
 
 
 def store_parts_text(pointers: str, parts: Sequence[int], value: str, left: str) -> str:
-    """Statement that stores a vector at ``c`` of two outputs, or the ``left`` first elements of it."""
+    """Return the statement that stores a vector at ``c`` of two outputs, or its ``left`` first elements."""
     places = ", ".join(f"{pointers}{k}" for k in parts)
     return f"store_parts_tail({places}, c, {value}, {left})" if left else f"store_parts({places}, c, {value})"

@@ -1,4 +1,4 @@
-"""Rows that are reduced in parts, each by a task of its own with results of its own."""
+"""Rows that are reduced in parts, each by a separate task with separate results."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ __all__ = ["Parts", "parts_of"]
 
 @dataclass(frozen=True)
 class Parts:
-    """The loops of a reduction, one of which covers only a part if there are several.
+    """The loops of a reduction, one of which covers only a part if there are several parts.
 
     Attributes:
-        bounds: begin and end of each loop, that along the lanes being the last one in row mode.
-        lines: lines that set the bounds of the part, and ``block`` to what is left of it.
-        offsets: for each operand, what is added to its offset for the part.
+        bounds: begin and end of each loop; in row mode the loop along the lanes is the last.
+        lines: lines that set the bounds of the part, and ``block`` to the remaining task number.
+        offsets: for each operand, the expression added to its offset for the part.
     """
 
     bounds: tuple[tuple[str, str], ...]
@@ -27,7 +27,8 @@ class Parts:
 
 
 def parts_of(layout: ReduceLayout, arguments: Arguments, loops: tuple[str, ...]) -> Parts:
-    """The parts of a layout, with ``arguments`` for what they need; ``loops`` are those of the loops' lengths."""
+    """Return the parts of a layout, and declare their ``arguments``; ``loops`` are the arguments with the loops'
+    lengths."""
     walk, parts = layout.walk, layout.parts
     bounds = [("0", length) for length in loops] + [("0", "cols")] * walk.row_mode
     offsets = [""] * len(walk.tensors)

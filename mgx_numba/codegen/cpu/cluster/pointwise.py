@@ -39,15 +39,19 @@ def pointwise_launch(
     again: Sequence[int] = (),
     order_by: int | None = None,
 ) -> Launch:
-    """One launch that evaluates ``module`` (scalar parameters in order of declaration) over equal-length tensors.
+    """Return the launch that evaluates ``module`` (scalar parameters in order of declaration) over equal-length
+    tensors.
 
     Operands are named ``x0``, ``x1``, ... and ``out0``, ``out1``, ...; any strides are allowed. The kernel depends on
-    the module, the element types and, after merging dimensions, the rank and how each operand walks the innermost
-    one (contiguous, broadcast or strided); sizes and strides are arguments. ``again`` is as of a `PointwiseProblem`.
-    Lanes are along the innermost dimension of the first output, or of the operand ``order_by``.
+    the module, the element types and, after merging dimensions, the rank and each operand's innermost access
+    (contiguous, broadcast or strided). Sizes and strides are arguments.
+
+    Args:
+        again: as in `PointwiseProblem`.
+        order_by: operand along whose innermost dimension the lanes are; by default the first output.
 
     Raises:
-        UnsupportedError: a result in parts lies across the innermost dimension.
+        UnsupportedError: a result in parts is not contiguous along the innermost dimension.
     """
     tensors = [*inputs, *outputs]
     lead = len(inputs) if order_by is None else order_by

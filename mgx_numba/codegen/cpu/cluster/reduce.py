@@ -1,7 +1,7 @@
 """Reduction clusters: softmax, normalisations and plain reductions as one kernel over rows.
 
-What such a kernel does is in its layout (`layout.py`): how the operands are walked (`walk.py`), which values each walk
-along a row computes (`stages.py`), and by which strategy. Each strategy has a module that prints it.
+The layout (`layout.py`) determines the kernel: how the operands are walked (`walk.py`), which values each pass along a
+row computes (`stages.py`), and the strategy. Each strategy has a module that prints it.
 """
 
 from __future__ import annotations
@@ -35,11 +35,11 @@ PRINTERS: dict[Strategy, Callable[[ReduceLayout, Names], list[str]]] = {
 
 
 def reduce_launch(problem: ReductionProblem) -> Launch:
-    """One launch that evaluates a cluster.
+    """Return the launch that evaluates a cluster.
 
     Raises:
         CompileError: no operand is full.
-        UnsupportedError: operands do not lie in memory as parts, or heads of rows, need it.
+        UnsupportedError: parts, or heads of rows, need another memory layout of the operands.
     """
     layout = reduce_layout(problem)
     arguments = Arguments()

@@ -1,7 +1,7 @@
-"""Row kernels past the caches as a pipeline: while one row is read, the row before is computed and another is written.
+"""Row kernels past the caches as a pipeline: one row is read while the row before is computed and another is written.
 
-One stage after the other, a row would leave the memory idle while it is computed with, and the arithmetic while it is
-written. So each stage works on the row after that of the next stage, and they take turns every few vectors.
+With one stage after the other, memory would be idle while a row is computed, and arithmetic while it is written. So
+each stage works on the row after that of the next stage, and the stages alternate every few vectors.
 """
 
 from __future__ import annotations
@@ -24,14 +24,15 @@ from .row_values import RowValues
 __all__ = ["pipeline_lines"]
 
 PIPELINE_AHEAD = 8 << 10
-"""Bytes that the stage which reads an operand first asks for in advance."""
+"""Prefetch distance (bytes) of the stage that reads an operand first."""
 TURN_BYTES = 512
-"""Bytes of the widest operand that a stage takes in its turn."""
+"""Bytes of the widest operand that a stage processes in one turn."""
 
 
 @dataclass(frozen=True)
 class _Stage:
-    """Lines of one stage: for its row, for every turn, for a whole vector at ``c``, for ``left`` elements of one."""
+    """The lines of one stage: once a row, once a turn, for a whole vector at ``c``, and for ``left`` elements of a
+    vector."""
 
     row: Sequence[str]
     turn: Sequence[str]
@@ -40,7 +41,7 @@ class _Stage:
 
 
 def pipeline_lines(layout: ReduceLayout, names: Names) -> list[str]:
-    """Body of a kernel of strategy ``ROW_PIPELINE``."""
+    """Return the body of a kernel of strategy ``ROW_PIPELINE``."""
     last = layout.stages.count - 1
     size = max(t.type.size for t, stride in zip(layout.walk.tensors, layout.inner) if not known_in(stride, 0))
     turn = max(1, TURN_BYTES // size // layout.lanes) * layout.lanes
@@ -72,10 +73,9 @@ def pipeline_lines(layout: ReduceLayout, names: Names) -> list[str]:
 
 
 def _ages(layout: ReduceLayout, names: Names) -> tuple[list[str], list[str]]:
-    """Lines that set what rows in the pipeline have come to, by the age of the row, and lines that let them age.
+    """Return lines that initialise the results of rows in the pipeline, by the age of the row, and lines that age them.
 
-    A stage finds heads and reductions that were finished some steps of the pipeline ago in variables with that age in
-    their names.
+    Variables of heads and reductions that were finished some pipeline steps ago have that age in their names.
     """
     stages = layout.stages
     setup, aged = [], []
@@ -91,7 +91,7 @@ def _ages(layout: ReduceLayout, names: Names) -> tuple[list[str], list[str]]:
 
 
 def _row_values(layout: ReduceLayout, names: Names, stage: int, prefix: str) -> RowValues:
-    """Row values of the row of a stage."""
+    """Return the row values of the row of a stage."""
     age = stage + 1
 
     def accumulated(ins: Instruction) -> str:
@@ -101,7 +101,7 @@ def _row_values(layout: ReduceLayout, names: Names, stage: int, prefix: str) -> 
 
 
 def _row_results(layout: ReduceLayout, names: Names) -> list[str]:
-    """Lines that store the row results of the row that has been through all stages, if there is one."""
+    """Return lines that store the row results of the row that has passed all stages, if there is one."""
     last = layout.stages.count - 1
     rows = _row_values(layout, names, last, "g")
     rows.store_results()
@@ -110,7 +110,7 @@ def _row_results(layout: ReduceLayout, names: Names) -> list[str]:
 
 
 def _stage(layout: ReduceLayout, names: Names, stage: int, turn: int, known: frozenset[int]) -> tuple[_Stage, set[int]]:
-    """One stage, which reads the inputs ``known`` from the caches, and the inputs that it reads."""
+    """Return one stage, which reads the inputs ``known`` from the caches, and the inputs that it reads."""
     reductions, stores = layout.stages.reduced_in(stage), layout.stages.stored_in(stage)
     rows = _row_values(layout, names, stage, "h")
     row: list[str] = []
@@ -126,7 +126,7 @@ def _stage(layout: ReduceLayout, names: Names, stage: int, turn: int, known: fro
         if k not in known and next_row:
             distance = PIPELINE_AHEAD // layout.walk.inputs[k].type.size
             place = f"c + ahead{k}"
-            # Rows may lie apart.
+            # Rows need not be contiguous.
             apart = f" + ({next_row} - cols) * idiv(turn + {distance}, cols)"
             ahead.append(f"ahead{k} = {distance}{'' if known_equal(layout.row_strides[k][-1], layout.cols) else apart}")
         whole += prefetches(layout, k, place)
@@ -144,13 +144,17 @@ def _steps(
     turn: int,
     aligned: str,
 ) -> list[str]:
-    """Lines that take rows ``row`` to ``stop``, of ``cols`` elements each, through ``stages``.
+    """Return lines that take rows ``row`` to ``stop``, of ``cols`` elements each, through ``stages``.
 
     Stage ``s`` finds its row's operands as ``r<s>_<name>`` and loops over ``q_<name>``; ``live<s>`` is ``cols`` while
-    it has a row, else 0. At any ``c`` the later stages come first, so that a stage may keep something at a place where
-    the next one finds what was kept for the row before. ``setup`` runs before the first row, ``finish`` after every
-    step of the pipeline. Turns take ``turn`` elements, a multiple of ``lanes``. With ``aligned``, a pointer, whole
-    vectors start where its elements can be streamed.
+    it has a row, else 0. At any ``c`` later stages come first, so that a stage may overwrite a kept value after the
+    next stage has read the value of the row before.
+
+    Args:
+        setup: lines before the first row.
+        finish: lines after every step of the pipeline.
+        turn: elements of a turn, a multiple of ``lanes``.
+        aligned: pointer to whose elements whole vectors are aligned for streaming stores; "": none.
     """
     last = len(stages) - 1
     later_first = range(last, -1, -1)

@@ -1,4 +1,4 @@
-"""Row values of a reduction cluster: printed once a row, or once a vector of columns, outside of the loops."""
+"""Row values of a reduction cluster: computed once a row, or once a vector of columns, outside the loops."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ __all__ = ["RowValues", "all_stages", "rows_at"]
 
 
 class RowValues:
-    """Prints row values, each where it is first asked for.
+    """Prints row values, each where it is first needed.
 
     Args:
-        prefix: of the names of values.
-        accumulated: expression of what a reduction has come to, with all lanes joined in row mode; of means whose sums
-            can overflow, of these.
-        age: the head of the row, see `heads.head_lines`, is the one with this age in its name.
-        at: pointers to the row are named so.
-        left: how many of a vector of columns there are, if not all.
+        prefix: prefix of the names of values.
+        accumulated: expression of a reduction's result, reduced across lanes in row mode; for means whose sums can
+            overflow, of the mean.
+        age: age, in the variable's name, of the head of the row, see `heads.head_lines`.
+        at: name of the pointers to the row.
+        left: number of columns, if less than a vector.
     """
 
     def __init__(
@@ -51,11 +51,11 @@ class RowValues:
         self._known: dict[Instruction, VectorValue] = {}
 
     def drain(self) -> list[str]:
-        """Take out the lines so far; values that they compute stay known."""
+        """Return and clear the lines so far; values that they compute stay known."""
         return self._buffer.drain()
 
     def value(self, ins: Instruction) -> VectorValue:
-        """Handler value of a row value."""
+        """Return the handler value of a row value."""
         if ins not in self._known:
             self._known[ins] = self._print(ins)
         return self._known[ins]
@@ -98,10 +98,11 @@ class RowValues:
 
 
 def rows_at(layout: ReduceLayout, names: Names, left: str = "", prefix: str = "") -> RowValues:
-    """Row values of the row at ``r``, or in column mode of a vector of columns (the first ``left`` of them, if given).
+    """Return the row values of the row at ``r``, or in column mode of a vector of columns (its first ``left`` columns,
+    if given).
 
-    A reduction is known when its accumulator is complete, and after `mean_lines`. Their names begin with ``prefix``, or
-    in a way that tells apart those of a whole vector.
+    A reduction is known when its accumulator is complete, and after `mean_lines`. Names begin with ``prefix``, by
+    default different for whole and partial vectors.
     """
 
     def accumulated(ins: Instruction) -> str:
@@ -116,9 +117,9 @@ def rows_at(layout: ReduceLayout, names: Names, left: str = "", prefix: str = ""
 def all_stages(
     layout: ReduceLayout, names: Names, stage_lines: Callable[[int, RowValues], list[str]], left: str = ""
 ) -> list[str]:
-    """Lines of all stages for one row (row mode) or one vector of columns (column mode), and of the row results.
+    """Return lines of all stages for one row (row mode) or one vector of columns (column mode), and of the row results.
 
-    ``stage_lines`` prints what a stage does for all elements.
+    ``stage_lines`` prints a stage's code for all elements.
     """
     stages, rows = layout.stages, rows_at(layout, names, left)
     lines: list[str] = []

@@ -1,4 +1,4 @@
-"""Rows one after the other, or columns vector by vector: one through all stages before the next, all in registers."""
+"""Rows one after the other, or columns vector by vector, each through all stages before the next, all in registers."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ __all__ = ["row_lines"]
 
 
 def row_lines(layout: ReduceLayout, names: Names) -> list[str]:
-    """Body of a kernel of strategy ``ROWS``."""
+    """Return the body of a kernel of strategy ``ROWS``."""
     row = _stages(layout, names, "") if layout.walk.row_mode else _vectors_of_columns(layout, names)
     return [*cache_memory(layout, names), *each_row(layout, names, row)]
 
 
 def _vectors_of_columns(layout: ReduceLayout, names: Names) -> list[str]:
-    """Lines that take the columns ``first`` to ``last`` through all stages, a vector of them at a time."""
+    """Return lines that take the columns ``first`` to ``last`` through all stages, a vector at a time."""
     return [
         "c = first",
         f"while c + {layout.lanes} <= last:",
@@ -32,12 +32,12 @@ def _vectors_of_columns(layout: ReduceLayout, names: Names) -> list[str]:
 
 
 def _stages(layout: ReduceLayout, names: Names, left: str) -> list[str]:
-    """Lines of all stages for one row, or for one vector of columns (the first ``left`` of them, if given)."""
+    """Return lines of all stages for one row, or for one vector of columns (its first ``left`` columns, if given)."""
     return all_stages(layout, names, lambda stage, rows: _stage(layout, names, stage, left, rows), left)
 
 
 def _stage(layout: ReduceLayout, names: Names, stage: int, left: str, rows: RowValues) -> list[str]:
-    """Lines of the loops over the reduced axes in which one stage reduces and stores."""
+    """Return lines of the loops over the reduced axes in which one stage reduces and stores."""
     reductions, stores = layout.stages.reduced_in(stage), layout.stages.stored_in(stage)
     if not reductions and not stores:
         return []

@@ -1,8 +1,8 @@
 """The values of a reduction cluster, and the stage in which each is computed.
 
-A cluster's values are *full* (one an element) or *row* values (one for each combination of kept indices). Stage 0
-walks the row once and finishes the reductions that need no other; what depends on their results belongs to the
-next stage, and so on.
+A cluster's values are *full* (one for each element) or *row* values (one for each combination of kept indices). Stage 0
+walks the row once and finishes the reductions that depend on no other. Values that depend on their results belong to
+the next stage, and so on.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ class Stages:
     """The stage of each value of a cluster's module.
 
     Attributes:
-        module: the cluster's.
+        module: the cluster's module.
         parameters, results: of the module, for each input and output.
         reductions: in the module's order.
         heads: the means that are known before a row is read, see `heads`.
-        stage: for each instruction, the first stage in which it is known; a reduction is from the stage after that
-            which reduces.
+        stage: for each instruction, the first stage in which it is known; for a reduction, the stage after the reducing
+            stage.
         row_value: for each instruction, whether it is one value a row.
         full_results: for each result, whether it is stored element by element.
         count: number of stages.
@@ -47,19 +47,19 @@ class Stages:
     count: int
 
     def reduction(self, ins: Instruction) -> Reduction:
-        """How a reduction of the cluster is computed."""
+        """Return how a reduction of the cluster is computed."""
         return REDUCTIONS[ins.name]
 
     def sum_can_overflow(self, ins: Instruction) -> bool:
-        """Whether a reduction is a mean that must not be what its sum comes to, see `means`."""
+        """Return whether a reduction is a mean whose sum can overflow although the mean cannot, see `means`."""
         return self.reduction(ins).sum_can_overflow(ins.inputs[0].shape.type)
 
     def reduced_in(self, stage: int) -> list[Instruction]:
-        """The reductions of one stage."""
+        """Return the reductions of one stage."""
         return [i for i in self.reductions if self.stage[i] == stage + 1]
 
     def stored_in(self, stage: int) -> list[tuple[int, Instruction]]:
-        """The full results that one stage stores, with their numbers."""
+        """Return the full results that one stage stores, with their numbers."""
         return [
             (k, r)
             for k, (r, full) in enumerate(zip(self.results, self.full_results))
@@ -67,11 +67,11 @@ class Stages:
         ]
 
     def store_stage(self, result: Instruction) -> int:
-        """The stage that stores a full result."""
+        """Return the stage that stores a full result."""
         return min(self.stage[result], self.count - 1)
 
     def cost(self, ins: Instruction) -> int:
-        """What computing a full value from the operands takes, in additions."""
+        """Return the cost of computing a full value from the operands, in additions."""
         needed: set[Instruction] = set()
         pending = [ins]
         while pending:
@@ -83,7 +83,7 @@ class Stages:
 
 
 def stages_of(module: Module, walk: Walk, again: tuple[int, ...] = ()) -> Stages:
-    """The stages of a cluster whose operands are walked so; ``again`` is as of the problem."""
+    """Return the stages of a cluster whose operands are walked by ``walk``; ``again`` is as in the problem."""
     parameters, results = tuple(module.parameters()), tuple(module.results())
     results += tuple(results[k] for k in again)
     reductions = tuple(i for i in module if i.name in REDUCTIONS)

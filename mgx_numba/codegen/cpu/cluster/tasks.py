@@ -12,7 +12,7 @@ __all__ = ["each_row"]
 
 
 def each_row(layout: ReduceLayout, names: Names, row: Sequence[str]) -> list[str]:
-    """Lines that run ``row`` for the rows of each task, with pointers ``r_<operand>`` to them.
+    """Return lines that run ``row`` for the rows of each task, with pointers ``r_<operand>`` to them.
 
     In column mode its columns are ``first`` to ``last``.
     """

@@ -1,4 +1,4 @@
-"""Where a reduction cluster's accumulators are, how many lanes its vectors have, and how many columns a task takes."""
+"""Choose where a reduction cluster's accumulators are, the lanes of its vectors, and the columns of a task."""
 
 from __future__ import annotations
 
@@ -21,23 +21,23 @@ from .walk import Walk, walk_of
 __all__ = ["Strategy", "Vectors", "vectors_of"]
 
 LONG_ROW = 32
-"""Vectors of a row from which each step takes two of them."""
+"""Vectors of a row from which each step takes two vectors."""
 WIDER_COLUMNS = 8
 """Vectors of columns in a step: longer runs of each row, for more registers. No figures kept."""
 LIGHT = 6
-"""Instructions of a cluster with one stage of which each step may take ``WIDER_COLUMNS`` vectors."""
+"""Most instructions of a one-stage cluster whose steps may take ``WIDER_COLUMNS`` vectors."""
 FEWEST_CHUNKS = 16
-"""Vectors that columns have at least, so that all threads have some."""
+"""Least vectors of the columns, so that all threads have some."""
 FEWEST_KEPT = 4
 """Vectors of columns from which their accumulators may be in memory."""
 KEPT_SHARE = 3
-"""Of so many parts of the first-level cache the accumulators of a task's columns take one."""
+"""The accumulators of a task's columns take one part in this many of the L1 cache."""
 WHOLE_ROW = 8
-"""Registers of the longest row that is held in them."""
+"""Registers of the longest row that is held in registers."""
 
 
 class Strategy(Enum):
-    """How a reduction cluster is computed; each has a module of its name that prints it."""
+    """How a reduction cluster is computed; each strategy has a module of its name that prints it."""
 
     ROWS = "row after row, or vector after vector of columns, with all accumulators in registers"
     WHOLE_ROWS = "rows that registers hold"
@@ -50,9 +50,9 @@ class Vectors:
     """How a cluster is cut into vectors.
 
     Attributes:
-        walk, stages: what is reduced and kept, and what is computed when.
-        strategy: by where the accumulators are; ``ROWS`` may still become ``ROW_PIPELINE``.
-        lanes: of a vector.
+        walk, stages: reduced and kept dimensions, and the stage of each value.
+        strategy: by the place of the accumulators; ``ROWS`` may still become ``ROW_PIPELINE``.
+        lanes: lanes of a vector.
         longest_chunk: most columns of a task.
     """
 
@@ -72,11 +72,11 @@ def vectors_of(
     fold: int = 1,
     again: tuple[int, ...] = (),
 ) -> Vectors:
-    """The vectors of a cluster; arguments are those of the problem.
+    """Return the vectors of a cluster; arguments are those of the problem.
 
     Raises:
         CompileError: no operand is full.
-        UnsupportedError: ``fold`` steps are no columns.
+        UnsupportedError: ``fold`` steps cannot become columns.
     """
     walk = walk_of(module, axes, inputs, outputs, fold, again)
     stages = stages_of(module, walk, again)
@@ -86,14 +86,14 @@ def vectors_of(
 
 
 def _strategy_of_accumulators(walk: Walk, stages: Stages, parts: int) -> Strategy:
-    """Whether columns' accumulators are in memory, or rows in registers."""
+    """Return the strategy: columns' accumulators in memory, whole rows in registers, or neither."""
     if _keeps_columns(walk, stages):
         return Strategy.COLUMNS
     return Strategy.WHOLE_ROWS if parts == 1 and _is_whole_row(walk, stages) else Strategy.ROWS
 
 
 def _keeps_columns(walk: Walk, stages: Stages) -> bool:
-    """Whether columns come from memory and are best read row by row, with all accumulators in memory.
+    """Return whether columns come from memory and are best read row by row, with all accumulators in memory.
 
     Otherwise a column's accumulators are in registers, and rows are read in short runs.
     """
@@ -104,10 +104,10 @@ def _keeps_columns(walk: Walk, stages: Stages) -> bool:
 
 
 def _is_whole_row(walk: Walk, stages: Stages) -> bool:
-    """Whether registers hold a row, so that no stage reads or computes again what one before it had.
+    """Return whether registers hold a row, so that no stage re-reads or recomputes values of an earlier stage.
 
-    The text is one for each length, which therefore has to be known. Unless vectors fill lines, no part of such rows
-    goes past the caches.
+    The text is specialised for each length, which therefore has to be known. Unless vectors fill cache lines, no part
+    of such rows is streamed.
     """
     if not walk.row_mode or walk.reduce_space.rank != 1:
         return False
@@ -121,10 +121,11 @@ def _is_whole_row(walk: Walk, stages: Stages) -> bool:
 
 
 def _lanes(walk: Walk, stages: Stages, strategy: Strategy) -> int:
-    """Long rows take more registers at a time: reductions are chains, which wait unless there are several.
+    """Return the lanes of a vector: long rows take more registers, since reductions are chains whose latency several
+    registers hide.
 
-    So do columns, where each step reads as much memory in one place, as long as all threads have some. Where there is
-    more to do than one reduction, that gains little: rows and columns that may be short do not.
+    So do columns, where each step reads as much memory in one place, as long as all threads have some. With more work
+    than one reduction, that gains little, so rows and columns that may be short do not.
     """
     lanes = lanes_for(len(stages.module))
     if strategy is Strategy.COLUMNS:
@@ -146,18 +147,18 @@ def _lanes(walk: Walk, stages: Stages, strategy: Strategy) -> int:
 
     while wider > 1 and not is_symbolic(wide := is_wide(2 * lanes)) and wide:
         lanes, wider = 2 * lanes, wider // 2
-    if wider > 1 and stages.count == 1 and is_symbolic(is_wide(2 * lanes)):  # one question for all other doublings
+    if wider > 1 and stages.count == 1 and is_symbolic(is_wide(2 * lanes)):  # one condition for all further doublings
         return lanes * wider if preferred(is_wide(lanes * wider)) else lanes
     return lanes
 
 
 def _cached_columns(walk: Walk) -> Length:
-    """Columns of which all elements fit into what is kept on the stack."""
+    """Return the columns of which all elements fit the stack buffers."""
     return machine().l1_bytes // maximum(prod(walk.reduce_space.lens) * walk.tensors[walk.lead].type.compute.size, 1)
 
 
 def _longest_chunk(stages: Stages, strategy: Strategy, lanes: int) -> int:
-    """Most columns of a task."""
+    """Return the most columns of a task."""
     if strategy is Strategy.COLUMNS:
         types = [stages.reduction(i).accumulator(i.inputs[0].shape.type) for i in stages.reductions]
         return machine().l1_bytes // KEPT_SHARE // sum(t.size for t in types)

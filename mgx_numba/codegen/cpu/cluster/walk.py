@@ -1,7 +1,7 @@
-"""How the operands of a reduction cluster are walked: which of them are full, along which axes, in which order.
+"""How the operands of a reduction cluster are walked: which are full, along which axes, in which order.
 
-Lanes run along the reduced axis when it is the contiguous one (row mode), else along the contiguous kept axis (column
-mode), so no tensor is transposed first.
+Lanes run along the reduced axis when it is contiguous (row mode), else along the contiguous kept axis (column mode), so
+no tensor is transposed first.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ from .part_results import parts_of_outputs
 __all__ = ["SHORTEST_PIPELINE", "Walk", "is_long", "walk_of"]
 
 SHORTEST_PIPELINE = 8
-"""Vectors of the shortest row for which it pays to be fetched, or read once, while another is computed."""
+"""Vectors of the shortest row for which prefetching it, or reading it once, while another row is computed pays."""
 
 
 @dataclass(frozen=True)
 class Walk:
-    """The operands of a cluster and the two spaces over which they are walked, before anything is said of its values.
+    """The operands of a cluster and the two spaces over which they are walked, independent of the cluster's values.
 
     Attributes:
-        name: of the kernel.
+        name: name of the kernel.
         full: lengths of the elements.
         axes: the reduced axes.
         inputs, outputs, tensors: the operands, and all of them, inputs first.
@@ -40,8 +40,8 @@ class Walk:
         streamed: whether results go to memory.
         lead: operand whose memory order is followed.
         reduce_space: the reduced dimensions, merged, with strides of the full operands only, in their order.
-        keep_space: the others, with strides of every operand.
-        row_mode: whether lanes run along the innermost reduced dimension rather than the innermost kept one.
+        keep_space: the other dimensions, with strides of every operand.
+        row_mode: whether lanes run along the innermost reduced dimension rather than the innermost kept dimension.
         parts: numbers of the outputs for the high and the low parts of a result, if there are any.
     """
 
@@ -62,12 +62,12 @@ class Walk:
 
     @property
     def reduce_lens(self) -> tuple[SharedLength, ...]:
-        """Lengths of the reduced dimensions, at least one."""
+        """Return the lengths of the reduced dimensions, at least one."""
         return self.reduce_space.lens or (1,)
 
     @property
     def follow(self) -> bool:
-        """Whether every input is full and in columns that follow one another in memory, step by step."""
+        """Return whether every input is full and in columns that are contiguous in memory from step to step."""
         if self.row_mode or not self.reduce_space.rank or not all(self.is_full[: len(self.inputs)]):
             return False
         cols, full = self.keep_space.lens[-1], [k for k, is_full in enumerate(self.is_full) if is_full]
@@ -76,19 +76,21 @@ class Walk:
         )
 
     def repeats_along_rows(self, tensor: Tensor) -> bool:
-        """Whether an operand has one value a row, be it by its lengths or by its strides."""
+        """Return whether an operand has one value a row, by its lengths or by its strides."""
         repeated = (known_in(tensor.strides[a], 0) or known_in(self.full[a], 1) for a in self.axes)
         return not _is_full(tensor, self.full, self.axes) or all(repeated)
 
 
 def is_long(length: Length) -> bool:
-    """Whether a dimension has several elements; one whose length is not known counts as such."""
+    """Return whether a dimension has several elements; an unknown length counts as several."""
     return is_symbolic(length) or length > 1
 
 
 def _is_full(tensor: Tensor, full: Sequence[Length], axes: Sequence[int]) -> bool:
-    """Whether an operand has all lengths of the elements. One of symbolic lengths has, unless it is known to have only
-    one element along each of the reduced axes."""
+    """Return whether an operand has all lengths of the elements.
+
+    An operand of symbolic lengths counts as full, unless it is known to have one element along each reduced axis.
+    """
     if known_same(tensor.lens, full):
         return True
     symbolic = any(is_symbolic(n) for n in (*tensor.lens, *full))
@@ -103,11 +105,11 @@ def walk_of(
     fold: int = 1,
     again: tuple[int, ...] = (),
 ) -> Walk:
-    """The walk over the operands of a cluster; arguments are those of the problem.
+    """Return the walk over the operands of a cluster; arguments are those of the problem.
 
     Raises:
         CompileError: no operand is full.
-        UnsupportedError: ``fold`` steps are no columns.
+        UnsupportedError: ``fold`` steps cannot become columns.
     """
     name, tensors = cluster_name(module, "reduce"), (*inputs, *outputs)
     full = next(i for i in module if i.name in REDUCTIONS).inputs[0].shape.lens
@@ -146,12 +148,12 @@ def walk_of(
 
 
 def _innermost(space: Space, operand: int) -> int:
-    """Distance of an operand's neighbours along the innermost dimension."""
+    """Return the distance of an operand's neighbours along the innermost dimension."""
     return abs(typical(space.strides[operand][-1])) if space.rank else 1 << 60
 
 
 def _folded(reduce_space: Space, keep_space: Space, fold: int) -> tuple[Space, Space]:
-    """Both spaces with so many steps of the inner reduced dimension as columns."""
+    """Return both spaces with ``fold`` steps of the inner reduced dimension turned into columns."""
     lens, strides = reduce_space.lens, reduce_space.strides
     steps = tuple((*row[:-1], row[-1] * fold) for row in strides)
     columns = (*keep_space.lens[:-1], keep_space.lens[-1] * fold)

@@ -1,4 +1,4 @@
-"""Rows that registers hold: no stage reads or computes again what one before it had."""
+"""Rows that registers hold: no stage re-reads or recomputes values of an earlier stage."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ __all__ = ["whole_row_lines"]
 
 
 def whole_row_lines(layout: ReduceLayout, names: Names) -> list[str]:
-    """Body of a kernel of strategy ``WHOLE_ROWS``."""
+    """Return the body of a kernel of strategy ``WHOLE_ROWS``."""
     known: dict[Instruction, VectorValue] = {}
     left = "cols" if layout.cols < layout.lanes else ""
 

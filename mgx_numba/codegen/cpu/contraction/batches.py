@@ -1,4 +1,4 @@
-"""Batch dimensions of a matrix product brought to their shortest form, for all operands at once."""
+"""Merge or drop the batch dimensions of a matrix product, consistently for all operands."""
 
 from __future__ import annotations
 
@@ -16,15 +16,18 @@ from .solver import Strides
 __all__ = ["Batched", "collapse"]
 
 MOST_DIMS = 3
-"""Batch dimensions that the kernel steps through; more become separate launches."""
+"""Batch dimensions that the kernel iterates over; further dimensions become separate launches."""
 
 
 @dataclass
 class Batched:
-    """``lens`` of the batch dimensions, rows of one product, and element strides (batch dimensions, then row).
+    """The batch of a product after dimensions are merged.
 
-    ``strides`` has the keys ``x``, ``w`` (row stride 0), ``out``, ``e<k>`` for operands that vary over rows, and
-    ``a<k>`` for those of the prologue.
+    Attributes:
+        lens: lengths of the batch dimensions.
+        m: rows of one product.
+        strides: element strides by operand name (batch dimensions, then row): ``x``, ``w`` (row stride 0), ``out``,
+            ``e<k>`` for epilogue operands that vary over rows, ``a<k>`` for prologue operands.
     """
 
     m: Any
@@ -33,11 +36,12 @@ class Batched:
 
     @property
     def count(self) -> Any:
-        """Products in the batch."""
+        """Return the number of products in the batch."""
         return math.prod(self.lens)
 
     def pieces(self, most: int = MOST_DIMS) -> Iterator[tuple[Batched, dict[str, Any]]]:
-        """Parts of at most so many batch dimensions, and the symbolic ones, with the element offset of each operand."""
+        """Yield sub-batches of at most ``most`` batch dimensions plus the symbolic dimensions, each with the element
+        offset of every operand."""
         if len(self.lens) <= most or isinstance(self.lens[0], Dim):
             yield self, dict.fromkeys(self.strides, 0)
             return
@@ -48,11 +52,12 @@ class Batched:
 
 
 def collapse(problem: GemmProblem, epilogue: Epilogue, strides: Strides, w_strides: Sequence[Length]) -> Batched:
-    """Drop and merge batch dimensions; those that share the right-hand side become rows where strides allow.
+    """Drop and merge batch dimensions; dimensions that share the right-hand side become rows where strides allow.
 
-    Of symbolic lengths and strides that is done which is right for all that they can be.
+    Symbolic dimensions are merged only if the merge is valid for all their values.
 
-    ``w_strides`` are the batch strides of the right-hand side as the kernel finds it.
+    Args:
+        w_strides: batch strides of the right-hand side in the layout that the kernel reads.
     """
     rank = len(problem.batch)
     table: dict[str, list[Any]] = {
@@ -77,7 +82,7 @@ def collapse(problem: GemmProblem, epilogue: Epilogue, strides: Strides, w_strid
             for s in table.values():
                 del s[d]
     m = problem.m
-    shared = [s for name, s in table.items() if name[0] in "wa"]  # by the rows of one product
+    shared = [s for name, s in table.items() if name[0] in "wa"]  # merged with the rows of one product
     while lens and all(known_in(s[-2], 0) for s in shared):
         alone = known_equal(m, 1)
         if not alone and not all(known_equal(s[-2], m * s[-1]) for s in table.values()):

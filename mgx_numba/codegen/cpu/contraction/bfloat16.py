@@ -1,7 +1,7 @@
-"""Products and convolutions with weights in bfloat16, over the tiles of `bfloat16_table`: words of two k.
+"""Products and convolutions with bfloat16 weights, over the tiles of `bfloat16_table`: a word holds two successive k.
 
-The left-hand side is bfloat16, which is read where it lies if that is in words, or float32, whose rows a launch of its
-own rounds.
+The left-hand side is bfloat16 or float32. bfloat16 that already lies in words is read in place; float32 rows are
+rounded by a separate launch.
 """
 
 from __future__ import annotations
@@ -17,14 +17,18 @@ from .gemm_int8 import GemmInt8, words_in_place
 __all__ = ["ConvBfloat16", "GemmBfloat16"]
 
 FORMED_BYTES = {"float32": 6, "bfloat16": 4}
-"""Bytes that bringing an element on the left into words reads and writes."""
+"""Memory traffic (bytes read and written) of converting one left-hand element to words, by its dtype."""
 ROW_CYCLES = 10.0
-"""Of the launch that does so, for each group of a pixel besides its elements: 6 to 16 on Zen 5, of 3 to 68 channels."""
+"""Fixed cycles of the converting launch for each group of a pixel, beside its elements: 6 to 16 on Zen 5 for 3 to 68
+channels."""
 FINISH_CYCLES = 4.5
-"""By which a vector of a convolution's sums has to be quicker than in float32: in these sums were stored and read again
-before tiles finished them in registers (Zen 5, ShuffleNet). With 1, which is what times of MobileNet-v2's layers say
-now, that and EfficientNet-B0 take 0.90 and 0.95 of the time, but convolutions of 16 and 24 channels then read rounded
-values, and errors of MobileNet-v2 become 9.6e-3 (root mean square) instead of 8.3e-3."""
+"""Cycles that a convolution must save for each vector of accumulators before bfloat16 is preferred to float32.
+
+Measured on Zen 5 (ShuffleNet) when bfloat16 accumulators were still stored and reloaded before the epilogue. With 1,
+which current times of MobileNet-v2's layers suggest, MobileNet-v2 and EfficientNet-B0 take 0.90 and 0.95 of the time.
+But convolutions of 16 and 24 channels then read rounded values, and MobileNet-v2's root mean square error becomes
+9.6e-3 instead of 8.3e-3.
+"""
 
 
 def _refused(types: ElementTypes) -> str | None:
@@ -36,7 +40,7 @@ def _refused(types: ElementTypes) -> str | None:
 
 
 class GemmBfloat16(GemmInt8):
-    """float32, rounded to bfloat16, or bfloat16, times a constant bfloat16."""
+    """Matrix product of float32 (rounded to bfloat16) or bfloat16 by a constant bfloat16 matrix."""
 
     name = "gemm_bfloat16"
 
@@ -52,7 +56,7 @@ class GemmBfloat16(GemmInt8):
 
 
 class ConvBfloat16(ConvInt8):
-    """Pixels of float32, rounded to bfloat16, or of bfloat16, times a constant bfloat16."""
+    """Convolution of float32 (rounded to bfloat16) or bfloat16 pixels by constant bfloat16 weights."""
 
     name = "conv_bfloat16"
 

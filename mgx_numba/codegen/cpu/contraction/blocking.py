@@ -1,7 +1,7 @@
-"""How a contraction is cut into tasks and cache blocks: a function of its shape, evaluated on the host.
+"""Choose the tasks and cache blocks of a contraction from its shape; evaluated on the host.
 
-Of symbolic lengths the costs of blocks are compared for sample lengths; between these the same way of cutting is kept
-(`_Way`), whose sizes are expressions.
+For symbolic lengths the costs of blockings are compared at sample lengths. Between samples the same kind of blocking
+(`_Way`) is kept, with sizes as expressions.
 """
 
 from __future__ import annotations
@@ -46,59 +46,66 @@ __all__ = [
 ]
 
 SUMS_BYTES = 65536
-"""Stack memory for the sums of one task."""
+"""Stack memory (bytes) for the accumulators of one task."""
 TABLE_TAPS = 64
-"""Most taps in one step: those whose row offsets fit the table on the stack."""
+"""Most taps in one step, so that their row offsets fit the table on the stack."""
 PANEL_EIGHTHS = 3
-"""Part of the L2 cache for the weights of one task, which stay there while its rows pass."""
+"""Eighths of the L2 cache for the weights of one task, which stay there while the rows stream past."""
 ROWS_EIGHTHS = 5
-"""Part of the L2 cache for the left-hand side of one task, which stays there while the panels pass."""
+"""Eighths of the L2 cache for the left-hand side of one task, which stays there while the panels stream past."""
 NEAR_PANELS = 8
-"""Panels of a product's row that one task takes, at most."""
+"""Most panels of a product's row that one task takes."""
 DEPTH = 1024
-"""Reduction length from which the sums are worth parking, so that rows and panels stay near."""
+"""Reduction length above which accumulators are parked in memory between steps, so that rows and panels stay in
+cache."""
 FOREIGN_CYCLES = 0.1
 """Cycles to fetch a byte that another core wrote."""
 SHARED_CYCLES = 0.03
-"""Cycles to fetch a byte of the weights, which all cores have read before, from beyond the L2 cache."""
+"""Cycles to fetch a byte of weights from beyond the L2 cache, after all cores have read it before."""
 
 
 TILE_CYCLES, TASK_CYCLES = 60, 300
-"""Cycles of a call of the register tile and of a task besides their multiply-adds."""
+"""Fixed cycles of a register tile call, and of a task, beside their multiply-adds."""
 LOAD_CYCLES = 0.1
-"""Cycles of a row's element that a tile broadcasts, beyond those of the multiply-adds that it is used in."""
+"""Cycles to broadcast one left-hand element in a tile, beyond the multiply-adds that use it."""
 MEMORY_CYCLES = 0.16
-"""Cycles to fetch a byte of the weights from memory: 13 GB/s at 2.1 GHz, one thread of Emerald Rapids. Tiles that read
-whole matrices wait for those of a thread's first block, and ask for the others while they multiply: products of 49 to
-197 rows over weights from memory take 0.7 to 0.9 of the time with blocks of one or two panels that they take with
-eight."""
+"""Cycles to fetch a byte of weights from memory: 13 GB/s at 2.1 GHz, one thread of Emerald Rapids.
+
+Matrix tiles (AMX) wait for the weights of a thread's first block and prefetch the other blocks while they multiply.
+Products of 49 to 197 rows with weights in memory take 0.7 to 0.9 of the time with blocks of one or two panels, relative
+to eight.
+"""
 ROW_CYCLES = 40
-"""Cycles of a row of a block besides those of its vectors, where sums are parked for the epilogue: 196 rows by 256
-terms in bfloat16, 64 columns at a time, take 134, of which the products are 32 and the 4 vectors, by the time of 16,
-57 (Emerald Rapids)."""
+"""Fixed cycles of each row of a block, beside its vectors, where accumulators are parked for the epilogue.
+
+196 rows by 256 terms in bfloat16, 64 columns at a time, take 134 cycles a row: 32 for the products, 57 for the 4
+vectors by the time of 16 (Emerald Rapids).
+"""
 FORM_CYCLES = 0.6
-"""Cycles to bring a word of the left-hand side, or of a part of it, into the form (`gemm_tiles.NEAR_SECONDS`)."""
+"""Cycles to convert one word of the left-hand side, or of one of its parts, to the tile's format
+(`gemm_tiles.NEAR_SECONDS`)."""
 KEPT_COST = 1.05
-"""Of symbolic lengths: cost of a way of cutting, in that of the best one, up to which it is kept as they grow. Costs
-are rough, and each way more makes expressions longer."""
+"""For symbolic lengths: a blocking is kept as lengths grow while its cost is at most this multiple of the best cost.
+Costs are rough, and each further kind of blocking makes expressions longer."""
 SAMPLE_LENGTHS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 1024, 2048, 4096)
-"""Lengths for which costs are compared, of a symbolic one."""
+"""Values of a symbolic length at which costs are compared."""
 FAR = 1 << 20
-"""A length from which on others grow in proportion."""
+"""A length from which other lengths grow in proportion."""
 CLEARLY = 0.99
-"""Part of the least cost so far that another blocking must be below, so that of equal ones the largest is taken."""
+"""A blocking replaces the best so far only if its cost is below this fraction; of equal costs the largest block is
+taken."""
 OPEN_TASKS = 4
-"""Tasks of each thread, of a symbolic number of lines: the last ones are then a small part of the time."""
+"""Tasks of each thread for a symbolic number of lines, so that the last tasks are a small part of the time."""
 LINE_FIXED, LINE_SHARE = 0.3, 0.25
-"""Cost of a task of lines, in lines: besides its own, and of what the threads that end first wait for."""
+"""Overhead of a task of lines, in lines: a fixed cost, and a share of the task for threads that wait at the end."""
 
 
 @dataclass(frozen=True)
 class Blocking:
-    """Rows, panels, taps and channels of one task or step.
+    """Sizes of one task or step: rows, panels, taps and channels.
 
-    Tasks are numbered so that all those of one of ``parts`` equal parts of the rows are neighbours; within a part
-    those of one block of panels are.
+    The rows are divided into ``parts`` equal parts. Tasks of one part are numbered consecutively; within a part, tasks
+    of one block of panels are.
     """
 
     rows: Any
@@ -108,21 +115,22 @@ class Blocking:
     parts: Any = 1
 
     def row_blocks(self, m: Length) -> Any:
-        """Blocks of rows in one part; the last ones of the last part may be empty."""
+        """Return the number of row blocks in one part; the last blocks of the last part may be empty."""
         return maximum(1, ceil_div(m, self.rows * self.parts))
 
     def tasks(self, m: Length, panels: Length, groups: Length) -> Any:
-        """Number of tasks of a contraction of ``m`` rows and ``panels`` weight panels in each group."""
+        """Return the number of tasks of a contraction of ``m`` rows and ``panels`` weight panels in each of ``groups``
+        groups."""
         return groups * self.parts * self.row_blocks(m) * ceil_div(panels, self.panels)
 
     def steps(self, taps: Length, depth: Length) -> Any:
-        """Condition: a sum of so many terms is cut into several steps."""
+        """Return the condition that a reduction of ``taps`` by ``depth`` terms is cut into several steps."""
         return any_of(less(self.depth, depth), less(self.taps, taps))
 
 
 class _Way(NamedTuple):
-    """How rows and panels are cut: parts of the rows, panels and tiles of rows of a block at most, and whether blocks
-    of rows are made equal."""
+    """A kind of blocking: row parts, most panels and most tiles of rows of a block, and whether row blocks have equal
+    sizes."""
 
     parts: Any
     panel_limit: Any
@@ -131,8 +139,11 @@ class _Way(NamedTuple):
 
 
 def fit(given: Blocking, tile: RegisterTile, m: Length, n: Length, depth: Length, taps: int) -> Blocking:
-    """The blocking nearest to ``given``, which may hold any integers, that the kernels can run: whole tiles of rows,
-    sums that fit the stack, and steps of either taps or channels."""
+    """Return the blocking nearest to ``given`` that the kernels can run.
+
+    ``given`` may hold any integers. The result has whole tiles of rows, accumulators that fit the stack, and steps of
+    either taps or channels.
+    """
     sums = SUMS_BYTES // (ITEMSIZE[tile.types.accumulator] * tile.columns)
     unit = max(tile.step, 8)
     k_block = minimum(ceil_div(_clamp(given.depth, depth), unit) * unit, depth)
@@ -157,11 +168,14 @@ def cut(
     forming: bool = False,
     shared: bool = False,
 ) -> Blocking:
-    """Blocks for ``groups`` products of ``m`` rows, ``n`` columns and ``taps * depth`` terms on ``threads`` threads.
+    """Return the blocking for ``groups`` products of ``m`` rows, ``n`` columns and ``taps * depth`` terms on
+    ``threads`` threads.
 
-    ``given`` ones, made to `fit`, are taken in place of the computed ones. ``beside`` says that the groups lie beside
-    each other in the rows, so that a thread may rather keep to rows than to groups; ``forming`` that each task brings
-    its rows into the tile's form; ``shared`` that all groups have one right-hand side (`groups_inside`).
+    Args:
+        given: blocking to use instead of the computed one, adjusted by `fit`.
+        beside: groups are adjacent in the rows, so a thread may keep to rows instead of groups.
+        forming: each task converts its rows to the tile's format.
+        shared: all groups have the same right-hand side (`groups_inside`).
     """
     if given is not None:
         return fit(given, tile, m, n, depth, taps)
@@ -169,7 +183,7 @@ def cut(
     how = (threads, beside, forming, shared)
     if not any(isinstance(length, Dim) for length in lens):
         return _best(tile, m, n, depth, taps, groups, *how)[1]  # type: ignore[arg-type]
-    found: list[tuple[int, _Way]] = []  # from which first length on which way is taken
+    found: list[tuple[int, _Way]] = []  # least value of the first symbolic length, and the kind of blocking from there
     m, n, depth, groups = lens = tuple(maximum(length, 1) for length in lens)  # an image may have no pixels
     place, first = next((k, length) for k, length in enumerate(lens) if isinstance(length, Dim))
     for sample in samples_along(first, symbols_of(lens)):
@@ -187,8 +201,11 @@ def cut(
 
 
 def samples_along(length: Dim, symbols: list[Dim]) -> Iterator[dict[Dim, int]]:
-    """Yield values of symbols for which a length grows: its last symbol does, its others are the least that they can
-    be, unless that leaves none, and all that it does not have are as in the example."""
+    """Yield assignments of the symbols along which ``length`` grows.
+
+    The last symbol of ``length`` grows; its other symbols take their least values, if that leaves any choice. Symbols
+    that ``length`` does not contain keep their example values.
+    """
     *others, last = symbols_of([length])
     hints = length.scope.hints()
     least = {s: max(s.low or 1, 1) for s in others}
@@ -200,8 +217,10 @@ def samples_along(length: Dim, symbols: list[Dim]) -> Iterator[dict[Dim, int]]:
 
 
 def values_of(symbol: Dim, length: Dim, others: Mapping[Dim, int], wanted: Sequence[int]) -> list[int]:
-    """Return values of a symbol for which a length is about as large as ``wanted``, as far as these are in its range: a
-    length may grow by 1 where the symbol grows by hundreds, as frames of sounds do."""
+    """Return values of ``symbol``, within its range, for which ``length`` is close to each of ``wanted``.
+
+    ``length`` may grow by 1 where the symbol grows by hundreds, as the number of audio frames does.
+    """
     low, high = max(symbol.low or 1, 1), symbol.high
     most = FAR if high is None else min(FAR, high)
     step = max(1, most // max(evaluate(length, {**others, symbol: most}), 1)) if most >= max(wanted) else 1
@@ -209,7 +228,7 @@ def values_of(symbol: Dim, length: Dim, others: Mapping[Dim, int], wanted: Seque
 
 
 class _Steps(NamedTuple):
-    """Taps and words of one step along the sum, and the number of steps."""
+    """Taps and words of one step of the reduction, and the number of steps."""
 
     taps: Any
     depth: Any
@@ -227,7 +246,7 @@ class _Steps(NamedTuple):
 
 
 def _block(tile: RegisterTile, m: Length, n: Length, steps: _Steps, way: _Way, threads: int) -> Blocking:
-    """Blocks that are cut in a way."""
+    """Return the blocking of kind ``way``."""
     p_block = _panels(tile, n, steps, way.parts, way.panel_limit, threads)
     most, limit = _most_rows(tile, m, steps, way.parts, p_block)
     m_block = _rows(tile, most, limit, way.row_limit)
@@ -236,7 +255,7 @@ def _block(tile: RegisterTile, m: Length, n: Length, steps: _Steps, way: _Way, t
 
 
 def _panels(tile: RegisterTile, n: Length, steps: _Steps, parts: Length, limit: Length, threads: int) -> Any:
-    """Panels of a block."""
+    """Return the number of panels of a block."""
     room = PANEL_EIGHTHS * machine().l2_bytes // 8
     near = maximum(
         1, room // (ITEMSIZE[tile.right_word] * tile.packing.parts * tile.columns * steps.taps * steps.depth)
@@ -245,7 +264,7 @@ def _panels(tile: RegisterTile, n: Length, steps: _Steps, parts: Length, limit: 
 
 
 def _most_rows(tile: RegisterTile, m: Length, steps: _Steps, parts: Length, p_block: Length) -> tuple[Any, Any]:
-    """Rows of a part, and of a block at most, whole tiles unless there is less room."""
+    """Return the rows of a part, and the most rows of a block: whole tiles unless the cache has less room."""
     room, sums = ROWS_EIGHTHS * machine().l2_bytes // 8, SUMS_BYTES // (ITEMSIZE[tile.types.accumulator] * tile.columns)
     most = ceil_div(m, parts * tile.rows) * tile.rows
     limit = maximum(tile.rows, room // (ITEMSIZE[tile.left_word] * tile.packing.parts * steps.depth))
@@ -255,7 +274,7 @@ def _most_rows(tile: RegisterTile, m: Length, steps: _Steps, parts: Length, p_bl
 
 
 def _rows(tile: RegisterTile, most: Length, limit: Length, row_limit: Length) -> Any:
-    """Rows of a block, as many tiles of them at most; 1 at least, which ranges may not show."""
+    """Return the rows of a block, at most ``row_limit`` tiles; at least 1, which value ranges may not prove."""
     return maximum(1, minimum(_even(most, row_limit * tile.rows, tile.rows), limit))
 
 
@@ -268,7 +287,7 @@ def _bounded(made: Blocking, tile: RegisterTile, taps: int, depth: Length) -> Bl
     """Return a blocking whose accumulators fit the stack at all lengths."""
     sums = SUMS_BYTES // (ITEMSIZE[tile.types.accumulator] * tile.columns)
     p_block = minimum(made.panels, sums // max(tile.variants()))
-    most = sums // p_block // tile.rows * tile.rows  # what a tile writes are whole ones
+    most = sums // p_block // tile.rows * tile.rows  # tiles write whole blocks of rows
     rows = select(made.steps(taps, depth), minimum(made.rows, most), made.rows)
     return Blocking(maximum(rows, 1), p_block, made.taps, made.depth, made.parts)
 
@@ -285,14 +304,14 @@ def _best(
     forming: bool,
     shared: bool,
 ) -> tuple[_Way, Blocking, dict[tuple[int, ...], float]]:
-    """The way with the least cost, its blocks, and the costs of others."""
+    """Return the cheapest kind of blocking, its blocking, and the costs of the others by their sizes."""
     steps = _Steps.of(tile, m, depth, taps)
     panels = -(-n // tile.columns)
     sums = SUMS_BYTES // (ITEMSIZE[tile.types.accumulator] * tile.columns)
     tallest = max(tile.variants())
     best_way, best, best_cost = _Way(1, 1, 1, 0), Blocking(min(m, tile.rows), 1, steps.taps, steps.depth), float("inf")
     costs: dict[tuple[int, ...], float] = {best_way: best_cost}
-    tried: dict[tuple[int, ...], float] = {}  # a product of few rows has few
+    tried: dict[tuple[int, ...], float] = {}  # few blocks differ in a product of few rows
     row_limits = (32, 16, 8, 4, 2, 1)
     cycles_of = _makespan(tile, m, panels, steps, depth, taps, groups, threads)
     for parts in _divisors(threads) if beside or groups % threads else (1,):
@@ -336,7 +355,8 @@ def _best(
 
 
 def steps_within(tile: RegisterTile, depth: Length, taps: int, limit: int) -> tuple[Any, Any]:
-    """Taps of equal steps, and words of one, of at most ``limit`` words if a step of the tile has not more."""
+    """Return the taps of equal steps and the words of one step, at most ``limit`` words unless a tile's step is
+    longer."""
     deep = less_equal(limit, depth)
     own_depth = select(deep, _even(depth, limit, max(tile.step, 8)), depth)
     if isinstance(deep, int) and deep:
@@ -348,9 +368,10 @@ def steps_within(tile: RegisterTile, depth: Length, taps: int, limit: int) -> tu
 def cut_lines(
     tile: RegisterTile, lines: Length, width: Length, channels: int, threads: int, given: Blocking | None = None
 ) -> Blocking:
-    """Blocks of whole lines of ``width`` pixels, and of channels, for a convolution by runs of pixels.
+    """Return blocks of whole lines of ``width`` pixels and of channels, for a convolution by runs of pixels.
 
-    ``given`` blocks are made to fit.
+    Args:
+        given: blocking to use instead of the computed one, adjusted to fit.
     """
     panels = -(-channels // tile.columns)
     if given is not None:
@@ -373,9 +394,10 @@ def cut_lines(
 
 
 def line_order(pixels: Length, channels: int) -> str:
-    """What successive tasks of a depthwise product walk first, ``lines`` or ``channels``.
+    """Return the dimension that successive tasks of a depthwise convolution walk first: ``lines`` or ``channels``.
 
-    Threads keep to channels of their own where, by the costs of `cut`, they keep to columns in the product before it.
+    Threads keep to the same channels where, by the costs of `cut`, they keep to the same columns in the preceding
+    product.
     """
     return "lines" if channels * SHARED_CYCLES > hint(pixels) * FOREIGN_CYCLES else "channels"
 
@@ -383,13 +405,14 @@ def line_order(pixels: Length, channels: int) -> str:
 def groups_inside(
     blocking: Blocking, tile: RegisterTile, m: Length, panels: int, depth: int, taps: int, groups: Length
 ) -> bool:
-    """Whether groups with one right-hand side are all computed for a block of panels before the next block is.
+    """Return whether all groups with one right-hand side are computed for a block of panels before the next block.
 
-    A thread then reads its part of the right-hand side once instead of for each group, and the rows of all groups for
-    each block of panels: where the L2 cache holds such a block, not all of them, and that is less.
+    A thread then reads its part of the right-hand side once instead of once a group, and re-reads the rows of all
+    groups for each block of panels. That pays if a panel block fits the L2 cache, all of them do not, and the traffic
+    is less.
     """
     left, right = (ITEMSIZE[word] * tile.packing.parts for word in (tile.left_word, tile.right_word))
-    m, groups, own = hint(m), hint(groups), hint(blocking.panels)  # both orders are right
+    m, groups, own = hint(m), hint(groups), hint(blocking.panels)  # either order is correct
     panel, l2_bytes = tile.columns * depth * taps * right, machine().l2_bytes
     if panels * panel <= PANEL_EIGHTHS * l2_bytes // 8 or own * panel > ROWS_EIGHTHS * l2_bytes // 8:
         return False
@@ -400,9 +423,12 @@ def groups_inside(
 def _makespan(
     tile: RegisterTile, m: int, panels: int, steps: _Steps, depth: int, taps: int, groups: int, threads: int
 ) -> Callable[[int, int, int, int], float]:
-    """Return a function of a block's rows and panels, of the parts of the rows, and of how many passes the weights are
-    read in: rough cycles until the last thread is done. These are multiply-adds, loads of weights, fixed costs, and
-    what comes from other cores: these weights, and rows that were written there."""
+    """Return a function that estimates the cycles until the last thread is done.
+
+    The function takes a block's rows and panels, the number of row parts, and the number of passes over the weights. It
+    counts multiply-adds, weight loads, fixed costs, and data fetched from other cores (weights, and rows written
+    there).
+    """
     terms = depth * taps
     most_over, step, tile_rows_each = max(tile.tall - tile.rows, 0), tile.step, tile.rows
     vectors, cycles, columns, packed_parts = tile.vectors, tile.cycles, tile.columns, tile.packing.parts
@@ -412,9 +438,9 @@ def _makespan(
         rows, width = min(block_rows, m), min(block_panels, panels)
         tasks = groups * parts * max(1, -(-m // (block_rows * parts))) * -(-panels // block_panels)
         tile_rows, over = divmod(rows, tile_rows_each)
-        if over > tile_rows * most_over:  # tiles of few rows, which wait for the weights
+        if over > tile_rows * most_over:  # tiles of few rows are bound by weight loads
             tile_rows, rows = tile_rows + 1, rows + 1
-        if step > 1:  # whole registers of rows
+        if step > 1:  # matrix tiles compute whole registers of rows
             rows = -(-rows // step) * step
         work = rows * width * terms * vectors * cycles
         weights = width * terms * columns / 16 * packed_parts
@@ -434,19 +460,21 @@ def _makespan(
 def _forming(
     blocking: Blocking, tile: RegisterTile, m: int, panels: int, terms: int, groups: int, threads: int
 ) -> float:
-    """Cycles of a thread to bring the rows of all its tasks into the tile's form."""
+    """Return the cycles of one thread to convert the rows of all its tasks to the tile's format."""
     tasks = -(-blocking.tasks(m, panels, groups) // threads)
     return FORM_CYCLES * tile.packing.parts * tasks * min(blocking.rows, m) * terms
 
 
 def odd(length: Length) -> Any:
-    """Return a length if it is odd, else the next one: rows that are an odd number of lines apart lie in different sets
-    of a cache."""
+    """Return ``length`` if it is odd, else the next odd number.
+
+    Rows that are an odd number of cache lines apart fall into different cache sets.
+    """
     return length + 1 - length % 2
 
 
 def _divisors(number: int) -> list[int]:
-    """All divisors, the largest first."""
+    """Return all divisors of ``number``, the largest first."""
     return [d for d in range(number, 0, -1) if number % d == 0]
 
 
@@ -455,7 +483,8 @@ def _clamp(value: Length, most: Length) -> Any:
 
 
 def _even(total: Length, limit: Length, multiple: int) -> Any:
-    """Block of at most ``limit`` that cuts ``total`` into nearly equal parts, rounded up to ``multiple``."""
+    """Return a block size of at most ``limit`` that cuts ``total`` into nearly equal parts, rounded up to
+    ``multiple``."""
     limit = maximum(limit, 1)
     block = ceil_div(total, maximum(1, ceil_div(total, limit)))
     return minimum(ceil_div(block, multiple) * multiple, limit)

@@ -1,4 +1,5 @@
-"""The ways to compute a contraction that tuning tries: solvers as they are, and other blockings of the best one."""
+"""Enumerate the tuning candidates of a contraction: every solver with its own blocking, then other blockings of the
+best one."""
 
 from __future__ import annotations
 
@@ -18,14 +19,16 @@ _BLOCKING = ("rows", "panels", "taps", "depth", "parts")
 
 
 def solver_candidates(request: Request) -> list[Candidate]:
-    """Every solver that applies, with its own blocking, in order of its estimate: the cost model's choice first."""
+    """Return every applicable solver with its own blocking, sorted by estimated time: the cost model's choice comes
+    first."""
     problem = request.problem
     found = [s for s in _solvers(problem) if s.refusal(problem) is None]
     return [Candidate(s) for s in sorted(found, key=lambda s: s.estimate(problem, request.threads))]
 
 
 def estimates(request: Request) -> list[Estimate]:
-    """Every solver: those that apply with their estimates, the quickest first, then the others with their reasons."""
+    """Return an estimate for every solver: applicable solvers by increasing time, then the others with their
+    refusals."""
     able = [
         Estimate(c.solver.name, c.solver.estimate(request.problem, request.threads)) for c in solver_candidates(request)
     ]
@@ -40,7 +43,8 @@ def revisions(request: Request) -> dict[str, int]:
 
 
 def candidate_of(request: Request, record: TuningRecord) -> Candidate | None:
-    """What a record says, or None if its solver does not exist or does not apply here. Any blocking is made to fit."""
+    """Return the candidate that ``record`` describes, or None if its solver is missing or not applicable. Blockings are
+    adjusted to fit."""
     for solver in _solvers(request.problem):
         if solver.name == record.solver and solver.refusal(request.problem) is None:
             return Candidate(solver, _blocking(record.configuration))
@@ -48,7 +52,7 @@ def candidate_of(request: Request, record: TuningRecord) -> Candidate | None:
 
 
 def refinements(request: Request, winner: Candidate) -> list[Candidate]:
-    """Other blockings of a solver, as it proposes them."""
+    """Return the other blockings that the winning solver proposes."""
     near = winner.solver.blockings(request.problem, request.threads)
     distinct = dict.fromkeys(b for b in near if b != winner.blocking)
     return [Candidate(winner.solver, b) for b in list(distinct)[: winner.solver.most_blockings]]

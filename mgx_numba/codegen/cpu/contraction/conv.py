@@ -1,7 +1,7 @@
-"""Convolution as an implicit matrix product: each output pixel is a row, whose terms are read from the input in place.
+"""Convolution as an implicit matrix product: each output pixel is a row whose terms are read from the input in place.
 
-Every row of the register tile has its own place in the input for every kernel position (tap); a tap that falls into
-the padding reads a row of zeros. One kernel serves every size, stride, dilation, padding and number of groups.
+Every row of the register tile has its own input address for each kernel position (tap). A tap in the padding reads a
+row of zeros. One kernel serves every size, stride, dilation, padding and number of groups.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ __all__ = [
 
 
 class ConvPointwise(Solver[ConvProblem]):
-    """A 1x1 convolution over pixels that lie evenly spaced: a matrix product."""
+    """Solver for 1x1 convolutions over evenly spaced pixels: a matrix product."""
 
     name = "conv_1x1"
     open_batch = open_lens = True
@@ -77,7 +77,7 @@ class ConvPointwise(Solver[ConvProblem]):
 
 
 def uneven_pixels(problem: ConvProblem) -> str | None:
-    """Why the pixels of an image are no rows of a matrix."""
+    """Return why the pixels of an image are not evenly spaced rows of a matrix; None if they are."""
     inner = problem.x_strides[-1]
     for length, stride in zip(reversed(problem.in_lens), reversed(problem.x_strides[1:])):
         if not known_less_equal(length, 1) and not known_equal(stride, inner):
@@ -87,8 +87,10 @@ def uneven_pixels(problem: ConvProblem) -> str | None:
 
 
 def pixel_product(problem: ConvProblem) -> GemmProblem:
-    """The product of evenly spaced pixels by the weights of one tap; where lines of the output are apart, its rows are
-    as if nothing lay between them."""
+    """Return the product of evenly spaced pixels by the weights of one tap.
+
+    Where there are gaps between output lines, the product's rows are numbered as if there were none.
+    """
     pixel, out = problem.x_strides[-1], problem.out_strides
     if not known_equal(problem.line_gap, 0):
         out = (problem.out_pixels * out[-1], out[-1])
@@ -111,7 +113,7 @@ def pixel_product(problem: ConvProblem) -> GemmProblem:
 
 
 class ConvDirect(Solver[ConvProblem]):
-    """Any convolution that is not transposed; weights may be stored in fewer bits than the input."""
+    """Solver for every convolution that is not transposed; weights may be stored in fewer bits than the input."""
 
     name = "conv_direct"
     open_batch = open_lens = True
@@ -130,7 +132,7 @@ class ConvDirect(Solver[ConvProblem]):
         return "the convolution is transposed" if problem.transposed else None
 
     def packed_lens(self, problem: ConvProblem) -> tuple[int, ...]:
-        """Panels of all groups, then a row of zeros of the input's type."""
+        """Return the length of the packed weights: panels of all groups, then a row of zeros in the input's dtype."""
         tile = tile_for(problem.types)
         *_, depth, _ = lens = panel_lens(problem, tile)
         return (math.prod(lens) + -(-depth * ITEMSIZE[tile.left_word] // ITEMSIZE[tile.right_word]),)
@@ -162,20 +164,20 @@ class ConvDirect(Solver[ConvProblem]):
         left, right, out = (ITEMSIZE[dtype] for dtype in (problem.types.a, problem.types.b, problem.types.out))
         moved = left * problem.batch * problem.in_pixels * problem.in_channels + out * rows * problem.out_channels
         moved += right * problem.groups * terms * columns
-        # Operations that finding the place of a tap takes the time of.
+        # The cost of computing a tap's address, in operations.
         table = rows * problem.groups * problem.taps * 40.0
         return seconds(tile, 2 * rows * problem.groups * columns * terms + table, moved, threads)
 
 
 def tap_matrices(problem: ConvProblem, weights: np.ndarray) -> list[np.ndarray]:
-    """For each tap in row-major order the view ``[group, group_in, group_out]`` of the weights."""
+    """Return for each tap, in row-major order, the view ``[group, group_in, group_out]`` of the weights."""
     grouped = _split_groups(weights, problem.groups)
     views = [grouped[(Ellipsis, *index)] for index in np.ndindex(*problem.kernel)]
     return [view if problem.transposed else view.swapaxes(1, 2) for view in views]
 
 
 def _split_groups(weights: np.ndarray, groups: int) -> np.ndarray:
-    """View of the weights with their first dimension split into groups and the rest."""
+    """Return a view of the weights whose first dimension is split into groups and channels of a group."""
     first, *rest = weights.strides
     lens = (groups, weights.shape[0] // groups, *weights.shape[1:])
     strides = (first * lens[1], first, *rest)
@@ -183,13 +185,13 @@ def _split_groups(weights: np.ndarray, groups: int) -> np.ndarray:
 
 
 def panel_lens(problem: ConvProblem, tile: RegisterTile) -> tuple[int, int, int, int, int]:
-    """Lens of the packed weights in words: groups, panels, taps, depth, columns of a panel."""
+    """Return the lengths of the packed weights in words: groups, panels, taps, depth, columns of a panel."""
     depth = tile.depth(problem.group_in)
     return problem.groups, panel_count(tile, problem.group_out), problem.taps, depth, tile.columns
 
 
 def _evenly_spaced(problem: ConvProblem) -> bool:
-    """Whether each row, over all images, reads one pixel a fixed number of elements after that of the row before.
+    """Return whether successive rows, over all images, read pixels that are a constant number of elements apart.
 
     ``problem`` has three spatial dimensions.
     """
@@ -216,11 +218,15 @@ def direct_launch(
     x: Operand | str = "x",
     name: str = "conv",
 ) -> Launch:
-    """One launch of the direct kernel for a problem in three dimensions, whose input strides count words of the tile.
+    """Return one launch of the direct kernel for ``problem``, which has three spatial dimensions.
 
-    Its panels begin at word ``start`` of ``w``, a row of zeros at word ``zeros``. With a ``lattice`` the
-    problem's output pixels are those points of a larger output. If it is ``phased``, the groups have all channels each,
-    and compute the lattices that begin at the first points of the output. ``given`` blocks replace the computed ones.
+    Args:
+        problem: the convolution; its input strides count words of the tile.
+        start: word of ``w`` at which the panels begin.
+        zeros: word of ``w`` at which the row of zeros begins.
+        lattice: the output pixels are these points of a larger output.
+        given: blocking to use instead of the computed one.
+        phased: each group has all channels, and computes the lattice that starts at its own first point of the output.
     """
     tile = tile_for(problem.types)
     lens = panel_lens(problem, tile)
@@ -235,7 +241,7 @@ def direct_launch(
     if near:
         tile, blocking = near.tile, near.fit(blocking, rows, problem.group_out, depth, taps)
         w_steps = near.steps(blocking)
-    if phased:  # one part of the rows after the other, all phases of each
+    if phased:  # all phases of one part of the rows, then the next part
         blocking = replace(blocking, parts=blocking.parts * blocking.row_blocks(rows))
     shuffled = ShuffledRows(problem, tile) if problem.shuffled else None
     if shuffled:

@@ -1,7 +1,7 @@
-"""Convolutions of 8-bit integers with exact sums in int32: the direct kernel over words of several channels.
+"""Convolutions of 8-bit integers with exact int32 accumulators: the direct kernel over words of several channels.
 
-Pixels whose channels are whole words are read in place; others are brought into words by a launch of their own. Groups
-whose channels are no whole words are joined.
+Pixels whose channels fill whole words are read in place; other pixels are packed into words by a separate launch.
+Groups whose channels do not fill whole words are joined.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ __all__ = ["ConvInt8", "lies_in_words", "pixels_in_words"]
 
 
 class ConvInt8(ConvDirect):
-    """uint8 or int8 pixels times a constant int8. Sums that leave int32 wrap around."""
+    """Solver for uint8 or int8 pixels by constant int8 weights. Accumulators that overflow int32 wrap around."""
 
     name = "conv_int8"
 
@@ -46,15 +46,15 @@ class ConvInt8(ConvDirect):
         return "the convolution is transposed" if problem.transposed else None
 
     def packed_lens(self, problem: ConvProblem) -> tuple[int, ...]:
-        """Panels of all groups, each after the row of its columns' sums if the tile wants it, then what stands for
-        padding."""
+        """Return the packed length: the panels of all groups, each after its row of column sums if the tile wants it,
+        then a padding pixel."""
         tile = tile_for(problem.types)
         problem = join_groups(problem, tile)
         groups, panels, taps, depth, columns = panel_lens(join_taps(problem, tile) or problem, tile)
         return (groups * panels * (int(tile.packing.column_sums) + taps * depth) * columns + depth,)
 
     def pack_weights(self, problem: ConvProblem, weights: np.ndarray) -> np.ndarray:
-        """As `ConvDirect.pack_weights`, in words: int32."""
+        """Pack weights as `ConvDirect.pack_weights` does, in int32 words."""
         tile = tile_for(problem.types)
         out = aligned_zeros(self.packed_lens(problem), tile.right_word)
         given, problem = problem.groups, join_groups(problem, tile)
@@ -71,7 +71,7 @@ class ConvInt8(ConvDirect):
         if first:
             sums = weights.reshape(groups, problem.group_out, -1).sum(-1, dtype=np.int32)
             pack_panels(sums[:, None], target[:, :, :first])
-        if first:  # what is read of padding, is read with 128 added
+        if first:  # padding is read as pixels are, with 128 added
             out[-depth:].view(np.uint8)[...] = 128
         return out
 
@@ -98,7 +98,7 @@ class ConvInt8(ConvDirect):
 
 
 def lies_in_words(problem: ConvProblem, tile: RegisterTile) -> bool:
-    """Whether the tile reads the pixels where they lie."""
+    """Return whether the tile can read the pixels in place."""
     together = tile.packing.k_interleave
     strides = [0 if known_less_equal(n, 1) else s for n, s in zip((problem.batch, *problem.in_lens), problem.x_strides)]
     in_place = tile.packing.a in ("", problem.types.a) and not problem.in_channels % together
@@ -108,15 +108,22 @@ def lies_in_words(problem: ConvProblem, tile: RegisterTile) -> bool:
 def pixels_in_words(
     problem: ConvProblem, tile: RegisterTile, joined: ConvProblem | None = None
 ) -> tuple[tuple[Any, ...], Operand, tuple[Launch, ...], Any]:
-    """Strides of images, planes, rows and pixels in words, where these are, the launch that brings them there, and the
-    bytes that they take. Pixels are those of the convolution over joined taps, if there is one."""
+    """Return the input as words, with the launch that packs it where necessary.
+
+    Args:
+        joined: the convolution over joined taps, if there is one.
+
+    Returns:
+        Strides of images, planes, rows and pixels in words; the operand that holds the words; the packing launches; the
+        scratch bytes.
+    """
     together = tile.packing.k_interleave
     read = joined or problem
     lens = (read.batch, *read.in_lens)
     if lies_in_words(read, tile):
         return tuple(s // together for s in read.x_strides), Operand("x"), (), 0
     *outer, width = (problem.batch, *problem.in_lens)
-    if joined:  # lines as they are, of which pixels are parts
+    if joined:  # whole lines are packed; the overlapping pixels are parts of them
         row, outer, width = width * problem.in_channels, outer[:-1], outer[-1]
         lines = GemmProblem(
             width, 1, row, tuple(outer), (*problem.x_strides[:-1], 1), types=problem.types, b_constant=True

@@ -1,5 +1,5 @@
-"""Convolutions over tiles that read whole matrices, from a grid of pixels (`pixel_grid`) that a launch fills unless the
-input is one."""
+"""Convolutions over matrix tiles (AMX), from a pixel grid (`pixel_grid`) that a launch fills unless the input already
+is one."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ __all__ = ["ConvTiles"]
 
 
 class ConvTiles(Solver[ConvProblem]):
-    """A convolution over one or two spatial dimensions that is not transposed."""
+    """Solver for convolutions over one or two spatial dimensions that are not transposed."""
 
     name = "conv_tiles"
     open_batch = open_lens = True
@@ -56,14 +56,14 @@ class ConvTiles(Solver[ConvProblem]):
         return not problem.line_gap and groups_end_lines(problem)
 
     def packed_lens(self, problem: ConvProblem) -> tuple[int, ...]:
-        """Panels of all groups."""
+        """Return the length of the panels of all groups."""
         return (math.prod(_panel_lens(PixelGrid(problem, tile_of(problem.types)))),)
 
     def pack_weights(self, problem: ConvProblem, weights: np.ndarray) -> np.ndarray:
-        """Weights in words: int32.
+        """Pack weights into int32 words.
 
         Raises:
-            UnsuitedWeights: they cannot be split.
+            UnsuitedWeights: the weights cannot be split into bfloat16 parts.
         """
         tile = tile_of(problem.types)
         grid = PixelGrid(problem, tile)
@@ -109,14 +109,15 @@ class ConvTiles(Solver[ConvProblem]):
 
 
 def _panel_lens(grid: PixelGrid) -> tuple[int, int, int, int]:
-    """Lens of the packed weights in words: groups, panels, rows of a panel, its columns."""
+    """Return the lengths of the packed weights in words: groups, panels, rows of a panel, columns of a panel."""
     tile, problem = grid.tile, grid.problem
     depth = tile.packing.parts * grid.taps * tile.depth(grid.terms)
     return problem.groups, panel_count(tile, problem.group_out), depth, tile.columns
 
 
 def _merged(matrices: list[np.ndarray], pixel: int) -> np.ndarray:
-    """Weights ``[group, taps * pixel, group_out]`` of those of each tap, zero where a pixel has no channels."""
+    """Return the weights of all taps as ``[group, taps * pixel, group_out]``, zero where a pixel is padded beyond its
+    channels."""
     groups, channels, columns = matrices[0].shape
     whole = np.zeros((groups, len(matrices), pixel, columns), matrices[0].dtype)
     for tap, matrix in enumerate(matrices):
@@ -125,7 +126,7 @@ def _merged(matrices: list[np.ndarray], pixel: int) -> np.ndarray:
 
 
 def _product(grid: PixelGrid, setting: Setting, name: str) -> Launch:
-    """The product of the grid's rows by the weights."""
+    """Return the launch that multiplies the grid's rows by the weights."""
     problem, tile, p = grid.problem, grid.tile, grid.volume
     epilogue, strides, threads, given = setting
     groups, panels, rows_of_panel, columns = _panel_lens(grid)
@@ -181,7 +182,7 @@ def _product(grid: PixelGrid, setting: Setting, name: str) -> Launch:
 
 
 def _tap_places() -> list[str]:
-    """Statements: where each tap of this step reads for output (0, 0)."""
+    """Return statements that compute the offset of each tap of this step for output (0, 0)."""
     return [
         "for t in range(taps_now):",
         "    down = idiv(t0 + t, across)",
@@ -193,7 +194,7 @@ def _tap_places() -> list[str]:
 
 
 def _read_notes(macro: MacroKernel, grid: PixelGrid) -> None:
-    """Let the macro-kernel look at the notes of the lines that its rows read."""
+    """Make the macro-kernel check the flags of the lines that its rows read."""
     macro.arguments.pointer("flags", Operand("scratch", grid.flags), "int32")
     macro.arguments.integers(terms=grid.terms, reach=grid.reach)
     flag = [

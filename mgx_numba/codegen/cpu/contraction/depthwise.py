@@ -1,10 +1,12 @@
-"""Depthwise convolution: every channel is a group of its own and has one output channel.
+"""Depthwise convolution: each channel is a group with one output channel.
 
-A task is a block of channels by a block of output lines. Within it so few channels are done at a time that the lines
-of the input which their taps read stay in the L1 cache. A line is computed in runs of pixels, whose sums for one vector
-of channels stay in registers while the taps pass, and which the epilogue finishes right after that: all runs of a
-vector, or, where these channels are many, a run for all of them. The last run of a line overlaps the one before where
-it would be short. Where there are registers for it, two lines are computed at a time, which share what they read.
+A task is a block of channels by a block of output lines. A slice of channels is processed at a time, small enough that
+the input lines which its taps read stay in the L1 cache.
+
+A line is computed in runs of pixels. The accumulators of a run, for one vector of channels, stay in registers for all
+taps and go straight to the epilogue. All runs of one vector come first, or, with many channels, one run for all vectors
+of the slice. A short last run is shifted back to overlap the run before. With enough registers, two lines that share
+input rows are computed at a time.
 """
 
 from __future__ import annotations
@@ -53,48 +55,57 @@ __all__ = [
 ]  # fmt: skip
 
 DEPTHWISE_OPERATIONS = 2.7
-"""Of a multiply-add, instead of 2: loads of inputs take time, too. Fitted to measured choices."""
+"""Operations counted for a multiply-add, instead of 2, since input loads take time, too. Fitted to measured choices."""
 LINES_SHARE = 2
-"""Of so many parts of the L1 cache the taps' input for the lines at once takes one, where it stays for the next."""
+"""The input lines that the taps read take at most one part in this many of the L1 cache, where they stay for the next
+lines."""
 WINDOWS = range(2, 8)
-"""Numbers of taps along a line that may share the vectors of the input which they read."""
+"""Horizontal kernel sizes for which taps share input vectors."""
 MOST_ROWS = 7
-"""Most rows of such taps."""
+"""Largest vertical kernel size for which taps share input vectors."""
 PAIR_BITS = 512
-"""Bits of a vector from which there are registers for the sums of two lines: 32, by AVX-512. On Zen 5 layers of 7 by 7
-to 112 by 112 pixels then take 0.74 to 0.91 of the time at stride 1, and 0.98 to 1.02 at stride 2."""
+"""Vector width (bits) from which registers suffice for the accumulators of two lines: 32 registers, by AVX-512.
+
+On Zen 5 layers of 7x7 to 112x112 pixels then take 0.74 to 0.91 of the time at stride 1, and 0.98 to 1.02 at stride 2.
+"""
 PIXEL_BY_PIXEL = 4.0
-"""Times the estimate of kernels for some lengths that the kernel for any is taken to need, so that it is chosen last.
-No figures kept."""
+"""Multiple of the specialised kernels' estimate that is assumed for the kernel for any lengths, so that it is chosen
+last. No figures kept."""
 OPEN_RUN = 4
-"""Pixels to take at a time of lines of symbolic length: of 13 and more, less than a quarter are for nothing."""
+"""Pixels of a run where the line length is symbolic: with lines of 13 or more, less than a quarter of the work is
+redundant."""
 BESIDE_BYTES = 256
-"""Bytes of a pixel's channels in a slice from which a run is computed for all of them before the next one, so that
-memory is read in order. Eight maps of 14 by 14 pixels, which lie beyond the L2 cache, then take 0.6 to 1.0 of the time
-on Zen 5, and 0.3 to 0.9 with AVX2; of 144 channels of 56 by 56 pixels, 128 bytes at a time, AVX2 would take twice."""
+"""Bytes of a pixel's channels in a slice from which one run is computed for all channels before the next run, so that
+memory is read in order.
+
+Eight maps of 14x14 pixels, beyond the L2 cache, then take 0.6 to 1.0 of the time on Zen 5, and 0.3 to 0.9 with AVX2.
+For 144 channels of 56x56 pixels, 128 bytes at a time, AVX2 would take twice the time.
+"""
 LINE = RecordText(LINE_BLOCK, "block")
-"""The block that describes a line, in kernels."""
+"""The record that describes a line to the kernels."""
 
 
 MOST_EXACT = {"int8": 2**24 // (255 * 128), "int16": 2**24 // 255**2}
-"""Taps of weights in a dtype whose products with 8-bit integers have sums that float32 has exactly. Weights in int16
-are differences of 8-bit integers."""
+"""Most taps, by weight dtype, for which sums of products with 8-bit integers are exact in float32. int16 weights are
+differences of 8-bit integers."""
 
 
 def _tile(types: ElementTypes) -> RegisterTile:
-    """The tile of the type that sums are computed in."""
+    """Return the register tile of the dtype in which sums are computed."""
     return tile_for(types if types.uniform else FLOAT32)
 
 
 class ConvDepthwise(Solver[ConvProblem]):
-    """Depthwise convolution, any size, stride, dilation and padding, of floats, of 8-bit integers by int8 or by
-    differences of 8-bit integers in int16, and of bfloat16 by bfloat16."""
+    """Solver for depthwise convolutions of any size, stride, dilation and padding.
+
+    Element types: floats; 8-bit integers by int8, or by differences of 8-bit integers in int16; bfloat16 by bfloat16.
+    """
 
     name = "conv_depthwise"
     open_batch = open_lens = True
     revision = 1
     serves_any: ClassVar[bool] = False
-    """Whether one kernel serves all lengths, pixel by pixel."""
+    """Whether one kernel, which works pixel by pixel, serves all lengths."""
 
     def refused_types(self, problem: ConvProblem) -> str | None:
         types = problem.types
@@ -122,7 +133,7 @@ class ConvDepthwise(Solver[ConvProblem]):
         return fills_lines(problem)
 
     def packed_lens(self, problem: ConvProblem) -> tuple[int, ...]:
-        """Panels of one vector of channels, taps, channels of a panel."""
+        """Return the lengths of the packed weights: panels of one vector of channels, taps, channels of a panel."""
         lanes = _tile(problem.types).lanes
         return (-(-problem.out_channels // lanes), problem.taps, lanes)
 
@@ -150,8 +161,8 @@ class ConvDepthwise(Solver[ConvProblem]):
 
 
 class ConvDepthwiseAny(ConvDepthwise):
-    """Depthwise convolution of 8-bit integers by a kernel that lengths do not change: for lengths whose own kernels are
-    not there."""
+    """Solver for depthwise convolutions of 8-bit integers by a kernel that does not depend on lengths; used where no
+    specialised kernel is available."""
 
     name = "conv_depthwise_any"
     revision = 0
@@ -167,7 +178,7 @@ class ConvDepthwiseAny(ConvDepthwise):
 
 
 def volume_arguments(arguments: Arguments, problem: ConvProblem) -> None:
-    """Arguments: strides of the input, lengths, stride, dilation and padding along the three axes d, h and w."""
+    """Declare the arguments: input strides, lengths, stride, dilation and padding along the axes d, h and w."""
     image, *strides = problem.x_strides
     arguments.integers(x_image=image, **{f"x_{name}": stride for name, stride in zip("dhw", strides)})
     for axis, name in enumerate("dhw"):
@@ -186,7 +197,7 @@ def _launch(
     given: Blocking | None,
     serves_any: bool = False,
 ) -> Launch:
-    """``problem`` has three spatial dimensions."""
+    """Return the launch for ``problem``, which has three spatial dimensions."""
     tile, accumulator = _tile(problem.types), problem.types.accumulator
     channels, out_lens = problem.out_channels, problem.out_lens
     run, height = (1, 1) if serves_any else (best_run(out_lens[2]), lines_at_once(problem))
@@ -221,7 +232,8 @@ def _launch(
 
 
 def _sums(problem: ConvProblem, height: int) -> tuple[str, str]:
-    """Intrinsic of the sums of a run of so many lines, and the literals that follow the number of its pixels."""
+    """Return the name of the intrinsic that accumulates a run of ``height`` lines, and the literals that follow the run
+    length."""
     if _shares(problem):
         left, right = missing(problem)
         down = problem.stride[1] if height > 1 else 1
@@ -231,13 +243,13 @@ def _sums(problem: ConvProblem, height: int) -> tuple[str, str]:
 
 
 def _shares(problem: ConvProblem) -> bool:
-    """Whether the pixels of a run share what they read. ``problem`` has three spatial dimensions."""
+    """Return whether the pixels of a run share input vectors. ``problem`` has three spatial dimensions."""
     near = problem.stride[2] <= 2 and problem.dilation[2] == 1
     return near and problem.kernel[2] in WINDOWS and problem.kernel[1] <= MOST_ROWS
 
 
 def lines_at_once(problem: ConvProblem) -> int:
-    """Output lines whose sums are in registers together: two where rows of the input are read by both."""
+    """Return the output lines whose accumulators are in registers together: two if they share input rows, else one."""
     volume = problem.volume()
     down, rows = volume.stride[1], volume.kernel[1]
     wide, several = _tile(problem.types).bits >= PAIR_BITS, not known_less_equal(volume.out_lens[1], 1)
@@ -245,8 +257,11 @@ def lines_at_once(problem: ConvProblem) -> int:
 
 
 def missing(problem: ConvProblem) -> tuple[int, int]:
-    """Columns that the first and the last pixel of a line lack, of symbolic length: at most. ``problem`` has three
-    spatial dimensions."""
+    """Return the tap columns that fall into padding for the first and the last pixel of a line; upper bounds for
+    symbolic lengths.
+
+    ``problem`` has three spatial dimensions.
+    """
     if isinstance(problem.in_lens[2], Dim):
         return max(0, problem.pads_begin[2]), max(0, fixed(problem.pads_end[2]))
     reach = (problem.out_lens[2] - 1) * problem.stride[2] + problem.kernel[2] - problem.pads_begin[2]
@@ -254,7 +269,7 @@ def missing(problem: ConvProblem) -> tuple[int, int]:
 
 
 def best_run(pixels: Length) -> int:
-    """Pixels to take at a time, so that few sums of the last run of a line are for nothing."""
+    """Return the pixels of a run that leave little redundant work in the last run of a line."""
     if isinstance(pixels, Dim):
         return OPEN_RUN if permitted(less_equal(OPEN_RUN, pixels)) else 1
     return min((run for run in RUNS if run <= pixels), key=lambda run: -(-pixels // run) * (run + 2))
@@ -263,7 +278,7 @@ def best_run(pixels: Length) -> int:
 def _blocks(
     problem: ConvProblem, tile: RegisterTile, lines: Length, threads: int, given: Blocking | None
 ) -> tuple[Any, Any]:
-    """Lines and channels of one task."""
+    """Return the lines and channels of one task."""
     width = line_unit(problem.out_lens[2])
     blocking = cut_lines(tile, lines, width, problem.out_channels, threads, given)
     height = lines_at_once(problem) if given is None else 1
@@ -276,7 +291,7 @@ def line_unit(width: Length) -> int:
 
 
 def _slice(problem: ConvProblem, tile: RegisterTile, channels: int) -> Any:
-    """Channels to do at a time."""
+    """Return the channels of a slice."""
     rows = problem.kernel[1] + (lines_at_once(problem) - 1) * problem.stride[1]
     line = problem.kernel[0] * rows * problem.in_lens[2] * ITEMSIZE[problem.types.a]
     near = maximum(machine().l1_bytes // LINES_SHARE // maximum(line, 1), 2 * tile.lanes)
@@ -284,7 +299,8 @@ def _slice(problem: ConvProblem, tile: RegisterTile, channels: int) -> Any:
 
 
 def line_locals(dtype: str, tap_size: int, sums: int) -> list[str]:
-    """Statements: the block, filled with what all lines have in common, and room for so many ``sums`` of a dtype."""
+    """Return statements that fill the line record with values common to all lines, and allocate ``sums`` accumulators
+    of ``dtype``."""
     return [
         LINE.local(),
         f"sums = local_{dtype}({sums})",
@@ -298,7 +314,13 @@ def line_locals(dtype: str, tap_size: int, sums: int) -> list[str]:
 def _task(
     rows: Rows, epilogue: Epilogue, lanes: int, sums: tuple[str, str], run: int, height: int, whole: bool
 ) -> list[str]:
-    """``height``: the lines at once. ``whole``: the channels fill their vectors."""
+    """Return the statements of one task.
+
+    Args:
+        sums: intrinsic and literals of `_sums`.
+        height: lines computed at once.
+        whole: the channels fill their vectors.
+    """
     pair = height > 1
     return [
         "line0 = imod(idiv(task, line_every), line_blocks) * line_block",
@@ -340,8 +362,12 @@ def _task(
 
 
 def taps_inside(axis: str, taps: str = "") -> list[str]:
-    """Statements: the first tap along an axis that lies in the input, ``k_<axis>``, and the one after the last,
-    ``end_<axis>``, of ``kernel_<axis>`` or of so many ``taps``."""
+    """Return statements that compute the range of taps inside the input along ``axis``: ``k_<axis>`` to ``end_<axis>``
+    (exclusive).
+
+    Args:
+        taps: number of taps; "": ``kernel_<axis>``.
+    """
     return [
         f"i_{axis} = o_{axis} * stride_{axis} - pad_{axis}",
         f"k_{axis} = 0",
@@ -354,7 +380,8 @@ def taps_inside(axis: str, taps: str = "") -> list[str]:
 
 
 def _line(rows: Rows, lanes: int, sums: tuple[str, str], run: int, height: int, whole: bool) -> list[str]:
-    """Statements: ``here`` lines of a slice of channels, of which a run is computed for ``beside`` before the next."""
+    """Return statements that compute ``here`` lines of a slice of channels, each run for ``beside`` channels before the
+    next run."""
     first = [f"for o in range(0, out_w, {run}):", f"    o_w = imin(o, out_w - {run})"]
     vectors = [f"for c in range(c0, imin(c0 + beside, columns - rest), {lanes}):"]
     vectors += indent(_run(rows, lanes, sums, run, height, part=False))
@@ -366,8 +393,12 @@ def _line(rows: Rows, lanes: int, sums: tuple[str, str], run: int, height: int, 
 
 
 def _run(rows: Rows, lanes: int, sums: tuple[str, str], run: int, height: int, part: bool) -> list[str]:
-    """Statements: the run of pixels from ``o_w`` on, in ``here`` lines, of the vector of channels from ``c`` on, of
-    which only ``rest`` exist if it is a ``part``."""
+    """Return statements that compute one run of pixels from ``o_w`` in ``here`` lines, for the vector of channels at
+    ``c``.
+
+    Args:
+        part: only ``rest`` channels of the vector exist.
+    """
     before, _ = rows.vector_text(part)
     name, literals = sums
     lines = [

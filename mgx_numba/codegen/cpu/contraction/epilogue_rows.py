@@ -1,4 +1,4 @@
-"""Building blocks of contraction kernels: the epilogue over rows of accumulated sums."""
+"""Building blocks of contraction kernels: the epilogue over rows of accumulators."""
 
 from __future__ import annotations
 
@@ -16,11 +16,14 @@ __all__ = ["Rows", "epilogue_text", "finished_lanes", "kernel_name"]
 
 
 class Rows:
-    """Text of an epilogue over one row of accumulators.
+    """The text of an epilogue over one row of accumulators.
 
-    The kernel provides the names ``columns`` (valid accumulators of the row, from column ``n0`` of the result on),
-    ``sums`` at ``sums_row`` (the row's accumulators), ``out_row`` (offset of the row in the output) and, for each
-    operand that varies over rows, ``e<k>_row``.
+    The kernel provides these names:
+
+    - ``columns``: valid accumulators of the row, from column ``n0`` of the result
+    - ``sums``: accumulators, of which the row's begin at ``sums_row``
+    - ``out_row``: offset of the row in the output
+    - ``e<k>_row``: offset of the row in each operand that varies over rows
     """
 
     def __init__(self, epilogue: Epilogue, dtype: str, lanes: int) -> None:
@@ -28,18 +31,18 @@ class Rows:
         self.body, self.result = epilogue_text(epilogue, lanes)
 
     def pointers(self, arguments: Arguments, offsets: Mapping[str, int] | None = None) -> None:
-        """Declare the operands' pointers and the output's, ``offsets`` bytes into their buffers."""
+        """Declare the pointers of the operands and the output, ``offsets`` bytes into their buffers."""
         offsets = offsets or {}
         arguments.pointer("out", Operand("out", offsets.get("out", 0)), self.epilogue.out_dtype(self.dtype))
         for k, operand in enumerate(self.epilogue.operands):
             arguments.pointer(f"e{k}_at", Operand(f"e{k}", offsets.get(f"e{k}", 0)), operand.dtype)
 
     def invariant(self) -> list[str]:
-        """Statements before all loops: scalar operands."""
+        """Return statements that load scalar operands before all loops."""
         return self._splats("scalar", "0")
 
     def text(self) -> list[str]:
-        """Statements that finish and store one row."""
+        """Return statements that run the epilogue on one row and store it."""
         lanes = self.lanes
         operands = enumerate(self.epilogue.operands)
         contiguous = [(k, self._place(k, o.access == "full")) for k, o in operands if o.access in ("full", "per_n")]
@@ -57,15 +60,19 @@ class Rows:
         ]
 
     def moving(self) -> list[tuple[str, str]]:
-        """What varies over rows: the output and operands by name, each with the text of the offset of column ``c``."""
+        """Return the output and the operands that vary over rows, each by name with the text of the offset of column
+        ``c``."""
         own = [(f"e{k}", operand.access) for k, operand in enumerate(self.epilogue.operands)]
-        moving = MOVING - {"low"}  # which lies as what is high
+        moving = MOVING - {"low"}  # low parts share the offsets of the high parts
         found = [(name, access) for name, access in [("out", "full"), *own] if access in moving]
         return [(name, " + c" if access in ALONG_N else "") for name, access in found]
 
     def stores(self, place: str, left: str = "") -> list[str]:
-        """Statements that store the result at ``out<place>``, or its ``left`` first columns, and its parts, which have
-        whole vectors."""
+        """Return statements that store the result and its parts at ``out<place>``.
+
+        Args:
+            left: number of columns to store; "": a whole vector. Parts always have whole vectors.
+        """
         end, more = ("_tail", f", {left}") if left else ("", "")
         high = len(self.epilogue.read)
         parts, out = f"e{high}_at, e{high + 1}_at, e{high}{place}", f"out, out{place}"
@@ -76,10 +83,13 @@ class Rows:
         ]
 
     def vector_text(self, part: bool, first: int = 0) -> tuple[list[str], list[str]]:
-        """Statements before a loop over rows, and those that finish one vector of row ``i`` in it.
+        """Return statements before a loop over rows, and statements inside it that finish one vector of row ``i``.
 
-        The vector is at column ``n0 + c``, its accumulators at ``first + i * lanes`` of ``sums``, and what is `moving`
-        is found at ``<name>_place``. If it is a ``part``, only its first ``rest`` columns exist.
+        The vector is at column ``n0 + c``, its accumulators at ``first + i * lanes`` of ``sums``. Each operand of
+        `moving` is at ``<name>_place``.
+
+        Args:
+            part: only the first ``rest`` columns exist.
         """
         lanes, operands = self.lanes, list(enumerate(self.epilogue.operands))
 
@@ -109,8 +119,8 @@ class Rows:
 
 
 def epilogue_text(epilogue: Epilogue, lanes: int) -> tuple[tuple[str, ...], str]:
-    """Statements that work on the vector ``acc`` with the operands' ``e0``, ``e1``, ..., and the name of what is
-    stored then."""
+    """Return statements that apply the epilogue to the vector ``acc`` with operands ``e0``, ``e1``, ..., and the name
+    of the result."""
     if epilogue.body is None:
         return (), "acc"
     names = ("acc", *(f"e{k}" for k in range(len(epilogue.read))))
@@ -118,10 +128,11 @@ def epilogue_text(epilogue: Epilogue, lanes: int) -> tuple[tuple[str, ...], str]
 
 
 def finished_lanes(tile: RegisterTile, epilogue: Epilogue) -> int:
-    """Lanes in which rows of sums are finished.
+    """Return the vector length (lanes) in which the epilogue processes a row of accumulators.
 
-    Of sums in int32 so many that what is stored of them is one register: vectors of 256 bits and fewer are narrowed by
-    packing several (a ResNet-50 in 8 bits takes 1.5% less time on Zen 5 with AVX2), those of AVX-512 one by one.
+    For int32 accumulators the length is such that the stored result is one register. Vectors of at most 256 bits are
+    narrowed by packing several: ResNet-50 in 8 bits takes 1.5% less time on Zen 5 with AVX2. AVX-512 narrows vectors
+    one by one.
     """
     accumulator = tile.types.accumulator
     if accumulator != "int32" or tile.bits > 256:
@@ -130,5 +141,5 @@ def finished_lanes(tile: RegisterTile, epilogue: Epilogue) -> int:
 
 
 def kernel_name(solver: str, epilogue: Epilogue) -> str:
-    """Name of a kernel in MIGraphX's style: ``conv_add_relu_kernel``."""
+    """Return the name of a kernel in MIGraphX's style, such as ``conv_add_relu_kernel``."""
     return "_".join(filter(None, (solver, epilogue.name, "kernel")))

@@ -1,8 +1,9 @@
-"""Convolutions of 8-bit integers to few channels by one tap, such as the last of a network: a vector is of pixels.
+"""1x1 convolutions of 8-bit integers to few output channels, such as a network's last: vectors hold pixels, not
+channels.
 
-A product over panels would finish a vector of channels for each pixel, of which most lanes are empty. Here words of
-neighbouring pixels are transposed in registers, so that sums and the epilogue fill vectors. (Gathering the words takes
-four times as long on Zen 5.)
+A product over panels would finish one vector of channels for each pixel, with most lanes empty. Here words of
+neighbouring pixels are transposed in registers, so that accumulators and epilogue fill vectors. (Gathering the words
+takes four times as long on Zen 5.)
 """
 
 from __future__ import annotations
@@ -35,15 +36,15 @@ from .solver import Setting, Solver, integer_types_refused
 __all__ = ["ConvFewOutputs"]
 
 MOST_OUTPUTS = 8
-"""Output channels, whose sums stay in registers together."""
+"""Most output channels, whose accumulators stay in registers together."""
 STEP = 4
-"""Words of a pixel that are transposed at once, which x86 does at the least cost: 16 bytes."""
+"""Words of a pixel that are transposed at once; 16 bytes is cheapest on x86."""
 TASK_PIXELS = 1024
-"""Pixels of a task: some microseconds' work. No figures kept."""
+"""Pixels of a task: some microseconds of work. No figures kept."""
 
 
 class ConvFewOutputs(Solver[ConvProblem]):
-    """uint8 pixels, whose channels are whole words, times a constant int8; for CPUs with VNNI."""
+    """Solver for uint8 pixels, whose channels fill whole words, by constant int8 weights, on CPUs with VNNI."""
 
     name = "conv_few_outputs"
     open_batch = open_lens = True
@@ -68,11 +69,11 @@ class ConvFewOutputs(Solver[ConvProblem]):
         return uneven_pixels(problem)
 
     def packed_lens(self, problem: ConvProblem) -> tuple[int, ...]:
-        """Words of an output channel, output channels."""
+        """Return the lengths of the packed weights: words of an output channel, output channels."""
         return (tile_for(problem.types).depth(problem.in_channels), problem.out_channels)
 
     def pack_weights(self, problem: ConvProblem, weights: np.ndarray) -> np.ndarray:
-        """Weights in words: int32."""
+        """Pack weights into int32 words."""
         tile = tile_for(problem.types)
         out = aligned_zeros(self.packed_lens(problem), tile.right_word)
         out[...] = word_rows(tile, weights.reshape(weights.shape[:2]).T)
@@ -128,23 +129,26 @@ class ConvFewOutputs(Solver[ConvProblem]):
         return Solution((Launch(source, arguments.values, tasks, problem.flops, moved, epilogue.moving),))
 
     def blockings(self, problem: ConvProblem, threads: int) -> list[Blocking]:
-        """None: everything is read once."""
+        """Return no alternatives: all data is read once."""
         return []
 
     def estimate(self, problem: ConvProblem, threads: int = 1) -> float:
         tile = tile_for(problem.types)
         pixels = problem.batch * problem.out_pixels
         words = tile.depth(problem.in_channels)
-        # A vector of words is transposed in the time of some eight products.
+        # Transposing a vector of words takes as long as about eight products.
         flops = 2.0 * pixels * words * tile.packing.k_interleave * (problem.out_channels + 8)
         moved = pixels * (problem.in_channels + problem.out_channels * ITEMSIZE[problem.types.out])
         return seconds(tile, flops, moved, threads)
 
 
 def _finished(epilogue: Epilogue, n: int, left: str, lanes: int, near: Collection[str]) -> list[str]:
-    """Statements: the epilogue of the sums ``acc`` of an output channel, of pixels from ``c`` on, and their storing.
+    """Return statements that run the epilogue on the accumulators ``acc`` of output channel ``n``, for pixels from
+    ``c``, and store the result.
 
-    What is ``near`` has neighbouring pixels side by side.
+    Args:
+        left: number of pixels; "": a whole vector.
+        near: names of operands whose neighbouring pixels are contiguous.
     """
     tail, part = ("_tail", f", {left}") if left else ("", "")
     lines = []

@@ -1,8 +1,8 @@
-"""What finishes the sums of tiles that read whole matrices: a kernel of its own, called with a few rows of a panel.
+"""The epilogue kernel of matrix tiles (AMX), called for a few rows of a panel at a time.
 
-The tile (`amx`) calls it between its products of the next panel, so that the vector units work on sums while the matrix
-unit makes others. Sums are therefore in memory twice the size of a register tile, never that of a row of panels. Tiles
-are configured meanwhile: the kernel has vectors alone.
+The tile (`amx`) calls it between its products of the next panel, so that the vector units run the epilogue while the
+matrix unit accumulates. Accumulators therefore take memory for two register tiles, never for a whole row of panels. The
+AMX tile configuration stays active meanwhile: the kernel uses vectors only.
 """
 
 from __future__ import annotations
@@ -25,36 +25,41 @@ from .epilogue_rows import Rows, kernel_name
 __all__ = ["PANEL_ROWS", "finisher_source", "place_words", "placed_rows", "rows_at_once"]
 
 PANEL_ROWS = "row_places"
-"""Name of the places of two blocks of rows: those of the panel that waits, and those of the next."""
+"""Name of the array of row offsets of two blocks of rows: the panel that awaits its epilogue, and the next panel."""
 
 
 _AT_ONCE = 8
-"""Rows of a call at least. With 16 instead of one UNet's convolutions take 0.88 of the time in parts and 0.98 in
-bfloat16, ResNet-50's 0.94 and 0.97, BERT's products in parts 0.96; with 8 these of UNet and ResNet-50 take 0.98 of that
-in bfloat16, and as long in parts: fewer instructions keep the next step's products waiting (Emerald Rapids)."""
+"""Least rows of an epilogue call.
+
+Relative to 1 row, 16 rows take 0.88 (parts) and 0.98 (bfloat16) of the time for UNet's convolutions, 0.94 and 0.97 for
+ResNet-50, 0.96 for BERT's products in parts. Relative to 16, 8 rows take 0.98 for UNet and ResNet-50 in bfloat16 and as
+long in parts: fewer instructions delay the next step's products (Emerald Rapids).
+"""
 
 
 def rows_at_once(epilogue: Epilogue) -> int:
-    """Rows that are finished beside a step of k at least: few of long work, for which the matrix unit would wait.
+    """Return the least rows that are finished beside a step of k: few for expensive epilogues, which would stall the
+    matrix unit.
 
-    The products of ViT in bfloat16 that a GELU follows take 1.1 times as long with 16 rows a call as with one.
+    ViT's bfloat16 products with a GELU take 1.1 times as long with 16 rows a call as with one.
     """
     return 1 if epilogue.body is not None and any(c.method in EXPENSIVE for c in epilogue.body.calls) else _AT_ONCE
 
 
 def _moving(epilogue: Epilogue) -> list[str]:
-    """What has a place in each row, as the names of the variables that hold it begin; low parts lie as high ones."""
+    """Return the name prefixes of the tensors that have an offset in each row; low parts share the offset of the high
+    parts."""
     names = [f"e{k}" for k, o in enumerate(epilogue.operands) if o.access in MOVING and o.access != "low"]
     return ["out", *names]
 
 
 def place_words(epilogue: Epilogue) -> int:
-    """Words that say where a row is."""
+    """Return the number of words that record the offsets of one row."""
     return 1 + len(_moving(epilogue))
 
 
 def placed_rows(epilogue: Epilogue, columns: int) -> list[str]:
-    """Statements that note at ``at`` of the places where row ``i`` is."""
+    """Return statements that append the offsets of row ``i`` to `PANEL_ROWS` at ``at``."""
     words = [f"i * {columns}", *(f"{name}_row" for name in _moving(epilogue))]
     lines = [f"{PANEL_ROWS}[at + {number}] = {word}" for number, word in enumerate(words)]
     return [*lines, f"at += {len(words)}"]
@@ -62,9 +67,9 @@ def placed_rows(epilogue: Epilogue, columns: int) -> list[str]:
 
 @functools.lru_cache(maxsize=256)
 def finisher_source(tile: RegisterTile, epilogue: Epilogue) -> KernelSource:
-    """The kernel; its argument block is a `tile_table.panel_block`, its tasks are rows.
+    """Return the epilogue kernel. Its argument block is a `tile_table.panel_block`; its tasks are rows.
 
-    Rows in parts get zeros up to the end of the panel.
+    Rows stored in parts are padded with zeros up to the end of the panel.
     """
     accumulator, operands = tile.types.accumulator, list(enumerate(epilogue.operands))
     block = RecordText(panel_block(len(operands)), "args")
@@ -82,7 +87,11 @@ def finisher_source(tile: RegisterTile, epilogue: Epilogue) -> KernelSource:
         row.append(f"{name}_row = places[at + {number + 1}]{' + first' if name in full else ''}")
 
     def vector(c: int | str, rows: Rows, part: bool = False) -> tuple[list[str], list[str]]:
-        """Statements before the rows, and for each: the vector at column ``c``, of which only ``rest`` may exist."""
+        """Return statements before the loop over rows, and statements for each row, for the vector at column ``c``.
+
+        Args:
+            part: only ``rest`` columns may exist.
+        """
         lanes, (end, more) = rows.lanes, ("_tail", "rest, 1, ") if part else ("", "")
         fixed = [(k, f"e{k}_{c}") for k, o in operands if o.access == "per_n"]
         before = [f"{name} = load{end}(e{k}_at, column + {c}, {more}{lanes})" for k, name in fixed]
@@ -122,22 +131,24 @@ def finisher_source(tile: RegisterTile, epilogue: Epilogue) -> KernelSource:
 
 
 def _whole_lanes(tile: RegisterTile, epilogue: Epilogue) -> int:
-    """Lanes in which the rows of whole panels are finished: what is stored in 16 bits goes into its line at once."""
+    """Return the vector length for rows of whole panels; 16-bit results are stored a whole cache line at once."""
     size = ITEMSIZE[epilogue.out_dtype(tile.types.accumulator)]
     return tile.columns if size == ITEMSIZE["bfloat16"] or epilogue.in_parts else tile.lanes
 
 
 def _asked(tile: RegisterTile, epilogue: Epilogue) -> list[str]:
-    """Statements that ask for a row's lines of the next panel, if there is one: of the result and of what is read.
+    """Return statements that prefetch a row's cache lines of the next panel, if there is one: the result's and the
+    operands'.
 
-    Where no L2 cache holds these (ResNet-50 of 8 images), products of 64 terms take 0.7 to 0.8 of the time that they
-    take without this and with half a line a store, of 128 to 256 terms 0.85 to 0.95, others as long (Emerald Rapids).
+    Where these exceed the L2 cache (ResNet-50 of 8 images), products of 64 terms take 0.7 to 0.8 of the time, relative
+    to no prefetch and half a line a store. Products of 128 to 256 terms take 0.85 to 0.95, others as long (Emerald
+    Rapids).
     """
     found = [] if epilogue.parts_alone else [("out", "out", ITEMSIZE[epilogue.out_dtype(tile.types.accumulator)])]
     place = ""
     for k, operand in enumerate(epilogue.operands):
         if operand.access in ALONG_N:
-            place = place if operand.access == "low" else f"e{k}"  # low parts lie as high ones
+            place = place if operand.access == "low" else f"e{k}"  # low parts share the offsets of the high parts
             found.append((f"e{k}_at", place, ITEMSIZE[operand.dtype]))
     asked = [
         f"prefetch({pointer}, {name}_row + {tile.columns + byte // size})"

@@ -1,4 +1,5 @@
-"""Matrix products over the register tile: right-hand side packed at compile time, read in place, or packed on the way.
+"""Matrix products over the register tile, with the right-hand side packed at compile time, read in place, or packed at
+run time.
 
 The left-hand side is always read in place, with any strides. One kernel serves all sizes and strides.
 """
@@ -41,15 +42,17 @@ __all__ = [
 
 
 PACKING_SECONDS = 1.5e-10
-"""Time to pack one element on the way."""
+"""Time (s) to pack one element at run time."""
 
 
 LEFT = Operand("x")
 
 
 class GemmPacked(Solver[GemmProblem]):
-    """The right-hand side is a constant, packed into panels once, in 16 bits if it is stored so. An empty sum (k = 0)
-    is one over a zero."""
+    """Solver for products whose right-hand side is a constant, packed into panels once; in 16 bits if it is stored so.
+
+    An empty reduction (k = 0) becomes a reduction over a single zero.
+    """
 
     name = "gemm"
     open_lens = True
@@ -69,7 +72,8 @@ class GemmPacked(Solver[GemmProblem]):
         return (distinct_matrices(problem), panel_count(tile, problem.n), maximum(problem.k, 1), tile.columns)
 
     def pack_weights(self, problem: GemmProblem, weights: np.ndarray) -> np.ndarray:
-        """``weights[*batch, k, n]``; along batch dimensions in which the problem's strides are 0 the first is taken."""
+        """Pack ``weights[*batch, k, n]``; along batch dimensions in which the problem's strides are 0 the first matrix
+        is taken."""
         lens = self.packed_lens(problem)
         out = aligned_zeros(lens, problem.types.b)
         distinct = without_repeats(weights, problem.b_strides)
@@ -78,7 +82,7 @@ class GemmPacked(Solver[GemmProblem]):
         return out
 
     def panel_strides(self, problem: GemmProblem) -> tuple[Any, ...]:
-        """Batch strides of the packed panels, in elements."""
+        """Return the batch strides of the packed panels, in elements."""
         _, panels, k, columns = self.packed_lens(problem)
         strides: list[Any] = []
         size: Any = panels * k * columns
@@ -112,7 +116,7 @@ class Unpacked(Solver[GemmProblem]):
 
 
 class GemmInPlace(Unpacked):
-    """The right-hand side is an activation whose rows are contiguous, read where it lies."""
+    """Solver for products whose right-hand side is an activation with contiguous rows, read in place."""
 
     name = "gemm_in_place"
 
@@ -139,7 +143,8 @@ class GemmInPlace(Unpacked):
 
 
 class GemmPacking(Unpacked):
-    """The right-hand side is an activation of any strides, packed into scratch by a launch of its own."""
+    """Solver for products whose right-hand side is an activation of any strides, packed into scratch memory by a
+    separate launch."""
 
     name = "gemm_packing"
 
@@ -173,7 +178,7 @@ class GemmPacking(Unpacked):
 
 
 def distinct_matrices(problem: GemmProblem) -> Any:
-    """Distinct right-hand sides of a batch."""
+    """Return the number of distinct right-hand sides of a batch."""
     return math.prod(distinct_lens(problem.batch, problem.b_strides))
 
 
@@ -183,17 +188,17 @@ def distinct_lens(batch: Sequence[Length], strides: Sequence[Length]) -> list[An
 
 
 def left_repeats(problem: GemmProblem, axis: int) -> bool:
-    """Whether the left-hand side repeats along an axis of the batch."""
+    """Return whether the left-hand side repeats along batch dimension ``axis``."""
     return axis < len(problem.batch) and known_in(problem.a_strides[axis], 0)
 
 
 def _sizes(problem: GemmProblem, tile: RegisterTile) -> tuple[int, int, int]:
-    """Bytes of a word of either operand, and of a sum."""
+    """Return the bytes of a left-hand word, a right-hand word and an accumulator."""
     return ITEMSIZE[tile.left_word], ITEMSIZE[tile.right_word], ITEMSIZE[problem.types.accumulator]
 
 
 def product_seconds(problem: GemmProblem, threads: int) -> float:
-    """Return the estimated time (s) of the product, its operands being packed already."""
+    """Return the estimated time (s) of the product with both operands already packed."""
     tile = tile_for(problem.types)
     columns = panel_count(tile, problem.n) * tile.columns
     left, right, out = _sizes(problem, tile)
@@ -218,12 +223,17 @@ def product_launches(
     split: SplitRows | SplitNear | None = None,
     gaps: LineGaps | None = None,
 ) -> tuple[Launch, ...]:
-    """One launch for each piece of the batch; ``w_steps`` are the right-hand side's strides along k and by panel.
+    """Return one launch for each piece of the batch.
 
-    These, those of a and those of ``batched`` for both count words of the tile. ``near`` brings the right-hand side to
-    the tiles step by step; these are then not looked at. The ``tile`` is the one for the problem's types, if none is
-    given. ``split`` says how a left-hand side comes in parts: it lies so in ``x``, or the kernel splits it. ``gaps``
-    are what lies between the rows of the result, which its strides do not count.
+    Strides of a and w, in ``w_steps`` and in ``batched``, count words of the tile.
+
+    Args:
+        w_steps: strides of the right-hand side along k, and from panel to panel.
+        masked: columns past the last must not be read, as the right-hand side is not packed.
+        near: unpacks the right-hand side into a buffer step by step; ``w_steps`` is then unused.
+        tile: register tile; None: the tile of the problem's types.
+        split: how a left-hand side in parts is stored in ``x``, or how the kernel splits it.
+        gaps: gaps between rows of the result that its strides do not describe.
     """
     tile = tile or tile_for(problem.types)
     how = (w, w_steps, threads, blocking, masked, x, name, near, tile, split, gaps)
@@ -310,14 +320,15 @@ def _launch(
 
 
 def read_parts(macro: MacroKernel, k: int) -> None:
-    """Let the macro-kernel look for rows of ``k`` terms that are too small for products in parts."""
+    """Make the macro-kernel check for rows of ``k`` terms that are too small for products in parts."""
     macro.arguments.integers(terms=k)
     exact = one_by_one(macro.tile, "imin(2 * depth_now, terms - 2 * k0)", "1", "k0")
     macro.instead = [*small_rows(macro.tile), "if special > 0:", *indent(exact)]
 
 
 def _batch_lines(batched: Batched) -> list[str]:
-    """Statements that turn ``group`` into the first element of each operand: ``x0``, ``w0``, ``out0``, ``e<k>0``."""
+    """Return statements that compute from ``group`` the first element of each operand: ``x0``, ``w0``, ``out0``,
+    ``e<k>0``."""
     rank = len(batched.lens)
     lines = ["rest = group"] if rank > 1 else []
     for d in range(rank - 1, 0, -1):

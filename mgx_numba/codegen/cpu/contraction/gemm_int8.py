@@ -1,7 +1,7 @@
-"""Matrix products of 8-bit integers with exact sums in int32, over the tiles of `int8_table`.
+"""Matrix products of 8-bit integers with exact int32 accumulators, over the tiles of `int8_table`.
 
-The right-hand side is packed in words of several k: a constant once, any other in each run. Rows of the left-hand side
-are brought into the form that the tile reads by a launch of their own, unless they have it.
+The right-hand side is packed in words of several k: a constant once, an activation in each run. The left-hand side is
+converted to the tile's format by a separate launch, unless it already has that format.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ __all__ = ["GemmInt8", "GemmPackingInt8", "left_words", "word_rows", "words_in_p
 
 
 class GemmInt8(GemmPacked):
-    """uint8 or int8 times a constant int8. Sums that leave int32 wrap around."""
+    """Solver for uint8 or int8 by constant int8 matrices. Accumulators that overflow int32 wrap around."""
 
     name = "gemm_int8"
 
@@ -57,13 +57,14 @@ class GemmInt8(GemmPacked):
         return NOT_COMPUTED if problem.prologue else super().declines(problem)
 
     def packed_lens(self, problem: GemmProblem) -> tuple[int, ...]:
-        """Matrices, panels, the row of the columns' sums (if the tile wants it) and one for each word, columns."""
+        """Return the packed lengths: matrices, panels, rows of a panel (column sums if the tile wants them, then
+        words), columns."""
         tile = tile_for(problem.types)
         *outer, _, columns = super().packed_lens(problem)
         return (*outer, _first_row(tile) + maximum(tile.depth(problem.k), 1), columns)
 
     def pack_weights(self, problem: GemmProblem, weights: np.ndarray) -> np.ndarray:
-        """As `GemmPacked.pack_weights`, in words: int32."""
+        """Pack weights as `GemmPacked.pack_weights` does, in int32 words."""
         tile, lens = tile_for(problem.types), self.packed_lens(problem)
         out = aligned_zeros(lens, tile.right_word)
         distinct = without_repeats(weights, problem.b_strides)
@@ -93,7 +94,7 @@ class GemmInt8(GemmPacked):
 
 
 class GemmPackingInt8(Unpacked):
-    """uint8 or int8 times int8 that is not constant, of any strides, packed into scratch by a launch of its own."""
+    """Solver for uint8 or int8 by int8 activations of any strides, packed into scratch memory by a separate launch."""
 
     name = "gemm_packing_int8"
 
@@ -136,8 +137,11 @@ class GemmPackingInt8(Unpacked):
 
 
 def word_panels(problem: GemmProblem, tile: RegisterTile, lens: Sequence[Length], start: Length) -> Launch:
-    """The launch that writes `word_rows` of the right-hand side ``w[*lens, k, n]`` as panels, ``start`` bytes into
-    scratch. A panel is one task. Zeros pad the last words and the last panel."""
+    """Return the launch that packs `word_rows` of the right-hand side ``w[*lens, k, n]`` into panels, ``start`` bytes
+    into scratch.
+
+    A panel is one task. The last words and the last panel are padded with zeros.
+    """
     given, together, word = problem.types.b, tile.packing.k_interleave, tile.right_word
     bits = 8 * ITEMSIZE[word] // together
     panels = panel_count(tile, problem.n)
@@ -189,12 +193,12 @@ def word_panels(problem: GemmProblem, tile: RegisterTile, lens: Sequence[Length]
 
 
 def _first_row(tile: RegisterTile) -> int:
-    """The row of a panel that is multiplied first."""
+    """Return the index of the first panel row that holds weights: 1 after a row of column sums, else 0."""
     return int(tile.packing.column_sums)
 
 
 def words_in_place(problem: GemmProblem, tile: RegisterTile) -> tuple[Any, ...] | None:
-    """Strides of the left-hand side in words, if it already lies as the tile reads it."""
+    """Return the strides of the left-hand side in words if the tile can read it in place, else None."""
     together = tile.packing.k_interleave
     *outer, k_stride = problem.a_strides
     as_it_is = tile.packing.a in ("", problem.types.a) and known_equal(k_stride, 1)
@@ -205,7 +209,7 @@ def words_in_place(problem: GemmProblem, tile: RegisterTile) -> tuple[Any, ...] 
 
 
 def word_rows(tile: RegisterTile, matrices: np.ndarray) -> np.ndarray:
-    """Weights ``[..., k, n]`` as words ``[..., depth, n]`` of successive k, the last ones filled by zeros."""
+    """Return weights ``[..., k, n]`` as words ``[..., depth, n]`` of successive k, the last word padded with zeros."""
     *outer, k, n = matrices.shape
     together, depth = tile.packing.k_interleave, tile.depth(k)
     whole = np.zeros((*outer, depth * together, n), numpy_dtype(tile.packing.b or tile.types.b))
@@ -217,16 +221,19 @@ def word_rows(tile: RegisterTile, matrices: np.ndarray) -> np.ndarray:
 def left_words(
     problem: GemmProblem, tile: RegisterTile, pitch: int = 0
 ) -> tuple[tuple[Launch, ...], tuple[Any, ...], Any]:
-    """The launch that brings rows into the tile's form, their strides then in words, and the bytes that they take.
+    """Return the left-hand side in the tile's format: the launch that converts it, its strides in words, and its
+    scratch bytes.
 
-    A row is one task. Rows that a batch repeats are there once. Rows lie ``pitch`` elements apart, by default as suits
-    the cache; with a given one nothing is written behind a row. What follows its last element in a word are zeros (with
-    what the form adds).
+    A row is one task. Rows that a batch repeats are stored once. The zeros (converted as any element) pad the last word
+    of a row.
+
+    Args:
+        pitch: elements from row to row; nothing is then written past a row. 0: a pitch that suits the cache.
     """
     form, given = tile.packing.a or tile.types.a, problem.types.a
     lanes, size = host.lanes(form), ITEMSIZE[form]
     close = pitch > 0
-    if not close:  # successive rows do not meet in one cache set
+    if not close:  # successive rows should fall into different cache sets
         pitch = -(-problem.k // lanes) * lanes + host.CACHE_LINE // size
     lens = [*distinct_lens(problem.batch, problem.a_strides), problem.m]
     row_words = pitch // tile.packing.k_interleave
@@ -255,7 +262,7 @@ def left_words(
 
 
 def _pack_vector(given: str, form: str, lanes: int, contiguous: bool, left: str, close: bool) -> list[str]:
-    """Statements that bring one vector, or the ``left`` elements at the end of a row, into the tile's form."""
+    """Return statements that convert one vector, or the last ``left`` elements of a row, to the tile's format."""
     tail, fill = ("_tail", f"{left}, 0, ") if left else ("", "")
     if contiguous:
         value = f"load{tail}(x, start + c, {fill}{lanes})"

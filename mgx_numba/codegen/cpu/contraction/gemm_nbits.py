@@ -1,4 +1,5 @@
-"""Products of many rows with weights of few bits in blocks: panels become float32 on their way to the register tile."""
+"""Products of many rows with block-quantised weights: panels are dequantised to float32 on the way to the register
+tile."""
 
 from __future__ import annotations
 
@@ -18,11 +19,11 @@ from .solver import Setting
 __all__ = ["GemmNBits"]
 
 VECTOR_CYCLES = 1.5
-"""Cycles in which a vector of codes becomes float32 in the buffer: six instructions, four at a time."""
+"""Cycles to dequantise one vector of codes into the buffer: six instructions, four at a time."""
 
 
 class GemmNBits(BlockSolver):
-    """Any number of rows. Weights lie as `GemvNBits` has them, and are held once where both are in use."""
+    """Solver for any number of rows. It packs weights as `GemvNBits` does, so weights that both use are stored once."""
 
     name = "gemm_nbits"
 

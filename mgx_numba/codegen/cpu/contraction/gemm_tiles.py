@@ -1,8 +1,8 @@
-"""Matrix products over tiles that read whole matrices (`amx_table`): float32 in two parts, float32 rounded to bfloat16
-by constant bfloat16, and 8-bit integers.
+"""Matrix products over matrix tiles (AMX, `amx_table`).
 
-The right-hand side is a constant, packed in whole steps. The left-hand side is brought into the tile's form by a launch
-of its own, unless it has it.
+Operands: float32 in two bfloat16 parts, float32 rounded to bfloat16 by constant bfloat16, and 8-bit integers. The
+right-hand side is a constant, packed in whole steps. The left-hand side is converted to the tile's format by a separate
+launch, unless it already has that format.
 """
 
 from __future__ import annotations
@@ -44,34 +44,38 @@ __all__ = [
 ]
 
 FORM_SECONDS = 2.5e-10
-"""Time to bring one element on the left into the tile's form: a dozen instructions for 16 of them, and the traffic."""
+"""Time (s) to convert one left-hand element to the tile's format: a dozen instructions for 16 elements, and the
+traffic."""
 COPY_SECONDS = 1.2e-10
-"""The same of one that is copied: bytes and bfloat16, 0.9e-10 to 1.4e-10 in ResNet-50's layers on Emerald Rapids."""
+"""Time (s) to copy one left-hand element that needs no conversion (bytes and bfloat16): 0.9e-10 to 1.4e-10 in
+ResNet-50's layers on Emerald Rapids."""
 NEAR_SECONDS = 1.2e-10
-"""The same where the kernel that multiplies rounds it, for each block of panels."""
+"""Time (s) to round one left-hand element in the multiplying kernel, for each block of panels."""
 SPLIT_SECONDS = 3.4e-10
-"""The same where it splits it: MobileNet-v2's products on Emerald Rapids with two threads, less what the estimates of
-vector code are too low for these, a fifth."""
+"""Time (s) to split one left-hand element in the multiplying kernel: MobileNet-v2's products on Emerald Rapids with two
+threads, minus the fifth by which the estimates of vector code are too low for them."""
 PARKED_SECONDS = 2.8e-10
-"""Time for a sum to be put into memory and read by the epilogue, by the same products: what 130 terms in parts take.
-Products of 16 to 144 terms are therefore quicker in vector code, whose sums of float32 stay in registers (32 terms, 16
-columns: 93 us instead of 146). Sums of what is stored in fewer bits are parked in vector code, too."""
+"""Time (s) to store an accumulator and load it in the epilogue, from the same products: equal to 130 terms in parts.
+
+Products of 16 to 144 terms are therefore faster in vector code, whose float32 accumulators stay in registers (32 terms,
+16 columns: 93 us instead of 146). With operands in fewer bits, vector code parks its accumulators, too.
+"""
 MOST_BLOCKINGS = 10
-"""Of solvers over these tiles, that tuning measures: what the estimates say of steps, and of what threads share, is the
-least certain (`refinement.matrix_blockings`)."""
+"""Most blockings that tuning measures for solvers over matrix tiles. Their estimates of steps, and of data shared by
+threads, are the least reliable (`refinement.matrix_blockings`)."""
 LAUNCH_SECONDS = 2e-6
-"""Of a launch more: threads meet at its end."""
+"""Time (s) of one more launch: threads synchronise at its end."""
 
 
 def tile_of(types: ElementTypes) -> RegisterTile:
-    """The tile of these types, for which `refused_tiles` has found no reason."""
+    """Return the matrix tile of ``types``, which `refused_tiles` has accepted."""
     tile = matrix_tile(types)
     assert tile is not None
     return tile
 
 
 def refused_tiles(types: ElementTypes, fast_math: bool) -> str | None:
-    """Why tiles do not multiply these types."""
+    """Return why matrix tiles cannot multiply ``types``; None if they can."""
     tile = matrix_tile(types)
     if tile is None or types.out != types.accumulator:
         return f"no tile of whole matrices is declared for {types}"
@@ -81,10 +85,10 @@ def refused_tiles(types: ElementTypes, fast_math: bool) -> str | None:
 
 
 def part_rows(tile: RegisterTile, matrices: np.ndarray) -> np.ndarray:
-    """Weights ``[..., k, n]`` as rows of words, those of their low parts behind those of the high ones of each step.
+    """Return weights ``[..., k, n]`` as rows of words; for each step the low parts follow the high parts.
 
     Raises:
-        UnsuitedWeights: they cannot be split.
+        UnsuitedWeights: the weights cannot be split into bfloat16 parts.
     """
     if tile.packing.parts == 1:
         return word_rows(tile, matrices)
@@ -95,8 +99,10 @@ def part_rows(tile: RegisterTile, matrices: np.ndarray) -> np.ndarray:
 
 
 def _near(problem: GemmProblem, tile: RegisterTile) -> bool:
-    """Whether the kernel that multiplies makes bfloat16 of the left-hand side: then it does so for each block of
-    panels, but reads it where it lies."""
+    """Return whether the multiplying kernel itself rounds the left-hand side to bfloat16.
+
+    It then repeats the rounding for each block of panels, but reads the left-hand side in place.
+    """
     if tile.packing.a != "bfloat16" or not known_equal(problem.a_strides[-1], 1):
         return False
     if problem.low_parts:
@@ -106,18 +112,18 @@ def _near(problem: GemmProblem, tile: RegisterTile) -> bool:
 
 
 def form_seconds(types: ElementTypes, elements: int, threads: int) -> float:
-    """Time to bring so many elements of a left-hand side into the form of the tile of these types."""
+    """Return the time (s) to convert ``elements`` left-hand elements to the format of the tile of ``types``."""
     one = COPY_SECONDS if tile_of(types).packing.a == "" else FORM_SECONDS
     return LAUNCH_SECONDS + one * elements / max(threads, 1)
 
 
 def parked_seconds(tile: RegisterTile, sums: int, threads: int) -> float:
-    """Time that so many sums take besides their products, more than in vector code."""
+    """Return the time (s) that ``sums`` accumulators take beside their products, beyond the time in vector code."""
     return PARKED_SECONDS * sums / max(threads, 1) if tile.packing.parts > 1 else 0.0
 
 
 class GemmTiles(GemmPacked):
-    """A product with a constant right-hand side."""
+    """Solver for products with a constant right-hand side over matrix tiles."""
 
     name = "gemm_tiles"
     looks_at_values = True
@@ -146,10 +152,10 @@ class GemmTiles(GemmPacked):
         return (matrices, panel_count(tile, problem.n), tile.packing.parts * tile.depth(problem.k), tile.columns)
 
     def pack_weights(self, problem: GemmProblem, weights: np.ndarray) -> np.ndarray:
-        """As `GemmPacked.pack_weights`, in words: int32.
+        """Pack weights as `GemmPacked.pack_weights` does, in int32 words.
 
         Raises:
-            UnsuitedWeights: they cannot be split.
+            UnsuitedWeights: the weights cannot be split into bfloat16 parts.
         """
         tile, lens = tile_of(problem.types), self.packed_lens(problem)
         out = aligned_zeros(lens, tile.right_word)
@@ -163,7 +169,11 @@ class GemmTiles(GemmPacked):
         return self.product(problem, setting)
 
     def product(self, problem: GemmProblem, setting: Setting, gaps: LineGaps | None = None) -> Solution:
-        """The launches, between rows of whose result there are ``gaps`` that its strides do not count."""
+        """Return the launches of a product.
+
+        Args:
+            gaps: gaps between rows of the result that its strides do not describe.
+        """
         epilogue, strides, threads, blocking = setting
         tile = tile_of(problem.types)
         pack: tuple[Launch, ...] = ()
@@ -192,7 +202,7 @@ class GemmTiles(GemmPacked):
     def blockings(self, problem: GemmProblem, threads: int) -> list[Blocking]:
         tile = tile_of(problem.types)
         m, groups = problem.m, problem.batch_count
-        if distinct_matrices(problem) == 1:  # one matrix of rows
+        if distinct_matrices(problem) == 1:  # all rows multiply the same matrix
             m, groups = m * groups, 1
         depth = tile.depth(problem.k)
         return matrix_blockings(tile, m, problem.n, depth, 1, groups, threads, forming=_near(problem, tile))
@@ -221,7 +231,7 @@ class GemmTiles(GemmPacked):
 
 
 class ConvPointwiseTiles(ConvPointwise):
-    """A 1x1 convolution over pixels that lie evenly spaced."""
+    """Solver for 1x1 convolutions over evenly spaced pixels, by matrix tiles."""
 
     name = "conv_1x1_tiles"
     looks_at_values = True

@@ -1,9 +1,8 @@
-"""Products of a few rows with constant weights: as fast as the weights can be read.
+"""Products of a few rows with constant weights, bound by the bandwidth of the weights.
 
-Several panels are read side by side, since one stream of memory is not as fast as several, and all rows are multiplied
-with them at once. Nothing is prefetched: the processor's own prefetching of a few streams is faster than with ours
-beside it (weights in L3: 120 against 100 GB/s on one core; in memory there is no difference). A task is a range of
-neighbouring panels.
+Several panels are streamed side by side, since several memory streams are faster than one, and all rows are multiplied
+with them at once. Software does not prefetch: hardware prefetching of a few streams is faster alone (weights in L3: 120
+against 100 GB/s on one core; in memory there is no difference). A task is a range of adjacent panels.
 """
 
 from __future__ import annotations
@@ -33,30 +32,38 @@ from .solver import Setting
 __all__ = ["GemvPacked", "best_streams", "chain_sets", "finished_rows", "task_grain"]
 
 MOST_ROWS = 4
-"""Rows whose sums fit the registers beside two panels of weights; more share a panel's loads better in a tile."""
+"""Most rows whose accumulators fit the registers beside two panels of weights; for more rows a register tile reuses
+weights better."""
 UNROLL = 4
-"""Steps of a loop, and chains of sums: a multiply-add takes 4 cycles. Longer loops lose more at their ends."""
+"""Unroll factor, and number of independent accumulator chains: a multiply-add has a latency of 4 cycles. Longer loops
+lose more at their ends."""
 ALONE_BYTES = 1 << 18
-"""Weights that one thread reads while two would still be waiting for each other."""
+"""Weight bytes that one thread reads faster than two threads can synchronise."""
 WIDE_UNPACKING = 1.5
-"""With vectors of 512 bits, whose halves are loaded: 4 MB of float16 take 1.4 times as long as 16-bit integers with
-scales, which are loaded whole and reckoned with 1.1 (Zen 5, one thread)."""
+"""Time factor of 16-bit weights with 512-bit vectors, of which half a vector is loaded at a time.
+
+4 MB of float16 take 1.4 times as long as 16-bit integers with scales, which are loaded whole and estimated with 1.1
+(Zen 5, one thread).
+"""
 BFLOAT16_UNPACKING = 1.15
-"""With narrower ones: 1.08 times as long as those. Of float16, which has an instruction, 0.88 times."""
+"""Time factor of bfloat16 weights with narrower vectors: 1.08 times the time of 16-bit integers. float16, which has a
+conversion instruction, takes 0.88 times."""
 CLAIM_BYTES = 16 << 10
-"""Weights that a thread would read in the time that a claim takes, 0.13 us: reads begin anew (Zen 5, weights in L3)."""
+"""Weight bytes that a thread would read in the time of a claim, 0.13 us, as each claim restarts the streams (Zen 5,
+weights in L3)."""
 
 
 class GemvPacked(GemmPacked):
-    """A product of up to four rows; weights are packed, and may be stored, as for any other product."""
+    """Solver for products of up to four rows; weights are packed, and may be stored in fewer bits, as for other
+    solvers."""
 
     name = "gemv"
     _streams: ClassVar[Mapping[int, float]] = {4: 0.97, 2: 1.0, 1: 1.05}
-    """Panels read side by side, and the time that reading a byte takes then (measured, AVX-512, any memory)."""
+    """Relative time to read a byte, by the number of panels read side by side (measured, AVX-512, any memory)."""
     packed_as = GemmPacked.name
     _most_rows: ClassVar[int] = MOST_ROWS
     _stored_as: str | None = None
-    """Dtype of the words that packed weights consist of, if it is not the problem's."""
+    """Dtype of the packed weights' words, if it differs from the problem's."""
 
     def declines(self, problem: GemmProblem) -> str | None:
         if problem.prologue:
@@ -68,8 +75,11 @@ class GemvPacked(GemmPacked):
         return "the sum is empty" if problem.k == 0 else super().declines(problem)
 
     def solve(self, problem: GemmProblem, setting: Setting) -> Solution:
-        """One launch; there is nothing to block. Where the number of rows is symbolic, it is made for as many as there
-        may be, the last of which is read again for those that there are not, or for one if that is the example."""
+        """Return one launch, without blocking.
+
+        For a symbolic number of rows the kernel has the largest possible number of rows, or one if the example is one.
+        Missing rows repeat the last row.
+        """
         epilogue, strides, threads, _ = setting
         tile, rows_here = tile_for(problem.types), problem.m
         if isinstance(rows_here, Dim):
@@ -116,17 +126,17 @@ class GemvPacked(GemmPacked):
         return _product(problem, tile, streams, starts)
 
     def blockings(self, problem: GemmProblem, threads: int) -> list[Blocking]:
-        """None: weights are read once, in the order in which they lie."""
+        """Return no alternatives: weights are read once, in memory order."""
         return []
 
     def estimate(self, problem: GemmProblem, threads: int = 1) -> float:
-        """Less than that of the solver for any number of rows, which is slower in all measurements of a few."""
-        # So that of two equal estimates this one is the less.
+        """Return less than the estimate of the solver for any number of rows, which measures slower for few rows."""
+        # The factor breaks ties between equal estimates in favour of this solver.
         return 0.9 * _unpacking(problem) * super().estimate(problem, threads)
 
 
 def _unpacking(problem: GemmProblem) -> float:
-    """The time that weights in 16 bits take, of that of reading them."""
+    """Return the time of reading 16-bit weights, relative to reading the same bytes without conversion."""
     if problem.types.b == problem.types.accumulator:
         return 1.0
     if host.host().vector_bits == 512:
@@ -135,7 +145,8 @@ def _unpacking(problem: GemmProblem) -> float:
 
 
 def best_streams(costs: Mapping[int, float], most: int, panels: int, threads: int) -> int:
-    """Panels side by side, at most ``most``, for the shortest time of the thread with the most groups.
+    """Return the number of panels side by side, at most ``most``, that minimises the time of the thread with the most
+    groups.
 
     Half a group is added for threads that do not end together.
     """
@@ -148,10 +159,13 @@ def best_streams(costs: Mapping[int, float], most: int, panels: int, threads: in
 
 
 def task_grain(groups: int, size: int, threads: int, claim_bytes: int = CLAIM_BYTES) -> int:
-    """Groups to claim at a time for the shortest time of the thread with the most, if all groups are ``size`` bytes and
-    a claim takes as long as so many.
+    """Return the number of groups to claim at a time that minimises the time of the thread with the most groups.
 
     Half a claim is added for threads that do not end together.
+
+    Args:
+        size: bytes of all groups.
+        claim_bytes: bytes that are read in the time of a claim.
     """
     if threads == 1:
         return groups
@@ -165,7 +179,8 @@ def task_grain(groups: int, size: int, threads: int, claim_bytes: int = CLAIM_BY
 
 
 def chain_sets(chains: int, unroll: int) -> int:
-    """Sets of so many multiply-add chains that are summed apart to keep the units busy: a divisor of ``unroll``."""
+    """Return into how many independent sets ``chains`` accumulator chains are unrolled to hide latency: a divisor of
+    ``unroll``."""
     sets = 1
     while sets < unroll and sets * chains < FMA_CHAINS:
         sets *= 2
@@ -184,8 +199,8 @@ def finished_rows(
     """Return statements that compute all groups of ``columns`` columns of m rows; ``product`` fills ``sums``.
 
     Args:
-        count: expression of the number of rows, of which the product computes m from ``row0`` on; "": there are m.
-        streams: number of places that the columns of a group lie in, each ``groups`` such widths apart.
+        count: expression of the number of rows, of which the product computes m from ``row0``; "": there are m rows.
+        streams: number of panels that hold the columns of a group, each ``groups`` panel widths after the one before.
     """
     width, own = columns // streams, "(i - row0)" if count else "i"
     row = [
@@ -213,9 +228,11 @@ def finished_rows(
 
 
 def _product(problem: GemmProblem, tile: RegisterTile, streams: int, starts: Sequence[str]) -> list[str]:
-    """Statements: ``sums`` [row, column] of the group's panels; panels after the last one repeat it.
+    """Return statements that accumulate ``sums`` [row, column] of the group's panels; panels after the last one repeat
+    it.
 
-    ``starts`` are expressions of where rows on the left begin.
+    Args:
+        starts: expressions of the first element of each left-hand row.
     """
     m, lanes, vectors, columns = len(starts), tile.lanes, tile.vectors, tile.columns
     sets = chain_sets(m * streams * vectors, UNROLL)

@@ -1,6 +1,6 @@
-"""Products of a few rows with weights of 17 bits: half the bytes to read, which is what such products wait for.
+"""Products of a few rows with 17-bit weights, which halve the bytes of weights that bound the product.
 
-Rows of weights that are multiplied by zeros alone, as half of them are after a ReLU, are not read.
+Weight rows that are only multiplied by zeros are not read: after a ReLU, half of the rows.
 """
 
 from __future__ import annotations
@@ -26,32 +26,35 @@ from .solver import IsCompiled, LoadKernels
 __all__ = ["GemvInt16"]
 
 UNROLL = 2
-"""Rows of weights in a step of a loop of eight (measured: 2 and 4 are alike, 8 takes a quarter longer in memory)."""
+"""Rows of weights in a step of a loop of eight (measured: 2 and 4 are alike; 8 takes a quarter longer in memory)."""
 SPARSE = 8
-"""Parts of a block's rows; if `NEAR_ROWS` or `FAR_ROWS` of them or fewer have to be read, the others are skipped."""
+"""Parts of a block's rows; zero rows are skipped if at most `NEAR_ROWS` or `FAR_ROWS` parts have to be read."""
 NEAR_ROWS = 7
-"""Of weights that may be in a cache: where one in eight is zero on the left."""
+"""Limit for weights that may be in a cache: one row in eight is multiplied by zero."""
 FAR_ROWS = 3
-"""Of weights of `FAR_BYTES` or more: memory gives half of the rows no sooner than all of them (measured: half takes
-1.25 times as long)."""
+"""Limit for weights of at least `FAR_BYTES`: memory delivers half of the rows no sooner than all of them (measured:
+half takes 1.25 times as long)."""
 FAR_BYTES = 1 << 24
-"""Weights that are hardly in a cache."""
+"""Bytes of float32 weights from which caches are assumed not to hold them."""
 PREFETCH_BYTES = 4096
-"""How far ahead weights are asked for, of at most a block (measured on one core: memory gives 37 GB/s; 36 with half of
-it, 34 with a quarter; for L3 it is all one)."""
+"""Prefetch distance (bytes), at most a block (one core, weights in memory: 37 GB/s; 36 with half the distance, 34 with
+a quarter; no difference in L3)."""
 LISTED_BYTES = 1024
-"""The same where rows are skipped: which of the next block are needed is not known yet."""
+"""Prefetch distance (bytes) where rows are skipped: which rows of the next block are needed is not known yet."""
 _MOST_ROWS = 3
-"""With more the multiply-add units are what a product waits for."""
+"""Most rows; products of more rows are bound by the multiply-add units."""
 _LEAST_BYTES = 1 << 17
-"""Float32 weights from which on they are waited for."""
+"""Bytes of float32 weights from which products are bound by memory."""
 
 
 class GemvInt16(GemvPacked):
-    """As `GemvPacked`, with weights of 17 bits (`int16_weights`); for fast_math, since results differ by about 1e-5 of
-    their scale (measured with normal weights; 1e-4 where one of 4096 is 100 times as large, 5e-3 where it is the
-    largest that is not refused and multiplied by zero). `DOWN` makes denormals of rows whose elements are all below
-    1e-29, which lose bits, and below 1e-34 all of them."""
+    """`GemvPacked` with 17-bit weights (`int16_weights`), for ``fast_math``.
+
+    Results differ by about 1e-5 of their scale (measured with normal weights). The error is 1e-4 if one weight in 4096
+    is 100 times as large, and 5e-3 if that weight is the largest accepted and is multiplied by zero.
+
+    `DOWN` makes rows whose elements are all below 1e-29 denormal, which loses bits; below 1e-34 it loses all bits.
+    """
 
     name = "gemv_int16"
     rounds_weights = True
@@ -72,15 +75,16 @@ class GemvInt16(GemvPacked):
         return super().declines(problem)
 
     def packed_lens(self, problem: GemmProblem) -> tuple[int, ...]:
-        """Panels; in each the words of all blocks of k; columns in pairs of vectors."""
+        """Return the packed lengths: panels, words of all blocks of k in a panel, columns in pairs of vectors."""
         columns = self._panel_columns(problem, tile_for(problem.types))
         return words_lens(-(-problem.n // columns), problem.k, columns, True)
 
     def pack_weights(self, problem: GemmProblem, weights: np.ndarray) -> np.ndarray:
-        """Words (int32) of ``weights[*ones, k, n]``.
+        """Pack ``weights[*ones, k, n]`` into int32 words.
 
         Raises:
-            UnsuitedWeights: a weight is infinite or NaN, or too large for a scale or beside others of its column.
+            UnsuitedWeights: a weight is infinite or NaN, too large for a scale, or too large beside others of its
+                column.
         """
         out = aligned_zeros(self.packed_lens(problem), "int32")
         pack_words(weights.reshape(weights.shape[-2:]), out, tile_for(problem.types).lanes, True)
@@ -89,8 +93,11 @@ class GemvInt16(GemvPacked):
     def pack_by_kernel(
         self, problem: GemmProblem, weights: np.ndarray, load: LoadKernels, compiled: IsCompiled
     ) -> np.ndarray | None:
-        """As `pack_weights`, of weights of which rows or columns are contiguous, if these are many or the kernel need
-        not be compiled."""
+        """Pack weights as `pack_weights` does, by a kernel.
+
+        Returns None unless rows or columns are contiguous, and unless the weights are many or the kernel is already
+        compiled.
+        """
         matrix = weights.reshape(weights.shape[-2:])
         lens, lanes = self.packed_lens(problem), tile_for(problem.types).lanes
         if matrix.itemsize not in matrix.strides or min(matrix.strides) < 0:
@@ -102,16 +109,17 @@ class GemvInt16(GemvPacked):
         return out
 
     def estimate(self, problem: GemmProblem, threads: int = 1) -> float:
-        """Half of the time of float32 weights, where these have to be waited for."""
+        """Return about half of the time of float32 weights where memory bounds the product."""
         bytes_ = 2 * problem.itemsize * math.prod(self.packed_lens(problem))
-        # Unpacking takes a tenth, where it is not hidden by waiting.
+        # Unpacking takes a tenth of the time, unless memory latency hides it.
         return (0.58 if bytes_ >= _LEAST_BYTES else 1.1) * super().estimate(problem, threads)
 
     def _panel_columns(self, problem: GemmProblem, tile: RegisterTile) -> int:
         return (4 if problem.n > 2 * tile.lanes else 2) * tile.lanes
 
     def _product(self, problem: GemmProblem, tile: RegisterTile, streams: int, starts: Sequence[str]) -> list[str]:
-        """Statements: ``sums`` [row, column] of the group's panels; panels after the last one repeat it."""
+        """Return statements that accumulate ``sums`` [row, column] of the group's panels; panels after the last one
+        repeat it."""
         m, lanes = len(starts), tile.lanes
         columns = self._panel_columns(problem, tile)
         vectors, row = columns // lanes, columns // 2
@@ -125,7 +133,7 @@ class GemvInt16(GemvPacked):
         words = [(q, v) for q in range(streams) for v in range(vectors // 2)]
 
         def term(place: str, s: int, near: str) -> list[str]:
-            """Of row ``k``, whose words are at a place."""
+            """Return the statements for row ``k``, whose words start at ``place``."""
             lines = [f"word = ({place}) * {row}", f"near = ({near}) * {row}"]
             lines += [f"a{r} = mul(load_splat(x, {starts[r]} + (k){step}, {lanes}), down)" for r in range(m)]
             for q in range(streams):
@@ -138,7 +146,7 @@ class GemvInt16(GemvPacked):
             return lines
 
         def lowest(place: str, half: str, shift: str = "") -> list[str]:
-            """Words whose bits 16 and 15 are a row's lowest ones, of those of its group, which are at a place."""
+            """Return statements that load the words whose bits 16 and 15 are the lowest bits of a row."""
             lines = [f"turn = splat(cast_int32(({half}) * {2 * SHARING}), {lanes})"]
             lines += [f"up = splat(cast_int32({shift or 1}), {lanes})"]
             for q, v in words:
@@ -209,9 +217,9 @@ class GemvInt16(GemvPacked):
 
 
 def _list_rows(starts: Sequence[str], lanes: int, ahead: int) -> list[str]:
-    """Statements: ``listed``, the ``found`` rows of a block that the left-hand side does not multiply by zeros alone.
+    """Return statements that write to ``listed`` the ``found`` rows of a block that are not multiplied by zeros only.
 
-    So many as are asked for ``ahead`` follow them: the next block's first.
+    Another ``ahead`` entries follow for prefetching: the first rows of the next block.
     """
     mask = "ne(load_tail(x, {} + first + i, imin(rows - i, {lanes}), 0, {lanes}), 0)"
     lines = [f"some = {mask.format(starts[0], lanes=lanes)}"]

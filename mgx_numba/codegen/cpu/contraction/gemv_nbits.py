@@ -1,10 +1,11 @@
-"""Products of a few rows with weights of few bits in blocks: as fast as the weights can be read.
+"""Products of a few rows with block-quantised weights, bound by the bandwidth of the weights.
 
-Under ``fast_math`` a launch of its own makes of each block of a row 16-bit integers with a scale of their own, the high
-and the low bytes apart, so that the products with a block's codes are sums of products of bytes: exact, and an error is
-at most half a step of the largest element of its block, 2**-16 of it. Where `BlockFormat.int8_rows` allows it they are
-bytes: 2**-8 of it. Otherwise, and for rows with infinities, NaN or numbers so large or small that a scale would not do,
-codes become float32.
+Under ``fast_math`` a separate launch quantises each block of a left-hand row to 16-bit integers with their own scale,
+stored as high bytes and low bytes. Products with a block's codes are then exact sums of byte products. The error is at
+most half a step of the block's largest element, 2**-16 of it. Where `BlockFormat.int8_rows` allows, rows have 8 bits:
+2**-8 of the largest element.
+
+Otherwise codes are converted to float32. So are rows with infinities, NaN, or numbers too large or small for a scale.
 """
 
 from __future__ import annotations
@@ -50,72 +51,93 @@ from .solver import Setting
 __all__ = ["GemvNBits"]
 
 MOST_ROWS = 16
-"""Rows up to which a product waits for its weights rather than for its arithmetic."""
+"""Most rows for which weights, not arithmetic, bound a product."""
 OPEN_ROWS = 4
-"""Rows that a kernel for any number of them multiplies at once, as if there were as many: a batch of a decoder. More
-read the weights again, from a near cache."""
+"""Rows that a kernel for any number of rows multiplies at once: a decoder's batch. More rows re-read the weights from a
+near cache."""
 ROWS_TOGETHER = 8
-"""Rows whose sums of high and of low bytes fit the registers beside the weights; more read the weights again."""
+"""Rows whose accumulators of high and low bytes fit the registers beside the weights; more rows re-read the weights."""
 CHAINS = 24
-"""Vectors of sums that fit the registers beside what they are made of."""
+"""Accumulator vectors that fit the registers beside their operands."""
 STREAMS = {4: 0.97, 2: 1.0, 1: 1.05}
-"""As those of `GemvPacked`."""
+"""Relative read times by number of streams, as for `GemvPacked`."""
 STREAMS_AHEAD = {2: 1.0, 1: 1.05}
-"""Those of weights that are asked for ahead. On Zen 5, one thread while others used the caches and memory, two streams
-take 0.86 to 0.98 of the time of four, three 0.9 to 1.0, one 0.8 to 1.1; in the last cache two take as long as four."""
+"""Relative read times by number of streams, for prefetched weights.
+
+On Zen 5, one thread while others used caches and memory, two streams take 0.86 to 0.98 of the time of four, three 0.9
+to 1.0, one 0.8 to 1.1. In the last-level cache two take as long as four.
+"""
 STREAMS_NEAR = {3: 1.0, 2: 1.04, 1: 1.08}
-"""Those of weights that are asked for `NEAR_BYTES` ahead; that of two by 11008 columns (Zen 5, two threads), that of
-one was not measured."""
+"""Relative read times by number of streams, for weights prefetched `NEAR_BYTES` ahead. The value of two is from 11008
+columns (Zen 5, two threads); the value of one was not measured."""
 UNROLL = 4
-"""Vectors of words in the text of the innermost loop: 8 products of a code of 4 bits by a byte, of which two are added
-at once, stay below 2**15."""
+"""Vectors of words in the unrolled innermost loop: 8 products of a 4-bit code by a byte, added in pairs, stay below
+2**15."""
 ROLLED_SUMS = 4
-"""Sums of a panel up to which words that are asked for ahead are read by a loop of a line. The processor asks for lines
-by what each load of the text did before, further ahead the more of them there are, besides what it is told to: with
-loads of 4 vectors 23 to 25 MB take 1.04 to 1.2 times as long with one or two sums (Zen 5, one thread, while others used
-the cache, too), as long with 4, and 0.87 of the time with 8; of 8 or 16 vectors up to twice as long if nothing is asked
-for. Where upper codes have sums of their own, it takes 1.03 to 1.1 times as long. Of two threads' time, in a quiet
-hour, it leaves 0.82 to 0.92, in one of three runs 0.95 to 1.11."""
+"""Most accumulators of a panel for which prefetched words are read by a rolled loop of one cache line an iteration.
+
+The hardware prefetcher extrapolates from each load instruction, further ahead the more load instructions there are,
+beside the software prefetches. Relative to the rolled loop, loads of 4 vectors take 1.04 to 1.2 times as long for 23 to
+25 MB with one or two accumulators. With 4 accumulators they take as long, with 8 they take 0.87 of the time (Zen 5, one
+thread, the cache shared with other load).
+
+Loads of 8 or 16 vectors take up to twice as long without software prefetch. Where upper codes have accumulators of
+their own, the rolled loop takes 1.03 to 1.1 times as long. With two threads it takes 0.82 to 0.92 of the time on a
+quiet machine, 0.95 to 1.11 in one of three runs.
+"""
 AHEAD_BYTES = 16 << 10
-"""How far ahead, in all streams together, weights are asked for that the last cache may not have kept: then misses are
-waited for less than the few vectors would make one wait whose sums are under way. With two streams on Zen 5, one thread
-while others used the cache, too, 6 KiB ahead of each take 0.75 to 1.0 of the time of not asking of 23 MB, 0.97 to 1.1
-of 57 to 76 MB; 3 and 4.5 KiB take up to 1.25 times as long. By a loop of a line, 8 KiB take 0.88 to 0.95 of the time of
-6, 7 are as good, 10 take up to 1.15 times as long. In that cache it costs 4 to 8% of 9 to 13 MB, and one thread on a
-quiet machine a quarter of 17 to 21 MB, more than pages of 4 KiB in the TLB. Into L2 costs 30% of 9 MB there, and of
-what comes from memory 10%."""
+"""Prefetch distance (bytes, all streams together) for weights that the last-level cache may not hold.
+
+The few accumulator vectors in flight would otherwise stall on misses. Measured on Zen 5, two streams, one thread, the
+cache shared with other load:
+
+- 6 KiB a stream take 0.75 to 1.0 of the time without prefetch for 23 MB, 0.97 to 1.1 for 57 to 76 MB.
+- 3 and 4.5 KiB take up to 1.25 times as long as 6.
+- In the rolled loop, 8 KiB take 0.88 to 0.95 of the time of 6; 7 are as good as 8; 10 take up to 1.15 times as long.
+- In the last-level cache prefetching costs 4 to 8% for 9 to 13 MB.
+- One thread on a quiet machine loses a quarter for 17 to 21 MB, more than 4 KiB pages in the TLB.
+- Prefetching into L2 costs 30% for 9 MB in that cache, and 10% for weights from memory.
+"""
 NEAR_BYTES = 12 << 10
-"""The same of weights that the last cache may have kept in part, at most `NEAR_SHARE` of them in each thread, by loops
-that are not rolled. With three streams that takes 0.93 and 0.92 of the time of `AHEAD_BYTES` with two for 25 and 23 MB
-of 11008 columns in blocks of 32 and 128, 1.02 and 0.98 of 4096 columns; of 16 KiB 0.95, 0.93, 1.02 and 1.0, of 24 KiB
-more than with two (Zen 5, two threads, a quiet hour)."""
+"""Prefetch distance (bytes) for weights that the last-level cache may hold in part, at most `NEAR_SHARE` a thread, in
+loops that are not rolled.
+
+With three streams that takes, relative to `AHEAD_BYTES` with two, 0.93 and 0.92 of the time for 25 and 23 MB of 11008
+columns in blocks of 32 and 128. For 4096 columns it takes 1.02 and 0.98. 16 KiB take 0.95, 0.93, 1.02 and 1.0; 24 KiB
+take longer than with two streams (Zen 5, two threads, quiet machine).
+"""
 NEAR_SHARE = 16 << 20
-"""Bytes of a thread's part of such weights, at most: two threads of 12 MB each gain by what `NEAR_BYTES` tells, one
-that reads 25 MB takes 1.1 to 1.2 times as long (Zen 5). Nothing between these was measured, and why is not known."""
+"""Most bytes of a thread's part of such weights.
+
+Two threads of 12 MB each gain as `NEAR_BYTES` says; one thread that reads 25 MB takes 1.1 to 1.2 times as long (Zen 5).
+Sizes between were not measured, and the cause is unknown.
+"""
 CLAIM_BYTES_AHEAD = 64 << 10
-"""As `gemv.CLAIM_BYTES`, of weights that are asked for ahead: 3 or 4 groups of three panels of 11008 rows at a time
-take 0.97 to 0.99 of the time of one, 12 of 4096 rows as long as 5 (Zen 5, two threads)."""
+"""`gemv.CLAIM_BYTES` for prefetched weights: 3 or 4 groups of three panels of 11008 rows at a time take 0.97 to 0.99 of
+the time of one group. 12 groups of 4096 rows take as long as 5 (Zen 5, two threads)."""
 KEPT_SHARE = 0.5
-"""Of the last cache, what weights may take to be found there again: more comes from memory at least in part, where
-other layers or processes use the cache, too. Of 32 MB, 23 are read faster if they are asked for (Zen 5). Where all
-constants of a program together are more than that cache (`BlockFormat.from_memory`), all are asked for: products of 9
-MB that follow each other, 200 MB of them, take 0.93 of the time, one thread 0.86 (Zen 5)."""
+"""Fraction of the last-level cache that weights may take and still be found there in the next run.
+
+More weights come at least partly from memory where other layers or processes use the cache, too. Of 32 MB, 23 are read
+faster with prefetch (Zen 5). If all constants of a program exceed the cache (`BlockFormat.from_memory`), all weights
+are prefetched: successive products of 9 MB, 200 MB in all, take 0.93 of the time, one thread 0.86 (Zen 5).
+"""
 SHARE = 1024
-"""Elements of a row from which a thread is worth making integers of some of them: they take about as long as
-two threads take to meet (Zen 5, 0.5 us)."""
+"""Least elements of a row that are worth a thread to quantise: they take about as long as synchronising two threads
+(Zen 5, 0.5 us)."""
 ROUND = 1.5 * 2.0**23
-"""Added to a float32 below 2**22 in magnitude, it leaves the nearest integer in the low bits of the sum."""
+"""Added to a float32 below 2**22 in magnitude, leaves the nearest integer in the low bits of the sum."""
 LARGEST = {1: 127, 2: 127 * 256 + 127}
-"""By bytes, the largest integer of one that is signed, or of two that both are: then the high one is rounded."""
+"""Largest integer by its number of bytes: one signed byte, or two signed bytes, of which the high byte is rounded."""
 SMALLEST_NUMBER, LARGEST_NUMBER = 2.0**-80, 2.0**80
-"""Largest elements of a block, but for zero, between which scales of rows, and their products with those of columns in
-float16 and sums of bytes, are normal numbers."""
+"""Bounds of the largest nonzero element of a block within which row scales, and their products with float16 column
+scales and byte sums, are normal numbers."""
 FLOAT_CYCLES = 1.5
-"""Cycles in which a vector of codes becomes float32: six instructions, four at a time."""
+"""Cycles to convert a vector of codes to float32: six instructions, four at a time."""
 
 
 class GemvNBits(BlockSolver):
-    """Up to `MOST_ROWS` rows, of all products of a batch together."""
+    """Solver for up to `MOST_ROWS` rows, counted over the whole batch."""
 
     name = "gemv_nbits"
     revision = 2
@@ -133,8 +155,11 @@ class GemvNBits(BlockSolver):
         return "the sum is empty" if problem.k == 0 else None
 
     def solve(self, problem: GemmProblem, setting: Setting) -> Solution:
-        """Of a symbolic number of rows `OPEN_ROWS` are multiplied at once, the last one again for those that there are
-        not, or one if that is the example."""
+        """Return the launches of the product.
+
+        For a symbolic number of rows `OPEN_ROWS` rows are multiplied at once, or one if the example is one. Missing
+        rows repeat the last row.
+        """
         epilogue, strides, threads, _ = setting
         if isinstance(problem.m, Dim) and problem.m == 1:
             problem = dataclasses.replace(problem, m=1)
@@ -144,7 +169,7 @@ class GemvNBits(BlockSolver):
         return Solution((left.launch(), *launches), left.bytes)
 
     def blockings(self, problem: GemmProblem, threads: int) -> list[Blocking]:
-        """None: weights are read once, in the order in which they lie."""
+        """Return no alternatives: weights are read once, in memory order."""
         return []
 
     def estimate(self, problem: GemmProblem, threads: int = 1) -> float:
@@ -160,8 +185,8 @@ class GemvNBits(BlockSolver):
 
 
 class _WeightReading(NamedTuple):
-    """How weights are read: the costs of streams (`best_streams`), how many bytes in all of these are asked for ahead,
-    and whether loops have a line of each."""
+    """How weights are read: relative times by number of streams (`best_streams`), prefetch distance (bytes, all
+    streams), and whether loops are rolled to one cache line an iteration."""
 
     streams: Mapping[int, float]
     ahead: int
@@ -177,7 +202,8 @@ class _WeightReading(NamedTuple):
 
 
 def _integers(problem: GemmProblem) -> bool:
-    """Whether rows become integers: codes of 8 bits are too large for `dot2`, and sums must fit 32 bits."""
+    """Return whether rows are quantised to integers: 8-bit codes are too large for `dot2`, and accumulators must fit 32
+    bits."""
     form = problem.blocks
     assert form is not None
     if form.size * ((1 << form.bits) - 1) * LARGEST[_bytes_each(problem)] >= 1 << 31:
@@ -186,10 +212,10 @@ def _integers(problem: GemmProblem) -> bool:
 
 
 def _bytes_each(problem: GemmProblem) -> int:
-    """Bytes of an integer of a row: one where that is allowed.
+    """Return the bytes of an integer of a row: 1 where that is allowed, else 2.
 
-    Zen 5, blocks of 32 and 128, one thread and two: one byte takes 0.63 to 0.87 of the time with VNNI of 256 bits or
-    none, 0.80 to 0.90 with AVX-512 but no VNNI, and with VNNI of 512 bits 0.90 to 0.95 of weights in the last cache.
+    Zen 5, blocks of 32 and 128, one and two threads: one byte takes 0.63 to 0.87 of the time with 256-bit VNNI or none,
+    0.80 to 0.90 with AVX-512 without VNNI, and 0.90 to 0.95 with 512-bit VNNI for weights in the last-level cache.
     """
     form = problem.blocks
     assert form is not None
@@ -197,13 +223,13 @@ def _bytes_each(problem: GemmProblem) -> int:
 
 
 def _quads() -> bool:
-    """Whether four bytes are multiplied at once, and otherwise two."""
+    """Return whether the CPU multiplies and adds four bytes at once, rather than two."""
     cpu = host.host()
     return has_dot4(cpu, cpu.vector_bits)
 
 
 class _Left:
-    """The rows of a product as its kernel reads them, in scratch memory."""
+    """The left-hand rows of a product in scratch memory, in the format that its kernel reads."""
 
     def __init__(self, problem: GemmProblem, threads: int) -> None:
         form = problem.blocks
@@ -217,7 +243,7 @@ class _Left:
         shares = maximum(1, minimum(ceil_div(threads, self.rows), self.padded // SHARE))
         self.share_blocks = ceil_div(self.blocks, shares)
         self.shares = ceil_div(self.blocks, self.share_blocks)
-        self.pitch = self.padded + host.CACHE_LINE // 4  # so that rows do not meet in one set of a cache
+        self.pitch = self.padded + host.CACHE_LINE // 4  # so that rows fall into different cache sets
         self._at: dict[str, Any] = {}
         self.bytes: Any = 0
         parts = {"floats": 4 * self.pitch}
@@ -230,17 +256,18 @@ class _Left:
 
     @property
     def _parts_pitch(self) -> int:
-        """Words of a row of bytes, of each block the high ones, if there are two, and then the low ones."""
+        """Return the words from one row of bytes to the next; in each block the high bytes, if there are any, precede
+        the low bytes."""
         return self.each * self.padded // LANES_TOGETHER + host.CACHE_LINE // 4
 
     def packed(self) -> GemmProblem:
-        """The problem with the strides that rows have here: numbers of rows."""
+        """Return the problem with the strides of the rows in scratch, in rows."""
         strides = [math.prod(self.lens[d + 1 :]) for d in range(len(self.lens))]
         p = self.problem
         return GemmProblem(p.m, p.n, p.k, p.batch, (*strides, 1), p.b_strides, p.out_strides, p.types)
 
     def pointers(self, arguments: Arguments, row: int = 0) -> None:
-        """Declare what a row consists of, from a row on."""
+        """Declare the arrays that hold the rows, starting at row ``row``."""
         sizes = {"floats": (self.pitch, "float32"), "parts": (self._parts_pitch, "int32")}
         sizes |= {"flags": (self.shares, "int32"), "steps": (self.blocks, "float32")}
         sizes["totals"] = self.blocks, "float32" if self.form.zero_points else "int32"
@@ -252,7 +279,7 @@ class _Left:
             arguments.integers(parts_pitch=self._parts_pitch)
 
     def launch(self) -> Launch:
-        """A task is a share of a row: so many of its blocks."""
+        """Return the launch that converts the rows; a task is a share of a row's blocks."""
         problem, form, lanes = self.problem, self.form, host.lanes()
         arguments = Arguments()
         arguments.pointer("x", "x", problem.dtype)
@@ -292,7 +319,7 @@ class _Left:
     def _integer_block(self, lanes: int) -> list[str]:
         largest = float(LARGEST[self.each])
         total = "cast_float32(reduce_add(total))"
-        if not self.form.zero_points:  # what is added to the sums of codes for all being too large by as much
+        if not self.form.zero_points:  # corrects sums of codes, which are too large by the middle code
             total = f"cast_int32(mul(reduce_add(total), {-self.form.middle}))"
         parts = [
             "    high = shift_right(add(number, 128), 8)",
@@ -301,7 +328,7 @@ class _Left:
             f"    store(octets, place + {self.form.size}, cast_int8(low))",
         ]
         return [
-            "top = bits_float32(reduce_max(largest))",  # of bits: NaN is above all numbers
+            "top = bits_float32(reduce_max(largest))",  # compared as bits: NaN is above all numbers
             f"if not lt(top, {LARGEST_NUMBER!r}):",
             "    flag = 1",
             f"if gt(top, 0.0) and lt(top, {SMALLEST_NUMBER!r}):",
@@ -323,7 +350,7 @@ class _Left:
 def _launch(
     problem: GemmProblem, epilogue: Epilogue, batched: Batched, offsets: dict[str, Any], left: _Left, threads: int
 ) -> Launch:
-    """The product of ``batched.m`` rows; a task is a group of panels."""
+    """Return the launch of the product of ``batched.m`` rows; a task is a group of panels."""
     most_rows = OPEN_ROWS if isinstance(batched.m, Dim) else batched.m
     form, lanes = left.form, tile_for(problem.types).lanes
     words = packed_lens(problem)[1]
@@ -370,12 +397,12 @@ def _launch(
 
 
 class _Product:
-    """Text of a product of m rows by ``streams`` panels of weights.
+    """The text of a product of m rows by ``streams`` panels of weights.
 
     Attributes:
         numbers: expressions of the rows' numbers.
-        ahead: bytes by which the panels are prefetched.
-        rolled: whether rows are done in a loop where that is quicker.
+        ahead: prefetch distance in bytes.
+        rolled: whether rows use the rolled loop where it is faster.
         halves: names of the bytes of the rows' integers: high and low, or low alone.
     """
 
@@ -388,14 +415,16 @@ class _Product:
         self.depth = block_words(form)
 
     def look(self) -> list[str]:
-        """Statements: ``flags_set``, how many shares of rows are no integers."""
+        """Return statements that count in ``flags_set`` the shares of rows that are not quantised."""
         add = "    flags_set += cast_int64(load_scalar(flags, flag))"
         return ["flags_set = 0", "for flag in range(flag_count):", add]
 
     def text(self, integers: bool) -> list[str]:
-        """Statements: ``sums`` [row, column] of the group's panels; panels after the last one repeat it.
+        """Return statements that accumulate ``sums`` [row, column] of the group's panels; panels after the last one
+        repeat it.
 
-        A stream goes from the panel of one group on to its neighbour, so that it does not begin anew with each group.
+        A stream continues from the panel of one group to the adjacent panel, so that it does not restart with each
+        group.
         """
         lines = []
         for q in range(self.streams):
@@ -411,11 +440,16 @@ class _Product:
         return [*lines, "if flags_set == 0:", *indent(exact), "else:", *indent(floats)]
 
     def _factor(self, q: int) -> str:
-        """Expression: what multiplies the columns' scales in float16."""
+        """Return the expression of the factors of the columns' float16 scales."""
         return f"bits_float32(load(p{q}, 0, {self.lanes}))"
 
     def _sums(self, block: Callable[[range], list[str]], factored: bool) -> list[str]:
-        """Statements: ``sums`` by what ``block`` says of rows; ``factored``: what it adds up lacks `_factor`."""
+        """Return statements that accumulate ``sums``.
+
+        Args:
+            block: returns the statements for a range of rows.
+            factored: the accumulated values lack `_factor`.
+        """
         lines = []
         for first in range(0, self.m, ROWS_TOGETHER):
             rows = range(first, min(first + ROWS_TOGETHER, self.m))
@@ -431,11 +465,12 @@ class _Product:
         return lines
 
     def _rolled(self, rows: range) -> bool:
-        """Whether a loop has integers of these rows and a line of each panel."""
+        """Return whether these rows use the rolled loop over integers."""
         return self.rolled and _quads() and len(rows) * len(self.halves) <= ROLLED_SUMS
 
     def _words(self, body: Callable[[int], list[str]], rolled: bool) -> list[str]:
-        """Statements: ``body`` for each vector of the block's words, ``raw<q>`` of each panel."""
+        """Return statements that run ``body`` for each vector of the block's words, which ``raw<q>`` of each panel
+        holds."""
         unroll = min(max(1, host.CACHE_LINE // (4 * self.lanes)) if rolled else UNROLL, self.depth)
         lines = [f"for word in range(0, {'block_words' if rolled else self.depth}, {unroll}):"]
         lines += ["    keep_rolled()"] if rolled else []
@@ -503,12 +538,13 @@ class _Product:
         return lines
 
     def _apart(self, rows: range) -> bool:
-        """Whether upper codes of bytes are multiplied where they are, 16 times as large, and have sums of their own.
+        """Return whether upper codes of bytes are multiplied in place, 16 times too large, into accumulators of their
+        own.
 
-        That saves a shift of each word and costs three instructions for each sum. Weights in L2 take 0.85 of the time
-        in blocks of 128, as long in blocks of 32, and 1.05 times as long there if integers have two bytes (Zen 5).
-        Vectors of 256 bits may have half the registers. Sums of half of a block's codes, 16 times as large, must fit 32
-        bits.
+        That saves a shift of each word and costs three instructions for each accumulator. Weights in L2 take 0.85 of
+        the time in blocks of 128, as long in blocks of 32, and 1.05 times as long there with two-byte integers (Zen 5).
+        Vectors of 256 bits may have half the registers. Sums of half of a block's codes, 16 times too large, must fit
+        32 bits.
         """
         sums = len(rows) * len(self.halves)
         pays = 3 * sums < self.depth and 2 * self.streams * sums <= CHAINS

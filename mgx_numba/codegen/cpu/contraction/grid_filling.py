@@ -1,4 +1,5 @@
-"""The launch that brings a convolution's input onto a grid of pixels (`pixel_grid`), in the form that tiles read."""
+"""The launch that copies a convolution's input onto a pixel grid (`pixel_grid`), in the format that matrix tiles
+read."""
 
 from __future__ import annotations
 
@@ -18,15 +19,15 @@ from .pixel_grid import PixelGrid
 __all__ = ["fill_grid"]
 
 SMALL_PIXELS = (2, 4, 8)
-"""Elements of pixels of which a vector takes several."""
+"""Numbers of elements of a pixel for which one vector holds several pixels."""
 INFINITY = 0x7F80
-"""The bits of infinity in bfloat16, by definition: NaN has more."""
+"""The bits of infinity in bfloat16, by definition; NaN has larger bits."""
 Write = Callable[[str, str, str], list[str]]
-"""Statements that store a vector, or so many elements of it, at an element of the grid."""
+"""Return statements that store a vector, or its first elements, at an element of the grid."""
 
 
 def fill_grid(grid: PixelGrid) -> Launch:
-    """Fills the grid; a line is one task."""
+    """Return the launch that fills the grid; a line is one task."""
     p, given = grid.volume, grid.problem.types.a
     together, split = grid.tile.packing.k_interleave, grid.tile.packing.parts > 1
     arguments = Arguments()
@@ -69,9 +70,10 @@ def fill_grid(grid: PixelGrid) -> Launch:
 
 
 def _walk(grid: PixelGrid) -> tuple[str, list[str], Callable[[Write], list[str]]]:
-    """What the vectors of a line are, statements before all lines, and those that bring one there.
+    """Return how a line is copied: a name, statements before all lines, and a function that gives the statements of a
+    line.
 
-    They are a run over the whole line, several small pixels, or runs over each pixel.
+    A line is copied as one run, as vectors of several small pixels, or as one run for each pixel.
     """
     p, lanes, pixel = grid.volume, host.lanes(grid.form), grid.pixel_elements
 
@@ -114,7 +116,7 @@ def _walk(grid: PixelGrid) -> tuple[str, list[str], Callable[[Write], list[str]]
 
 
 def _zeros(grid: PixelGrid, margins: bool) -> list[str]:
-    """Statements: zeros in a line that has no pixels, and in the ``margins`` of one that has, or in all of that."""
+    """Return statements that zero a line without pixels, or the ``margins`` (else all) of a line with pixels."""
     lanes = host.lanes(grid.form)
     zero = f"bits_{grid.form}(const_{'int16' if grid.form == 'bfloat16' else 'int8'}(0, {lanes}))"
     places = ["task * line_size + c", *(["task * line_size + low + c"] if grid.low else [])]
@@ -134,7 +136,7 @@ def _zeros(grid: PixelGrid, margins: bool) -> list[str]:
 
 
 def _in_one_part(grid: PixelGrid, whole: Callable[[Write], list[str]]) -> list[str]:
-    """Statements: elements as one part, and a note of a line with infinity or NaN, if that is wanted."""
+    """Return statements that copy a line in one part and, if flags are wanted, flag a line with infinity or NaN."""
 
     def write(value: str, at: str, left: str) -> list[str]:
         end, more = ("_tail", f", {left}") if left else ("", "")

@@ -1,7 +1,7 @@
-"""The kernel that finds where the rows of a register tile read the input of a convolution.
+"""The kernel that computes the input offsets of a register tile's rows for a convolution.
 
-It is compiled once and called by every convolution kernel, whose argument block it reads. The sizes lie at the same
-words of all of them because `spatial_arguments` declares them first.
+It is compiled once and called by every convolution kernel, whose argument block it reads. `spatial_arguments` declares
+the sizes first, so they are at the same words in all argument blocks.
 """
 
 from __future__ import annotations
@@ -37,16 +37,20 @@ PLACES_BLOCK = Record(
         Word("tile_depth", "(result) terms of each of them"),
     ),
 )
-"""What passes between a convolution kernel and the places kernel."""
+"""The record passed from a convolution kernel to the offsets kernel."""
 
 
 def spatial_arguments(
     arguments: Arguments, problem: ConvProblem, tile: RegisterTile, run: int = 1, depth: Length = 1
 ) -> tuple[str, ...]:
-    """Arguments: the spatial sizes of a problem in three dimensions and the places kernel, before all others.
+    """Declare the spatial sizes of a problem in three dimensions and the offsets kernel, before all other arguments.
 
-    ``run`` successive taps of one row read contiguous elements. ``depth`` is the length of the first axis of the whole
-    output, where the problem computes a lattice of it. Returns the names of the axes that the text needs.
+    Args:
+        run: successive taps of one row that read contiguous elements.
+        depth: length of the first axis of the whole output, where the problem computes a lattice of it.
+
+    Returns:
+        The names of the axes that the text needs.
     """
     lens = (problem.in_lens[0], problem.kernel[0], problem.out_lens[0], depth)
     flat = all(known_equal(n, 1) for n in lens) and problem.pads_begin[0] == 0
@@ -67,15 +71,16 @@ def spatial_arguments(
 
 
 def place_locals() -> list[str]:
-    """Statements that prepare the block of `call_places`."""
+    """Return statements that prepare the record of `call_places`."""
     places = RecordText(PLACES_BLOCK, "places")
     return [places.local(), *places.fill(arguments="args", table="table", filled=0)]
 
 
 def call_places(arguments: Arguments, block: RecordText) -> list[str]:
-    """Statements that fill the macro-kernel's table and define ``anchor``, from where its offsets count.
+    """Return statements that fill the macro-kernel's table and define ``anchor``, the origin of its offsets.
 
-    ``block`` is the tile's.
+    Args:
+        block: the tile's argument block.
     """
     places = RecordText(PLACES_BLOCK, "places")
     return [
@@ -88,11 +93,11 @@ def call_places(arguments: Arguments, block: RecordText) -> list[str]:
 
 @functools.lru_cache(maxsize=64)
 def _places_source(axes: tuple[str, ...], tile: RegisterTile, sizes: tuple[str, ...], cpu: Host) -> KernelSource:
-    """Kernel for the tile rows from ``begin`` on, of which ``end`` is the last but one.
+    """Return the kernel that computes the offsets of the tile rows ``begin`` to ``end`` (exclusive).
 
-    Its table holds offsets from ``x[anchor]``. Inner tiles, whose rows lie in one line of the output and read no
-    padding, differ in their anchor only, so that their table is made once. Runs of contiguous taps of an inner tile are
-    taken as one tap of that many times the depth.
+    The table holds offsets from ``x[anchor]``. Inner tiles, whose rows are in one output line and read no padding,
+    differ only in their anchor, so their table is computed once. A run of contiguous taps of an inner tile becomes one
+    tap of that many times the depth.
     """
     most = max(tile.variants())
     lanes = 1 << (most - 1).bit_length()
@@ -140,7 +145,8 @@ def _places_source(axes: tuple[str, ...], tile: RegisterTile, sizes: tuple[str, 
 
 
 def _row_places(axes: tuple[str, ...], rows: int) -> list[str]:
-    """Statements: for each tile row the input position of its first tap, as coordinates and as an offset.
+    """Return statements that compute for each tile row the input position of its first tap, as coordinates and as an
+    offset.
 
     Rows beyond the last one repeat it.
     """
@@ -153,7 +159,7 @@ def _row_places(axes: tuple[str, ...], rows: int) -> list[str]:
 
 
 def _guarded_places(axes: tuple[str, ...]) -> list[str]:
-    """Statements: ``places`` of all rows for one tap, -1 where the input ends."""
+    """Return statements that compute ``places`` of all rows for one tap, -1 outside the input."""
     lines = []
     for axis in axes:
         lines += [
@@ -166,9 +172,12 @@ def _guarded_places(axes: tuple[str, ...]) -> list[str]:
 
 
 def _taps(axes: tuple[str, ...], places: list[str], taps: str = "taps_now", step: str = "1") -> list[str]:
-    """Statements: run ``places`` for each tap of this step, with the tap's ``shift``, and store it in the table.
+    """Return statements that run ``places`` for each tap of this step, with the tap's ``shift``, and store it in the
+    table.
 
-    Every ``step``-th tap of the last axis is taken, ``taps`` in all.
+    Args:
+        taps: number of taps.
+        step: distance of the taps along the last axis.
     """
     lines = ["rest = t0"]
     for axis in reversed(axes[1:]):

@@ -1,8 +1,8 @@
-"""The kernel that packs weights into 17 bits, see `int16_weights`: each is read from memory once, while it is in a
-core's own cache the rest is done.
+"""The kernel that packs weights into 17 bits (`int16_weights`), reading each weight from memory once.
 
-A task is a block of `BLOCK` rows of a stripe of panels. Its weights are brought into scratch memory, a panel after the
-other and in rows whatever their order; then each panel is walked for its largest weights, and once more for the words.
+A task is a block of `BLOCK` rows of a stripe of panels. Its weights are copied to scratch memory, panel by panel and
+row-major in any case, and stay in the core's own cache. Each panel is then scanned for its largest weights, and once
+more to write the words.
 """
 
 from __future__ import annotations
@@ -38,14 +38,13 @@ __all__ = ["kernel_for", "pack_by_kernel", "packing_kernel"]
 STRIPE = 256
 """Columns of a stripe, of which a block takes a quarter of an L2 cache (measured: 64 to 512 differ by a tenth)."""
 ROUNDING = 1.5 * 2.0**23
-"""Added to a small number it leaves the nearest integer, the even one of two, in the low bits of a float32."""
+"""Added to a small number, leaves the nearest integer (ties to even) in the low bits of a float32."""
 PART_BLOCKS = 32
 """Blocks of a stripe that one thread packs at a time, some 2 MiB of weights."""
 
 
 def pack_by_kernel(weights: np.ndarray, out: np.ndarray, lanes: int, load: LoadKernels) -> None:
-    """As `int16_weights.pack_words`, which says what the arguments are, with the lowest bits, for weights of which rows
-    or columns are contiguous."""
+    """Pack weights with contiguous rows or columns as `int16_weights.pack_words` does with the lowest bits."""
     depth, columns = weights.shape
     panels, size, pairs = out.shape
     by_columns = _by_columns(weights)
@@ -86,7 +85,11 @@ def kernel_for(weights: np.ndarray, lens: Sequence[int], lanes: int) -> KernelSo
 
 
 def packing_kernel(by_columns: bool, vectors: int, lanes: int) -> KernelSource:
-    """The kernel for panels of so many vectors, of weights whose columns are contiguous, or rows."""
+    """Return the packing kernel for panels of ``vectors`` vectors.
+
+    Args:
+        by_columns: the weights' columns are contiguous, not the rows.
+    """
     wide = vectors * lanes
     task = [
         f"first = block * {BLOCK}",
@@ -112,7 +115,7 @@ def packing_kernel(by_columns: bool, vectors: int, lanes: int) -> KernelSource:
 def _arguments(
     depth: int = 0, columns: int = 0, stride: int = 0, panels: int = 0, size: int = 0, panel: int = 0, count: int = 0
 ) -> Arguments:
-    """The kernel's argument block; each pointer is an operand of its name."""
+    """Return the kernel's argument block; each pointer is an operand of its name."""
     arguments = Arguments()
     for name, dtype in (("w", "float32"), ("out", "int32"), ("scratch", "float32"), ("exceeds", "float32")):
         arguments.pointer(name, name, dtype)
@@ -156,7 +159,7 @@ def _brought_columns(vectors: int, lanes: int) -> list[str]:
 
 
 def _steps(vectors: int, lanes: int) -> list[str]:
-    """Statements: the step of each column, and the scales; by how much the sums are larger than they must be."""
+    """Return statements that compute each column's step and scale, and by how much the sums exceed the least mean."""
     zero = f"const_float32(0, {lanes})"
     each = range(vectors)
     return [
@@ -199,8 +202,11 @@ def _steps(vectors: int, lanes: int) -> list[str]:
 
 
 def _words(vectors: int, lanes: int) -> list[str]:
-    """Statements: the words of a panel's rows from ``head`` on, after those of their lowest bits at ``place``.
-    A weight that is not zero stays so."""
+    """Return statements that write the words of a panel's rows from ``head``, after the words of their lowest bits at
+    ``place``.
+
+    Nonzero weights stay nonzero.
+    """
     wide = vectors * lanes
     each = range(vectors)
     lines = []

@@ -1,18 +1,20 @@
-"""Weights in 16 or 17 bits, for products that wait for their weights: block floating point, and how kernels read it.
+"""Weights in 16 or 17 bits (block floating point) for memory-bound products: their format, packing and unpacking.
 
-Weights are integers with one scale for each column of `BLOCK` rows, so an error is at most half a step of the largest
-weight of its block, 2**-15.98 of it, or 2**-16.98 in 17 bits, and a whole one where it would become zero; no step is
-below `SMALLEST_STEP`. Columns in which that is much, because few weights are far larger than the others, are refused.
+Weights are integers with one scale for each column of `BLOCK` rows. The error is at most half a step of the block's
+largest weight: 2**-15.98 of it, or 2**-16.98 in 17 bits, and a whole step for weights that would become zero. No step
+is below `SMALLEST_STEP`. Columns where that error matters, because a few weights are far larger than the others, are
+refused.
 
-Of 16 bits a 32-bit word holds two rows of a column, the first in its low half, as instructions want them that multiply
-two integers each and add the products; scales, float32, lie before the rows of their block. They are `UP` larger, and
-the steps of the left-hand side that much smaller, so that sums of a block overflow only where those of floats do.
+16 bits: a 32-bit word holds two rows of a column, the first in its low half, for instructions that multiply pairs of
+integers and add the products. The float32 scales precede the rows of their block. Scales are `UP` larger, and the steps
+of the left-hand side that much smaller, so that sums of a block overflow only where float sums do.
 
-Of 17 bits, which become floats before they are multiplied, a word holds a column of an even vector of a panel in 15 low
-bits and all of one of the next vector; the lowest two bits of the former, of each of `GROUP` rows, are words before
-these rows. Both become floats, 2**15 times too large, by a shift, two masks, an or and a conversion each. Scales are
-bfloat16, rounded up, and lie in pairs, too. The left-hand side is multiplied by `DOWN` and the scales are that much
-larger, so that sums of a block stay below the largest factor on the left: they overflow only where those of floats do.
+17 bits: weights are converted to floats before they are multiplied. A word holds, in its low 15 bits, a column of an
+even vector of a panel and, in its other bits, the column of the next vector. The lowest two bits of the former, for
+each of `GROUP` rows, are words before these rows. Both become floats, 2**15 times too large, by a shift, two masks, an
+or and a conversion each. Scales are bfloat16, rounded up, and stored in pairs, too. The left-hand side is multiplied by
+`DOWN` and the scales divided by it, so that sums of a block stay below the largest left-hand factor: they overflow only
+where float sums do.
 """
 
 from __future__ import annotations
@@ -29,54 +31,56 @@ __all__ = [
 ]  # fmt: skip
 
 BLOCK = 64
-"""Rows that share a scale: with fewer, scales take more than their accuracy is worth (normal weights: 64 rows 1.2 times
-as accurate as 256, 32 rows 1.35 times)."""
+"""Rows that share a scale: with fewer rows, scales take more memory than their accuracy is worth (normal weights: 64
+rows are 1.2 times as accurate as 256, 32 rows 1.35 times)."""
 GROUP = 16
-"""Rows whose lowest bits share words, two bits of each."""
+"""Rows whose lowest two bits share words."""
 SHARING = GROUP // 2
-"""Rows whose lowest bits share half a word, the first row's being the highest two."""
+"""Rows whose lowest bits share half a word; the first row has the highest two bits."""
 BLOCK_WORDS = 1 + BLOCK // GROUP + BLOCK
-"""Rows of words of a block that has lowest bits: scales, those bits and weights."""
+"""Rows of words of a 17-bit block: scales, lowest bits and weights."""
 DOWN = 2.0**-37
-"""Two to the power of minus the bits of a word less its sign, and of the rows of a block."""
+"""Two to the power of minus (bits of a word without its sign, plus log2 of the rows of a block)."""
 UP = 2.0**22
-"""By how much scales of 16 bits are larger: sums of products are below 2**41 steps of states (`recurrent/states.py`),
-and of these the largest has 2**20, so that sums in steps over this are below it."""
+"""Factor of 16-bit scales. Sums of products are below 2**41 steps of states (`recurrent/states.py`), the largest of
+which is 2**20 steps. Divided by this factor, sums in steps stay below 2**20."""
 SMALLEST_STEP = np.float32(2.0**-126)
 LEAST_MEAN = 2.0**-7
-"""What the weights of a column must have in the mean, of the largest of each block, but for that and zeros. Normal ones
-have a third; those beside one that is more than 128 times their mean have less."""
+"""Least mean magnitude of a column's weights, relative to each block's largest weight, without that weight and zeros.
+Normal weights have a third; weights beside one that exceeds 128 times their mean have less."""
 FEW = 16
-"""So many weights of a block may be smaller: together they are not far off."""
+"""Weights of a block that may be smaller: together their error is negligible."""
 _MORE = 2.0**15
-"""How much too large floats of 17 bits are when they are unpacked."""
+"""Factor by which 17-bit weights are too large after unpacking."""
 _TURNS = np.array([2 * (SHARING - 1 - k % SHARING) + 2 * SHARING * (k // SHARING) for k in range(GROUP)], np.int32)
 _TURNS = _TURNS.reshape(GROUP, 1, 1, 1)
-"""Where the lowest bits of a group's rows lie in their words."""
+"""Shifts of the lowest bits of a group's rows within their words."""
 _COLUMNS_AT_ONCE = 512
 """Columns that are packed together: a block of them fits L2."""
 
 
 def block_count(depth: int) -> int:
-    """Blocks of ``depth`` rows."""
+    """Return the number of blocks of ``depth`` rows."""
     return -(-depth // BLOCK)
 
 
 def largest_integer(lowest: bool) -> int:
-    """The integer that the largest weight of a block becomes, of 16 bits or, with ``lowest`` bits, of 17."""
+    """Return the integer that represents a block's largest weight, for 16 bits or, with ``lowest`` bits, 17."""
     return (1 << (16 if lowest else 15)) - 1
 
 
 def least_mean(lowest: bool) -> float:
-    """`LEAST_MEAN` in steps."""
+    """Return `LEAST_MEAN` in steps."""
     return LEAST_MEAN * (largest_integer(lowest) + 1)
 
 
 def words_lens(panels: int, depth: int, columns: int, lowest: bool = False) -> tuple[int, int, int]:
-    """Lens of packed words: in each panel of ``columns`` the blocks, each a row of scales and rows of words.
+    """Return the lengths of packed words: panels, rows of a panel (each block has a row of scales, then rows of words),
+    columns.
 
-    With ``lowest`` bits a word is of two columns, of pairs of vectors, and a row of these bits lies before each `GROUP`
-    of rows.
+    Args:
+        lowest: 17 bits: a word holds two columns of a pair of vectors, and a row of lowest bits precedes each `GROUP`
+            of rows.
     """
     if lowest:
         return (panels, depth + block_count(depth) - depth // -GROUP, columns // 2)
@@ -84,9 +88,10 @@ def words_lens(panels: int, depth: int, columns: int, lowest: bool = False) -> t
 
 
 def unpack(pointer: str, place: str, lanes: int, lowest: str) -> list[str]:
-    """Statements: ``b0`` and ``b1``, two vectors of columns in 17 bits, times 2**15 over their scales.
+    """Return statements that unpack ``b0`` and ``b1``, two vectors of 17-bit columns, times 2**15 over their scales.
 
-    ``lowest`` names words whose bits 16 and 15 are the lowest of the first vector.
+    Args:
+        lowest: name of the words whose bits 16 and 15 are the lowest bits of the first vector.
     """
     low = f"shift_left(words, const_int32(17, {lanes}))"
     low = f"bitwise_or({low}, bitwise_and({lowest}, const_int32({3 << 15}, {lanes})))"
@@ -95,7 +100,8 @@ def unpack(pointer: str, place: str, lanes: int, lowest: str) -> list[str]:
 
 
 def unpacked_scale(scales: str, half: int, lanes: int) -> str:
-    """Statement: ``scale``, of the columns in 17 bits whose scales are in that half of words."""
+    """Return the statement that unpacks ``scale`` of the 17-bit columns whose scales are in half ``half`` of the
+    words."""
     if half == 0:
         return f"scale = bits_float32(shift_left({scales}, const_int32(16, {lanes})))"
     return f"scale = bits_float32(bitwise_and({scales}, const_int32({-1 << 16}, {lanes})))"
@@ -104,10 +110,11 @@ def unpacked_scale(scales: str, half: int, lanes: int) -> str:
 def pack_words(weights: np.ndarray, out: np.ndarray, lanes: int, lowest: bool = False) -> None:
     """Pack float32 ``weights[k, n]`` into int32 ``out`` of `words_lens`; columns that ``weights`` lacks become zero.
 
-    With ``lowest`` weights have 17 bits, else 16.
+    Args:
+        lowest: whether weights have 17 bits, not 16.
 
     Raises:
-        UnsuitedWeights: a weight is infinite or NaN, or too large for a scale or beside others of its column.
+        UnsuitedWeights: a weight is infinite or NaN, too large for a scale, or too large beside others of its column.
     """
     width = out.shape[2] * (2 if lowest else 1)
     together = max(1, _COLUMNS_AT_ONCE // width)
@@ -125,10 +132,10 @@ def pack_words(weights: np.ndarray, out: np.ndarray, lanes: int, lowest: bool = 
 
 
 def refuse_unsuited(exceeds: np.ndarray) -> None:
-    """Look at what `_Blocks.pack` returns, summed up over the blocks.
+    """Check the result of `_Blocks.pack`, summed over the blocks.
 
     Raises:
-        UnsuitedWeights: some number is negative or NaN.
+        UnsuitedWeights: a number is negative or NaN.
     """
     if np.isnan(exceeds).any():
         raise UnsuitedWeights("a weight is infinite, not a number or too large for a scale")
@@ -139,7 +146,7 @@ def refuse_unsuited(exceeds: np.ndarray) -> None:
 class _Blocks:
     """Packs blocks of float32 ``weights[k, n]`` into ``out[panels, rows, width / 2]``.
 
-    All work is along contiguous weights, be they rows or columns, in memory that is used again for each block: new
+    All loops run along contiguous weights, be they rows or columns. Buffers are reused for each block: allocating
     memory would take longer than the work.
     """
 
@@ -156,11 +163,11 @@ class _Blocks:
 
     @np.errstate(all="ignore")
     def pack(self, block: int) -> np.ndarray:
-        """Scales and words of a block. A weight that is not zero stays so: its product with infinity is infinite.
+        """Pack scales and words of one block. Nonzero weights stay nonzero, as their product with infinity is infinite.
 
         Returns:
-            For each column by how much the sum of its weights, but for the largest, exceeds what `LEAST_MEAN` asks for;
-            NaN if one of them is infinite or NaN, or too large for a scale or a sum.
+            For each column by how much the sum of its weights, without the largest, exceeds the sum that `LEAST_MEAN`
+            requires. NaN if a weight is infinite or NaN, or too large for a scale or a sum.
         """
         depth, columns = self._weights.shape
         first = block * BLOCK
@@ -192,7 +199,7 @@ class _Blocks:
         return np.where(known, np.where(step > SMALLEST_STEP, exceeds, 0), np.nan)
 
     def _store(self, block: int, scales: np.ndarray, integers: np.ndarray) -> None:
-        """Words of ``scales[columns]`` and ``integers[k, columns]``."""
+        """Store the words of ``scales[columns]`` and ``integers[k, columns]``."""
         out, lanes, depth = self._out, self._lanes, len(integers)
         panels, _, wide = out.shape
         if not self._lowest:
@@ -218,11 +225,11 @@ class _Blocks:
 
 
 def _split(words: np.ndarray, lanes: int) -> np.ndarray:
-    """The last dimension as vectors and lanes; a view."""
+    """Return a view of ``words`` whose last dimension is split into vectors and lanes."""
     return words.reshape(*words.shape[:-1], words.shape[-1] // lanes, lanes)
 
 
 def _bfloat16_above(scales: np.ndarray) -> np.ndarray:
-    """The least bfloat16 that are not below positive float32, as float32; NaN stays NaN."""
+    """Return positive float32 rounded up to bfloat16, as float32; NaN stays NaN."""
     above = (np.ascontiguousarray(scales).view(np.uint32) + np.uint32(0xFFFF)) & np.uint32(0xFFFF0000)
     return np.where(np.isnan(scales), scales, above.view(np.float32))  # some NaN would become -0

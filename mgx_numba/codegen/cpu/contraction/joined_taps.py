@@ -1,6 +1,6 @@
-"""Convolutions whose taps along a row are one: pixels of few channels side by side are as many channels of one tap.
+"""Join the taps along a row into one tap: adjacent pixels of few channels are one pixel of more channels.
 
-A kernel of 7 by 7 over three bytes a pixel, say, has 7 taps of 21 channels, in 6 words of four instead of 7. The pixels
+For example a 7x7 kernel over three bytes a pixel has 7 taps of 21 channels, in 6 words of four instead of 7. The pixels
 of the new convolution, one for each output, overlap.
 """
 
@@ -18,8 +18,10 @@ __all__ = ["join_taps", "joined_weights"]
 
 
 def join_taps(problem: ConvProblem, tile: RegisterTile) -> ConvProblem | None:
-    """The convolution over joined taps, whose pixels lie as those given, its strides in elements; None if it would not
-    take fewer words, its pixels would not begin with words, or its rows are padded."""
+    """Return the convolution over joined taps of the same pixels, with strides in elements.
+
+    Returns None if it would not take fewer words, if its pixels would not start at words, or if its rows are padded.
+    """
     channels, taps, step = problem.in_channels, problem.kernel[-1], problem.stride[-1]
     if (
         problem.groups > 1
@@ -43,6 +45,6 @@ def join_taps(problem: ConvProblem, tile: RegisterTile) -> ConvProblem | None:
 
 
 def joined_weights(weights: np.ndarray) -> np.ndarray:
-    """Weights ``[out_channels, in_channels, *kernel]`` as those of the convolution over joined taps."""
+    """Return weights ``[out_channels, in_channels, *kernel]`` for the convolution over joined taps."""
     outer, channels, *kernel = weights.shape
     return np.moveaxis(weights, -1, 1).reshape(outer, kernel[-1] * channels, *kernel[:-1], 1)

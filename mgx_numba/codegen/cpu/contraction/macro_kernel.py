@@ -1,8 +1,8 @@
 """The loop nest around the register tile that every contraction kernel shares.
 
-A task is a block of output rows by a block of weight panels. Within it each group of tile rows runs over all panels of
-the block and is finished by the epilogue while its sums are in the L1 cache. A reduction too long for the cache is cut
-into steps (of taps, or of channels of one tap); the sums of the whole block then stay on the stack between the steps.
+A task is a block of output rows by a block of weight panels. Within it each group of tile rows visits all panels of the
+block, and the epilogue runs while the accumulators are in the L1 cache. A reduction too long for the cache is cut into
+steps (of taps, or of channels of one tap); the accumulators of the whole block then stay on the stack between steps.
 """
 
 from __future__ import annotations
@@ -34,24 +34,27 @@ __all__ = ["MacroKernel", "even_table", "height_table", "next_height", "run_tile
 
 @dataclass
 class MacroKernel:
-    """One kernel in the making; the parts that differ between solvers are lists of statements.
+    """A contraction kernel under construction; the parts that differ between solvers are lists of statements.
 
-    The statements of ``decode`` turn ``group`` (a batch or group number) into ``x0``, ``w0``, ``column0`` and whatever
-    ``row`` needs. Those of ``table`` write the element offsets from ``x`` of ``height`` rows, of which ``left`` exist,
-    starting with ``row``, for the taps ``t0`` to ``t0 + taps_now``, at ``k0`` of the depth. Those of ``row`` define
-    ``out_row`` and ``e<k>_row``, the offsets of row ``row + i``; ``row_steps`` has the names of what those of ``out``
-    and of each ``e<k>`` usually grow by; with ``steady``, a condition, they always do. ``x_row`` is what the rows of
-    the table lie apart, if evenly; with ``in_place`` that holds beyond those of one tile. ``contiguous`` says that
-    ``x_step`` is 1; ``runs``, if there are any, are the words of a tile whose taps are runs.
-    ``masked`` says that no column past the last may be read on the right.
-    The statements of ``near``, if there are any, bring the
-    right-hand side of a step to the memory of that name, from which the tile then reads it.
+    Attributes:
+        decode: statements that compute from ``group`` (a batch or group number) ``x0``, ``w0``, ``column0`` and the
+            values that ``row`` needs.
+        table: statements that write the element offsets from ``x`` of ``height`` rows starting with ``row``, of which
+            ``left`` exist, for the taps ``t0`` to ``t0 + taps_now``, at ``k0`` of the depth.
+        row: statements that define ``out_row`` and ``e<k>_row``, the offsets of row ``row + i``.
+        row_steps: names of the usual increments of ``out`` and of each ``e<k>`` from row to row.
+        steady: condition under which the increments of ``row_steps`` always hold.
+        x_row: constant distance of the rows in ``table``, "" if there is none.
+        in_place: whether ``x_row`` holds beyond the rows of one tile.
+        contiguous: whether ``x_step`` is 1.
+        runs: words of a tile whose taps are runs; empty for other tiles.
+        masked: whether no right-hand column past the last may be read.
+        near: statements that unpack the right-hand side of a step to the buffer ``near``, which the tile then reads
+            (empty: it is read in place).
+        some_exist: whether the statements of ``row`` set ``exists``: whether the row has a result.
+        instead: statements before a matrix tile that set ``special``: whether they have computed its accumulators.
 
-    With ``some_exist`` the statements of ``row`` set ``exists``: whether there is a result for the row. Before a tile
-    that reads whole matrices is run, the statements of ``instead``, if there are any, set ``special``: whether they
-    have computed its sums.
-
-    Where rows grow steadily, tiles of full height finish their sums in registers (`finish_source`).
+    Where row offsets grow steadily, tiles of full height run the epilogue in registers (`finish_source`).
     """
 
     solver: str
@@ -97,10 +100,12 @@ class MacroKernel:
         beside: bool,
         inside: bool = False,
     ) -> None:
-        """Arguments: the sizes of one group's product and of its blocks.
+        """Declare the sizes of one group's product and of its blocks as arguments.
 
-        Successive tasks walk all groups of a part of the rows if these lie ``beside`` each other in them, else all
-        parts of a group. With ``inside`` they walk all groups of a block of panels, which these share.
+        Args:
+            beside: groups are adjacent in the rows. Successive tasks walk all groups of a part of the rows, else all
+                parts of a group.
+            inside: successive tasks walk all groups of a block of panels, which the groups share.
         """
         p_blocks = ceil_div(panels, blocking.panels)
         around = 1 if inside else p_blocks
@@ -121,7 +126,7 @@ class MacroKernel:
             self.arguments.callee("finishing_tile", kernel)
 
     def source(self) -> KernelSource:
-        """The finished kernel; its text is printed once for equal parts."""
+        """Return the finished kernel; equal kernels are printed once."""
         parts = [getattr(self, own.name) for own in fields(self) if own.name != "arguments"]
         key = (host(), self.arguments.declared, *(_hashable(part) for part in parts))
         found = _printed.get(key)
@@ -156,7 +161,8 @@ class MacroKernel:
         )  # fmt: skip
 
     def _finishing(self) -> list[str]:
-        """Statements before all tasks of a tile that reads whole matrices: what finishes its panels, and with what."""
+        """Return statements before all tasks of a matrix tile that set up the epilogue kernel of its panels and its
+        arguments."""
         block, panel, tile = self.block, self.panel, self.tile
         size = tile.rows * tile.columns
         operands = {f"e{k}": f"e{k}_at" for k in range(len(self.epilogue.operands))}
@@ -172,16 +178,16 @@ class MacroKernel:
         ]
 
     def at_row(self) -> str:
-        """Statement: the left-hand side begins at ``row``, where rows lie ``x_ld`` elements apart."""
+        """Return the statement that points the left-hand side to ``row``, for rows ``x_ld`` elements apart."""
         return self.block.put("x", "offset(x, x0 + row * x_ld + k0 * x_step)")
 
     def read_even_rows(self) -> None:
-        """Set ``setup`` and ``table`` for rows that lie ``x_ld`` elements apart."""
+        """Set ``setup`` and ``table`` for rows ``x_ld`` elements apart."""
         self.setup += ["filled = 0"]
         self.table = [*even_table("x_ld"), self.at_row()]
 
     def read_matrix(self, low: int, apart: str = "x_ld") -> None:
-        """For a tile that reads whole matrices: rows lie so far ``apart``, low parts ``low`` behind the high ones."""
+        """Set ``setup`` for a matrix tile: rows are ``apart`` apart, low parts ``low`` behind the high parts."""
         self.arguments.integers(x_low=low)
         self.setup += self.block.fill(x_row=apart, x_low="x_low")
 
@@ -232,9 +238,10 @@ class MacroKernel:
         ]  # fmt: skip
 
     def _far(self, start: str) -> list[str]:
-        """Which part of the right-hand side is needed next: the next step's, else the next panels, from the start.
+        """Return statements that choose the right-hand data to prefetch: the next step's, else the first step's of the
+        next panels.
 
-        Blocks of rows of a tile that reads whole matrices ask for as many of its lines each.
+        The row blocks of a matrix tile prefetch equal numbers of its cache lines.
         """
         terms = self._terms()
         far = [
@@ -249,7 +256,7 @@ class MacroKernel:
                 *far,
                 self.block.put("pace", f"imax({least}, idiv({rows * self.tile.step}, {terms}) + 1)"),
                 f"far_left = 0 if finish and (more or p0 + p_block >= panels) else {lines}",
-                f"blocks = imax(idiv(m1 - m0 + {rows - 1}, {rows}), 1)",  # of the last part there may be none
+                f"blocks = imax(idiv(m1 - m0 + {rows - 1}, {rows}), 1)",  # the last part may have none
                 f"far_share = idiv({lines - 1} + blocks, blocks)",
             ]
         if not self.steady:
@@ -265,7 +272,7 @@ class MacroKernel:
         ]
 
     def _terms(self) -> str:
-        """Expression: words of a row in this step."""
+        """Return the expression of the words of a row in this step."""
         return "depth_now * taps_now" if self.several_taps else "depth_now"
 
     def _tile_rows(self) -> list[str]:
@@ -287,7 +294,7 @@ class MacroKernel:
         ]
 
     def _parked_rows(self) -> list[str]:
-        """One tile, whose sums lie in memory between the products and the epilogue."""
+        """Return statements for one tile whose accumulators are in memory between the products and the epilogue."""
         return [
             "left = imin(left, height)",
             *self.table,
@@ -301,9 +308,9 @@ class MacroKernel:
         ]
 
     def _matrix_rows(self) -> list[str]:
-        """One tile that reads whole matrices, whose panels are finished while it multiplies others.
+        """Return statements for one matrix tile, whose panels are finished while it multiplies the next panels.
 
-        Sums that are computed instead are in the place of those of steps before.
+        Accumulators that ``instead`` has computed replace those of earlier steps.
         """
         block, words = self.block, place_words(self.epilogue)
         placed = placed_rows(self.epilogue, self.tile.columns)
@@ -324,7 +331,7 @@ class MacroKernel:
                 *indent([*self.row, *placed]),
                 *block.fill(finish=f"idiv(at - other, {words})", column="n0"),
                 block.put_address("places", "first_place + 8 * other"),
-                "if at > other:",  # a call without such rows may leave those of the last one waiting
+                "if at > other:",  # a call without rows leaves the panel of the call before waiting
                 "    side = other",
             ]),
             "far_lines = imin(far_share, far_left)",
@@ -338,7 +345,7 @@ class MacroKernel:
         ]  # fmt: skip
 
     def _finished_rows(self) -> list[str]:
-        """Tiles of full height whose sums never leave the registers: ``tiles`` says how many."""
+        """Return statements for ``tiles`` tiles of full height whose accumulators never leave the registers."""
         tile = self.tile
         lines, words = ["tiles = 1", "left = height", *self.table], {"tiles": "tiles", "stream": "stream"}
         if self.in_place:
@@ -374,7 +381,8 @@ class MacroKernel:
         ]  # fmt: skip
 
     def _touch(self) -> list[str]:
-        """Name the memory that the epilogue will use, so that it is on its way while the products are summed."""
+        """Return statements that name the memory that the epilogue will use, so that it is prefetched during the
+        products."""
         read = [f"e{k}" for k, o in enumerate(self.epilogue.operands) if o.access == "full" and o.dtype == self.dtype]
         places = {"written": "out"} | ({"read": read[0]} if read else {})
         if self.epilogue.out_dtype(self.dtype) != self.dtype or not all(n in self.row_steps for n in places.values()):
@@ -389,7 +397,7 @@ class MacroKernel:
 
 
 KEPT = 256
-"""Kernels that are kept, of some kilobytes each: a network has a dozen."""
+"""Kernels that are cached, of some kilobytes each: a network has a dozen."""
 _printed: dict[Hashable, KernelSource] = {}
 
 
@@ -400,7 +408,8 @@ def _hashable(part: Any) -> Hashable:
 
 
 def even_table(apart: str) -> list[str]:
-    """Statements that fill the table, where that was not done for as many rows, with rows so many elements apart."""
+    """Return statements that fill the table with rows ``apart`` elements apart, unless it already has that number of
+    rows."""
     return [
         "if left != filled:",
         "    filled = left",
@@ -410,7 +419,8 @@ def even_table(apart: str) -> list[str]:
 
 
 def run_tile(tile: RegisterTile, arguments: Arguments, block: RecordText) -> list[str]:
-    """Statements: run ``height`` rows over ``wide`` full panels, then one of a single vector if the last is ``narrow``.
+    """Return statements that run ``height`` rows over ``wide`` full panels, then over one single-vector panel if
+    ``narrow``.
 
     The tile kernel is the callee ``tile`` of the arguments.
     """
@@ -424,7 +434,8 @@ def run_tile(tile: RegisterTile, arguments: Arguments, block: RecordText) -> lis
 
 
 def next_height(tile: RegisterTile, tall: bool) -> list[str]:
-    """Statements: the ``height`` of the tile that is next where ``left`` rows are; ``tall`` ones may be taken."""
+    """Return statements that choose the ``height`` of the next tile for ``left`` remaining rows; ``tall`` tiles are
+    allowed if set."""
     if tile.step > 1:
         return [f"height = {tile.rows} if left > {tile.heights[1]} else {tile.heights[1]}"]
     lines = [f"height = ({height_table(tile)} >> (4 * imin(left, {tile.rows}))) & 15"]
@@ -436,7 +447,8 @@ def next_height(tile: RegisterTile, tall: bool) -> list[str]:
 
 @functools.lru_cache(maxsize=64)
 def height_table(tile: RegisterTile) -> int:
-    """Tile height to take when r rows are left, in bits 4r to 4r+3; a little more than r where that is cheaper."""
+    """Return the tile height to take for r remaining rows in bits 4r to 4r+3; a little more than r where that is
+    cheaper."""
     table = 0
     for left in range(1, tile.rows + 1):
         below = max(h for h in tile.heights if h <= left)

@@ -1,10 +1,11 @@
-"""How weights of few bits in blocks lie in memory, and how kernels unpack them.
+"""The memory format of block-quantised weights, and how kernels unpack them.
 
-A panel is a vector of columns. It begins with a vector of float32, the powers of two that scales in float16 are
-multiplied by, if these are, and with vectors of words of zero points, those of successive blocks in successive bits, if
-there are any. Then each block has a vector of scales and its codes; of scales in float16 a vector of words are those of
-two blocks, and the codes of both follow. A 32-bit word of a column holds successive k as bytes, those of 4 bits in the
-low halves of the bytes and then as many in the high halves.
+A panel is a vector of columns. It starts with a vector of float32 powers of two, the factors of float16 scales, if
+scales are float16. Vectors of words of zero points follow, if there are any; successive blocks have successive bits.
+
+Each block then has a vector of scales and its codes. With float16 scales, a vector of words holds the scales of two
+blocks, and the codes of both follow. A 32-bit word of a column holds successive k as bytes. Codes of 4 bits fill the
+low halves of the bytes first, then the high halves.
 """
 
 from __future__ import annotations
@@ -26,12 +27,12 @@ __all__ = [
 LANES_TOGETHER = 4
 """Codes of a word that are multiplied at once: its bytes."""
 HALF_EXPONENT = 15
-"""Of the power of two below which all scales of a column in float16 are: the greatest that none is rounded to infinity
-from. Those of 2**-28 times the largest have all their bits."""
+"""Exponent of the power of two below which all float16 scales of a column are: the greatest at which no scale rounds to
+infinity. Scales of 2**-28 times the largest keep all their bits."""
 
 
 class BlockSolver(Solver[GemmProblem]):
-    """A solver for weights in blocks: all have them packed in one way, so that they are held once."""
+    """Base of solvers for block-quantised weights; all use one packed format, so that weights are stored once."""
 
     reads_blocks = True
     packed_as = "blocks"
@@ -44,22 +45,22 @@ class BlockSolver(Solver[GemmProblem]):
         raise TypeError(f"{self.name} packs weights in blocks, not an array of {weights.dtype}")
 
     def pack_blocks(self, problem: GemmProblem, weights: BlockWeights) -> np.ndarray:
-        """Packed weights, int32 of `packed_lens`. Columns that the weights lack are zero."""
+        """Return packed weights, int32 of `packed_lens`. Columns that the weights lack are zero."""
         return _pack_blocks(problem, weights)
 
 
 def halves_are_read() -> bool:
-    """Whether an instruction makes float32 of float16."""
+    """Return whether the CPU has an instruction that converts float16 to float32."""
     return any(map(host.has, ("f16c", "avx512f", "neon")))
 
 
 def block_words(form: BlockFormat) -> int:
-    """Words of one column in a block, besides its scale."""
+    """Return the words of one column in a block, without its scale."""
     return form.size * form.bits // 32
 
 
 def head_words(form: BlockFormat, k: int, lanes: int) -> int:
-    """Words before the blocks of a panel."""
+    """Return the words of a panel before its blocks."""
     return _factor_words(form, lanes) + (-(-form.blocks(k) * form.bits // 32) * lanes if form.zero_points else 0)
 
 
@@ -68,7 +69,7 @@ def _factor_words(form: BlockFormat, lanes: int) -> int:
 
 
 def packed_lens(problem: GemmProblem) -> tuple[int, int]:
-    """Panels, as many as fill those of the register tile, and int32 words of each."""
+    """Return the number of panels, rounded up to panels of the register tile, and the int32 words of a panel."""
     form, tile = problem.blocks, tile_for(problem.types)
     assert form is not None
     blocks = form.blocks(problem.k)
@@ -78,11 +79,11 @@ def packed_lens(problem: GemmProblem) -> tuple[int, int]:
 
 
 def scales_in_halves(scales: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Scales [n, blocks] as float16 of the same lens, and for each column the float32 power of two that they are
-    multiplied by.
+    """Return scales [n, blocks] as float16 of the same lengths, and a float32 power of two for each column as their
+    factor.
 
-    The largest finite one becomes a number from 2**14 to 2**15, or less where the power would be subnormal; errors are
-    at most 2**-11 of it. Infinities and NaN stay what they are.
+    The largest finite scale becomes a number from 2**14 to 2**15, or less where the power would be subnormal. Errors
+    are at most 2**-11 of that scale. Infinities and NaN are kept.
     """
     finite = np.where(np.isfinite(scales), np.abs(scales), 0)
     exponents = np.maximum(np.frexp(finite.max(axis=1, initial=0))[1] - HALF_EXPONENT, np.finfo(np.float32).minexp)
@@ -92,7 +93,7 @@ def scales_in_halves(scales: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 
 def halves_hold(scales: np.ndarray) -> bool:
-    """Whether `scales_in_halves` makes no errors."""
+    """Return whether `scales_in_halves` is exact."""
     halves, factors = scales_in_halves(scales)
     with np.errstate(invalid="ignore"):
         return np.array_equal(halves.astype(np.float32) * factors[:, None], scales, equal_nan=True)
@@ -110,7 +111,7 @@ def _pack_blocks(problem: GemmProblem, weights: BlockWeights) -> np.ndarray:
         some = slice(panel * lanes, (panel + 1) * lanes)
         codes = weights.codes[some].reshape(-1, blocks, depth, 4)
         count = len(codes)
-        if form.bits == 4:  # bytes of two neighbours become bytes of a code and that four further on
+        if form.bits == 4:  # bytes of two adjacent codes become bytes of code k and code k + 4
             pairs = np.stack([codes & 15, codes >> 4], -1).reshape(count, blocks, depth, 2, 4)
             codes = pairs[..., 0, :] | pairs[..., 1, :] << 4
         words = np.ascontiguousarray(codes).view(np.int32)[..., 0]
@@ -129,7 +130,7 @@ def _pack_blocks(problem: GemmProblem, weights: BlockWeights) -> np.ndarray:
 
 
 def _put_scales(form: BlockFormat, scales: np.ndarray, panel: np.ndarray, lines: np.ndarray, first: np.ndarray) -> None:
-    """Store the scales of a panel's columns, where the lines of its blocks have them, and what multiplies them."""
+    """Store the scales of a panel's columns in the lines of its blocks, and their factors."""
     count, lanes = len(scales), lines.shape[1]
     if not form.half_scales:
         lines[first, :count] = np.ascontiguousarray(scales.T, np.float32).view(np.int32)
@@ -142,14 +143,19 @@ def _put_scales(form: BlockFormat, scales: np.ndarray, panel: np.ndarray, lines:
 
 
 def codes_place(form: BlockFormat, number: str, lanes: int) -> str:
-    """Expression: words from the first block of a panel to the codes of the block of some number."""
+    """Return the expression of the words from the first block of a panel to the codes of block ``number``."""
     between = f"({number} >> 1)" if form.half_scales else number
     return f"({number} * {block_words(form)} + {between} + 1) * {lanes}"
 
 
 def scale_of(form: BlockFormat, words: str, halves: str, number: str, lanes: int) -> str:
-    """Expression: the scales of the columns of a block; ``words`` and ``halves``, float16, point to the first block of
-    their panel. Those in float16 are not multiplied by what their columns have for it."""
+    """Return the expression of a block's column scales. Scales in float16 are not yet multiplied by their columns'
+    factors.
+
+    Args:
+        words: pointer to the first block of the panel.
+        halves: the same pointer, to float16.
+    """
     depth = block_words(form)
     if not form.half_scales:
         return f"bits_float32(load({words}, {number} * {(depth + 1) * lanes}, {lanes}))"
@@ -158,9 +164,10 @@ def scale_of(form: BlockFormat, words: str, halves: str, number: str, lanes: int
 
 
 def unpacked_bytes(form: BlockFormat, words: str, lanes: int, raised: bool) -> list[str]:
-    """Expressions: what ``words`` hold as vectors of words of four codes, in their order.
+    """Return expressions of the codes in ``words`` as vectors of words of four codes, in order.
 
-    Where upper halves of bytes may be ``raised`` they stay where they are: 16 times their codes.
+    Args:
+        raised: upper halves of bytes may stay in place: 16 times their codes.
     """
     if form.bits == 8:
         return [words]
@@ -172,14 +179,14 @@ def unpacked_bytes(form: BlockFormat, words: str, lanes: int, raised: bool) -> l
 
 
 def weight_of(form: BlockFormat, word: str, k: int, point: str, scale: str) -> str:
-    """Expression: weight number ``k`` of a vector of words, in float32, as it is without blocks."""
+    """Return the expression of weight number ``k`` of a vector of words, dequantised to float32."""
     shift = 8 * (k % LANES_TOGETHER) + k // LANES_TOGETHER * form.bits
     code = f"bitwise_and(shift_right({word}, {shift}), {(1 << form.bits) - 1})"
     return f"mul(cast_float32(sub({code}, {point})), {scale})"
 
 
 def points_of(form: BlockFormat, panel: str, number: str, dtype: str, lanes: int) -> str:
-    """Expression: the zero points of the columns of the block of some number of a ``panel`` of words."""
+    """Return the expression of the columns' zero points for block ``number`` of a ``panel`` of words."""
     if not form.zero_points:
         return f"const_{dtype}({form.middle}, {lanes})"
     each = 32 // form.bits

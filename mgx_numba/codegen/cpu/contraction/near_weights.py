@@ -1,4 +1,4 @@
-"""Text that makes float32 of weights in blocks of few bits, step by step, in a buffer from which tiles read it."""
+"""Text that dequantises block-quantised weights step by step into a float32 buffer, from which tiles read them."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from .nbits import block_words, codes_place, head_words, points_of, scale_of, we
 __all__ = ["NearWeights"]
 
 NEAR_BYTES = 65536
-"""Stack memory for the weights of a step; they are read once for each tile of rows, from L2 at the worst."""
+"""Stack memory (bytes) for the weights of a step; each tile of rows reads them once, from L2 at the worst."""
 
 
 @dataclass
 class NearWeights:
-    """Weights of k rows in a format; ``panel_words`` is the length of a packed panel, a vector of columns."""
+    """Block-quantised weights of k rows; ``panel_words`` is the length of a packed panel, a vector of columns."""
 
     form: BlockFormat
     k: int
@@ -31,7 +31,7 @@ class NearWeights:
     word = "int32"
 
     def fit(self, blocking: Blocking, m: Length, n: int, depth: int) -> Blocking:
-        """The blocking with steps of whole blocks that the buffer has room for."""
+        """Return ``blocking`` with steps of whole blocks that fit the buffer."""
         size = self.form.size
         most = NEAR_BYTES // (4 * self.tile.columns)
         rows = minimum(most, maximum(blocking.depth, size)) // size * size
@@ -39,12 +39,12 @@ class NearWeights:
         return fit(wanted, self.tile, m, n, depth, 1)
 
     def steps(self, blocking: Blocking) -> tuple[int, Any]:
-        """Elements of the buffer from one k to the next, and from one panel to the next."""
+        """Return the elements of the buffer from one k to the next, and from one panel to the next."""
         whole = -(-blocking.depth // self.form.size) * self.form.size
         return self.tile.columns, whole * self.tile.columns
 
     def declare(self, macro: MacroKernel, blocking: Blocking) -> None:
-        """Set a macro-kernel's ``setup`` and ``near``."""
+        """Set the macro-kernel's ``setup`` and ``near``."""
         form, tile, arguments = self.form, self.tile, macro.arguments
         if form.half_scales:
             arguments.pointer("halves", "w", "float16")

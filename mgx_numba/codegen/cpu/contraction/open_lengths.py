@@ -1,8 +1,8 @@
-"""Contractions of symbolic lengths: which solvers compute them for which lengths, and their launches.
+"""Contractions of symbolic lengths: choose which solver serves which lengths, and plan their launches.
 
-Solvers are compared for sample lengths, by estimates over plain numbers. A few are chosen that lose little anywhere; a
-table of thresholds of one length, the rows as a rule, says where each is taken. Then each plans the symbolic problem
-(`codegen.alternatives`). One of them, the *general* one, serves all lengths that no other takes.
+Solvers are compared at sample lengths, by estimates over plain numbers. A few solvers are chosen that lose little at
+any length. Thresholds of one length, usually the number of rows, decide where each is used. Each then plans the
+symbolic problem (`codegen.alternatives`). One of them, the *general* solver, serves all lengths that no other serves.
 """
 
 from __future__ import annotations
@@ -40,16 +40,17 @@ from .solvers import CONV_SOLVERS, GEMM_SOLVERS
 __all__ = ["SolverShare", "flattened", "solve_open", "solvers_of"]
 
 MOST_SOLVERS = 4
-"""Solvers of one contraction: each has kernels, and some have weights of their own."""
+"""Most solvers of one contraction: each has kernels, and some have packed weights of their own."""
 WORTH, WORTH_OWN_WEIGHTS = 0.05, 0.25
-"""Part of the time that another solver has to save at some length, where its weights are those of others or where they
-are held once more. Estimates are no better than the first."""
+"""Fraction of the time that another solver must save at some length: if it shares packed weights, and if its weights
+are stored in addition. Estimates are no more accurate than the first."""
 WORTH_MEAN = 0.01
-"""The same over all sample lengths: for one length alone no kernel is made."""
+"""Fraction of the time that another solver must save in the mean of all sample lengths, so that no kernel is made for
+one length alone."""
 IMAGES = (4, 7, 14, 28, 56, 112, 224, 512)
-"""Lengths of images to compare solvers for."""
+"""Image sizes at which solvers are compared."""
 BISECTIONS = 4
-"""Steps in which a threshold between two samples is looked for."""
+"""Steps of the bisection for a threshold between two samples."""
 
 Samples = list[dict[Dim, int]]
 
@@ -64,7 +65,7 @@ class SolverShare:
 
 
 class _Open(NamedTuple):
-    """A symbolic contraction, the length that thresholds are of (None: there are none), and its symbols."""
+    """A symbolic contraction, the length that thresholds refer to (None: no thresholds), and its symbols."""
 
     request: Request
     feature: Dim | None
@@ -73,7 +74,7 @@ class _Open(NamedTuple):
     chosen: Callable[[Request], Any]
 
     def costs(self, sample: Mapping[Dim, int]) -> dict[str, float]:
-        """Seconds of each solver that applies, for sample lengths."""
+        """Return the estimated time (s) of each applicable solver at sample lengths."""
         try:
             problem = at_lengths(self.request.problem, sample)
         except ShapeError:  # an image that is smaller than the kernel
@@ -86,12 +87,12 @@ class _Open(NamedTuple):
             if solver.refusal(problem) is None:
                 seconds = solver.estimate(problem, self.request.threads)
                 found[solver.name] = seconds + SECONDS_PER_BYTE * solver.packing_growth(problem)
-        if preferred in found:  # measured to be the quickest
+        if preferred in found:  # measured to be the fastest
             found[preferred] = min(found.values())
         return found
 
     def named(self, name: str) -> Any:
-        """Return a solver."""
+        """Return the solver called ``name``."""
         return next(solver for solver in self.solvers if solver.name == name)
 
 
@@ -101,13 +102,14 @@ def solve_open(
     chosen: Callable[[Request], str] = lambda _: "",
     unsuited: Collection[str] = (),
 ) -> tuple[list[SolverShare], Length]:
-    """Return what computes a contraction of symbolic lengths, and the condition that it is computed.
+    """Return the launches that compute a contraction of symbolic lengths, and the condition under which they cover it.
 
     Args:
         request: the contraction.
-        plan: what solvers do, `Solver.plan` in the end.
-        chosen: of a contraction of plain numbers the name of the solver that measurements say; empty if there are none.
-        unsuited: names of solvers that shall not compute it.
+        plan: plans one solver, by `Solver.plan` in the end.
+        chosen: returns the name of the solver that measurements prefer for a contraction of plain numbers; "" if there
+            are no measurements.
+        unsuited: names of solvers that must not be used.
 
     Raises:
         UnsupportedError: no solver applies for the example lengths; the message has every solver's reason.
@@ -139,13 +141,15 @@ def solve_open(
 
 
 def solvers_of(problem: GemmProblem | ConvProblem) -> Sequence[Any]:
-    """Return all solvers for problems of a kind."""
+    """Return all solvers for problems of this type."""
     return GEMM_SOLVERS if isinstance(problem, GemmProblem) else CONV_SOLVERS
 
 
 def flattened(request: Request) -> Request:
-    """Return a product whose batch is rows of one product where that is so for all lengths: then solvers for few rows
-    see how many there are."""
+    """Return a product whose batch is merged into rows, if that is valid for all lengths.
+
+    Solvers for few rows then see the total number of rows.
+    """
     problem = request.problem
     if not isinstance(problem, GemmProblem) or not problem.batch or problem.prologue:
         return request
@@ -170,7 +174,7 @@ def flattened(request: Request) -> Request:
 
 
 def _feature(problem: GemmProblem | ConvProblem) -> Dim | None:
-    """Return the symbolic length that matters most for which solver is the quickest."""
+    """Return the symbolic length that most affects which solver is fastest."""
     if isinstance(problem, ConvProblem):
         lengths: list[Length] = [problem.batch * problem.out_pixels, *problem.in_lens]
     else:
@@ -181,7 +185,7 @@ def _feature(problem: GemmProblem | ConvProblem) -> Dim | None:
 
 
 def _samples(open_: _Open) -> Samples:
-    """Return values of the symbols to compare solvers for: the example first, then as the feature grows."""
+    """Return assignments of the symbols at which solvers are compared: the example first, then increasing features."""
     scope = open_.symbols[0].scope
     found: Samples = [{s: one[s] for s in open_.symbols} for one in (scope.hints(), *scope.samples)]
     problem: Any = open_.request.problem
@@ -199,7 +203,7 @@ def _samples(open_: _Open) -> Samples:
 
 
 def _picked(open_: _Open, table: Sequence[Mapping[str, float]]) -> tuple[str, list[str]]:
-    """Return the solver that serves where no other does, and all that are worth having."""
+    """Return the general solver, and the names of all solvers that are worth having."""
     names = list(dict.fromkeys(name for costs in table for name in costs))
     losses = {name: [loss(costs, [name]) for costs in table] for name in names}
     everywhere = [name for name in names if math.inf not in losses[name]] or names
@@ -220,7 +224,7 @@ def _picked(open_: _Open, table: Sequence[Mapping[str, float]]) -> tuple[str, li
 
 
 def _weights(open_: _Open, name: str) -> Any:
-    """Return a key of the form in which a solver packs weights; None where the solver packs none."""
+    """Return a key of the solver's packed weight format; None if the solver packs no weights."""
     solver, problem = open_.named(name), open_.request.problem
     lens = solver.packed_lens(problem)
     return (solver.packed_as or solver.name, *lens, *solver.packing_key(problem)) if lens else None
@@ -229,12 +233,12 @@ def _weights(open_: _Open, name: str) -> Any:
 def _thresholds(
     open_: _Open, samples: Samples, table: Sequence[Mapping[str, float]], names: Sequence[str]
 ) -> dict[str, Length]:
-    """Return the condition under which each solver is taken."""
+    """Return the condition under which each solver is used."""
     feature = open_.feature
     if feature is None or len(names) == 1:
         return {name: 1 if name == names[0] else 0 for name in names}
     rows = sorted(zip((evaluate(feature, s) for s in samples), range(len(samples))), key=lambda one: one[0])
-    runs: list[tuple[int, int, str]] = []  # from which length on, which sample that is, whose
+    runs: list[tuple[int, int, str]] = []  # first length, index of its sample, solver
     for value, number in rows:
         costs = {name: table[number][name] for name in names if name in table[number]}
         if not costs:
@@ -254,7 +258,7 @@ def _thresholds(
 
 
 def _bisected(open_: _Open, feature: Dim, rows: Sequence[tuple[int, int]], value: int, before: str, after: str) -> int:
-    """Return the least length found, up to ``value``, for which a solver is quicker than the one before."""
+    """Return the least length found, up to ``value``, at which solver ``after`` is faster than ``before``."""
     low = max((v for v, _ in rows if v < value), default=value)
     *others, last = symbols_of([feature])
     hints = feature.scope.hints()

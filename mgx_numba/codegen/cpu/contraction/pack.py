@@ -1,4 +1,4 @@
-"""Weights as the register tile reads them: panels of columns, each panel contiguous in the order of the reduction."""
+"""Pack weights for the register tile: panels of columns, each panel contiguous in the order of the reduction."""
 
 from __future__ import annotations
 
@@ -15,17 +15,18 @@ from ..microkernels.register_tile import RegisterTile
 __all__ = ["SHARED_BYTES", "aligned_zeros", "pack_panels", "panel_count", "without_repeats"]
 
 SHARED_BYTES = 4 << 20
-"""Packed weights from which on several threads pack them: a millisecond's work; to start a thread is a twentieth."""
+"""Bytes of packed weights from which several threads pack them: a millisecond of work; starting a thread takes a
+twentieth."""
 
 
 def aligned_zeros(lens: Sequence[int], dtype: str) -> np.ndarray:
-    """Zeros that start on a cache line; many of them on a huge page, in huge pages as far as they fill them."""
+    """Return zeros that start on a cache line; large arrays use huge pages as far as they fill them."""
     size = int(np.prod(lens, dtype=np.int64)) * np.dtype(dtype).itemsize
     return aligned_bytes(size).view(dtype).reshape(lens)
 
 
 def panel_count(tile: RegisterTile, columns: Length) -> Any:
-    """Panels that hold ``columns`` columns."""
+    """Return the number of panels that hold ``columns`` columns."""
     return -(-columns // tile.columns)
 
 
@@ -38,8 +39,8 @@ def without_repeats(matrices: np.ndarray, strides: Sequence[int]) -> np.ndarray:
 def pack_panels(matrices: np.ndarray, out: np.ndarray) -> None:
     """Copy ``matrices[..., depth, columns]`` into ``out[..., panel, depth, columns of a panel]``.
 
-    ``out`` must be zero where columns are missing. Both may have any strides; no other copy is made. Many are copied by
-    as many threads as there are CPUs.
+    ``out`` must be zero where columns are missing. Both may have any strides; no other copy is made. Large weights are
+    copied by one thread for each CPU.
     """
     columns, most = matrices.shape[-1], out.shape[-1]
 

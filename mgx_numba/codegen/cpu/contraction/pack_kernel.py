@@ -1,4 +1,4 @@
-"""Packing of a right-hand side at run time: the panels of :mod:`pack`, made by a kernel."""
+"""Kernels that pack a right-hand side at run time into the panels of :mod:`pack`."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from .pack import panel_count
 __all__ = ["pack_launch", "row_start"]
 
 MOST_DIMS = 3
-"""Dimensions of a packing after merging: batch, rows and columns."""
+"""Most dimensions of a packing after merging: batch, rows and columns."""
 
 
 def pack_launch(
@@ -31,10 +31,14 @@ def pack_launch(
     offset: Length = 0,
     target: Length = 0,
 ) -> tuple[Launch, ...]:
-    """Launches that pack ``w[*lens, k, n]`` (``offset`` bytes in) into ``scratch[*lens, panel, k, tile.columns]``.
+    """Return launches that pack ``w[*lens, k, n]`` into ``scratch[*lens, panel, k, tile.columns]``.
 
-    Missing columns of the last panel become copies of others. ``strides`` are those of the dimensions ``lens``;
-    ``target`` is the byte offset in scratch.
+    Missing columns of the last panel become copies of others.
+
+    Args:
+        strides: element strides of the dimensions ``lens``.
+        offset: byte offset of the right-hand side in ``w``.
+        target: byte offset in scratch.
     """
     lens, strides = list(lens), list(strides[: len(lens)])
     size = ITEMSIZE[tile.dtype]
@@ -87,7 +91,8 @@ def pack_launch(
 
 
 def row_start(arguments: Arguments, lens: Sequence[Length], strides: Sequence[Length]) -> list[str]:
-    """Statements: ``start``, where the row of number ``task`` begins among rows of such lens and strides."""
+    """Return statements that compute ``start``, the first element of row ``task`` among rows of these lengths and
+    strides."""
     dims = [(n, s) for n, s in zip(lens, strides) if not known_less_equal(n, 1)]
     for d, (length, stride) in enumerate(dims):
         arguments.integers(**{f"len{d}": length, f"stride{d}": stride})

@@ -1,4 +1,4 @@
-"""Weights that are packed in a run: those of a contraction that are not constant."""
+"""Pack the weights of a contraction at run time, if they are not constant."""
 
 from __future__ import annotations
 
@@ -14,6 +14,6 @@ SOLVERS: tuple[Any, ...] = (*GEMM_SOLVERS, *CONV_SOLVERS)
 
 
 def packed_weights(solver: int, problem: Any, weights: np.ndarray) -> np.ndarray:
-    """Return weights as a solver, by its number among `SOLVERS`, packs them."""
+    """Return weights packed by the solver with index ``solver`` in `SOLVERS`."""
     packed: np.ndarray = SOLVERS[solver].pack_weights(problem, weights)
     return packed

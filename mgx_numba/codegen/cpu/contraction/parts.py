@@ -1,14 +1,15 @@
-"""The left-hand side in two parts, for tiles that multiply float32 so: text that splits it, and text that multiplies
-what cannot be split.
+"""The left-hand side in two bfloat16 parts, for tiles that multiply float32 in parts: split it, and compute exceptions
+in float32.
 
-Rows of products come in the form of `part_form`, in which parts add up to any number that is not too small; of these
-the kernel that multiplies looks for rows that have no others (`small_rows`), whose products could be denormals.
+Rows of products have the format of `part_form`, in which the parts add up to any number that is not too small. The
+multiplying kernel looks for rows whose numbers are all too small (`small_rows`), as their products could be denormals.
 
-Each launch that fills a grid of pixels in parts notes of every line whether bfloat16 has its numbers, and so does who
-splits what a kernel reads next: of a row with infinity, NaN, what rounds to infinity, or nothing but numbers so small
-that their rest would be a denormal, the parts are the high and the low half of each number's bits. Where a block of
-rows reads one of those, or is too small, its sums are computed one by one in float32, of numbers put together again.
-Grids of one part have notes of infinity and NaN where tiles read behind taps (`PixelGrid.noted`).
+A launch that fills a pixel grid in parts flags the lines that bfloat16 cannot represent; so does a kernel that splits
+rows for itself. Such a row has infinity, NaN, a number that rounds to infinity, or only numbers so small that their
+remainder would be denormal. Its parts are the high and the low half of each number's bits. If a block of rows reads a
+flagged line, or is too small, its accumulators are computed in float32 from the reassembled numbers, one by one.
+
+Grids of one part have flags of infinity and NaN where tiles read past a tap's terms (`PixelGrid.noted`).
 """
 
 from __future__ import annotations
@@ -43,19 +44,19 @@ __all__ = [
 ]  # fmt: skip
 
 LINE_ELEMENTS = host.CACHE_LINE // 2
-"""Parts in a cache line."""
+"""Elements of a part in a cache line."""
 SMALLEST = 2.0**-30
-"""The largest number of a row from which on it is split: where the row has smaller ones, what is lost of them is below
+"""Least magnitude of a row's largest number for which the row is split: the loss in smaller numbers of the row is below
 2**-80 of it."""
 SMALLEST_WEIGHT = 2.0**-70
-"""The same of a column of weights: products of the two are far above the denormals."""
+"""The same limit for a column of weights: products of the two are far above the denormals."""
 
 
 def split_weights(weights: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """High and low part, float32 each, of weights ``[..., k, n]``.
+    """Return the high and the low part, float32 each, of weights ``[..., k, n]``.
 
     Raises:
-        UnsuitedWeights: bfloat16 does not have one of them, or none of a column that is not zero.
+        UnsuitedWeights: bfloat16 cannot represent a weight, or all weights of a nonzero column are too small.
     """
     import ml_dtypes
 
@@ -70,8 +71,13 @@ def split_weights(weights: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 
 def split_vector(value: str, at: str, left: str = "") -> list[str]:
-    """Statements that store both parts of a vector, or of the first ``left`` elements of it, at element ``at`` of
-    ``packed``, and keep the largest of its numbers in ``largest``. The low parts are ``low`` elements behind."""
+    """Return statements that store both parts of a vector at element ``at`` of ``packed``, and update ``largest``.
+
+    The low parts are ``low`` elements behind.
+
+    Args:
+        left: number of elements; "": a whole vector.
+    """
     end, more = ("_tail", f", {left}") if left else ("", "")
     return [
         f"value = {value}",
@@ -83,7 +89,8 @@ def split_vector(value: str, at: str, left: str = "") -> list[str]:
 
 
 def halve_vector(value: str, at: str, left: str = "") -> list[str]:
-    """As `split_vector`, of the halves of each number's bits, into ``halves``."""
+    """Return statements that store the high and low halves of each number's bits into ``halves``, as `split_vector`
+    does."""
     end, more = ("_tail", f", {left}") if left else ("", "")
     return [
         f"bits = bits_uint32({value})",
@@ -93,7 +100,8 @@ def halve_vector(value: str, at: str, left: str = "") -> list[str]:
 
 
 def split_row(split: Sequence[str], halve: Sequence[str]) -> list[str]:
-    """Statements: all of row ``task`` split, or halved if that cannot be, and its note in ``flags``."""
+    """Return statements that split all of row ``task``, or halve its bits if it cannot be split, and store its flag in
+    ``flags``."""
     lanes = LINE_ELEMENTS
     return [
         f"largest = const_int32(0, {lanes})",
@@ -106,7 +114,8 @@ def split_row(split: Sequence[str], halve: Sequence[str]) -> list[str]:
 
 
 def row_note() -> list[str]:
-    """Statements: whether a row whose largest numbers are in ``largest`` is ``halved``."""
+    """Return statements that compute ``halved``: whether the row with the largest numbers ``largest`` cannot be
+    split."""
     return [
         "most = reduce_max(largest)",
         f"halved = most > {bits_of(LARGEST)} or (most > 0 and most < {bits_of(SMALLEST)})",
@@ -114,7 +123,8 @@ def row_note() -> list[str]:
 
 
 def declare_parts(arguments: Arguments, low: int, flags: int) -> None:
-    """Arguments of a launch that splits: ``packed``, ``halves``, ``flags`` at that byte of scratch, and ``low``."""
+    """Declare the arguments of a splitting launch: ``packed``, ``halves``, ``flags`` at byte ``flags`` of scratch, and
+    ``low``."""
     arguments.pointer("packed", "scratch", "bfloat16")
     arguments.pointer("halves", "scratch", "uint16")
     arguments.pointer("flags", Operand("scratch", flags), "int32")
@@ -123,8 +133,14 @@ def declare_parts(arguments: Arguments, low: int, flags: int) -> None:
 
 @dataclass(frozen=True)
 class SplitRows:
-    """Rows in parts (`part_form`), which ``pack`` makes in scratch of so many bytes, unless they come so: their
-    ``strides`` and the way to the low parts in words."""
+    """The left-hand rows in parts (`part_form`).
+
+    Attributes:
+        pack: launches that write the parts to scratch; empty if the rows already come in parts.
+        strides: strides in words.
+        low: words from the high to the low parts.
+        scratch: bytes of scratch.
+    """
 
     pack: tuple[Launch, ...]
     strides: tuple[Any, ...]
@@ -133,23 +149,27 @@ class SplitRows:
 
 
 def parts_pitch(k: Length) -> Any:
-    """Elements from a row of ``k`` of a part to the next: rows end with zeros and are an odd number of lines long, so
-    that those of a tile lie in different sets of the cache."""
+    """Return the elements from one row of ``k`` of a part to the next.
+
+    Rows are padded with zeros to an odd number of cache lines, so that the rows of a tile fall into different cache
+    sets.
+    """
     return odd(ceil_div(k, LINE_ELEMENTS)) * LINE_ELEMENTS
 
 
 def fills_lines(problem: ConvProblem) -> bool:
-    """Whether pixels of the result are float32 that fill whole lines as parts, so that no zeros end them."""
+    """Return whether the result's pixels are float32 that fill whole cache lines as parts, without zero padding."""
     return problem.types.uniform == "float32" and problem.out_channels % LINE_ELEMENTS == 0
 
 
 def groups_end_lines(problem: ConvProblem) -> bool:
-    """Whether the zeros that end a group's channels, up to whole lines of parts, are no channels of the next group."""
+    """Return whether the zero padding of a group's channels, up to whole cache lines of parts, overlaps no channels of
+    the next group."""
     return problem.groups == 1 or problem.group_out % LINE_ELEMENTS == 0
 
 
 def split_rows(problem: GemmProblem, tile: RegisterTile) -> SplitRows:
-    """The left-hand side of a product. A row is one task; rows that a batch repeats are there once."""
+    """Return the left-hand side of a product in parts. A row is one task; rows that a batch repeats are stored once."""
     together = tile.packing.k_interleave
     if problem.low_parts:
         return SplitRows((), (*(s // together for s in problem.a_strides[:-1]), 1), problem.low_parts // together, 0)
@@ -182,8 +202,11 @@ def split_rows(problem: GemmProblem, tile: RegisterTile) -> SplitRows:
 
 
 def small_rows(tile: RegisterTile) -> list[str]:
-    """Statements that set ``special``, how many of ``left`` rows have numbers in this step that are not zero, but none
-    from `SMALLEST` on. Rows of others have one in their first line, as a rule, and no more of them is looked at."""
+    """Return statements that count in ``special`` the rows, of ``left``, whose numbers in this step are below
+    `SMALLEST` but not all zero.
+
+    Other rows usually have a large enough number in their first cache line, and the scan of a row stops there.
+    """
     lanes = tile.step
     words = f"load(x, start + c, {lanes})"
     return [
@@ -218,12 +241,17 @@ def one_by_one(
     first: str = "x0 + row * x_ld + k0 * x_step",
     apart: str = "x_ld",
 ) -> list[str]:
-    """Statements that add the products of a step to the sums of ``left`` rows, one by one in float32.
+    """Return statements that add the products of a step to the accumulators of ``left`` rows in float32, one by one.
 
-    ``terms`` numbers of each of ``taps`` taps; ``start`` is not 0 where there are sums to add to. The statements of
-    ``flag``, if there are any, set ``halved``, the note of what row ``i`` reads at tap ``t``; without them the parts
-    are those of `part_form`. The rows are in the words of ``x``, from ``first`` on and so far ``apart``. Where the
-    tile has one part, that is the number.
+    Args:
+        terms: expression of the numbers of each tap.
+        taps: expression of the number of taps.
+        start: expression that is not 0 if there are accumulators to add to.
+        flag: statements that set ``halved``, the flag of the line that row ``i`` reads at tap ``t``; empty: parts are
+            in `part_form`.
+        x: pointer to the words of the rows. Where the tile has one part, that part is the number.
+        first: word of the first row.
+        apart: words from row to row.
     """
     lanes, columns, step, parts = tile.lanes, tile.columns, tile.step, tile.packing.parts
     low = step * columns
@@ -267,8 +295,10 @@ def one_by_one(
 
 
 def _halves(pointer: str, at: str, low: str, half: str, lanes: int, name: str, splat: bool = True) -> list[str]:
-    """Statements: the high part of one half of a word in the high bits of int32, the low part, if there is one, in the
-    low ones."""
+    """Return statements that load the parts of one half of a word into the high bits of int32 vectors.
+
+    The low part, if there is one, goes to ``<name>_low``.
+    """
     load = "load_splat" if splat else "load"
     high = f"{name}_high = shift_left(shift_right({load}({pointer}, {at}, {lanes}), {half}), 16)"
     if not low:

@@ -1,12 +1,14 @@
-"""Pixels of a convolution's input on a grid from which tiles of whole matrices read every tap evenly.
+"""A grid of a convolution's input pixels from which matrix tiles read every tap at constant distances.
 
-The grid is the padded input, its lines sorted by their number modulo the stride: line ``y`` of those with remainder
-``r`` is the padded input's line ``y * stride + r``. Lines are a multiple of the horizontal stride long. So output
-``(y, x)`` reads, at each tap, what lies ``(y * width + x) * stride * pixel`` behind what output ``(0, 0)`` reads:
-successive outputs, over all lines, are evenly spaced rows. Those that stand between the end of a line and the next are
-computed and dropped. Lines of zeros at the end are read by the last of them.
+The grid is the padded input, with its lines sorted by their number modulo the vertical stride: line ``y`` with
+remainder ``r`` is line ``y * stride + r`` of the padded input. The length of a line is a multiple of the horizontal
+stride.
 
-An input that is not padded may lie so by itself; nothing is then computed behind its last output.
+So output ``(y, x)`` reads, at each tap, ``(y * width + x) * stride * pixel`` behind what output ``(0, 0)`` reads:
+successive outputs, over all lines, are evenly spaced rows. Outputs between the end of a line and the next line are
+computed and dropped. The last of them read lines of zeros at the end.
+
+An input without padding may already be a grid; nothing is then computed past its last output.
 """
 
 from __future__ import annotations
@@ -26,7 +28,7 @@ __all__ = ["PixelGrid", "grid_refusal"]
 
 
 def grid_refusal(problem: ConvProblem) -> str | None:
-    """Why a problem's input cannot be brought onto a grid."""
+    """Return why a problem's input cannot be copied onto a grid; None if it can."""
     p = problem.volume()
     if problem.transposed:
         return "the convolution is transposed"
@@ -36,7 +38,7 @@ def grid_refusal(problem: ConvProblem) -> str | None:
 
 
 def _sampled(p: ConvProblem) -> ConvProblem:
-    """The same problem without strides along dimensions in which there is one tap and no padding."""
+    """Return the problem without strides along dimensions that have one tap and no padding."""
     steps = [s if (k, *pads) == (1, 0, 0) else 1 for s, k, *pads in zip(p.stride, p.kernel, p.pads_begin, p.pads_end)]
     return replace(
         p,
@@ -50,7 +52,7 @@ def _sampled(p: ConvProblem) -> ConvProblem:
 class PixelGrid:
     """The grid of a problem for a tile; lengths and strides are in words of the tile unless said otherwise.
 
-    Where a line of taps is multiplied in fewer steps than its taps one by one, it is one tap (``merged``).
+    A line of taps is one tap (``merged``) where that takes fewer steps than its taps one by one.
     """
 
     problem: ConvProblem
@@ -58,17 +60,17 @@ class PixelGrid:
 
     @functools.cached_property
     def volume(self) -> ConvProblem:
-        """The problem in three dimensions, over the pixels that are read alone where they lie evenly."""
+        """Return the problem in three dimensions, over only the pixels that are read where these are evenly spaced."""
         return _sampled(self.problem.volume())
 
     @property
     def form(self) -> str:
-        """Dtype of an element on the grid."""
+        """Return the dtype of an element on the grid."""
         return self.tile.packing.a or self.tile.types.a
 
     @property
     def pixel_elements(self) -> int:
-        """Elements of a pixel, whole words."""
+        """Return the elements of a pixel, in whole words."""
         together = self.tile.packing.k_interleave
         return -(-self.problem.in_channels // together) * together
 
@@ -85,7 +87,7 @@ class PixelGrid:
 
     @property
     def terms(self) -> int:
-        """Elements of a tap on the left."""
+        """Return the left-hand elements of a tap."""
         return self.volume.kernel[2] * self.pixel_elements if self.merged else self.problem.group_in
 
     @property
@@ -95,15 +97,15 @@ class PixelGrid:
 
     @property
     def width(self) -> Any:
-        """Outputs of a line, those that are dropped too."""
+        """Return the outputs of a line, including dropped outputs."""
         p = self.volume
         return -(-(p.in_lens[2] + p.pads_begin[2] + p.pads_end[2]) // p.stride[2])
 
     @functools.cached_property
     def in_place(self) -> bool:
-        """Whether the input is such a grid as it lies, of which nothing is read that is no part of a tap."""
+        """Return whether the input already is such a grid, and reads past a tap's terms are harmless."""
         p, together = self.volume, self.tile.packing.k_interleave
-        past = self.terms != together * self.tile.depth(self.terms)  # what no weight counts is read behind a tap
+        past = self.terms != together * self.tile.depth(self.terms)  # the last word reads past a tap's terms
         whole = self.pixel_elements == p.in_channels and (not past or (p.line_behind and ITEMSIZE[p.types.a] == 1))
         if self.form != p.types.a or not whole or any((*p.pads_begin, *p.pads_end)) or p.stride[1] > 1:
             return False
@@ -113,7 +115,7 @@ class PixelGrid:
 
     @property
     def rows(self) -> Any:
-        """Outputs of an image."""
+        """Return the outputs of an image."""
         height, width = self.volume.out_lens[1:]
         return (height - 1) * self.width + width if self.in_place else height * self.width
 
@@ -123,7 +125,8 @@ class PixelGrid:
 
     @property
     def reach(self) -> Any:
-        """Lines of one remainder from the first that an output reads to the last, and what follows the last pixel."""
+        """Return the lines of one remainder from the first to the last that an output reads, and for reads past the
+        last pixel."""
         p = self.volume
         last = (p.kernel[1] - 1) * p.dilation[1] // p.stride[1]
         behind = (p.kernel[2] - 1) * p.dilation[2] * self.pixel + self.tile.depth(self.terms)
@@ -131,24 +134,24 @@ class PixelGrid:
 
     @property
     def lines(self) -> Any:
-        """Lines of one remainder in an image."""
+        """Return the lines of one remainder in an image."""
         return self.volume.out_lens[1] + self.reach
 
     @property
     def phases(self) -> int:
-        """Remainders of lines."""
+        """Return the number of line remainders."""
         return self.volume.stride[1]
 
     @property
     def image(self) -> Any:
-        """From one image to the next."""
+        """Return the words from one image to the next."""
         if self.in_place:
             return self.volume.x_strides[0] // self.tile.packing.k_interleave
         return self.phases * self.lines * self.line
 
     @property
     def low(self) -> Any:
-        """From the high parts to the low ones, a multiple of cache lines; 0 where there is one part."""
+        """Return the words from the high to the low parts, a multiple of cache lines; 0 for a grid of one part."""
         if self.tile.packing.parts == 1:
             return 0
         line = host.CACHE_LINE // ITEMSIZE[self.tile.left_word]
@@ -156,20 +159,20 @@ class PixelGrid:
 
     @property
     def noted(self) -> bool:
-        """Whether there is a note of each line: where parts cannot stand for some numbers, and where what no weight
-        counts is read behind a tap, which may be infinite."""
+        """Return whether each line has a flag: where parts cannot represent some numbers, or where reads past a tap may
+        be infinite."""
         past = self.terms != self.tile.packing.k_interleave * self.tile.depth(self.terms)
         return self.form == "bfloat16" and (self.tile.packing.parts > 1 or past) and not self.in_place
 
     @property
     def flags(self) -> Any:
-        """Byte at which the notes of lines begin, if there are some: a multiple of cache lines."""
+        """Return the byte at which the line flags begin, if there are any: a multiple of cache lines."""
         line, size = host.CACHE_LINE, ITEMSIZE[self.tile.left_word]
         return 2 * self.low * size if self.low else -(-self.problem.batch * self.image * size // line) * line
 
     @property
     def scratch(self) -> Any:
-        """Bytes of the grid and the notes."""
+        """Return the bytes of the grid and its flags."""
         if self.in_place:
             return 0
         notes = 4 * self.problem.batch * self.phases * self.lines if self.noted else 0

@@ -1,4 +1,4 @@
-"""Pixels of one to three channels of 8 bits, side by side in memory, brought into the words that tiles read."""
+"""Pack contiguous pixels of one to three 8-bit channels into the words that tiles read."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from .pack_kernel import row_start
 __all__ = ["pixel_words"]
 
 MOST_CHANNELS = 3
-"""With four they are words as they lie, or two vectors of them are."""
+"""Most channels. With four channels pixels already are words, or two vectors of them are."""
 
 
 def pixel_words(problem: GemmProblem, tile: RegisterTile) -> Launch | None:
-    """The launch that writes each row of the left-hand side as one integer of all its words, a vector of rows at once.
+    """Return the launch that writes each left-hand row as one integer of all its words, a vector of rows at once.
 
-    A line of ``m`` rows is one task. None if rows are longer, not contiguous, or of other types.
+    A line of ``m`` rows is one task. Returns None if rows are longer, not contiguous, or of other types.
     """
     channels = problem.k
     if problem.types.a not in ("int8", "uint8"):
@@ -59,12 +59,13 @@ def pixel_words(problem: GemmProblem, tile: RegisterTile) -> Launch | None:
 
 
 def _element(given: str, form: str, word: str, channels: int, k: int, lanes: int, left: str) -> str:
-    """Channel k of a vector of pixels as the low bits of words, the others zero."""
+    """Return the expression of channel ``k`` of a vector of pixels in the low bits of words, with the other bits
+    zero."""
     every, count = ("_every", f"{channels}, ") if channels > 1 else ("", "")
     tail, fill = ("_tail", f"{left}, 0, ") if left else ("", "")
     value = f"cast_{word}(load{every}{tail}(x, start + c * {channels} + {k}, {count}{fill}{lanes}))"
     if given == "uint8":
         return value
-    if form == "uint8":  # with 128 added
+    if form == "uint8":  # an unsigned form has 128 added
         value = f"bitwise_xor({value}, const_{word}(128, {lanes}))"
     return f"bitwise_and({value}, const_{word}({(1 << 8 * ITEMSIZE[form]) - 1}, {lanes}))"

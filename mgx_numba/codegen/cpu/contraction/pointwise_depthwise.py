@@ -1,12 +1,14 @@
-"""A 1x1 convolution and the depthwise one that reads its result, in one launch: an inverted residual's first half.
+"""A 1x1 convolution and the depthwise convolution of its result in one launch: the first half of an inverted residual.
 
-The image between the two, several times as large as what is read and written, is made line by line in memory that
-stays in the cache of the core, and is never there as a whole. A task is a *chunk* of output lines by a part of the
-channels. It goes through its lines in *bands*: the product's kernel computes the pixels that the band's taps read and
-that are not there yet, then the depthwise kernel the band. Both kernels are those of `conv` and `depthwise`, called
-with argument blocks of their own, in which the address of the image between them is that of the task's memory, so far
-in front of it that pixels lie where the kernels look for them. Pixels that the next band reads again are moved to the
-front. Those that two chunks read are computed twice.
+The intermediate image, several times as large as input and output, is computed line by line in memory that stays in the
+core's cache; it never exists as a whole.
+
+A task is a *chunk* of output lines by a part of the channels. It processes its lines in *bands*: the product's kernel
+computes the pixels that the band's taps read and that are missing, then the depthwise kernel computes the band. Both
+kernels are those of `conv` and `depthwise`, called with argument blocks of their own. In these the intermediate image's
+address is the task's memory minus an offset, so that pixels are at the addresses the kernels expect.
+
+Pixels that the next band reads again are moved to the front. Pixels that two chunks read are computed twice.
 """
 
 from __future__ import annotations
@@ -36,28 +38,41 @@ from .solver import Setting, Solver, Strides
 __all__ = ["BEFORE", "PointwiseDepthwise"]
 
 NEAR_PARTS = 2
-"""Of so many parts of the L2 cache the lines between the products take one at most. With 4 or 8 what bands move, or
-what parts of the channels read again, costs more: 16 to 96 channels of 112 by 112 pixels at stride 2, one thread of
-Zen 5: 271 us, with 4 278 to 317, and 302 in two launches."""
+"""The intermediate lines take at most one part in this many of the L2 cache. With 4 or 8, moving pixels between bands,
+or re-reading the input for each part of the channels, costs more.
+
+16 to 96 channels of 112x112 pixels at stride 2, one thread of Zen 5: 271 us; 278 to 317 with 4; 302 in two launches.
+"""
 PARTS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32)
-"""Parts of the channels that are tried: with several the lines of a chunk can be all, so that none is computed twice,
-and the input is read for each."""
+"""Numbers of channel parts that are tried. With several parts a chunk can have all lines, so that no line is computed
+twice, but each part re-reads the input."""
 SHARES = (1, 2, 3, 4)
-"""Tasks for each thread that are tried."""
+"""Numbers of tasks for each thread that are tried."""
 MOVE_CYCLES = 4
-"""Cycles to move a vector to the front, by 14 and 56 bands of the layer above on Zen 5."""
+"""Cycles to move a vector to the front, from 14 and 56 bands of the layer above on Zen 5."""
 FEWEST_ROWS = 48
-"""Rows of the product's blocks at least, four tiles, so that narrow lines are not computed tile by tile. Less than a
-tile more are no block of their own, for which all weights would be read again: 960 channels of 7 by 7 pixels take 0.94
-of the time on Zen 5."""
+"""Least rows of the product's blocks, four tiles, so that narrow lines are not computed tile by tile.
+
+A remainder of less than a tile is no block of its own, which would re-read all weights: 960 channels of 7x7 pixels take
+0.94 of the time on Zen 5.
+"""
 BEFORE = "before_"
-"""Prefix of the names of the product's operands, but for its input, which is ``x``."""
+"""Prefix of the names of the product's operands, except its input ``x``."""
 
 
 @dataclass(frozen=True)
 class _Cut:
-    """How the work is cut: channels of a part and panels of weights that they are, rows of a block of the product,
-    output lines of a band, bands of a chunk, all bands, and elements of a task's memory."""
+    """How the work is cut into tasks.
+
+    Attributes:
+        panels: weight panels of a part of the channels.
+        columns: channels of a part.
+        rows: rows of a block of the product.
+        band: output lines of a band.
+        bands: bands of a chunk.
+        all_bands: bands of all output lines.
+        slot: elements of a task's memory.
+    """
 
     panels: int
     columns: int
@@ -74,11 +89,11 @@ class _Cut:
 
 @dataclass(frozen=True)
 class PointwiseDepthwise(Solver[ConvProblem]):
-    """A depthwise convolution, any kernel, stride, dilation and padding, of the result of a 1x1 convolution, which
-    nothing else reads and whose ``pointwise`` problem, ``epilogue`` and ``strides`` of its operands are those here.
+    """Solver for a depthwise convolution (any kernel, stride, dilation, padding) of a 1x1 convolution's result with no
+    other reader.
 
-    Weights and their packing are those of `ConvPointwise` and `ConvDepthwise`. Launches call the operands of the
-    product ``x`` (its input), ``before_w`` and ``before_e0``, ... .
+    ``pointwise``, ``epilogue`` and ``strides`` describe the 1x1 convolution. Weights are packed as by `ConvPointwise`
+    and `ConvDepthwise`. Launches name the product's operands ``x`` (its input), ``before_w`` and ``before_e0``, ... .
     """
 
     pointwise: ConvProblem
@@ -135,8 +150,10 @@ class PointwiseDepthwise(Solver[ConvProblem]):
         return Solution((self._joined(problem, how, product, depthwise),), ITEMSIZE["float32"] * self._slots(how))
 
     def estimate(self, problem: ConvProblem, threads: int = 1) -> float:
-        """As those of the two solvers, without the image between them, but with what is computed twice and what the
-        last chunks leave to do."""
+        """Return the estimates of the two solvers without the intermediate image's traffic.
+
+        Redundant pixels and the idle threads at the last chunks are added.
+        """
         own, how, tile = self.pointwise, self._cut(problem, threads), tile_for(FLOAT32)
         made = min((how.bands * how.band - 1) * problem.stride[0] + _reach(problem), _lines(own))
         rows = max(own.batch * own.in_pixels, how.chunks * made * problem.in_lens[1])
@@ -148,11 +165,11 @@ class PointwiseDepthwise(Solver[ConvProblem]):
         return seconds(tile, flops * -(-tasks // threads) * threads / tasks, ITEMSIZE["float32"] * moved, threads)
 
     def _parts(self, how: _Cut) -> int:
-        """Parts of the channels."""
+        """Return the number of parts of the channels."""
         return -(-panel_count(tile_for(FLOAT32), self.pointwise.out_channels) // how.panels)
 
     def _slots(self, how: _Cut) -> int:
-        """Elements of the memory of all tasks."""
+        """Return the elements of the memory of all tasks."""
         return how.slot * how.chunks * self._parts(how)
 
     def _joined(self, problem: ConvProblem, how: _Cut, product: Launch, depthwise: Launch) -> Launch:
@@ -188,7 +205,8 @@ class PointwiseDepthwise(Solver[ConvProblem]):
         )  # fmt: skip
 
     def _cut(self, problem: ConvProblem, threads: int) -> _Cut:
-        """The cut whose last thread is done first, of those whose tasks' memory fits, if there are any."""
+        """Return the cut whose last thread ends first, among the cuts whose task memory fits the cache, if there are
+        any."""
         own, tile = self.pointwise, tile_for(FLOAT32)
         all_panels, lines, width = panel_count(tile, own.out_channels), _lines(problem), problem.in_lens[1]
         most, pixels = -(-max(width, FEWEST_ROWS) // tile.rows) * tile.rows, own.batch * own.in_pixels
@@ -215,17 +233,18 @@ class PointwiseDepthwise(Solver[ConvProblem]):
 
 
 def _lines(problem: ConvProblem) -> int:
-    """Output lines of all images."""
+    """Return the output lines of all images."""
     return problem.batch * problem.out_lens[0]
 
 
 def _reach(problem: ConvProblem) -> int:
-    """Lines from the first tap to behind the last."""
+    """Return the input lines that an output line spans, from the first to the last tap."""
     return problem.dilation[0] * (problem.kernel[0] - 1) + 1
 
 
 def _needed(problem: ConvProblem, line: int) -> tuple[int, int]:
-    """The first input line that an output line reads, and the one behind the last, of all images."""
+    """Return the range of input lines, over all images, that output line ``line`` reads: the first, and the last plus
+    one."""
     image, o_h = divmod(line, problem.out_lens[0])
     i_h, height = o_h * problem.stride[0] - problem.pads_begin[0], problem.in_lens[0]
     first, stop = (min(max(at, 0), height) for at in (i_h, i_h + _reach(problem)))
@@ -233,7 +252,8 @@ def _needed(problem: ConvProblem, line: int) -> tuple[int, int]:
 
 
 def _bands(problem: ConvProblem, panels: int, columns: int, rows: int, chunk: int) -> _Cut:
-    """Bands of chunks of so many lines: as high as fits into the cache, but for a line that makes them whole pairs."""
+    """Return the cut of chunks of ``chunk`` lines: bands as high as the cache allows, or one line less for whole pairs
+    of lines."""
     lines, width = _lines(problem), problem.in_lens[1]
     near = machine().l2_bytes // NEAR_PARTS // ITEMSIZE["float32"] // columns - 2 * rows
     band = min(max(1, (near // width - _reach(problem)) // problem.stride[0] + 1), chunk)
@@ -253,8 +273,10 @@ def _bands(problem: ConvProblem, panels: int, columns: int, rows: int, chunk: in
 
 
 def _task(arguments: Arguments, lanes: int) -> list[str]:
-    """A part of the channels of a chunk. ``start`` is the block of rows that is first in ``near``, ``done`` the one
-    behind the last."""
+    """Return the statements of a task: one part of the channels of a chunk.
+
+    ``start`` is the first block of rows in ``near``, ``done`` the last plus one.
+    """
     return [
         "chunk = idiv(task, parts)",
         "part = task - chunk * parts",
@@ -290,8 +312,8 @@ def _task(arguments: Arguments, lanes: int) -> list[str]:
 
 
 def _input_line(line: str, more: str, name: str) -> list[str]:
-    """Statements: the number, over all images, of the input line that is ``more`` lines behind the first one that the
-    taps of an output line reach."""
+    """Return statements that compute the input line, over all images, ``more`` lines after the first that output line
+    ``line`` reads."""
     return [
         f"{name} = {line}",
         f"image = idiv({name}, out_h)",

@@ -19,23 +19,23 @@ from .macro_kernel import MacroKernel, even_table
 __all__ = ["PrologueRows"]
 
 NEAR_BYTES = 65536
-"""Stack memory for the rows."""
+"""Stack memory (bytes) for the rows."""
 TOGETHER = 4
-"""Rows that are computed together, with the operands read once."""
+"""Rows that are computed together, so that operands are loaded once."""
 LINE = 64
-"""Bytes of a cache line. Rows of an odd number of lines are spread over the sets of a cache."""
+"""Bytes of a cache line. Rows of an odd number of lines are spread over the cache sets."""
 
 
 @dataclass
 class PrologueRows:
-    """A prologue over rows that lie ``x_ld`` elements apart and whose terms are contiguous."""
+    """A prologue over rows ``x_ld`` elements apart with contiguous terms."""
 
     prologue: Prologue
     dtype: str
     tile: RegisterTile
 
     def fit(self, blocking: Blocking, m: Length, n: int, depth: int) -> Blocking:
-        """The blocking with steps that are short enough for the buffer."""
+        """Return ``blocking`` with steps that fit the buffer."""
         most = (NEAR_BYTES // max(self.tile.rows, self.tile.tall) // LINE - 1) * LINE // ITEMSIZE[self.dtype]
         if known_less_equal(blocking.depth, most):
             return blocking
@@ -43,7 +43,8 @@ class PrologueRows:
         return fit(dataclasses.replace(blocking, depth=even), self.tile, m, n, depth, 1)
 
     def declare(self, macro: MacroKernel, blocking: Blocking, offsets: Mapping[str, int]) -> None:
-        """Set a macro-kernel's ``setup`` and ``table``; ``offsets`` has the first element of each operand ``a<k>``."""
+        """Set the macro-kernel's ``setup`` and ``table``; ``offsets`` has the first element of each operand
+        ``a<k>``."""
         size, arguments = ITEMSIZE[self.dtype], macro.arguments
         arguments.integers(near_ld=odd(ceil_div(blocking.depth * size, LINE)) * LINE // size)
         for k, operand in enumerate(self.prologue.operands):
@@ -72,7 +73,7 @@ class PrologueRows:
         ]
 
     def _vectors(self, operands: list[str], tail: bool) -> list[str]:
-        """One vector of each of the rows that are computed together."""
+        """Return statements that compute one vector of each row of a group."""
         lanes = self.tile.lanes
         load, more, store = ("load_tail", ", rest, 1", "store_tail") if tail else ("load", "", "store")
         names = ("term", *(f"a{k}" for k in range(len(self.prologue.operands))))

@@ -1,4 +1,4 @@
-"""Blockings near the one that a solver would choose: rows and panels halved and doubled, other depths."""
+"""Propose blockings near a solver's own for tuning: rows and panels halved and doubled, other depths."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from .blocking import NEAR_PANELS, SUMS_BYTES, Blocking, cut, cut_lines, fit, st
 __all__ = ["line_blockings", "matrix_blockings", "near_blockings"]
 
 _LONG_SUM = 512
-"""Terms from which other depths of a step are worth a try."""
+"""Reduction length from which other step depths are tried."""
 
 
 def near_blockings(problem: GemmProblem | ConvProblem, threads: int) -> list[Blocking]:
-    """For solvers whose blocks `blocking.cut` makes."""
+    """Return blockings near the choice of `blocking.cut`."""
     tile = matrix_tile(problem.types) if declared_tile(problem.types) is None else tile_for(problem.types)
     assert tile is not None
     if isinstance(problem, GemmProblem):
@@ -50,9 +50,9 @@ def matrix_blockings(
     forming: bool = False,
     shared: bool = False,
 ) -> list[Blocking]:
-    """For solvers over tiles that read whole matrices, whose blocks `blocking.cut` makes of the same arguments.
+    """Return blockings near the choice of `blocking.cut`, with the same arguments, for matrix tiles.
 
-    Steps of half and a quarter of the tile's ``near_depth`` leave a block of rows in the L1 cache while panels pass, or
+    Steps of half and a quarter of the tile's ``near_depth`` keep a block of rows in the L1 cache while panels pass, or
     a panel while rows do. Threads may share columns, so that each reads its part of the weights, or rows.
     """
     computed = cut(tile, m, n, depth, taps, groups, threads, forming=forming, shared=shared)
@@ -78,7 +78,7 @@ def matrix_blockings(
 
 
 def line_blockings(problem: ConvProblem, threads: int) -> list[Blocking]:
-    """For solvers whose blocks `blocking.cut_lines` makes: whole lines of pixels."""
+    """Return blockings near the choice of `blocking.cut_lines`: whole lines of pixels."""
     tile, width = tile_for(problem.types if problem.types.uniform else FLOAT32), problem.out_lens[-1]
     lines = problem.batch * problem.out_pixels // width
 

@@ -1,4 +1,4 @@
-"""Rough times from floating-point operations and bytes, for choosing between solvers before anything is measured."""
+"""Estimate times from floating-point operations and bytes, to choose between solvers before measurements exist."""
 
 from __future__ import annotations
 
@@ -8,15 +8,16 @@ from ..microkernels.register_tile import RegisterTile
 __all__ = ["peak_flops", "seconds"]
 
 EFFICIENCY = 0.9
-"""Part of the peak that is reckoned with: the same for all solvers, so that it weighs arithmetic against memory. What
-the estimates lose by all their constants is measured by `bench.choices`."""
+"""Fraction of peak arithmetic throughput that is assumed for all solvers, to weigh arithmetic against memory.
+`bench.choices` measures what the estimates' constants lose."""
 
 
 def peak_flops(tile: RegisterTile) -> float:
-    """Operations per second of one thread that runs the tile."""
+    """Return the peak operations per second of one thread that runs the tile."""
     return 2.0 * tile.lanes * tile.packing.k_interleave / tile.cycles * machine().clock
 
 
 def seconds(tile: RegisterTile, flops: float, moved: float, threads: int) -> float:
-    """Time of work that overlaps arithmetic, spread evenly over threads, with memory traffic, which they share."""
+    """Return the time (s) of arithmetic, spread evenly over threads, overlapped with memory traffic, whose bandwidth
+    threads share."""
     return max(flops / (EFFICIENCY * peak_flops(tile) * max(threads, 1)), moved / machine().bytes_per_second)

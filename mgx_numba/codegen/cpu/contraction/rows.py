@@ -1,4 +1,4 @@
-"""Where the rows of a convolution lie in its output: text and arguments that turn row numbers into offsets."""
+"""Output offsets of a convolution's rows: text and arguments that map row numbers to offsets."""
 
 from __future__ import annotations
 
@@ -33,10 +33,10 @@ Lattice = Sequence[tuple[int, int, int]]
 
 @dataclass(frozen=True)
 class LineGaps:
-    """What lies between the rows of a product that are the pixels of a convolution's output, in elements of that.
+    """Gaps, in elements, between the rows of a product that are the pixels of a convolution's output.
 
-    Each ``width`` rows are a line, which ``line`` elements follow, each ``height`` lines an image, which ``image``
-    more follow.
+    Every ``width`` rows form a line, followed by a gap of ``line`` elements. Every ``height`` lines form an image,
+    followed by another gap of ``image`` elements.
     """
 
     width: Any
@@ -46,15 +46,15 @@ class LineGaps:
 
     @staticmethod
     def of(problem: ConvProblem) -> LineGaps | None:
-        """Those of a convolution's output, if there are any."""
+        """Return the gaps of a convolution's output, or None if it has none."""
         if known_equal(problem.line_gap, 0):
             return None
         (height, width), (image, line, _) = problem.out_lens[-2:], problem.out_strides
         return LineGaps(width, height, problem.line_gap, 0 if known_equal(problem.batch, 1) else image - height * line)
 
     def declare(self, macro: MacroKernel, row: str) -> None:
-        """Let the macro-kernel know how far ``apart`` from the first is what rows lie in, of which the next is number
-        ``row`` of all images."""
+        """Make the macro-kernel track ``apart``, the total gap before the next row, which has number ``row`` over all
+        images."""
         macro.arguments.integers(
             width=self.width, height_of_image=self.height, out_gap=self.line, image_gap=self.image
         )  # fmt: skip
@@ -78,9 +78,9 @@ class LineGaps:
 
 
 def image_strides(problem: ConvProblem, epilogue: Epilogue, strides: Strides) -> dict[str, tuple[Any, Any]]:
-    """Strides of the image and the pixel, of the output and of the epilogue operands that vary over rows, by name.
+    """Return the image and pixel strides of the output and of the epilogue operands that vary over rows, by name.
 
-    Where something lies between the output's lines, it comes to that besides (`ConvProblem.line_gap`).
+    Gaps between the output's lines (`ConvProblem.line_gap`) are not included.
     """
     table: dict[str, tuple[Any, Any]] = {"out": (problem.out_strides[0], problem.out_strides[-1])}
     for k, operand in enumerate(epilogue.operands):
@@ -92,26 +92,31 @@ def image_strides(problem: ConvProblem, epilogue: Epilogue, strides: Strides) ->
 
 
 def stride_arguments(arguments: Arguments, strides: Mapping[str, tuple[int, int]]) -> None:
-    """Arguments ``<name>_image`` and ``<name>_pixel`` for each entry of `image_strides`."""
+    """Declare arguments ``<name>_image`` and ``<name>_pixel`` for each entry of `image_strides`."""
     for name, (image, pixel) in strides.items():
         arguments.integers(**{f"{name}_image": image, f"{name}_pixel": pixel})
 
 
 def pixel_rows(epilogue: Epilogue) -> tuple[list[str], list[str]]:
-    """Statements that find ``image`` and ``pixel`` of ``row``, and those that place one row and step to the next."""
+    """Return statements that compute ``image`` and ``pixel`` of ``row``, and statements that place one row and step to
+    the next."""
     step = ["pixel += 1", "if pixel == pixels:", "    pixel = 0", "    image += 1"]
     return ["image = idiv(row, pixels)", "pixel = row - image * pixels"], [*row_offsets(epilogue), *step]
 
 
 def lattice_arguments(arguments: Arguments, axes: tuple[str, ...], lattice: Lattice) -> None:
-    """Arguments: the points of the output that a launch computes."""
+    """Declare the points of the output that a launch computes."""
     for axis in axes:
         first, step, length = lattice["dhw".index(axis)]
         arguments.integers(**{f"from_{axis}": first, f"by_{axis}": step, f"full_{axis}": length})
 
 
 def lattice_rows(epilogue: Epilogue, axes: tuple[str, ...], apart: bool = False) -> tuple[list[str], list[str]]:
-    """As `pixel_rows`, for rows that are points of a lattice in the output, whose lines may be ``apart``."""
+    """Return the statements of `pixel_rows` for rows that are points of an output lattice.
+
+    Args:
+        apart: the output has gaps between lines.
+    """
     place = "0"
     for axis in axes:
         place = f"({place}) * full_{axis} + from_{axis} + o_{axis} * by_{axis}"
@@ -120,7 +125,8 @@ def lattice_rows(epilogue: Epilogue, axes: tuple[str, ...], apart: bool = False)
 
 
 def phase_of_group(axes: tuple[str, ...]) -> list[str]:
-    """Statements: the first point of the lattice of ``group``, where groups count them in row-major order."""
+    """Return statements that compute the first lattice point of ``group``; groups count these points in row-major
+    order."""
     lines, rest = [], "group"
     for k, axis in enumerate(axes[:-1]):
         inner = " * ".join(f"by_{name}" for name in axes[k + 1 :])
@@ -130,9 +136,12 @@ def phase_of_group(axes: tuple[str, ...]) -> list[str]:
 
 
 def row_offsets(epilogue: Epilogue, line: str = "") -> list[str]:
-    """Statements that place ``pixel`` of ``image`` in the output and in each operand that varies over rows.
+    """Return statements that compute the offset of ``pixel`` of ``image`` in the output and in each operand that varies
+    over rows.
 
-    Before each ``line`` of the output, a number, others end in ``out_gap`` elements that are not its own.
+    Args:
+        line: expression of the output line number; each line before it ends in a gap of ``out_gap`` elements. "": no
+            gaps.
     """
     lines = []
     for name, access in [("out", "full"), *((f"e{k}", o.access) for k, o in enumerate(epilogue.operands))]:
@@ -144,7 +153,7 @@ def row_offsets(epilogue: Epilogue, line: str = "") -> list[str]:
 
 
 def output_place(axes: tuple[str, ...]) -> list[str]:
-    """Statements: ``image`` and the output coordinates ``o_<axis>`` of ``row``."""
+    """Return statements that compute ``image`` and the output coordinates ``o_<axis>`` of ``row``."""
     lines = ["image = idiv(row, pixels)", "pixel = row - image * pixels"]
     for k, axis in enumerate(axes[:-1]):
         inner = " * ".join(f"out_{name}" for name in axes[k + 1 :])
@@ -153,7 +162,7 @@ def output_place(axes: tuple[str, ...]) -> list[str]:
 
 
 def next_place(axes: tuple[str, ...]) -> list[str]:
-    """Statements that move ``image`` and ``o_<axis>`` to the next pixel."""
+    """Return statements that advance ``image`` and ``o_<axis>`` to the next pixel."""
     lines, pad = [], ""
     for axis in reversed(axes):
         lines += [f"{pad}o_{axis} += 1", f"{pad}if o_{axis} == out_{axis}:", f"{pad}    o_{axis} = 0"]

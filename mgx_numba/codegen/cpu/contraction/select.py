@@ -1,4 +1,4 @@
-"""Choosing a solver: the one with the lowest estimate among those that apply."""
+"""Choose a solver: the applicable solver with the lowest estimated time."""
 
 from __future__ import annotations
 
@@ -15,29 +15,29 @@ from .solvers import CONV_SOLVERS, GEMM_SOLVERS
 __all__ = ["select"]
 
 SECONDS_PER_BYTE = 3e-12
-"""Time that a byte of growth has to save."""
+"""Time (s) that each byte of growth of the weights has to save."""
 REMEMBERED = 1024
-"""Problems of equal layers that are not judged again: networks have some tens of different ones."""
+"""Problems whose refusals and costs are cached for equal layers: networks have some tens of different problems."""
 
 
 def select(
     problem: GemmProblem | ConvProblem, threads: int = 1, room: int | None = None, unsuited: Collection[str] = ()
 ) -> Any:
-    """The applicable solver with the lowest estimated time, where weights that grow count as time too.
+    """Return the applicable solver with the lowest estimated time, with a penalty for weights that grow.
 
     Args:
-        problem: what is to be computed.
+        problem: the contraction.
         threads: threads that will share the work.
-        room: bytes by which transformed weights may exceed the weights; any number if ``None``.
-        unsuited: names of solvers whose form the values of the weights do not fit.
+        room: bytes by which transformed weights may exceed the weights; None: unlimited.
+        unsuited: names of solvers whose format cannot hold the values of the weights.
 
     Raises:
-        UnsupportedError: none applies; the message has every solver's reason.
+        UnsupportedError: no solver applies; the message has every solver's reason.
     """
     solvers = _solvers(problem)
     ask_refusals: Callable[..., tuple[str | None, ...]] = _refusals
     ask_cost: Callable[..., float] = _cost
-    if problem.symbolic:  # what solvers ask about lengths is noted each time
+    if problem.symbolic:  # solvers' queries about lengths have to be recorded each time
         ask_refusals, ask_cost = _refusals.__wrapped__, _cost.__wrapped__
     refusals = list(ask_refusals(problem, machine()))
     for k, solver in enumerate(solvers):
@@ -58,13 +58,14 @@ def _solvers(problem: GemmProblem | ConvProblem) -> tuple[Any, ...]:
 
 @functools.lru_cache(maxsize=REMEMBERED)
 def _refusals(problem: GemmProblem | ConvProblem, of: Machine) -> tuple[str | None, ...]:
-    """Return for each solver why it does not apply, or None, on the machine in use."""
+    """Return for each solver why it does not apply, or None, on machine ``of``."""
     return tuple([solver.refusal(problem) for solver in _solvers(problem)])
 
 
 @functools.lru_cache(maxsize=REMEMBERED)
 def _cost(problem: GemmProblem | ConvProblem, number: int, threads: int, of: Machine) -> float:
-    """Return the estimated time (s) of a solver on the machine in use, with what its larger weights have to save."""
+    """Return the estimated time (s) of a solver on machine ``of``, plus the time that its larger weights have to
+    save."""
     solver = _solvers(problem)[number]
     seconds: float = solver.estimate(problem, threads)
     return seconds + SECONDS_PER_BYTE * solver.packing_growth(problem)

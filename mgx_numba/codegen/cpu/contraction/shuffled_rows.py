@@ -1,10 +1,11 @@
-"""Text of a channel shuffle before a grouped convolution by one tap.
+"""Text of a channel shuffle before a grouped 1x1 convolution.
 
-What a group reads of the channels in turns lies in runs, one in each of the groups that are shuffled. Tiles that finish
-read the runs as taps of their own lengths. For the last rows, which other tiles compute, the runs are brought to a
-small buffer, one behind the other. Weights are packed in that order. (Bringing all rows there takes as long as a copy
-of the
-whole input: 12 us of the 54 of 28x28 pixels by 4 groups of 34 to 34 channels on a Zen 5, where runs as taps take 5.)
+A group reads its channels in runs, one run from each of the shuffled groups. Tiles that finish in registers read the
+runs as taps of their own lengths. For the last rows, which other tiles compute, the runs are copied to a small buffer,
+one behind the other. Weights are packed in the same order.
+
+Copying all rows takes as long as a copy of the whole input: 12 us of 54 us for 28x28 pixels by 4 groups of 34 to 34
+channels on Zen 5, where runs as taps take 5.
 """
 
 from __future__ import annotations
@@ -23,34 +24,34 @@ from .macro_kernel import MacroKernel, even_table
 __all__ = ["ShuffledRows", "shuffled_order"]
 
 NEAR_BYTES = 65536
-"""Stack memory for the rows."""
+"""Stack memory (bytes) for the rows."""
 
 
 def shuffled_order(problem: ConvProblem) -> np.ndarray:
-    """For each group its channels in the order in which they lie in the buffer: int64 ``[groups, group_in]``."""
+    """Return for each group its channels in buffer order: int64 ``[groups, group_in]``."""
     channels = np.arange(problem.in_channels).reshape(problem.groups, problem.group_in)
     return np.argsort(channels % problem.shuffled, axis=1, kind="stable")
 
 
 @dataclass
 class ShuffledRows:
-    """The rows of a convolution whose input is shuffled, by evenly spaced pixels ``x_ld`` elements apart."""
+    """The rows of a convolution with a shuffled input, for evenly spaced pixels ``x_ld`` elements apart."""
 
     problem: ConvProblem
     tile: RegisterTile
 
     def _near_ld(self) -> int:
-        """Elements of a row, an odd number of cache lines, with room for a vector behind it."""
+        """Return the elements of a buffer row: an odd number of cache lines, with room for a vector past the row."""
         line = CACHE_LINE // ITEMSIZE[self.tile.types.a]
         return (-(-(self.problem.group_in + self.tile.lanes) // line) | 1) * line
 
     def fits(self) -> bool:
-        """Whether there is room for the rows of a tile, and for where its runs are."""
+        """Return whether the buffer and the table of runs have room for the rows of a tile."""
         rows = max(self.tile.variants())
         return self.problem.shuffled <= MOST_RUNS and rows * self._near_ld() * ITEMSIZE[self.tile.types.a] <= NEAR_BYTES
 
     def declare(self, macro: MacroKernel) -> None:
-        """Set a macro-kernel's ``setup``, ``runs`` and, for tiles that do not finish, ``table``."""
+        """Set the macro-kernel's ``setup``, ``runs`` and, for tiles that do not finish in registers, ``table``."""
         problem, dtype, lanes = self.problem, self.tile.types.a, self.tile.lanes
         macro.arguments.integers(
             near_ld=self._near_ld(), shuffled=problem.shuffled, run_ld=problem.in_channels // problem.shuffled
@@ -79,7 +80,7 @@ class ShuffledRows:
         ]  # fmt: skip
 
     def find_runs(self) -> list[str]:
-        """Statements of ``decode`` that find the runs of ``group``."""
+        """Return statements for ``decode`` that compute the offsets of the runs of ``group``."""
         return [
             "x0 = group * depth",
             "for t in range(shuffled):",

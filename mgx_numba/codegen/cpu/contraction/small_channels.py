@@ -1,7 +1,7 @@
-"""Convolutions of few input channels, such as the first of a network: lines of pixels, as in a depthwise convolution.
+"""Convolutions of few input channels, such as the first of a network: line by line, as in a depthwise convolution.
 
-An implicit matrix product spends much on finding the rows of so short a sum. Here the sums of a run of pixels by one or
-two vectors of output channels stay in registers while all taps pass, which are found at fixed distances.
+An implicit matrix product spends much time on row addresses for short reductions. Here the accumulators of a run of
+pixels by one or two vectors of output channels stay in registers for all taps, which are at constant offsets.
 """
 
 from __future__ import annotations
@@ -40,15 +40,15 @@ from .solver import Setting, Solver
 __all__ = ["ConvFewChannels"]
 
 MOST_CHANNELS = 4
-"""Input channels: a tap of more of them is a product deep enough for panels. No figures kept."""
+"""Most input channels: with more, a tap is a product deep enough for panels. No figures kept."""
 MOST_TERMS = 36
-"""Products of one output, all of which are written out."""
+"""Most products of one output, all of which are unrolled."""
 VECTORS = 2
-"""Vectors of output channels that share what is read of the input."""
+"""Vectors of output channels that share input loads."""
 
 
 class ConvFewChannels(Solver[ConvProblem]):
-    """A small kernel over up to four channels that lie side by side, with a stride of 1 or 2 along the line."""
+    """Solver for small kernels over up to four contiguous channels, with a stride of 1 or 2 along the line."""
 
     name = "conv_few_channels"
     open_batch = open_lens = True
@@ -72,7 +72,7 @@ class ConvFewChannels(Solver[ConvProblem]):
         return None
 
     def packed_lens(self, problem: ConvProblem) -> tuple[int, ...]:
-        """Panels, taps, input channels, columns of a panel."""
+        """Return the packed lengths: panels, taps, input channels, columns of a panel."""
         columns = VECTORS * tile_for(problem.types).lanes
         return (-(-problem.out_channels // columns), problem.taps, problem.in_channels, columns)
 
@@ -96,7 +96,7 @@ class ConvFewChannels(Solver[ConvProblem]):
         columns = -(-problem.out_channels // tile.lanes) * tile.lanes
         inputs = problem.batch * problem.in_pixels * problem.in_channels
         moved = problem.itemsize * (inputs + rows * problem.out_channels)
-        # Instead of 2 operations a multiply-add: loads of inputs take time, too.
+        # Operations of a multiply-add, instead of 2: input loads take time, too.
         return seconds(tile, 2.2 * rows * columns * problem.taps * problem.in_channels, moved, threads)
 
 
@@ -107,7 +107,7 @@ def _launch(
     threads: int,
     given: Blocking | None,
 ) -> Launch:
-    """``problem`` has three spatial dimensions."""
+    """Return the launch for ``problem``, which has three spatial dimensions."""
     tile = tile_for(problem.types)
     out_lens, channels = problem.out_lens, problem.out_channels
     width = out_lens[2]
@@ -177,8 +177,12 @@ def _task(
 
 
 def _runs(problem: ConvProblem, tile: RegisterTile, rows: Rows, run: int, vectors: int, rest: int) -> list[str]:
-    """Statements: one line of the panel of output channels from ``c`` on: so many vectors, ``rest`` lanes of the last
-    of which exist (0: all)."""
+    """Return statements that compute one line of the panel of output channels at ``c``.
+
+    Args:
+        vectors: vectors of the panel.
+        rest: valid lanes of the last vector (0: all).
+    """
     left, right = missing(problem)
     shape = (run, problem.kernel[1], problem.kernel[2], problem.stride[2], left, right, problem.in_channels, VECTORS)
     lines = []

@@ -1,4 +1,4 @@
-"""What all solvers have in common: how one says that it applies, packs weights, and plans its launches."""
+"""The base of all solvers: applicability, weight packing, and the plan of launches."""
 
 from __future__ import annotations
 
@@ -33,23 +33,24 @@ __all__ = [
 
 NO_EPILOGUE = Epilogue()
 NO_PARTS = "the left-hand side comes in parts"
-"""Why a solver refuses a problem where it does."""
+"""Refusal of a problem whose left-hand side comes in parts."""
 
 Strides = Sequence[Sequence[int]]
-"""For each epilogue operand its element strides: batch dimensions and row for a product, image and pixel for a
-convolution. ``per_n`` and ``scalar`` operands have none (an empty sequence)."""
+"""Element strides of each epilogue operand: batch dimensions and row for a product, image and pixel for a convolution.
+``per_n`` and ``scalar`` operands have none (an empty sequence)."""
 
 
 LoadKernels = Callable[[Sequence[KernelSource]], list[int]]
 IsCompiled = Callable[[KernelSource], bool]
-"""Addresses of kernels: a back end's `load`."""
+"""Returns whether a kernel is already compiled."""
 
 
 class Setting(NamedTuple):
-    """What launches are planned for besides the problem.
+    """The inputs of a plan beside the problem.
 
-    Missing ``strides`` are those of operands laid out like a contiguous output. ``blocking`` replaces the solver's own
-    choice; any is safe, since what a kernel cannot run is made to fit.
+    Attributes:
+        strides: strides of the epilogue operands; if missing, as for a contiguous output.
+        blocking: replaces the solver's own choice. Any blocking is safe, since it is adjusted to fit.
     """
 
     epilogue: Epilogue
@@ -59,7 +60,7 @@ class Setting(NamedTuple):
 
 
 def integer_types_refused(types: ElementTypes) -> str | None:
-    """Why a product of 8-bit integers cannot be computed."""
+    """Return why a product of 8-bit integers of these types cannot be computed; None if it can."""
     if types.a not in ("int8", "uint8") or types.b != "int8":
         return f"the operands are {types.a} and {types.b}"
     if types.out != types.accumulator:
@@ -68,7 +69,8 @@ def integer_types_refused(types: ElementTypes) -> str | None:
 
 
 def stored_types_refused(types: ElementTypes) -> str | None:
-    """Why a product of one dtype with a right-hand side that is stored in fewer bits cannot be computed."""
+    """Return why a product of one dtype with a right-hand side stored in fewer bits cannot be computed; None if it
+    can."""
     if not types.a == types.accumulator == types.out:
         return f"the element types differ: {types}"
     tile = declared_tile(types)
@@ -78,7 +80,7 @@ def stored_types_refused(types: ElementTypes) -> str | None:
 
 
 class UnsuitedWeights(Exception):
-    """Weights that a solver cannot store in its form, which only their values tell."""
+    """Weights whose values a solver's format cannot represent."""
 
 
 P = TypeVar("P", ConvProblem, GemmProblem, contravariant=True)
@@ -88,22 +90,21 @@ class Solver(Protocol, Generic[P]):
     """One way to compute a contraction, and the base of all. Solvers hold no state; none imports Numba.
 
     Attributes:
-        reads_blocks: whether it is for products whose weights are in blocks of few bits, and for no others.
-        reads_parts: whether it computes those whose left-hand side comes in parts, too.
-        rounds_weights: whether weights lose bits, so that results differ by some 1e-5 of the largest sum, which
-            is more of the largest result where these saturate.
-        error_variance: mean square of its errors, in that of the direct method's with the same tile.
-        looks_at_values: whether it may find weights unsuited when it packs them, so that it has to know them before.
-        reads_shuffled: whether it computes convolutions whose input's channels are shuffled, too.
-        line_gaps: whether it writes a convolution's result where something lies between the lines
-            (`ConvProblem.line_gap`).
-        packed_as: what the order of packed weights is called, if not as the solver: those of the same name hold them
-            once.
+        reads_blocks: whether it serves only products with block-quantised weights.
+        reads_parts: whether it also computes problems whose left-hand side comes in parts.
+        rounds_weights: whether weights lose bits, so that results differ by some 1e-5 of the largest sum, which is more
+            of the largest result where results saturate.
+        error_variance: mean square of its errors, relative to the direct method with the same tile.
+        looks_at_values: whether packing may find the weights unsuited, so that their values must be known before.
+        reads_shuffled: whether it also computes convolutions whose input channels are shuffled.
+        line_gaps: whether it can write a convolution's result with gaps between lines (`ConvProblem.line_gap`).
+        packed_as: name of the packed weight format, if not the solver's name; solvers with the same name share packed
+            weights.
         open_batch: whether it computes convolutions of a symbolic number of images.
-        open_lens: whether it computes problems of which any length may be symbolic.
-        most_blockings: blockings near its own that tuning measures at most: each costs up to `tuner.ROUNDS` samples.
-        revision: raised with each change of its kernels that times depend on, so that what was measured before is a
-            hint and is measured again; 0 of the first.
+        open_lens: whether it computes problems in which any length may be symbolic.
+        most_blockings: most blockings near its own that tuning measures: each costs up to `tuner.ROUNDS` samples.
+        revision: incremented with each change of its kernels that affects times; older measurements become hints and
+            are repeated. 0 at first.
     """
 
     reads_blocks: ClassVar[bool] = False
@@ -121,10 +122,10 @@ class Solver(Protocol, Generic[P]):
 
     @property
     def name(self) -> str:
-        """As tuning records call it."""
+        """Return the solver's name in tuning records."""
 
     def refusal(self, problem: P) -> str | None:
-        """Why this solver does not apply to the problem; None if it does."""
+        """Return why this solver does not apply to the problem; None if it does."""
         return self.refused_types(problem) or self._refused_form(problem) or self.declines(problem)
 
     def _refused_form(self, problem: P) -> str | None:
@@ -143,7 +144,7 @@ class Solver(Protocol, Generic[P]):
         return "the weights are in blocks of few bits" if blocks else "the weights are in no blocks"
 
     def refused_symbols(self, problem: P) -> str | None:
-        """Why a problem with symbolic lengths cannot be planned; None if it can, and if it has none."""
+        """Return why a problem with symbolic lengths cannot be planned; None if it can, or has no symbolic lengths."""
         if not problem.symbolic:
             return None
         if isinstance(problem, ConvProblem) and not problem.symbolic_image:
@@ -151,46 +152,47 @@ class Solver(Protocol, Generic[P]):
         return None if self.open_lens else "a length is symbolic"
 
     def refused_types(self, problem: P) -> str | None:
-        """Why the element types are none for this solver; by default it has to have one dtype, and a tile for that."""
+        """Return why the element types are not supported; by default a problem must have one dtype, and that a tile."""
         if problem.types.uniform is None:
             return f"the element types differ: {problem.types}"
         return None if declared_tile(problem.types) else f"no tile is declared for {problem.types}"
 
     def declines(self, problem: P) -> str | None:
-        """`refusal` for any other reason than the types, which this solver has accepted."""
+        """Return why the problem is refused for any reason but its types, which this solver has accepted."""
 
     def writes_parts(self, problem: P) -> bool:
-        """Whether its last launch takes an epilogue that stores the result in parts."""
+        """Return whether the last launch supports an epilogue that stores the result in parts."""
         return False
 
     def packed_lens(self, problem: P) -> tuple[int, ...]:
-        """Lens of the packed weights; empty if weights are not packed at compile time."""
+        """Return the lengths of the packed weights; empty if weights are not packed at compile time."""
 
     def pack_weights(self, problem: P, weights: np.ndarray) -> np.ndarray:
-        """Weights as the operand ``w`` has to hold them. They may have any strides, 0 too.
+        """Return weights in the format of the operand ``w``. They may have any strides, 0 too.
 
         Raises:
-            UnsuitedWeights: their values do not fit the solver's form.
+            UnsuitedWeights: the solver's format cannot represent the values.
         """
 
     def pack_by_kernel(
         self, problem: P, weights: np.ndarray, load: LoadKernels, compiled: IsCompiled
     ) -> np.ndarray | None:
-        """As `pack_weights`, by machine code; None if there is none for it, or too few weights to load that for.
+        """Return the result of `pack_weights`, by machine code; None if there is no kernel, or too few weights to load
+        it for.
 
         Raises:
-            UnsuitedWeights: their values do not fit the solver's form.
+            UnsuitedWeights: the solver's format cannot represent the values.
         """
         return None
 
     def packing_growth(self, problem: P) -> int:
-        """Bytes by which packed weights exceed the weights as most solvers pack them."""
+        """Return the bytes by which packed weights exceed the packed weights of most solvers."""
         return 0
 
     def packing_key(self, problem: P) -> tuple[Any, ...]:
-        """What the order of packed weights depends on besides the solver's name and ``packed_lens``.
+        """Return the properties that the packed format depends on, besides the solver's name and ``packed_lens``.
 
-        By default all that it can depend on; a product's depends on nothing more.
+        By default every property that it can depend on; for products there are none.
         """
         if isinstance(problem, GemmProblem):
             return ()
@@ -205,15 +207,16 @@ class Solver(Protocol, Generic[P]):
         threads: int = 1,
         blocking: Blocking | None = None,
     ) -> Solution:
-        """The launches that compute the problem on ``threads`` threads; the other arguments are those of `Setting`."""
+        """Return the launches that compute the problem on ``threads`` threads; the other arguments are those of
+        `Setting`."""
         return self.solve(problem, Setting(epilogue, strides, threads, blocking))
 
     def solve(self, problem: P, setting: Setting) -> Solution:
-        """`plan`, as each solver does it."""
+        """Return the launches; the solver's implementation of `plan`."""
 
     def estimate(self, problem: P, threads: int = 1) -> float:
-        """Rough seconds on ``threads`` threads, to compare solvers by."""
+        """Return the estimated time (s) on ``threads`` threads, to compare solvers."""
 
     def blockings(self, problem: P, threads: int) -> list[Blocking]:
-        """Blockings that tuning tries besides the solver's own: near it, the most promising first."""
+        """Return the blockings that tuning tries beside the solver's own: near it, the most promising first."""
         return near_blockings(problem, threads)

@@ -1,9 +1,8 @@
-"""Rows split into parts, or rounded to bfloat16, by the kernel that multiplies them, where they come from a prologue or
-are multiplied by few columns.
+"""Rows split into parts, or rounded to bfloat16, by the multiplying kernel itself, after a prologue or for few columns.
 
-As launches of their own do it (`parts.split_rows`, `gemm_int8.left_words`), but into memory on the stack, one block of
-rows after the other, just before the tile reads it: nothing is written that another launch would have to read again. A
-block with a row that cannot be split is multiplied in float32 as a whole.
+Separate launches do the same (`parts.split_rows`, `gemm_int8.left_words`). Here the result goes to stack memory, one
+block of rows at a time, just before the tile reads it, so no other launch has to reload it. A block with a row that
+cannot be split is multiplied in float32 as a whole.
 """
 
 from __future__ import annotations
@@ -28,34 +27,34 @@ from .parts import LINE_ELEMENTS, halve_vector, one_by_one, row_note, split_vect
 __all__ = ["SplitNear", "most_terms"]
 
 NEAR_BYTES = 65536
-"""Stack memory for all parts of a block of rows."""
+"""Stack memory (bytes) for all parts of a block of rows."""
 _WORD = 4  # bytes
 _LINE = host.CACHE_LINE // _WORD
 NEAR_BLOCK = Record("near rows", (pointer("rows"),))
-"""Where the buffer is, for a kernel that knows it as words, as bfloat16 and as halves of float32."""
+"""The record of the buffer's address, which kernels read as words, as bfloat16 and as halves of float32."""
 
 
 def most_terms(tile: RegisterTile) -> int:
-    """Terms of a row that are brought there at once."""
+    """Return the most terms of a row that fit the buffer at once."""
     return _most_words(tile) * tile.packing.k_interleave
 
 
 def _most_words(tile: RegisterTile) -> int:
-    """Words of a part of a row, an odd number of lines, of all rows of the tile."""
+    """Return the most words of one part of a row, an odd number of cache lines, such that all rows of the tile fit."""
     lines = NEAR_BYTES // (tile.packing.parts * tile.rows * host.CACHE_LINE)
     return (lines - 1 | 1) * _LINE
 
 
 @dataclass
 class SplitNear:
-    """Rows of ``k`` contiguous terms that lie ``x_ld`` elements apart, with a prologue or without."""
+    """Rows of ``k`` contiguous terms, ``x_ld`` elements apart, with a prologue or without."""
 
     k: int
     tile: RegisterTile
     prologue: Prologue | None = None
 
     def fit(self, blocking: Blocking, m: Length, n: int, depth: int) -> Blocking:
-        """The blocking with steps that are short enough for the buffer."""
+        """Return ``blocking`` with steps that fit the buffer."""
         most = _most_words(self.tile)
         if known_less_equal(blocking.depth, most):
             return blocking
@@ -63,8 +62,8 @@ class SplitNear:
         return fit(dataclasses.replace(blocking, depth=even), self.tile, m, n, depth, 1)
 
     def declare(self, macro: MacroKernel, blocking: Blocking, offsets: Mapping[str, int]) -> None:
-        """Set a macro-kernel's ``setup``, ``table`` and ``instead``; ``offsets`` has the first element of each operand
-        ``a<k>``."""
+        """Set the macro-kernel's ``setup``, ``table`` and ``instead``; ``offsets`` has the first element of each
+        operand ``a<k>``."""
         arguments = macro.arguments
         near_ld = odd(blocking.depth // _LINE) * _LINE
         low = self.tile.rows * near_ld
@@ -90,7 +89,8 @@ class SplitNear:
         macro.instead = ["if special > 0:", *indent(exact)]
 
     def _rows(self) -> list[str]:
-        """Statements that round ``left`` rows, or split them, or halve all of them if one cannot be split."""
+        """Return statements that round ``left`` rows, or split them, or halve the bits of all if a row cannot be
+        split."""
         first = [*self._splats(), "terms_now = imin(2 * depth_now, terms - 2 * k0)"]
         if self.tile.packing.parts == 1:
             return [*first, "for i in range(left):", *indent([*self._place(), *self._walk(_rounded)])]

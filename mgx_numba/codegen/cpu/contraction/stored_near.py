@@ -1,8 +1,8 @@
-"""Text that makes float32 of weights in 16 bits, step by step, in a buffer from which the tiles of float32 read it.
+"""Text that converts 16-bit weights to float32, step by step, in a buffer from which the float32 tiles read them.
 
-A tile of weights in 16 bits (`stored_table`) converts them for each group of its rows, and hands its sums to the
-epilogue through memory. Where many groups read the same weights, one conversion serves all of them, and the float32
-tile finishes its sums in registers.
+A tile of 16-bit weights (`stored_table`) converts them for each group of its rows, and passes its accumulators to the
+epilogue through memory. Where many groups of rows read the same weights, one conversion serves all groups, and the
+float32 tile runs the epilogue in registers.
 """
 
 from __future__ import annotations
@@ -22,34 +22,37 @@ from .macro_kernel import MacroKernel
 __all__ = ["StoredNear", "stored_near"]
 
 NEAR_BYTES = 65536
-"""Stack memory for the weights of a step."""
+"""Stack memory (bytes) for the weights of a step."""
 FEWEST_TILES = 3
-"""Groups of rows for which a conversion pays: it takes about a third of what a group takes to multiply."""
+"""Least groups of rows for which a conversion pays: it takes about a third of the time of one group's products."""
 FEWEST_PANELS = 4
-"""Panels that must fit together, else rows are read too often. Beside float32 on Zen 5 held to AVX2, bfloat16 and
-float16: BERT takes 0.92 and 0.88 of the time with 4 as without any near, 0.91 and 0.87 with 2, 1.06 and 1.07 with 1;
-ShuffleNet 1.03 and 1.01 with 4, 1.04 and 1.04 with 2, 1.02 and 1.02 with 1, and 1.13 and 1.09 without any near."""
+"""Least panels that must fit the buffer together, as rows are otherwise read too often.
+
+Times in bfloat16 and float16, relative to float32, on Zen 5 limited to AVX2. BERT: 0.92 and 0.88 both with 4 and
+without a buffer, 0.91 and 0.87 with 2, 1.06 and 1.07 with 1. ShuffleNet: 1.03 and 1.01 with 4, 1.04 and 1.04 with 2,
+1.02 and 1.02 with 1, 1.13 and 1.09 without a buffer.
+"""
 
 
 @dataclass
 class StoredNear:
-    """Weights packed as the ``stored`` tile has them; ``tile`` is that of float32, with the same columns."""
+    """Weights packed for the tile ``stored``; ``tile`` is the float32 tile with the same columns."""
 
     word: str
     tile: RegisterTile
     packed_panel: int
 
     def fit(self, blocking: Blocking, m: Length, n: int, depth: int, taps: int = 1) -> Blocking:
-        """The blocking with as many panels as the buffer has room for."""
+        """Return ``blocking`` with the most panels that fit the buffer."""
         most = NEAR_BYTES // (4 * self._panel(blocking))
         return fit(dataclasses.replace(blocking, panels=minimum(blocking.panels, most)), self.tile, m, n, depth, taps)
 
     def steps(self, blocking: Blocking) -> tuple[int, Any]:
-        """Elements of the buffer from one term to the next, and from one panel to the next."""
+        """Return the elements of the buffer from one term to the next, and from one panel to the next."""
         return self.tile.columns, self._panel(blocking)
 
     def declare(self, macro: MacroKernel, blocking: Blocking) -> None:
-        """Set a macro-kernel's ``setup`` and ``near``. What successive tasks share is converted once."""
+        """Set the macro-kernel's ``setup`` and ``near``. Weights that successive tasks share are converted once."""
         tile = self.tile
         macro.arguments.integers(packed_panel=self.packed_panel)
         macro.setup += [f"near = local_float32({NEAR_BYTES // 4})", "held = -1"]
@@ -75,10 +78,11 @@ class StoredNear:
 def stored_near(
     own: RegisterTile, types: ElementTypes, rows: Length, blocking: Blocking, packed_panel: int
 ) -> StoredNear | None:
-    """How weights of these types, packed for the tile ``own``, are brought near for so many rows; None if that tile
-    shall read them.
+    """Return how 16-bit weights, packed for the tile ``own``, are converted for ``rows`` rows; None if that tile should
+    read them.
 
-    ``blocking`` is that of the float32 tile.
+    Args:
+        blocking: the blocking of the float32 tile.
     """
     if types.uniform is not None or not types.a == types.accumulator == types.out:
         return None

@@ -16,21 +16,22 @@ from .epilogue_rows import epilogue_text, kernel_name
 __all__ = ["finish_source", "finished_heights", "tile_record", "tile_source"]
 
 THIN = 4
-"""Last columns of which four rows share a vector; with fewer rows in a vector nothing is won, except beside a whole
+"""Remaining columns for which four rows share a vector; fewer rows in a vector gain nothing, except beside a whole
 vector of the same rows."""
 
 
 def tile_record(block: RecordText) -> list[str]:
-    """Statements that make room for a tile's argument block, in which no memory is to be brought into the cache."""
+    """Return statements that allocate a tile's argument block, with prefetching of epilogue memory disabled."""
     matrix = {"far_lines": 0, "finish": 0, "done": 0, "waiting": 0, "pace": 0} if block.record is MATRIX_BLOCK else {}
     return [block.local(), *block.fill(touched=0, elsewhere=0, **matrix)]
 
 
 @functools.lru_cache(maxsize=64)
 def tile_source(tile: RegisterTile, masked: bool = False) -> KernelSource:
-    """Matrix product over panels; its argument block is a `tile_table.TILE_BLOCK`.
+    """Return the kernel for a product over panels; its argument block is a `tile_table.TILE_BLOCK`.
 
-    With ``masked`` no column past the last one is read, for a right-hand side that was not packed.
+    Args:
+        masked: no column past the last is read, for a right-hand side that is not packed.
     """
     block = RecordText(TILE_BLOCK, "args")
     lines = [f"rows = {block.get('rows')}", f"vectors = {block.get('vectors')}"]
@@ -46,10 +47,13 @@ def tile_source(tile: RegisterTile, masked: bool = False) -> KernelSource:
 
 @functools.lru_cache(maxsize=256)
 def finish_source(tile: RegisterTile, epilogue: Epilogue, even: int, columns: int, contiguous: bool) -> KernelSource:
-    """Matrix product over panels with an epilogue; its argument block is a `tile_table.finish_block`.
+    """Return the kernel for a product over panels with an epilogue in registers; its argument block is a
+    `tile_table.finish_block`.
 
-    Its text depends on how many vectors the last of ``columns`` columns fill. ``even`` is as in
-    :mod:`mgx_numba.codegen.cpu.microkernels.fused_epilogue`; ``contiguous`` says that successive terms of a row are.
+    Args:
+        even: as in :mod:`mgx_numba.codegen.cpu.microkernels.fused_epilogue`.
+        columns: columns of the result; the text depends on how many vectors the last panel fills.
+        contiguous: successive terms of a row are contiguous.
     """
     dtype = tile.types.accumulator
     last, missing = divmod(columns % tile.columns, tile.lanes)
@@ -69,5 +73,5 @@ def finish_source(tile: RegisterTile, epilogue: Epilogue, even: int, columns: in
 
 
 def finished_heights(tile: RegisterTile) -> tuple[int, ...]:
-    """Row counts of the variants that work on their sums in registers: those of large matrices."""
+    """Return the row counts of the variants that run the epilogue in registers: the variants for large matrices."""
     return (tile.rows, tile.tall) if tile.tall else (tile.rows,)

@@ -1,9 +1,11 @@
-"""Transposed convolution as several ordinary ones, without a multiplication by zero.
+"""Transposed convolution as several ordinary convolutions, without multiplications by zero.
 
-Output positions that leave the same remainder when divided by the stride (one phase) receive the same subset of the
-kernel's taps, each at consecutive input positions: they form a convolution of stride 1 with that subset in reverse.
+Output positions with the same remainder modulo the stride (one phase) receive the same subset of the kernel's taps,
+each at consecutive input positions. They form a convolution of stride 1 with that subset in reverse order.
+
 Every phase is one launch of the direct kernel that writes its own lattice of output pixels. If kernel and stride are
-the same, all phases multiply the same input; one launch does them part by part of it if their weights are few.
+equal, all phases multiply the same input. One launch then computes all phases, part by part of the input, if their
+weights are few.
 """
 
 from __future__ import annotations
@@ -36,13 +38,13 @@ from .solver import Setting, Solver, integer_types_refused
 __all__ = ["ConvTransposed", "taps_apart", "weights_stay_near"]
 
 PHASES_SHARE = 4
-"""Of so many parts of the L2 cache the weights of all phases may take one, and stay there together."""
+"""The weights of all phases may take one part in this many of the L2 cache, to stay there together."""
 _NOWHERE = 1 << 40  # past the end of any axis
 
 
 @dataclass(frozen=True)
 class _Axis:
-    """One phase along one axis: its output positions and, in the order in which it reads the input, its taps."""
+    """One phase along one axis: its output positions, and its taps in the order in which it reads the input."""
 
     first: int
     count: Any
@@ -61,7 +63,7 @@ class _Phase:
 
 
 class ConvTransposed(Solver[ConvProblem]):
-    """Any transposed convolution of one dtype, or of 8-bit integers: uint8 or int8 pixels times a constant int8."""
+    """Solver for transposed convolutions of one dtype, or of uint8 or int8 pixels by constant int8 weights."""
 
     name = "conv_transposed"
     open_batch = open_lens = True
@@ -79,13 +81,13 @@ class ConvTransposed(Solver[ConvProblem]):
         return None
 
     def packed_lens(self, problem: ConvProblem) -> tuple[int, ...]:
-        """Panels of each phase, each after the row of its columns' sums if the tile wants it, then what stands for
-        pixels beyond the edge."""
+        """Return the packed length: the panels of each phase, each after its row of column sums if the tile wants it,
+        then a padding pixel."""
         tile = tile_for(problem.types)
         return (sum(_words(phase, tile) for phase in _phases(problem)) + tile.depth(problem.group_in),)
 
     def pack_weights(self, problem: ConvProblem, weights: np.ndarray) -> np.ndarray:
-        """The panels of each phase, in whose order taps are read; weights of integers lie in words."""
+        """Pack the panels of each phase, with taps in the order of reading; integer weights are in words."""
         tile = tile_for(problem.types)
         out = aligned_zeros(self.packed_lens(problem), tile.right_word)
         matrices = dict(zip(np.ndindex(*problem.kernel), tap_matrices(problem, weights)))
@@ -102,7 +104,7 @@ class ConvTransposed(Solver[ConvProblem]):
             if first and own:
                 pack_panels(sum(m.sum(1, keepdims=True, dtype=np.int32) for m in own), target[:, :, :first])
             start += words
-        if first:  # what is read of padding, is read with 128 added
+        if first:  # padding is read as pixels are, with 128 added
             out[-depth:].view(np.uint8)[...] = 128
         return out
 
@@ -142,18 +144,19 @@ class ConvTransposed(Solver[ConvProblem]):
 
 
 def _words(phase: _Phase, tile: RegisterTile) -> int:
-    """Words that the packed weights of a phase take."""
+    """Return the words of a phase's packed weights."""
     groups, panels, taps, depth, columns = panel_lens(phase.problem, tile)
     return groups * panels * (int(tile.packing.column_sums) + taps * depth) * columns
 
 
 def weights_stay_near(problem: ConvProblem) -> bool:
-    """Whether the weights of all phases stay in the L2 cache together."""
+    """Return whether the weights of all phases fit their share of the L2 cache."""
     return ITEMSIZE[problem.types.b] * math.prod(problem.weight_lens) <= machine().l2_bytes // PHASES_SHARE
 
 
 def taps_apart(problem: ConvProblem) -> bool:
-    """Whether each output pixel receives one tap, and no input pixel is left out or added: phases are alike then."""
+    """Return whether each output pixel receives exactly one tap and all input pixels are used, so that phases are
+    alike."""
     return (
         problem.groups == 1
         and problem.kernel == problem.stride
@@ -181,7 +184,7 @@ def _phases(problem: ConvProblem) -> Iterator[_Phase]:
 
 
 def _axis_phases(problem: ConvProblem, axis: int) -> Iterator[_Axis]:
-    """Phases of one axis. One without a tap reads far outside the input, so that its sums are zero."""
+    """Yield the phases of one axis. A phase without taps reads far outside the input, so that its sums are zero."""
     stride, dilation, pad = problem.stride[axis], problem.dilation[axis], problem.pads_begin[axis]
     length = problem.out_lens[axis]
     for remainder in range(stride):

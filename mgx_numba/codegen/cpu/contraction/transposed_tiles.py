@@ -1,5 +1,8 @@
-"""Transposed convolutions over tiles that read whole matrices, where each output pixel receives one tap: a product of
-all input pixels by the weights of each tap, whose rows are written apart (`transposed`)."""
+"""Transposed convolutions over matrix tiles (AMX) where each output pixel receives one tap.
+
+All input pixels are multiplied by the weights of each tap; the rows of each product are written to a lattice
+(`transposed`).
+"""
 
 from __future__ import annotations
 
@@ -32,7 +35,7 @@ __all__ = ["ConvTransposedTiles"]
 
 
 class ConvTransposedTiles(Solver[ConvProblem]):
-    """A transposed convolution whose kernel is as large as its stride: of float32 in parts, bfloat16 or integers."""
+    """Solver for transposed convolutions whose kernel equals its stride: float32 in parts, bfloat16 or integers."""
 
     name = "conv_transposed_tiles"
     open_batch = open_lens = True
@@ -67,16 +70,16 @@ class ConvTransposedTiles(Solver[ConvProblem]):
         return not problem.line_gap
 
     def packed_lens(self, problem: ConvProblem) -> tuple[int, ...]:
-        """Taps, panels, rows of a panel with those of its low parts, columns."""
+        """Return the packed lengths: taps, panels, rows of a panel (including its low parts), columns."""
         tile = tile_of(problem.types)
         depth = tile.packing.parts * tile.depth(problem.in_channels)
         return (problem.taps, panel_count(tile, problem.out_channels), depth, tile.columns)
 
     def pack_weights(self, problem: ConvProblem, weights: np.ndarray) -> np.ndarray:
-        """Weights in words: int32.
+        """Pack weights into int32 words.
 
         Raises:
-            UnsuitedWeights: they cannot be split.
+            UnsuitedWeights: the weights cannot be split into bfloat16 parts.
         """
         tile = tile_of(problem.types)
         out = aligned_zeros(self.packed_lens(problem), tile.right_word)
@@ -106,14 +109,18 @@ class ConvTransposedTiles(Solver[ConvProblem]):
         split: SplitRows | None = None,
         x: str = "scratch",
     ) -> Launch:
-        """The product of all pixels, rows of so many words of ``x``, by the weights of each tap: a group each."""
+        """Return the launch that multiplies all pixels by the weights of each tap, a group for each tap.
+
+        Args:
+            row: words of ``x`` from pixel to pixel.
+        """
         epilogue, strides, threads, given = setting
         volume, accumulator = problem.volume(), problem.types.accumulator
         taps, panels, rows_of_panel, columns = lens = self.packed_lens(problem)
         depth, rows = tile.depth(problem.in_channels), problem.batch * problem.in_pixels
         blocking = cut(tile, rows, problem.out_channels, depth, 1, taps, threads, given)
         near = weights_stay_near(problem)
-        if near:  # all taps of one block of rows after the other
+        if near:  # all taps of one block of rows, then the next block
             blocking = replace(blocking, parts=blocking.parts * blocking.row_blocks(rows))
         macro = MacroKernel(self.name, accumulator, tile, epilogue)
         arguments = macro.arguments

@@ -21,11 +21,12 @@ from .rows import KEPT_COLUMNS, RowLoop, kept_columns, row_share, rows_ahead
 __all__ = ["arg_join_launch", "arg_part_launch", "arg_parts", "argreduce_launch"]
 
 LONG_ROW = 16
-"""Vectors of a row from which four registers look for the extreme side by side: more to compare at the end of a row."""
+"""Vectors of a row from which four registers search side by side, as more registers have to be compared at the end of a
+row."""
 
 
 class _Search:
-    """What is looked for, and along which axis of which tensor."""
+    """A search: which extreme, along which axis of which tensor."""
 
     def __init__(self, greatest: bool, last: bool, axis: int, x: Tensor, out: Tensor) -> None:
         kept = [a for a in range(len(x.lens)) if a != axis]
@@ -46,14 +47,14 @@ class _Search:
         self.count = 1 if known_equal(self.share, self.length) else rows * ceil_div(self.length, self.share)
 
     def ahead(self) -> range:
-        """Offsets of the lines that a vector's memory has, if it comes from memory and should be asked for."""
+        """Return the offsets of a vector's cache lines to prefetch; empty if the input does not come from memory."""
         return range(0, self.lanes, host.CACHE_LINE // self.x.type.size) if is_streamed([self.x]) else range(0)
 
     def load(self, pointer: str, stride: Length, step: str, left: str) -> str:
         return cast_text(load_text(pointer, "c", stride, step, self.lanes, left), self.storage, self.compute)
 
     def along_row(self, arguments: Arguments) -> list[str]:
-        """Lines that set ``found`` to the position among the elements ``first`` to ``last`` of ``r_x``."""
+        """Return lines that set ``found`` to the position among the elements ``first`` to ``last`` of ``r_x``."""
         lanes, step = self.lanes, self.step
         t = arguments.step("t0", step)
 
@@ -82,15 +83,15 @@ def _better(taken: str) -> list[str]:
 
 
 def arg_parts(axis: int, x: Tensor, out: Tensor) -> tuple[int, Type]:
-    """Parts of all rows, 1 if none is cut, and the type of their extremes."""
+    """Return the number of parts of all rows (1 if none is cut) and the type of their extremes."""
     search = _Search(True, False, axis, x, out)
     return search.count, search.type
 
 
 def arg_part_launch(greatest: bool, last: bool, axis: int, x: Tensor, out: Tensor, origin: str = "") -> Launch:
-    """One launch that writes the extreme of each part and its int64 position, for `arg_join_launch`.
+    """Return the launch that writes the extreme of each part and its int64 position, for `arg_join_launch`.
 
-    Operands are named ``x``, ``values`` (of the type that `arg_parts` gives) and ``places``; arguments are those of
+    Operands are named ``x``, ``values`` (of the type that `arg_parts` returns) and ``places``; arguments are those of
     `argreduce_launch`.
     """
     search = _Search(greatest, last, axis, x, out)
@@ -119,7 +120,8 @@ def arg_part_launch(greatest: bool, last: bool, axis: int, x: Tensor, out: Tenso
 
 
 def arg_join_launch(greatest: bool, last: bool, axis: int, x: Tensor, out: Tensor, origin: str = "") -> Launch:
-    """One launch that writes the positions, from the ``values`` and ``places`` of `arg_part_launch`, to ``out``."""
+    """Return the launch that writes the positions to ``out`` from the ``values`` and ``places`` of
+    `arg_part_launch`."""
     whole = _Search(greatest, last, axis, x, out)
     rows = prod(whole.space.lens)
     parts = Tensor(whole.type, (rows, whole.count // rows), (whole.count // rows, 1))
@@ -144,14 +146,13 @@ def arg_join_launch(greatest: bool, last: bool, axis: int, x: Tensor, out: Tenso
 
 
 def argreduce_launch(greatest: bool, last: bool, axis: int, x: Tensor, out: Tensor, origin: str = "") -> Launch:
-    """One launch that writes the int64 position of the extreme element along an axis.
+    """Return the launch that writes the int64 position of the extreme element along an axis.
 
-    The axis has less than 2**31 elements. Operands are named ``x`` and ``out``. NaN is the extreme of both
-    kinds.
+    The axis has less than 2**31 elements. Operands are named ``x`` and ``out``. NaN is the extreme of both kinds.
 
     Args:
-        greatest: look for the largest element, else for the smallest.
-        last: of equal elements take the last one, else the first.
+        greatest: search for the largest element, else for the smallest.
+        last: of equal elements take the last, else the first.
         axis: has length 1 in ``out``.
         x: the input.
         out: the positions.

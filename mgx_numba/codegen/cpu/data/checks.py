@@ -1,8 +1,8 @@
-"""Indices that a kernel reads from memory: brought into range, and those out of range reported.
+"""Checks of indices that a kernel reads from memory: keep them in range, and report indices out of range.
 
-An index that is out of range is replaced by one that is not, or skipped, so that no other memory is ever touched, and
-kept in a variable until the end of the kernel's call, when it goes into the fault record (`codegen.launch.Mark`). The
-variable starts as 0, which is in range: what has no elements gets no kernel.
+An index out of range is replaced by an index in range, or skipped, so that no other memory is touched. It is kept in a
+variable until the end of the kernel's call, when it goes into the fault record (`codegen.launch.Mark`). The variable
+starts as 0, which is in range: empty problems get no kernel.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ class Checks:
     """The checks of one kernel, numbered as the indices are.
 
     Args:
-        arguments: those of the kernel; the fault record's are added if anything is checked.
-        wanted: for each index whether it may be out of range; one that may not is read without a check.
-        lanes: how many of each are read at a time, 0 for one by one; by default all are.
+        arguments: arguments of the kernel; the fault record's are added if any index is checked.
+        wanted: for each index whether it may be out of range; other indices are read without a check.
+        lanes: how many of each index are read at a time, 0 for one by one; by default all are.
     """
 
     def __init__(self, arguments: Arguments, wanted: Sequence[bool], lanes: Sequence[int] = ()) -> None:
@@ -40,33 +40,34 @@ class Checks:
             arguments.fault()
 
     def begin(self) -> list[str]:
-        """Lines for the start of a kernel."""
+        """Return lines for the start of a kernel."""
         return [f"wrong{k} = {f'const_uint64(0, {lanes})' if lanes else '0'}" for k, lanes in self._lanes.items()]
 
     def read(self, k: int, name: str, load: str, type: Type, length: str) -> list[str]:
-        """Lines that set ``name`` to index ``k`` along an axis of so many elements, negative ones wrapped."""
+        """Return lines that set ``name`` to index ``k`` along an axis of ``length`` elements, with negative indices
+        wrapped."""
         self._lengths[k] = (length, type.is_signed)
         wrap = [f"if {name} < 0:", f"{INDENT}{name} += {length}"] if type.is_signed else []
         return [f"{name} = cast_int64({load})", *wrap]
 
     @staticmethod
     def outside(name: str, length: str) -> str:
-        """Whether what ``read`` has set ``name`` to is out of range."""
-        return f"ge(cast_uint64({name}), cast_uint64({length}))"  # negative numbers are large ones without their sign
+        """Return the expression whether the index ``name`` that ``read`` has set is out of range."""
+        return f"ge(cast_uint64({name}), cast_uint64({length}))"  # negative numbers are large as unsigned
 
     def note(self, k: int, name: str) -> list[str]:
-        """Lines for what is out of range; none without a check."""
+        """Return lines that record index ``name`` as out of range; none without a check."""
         return [f"wrong{k} = {name}"] if k in self._lanes else []
 
     def scalar(self, k: int, name: str, load: str, type: Type, length: str) -> list[str]:
-        """As ``read``, with an index from 0 to below the length in any case."""
+        """Return the lines of ``read``, with an index from 0 to below the length in any case."""
         lines = self.read(k, name, load, type, length)
         if k in self._lanes:
             return [*lines, f"if {self.outside(name, length)}:", *indent([*self.note(k, name), f"{name} = 0"])]
         return [*lines, f"{name} = imax(0, imin({name}, {length} - 1))"]
 
     def vector(self, k: int, name: str, load: str, type: Type, length: str, left: str = "") -> list[str]:
-        """As ``scalar``, for the lanes that were announced, or the first ``left`` of them."""
+        """Return the lines of ``scalar`` for the declared lanes, or the first ``left`` lanes."""
         self._lengths[k] = (length, type.is_signed)
         lines = [f"{name} = cast_int64({load})"]
         if left and k in self._lanes:
@@ -83,7 +84,7 @@ class Checks:
         ]
 
     def end(self) -> list[str]:
-        """Lines for the end of a kernel, which report what is wrong."""
+        """Return lines for the end of a kernel, which report indices out of range."""
         lines: list[str] = []
         for k, lanes in self._lanes.items():
             length, wrapped = self._lengths[k]

@@ -1,4 +1,4 @@
-"""The rows of NonMaxSuppression's result, of the boxes that a kernel has picked."""
+"""The result rows of NonMaxSuppression, from the boxes that a kernel has picked."""
 
 from __future__ import annotations
 

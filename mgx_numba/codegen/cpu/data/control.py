@@ -1,7 +1,7 @@
-"""What decides which steps of a plan run, and how often: small kernels that write the numbers which jumps look at.
+"""Kernels that control which steps of a plan run, and how often: they write the flags that jumps test.
 
-The first argument of each points to the number, ``flag``, whose memory the kernels of one loop, or of one choice, have
-in common.
+The first argument of each kernel points to the flag, ``flag``, whose memory the kernels of one loop or one choice
+share.
 """
 
 from __future__ import annotations
@@ -20,19 +20,19 @@ ROW_TASK_BYTES = 1 << 14
 
 
 def loop_starts(trips: Length) -> Launch:
-    """Return a launch that sets the number of the iteration to 0, and the flag to whether there is an iteration."""
+    """Return a launch that sets the iteration number to 0, and the flag to whether there is an iteration."""
     task = ["store_scalar(number, 0, 0)", *_going("trips > 0")]
     return _launch("loop_start_kernel", task, trips)
 
 
 def loop_goes_on(trips: Length) -> Launch:
-    """Return a launch that counts an iteration, and sets the flag to whether another one follows."""
+    """Return a launch that increments the iteration number, and sets the flag to whether another iteration follows."""
     counted = ["following = load_scalar(number, 0) + 1", "store_scalar(number, 0, following)"]
     return _launch("loop_next_kernel", [*counted, *_going("following < trips")], trips)
 
 
 def _going(more: str) -> list[str]:
-    """Statements that set the flag to whether the condition holds, and something else."""
+    """Return statements that set the flag to whether the loop condition and ``more`` hold."""
     holds = "cast_int64(load_scalar(condition, 0)) != 0"
     return ["going = 0", f"if {more} and {holds}:", "    going = 1", "store_scalar(flag, 0, going)"]
 
@@ -57,7 +57,8 @@ def branch_starts() -> Launch:
 
 
 def branch_ends(first: bool) -> Launch:
-    """Return a launch that ends the first or the second of two branches: the flag stays what it is."""
+    """Return a launch that ends the first or the second of two branches: it stores the flag with which the branch
+    began."""
     arguments = Arguments()
     arguments.pointer("flag", "flag", "int64")
     task = [f"store_scalar(flag, 0, {int(first)})"]
@@ -67,8 +68,10 @@ def branch_ends(first: bool) -> Launch:
 
 
 def row_is_kept(size: Length, last: Length | None) -> Launch:
-    """Return a launch that copies a ``row`` of so many bytes to its place in ``whole``: that of the iteration's number,
-    or counted back from ``last``."""
+    """Return a launch that copies a ``row`` of ``size`` bytes to its place in ``whole``.
+
+    The place is the iteration number, or is counted back from ``last``.
+    """
     arguments = Arguments()
     arguments.pointer("row", "row", "uint8")
     arguments.pointer("whole", "whole", "uint8")

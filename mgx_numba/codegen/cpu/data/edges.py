@@ -1,4 +1,4 @@
-"""Rows of which the middle is a copy of consecutive elements and the two ends come from a position table."""
+"""Rows whose middle is a copy of consecutive elements and whose ends come from a position table."""
 
 from __future__ import annotations
 
@@ -20,28 +20,29 @@ from .rows import RowLoop, mover, mover_lanes
 __all__ = ["edges_launch"]
 
 LONGEST_STEP = 256
-"""Bytes of a step along the axis with the table; longer ones are copied as runs. No figures kept."""
+"""Most bytes of a step along the axis with the table; longer steps are copied as runs. No figures kept."""
 LARGEST_TABLE = 1 << 16
-"""Positions in a table, which takes 8 bytes for each: half of a second-level cache of 1 MiB."""
+"""Most positions in a table, of 8 bytes each: half of an L2 cache of 1 MiB."""
 
 
 @dataclass(frozen=True)
 class _EdgeRows:
-    """The axis of the rows, and where their elements lie in the source's row."""
+    """The axis of the rows, and the positions of their elements in the source's row."""
 
     axis: int
     inside: tuple[int, ...]
     positions: np.ndarray
 
     def middle(self) -> tuple[int, int]:
-        """The longest run of consecutive positions: where it begins, and where it ends."""
+        """Return the begin and the end of the longest run of consecutive positions."""
         cuts = np.flatnonzero(np.diff(self.positions) != 1) + 1
         bounds = [0, *cuts.tolist(), len(self.positions)]
         return max(itertools.pairwise(bounds), key=lambda pair: pair[1] - pair[0])
 
 
 def _rows(positions: Mapping[int, np.ndarray], x: Tensor, out: Tensor) -> _EdgeRows | None:
-    """The innermost axis that has a table, with all axes inside of it, if elements of both tensors lie side by side."""
+    """Return the innermost axis with a table, merged with all axes inside it, if elements of both tensors are
+    contiguous there."""
     if not positions or any(known_in(n, 0) for n in out.lens):
         return None
     axis = min(positions, key=lambda a: typical(out.strides[a]))
@@ -63,7 +64,8 @@ def _rows(positions: Mapping[int, np.ndarray], x: Tensor, out: Tensor) -> _EdgeR
 def edges_launch(
     name: str, positions: Mapping[int, np.ndarray], x: Tensor, out: Tensor, origin: str = ""
 ) -> tuple[Launch, dict[str, np.ndarray]] | None:
-    """As ``remap_launch``, which see; ``None`` where rows are not mostly consecutive elements."""
+    """Return the launch and tables of ``remap_launch``, which see; ``None`` if rows are not mostly consecutive
+    elements."""
     rows = _rows(positions, x, out)
     if rows is None:
         return None

@@ -1,7 +1,6 @@
 """Copies whose source position is read from memory.
 
-Indices out of range are errors where a term is checked, and are clamped where it is not, so that no other memory is
-ever read.
+Indices out of range are errors where a term is checked, and are clamped elsewhere, so that no other memory is read.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ __all__ = ["indexed_launch"]
 
 
 def indexed_launch(problem: IndexedCopy) -> Launch:
-    """One launch that fills the output."""
+    """Return the launch that fills the output."""
     name, source, terms, out, origin = problem.name, problem.source, problem.terms, problem.out, problem.origin
     source_bytes = problem.elements * source.type.size
     runs = runs_launch(name, source, out, ("x", "out"), terms, source_bytes, origin)
@@ -53,7 +52,7 @@ def indexed_launch(problem: IndexedCopy) -> Launch:
     ]
     lengths = [arguments.integer(f"length{k}", t.length) if not t.is_table else "" for k, t in enumerate(terms)]
     scales = [arguments.integer(f"scale{k}", t.stride) if not t.is_table else "" for k, t in enumerate(terms)]
-    # The same columns of every row: their positions are found once a task.
+    # Every row has the same column positions: they are computed once a task.
     repeated = all(known_in(s, 0) for k in along for s in strides[k + 2][:-1])
     kept = "int64" if along and space.rank > 1 and repeated else ""
     if kept and not any(terms[k].is_table for k in along):
@@ -85,7 +84,7 @@ def indexed_launch(problem: IndexedCopy) -> Launch:
         return [store_text("r_out", "c", inner[1], steps[1], value, left)]
 
     def placed(left: str) -> tuple[list[str], str]:
-        """Lines, and the expression of the positions of a vector of columns."""
+        """Return lines, and the expression of the positions of a vector of columns."""
         lines, parts = [], []
         for k in along:
             loaded = load_text(f"r_t{k}", "c", inner[k + 2], steps[k + 2], lanes, left)

@@ -1,7 +1,7 @@
 """Local response normalisation across channels (``lrn``).
 
-In NHWC memory lanes run along the channels, whose squares pass through scratch memory with zeros at both
-ends. In other memory lanes run along a spatial dimension and the squares are summed over rows.
+In NHWC memory lanes run along the channels, whose squares pass through scratch memory with zeros at both ends. In other
+memory lanes run along a spatial dimension and the squares are summed over rows.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ from .rows import RowLoop
 __all__ = ["lrn_launch"]
 
 SCRATCH = 2048
-"""Squares of a row of channels in each of two scratch rows: 8 KiB each of float32, so that both stay in the first-level
+"""Most squares of a row of channels in each of two scratch rows: 8 KiB each of float32, so that both stay in the L1
 cache. More channels are summed over rows."""
-_USUAL_POWER = 0.75  # of AlexNet, and the default of ONNX
+_USUAL_POWER = 0.75  # AlexNet's, and ONNX's default
 UNROLLED = 16
-"""Channels of a sum up to which it has no loop: text, and time to compile, for the steps of one."""
+"""Most channels of a sum without a loop, limited by text and compile time."""
 
 
 def lrn_launch(op: Lrn, x: Tensor, out: Tensor, origin: str = "") -> Launch:
-    """One launch of ``x / (bias + alpha / size * s) ** beta`` over floats; operands ``x`` and ``out``."""
+    """Return the launch of ``x / (bias + alpha / size * s) ** beta`` over floats; operands ``x`` and ``out``."""
     kept = [a for a in range(len(x.lens)) if a != 1]
     space = collapse(out.lens, [x.strides, out.strides], order_by=1, axes=kept)
     arguments = Arguments()
@@ -53,13 +53,14 @@ def lrn_launch(op: Lrn, x: Tensor, out: Tensor, origin: str = "") -> Launch:
 
 
 def _divide(op: Lrn, x: Tensor, lanes: int, estimated: bool = False) -> list[str]:
-    """Lines that set ``result``, as stored, from the element ``v`` and the sum of squares ``s``.
+    """Return lines that set ``result``, as stored, from the element ``v`` and the sum of squares ``s``.
 
-    ``estimated``: by `over_power_075`, which takes fewer cycles. What waits for memory anyway is no faster with it.
+    Args:
+        estimated: use `over_power_075`, which takes fewer cycles. Memory-bound problems are no faster with it.
     """
     compute = dtype_name(x.type.compute)
     scale, bias = const_text(compute, op.alpha / op.size, lanes), const_text(compute, op.bias, lanes)
-    # Roots are cheaper and closer than a general power.
+    # Roots are faster and more accurate than a general power.
     power = {
         1.0: [],
         0.5: ["base = sqrt(base)"],

@@ -1,4 +1,4 @@
-"""Numbers that are arguments of their kernel, or follow from some."""
+"""Kernels that store numbers which are kernel arguments, or are computed from them."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ __all__ = ["numbers_launch", "range_launch"]
 
 
 def numbers_launch(problem: NumbersProblem) -> Launch:
-    """Return a launch that stores numbers; kernels differ in the element type alone."""
+    """Return a launch that stores numbers; kernels differ only in the element type."""
     dtype = dtype_name(problem.out.type)
     arguments = Arguments()
     arguments.pointer("p_out", "out", dtype)
@@ -38,12 +38,12 @@ def numbers_launch(problem: NumbersProblem) -> Launch:
 
 
 def _places(tensor: Tensor) -> list[Length]:
-    """Return the offsets of a tensor's elements, whose number is known, in row-major order."""
+    """Return the offsets of a tensor's elements in row-major order; their number must be known."""
     return [sum(i * s for i, s in zip(index, tensor.strides)) for index in product(*map(range, tensor.lens))]
 
 
 def range_launch(problem: RangeProblem) -> Launch:
-    """Return a launch that computes numbers at even distances."""
+    """Return a launch that computes evenly spaced numbers."""
     out = problem.out
     dtype, wide = dtype_name(out.type), "float64" if out.type.is_floating else "int64"
     lanes = host.lanes(wide) * 2

@@ -1,4 +1,4 @@
-"""One-hot encoding: comparisons of an index with the position along the new axis."""
+"""One-hot encoding: compare an index with the position along the new axis."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ __all__ = ["onehot_launch"]
 
 
 def onehot_launch(axis: int, indices: Tensor, values: Tensor, out: Tensor, origin: str = "") -> Launch:
-    """One launch that writes ``values[1]`` where the position along ``axis`` is the index, ``values[0]``
+    """Return the launch that writes ``values[1]`` where the position along ``axis`` equals the index, ``values[0]``
     elsewhere.
 
-    Operands are named ``indices`` (the lengths of ``out`` without ``axis``), ``values`` (two elements) and
-    ``out``. Negative indices count from the end.
+    Operands are named ``indices`` (the lengths of ``out`` without ``axis``), ``values`` (two elements) and ``out``.
+    Negative indices count from the end.
     """
     index_strides = (*indices.strides[:axis], 0, *indices.strides[axis:])
     # The position along the axis is the element offset in a tensor that has stride 1 there and 0 elsewhere.

@@ -1,4 +1,4 @@
-"""Padding: a copy between fills for a value, a copy through position tables for repeated elements."""
+"""Padding: a copy between fills for a constant value, a copy through position tables for repeated elements."""
 
 from __future__ import annotations
 
@@ -23,15 +23,16 @@ from .rows import RowLoop, mover, mover_lanes
 __all__ = ["border_launch", "has_short_rows", "pad_launch", "remap_launch"]
 
 SHORT_ROW = 128
-"""Bytes of a row, which is three short loops, up to which filling everything first is faster; half of it where the
-fill comes back from memory."""
+"""Most bytes of a row, which takes three short loops, for which filling everything first is faster; half of it where
+the filled data is re-read from memory."""
 FEWEST_ROWS = 4096
-"""Rows from which this pays for a second launch. No figures kept."""
+"""Rows from which a second launch for the fill pays. No figures kept."""
 
 
 @dataclass(frozen=True)
 class _PaddedAxis:
-    """``out`` positions, of which those from ``before`` on hold the ``length`` elements of the source."""
+    """An axis of ``out`` positions, of which ``length`` positions starting with ``before`` hold the elements of the
+    source."""
 
     length: SharedLength
     out: SharedLength
@@ -44,7 +45,7 @@ class _PaddedAxis:
         return not known_in(self.before, 0) or not known_equal(self.length, self.out)
 
     def merged(self, inner: _PaddedAxis) -> _PaddedAxis | None:
-        """This axis and the next inner one as one, if memory allows."""
+        """Return this axis merged with the next inner axis, or None if memory does not allow it."""
         if inner.padded or not known_equal(self.out_stride, inner.out_stride * inner.out):
             return None
         if not known_equal(self.x_stride, inner.x_stride * inner.length):
@@ -54,7 +55,7 @@ class _PaddedAxis:
 
 
 def _axes(before: Sequence[Length], x: Tensor, out: Tensor) -> list[_PaddedAxis]:
-    """The axes in the memory order of the output, merged where they can be walked as one."""
+    """Return the axes in the memory order of the output, merged where possible."""
     axes = [_PaddedAxis(*values) for values in zip(x.lens, out.lens, before, x.strides, out.strides, strict=True)]
     kept = [a for a in axes if not known_in(a.out, 1) or a.padded]
     result: list[_PaddedAxis] = []
@@ -68,7 +69,7 @@ def _axes(before: Sequence[Length], x: Tensor, out: Tensor) -> list[_PaddedAxis]
 
 
 def has_short_rows(before: Sequence[Length], x: Tensor, out: Tensor) -> bool:
-    """Whether rows are so many and short that filling all of the output and copying ``x`` over it is faster."""
+    """Return whether rows are so many and short that filling all of the output and copying ``x`` over it is faster."""
     inner = _axes(before, x, out)[-1]
     if not known_in(inner.x_stride, 1) or not known_in(inner.out_stride, 1) or is_symbolic(inner.out):
         return False
@@ -78,7 +79,8 @@ def has_short_rows(before: Sequence[Length], x: Tensor, out: Tensor) -> bool:
 
 
 def pad_launch(before: Sequence[Length], value: np.ndarray | None, x: Tensor, out: Tensor, origin: str = "") -> Launch:
-    """Plan one launch that puts ``x`` into ``out``, ``before`` elements in on each axis, and ``value`` around it.
+    """Return the launch that copies ``x`` into ``out``, ``before`` elements in on each axis, and fills the rest with
+    ``value``.
 
     ``value`` is an array without axes. Operands are named ``x``, ``out``, and ``value``, which holds the value if none
     is given here. A negative ``before`` cuts, and so does the end of ``out``.
@@ -138,8 +140,11 @@ def pad_launch(before: Sequence[Length], value: np.ndarray | None, x: Tensor, ou
 def border_launch(
     before: Sequence[Length], value: np.ndarray | None, x: Tensor, out: Tensor, origin: str = ""
 ) -> Launch:
-    """One launch that puts ``value`` around ``x``, which lies in the memory of ``out``, ``before`` elements in on each
-    axis. Operands are ``out``, and ``value``, which holds the value if none is given here."""
+    """Return the launch that writes ``value`` around ``x``, which already is in ``out``, ``before`` elements in on each
+    axis.
+
+    Operands are ``out``, and ``value``, which holds the value if none is given here.
+    """
     *outer, inner = _axes(before, x, out)
     dtype, lanes = mover(x.type), mover_lanes(x.type, inner.out)
     arguments = Arguments()
@@ -188,11 +193,11 @@ def _splat(arguments: Arguments, value: np.ndarray | None, dtype: str, lanes: in
 def remap_launch(
     name: str, positions: Mapping[int, np.ndarray], x: Tensor, out: Tensor, origin: str = ""
 ) -> tuple[Launch, dict[str, np.ndarray]]:
-    """One launch for ``out[i, j, ...] = x[positions[0][i], j, ...]``, and the constants that it reads.
+    """Return the launch for ``out[i, j, ...] = x[positions[0][i], j, ...]``, and the constants that it reads.
 
     Args:
         name: kernel name.
-        positions: for some axes the input position of every output position; on all others lengths agree.
+        positions: for some axes the input position of every output position; on all other axes lengths agree.
         x: the input.
         out: the output.
 

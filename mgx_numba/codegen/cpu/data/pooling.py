@@ -1,8 +1,8 @@
-"""Pooling windows (MIGraphX ``pooling``) over tensors of any strides.
+"""Pooling windows (MIGraphX ``pooling``) over tensors of any strides, in three forms.
 
-Three forms. Here lanes run along a kept dimension, the channels of NHWC memory: every tap is one vector load, and
-padding is a shorter range of taps. `pooling_sliding` is the same for small windows that overlap, or follow each other.
-In `pooling_rows`, for NCHW memory, lanes run along the last pooled axis.
+Here lanes run along a kept dimension, the channels of NHWC memory: every tap is one vector load, and padding shortens
+the range of taps. `pooling_sliding` does the same for small windows that overlap or are adjacent. In `pooling_rows`,
+for NCHW memory, lanes run along the last pooled axis.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ def pooling_launch(
     name: str = "pooling",
     fast_math: bool = False,
 ) -> Launch:
-    """One launch that computes ``out`` from ``x``; operands of these names.
+    """Return the launch that computes operand ``out`` from operand ``x``.
 
     Args:
         op: gives the mode; ``lp_order`` must be positive.
-        axes: the windows, along the axes that are pooled; on all others ``x`` and ``out`` have one length.
+        axes: the windows, along the pooled axes; on all other axes ``x`` and ``out`` have the same length.
         x: the input.
         out: the output.
         fast_math: means may be products with rounded reciprocals.

@@ -1,7 +1,7 @@
 """Pooling with lanes along the last pooled axis, for NCHW memory.
 
-The taps of the other axes are combined into a row of scratch memory whose ends hold the neutral element where the
-padding is, and the taps of the last axis are combined from there once the next row is there.
+The taps of the other axes are combined into a row of scratch memory, whose ends hold the neutral element for the
+padding. Once the next row is written, the taps of the last axis are combined from the first.
 """
 
 from __future__ import annotations
@@ -18,19 +18,20 @@ from .rows import RowLoop
 __all__ = ["along_rows", "suits_rows"]
 
 ROW_BUFFER = 2048
-"""Elements in each of two scratch rows: 8 KiB each of float32, so that both stay in the first-level cache."""
+"""Elements in each of two scratch rows: 8 KiB each of float32, so that both stay in the L1 cache."""
 LOADED_EVERY = 4
-"""Strides up to which a vector of every so manieth element is put together from whole vectors: more loads than gathers
-would make from there on."""
+"""Largest stride at which a strided vector is assembled from whole vectors: with larger strides that takes more loads
+than gathers."""
 
 
 def suits_rows(p: PoolingKernel) -> bool:
-    """Whether lanes run along the last pooled axis."""
+    """Return whether lanes run along the last pooled axis."""
     return bool(p.axes) and _along_last(p) and permitted(less_equal(p.axes[-1].reach, ROW_BUFFER))
 
 
 def _along_last(p: PoolingKernel) -> bool:
-    """Whether the last pooled axis is the innermost one in memory, or the kept one that is has few elements."""
+    """Return whether the last pooled axis is the innermost in memory, or the innermost is a kept axis with few
+    elements."""
     if not p.kept.rank:
         return True
     step = p.x.strides[p.axes[-1].axis]
@@ -42,7 +43,7 @@ def _along_last(p: PoolingKernel) -> bool:
 
 
 def along_rows(p: PoolingKernel) -> tuple[KernelSource, int]:
-    """The kernel and its number of tasks."""
+    """Return the kernel and its number of tasks."""
     *others, last = p.axes
     axes, lanes = list(enumerate(others)), p.lanes
     k = len(others)
@@ -133,7 +134,7 @@ def along_rows(p: PoolingKernel) -> tuple[KernelSource, int]:
         "c = high",
         "while c < need:",
         *indent([f"store(scratch, c, {neutral})", f"c += {lanes}"]),
-        # A row is read back after the next one has been written: loads over the borders of stores wait for these.
+        # A row is read back only after the next is written: loads that straddle recent stores stall.
         *finish,
         f"r_out = offset(p_out, {loop.offset(1)})",
         *(["others_before = others"] if p.average else []),
@@ -153,7 +154,7 @@ def along_rows(p: PoolingKernel) -> tuple[KernelSource, int]:
 
 
 def _vector_count(p: PoolingKernel, k: int, window: PoolingWindow) -> list[str]:
-    """Lines that set ``count`` to the elements that the means of neighbouring windows are over."""
+    """Return lines that set ``count`` to the numbers of elements in the means of a vector of windows."""
     end = "padded" if p.op.count_include_pad else f"length{k}"
     lines = [f"place = add(mul(add(iota_int32({p.lanes}), c), stride{k}), -before{k})"]
     rounded = "" if window.dilation == 1 else f"dilation{k}"

@@ -1,7 +1,7 @@
 """Pooling with lanes along the channels of NHWC memory and small windows, which slide along the last pooled axis.
 
-What the taps of the other axes come to at a place is computed once for all windows that it is in, and kept
-in registers.
+The combination of the other axes' taps at a position is computed once for all windows that contain it, and kept in
+registers.
 """
 
 from __future__ import annotations
@@ -18,16 +18,15 @@ from .rows import RowLoop
 __all__ = ["may_slide", "sliding"]
 
 MOST_KEPT = 6
-"""Columns of a window that are kept: each takes a register for each vector of channels."""
+"""Most columns of a window that are kept: each takes a register for each vector of channels."""
 KEPT_VECTORS = 16
-"""Registers for what is kept: half of the 32 of AVX-512, all of the 16 of AVX2, of which some are spilled there."""
+"""Registers for kept columns: half of the 32 of AVX-512, all of the 16 of AVX2, of which some are spilled."""
 FEWEST_WINDOWS = 64
-"""Windows of a row that a task has at least: the first ones compute columns that the task before had. No figures
-kept."""
+"""Least windows of a row in a task: its first windows recompute columns of the task before. No figures kept."""
 
 
 def may_slide(p: PoolingKernel) -> bool:
-    """Whether windows are small, and enough of them share what is kept."""
+    """Return whether windows are small, and enough of them share kept columns."""
     if not p.axes:
         return False
     *others, last = p.axes
@@ -41,12 +40,12 @@ def may_slide(p: PoolingKernel) -> bool:
 
 
 def _fresh(window: PoolingWindow) -> int:
-    """Taps at places where the window before has none."""
+    """Return the number of taps at positions where the window before has none."""
     return min(window.size, window.stride) if window.dilation == 1 else window.size
 
 
 def sliding(p: PoolingKernel) -> tuple[KernelSource, int]:
-    """The kernel and its number of tasks."""
+    """Return the kernel and its number of tasks."""
     *others, last = p.axes
     axes, k = list(enumerate(others)), len(others)
     kept = p.kept if p.kept.rank else Space((1,), ((1,), (1,)))
@@ -55,7 +54,7 @@ def sliding(p: PoolingKernel) -> tuple[KernelSource, int]:
     wide = min(UNROLL, max(1, KEPT_VECTORS // max(old, 1)))
     channels, part = p.arguments.integer("channels", kept.lens[-1]), wide * p.lanes
     inner = [s[-1] for s in kept.strides]
-    # Parts of the channels are the fastest dimension of the tasks, which so read whole runs of memory in turns.
+    # Parts of the channels are the fastest task dimension, so that successive tasks read a contiguous run of memory.
     outer = [*kept.lens[:-1], *(w.count for w in others), ceil_div(kept.lens[-1], part)]
     x_strides = [*kept.strides[0][:-1], *(w.stride * p.x.strides[w.axis] for w in others), part * inner[0]]
     out_strides = [*kept.strides[1][:-1], *(p.out.strides[w.axis] for w in others), part * inner[1]]
@@ -74,14 +73,14 @@ def sliding(p: PoolingKernel) -> tuple[KernelSource, int]:
     at_last = p.tap_range(k, last, "o")
 
     def block(vectors: int, left: str) -> list[str]:
-        """All windows of a row for some vectors of channels."""
+        """Return lines for all windows of a row and ``vectors`` vectors of channels."""
         at = [f"(c + {j * p.lanes})" if j else "c" for j in range(vectors)]
 
         def loads(source: str) -> list[str]:
             return [load_text(source, place, inner[0], step[0], p.lanes, left) for place in at]
 
         def column(tap: int, is_whole: bool) -> list[str]:
-            """Lines that set ``new{tap}_0``, ... to what the taps of the other axes come to."""
+            """Return lines that set ``new{tap}_0``, ... to the combination of the other axes' taps."""
             at_tap = f"at{k} + {(old + tap) * last.dilation}"
             place = f"r_c = offset(r_x, ({at_tap}) * across)"
             named = [f"new{tap}_{j} = m{j}" for j in range(vectors)]

@@ -1,4 +1,4 @@
-"""What the forms of pooling kernels have in common: windows, how elements are combined, loops over taps."""
+"""The common parts of pooling kernels: windows, the combination of elements, loops over taps."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ from ..loops import AHEAD_BYTES, is_streamed
 __all__ = ["UNROLL", "UNROLLED_TAPS", "PoolingKernel", "PoolingWindow", "places_of", "windows"]
 
 UNROLL = 4
-"""Vectors of channels side by side: maxima and sums are chains, which wait unless there are several."""
+"""Vectors of channels side by side: maxima and sums are dependent chains, so several are needed to hide latency."""
 UNROLLED_TAPS = 16
-"""Taps up to which a window has no loops: text, and time to compile, for the steps of one. 3x3 and 4x4 are below."""
+"""Most taps of a window without loops, limited by text and compile time. 3x3 and 4x4 are below."""
 
 
 @dataclass(frozen=True)
@@ -43,12 +43,12 @@ class PoolingWindow:
 
     @property
     def reach(self) -> SharedLength:
-        """Elements from the first to the last tap."""
+        """Return the elements from the first to the last tap."""
         return (self.size - 1) * self.dilation + 1
 
 
 def windows(op: Pooling, lens: Sequence[Any], out_lens: Sequence[Any]) -> list[PoolingWindow]:
-    """The axes along which a pooling does more than copy."""
+    """Return the windows of all axes along which a pooling is more than a copy."""
     rank = len(lens) - 2
     if op.dyn_global:
         return [
@@ -67,12 +67,12 @@ def windows(op: Pooling, lens: Sequence[Any], out_lens: Sequence[Any]) -> list[P
 
 
 def places_of(axes: Sequence[tuple[int, PoolingWindow]]) -> list[tuple[int, ...]]:
-    """Where the taps of a window are along its axes, in the order of memory."""
+    """Return the coordinates of a window's taps along its axes, in memory order."""
     return list(product(*(range(w.size) for _, w in axes)))
 
 
 class Combine:
-    """How the elements of a window become its value, in the kernel language."""
+    """The reduction of a window's elements to its value, in the kernel language."""
 
     def __init__(self, op: Pooling, type: Type) -> None:
         self.mode, self.order = op.mode, op.lp_order
@@ -81,7 +81,7 @@ class Combine:
         if op.mode is not PoolingMode.max and not type.is_floating:
             self.compute = "float64"
         self.type = type
-        # Where a maximum that passes NaN on is three instructions.
+        # On these CPUs a maximum that propagates NaN takes three instructions.
         self.tests_nan_apart = op.mode is PoolingMode.max and type.is_floating and not host.has("neon")
 
     def neutral(self, lanes: int) -> str:
@@ -93,7 +93,7 @@ class Combine:
         return const_text(self.compute, low, lanes)
 
     def prepare(self, text: str) -> str:
-        """Contribution of an element given by its load."""
+        """Return the contribution of an element, given its load."""
         value = cast_text(text, self.storage, self.compute)
         if self.mode is not PoolingMode.lpnorm:
             return value
@@ -109,11 +109,12 @@ class Combine:
         return f"add({total}, {value})"
 
     def merge(self, total: str, value: str) -> str:
-        """Of two parts of a window."""
+        """Return the combination of two parts of a window."""
         return f"max({value}, {total})" if self.mode is PoolingMode.max else f"add({total}, {value})"
 
     def finish(self, total: str, count: str, share: str = "") -> str:
-        """Stored value of a window of ``count`` elements; ``share`` is its reciprocal, if that may be used."""
+        """Return the stored value of a window of ``count`` elements; ``share`` is its reciprocal, if that may be
+        used."""
         if self.mode is PoolingMode.average:
             total = f"mul({total}, {share})" if share else f"div({total}, {count})"
         elif self.mode is PoolingMode.lpnorm and self.order != 1:
@@ -122,12 +123,12 @@ class Combine:
 
 
 class PoolingKernel:
-    """A pooling that is to be printed, and the lines that all of its forms have.
+    """A pooling to be printed, and the lines that all forms share.
 
     Attributes:
-        axes: the windows, of which the last is the one that moves least in memory.
+        axes: the windows; the last has the smallest stride in memory.
         kept: the other dimensions.
-        combine: how elements become a value.
+        combine: the reduction of elements to a value.
         by_reciprocal: means are products with reciprocals.
     """
 
@@ -142,14 +143,14 @@ class PoolingKernel:
         fast_math: bool,
     ) -> None:
         self.op, self.x, self.out, self.origin, self.name = op, x, out, origin, name
-        # The last window is the one that moves least in memory.
+        # The last window has the smallest stride in memory.
         self.axes = sorted(axes, key=lambda w: -typical(x.strides[w.axis]))
         pooled = {w.axis for w in axes}
         kept = [a for a in range(len(x.lens)) if a not in pooled]
         self.kept = collapse(out.lens, [x.strides, out.strides], order_by=1, axes=kept)
         self.combine = Combine(op, x.type)
         self.average = op.mode is PoolingMode.average
-        # Of integers the quotient is truncated, so it must not come out below.
+        # Integer quotients are truncated, so a rounded reciprocal could give one less.
         self.by_reciprocal = fast_math and self.average and x.type.is_floating
         self.lanes = host.lanes(self.combine.compute if self.combine.compute != "bool" else "uint8")
         self.arguments = Arguments()
@@ -158,7 +159,7 @@ class PoolingKernel:
         self.streamed = is_streamed([out])
 
     def tap_range(self, k: int, window: PoolingWindow, index: str) -> list[str]:
-        """Lines that set ``at``, the first position of a window, and its taps, ``from`` and ``to``."""
+        """Return lines that set ``at``, the first position of a window, and its range of taps, ``from`` and ``to``."""
         slot = {
             what: self.arguments.integer(f"{what}{k}", value)
             for what, value in (
@@ -185,7 +186,7 @@ class PoolingKernel:
         return lines
 
     def count(self, k: int, window: PoolingWindow) -> str:
-        """Expression of the elements that a mean is over, along one axis."""
+        """Return the expression of the number of elements in a mean, along one axis."""
         if not self.op.count_include_pad:
             return f"imax(0, to{k} - from{k})"
         end = self.arguments.integer(f"end{k}", window.length + window.after)
@@ -194,7 +195,7 @@ class PoolingKernel:
         return f"imin(size{k}, idiv(imax(0, {end} - at{k}) + dilation{k} - 1, dilation{k}))"
 
     def tap_loops(self, axes: Sequence[tuple[int, PoolingWindow]], body: list[str], start: str = "r_x") -> list[str]:
-        """Loops over the taps of some windows, from ``start``, around ``body``, which reads from ``q``."""
+        """Return loops over the taps of ``axes``, from ``start``, around ``body``, which reads from ``q``."""
         lines = body
         for depth, (k, _) in reversed(list(enumerate(axes))):
             outer, own = f"q{depth}", f"q{depth + 1}" if depth + 1 < len(axes) else "q"
@@ -209,7 +210,7 @@ class PoolingKernel:
             self.arguments.integer(f"step{k}", window.dilation * self.x.strides[window.axis])
 
     def ahead(self, axes: Sequence[tuple[int, PoolingWindow]], vectors: int) -> list[str]:
-        """Lines that ask for elements that windows further on are the first to read."""
+        """Return lines that prefetch the elements that later windows are the first to read."""
         size = self.x.type.size
         if not is_streamed([self.x]):
             return []
@@ -223,9 +224,10 @@ class PoolingKernel:
 
     @staticmethod
     def if_whole(axes: Sequence[tuple[int, PoolingWindow]], body: Callable[[bool], list[str]]) -> list[str]:
-        """``body(True)``, which has the places ``tap0``, ``tap1``, ... of all taps, where none is in the padding.
+        """Return ``body(True)``, which may use the places ``tap0``, ``tap1``, ... of all taps, where none is in the
+        padding.
 
-        Elsewhere, and for large windows, ``body(False)``.
+        Elsewhere, and for large windows, ``body(False)`` is used.
         """
         taps = prod(w.size for _, w in axes)
         if not axes or is_symbolic(taps) or not 0 < taps <= UNROLLED_TAPS:
@@ -242,14 +244,15 @@ class PoolingKernel:
         ]
 
     def accumulate(self, loads: Sequence[str]) -> list[str]:
-        """Lines that add one element to each of the totals ``m0``, ``m1``, ...."""
+        """Return lines that add one element to each of the totals ``m0``, ``m1``, ...."""
         lines = [f"v{j} = {self.combine.prepare(load)}" for j, load in enumerate(loads)]
         return [*lines, *(f"m{j} = {self.combine.add(f'm{j}', f'v{j}')}" for j in range(len(loads)))]
 
     def combined(self, taps: Sequence[Sequence[str]], merged: bool = False) -> list[str]:
-        """Lines that set each of the totals ``m0``, ``m1``, ... from its load of every tap.
+        """Return lines that set each of the totals ``m0``, ``m1``, ... from its load of every tap.
 
-        ``merged``: from parts of the window, which are named, instead.
+        Args:
+            merged: combine named parts of the window instead of loads.
         """
         if not self.combine.tests_nan_apart:
             lines = [f"m{j} = {self.combine.neutral(self.lanes)}" for j in range(len(taps[0]))]
@@ -266,7 +269,7 @@ class PoolingKernel:
                 v, total = f"v{tap % 2}_{j}", f"m{j}"
                 lines.append(f"{v} = {load if merged else self.combine.prepare(load)}")
                 lines.append(f"{total} = where(gt({v}, {total}), {v}, {total})" if tap else f"{total} = {v}")
-                # One comparison tests two elements, none the first of an odd number: a total that is NaN stays.
+                # One comparison tests two elements for NaN; with an odd number the first needs none: NaN totals stay.
                 if tap and tap % 2 != odd:
                     found = f"logical_or(isnan(v0_{j}), isnan(v1_{j}))"
                     lines.append(f"nan{j} = logical_or(nan{j}, {found})" if tap > 2 else f"nan{j} = {found}")

@@ -1,6 +1,6 @@
-"""Tables of positions that follow from lengths which are known when a program runs: of axes that are resized or padded.
+"""Position tables for resized or padded axes, computed at run time because lengths are symbolic.
 
-They hold what the operators' NumPy meaning has, bit by bit: coordinates are computed in float32, step by step.
+They have the values of the operators' NumPy definition, bit by bit: coordinates are computed in float32, step by step.
 """
 
 from __future__ import annotations
@@ -21,11 +21,12 @@ __all__ = ["Resampled", "nearest_positions", "pad_positions", "tap_positions", "
 
 @dataclass(frozen=True)
 class Resampled:
-    """An axis of ``length`` elements that is resized to ``count``; ``factor`` is None where it is their quotient.
+    """An axis of ``length`` elements that is resized to ``count``; ``factor`` is None where it is the quotient of the
+    two.
 
     Attributes:
         step: elements of the source between neighbours, by which positions are multiplied.
-        room: of a table, at least ``count``; what is behind these repeats the last one.
+        room: entries of a table, at least ``count``; further entries repeat the last position.
     """
 
     length: SharedLength
@@ -38,7 +39,8 @@ class Resampled:
 def pad_positions(
     mode: PadMode, length: Length, before: Length, count: Length, step: Length, origin: str = ""
 ) -> Launch:
-    """Return a launch for the operand ``index``: where a padded axis has its elements from, as `Pad.positions`."""
+    """Return a launch that fills the operand ``index`` with the source positions of a padded axis, as
+    `Pad.positions`."""
     table = _Table(count, count, length, step)
     table.arguments.integer("before", before)
     lines = ["v = sub(i, before)"]
@@ -52,7 +54,8 @@ def pad_positions(
 
 
 def nearest_positions(op: Resize, axis: Resampled, origin: str = "") -> Launch:
-    """Return a launch for the operand ``index``: the position nearest to each coordinate, as `nearest_index`."""
+    """Return a launch that fills the operand ``index`` with the position nearest to each coordinate, as
+    `nearest_index`."""
     table = _Table(axis.count, axis.room, axis.length, axis.step)
     half = const_text("float32", 0.5, table.lanes)
     rounded = {
@@ -66,13 +69,13 @@ def nearest_positions(op: Resize, axis: Resampled, origin: str = "") -> Launch:
 
 
 def taps_of(op: Resize) -> int:
-    """Return how many positions an interpolated one is a sum of."""
+    """Return the number of positions that an interpolated element is a sum of."""
     return 2 if op.mode == "linear" else 4
 
 
 def tap_positions(op: Resize, axis: Resampled, dtype: str, origin: str = "") -> Launch:
-    """Return a launch for the operands ``index`` and ``weight``, the latter of a type: as `interpolation_taps`, tap by
-    tap."""
+    """Return a launch that fills the operands ``index`` and ``weight`` (of type ``dtype``), tap by tap, as
+    `interpolation_taps`."""
     table = _Table(axis.count, axis.room, axis.length, axis.step)
     table.arguments.pointer("p_weight", "weight", dtype)
 
@@ -103,7 +106,7 @@ def tap_positions(op: Resize, axis: Resampled, dtype: str, origin: str = "") -> 
 
 
 class _Table:
-    """Prints the kernel of a table ``index`` of ``room`` positions for each of some parts."""
+    """Prints the kernel of a table ``index`` of several parts, each of ``room`` positions."""
 
     def __init__(self, count: Length, room: Length, length: Length, step: Length) -> None:
         self.lanes = host.lanes("int64") * 2
@@ -113,7 +116,7 @@ class _Table:
         self._count = room
 
     def coordinates(self, op: Resize, factor: float | None) -> list[str]:
-        """Lines that set ``v`` to the coordinate of position ``i`` in the source, as `source_coordinates`."""
+        """Return lines that set ``v`` to the source coordinate of position ``i``, as `source_coordinates`."""
         half, zero = const_text("float32", 0.5, self.lanes), const_text("float32", 0, self.lanes)
         mode, real = op.coordinate_transformation_mode, "cast_float32({})".format
         quotient = real("div(cast_float64(count), cast_float64(length))")
@@ -143,17 +146,17 @@ class _Table:
 
     @staticmethod
     def clipped(value: str) -> str:
-        """Line that sets ``at`` to the nearest position inside of the source."""
+        """Return the line that sets ``at`` to the nearest position inside the source."""
         return f"at = max(0, min({value}, length - 1))"
 
     @staticmethod
     def stored(part: int) -> list[str]:
-        """Lines that store ``at``, as an offset in the source, in a part of the table."""
+        """Return lines that store ``at``, as an offset in the source, in a part of the table."""
         place = f"{part} * room + c" if part else "c"
         return [f"store_tail(p_index, {place}, mul(at, step), left)"]
 
     def launch(self, name: str, lines: list[str], origin: str) -> Launch:
-        """The launch of a kernel that does lines for some positions ``i``."""
+        """Return the launch of a kernel that runs ``lines`` for vectors of positions ``i``."""
         loop = RowLoop(self.arguments, (), ((),), self._count, self.lanes, 4)
         text = [
             "c = first",

@@ -1,9 +1,11 @@
 """Resizing: nearest neighbours as a copy through position tables, interpolation as weighted sums.
 
-Positions and weights of every output coordinate are constants made by the compiler. Lanes run along the
-channels of NHWC memory, where a tap is a row and a weight, or along a resized axis. There each input row is resampled
-along that axis into scratch memory, which keeps the rows that the next outputs read again, and an output is a weighted
-sum of such rows. What a vector of outputs reads of a row is two vectors next to each other, or elements are gathered.
+Positions and weights of every output coordinate are constants computed by the compiler. Lanes run along the channels of
+NHWC memory, where a tap is a row and a weight, or along a resized axis.
+
+Along a resized axis each input row is resampled into scratch memory, which keeps the rows that later outputs read
+again; an output is a weighted sum of resampled rows. A vector of outputs reads two adjacent vectors of a row, or its
+elements are gathered.
 """
 
 from __future__ import annotations
@@ -34,30 +36,31 @@ from .rows import RowLoop
 __all__ = ["changed_axes", "open_axes", "open_resize_launch", "resize_launch"]
 
 LINE = 4096
-"""Elements of a row of the source from which a block's outputs are read: 16 KiB of float32, a third of the first-level
-cache."""
+"""Elements of a source row from which a block's outputs are read: 16 KiB of float32, a third of the L1 cache."""
 KEPT_BYTES = 1 << 16
-"""Scratch memory for resampled rows: as much as a kernel may have on its stack."""
+"""Scratch memory (bytes) for resampled rows: the stack limit of a kernel."""
 ROWS_TOGETHER = 8
-"""Rows of outputs that a task has at least, so that most of its resampled rows are read again. No figures kept."""
+"""Least rows of outputs in a task, so that most of its resampled rows are read again. No figures kept."""
 SPARSE = 4
-"""Input elements for each output from which gathering them is less work than reading all. No figures kept."""
+"""Input elements for each output from which gathering is less work than reading all elements. No figures kept."""
 MOST_FRESH = 0.7
-"""Part of the rows of an output that may be new for rows to be kept: keeping costs a store and a load. Enlarging twice
-(a half) is 1.6 times as fast with them, reducing by half reads all rows for each output."""
+"""Largest fraction of new rows for an output at which resampled rows are kept: keeping costs a store and a load.
+Enlarging twice (a half) is 1.6 times as fast with kept rows; reducing by half reads all rows for each output."""
 MOST_ROWS = 64
-"""Weighted rows of one output: it bounds the text of a kernel. Linear interpolation along 7 axes, cubic along 4."""
+"""Most weighted rows of one output, which bounds the text of a kernel: linear interpolation along 7 axes, cubic along
+4."""
 
 
 def changed_axes(op: Resize, lens: Sequence[Length], counts: Sequence[Length]) -> list[int]:
-    """Return the axes that a resize from lengths to others changes, as far as is known; a factor may keep a length."""
+    """Return the axes that a resize from ``lens`` to ``counts`` changes, as far as is known; a factor may keep a
+    length."""
     if op.sizes:
         return [axis for axis, (n, count) in enumerate(zip(lens, counts)) if not known_equal(n, count)]
     return [axis for axis, factor in enumerate(op.scales) if float(np.float32(factor)) != 1.0]
 
 
 def open_axes(op: Resize, x: Tensor, out: Tensor) -> dict[int, Resampled]:
-    """Return the axes that a resize of symbolic lengths changes, each with what its table needs."""
+    """Return the axes that a resize of symbolic lengths changes, each with the parameters of its table."""
     found = {}
     for axis in changed_axes(op, x.lens, out.lens):
         factor = None if op.sizes else float(np.float32(op.scales[axis]))
@@ -74,16 +77,16 @@ def open_axes(op: Resize, x: Tensor, out: Tensor) -> dict[int, Resampled]:
 def open_resize_launch(op: Resize, x: Tensor, out: Tensor, origin: str = "") -> Launch:
     """Return a launch that interpolates ``x`` to ``out``, of symbolic lengths.
 
-    Its other operands are for each of `open_axes` ``index<axis>`` and ``weight<axis>``, as `positions.tap_positions`
-    makes them; the latter are of the type that is computed in.
+    Its other operands are, for each of `open_axes`, ``index<axis>`` and ``weight<axis>``, as `positions.tap_positions`
+    fills them. Weights have the compute type.
     """
     return _Interpolation(op, open_axes(op, x, out), x, out, origin).launch()[0]
 
 
 def resize_launch(op: Resize, x: Tensor, out: Tensor, origin: str = "") -> tuple[Launch, dict[str, np.ndarray]]:
-    """One launch that resamples ``x`` to ``out``, and the constants that it reads.
+    """Return the launch that resamples ``x`` to ``out``, and the constants that it reads.
 
-    Elements that are interpolated must be floats.
+    Interpolated elements must be floats.
 
     Returns:
         The launch, with operands ``x``, ``out`` and one for each table, and the tables by operand name.
@@ -99,7 +102,7 @@ def resize_launch(op: Resize, x: Tensor, out: Tensor, origin: str = "") -> tuple
 class _Interpolation:
     """The weighted sum over some positions along each of several axes, ``axes``, the slowest in memory first.
 
-    ``resampled`` are the positions and weights of each axis, or, if lengths are symbolic, what tables of them need.
+    ``resampled`` has the positions and weights of each axis, or, for symbolic lengths, the parameters of their tables.
     """
 
     def __init__(
@@ -131,7 +134,7 @@ class _Interpolation:
         self.arguments.pointer("p_out", "out", self.storage)
 
     def is_along(self) -> bool:
-        """Whether lanes are along the last axis."""
+        """Return whether lanes are along the last axis."""
         return not self.space.rank or typical(self.out.strides[self.axes[-1]]) < typical(self.space.strides[1][-1])
 
     def launch(self) -> tuple[Launch, dict[str, np.ndarray]]:
@@ -172,21 +175,23 @@ class _Interpolation:
         return launch, self.tables
 
     def _table(self, name: str, values: np.ndarray) -> str:
-        """Name of the pointer to a constant."""
+        """Return the name of the pointer to a constant."""
         self.tables[name] = values
         self.arguments.pointer(f"p_{name}", name, values.dtype.name)
         return f"p_{name}"
 
     def _made(self, axis: int) -> tuple[str, str]:
-        """Names of the pointers to an axis's tables that a launch makes."""
+        """Return the names of the pointers to an axis's tables that a launch fills."""
         self.arguments.pointer(f"p_index{axis}", f"index{axis}", "int64")
         self.arguments.pointer(f"p_weight{axis}", f"weight{axis}", self.compute)
         return f"p_index{axis}", f"p_weight{axis}"
 
     def _taps(self, axes: Sequence[tuple[int, str]], kept: bool = False) -> list[str]:
-        """Lines that set, for all combinations of taps along axes, the weights ``w0``, ``w1``, ... and where rows lie.
+        """Return lines that set the weights ``w0``, ``w1``, ... and row places ``q0``, ``q1``, ... for all combinations
+        of taps.
 
-        These are ``q0``, ``q1``, ..., in the input or, if they are ``kept``, at their places in scratch memory.
+        Args:
+            kept: the places are in scratch memory, not in the input.
         """
         lines: list[str] = []
         for k, (axis, index) in enumerate(axes):
@@ -199,7 +204,7 @@ class _Interpolation:
                 place = self._table(f"index{axis}", positions * self.x.strides[axis])
                 weight = self._table(f"weight{axis}", weights)
             if kept:
-                # Taps are neighbours, so that their numbers modulo how many they are differ.
+                # Taps are adjacent, so their positions modulo the number of taps differ.
                 place = self._table(f"slot{axis}", positions % self.taps * self.taps ** (len(axes) - 1 - k))
             for tap in range(self.taps):
                 lines.append(f"x{k}_{tap} = load_scalar({place}, {tap} * {count} + {index})")
@@ -214,7 +219,7 @@ class _Interpolation:
         return lines
 
     def _weighted(self, load: Callable[[int], str]) -> list[str]:
-        """Lines that set ``total`` to the weighted sum over the rows of what ``load`` gives of each."""
+        """Return lines that set ``total`` to the weighted sum of ``load`` over the rows."""
         return [
             f"total = fma({load(j)}, w{j}, total)" if j else f"total = mul({load(j)}, w0)" for j in range(self.rows)
         ]
@@ -224,7 +229,7 @@ class _Interpolation:
         return store_text("r_out", "c", self.steps[1], self.step[1], value, left, self.streamed)
 
     def _columns(self, axes: Sequence[tuple[int, str]]) -> list[str]:
-        """Lanes along a dimension that is kept."""
+        """Return lines with lanes along a kept dimension."""
 
         def body(left: str) -> list[str]:
             def load(j: int) -> str:
@@ -236,9 +241,10 @@ class _Interpolation:
         return [*self._taps(axes), *vector_loop(self.lanes, body)]
 
     def _source(self) -> str:
-        """Where a row is read from as it is resampled.
+        """Return how a row is read while it is resampled.
 
-        ``near`` and ``gather``: the input itself, two vectors for each of outputs or single elements; ``line``: a copy.
+        ``near`` and ``gather``: from the input itself, by two vectors for each vector of outputs or by elements;
+        ``line``: from a copy.
         """
         last = self.axes[-1]
         if self.open or self.x.lens[last] > SPARSE * max(self.out.lens[last], self.lanes):
@@ -254,7 +260,7 @@ class _Interpolation:
         return bool((high - low).max(initial=0) <= 2 * self.lanes)
 
     def _longest(self) -> int:
-        """Most outputs along the last axis for which all rows can be kept, and a line holds what they read."""
+        """Return the most outputs along the last axis for which all rows can be kept and a line holds their inputs."""
         blocks = max(1, self.kept // (self.rows * self.lanes))
         if self._source() == "line":
             low, high = self._bounds()
@@ -266,7 +272,8 @@ class _Interpolation:
         return blocks * self.lanes
 
     def _bounds(self) -> tuple[np.ndarray, np.ndarray]:
-        """First and last input position, and one, that each vector of outputs along the last axis reads."""
+        """Return the first, and the last plus one, input position that each vector of outputs along the last axis
+        reads."""
         positions = [self._padded(at).reshape(-1, self.lanes) for at, _ in self.pairs[self.axes[-1]]]
         return np.min(positions, (0, 2)), np.max(positions, (0, 2)) + 1
 
@@ -274,9 +281,10 @@ class _Interpolation:
         return np.pad(values, (0, -len(values) % self.lanes), "edge")
 
     def _rows(self, axes: Sequence[tuple[int, str]], columns: int) -> list[str]:
-        """Lanes along the last axis: sums of rows, of which those that are not kept yet are resampled first.
+        """Return lines with lanes along the last axis: sums of rows; missing rows are resampled first.
 
-        ``columns`` are the most that a chunk has.
+        Args:
+            columns: most columns of a chunk.
         """
         if not axes:
             return ["r_x = offset(p_x, base)", *self._resampled(["r_x"], lambda left: [self._stored(left)])]
@@ -313,16 +321,17 @@ class _Interpolation:
         return [*fill, *taps, *vector_loop(self.lanes, body)]
 
     def _is_kept(self) -> bool:
-        """Whether enough rows are read again for the next outputs."""
+        """Return whether enough rows are read again for later outputs."""
         if self.open:
             return False
         fresh = [min(self.taps, self.x.lens[axis] / max(self.out.lens[axis], 1)) for axis in self.axes[:-1]]
         return prod(fresh) <= MOST_FRESH * self.rows
 
     def _resampled(self, rows: Sequence[str], use: Callable[[str], list[str]]) -> list[str]:
-        """Lines that do ``use``, which is as the body of `vector_loop`, with the outputs of a chunk as ``total``.
+        """Return lines that run ``use`` (a body for `vector_loop`) with the outputs of a chunk as ``total``.
 
-        ``rows`` are pointers to the rows that are read, of which several are weighted by ``w0``, ``w1``, ...
+        Args:
+            rows: pointers to the source rows; several are weighted by ``w0``, ``w1``, ...
         """
         last, lanes = self.axes[-1], self.lanes
         source = self._source()
@@ -373,7 +382,7 @@ class _Interpolation:
         start: str = "",
         near: bool = False,
     ) -> list[str]:
-        """The loop of `_resampled`, from tables."""
+        """Return the loop of `_resampled` that reads tables."""
         lanes = self.lanes
 
         def body(left: str) -> list[str]:

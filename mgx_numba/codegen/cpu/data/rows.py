@@ -1,4 +1,4 @@
-"""What data kernels share: tasks over rows, vector loops along a row, dtypes for moving and computing."""
+"""The common parts of data kernels: tasks over rows, vector loops along a row, dtypes for moving and computing."""
 
 from __future__ import annotations
 
@@ -22,46 +22,49 @@ __all__ = [
 ]  # fmt: skip
 
 KEPT_COLUMNS = 1024
-"""Values that are kept for columns: 4 KiB of float32, so that two arrays of them leave room in the first-level
-cache."""
+"""Most values that are kept for columns: 4 KiB of float32, so that two arrays of them leave room in the L1 cache."""
 FEWEST_CHUNKS = 8
-"""Chunks that columns are cut into at least: tasks for several threads against longer runs of memory."""
+"""Least chunks of the columns: tasks for several threads, traded against longer runs of memory."""
 ROWS_TOGETHER = 64
-"""Rows that share what is found out once a task (positions of columns): little is left of that cost."""
+"""Rows that share values computed once a task (positions of columns), so that little of that cost is left."""
 FEWEST_ROWS = 4
-"""Rows from which they are tasks enough by themselves."""
+"""Rows from which rows alone are enough tasks."""
 MOST_PARTS = 32
-"""Parts of all rows together: enough for 16 threads to end about together, and few results to combine. No figures
+"""Most parts of all rows together: enough for 16 threads to end about together, and few results to combine. No figures
 kept."""
 _MOVERS = {1: "uint8", 2: "uint16", 4: "uint32", 8: "uint64"}
 
 
 def mover(type: Type) -> str:
-    """Dtype in which elements are moved without being looked at: types of one width share their kernels."""
+    """Return the dtype in which elements are moved without being interpreted: types of one width share their
+    kernels."""
     return _MOVERS[type.size]
 
 
 def mover_lanes(type: Type, cols: Length) -> int:
-    """Lanes for moving rows of ``cols`` elements: two registers, or one where that is all a row fills."""
+    """Return the lanes for moving rows of ``cols`` elements: two registers, or one if a row fills no more."""
     one = host.lanes(mover(type))
     return one if known_less(cols, 2 * one) else 2 * one
 
 
 def kept_columns(outer: Sequence[Length], cols: Length, lanes: int) -> Any:
-    """Fewest columns of a task that walks along another axis and keeps a value for each column in memory.
+    """Return the fewest columns of a task that walks along another axis and keeps a value for each column in memory.
 
-    What it reads at each step should be a long run of memory, and there should be tasks for several threads.
+    Each step should read a long run of memory, and there should be tasks for several threads.
     """
     share = prod(outer) * cols // (FEWEST_CHUNKS * lanes) * lanes
     return maximum(lanes, minimum(KEPT_COLUMNS, share))
 
 
 def row_share(rows: Any, length: Any, lanes: int, times: int = 1) -> Any:
-    """Elements of a row, a multiple of ``lanes``, that one task takes where few rows are so long that tasks share them.
+    """Return the elements of a row, a multiple of ``lanes``, that one task takes where tasks share few long rows; else
+    the length.
 
-    The length if they do not. A task needs so many elements, ``times`` as many where it also makes work for another.
-    This depends on lengths only, so that results do not depend on the number of threads. Rows of which lengths are not
-    known are not shared.
+    The result depends on lengths only, so that results do not depend on the number of threads. Rows of unknown length
+    are not shared.
+
+    Args:
+        times: multiple of the least elements of a task, for parts that cause work in another launch.
     """
     if is_symbolic(rows) or is_symbolic(length):
         return length
@@ -72,25 +75,25 @@ def row_share(rows: Any, length: Any, lanes: int, times: int = 1) -> Any:
 
 
 def rows_ahead(run: Length) -> Any:
-    """Steps along the other axis after which to ask for memory, of which each step takes ``run`` bytes."""
+    """Return the prefetch distance, in steps along the other axis, where each step reads ``run`` bytes."""
     return maximum(1, AHEAD_BYTES // maximum(run, 1))
 
 
 class RowLoop:
     """Tasks over the points of outer dimensions ("rows"), each with ``cols`` elements along the lanes.
 
-    Rows longer than a task are cut into chunks; of shorter ones a task takes several. The lines inside see
-    the outer indices ``i0``, ``i1``, ... and the columns ``first`` to ``last``.
+    Rows longer than a task are cut into chunks; a task takes several shorter rows. The lines inside see the outer
+    indices ``i0``, ``i1``, ... and the columns ``first`` to ``last``.
 
     Args:
-        arguments: those of the kernel; sizes and strides are added.
+        arguments: arguments of the kernel; sizes and strides are added.
         outer: lengths of the outer dimensions.
-        strides: element strides of each operand along them.
+        strides: element strides of each operand along the outer dimensions.
         cols: length of the rows.
         lanes: chunks are multiples of it.
         weight: cost of one element, in elements of a copy.
         longest: most columns that the lines inside can take at a time.
-        least: fewest columns that a chunk has, if the row has as many.
+        least: fewest columns of a chunk, if the row has as many.
         whole: rows are not cut.
         together: a task takes several rows also where they are cut.
     """
@@ -128,11 +131,11 @@ class RowLoop:
 
     @property
     def tasks(self) -> Any:
-        """Number of tasks; 0 if there are no elements."""
+        """Return the number of tasks; 0 if there are no elements."""
         return ceil_div(self.rows, self.batch) * self.chunks
 
     def offset(self, operand: int) -> str:
-        """Expression of an operand's element offset at the current row."""
+        """Return the expression of an operand's element offset at the current row."""
         return self.odometer.offset(operand)
 
     def kernel(
@@ -146,10 +149,14 @@ class RowLoop:
         streamed: bool = False,
         epilogue: Sequence[str] = (),
     ) -> KernelSource:
-        """The kernel that does ``inside`` for each row (or chunk of one).
+        """Return the kernel that runs ``inside`` for each row (or chunk of a row).
 
-        ``prologue`` and ``epilogue`` are done once a call, ``before`` and ``after`` once a task. ``streamed``: some
-        stores are.
+        Args:
+            prologue: lines once at the start of a call.
+            before: lines once at the start of a task.
+            after: lines once at the end of a task.
+            streamed: some stores are streaming stores.
+            epilogue: lines once at the end of a call.
         """
         task = self.odometer.each_row(inside, before=before, after=after)
         fence = ["stream_fence()"] if streamed else []

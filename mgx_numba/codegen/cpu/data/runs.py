@@ -1,9 +1,10 @@
-"""Copies of short runs: few elements side by side in both tensors, over and over at fixed steps or at read positions.
+"""Copies of short runs: few contiguous elements in both tensors, repeated at constant strides or at positions read from
+memory.
 
-A run is moved by vectors that fit into it, of which the last may be smaller and overlap the one before. Along the
-dimension in which the target's runs follow one another the steps are loop constants. The other dimensions are walked
-in the order of the source, a block of that dimension at a time, so that lines of the source are used up while they
-are in a cache.
+A run is moved by vectors that fit into it; the last vector may be smaller and overlap the one before. Along the
+dimension in which the target's runs are adjacent, strides are loop constants. The other dimensions are walked in the
+order of the source, a block of that dimension at a time. Cache lines of the source are thus fully used while they are
+cached.
 """
 
 from __future__ import annotations
@@ -41,24 +42,25 @@ from .rows import mover
 __all__ = ["runs_launch"]
 
 LONGEST_RUN = 4096
-"""Bytes: a longer run is a row, which pays for a loop of its own. A page of memory."""
+"""Most bytes of a run: a longer run is a row, for which a loop of its own pays. A page of memory."""
 FEWEST_STEPS = 4
-"""Steps of an innermost loop: of fewer the loop around it costs more than they do."""
+"""Least steps of an innermost loop: with fewer, the loop around it costs more than the steps."""
 FEWEST_BYTES = 256
-"""Bytes of an innermost loop of fewer steps that pay for the loop around it: four cache lines."""
+"""Bytes of an innermost loop of fewer steps for which the loop around it pays: four cache lines."""
 BLOCK_SHARE = 8
-"""Of so many parts of the second-level cache a block of the source takes one, where its lines are used up."""
+"""A block of the source takes one part in this many of the L2 cache, where its lines are used up."""
 STAGED_BYTES = 8 << 10
-"""Scratch memory in which runs become whole lines: a sixth of the first-level cache, which the source needs, too."""
+"""Scratch memory (bytes) in which runs are assembled to whole lines: a sixth of the L1 cache, which the source needs,
+too."""
 FEWEST_BLOCK_BYTES = 2 << 10
-"""Bytes of the target in a block: less than half a page at a time is slow to write. No figures kept."""
+"""Least bytes of the target in a block: less than half a page at a time is slow to write. No figures kept."""
 UNROLLED = 4
-"""Vectors of a run, or runs, that are moved together: loads that need not wait for one another."""
-LEAST_BYTES = 16  # a 128-bit register: the tail of a run overlaps what is before it rather than being shorter
+"""Vectors of a run, or runs, that are moved together, so that their loads are independent."""
+LEAST_BYTES = 16  # a 128-bit register: the tail of a run overlaps the vector before it rather than being shorter
 AHEAD_RUNS = 16
-"""Runs at read positions that are asked for ahead: about as many misses as a core has under way."""
+"""Prefetch distance in runs at read positions: about the number of misses that a core has in flight."""
 AHEAD_BYTES = 2 << 10
-"""Bytes of them: more lines than the core can wait for at a time would be dropped."""
+"""Most bytes of prefetched runs: more lines than the core can have in flight would be dropped."""
 
 
 def runs_launch(
@@ -70,16 +72,16 @@ def runs_launch(
     source_bytes: Length = 0,
     origin: str = "",
 ) -> Launch | None:
-    """A launch that copies short runs; ``None`` if there are none.
+    """Return a launch that copies short runs; ``None`` if there are none.
 
     Args:
         name: kernel name.
         source: lengths as ``out``; strides along the axes of the output, 0 where a term decides.
         out: the target; its strides must not repeat elements.
         operands: names of source and target.
-        terms: what moves the source position, if anything does.
-        source_bytes: size of the operand, if this is not what the source's lengths and strides say.
-        origin: for the kernel's origin.
+        terms: index terms that move the source position, if there are any.
+        source_bytes: size of the operand, if it differs from the size by the source's lengths and strides.
+        origin: the kernel's origin.
     """
     space = collapse(out.lens, [source.strides, out.strides, *(t.strides for t in terms)], order_by=1)
     if space.rank < 2 or known_in(space.elements, 0):
@@ -95,9 +97,10 @@ def runs_launch(
 
 
 def _along(space: Space, item: int) -> int:
-    """The dimension of the innermost loop: the next one to the runs in the target, or the longest if that is short.
+    """Return the dimension of the innermost loop: the next after the runs in the target, or the longest if that is
+    short.
 
-    A length that is not known counts as a long one.
+    An unknown length counts as long.
     """
     last = space.rank - 2
     steps = space.lens[last]
@@ -107,8 +110,8 @@ def _along(space: Space, item: int) -> int:
 
 
 class _Place(NamedTuple):
-    """A term by its number: the names of its pointer, of its step from run to run (none if that is 1), and of length
-    and scale of an index."""
+    """The names of a term: its pointer, its step from run to run ("" if that is 1), and length and scale of an
+    index."""
 
     number: int
     pointer: str
@@ -158,7 +161,7 @@ class _Runs:
         self._walk(space)
 
     def _walk(self, space: Space) -> None:
-        """Points in the order in which they are visited: blocks of the loop's dimension among the other ones."""
+        """Order the points as they are visited: blocks of the loop's dimension among the other dimensions."""
         rows = space.lens[self.along]
         others = [d for d in range(space.rank - 1) if d != self.along]
         reach = [abs(s) for s in space.strides[0]]
@@ -245,7 +248,7 @@ class _Runs:
         )
 
     def _positions(self, lines: list[str]) -> list[_Place]:
-        """Terms that differ from run to run; the others go to ``lines``."""
+        """Return the terms that differ from run to run; the code of the others is added to ``lines``."""
         result = []
         for k, term in enumerate(self.terms):
             own = [] if known_in(term.offset, 0) else [self.arguments.integer(f"start{k}", term.offset)]
@@ -264,7 +267,7 @@ class _Runs:
         return result
 
     def _read(self, name: str, term: _Place, place: str) -> list[str]:
-        """Lines that assign how far a term moves the source position."""
+        """Return lines that assign how far a term moves the source position."""
         load = f"load_scalar({term.pointer}, {place})"
         if not term.length:
             return [f"{name} = cast_int64({load})"]
@@ -272,7 +275,7 @@ class _Runs:
         return [*self.checks.scalar(term.number, name, load, type, term.length), f"{name} *= {term.scale}"]
 
     def _loop(self, terms: Sequence[_Place], target: str, unrolled: int) -> list[str]:
-        """Runs from ``row`` on, ``unrolled`` at a time."""
+        """Return lines that move the runs from ``row``, ``unrolled`` at a time."""
         lines: list[str] = []
         for u in range(unrolled):
             lines += self._place(terms, f"row + {u}" if u else "row", f"from{u}")
@@ -306,8 +309,11 @@ class _Runs:
         return [f"while row + {unrolled} <= count:", *indent([*lines, f"row += {unrolled}"])]
 
     def _place(self, terms: Sequence[_Place], row: str, name: str, prefetched: bool = False) -> list[str]:
-        """Lines that assign where the source's run of ``row`` begins; any place will do for an index that is negative
-        or out of range if that is only ``prefetched``."""
+        """Return lines that assign the start of the source's run of ``row``.
+
+        Args:
+            prefetched: the run is only prefetched, so indices that are negative or out of range may give any place.
+        """
         lines, parts = [], [] if known_in(self.steps[0], 0) else [f"({row}) * x_step"]
         for term in terms:
             place = f"({row}) * {term.step}" if term.step else row
@@ -321,7 +327,7 @@ class _Runs:
         return [*lines, f"{name} = {' + '.join(parts) or '0'}"]
 
     def _streaming(self) -> list[str]:
-        """What was gathered in scratch memory, past the caches."""
+        """Return lines that write the runs gathered in scratch memory by streaming stores."""
         lanes = host.CACHE_LINE // self.item
 
         def move(left: str) -> list[str]:

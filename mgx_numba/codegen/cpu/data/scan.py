@@ -1,4 +1,4 @@
-"""Running sums (``prefix_scan_sum``): a vector of a row at a time, or many columns whose sums are kept in memory.
+"""Prefix sums (``prefix_scan_sum``): a vector of a row at a time, or many columns whose sums are kept in memory.
 
 Few long rows are cut into parts: one launch adds up each part, another starts from the sums of the parts before.
 """
@@ -22,20 +22,20 @@ __all__ = ["part_sums_launch", "scan_launch", "scan_parts"]
 
 
 def scan_parts(axis: int, x: Tensor, out: Tensor) -> tuple[int, Type]:
-    """Parts of all rows of a running sum, 1 if none is cut, and the type of their sums."""
+    """Return the number of parts of all rows of a prefix sum (1 if none is cut), and the type of their sums."""
     kind = _ScannedRows(axis, x, out)
     return kind.count, kind.type
 
 
 def part_sums_launch(axis: int, x: Tensor, out: Tensor, origin: str = "") -> Launch:
-    """One launch for the sums of the parts that `scan_launch` starts from.
+    """Return the launch for the sums of the parts that `scan_launch` starts from.
 
-    Operands are named ``x`` and ``sums``: of each row the sums of its parts, of the type that `scan_parts` gives.
+    Operands are named ``x`` and ``sums``: for each row the sums of its parts, of the type that `scan_parts` returns.
 
     Args:
-        axis: the running sum is along it.
+        axis: the axis of the prefix sum.
         x: the input.
-        out: where the running sums will go.
+        out: the target of the prefix sums.
     """
     kind = _ScannedRows(axis, x, out)
     lanes, wide = kind.lanes, kind.wide
@@ -69,7 +69,7 @@ def part_sums_launch(axis: int, x: Tensor, out: Tensor, origin: str = "") -> Lau
 
 
 class _ScannedRows:
-    """How a running sum is walked: rows or columns, and the ``share`` of a row that one task takes."""
+    """How a prefix sum is walked: rows or columns, and the ``share`` of a row that one task takes."""
 
     def __init__(self, axis: int, x: Tensor, out: Tensor) -> None:
         kept = [a for a in range(len(x.lens)) if a != axis]
@@ -86,13 +86,13 @@ class _ScannedRows:
 
 
 def scan_launch(axis: int, exclusive: bool, reverse: bool, x: Tensor, out: Tensor, origin: str = "") -> Launch:
-    """One launch for the running sum along an axis, in float64 or 64-bit integers.
+    """Return the launch for the prefix sum along an axis, in float64 or 64-bit integers.
 
     Operands are named ``x`` and ``out``, and ``sums`` if there are `scan_parts`.
 
     Args:
-        axis: the sum runs along it.
-        exclusive: a sum leaves out the element at its own position.
+        axis: the axis of the sum.
+        exclusive: a sum excludes the element at its own position.
         reverse: sums run from the end.
         x: the input.
         out: the sums.

@@ -1,8 +1,8 @@
 """Scatters: updates written or combined at positions that an integer tensor holds.
 
-The output already holds the data. Updates that may meet at one position are done by one task, in row-major
-order of their indices, so that the result is always the same. Positions out of range are skipped; where they are
-checked that is an error.
+The output already holds the data. Updates that may meet at one position are done by one task, in row-major order of
+their indices, so that the result is deterministic. Positions out of range are skipped; where they are checked they are
+errors.
 """
 
 from __future__ import annotations
@@ -29,11 +29,14 @@ _COMBINE = {"add": "add", "mul": "mul", "min": "min", "max": "max"}
 def scatter_launch(
     combine: str, axis: int, indices: Tensor, updates: Tensor, out: Tensor, origin: str = "", checked: bool = True
 ) -> Launch:
-    """One launch of ScatterElements into ``out``: ``updates[i]`` goes to ``i`` but at ``indices[i]`` along
+    """Return the launch of ScatterElements into ``out``: ``updates[i]`` goes to ``i``, with ``indices[i]`` along
     ``axis``.
 
-    Operands are named ``indices``, ``updates`` and ``out``; ``combine`` is none, add, mul, min or max. ``checked``:
-    indices may be out of range.
+    Operands are named ``indices``, ``updates`` and ``out``.
+
+    Args:
+        combine: none, add, mul, min or max.
+        checked: indices may be out of range.
     """
     kept = [a for a in range(len(out.lens)) if a != axis]
     tensors = [indices.strides, updates.strides, out.strides]
@@ -78,10 +81,13 @@ def scatter_launch(
 def scatternd_launch(
     combine: str, indices: Tensor, updates: Tensor, out: Tensor, origin: str = "", checked: Sequence[bool] = ()
 ) -> Launch:
-    """One launch of ScatterND into ``out``: slices ``updates[i]`` go to the positions ``indices[i]``.
+    """Return the launch of ScatterND into ``out``: slices ``updates[i]`` go to the positions ``indices[i]``.
 
-    Operands are named ``indices``, ``updates`` and ``out``; ``combine`` is none, add, mul, min or max. ``checked`` says
-    for each place of the index tuples whether what is there may be out of range; by default it may.
+    Operands are named ``indices``, ``updates`` and ``out``.
+
+    Args:
+        combine: none, add, mul, min or max.
+        checked: for each element of the index tuples whether it may be out of range; by default it may.
     """
     depth, tuples = indices.lens[-1], len(indices.lens) - 1
     slice_axes = range(tuples, len(updates.lens))
@@ -148,7 +154,7 @@ def scatternd_launch(
 
 
 def _operands(combine: str, indices: Tensor, updates: Tensor, out: Tensor) -> tuple[Arguments, str, str]:
-    """Arguments with the pointers, and the dtypes in which elements are stored and combined."""
+    """Return the arguments with the pointers, and the dtypes in which elements are stored and combined."""
     storage = mover(out.type) if combine == "none" else dtype_name(out.type)
     compute = storage if combine == "none" else dtype_name(out.type.compute)
     arguments = Arguments()
@@ -159,6 +165,6 @@ def _operands(combine: str, indices: Tensor, updates: Tensor, out: Tensor) -> tu
 
 
 def _walk(arguments: Arguments, name: str, strides: Sequence[Length]) -> str:
-    """Expression of the offset at the loop counters ``j0``, ``j1``, ...."""
+    """Return the expression of the offset at the loop counters ``j0``, ``j1``, ...."""
     terms = [f"j{d} * {arguments.integer(f'{name}_{d}', s)}" for d, s in enumerate(strides) if not known_in(s, 0)]
     return " + ".join(terms) or "0"

@@ -1,7 +1,7 @@
 """Non-maximum suppression of boxes (ONNX ``NonMaxSuppression``), one class after the other.
 
-The boxes of a class whose score is high enough go to scratch memory, in float64. Again and again the best of them is
-kept, and one pass over the others drops those that overlap it too much: a dropped score is NaN, which never wins a
+The boxes of a class whose score is high enough go to scratch memory, in float64. Repeatedly the best box is kept, and
+one pass over the other boxes drops those that overlap it too much. A dropped score becomes NaN, which never wins a
 comparison.
 """
 
@@ -28,7 +28,7 @@ CORNERS = ("y1", "x1", "y2", "x2")
 
 
 def scratch_pitch(boxes: Length) -> Any:
-    """Elements of one plane of scratch memory."""
+    """Return the elements of one plane of scratch memory."""
     return boxes + 2 * host.lanes("float64")
 
 
@@ -41,19 +41,22 @@ def suppression_launch(
     groups: Length,
     origin: str = "",
 ) -> Launch:
-    """One launch that finds the boxes to keep of every image and class.
+    """Return the launch that finds the boxes to keep of every image and class.
 
-    Operands, all row-major but the first ones: ``boxes`` [n, boxes, 4], ``scores`` [n, classes, boxes], ``limit0`` (how
-    many to keep), ``limit1`` (overlap), ``limit2`` (lowest score) as far as given; int64 ``picked`` [n * classes,
-    room], best first, and ``counts`` [n * classes]; scratch memory float64 ``planes`` [groups, PLANES, pitch] and
-    int64 ``order`` [groups, pitch] with the pitch of `scratch_pitch`. Scores that are NaN are never kept.
+    Operands, all row-major but the first two:
+
+    - ``boxes`` [n, boxes, 4], ``scores`` [n, classes, boxes]; scores that are NaN are never kept
+    - ``limit0`` (how many to keep), ``limit1`` (overlap), ``limit2`` (lowest score) as far as given
+    - int64 ``picked`` [n * classes, room], best first, and ``counts`` [n * classes]
+    - scratch memory float64 ``planes`` [groups, PLANES, pitch] and int64 ``order`` [groups, pitch] with the pitch of
+    `scratch_pitch`
 
     Args:
         center_point_box: boxes are centre and size instead of two corners.
         boxes: the boxes.
         scores: their scores in each class.
-        limits: at least the first one, each of one element.
-        room: kept at most, whatever the limit says.
+        limits: at least the first limit, each of one element.
+        room: most boxes kept, whatever the limit says.
         groups: tasks, each of which does many classes.
         origin: printed instruction.
     """
@@ -95,7 +98,8 @@ def suppression_launch(
         return [f"if reduce_or(gt({value}, lowest)):", *indent(each)]
 
     def scan(suppress: bool) -> list[str]:
-        """One pass over the candidates that sets ``top`` and ``first``: the best score left and its place."""
+        """Return one pass over the candidates that sets ``top`` and ``first``: the best remaining score and its
+        place."""
         drop = _drop(lanes) if suppress else []
         return [
             f"best = const_float64(-INF, {lanes})",
@@ -148,7 +152,7 @@ def suppression_launch(
     return Launch(
         kernel=cpu_kernel("nonmaxsuppression_kernel", text, origin),
         args=arguments.values,
-        # Without boxes nothing is kept, which is stored if lengths that are not known say so.
+        # Without boxes nothing is kept; symbolic lengths may be 0, and then the counts are still stored.
         geometry=TaskRange(tasks_unless_empty(groups, [rows] if is_symbolic(count) else [rows, count])),
         flops=prod(scores.lens),
         bytes=boxes.footprint + scores.footprint,
@@ -165,7 +169,7 @@ def _limit_lines(limits: Sequence[Tensor]) -> list[str]:
 
 
 def _append(boxes: Tensor, scores: Tensor, step: str, limited: bool, center: bool) -> list[str]:
-    """Lines that put box ``c + e`` at the end of the candidates if its score is high enough."""
+    """Return lines that append box ``c + e`` to the candidates if its score is high enough."""
     at = f"(c + e) * {step}" if step else "0" if known_in(scores.strides[2], 0) else "c + e"
     score = cast_text(f"load_scalar(r_scores, {at})", dtype_name(scores.type), "float64")
     sides = [f"load_scalar(r_box, {k} * box_side)" for k in range(4)]
@@ -185,7 +189,7 @@ def _append(boxes: Tensor, scores: Tensor, step: str, limited: bool, center: boo
                 "r_box = offset(r_boxes, (c + e) * box_step)",
                 *corners,
                 *planes,
-                # The lowest finite score stands for minus infinity, which marks that no candidate is left.
+                # The lowest finite score replaces minus infinity, which marks that no candidate is left.
                 "store_scalar(planes, found, max(-1.7976931348623157e308, score))",
                 *(f"store_scalar(planes, {k + 1} * pitch + found, {v})" for k, v in enumerate(values)),
                 "store_scalar(order, found, c + e)",
@@ -196,7 +200,7 @@ def _append(boxes: Tensor, scores: Tensor, step: str, limited: bool, center: boo
 
 
 def _drop(lanes: int) -> list[str]:
-    """Lines that make the score ``s`` of every candidate NaN that overlaps the kept box too much."""
+    """Return lines that set the score ``s`` of every candidate that overlaps the kept box too much to NaN."""
     y1, x1, y2, x2, area = (f"load(planes, {k + 1} * pitch + c, {lanes})" for k in range(5))
     return [
         f"high = max(0, sub(min({y2}, b_y2), max({y1}, b_y1)))",

@@ -1,14 +1,16 @@
 """The first few elements of a row in sorted order (``topk``).
 
-A row of floats is dealt out to groups, more than elements are wanted, of which each gives its best one. Of these as
-many as are wanted are not worse than some bound; the elements of the row that are not, hardly more, are collected,
-and the number of those that beat one of them is its place. So is the bound found, by bisection if groups are many.
+A row of floats is dealt to groups, more than the k wanted elements, and each group gives its best element. The k best
+of these give a bound. The elements of the row that are not worse than the bound, hardly more than k, are collected; the
+place of each is the number of elements that beat it. The bound is found by counting, too, or by bisection if there are
+many groups.
 
-Where that does not serve (other types, short rows, many ties), the best elements so far are kept sorted; vectors of
-which no element beats the worst of them cost one comparison each. Of others, those elements that do are inserted one
-after the other: the place is found, and what is behind it moved on, by vectors.
+For other types, short rows or many ties, the best elements so far are kept sorted. Vectors without an element that
+beats the worst of them cost one comparison each. Elements of other vectors that beat the worst are inserted one after
+the other: the place is found, and later elements are moved on, by vectors.
 
-Few long rows are cut into parts, of whose results another launch takes the best: equal elements are in order there.
+Few long rows are cut into parts, and another launch takes the best of the parts' results: equal elements are in order
+there.
 """
 
 from __future__ import annotations
@@ -32,32 +34,32 @@ from .rows import RowLoop, row_share
 __all__ = ["LARGEST_K", "topk_launch", "topk_share"]
 
 LARGEST_K = 1024
-"""Elements that are kept sorted on the stack of a kernel; inserting takes time in proportion. More go to a host
+"""Most elements that are kept sorted on the stack of a kernel; inserting takes proportional time. Larger k use a host
 step."""
 SKIPPED = 4
-"""Vectors that one branch passes over: fewer branches, for elements that are looked at twice after a hit."""
-# Vectors of groups, of which the fewest that serve are taken: bounds that are found faster, or are nearer.
+"""Vectors that one branch skips: fewer branches, but elements are tested twice after a hit."""
+# Numbers of vectors of groups; the least sufficient number is used. Few are searched faster, many give a tighter bound.
 GROUP_VECTORS = (1, 4, 16)
 WANTED_OF_GROUPS = 0.625
-"""Part of the groups that may be wanted: of more, many of the best share a group, and the bound lets through too
-many."""
+"""Largest ratio of k to the number of groups: beyond it, many of the best elements share a group, and too many pass the
+bound."""
 LEAST_OF_GROUP = 4
-"""Elements in each group on average: of fewer, dealing out saves nothing. No figures kept."""
+"""Least mean number of elements in a group: with fewer, dealing saves nothing. No figures kept."""
 COLLECTED = 512
-"""Candidates that there is room for, some times the 160 that groups of 16 lanes serve. Where ties bring more, elements
-are inserted."""
+"""Most candidates, several times the 160 that groups of 16 lanes serve. If ties bring more, elements are inserted."""
 BISECTIONS = 12
-"""Halvings of the range of the groups' best: enough to tell 256 groups apart, unless their values lie very unevenly."""
+"""Bisections of the range of the groups' best: enough to separate 256 groups, unless their values are very uneven."""
 COUNTED_VECTORS = 4
-"""Vectors of groups up to which each is compared with all: time in its square; bisection takes it from there."""
+"""Most vectors of groups of which each is compared with all, which takes quadratic time; larger numbers are
+bisected."""
 DEALT = 4
-"""Vectors of the row in a step of dealing: loads and maxima that need not wait for one another."""
+"""Vectors of the row in a step of dealing, so that loads and maxima are independent."""
 WANTED_OF_PART = 16
-"""Elements wanted of a part for each least length of one: results of parts are elements for the launch after it."""
+"""Least length of a part for each wanted element: results of parts are elements of the next launch."""
 
 
 def topk_share(k: Any, axis: int, x: Tensor) -> Any:
-    """Elements of a row that one task takes: fewer than the row has where few long rows are to be cut into parts."""
+    """Return the elements of a row that one task takes: fewer than the row has if few long rows are cut into parts."""
     lanes, length = host.lanes(dtype_name(x.type.compute)), x.lens[axis]
     if any(map(is_symbolic, (k, *x.lens))):
         return length
@@ -76,23 +78,23 @@ def topk_launch(
     share: int = 0,
     places: bool = False,
 ) -> Launch:
-    """One launch for the ``k`` (up to `LARGEST_K`) largest or smallest elements along an axis, best first.
+    """Return the launch for the ``k`` (up to `LARGEST_K`) largest or smallest elements along an axis, best first.
 
     The axis is shorter than 2**31. Operands are named ``x``, ``values`` and ``positions`` (int64). Of equal elements
     the one with the lower position comes first; NaN counts as larger than any number.
 
     Args:
-        k: how many elements.
+        k: number of elements.
         axis: has length k in the results.
-        largest: the largest ones, else the smallest.
+        largest: the largest elements, else the smallest.
         x: the input.
         values: the elements.
-        positions: where they are.
-        origin: what is computed, for comments.
-        share: each row is cut into parts of so many elements, with results that follow one another, row by row; they
+        positions: their positions.
+        origin: the computation, for comments.
+        share: each row is cut into parts of this many elements, with results that follow one another, row by row. They
             are packed, whatever ``values`` and ``positions`` say.
-        places: an operand ``places`` (int64), packed as ``x`` is, has what to write as the positions of its elements;
-            the axis is the last one.
+        places: an operand ``places`` (int64), packed as ``x`` is, has the positions to write for its elements; the axis
+            is the last axis.
     """
     kept = [a for a in range(len(x.lens)) if a != axis]
     lens = tuple(1 if a == axis else n for a, n in enumerate(x.lens))
@@ -162,7 +164,7 @@ class _TopkLines:
         self.worst = const_text(self.compute, lowest, self.lanes)
 
     def beats(self, a: str, b: str) -> str:
-        """True where a comes before b wherever they are."""
+        """Return the expression that is true where ``a`` comes before ``b`` whatever their positions are."""
         if self.largest:
             return f"arg_gt({a}, {b})"
         if not self.floats:
@@ -173,7 +175,7 @@ class _TopkLines:
         return cast_text(load_text("r_x", place, self.stride, self.step, self.lanes, left), self.storage, self.compute)
 
     def skip(self, vectors: int, test: Callable[[str], str]) -> list[str]:
-        """Lines that pass over so many vectors at a time if the test is true of no lane."""
+        """Return lines that skip ``vectors`` vectors at a time if the test is true of no lane."""
         found = test(self.loaded("c"))
         for j in range(1, vectors):
             found = f"logical_or({found}, {test(self.loaded(f'(c + {j * self.lanes})'))})"
@@ -181,7 +183,7 @@ class _TopkLines:
         return [f"while c + {vectors * self.lanes} <= last:", *indent(lines)]
 
     def put(self, place: str, source: str) -> list[str]:
-        """Lines that write an element of ``best`` to a place of the result."""
+        """Return lines that write an element of ``best`` to a place of the result."""
         value = cast_text(f"load_scalar(best, {source})", self.compute, self.storage)
         position = self.position.format(f"cast_int64(load_scalar(at, {source}))")
         return [
@@ -189,10 +191,11 @@ class _TopkLines:
             f"store_scalar(r_positions, ({place}) * position_step, {position})",
         ]
 
-    # By a bound
+    # Selection by a bound
 
     def collect(self, vectors: int) -> list[str]:
-        """Lines that set ``done`` if they have found the result by a bound from so many vectors of groups."""
+        """Return lines that set ``done`` if they have found the result by a bound from ``vectors`` vectors of
+        groups."""
         lanes = self.lanes
         start = const_text(self.compute, float("-inf" if self.largest else "inf"), lanes)
         ahead = range(0, max(vectors, DEALT) * lanes, host.CACHE_LINE // self.size) if self.asked else ()
@@ -228,11 +231,12 @@ class _TopkLines:
         ]
 
     def better(self, a: str, b: str) -> str:
-        """The better one in each lane, the second if one is NaN."""
+        """Return the expression of the better element in each lane, the second if one is NaN."""
         return f"where({'gt' if self.largest else 'lt'}({a}, {b}), {a}, {b})"
 
     def _counted(self, vectors: int) -> list[str]:
-        """Lines that set ``bound`` to the worst of the best k groups: those that fewer than k others beat."""
+        """Return lines that set ``bound`` to the worst of the best k groups: the groups that fewer than k others
+        beat."""
         lanes, best, worst = self.lanes, *(("gt", "min") if self.largest else ("lt", "max"))
         none = const_text(self.compute, float("inf" if self.largest else "-inf"), lanes)
         kept = [f"where(lt(above{j}, splat(cast_int32(k), {lanes})), m{j}, {none})" for j in range(vectors)]
@@ -248,7 +252,7 @@ class _TopkLines:
         ]
 
     def _bisected(self, vectors: int) -> list[str]:
-        """Lines that set ``bound`` to what k groups are not worse than, and few others."""
+        """Return lines that set ``bound`` such that k groups, and few others, are not worse."""
         lanes, largest = self.lanes, self.largest
         least, most = ("reduce_min", "reduce_max") if largest else ("reduce_max", "reduce_min")
         total, low, high = f"const_int32(0, {lanes})", "m0", "m0"
@@ -271,7 +275,7 @@ class _TopkLines:
         ]
 
     def _collect_within(self) -> list[str]:
-        """Lines that collect the elements that are not worse than ``bound`` and put them in order."""
+        """Return lines that collect the elements that are not worse than ``bound`` and sort them."""
         lanes = self.lanes
 
         def within(v: str) -> str:
@@ -299,7 +303,7 @@ class _TopkLines:
         ]
 
     def _rank(self) -> list[str]:
-        """Lines that put the elements that were collected where they belong."""
+        """Return lines that write the collected elements to their places."""
         lanes = self.lanes
         tie = f"logical_and(gt(place, splat(cast_int32(e), {lanes})), logical_not({self.beats('a', 'other')}))"
         return [
@@ -324,14 +328,14 @@ class _TopkLines:
             *indent(self.put("e", "p")),
         ]
 
-    # By insertion
+    # Selection by insertion
 
     def insert(self) -> list[str]:
-        """Lines that find the result element by element."""
+        """Return lines that find the result by insertion."""
         lanes = self.lanes
 
         def may_beat(v: str) -> str:
-            """True of lanes that beat the worst, and of NaN."""
+            """Return the expression that is true of lanes that beat the worst, and of NaN."""
             if not self.floats:
                 return self.beats(v, "worst")
             return f"logical_not({'le' if self.largest else 'ge'}({v}, worst))"
@@ -339,7 +343,7 @@ class _TopkLines:
         return [
             "count = 0",
             "c = 0",
-            # What beats nothing, in the places that are still free.
+            # Free places hold a value that beats nothing.
             "while c < k:",
             f"    store(best, c, {self.worst})",
             f"    c += {lanes}",
@@ -363,7 +367,7 @@ class _TopkLines:
         ]
 
     def _insert_one(self) -> list[str]:
-        """Lines that insert candidate ``e`` if it beats the worst."""
+        """Return lines that insert candidate ``e`` if it beats the worst."""
         lanes = self.lanes
         found = [
             f"spread = splat(a, {lanes})",

@@ -1,8 +1,8 @@
-"""Copies between memory orders: two dimensions of which each is contiguous on one side only change places.
+"""Copies between memory orders in which two dimensions, each contiguous on one side, are swapped.
 
-Square blocks are transposed in registers, so that both sides move whole vectors. The last block of a row or
-column overlaps the one before it instead of being smaller. Where one of the dimensions is 2, 3 or 4 long (the
-channels of images and boxes), vectors are interleaved, also with themselves, or taken apart instead.
+Square blocks are transposed in registers, so that both sides move whole vectors. The last block of a row or column
+overlaps the block before instead of being smaller. Where one of the dimensions has length 2, 3 or 4 (the channels of
+images and boxes), vectors are interleaved, also with themselves, or deinterleaved instead.
 """
 
 from __future__ import annotations
@@ -37,29 +37,29 @@ from .rows import mover
 __all__ = ["transpose_launch", "turns_short_rows"]
 
 TILE = 64
-"""Rows and columns of a square tile at least: runs of 64 elements on both sides."""
-TILE_BYTES = 256  # four cache lines: the same for types of less than 4 bytes, so that lines are used up
+"""Least rows and columns of a square tile: runs of 64 elements on both sides."""
+TILE_BYTES = 256  # four cache lines, also for types of less than 4 bytes, so that lines are fully used
 LINED_TILE = 32
-"""Rows of a tile are a multiple of it where whole lines are stored: two blocks of 16."""
+"""Rows of a tile are a multiple of this value where whole cache lines are stored: two blocks of 16."""
 LONG_BYTES = 4096
-"""Run of the source in a tile past the caches: a page, from which the hardware fetches ahead."""
+"""Run (bytes) of the source in a tile that is stored past the caches: a page, the range of hardware prefetching."""
 ALIASING = 4096
-"""Bytes: addresses that differ by a multiple share a set of a first-level cache, of which each way is a page."""
+"""Addresses that differ by a multiple of this many bytes share an L1 cache set; each way is a page."""
 LARGEST_BLOCK = 16
-"""Rows of a block that is transposed in registers: 16 of the 32 of AVX-512."""
+"""Most rows of a block that is transposed in registers: 16 of the 32 of AVX-512."""
 SMALLEST_BLOCK = 4  # lanes of a 128-bit register of float32
 RIBBON = 4096
-"""Steps of a task along the longer dimension: as many elements as other tasks have (`loops.LEAST_ELEMENTS`), or
-more."""
+"""Steps of a task along the longer dimension: at least as many elements as other tasks have
+(`loops.LEAST_ELEMENTS`)."""
 WIDEST_RIBBON = 15  # a block of 16 is wider than the run
-STAGED_BYTES = 4096  # of runs in scratch memory before they are stored: a page, a twelfth of the first-level cache
+STAGED_BYTES = 4096  # runs in scratch memory before they are stored: a page, a twelfth of the L1 cache
 STAGED_COLUMNS = 512
-"""Columns of a stripe of 16 rows at most in scratch memory: 32 KiB of float32, in the first-level cache."""
+"""Most columns of a stripe of 16 rows in scratch memory: 32 KiB of float32, in the L1 cache."""
 STRIPE_BYTES = 256  # four cache lines of each row of the target at a time
 
 
 def transpose_launch(x: Tensor, out: Tensor, origin: str = "") -> Launch | None:
-    """A launch that copies operand ``x0`` to ``out0``; ``None`` if no two dimensions change places.
+    """Return a launch that copies operand ``x0`` to ``out0``; ``None`` if no two dimensions are swapped.
 
     Args:
         x: the source; lengths as ``out``.
@@ -77,7 +77,7 @@ def transpose_launch(x: Tensor, out: Tensor, origin: str = "") -> Launch | None:
     outer = [d for d in range(inner) if d != across]
     plan = _Plan(x, out, origin)
     if not known_less_equal(to_strides[across], WIDEST_RIBBON):
-        # Reading in order is worth more, unless what is written are short runs.
+        # Reading in order saves more than writing in order, unless the target has short runs.
         outer.sort(key=lambda d: -abs(typical(from_strides[d])))
     plan.outer(
         [space.lens[d] for d in outer],
@@ -107,9 +107,9 @@ def transpose_launch(x: Tensor, out: Tensor, origin: str = "") -> Launch | None:
 
 
 def turns_short_rows(x: Tensor, out: Tensor) -> bool:
-    """Whether the target's rows are of a length that is not known, and the source's of another that is.
+    """Return whether the target's rows have unknown length and the source's have another, known length.
 
-    `transpose_launch` has a kernel for where the former are no shorter than a block.
+    `transpose_launch` has a kernel for target rows that are no shorter than a block.
     """
     space = collapse(out.lens, [x.strides, out.strides], order_by=1)
     across = [n for n, s in zip(space.lens, space.strides[0]) if known_in(s, 1)]
@@ -117,9 +117,9 @@ def turns_short_rows(x: Tensor, out: Tensor) -> bool:
 
 
 def _block(widest: int, *lens: Length) -> int:
-    """Return the rows of a block: the largest power of two up to the least of some lengths, of those that are known.
+    """Return the rows of a block: the largest power of two up to the least known length of ``lens``.
 
-    0 if that is too few, or another one is shorter.
+    Returns 0 if that is too few, or an unknown length may be shorter.
     """
     least = min([widest, *(n for n in lens if not is_symbolic(n))])
     size: int = 1 << (least.bit_length() - 1)
@@ -127,7 +127,7 @@ def _block(widest: int, *lens: Length) -> int:
 
 
 class _Plan:
-    """Prints the kernel of one pair of dimensions inside of any others."""
+    """Prints the kernel of one pair of dimensions inside any others."""
 
     def __init__(self, x: Tensor, out: Tensor, origin: str) -> None:
         self.x, self.out, self.origin = x, out, origin
@@ -137,12 +137,12 @@ class _Plan:
         self.arguments.pointer("p_out", "out0", mover(x.type))
 
     def outer(self, lens: list[Length], strides: list[list[Length]]) -> None:
-        """The dimensions around the pair."""
+        """Declare the dimensions around the pair."""
         self.points = prod(lens)
         self.odometer = Odometer(self.arguments, lens, strides)
 
     def blocks(self, size: int, lens: tuple[Length, Length], steps: tuple[Length, Length]) -> Launch:
-        """Tasks of square tiles.
+        """Return a launch whose tasks are square tiles.
 
         Args:
             size: rows and columns of the blocks that are transposed in registers.
@@ -168,7 +168,7 @@ class _Plan:
             ("out_step", steps[1]),
         ):
             self.arguments.integer(name, value)
-        # Rows of the target that lie a multiple of this apart compete for the same few places of the caches.
+        # Rows of the target that are a multiple of this apart compete for the same few cache sets.
         staged = not lined if self.streamed else known_in(steps[1] * item % ALIASING, 0)
         dense = self.streamed and known_equal(steps[1], lens[1]) and known_less_equal(lens[1], tile)
         moves = self._staged(size, tile, dense) if staged else self._direct(size)
@@ -189,19 +189,20 @@ class _Plan:
 
     @staticmethod
     def _rows(size: int, *body: str) -> list[str]:
-        """``body`` for each block of a stripe, which starts at ``row``."""
+        """Return ``body`` in a loop over the blocks of a stripe, each of which starts at ``row``."""
         loop = [f"row = imin(i, along - {size})", *body, f"i += {size}"]
         return ["i = first", "while i < last:", *indent(loop)]
 
     def _direct(self, size: int) -> list[str]:
-        """Blocks from the source straight to the target."""
+        """Return lines that transpose blocks from the source directly to the target."""
         target = "offset(r_out, col * out_step + row)"
         name = "transpose_block_stream" if self.streamed else "transpose_block"
         move = f"{name}(offset(r_x, row * x_step + col), x_step, {size}, {target}, out_step, {size})"
         return self._rows(size, move)
 
     def _staged(self, size: int, tile: int, dense: bool) -> list[str]:
-        """Blocks to scratch memory, whose rows then go to the target one after the other."""
+        """Return lines that transpose blocks to scratch memory, whose rows then go to the target one after the
+        other."""
         pitch = "along" if dense else str(tile + size)
         place = f"row - first + {size}"
         to_scratch = (
@@ -228,13 +229,14 @@ class _Plan:
             "q_out = offset(r_out, (col + k) * out_step + first)",
             *vector_loop(wide, move, first="0", last="last - first", aligned="q_out"),
         ]
-        if dense:  # all rows are one run of memory, of which only the ends are parts of lines
+        if dense:  # all rows are one run of memory; only its ends are partial cache lines
             rows = ["k = 0", rows[0], *vector_loop(wide, move, first="0", last=f"{size} * along", aligned="q_out")]
             return [*self._rows(size, to_scratch, *ahead), *rows]
         return [*self._rows(size, to_scratch, *ahead), f"for k in range({size}):", *indent(rows)]
 
     def ribbon(self, intrinsic: str, length: Length, count: int, step: Length, lanes: int) -> Launch:
-        """Tasks of RIBBON steps along the longer dimension of ``length``, each of ``count`` elements."""
+        """Return a launch with tasks of RIBBON steps along the longer dimension of ``length``, each of ``count``
+        elements."""
         chunks = ceil_div(length, RIBBON)
         for name, value in (("length", length), ("chunks", chunks), ("step", step)):
             self.arguments.integer(name, value)
@@ -262,9 +264,9 @@ class _Plan:
         )
 
     def packed(self, length: Length, count: int, step: Length, lanes: int) -> Launch:
-        """Tasks of RIBBON steps along the longer dimension, to runs of ``count`` elements.
+        """Return a launch with tasks of RIBBON steps along the longer dimension, to runs of ``count`` elements.
 
-        Each run is stored with more behind it, over which the next one goes; what is ready is copied from there.
+        Each run is stored with extra elements, which the next run overwrites, in a buffer that is copied when full.
         """
         item, ahead = self.x.type.size, lanes * count
         steps = max(1, STAGED_BYTES // (count * item) // lanes) * lanes
@@ -285,9 +287,9 @@ class _Plan:
         return self._ribbons("packing_kernel", lines, length, count, step, (steps + lanes) * count + lanes)
 
     def unpacked(self, length: Length, count: int, step: Length, lanes: int) -> Launch:
-        """Tasks of RIBBON steps along the longer dimension, from runs of ``count`` elements.
+        """Return a launch with tasks of RIBBON steps along the longer dimension, from runs of ``count`` elements.
 
-        Each run is loaded with more behind it; the last ones, behind which there may be nothing, from a copy.
+        Each run is loaded with elements past its end; the last runs, which may end the memory, from a copy.
         """
         item, near = self.x.type.size, -(-(lanes - count) // count)
         steps = max(1, STRIPE_BYTES // item // lanes) * lanes
@@ -318,7 +320,7 @@ class _Plan:
 
     @staticmethod
     def _steps(steps: int, lanes: int, block: list[str]) -> list[str]:
-        """``block`` for the next ``steps`` steps from ``i`` on, at ``k``, of which the last overlap those before."""
+        """Return ``block`` for the next ``steps`` steps from ``i``, at ``k``; the last vectors overlap those before."""
         return [
             f"stop = imin(last, i + {steps})",
             "c = i",
@@ -336,7 +338,8 @@ class _Plan:
         scratch: int,
         more: Sequence[str] = (),
     ) -> Launch:
-        """Tasks of RIBBON steps, in which ``inside`` does those from ``i`` up to ``stop``, which it sets."""
+        """Return a launch with tasks of RIBBON steps; ``inside`` does the steps from ``i`` to ``stop``, which it
+        sets."""
         chunks = ceil_div(length, RIBBON)
         for key, value in (("length", length), ("chunks", chunks), ("step", step), ("count", count)):
             self.arguments.integer(key, value)

@@ -1,4 +1,4 @@
-"""Recurrent layers as one kernel over all steps."""
+"""Recurrent layers as one kernel that runs all time steps."""
 
 from ...problems.recurrence import RecurrenceProblem
 from .plan import plan

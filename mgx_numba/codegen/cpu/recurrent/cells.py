@@ -1,4 +1,4 @@
-"""The text of one vector of units of a cell: from the sums of its gates to the next states."""
+"""Text of a cell for one vector of units: from the gates' pre-activations to the next states."""
 
 from __future__ import annotations
 
@@ -11,12 +11,17 @@ __all__ = ["CellWriter"]
 
 
 class CellWriter(RecurrentCell):
-    """Prints the statements for the units ``unit`` to ``unit + lanes`` of row ``row`` at one step.
+    """Prints the statements for units ``unit`` to ``unit + lanes`` of row ``row`` at one step.
 
-    The kernel around it provides the offsets ``sums_at`` (the panel's sums for this row and group, gates ``step``
-    apart), ``x_at``, ``here`` (of these units in the states), ``y_at``, ``last_at``, ``side`` (of the lane's units in
-    ``inner_bias``) and ``peep`` (in ``peephole``), ``left`` units to go, ``on`` whether the step is within the
-    sequence, and ``final`` at the last step.
+    The kernel around it provides these names:
+
+    - ``sums_at``: offset of the panel's accumulators for this row and group, with gates ``step`` apart
+    - ``x_at``, ``y_at``, ``last_at``: offsets in these operands
+    - ``here``: offset of these units in the states
+    - ``side``, ``peep``: offsets of the lane's units in ``inner_bias`` and in ``peephole``
+    - ``left``: remaining units
+    - ``on``: whether the step is within the sequence
+    - ``final``: whether it is the last step
     """
 
     def __init__(self, problem: RecurrenceProblem, lanes: int) -> None:
@@ -26,7 +31,7 @@ class CellWriter(RecurrentCell):
         self.whole = problem.hidden % lanes == 0
 
     def lines(self, phase: Phase, number: int) -> list[str]:
-        """Statements of phase ``number`` of the cell."""
+        """Return the statements of phase ``number`` of the cell."""
         self.phase = phase
         self.print_phase(number)
         return self.buffer.drain()

@@ -1,10 +1,11 @@
-"""The launches of a recurrent layer: one that lays out the initial states, and one kernel for all steps.
+"""The launches of a recurrent layer: one that initialises the states, and one kernel for all steps.
 
-Each direction is independent. Its units are shared by several threads if the weights are worth it: a thread keeps its
-own part of the weights in its caches over all steps, and the threads exchange the hidden state only. After each product
-all wait until every part is done. A part has a ticket in shared memory: free, taken or done at a given phase. So a part
-whose own thread is late, or was never started, is done by one that waits, and nobody waits for a thread that has not
-taken anything.
+Each direction is independent. Several threads share its units if the weights are large enough. A thread keeps its own
+part of the weights in its caches over all steps, and threads exchange only the hidden state. After each product all
+threads wait until every part is done.
+
+A part has a ticket in shared memory: free, taken or done at a given phase. If a part's own thread is late, or was never
+started, a waiting thread takes the part. So no thread waits for a thread that has not taken anything.
 """
 
 from __future__ import annotations
@@ -29,20 +30,20 @@ from .weights import phase_size
 __all__ = ["plan"]
 
 PART_WORK = 24_000
-"""Fewest multiply-adds of one step that are worth a thread of their own."""
+"""Fewest multiply-adds of one step for which a further thread pays."""
 TICKET_WORDS = 16
-"""Words from one ticket to the next: two cache lines, as neighbouring lines are fetched together."""
+"""Words from one ticket to the next: two cache lines, as adjacent lines are fetched together."""
 PATIENCE = 400
-"""Pauses before a thread takes the part of another one."""
+"""Pauses before a waiting thread takes another thread's part."""
 PAUSES = 4000
-"""Pauses before a thread that waits for a part in work lets others run on its core."""
+"""Pauses before a thread that waits for a part in work yields its core."""
 
 
 def plan(problem: RecurrenceProblem, threads: int = 1, origin: str = "") -> Solution:
-    """The launches for ``threads`` threads, and the bytes of the operand ``scratch``.
+    """Return the launches for ``threads`` threads, and the bytes of the operand ``scratch``.
 
-    Operands are ``x``, ``w`` (packed weights), ``y``, ``last``, for lstm ``last_cell``, ``scratch``, and those that
-    the problem declares of ``first``, ``first_cell``, ``peephole``, ``inner_bias`` and ``lengths``.
+    Operands are ``x``, ``w`` (packed weights), ``y``, ``last``, for lstm ``last_cell``, ``scratch``, and the operands
+    that the problem declares of ``first``, ``first_cell``, ``peephole``, ``inner_bias`` and ``lengths``.
     """
     tile = tile_for(element_types(problem.dtype))
     work = problem.weights * problem.batch
@@ -55,8 +56,11 @@ def plan(problem: RecurrenceProblem, threads: int = 1, origin: str = "") -> Solu
 
 
 class _Layout:
-    """Scratch memory: tickets, then for each lane hidden states (two), cell states or what gru keeps (one or two), and
-    the sums of one product; for weights of 8 or 16 bits each part's own states as integers."""
+    """The layout of scratch memory.
+
+    Tickets come first. Each lane then has two hidden states, one or two cell states (or gru's saved values), and the
+    accumulators of one product. With 8- or 16-bit weights each part has its own integer states.
+    """
 
     def __init__(self, problem: RecurrenceProblem, tile: RegisterTile, parts: int) -> None:
         self.tile, self.parts = tile, parts
@@ -77,7 +81,7 @@ class _Layout:
 
 
 def _begin(problem: RecurrenceProblem, layout: _Layout, origin: str) -> Launch:
-    """Free tickets and initial states."""
+    """Return the launch that frees the tickets and sets the initial states."""
     p, lanes = problem, layout.tile.lanes
     arguments = Arguments()
     arguments.pointer("tickets", "scratch", "int64")
@@ -157,7 +161,7 @@ def _declare(problem: RecurrenceProblem, layout: _Layout, arguments: Arguments) 
 
 
 def _phase(problem: RecurrenceProblem, layout: _Layout, rows: int, number: int) -> list[str]:
-    """Statements of one product of a step: the parts that this thread does, and waiting for the others."""
+    """Return statements of one product of a step: compute this thread's parts, and wait for the others."""
     part = _part(problem, layout, rows, number)
     states = layout.codes.lines(_source(number), layout.tile.lanes) if layout.codes is not None else []
     if not layout.shared:
@@ -189,12 +193,13 @@ def _phase(problem: RecurrenceProblem, layout: _Layout, rows: int, number: int) 
 
 
 def _source(number: int) -> str:
-    """What phase ``number`` multiplies."""
+    """Return the states that phase ``number`` multiplies."""
     return "reset_at" if number else "now"
 
 
 def _part(problem: RecurrenceProblem, layout: _Layout, rows: int, number: int) -> list[str]:
-    """Statements for ``panel_count`` panels; every other step takes them in reverse, nearest in the caches first."""
+    """Return statements for ``panel_count`` panels; every other step walks them in reverse, so that cached panels come
+    first."""
     p, phase, lanes = problem, phases(problem)[number], layout.tile.lanes
     panel = phase.vectors * lanes
     cell = [

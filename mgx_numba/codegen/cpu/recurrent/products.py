@@ -1,4 +1,4 @@
-"""The text of a step's products: ``sums`` of some panels by the states of some rows."""
+"""Text of a step's products: ``sums`` of some panels by the states of some rows."""
 
 from __future__ import annotations
 
@@ -18,25 +18,29 @@ __all__ = ["product", "rows_together", "together"]
 STREAMS = 4
 """Most panels of weights read side by side."""
 MOST_ROWS = 4
-"""Rows whose sums are in registers together: with more, LLVM loads so many states ahead that it keeps sums in memory
-(Zen 5, 16 sequences, lstm of 256 units, GFLOP/s: 4 rows 204, 5 194, 6 122; in 8 bits 4 rows 533, 6 450)."""
+"""Most rows whose accumulators are in registers together; with more, LLVM hoists so many state loads that it spills
+accumulators.
+
+Zen 5, 16 sequences, lstm of 256 units, GFLOP/s: 4 rows 204, 5 194, 6 122; in 8 bits 4 rows 533, 6 450.
+"""
 UNROLL = 2
-"""Terms of a product in one round of its loop."""
+"""Terms of a product in one iteration of its loop."""
 
 
 def together(problem: RecurrenceProblem, tile: RegisterTile, phase: Phase, rows: int) -> int:
-    """Panels read side by side: few rows leave registers for it, and several streams come faster from the caches.
+    """Return the number of panels read side by side: few rows leave registers for several, and several streams from the
+    caches are faster.
 
-    Words of 16 bits come fastest from one (Zen 5, from L2: 168 GB/s from one, 122 from two to four), if its sums are
-    enough to hide how long an instruction takes; those of 8 bits do if several rows make as many sums (two rows of
-    lstm, 256 units: 2.3 us a step from one, 3.4 from three).
+    Words of 16 bits are fastest from one stream (Zen 5, from L2: 168 GB/s from one, 122 from two to four), if its
+    accumulators hide the instruction latency. Words of 8 bits are if several rows make as many accumulators (two rows
+    of lstm, 256 units: 2.3 us a step from one, 3.4 from three).
     """
     one = problem.int16 or (problem.int8 and rows > 1)
     return max(1, min(-(-VECTORS // phase.vectors) if one else STREAMS, _most_rows(problem, tile, phase) // rows))
 
 
 def rows_together(problem: RecurrenceProblem, tile: RegisterTile) -> int:
-    """Sequences whose sums are in registers together: as even as the batch can be cut."""
+    """Return the number of sequences whose accumulators are in registers together, dividing the batch evenly."""
     room = min(_most_rows(problem, tile, phase) for phase in phases(problem))
     most = max(1, min(room, MOST_ROWS))
     if is_symbolic(problem.batch):
@@ -45,14 +49,14 @@ def rows_together(problem: RecurrenceProblem, tile: RegisterTile) -> int:
 
 
 def _most_rows(problem: RecurrenceProblem, tile: RegisterTile, phase: Phase) -> int:
-    """For how many rows of a panel there are registers; those by states in two halves have two sums each."""
+    """Return the rows of a panel for which there are registers; states in two halves take two accumulators each."""
     return tile.rows * tile.vectors // (phase.vectors * (2 if problem.int16 else 1))
 
 
 def product(
     problem: RecurrenceProblem, tile: RegisterTile, phase: Phase, rows: int, source: str, number: int
 ) -> list[str]:
-    """Statements: ``sums`` [row, vector] of some panels; missing rows and panels repeat the last one."""
+    """Return statements that compute ``sums`` [row, vector] of some panels; missing rows and panels repeat the last."""
     lanes, vectors = tile.lanes, phase.vectors
     panels = range(together(problem, tile, phase, rows))
     columns = [(q, v) for q in panels for v in range(vectors)]
@@ -77,7 +81,7 @@ def product(
 
 
 def _terms(first: str, count: str, term: Callable[[str], list[str]]) -> list[str]:
-    """Statements that add the ``count`` terms from ``first`` on."""
+    """Return statements that add ``count`` terms starting at ``first``."""
     lines = [f"whole = {first} + {count} - imod({count}, {UNROLL})", f"for k in range({first}, whole, {UNROLL}):"]
     for u in range(UNROLL):
         lines += indent(term(f"k + {u}"))
@@ -88,7 +92,7 @@ def _term(place: str, rows: int, columns: Sequence[tuple[int, int]], size: int, 
     left = [f"a_{r} = load_splat(a{r}, {place}, {lanes})" for r in range(rows)]
     right = [f"b_{q}_{v} = load(w_{q}, ({place}) * {size} + {v * lanes}, {lanes})" for q, v in columns]
     by_row = [[f"s{q}_{r}_{v} = fma(a_{r}, b_{q}_{v}, s{q}_{r}_{v})" for q, v in columns] for r in range(rows)]
-    # held in registers: the sums, and the fewer of rows and columns
+    # registers hold the accumulators, and the operand with fewer vectors: rows or columns
     if rows <= len(columns):
         steps = zip(right, zip(*by_row))
         return [*left, *(line for load, sums in steps for line in (load, *sums))]
@@ -96,7 +100,7 @@ def _term(place: str, rows: int, columns: Sequence[tuple[int, int]], size: int, 
 
 
 def _int16_sums(phase: Phase, rows: int, panels: range, source: str, number: int, lanes: int) -> list[str]:
-    """Statements: the sums over weights of 16 bits, whose blocks are scaled one by one, by the halves of states."""
+    """Return statements that accumulate 16-bit weights, scaled block by block, by the halves of states."""
     size = phase.vectors * lanes
     columns = [(q, v) for q in panels for v in range(phase.vectors)]
     cells = [(q, r, v) for q, v in columns for r in range(rows)]
@@ -152,7 +156,7 @@ def _int16_sums(phase: Phase, rows: int, panels: range, source: str, number: int
 def _int8_sums(
     problem: RecurrenceProblem, phase: Phase, rows: int, panels: range, number: int, lanes: int
 ) -> list[str]:
-    """Statements: the sums over weights of 8 bits, by states in 8 bits; they become float32 at the end."""
+    """Return statements that accumulate 8-bit weights by 8-bit states; the sums become float32 at the end."""
     size, before = phase.vectors * lanes, int8_rows(problem)
     columns = [(q, v) for q in panels for v in range(phase.vectors)]
     four = multiplies_four()

@@ -1,6 +1,6 @@
-"""States as integers, for products with weights of 8 or 16 bits: each row by its largest element, as it comes.
+"""Quantise the states for products with weights of 8 or 16 bits: each row by its current largest element.
 
-Every part brings all states of its lane to integers by itself: that takes less than to wait for others to do so.
+Every part quantises all states of its lane by itself, which takes less time than waiting for another part.
 """
 
 from __future__ import annotations
@@ -17,38 +17,38 @@ from .weights import SHIFT, TOGETHER
 __all__ = ["HALF", "DynamicStates", "QuantizedStates", "SplitStates", "multiplies_four"]
 
 HALF = (1 << 31) // (1 << 15) // BLOCK
-"""By how much the high half of a state counts more than the low one. Either is at most that large: the products of a
-block of int16 weights then fit 32 bits."""
+"""Weight of the high half of a state relative to the low half. Both halves have magnitudes up to this value, so that
+the products of a block of int16 weights fit 32 bits."""
 _SHIFT = HALF.bit_length() - 1
 _SMALLEST = 2.0**-126 * HALF * HALF * UP
-"""As `SMALLEST_STATE`, of states in halves: the least whose step over `UP` is a normal number."""
+"""`SMALLEST_STATE` for states in halves: the least state whose step over `UP` is a normal number."""
 
 
 def multiplies_four() -> bool:
-    """Whether the CPU multiplies four unsigned bytes by signed ones at once: states then have `SHIFT` added."""
+    """Return whether the CPU multiplies four unsigned bytes by signed bytes at once; states then have `SHIFT` added."""
     cpu = host.host()
     return has_dot4(cpu, cpu.vector_bits)
 
 
 class QuantizedStates:
-    """The states of a part: rows of bytes, then a float32 for each row, the step between two codes."""
+    """The 8-bit states of a part: rows of bytes, then for each row a float32, the quantisation step."""
 
     def __init__(self, problem: RecurrenceProblem, row: int) -> None:
         self.rows = problem.batch * row
         self.bytes = -(-(self.rows + 4 * problem.batch) // (2 * host.CACHE_LINE)) * 2 * host.CACHE_LINE
 
     def declare(self, arguments: Arguments, at: int) -> None:
-        """The arguments that `lines` and the products read."""
+        """Declare the arguments that `lines` and the products read."""
         arguments.pointer("octets", Operand("scratch", at), "uint8" if multiplies_four() else "int8")
         arguments.pointer("state_words", Operand("scratch", at), "int32")
         arguments.pointer("state_steps", Operand("scratch", at), "float32")
         arguments.integers(octets_size=self.bytes, steps_at=self.rows)
 
     def lines(self, source: str, lanes: int) -> list[str]:
-        """Statements: the part's form of the states at ``source``, and ``depth_words`` of each row, 0 if all states
-        are zero, as they are before the first step.
+        """Return statements that quantise the states at ``source`` and set ``depth_words``.
 
-        A row with an infinity or NaN gets the step NaN.
+        ``depth_words`` is the number of words of each row, 0 if all states are zero, as before the first step. A row
+        with an infinity or NaN gets the step NaN.
         """
         value = f"load_tail(states, place + u, imin(hidden - u, {lanes}), 0, {lanes})"
         code = f"cast_int32(nearbyint(mul({value}, up)))"
@@ -74,9 +74,10 @@ class QuantizedStates:
 
 
 class DynamicStates(QuantizedStates):
-    """The states of a part: rows of bytes, then an int32 for each row, the sum of its codes less their zero point.
+    """The 8-bit states of a part: rows of bytes, then for each row an int32, the sum of its codes minus their zero
+    point.
 
-    One step and one zero point are for all rows: DynamicQuantizeLinear's.
+    All rows share one step and one zero point, as for DynamicQuantizeLinear.
     """
 
     def declare(self, arguments: Arguments, at: int) -> None:
@@ -87,7 +88,7 @@ class DynamicStates(QuantizedStates):
         arguments.integers(octets_size=self.bytes, steps_at=self.rows)
 
     def lines(self, source: str, lanes: int) -> list[str]:
-        """See `QuantizedStates.lines`; also ``state_step`` and ``state_zero``."""
+        """See `QuantizedStates.lines`; the statements also set ``state_step`` and ``state_zero``."""
         value = f"load_tail(states, place + u, imin(hidden - u, {lanes}), 0, {lanes})"
         return [
             "own_octets = task * octets_size",
@@ -120,10 +121,11 @@ class DynamicStates(QuantizedStates):
 
 
 class SplitStates:
-    """The states of a part in 21 bits: rows of int16 that count `HALF` each, after each the row of what these leave,
-    then a float32 for each row, the step between two codes over `UP`.
+    """The 21-bit states of a part: for each row int16 multiples of `HALF`, then int16 remainders; last a float32 for
+    each row.
 
-    An infinity or NaN has the code 0: it has to be multiplied by itself, where ``strange`` is above 0.
+    The float32 is the quantisation step over `UP`. An infinity or NaN has the code 0: where ``strange`` is above 0, it
+    has to be multiplied itself.
     """
 
     def __init__(self, problem: RecurrenceProblem, row: int) -> None:
@@ -132,15 +134,17 @@ class SplitStates:
         self.bytes = -(-bytes_ // (2 * host.CACHE_LINE)) * 2 * host.CACHE_LINE
 
     def declare(self, arguments: Arguments, at: int) -> None:
-        """The arguments that `lines` and the products read."""
+        """Declare the arguments that `lines` and the products read."""
         arguments.pointer("halves", Operand("scratch", at), "int16")
         arguments.pointer("state_words", Operand("scratch", at), "int32")
         arguments.pointer("state_steps", Operand("scratch", at), "float32")
         arguments.integers(own_bytes=self.bytes, steps_at=2 * self.rows)
 
     def lines(self, source: str, lanes: int) -> list[str]:
-        """Statements: the part's form of the states at ``source``, and ``depth_words`` of each row, 0 if all states
-        are zero, as they are before the first step."""
+        """Return statements that quantise the states at ``source`` and set ``depth_words``.
+
+        ``depth_words`` is the number of words of each row, 0 if all states are zero, as before the first step.
+        """
         value = f"load_tail(states, place + u, imin(hidden - u, {lanes}), 0, {lanes})"
         return [
             "own_halves = idiv(task * own_bytes, 2)",

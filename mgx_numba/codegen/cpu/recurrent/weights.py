@@ -1,4 +1,4 @@
-"""Recurrent weights in the order in which the kernel reads them."""
+"""Pack recurrent weights in the order in which the kernel reads them."""
 
 from __future__ import annotations
 
@@ -16,22 +16,23 @@ from .phases import Phase, phases
 __all__ = ["SHIFT", "TOGETHER", "int8_rows", "pack_weights", "packed_lens", "phase_size"]
 
 TOGETHER = 4
-"""Weights of 8 bits in a word: neighbours along k."""
+"""8-bit weights in a word: adjacent along k."""
 SHIFT = 128
-"""What makes each int8 an unsigned byte."""
+"""Offset that makes each int8 an unsigned byte."""
 
 
 def int8_rows(problem: RecurrenceProblem) -> int:
-    """Return the number of rows before the words of a panel of weights of 8 bits.
+    """Return the number of rows before the words of a panel of 8-bit weights.
 
-    They are the columns' scales, and what takes `SHIFT` times their sums from products of states that are that much
-    larger. Where states have a `dynamic` zero point, the second row is what that multiplies, and the third is the
-    columns' zero points, negative."""
+    The first rows are the columns' scales, and the correction for states that have `SHIFT` added (`SHIFT` times the
+    columns' sums). Where states have a `dynamic` zero point, the second row is the factor of that zero point, and the
+    third is the columns' negated zero points.
+    """
     return 3 if problem.dynamic else 2
 
 
 def phase_size(problem: RecurrenceProblem, phase: Phase) -> int:
-    """Elements of one lane's weights for one phase; words if they are in 16 or 8 bits."""
+    """Return the elements of one lane's weights for one phase; words for weights of 16 or 8 bits."""
     tile, hidden = tile_for(element_types(problem.dtype)), problem.hidden
     panels = phase.panels(tile, hidden)
     if problem.int16:
@@ -42,20 +43,24 @@ def phase_size(problem: RecurrenceProblem, phase: Phase) -> int:
 
 
 def packed_lens(problem: RecurrenceProblem) -> tuple[int]:
-    """Length of the packed weights."""
+    """Return the length of the packed weights."""
     return (problem.lanes * sum(phase_size(problem, phase) for phase in phases(problem)),)
 
 
 def pack_weights(
     problem: RecurrenceProblem, weights: np.ndarray, scales: np.ndarray | None = None, points: np.ndarray | None = None
 ) -> np.ndarray:
-    """``weights`` [lanes, gates * hidden, hidden] as [phase][lane, panel, k, gate, group, unit], zero past the last.
+    """Pack ``weights`` [lanes, gates * hidden, hidden] as [phase][lane, panel, k, gate, group, unit], zero past the
+    last unit.
 
-    If they are in 16 bits, a panel is one of `words_lens`; if in 8, with ``scales`` [lanes, gates * hidden] of their
-    rows, and maybe zero ``points`` of these, it is `int8_rows` rows and those of words.
+    A panel of 16-bit weights has the format of `words_lens`. A panel of 8-bit weights has `int8_rows` rows, then words.
+
+    Args:
+        scales: scales [lanes, gates * hidden] of the rows of 8-bit weights.
+        points: zero points of the same rows, if they have any.
 
     Raises:
-        UnsuitedWeights: weights that cannot be in 16 bits.
+        UnsuitedWeights: 16 bits cannot represent the weights.
     """
     tile = tile_for(element_types(problem.dtype))
     out = aligned_zeros(packed_lens(problem), "int32" if problem.packs_words else problem.dtype)
@@ -81,7 +86,7 @@ def pack_weights(
 
 
 def _columns(problem: RecurrenceProblem, phase: Phase, gates: np.ndarray) -> np.ndarray:
-    """``gates[gate, unit, k]`` as [panel, k, column]."""
+    """Return ``gates[gate, unit, k]`` as [panel, k, column]."""
     tile = tile_for(element_types(problem.dtype))
     panels, width = phase.panels(tile, problem.hidden), phase.groups * tile.lanes
     out = np.zeros((panels, gates.shape[2], phase.vectors * tile.lanes), gates.dtype)
@@ -101,7 +106,7 @@ def _pack_int8(
     points: np.ndarray,
     target: np.ndarray,
 ) -> None:
-    """The panels of one lane: the rows of `int8_rows`, then words of `TOGETHER` weights."""
+    """Pack the panels of one lane: the rows of `int8_rows`, then words of `TOGETHER` weights."""
     codes = np.pad(gates, ((0, 0), (0, 0), (0, -problem.hidden % TOGETHER)))
     columns = _columns(problem, phase, codes)
     panels, depth, width = columns.shape

@@ -1,1 +1,1 @@
-"""From a kernel's text to machine code in memory: Numba's front end, LLVM, linker."""
+"""Compile a kernel's text to machine code in memory: Numba's front end, LLVM, linker."""

@@ -1,7 +1,7 @@
-"""Places x86-64 ELF objects into executable memory, without LLVM.
+"""Load x86-64 ELF objects into executable memory, without LLVM.
 
-It knows the relocations that position-independent kernels have (System V ABI, AMD64 supplement, 4.4.1). Memory is
-written first and made executable then, never both at once, and lives until the process ends.
+It knows the relocations of position-independent kernels (System V ABI, AMD64 supplement, 4.4.1). Memory is written
+first and made executable then, never both at once, and lives until the process ends.
 """
 
 from __future__ import annotations
@@ -25,16 +25,16 @@ _GOT_TYPES = frozenset((_R_GOTPCREL, _R_GOTPCRELX, _R_REX_GOTPCRELX))
 _TYPES = frozenset((_R_64, _R_PC32, _R_PLT32, _R_PC64)) | _GOT_TYPES
 _SECTION_ALIGNMENT = 64  # bytes of a cache line
 _JUMP = b"\xff\x25\x00\x00\x00\x00"
-"""``jmp [rip]``: the address to go to follows."""
+"""``jmp [rip]``: the target address follows."""
 _STUB_BYTES = 16  # the jump and its address, rounded up to a power of two
 
 _placed: list[mmap.mmap] = []
 
 
 def link(objects: Sequence[ElfObject]) -> dict[str, int] | None:
-    """Addresses of the global symbols that objects define, which are placed together.
+    """Return the addresses of the global symbols that objects define; the objects are loaded together.
 
-    None, with nothing placed, if the system or an object needs what this does not know.
+    Returns None, with nothing loaded, if this linker does not support the system or an object.
 
     Raises:
         OSError: the system gives no executable memory.
@@ -65,9 +65,9 @@ def _is_reachable(found: ElfObject, relocation: Relocation, loaded: set[int]) ->
 
 
 class _Image:
-    """Memory for the loaded sections of objects: code and stubs on the first pages, constants on the others.
+    """Memory for the loaded sections of objects: code and stubs on the first pages, constants on the other pages.
 
-    A stub is a jump to a function of the C library, which is too far away for a call; a slot holds an address.
+    A stub is a jump to a function of the C library, which is out of range of a call; a slot holds an address.
     """
 
     def __init__(self, objects: Sequence[ElfObject]) -> None:
@@ -90,7 +90,7 @@ class _Image:
         self._base = ctypes.addressof(ctypes.c_char.from_buffer(self._memory))
 
     def place(self) -> dict[str, int]:
-        """Fill the memory, protect it, and give the addresses of what it defines."""
+        """Fill the memory, protect it, and return the addresses of the symbols that it defines."""
         for (number, section), offset in self._sections.items():
             self._write(offset, self._objects[number].sections[section].data)
         for name, offset in self._stubs.items():
@@ -115,7 +115,7 @@ class _Image:
                     yield number, relocation
 
     def _take(self, size: int, alignment: int) -> int:
-        """Offset of the next ``size`` bytes at a multiple of ``alignment``."""
+        """Return the offset of the next ``size`` bytes at a multiple of ``alignment``."""
         begin = -(-self._end // alignment) * alignment
         self._end = begin + size
         return begin
@@ -128,7 +128,7 @@ class _Image:
                     self._sections[number, k] = place
 
     def _external(self, number: int, symbol: int) -> str:
-        """Name of the C library function that a symbol stands for; empty if the objects have it."""
+        """Return the name of the C library function that a symbol refers to; "" if the objects define it."""
         found = self._objects[number].symbols[symbol]
         return "" if found.section else found.name
 

@@ -1,9 +1,8 @@
-"""From kernel sources to addresses of machine code: this process's cache, then the object store, then the
-compiler.
+"""Load kernels: this process's cache, then the object store, then the compiler.
 
-A kernel that the store holds is placed in memory by our own `linker`, or by LLVM where that does not know the system or
-the instruction set; Numba is imported only to compile a kernel that is missing. Loaded code lives until the process
-ends, so an address never becomes stale.
+A stored kernel is loaded by the package's `linker`, or by LLVM if the linker does not support the system or the
+instruction set. Numba is imported only to compile a missing kernel. Loaded code lives until the process ends, so an
+address never becomes stale.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ __all__ = ["load", "loadable", "loaded", "ready"]
 
 _addresses: dict[str, int] = {}
 _read: dict[str, tuple[bytes, ElfObject]] = {}
-"""Objects that `loadable` has read and that are not placed yet, by symbol."""
+"""Objects that `loadable` has parsed and that are not loaded yet, by symbol."""
 _engine: llvm.ExecutionEngine | None = None
 _lock = threading.RLock()
 _placing = threading.Lock()
@@ -45,12 +44,16 @@ def load(
     workers: int | None = None,
     ahead: Ahead | None = None,
 ) -> list[int]:
-    """Addresses of kernels, ``void (*)(int64_t *args, int64_t begin, int64_t end)``, in the order of the
+    """Return the addresses of kernels, ``void (*)(int64_t *args, int64_t begin, int64_t end)``, in the order of the
     sources.
 
-    ``progress(done, total, name)`` is called for each kernel that had to be compiled. ``store`` defaults to
-    `default_store()`, ``workers`` (processes to compile in) to what pays off. ``ahead`` may have begun with kernels.
     May be called from any thread.
+
+    Args:
+        progress: called as ``progress(done, total, name)`` for each kernel that had to be compiled.
+        store: object store; by default `default_store()`.
+        workers: processes to compile in; by default the number that pays.
+        ahead: compilation that may have begun with some kernels.
 
     Raises:
         CompileError: a kernel cannot be compiled.
@@ -68,18 +71,18 @@ def load(
 
 
 def _assembly(source: KernelSource) -> str:
-    from .compiler import inspect  # late: a process whose kernels are all stored loads no LLVM
+    from .compiler import inspect  # lazy: a process whose kernels are all stored loads no LLVM
 
     return inspect(source).assembly
 
 
 def loaded(source: KernelSource) -> bool:
-    """Whether this process has loaded a kernel."""
+    """Return whether this process has loaded a kernel."""
     return source.symbol in _addresses
 
 
 def ready(source: KernelSource, store: Store | None = None) -> bool:
-    """Whether `load` gives a kernel without compiling it."""
+    """Return whether `load` can load a kernel without compiling it."""
     if source.symbol in _addresses:
         return True
     data = (store or default_store()).get(source)
@@ -87,7 +90,7 @@ def ready(source: KernelSource, store: Store | None = None) -> bool:
 
 
 def loadable(source: KernelSource, data: bytes) -> bool:
-    """Whether bytes are an object of this kernel that wants nothing which kernels may not call."""
+    """Return whether bytes are an object of this kernel that calls only functions that kernels may call."""
     try:
         found = read_object(data)
     except FormatError:
@@ -119,13 +122,13 @@ def _place(objects: dict[str, bytes]) -> None:
 
 
 def _object(symbol: str, data: bytes) -> ElfObject:
-    """Return an object that `loadable` has read, which then is forgotten, or read it."""
+    """Return the object that `loadable` has parsed, and forget it, or parse it."""
     of, found = _read.pop(symbol, (None, None))
     return found if found is not None and of is data else read_object(data)
 
 
 def _add_by_llvm(objects: dict[str, bytes], wanted: set[str]) -> dict[str, int]:
-    """Addresses of objects that LLVM has loaded; ``wanted`` are the C library functions that they call."""
+    """Load objects by LLVM and return their addresses; ``wanted`` are the C library functions that they call."""
     import llvmlite.binding as llvm
 
     engine = _get_engine()
@@ -138,7 +141,7 @@ def _add_by_llvm(objects: dict[str, bytes], wanted: set[str]) -> dict[str, int]:
 
 
 def _get_engine() -> llvm.ExecutionEngine:
-    """The engine that owns all code that LLVM loaded; its memory manager keeps an object's sections together."""
+    """Return the engine that owns all code loaded by LLVM; its memory manager keeps an object's sections together."""
     global _engine
     if _engine is None:
         import llvmlite.binding as llvm
@@ -153,7 +156,7 @@ def _get_engine() -> llvm.ExecutionEngine:
 
 
 def _after_fork() -> None:
-    """Another thread may have held the lock at the fork, and does not exist in the child."""
+    """Recreate the locks in a forked child, where the thread that held them does not exist."""
     global _lock, _placing
     _lock, _placing = threading.RLock(), threading.Lock()
 

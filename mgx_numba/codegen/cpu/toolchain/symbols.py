@@ -1,6 +1,6 @@
-"""The functions outside an object that kernels may call: those of the C library that every process has.
+"""The functions outside an object that kernels may call: functions of the C library that every process has.
 
-An object that wants anything else is refused before it is loaded.
+An object that calls any other function is refused before it is loaded.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def _libraries() -> tuple[ctypes.CDLL, ...]:
 
 @functools.cache
 def address(name: str) -> int | None:
-    """Address of an allowed C library function; None if it is not allowed or this machine lacks it."""
+    """Return the address of an allowed C library function; None if it is not allowed or this machine lacks it."""
     if name not in ALLOWED:
         return None
     for library in _libraries():
@@ -44,5 +44,5 @@ def address(name: str) -> int | None:
 
 
 def unavailable(names: Iterable[str]) -> list[str]:
-    """Those of the names that a kernel may not call or that this machine lacks, sorted."""
+    """Return the names, sorted, that a kernel may not call or that this machine lacks."""
     return sorted(name for name in names if address(name) is None)

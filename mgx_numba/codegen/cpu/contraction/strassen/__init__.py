@@ -1,1 +1,1 @@
-"""Large matrix products by Strassen's method; `solver` is the only module that others import."""
+"""Large matrix products by Strassen's method; other packages import only `solver`."""

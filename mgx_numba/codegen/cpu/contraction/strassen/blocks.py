@@ -1,4 +1,4 @@
-"""How a product by Strassen's method is cut, and how long it takes."""
+"""Choose the blocking of a product by Strassen's method, and estimate its time."""
 
 from __future__ import annotations
 
@@ -27,47 +27,51 @@ __all__ = [
 ]
 
 LEAST_DEPTH = 96
-"""Shorter sums do not pay for what a product costs besides."""
+"""Least reduction length; shorter reductions do not pay for the fixed cost of a product."""
 MOST_DEPTH = {2: 192, 4: 256}
-"""By grid: the right-hand sides of two steps of longer products, at one level blocks themselves among them, would not
-stay in the L2 cache beside left-hand sums."""
+"""Most reduction length, by grid. The right-hand sides of two steps of longer products (at one level including blocks
+themselves) would not stay in the L2 cache beside left-hand sums."""
 ALL_CLAIM_BYTES, CLAIM_BYTES = 16 << 20, 4 << 20
-"""Scratch of all threads together, at most, and what each may have in any case."""
+"""Most scratch (bytes) of all threads together, and the scratch that each thread may have in any case."""
 RIGHT_PANELS = 8
-"""Right-hand sums of one step: four quadrants of an outer sum and four sums of them."""
+"""Right-hand sums of one step: four quadrants of an outer sum and four sums of quadrants."""
 PAD = 16
-"""Rows that a tile may compute past the last one of its block."""
+"""Rows that a tile may compute past the last row of its block."""
 RIGHT_PAD = 80
-"""Elements after a right-hand sum, so that those of several sums do not fall into the same sets of the cache."""
+"""Padding (elements) after a right-hand sum, so that successive sums do not fall into the same cache sets."""
 MOST_PIECES = 16
-"""Finer pieces of a right-hand sum do not spread them better."""
+"""Most pieces of a right-hand sum; finer pieces do not spread the work better."""
 HELD_PANELS = 6
-"""Panels of the result that an outer product is added to before the next one: so long its left-hand sides stay near."""
+"""Panels of the result that an outer product is added to before the next outer product, while its left-hand sides stay
+in cache."""
 LEFT_OPERATIONS = 8
 """Sums of two terms that make all left-hand sides of an outer product."""
 LEFT_PAD = 16
-"""Elements between left-hand sums in a row."""
+"""Padding (elements) between left-hand sums in a row."""
 LEAST_ROWS = 8
-"""A tile of fewer rows takes as long: it waits for its panels."""
+"""Rows below which a tile gets no faster, as it waits for its panels."""
 TILE_CYCLES, OUTER_CYCLES = 60.0, 40.0
-"""Costs of a tile, and of each place of the outer level that it changes."""
+"""Cycles of a tile, and of each place of the outer level that it updates."""
 SIDE_CYCLES, BEYOND_CYCLES = 1.5, 5.0
-"""Costs of a vector of a sum made on the side, and of one made by itself."""
+"""Cycles of a vector of a sum made beside a product, and of one made by itself."""
 MADE = {2: 1 / 2, 4: 6 / 7}
-"""By grid: share of `RIGHT_PANELS` that has to be made, in the mean of a step: blocks themselves are not copied."""
+"""Mean share of `RIGHT_PANELS` that has to be computed in a step, by grid: blocks themselves are not copied."""
 LINE_CYCLES, TASK_CYCLES = 9.0, 10000.0
-"""Costs of a cache line of the result, and of a task."""
+"""Cycles of a cache line of the result, and of a task."""
 UNEVEN = {2: 1.03, 4: 1.06}
-"""By grid: what is lost besides, and a margin, for tasks are too few to make up for one that is slower."""
+"""Factor for other losses and a margin, by grid: tasks are too few to balance a slow task."""
 EFFICIENCY = 0.92
-"""Part of the clock rate that the costs above come to, as measured; a higher one takes this method where a plain
-product is faster."""
+"""Measured ratio of the costs above to clock cycles; a higher value would select this method where a plain product is
+faster."""
 
 
 @dataclass(frozen=True)
 class Cut:
-    """A task computes ``grid`` x ``grid`` blocks of ``rows`` rows and ``panels`` panels; a product's sum is over
-    ``depth``. ``by_rows``: threads keep to rows of their own, else to columns."""
+    """The blocking: a task computes ``grid`` x ``grid`` blocks of ``rows`` rows and ``panels`` panels, with products of
+    reduction length ``depth``.
+
+    ``by_rows``: threads keep to the same rows, else to the same columns.
+    """
 
     grid: int
     rows: int
@@ -77,52 +81,55 @@ class Cut:
 
     @property
     def outers(self) -> int:
-        """Products of the outer level."""
+        """Return the number of products of the outer level."""
         return PRODUCTS if self.grid > 2 else 1
 
     @property
     def together(self) -> int:
-        """Left-hand sums that lie beside each other in `LEFT_PITCH` elements."""
+        """Return the number of adjacent left-hand sums in `LEFT_PITCH` elements."""
         return min(LEFT_PITCH // (self.depth + LEFT_PAD), INNER)
 
     def tasks(self, m: int, panels: int) -> tuple[int, int]:
-        """Blocks of tasks along rows and along columns."""
+        """Return the number of task blocks along rows and along columns."""
         return -(-m // (self.grid * self.rows)), -(-panels // (self.grid * self.panels))
 
     def tiles(self, tile: RegisterTile) -> tuple[int, ...]:
-        """Heights of the tiles below each other in a block: `next_strip` in numbers."""
+        """Return the heights of the tiles from top to bottom of a block, as `next_strip` chooses them."""
         return _strips_of(self.rows, tuple(heights(tile)))
 
     def strips(self, tile: RegisterTile) -> int:
-        """Tiles below each other in a block."""
+        """Return the number of tiles from top to bottom of a block."""
         return len(self.tiles(tile))
 
     def held(self, k: int) -> int:
-        """Panels of a block of the result that are summed at the same time."""
+        """Return the panels of a result block that are accumulated at the same time."""
         if k > self.grid * self.depth:
             return self.panels
         return -(-self.panels // -(-self.panels // HELD_PANELS))
 
     def kept(self, k: int) -> int:
-        """Outer products whose left-hand sides are kept: this and the next if they are not needed again, else all."""
+        """Return the outer products whose left-hand sides are kept: the current and the next if none is needed again,
+        else all."""
         return min(2, self.outers * (k // (self.grid * self.depth))) if self.held(k) == self.panels else self.outers
 
     def left_share(self, tile: RegisterTile, k: int) -> int:
-        """Jobs for left-hand sums in a step, so that those of the next outer product are made in time."""
+        """Return the jobs for left-hand sums in a step such that the sums of the next outer product are ready in
+        time."""
         return -(-self.strips(tile) * LEFT_OPERATIONS * left_pieces(tile) // self.held(k))
 
     def areas(self, tile: RegisterTile) -> tuple[int, int, int]:
-        """Elements of one right-hand sum, the left-hand sums of a strip, and one panel of one block of the result."""
+        """Return the elements of one right-hand sum, of a strip's left-hand sums, and of one panel of one result
+        block."""
         strip = -(-INNER // self.together) * max(heights(tile)) * LEFT_PITCH
         return self.depth * tile.columns + RIGHT_PAD, strip, (self.rows + PAD) * tile.columns
 
     def claim(self, tile: RegisterTile, k: int) -> int:
-        """Elements of scratch that one thread needs."""
+        """Return the elements of scratch that one thread needs."""
         right, strip, panel = self.areas(tile)
         return 2 * RIGHT_PANELS * right + self.kept(k) * self.strips(tile) * strip + self.grid**2 * self.held(k) * panel
 
 
-@functools.lru_cache(4096)  # a cut is looked for among many of the same few heights
+@functools.lru_cache(4096)  # many candidate blockings have the same few heights
 def _strips_of(rows: int, heights: tuple[int, ...]) -> tuple[int, ...]:
     most, few, *tall = heights
     found, left = [], rows
@@ -133,12 +140,12 @@ def _strips_of(rows: int, heights: tuple[int, ...]) -> tuple[int, ...]:
 
 
 def left_pieces(tile: RegisterTile) -> int:
-    """Parts of a left-hand sum of a strip: each product makes one of them on the side."""
+    """Return the number of pieces of a strip's left-hand sum; each product makes one piece on the side."""
     return -(-max(heights(tile)) // (tile.lanes // SIDE_STEPS))
 
 
 def next_strip(tile: RegisterTile, rows_left: str) -> list[str]:
-    """Statements: the height of the strip that is next where ``rows_left`` rows are."""
+    """Return statements that choose the height of the next strip for ``rows_left`` remaining rows."""
     most, few, *tall = heights(tile)
     lines = [f"rows_left = {rows_left}", f"height = {most} if rows_left > {few} else {few}"]
     if tall:
@@ -148,14 +155,14 @@ def next_strip(tile: RegisterTile, rows_left: str) -> list[str]:
 
 
 def heights(tile: RegisterTile) -> tuple[int, ...]:
-    """Rows of the tile's variants: most, few, and (where it has one) one more than most."""
+    """Return the rows of the tile's variants: most, few, and (if it has a tall variant) one more than most."""
     few = max(1, tile.rows // 3)
     return (tile.rows, few, tile.tall) if tile.tall else (tile.rows, few)
 
 
 @functools.lru_cache(maxsize=256)
 def best_cut(levels: int, tile: RegisterTile, m: int, n: int, k: int, threads: int) -> tuple[Cut | None, float]:
-    """The cheapest cut and its cycles; none if the product is too small."""
+    """Return the cheapest blocking and its cycles; None if the product is too small."""
     panels = -(-n // tile.columns)
     best, least = None, float("inf")
     for cut in _cuts(levels, tile, m, panels, k, threads):
@@ -166,7 +173,7 @@ def best_cut(levels: int, tile: RegisterTile, m: int, n: int, k: int, threads: i
 
 
 def given_cut(levels: int, tile: RegisterTile, m: int, n: int, k: int, threads: int, given: Blocking) -> Cut:
-    """The cut nearest to ``given`` (rows, panels and depth of a block, parts of the rows) that the kernels can run."""
+    """Return the valid blocking nearest to ``given`` (rows, panels and depth of a block, parts of the rows)."""
     grid, panels = 1 << levels, -(-n // tile.columns)
     depths = _depths(tile, k // grid)
     depth = max(d for d in depths if d <= max(given.depth, min(depths)))
@@ -184,7 +191,7 @@ def _most_bytes(threads: int) -> int:
 
 
 def _depths(tile: RegisterTile, whole: int) -> list[int]:
-    """Equal parts of a block's depth that a product can sum over."""
+    """Return the reduction lengths of a product that divide a block's depth evenly."""
     most = LEFT_PITCH - LEFT_PAD
     return [d for d in range(tile.lanes, min(whole, most) + 1, tile.lanes) if whole % d == 0]
 

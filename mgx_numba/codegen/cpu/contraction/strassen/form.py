@@ -1,8 +1,8 @@
-"""Strassen's seven products, in words that a kernel can take apart.
+"""Strassen's seven products, encoded in words that a kernel can decode.
 
-Blocks of a matrix are numbered 0 to 3 by rows. A sum is the block that is added first, and perhaps one more with its
-sign; a product goes to one or two blocks of the result in the same way. This is the form of the outer level; that of
-the inner one, Winograd's, has fewer sums of results and is in the tiles.
+Blocks of a matrix are numbered 0 to 3 by rows. A sum is a first block, plus or minus an optional second block. A
+product is added to one or two result blocks in the same way. This form is used at the outer level. The inner level, in
+the tiles, uses Winograd's form, which has fewer result additions.
 """
 
 from __future__ import annotations
@@ -12,15 +12,15 @@ __all__ = ["FIRST", "LAST", "LEFT", "PRODUCTS", "RESULT", "RIGHT"]
 Sum = tuple[tuple[int, int], ...]
 """Block and sign (1: subtracted) of each term."""
 
-# By Strassen.
+# Strassen's form.
 _LEFT: tuple[Sum, ...] = (
     ((0, 0), (3, 0)), ((2, 0), (3, 0)), ((0, 0),), ((3, 0),), ((0, 0), (1, 0)), ((2, 0), (0, 1)), ((1, 0), (3, 1)),
 )  # fmt: skip
-# By Strassen.
+# Strassen's form.
 _RIGHT: tuple[Sum, ...] = (
     ((0, 0), (3, 0)), ((0, 0),), ((1, 0), (3, 1)), ((2, 0), (0, 1)), ((3, 0),), ((0, 0), (1, 0)), ((2, 0), (3, 0)),
 )  # fmt: skip
-# By Strassen.
+# Strassen's form.
 _RESULT: tuple[Sum, ...] = (
     ((0, 0), (3, 0)), ((2, 0), (3, 1)), ((1, 0), (3, 0)), ((0, 0), (2, 0)), ((1, 0), (0, 1)), ((3, 0),), ((0, 0),),
 )  # fmt: skip
@@ -28,7 +28,8 @@ PRODUCTS = len(_RESULT)
 
 
 def _word(sums: tuple[Sum, ...]) -> int:
-    """Six bits a product: first block (2), whether there is a second (1), that block (2), its sign (1)."""
+    """Return the word of ``sums``, six bits a product: first block (2), whether there is a second block (1), second
+    block (2), its sign (1)."""
     word = 0
     for r, ((block, _), *rest) in enumerate(sums):
         second, sign = rest[0] if rest else (0, 0)
@@ -37,7 +38,7 @@ def _word(sums: tuple[Sum, ...]) -> int:
 
 
 def _marks(products: range) -> int:
-    """Four bits a product: the blocks of the result that no product before, in this order, goes to."""
+    """Return a word of four bits a product: the result blocks that no earlier product, in this order, is added to."""
     word, seen = 0, set()
     for r in products:
         for block, _ in _RESULT[r]:

@@ -1,13 +1,15 @@
-"""The kernels of a product by Strassen's method: one that drives the tiles, one that finishes rows of the result.
+"""The kernels of a product by Strassen's method: a driver of the tiles, and an epilogue kernel for rows of the result.
 
-The inner level is in the tiles, seven products at a call, in Winograd's form. The outer level, if there is one, is in
-the driver. For each part of the sum and some panels of a block it walks the outer products, and for each those panels.
-While the tiles of one step run, they make the right-hand sums of the next on the side, and left-hand sums of the next
-outer product. Blocks of the result are summed in scratch; a strip of one is finished after the last product that goes
-to it.
+The inner level is in the tiles, seven products a call, in Winograd's form. The outer level, if there is one, is in the
+driver. For each part of the reduction and some panels of a block it walks the outer products, and for each outer
+product the panels.
 
-An infinity or NaN in an operand would reach all that shares a sum of blocks with it. So a task whose sums are not all
-finite is done again, as plain products.
+While the tiles of one step run, they make the right-hand sums of the next step on the side, and left-hand sums of the
+next outer product. Result blocks are accumulated in scratch. A strip goes through the epilogue after the last product
+that is added to it.
+
+An infinity or NaN in an operand would spread to all results that share a sum of blocks with it. So a task whose sums
+are not all finite is recomputed as plain products.
 """
 
 from __future__ import annotations
@@ -51,9 +53,9 @@ CALL = RecordText(
     ),
     "call",
 )
-"""What the kernel that finishes rows is told."""
+"""The record passed to the epilogue kernel."""
 _QUADRANTS = (2, 3, 1, 0)
-"""Which quadrant of the result each product from `PARKED_PRODUCTS` on completes."""
+"""The result quadrant that each product from `PARKED_PRODUCTS` on completes."""
 
 
 @functools.lru_cache(maxsize=16)
@@ -75,8 +77,12 @@ def strassen_launch(
     cut: Cut,
     threads: int,
 ) -> tuple[Launch, int]:
-    """The launch for one product of ``batched`` (at ``offsets``, elements, by operand) and its bytes of scratch, from
-    the start of ``scratch``. ``w`` are packed panels."""
+    """Return the launch for one product of ``batched``, and its bytes of scratch, from the start of ``scratch``.
+
+    Args:
+        offsets: element offset of the product in each operand.
+        w: packed panels.
+    """
     tile, size = tile_for(problem.types), problem.itemsize
     columns, panels = tile.columns, panel_count(tile, problem.n)
     down, across = cut.tasks(batched.m, panels)
@@ -124,7 +130,7 @@ def strassen_launch(
 
 
 def _finish_source(lines: Sequence[str], rows: Rows, tile: RegisterTile) -> KernelSource:
-    """Kernel that finishes rows ``begin`` to ``end`` of one panel of a strip, which `CALL` tells of."""
+    """Return the epilogue kernel for rows ``begin`` to ``end`` of one panel of a strip, which `CALL` describes."""
     starts = [f"out_row = ({CALL.get('row')} + i) * out_ld + n0"]
     for k, operand in enumerate(rows.epilogue.operands):
         if operand.access in ("full", "per_m"):
@@ -154,7 +160,8 @@ def _finish_source(lines: Sequence[str], rows: Rows, tile: RegisterTile) -> Kern
 
 
 class _Driver:
-    """Text of the driver. ``block`` is the tile's argument block, ``plain`` that of the tile of plain products."""
+    """The text of the driver. ``block`` is the argument block of the Strassen tile, ``plain`` that of the plain
+    tile."""
 
     def __init__(self, tile: RegisterTile, arguments: Arguments) -> None:
         self.block, self.plain = RecordText(STRASSEN_BLOCK, "block"), RecordText(TILE_BLOCK, "plain")
@@ -162,7 +169,7 @@ class _Driver:
         self.tile, self.arguments = tile, arguments
 
     def text(self) -> list[str]:
-        """What the kernel does with its arguments."""
+        """Return the statements of the kernel after its arguments."""
         tile = self.tile
         unit = max(heights(tile)) * LEFT_PITCH
         return [
@@ -199,7 +206,7 @@ class _Driver:
         ]  # fmt: skip
 
     def _plainly(self) -> list[str]:
-        """The task's blocks of the result once more, each as one product of the whole depth."""
+        """Return statements that recompute the task's result blocks as plain products of the whole depth."""
         columns, plain = self.tile.columns, self.plain
         return [
             *tile_record(plain),
@@ -241,7 +248,8 @@ class _Driver:
         ]  # fmt: skip
 
     def _step(self) -> list[str]:
-        """One panel and part of the sum of an outer product; before the first, only sums are made."""
+        """Return statements for one panel and part of the reduction of an outer product; before the first, only sums
+        are made."""
         sums, numbers = self.sums, self._packed(RIGHT_OPERANDS)
         return [
             *self._number("imax(step, 0)", ""),
@@ -276,12 +284,12 @@ class _Driver:
 
     @staticmethod
     def _packed(numbers: Sequence[int]) -> int:
-        """Three bits each."""
+        """Return ``numbers`` packed in one word, three bits each."""
         return sum(number << (3 * i) for i, number in enumerate(numbers))
 
     @staticmethod
     def _number(step: str, suffix: str) -> list[str]:
-        """Take the number of a step apart."""
+        """Return statements that decode the number of a step."""
         return [
             f"part_of_k{suffix} = idiv({step}, p_block * outers)",
             f"place_in_part = {step} - part_of_k{suffix} * p_block * outers",
@@ -294,7 +302,7 @@ class _Driver:
         ]
 
     def _product(self) -> list[str]:
-        """All strips of the step, and what is finished by it."""
+        """Return statements for all strips of the step and the strips that it completes."""
         return [
             *form("c_block", RESULT, "outer"),
             "targets = 1 + c_block_two",
@@ -327,8 +335,11 @@ class _Driver:
         ]  # fmt: skip
 
     def _pieces(self) -> list[str]:
-        """Call the tile. What a chain of products completes for good is finished while the next chain runs: the stores
-        need not wait for memory then."""
+        """Return statements that call the tile.
+
+        Quadrants that one chain of products completes go through the epilogue while the next chain runs, so that stores
+        need not wait for memory.
+        """
         lines = ["if done == 0:", *indent([self.arguments.call("tile", self.block.name, 0, INNER)]), "else:"]
         begin = 0
         for end in CHAIN_ENDS:
@@ -344,7 +355,8 @@ class _Driver:
         return lines
 
     def _aim(self) -> list[str]:
-        """Target ``t`` of the tile, and what its last visit will touch besides."""
+        """Return statements that set target ``t`` of the tile, and the memory to prefetch at the target's last
+        visit."""
         columns = self.tile.columns
         lines = [
             "big = c_block1 if t > 0 else c_block0",
@@ -362,7 +374,8 @@ class _Driver:
         return [*lines, "if (done >> t) & 1:", *indent([*aims, self.block.put("touched", "touched")])]
 
     def _finish(self, h: int) -> list[str]:
-        """Call the kernel that finishes the strip in quadrant ``h``: its sums, row in the result and panel."""
+        """Return statements that call the epilogue kernel for the strip in quadrant ``h``: its sums, row in the result
+        and panel."""
         return [
             f"block_row = (big >> 1) * 2 + {h >> 1}",
             f"block_column = (big & 1) * 2 + {h & 1}",

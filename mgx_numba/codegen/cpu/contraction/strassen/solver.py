@@ -1,10 +1,10 @@
-"""Large matrix products by Strassen's method, for `fast_math`: 7 products of blocks for 8, at one level or at two.
+"""Large matrix products by Strassen's method, for `fast_math`: 7 block products instead of 8, at one level or two.
 
-Sums of blocks cost time and round, so that it is worth it for large products only, and each element of the result has
-an error in proportion to all of its blocks of rows and columns, not to its own row and column. For values of one
-distribution around zero it is, in the mean, 2.3 times that of a plain product over one level, 3.2 times over two; 2.9
-and 4.6 times if one side is never negative. What is not finite does not spread: a task that meets an infinity or NaN,
-or whose sums overflow, is done again as plain products.
+Sums of blocks cost time and round, so the method pays for large products only. Each result element has an error in
+proportion to all of its blocks of rows and columns, not to its own row and column. For values of one distribution
+around zero the mean error is 2.3 times that of a plain product with one level, 3.2 times with two; 2.9 and 4.6 times if
+one operand is never negative. Infinities and NaN do not spread: a task that meets one, or whose sums overflow, is
+recomputed as plain products.
 """
 
 from __future__ import annotations
@@ -31,9 +31,11 @@ __all__ = ["GemmStrassen"]
 
 @dataclass(frozen=True)
 class GemmStrassen(Solver[GemmProblem]):
-    """Strassen's method over ``levels`` levels (1 or 2). The right-hand side is a constant, packed as for `GemmPacked`.
+    """Solver by Strassen's method over ``levels`` levels (1 or 2). The right-hand side is a constant, packed as for
+    `GemmPacked`.
 
-    Lengths need not be even: blocks of rows and of columns may overlap. The sum has to divide into blocks.
+    Lengths need not be even: blocks of rows and of columns may overlap. The reduction length must be divisible into
+    blocks.
     """
 
     levels: int
@@ -87,7 +89,7 @@ class GemmStrassen(Solver[GemmProblem]):
         return max(seconds, moved / machine().bytes_per_second)
 
     def blockings(self, problem: GemmProblem, threads: int) -> list[Blocking]:
-        """Blockings near the solver's own choice."""
+        """Return blockings near the solver's own choice."""
         cut, _ = self._cut(problem, threads)
         if cut is None:
             return []
@@ -101,7 +103,8 @@ class GemmStrassen(Solver[GemmProblem]):
         return near
 
     def _cut(self, problem: GemmProblem, threads: int) -> tuple[Cut | None, float]:
-        """The best cut of one product, and the seconds of all; a batch with one right-hand side counts as one."""
+        """Return the best blocking of one product, and the seconds of all products; a batch with one right-hand side
+        counts as one product."""
         together = not any(problem.b_strides[:-2])
         rows = problem.m * (problem.batch_count if together else 1)
         cut, cycles = best_cut(self.levels, tile_for(problem.types), rows, problem.n, problem.k, threads)
@@ -109,6 +112,6 @@ class GemmStrassen(Solver[GemmProblem]):
 
 
 def _products(batched: Batched) -> Iterator[dict[str, int]]:
-    """Element offsets of each product of a batch, by operand."""
+    """Yield the element offsets of each product of a batch, by operand."""
     for index in np.ndindex(*batched.lens):
         yield {name: sum(i * s for i, s in zip(index, own)) for name, own in batched.strides.items()}

@@ -1,7 +1,7 @@
 """Sums of blocks for a product by Strassen's method, as jobs that its tiles do on the side.
 
-A job is one sum of two places in memory, a `SIDE_SUM` in a queue. The driver queues those for the next step, and for
-the next outer product some of each step; what the tiles of a step could not do is done by itself.
+A job is one sum of two memory regions, a `SIDE_SUM` in a queue. The driver queues the jobs for the next step, and in
+each step some for the next outer product. Jobs that the tiles of a step could not do are done directly.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ __all__ = ["RIGHT_OPERANDS", "Sums", "form", "right_operand"]
 _QUEUE = 192
 """Jobs that the queue holds."""
 _AHEAD = 1024
-"""Elements of packed panels that are brought near ahead of the sum."""
+"""Prefetch distance (elements) of packed panels in a sum."""
 _RIGHT_SUMS = ((1, 0), (3, 1), (3, 4), (2, 6))
-"""Winograd's right-hand sums, a difference each: quadrants are numbered 0 to 3, these sums 4 to 7."""
+"""Terms of Winograd's right-hand sums, each a difference: quadrants are numbered 0 to 3, these sums 4 to 7."""
 _RIGHT_SUM = Record(
     "right-hand sum", (pointer("made", "first + second"), pointer("first"), pointer("second"), Word("sign", "1: minus"))
 )
-"""The sum of each kind that the next step multiplies with."""
+"""The record of each kind of right-hand sum that the next step uses."""
 _OPERANDS = RecordText(
     Record("right-hand sides", (pointer("place", "of quadrants and sums, as `_RIGHT_SUMS` counts", RIGHT_PANELS),)),
     "operands",
@@ -34,7 +34,7 @@ _OPERANDS = RecordText(
 _JOB = RecordText(SIDE_SUM, "queue", "entry")
 """The job that begins at word ``entry`` of the queue."""
 RIGHT_OPERANDS = (0, 6, 5, 7, 4, 3, 2)
-"""Which of them each product multiplies with."""
+"""The right-hand quadrant or sum that each product multiplies."""
 _TERMS = RecordText(
     Record(
         "terms of left-hand sums",
@@ -49,24 +49,25 @@ _TERMS = RecordText(
 )
 _NEAR, _FAR, _PLACE, _ZEROS = (_TERMS.record.number(field) for field in ("near", "far", "place", "zeros"))
 _ADD, _SUBTRACT, _OUTER = 0, 1, 2
-"""Signs of the second term: the last is that of the outer sum."""
+"""Signs of the second term; the third is the sign of the outer sum."""
 _TWO_BLOCKS = (
     (0, _NEAR + 0, _FAR + 0, _OUTER), (3, _NEAR + 3, _FAR + 3, _OUTER), (6, _NEAR + 1, _FAR + 1, _OUTER),
     (4, _NEAR + 2, _FAR + 2, _OUTER), (2, _PLACE + 0, _PLACE + 4, _SUBTRACT), (1, _PLACE + 3, _PLACE + 2, _SUBTRACT),
     (5, _PLACE + 6, _PLACE + 1, _SUBTRACT), (4, _PLACE + 4, _PLACE + 3, _ADD),
 )  # fmt: skip
-"""Product, terms and sign of each left-hand sum, in an order in which they can be made: Winograd's form, after the
+"""Product, terms and sign of each left-hand sum in Winograd's form, ordered so that terms precede their uses; first the
 quadrants of an outer sum of two blocks."""
 _ONE_BLOCK = (
     (0, _NEAR + 0, _ZEROS, _ADD), (3, _NEAR + 3, _ZEROS, _ADD), (6, _NEAR + 1, _ZEROS, _ADD),
     (2, _NEAR + 0, _NEAR + 2, _SUBTRACT), (1, _NEAR + 3, _PLACE + 2, _SUBTRACT),
     (5, _NEAR + 1, _PLACE + 1, _SUBTRACT), (4, _NEAR + 2, _NEAR + 3, _ADD),
 )  # fmt: skip
-"""The same where the outer product takes a block as it is."""
+"""The same sums where the outer product uses a single block."""
 
 
 def form(name: str, word: int, outer: str) -> list[str]:
-    """One sum of the outer level: its first block, if there is a second (``<name>_two``), that, and its sign."""
+    """Return statements that decode one outer sum: its first block, whether it has a second (``<name>_two``), that
+    block and its sign."""
     return [
         f"form = ({word} >> (6 * {outer})) & 63 if levels == 2 else 0",
         f"{name}_two = (form >> 2) & 1",
@@ -77,19 +78,22 @@ def form(name: str, word: int, outer: str) -> list[str]:
 
 
 def _sum(kind: int | str) -> RecordText:
-    """The right-hand sum of a kind, a number or a name for one."""
+    """Return the record of a right-hand sum by its kind, a number or a variable name."""
     size = _RIGHT_SUM.size
     return RecordText(_RIGHT_SUM, "sums", size * kind if isinstance(kind, int) else f"{size} * {kind}")
 
 
 def right_operand(number: str) -> str:
-    """Expression of the address of a right-hand side by its number in `_RIGHT_SUMS`."""
+    """Return the expression of a right-hand side's address, by its number in `_RIGHT_SUMS`."""
     return _OPERANDS.address("place", number)
 
 
 class Sums:
-    """Text that fills the queue, ``job`` to ``jobs`` of it to do. ``operands`` are the right-hand sides of the next
-    step by their numbers in `RIGHT_OPERANDS`; ``making`` is set while left-hand sides of ``outer_made`` are missing."""
+    """Text that fills the job queue; jobs ``job`` to ``jobs`` are pending.
+
+    ``operands`` are the right-hand sides of the next step in the order of `RIGHT_OPERANDS`. ``making`` is set while
+    left-hand sides of ``outer_made`` are missing.
+    """
 
     def __init__(self, tile: RegisterTile, block: RecordText) -> None:
         """``block`` is the tile's argument block."""
@@ -98,7 +102,7 @@ class Sums:
         self.pieces = left_pieces(tile)
 
     def locals(self) -> list[str]:
-        """Statements at the start of the kernel."""
+        """Return the statements at the start of the kernel."""
         lines = [
             f"queue = local_int64({(_QUEUE + INNER) * SIDE_SUM.size})",
             f"most_jobs = imin({INNER} * strips, {_QUEUE})",
@@ -121,7 +125,8 @@ class Sums:
         return [f"entry = jobs * {SIDE_SUM.size}", *_JOB.fill(**job), "jobs += 1"]
 
     def right(self) -> list[str]:
-        """Where the right-hand sides of the next step are, and jobs for the sums among them."""
+        """Return statements that locate the right-hand sides of the next step, and queue jobs for the sums among
+        them."""
         columns = self.tile.columns
 
         def quadrant(h: int, term: str) -> str:
@@ -175,7 +180,8 @@ class Sums:
         ]  # fmt: skip
 
     def begin_left(self, outer: str, part: str) -> list[str]:
-        """From now on, the left-hand sides of that outer product and part of the sum are to be made."""
+        """Return statements that start the left-hand sides of outer product ``outer`` and part ``part`` of the
+        reduction."""
         return [
             f"outer_made = {outer}",
             f"part_made = {part}",
@@ -189,7 +195,7 @@ class Sums:
         ]
 
     def left(self) -> list[str]:
-        """As many jobs for those as there is room for."""
+        """Return statements that queue as many left-hand jobs as there is room for."""
         places = []
         for name, field in (("a_block0", "near"), ("a_block1", "far")):
             for h in range(4):
@@ -209,7 +215,7 @@ class Sums:
             for term, pitch in zip(
                 (
                     _TERMS.elements("place", self.dtype, "((move >> 8) & 7)"),
-                    _TERMS.elements("near", self.dtype, "one"),  # any term, counted from the first of these
+                    _TERMS.elements("near", self.dtype, "one"),  # any term, indexed from the first
                     _TERMS.elements("near", self.dtype, "other"),
                 ),
                 pitches,
@@ -244,7 +250,7 @@ class Sums:
         ]  # fmt: skip
 
     def take(self) -> list[str]:
-        """Give the next jobs to a call of the tile."""
+        """Return statements that pass the next jobs to a call of the tile."""
         return [
             f"share = imin(jobs - job, {INNER})",
             *self.block.fill(jobs="share", side=f"words_from(queue, job * {SIDE_SUM.size})"),
@@ -252,7 +258,7 @@ class Sums:
         ]
 
     def directly(self) -> list[str]:
-        """Do the jobs that are left."""
+        """Return statements that do the remaining jobs."""
         places = []
         for name in SUM_PLACES:
             start, pitch = _JOB.elements(name, self.dtype), _JOB.get(f"{name}_pitch")

@@ -1,1 +1,1 @@
-"""Convolutions by Winograd's minimal filtering; `solver` and `strided` are what others import."""
+"""Convolutions by Winograd's minimal filtering; other packages import `solver` and `strided`."""

@@ -1,4 +1,4 @@
-"""How a Winograd convolution is cut into tasks: a function of its shape, evaluated on the host."""
+"""Choose the tasks of a Winograd convolution from its shape; evaluated on the host."""
 
 from __future__ import annotations
 
@@ -26,47 +26,47 @@ from .form import Form
 __all__ = ["Block", "best_block", "given_block", "open_block", "stacked_panels", "tile_rows", "tiles_of"]
 
 APART = 4
-"""Of symbolic lengths: times the tiles of one problem that the next has for which a cut is looked for."""
+"""For symbolic lengths: ratio of successive tile counts for which a blocking is computed."""
 _FILTER_EIGHTHS = 5
-"""Of the L2 cache, for the transformed filters of one step of a task."""
+"""Eighths of the L2 cache for the transformed filters of one step of a task."""
 _NEAR_BYTES = 300 * 1024
-"""Transformed tiles of a task, which leave the L2 cache to filters and to what comes and goes."""
+"""Bytes of transformed tiles of a task, which leave the rest of the L2 cache to filters and streaming data."""
 _KEPT_BYTES = 2560 * 1024
-"""Transformed filters of a convolution that may still be in the last cache from the run before."""
+"""Bytes of a convolution's transformed filters that may still be in the last-level cache from the run before."""
 _MOST_TILES = 128
-"""Tiles of one task."""
+"""Most tiles of one task."""
 _TILE_COUNTS = (4, 8, 12, 16, 20, 24, 28, 32, 36, 48, 60, 96)
-"""Tiles of a task that are tried besides equal shares: multiples of 4 and of the register tiles' rows."""
+"""Numbers of tiles of a task that are tried beside equal shares: multiples of 4 and of the register tiles' rows."""
 
-# Cycles, fitted to times of convolutions on one thread; what the choices by them lose, `bench.choices` measures.
+# Cycles, fitted to times of convolutions on one thread; `bench.choices` measures the loss of choices based on them.
 _INPUT_VECTOR, _INPUT_TILE = 4.5, 80.0
-"""Of a vector of a point of a transformed input tile, and of a tile."""
+"""Cycles of a vector of one point of a transformed input tile, and of a tile."""
 _SPILLED_BYTES = 24.0
 """Bytes a cycle of transformed tiles that leave the L2 cache and come back."""
 _ROW, _ROW_MORE, _LEAST_ROW = 1.04, 0.5, 2.7
-"""Of a register tile, in multiply-adds of a vector: for each of its rows, besides, and at least."""
+"""Cost of a register tile in multiply-adds of a vector: for each row, fixed, and at least."""
 _PRODUCT = 40.0
-"""Of a call of the register tile."""
+"""Cycles of a call of the register tile."""
 _OUTPUT_POINT, _OUTPUT_VECTOR, _OUTPUT_PIXEL = 2.2, 3.5, 14.0
-"""Of a point that is transformed back and of a vector and a pixel of the result."""
+"""Cycles of a point of the output transform, and of a vector and a pixel of the result."""
 _STORED_POINT = 120.0
-"""Of waiting for the first filters of a point, where they are stored."""
+"""Cycles of waiting for the first stored filters of a point."""
 _FILTER_VECTOR = 2.8
-"""Of a vector of a filter that is transformed, for each point."""
+"""Cycles of a vector of a filter transform, for each point."""
 _KEPT_RATE, _FAR_RATE, _AHEAD_RATE, _NEAR_RATE = 60.0, 20.0, 14.0, 150.0
-"""Bytes a cycle of stored filters: from the last cache, from memory, of those that are fetched while products run, and
-again from the L2 cache."""
+"""Bytes a cycle of stored filters: from the last-level cache, from memory, fetched while products run, and re-read from
+the L2 cache."""
 _OVERLAP = 0.8
-"""Part of the products that fetching goes on beside."""
+"""Fraction of the products' time that overlaps with fetching."""
 _PLAIN_RATE, _PLAIN_AHEAD_RATE = 25.0, 9.0
-"""The same for filters that are transformed as they come: from memory, and while products run."""
+"""Bytes a cycle of filters that a task transforms: from memory, and fetched while products run."""
 
 
 @dataclass(frozen=True)
 class Block:
     """Tiles and weight panels of one task, and tasks of one claim (each claim has its own scratch).
 
-    ``depth`` words of input channels of filters are transformed at a time; 0 if all are stored as transformed.
+    ``depth`` words of input channels of filters are transformed at a time; 0 if transformed filters are stored.
     """
 
     tiles: Any
@@ -76,12 +76,12 @@ class Block:
 
 
 def tiles_of(form: Form, problem: ConvProblem) -> tuple[Any, Any]:
-    """Tiles of an image along height and width."""
+    """Return the tiles of an image along height and width."""
     return -(-problem.out_lens[-2] // form.out), -(-problem.out_lens[-1] // form.out)
 
 
 def tile_rows(tile: RegisterTile, count: int) -> list[int]:
-    """Rows of the register tile's variants that take ``count`` rows, or a few more."""
+    """Return the rows of the register tile's variants that cover ``count`` rows, or a few more."""
     heights: list[int] = []
     while count > 0:
         over = count % tile.rows
@@ -92,7 +92,7 @@ def tile_rows(tile: RegisterTile, count: int) -> list[int]:
 
 
 def best_block(form: Form, problem: ConvProblem, threads: int) -> tuple[Block, float]:
-    """The cheapest cut into tasks, and its rough cycles."""
+    """Return the cheapest tasks and their estimated cycles."""
     return _best_block(tile_for(problem.types), form, problem, threads, machine())
 
 
@@ -100,7 +100,7 @@ def best_block(form: Form, problem: ConvProblem, threads: int) -> tuple[Block, f
 def _best_block(
     tile: RegisterTile, form: Form, problem: ConvProblem, threads: int, here: Machine
 ) -> tuple[Block, float]:
-    """For the machine in use: the caches that it says are what blocks have to fit."""
+    """Return the result of `best_block` for machine ``here``, whose caches blocks have to fit."""
     panels = panel_count(tile, problem.group_out)
     tiles = problem.batch * math.prod(tiles_of(form, problem))
     most = min(stacked_panels(tile, form), panels)
@@ -129,7 +129,8 @@ def open_block(
     problem: ConvProblem,
     threads: int,
 ) -> Block:
-    """The cut of a problem of symbolic lengths: what is the ``best`` for some numbers of tiles, up to the next."""
+    """Return the tasks of a problem of symbolic lengths: the ``best`` for some numbers of tiles, each used up to the
+    next number."""
     tiles = problem.batch * math.prod(tiles_of(form, problem))
     found: list[tuple[int, Block]] = []
     for sample in samples_along(tiles, symbols_of(lengths_in(problem))):
@@ -152,8 +153,12 @@ def open_block(
 def given_block(
     form: Form, problem: ConvProblem, tile: RegisterTile, threads: int, blocking: Blocking, most: int = _MOST_TILES
 ) -> Block:
-    """A cut that was asked for, made to fit: ``rows`` counts tiles, at ``most`` so many, ``depth`` channels of filters,
-    taps have no meaning."""
+    """Return the requested tasks, adjusted to fit.
+
+    Args:
+        blocking: ``rows`` counts tiles, ``depth`` channels of filters; taps are ignored.
+        most: most tiles of a task.
+    """
     panels = panel_count(tile, problem.group_out)
     tiles = problem.batch * math.prod(tiles_of(form, problem))
     count = max(1, min(blocking.rows, tiles, most))
@@ -164,7 +169,7 @@ def given_block(
 
 
 def stacked_panels(tile: RegisterTile, form: Form) -> int:
-    """Panels of outputs of one tile that fit the memory for sums."""
+    """Return the output panels of one tile whose accumulators fit the stack."""
     return SUMS_BYTES // (ITEMSIZE[tile.types.accumulator] * tile.columns * form.out**2)
 
 
@@ -173,7 +178,7 @@ def _panel_bytes(tile: RegisterTile, form: Form, problem: ConvProblem) -> int:
 
 
 def _step(tile: RegisterTile, form: Form, problem: ConvProblem) -> int:
-    """Words of channels of filters that a task transforms at a time, evenly many in each step."""
+    """Return the words of filter channels that a task transforms at a time, evenly divided into steps."""
     room = _FILTER_EIGHTHS * machine().l2_bytes // 8
     steps = -(-_panel_bytes(tile, form, problem) // room)
     return -(-tile.depth(problem.group_in) // steps)
@@ -181,7 +186,7 @@ def _step(tile: RegisterTile, form: Form, problem: ConvProblem) -> int:
 
 @dataclass(frozen=True)
 class _Cost:
-    """Rough cycles of the parts of one task of ``count`` tiles. Words of integers take as long as floats."""
+    """Estimated cycles of the parts of one task of ``count`` tiles. Words of integers take as long as floats."""
 
     tile: RegisterTile
     form: Form
@@ -189,7 +194,7 @@ class _Cost:
     count: int
 
     def inputs(self, panels: int) -> float:
-        """Transforming the tiles, which is slower where they leave the cache."""
+        """Return the cycles of the input transform, which is slower where tiles leave the cache."""
         form, depth = self.form, self.tile.depth(self.problem.group_in)
         held = form.points * self.count * (depth + panels * self.tile.columns) * ITEMSIZE[self.tile.right_word]
         spilled = max(0, held - _NEAR_BYTES)
@@ -199,10 +204,10 @@ class _Cost:
         )
 
     def task(self, panels: int) -> float:
-        """Products with some panels, the way back, and transforming filters unless they are stored.
+        """Return the cycles of products with some panels, the output transform, and the filter transform unless filters
+        are stored.
 
-        Stored filters of a point that follow each other are fetched while those before are multiplied; the first are
-        waited for.
+        Stored filters of successive points are fetched during the products before; the first point waits.
         """
         tile, form, depth = self.tile, self.form, self.tile.depth(self.problem.group_in)
         heights = tile_rows(tile, self.count)
@@ -218,8 +223,10 @@ class _Cost:
         return products + back + vectors * depth * _FILTER_VECTOR * form.points
 
     def reading(self, claim: int, panels: int) -> float:
-        """Waiting for filters that were not in the cache, as far as products do not take as long as fetching them, and
-        for stored ones again in each block of tiles."""
+        """Return the cycles of waiting for filters that are not in the cache.
+
+        Fetching overlaps with products. Stored filters are re-read in each block of tiles.
+        """
         tile, form = self.tile, self.form
         all_panels = panel_count(tile, self.problem.group_out)
         once = min(claim, -(-all_panels // panels)) * panels
@@ -235,6 +242,6 @@ class _Cost:
 
 
 def winograd_blockings() -> list[Blocking]:
-    """What tuning tries: ``rows`` counts output tiles; taps have no meaning."""
-    # Tiles of a task by doubling, from what a register tile needs to the most that fit.
+    """Return the blockings that tuning tries: ``rows`` counts output tiles; taps are ignored."""
+    # Tiles of a task by doubling, from the rows of a register tile to the most that fit.
     return [Blocking(tiles, panels, 1, 1 << 16) for tiles in (12, 24, 48, 96) for panels in (1, 4, 1 << 16)]

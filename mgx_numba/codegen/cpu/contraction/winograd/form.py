@@ -1,4 +1,4 @@
-"""Forms of Winograd's minimal filtering, and the transform of filters at compile time."""
+"""Forms of Winograd's minimal filtering, and the filter transform at compile time."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ from .....dataclass import dataclass
 
 __all__ = ["Form"]
 
-# By the side of an input tile: interpolation points beside infinity, and the scale of all filter values. The transform
-# of outputs takes care of what else the points should be scaled by.
+# By the side of an input tile: interpolation points beside infinity, and the scale of all filter values. The output
+# transform applies the remaining scales of the points.
 _POINTS = {4: (0, 1, -1), 6: (0, 1, -1, 2, -2)}
 _SCALES = {4: 1 / 2, 6: -1 / 6}
 
 
 @dataclass(frozen=True)
 class Form:
-    """F(out x out, taps x taps). With ``stored``, filters are transformed at compile time."""
+    """The form F(out x out, taps x taps). With ``stored``, filters are transformed at compile time."""
 
     out: int
     taps: int
@@ -24,12 +24,12 @@ class Form:
 
     @property
     def side(self) -> int:
-        """Side of an input tile, and of the block of points."""
+        """Return the side of an input tile, and of the block of points."""
         return self.out + self.taps - 1
 
     @property
     def points(self) -> int:
-        """Multiplications of one tile and channel."""
+        """Return the multiplications of one tile and channel."""
         return self.side**2
 
     @property
@@ -38,11 +38,12 @@ class Form:
 
     @property
     def scale(self) -> float:
-        """What filters are multiplied by before they are transformed."""
+        """Return the factor of filters before they are transformed."""
         return _SCALES[self.side] ** 2
 
     def filter_matrix(self) -> np.ndarray:
-        """float64 ``[taps * taps, points]``: what transforms a scaled filter whose taps are in row-major order."""
+        """Return the float64 matrix ``[taps * taps, points]`` that transforms a scaled filter with taps in row-major
+        order."""
         finite = [[float(point**k) for k in range(self.taps)] for point in _POINTS[self.side]]
         line = np.array([*finite, [0.0] * (self.taps - 1) + [1.0]])
         return np.einsum("ia,jb->abij", line, line).reshape(self.taps**2, self.points)

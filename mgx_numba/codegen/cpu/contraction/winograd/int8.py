@@ -1,8 +1,8 @@
 """Convolutions of 8-bit integers by Winograd's minimal filtering in 16-bit integers: exact, with fewer products.
 
-F(2 x 2, 3 x 3) of uint8 inputs takes 11 bits, of int8 filters that are not scaled 12; products of two pairs and their
-sums are int32. Four times each result comes out, so that a result has to fit 30 bits: fewer channels than that needs
-are declined. Where four products are added at once (VNNI) the direct kernel is as fast.
+F(2 x 2, 3 x 3) takes 11 bits for uint8 inputs and 12 for unscaled int8 filters. Products of two pairs and their sums
+are int32. The output transform gives four times each result, so that a result must fit 30 bits: problems with too many
+channels are declined. With VNNI, which adds four products at once, the direct kernel is as fast.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from .solver import ConvWinograd
 __all__ = ["ConvWinogradInt8"]
 
 _TERMS = (1 << 29) // (255 * 128)
-"""Products of uint8 and int8 whose sum is a quarter of an int32."""
+"""Most products of uint8 and int8 whose sum is a quarter of an int32."""
 
 
 class ConvWinogradInt8(ConvWinograd):
-    """uint8 or int8 pixels times a constant int8. Takes a form of n = 4."""
+    """Solver for uint8 or int8 pixels by constant int8 weights. Takes a form of n = 4."""
 
     _direct: ClassVar[ConvDirect] = ConvInt8()
 

@@ -1,4 +1,5 @@
-"""The kernels of a Winograd convolution: transforms and products of a block of tiles, then outputs and epilogue."""
+"""The kernels of a Winograd convolution: transforms and products of a block of tiles, then output transform and
+epilogue."""
 
 from __future__ import annotations
 
@@ -40,13 +41,14 @@ CALL = RecordText(
     ),
     "call",
 )
-"""What the kernel of transforms and products is told."""
+"""The record passed to the kernel of transforms and products."""
 _PLANE_PAD = 64
-"""Bytes that keep the points' planes from falling into the same cache sets."""
+"""Padding (bytes) between the planes of the points, so that they do not fall into the same cache sets."""
 
 
 def filter_plane(problem: ConvProblem, tile: RegisterTile, depth: int = 0) -> int:
-    """Words from one point to the next of the transformed filters of all panels, or of ``depth`` words of one."""
+    """Return the words from one point to the next of the transformed filters: of all panels, or of ``depth`` words of
+    one panel."""
     groups, panels, _, whole, columns = panel_lens(problem, tile)
     words = tile.packing.parts * (depth or groups * panels * whole) * columns
     return words + _PLANE_PAD // ITEMSIZE[tile.right_word]
@@ -55,7 +57,7 @@ def filter_plane(problem: ConvProblem, tile: RegisterTile, depth: int = 0) -> in
 class WinogradWriter:
     """Text and arguments of the kernels for one problem.
 
-    The input transforms and the products are a kernel of their own, which those with different epilogues call. It
+    The input transforms and the products are a separate kernel, which is shared by kernels with different epilogues. It
     reads their argument block, in which its sizes come first.
     """
 
@@ -75,7 +77,7 @@ class WinogradWriter:
         self.form, self.problem, self.epilogue, self.strides, self.block = form, problem, epilogue, strides, block
         self.whole_vectors = whole_vectors
         self.tile = tile
-        # Transformed inputs and filters lie in words as large as the sums.
+        # Transformed inputs and filters are stored in words as large as the accumulators.
         self.word_bytes = ITEMSIZE[tile.right_word]
         self.rows = Rows(epilogue, self.tile.types.accumulator, finished_lanes(self.tile, epilogue))
         self.arguments = Arguments()
@@ -83,7 +85,7 @@ class WinogradWriter:
         self.tile_block = RecordText(self.record, "block")
 
     def plan(self) -> Solution:
-        """The one launch and its scratch, a part for each claim."""
+        """Return the launch and its scratch, a part for each claim."""
         problem, tile, block, points = self.problem, self.tile, self.block, self.form.points
         groups, panels, taps, depth, columns = panel_lens(problem, tile)
         high, across = tiles_of(self.form, problem)
@@ -136,23 +138,23 @@ class WinogradWriter:
 
     @property
     def name(self) -> str:
-        """What kernels are called."""
+        """Return the kernels' name."""
         return self.form.name
 
     def _held(self) -> Any:
-        """Rows of a point for which there is memory: the register tile may take more than there are tiles."""
+        """Return the rows of a point in scratch; the register tile may compute more rows than there are tiles."""
         return self.block.tiles + self.tile.rows
 
     def _row(self, depth: int) -> int:
-        """Words from one transformed tile to the next at a point."""
+        """Return the words from one transformed tile to the next at a point."""
         return depth
 
     def _input_words(self, words: int) -> int:
-        """Words of all that is kept of a block's inputs, of which one part at all points takes so many."""
+        """Return the words kept of a block's inputs, where one part takes ``words`` words at all points."""
         return words
 
     def _declare(self, words: int) -> None:
-        """Declare what both kernels know besides of the inputs, of which one part takes so many words."""
+        """Declare further input arguments of both kernels; one part of the inputs takes ``words`` words."""
 
     def _filter(self, source: str, target: str, plane: str) -> str:
         form, columns = self.form, self.tile.columns
@@ -160,7 +162,7 @@ class WinogradWriter:
         return f"winograd_filter({source}, {target}, {plane}, now * {columns}, {literals})"
 
     def _body(self) -> list[str]:
-        """What the kernel does with its arguments."""
+        """Return the statements of the kernel after its arguments."""
         return [
             CALL.local(),
             *CALL.fill(arguments="args", scratch="idiv(begin, grain) * claim_size"),
@@ -179,7 +181,7 @@ class WinogradWriter:
         ]  # fmt: skip
 
     def _products_source(self, sizes: list[str]) -> KernelSource:
-        """Kernel that multiplies the block of task ``begin`` as `CALL` says."""
+        """Return the kernel that multiplies the block of task ``begin``, as `CALL` says."""
         columns = self.tile.columns
         lines = [
             f"args = {CALL.words('arguments')}",
@@ -226,7 +228,7 @@ class WinogradWriter:
         return [f"narrow = columns <= sums_ld - {missing}"]
 
     def _place(self) -> list[str]:
-        """Image and first output pixel of tile ``first + t``."""
+        """Return statements that compute the image and first output pixel of tile ``first + t``."""
         out = self.form.out
         return [
             "line = idiv(first + t, across)",
@@ -256,7 +258,7 @@ class WinogradWriter:
         ]  # fmt: skip
 
     def _transformed_input(self, channels: str) -> list[str]:
-        """Statements: the tile ``t`` at ``place`` and so many of its channels, transformed."""
+        """Return statements that transform ``channels`` channels of tile ``t`` at ``place``."""
         lanes, count = self.tile.lanes * self.tile.packing.k_interleave, self.problem.group_in
         if not self.whole_vectors:
             lanes = count if count < lanes else math.gcd(count, lanes)
@@ -264,9 +266,9 @@ class WinogradWriter:
         return [f"winograd_input(x, place, zero, {target}, {self.form.side}, {lanes})"]
 
     def _products(self) -> list[str]:
-        """Products with stored filters, point by point and panel by panel.
+        """Return statements for the products with stored filters, point by point and panel by panel.
 
-        All tiles of a block after the first ones find a panel in the L1 cache, and fetch the next one instead.
+        The first tiles of a block load a panel; later tiles find it in the L1 cache and prefetch the next panel.
         """
         columns = self.tile.columns
         tile = [
@@ -286,7 +288,8 @@ class WinogradWriter:
         ]  # fmt: skip
 
     def _products_with_own_filters(self) -> list[str]:
-        """Panel by panel, filters of a block of channels are transformed and multiplied at all points."""
+        """Return statements that, panel by panel, transform a block of filter channels and multiply it at all
+        points."""
         columns, taps = self.tile.columns, self.form.taps**2
         return [
             "v = offset(products, m_size)",
@@ -313,12 +316,15 @@ class WinogradWriter:
         return [self.tile_block.put("rows", "height"), self.arguments.call("tile", self.tile_block.name, 0, 1)]
 
     def _panel_vectors(self) -> str:
-        """Statement: how many vectors of ``panel`` are computed."""
+        """Return the statement that sets how many vectors of ``panel`` are computed."""
         return self.tile_block.put("vectors", f"1 if narrow and panel == wide - 1 else {self.tile.vectors}")
 
     def _elsewhere(self) -> list[str]:
-        """Have the products of some points fetch the filters that are transformed next, which follow those at
-        ``source``: each of these points a part as long as its own filters."""
+        """Return statements that make the products of some points prefetch the filters transformed next, which follow
+        at ``source``.
+
+        Each of these points prefetches a part as long as its own filters.
+        """
         columns, taps = self.tile.columns, self.form.taps**2
         every, shift = max(1, self.form.points // taps), self.word_bytes.bit_length() - 1
         block = self.tile_block
@@ -334,7 +340,7 @@ class WinogradWriter:
         ]  # fmt: skip
 
     def _rows(self, u_start: str, m_start: str, tile: list[str]) -> list[str]:
-        """All tiles of one point through the register tile."""
+        """Return statements that run the register tile over all tiles of one point."""
         return [
             "row = 0",
             "while row < count:",
@@ -349,7 +355,7 @@ class WinogradWriter:
         ]  # fmt: skip
 
     def _height(self) -> list[str]:
-        """Rows of the next block, as `tile_rows` chooses them."""
+        """Return statements that choose the rows of the next register tile, as `tile_rows` does."""
         return ["left = count - row", *next_height(self.tile, tall=True)]
 
     def _output(self) -> list[str]:
@@ -372,5 +378,5 @@ class WinogradWriter:
         ]
 
     def _after_output(self) -> list[str]:
-        """Statements about the ``sums`` of tile ``t``, which are transformed back."""
+        """Return statements after the output transform of tile ``t``, on its ``sums``."""
         return []

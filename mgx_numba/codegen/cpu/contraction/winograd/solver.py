@@ -1,10 +1,12 @@
 """Convolutions of stride 1 by Winograd's minimal filtering, for `fast_math`.
 
-A task transforms the input of a block of output tiles (m x m pixels each), multiplies the block with the transformed
-filters at each of the n * n points (n = m + r - 1) over the register tile, transforms the products back, and finishes
-them with the epilogue. The task also transforms the filters, a cache block at a time: they take n * n / (r * r) times
-the memory of those that are given. Where few tiles meet many filters that takes long, and it may be worth the memory to
-store transformed ones. The transforms are in :mod:`mgx_numba.codegen.cpu.contraction.winograd.transforms`.
+A task transforms the input of a block of output tiles (m x m pixels each). Over the register tile it multiplies the
+block with the transformed filters at each of the n * n points (n = m + r - 1). It then transforms the products back and
+runs the epilogue.
+
+The task also transforms the filters, a cache block at a time, as transformed filters take n * n / (r * r) times the
+memory. Where few tiles meet many filters, that takes long, and it may pay to store transformed filters. The transforms
+are in :mod:`mgx_numba.codegen.cpu.contraction.winograd.transforms`.
 """
 
 from __future__ import annotations
@@ -38,7 +40,8 @@ __all__ = ["ConvWinograd"]
 
 @dataclass(frozen=True)
 class ConvWinograd(Solver[ConvProblem]):
-    """F(m x m, r x r) for m = 2 and 4 with r = 3, and for m = 2 with r = 5; strided ones also take m = 3 with r = 4.
+    """Solver by F(m x m, r x r) for m = 2 and 4 with r = 3, and for m = 2 with r = 5; the strided solver also uses m =
+    3 with r = 4.
 
     With ``whole_vectors`` the channels of a pixel, and the row of zeros, may be read up to a whole vector.
     """
@@ -61,7 +64,7 @@ class ConvWinograd(Solver[ConvProblem]):
         return self._declines_form(problem)
 
     def _declines_form(self, problem: ConvProblem) -> str | None:
-        """`declines` for what any element type has to be like."""
+        """Return why a problem of any element type is declined; None if it is not."""
         if problem.transposed:
             return "the convolution is transposed"
         if len(problem.kernel) < 2 or problem.kernel[-2:] != (self.form.taps,) * 2:
@@ -80,11 +83,12 @@ class ConvWinograd(Solver[ConvProblem]):
         return fills_lines(problem) and groups_end_lines(problem)
 
     def plain_lens(self, problem: ConvProblem) -> tuple[int, ...]:
-        """Lens of the packed weights if they are not transformed: for each panel, channel and vector all taps."""
+        """Return the packed lengths of untransformed weights: for each panel, channel and vector all taps."""
         return self._direct.packed_lens(problem)
 
     def packed_lens(self, problem: ConvProblem) -> tuple[int, ...]:
-        """As `plain_lens`, or transformed panels of each point, then a row of zeros."""
+        """Return `plain_lens`, or for stored filters the length of the transformed panels of each point and a row of
+        zeros."""
         if not self.form.stored:
             return self.plain_lens(problem)
         tile = tile_for(problem.types)
@@ -111,7 +115,7 @@ class ConvWinograd(Solver[ConvProblem]):
         return out
 
     def _scale(self) -> float:
-        """What filters are multiplied by before they are transformed."""
+        """Return the factor of filters before they are transformed."""
         return self.form.scale
 
     def solve(self, problem: ConvProblem, setting: Setting) -> Solution:

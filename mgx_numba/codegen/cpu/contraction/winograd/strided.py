@@ -1,8 +1,8 @@
-"""Winograd's minimal filtering for convolutions with a stride: as ones of stride 1 over rearranged pixels.
+"""Winograd's minimal filtering for convolutions with a stride, as convolutions of stride 1 over rearranged pixels.
 
-The s * s pixels of a block of the input become the channels of one pixel (space to depth). A k x k convolution of
-stride s is then one of stride 1 whose kernel has about k / s taps a side, some of them zero, over s * s times the
-channels. A first launch rearranges the input in scratch memory.
+The s * s pixels of an input block become the channels of one pixel (space to depth). A k x k convolution of stride s
+becomes a convolution of stride 1 over s * s times the channels. It has about k / s taps a side, some of them zero. A
+first launch rearranges the input in scratch memory.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ __all__ = ["ConvWinogradStrided"]
 
 _ALIGNMENT = 64  # bytes of a cache line
 _STEP_SECONDS = 2e-6
-"""What a launch takes beside its work."""
+"""Fixed time (s) of a launch."""
 
 
 @dataclass(frozen=True)
 class _Taps:
-    """The taps of one axis: block ``first`` is the first one that an output's own block away from it reads."""
+    """The taps of one axis; ``first`` is the first block read, relative to the output's own block."""
 
     first: int
     count: int
@@ -51,7 +51,7 @@ class _Taps:
 
 @dataclass(frozen=True)
 class ConvWinogradStrided(Solver[ConvProblem]):
-    """F(m x m, r x r) where the stride leaves r blocks of taps a side."""
+    """Solver by F(m x m, r x r) where the stride leaves r blocks of taps a side."""
 
     form: Form
     open_batch: ClassVar[bool] = True
@@ -75,11 +75,11 @@ class ConvWinogradStrided(Solver[ConvProblem]):
         return self._ordinary.refusal(_rearranged(problem))
 
     def plain_lens(self, problem: ConvProblem) -> tuple[int, ...]:
-        """Lens of the packed weights of other solvers."""
+        """Return the packed lengths of other solvers' weights."""
         return self._ordinary.plain_lens(problem)
 
     def packed_lens(self, problem: ConvProblem) -> tuple[int, ...]:
-        """As for the convolution of stride 1, and zeros for a whole vector more."""
+        """Return the packed length of the convolution of stride 1, plus zeros for another whole vector."""
         (size,) = self._ordinary.packed_lens(_rearranged(problem))
         return (size + tile_for(problem.types).lanes,)
 
@@ -118,7 +118,7 @@ class ConvWinogradStrided(Solver[ConvProblem]):
 
 
 def _after(operand: Operand, size: int) -> Operand:
-    """Where an operand of the convolution of stride 1 is: its input begins the scratch memory."""
+    """Return where an operand of the convolution of stride 1 is: its input is at the start of scratch memory."""
     if operand.name == "x":
         return Operand("scratch", operand.offset)
     return Operand("scratch", operand.offset + size) if operand.name == "scratch" else operand
@@ -129,7 +129,7 @@ def _taps(problem: ConvProblem) -> list[_Taps]:
 
 
 def _rearranged(problem: ConvProblem) -> ConvProblem:
-    """The convolution of stride 1. Its pixels are whole vectors apart, of which the last may hold no channel."""
+    """Return the convolution of stride 1. Its pixels are whole vectors apart; the last vector may be partly empty."""
     taps, lanes = _taps(problem), tile_for(problem.types).lanes
     lens = [ceil_div(n, s) for n, s in zip(problem.in_lens, problem.stride)]
     channels = math.prod(problem.stride) * problem.in_channels
@@ -147,7 +147,7 @@ def _rearranged(problem: ConvProblem) -> ConvProblem:
 
 
 def _rearranged_weights(problem: ConvProblem, weights: np.ndarray) -> np.ndarray:
-    """``[out_channels, in_channels, *kernel]`` as ``[out_channels, (y, x, in_channels), *taps]``."""
+    """Return weights ``[out_channels, in_channels, *kernel]`` as ``[out_channels, (y, x, in_channels), *taps]``."""
     taps, stride = _taps(problem), problem.stride
     whole = np.zeros((*weights.shape[:2], *(t.count * s for t, s in zip(taps, stride))), weights.dtype)
     first = [-pad - t.first * s for pad, t, s in zip(problem.pads_begin, taps, stride)]
@@ -159,7 +159,7 @@ def _rearranged_weights(problem: ConvProblem, weights: np.ndarray) -> np.ndarray
 
 
 def _rearranging(problem: ConvProblem, blocks: ConvProblem) -> Launch:
-    """A launch that makes the pixels of ``blocks`` in the scratch memory, a line of them a task.
+    """Return the launch that writes the pixels of ``blocks`` to scratch memory; a line is a task.
 
     Pixels past the edges of the input are zeros.
     """

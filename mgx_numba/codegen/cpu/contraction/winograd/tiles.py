@@ -1,8 +1,8 @@
-"""Convolutions by Winograd's minimal filtering over tiles that read whole matrices, in two parts of float32.
+"""Convolutions by Winograd's minimal filtering over matrix tiles (AMX), with float32 in two parts.
 
 F(2 x 2, 3 x 3) needs 16 products where the direct method needs 36. Its transforms add at most four numbers, so that
-results have errors of 1e-5 of the largest (directly 4e-6); those of F(4 x 4, 3 x 3) would have errors of 1e-4. One
-product in bfloat16 would have errors of 4e-3 (directly 2e-3), so that bfloat16 is left to the direct method.
+results have errors of 1e-5 of the largest (direct method: 4e-6). F(4 x 4, 3 x 3) would have errors of 1e-4. Single
+bfloat16 products would have errors of 4e-3 (direct method: 2e-3), so bfloat16 is left to the direct method.
 """
 
 from __future__ import annotations
@@ -38,44 +38,53 @@ from .transform_table import PAIRED
 __all__ = ["ConvWinogradTiles"]
 
 _SMALLEST_FILTER = 2.0**-40
-"""The largest transformed filter of a column must not be below: with inputs above 2**-63 products are far above the
+"""Least magnitude of a column's largest transformed filter: with inputs above 2**-63, products are far above the
 denormals."""
 _NEAR_EIGHTHS, _KEPT_EIGHTHS = 6, 5
-"""Of the L2 cache, for the transformed tiles of a task and their products where filters pass by. Those that are at most
-`_KEPT_EIGHTHS` of it stay there: 196 tiles of 128 channels took 0.19 ms in blocks of 32, and 0.29 to 0.41 in blocks of
-96, which together with filters are more than the cache."""
+"""Eighths of the L2 cache for a task's transformed tiles and products while filters stream past.
+
+Tiles and products of at most `_KEPT_EIGHTHS` stay there: 196 tiles of 128 channels took 0.19 ms in blocks of 32, but
+0.29 to 0.41 in blocks of 96, which with the filters exceed the cache.
+"""
 _TILE_COUNTS = (32, 64, 96, 128, 192)
-"""Tiles of a task that are tried besides equal shares: multiples of the register tile's rows."""
+"""Numbers of tiles of a task that are tried beside equal shares: multiples of the register tile's rows."""
 
 # Cycles: instructions of the printed loops at the rates of Golden Cove's vector ports.
 _INPUT_VECTOR, _INPUT_TILE = 4.5, 60.0
-"""Of a vector of a point of a transformed input tile in parts (7 operations on two ports), and of a tile."""
+"""Cycles of a vector of one point of a transformed input tile in parts (7 operations on two ports), and of a tile."""
 _OUTPUT_POINT, _OUTPUT_VECTOR, _OUTPUT_PIXEL = 1.5, 5.0, 30.0
-"""Of a point that is transformed back, and of a vector and a pixel of the result with its epilogue."""
+"""Cycles of a point of the output transform, and of a vector and a pixel of the result with its epilogue."""
 _CALL = 100.0
-"""Of a call of the register tile."""
+"""Cycles of a call of the register tile."""
 _START = 50000.0
-"""Of a convolution besides: least squares over 60 layers of 14 networks (two cores of an Emerald Rapids) give 31 us
-more than what the others let expect, and 8 us for direct ones; filters take as long to read in either form."""
+"""Fixed cycles of a convolution.
+
+Least squares over 60 layers of 14 networks (two cores of an Emerald Rapids) give 31 us beyond the other costs, and 8 us
+for direct convolutions; filters take as long to read in either form.
+"""
 _PANEL = 250.0
-"""Of a panel for a block of rows: four registers of sums are stored, and the next wait for their first operands."""
+"""Cycles of a panel for a block of rows: four accumulator registers are stored, and the next wait for their first
+operands."""
 _NEAR_RATE, _FAR_RATE = 24.0, 9.0
 """Bytes of filters a cycle from the L2 cache and from beyond it (12 to 29 GB/s a thread, Emerald Rapids)."""
 _FEW_TILES, _COLD_RATE = 64, 5.0
-"""Fewer tiles meet filters that no task has read before: of 256 channels 49 took 0.52 to 0.54 ms (directly 0.48 and
-0.72), 256 tiles 0.8 to 1.2 ms (directly 1.6; two threads of an Emerald Rapids)."""
+"""Number of tiles below which most filters are read for the first time, and bytes of such filters a cycle.
+
+With 256 channels 49 tiles took 0.52 to 0.54 ms (direct: 0.48 and 0.72), 256 tiles 0.8 to 1.2 ms (direct: 1.6; two
+threads of an Emerald Rapids).
+"""
 
 
 @dataclass(frozen=True)
 class ConvWinogradTiles(ConvWinograd):
-    """float32 by a constant float32, of a multiple of 32 channels in a group."""
+    """Solver for float32 by constant float32 weights, with a multiple of 32 channels in a group."""
 
     looks_at_values: ClassVar[bool] = True
     most_blockings: ClassVar[int] = MOST_BLOCKINGS
     revision: ClassVar[int] = 1
     error_variance: ClassVar[float] = 3.0
-    """Each result sums 9 of the 16 products, of which each is of sums of four inputs: errors are 1.75 times those of
-    the direct method in theory, and 1.6 to 2.1 times in light_vgg19 (errors of 2.8e-5 and 5.9e-5)."""
+    """Each result sums 9 of the 16 products, each of sums of four inputs. Errors are 1.75 times those of the direct
+    method in theory, and 1.6 to 2.1 times in light_vgg19 (2.8e-5 and 5.9e-5)."""
 
     @property
     def name(self) -> str:
@@ -93,14 +102,14 @@ class ConvWinogradTiles(ConvWinograd):
         return super().declines(problem)
 
     def packed_lens(self, problem: ConvProblem) -> tuple[int, ...]:
-        """Transformed panels of each point in words, then a row of zeros."""
+        """Return the packed length in words: transformed panels of each point, then a row of zeros."""
         return (self.form.points * filter_plane(problem, tile_of(problem.types)) + problem.group_in,)
 
     def pack_weights(self, problem: ConvProblem, weights: np.ndarray) -> np.ndarray:
-        """Weights in words: int32.
+        """Pack weights into int32 words.
 
         Raises:
-            UnsuitedWeights: they cannot be split once they are transformed.
+            UnsuitedWeights: the transformed weights cannot be split into bfloat16 parts.
         """
         tile = tile_of(problem.types)
         groups, panels, _, depth, columns = panel_lens(problem, tile)
@@ -110,7 +119,7 @@ class ConvWinogradTiles(ConvWinograd):
         target = target.reshape(self.form.points, groups, panels, tile.packing.parts * depth, columns)
         taps = np.stack(tap_matrices(problem, _paired(weights)))
         for point, factors in enumerate(self.form.scale * self.form.filter_matrix().T):
-            with np.errstate(invalid="ignore", over="ignore"):  # what is not finite then is refused
+            with np.errstate(invalid="ignore", over="ignore"):  # weights whose transform is not finite are refused
                 filters = np.tensordot(factors, taps, 1).astype(np.float32)
             largest = np.abs(filters).max(axis=-2, initial=0)
             if ((largest > 0) & (largest < _SMALLEST_FILTER)).any():
@@ -135,7 +144,7 @@ class ConvWinogradTiles(ConvWinograd):
         return PartsWriter(self.form, problem, tile, epilogue, table, block, self.whole_vectors).plan()
 
     def blockings(self, problem: ConvProblem, threads: int) -> list[Blocking]:
-        """``rows`` counts tiles: other numbers of them in a task, and of panels."""
+        """Return blockings with other numbers of tiles (``rows``) and panels in a task."""
         tile = tile_of(problem.types)
         own, _ = _best_block(tile, self.form, problem, threads, machine())
         tiles, panels = problem.batch * math.prod(tiles_of(self.form, problem)), panel_count(tile, problem.group_out)
@@ -155,7 +164,7 @@ class ConvWinogradTiles(ConvWinograd):
 
 
 def _paired(weights: np.ndarray) -> np.ndarray:
-    """Weights whose input channels are in the order of words: two that are `PAIRED` apart side by side."""
+    """Return weights with input channels in the order of words: two channels `PAIRED` apart are adjacent."""
     outputs, channels, *taps = weights.shape
     pairs = weights.reshape(outputs, channels // (2 * PAIRED), 2, PAIRED, *taps).swapaxes(2, 3)
     return np.ascontiguousarray(pairs).reshape(weights.shape)
@@ -165,7 +174,7 @@ def _paired(weights: np.ndarray) -> np.ndarray:
 def _best_block(
     tile: RegisterTile, form: Form, problem: ConvProblem, threads: int, here: Machine
 ) -> tuple[Block, float]:
-    """The cheapest cut into tasks, and the rough cycles of the thread with most of them."""
+    """Return the cheapest tasks, and the estimated cycles of the thread with the most tasks."""
     panels, depth = panel_count(tile, problem.group_out), tile.depth(problem.group_in)
     tiles = problem.batch * math.prod(tiles_of(form, problem))
     words = tile.packing.parts * form.points * depth
@@ -174,7 +183,7 @@ def _best_block(
     counts = {n for n in _TILE_COUNTS if n < tiles} | {min(tiles, -(-tiles // share)) for share in range(1, 9)}
     splits = {-(-panels // split) for split in (1, 2, 3, 4, 6, 8, 16)}
     steps, vectors = depth // tile.step, -(-problem.group_out // tile.lanes)
-    product = tile.cycles * tile.step * tile.step * tile.vectors  # of 16 rows by a step of a panel
+    product = tile.cycles * tile.step * tile.step * tile.vectors  # cycles of 16 rows by one step of a panel
     filters = 4 * words * tile.columns
     far_rate = _COLD_RATE if tiles < _FEW_TILES else _FAR_RATE
     best, best_cycles = Block(1, 1, 1, 0), math.inf

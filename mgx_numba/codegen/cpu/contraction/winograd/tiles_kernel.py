@@ -1,8 +1,8 @@
-"""The kernels of a Winograd convolution over tiles that read whole matrices, in two parts of float32.
+"""The kernels of a Winograd convolution over matrix tiles (AMX), with float32 in two parts.
 
-As the others (`kernel`), but the transform of inputs writes both parts, and a call of the register tile takes all
-panels of a block. Inputs of a tile that are all so small that parts of them would be denormals are multiplied by a
-power of two, and its outputs divided by it.
+They differ from `kernel` in that the input transform writes both parts, and a call of the register tile computes all
+panels of a block. If all inputs of a tile are so small that their parts would be denormal, the inputs are multiplied by
+a power of two, and the outputs divided by it.
 """
 
 from __future__ import annotations
@@ -24,8 +24,10 @@ __all__ = ["PartsWriter", "row_words"]
 
 
 def row_words(tile: RegisterTile, depth: int) -> int:
-    """Words from one transformed tile to the next at a point: an odd number of cache lines, so that the rows of a
-    register lie in different sets of the cache."""
+    """Return the words from one transformed tile to the next at a point: an odd number of cache lines.
+
+    The rows of a register then fall into different cache sets.
+    """
     return (depth // tile.step | 1) * tile.step
 
 
@@ -69,8 +71,11 @@ class PartsWriter(WinogradWriter):
         ]
 
     def _products(self) -> list[str]:
-        """Point by point, and at each one block of rows after the other over all panels. Where filters come from beyond
-        the L2 cache, each of several blocks asks for a share of the next point's."""
+        """Return statements for the products, point by point, each block of rows over all panels.
+
+        Where filters come from beyond the L2 cache, each of several blocks prefetches a share of the next point's
+        filters.
+        """
         return [
             "if narrow:",
             "    wide -= 1",
