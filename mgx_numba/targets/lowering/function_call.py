@@ -1,4 +1,4 @@
-"""Host steps that call a function of this package. A plan from a file imports no operators for such a step."""
+"""Host steps that call a function of this package. A plan file with such a step needs no operator to be imported."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ __all__ = ["FunctionCall", "named"]
 
 
 class FunctionCall:
-    """Calls a function of a module of this package: with values, which may hold symbols, then with the arrays."""
+    """A call of a function of this package, with values (which may hold symbols) and then with the step's arrays."""
 
     def __init__(self, function: Callable[..., np.ndarray], *values: Any) -> None:
         self._function, self._values = function, values
@@ -27,7 +27,7 @@ class FunctionCall:
         return [self._function(*self._values, *arrays)]
 
     def at(self, values: Mapping[Dim, int]) -> FunctionCall:
-        """Return it for values of symbols."""
+        """Return the call with the symbols replaced by values."""
         from ...graph.substitution import with_numbers
 
         return FunctionCall(self._function, *with_numbers(self._values, values))
@@ -42,7 +42,7 @@ class FunctionCall:
 
 
 def named(module: str, name: str) -> Any:
-    """Return a class or a function of this package."""
+    """Return a class or a function of this package by its module and name."""
     if not module.startswith("mgx_numba."):
         raise FormatError(f"a plan file names {module}.{name}")
     return getattr(importlib.import_module(module), name)
