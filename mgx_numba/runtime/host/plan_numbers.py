@@ -89,7 +89,8 @@ class PartsAt:
 
 
 def runs(step: PlannedStep) -> bool:
-    """Return whether a step of a plan with numbers has tasks. A host step or control step always runs."""
+    """Return whether a step of a plan with numbers runs: it has tasks, or all its outputs are empty. Host and control
+    steps always run."""
     if not isinstance(step, Step):
         return True
     if isinstance(step.geometry, TaskRange):
