@@ -1,4 +1,4 @@
-"""Constants of plans in a device's memory, those that several plans have once."""
+"""Constants of plans in device memory, stored once for all plans."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class PlacedConstant:
 
 
 class DeviceConstants:
-    """What one engine has of host arrays that do not change, as long as these live; from any thread."""
+    """A thread-safe cache of an engine's copies of constant host arrays, which live as long as the arrays."""
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
@@ -35,8 +35,9 @@ class DeviceConstants:
         self._known: dict[tuple[int, int], tuple[weakref.ref[np.ndarray], PlacedConstant]] = {}
 
     def placed(self, arrays: Sequence[np.ndarray]) -> list[PlacedConstant]:
-        """Where C-contiguous arrays are; those that are new are copied to one new block. Arrays of objects, which the
-        host alone has, and those without elements are at one place.
+        """Return the device addresses of C-contiguous arrays; new arrays are copied to one new block.
+
+        Arrays of objects, which only the host holds, and empty arrays share one address.
 
         Raises:
             DeviceError: there is not enough memory.

@@ -1,4 +1,4 @@
-"""An NVIDIA device as an engine: its memory, streams as queues, graphs as what is recorded."""
+"""The engine of an NVIDIA device: its memory, streams as queues, graphs as recordings."""
 
 from __future__ import annotations
 
@@ -48,8 +48,9 @@ _NAMES = DriverNames(
     destroy_event="cuEventDestroy_v2",
 )
 MOST_STREAMS = 64
-"""Streams of the process that are known: a caller's are few, and one that comes again costs some microseconds more. So
-many of our own that nobody needs are kept, too: the driver takes longer to make one than to launch a graph."""
+"""Maximum number of the caller's streams that are remembered: callers have few, and a forgotten stream costs several
+microseconds more. As many unused streams of our own are kept, since the driver takes longer to create a stream than to
+launch a graph."""
 
 
 class CudaEngine:
@@ -74,8 +75,11 @@ class CudaEngine:
     def load(
         self, kernels: Sequence[KernelSource], progress: Progress | None = None, store: Store | None = None
     ) -> list[Any]:
-        """Handles of the kernels' functions on this device, and what makes the calls of libraries among them. What
-        copies within recordings is loaded with them."""
+        """Return the handles of the kernels' functions on this device, and the bound calls of libraries among the
+        kernels.
+
+        The kernel that copies within recordings is loaded too.
+        """
         own = [*(kernel for kernel in kernels if described(kernel) is None), transfer_kernel()]
         loaded = dict(zip(own, functions_of(self.device, own, progress, store)))
         self.transfer_function = loaded[own[-1]]
@@ -100,7 +104,7 @@ class CudaEngine:
         return place.value
 
     def _free_bytes(self) -> str:
-        """What there is, for a message; nothing where the device does not say so any more."""
+        """Return a text about the free memory, for error messages; empty where the device does not answer."""
         try:
             free, total = self.device.room()
         except DeviceError:
@@ -142,7 +146,7 @@ class CudaEngine:
         return self.device.is_pinned(address_of(array), array.nbytes)
 
     def queue(self, stream: int | None = None) -> CudaQueue:
-        """See `Engine.queue`; one object for a stream as long as there is that stream."""
+        """See `Engine.queue`; returns the same object for a stream as long as the stream exists."""
         if stream is None:
             return CudaQueue(self)
         found = self._queues.get(stream)
@@ -153,7 +157,8 @@ class CudaEngine:
         return found
 
     def identity_of(self, stream: c_void_p) -> int:
-        """What tells a stream from all others, those that are gone included, which may have had its handle."""
+        """Return a number that identifies a stream among all streams, including destroyed streams with the same
+        handle."""
         number = c_ulonglong()
         self._stream_id(stream, byref(number))
         return number.value + 1  # the driver counts from 0
@@ -191,7 +196,7 @@ class CudaEvent:
 
 
 class CudaRecording:
-    """See `Recording`: a graph."""
+    """A recording as a CUDA graph; see `Recording`."""
 
     def __init__(self, graph: Graph, queue: CudaQueue) -> None:
         self._graph = graph
@@ -209,11 +214,11 @@ class CudaRecording:
 
 
 class CudaQueue:
-    """See `Queue`: a stream."""
+    """A queue as a CUDA stream; see `Queue`."""
 
     def __init__(self, engine: CudaEngine, stream: int | None = None) -> None:
-        """A stream that nobody else has, or one of the process. One that is given back may still have work to do, which
-        comes before what it is asked for next."""
+        """Wrap a stream of the caller, or take a stream of our own, in which work of an earlier user may still
+        precede."""
         self._engine, self._device, self._driver = engine, engine.device, engine.driver
         self._own = stream is None
         self.stream = c_void_p(stream or 0)
@@ -276,7 +281,8 @@ class CudaQueue:
         self._driver.call("cuMemcpyDtoHAsync_v2", c_void_p(place), c_void_p(address), c_size_t(size), self.stream)
 
     def _transferred(self, target: int, source: int, size: int) -> bool:
-        """Record a copy between pinned memory and the device as a kernel, if it is of whole vectors."""
+        """Record a copy between pinned memory and the device as a kernel, if its addresses and size are whole vectors;
+        return whether it is."""
         function = self._engine.transfer_function
         if self._graph is None or function is None or (target | source | size) % VECTOR_BYTES:
             return False
@@ -294,7 +300,7 @@ class CudaQueue:
         self._driver.call("cuMemcpyDtoDAsync_v2", c_void_p(address), c_void_p(source), c_size_t(size), self.stream)
 
     def recorded(self, ask: Callable[[], None]) -> Recording:
-        """See `Queue.recorded`: a graph."""
+        """See `Queue.recorded`; records a graph."""
         with self._engine.use():
             builder = self._graph = GraphInMaking(self._device, selected_architecture().overlaps)
             try:
@@ -333,14 +339,14 @@ _engines = OpenedEngines(lambda number: CudaEngine(device(number)))
 
 
 def cuda_engine(number: int = 0) -> CudaEngine:
-    """The engine of a device; the same object for the same number.
+    """Return the engine of a device, the same object for the same number.
 
     Raises:
-        DeviceError: there is none.
+        DeviceError: there is no such device.
     """
     return _engines.of(number)
 
 
 def cuda_engines() -> list[CudaEngine]:
-    """The engines that this process has used, by number."""
+    """Return the engines that this process has used, by number."""
     return _engines.used()
