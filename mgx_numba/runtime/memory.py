@@ -30,7 +30,7 @@ BIG = 1 << 28
 """Largest allocation (bytes) made without asking the system for its available memory, which takes tens of
 microseconds."""
 _BYTE = np.dtype(np.uint8)
-# Bytes before the fields of PyArrayObject, of which the first is the address.
+# Size of the object header, before PyArrayObject's first field: the address.
 _HEADER = object.__basicsize__
 
 

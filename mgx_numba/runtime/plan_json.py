@@ -36,7 +36,7 @@ from .size_program import SizeProgram
 __all__ = ["LengthsReader", "LengthsWriter", "PlansReader", "PlansWriter"]
 
 _REGIONS = tuple(Region)
-_FIELDS = ("label", "instruction", "reason")  # of a host step, which are texts
+_FIELDS = ("label", "instruction", "reason")  # texts of a host step
 
 
 class PlansWriter:
@@ -143,7 +143,7 @@ class LengthsWriter:
         self._program = program = SizeProgram(plan.symbols)
         if not plan.symbols:
             return
-        # What a binding needs comes first: it computes rows up to the last of these.
+        # Numbers that a binding needs come first: it evaluates rows up to the last of them.
         self.all([*(n for p in plan.parameters for n in p.lens), plan.condition, plan.arena_bytes])
         for output in plan.outputs:
             self.all(output.lens or ())
@@ -221,7 +221,7 @@ class PlansReader:
         self.kernels: list[KernelSource] = []
         for backend, name, text, origin, symbol in common["kernels"]:
             kernel = KernelSource(backend, name, text, origin)
-            kernel.__dict__["symbol"] = symbol  # as it would be computed: the file is of this machine
+            kernel.__dict__["symbol"] = symbol  # equal to the computed symbol, since the file is from this machine
             self.kernels.append(kernel)
         self._scopes = [Scope() for _ in common["scopes"]]
         for scope, symbols in zip(self._scopes, common["scopes"], strict=True):

@@ -35,7 +35,7 @@ ROW_WORDS = 4
 class RowOperation(IntEnum):
     """The operation of a row on its operands a, b and c."""
 
-    # Only `runtime.host.sizes` reads the numbers: any that differ would do.
+    # Only `runtime.host.sizes` reads these numbers, so any distinct values work.
     ADD = 0
     SUBTRACT = 1
     MULTIPLY = 2
@@ -107,7 +107,7 @@ class SizeProgram:
         if number in self._expressions:
             return self._expressions[number]
         needed, waiting = set[int](), [number]
-        while waiting:  # operands come before what they are operands of
+        while waiting:  # operands have smaller numbers than their users
             own = waiting.pop()
             if own >= len(self.symbols) and own not in needed and own not in self._expressions:
                 needed.add(own)
@@ -155,7 +155,7 @@ class SizeProgram:
             return length.number
         if not isinstance(length, Dim):
             return self._constant(int(length))
-        waiting = [length]  # no recursion: offsets of an arena nest as deep as a plan has steps
+        waiting = [length]  # iterative: arena offsets nest as deep as the number of steps
         while waiting:
             dim = waiting[-1]
             if dim not in self._dims:

@@ -181,7 +181,7 @@ class OpenPlans(ServingPlans[P], ABC):
                     self._grown()
                     return made
         made = self._fixed_for(lens)
-        self._failed += failed  # lengths that do not fit the program are no reason
+        self._failed += failed  # not counted if `_fixed_for` raises: the lengths do not fit the program
         return made
 
     def _fixed_for(self, lens: Lens) -> P:

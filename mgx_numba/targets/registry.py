@@ -165,7 +165,7 @@ def compile_for(
     if environment_flag("MIGRAPHX_TRACE_COMPILE"):
         print(f"Compile for {name}:\n{known}")
     options = options or TargetOptions()
-    measured = options.tuning is not None and options.tuning.exhaustive  # for minutes, perhaps
+    measured = options.tuning is not None and options.tuning.exhaustive  # may take minutes
     with contextlib.nullcontext() if measured else uncollected():
         compiled = target(name).compile(known, options, progress)
     tell("compile", DEBUG, "compiled for %s in %.3f ms", name, (time.perf_counter() - start) * 1e3)

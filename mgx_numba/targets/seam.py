@@ -89,7 +89,7 @@ class TwoStages:
 
     def rewrite_log(self) -> RewriteLog:
         """Return the rewrite log of both stages."""
-        from ..graph.rewrite_log import RewriteLog  # late: it brings all operators
+        from ..graph.rewrite_log import RewriteLog  # late: imports all operators
 
         log = RewriteLog()
         for stage in (self._head, self._tail):

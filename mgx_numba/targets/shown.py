@@ -23,7 +23,7 @@ def with_lengths(program: Program, values: Mapping[Dim, int] | None) -> tuple[Pr
     """
     if not values:
         return program, str
-    from ..graph.printer import program_lines  # late: few programs are looked at
+    from ..graph.printer import program_lines  # late: few programs are printed
     from ..graph.substitution import settled
 
     numbered = settled(program, values)

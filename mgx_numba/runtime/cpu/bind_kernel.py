@@ -12,7 +12,7 @@ from .spmd import Job, StepRecord
 
 __all__ = ["BIND", "MAX_CLAIMS", "MOST_BYTES", "ROOMS_EACH", "Bound", "Status", "StepNumbers", "Write"]
 
-MAX_CLAIMS = 1 << 31  # counts of claims are 32 bits with a sign
+MAX_CLAIMS = 1 << 31  # claim counters are int32
 MOST_BYTES = 1 << 56
 """Upper bound of an address space in bytes (x86-64 with five levels of page tables: 57 bits, half of it for user
 space)."""
@@ -30,8 +30,8 @@ class Status(IntEnum):
 
     BOUND = 0  # the context is ready to run
     UNSERVED = 1  # lengths beyond the ranges of the symbols, or for which the plan's condition is not 1
-    TOO_LARGE = 2  # a number that is needed is invalid, or more bytes than addresses
-    ROOM = 3  # the arena has to grow, or nobody has asked yet whether there is memory for the outputs
+    TOO_LARGE = 2  # a needed number is invalid, or exceeds the address space
+    ROOM = 3  # the arena has to grow, or available memory for the outputs is unchecked
     UNCOUNTABLE = 4  # a step has more tasks than the executor can count
 
 
@@ -106,7 +106,7 @@ class Write:
     TO_SLOT, TO_ARENA, TO_PATCH = range(3)
 
 
-# The times of `layout` in operations or bytes, of which a core does 1e11 a second.
+# The times of `layout` as operations or bytes, at 1e11 a second per core.
 _BRIEF_COST = 800_000
 _LOOK_COST = 10_000_000
 

@@ -78,7 +78,7 @@ class BindingTables:
         step_words.append([0, 0, 0, 0, len(entries), 0])
         needed = [number for *numbers, _, _ in step_words for number in numbers] + [number for _, number, _ in entries]
         limits = [(_or(s.low, 0), _or(s.high, (1 << 63) - 1)) for s in plan.symbols]
-        self._served: list[tuple[int, ...]] | None = None  # shapes of the last inputs that were found to be served
+        self._served: list[tuple[int, ...]] | None = None  # shapes of the last inputs that the plan serves
         self._memory = program.memory()
         self._zero = 8 * len(program.constants)
         self._axes = axes
@@ -197,7 +197,7 @@ class Binding:
         """
         self._tables = tables
         block, memory, given = tables.block()
-        self._block: memoryview = block.data  # of which single words are read faster than of arrays
+        self._block: memoryview = block.data  # single words are read faster than from an array
         self._given: memoryview = given.data
         axes, outputs = tables.words[Bound.AXIS_COUNT], tables.words[Bound.OUTPUT_COUNT]
         self._lens, self._rooms = np.zeros(axes, np.int64), np.zeros(ROOMS_EACH * outputs, np.int64)
@@ -252,7 +252,7 @@ class Binding:
         if found is None:
             program, numbers = self._tables.view_numbers
             own = numbers.get(id(view))
-            if own is None:  # an observer's
+            if own is None:  # a view made by an observer
                 values = [evaluate(length, self.values) for length in (view.pointer.offset, *view.lens, *view.strides)]
             else:
                 if self._view_values is None:
@@ -290,7 +290,7 @@ class Binding:
         self._seen = self._block[Bound.BINDINGS]
         plan = self._tables.plan
         self.values: dict[Dim, int] = dict(zip(plan.symbols, self._given.tolist()))
-        self._views: dict[int, tuple[TensorView, TensorView]] = {}  # by identity: lengths are not to be compared
+        self._views: dict[int, tuple[TensorView, TensorView]] = {}  # by id: comparing lengths evaluates expressions
         self._view_values = None
         self._functions: dict[int, HostFunction] = {}
         lens = iter(self._lens.tolist())
@@ -312,7 +312,7 @@ class Binding:
             expect_room(needed + results, f"results of {results} bytes and what is computed on the way to them, in all")
             self._block[Bound.ALLOWED] = max(results, BIG)
             if needed > self.capacity:
-                # Lengths that grow step by step, as of a cache, find room for a while.
+                # Spare room for lengths that grow step by step, such as a cache's.
                 spare = needed // 4 if self.capacity else 0
                 self._take_arena(0)
                 self._take_arena(needed + spare)

@@ -7,9 +7,8 @@ any other case the function returns None without side effects, and the caller us
 wrong inputs. The function also returns None if a step met an index out of range: the results are dropped, and the
 general path computes them again and reports the index. All work except the steps holds the interpreter's lock.
 
-For a symbolic plan the function reads the values of the symbols from the inputs' lengths and binds the context to them,
-unless it is bound to them (`binding`). It returns None where the plan does not serve the lengths, or where its arena
-has to grow.
+For a symbolic plan the function reads the symbols' values from the inputs' lengths, and binds the context to them if
+necessary (`binding`). It returns None where the plan does not serve the lengths, or where its arena has to grow.
 
 Python's functions belong to its stable interface. NumPy's functions are at fixed indices of its function table, and an
 array's fields at the offsets of ``PyArrayObject``; both are compiled into every extension module. `_known` checks these
@@ -72,7 +71,7 @@ class Spec:
 class Array:
     """Word offsets in NumPy's array object (``PyArrayObject``); ``TYPE`` is that of any object."""
 
-    # By PyArrayObject_fields and NPY_ARRAY_* of ndarraytypes.h.
+    # From PyArrayObject_fields and NPY_ARRAY_* in ndarraytypes.h.
     TYPE, DATA, RANK, LENS, DTYPE, FLAGS = 1, 2, 3, 4, 7, 8
     C_CONTIGUOUS, WRITABLE_C_ARRAY = 1, 0x501
 
@@ -94,7 +93,7 @@ _PYTHON = {
     Call.NUMBER: "PyLong_AsLongLong",
     Call.RESTORE: "PyErr_Restore",
 }
-# Places in NumPy's table of functions: PyArray_NewFromDescr, PyArray_SetBaseObject.
+# Indices in NumPy's function table: PyArray_NewFromDescr, PyArray_SetBaseObject.
 _NUMPY = {Call.NEW_ARRAY: 94, Call.SET_BASE: 282}
 _NUMPY_ABI_FUNCTION, _NUMPY_ABI = 0, 0x02000000  # PyArray_GetNDArrayCVersion, and the ABI of NumPy 2
 _METH_O = 8  # of methodobject.h
@@ -338,7 +337,7 @@ def direct_call(
         block[word] = value
     kept: list[Any] = [plan, tables, result_type, byte, idle, contexts, limit]
     for at, (name, type_name, lens) in zip(range(Call.WORDS, len(block), Spec.WORDS), specs, strict=True):
-        # Of a symbolic plan each context has its own lengths and rooms.
+        # For a symbolic plan lengths and allocation sizes are in each context.
         own = [0] * len(lens) if plan.symbols else lens
         dtype, lengths = numpy_dtype(type_name), np.array(own, np.int64)
         kept += [name, dtype, lengths]

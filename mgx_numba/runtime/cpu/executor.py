@@ -97,7 +97,7 @@ class Executable:
         """
         self.plan = plan
         self.num_threads = resolve_num_threads(num_threads)
-        # The executor's come along, so that on an empty store one set of workers compiles all.
+        # All kernels are loaded together: an empty store then needs only one set of compile workers.
         kernels = [*plan.kernels(), *EXECUTOR_KERNELS]
         addresses = dict(zip(kernels, load(kernels, progress, store, ahead=ahead), strict=True))
         self._pool = pool()
@@ -110,9 +110,9 @@ class Executable:
         self._threads = self.num_threads if self.shares else 1
         self._contexts: dict[int, Context] = {}
         self._idle: list[int] = []
-        # All in one step of the interpreter: a context that an interrupt takes off either of the two is freed.
+        # Pops from both in one interpreter step: a context that an interrupt takes out of either is freed.
         self._waiting = map(self._contexts.pop, iter(self._idle.pop, 0))
-        # Of a symbolic plan it is known when an arena has grown. A word in memory: native code reads it.
+        # A symbolic plan's size is known once an arena has grown. Native code reads the limit, so it is in memory.
         self.arena_bytes = 0 if plan.symbols else plan.arena_bytes
         self._idle_limit: memoryview = np.array([max(1, IDLE_BYTES // max(1, self.arena_bytes))], np.int64).data
 
@@ -262,7 +262,7 @@ class Executable:
                 for begin, end in self._ranges(context, segment):
                     self._lead(context, begin, end)
                     self._check(context)
-                    for thread, row in enumerate(notes.tolist()):  # there is room for each step once
+                    for thread, row in enumerate(notes.tolist()):  # each step has at most one event in a row
                         last = TraceRow.EVENTS + row[TraceRow.COUNT] * TraceRow.EVENT_WORDS
                         places = range(TraceRow.EVENTS, last, TraceRow.EVENT_WORDS)
                         spans += (StepSpan(indices[row[at]], thread, row[at + 1], row[at + 2]) for at in places)

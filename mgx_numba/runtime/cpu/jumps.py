@@ -33,10 +33,10 @@ class DriverOperation:
     RUN, IF_ZERO, IF_SET = range(3)
 
 
-# args: a Job block; begin and end: the range of operations. The caller's entry.
+# Entry of the calling thread. args: a Job block; begin and end: the range of operations.
 DRIVE = cpu_kernel(
     "executor_drive",
-    # Between two looks for signals: each run of a range begins to wait anew.
+    # Jumps between two checks for signals: each run of a range restarts its own count.
     "LOOK_JUMPS = 256\n"
     + constants_of("JOB", Job)
     + constants_of("POOL", Pool)
@@ -102,7 +102,7 @@ def operations(
         native_index: for each step of the plan its number among the native steps.
         starts: the slot of the first argument of each native step.
     """
-    following = [*native_index, len(starts)]  # the next native step, also of a host step
+    following = [*native_index, len(starts)]  # number of the next native step, for host steps too
     for k in range(len(following) - 2, -1, -1):
         if following[k] < 0:
             following[k] = following[k + 1]
@@ -110,7 +110,7 @@ def operations(
     ranges: dict[tuple[int, int], tuple[int, int]] = {}
     for begin, end in segments:
         own = [jump for jump in plan.jumps if begin <= native_index[jump.by] < end]
-        # What counts iterations does not run after an index out of range: errors name the iteration.
+        # The step that counts iterations stops after an index out of range, so that errors name the iteration.
         counting = [jump.by for jump in own if jump.to <= jump.at]
         places = sorted({begin, end, *(following[p] for p in (*counting, *(p for j in own for p in (j.at, j.to))))})
         start, first, waiting = len(rows), {}, []

@@ -32,16 +32,16 @@ __all__ = ["measure_limits"]
 _CHAINS = 12
 """Number of independent chains of multiply-adds: two units with a latency of 4 cycles need 8 chains, with 5 cycles
 10."""
-_ROUNDS = 20_000  # some ten microseconds a task
-_COPY_BYTES = 48 << 20  # of each block: both together are past the last cache of most machines
-_CHUNK_BYTES = 1 << 20  # a task: long enough for the hardware to fetch ahead
-_SECONDS = 0.15  # for each
+_ROUNDS = 20_000  # about ten microseconds a task
+_COPY_BYTES = 48 << 20  # bytes of a block: two exceed the last-level cache of most machines
+_CHUNK_BYTES = 1 << 20  # bytes of a task: enough for hardware prefetching
+_SECONDS = 0.15  # duration of each measurement
 TILE_WORDS = 512
 """Words of a row of a tile's operands: with AMX 64 KiB on each side, which fits in the L2 cache; a call's overhead is a
 few percent."""
 TILE_ROUNDS = 100
 """Calls of a tile in a task: several hundred microseconds."""
-_LEAST_RUNS = 3  # of which the best counts
+_LEAST_RUNS = 3  # the best run counts
 
 
 def measure_limits(num_threads: int = 0, units: Collection[str] = ()) -> Limits:
@@ -136,7 +136,7 @@ def _tile_plan(tile: RegisterTile) -> tuple[Plan, int]:
 
 def _operand(word: str, count: int) -> np.ndarray:
     """Return ``count`` random words whose bytes, and pairs of bytes as bfloat16, are numbers of ordinary size."""
-    rng = np.random.default_rng(0)  # zeros run faster: they draw less power
+    rng = np.random.default_rng(0)  # zeros would run faster, since they draw less power
     if word == "float32":
         return rng.standard_normal(count, np.float32)
     pairs = rng.standard_normal(2 * count).astype(numpy_dtype("bfloat16"))

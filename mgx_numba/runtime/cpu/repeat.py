@@ -63,7 +63,7 @@ class Collected:
     WORDS = 3  # one for each name
 
 
-# args: a Repeat block; begin and end: numbers of the first run and of the one that is no more.
+# args: a Repeat block; begin and end: range of run numbers, without end.
 REPEAT = cpu_kernel(
     "executor_repeat",
     constants_of("REPEAT", Repeat)
@@ -183,7 +183,7 @@ class _NativeLoop:
         self.ran = 0
         self._kept = kept
         self._number = np.zeros(1, np.int64)
-        conditions = [aligned_empty((ALIGNMENT,), "uint8") for _ in range(2)]  # one byte, which is read as a word
+        conditions = [aligned_empty((ALIGNMENT,), "uint8") for _ in range(2)]  # the kernel reads the bool as a word
         self._buffers = [conditions, *([aligned_array(*made) for _ in range(2)] for made in carried[1:])]
         self._stores = [aligned_empty((trips * pitch,), "uint8") for _, pitch in kept]
         first_output = len(inputs)

@@ -3,12 +3,11 @@
 They are kernel sources like any other, compiled and stored the same way; their ``args`` are the blocks below, whose
 words are int64.
 
-Every worker walks the steps. A step's tiles are divided into as many equal shares as there are threads, so that a
-worker finds in its own cache the data that it wrote or read in the step before. It claims ``GRAIN`` tiles at a time,
-first of its own share, by an atomic addition to the share's count of tiles taken, then of the other shares. It adds the
-tiles that it ran to the step's ``DONE``, and goes on when all are done. So nobody waits for a thread that has not
-claimed anything: a worker that the system runs late only finds less to do, and a caller without workers does all the
-work.
+Every worker walks the steps. A step's tiles are divided into equal shares, one for each thread. So a worker finds in
+its own cache the data of the step before. It claims ``GRAIN`` tiles at a time by an atomic addition to a share's count
+of tiles taken, first of its own share, then of the others. It adds the tiles that it ran to the step's ``DONE``, and
+goes on when all are done. So nobody waits for a thread that has not claimed anything: a worker that the system runs
+late only finds less to do, and a caller without workers does all the work.
 
 Waiting spins, then yields, then sleeps. Waking costs more than a brief job can win: while workers sleep, its caller
 runs a brief job alone. The exception is a job soon after another, since more are to be expected. Where every CPU has a
@@ -127,7 +126,7 @@ class Pool:
     """
 
     GENERATION, STOP, JOB, WALK, SPINS, YIELDS = range(6)
-    # Each of these, which several threads change, is on a cache line of its own.
+    # Several threads change these words, so each has a cache line of its own.
     GATE = 8
     OWNER = 16
     SLEEPERS = 24
@@ -136,12 +135,12 @@ class Pool:
     LOOK, MAIN, IDENT, ENSURE, RELEASE, CHECK, FETCH = range(44, 51)
     WORDS = 56  # whole cache lines
     CLOSED = 1 << 32
-    MASK = 16  # words of a set of CPUs, for 1024 of them
+    MASK = 16  # words of a CPU set, for 1024 CPUs
 
 
 _LAYOUT = (
     "LOW = 0xFFFFFFFF\nWAIT_MICROSECONDS = 2000\nCLOSING_MICROSECONDS = 50\nSOON_NANOSECONDS = 20000\n"
-    # An affinity takes 0.2 us; a look may have to wait for the interpreter's lock, which others give up after 5 ms.
+    # Reading an affinity takes 0.2 us. A check for signals may wait for the interpreter's lock, up to 5 ms.
     "CONFINE_NANOSECONDS = 1000000\nLOOK_NANOSECONDS = 50000000\n"
     + constants_of("STEP", StepRecord)
     + constants_of("PATCH", Patch)
@@ -150,7 +149,7 @@ _LAYOUT = (
     + constants_of("POOL", Pool)
 )
 
-# args: a Job block; begin and end: the range of steps to run. The caller's entry.
+# Entry of the calling thread. args: a Job block; begin and end: the range of steps to run.
 LEAD = cpu_kernel(
     "executor_lead",
     _LAYOUT
@@ -263,7 +262,7 @@ def kernel(args, begin, end):
 """,
 )
 
-# args: a Job block; begin: which worker (0 is the caller). Walks the job's steps together with the others.
+# Walks the job's steps together with the other workers. args: a Job block; begin: the worker (0 is the caller).
 WALK = cpu_kernel(
     "executor_walk",
     _LAYOUT
@@ -374,7 +373,7 @@ def kernel(args, begin, end):
 """,
 )
 
-# args: the Pool block; begin: which worker, from 1; returns when the pool stops. Begin 0 stops the pool.
+# args: the Pool block; begin: the worker, from 1; returns when the pool stops. Begin 0 stops the pool.
 WORKER = cpu_kernel(
     "executor_worker",
     _LAYOUT
@@ -411,7 +410,7 @@ def kernel(args, begin, end):
 """,
 )
 
-# args: a Job block, by the thread that leads it: if a look is due, handlers of signals run.
+# Runs pending signal handlers if a check is due. Called by the job's leading thread. args: a Job block.
 LOOK = cpu_kernel(
     "executor_look",
     _LAYOUT
@@ -442,7 +441,7 @@ def kernel(args, begin, end):
 """,
 )
 
-# args: the Pool block, by its owner: workers run where this thread may, and wait as suits so many CPUs.
+# Sets the workers' affinity to the caller's, and their spins to its CPUs. args: the Pool block, by its owner.
 CONFINE = cpu_kernel(
     "executor_confine",
     _LAYOUT

@@ -41,8 +41,8 @@ MAX_THREADS = 1024  # more than any machine has cores; the pool has a word for e
 SPINS = 2000
 """Number of reads of a word before a waiting thread yields, about ten microseconds: more takes power, fewer lets
 threads sleep between the steps of a call. No figures kept."""
-YIELDS = 64  # times a thread lets others run before it sleeps
-_JOIN_SECONDS = 1.0  # for a worker to leave at exit: it needs microseconds, unless the system has stopped it
+YIELDS = 64  # number of yields before a thread sleeps
+_JOIN_SECONDS = 1.0  # wait for a worker at exit, which takes microseconds unless it is descheduled
 
 
 def available_cores() -> int:
@@ -83,7 +83,7 @@ def cgroup_quota(root: Path = Path("/sys/fs/cgroup")) -> float:
             return math.inf
     try:
         granted = float(quota) / float(period)
-    except (ValueError, ZeroDivisionError):  # "max"
+    except (ValueError, ZeroDivisionError):  # the file has "max"
         return math.inf
     return granted if granted > 0 else math.inf
 

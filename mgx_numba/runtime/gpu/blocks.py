@@ -67,7 +67,7 @@ class DeviceBlock:
         self._order = _MIXED
 
     def __del__(self) -> None:
-        with contextlib.suppress(DeviceError):  # the device is lost, or not this process's: so is the memory
+        with contextlib.suppress(DeviceError):  # the device, and so its memory, is lost or the parent process's
             self.kept.give(self.address, self.size, self._order)
 
 
@@ -84,7 +84,7 @@ class KeptBlocks:
         self._lock = threading.Lock()
         self._given: deque[tuple[int, int, int]] = deque()
         self._waiting: OrderedDict[int, tuple[int, int]] = OrderedDict()  # size and order, by address
-        self._fitting: dict[int, list[int]] = {}  # addresses of those of a size
+        self._fitting: dict[int, list[int]] = {}  # addresses of cached blocks, by size
         self._bytes = 0
 
     def take(self, size: int, name: str, queue: Queue | None = None) -> DeviceBlock:
@@ -149,7 +149,7 @@ class KeptBlocks:
     def give(self, address: int, size: int, order: int) -> None:
         """Put a block into the cache; its work, in the order of queue ``order``, may still be running."""
         self._given.append((address, size, order))
-        if self._lock.acquire(blocking=False):  # else whoever has it, perhaps this thread, or the next one settles
+        if self._lock.acquire(blocking=False):  # else the lock's holder (maybe this thread) or the next caller settles
             try:
                 self._settle()
             finally:

@@ -243,7 +243,7 @@ class CallForm(CallData):
             return
         self._check_apart(addresses)
         changed: dict[tuple[int, int], None] = {}
-        known, self._aimed = self._aimed, [0] * len(self._coming)  # nothing is known if this does not come to its end
+        known, self._aimed = self._aimed, [0] * len(self._coming)  # all unknown if an error interrupts this
         for place, before, now in zip(self._coming, known, addresses):
             if before == now and before:
                 continue
@@ -252,7 +252,7 @@ class CallForm(CallData):
                 self._write(use.words, use.slot, now + use.offset, use.layout)
                 changed[use.segment, use.number] = None
         if not self._segments:
-            with uncollected():  # a graph of hundreds of kernels is as many objects as a plan
+            with uncollected():  # a graph of hundreds of kernels makes as many objects as a plan
                 self._record()
         else:
             for segment, number in changed:
@@ -322,7 +322,7 @@ class CallForm(CallData):
                 if arg.region in _COMING:
                     placed.append((slot, arg, None))
             elif isinstance(arg, MappedTensor):
-                values[slot] = 0  # and so are the slots behind it, which the description fills
+                values[slot] = 0  # the tensor map also fills the following slots, which are 0 already
                 placed.append((slot, arg.pointer, arg.layout))
             else:
                 raise CompileError(f"{step.label}: a kernel of this target calls no other one")

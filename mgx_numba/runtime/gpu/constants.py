@@ -54,7 +54,7 @@ class DeviceConstants:
                     queue = self._engine.queue()
                     for k, start in zip(new, packed.starts):
                         array, here = arrays[k], PlacedConstant(block.address + start, block)
-                        placed[k] = here  # another array over the same memory may take its key
+                        placed[k] = here  # keep it: another array over the same memory may replace the cache entry
                         self._known[_key(array)] = weakref.ref(memory_owner(array)), here
                         queue.upload(here.address, array.reshape(-1).view(np.uint8))
                     queue.wait()

@@ -58,7 +58,7 @@ class DeviceContext:
 
     def __init__(self, executable: DeviceExecutable) -> None:
         engine = executable.engine
-        # It keeps this one, and what this one has of the device goes with it, not when garbage is looked for.
+        # A weak reference, since the executable holds this context: device memory is freed without garbage collection.
         self._executable: DeviceExecutable = weakref.proxy(executable)
         self._engine = engine
         self.queue = engine.queue()
@@ -268,7 +268,7 @@ class DeviceContext:
         self._at_lengths = {}
         memory, needed = self._memory, bound.arena_bytes
         if needed > memory.arena.size:
-            spare = needed // 4 if memory.arena.size > GRAIN else 0  # for lengths that grow step by step, as of a cache
+            spare = needed // 4 if memory.arena.size > GRAIN else 0  # for growing lengths, such as a cache's
             self._memory = ContextMemory(owned(self._engine, needed + spare, _ARENA_NAME), memory.fault, memory.told)
 
     def _numbered(self, step: PlannedStep) -> PlannedStep:

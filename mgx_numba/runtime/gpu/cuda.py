@@ -33,9 +33,7 @@ if TYPE_CHECKING:
 
 __all__ = ["CudaEngine", "cuda_engine", "cuda_engines"]
 
-_WITH_DEFAULT = (
-    0  # CU_STREAM_DEFAULT: comes after what the default stream was asked for before, and the other way round
-)
+_WITH_DEFAULT = 0  # CU_STREAM_DEFAULT: synchronises with the default stream in both directions
 _PORTABLE = 1  # CU_MEMHOSTREGISTER_PORTABLE
 _NO_TIMING = 2  # CU_EVENT_DISABLE_TIMING
 _NAMES = DriverNames(
@@ -69,7 +67,7 @@ class CudaEngine:
         self.wait = self.driver.bound("cuStreamSynchronize")
         self._stream_id = self.driver.bound("cuStreamGetId")
         self._queues: dict[int, CudaQueue] = {}
-        self.transfer_function: int | None = None  # before anything is loaded
+        self.transfer_function: int | None = None  # None until kernels are loaded
         self.idle_streams: deque[c_void_p] = deque()
 
     def load(
@@ -88,7 +86,7 @@ class CudaEngine:
 
     def batch(self, launches: PlanLaunches) -> CudaBatch:
         """See `Engine.batch`."""
-        from .cuda_batch import CudaBatch  # late: a plan from a file needs nothing that compiles
+        from .cuda_batch import CudaBatch  # late: plans from files import no compiler
 
         return CudaBatch(self, launches, selected_architecture().overlaps)
 
@@ -138,7 +136,7 @@ class CudaEngine:
         return made
 
     def _unregister(self, address: int) -> None:
-        with contextlib.suppress(DeviceError), self.use():  # the device is lost, or not this process's
+        with contextlib.suppress(DeviceError), self.use():  # the device is lost, or belongs to the parent process
             self.driver.call("cuMemHostUnregister", c_void_p(address))
 
     def is_pinned(self, array: np.ndarray) -> bool:
@@ -237,7 +235,7 @@ class CudaQueue:
         blocks, threads = geometry.blocks, geometry.threads
         shared = geometry.shared_bytes
         if shared:
-            shared += DYNAMIC_ALIGNMENT  # kernels round up to it: the driver aligns to less
+            shared += DYNAMIC_ALIGNMENT  # kernels align to it themselves: the driver aligns to less
             self._device.allow_shared(function, shared)
         if self._graph is not None:
             self._graph.kernel(KernelNode.of(function, words, geometry, shared))

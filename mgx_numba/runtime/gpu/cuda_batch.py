@@ -50,14 +50,14 @@ class CudaBatch:
         for k, geometry in enumerate(numbers.geometries):
             shared = geometry.shared_bytes
             if shared:
-                shared += DYNAMIC_ALIGNMENT  # kernels round up to it: the driver aligns to less
+                shared += DYNAMIC_ALIGNMENT  # kernels align to it themselves: the driver aligns to less
                 engine.device.allow_shared(numbers.functions[k], shared)
             configs[k]["threads"], configs[k]["shared"] = geometry.threads, shared
             if geometry.cooperative:
                 configs[k]["attributes"], configs[k]["count"] = address_of(self._attributes), 1
             records[k, Launched.THREADS] = geometry.threads[0]
             records[k, Launched.EARLY] = records[k, Launched.YIELDS] = overlaps and not geometry.cooperative
-        # Each points to one parameter, which is the argument block.
+        # Each array holds a pointer to the only parameter, the argument block.
         self._parameters = address_of(launches.slots) + 8 * np.array(numbers.starts[:-1], np.int64)
         each = np.arange(len(numbers.steps))
         records[:, Launched.CONFIG] = address_of(configs) + _CONFIG.itemsize * each

@@ -114,7 +114,7 @@ class RecordedForm(DirectForm):
         if self._made:
             return
         super().aim(addresses)
-        with uncollected():  # a graph of hundreds of kernels is as many objects as a plan
+        with uncollected():  # a graph of hundreds of kernels makes as many objects as a plan
             self._record()
 
     def _steps(self) -> list[Segment]:

@@ -111,7 +111,7 @@ class DeviceExecutable:
         self._lock = threading.Lock()
         self._idle: list[DeviceContext] = []
         if self.launches is not None:
-            with engine.use():  # what the first run needs is there
+            with engine.use():  # allocates the first run's context
                 self._idle.append(DeviceContext(self))
 
     def run(
@@ -157,7 +157,7 @@ class DeviceExecutable:
             made = list(new)
         for array in (*inputs, *made):
             if isinstance(array, DeviceArray):
-                array.stream = None  # all is in the order of one queue
+                array.stream = None  # one queue orders all work
                 if array.owner is not None:
                     array.owner.used_by(queue)
         return made

@@ -27,7 +27,7 @@ from .open_plan import PlanLaunches
 
 __all__ = ["HipEngine", "hip_engine", "hip_engines"]
 
-_BLOCKING_STREAM = 0  # hipStreamDefault: in order with the default stream
+_BLOCKING_STREAM = 0  # hipStreamDefault: synchronises with the default stream
 _NO_TIMING = 2  # hipEventDisableTiming
 _NAMES = DriverNames(
     take_pinned="hipHostMalloc",
@@ -176,7 +176,7 @@ class HipQueue:
         geometry.check()
         if geometry.cooperative:
             raise DeviceError(f"{self._engine.name}: blocks that wait for each other are launched on NVIDIA's alone")
-        shared = geometry.shared_bytes + DYNAMIC_ALIGNMENT * bool(geometry.shared_bytes)  # kernels round up to it
+        shared = geometry.shared_bytes + DYNAMIC_ALIGNMENT * bool(geometry.shared_bytes)  # kernels align to it
         parameters = (c_void_p * 1)(address_of(words))
         self._driver.call(
             "hipModuleLaunchKernel", c_void_p(function), *map(c_uint, geometry.blocks), *map(c_uint, geometry.threads),

@@ -29,10 +29,10 @@ an H200, one thread takes 0.15 ms and the device 0.05 ms, and enqueuing another 
 ALONE = 256 << 10
 """Least size (bytes) of a large tensor: one thread copies as much in 20 us, and enqueuing a copy takes 5 to 10 us."""
 PIECE, MOST_OF_A_PIECE = 2 << 20, 4 << 20
-"""Size (bytes) of a piece, and maximum size of a piece of a very large tensor. From NumPy's memory to an H200, 18.4 MiB
-take 0.75 ms by six threads in pieces of 2 MiB, 1.2 ms in pieces of 1 MiB, 0.8 ms in pieces of 4 MiB, and 1.9 ms in one
-piece by one thread. 73.5 MiB take 1.9 ms in pieces of 4 MiB, 2.6 ms in pieces of 2 MiB, and 13 ms in one piece. PCIe's
-share is 0.35 ms and 1.4 ms."""
+"""Size (bytes) of a piece, and maximum size of a piece of a very large tensor. From NumPy's memory to an H200, six
+threads copy 18.4 MiB in 0.75 ms in pieces of 2 MiB, in 1.2 ms in pieces of 1 MiB, and in 0.8 ms in pieces of 4 MiB. One
+thread takes 1.9 ms in one piece. 73.5 MiB take 1.9 ms in pieces of 4 MiB, 2.6 ms in pieces of 2 MiB, and 13 ms in one
+piece. PCIe's share is 0.35 ms and 1.4 ms."""
 MOST_THREADS = 6
 """Maximum number of copying threads: on the same machine eight were no faster, and with four 73.5 MiB took 2.2 ms."""
 LOANS = 2
@@ -41,7 +41,7 @@ next run fills the other."""
 LEAST_LENT = 2 << 20
 """Least size (bytes) of a result that is lent to the caller: that of a huge page."""
 
-_threads = KeptThreads(allowed_cpus())  # more cannot work at once
+_threads = KeptThreads(allowed_cpus())  # more threads than CPUs do not help
 
 
 class _Forks:
@@ -113,7 +113,7 @@ class _HostTensors:
         self._small = Packed([0 if own else size for own, size in zip(alone, sizes)])
         apart = Packed([size if own else 0 for own, size in zip(alone, sizes)])
         size, small = self._small.size + apart.size, self._small.size
-        spare = 4 if before is not None else 0  # 16ths: lengths that grow step by step find room for a while
+        spare = 4 if before is not None else 0  # sixteenths of spare room, for lengths that grow step by step
         block, staging = (None, None) if before is None else before._memory
         if block is None or block.size < size:
             block = owned(engine, size + size * spare // 16, name)
@@ -218,7 +218,7 @@ class _LargeResult:
 
     def bring(self, queue: Queue) -> list[_Piece]:
         """Enqueue the copy; return the pieces that the host then has to copy."""
-        self._made = None  # of a run that has failed
+        self._made = None  # left by a failed run
         loan = self._loan()
         if loan is not None:
             self._made = np.asarray(loan)
@@ -297,7 +297,7 @@ class HostResults(_HostTensors):
                 piece.event.wait()
             np.copyto(piece.other, piece.staged)
 
-        brought(pieces.pop(0))  # by then kernels are done: threads that wait for a device keep their CPUs busy
+        brought(pieces.pop(0))  # then kernels are done: waiting for a device spins, so more threads only help now
         on_threads(brought, pieces, _threads_for(sum(p.other.size for p in pieces)), self._helpers.helper)
         self._helpers.end()
 

@@ -156,7 +156,7 @@ class _Stream:
     def ask(self, work: Callable[[], None]) -> None:
         """Add work."""
         with self._lock:
-            self.asked += 1  # first: an interrupt before the next line leaves a number without work, which is none
+            self.asked += 1  # before the append: an interrupt in between only skips a number
             self._asked.append((self.asked, work))
 
     def advance(self, end: int | None = None) -> None:
@@ -176,7 +176,7 @@ class _Stream:
         """Return whether the work up to the ``end``-th is done."""
         try:
             return self._asked[0][0] > end
-        except IndexError:  # nothing is left
+        except IndexError:  # no work is left
             return True
 
 

@@ -128,7 +128,7 @@ class OpenLengths:
     def load(self) -> None:
         """Load the evaluator of the size program, to which no number can be added afterwards."""
         if self._evaluator is None:
-            from ..host.sizes import Evaluator  # late: a plan from a file needs nothing that compiles
+            from ..host.sizes import Evaluator  # late: plans from files import no compiler
 
             self._evaluator = Evaluator(self.program)
             self.zero = len(self.program.constants)

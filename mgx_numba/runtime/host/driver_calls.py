@@ -11,7 +11,7 @@ __all__ = ["MOST_X", "TOO_LARGE", "TOO_MANY", "LaunchLoop", "Launched", "TensorM
 
 MOST_X = (1 << 31) - 1
 """Maximum number of blocks of a grid along its first axis: CUDA C++ programming guide, technical specifications."""
-_MOST_PLANES = 65535  # those along the others, as `codegen.launch.MOST_PLANES`
+_MOST_PLANES = 65535  # maximum along the other axes, as `codegen.launch.MOST_PLANES`
 TOO_LARGE, TOO_MANY = -1, -2
 """Status codes: a needed number does not fit in int64; a grid has too many blocks."""
 
@@ -23,9 +23,9 @@ class LaunchLoop:
         ``VALUES``: address of value 0 of the size program.
         ``BASES``: address of the table of base addresses, to which offsets are added; base 0 is 0.
         ``SLOTS``: address of all argument blocks.
-        ``RECORDS``, ``WRITES``, ``MAPS``: addresses of the tables of `Launched` (one for each kernel), `Written` (one
-            for each number of an argument block) and `TensorMapArguments` (one for each tensor that the copy engine
-            reads), in the order of the kernels.
+        ``RECORDS``, ``WRITES``, ``MAPS``: addresses of the tables, in the order of the kernels. They have a `Launched`
+            for each kernel, a `Written` for each number of an argument block, and a `TensorMapArguments` for each
+            tensor that the copy engine reads.
         ``SCRATCH``: address of 128 bytes with 64-byte alignment.
         ``STREAM``: the driver's stream.
         ``EARLY``: address of the attribute for launches that may start before the preceding kernel ends.
@@ -85,7 +85,7 @@ class TensorMapArguments:
 
     OFFSET, BASE, LEN, STRIDE, ITEMSIZE = 0, 1, 2, 6, 9
     TARGET, TYPE, ADDRESS, LENS, STRIDES, BOX, STEPS, LOWER, UPPER, CHANNELS, POSITIONS = range(10, 21)
-    WORDS = 21  # one for each name, but 4 and 3 for those of numbers
+    WORDS = 21  # one for each name, but 4 for LEN and 3 for STRIDE
 
 
 _TEXT = (
@@ -175,7 +175,7 @@ def kernel(args, begin, end):
 @functools.lru_cache(maxsize=1)
 def launching() -> Callable[[int, int, int], None]:
     """Return the native loop; its arguments are the address of a `LaunchLoop` block and a range of kernels."""
-    from ...codegen.cpu.kernel import cpu_kernel  # late: a plan from a file needs nothing that compiles
+    from ...codegen.cpu.kernel import cpu_kernel  # late: plans from files import no compiler
     from ...codegen.cpu.toolchain.loader import load
 
     (code,) = load([cpu_kernel("driver_launches", _TEXT)])

@@ -6,7 +6,7 @@ import ctypes
 
 __all__ = ["NativeKernel", "constants_of"]
 
-# ``void (int64_t *args, int64_t begin, int64_t end)``; calling one releases the GIL.
+# A kernel is ``void (int64_t *args, int64_t begin, int64_t end)``; a call releases the GIL.
 NativeKernel = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64)
 
 

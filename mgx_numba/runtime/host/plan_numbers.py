@@ -51,7 +51,7 @@ class PlanNumbers:
             return self._numbers.setdefault(length, program.number(length))
 
         _replaced(plan, note)
-        from .sizes import Evaluator  # late: a plan from a file needs nothing that compiles
+        from .sizes import Evaluator  # late: plans from files import no compiler
 
         self._evaluator = Evaluator(program)
 

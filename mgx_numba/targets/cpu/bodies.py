@@ -96,7 +96,7 @@ class CompiledBody:
         executable, enter = self._loaded()
         names = self._names
         given = self._given(plan, outer)
-        scalars = [k for k, value in enumerate(module.results()) if value.shape.without_axes]  # in the IR: one axis
+        scalars = [k for k, value in enumerate(module.results()) if value.shape.without_axes]  # one axis in the IR
 
         def run(arguments: Sequence[Any]) -> list:
             given.update(zip(names, arguments))
@@ -138,7 +138,7 @@ class CompiledBody:
         if done is None:
             return None
         known: dict[Dim, int] = {}
-        shapes = [value.shape.lens for value in self._module.results()]  # of scalars, too: one axis in the IR
+        shapes = [value.shape.lens for value in self._module.results()]  # one axis in the IR
         lens = [tuple([evaluate(n, self._at, known) for n in own]) for own in shapes]
         last, rows = done
         return (
@@ -246,7 +246,7 @@ class LateProgram:
 
         def run(arguments: Sequence[Any]) -> list:
             results: list = self._compiled.run({**dict(zip(self._names, arguments)), **given})
-            for k in scalars:  # in the IR: one axis
+            for k in scalars:  # one axis in the IR
                 results[k] = results[k].reshape(1)
             return results
 

@@ -237,7 +237,7 @@ class LoweredProgram:
         if self.executable is None:
             return None
         plan = self.executable.plan
-        if plan.symbols:  # this asks about expressions, which who reads the plan does not have
+        if plan.symbols:  # needs expressions, which a reader of the file lacks
             plan = dataclasses.replace(plan, parallel=self.executable.shares)
         return KeptPlan(plan, self.trees)
 
@@ -246,7 +246,7 @@ class LoweredProgram:
 
         Kernels that are in no store are compiled.
         """
-        from ...codegen.embedding import embed  # late: few programs are saved with their code
+        from ...codegen.embedding import embed  # late: few programs are saved with machine code
 
         return embed([*self.kernels(), *EXECUTOR_KERNELS], self._store)
 

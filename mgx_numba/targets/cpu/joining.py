@@ -77,7 +77,7 @@ def first_of_pair(low: Lowering, ins: Instruction, request: Request, chosen: Can
         return chosen
     body = dict(zip(reader.module_args[0].parameters(), reader.inputs)) if core is not reader else {}
     if body.get(core.inputs[0], core.inputs[0]) is not ins:
-        return chosen  # the epilogue reads it
+        return chosen  # the reader's epilogue reads the result
     own = low.solutions.of(("choose alone", request), lambda: low.backend.choose(request))
     behind = bare_problem(core)
     assert isinstance(behind, ConvProblem)

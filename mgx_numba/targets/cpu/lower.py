@@ -76,7 +76,7 @@ def lower_and_release(
     run.released = ReleasedConstants(run, original)
     run.shared, run.later = weights, later
     plan, whole = run.run(), not run.released.count
-    run.released = None  # each holds the other
+    run.released = None  # breaks the reference cycle
     return plan, whole
 
 

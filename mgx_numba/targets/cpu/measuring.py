@@ -25,11 +25,11 @@ __all__ = ["Bench"]
 _SAMPLE_SECONDS = 2e-3
 """Duration of a sample, whose fastest run counts: long against the clock and a wake-up, short against changes of the
 clock rate."""
-_MOST_RUNS = 50  # of a sample
+_MOST_RUNS = 50  # maximum number of runs of a sample
 _ROTATED_BYTES = 32 << 20
 """Total size of the copies of constant weights that are read in turn, so that weights come from memory as in a
 program."""
-_MOST_COPIES = 16  # of weights, however small they are
+_MOST_COPIES = 16  # maximum number of copies of small weights
 
 
 class Bench:
@@ -63,7 +63,7 @@ class Bench:
             self._run(executable, candidate)
         self.samples += 1
         if self._replaced is not None:
-            self._replaced[...] = _value(self._replaced.dtype)  # what runs in place adds to it, run by run
+            self._replaced[...] = _value(self._replaced.dtype)  # in-place runs accumulate into it
         times = [self._run(executable, candidate)]
         while sum(times) < _SAMPLE_SECONDS and len(times) < _MOST_RUNS:
             times.append(self._run(executable, candidate))

@@ -195,7 +195,7 @@ def _settle(low: Lowering) -> None:
         if writer.view.buffer not in read:
             writer.take(low, True)
     alone = {writer.view.buffer: writer.parts.high for writer in taken if writer.alone}
-    for step in low.steps:  # launches before that of one solution are told of its result, too
+    for step in low.steps:  # earlier launches of the same solution also have the result as an operand
         if any(view.buffer in alone for view in step.operands.values()):
             step.operands = {name: alone.get(view.buffer, view) for name, view in step.operands.items()}
 
@@ -226,7 +226,7 @@ def _offer_result(low: Lowering, step: PendingStep, problem: PointwiseProblem | 
     view, count = step.operands[f"out{number}"], len(problem.outputs)
     along = [n for n, stride in zip(view.lens, view.strides) if stride == 1 and n > 1]
     other = isinstance(problem, ReductionProblem) and (problem.parts > 1 or problem.fold > 1)
-    types = {view.type for name, view in step.operands.items() if name.startswith("out")}  # one result may be in parts
+    types = {view.type for name, view in step.operands.items() if name.startswith("out")}  # may include parts already
     if len(along) != 1 or along[0] % LINE_ELEMENTS or types != {Type.float_type} or other:
         return
 

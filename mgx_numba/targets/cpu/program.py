@@ -135,7 +135,7 @@ def _optimizing(again: Callable[[], Program], options: TargetOptions) -> Callabl
 
 
 def _measure(tuning: Tuning, ask: Callable[[], object]) -> None:
-    from ..tuning import tune  # late: a compilation that measures nothing needs none of it
+    from ..tuning import tune  # late: only needed for tuning
     from .measuring import Bench
 
     tune(tuning, Bench, ask)

@@ -125,7 +125,7 @@ class RestoredProgram(LoweredProgram):
             pass
         try:
             return self._with_more().run(inputs)
-        except Outgrown:  # a submodule's plans are those of the file
+        except Outgrown:  # a submodule has only the file's plans
             whole = self._whole()
         results = whole.run(inputs)
         with self._lock:

@@ -42,7 +42,7 @@ class CpuTarget:
         whole_module("mgx_numba.targets.cpu.program")
         from .program import compile_program
 
-        # Counted once: plans for fixed lengths are also made in a run, and the system's files are slow to read.
+        # Resolved once: runs also make plans for fixed lengths, and reading the system's files is slow.
         threads = resolve_num_threads(options.num_threads or None)
         return compile_program(program, replace(options, num_threads=threads), progress, known=known)
 

@@ -269,7 +269,7 @@ class DeviceProgram(DeviceCalls):
 
     def rewrite_log(self) -> RewriteLog:
         """See `Compiled.rewrite_log`."""
-        from ...graph.rewrite_log import RewriteLog  # late: it brings all operators
+        from ...graph.rewrite_log import RewriteLog  # late: imports all operators
 
         log = RewriteLog()
         log.include(self._log or self.program.log)
@@ -285,7 +285,7 @@ class DeviceProgram(DeviceCalls):
 
     def machine_code(self) -> dict[str, Any]:
         """See `Compiled.machine_code`; covers all kernels that the program has so far."""
-        from ...codegen.embedding import embed  # late: few programs are saved with their code
+        from ...codegen.embedding import embed  # late: few programs are saved with machine code
 
         return embed([*self.kernels(), transfer_kernel()], self._options.store)
 

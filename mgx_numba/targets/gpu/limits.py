@@ -53,7 +53,7 @@ def _product_rate(dtype: str, side: int, on: Engine, precision: str = "medium") 
 
     For float32 operands ``precision`` is one of `FLOAT32_PRECISIONS`.
     """
-    rng = np.random.default_rng(0)  # zeros would run faster: they draw less power
+    rng = np.random.default_rng(0)  # zeros would run faster, since they draw less power
     operands = [rng.standard_normal((side, side), np.float32).astype(numpy_dtype(dtype)) for _ in "ab"]
     found = _rate("dot", operands, on, precision)
     return None if found is None else found[0] / 1e9

@@ -227,7 +227,7 @@ def _drawn(spec: ParameterSpec) -> np.ndarray:
     few = min(count, DRAWN)
     if dtype.kind in "iub":
         drawn = rng.integers(0, 100, few).astype(dtype)
-    elif dtype == np.float32:  # which a solver may read as pairs of bfloat16, see `Solution.halves`
+    elif dtype == np.float32:  # a solver may read it as bfloat16 pairs (`Solution.halves`)
         drawn = rng.standard_normal((few, 2), np.float32).astype(ml_dtypes.bfloat16).view(dtype)[:, 0]
     else:
         drawn = rng.standard_normal(few, np.float32).astype(dtype)

@@ -109,9 +109,9 @@ class GpuProgram(DeviceProgram):
         if not self._engine.name:
             tuning.decline("times of the interpreter say nothing of a device")
             return
-        from ..tuning import tune  # late: a compilation that measures nothing needs none of it
+        from ..tuning import tune  # late: only needed for tuning
         from .measuring import DeviceBench, compile_candidates
 
-        lowering(self.program, self._options).run()  # asks the tuning all its questions
+        lowering(self.program, self._options).run()  # makes all requests to tuning
         compile_candidates(self._engine, tuning)
         tune(tuning, functools.partial(DeviceBench, self._engine))

@@ -100,6 +100,6 @@ class StagedGpuProgram(DeviceCalls, TwoStages):
 
     def machine_code(self) -> dict[str, Any]:
         """See `Compiled.machine_code`; covers all kernels that both stages have so far."""
-        from ...codegen.embedding import embed  # late: few programs are saved with their code
+        from ...codegen.embedding import embed  # late: few programs are saved with machine code
 
         return embed(self.kernels(), self._options.store)

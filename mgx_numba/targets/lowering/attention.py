@@ -48,7 +48,7 @@ def mask_strides(mask: View, scores: Sequence[int]) -> tuple[int, ...]:
     for n, s, whole in zip(mask.lens, mask.strides, scores[missing:]):
         if known_less_equal(n, 1):
             found.append(0)
-        else:  # a symbolic length may be 1 where that of the scores is not
+        else:  # a symbolic length may be 1, and is broadcast then
             found.append(s if known_equal(n, whole) else select(less(1, n), s, 0))
     return (0,) * missing + tuple(found)
 

@@ -162,7 +162,7 @@ def _color_symbolic(buffers: Sequence[Buffer], reuse: bool, shares: int) -> Any:
         buffer = buffers[k]
         below: list[int] = []
         for j in reversed(placed):
-            # what lies below another one that is below this need not be looked at
+            # buffers below a buffer that is already below this one need no check
             if (_together(buffers[j], buffer) or not reuse) and not any(
                 _together(buffers[i], buffers[j]) for i in below
             ):
@@ -227,7 +227,7 @@ def _place(buffers: Sequence[Buffer], choose: Callable[[Buffer, Gaps, Sequence[B
         gaps: Gaps = []
         start = 0
         first, last = buffer.first, buffer.last
-        beside = [b for b in placed if b.first <= last and first <= b.last]  # alive at one of its steps
+        beside = [b for b in placed if b.first <= last and first <= b.last]  # alive at a common step
         for other in sorted(beside, key=attrgetter("offset")):
             if start + _aligned(buffer.bytes) <= other.offset:
                 gaps.append((start, other.offset))

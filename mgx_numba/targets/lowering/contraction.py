@@ -203,7 +203,7 @@ def _prologue(
     views, places = [], []
     for parameter in prologue_parameters(body, core)[1]:
         view = low.values[outer[parameter]]
-        view = view.with_shape(Shape(view.type, view.lens[:2], view.strides[:2]))  # the same in every pixel
+        view = view.with_shape(Shape(view.type, view.lens[:2], view.strides[:2]))  # equal for all pixels
         if view.lens[1] > 1 and not known_in(view.strides[1], 0, 1):
             view = low.materialized(view, row_major_strides(view.lens), ins)
         image = 0 if known_less_equal(view.lens[0], 1) else view.strides[0]
@@ -323,7 +323,7 @@ def _lower_convolution(low: Lowering, ins: Instruction, core: Instruction, has: 
     what = Contraction(problem, epilogue, strides, operands, prepared, w_ins, weights)
     if lines is not None:
         apart = replace(what, problem=replace(problem, out_strides=lines), operands={**operands, "out": declared})
-        with contextlib.suppress(UnsupportedError):  # no solver for it writes such lines
+        with contextlib.suppress(UnsupportedError):  # a solver may not support gaps between lines
             has.launch(low, ins, apart)
             return
     has.launch(low, ins, what)

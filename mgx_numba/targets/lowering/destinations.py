@@ -62,7 +62,7 @@ class _Lender:
     def __init__(self, module: Module, rules: RuleTable, allocate: Callable[..., View]) -> None:
         self.lent: dict[Instruction, View] = {}
         self._module, self._rules, self._allocate = module, rules, allocate
-        self._inside: set[Instruction] = set()  # of a padded value
+        self._inside: set[Instruction] = set()  # instructions that write inside a padded value
 
     def lend_parts(self, ins: Instruction) -> None:
         """Lend the parts of a concatenation's memory to its inputs."""

@@ -67,7 +67,7 @@ def returned(shape: Shape) -> Callable[[list], list]:
     """Return a function that converts a value to a result; values of the host's types get the rank that a user sees."""
     if shape.is_dynamic or has_memory(shape):
         return list
-    if shape.symbolic:  # has axes: its arrays have their lengths
+    if shape.symbolic:  # shapes with symbols have axes: their arrays have the right rank
         return lambda arrays: [np.array(array, order="C") for array in arrays]
     return lambda arrays: [np.array(array, order="C").reshape(shape.array_lens) for array in arrays]
 

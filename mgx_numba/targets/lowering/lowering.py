@@ -108,7 +108,7 @@ class Lowering(PlanConstants):
         self.solutions = Solutions()
         self.ranges = Ranges()
         self.scope: Scope | None = None
-        self._conditions: dict[Dim, None] = {}  # a list would compare them, which asks
+        self._conditions: dict[Dim, None] = {}  # a dict: `in` on a list compares conditions, which adds guards
         self._traces = environment_flag("MIGRAPHX_TRACE_FINALIZE")
         self._traces_pointwise = environment_flag("MIGRAPHX_TRACE_NARY")
 
@@ -175,7 +175,7 @@ class Lowering(PlanConstants):
         if module.first not in self._names:
             self._names.update(instruction_names(self.program.reachable_modules()))
         steps, settling, writers = len(self.steps), len(self.settling), self.writers
-        self.writers = {}  # steps inside may not run: those outside rely on no form that they write, nor they on theirs
+        self.writers = {}  # steps inside may be skipped, so parts are not passed in or out
         self.values.update(zip(module.parameters(), parameters, strict=True))
         self.destinations.update(destinations(module, self.rules, self.allocate, results))
         try:
@@ -485,7 +485,7 @@ class Lowering(PlanConstants):
                 raise CompileError(f"result {k} is a tuple; add get_tuple_elem for its members")
             if value.buffer.region is Region.OUTPUT and value.buffer.index == k:
                 continue
-            if ins.shape.is_dynamic and value.buffer.region is Region.HOST:  # what the host step made is the result
+            if ins.shape.is_dynamic and value.buffer.region is Region.HOST:  # the host step's array is the result
                 value.buffer.region, value.buffer.index = Region.OUTPUT, k
                 continue
             target = View(Buffer(Region.OUTPUT, k), ins.shape.to_standard())
@@ -513,7 +513,7 @@ class Lowering(PlanConstants):
                     buffer.touch(number)
                     arena[id(buffer)] = buffer
         jumps = resolved_jumps(self.jumps, self.steps)
-        for jump in jumps:  # what is there before a loop and read in it is read by each iteration
+        for jump in jumps:  # buffers written before a loop and read in it live until its end
             for buffer in arena.values() if jump.to <= jump.at else ():
                 if buffer.first < jump.to <= buffer.last < jump.at:
                     buffer.last = jump.at - 1

@@ -16,7 +16,7 @@ from .lowering import Lowering
 __all__ = ["given", "recurrence"]
 
 _LENGTHS = (Type.int32_type, Type.int64_type)
-_BATCH_FIRST = (0, 2, 1, 3)  # of steps, directions, sequences and units: sequences first
+_BATCH_FIRST = (0, 2, 1, 3)  # axes (step, direction, sequence, unit) with sequences first
 
 
 def given(ins: Instruction) -> dict[str, Instruction]:
@@ -47,7 +47,7 @@ def recurrence(
         known = ", ".join(t.name for t in types)
         low.host(ins, f"kernels take {known}, some elements, lengths of 32 or 64 bits, not {x.shape}")
         return None
-    low.require(less(0, x.lens[0]))  # after no step the last states are the first ones
+    low.require(less(0, x.lens[0]))  # with zero steps the last states are the initial states
     x = _rows(low, ins, x)
     operands = {"x": x}
     for name, own in (("bias", "inner_bias"), ("peephole", "peephole"), ("lengths", "lengths")):

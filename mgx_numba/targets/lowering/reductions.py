@@ -95,7 +95,7 @@ def _lower(low: Lowering, ins: Instruction, problem: ProblemOf, outputs: Sequenc
     """
     inputs = low.inputs(ins)
     whole = problem([v.tensor for v in inputs], [v.tensor for v in outputs])
-    for axis in whole.axes:  # kernels have nothing to do where there are no elements
+    for axis in whole.axes:  # kernels have no tasks for empty rows
         low.require(all_of(*(less(0, tensor.lens[axis]) for tensor in whole.inputs)))
     try:
         low.compute(whole, inputs, outputs, ins)
@@ -105,7 +105,7 @@ def _lower(low: Lowering, ins: Instruction, problem: ProblemOf, outputs: Sequenc
             raise
         own = [Tensor(s.type, s.lens, s.strides) for s in shapes]
         direct = _is_planned(low, problem(own, [v.tensor for v in outputs]))
-        if not direct:  # raises before anything is copied
+        if not direct:  # raise before a copy is appended
             low.plan(problem(own, [Tensor(s.type, s.lens, s.strides) for s in results]))
         inputs = [low.materialized(v, s.strides, ins) for v, s in zip(inputs, shapes)]
         made = outputs if direct else [low.allocate(s) for s in results]

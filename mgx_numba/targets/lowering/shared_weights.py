@@ -73,7 +73,7 @@ class SharedWeights:
             return array if known[1] is None else known[1], known[2]
         storage, shape = stored(array)
         own = None if storage is array else storage
-        if own is None or not np.may_share_memory(own, array):  # else it would never be gone
+        if own is None or not np.may_share_memory(own, array):  # a copy that shares memory would keep the array alive
             gone = partial(_forget, self._stored, id(array))
             self._stored[id(array)] = weakref.ref(array, gone), own, shape
         return storage, shape

@@ -40,7 +40,7 @@ class Solutions:
             pass
         try:
             found = self._earlier[question]
-        except KeyError:  # asked for the first time, or gone meanwhile
+        except KeyError:  # never cached, or dropped by another thread
             found = answer()
         if len(self._recent) >= MOST // 2:
             self._earlier, self._recent = self._recent, {}

@@ -112,18 +112,16 @@ def compute(
             return deferred_value(ins.op, program, evaluate(program, {}))
         spread = ins.op.pointwise and any(i.shape.is_dynamic for i in ins.inputs)
         if spread:
-            # ranges that were the same may turn out to be 1 and another length
+            # lengths with equal ranges may differ in a run: 1 and another length
             lens = common_lens(*(a.shape for a in args))
             args = [np.broadcast_to(a, lens) for a in args]
-        branches = isinstance(ins.op, If)  # their submodules alone tell the shape
+        branches = isinstance(ins.op, If)  # only the branch that runs determines the shape
         if not branches and (shape.is_dynamic or any(i.shape.is_dynamic for i in ins.inputs)):
             actual = [_actual(i.shape, a, spread) for i, a in zip(ins.inputs, args)]
             shape = ins.op.compute_shape(actual, ins.module_args)
         if ins.op.true_ranks:
             args = [a.reshape(()) if i.shape.without_axes else a for i, a in zip(ins.inputs, args)]
-        if (
-            not ins.op.view and not branches and not shape.is_dynamic
-        ):  # a length that only values tell is not known before
+        if not ins.op.view and not branches and not shape.is_dynamic:  # data-dependent lengths are not known yet
             expect_room(shape.bytes, "its result of")
         return ins.op.compute(shape, args, RunModule(ins.module_args, run, repeat))
     except Outgrown:

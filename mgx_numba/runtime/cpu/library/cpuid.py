@@ -29,7 +29,7 @@ class FeatureBit:
     state: int
 
 
-# By the manuals above.
+# From the manuals named above.
 _BITS: dict[tuple[int, int, int], dict[str, int]] = {
     (1, 0, _C): {
         "sse3": 0,

@@ -14,7 +14,7 @@ from ....errors import CompileError
 __all__ = ["compiler", "link_library"]
 
 _COMPILERS = ("cc", "gcc", "clang")
-_SHOWN = 2000  # characters of what a compiler says, whose end tells most
+_SHOWN = 2000  # characters shown of the compiler's output, from its end
 
 
 def compiler() -> list[str] | None:

@@ -32,8 +32,8 @@ EXECUTOR: Mapping[str, KernelSource] = {
 out."""
 
 WEIGHTS_SYMBOL = "mgx_embedded_weights"
-_FROM_ARENA, _FROM_WEIGHTS, _FROM_JOB, _FROM_CODE = range(4)  # as in plan.h
-_NUMBERS_A_LINE = 12  # for readers: some 100 characters
+_FROM_ARENA, _FROM_WEIGHTS, _FROM_JOB, _FROM_CODE = range(4)  # same values as in plan.h
+_NUMBERS_A_LINE = 12  # keeps lines near 100 characters
 _PLAIN = frozenset((string.ascii_letters + string.digits + " !#$%&'()*+,-./:;<=>@[]^_`{|}~").encode())
 
 
@@ -116,7 +116,7 @@ def plan_text(
         *((slot, _FROM_JOB, 8 * Job.FAULT) for slot in tables.fault_slots),
         *((slot, _FROM_CODE, kernels[kernel]) for slot, kernel in tables.code_slots),
     ]
-    slots[[slot for slot, _, _ in relocations]] = 0  # addresses of this process
+    slots[[slot for slot, _, _ in relocations]] = 0  # addresses are valid in this process only
     outputs = [(name, o.dtype, o.lens or ()) for name, o in zip(output_names, plan.outputs, strict=True)]
     checks = [check for step in native for check in step.checks]
     first_check, count = [], 0

@@ -31,11 +31,11 @@ from .text import EXECUTOR, WEIGHTS_SYMBOL, layout_text, plan_text
 __all__ = ["write_library"]
 
 _MAGIC = b"mgxwgt01"
-_HEAD_BYTES = 4096  # of a page, so that the weights of a mapped file begin with one
+_HEAD_BYTES = 4096  # a page, so that weights in a mapped file are page-aligned
 _EMBEDDED_BYTES = 1 << 30
 """Maximum size of weights inside a library: code refers to its data over at most 2 GiB."""
 _NAME = re.compile("[A-Za-z][A-Za-z0-9_]*")
-_MODE = 0o666  # less the process's mask
+_MODE = 0o666  # minus the process's umask
 
 Pieces = Sequence[bytes | memoryview]
 
@@ -84,7 +84,7 @@ def write_library(
     command = None if link is False else compiler()
     if link and command is None:
         raise CompileError("export_library: there is no C compiler (cc, gcc, clang, or what CC names)")
-    # anew: their symbols are those of the features that the process began with
+    # Copies, since symbols are cached for the CPU features with which the process started.
     words = [word for word in EXECUTOR if plan.symbols or word not in ("EVALUATE", "BIND")]
     executor = {word: dataclasses.replace(EXECUTOR[word]) for word in words}
     sources = [*plan.kernels(), *executor.values()]

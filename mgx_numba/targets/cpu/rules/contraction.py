@@ -99,7 +99,7 @@ def _launch(low: Lowering, ins: Instruction, what: Contraction) -> None:
     constant = weights if what.blocks is None else what.blocks
     if what.blocks is not None:
         problem = _with_stored_blocks(low, problem, what.blocks.scales)
-    if operands["x"].type.dtype_name != problem.types.a:  # both are stored in bfloat16 (`store_bfloat16`)
+    if operands["x"].type.dtype_name != problem.types.a:  # `store_bfloat16` stores both operands in bfloat16
         types = replace(problem.types, a=operands["x"].type.dtype_name, b="bfloat16")
         problem = replace(problem, types=types)
     elif weights is not None and weights.dtype.name != problem.types.b:
@@ -115,7 +115,7 @@ def _launch(low: Lowering, ins: Instruction, what: Contraction) -> None:
         or (saturates and own.rounds_weights)
         or (own.error_variance > 1 and over_budget(low, problem))
     ]
-    room = 0 if constant is None else low.packing_room  # what is packed in every run is not worth transforming
+    room = 0 if constant is None else low.packing_room  # weights packed in every run are not worth transforming
     if has_lengths((problem, places)):
         request = Request(problem, what.epilogue, places, low.threads, low.options.fast_math)
         _launch_open(low, ins, request, replace(what, operands=operands), room, unsuited)
@@ -188,7 +188,7 @@ def _launch_open(
         found = None if tuning is None or not tuning.knows(plain) else tuning.recorded(plain)
         return "" if found is None else found.solver.name
 
-    def plan(own: Request, chosen: Candidate) -> Solution:  # for these example lengths: nothing is remembered
+    def plan(own: Request, chosen: Candidate) -> Solution:  # not cached: only for these example lengths
         solution: Solution = chosen.solver.plan(own.problem, own.epilogue, own.strides, own.threads)
         return solution
 
@@ -198,7 +198,7 @@ def _launch_open(
         solve = partial(solve_open, request, plan, measured, without)
         parts, served = low.solutions.of(("open", request, without), solve)
         if what.weights is None and what.blocks is None and any(map(_packs, parts[:-1])):
-            unsuited += [part.candidate.solver.name for part in parts[:-1]]  # in each run they are packed in one way
+            unsuited += [part.candidate.solver.name for part in parts[:-1]]  # a run packs weights in one form only
             continue
         try:
             views = [_packed_once(low, ins, part.candidate.solver, part.request.problem, what) for part in parts]
@@ -353,7 +353,7 @@ def _bytes_read(module: Module) -> int:
 def _with_stored_weights(low: Lowering, problem: GemmProblem | ConvProblem, dtype: str) -> GemmProblem | ConvProblem:
     """Return the problem with weights of ``dtype`` if a solver for it is the quickest; else with float32 weights."""
     stored = replace(problem, types=replace(problem.types, b=dtype))
-    if has_lengths(problem):  # the weights are of one type for all lengths: where few rows read them, that is shorter
+    if has_lengths(problem):  # one type for all lengths: the shorter one if few rows profit
         symbols = symbols_of(lengths_in(problem))
         points = [symbols[0].scope.hints(), {s: max(s.low or 1, 1) for s in symbols}]
         plain = [(at_lengths(stored, point), at_lengths(problem, point)) for point in points]

@@ -15,7 +15,7 @@ __all__ = ["copies_in_runs"]
 
 def copies_in_runs(read: View, written: View) -> bool:
     """Return whether a copy moves vectors: both sides are contiguous along one axis, or blocks can be transposed."""
-    source, target = (_at_hints(view.tensor) for view in (read, written))  # either answer is right
+    source, target = (_at_hints(view.tensor) for view in (read, written))  # either answer gives correct code
     space = collapse(target.lens, [source.strides, target.strides], order_by=1)
     if not space.rank:
         return True

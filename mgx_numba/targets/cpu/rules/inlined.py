@@ -40,7 +40,7 @@ def inline(low: Lowering, ins: Instruction) -> bool:
         else:
             _loop(low, ins, ins.op)
     except UnsupportedError:
-        low.steps[:] = steps  # one of these may have been dropped
+        low.steps[:] = steps  # lowering may have removed steps
         del low.requested[requested:], low.jumps[jumps:]
         low.values.pop(ins, None)
         return False
@@ -117,7 +117,7 @@ def _loop(low: Lowering, ins: Instruction, op: Loop) -> None:
     if not scans and not known_less_equal(trips, LONGEST):
         raise UnsupportedError("the loop may be too long")
     shapes = [p.shape.to_standard() for p in module.parameters()]
-    kept = [low.allocate(shape) for shape in shapes]  # the number, the condition, the carried values
+    kept = [low.allocate(shape) for shape in shapes]  # iteration number, condition, carried values
     for value, target in zip((condition, *initial), kept[1:], strict=True):
         low.copy(value.with_shape(_of_lens(value, target.lens)), target, ins)
     wholes = [low.allocate(shape.to_standard()) for shape in ins.shape.sub_shapes[len(initial) :]]
@@ -172,7 +172,7 @@ def _hand_on(low: Lowering, ins: Instruction, made: Sequence[View], kept: Sequen
     sources = []
     for k, value in enumerate(made):
         own = places.get(id(value.buffer), k)
-        if own != k:  # another value's place, which is written, too
+        if own != k:  # the value lies in the memory of another carried value
             beside = low.allocate(Shape(value.type, value.lens))
             low.copy(value, beside, ins)
             value = beside

@@ -17,7 +17,7 @@ from ...lowering.destinations import keeps_inner_axis
 from ...lowering.lowering import Lowering
 from .table import lowering
 
-LONGEST_AXIS = 1 << 31  # kernels keep positions in 32 bits with a sign
+LONGEST_AXIS = 1 << 31  # kernels store positions as int32
 SHORTEST_ROW = 16
 """Least length of strided rows that are copied to contiguous memory before sorting."""
 

@@ -27,7 +27,7 @@ def lower_pooling(low: Lowering, ins: Instruction) -> None:
     if op.mode is PoolingMode.lpnorm and op.lp_order < 1:
         low.host(ins, f"kernels compute norms of order 1 and more, not {op.lp_order}")
         return
-    if any(known_in(n, 0) for n in low.input(ins, 0).lens):  # an index that is kept inside of an empty axis is -1
+    if any(known_in(n, 0) for n in low.input(ins, 0).lens):  # clamping an index to an empty axis gives -1
         low.host(ins, "windows of an image without pixels")
         return
     x, out = low.input(ins, 0), low.output(ins)

@@ -83,7 +83,7 @@ def joins_halves(precision: str, product: Instruction) -> bool:
     """
     a, b = (i.shape for i in product.inputs)
     (m, k), n, name = a.lens[-2:], b.lens[-1], product.shape.type.dtype_name
-    if a.symbolic or b.symbolic:  # either order of the columns would suit some lengths only
+    if a.symbolic or b.symbolic:  # either column order suits only some lengths
         return False
     if 0 in product.shape.lens or k == 0 or product.shape.type not in FLOATS:
         return False
@@ -180,7 +180,7 @@ def _append(
             operands["w"] = low.derived(what.right, made, how)
         else:
             operands["w"] = _repacked(low, ins, problem, order, operands["w"])
-    elif what.weights is not None and low.values[what.right].shape.symbolic:  # it repeats along open axes
+    elif what.weights is not None and low.values[what.right].shape.symbolic:  # broadcast along symbolic axes
         operands["w"] = _columns(low, solution, what.weights)
     elif constant:
         operands["w"] = low.derived(what.right, partial(_columns, low, solution), _order(solution))
@@ -363,8 +363,8 @@ def _images_of(low: Lowering, problem: ConvProblem, x: View) -> FilledImages | N
     """Return the padded images from which a convolution should be computed instead of its input; None if there is no
     benefit.
 
-    That is so if no padding lets kernels read vectors, or if the convolution already is a product of few rows, as the
-    input is stored or as a channels-last copy.
+    There is no benefit if no padding lets kernels read vectors. Nor is there if the convolution, of the input or of its
+    channels-last copy, already is a product of few rows.
     """
 
     def placed(problem: ConvProblem, first_channel: int = 0) -> PlacedRequest:

@@ -105,7 +105,7 @@ def lower_pooling(low: Lowering, ins: Instruction) -> None:
     if op.mode is PoolingMode.lpnorm and op.lp_order < 1:
         low.host(ins, f"kernels compute norms of order 1 and more, not {op.lp_order}")
         return
-    if any(known_in(n, 0) for n in data.lens):  # an index that is kept inside of an empty axis is -1
+    if any(known_in(n, 0) for n in data.lens):  # clamping an index to an empty axis gives -1
         low.host(ins, "windows of an image without pixels")
         return
     spatial = data.lens[2:]

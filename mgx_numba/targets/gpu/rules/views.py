@@ -53,7 +53,7 @@ def lower_concatenation(low: Lowering, ins: Instruction) -> None:
             low.copy(*now[0], ins)
             return
         before = _copies_before(low, now)
-        if before and len(_launched(low, before, ins)) > 1:  # the step is one of several for some lengths each
+        if before and len(_launched(low, before, ins)) > 1:  # the step is one of several alternatives
             before = []
         launches = _launched(low, [*before, *now], ins) if before else ()
         if launches:
