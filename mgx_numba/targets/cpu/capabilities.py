@@ -146,7 +146,8 @@ def bare_problem(ins: Instruction, value: Callable[[int], int] | None = None) ->
 
 
 def _reads_padding(options: TargetOptions) -> Callable[[Instruction], bool] | None:
-    """Return a predicate: whether matrix-tile kernels compute a convolution whose input is padded while it is read."""
+    """Return a predicate: whether matrix-tile kernels compute a convolution fastest, and read an input padded in memory
+    in place."""
     if matrix_tile(UNSIGNED_LEFT) is None:
         return None
     threads = resolve_num_threads(options.num_threads or None)

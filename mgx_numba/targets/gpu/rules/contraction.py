@@ -77,7 +77,8 @@ def _refused(a: Type, b: Type, out: Type, constant: bool) -> str | None:
 
 
 def joins_halves(precision: str, product: Instruction) -> bool:
-    """Return whether the quickest kernel for a product lets each thread hold the accumulators of both halves.
+    """Return whether the quickest kernel of a product can combine a column of the first half of its result with one of
+    the second.
 
     See `Capabilities.joins_halves`; ``precision`` is as in `PlacedRequest`.
     """
@@ -95,9 +96,11 @@ def joins_halves(precision: str, product: Instruction) -> bool:
 
 
 def joins_products(precision: str, type: Type, columns: int) -> bool:
-    """Return whether warpgroup tensor cores should compute the two products of a gated unit as one.
+    """Return whether products of one input should be joined, for kernels that combine both halves of the result
+    (`joins_halves`).
 
-    See `Capabilities.joins_products`; ``precision`` is as in `PlacedRequest`.
+    The caller makes sure that the device has warpgroup tensor cores. See `Capabilities.joins_products`; ``precision``
+    is as in `PlacedRequest`.
     """
     narrow = type in (Type.half_type, Type.bf16_type) or (type is Type.float_type and precision == "medium")
     return narrow and columns % (2 * PIECE) == 0
@@ -360,10 +363,10 @@ def _with_open_blocks(
 
 
 def _images_of(low: Lowering, problem: ConvProblem, x: View) -> FilledImages | None:
-    """Return the padded images from which a convolution should be computed instead of its input; None if there is no
-    benefit.
+    """Return the copy of the images, with aligned channel vectors, from which a convolution should be computed; None
+    for no copy.
 
-    There is no benefit if no padding lets kernels read vectors. Nor is there if the convolution, of the input or of its
+    There is none if no copy lets kernels read vectors. Nor is there if the convolution, of the input or of its
     channels-last copy, already is a product of few rows.
     """
 
@@ -381,7 +384,7 @@ def _images_of(low: Lowering, problem: ConvProblem, x: View) -> FilledImages | N
 
 
 def _filled_up(low: Lowering, ins: Instruction, filled: FilledImages, x: View) -> View:
-    """Append the copy that makes the padded images of a convolution's input, and return them."""
+    """Append the copy that makes the images with aligned channel vectors, and return them."""
     lens = filled.lens
     out = low.allocate(Shape.from_permutation(x.type, lens, (0, *range(2, len(lens)), 1)))
     how = filled.channels, filled.before, filled.step, filled.block, filled.taken

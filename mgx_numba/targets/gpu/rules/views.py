@@ -16,7 +16,8 @@ from ...lowering.views import reshape
 from .table import lowering
 
 READERS = (*CONVOLUTIONS, "fused_contraction")
-"""Operators that pad the channels of an image with few channels themselves (`codegen.gpu.contraction.narrow`)."""
+"""Operators that read images of few channels from a copy with aligned channel vectors
+(`codegen.gpu.contraction.narrow`)."""
 
 
 @lowering(*RESHAPES)
