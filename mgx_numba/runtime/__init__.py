@@ -1,1 +1,1 @@
-"""Running a plan: executor, threads, per-call contexts. Needs no Numba when the object store is filled."""
+"""Run plans: executors, threads, per-call contexts. Needs no Numba when the object store has all kernels."""

@@ -27,9 +27,10 @@ __all__ = [
 
 ALIGNMENT = 64  # bytes of a cache line
 BIG = 1 << 28
-"""Bytes up to which nobody asks whether there is memory: asking takes tens of microseconds, and so little is found."""
+"""Largest allocation (bytes) made without asking the system for its available memory, which takes tens of
+microseconds."""
 _BYTE = np.dtype(np.uint8)
-# Bytes before the fields of PyArrayObject, of which the first is the address.
+# Size of the object header, before PyArrayObject's first field: the address.
 _HEADER = object.__basicsize__
 
 
@@ -42,7 +43,7 @@ def _address_held(array: np.ndarray) -> int:
 
 
 def _holds_addresses() -> bool:
-    """Whether an array holds the address of its elements where NumPy's C interface says (CPython)."""
+    """Return whether an array object holds the address of its elements where NumPy's C interface says (CPython)."""
     if sys.implementation.name != "cpython":
         return False
     probe = np.empty(3)
@@ -50,24 +51,24 @@ def _holds_addresses() -> bool:
 
 
 address_of = _address_held if _holds_addresses() else _address_told
-"""Address of an array's first element."""
+"""Return the address of an array's first element."""
 
 
 def aligned_empty(lens: Sequence[int], dtype: str | np.dtype) -> np.ndarray:
-    """A new C-contiguous array with undefined contents that starts at a multiple of 64 bytes."""
+    """Return a new C-contiguous array with undefined contents and 64-byte alignment."""
     chosen = numpy_dtype(dtype) if isinstance(dtype, str) else dtype
     return aligned_array(tuple(lens), chosen, math.prod(lens) * chosen.itemsize)
 
 
 def aligned_copy(array: np.ndarray) -> np.ndarray:
-    """A C-contiguous copy that starts at a multiple of 64 bytes."""
+    """Return a C-contiguous copy with 64-byte alignment."""
     copy = aligned_empty(array.shape, array.dtype)
     copy[...] = array
     return copy
 
 
 def available_bytes() -> int | None:
-    """Return the bytes that can be had without taking them from other processes, within the process's own limit.
+    """Return the bytes that can be allocated without taking them from other processes, within the process's own limit.
 
     ``None`` where the system does not say.
     """
@@ -87,12 +88,12 @@ def available_bytes() -> int | None:
 
 
 def expect_room(size: int, what: str) -> None:
-    """Refuse what takes more bytes than are available: a system that promises more than it has kills the process.
+    """Raise an error if ``size`` bytes are not available: a system that overcommits memory kills the process instead.
 
-    Sizes up to `BIG` are not looked at.
+    Sizes up to `BIG` are not checked.
 
     Raises:
-        MemoryError: there are not so many bytes.
+        MemoryError: there are fewer bytes.
     """
     available = available_bytes() if size > BIG else None
     if available is not None and size > available:
@@ -113,10 +114,10 @@ def copied(array: np.ndarray) -> np.ndarray:
 
 
 def scratch(size: int) -> np.ndarray:
-    """``size`` bytes for kernels, 64-byte aligned; many of them in huge pages.
+    """Return ``size`` bytes for kernels, 64-byte aligned; large blocks use huge pages.
 
     Raises:
-        MemoryError: the system has not so many.
+        MemoryError: the system has less memory.
     """
     return aligned_bytes(size)
 
@@ -126,7 +127,7 @@ def view_of(
 ) -> np.ndarray:
     """Return an array over bytes of ``memory``; ``strides`` count elements, ``offset`` bytes.
 
-    An array without elements lies nowhere: NumPy refuses strides and offsets beyond memory that nothing was given to.
+    An array without elements gets no memory: NumPy refuses strides and offsets outside of ``memory``.
     """
     if 0 in lens:
         return np.empty(tuple(lens), dtype)
@@ -134,6 +135,6 @@ def view_of(
 
 
 def aligned_array(lens: tuple[int, ...], dtype: np.dtype, size: int) -> np.ndarray:
-    """As `aligned_empty`, for a known number of bytes."""
+    """Return an array as `aligned_empty` does, for a known number of bytes."""
     buffer = np.empty(size + ALIGNMENT, _BYTE)
     return np.ndarray(lens, dtype, buffer, -address_of(buffer) % ALIGNMENT)

@@ -1,11 +1,11 @@
-"""A plan: what one program does on one machine, as data.
+"""Plans: the computation of one program on one machine, as data.
 
-A plan is a list of steps over one arena. Steps run in order, each after all before it are complete; the tiles
-of one step run in any order, on any number of threads.
+A plan is a list of steps over one arena. Steps run in order, each after all steps before it are complete. The tiles of
+one step run in any order, on any number of threads.
 
 A *symbolic* plan serves many sets of shapes: its lengths, arguments, task counts and offsets may be expressions over
-symbols (`core.dim.Dim`, where the annotations say ``int``). A run evaluates them for the lengths of its inputs, and
-leaves out the steps that have no tasks then.
+symbols (`core.dim.Dim`, where the annotations say ``int``). A run evaluates the expressions for the lengths of its
+inputs, and skips the steps that have no tasks then.
 """
 
 from __future__ import annotations
@@ -48,12 +48,12 @@ __all__ = [
 
 
 class Region(IntEnum):
-    """Where memory that a plan names lives.
+    """The kind of memory that a plan's pointer refers to.
 
-    ``ARENA``: the run's own scratch memory. ``CONSTANT``: `Plan.constants`. ``PARAMETER``: the caller's
-    inputs. ``OUTPUT``: arrays made for this run and given to the caller. ``HOST``: arrays that host steps of
-    this run returned, numbered by the plan; for values whose shape is known only then. ``FAULT``: the call's fault
-    record (`codegen.launch.Mark`).
+    ``ARENA``: the run's own scratch memory. ``CONSTANT``: `Plan.constants`. ``PARAMETER``: the caller's inputs.
+    ``OUTPUT``: arrays made for this run and returned to the caller. ``HOST``: arrays that host steps of this run
+    returned, numbered by the plan; for values whose shape is known only then. ``FAULT``: the call's fault record
+    (`codegen.launch.Mark`).
     """
 
     ARENA = 0
@@ -65,7 +65,7 @@ class Region(IntEnum):
 
 
 class Pointer(NamedTuple):
-    """A place: ``offset`` bytes into the ``index``-th array of a region (``index`` is 0 for the arena)."""
+    """An address: ``offset`` bytes into the ``index``-th array of a region (``index`` is 0 for the arena)."""
 
     region: Region
     index: int = 0  # type: ignore[assignment]  # not the method of a tuple
@@ -74,7 +74,7 @@ class Pointer(NamedTuple):
 
 @dataclass(frozen=True)
 class MappedTensor:
-    """What describes a tensor at a place to a GPU's copy engine (`codegen.launch.TensorMap`)."""
+    """A tensor at an address, described for a GPU's copy engine (`codegen.launch.TensorMap`)."""
 
     pointer: Pointer
     layout: TensorLayout
@@ -84,8 +84,8 @@ class MappedTensor:
 class TensorView:
     """A tensor in memory: ``strides`` in elements, ``dtype`` by NumPy or ml_dtypes name.
 
-    In the ``HOST`` region, and for an output without declared lens, ``lens`` and ``strides`` are ignored: the
-    value is the whole array.
+    In the ``HOST`` region, and for an output without declared lens, ``lens`` and ``strides`` are ignored: the value is
+    the whole array.
     """
 
     pointer: Pointer
@@ -98,12 +98,14 @@ class TensorView:
 class Step:
     """One kernel over all of ``geometry``.
 
-    ``args`` fills the kernel's argument block slot by slot: integers as they are, pointers as addresses, kernels that
-    the step's kernel calls as the addresses of their code; a mapped tensor fills its slot and the 15 that follow.
-    ``flops`` and ``bytes`` are what it computes and moves, for reports; ``label`` and ``instruction`` name it
-    for readers, and ``outputs`` are the tensors it writes, for traces. ``checks`` has for each check of the kernel the
-    operator and what its indices have to fit, for the message of a fault. ``along`` are instructions that it computes
-    on the way to its own.
+    Attributes:
+        args: values of the kernel's argument block, slot by slot. Integers are stored unchanged, pointers as addresses,
+            called kernels as the addresses of their code. A mapped tensor fills its slot and the 15 that follow.
+        flops, bytes: operations and memory traffic, for reports.
+        label, instruction: names for readers.
+        outputs: tensors that the step writes, for traces.
+        checks: for each check of the kernel, the operator and the range of its indices, for the message of a fault.
+        along: other instructions that the step also computes.
     """
 
     kernel: KernelSource
@@ -120,7 +122,8 @@ class Step:
 
     @property
     def unit(self) -> str:
-        """What multiplies in the kernel, see `Backend.unit`; empty where nothing is counted."""
+        """Name of the arithmetic unit that the kernel multiplies with (`Backend.unit`); empty if no operations are
+        counted."""
         called = (arg for arg in self.args if isinstance(arg, KernelSource))
         counted = isinstance(self.flops, Dim) or self.flops
         return backend(self.kernel.backend).unit((self.kernel, *called)) if counted else ""
@@ -132,16 +135,21 @@ DeviceFunction = Callable[[Any, Any, list[Any]], Sequence[Any] | None]
 
 @dataclass(frozen=True)
 class HostStep:
-    """A Python function between kernels: takes one array an input, returns one array an output.
+    """A Python function between kernels; takes one array for each input and returns one array for each output.
 
-    The inputs are views of memory that is reused later: the function must not keep or write them. Results are
-    copied into the outputs' memory, or kept as they are where an output is ``HOST`` or an output without
-    declared lens. ``plans`` are those that the function runs, ``kernels`` what plans that it makes may need;
-    ``reason`` is why no kernel does it, behind the name of the lowering rule that refused. ``on_device`` does it where
-    the plan's kernels run, for the engine, the queue and the inputs as tensors of the device or of the host; None from
-    it leaves it to the function. ``bind`` returns the function for the values of a symbolic plan's symbols; it is
-    called once for each set of lengths that a run meets in succession. Without it ``function`` serves all lengths.
-    ``write`` gives JSON values of which both are made again (`plan_json`); without it the step is in no file.
+    The inputs are views of memory that is reused later: the function must not keep or write them. Results are copied
+    into the outputs' memory. They are kept unchanged where an output is in ``HOST`` or has no declared lens.
+
+    Attributes:
+        plans: plans that the function runs.
+        kernels: kernels that plans made by the function may need.
+        reason: why no kernel does the work, after the name of the lowering rule that refused.
+        on_device: does the work on the device, given the engine, the queue and the inputs as tensors of device or host.
+            If it returns None, ``function`` does the work.
+        bind: returns the function for the values of a symbolic plan's symbols. It is called once for each set of
+            lengths that a run meets in succession. Without it ``function`` serves all lengths.
+        write: returns JSON values from which ``function`` and ``bind`` are made again (`plan_json`). Without it no file
+            can hold the step.
     """
 
     function: HostFunction
@@ -162,7 +170,8 @@ class HostStep:
 
 @dataclass(frozen=True)
 class PlannedBody:
-    """A plan that runs within another one: where that has its parameters, and where it wants its results, row-major."""
+    """A plan that runs within another plan: views of its parameters, and of its results, row-major, in the outer plan's
+    memory."""
 
     plan: Plan
     arguments: tuple[TensorView, ...]
@@ -171,8 +180,8 @@ class PlannedBody:
 
 @dataclass(frozen=True)
 class PlannedBranch:
-    """The first body where ``condition`` (one bool) is true, else the second; ``places`` is what errors in them begin
-    with."""
+    """A branch: the first body runs where ``condition`` (one bool) is true, else the second. ``places`` are the
+    prefixes of their errors."""
 
     condition: TensorView
     bodies: tuple[PlannedBody, PlannedBody]
@@ -181,8 +190,10 @@ class PlannedBranch:
 
 @dataclass(frozen=True)
 class CarriedValue:
-    """A value that each iteration of a loop makes anew: its ``initial`` one, and two places that take turns. Bodies are
-    planned to read ``now`` and to write ``following``; after the last iteration it is in ``now``."""
+    """A loop-carried value: its ``initial`` value, and two buffers that iterations use alternately.
+
+    Bodies are planned to read ``now`` and write ``following``. After the last iteration the value is in ``now``.
+    """
 
     initial: TensorView
     now: TensorView
@@ -191,7 +202,7 @@ class CarriedValue:
 
 @dataclass(frozen=True)
 class Scan:
-    """What each iteration adds to a result: ``row``, where the body has it, goes into ``whole``, from its end if
+    """A scan output of a loop: each iteration copies ``row``, from the body, into ``whole``, from its end if
     ``backwards``."""
 
     row: TensorView
@@ -201,14 +212,15 @@ class Scan:
 
 @dataclass(frozen=True)
 class Repetition:
-    """A body that runs ``trips`` (one int64) times, or until ``condition`` (one bool) is false.
+    """A loop: the body runs ``trips`` (one int64) times, or until ``condition`` (one bool) is false.
 
     Attributes:
-        carried: what iterations hand on.
-        going: which of these is the condition; None if it stays as it is.
-        scans: results of a row for each iteration.
-        most: iterations that may run; ``too_long`` gives what is raised if ``trips`` are more and none ends them.
-        place: gives what errors in an iteration begin with.
+        carried: loop-carried values.
+        going: number of the carried value that is the condition; None if the condition does not change.
+        scans: scan outputs, with a row for each iteration.
+        most: maximum trip count. ``too_long`` returns the error if ``trips`` is larger and the condition does not end
+            the loop.
+        place: returns the prefix of errors in an iteration, by its number.
     """
 
     body: PlannedBody
@@ -224,8 +236,11 @@ class Repetition:
 
 @dataclass(frozen=True)
 class ControlStep:
-    """Bodies that run where the plan's kernels do; the host reads which, and how often. ``inputs`` and ``outputs`` are
-    all that ``control`` names; only the latter are results."""
+    """A branch or loop whose bodies run on the same device as the plan; the host reads the condition and the trip
+    count.
+
+    ``inputs`` and ``outputs`` are all views that ``control`` names; only ``outputs`` are results.
+    """
 
     control: PlannedBranch | Repetition
     inputs: tuple[TensorView, ...]
@@ -244,14 +259,14 @@ PlannedStep = Step | HostStep | ControlStep
 
 @dataclass(frozen=True)
 class Jump:
-    """Where steps do not follow each other: loops and branches whose kernels are steps of the plan itself.
+    """A conditional jump between steps, for loops and branches whose kernels are steps of the plan itself.
 
     Attributes:
-        by: the number of a step whose first argument points to a number (int64).
-        at, to: before step ``at`` the run goes on with step ``to`` if the number is not 0, or if it is, as ``where``
-            says. A jump back is that of a loop; one forwards leaves out a loop's body, or a branch.
-        place: of a jump forwards what errors in the steps that it leaves out begin with: a text, or, of a loop, the
-            texts before and after the number of the iteration, to which the second argument of step ``by`` points.
+        by: number of a step whose first argument points to an int64.
+        at, to: before step ``at`` the run continues with step ``to`` if the int64 is 0, or if it is not, as ``where``
+            says. A backward jump closes a loop. A forward jump skips a loop's body or a branch.
+        place: for a forward jump, the prefix of errors in the skipped steps. For a branch it is a text; for a loop, the
+            texts before and after the iteration's number, to which the second argument of step ``by`` points.
     """
 
     by: int
@@ -263,7 +278,7 @@ class Jump:
 
 @dataclass(frozen=True)
 class ParameterSpec:
-    """An input: C-contiguous array of this dtype and shape; without lens it is one element, of any rank."""
+    """An input: a C-contiguous array of this dtype and shape. Without lens it is one element, of any rank."""
 
     name: str
     dtype: str
@@ -272,7 +287,7 @@ class ParameterSpec:
 
 @dataclass(frozen=True)
 class TensorSpec:
-    """An output: C-contiguous array; ``lens`` None if only a host step's result says the shape."""
+    """An output: a C-contiguous array; ``lens`` is None if only a host step's result determines the shape."""
 
     dtype: str
     lens: tuple[int, ...] | None
@@ -280,8 +295,7 @@ class TensorSpec:
 
 @dataclass(frozen=True)
 class Use:
-    """A buffer of the arena: ``bytes`` from ``offset`` on, from the step that writes it first to the last that needs
-    it, counted from 0."""
+    """A buffer of the arena: ``bytes`` from ``offset`` on, and the first and last step (from 0) that need it."""
 
     offset: int
     bytes: int
@@ -291,16 +305,18 @@ class Use:
 
 @dataclass
 class Plan:
-    """Steps with everything they refer to.
+    """Steps with everything that they refer to.
 
-    ``arena_bytes`` is the size of the arena, which is 64-byte aligned. ``constants`` are C-contiguous and are
-    neither copied nor written. ``parallel`` False keeps all of it on the caller's thread; None lets the
-    executor judge. ``uses`` are the arena's buffers, for reports.
-
-    ``symbols`` are those of a symbolic plan, in the order of their first appearance in the parameters' lens; each is
-    the whole length of some parameter's axis. ``condition`` is 1 for the lengths that the plan serves, within the
-    ranges of the symbols. ``sizes`` are what the lengths of a plan from a file are values of; None of other plans.
-    ``jumps`` are looked at in their order where several are at one step.
+    Attributes:
+        arena_bytes: size of the arena, which is 64-byte aligned.
+        constants: C-contiguous arrays, neither copied nor written.
+        parallel: False: the caller's thread runs everything; None: the executor decides.
+        uses: buffers of the arena, for reports.
+        symbols: symbols of a symbolic plan, in the order of their first appearance in the parameters' lens. Each is the
+            whole length of some parameter's axis.
+        condition: 1 for the lengths that the plan serves, within the ranges of the symbols.
+        sizes: for a plan from a file, the size program whose values its lengths are; else None.
+        jumps: jumps between steps; several jumps at one step are tested in their order.
     """
 
     steps: list[PlannedStep]
@@ -320,15 +336,17 @@ class Plan:
         return SizeProgram(self.symbols) if self.sizes is None else self.sizes
 
     def all_steps(self) -> Iterator[PlannedStep]:
-        """All steps, each before those of plans that it runs."""
+        """Yield all steps, each before the steps of plans that it runs."""
         for step in self.steps:
             yield step
             for plan in () if isinstance(step, Step) else step.plans:
                 yield from plan.all_steps()
 
     def kernels(self) -> list[KernelSource]:
-        """The distinct kernels of the plan, those that are called by others included, in order of first use; those that
-        plans may need which host steps make, too."""
+        """Return the distinct kernels of the plan, in order of first use.
+
+        These include kernels that other kernels call, and kernels that plans made by host steps may need.
+        """
         found: dict[KernelSource, None] = {}
         for step in self.all_steps():
             if isinstance(step, Step):

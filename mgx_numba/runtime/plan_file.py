@@ -1,9 +1,9 @@
-"""Plans in files, for a process on the same machine that wants the same plans at once.
+"""Files of plans, for processes on the same machine that need the same plans at once.
 
 A file is a head (magic, length and SHA-256 of what follows), JSON, and the plans' arrays, each at a multiple of 64
-bytes. The JSON is checked by its hash, arrays by a CRC-32 of each piece, which is in the JSON; that the file is whole,
-by its length. A plan tells the machine what to compute on which addresses, so a file is only to be read from where
-kernels are read from too: the cache folder.
+bytes. The hash protects the JSON, which holds a CRC-32 of each piece of the arrays; the length shows that the file is
+complete. A plan tells the machine what to compute on which addresses. So a file may be read only from the cache folder,
+from which kernels are read too.
 """
 
 from __future__ import annotations
@@ -31,17 +31,18 @@ _HEAD = struct.Struct("<8sQ32s")
 _MAGIC = b"mgxplan5"
 _ALIGNMENT = 64  # bytes of a cache line
 LARGE = 1 << 20
-"""Bytes of arrays from which on a file is mapped: reading so many takes a tenth of a millisecond."""
+"""Least total size of arrays (bytes) for which the file is mapped: reading as many bytes takes a tenth of a
+millisecond."""
 _PIECE_BYTES = 16 << 20
-"""Read, and checked by one sum, at a time: some milliseconds."""
+"""Size of a piece (bytes), which is read and checked at once: several milliseconds."""
 
 
 def file_pieces(writer: PlansWriter, about: Mapping[str, Any], content: Any) -> list[bytes | memoryview]:
-    """Return what a file consists of, in order.
+    """Return the pieces of a file, in order.
 
     Args:
-        writer: it wrote the plans that are in ``content``.
-        about: kept beside the content: JSON values.
+        writer: the writer of the plans in ``content``.
+        about: JSON values stored beside the content.
         content: JSON values.
 
     Raises:
@@ -59,8 +60,11 @@ def file_pieces(writer: PlansWriter, about: Mapping[str, Any], content: Any) -> 
 
 
 def constant_pieces(constants: Sequence[np.ndarray]) -> tuple[list[int], int, list[bytes | memoryview]]:
-    """Offsets of constants that lie one after the other, each at a multiple of 64 bytes; how many bytes that is; and
-    these, in order."""
+    """Return the layout of constants in a file, each at a multiple of 64 bytes.
+
+    Returns:
+        the offsets of the constants, their total size in bytes, and their contents with padding, in order.
+    """
     offsets, size = [], 0
     pieces: list[bytes | memoryview] = []
     for array in constants:
@@ -80,7 +84,7 @@ def _texts(array: np.ndarray) -> list[str]:
 
 
 def _sums(pieces: Sequence[bytes | memoryview]) -> list[int]:
-    """Return the CRC-32 of each `_PIECE_BYTES` of the pieces, which follow each other."""
+    """Return the CRC-32 of each `_PIECE_BYTES` of the concatenated pieces."""
     sums: list[int] = []
     room = 0
     for piece in pieces:
@@ -96,19 +100,19 @@ def _sums(pieces: Sequence[bytes | memoryview]) -> list[int]:
 
 
 class PlanFile:
-    """A file of plans that is open.
+    """An open file of plans.
 
     Attributes:
-        about: what was kept beside the plans.
-        content: the rest that was written; its plans are to be read by `plans`.
-        is_large: whether the arrays are worth a mapping, which keeps the file open, or a thread that reads them.
+        about: JSON values stored beside the plans.
+        content: JSON values of the content; `plans` reads the plans in it.
+        is_large: whether the arrays are large enough for a mapping, which keeps the file open, or for a reading thread.
     """
 
     def __init__(self, file: IO[bytes]) -> None:
-        """``file`` is at its begin, unbuffered; it is not closed.
+        """Read the head and the JSON of an unbuffered file from its start; the file stays open.
 
         Raises:
-            FormatError: it is no such file, or damaged.
+            FormatError: the file is no plan file, or is damaged.
         """
         magic, length, digest = _HEAD.unpack(_exactly(file, _HEAD.size))
         if magic != _MAGIC or length > os.fstat(file.fileno()).st_size:
@@ -127,13 +131,14 @@ class PlanFile:
         self._file, self._start = file, _HEAD.size + length
 
     def allocate(self) -> np.ndarray:
-        """Memory for all arrays, bytes that are not set, where large pages serve them."""
+        """Return uninitialised memory for all arrays, with huge pages where they help."""
         return scratch(self._bytes)
 
     def mapped(self) -> np.ndarray:
-        """Return the memory of all arrays as they lie in the file, read-only, which processes share.
+        """Return the memory of all arrays as a read-only mapping of the file, which processes share.
 
-        Their sums are not compared: the file must be known to be as it was written, and stay so. It may be removed.
+        The CRCs are not checked: the file must be known to be unchanged since it was written, and must not change. It
+        may be removed.
 
         Raises:
             OSError: the file cannot be mapped.
@@ -142,7 +147,9 @@ class PlanFile:
         return np.frombuffer(pages, np.uint8)[self._start :]
 
     def fill(self, block: np.ndarray, ended: threading.Event | None = None) -> None:
-        """Read all arrays into what `allocate` gave; other threads run meanwhile. Not all once ``ended`` is set.
+        """Read all arrays into the memory that `allocate` returned, without holding the interpreter's lock.
+
+        Reading stops early once ``ended`` is set.
 
         Raises:
             FormatError: the file has become shorter, or is damaged.
@@ -161,8 +168,10 @@ class PlanFile:
                 raise FormatError("the plan file is damaged")
 
     def plans(self, block: np.ndarray, host: HostReader) -> PlansReader:
-        """What reads plans over memory that `allocate` gave, whether it is filled yet or not; ``host`` reads host
-        steps."""
+        """Return a reader of plans over the memory that `allocate` returned; the memory may be filled later.
+
+        ``host`` reads host steps.
+        """
         return PlansReader(self._common, [_array(block, *entry) for entry in self._arrays], host)
 
 

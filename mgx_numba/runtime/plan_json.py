@@ -1,7 +1,7 @@
-"""Plans as JSON values, beside their arrays and what they have in common: kernels, texts, symbols.
+"""Convert plans to JSON values, beside their arrays and the kernels, texts and symbols that they share.
 
-A plain integer is itself. An expression over symbols is the text of a number, of the plan's size program, whose rows
-are written as they are: who reads a plan computes no expression.
+A plain integer is stored unchanged. An expression over symbols is stored as the text of its number in the plan's size
+program. The program's rows are stored too, so that a reader evaluates no expression.
 """
 
 from __future__ import annotations
@@ -36,14 +36,14 @@ from .size_program import SizeProgram
 __all__ = ["LengthsReader", "LengthsWriter", "PlansReader", "PlansWriter"]
 
 _REGIONS = tuple(Region)
-_FIELDS = ("label", "instruction", "reason")  # of a host step, which are texts
+_FIELDS = ("label", "instruction", "reason")  # texts of a host step
 
 
 class PlansWriter:
-    """Writes plans; `common` is what they share.
+    """Converts plans to JSON values; `common` returns the values that they share.
 
     Attributes:
-        arrays: the arrays of all plans, each once.
+        arrays: the distinct arrays of all plans.
     """
 
     def __init__(self) -> None:
@@ -54,7 +54,7 @@ class PlansWriter:
         self._scopes: list[Scope] = []
 
     def common(self) -> dict[str, Any]:
-        """Return what the plans share; to be asked when all are written."""
+        """Return the JSON values that the plans share; call after all plans are written."""
         return {
             "texts": list(self._texts),
             "kernels": [[k.backend, k.name, k.text, k.origin, k.symbol] for k in self._kernels],
@@ -62,7 +62,7 @@ class PlansWriter:
         }
 
     def array(self, array: np.ndarray) -> int:
-        """Return the number of an array; equal ones in the same memory are one."""
+        """Return the number of an array; equal views of the same memory have one number."""
         key: Any = array.__array_interface__["data"][0], array.dtype, array.shape, array.strides
         key = key if array.size and not array.dtype.hasobject else id(array)
         number = self._array_numbers.get(key)
@@ -76,21 +76,21 @@ class PlansWriter:
         return self._kernels.setdefault(kernel, len(self._kernels))
 
     def text(self, text: str) -> int:
-        """Return the number of a text, which many steps may have."""
+        """Return the number of a text, which many steps may share."""
         return self._texts.setdefault(text, len(self._texts))
 
     def symbol(self, symbol: Dim) -> list[int]:
-        """Return the numbers of a symbol's scope, and of the symbol in it."""
+        """Return the number of a symbol's scope, and of the symbol within its scope."""
         number = next((k for k, scope in enumerate(self._scopes) if scope is symbol.scope), len(self._scopes))
         if number == len(self._scopes):
             self._scopes.append(symbol.scope)
         return [number, next(k for k, own in enumerate(symbol.scope.symbols) if own is symbol)]
 
     def plan(self, plan: Plan) -> dict[str, Any]:
-        """Return a plan.
+        """Return a plan as JSON values.
 
         Raises:
-            UnsupportedError: a step is a Python function that nothing tells how to write.
+            UnsupportedError: a host step has no ``write``.
         """
         lengths = LengthsWriter(self, plan)
         written = {
@@ -136,14 +136,14 @@ class PlansWriter:
 
 
 class LengthsWriter:
-    """Writes the lengths of one plan; ``writer`` is that of all plans."""
+    """Converts the lengths of one plan to JSON values; ``writer`` is the writer of all plans."""
 
     def __init__(self, writer: PlansWriter, plan: Plan) -> None:
         self.writer = writer
         self._program = program = SizeProgram(plan.symbols)
         if not plan.symbols:
             return
-        # What a binding needs comes first: it computes rows up to the last of these.
+        # Numbers that a binding needs come first: it evaluates rows up to the last of them.
         self.all([*(n for p in plan.parameters for n in p.lens), plan.condition, plan.arena_bytes])
         for output in plan.outputs:
             self.all(output.lens or ())
@@ -159,15 +159,15 @@ class LengthsWriter:
                         self(arg)
 
     def __call__(self, length: Length) -> int | str:
-        """Return a length as it is written."""
+        """Return a length as a JSON value."""
         return str(self._program.number(length)) if isinstance(length, Dim) else int(length)
 
     def all(self, lengths: Iterable[Length]) -> list[int | str]:
-        """Return lengths as they are written."""
+        """Return lengths as JSON values."""
         return [self(length) for length in lengths]
 
     def rows(self) -> list[list[int]]:
-        """Return constants and rows of the size program; to be asked when all lengths are written."""
+        """Return the constants and rows of the size program; call after all lengths are written."""
         return [self._program.constants, [word for row in self._program.rows for word in row]]
 
 
@@ -202,26 +202,26 @@ def _check(who: str, what: str, lengths: LengthsWriter) -> list[Any]:
 
 
 HostReader = Callable[[Any, "LengthsReader"], Mapping[str, Any]]
-"""What makes fields of a `HostStep` of what its ``write`` gave."""
+"""Returns the fields of a `HostStep` from the result of its ``write``."""
 
 
 class PlansReader:
-    """Reads what a `PlansWriter` wrote.
+    """Reads the JSON values of a `PlansWriter`.
 
     Attributes:
-        arrays: those of all plans.
-        kernels: those of all plans.
+        arrays: arrays of all plans.
+        kernels: kernels of all plans.
     """
 
     def __init__(self, common: Mapping[str, Any], arrays: Sequence[np.ndarray], host: HostReader) -> None:
-        """``common`` is what `PlansWriter.common` gave; ``host`` reads host steps."""
+        """Read the shared values ``common`` that `PlansWriter.common` returned; ``host`` reads host steps."""
         self.arrays = arrays
         self._host = host
         self._texts: list[str] = common["texts"]
         self.kernels: list[KernelSource] = []
         for backend, name, text, origin, symbol in common["kernels"]:
             kernel = KernelSource(backend, name, text, origin)
-            kernel.__dict__["symbol"] = symbol  # as it would be computed: the file is of this machine
+            kernel.__dict__["symbol"] = symbol  # equal to the computed symbol, since the file is from this machine
             self.kernels.append(kernel)
         self._scopes = [Scope() for _ in common["scopes"]]
         for scope, symbols in zip(self._scopes, common["scopes"], strict=True):
@@ -230,7 +230,7 @@ class PlansReader:
             scope.close()
 
     def symbol(self, numbers: Sequence[int]) -> Dim:
-        """Return the symbol that `PlansWriter.symbol` gave these numbers."""
+        """Return the symbol whose numbers `PlansWriter.symbol` returned."""
         return self._scopes[numbers[0]].symbols[numbers[1]]
 
     def plan(self, written: Mapping[str, Any]) -> Plan:
@@ -286,7 +286,7 @@ class PlansReader:
 
 
 class LengthsReader:
-    """Reads what a `LengthsWriter` wrote; ``reader`` is that of all plans."""
+    """Reads the JSON values of a `LengthsWriter`; ``reader`` is the reader of all plans."""
 
     def __init__(self, reader: PlansReader, sizes: SizeProgram | None) -> None:
         self.reader = reader
@@ -294,7 +294,7 @@ class LengthsReader:
         self._known: dict[int | str, Dim] = {}
 
     def __call__(self, written: int | str) -> Any:
-        """Return a length."""
+        """Return the length that `LengthsWriter.__call__` wrote."""
         if isinstance(written, int):
             return written
         found = self._known.get(written)
@@ -305,7 +305,7 @@ class LengthsReader:
         return found
 
     def all(self, written: Iterable[int | str]) -> tuple[Any, ...]:
-        """Return lengths."""
+        """Return the lengths that `LengthsWriter.all` wrote."""
         return tuple([one if type(one) is int else self(one) for one in written])
 
 

@@ -1,12 +1,13 @@
 """Size programs: the numbers of a symbolic plan as data that a native loop evaluates.
 
-A program computes *values*, all int64. Each value has a number: symbols are numbered from 0 on, results of rows follow,
-constants count from -1 down. A row is an operation and the numbers of its operands; row r computes value
-``symbols + r``. Equal subexpressions share one row.
+A program computes *values*, all int64. Each value has a number: symbols are numbered from 0, results of rows follow,
+constants count from -1 down. A row is an operation and the numbers of its operands; row r computes value ``symbols +
+r``. Equal subexpressions share one row.
 
-The semantics are total and those of `core.dim.evaluate`: floor division and its remainder, both 0 for divisor 0. A
-value that int64 cannot hold is `INVALID`, and so is what depends on an invalid value: an operand that is not selected
-does not matter, nor does a factor beside 0. So a program has no wrong values, only valid and invalid ones.
+The semantics are total and those of `core.dim.evaluate`: floor division and its remainder are both 0 for divisor 0. A
+value that does not fit in int64 is `INVALID`, and so is every value that depends on it. An operand that is not selected
+does not count as a dependency, nor does a factor beside 0. So a program never yields a wrong value, only valid and
+invalid values.
 """
 
 from __future__ import annotations
@@ -26,15 +27,15 @@ from ..errors import CompileError
 __all__ = ["INVALID", "ROW_WORDS", "RowOperation", "SizeProgram"]
 
 INVALID = -(1 << 63)
-"""The value of an expression whose value is no int64."""
+"""The value of an expression that does not fit in int64."""
 ROW_WORDS = 4
-"""Words of a row: the operation and three operands; operands that an operation lacks are 0."""
+"""Words of a row: the operation and three operands; unused operands are 0."""
 
 
 class RowOperation(IntEnum):
     """The operation of a row on its operands a, b and c."""
 
-    # Only `runtime.host.sizes` reads the numbers: any that differ would do.
+    # Only `runtime.host.sizes` reads these numbers, so any distinct values work.
     ADD = 0
     SUBTRACT = 1
     MULTIPLY = 2
@@ -52,7 +53,7 @@ class RowOperation(IntEnum):
 
 _KINDS = ("floordiv", "mod", "min", "max", "select", "negative", "zero", "nonzero", "bit_length")
 _OPERATIONS = {kind: RowOperation[kind.upper()] for kind in _KINDS}
-"""Operations by the kind of an atom, for the kinds that are one row each."""
+"""Operations by the kind of an atom, for kinds that take a single row."""
 _KIND_OF = {int(operation): kind for kind, operation in _OPERATIONS.items()} | {int(RowOperation.BOTH): "all"}
 
 
@@ -60,9 +61,9 @@ class SizeProgram:
     """Rows that compute expressions over symbols.
 
     Attributes:
-        symbols: the values that are given, in the order of their numbers.
+        symbols: the program's inputs, in the order of their numbers.
         constants: value ``-1 - k`` is ``constants[k]``.
-        rows: in the order of computation.
+        rows: rows in the order of computation.
     """
 
     def __init__(self, symbols: tuple[Dim, ...]) -> None:
@@ -78,7 +79,7 @@ class SizeProgram:
 
     @classmethod
     def read(cls, symbols: tuple[Dim, ...], constants: Iterable[int], words: Sequence[int]) -> SizeProgram:
-        """Return the program with these symbols, constants, and rows of `ROW_WORDS` words each, which it had before."""
+        """Return the program with these symbols and constants, and the rows in ``words``, `ROW_WORDS` words each."""
         made = cls(symbols)
         made.constants = list(constants)
         made.rows = list(zip(*[iter(words)] * ROW_WORDS))
@@ -87,7 +88,7 @@ class SizeProgram:
         return made
 
     def stored(self, number: int) -> Dim:
-        """Return the length with this number, of which nothing is computed before somebody looks at it."""
+        """Return the length with this number; its expression is built only when it is used."""
         if 0 <= number < len(self.symbols):
             return self.symbols[number]
         found = self._stored.get(number)
@@ -98,7 +99,7 @@ class SizeProgram:
         return found
 
     def expression(self, number: int) -> Length:
-        """Return the expression that a value is computed by."""
+        """Return the expression of a value."""
         if number < 0:
             return self.constants[-1 - number]
         if number < len(self.symbols):
@@ -106,7 +107,7 @@ class SizeProgram:
         if number in self._expressions:
             return self._expressions[number]
         needed, waiting = set[int](), [number]
-        while waiting:  # operands come before what they are operands of
+        while waiting:  # operands have smaller numbers than their users
             own = waiting.pop()
             if own >= len(self.symbols) and own not in needed and own not in self._expressions:
                 needed.add(own)
@@ -116,7 +117,7 @@ class SizeProgram:
         return self._expressions[number]
 
     def _operands(self, number: int) -> tuple[int, ...]:
-        """Return the numbers of what the row of a value computes it of."""
+        """Return the numbers of the operands of a value's row."""
         operation, *numbers = self.rows[number - len(self.symbols)]
         return tuple(numbers[: operand_count(_KIND_OF.get(operation, "add"))])
 
@@ -141,11 +142,11 @@ class SizeProgram:
         return total
 
     def rows_until(self, numbers: Iterable[int]) -> int:
-        """Return how many rows have to be computed for some values."""
+        """Return how many rows have to be evaluated for these values."""
         return max(0, max(numbers, default=-1) + 1 - len(self.symbols))
 
     def number(self, length: Length) -> int:
-        """Return the number of an expression's value; rows for it are added where they are missing.
+        """Return the number of an expression's value; missing rows are added.
 
         Raises:
             CompileError: the expression has a symbol that is not among the program's.
@@ -154,7 +155,7 @@ class SizeProgram:
             return length.number
         if not isinstance(length, Dim):
             return self._constant(int(length))
-        waiting = [length]  # no recursion: offsets of an arena nest as deep as a plan has steps
+        waiting = [length]  # iterative: arena offsets nest as deep as the number of steps
         while waiting:
             dim = waiting[-1]
             if dim not in self._dims:
@@ -172,7 +173,7 @@ class SizeProgram:
         return np.array(self.rows, np.int64).reshape(-1)
 
     def memory(self) -> np.ndarray:
-        """Return memory for all values, in which the constants are set; value 0 is at place ``len(constants)``."""
+        """Return memory for all values with the constants set; value 0 is at index ``len(constants)``."""
         memory = np.zeros(len(self.constants) + len(self.symbols) + len(self.rows), np.int64)
         memory[: len(self.constants)] = self.constants[::-1]
         return memory
@@ -195,7 +196,7 @@ class SizeProgram:
         return number
 
     def _sum(self, dim: Dim) -> int:
-        """Return the number of a sum of products, whose operands all have numbers."""
+        """Return the number of a sum of products whose factors all have numbers."""
         total: int | None = None
         for monomial, coefficient in dim.terms:
             product: int | None = None

@@ -1,6 +1,7 @@
-"""Symbolic plans of which some symbols are known outside of them alone, such as the plan of a branch.
+"""Symbolic plans with symbols that are no parameter's length, such as the plan of a branch.
 
-Each symbol of a plan has to be the length of a parameter's axis, so such a symbol gets a parameter without elements.
+Each symbol of a plan has to be the length of a parameter's axis, so each such symbol gets a parameter without elements
+(a *told length*).
 """
 
 from __future__ import annotations

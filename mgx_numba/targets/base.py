@@ -1,4 +1,4 @@
-"""What all targets give: a compiled program that runs, traces and lists its kernels."""
+"""Interfaces of compiled programs, for every target: run, observe, list kernels, export."""
 
 from __future__ import annotations
 
@@ -26,31 +26,31 @@ __all__ = [
 ]  # fmt: skip
 
 Tree = Any
-"""Position of an array among the results, or a list of trees for a tuple."""
+"""Position of an array among a plan's results, or a list of trees for a tuple."""
 
 Progress = Callable[[int, int, str], None]
 
 
 class Outgrown(Exception):
-    """A program that was read from a file has no plan for the lengths of a run; it has to be compiled."""
+    """Raised when a program read from a file has no plan for a run's lengths; the program has to be compiled again."""
 
 
 Direct = Callable[[Any], "list[Any] | None"]
-"""A quick form of a run; see `Compiled.direct`."""
+"""A fast path of a run; see `Compiled.direct`."""
 
 
 @dataclass(frozen=True)
 class Observation:
-    """One step of a run.
+    """One observed step of a run.
 
     Attributes:
-        instruction: printed text of the instruction that it serves.
-        label: what ran, in MIGraphX's style (``cpu::mul_add_kernel``, ``ref::topk``).
-        seconds: how long it took.
-        outputs: gives the arrays that it wrote; valid until the observer returns.
-        flops: operations that it computed, 0 if not known.
-        bytes: the least that it must move, 0 if not known.
-        reason: why the host computes it, where a kernel could have; else empty.
+        instruction: printed text of the instruction that the step serves.
+        label: name of the executed kernel or operator, in MIGraphX's style (``cpu::mul_add_kernel``, ``ref::topk``).
+        seconds: duration of the step.
+        outputs: returns the arrays that the step wrote; valid until the observer returns.
+        flops: operations of the step, 0 if not known.
+        bytes: lower bound of the step's memory traffic, 0 if not known.
+        reason: why the host computes the instruction although kernels exist for its operator; else empty.
     """
 
     instruction: str
@@ -64,8 +64,11 @@ class Observation:
 
 @dataclass(frozen=True)
 class ThreadSpan:
-    """A thread's part of one step: ``instruction``, ``label`` and ``reason`` as in `Observation`, the ``thread`` (0 is
-    the caller), and from when to when, in nanoseconds."""
+    """The time that one thread spent in one step.
+
+    ``instruction``, ``label`` and ``reason`` are as in `Observation`. ``thread`` 0 is the caller. Start and end are in
+    nanoseconds.
+    """
 
     instruction: str
     label: str
@@ -77,7 +80,7 @@ class ThreadSpan:
 
 @dataclass(frozen=True)
 class KeptPlan:
-    """A plan that a file can hold, and how its results are grouped into tuples (None: they are not)."""
+    """A plan that a file can hold, and the trees that group its results into tuples (None: no result is a tuple)."""
 
     plan: Plan
     trees: list[Tree] | None
@@ -85,7 +88,8 @@ class KeptPlan:
 
 @dataclass(frozen=True)
 class KeptStages:
-    """Two stages of a program; ``given`` whether the second one's plan has lengths of the first one's inputs, too."""
+    """Two stages of a program; ``given``: whether the second stage's plan also takes lengths of the first stage's
+    inputs."""
 
     head: Kept
     tail: Kept
@@ -96,12 +100,12 @@ class KeptStages:
 
 @dataclass(frozen=True)
 class KeptChoice:
-    """Plans of a program with dynamic inputs.
+    """The plans of a program with dynamic inputs.
 
     Attributes:
-        names: of the dynamic inputs.
-        plans: for many lengths, in the order in which they are asked whether they serve.
-        fixed: for one set of lengths of these inputs each.
+        names: names of the dynamic inputs.
+        plans: symbolic plans, in the order in which a run checks their guards.
+        fixed: plans for one set of lengths of the dynamic inputs each, with these lengths.
     """
 
     names: tuple[str, ...]
@@ -110,17 +114,17 @@ class KeptChoice:
 
 
 Kept = KeptPlan | KeptStages | KeptChoice
-"""What a file can hold of a compiled program, see `Compiled.kept_plan`."""
+"""The part of a compiled program that a file can hold; see `Compiled.kept_plan`."""
 
 
 @dataclass(frozen=True)
 class Stage:
-    """A part of a compiled program, for some inputs.
+    """A part of a compiled program, for one set of inputs.
 
     Attributes:
-        program: as it runs.
-        plan: its steps are those that are observed, in order; None of targets that have no plans.
-        passed: parameters that the stage before has computed, by name: which of its results each is.
+        program: the program after all passes.
+        plan: the stage's plan, whose steps an observer sees in order; None for targets without plans.
+        passed: for each parameter that the previous stage computes, by name: the number of that stage's result.
     """
 
     program: Program
@@ -132,7 +136,7 @@ Observer = Callable[[Observation], None]
 
 
 def units_of(stages: Sequence[Stage]) -> list[str]:
-    """The units that multiply in the steps of plans and have limits of their own, as `Step.unit` calls them."""
+    """Return the names (`Step.unit`) of the arithmetic units with own limits that the stages' steps use, sorted."""
     steps = [step for stage in stages if stage.plan is not None for step in stage.plan.steps]
     return sorted({step.unit for step in steps} - {""})
 
@@ -142,78 +146,88 @@ class Compiled(Protocol):
 
     @property
     def program(self) -> Program:
-        """The program as it runs; passes are applied if its lengths are known."""
+        """The program that runs: after the passes if all lengths are known, else as it was given."""
 
     def run(self, inputs: Mapping[str, np.ndarray]) -> list[Any]:
-        """Results for checked inputs by name. Inputs have the lengths of their shapes; results have the model's rank,
-        that is `Shape.array_lens`."""
+        """Return the results for checked inputs, by name. Inputs have the lengths of their shapes. Results have the
+        model's rank (`Shape.array_lens`)."""
 
     def direct(
         self, result_type: type[np.ndarray], prefer: Callable[[Direct | None], None] | None = None
     ) -> Direct | None:
-        """A quick form of ``run``, if there is one: it takes what a caller gave, unchecked, and returns new arrays of
-        this type, or None, having done nothing, where that is for ``run``. Of a form that looks for lengths first
-        ``prefer`` is told which is quicker for those of late (None: no other is): where that gives None, the form
-        itself is asked."""
+        """Return a fast path of `run`, or None if the program has none.
+
+        The fast path takes the caller's inputs unchecked. It returns new arrays of ``result_type``, or None without
+        having done anything; the caller then calls `run`.
+
+        Args:
+            result_type: array class of the results.
+            prefer: called by a fast path that dispatches on lengths, with a quicker fast path for the lengths of recent
+                runs (None: there is none). Where the quicker path returns None, the caller calls the dispatching path.
+        """
 
     def resolve(self, inputs: Mapping[str, np.ndarray]) -> Program:
-        """The program as it runs on these inputs: dynamic lengths are settled, passes applied."""
+        """Return the program that runs on these inputs: dynamic lengths replaced by numbers, passes applied."""
 
     def observe(self, inputs: Mapping[str, np.ndarray], observer: Observer) -> list[Any]:
-        """As ``run``, one step after the other, telling the observer of each."""
+        """Run step by step, call the observer after each step, and return the results."""
 
     def idle(self, inputs: Mapping[str, np.ndarray]) -> None:
-        """What ``run`` does besides its steps: the cost of a call."""
+        """Do the work of `run` except its steps; measures the overhead of a call."""
 
     def trace(self, inputs: Mapping[str, np.ndarray], level: int, out: TextIO) -> list[Any]:
-        """As ``run``, printing each instruction, its time (1), a summary (2) or all of its output (3)."""
+        """Run, print each instruction with its time (level 1), a summary (2) or its complete output (3); return the
+        results."""
 
     def kernels(self) -> list[Any]:
-        """The distinct kernels, in order of first use."""
+        """Return the distinct kernels, in order of first use."""
 
     def host_reasons(self) -> Mapping[str, str]:
-        """Why the host computes instructions that kernels could: reasons by printed instruction."""
+        """Return why the host computes instructions for which kernels exist: reasons by printed instruction."""
 
     def rewrite_log(self) -> RewriteLog:
-        """What passes and lowering did to the program and what they refused, with the reasons."""
+        """Return the log of rewrites that passes and lowering applied, and of the refused rewrites with reasons."""
 
     def kept_plan(self) -> Kept | None:
-        """What `Target.restore` makes this program of again; None if it cannot."""
+        """Return the data from which `Target.restore` rebuilds this program; None if no file can hold the program."""
 
     def machine_code(self) -> dict[str, Any]:
-        """The kernels' objects as a value tree.
+        """Return the kernels' object code as a value tree.
 
         Raises:
-            OptionError: the target makes none.
+            OptionError: the target generates no machine code.
         """
 
 
 @runtime_checkable
 class Timed(Protocol):
-    """A compiled program whose threads can say when they worked at what."""
+    """A compiled program that can record which thread worked on which step, and when."""
 
     def timeline(self, inputs: Mapping[str, np.ndarray]) -> tuple[list[Any], list[ThreadSpan]]:
-        """Run once; return the results, and the spans of all threads in the order of their beginnings."""
+        """Run once; return the results, and the spans of all threads ordered by start."""
 
 
 @runtime_checkable
 class Repeatable(Protocol):
-    """A compiled program whose steps are so short that one alone takes longer to start and to time than to run."""
+    """A compiled program with steps too short to time alone: starting and timing such a step takes longer than the
+    step."""
 
     def step_seconds(self, inputs: Mapping[str, np.ndarray]) -> list[float]:
-        """Seconds of each step, in the order in which `Compiled.observe` tells of them: of a kernel the mean of several
-        in a row."""
+        """Return the seconds of each step, in the order of `Compiled.observe`; for a kernel the mean of several runs in
+        a row."""
 
 
 @runtime_checkable
 class Exportable(Protocol):
-    """A compiled program that can become a library for C and C++."""
+    """A compiled program that can be exported as a library for C and C++."""
 
     def export_library(
         self, folder: Path, name: str, output_names: Sequence[str], embed_weights: bool, link: bool | None
     ) -> Path:
-        """Write a shared library that runs the program without Python; arguments, result and further errors are those
-        of `runtime.cpu.library.writer.write_library`, but that ``output_names`` has one for each result.
+        """Write a shared library that runs the program without Python.
+
+        Arguments, result and further errors are as in `runtime.cpu.library.writer.write_library`, except that
+        ``output_names`` has a name for each result.
 
         Raises:
             UnsupportedError: lengths are not known before a run.
@@ -222,8 +236,8 @@ class Exportable(Protocol):
 
 @runtime_checkable
 class OnDevice(Protocol):
-    """A compiled program that runs on a device: its inputs may lie there (`DeviceArray`), and its results stay there if
-    they are not copied to the host."""
+    """A compiled program that runs on a device: inputs may lie on the device (`DeviceArray`). Results stay there unless
+    they are copied to the host."""
 
     @property
     def device(self) -> int:
@@ -234,36 +248,40 @@ class OnDevice(Protocol):
         """Whether results are copied to the host."""
 
     def output_parameters(self) -> Mapping[str, Shape]:
-        """Results that a caller may give memory for, among the inputs, by name; none where they are copied."""
+        """Return the shapes, by name, of the inputs that are memory for results; empty if results are copied to the
+        host."""
 
     def run_in(self, inputs: Mapping[str, Any], stream: int) -> list[Any]:
-        """As ``run``, in the order of a stream of the driver; it may still be running then."""
+        """Enqueue a run on a stream of the driver and return its results, which the device may still be computing."""
 
     def run_there(self, inputs: Mapping[str, Any]) -> list[Any]:
-        """As ``run``, with results that stay on the device whatever `offload_copy` says."""
+        """Run with results that stay on the device, whatever `offload_copy` says."""
 
     def entry(self) -> Callable[[Sequence[Any], Sequence[Any], int | None], list[Any]] | None:
-        """What runs the program on its inputs in order, memory (or None) for each result, and a stream or None; None
-        if lengths have to be known before, or results are grouped into tuples."""
+        """Return a function that runs the program on positional arguments, or None.
+
+        The function takes the inputs in order, memory (or None) for each result, and a stream or None. There is no such
+        function if lengths have to be known first, or if results are tuples.
+        """
 
 
 @runtime_checkable
 class Growing(Protocol):
-    """A compiled program that makes plans in runs, for lengths that it meets."""
+    """A compiled program that makes further plans during runs, for lengths that no plan serves."""
 
     def keep_growth(self, keep: Callable[[Compiled], None]) -> None:
-        """Have ``keep`` called with the program when it has twice as many plans as when that was done last."""
+        """Have ``keep`` called with the program each time that its number of plans has doubled since the last call."""
 
 
 @dataclass(frozen=True)
 class OpenPlan:
-    """One plan of a program with dynamic inputs.
+    """A description of one symbolic plan of a program with dynamic inputs.
 
     Attributes:
-        symbols: the open lengths, with their ranges.
-        guards: questions that ranges do not decide, as ``question: answer (who asked)``: the plan serves lengths that
-            answer alike.
-        steps: how many it has.
+        symbols: the symbolic lengths, with their ranges.
+        guards: conditions that the ranges do not decide, as ``condition: answer (place in the code)``. The plan serves
+            lengths with the same answers.
+        steps: number of steps.
         alternatives: steps that only some lengths take, as ``label, where condition``.
     """
 
@@ -282,10 +300,10 @@ class OpenPlan:
 
 @runtime_checkable
 class OpenPlanned(Protocol):
-    """A compiled program whose plans serve many lengths."""
+    """A compiled program with symbolic plans, each of which serves many lengths."""
 
     def open_plans(self) -> list[OpenPlan]:
-        """Its plans so far, the one first that served last."""
+        """Return descriptions of the symbolic plans made so far, most recently used first."""
 
 
 @runtime_checkable
@@ -293,17 +311,19 @@ class Planned(Protocol):
     """A compiled program that runs plans."""
 
     def stages(self, inputs: Mapping[str, np.ndarray]) -> list[Stage]:
-        """What runs on these inputs, in order: one stage, or several where lengths depend on their values."""
+        """Return the stages that run on these inputs, in order: several if lengths depend on the inputs' values."""
 
 
 def stages_of(compiled: Compiled, inputs: Mapping[str, np.ndarray]) -> list[Stage]:
-    """`Planned.stages`; of a program that runs without a plan, the one that it is."""
+    """Return the program's stages; for a program without plans a single stage without a plan."""
     return compiled.stages(inputs) if isinstance(compiled, Planned) else [Stage(compiled.resolve(inputs), None)]
 
 
 def step_observer(observer: Observer) -> Callable[[int, PlannedStep, float, Callable[[TensorView], np.ndarray]], None]:
-    """What tells the observer of a step of a plan: takes its number, the step, its seconds, and what gives the array of
-    a tensor."""
+    """Return a function that reports a plan's step to ``observer``.
+
+    The function takes the step's number, the step, its seconds, and a function that returns the array of a tensor.
+    """
 
     def note(index: int, step: PlannedStep, seconds: float, view: Callable[[TensorView], np.ndarray]) -> None:
         def outputs() -> list[np.ndarray]:
@@ -315,7 +335,7 @@ def step_observer(observer: Observer) -> Callable[[int, PlannedStep, float, Call
 
 
 def grouped(trees: list[Tree] | None, arrays: list[Any]) -> list[Any]:
-    """Arrays put together again as trees say; as they are without any."""
+    """Return the arrays grouped into tuples by ``trees``; unchanged if ``trees`` is None."""
     return arrays if trees is None else [_group(tree, arrays) for tree in trees]
 
 

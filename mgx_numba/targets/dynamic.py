@@ -1,4 +1,5 @@
-"""Programs with dynamic inputs: plans whose numbers follow from the lengths of a run, for any target with plans."""
+"""Programs with dynamic inputs: symbolic plans, whose numbers follow from the lengths of a run, for any target with
+plans."""
 
 from __future__ import annotations
 
@@ -31,11 +32,14 @@ from .symbolic_stages import Lens, UnservedLengths, lens_of
 __all__ = ["OpenPart", "OpenPlans"]
 
 MOST_PLANS = 8
-"""Plans with symbols of one program: more mean that some code asks a question whose answer changes all the time."""
+"""Maximum number of symbolic plans of a program: more mean that some code has a guard whose answer changes all the
+time."""
 MOST_FAILED = 16
-"""Attempts at such plans that fail where a plan for one set of lengths can be made: then no more are made."""
+"""Number of failed attempts at a symbolic plan, for lengths that a plan with fixed lengths serves. After these no
+further symbolic plan is tried."""
 MOST_FIXED = 16
-"""Plans for one set of lengths each, of programs whose lengths cannot be symbols; the least recently used goes."""
+"""Maximum number of plans with fixed lengths, for programs whose lengths cannot be symbols; the least recently used
+plan is dropped."""
 
 T = TypeVar("T")
 Inputs = Mapping[str, Any]
@@ -45,13 +49,14 @@ class OpenPart(Protocol):
     """A compiled program with one symbolic plan, or with one for each of its stages."""
 
     def serves(self, inputs: Inputs) -> bool:
-        """Return whether the plan serves the inputs' lengths."""
+        """Return whether the plan's guards hold for the inputs' lengths."""
 
     def symbol_values(self, inputs: Inputs) -> dict[Dim, int] | None:
-        """Return the values of the plan's symbols; None if the inputs' lengths are not those of the parameters."""
+        """Return the values of the plan's symbols; None if the inputs' lengths do not match the parameters' symbolic
+        shapes."""
 
     def first_plan(self) -> Plan:
-        """Return the plan that the inputs go to."""
+        """Return the plan that takes the program's inputs."""
 
     def own_plans(self) -> list[Plan]:
         """Return the plans of all stages."""
@@ -66,9 +71,8 @@ P = TypeVar("P", bound=OpenPart)
 class OpenPlans(ServingPlans[P], ABC):
     """The plans of a program with dynamic inputs.
 
-    One plan serves all lengths that give the guards of its compilation the answers that the example lengths gave. For
-    other lengths another plan is made in the first run that meets such. Where lengths cannot be symbols, a plan is made
-    for one set of lengths.
+    A symbolic plan serves all lengths that answer its guards as the example lengths of its compilation did. For other
+    lengths the first run makes another plan. Where lengths cannot be symbols, a plan with fixed lengths is made.
     """
 
     def _open(
@@ -82,11 +86,11 @@ class OpenPlans(ServingPlans[P], ABC):
         """Compile a program for all lengths within the ranges of its inputs.
 
         Args:
-            program: it stays as it is.
-            options: what was asked for.
-            settings: what passes may assume.
+            program: the program, which is not changed.
+            options: options of the compilation.
+            settings: facts that passes may assume.
             progress: told of the kernels that are compiled.
-            known: the program with plans from a file; nothing is compiled before a run needs other plans.
+            known: the plans that a file had for the program. Nothing is compiled until a run needs another plan.
         """
         self._source = source = program.clone()
         run_passes(source, SOURCE_PASSES, settings, disabled=options.disabled_passes)
@@ -109,19 +113,24 @@ class OpenPlans(ServingPlans[P], ABC):
 
     @abstractmethod
     def _lowered(self, program: Program, scope: Scope, trees: list[Tree] | None, progress: Progress | None) -> P:
-        """Return a program with symbolic lengths, run through the passes and lowered."""
+        """Return a program with symbolic lengths, after the passes and lowering."""
 
     @abstractmethod
     def _in_two(self, head: P, tail: P, seam: Seam, trees: list[Tree] | None, whole: Program) -> P:
-        """Return the program of two stages; ``trees`` groups the results of ``whole``, which is shown."""
+        """Return the program that runs the stages ``head`` and ``tail``; ``trees`` groups the results of ``whole``, the
+        program shown to users."""
 
     @abstractmethod
     def _with_fixed_lengths(self, program: Program) -> P:
         """Return a program without dynamic inputs, compiled."""
 
     def _planned(self, lens: Lens | None, late: Sequence[Lens], progress: Progress | None = None) -> P:
-        """Return the program with a plan for lengths in general, or for lengths of inputs and of later stages that are
-        like some.
+        """Return the program with a symbolic plan.
+
+        Args:
+            lens: example lengths of the inputs; None: examples from the ranges.
+            late: example lengths of the inputs of each later stage.
+            progress: told of the kernels that are compiled.
 
         Raises:
             MgxError: the lengths cannot be symbols, or do not fit the program.
@@ -136,7 +145,7 @@ class OpenPlans(ServingPlans[P], ABC):
     def _stage(
         self, program: Program, scope: Scope, late: Sequence[Lens], trees: list[Tree] | None, progress: Progress | None
     ) -> P:
-        """Return a program whose inputs have symbolic lengths, in stages where lengths depend on data."""
+        """Return a program whose inputs have symbolic lengths, compiled in stages where lengths depend on data."""
         stages = split(program)
         if stages is None:
             return self._lowered(program, scope, trees, progress)
@@ -153,7 +162,7 @@ class OpenPlans(ServingPlans[P], ABC):
         return found
 
     def _another(self, inputs: Inputs, late: Sequence[Lens]) -> P:
-        """Return a plan for lengths that no plan serves."""
+        """Make and return a plan for lengths that no plan serves: a symbolic plan, else a plan with fixed lengths."""
         found = self._fixed_plan(inputs)
         if found is not None:
             return found
@@ -172,11 +181,11 @@ class OpenPlans(ServingPlans[P], ABC):
                     self._grown()
                     return made
         made = self._fixed_for(lens)
-        self._failed += failed  # lengths that do not fit the program are no reason
+        self._failed += failed  # not counted if `_fixed_for` raises: the lengths do not fit the program
         return made
 
     def _fixed_for(self, lens: Lens) -> P:
-        """Return a plan for one set of lengths of the dynamic inputs, and keep it.
+        """Make, keep and return a plan for one set of lengths of the dynamic inputs.
 
         Raises:
             MgxError: the lengths do not fit the program.
@@ -189,7 +198,8 @@ class OpenPlans(ServingPlans[P], ABC):
         return made
 
     def _refused(self, inputs: Inputs) -> str:
-        """Return the questions that these lengths answer otherwise than the last plan's, and who asked them."""
+        """Return the guards of the last used plan that the inputs' lengths do not satisfy, with their places in the
+        code."""
         if not self._plans:
             return "there is none"
         last = self._plans[0]
@@ -201,7 +211,8 @@ class OpenPlans(ServingPlans[P], ABC):
         return "; ".join(f"{shortened(str(g.condition), 200)} ({g.place})" for g in other)
 
     def _tried(self, inputs: Inputs, use: Callable[[P], T]) -> T:
-        """Return the result of ``use`` for the plan of the inputs, or for the plan that a later stage needs."""
+        """Return the result of ``use`` for the plan that serves the inputs, or for a new plan if a later stage's
+        lengths need another."""
         plan = self._for(inputs)
         try:
             return use(plan)
@@ -216,14 +227,14 @@ class OpenPlans(ServingPlans[P], ABC):
             return use(plan)
 
     def rewrite_log(self) -> RewriteLog:
-        """See `Compiled.rewrite_log`: that of all plans so far."""
+        """Return the rewrite log of all plans made so far; see `Compiled.rewrite_log`."""
         log = RewriteLog()
         for program in self._parts():
             log.include(program.rewrite_log())
         return log
 
     def open_plans(self) -> list[OpenPlan]:
-        """See `OpenPlanned`; the stages of a plan one by one."""
+        """Return a description of each stage of each symbolic plan; see `OpenPlanned`."""
         return [_shown(plan, self._guards.get(part, [])) for part in self._plans for plan in part.own_plans()]
 
 

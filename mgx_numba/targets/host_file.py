@@ -1,4 +1,4 @@
-"""Host steps from files: their instructions, and operators, are read when they are first called."""
+"""Host steps read from files; their instructions and operators are decoded at the first call."""
 
 from __future__ import annotations
 
@@ -18,11 +18,13 @@ __all__ = ["StoredCall", "read_host"]
 
 
 class StoredCall:
-    """What `HostCall.write`, or the ``write`` of another function of host steps, wrote.
+    """A host step's function as `HostCall.write` (or the ``write`` of another host function) stored it, decoded when
+    first called.
 
     Attributes:
-        body: makes a body with a plan: of a module that has its shapes, of kind, content and values from outside that
-            `Body.write` gave, and of what reads the plan's lengths. To be set before it is called.
+        body: makes a submodule's body that has a plan. Arguments: a module with the submodule's shapes; kind, content
+            and captured values as `Body.write` returned them; the reader of the plan's lengths. Set by the target
+            before the first call.
     """
 
     body: Callable[..., Any]
@@ -35,7 +37,7 @@ class StoredCall:
         return self._call(arrays)
 
     def at(self, values: Mapping[Dim, int]) -> HostCall | FunctionCall | ReturnCall:
-        """Return it for values of symbols."""
+        """Return the call with the symbols replaced by values."""
         return self._call.at(values)
 
     def write(self, lengths: LengthsWriter) -> dict[str, Any]:
@@ -54,7 +56,7 @@ class StoredCall:
         return self._of_instructions(written)
 
     def _of_instructions(self, written: Mapping[str, Any]) -> HostCall | FunctionCall | ReturnCall:
-        """Return a call whose values or instruction are read by all that knows operators."""
+        """Return the call of a step that holds operators or shapes; imports all operators."""
         whole_module("mgx_numba.targets.lowering.host_call")
         whole_module("mgx_numba.ops")
         from ..graph.instruction import Instruction, Outline
@@ -88,7 +90,7 @@ class StoredCall:
 
 
 def read_host(written: dict[str, Any], lengths: LengthsReader) -> Mapping[str, Any]:
-    """Return the function of a host step, and what else the step has of it."""
+    """Return the fields of a host step that a file stores: its function, binding, writer, plans and kernels."""
     plans = []
     for module in written.get("modules", ()):
         if module[3] == "plan":

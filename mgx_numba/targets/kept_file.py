@@ -1,4 +1,4 @@
-"""Compiled programs in files: what `Compiled.kept_plan` gives, written and read back."""
+"""Write compiled programs, as `Compiled.kept_plan` returns them, to files and read them back."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ __all__ = ["KeptFile", "kept_pieces", "read_kept", "written_kept"]
 
 
 def kept_pieces(kept: Kept, about: Mapping[str, Any]) -> list[bytes | memoryview] | None:
-    """Return what a file with a program consists of, in order; None if a step is a function of a user.
+    """Return the pieces of a program's file, in order; None if a host step calls a function of a user.
 
     Args:
         kept: the program.
-        about: kept beside it: JSON values.
+        about: JSON values that are stored beside the program.
     """
     writer = PlansWriter()
     try:
@@ -32,10 +32,11 @@ def kept_pieces(kept: Kept, about: Mapping[str, Any]) -> list[bytes | memoryview
 
 
 class KeptFile(PlanFile):
-    """A file of a program that is open."""
+    """An open file of a compiled program."""
 
     def kept(self, block: np.ndarray) -> Kept:
-        """Return the program over memory that `allocate` gave, whether it is filled yet or not; to be asked once."""
+        """Return the program over the memory of its constants that `allocate` returned; call only once. The memory may
+        be filled later."""
         return read_kept(self.content, self.plans(block, read_host))
 
 
@@ -43,7 +44,7 @@ def written_kept(kept: Kept, writer: PlansWriter) -> dict[str, Any]:
     """Return a program as JSON values.
 
     Raises:
-        UnsupportedError: a step is a function of a user.
+        UnsupportedError: a host step calls a function of a user.
     """
     if isinstance(kept, KeptPlan):
         return {"plan": writer.plan(kept.plan), "trees": kept.trees}

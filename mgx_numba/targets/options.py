@@ -14,26 +14,27 @@ if TYPE_CHECKING:
 __all__ = ["FLOAT32_PRECISIONS", "TargetOptions"]
 
 FLOAT32_PRECISIONS = ("highest", "high", "medium")
-"""Of products of float32: as float32 has them; as three products of fewer bits, whose sum is within 1e-5; as one."""
+"""Precision of float32 products: that of float32; three products in a narrower type, whose sum has an error within
+1e-5; one product in a narrower type."""
 
 
 @dataclass(frozen=True)
 class TargetOptions:
-    """What a compilation may do; a target that has no use for one ignores it.
+    """Options of a compilation; a target ignores options that it does not use.
 
     Attributes:
-        fast_math: transformations that change rounding (Winograd, Strassen, weights of 16 or 17 bits for a few rows,
-            products in parts, contraction of products, 4-ulp functions, rewrite rules that are not exact). Rules have
-            an error of at most 1e-5 of the largest intermediate value in float32, and 4e-3 in float16.
-        memory_reuse: memory colouring; without it every intermediate value has memory of its own.
-        num_threads: worker threads of a run; 0 takes what the process may use.
+        fast_math: allow transformations that change rounding (Winograd, Strassen, weights of 16 or 17 bits for a few
+            rows, split products, contraction of products, 4-ulp functions, inexact rewrite rules). Rules have an error
+            of at most 1e-5 of the largest intermediate value in float32, and 4e-3 in float16.
+        memory_reuse: let intermediate values with disjoint lifetimes share memory (memory colouring).
+        num_threads: worker threads of a run; 0: as many as the process may use.
         disabled_passes: names of passes to leave out.
-        packing_growth: bytes by which transformed weights (Winograd's) may exceed the model's own, in all.
-        tuning: what chooses the contractions' solvers; None leaves it to the cost model.
-        float32_matmul_precision: one of `FLOAT32_PRECISIONS`; None goes by ``fast_math``. See `precision`.
-        store: where compiled kernels are looked for; None takes the user's.
-        offload_copy: results are copied to the host; otherwise they stay on the device.
-        device_id: the number of the device.
+        packing_growth: bytes by which transformed weights (Winograd's) may exceed the model's own, in total.
+        tuning: chooses the solvers of contractions; None: the cost model chooses.
+        float32_matmul_precision: one of `FLOAT32_PRECISIONS`; None: follows ``fast_math``. See `precision`.
+        store: object store of compiled kernels; None: the user's.
+        offload_copy: copy results to the host; otherwise they stay on the device.
+        device_id: number of the device.
     """
 
     fast_math: bool = True
@@ -49,10 +50,11 @@ class TargetOptions:
 
     @property
     def precision(self) -> str:
-        """Which of `FLOAT32_PRECISIONS` products and convolutions of float32 have at least.
+        """The least precision, one of `FLOAT32_PRECISIONS`, of float32 products and convolutions.
 
-        ``highest`` allows none of the methods for them that change rounding. ``high`` allows these, and three products
-        of parts: in bfloat16 with AMX, in TF32 on a GPU. ``medium`` is one product in such a type: on a CPU constant
-        weights are bfloat16 then, and what they multiply wherever that has an instruction for it.
+        ``highest`` allows no method that changes rounding. ``high`` also allows Winograd and the like, and three
+        products in a narrower type: bfloat16 with AMX, TF32 on a GPU. ``medium`` is one product in the narrower type.
+        On a CPU constant weights are bfloat16 then; their left-hand sides are too, wherever the CPU has an instruction
+        for bfloat16 products.
         """
         return self.float32_matmul_precision or ("high" if self.fast_math else "highest")

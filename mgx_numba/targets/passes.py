@@ -49,4 +49,5 @@ PASSES: tuple[str, ...] = (
 )
 
 SOURCE_PASSES: tuple[str, ...] = ("propagate_constant", "eliminate_common_subexpression", "dead_code_elimination")
-"""What is done once for all lengths of a program with dynamic inputs; they leave alone what has dynamic shapes."""
+"""Passes that run once for all plans of a program with dynamic inputs; they leave instructions with dynamic shapes
+alone."""

@@ -1,6 +1,6 @@
-"""The targets by name: what a program can be compiled for.
+"""The registry of targets, by name.
 
-A target is registered here by the module that holds it, which is imported when somebody compiles for it.
+The module that holds a target registers it here, and is imported at the first compilation for the target.
 """
 
 from __future__ import annotations
@@ -28,48 +28,53 @@ __all__ = ["DEFAULT", "REFERENCE", "Target", "compile_for", "missing", "register
 
 
 class Target(Protocol):
-    """One kind of thing to compile for."""
+    """A kind of machine, or an interpreter, for which programs are compiled."""
 
     @property
     def name(self) -> str:
-        """As `get_target` calls it."""
+        """Name of the target, as `get_target` takes it."""
 
     @property
     def backend(self) -> str:
-        """The back end that makes its kernels (`codegen.backend`); empty if it has none, and so nothing to tune."""
+        """Name of the back end that makes the target's kernels (`codegen.backend`); empty for a target without kernels,
+        which has nothing to tune."""
 
     @property
     def passes(self) -> Sequence[str]:
-        """Names of its passes, in order."""
+        """Names of the target's passes, in order."""
 
     @property
     def tunes(self) -> bool:
-        """Whether its back end has solvers among which measurements and their records choose."""
+        """Whether the back end has several solvers for a contraction, among which tuning records choose."""
 
     @property
     def device_options(self) -> frozenset[str]:
         """Compile options about a device (``offload_copy``, ``device_id``, ...) that have an effect on this target."""
 
     def pass_options(self, options: TargetOptions) -> Options:
-        """What its passes may assume in a compilation with these options, on this machine."""
+        """Return the facts that passes may assume in a compilation with these options on this machine."""
 
     def compile(self, program: Program, options: TargetOptions, progress: Progress | None = None) -> Compiled:
-        """A program compiled for this target; ``program`` stays as it is.
+        """Return the program compiled for this target; ``program`` is not changed.
 
         Raises:
             CompileError: a pass or code generation failed.
         """
 
     def machine(self, device_id: int = 0) -> Mapping[str, str] | None:
-        """What its plans for a device depend on besides a program and its options, by field name; None if none can be
-        kept. A target without devices has the same for all numbers."""
+        """Return the properties of the machine that plans depend on, by field name; None if plans cannot be kept.
+
+        These come in addition to the program and its options. A target without devices returns the same for every
+        ``device_id``.
+        """
 
     def restore(self, kept: Kept, options: TargetOptions, portable: Callable[[], Program]) -> Compiled:
-        """The compiled program of what `Compiled.kept_plan` gave here, in this process or another.
+        """Return the compiled program that `Compiled.kept_plan` stored, in this process or another.
 
         Args:
-            options: those of the compilation.
-            portable: gives the program that was compiled; asked when somebody wants to see it.
+            kept: the stored program.
+            options: options of the compilation.
+            portable: returns the program before compilation; called only when it is to be shown.
 
         Raises:
             OptionError: the target has no plans.
@@ -77,49 +82,56 @@ class Target(Protocol):
         """
 
     def limits(self, num_threads: int = 0, units: Collection[str] = ()) -> Limits | None:
-        """What this machine can do at most with so many threads (0: as many as a run takes), and these units of it, as
-        `Backend.unit` calls them; None if it is not known. It may be measured, in a fraction of a second each."""
+        """Return this machine's peak rates and bandwidths, or None if they are not known.
+
+        Measuring a limit takes a fraction of a second.
+
+        Args:
+            num_threads: number of threads; 0: as many as a run takes.
+            units: arithmetic units whose peak rates are wanted, as `Backend.unit` names them.
+        """
 
 
 @runtime_checkable
 class NeedsDevice(Protocol):
-    """A target that not every process has."""
+    """A target that is not available in every process."""
 
     def missing(self) -> str:
-        """What this process lacks for it; empty if nothing."""
+        """Return what the process lacks for this target, such as a device; empty if nothing."""
 
 
 DEFAULT = "cpu"
-"""Name of the target of a compilation that names none."""
+"""Name of the default target."""
 
 REFERENCE = "ref"
-"""Name of the target whose results all others are compared with."""
+"""Name of the target with whose results all others are compared."""
 
 _MODULES = {
     REFERENCE: "mgx_numba.targets.ref.target",
     DEFAULT: "mgx_numba.targets.cpu.target",
     "gpu": "mgx_numba.targets.gpu.target",
 }
-"""The package's own targets: each module has its target as ``TARGET``, and imports what compiles when that is asked."""
+"""Modules of the package's own targets. Each holds its target as ``TARGET``, and imports its compiler only when it
+compiles."""
 
 _targets: dict[str, Target] = {}
 
 
 def register(new: Target) -> None:
-    """Make a target known by its name, in the place of another of that name."""
+    """Register a target under its name, replacing any target of that name."""
     _targets[new.name] = new
 
 
 def target_names() -> tuple[str, ...]:
-    """Names of all targets, the package's own first."""
+    """Return the names of all targets, the package's own first."""
     return tuple(dict.fromkeys((*_MODULES, *_targets)))
 
 
 def target(name: str) -> Target:
-    """The target of this name.
+    """Return the target of this name.
 
     Raises:
-        OptionError: there is none.
+        OptionError: there is no such target.
     """
     if name not in _targets:
         if name not in _MODULES:
@@ -129,7 +141,7 @@ def target(name: str) -> Target:
 
 
 def missing(name: str) -> str:
-    """What this process lacks for the target of this name, such as a device; empty if nothing.
+    """Return what this process lacks for the target of this name, such as a device; empty if nothing.
 
     Raises:
         OptionError: there is no such target.
@@ -145,7 +157,7 @@ def compile_for(
 
     Raises:
         OptionError: unknown target.
-        UnsupportedError: it holds operators that nothing here knows; the message lists them.
+        UnsupportedError: the program holds unknown operators; the message lists them.
         CompileError: a pass or code generation failed.
     """
     known = _without_unknown(program)
@@ -153,7 +165,7 @@ def compile_for(
     if environment_flag("MIGRAPHX_TRACE_COMPILE"):
         print(f"Compile for {name}:\n{known}")
     options = options or TargetOptions()
-    measured = options.tuning is not None and options.tuning.exhaustive  # for minutes, perhaps
+    measured = options.tuning is not None and options.tuning.exhaustive  # may take minutes
     with contextlib.nullcontext() if measured else uncollected():
         compiled = target(name).compile(known, options, progress)
     tell("compile", DEBUG, "compiled for %s in %.3f ms", name, (time.perf_counter() - start) * 1e3)
@@ -161,10 +173,10 @@ def compile_for(
 
 
 def _without_unknown(program: Program) -> Program:
-    """The program, less `Unknown` operators that no result needs (``skip_unknown_operators`` leaves them).
+    """Return the program without the `Unknown` operators that no result needs (``skip_unknown_operators`` leaves them).
 
     Raises:
-        UnsupportedError: a result needs one.
+        UnsupportedError: a result needs an unknown operator.
     """
     if not any(ins.name == "unknown" for module in program.reachable_modules() for ins in module):
         return program

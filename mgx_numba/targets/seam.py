@@ -1,4 +1,5 @@
-"""Where two stages of a program meet (`stages`), and programs that run so. Importing it imports no pass."""
+"""The seam between two stages of a program (`stages`), and programs that run in two stages. Importing this module
+imports no pass."""
 
 from __future__ import annotations
 
@@ -30,24 +31,26 @@ class _Part(Protocol):
 
 @dataclass(frozen=True)
 class Seam:
-    """Where two stages meet.
+    """The connection of two stages of a program.
 
     Attributes:
-        inputs: names of the second's inputs, in the order of the first's last results, which they are.
-        results: for each result of the whole, whether it is the first's, and which of its results it is.
+        inputs: names of the second stage's inputs: the first stage's last results, in order.
+        results: for each result of the program, whether the first stage computes it, and its number among that stage's
+            results.
     """
 
     inputs: tuple[str, ...]
     results: tuple[tuple[bool, int], ...]
 
     def run(self, inputs: Inputs, head: Run, tail: Run) -> list[Any]:
-        """The results of the whole."""
+        """Run both stages and return the program's results."""
         first = head(inputs)
         second = tail(dict(zip(self.inputs, first[len(first) - len(self.inputs) :], strict=True)))
         return [(first if early else second)[k] for early, k in self.results]
 
     def stages(self, inputs: Mapping[str, np.ndarray], head: _Part, tail: _Part) -> list[Stage]:
-        """What runs on these inputs; the first stage is run for the second's lengths."""
+        """Return the stages that run on these inputs. The first stage is run, because the second's lengths depend on
+        its results."""
         found: list[Stage] = []
 
         def note(part: _Part) -> Run:
@@ -66,27 +69,27 @@ class Seam:
 
 
 class TwoStages:
-    """A compiled program of two stages, as far as no target matters. See `Compiled` for the methods."""
+    """A compiled program of two stages, for any target. See `Compiled` for the methods."""
 
     def __init__(self, head: Any, tail: Any, seam: Seam) -> None:
-        """``head`` and ``tail`` are the compiled programs of the stages."""
+        """Connect the compiled programs ``head`` and ``tail`` of the stages."""
         self._head, self._tail, self._seam = head, tail, seam
 
     def _in_stages(self, inputs: Inputs, run: Callable[[Any, Inputs], list[Any]]) -> list[Any]:
-        """The results of the whole, of stages that are each run by ``run``."""
+        """Return the program's results, with ``run`` called on each stage and its inputs."""
         return self._seam.run(inputs, partial(run, self._head), partial(run, self._tail))
 
     def stages(self, inputs: Mapping[str, np.ndarray]) -> list[Stage]:
-        """See `Planned.stages`: those of both, the first of which is run for the second's lengths."""
+        """Return the stages of both programs; see `Planned.stages`. The first is run to find the second's lengths."""
         return self._seam.stages(inputs, self._head, self._tail)
 
     def host_reasons(self) -> dict[str, str]:
-        """Those of the first stage; the second has a plan when it runs."""
+        """Return the first stage's reasons; the second stage has a plan only when it runs."""
         return dict(self._head.host_reasons())
 
     def rewrite_log(self) -> RewriteLog:
-        """That of both stages."""
-        from ..graph.rewrite_log import RewriteLog  # late: it brings all operators
+        """Return the rewrite log of both stages."""
+        from ..graph.rewrite_log import RewriteLog  # late: imports all operators
 
         log = RewriteLog()
         for stage in (self._head, self._tail):

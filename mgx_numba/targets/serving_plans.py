@@ -1,4 +1,4 @@
-"""Programs with dynamic inputs as plans, of which a run takes the one that serves its lengths."""
+"""Dispatch between the plans of a program with dynamic inputs: a run takes the plan that serves its lengths."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ P = TypeVar("P", bound=_Serving)
 class ServingPlans(Generic[P]):
     """The plans of one program with dynamic inputs ``_names``.
 
-    ``_plans`` serve many lengths each, the plan of the last run first. ``_fixed`` serve one set of lengths each, the
-    least recently used first.
+    Each symbolic plan in ``_plans`` serves many lengths; the plan of the last run comes first. Each plan in ``_fixed``
+    serves one set of lengths; the least recently used comes first.
     """
 
     _names: list[str]
@@ -32,7 +32,7 @@ class ServingPlans(Generic[P]):
     _fixed: OrderedDict[tuple[tuple[int, ...], ...], P]
 
     def _serving(self, inputs: Inputs) -> P | None:
-        """Return the plan with symbols that serves the inputs' lengths."""
+        """Return the symbolic plan that serves the inputs' lengths, and move it to the front; None if no plan does."""
         for number, plan in enumerate(self._plans):
             if plan.serves(inputs):
                 if number:
@@ -41,11 +41,11 @@ class ServingPlans(Generic[P]):
         return None
 
     def _first(self, plan: P) -> None:
-        """Ask a plan first from now on."""
+        """Move a plan to the front of the dispatch order."""
         self._plans = [plan, *(other for other in self._plans if other is not plan)]
 
     def _fixed_plan(self, inputs: Inputs) -> P | None:
-        """Return the plan for exactly the inputs' lengths."""
+        """Return the plan with fixed lengths for the inputs' lengths; None if there is none."""
         key = tuple([tuple(lens_of(inputs[name])) for name in self._names])
         found = self._fixed.get(key)
         if found is not None:
@@ -53,7 +53,7 @@ class ServingPlans(Generic[P]):
         return found
 
     def _grown(self) -> None:
-        """Called after a run has made one more plan."""
+        """Take note that a run has made one more plan."""
 
     def _parts(self) -> list[P]:
         return [*self._plans, *self._fixed.values()]

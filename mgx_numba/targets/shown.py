@@ -1,4 +1,4 @@
-"""Programs with symbolic lengths as they are shown for the lengths of a run: with numbers."""
+"""Show programs with symbolic lengths with the numbers of a run."""
 
 from __future__ import annotations
 
@@ -16,11 +16,14 @@ __all__ = ["renamed", "with_lengths"]
 
 
 def with_lengths(program: Program, values: Mapping[Dim, int] | None) -> tuple[Program, Callable[[str], str]]:
-    """Return a program with numbers for its symbols, and a function that gives an instruction's text in it for the text
-    with symbols. Without ``values`` the program is returned as it is."""
+    """Return the program with its symbols replaced by ``values``, and a function that maps an instruction's symbolic
+    text to its text in that program.
+
+    Without ``values`` the program is returned unchanged.
+    """
     if not values:
         return program, str
-    from ..graph.printer import program_lines  # late: few programs are looked at
+    from ..graph.printer import program_lines  # late: few programs are printed
     from ..graph.substitution import settled
 
     numbered = settled(program, values)

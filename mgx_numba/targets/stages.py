@@ -1,5 +1,8 @@
-"""Programs in which lengths depend on data, cut where these are known: the first stage runs, then the second is a
-program whose inputs have lengths."""
+"""Cut programs in which lengths depend on data into two stages.
+
+The first stage computes the tensors whose lengths are known before the run. The second stage is a program of its own,
+whose inputs' lengths are known once the first has run.
+"""
 
 from __future__ import annotations
 
@@ -17,8 +20,8 @@ WORTHWHILE = frozenset(
     " deformable_convolution roialign"
     " lstm gru rnn attention".split()
 )
-"""Operators that are worth a plan of their own when lengths become known; without one of them, what comes after a
-length that depends on data runs in host steps, which know every length."""
+"""Operators that justify a second stage, with a plan of its own. Without them, instructions after a data-dependent
+length run in host steps, which handle any length."""
 
 
 @dataclass(frozen=True)
@@ -26,9 +29,9 @@ class ProgramStages:
     """A program cut in two.
 
     Attributes:
-        head: computes what has lengths before anything runs, and what tells the other lengths.
+        head: computes all tensors with lengths known before a run, and those that determine the other lengths.
         tail: computes the rest.
-        seam: what the first hands to the second, and whose the results are.
+        seam: the values passed from head to tail, and the origin of each result.
     """
 
     head: Program
@@ -37,7 +40,7 @@ class ProgramStages:
 
 
 def split(program: Program) -> ProgramStages | None:
-    """The stages of a program whose inputs have lengths; None if there is but one, or a second is not worth it."""
+    """Return the two stages of a program; None if no length depends on data, or if a second stage is not worthwhile."""
     late = _late(program.main)
     if not any(_is_worthwhile(ins) for ins in late):
         return None
@@ -53,7 +56,7 @@ def split(program: Program) -> ProgramStages | None:
 
 
 def _late(main: Module) -> dict[Instruction, None]:
-    """Instructions that take a tensor whose lengths depend on data, directly or not."""
+    """Return the instructions that depend, directly or not, on a tensor with data-dependent lengths."""
     found: dict[Instruction, None] = {}
     for ins in main:
         if ins.name == "@return":
@@ -72,8 +75,8 @@ def _is_worthwhile(ins: Instruction) -> bool:
 
 
 def has_late_lengths(ins: Instruction) -> bool:
-    """Whether lengths inside of branches, or of what a loop repeats, are known only when it runs, and it is worth plans
-    of their own for these."""
+    """Return whether the branches or loop body of an instruction have data-dependent lengths and justify plans of their
+    own."""
     values: dict[Instruction, None] = {}
     for body in ins.module_args:
         outer = (i for i in body.captured() if i.literal is None)
@@ -84,12 +87,13 @@ def has_late_lengths(ins: Instruction) -> bool:
 
 
 def is_worthwhile(module: Module) -> bool:
-    """Whether there is something in a module that is worth a plan of its own."""
+    """Return whether a module holds an operator that justifies a plan of its own."""
     return any(_is_worthwhile(ins) for ins in module)
 
 
 def _passed(late: dict[Instruction, None]) -> dict[Instruction, None]:
-    """Values that the first stage hands to the second; views of them, and what is constant, the second has itself."""
+    """Return the values that the first stage passes to the second. The second stage computes views of them itself, and
+    holds its own constants."""
     found: dict[Instruction, None] = {}
     pending = [i for ins in late for i in ins.dependencies if i not in late]
     seen = set(pending)
@@ -109,7 +113,14 @@ def _passed(late: dict[Instruction, None]) -> dict[Instruction, None]:
 def _clone(
     program: Program, position: dict[Instruction, int], results: list[Instruction], given: list[Instruction]
 ) -> Program:
-    """A copy that computes some values of the main module; its inputs are some others, if there are any, or its own."""
+    """Return a copy of the program that computes ``results`` of the main module.
+
+    Args:
+        program: the whole program.
+        position: number of each instruction in the main module.
+        results: instructions that become the copy's results.
+        given: instructions that become the copy's inputs; empty: the copy has the program's own inputs.
+    """
     copy = program.clone()
     main = copy.main
     twins, own = list(main), main.parameters()

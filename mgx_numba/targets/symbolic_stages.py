@@ -1,4 +1,5 @@
-"""Compiled programs of two stages with symbolic lengths, for any target with plans. Importing it imports no pass."""
+"""Compiled programs of two stages with symbolic lengths, for any target with plans. Importing this module imports no
+pass."""
 
 from __future__ import annotations
 
@@ -28,7 +29,8 @@ def lens_of(value: Any) -> tuple[int, ...]:
 
 
 class UnservedLengths(Exception):
-    """A later stage's plan does not serve the lengths that earlier stages computed: ``late``, stage by stage."""
+    """Raised when a later stage's plan does not serve the computed lengths; ``late`` has the lengths of each later
+    stage's inputs."""
 
     def __init__(self, late: list[Lens]) -> None:
         super().__init__("lengths that no plan serves")
@@ -36,17 +38,17 @@ class UnservedLengths(Exception):
 
 
 class SymbolicStages(TwoStages):
-    """Two stages of a program with symbols; the second has symbols for lengths that the first one finds, too."""
+    """Two stages of a symbolic program; the second has further symbols, for lengths that the first computes."""
 
     _head: Any
     _tail: Any
 
     def serves(self, inputs: Inputs) -> bool:
-        """Return whether the first stage serves the inputs; the second stage is asked in the run."""
+        """Return whether the first stage serves the inputs; the second stage's guards are checked during the run."""
         return self._head.serves(inputs)  # type: ignore[no-any-return]
 
     def symbol_values(self, inputs: Inputs) -> dict[Dim, int] | None:
-        """See `OpenPart.symbol_values`: of the symbols that are known before the run."""
+        """Return the values of the symbols that are known before the run; see `OpenPart.symbol_values`."""
         return self._head.symbol_values(inputs)  # type: ignore[no-any-return]
 
     def first_plan(self) -> Plan:
@@ -65,10 +67,16 @@ class SymbolicStages(TwoStages):
         return self._seam.stages(inputs, self._head, _Later(partial(self._later, inputs)))
 
     def _later(self, inputs: Inputs, given: Inputs, use: Callable[[Any, Any], T]) -> T:
-        """Return what ``use`` gives for the second stage and its inputs, with the lengths of those of the first.
+        """Return the result of ``use`` for the second stage and its inputs, including the lengths of the first stage's
+        inputs.
+
+        Args:
+            inputs: inputs of the first stage.
+            given: values that the first stage computed for the second.
+            use: takes the second stage and its inputs.
 
         Raises:
-            UnservedLengths: the second stage's plan does not serve them.
+            UnservedLengths: the second stage's plan does not serve the lengths.
         """
         values = self._head.symbol_values(inputs)
         assert values is not None
@@ -83,7 +91,7 @@ class SymbolicStages(TwoStages):
 
 
 class _Later:
-    """A later stage as `Seam.stages` wants it: ``use`` calls a function of it and its inputs."""
+    """A later stage in the form that `Seam.stages` takes; ``use`` calls a function with the stage and its inputs."""
 
     def __init__(self, use: Callable[[Inputs, Callable[[Any, Any], Any]], Any]) -> None:
         self._use = use

@@ -1,4 +1,4 @@
-"""The evaluation trace, in the form of MIGraphX's ``MIGRAPHX_TRACE_EVAL``."""
+"""Print the evaluation trace, in the format of MIGraphX's ``MIGRAPHX_TRACE_EVAL``."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ PREVIEW = 5  # elements from each end
 def write_trace(out: TextIO, instruction: str, seconds: float, total: float, value: Any, level: int) -> None:
     """Write one instruction's entry.
 
-    Level 1 is the instruction and its time, level 2 adds kinds of numbers, the first and last five elements and
-    statistics, level 3 prints every element.
+    Level 1 has the instruction and its time. Level 2 adds the classes of floating-point values, the first and last five
+    elements, and statistics. Level 3 has all elements.
     """
     out.write(f"Run instruction: {instruction}\n")
     out.write(f"Time: {seconds * 1e3:.6g}ms, {total * 1e3:.6g}ms\n")
@@ -27,7 +27,7 @@ def write_trace(out: TextIO, instruction: str, seconds: float, total: float, val
 
 
 def describe_output(array: np.ndarray, full: bool = False) -> str:
-    """Kinds of numbers in an output, its elements (a preview unless ``full``) and statistics."""
+    """Return the classes of numbers in an output, its elements (a preview unless ``full``) and statistics."""
     flat = array.ravel()
     wide = flat.astype(np.float64)
     shown = flat.tolist() if full or flat.size <= 2 * PREVIEW else None

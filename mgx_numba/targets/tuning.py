@@ -1,4 +1,4 @@
-"""Exhaustive tuning of a program: every contraction without a record of this machine is measured."""
+"""Exhaustive tuning of a program: measure every contraction that has no tuning record for this machine."""
 
 from __future__ import annotations
 
@@ -16,14 +16,15 @@ from ..messages import INFO, tell, warn
 __all__ = ["CandidateBench", "tune"]
 
 _ROUNDS = 4
-"""Most times that winners are asked what other problems they bring; programs on AMX bring some once."""
+"""Maximum number of times that the winners are applied to find the new problems that they bring. Programs on AMX bring
+new problems once."""
 
 
 class CandidateBench(Protocol):
-    """Memory and programs for the candidates of one problem."""
+    """Memory and executables for the candidates of one problem."""
 
     def sample(self, candidate: Candidate) -> float:
-        """Median seconds of some executions.
+        """Return the median seconds of several executions.
 
         Raises:
             CompileError: the candidate's kernel cannot be compiled.
@@ -31,15 +32,17 @@ class CandidateBench(Protocol):
 
 
 def tune(tuning: Tuning, bench_of: Callable[[Any], CandidateBench], ask: Callable[[], object] | None = None) -> int:
-    """Measure what is pending, those that take longest first, and give each winner to ``tuning``; returns how many.
+    """Measure the pending problems, longest first, record each winner in ``tuning``, and return the number of winners.
 
-    ``bench_of`` makes the bench of a request, or raises `UnsupportedError` for one that is not measured. ``ask`` asks
-    the tuning all questions of the program: with the winners it may have other problems (a product whose left-hand side
-    another one writes in parts), which are measured in turn.
+    The budget, which includes compile time, is shared in proportion to the estimated time in the program. A problem
+    that is begun gets one sample of each solver, even beyond its share. When the budget is spent, or on Ctrl-C, a
+    warning says how many problems keep the cost model's choice and how many records were saved.
 
-    The budget, which counts compiling, is shared in proportion to the estimated time in the program. A problem that is
-    begun gets one sample of each solver, also beyond its share. When the budget is spent, or on Ctrl-C, a warning says
-    how many problems keep the cost model's choice and how many records were saved.
+    Args:
+        tuning: holds the problems, the budget and the records.
+        bench_of: makes the bench of a request, or raises `UnsupportedError` for a problem that is not measured.
+        ask: makes the program's lowering request all its problems again. With the winners there may be new problems (a
+            product whose left-hand side another product writes in parts), which are measured in turn.
     """
     end = None if tuning.budget is None else time.monotonic() + tuning.budget
     before = tuning.asked()
@@ -66,7 +69,8 @@ def _measure(
     requests: Sequence[tuple[Asked, int]],
     end: float | None,
 ) -> tuple[int, bool]:
-    """How many of these were measured until ``end``, and whether there was time for all."""
+    """Measure the requests until the time ``end``; return how many have a winner, and whether there was time for
+    all."""
     pending = sorted(((_weight(tuning, request, count), request) for request, count in requests), key=lambda e: -e[0])
     left = max(sum(weight for weight, _ in pending), 1e-12)
     done = learnt = 0
@@ -102,10 +106,10 @@ def _tune_one(
     done: int,
     remaining: int,
 ) -> Outcome[Candidate] | None:
-    """The fastest solver, then the fastest blocking of that solver; None if nothing of the problem can be measured.
+    """Return the fastest solver with its fastest blocking; None if nothing of the problem can be measured.
 
-    ``MIGRAPHX_TRACE_BENCHMARKING`` prints the winner, from 2 on each candidate, from 3 on each sample;
-    ``MIGRAPHX_MLIR_TUNE_LIMIT`` is how many solvers, and how many blockings of one, are measured at the most.
+    ``MIGRAPHX_TRACE_BENCHMARKING``: 1 prints the winner, 2 also each candidate, 3 also each sample.
+    ``MIGRAPHX_MLIR_TUNE_LIMIT`` limits the number of solvers, and of blockings of a solver, that are measured.
     """
     trace, limit = environment_number("MIGRAPHX_TRACE_BENCHMARKING"), environment_number("MIGRAPHX_MLIR_TUNE_LIMIT")
     try:
@@ -145,5 +149,5 @@ def _tune_one(
 
 
 def _weight(tuning: Tuning, request: Asked, count: int) -> float:
-    """Estimated seconds of all its occurrences in the program."""
+    """Return the estimated seconds of all occurrences of a request in the program."""
     return count * min(e.seconds for e in tuning.backend.estimates(request) if e.seconds is not None)

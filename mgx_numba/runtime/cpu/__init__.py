@@ -1,1 +1,1 @@
-"""Running a plan on the CPU: executor, threads, per-call contexts, calls that are one native function."""
+"""Run plans on the CPU: executor, threads, per-call contexts, and calls that are a single native function."""

@@ -12,16 +12,17 @@ from .spmd import Job, StepRecord
 
 __all__ = ["BIND", "MAX_CLAIMS", "MOST_BYTES", "ROOMS_EACH", "Bound", "Status", "StepNumbers", "Write"]
 
-MAX_CLAIMS = 1 << 31  # counts of claims are 32 bits with a sign
+MAX_CLAIMS = 1 << 31  # claim counters are int32
 MOST_BYTES = 1 << 56
-"""No address space is larger (x86-64 with five levels of page tables: 57 bits, one half of them the user's)."""
+"""Upper bound of an address space in bytes (x86-64 with five levels of page tables: 57 bits, half of it for user
+space)."""
 
 ROOMS_EACH = 2
-"""Numbers of each output at `Bound.ROOMS`."""
+"""Number of words for each output at `Bound.ROOMS`."""
 
 _LEAST_UNIT = 1 << 14
-"""Of outputs of more than four of these the bytes to allocate are rounded; smaller ones are never mapped by
-themselves (glibc maps from 128 KiB on)."""
+"""Allocation sizes are rounded for outputs of more than four times this many bytes; smaller allocations never get a
+mapping of their own (glibc maps from 128 KiB on)."""
 
 
 class Status(IntEnum):
@@ -29,32 +30,51 @@ class Status(IntEnum):
 
     BOUND = 0  # the context is ready to run
     UNSERVED = 1  # lengths beyond the ranges of the symbols, or for which the plan's condition is not 1
-    TOO_LARGE = 2  # a number that is needed is invalid, or more bytes than addresses
-    ROOM = 3  # the arena has to grow, or nobody has asked yet whether there is memory for the outputs
+    TOO_LARGE = 2  # a needed number is invalid, or exceeds the address space
+    ROOM = 3  # the arena has to grow, or available memory for the outputs is unchecked
     UNCOUNTABLE = 4  # a step has more tasks than the executor can count
 
 
 class Bound(Sizes):
-    """Words of a context's block, which begins with those of `Sizes`.
+    """Words (int64) of a context's block, which begins with the words of `Sizes`.
 
-    Tables of the plan, by their addresses:
-        ``RANGES``: least and largest value of each symbol. ``SOURCES``: parameter and axis that give it.
-        ``NUMBERS``: a `StepNumbers` for each native step. ``WRITES``: `Write` entries in the order of the steps.
-        ``AXES``: numbers of the lengths of all parameters, then outputs. ``BYTES``: numbers of the outputs' bytes.
-    Numbers of values: ``CONDITION``, ``ARENA_BYTES``. Counts: ``CHECKED``, how many rows the condition and the
-    parameters' lengths need; ``ROW_COUNT``, ``STEP_COUNT``, ``AXIS_COUNT``, ``OUTPUT_COUNT``, ``PATCH_COUNT``.
+    Addresses of the plan's tables:
+        ``RANGES``: least and largest value of each symbol.
+        ``SOURCES``: parameter and axis whose length each symbol is.
+        ``NUMBERS``: a `StepNumbers` for each native step.
+        ``WRITES``: `Write` entries in the order of the steps.
+        ``AXES``: numbers of the lengths of all parameters, then outputs.
+        ``BYTES``: numbers of the outputs' sizes in bytes.
 
-    Of the context, by their addresses:
-        ``JOB``: its `Job`. ``TEMPLATE``: records of all native steps, whose ``FUNCTION``, ``ARGS`` and ``PATCH`` hold.
-        ``KEPT``: the native step of each record in the job's table. ``POSITIONS``: for each native step, and for the
-        end, the record that is its own or of the next step that is kept. ``LENS``: values of ``AXES``.
-        ``ROOMS``: bytes that each output needs, then for each those to allocate: of large ones more, in steps of an
-        eighth to a quarter, so that outputs that grow from call to call, as a cache does, find memory again that was
-        given back, whose pages are there. Pages that nothing touches take no memory.
-    ``ARENA`` is the arena's address, ``CAPACITY`` its bytes, ``ALLOWED`` the bytes of outputs that need no question.
+    Numbers of values:
+        ``CONDITION``, ``ARENA_BYTES``.
 
-    Results: ``STATUS``; ``READY``, whether the context is bound; ``STEP`` that cannot be counted; ``NEEDED`` bytes of
-    arena and of ``RESULTS``; ``RECORDS``, how many steps are kept; ``BINDINGS``, how often it was bound.
+    Counts:
+        ``CHECKED``: rows that the condition and the parameters' lengths need.
+        ``ROW_COUNT``, ``STEP_COUNT``, ``AXIS_COUNT``, ``OUTPUT_COUNT``, ``PATCH_COUNT``.
+
+    Addresses of the context's data:
+        ``JOB``: its `Job` block.
+        ``TEMPLATE``: records of all native steps, whose ``FUNCTION``, ``ARGS`` and ``PATCH`` are final.
+        ``KEPT``: the native step of each record in the job's table.
+        ``POSITIONS``: for each native step, and for the end, the record of the step or of the next kept step.
+        ``LENS``: values of ``AXES``.
+        ``ROOMS``: bytes that each output needs, then the bytes to allocate for each. Large outputs are rounded up, in
+            steps of an eighth to a quarter. So outputs that grow from call to call, as a cache does, reuse freed memory
+            whose pages are mapped already. Untouched pages take no memory.
+
+    Memory:
+        ``ARENA``: address of the arena.
+        ``CAPACITY``: its size in bytes.
+        ``ALLOWED``: bytes of outputs that may be allocated without asking for available memory.
+
+    Results:
+        ``STATUS``: how the binding ended.
+        ``READY``: whether the context is bound.
+        ``STEP``: the step that has too many tasks to count.
+        ``NEEDED``, ``RESULTS``: bytes of the arena and of the outputs.
+        ``RECORDS``: number of kept steps.
+        ``BINDINGS``: number of bindings so far.
     """
 
     EVALUATE, BIND = range(3, 5)
@@ -66,24 +86,27 @@ class Bound(Sizes):
 
 
 class StepNumbers:
-    """Words of a native step: numbers of its tasks, grain, operations and bytes; where its writes begin; the segment
-    of the plan that it is in. After the last step the place where all writes end."""
+    """Words (int64) of a native step: numbers of its tasks, grain, operations and bytes; the index of its first write;
+    its segment of the plan. The entry after the last step has the end of all writes."""
 
     TASKS, GRAIN, FLOPS, BYTES, WRITES, SEGMENT = range(6)
     WORDS = 6  # one for each name
 
 
 class Write:
-    """Words of a number to write: ``PLACE``, a slot or word of the patches, the value's ``NUMBER``, and its ``BASE``:
-    `TO_SLOT` and `TO_PATCH` take it as it is, `TO_ARENA` is a slot that takes it from the arena's address on, anything
-    else is an address from which a slot takes it."""
+    """Words (int64) of a number to write: ``PLACE``, a slot or a word of the patches; the value's ``NUMBER``; and its
+    ``BASE``.
+
+    `TO_SLOT` and `TO_PATCH` store the value unchanged. `TO_ARENA` stores it in a slot, added to the arena's address.
+    Any other base is an address that is added before the value is stored in a slot.
+    """
 
     PLACE, NUMBER, BASE = range(3)
     WORDS = 3  # one for each name
     TO_SLOT, TO_ARENA, TO_PATCH = range(3)
 
 
-# The times of `layout` in operations or bytes, of which a core does 1e11 a second.
+# The times of `layout` as operations or bytes, at 1e11 a second per core.
 _BRIEF_COST = 800_000
 _LOOK_COST = 10_000_000
 

@@ -1,8 +1,8 @@
-"""Binding a symbolic plan: its numbers are evaluated natively for the lengths of a call, and written into a context.
+"""Bind symbolic plans: evaluate their numbers natively for the lengths of a call, and write these into a context.
 
 A context is bound to one set of symbols' values at a time. For another set, `BIND` evaluates the plan's size program
-and writes what follows from it: argument slots, offsets of patches, the table of steps that have tasks, lengths and
-bytes of parameters and outputs. Python has a part in it only where memory has to grow.
+and writes the results: argument slots, offsets of patches, the table of steps that have tasks, lengths and bytes of
+parameters and outputs. Python code runs only where memory has to grow.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ Made: TypeAlias = tuple[tuple[int, ...], np.dtype, int]
 
 
 class BindingTables:
-    """What bindings of all contexts of a symbolic plan have in common.
+    """Data shared by the bindings of all contexts of a symbolic plan.
 
     Attributes:
         program: the size program of all numbers of the plan.
         sources: for each symbol the parameter and the axis whose length it is.
-        tables: the tables of the plan by the `Bound` words that have their addresses.
+        tables: tables of the plan, by the `Bound` words that hold their addresses.
         words: the `Bound` words that are the same for all contexts.
     """
 
@@ -53,7 +53,7 @@ class BindingTables:
             plan: the symbolic plan.
             writes: for each native step the places, expressions and bases of its `Write` entries.
             numbers: tasks, grain, operations, bytes and segment of each native step.
-            patch_count: patches of the plan.
+            patch_count: number of patches of the plan.
             code: addresses of `EVALUATE` and `BIND`.
 
         Raises:
@@ -78,7 +78,7 @@ class BindingTables:
         step_words.append([0, 0, 0, 0, len(entries), 0])
         needed = [number for *numbers, _, _ in step_words for number in numbers] + [number for _, number, _ in entries]
         limits = [(_or(s.low, 0), _or(s.high, (1 << 63) - 1)) for s in plan.symbols]
-        self._served: list[tuple[int, ...]] | None = None  # shapes of the last inputs that were found to be served
+        self._served: list[tuple[int, ...]] | None = None  # shapes of the last inputs that the plan serves
         self._memory = program.memory()
         self._zero = 8 * len(program.constants)
         self._axes = axes
@@ -108,7 +108,7 @@ class BindingTables:
         }
 
     def block(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Return a new `Bound` block, the memory of its values, and the part of it that is the symbols'."""
+        """Return a new `Bound` block, the memory of its values, and the part of that memory for the symbols' values."""
         memory = self._memory.copy()
         block = np.zeros(Bound.WORDS, np.int64)
         for word, value in self.words.items():
@@ -118,11 +118,12 @@ class BindingTables:
         return block, memory, memory[first : first + len(self.sources)]
 
     def run(self, block: int, checking: bool = False) -> None:
-        """Bind the context whose block is at an address to the symbols' values, or evaluate the condition alone."""
+        """Bind the context whose block is at address ``block`` to the symbols' values; with ``checking`` only evaluate
+        the condition."""
         self._run(block, int(checking), 0)
 
     def given(self, inputs: Sequence[np.ndarray]) -> list[int]:
-        """Return the symbols' values, by the shapes of one array for each parameter.
+        """Return the symbols' values from the shapes of one array for each parameter.
 
         Raises:
             ShapeError: an array has too few axes for its parameter.
@@ -144,13 +145,13 @@ class BindingTables:
         return served
 
     def values(self, inputs: Sequence[np.ndarray]) -> dict[Dim, int] | None:
-        """Return the symbols' values if the shapes are those of the parameters for some values, else None."""
+        """Return the symbols' values if they give the inputs' shapes, else None."""
         if self._check(inputs) is None:
             return None
         return dict(zip(self.plan.symbols, self.given(inputs)))
 
     def _check(self, inputs: Sequence[np.ndarray]) -> Status | None:
-        """Return how a binding to the inputs' lengths begins; None if no values give their shapes."""
+        """Return the status of binding to the inputs' lengths; None if no values of the symbols give their shapes."""
         parameters = self.plan.parameters
         if any(len(a.shape) != len(p.lens) for a, p in zip(inputs, parameters, strict=True) if p.lens):
             return None
@@ -166,8 +167,8 @@ class BindingTables:
 
     @cached_property
     def view_numbers(self) -> tuple[Evaluator, dict[int, np.ndarray]]:
-        """A size program for the tensors of host steps, and the numbers of offset, lens and strides of each, by the
-        identity of its view."""
+        """A size program for the tensors of host steps; and the numbers of offset, lens and strides of each view, by
+        its id."""
         program = self.plan.size_program()
         numbers = {}
         for step in self.plan.steps:
@@ -177,26 +178,26 @@ class BindingTables:
         return Evaluator(program), numbers
 
     def mismatch(self, inputs: Sequence[np.ndarray], number: int) -> ShapeError:
-        """Return the error of an input whose shape does not fit the plan."""
+        """Return the error for an input whose shape does not fit the plan."""
         parameter = self.plan.parameters[number]
         wanted = ", ".join(map(str, parameter.lens))
         return ShapeError(f"run: input {parameter.name} has shape {inputs[number].shape}, the plan takes ({wanted})")
 
 
 class Binding:
-    """One context's state of a symbolic plan: the arena, and the numbers for the lengths that it is bound to."""
+    """The binding of one context: its arena, and the numbers for the lengths to which it is bound."""
 
     def __init__(self, tables: BindingTables, job: np.ndarray, template: np.ndarray) -> None:
-        """Make the state of a context that is bound to no lengths.
+        """Create the state of a context that is not bound yet.
 
         Args:
-            tables: those of the plan.
+            tables: tables of the plan.
             job: the context's `Job` block.
             template: records of all native steps, with the addresses of their arguments.
         """
         self._tables = tables
         block, memory, given = tables.block()
-        self._block: memoryview = block.data  # of which single words are read faster than of arrays
+        self._block: memoryview = block.data  # single words are read faster than from an array
         self._given: memoryview = given.data
         axes, outputs = tables.words[Bound.AXIS_COUNT], tables.words[Bound.OUTPUT_COUNT]
         self._lens, self._rooms = np.zeros(axes, np.int64), np.zeros(ROOMS_EACH * outputs, np.int64)
@@ -218,7 +219,7 @@ class Binding:
 
     @property
     def capacity(self) -> int:
-        """Bytes of the arena."""
+        """Size of the arena in bytes."""
         return self._block[Bound.CAPACITY]
 
     def settle(self, inputs: Sequence[np.ndarray]) -> None:
@@ -246,12 +247,12 @@ class Binding:
                 raise self._tables.mismatch(inputs, number)
 
     def view(self, view: TensorView) -> TensorView:
-        """Return a view with numbers in the place of expressions."""
+        """Return the view with its expressions replaced by numbers."""
         found = self._views.get(id(view))
         if found is None:
             program, numbers = self._tables.view_numbers
             own = numbers.get(id(view))
-            if own is None:  # an observer's
+            if own is None:  # a view made by an observer
                 values = [evaluate(length, self.values) for length in (view.pointer.offset, *view.lens, *view.strides)]
             else:
                 if self._view_values is None:
@@ -264,7 +265,7 @@ class Binding:
         return found[0]
 
     def function(self, step: HostStep) -> HostFunction:
-        """Return the function of a host step for the lengths that the context is bound to."""
+        """Return the function of a host step for the lengths to which the context is bound."""
         if step.bind is None:
             return step.function
         found = self._functions.get(id(step))
@@ -277,7 +278,7 @@ class Binding:
         return self._kept_steps[: self._block[Bound.RECORDS]].tolist()
 
     def records(self, begin: int, end: int) -> tuple[int, int]:
-        """Return the range of the job's table that a range of native steps is."""
+        """Return the range of records in the job's table for a range of native steps."""
         return int(self._positions[begin]), int(self._positions[end])
 
     def _run(self) -> Status:
@@ -285,11 +286,11 @@ class Binding:
         return Status(self._block[Bound.STATUS])
 
     def _note(self) -> None:
-        """Take over the numbers that a binding has written."""
+        """Read the numbers that a binding has written."""
         self._seen = self._block[Bound.BINDINGS]
         plan = self._tables.plan
         self.values: dict[Dim, int] = dict(zip(plan.symbols, self._given.tolist()))
-        self._views: dict[int, tuple[TensorView, TensorView]] = {}  # by identity: lengths are not to be compared
+        self._views: dict[int, tuple[TensorView, TensorView]] = {}  # by id: comparing lengths evaluates expressions
         self._view_values = None
         self._functions: dict[int, HostFunction] = {}
         lens = iter(self._lens.tolist())
@@ -301,17 +302,17 @@ class Binding:
             self.outputs.append(made)
 
     def _make_room(self) -> None:
-        """Let the arena grow to the bytes that the last binding needs, and its outputs take their bytes.
+        """Grow the arena to the size that the last binding needs, and allow its outputs' bytes.
 
         Raises:
-            MgxError: there is not so much memory.
+            MgxError: there is not enough memory.
         """
         needed, results = (self._block[word] for word in (Bound.NEEDED, Bound.RESULTS))
         try:
             expect_room(needed + results, f"results of {results} bytes and what is computed on the way to them, in all")
             self._block[Bound.ALLOWED] = max(results, BIG)
             if needed > self.capacity:
-                # Lengths that grow step by step, as of a cache, find room for a while.
+                # Spare room for lengths that grow step by step, such as a cache's.
                 spare = needed // 4 if self.capacity else 0
                 self._take_arena(0)
                 self._take_arena(needed + spare)

@@ -1,4 +1,4 @@
-"""What one call of `run` owns: its arena, its copies of the tables, views of the memory that a plan names."""
+"""The context of one call of `run`: its arena, its copies of the tables, and views of the memory that a plan names."""
 
 from __future__ import annotations
 
@@ -23,10 +23,14 @@ __all__ = ["Context", "Frame"]
 
 
 class Context:
-    """Arena, argument blocks, step states and job block for one call at a time; reused by later calls."""
+    """Arena, argument blocks, step states and job block of one call at a time; reused by later calls."""
 
     def __init__(self, plan: Plan, tables: PlanTables, pool_address: int, threads: int) -> None:
-        """Raises `MgxError` where there is no memory for what the plan computes."""
+        """Allocate a context.
+
+        Raises:
+            MgxError: there is not enough memory for the arena.
+        """
         self.arena = scratch(0) if plan.symbols else _arena(plan, tables)
         slots = aligned_empty(tables.slots.shape, "int64")
         slots[:] = tables.slots
@@ -69,22 +73,22 @@ class Context:
 
     @property
     def outputs(self) -> list[Made | None]:
-        """Lens, dtype and bytes of the outputs of a call; None where only a host step's result says them."""
+        """Lens, dtype and bytes of a call's outputs; None where only a host step's result determines them."""
         return self._fixed_outputs if self.binding is None else self.binding.outputs
 
     def records(self, begin: int, end: int) -> tuple[int, int]:
-        """Return the range of the job's table that a range of native steps is."""
+        """Return the range of records in the job's table for a range of native steps."""
         return (begin, end) if self.binding is None else self.binding.records(begin, end)
 
     def entry(self, steps: int) -> tuple[int, int]:
-        """Return the address of the kernel that runs all native steps, and the end of the range that it is given."""
+        """Return the address of the kernel that runs all native steps, and the end of the range that it takes."""
         lead, drive = driving_code()
         if self._tables.operation_ranges:
             return drive, self._tables.operation_ranges[0, steps][1]
         return lead, self.records(0, steps)[1]
 
     def ranges(self, begin: int, end: int) -> Iterator[tuple[int, int]]:
-        """Yield the ranges of native steps that a range of operations runs, each once those before have run."""
+        """Yield the ranges of native steps of a range of operations, each after all steps before it have run."""
         rows = self._tables.operations.reshape(-1, DriverOperation.WORDS).tolist()
         at = begin
         while at < end:
@@ -96,20 +100,21 @@ class Context:
                 at = second
 
     def number(self, slot: int) -> int:
-        """Return the number (int64) that an argument points to."""
+        """Return the int64 to which an argument slot points."""
         return ctypes.c_int64.from_address(self.slots[slot]).value
 
     def place(self, inputs: Sequence[np.ndarray]) -> None:
-        """Take a call's inputs."""
+        """Set the addresses of a call's inputs."""
         self.job[Job.FAULT] = 0
         for number, array in enumerate(inputs):
             self.bases[number] = address_of(array)
 
     def bind(self, inputs: Sequence[np.ndarray]) -> list[Any]:
-        """Take a call's inputs and make its outputs; those whose shape only a host step knows are None.
+        """Set the addresses of a call's inputs, and make its outputs; None for outputs whose shape only a host step
+        determines.
 
         Raises:
-            MgxError: there is no memory for an output.
+            MgxError: there is not enough memory for an output.
         """
         self.place(inputs)
         bases = self.bases
@@ -128,10 +133,10 @@ class Context:
         return outputs
 
     def trace(self, steps: int) -> tuple[np.ndarray, int]:
-        """Let the next calls note when each thread works at which of so many steps, until `untrace`.
+        """Let the next calls record when each thread works on each of ``steps`` steps, until `untrace`.
 
         Returns:
-            The threads' rows (`TraceRow`), and how many words each has.
+            The threads' rows (`TraceRow`), and the number of words of a row.
         """
         width = TraceRow.EVENTS + steps * TraceRow.EVENT_WORDS
         self._trace = np.zeros(self.job[Job.THREADS] * width, np.int64)
@@ -139,17 +144,18 @@ class Context:
         return self._trace, width
 
     def untrace(self) -> None:
-        """Note nothing any more."""
+        """Stop recording."""
         self.job[Job.TRACE] = 0
 
     def raise_error(self) -> None:
-        """Raise what the handler of a signal raised during the steps that ended now, if one did."""
+        """Raise the error that a signal handler raised during the steps, if any."""
         if self.job[Job.STOPPED]:
             self.job[Job.STOPPED] = 0
             restore_error(*self.job[Job.ERROR : Job.ERROR + 3])
 
     def arena_view(self, view: TensorView) -> np.ndarray:
-        """A tensor in the arena; the same array for the same view. Of a symbolic plan it is made anew."""
+        """Return a tensor in the arena, the same array for the same view. For a symbolic plan the array is made
+        anew."""
         if self.binding is not None:
             return _strided(self.binding.arena, view)
         array = self._arena_views.get(view)
@@ -170,11 +176,10 @@ class Frame:
         self._host: dict[int, np.ndarray] = {}
 
     def view(self, view: TensorView) -> np.ndarray:
-        """The tensor that a view names, as an array over the same memory; it changes with later steps and
-        calls.
+        """Return a view's tensor as an array over the same memory, whose contents change with later steps and calls.
 
         Raises:
-            ShapeError: a host value, or an output without declared lens, that no step has made yet.
+            ShapeError: no step has made this host value, or output without declared lens, yet.
         """
         if self.context.binding is not None:
             view = self.context.binding.view(view)
@@ -197,10 +202,10 @@ class Frame:
         return _strided(_bytes(array), view)
 
     def run_host_step(self, step: HostStep) -> None:
-        """Call a host step's function and put its results where the plan says.
+        """Call a host step's function and store its results as the plan says.
 
         Raises:
-            ShapeError: a result differs from what the plan declares. What the function raises passes through.
+            ShapeError: a result differs from the plan's declaration. Errors of the function pass through.
         """
         arguments = [self._argument(view) for view in step.inputs]
         binding = self.context.binding
@@ -211,7 +216,7 @@ class Frame:
             self._put(step, np.asarray(result), view)
 
     def _argument(self, view: TensorView) -> np.ndarray:
-        """Return an input of a host step; of a constant, which stays where it is, the same array in all calls."""
+        """Return an input of a host step; a constant's array is the same in all calls."""
         known = self._tables.constant_arrays
         found = known.get(id(view))
         if found is None:
@@ -262,7 +267,8 @@ def _title(step: HostStep) -> str:
 
 
 def _owned(array: np.ndarray) -> np.ndarray:
-    """The array if it owns its memory and is C-contiguous, else a copy: a view may show reused memory."""
+    """Return the array if it owns its memory and is C-contiguous, else a copy: a view may refer to memory that is
+    reused."""
     return array if array.flags.owndata and array.flags.c_contiguous else copied(array)
 
 

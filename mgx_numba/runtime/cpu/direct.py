@@ -1,18 +1,18 @@
-"""A call of a plan that Python enters as one native function: inputs by name in, a list of new arrays out.
+"""A plan's call as one native function: inputs by name in, a list of new arrays out.
 
-Looking up and checking the inputs, making the outputs and taking a context are a few microseconds of Python, more than
-a small model computes. Here compiled code does it through the C interfaces of Python and NumPy, for the usual case: a
-``dict`` that has for every parameter an array of exactly the declared type and lengths, C-contiguous. In any other case
-the function gives None, and nothing has happened; whoever calls it goes the general way, which also knows what to say
-of wrong inputs. So it is if a step has met an index out of range: what was computed is dropped, and computed again by
-the general way, which says what was wrong. All of it but the steps themselves runs under the interpreter's lock.
+Looking up and checking the inputs, making the outputs and taking a context are several microseconds of Python, more
+than a small model computes. Here compiled code does this work through the C interfaces of Python and NumPy, for the
+usual case: a ``dict`` that has for every parameter a C-contiguous array of exactly the declared type and lengths. In
+any other case the function returns None without side effects, and the caller uses the general path, which also reports
+wrong inputs. The function also returns None if a step met an index out of range: the results are dropped, and the
+general path computes them again and reports the index. All work except the steps holds the interpreter's lock.
 
-Of a symbolic plan it reads the values of the symbols from the inputs' lengths and binds the context to these, unless it
-is bound to them (`binding`). It gives None where the plan does not serve the lengths or its arena has to grow.
+For a symbolic plan the function reads the symbols' values from the inputs' lengths, and binds the context to them if
+necessary (`binding`). It returns None where the plan does not serve the lengths, or where its arena has to grow.
 
-Python's functions are of its stable interface. NumPy's are at their places in its table of functions, and what an array
-holds is at the places of ``PyArrayObject``; both are compiled into every extension module. `_known` looks whether they
-are what they were.
+Python's functions belong to its stable interface. NumPy's functions are at fixed indices of its function table, and an
+array's fields at the offsets of ``PyArrayObject``; both are compiled into every extension module. `_known` checks these
+assumptions.
 """
 
 from __future__ import annotations
@@ -43,9 +43,11 @@ Entry = Callable[[Any], "list[Any] | None"]
 
 
 class Call:
-    """Words of one entry's block, after which come a `Spec` for each parameter, then for each output. ``LIMIT``: the
-    address of the number of contexts that may wait. ``JUMPS``: whether ``LEAD`` is `DRIVE`, and ``STEPS`` counts
-    operations."""
+    """Words (int64) of an entry's block, followed by a `Spec` for each parameter, then for each output.
+
+    ``LIMIT`` is the address of the number of contexts that may wait. ``JUMPS``: whether ``LEAD`` is `DRIVE`, and
+    ``STEPS`` counts operations.
+    """
 
     LEAD, POOL, THREADS, STEPS, PARAMETERS, OUTPUTS, LIMIT = range(7)
     NONE, DICT_TYPE, ARRAY_TYPE, RESULT_TYPE, BYTE, IDLE, CONTEXTS = range(7, 14)
@@ -56,17 +58,20 @@ class Call:
 
 
 class Spec:
-    """Words of a parameter or output. ``ROOM``: bytes to allocate for it, the one length at the address ``ROOM_AT``;
-    ``ALSO``: the type of array that is taken besides NumPy's."""
+    """Words (int64) of a parameter or output.
+
+    ``ROOM``: bytes to allocate for an output. ``ROOM_AT``: address of that number, which NumPy takes as the
+    allocation's length. ``ALSO``: an array type accepted besides NumPy's.
+    """
 
     NAME, DTYPE, RANK, LENS, ROOM, ROOM_AT, ALSO = range(7)
     WORDS = 7  # one for each name
 
 
 class Array:
-    """Words of NumPy's array object (``PyArrayObject``); ``TYPE`` is any object's."""
+    """Word offsets in NumPy's array object (``PyArrayObject``); ``TYPE`` is that of any object."""
 
-    # By PyArrayObject_fields and NPY_ARRAY_* of ndarraytypes.h.
+    # From PyArrayObject_fields and NPY_ARRAY_* in ndarraytypes.h.
     TYPE, DATA, RANK, LENS, DTYPE, FLAGS = 1, 2, 3, 4, 7, 8
     C_CONTIGUOUS, WRITABLE_C_ARRAY = 1, 0x501
 
@@ -88,7 +93,7 @@ _PYTHON = {
     Call.NUMBER: "PyLong_AsLongLong",
     Call.RESTORE: "PyErr_Restore",
 }
-# Places in NumPy's table of functions: PyArray_NewFromDescr, PyArray_SetBaseObject.
+# Indices in NumPy's function table: PyArray_NewFromDescr, PyArray_SetBaseObject.
 _NUMPY = {Call.NEW_ARRAY: 94, Call.SET_BASE: 282}
 _NUMPY_ABI_FUNCTION, _NUMPY_ABI = 0, 0x02000000  # PyArray_GetNDArrayCVersion, and the ABI of NumPy 2
 _METH_O = 8  # of methodobject.h
@@ -255,7 +260,7 @@ def kernel(args, begin, end) -> int:
 
 
 class _Block(np.ndarray):
-    """Words, and the objects that they are addresses of."""
+    """A block of words, and the objects whose addresses it holds."""
 
     kept: tuple[Any, ...] = ()
 
@@ -285,16 +290,17 @@ def direct_call(
     contexts: Mapping[int, Any],
     limit: np.ndarray,
 ) -> Entry | None:
-    """A native function that runs a plan without host steps; None where this interpreter or NumPy is not known.
+    """Return a native function that runs a plan without host steps; None where this interpreter or NumPy is not
+    supported.
 
-    It takes a mapping of the parameters and returns the outputs as new arrays of ``result_type``, 64-byte aligned, or
-    None if it has not run: the inputs are not what is declared, no context is idle, workers are missing or memory is;
-    or if an index in them is out of range. It raises only what the handler of a signal raises meanwhile, as
-    `Executable.run` does.
+    The function takes a mapping of the parameters and returns the outputs as new arrays of ``result_type``, 64-byte
+    aligned. It returns None without running if the inputs do not match their declarations, no context is idle, or
+    workers or memory are missing. It also returns None if an index in the inputs is out of range. It raises only errors
+    of signal handlers, as `Executable.run` does.
 
     Args:
-        result_type: a subclass of ``numpy.ndarray``, which is also taken for inputs, but not for those of bytes: more
-            than one element type is held in these, and such an array may say which.
+        result_type: a subclass of ``numpy.ndarray``, also accepted for inputs, except for inputs of bytes. Arrays of
+            bytes can hold several element types, and an array of ``result_type`` may say which.
         idle: job addresses of contexts that wait for a call, at most ``limit[0]``; the keys of ``contexts``.
     """
     functions = _numpy_functions() if _known() else None
@@ -331,7 +337,7 @@ def direct_call(
         block[word] = value
     kept: list[Any] = [plan, tables, result_type, byte, idle, contexts, limit]
     for at, (name, type_name, lens) in zip(range(Call.WORDS, len(block), Spec.WORDS), specs, strict=True):
-        # Of a symbolic plan each context has its own lengths and rooms.
+        # For a symbolic plan lengths and allocation sizes are in each context.
         own = [0] * len(lens) if plan.symbols else lens
         dtype, lengths = numpy_dtype(type_name), np.array(own, np.int64)
         kept += [name, dtype, lengths]
@@ -343,7 +349,7 @@ def direct_call(
 
 
 def _function(code: int, block: _Block) -> Entry:
-    """Machine code as a function of Python with one argument, which keeps its block."""
+    """Return machine code as a Python function with one argument, which keeps its block alive."""
     method = _methods.setdefault(code, _Method(b"run", code, _METH_O, None))
     prototype = ctypes.PYFUNCTYPE(ctypes.py_object, ctypes.c_void_p, ctypes.py_object, ctypes.c_void_p)
     return prototype(("PyCFunction_NewEx", ctypes.pythonapi))(ctypes.addressof(method), block, None)
@@ -354,7 +360,7 @@ def _address(function: Any) -> int:
 
 
 def _known() -> bool:
-    """Whether objects, arrays and NumPy's functions are where `DIRECT` looks for them."""
+    """Return whether objects, arrays and NumPy's functions have the layout that `DIRECT` assumes."""
     if (
         sys.implementation.name != "cpython"
         or "free-threading" in sys.version
@@ -373,7 +379,7 @@ def _known() -> bool:
 
 
 def _numpy_functions() -> Any:
-    """NumPy's table of C functions, as addresses; None if it is not where it was or of another ABI."""
+    """Return NumPy's table of C functions, as addresses; None if it is missing or has another ABI."""
     try:
         capsule = importlib.import_module("numpy._core._multiarray_umath")._ARRAY_API
     except (ImportError, AttributeError):

@@ -1,4 +1,4 @@
-"""Running a plan: kernels in native code on the worker threads, host steps in Python between them."""
+"""Run plans: kernels in native code on the worker threads, host steps in Python between them."""
 
 from __future__ import annotations
 
@@ -36,16 +36,17 @@ from .threads import pool, resolve_num_threads
 __all__ = ["EXECUTOR_KERNELS", "IDLE_BYTES", "Executable", "StepSpan", "TraceCallback", "View", "kernels_ahead"]
 
 EXECUTOR_KERNELS = (LEAD, WALK, WORKER, LOOK, CONFINE, DIRECT, REPEAT, EVALUATE, BIND, DRIVE)
-"""What every plan needs besides its own kernels."""
+"""Kernels that every plan needs besides its own."""
 
 
 def kernels_ahead(store: Store | None) -> Ahead:
-    """Return a context in which a plan's kernels are compiled while it is made; what ``store`` holds is not."""
+    """Return a context manager that compiles a plan's kernels while the plan is made, except for kernels in
+    ``store``."""
     return Ahead(loaded, store, EXECUTOR_KERNELS)
 
 
 IDLE_BYTES = 1 << 30
-"""Contexts that wait for the next call may hold this much arena together, besides the last one."""
+"""Maximum total arena size (bytes) of idle contexts, besides the last used context."""
 
 View = Callable[[TensorView], np.ndarray]
 TraceCallback = Callable[[int, "PlannedStep", float, View], None]
@@ -53,8 +54,8 @@ TraceCallback = Callable[[int, "PlannedStep", float, View], None]
 
 @dataclass(frozen=True)
 class StepSpan:
-    """A thread's part of one step: its index in `Plan.steps`, the thread (0 is the caller), and from when to when, in
-    nanoseconds of `time.perf_counter_ns`."""
+    """The time that one thread spent in one step: the step's index in `Plan.steps`, the thread (0 is the caller), start
+    and end in nanoseconds of `time.perf_counter_ns`."""
 
     step: int
     thread: int
@@ -65,8 +66,10 @@ class StepSpan:
 class Executable:
     """A plan ready to run; any number of threads may call `run` at once, each in a context of its own.
 
-    ``tables`` are the plan's, ``shares`` says whether more than one of ``num_threads`` can help. ``arena_bytes`` is the
-    size of a context's arena, of a symbolic plan that of the last one that grew.
+    Attributes:
+        tables: the plan's tables.
+        shares: whether more than one of ``num_threads`` threads can help.
+        arena_bytes: size of a context's arena; for a symbolic plan, that of the last arena that grew.
     """
 
     def __init__(
@@ -79,9 +82,13 @@ class Executable:
     ) -> None:
         """Load (and if need be compile) the plan's kernels.
 
-        ``num_threads`` counts the caller's thread; None takes ``MGX_NUM_THREADS`` or the cores of this
-        process. ``progress(done, total, name)`` is called for each kernel that had to be compiled. ``store`` is
-        where kernels are looked for, by default the user's. ``ahead`` may have begun to compile some.
+        Args:
+            plan: the plan.
+            num_threads: number of threads, including the caller's. None: ``MGX_NUM_THREADS``, or the cores of this
+                process.
+            progress: called as ``progress(done, total, name)`` for each kernel that had to be compiled.
+            store: object store of the kernels; None: the user's.
+            ahead: may have begun to compile some kernels.
 
         Raises:
             CompileError: a kernel cannot be compiled.
@@ -90,7 +97,7 @@ class Executable:
         """
         self.plan = plan
         self.num_threads = resolve_num_threads(num_threads)
-        # The executor's come along, so that on an empty store one set of workers compiles all.
+        # All kernels are loaded together: an empty store then needs only one set of compile workers.
         kernels = [*plan.kernels(), *EXECUTOR_KERNELS]
         addresses = dict(zip(kernels, load(kernels, progress, store, ahead=ahead), strict=True))
         self._pool = pool()
@@ -103,15 +110,18 @@ class Executable:
         self._threads = self.num_threads if self.shares else 1
         self._contexts: dict[int, Context] = {}
         self._idle: list[int] = []
-        # All in one step of the interpreter: a context that an interrupt takes off either of the two is freed.
+        # Pops from both in one interpreter step: a context that an interrupt takes out of either is freed.
         self._waiting = map(self._contexts.pop, iter(self._idle.pop, 0))
-        # Of a symbolic plan it is known when an arena has grown. A word in memory: native code reads it.
+        # A symbolic plan's size is known once an arena has grown. Native code reads the limit, so it is in memory.
         self.arena_bytes = 0 if plan.symbols else plan.arena_bytes
         self._idle_limit: memoryview = np.array([max(1, IDLE_BYTES // max(1, self.arena_bytes))], np.int64).data
 
     def direct(self, result_type: type[np.ndarray]) -> Entry | None:
-        """A function that runs the plan on a dictionary of inputs and gives new arrays of this type, or None where that
-        takes the general way (see `direct_call`); None if there is no such function for this plan or on this system."""
+        """Return a fast path that runs the plan on a dictionary of inputs (see `direct_call`); None if there is none.
+
+        The function returns new arrays of ``result_type``, or None where the caller has to use the general path. There
+        is none for plans with host steps, or on unsupported systems.
+        """
         if self._native_steps is None:
             return None
         return direct_call(
@@ -127,10 +137,10 @@ class Executable:
 
     def values(self, inputs: Sequence[np.ndarray]) -> dict[Dim, int] | None:
         """Return the values of the plan's symbols for which the parameters have the inputs' shapes; None if there are
-        none. Whether the plan serves these values is not asked.
+        none.
 
-        ``inputs`` has one array for each of `Plan.parameters`, of which only the shapes are looked at; parameters
-        without lens take any shape.
+        Guards of the plan are not checked. ``inputs`` has one array for each of `Plan.parameters`, of which only the
+        shapes are read; parameters without lens take any shape.
         """
         if self.tables.binding is not None:
             return self.tables.binding.values(inputs)
@@ -138,14 +148,17 @@ class Executable:
         return {} if all(a.shape == tuple(p.lens) for a, p in pairs if p.lens) else None
 
     def serves(self, inputs: Sequence[np.ndarray]) -> bool:
-        """Return whether the plan serves inputs of these shapes: there are `values`, in the ranges of the symbols, for
-        which its condition holds."""
+        """Return whether the plan serves inputs of these shapes: symbols have values within their ranges, and the
+        plan's condition holds."""
         binding = self.tables.binding
         return self.values(inputs) is not None if binding is None else binding.serves(inputs)
 
     def plan_for(self, inputs: Sequence[np.ndarray]) -> Plan:
-        """Return the plan for inputs that it serves. Of a symbolic plan it has numbers in the place of expressions, and
-        lacks the steps that have no tasks for these lengths, such as alternatives that are not taken."""
+        """Return the plan for inputs that it serves.
+
+        For a symbolic plan expressions are replaced by numbers. Steps without tasks for these lengths, such as
+        alternatives that are not taken, are removed.
+        """
         if self.tables.binding is None:
             return self.plan
         plan = self._at(inputs)
@@ -165,11 +178,11 @@ class Executable:
         return PlanNumbers(self.plan)
 
     def run(self, inputs: Sequence[np.ndarray]) -> list[np.ndarray]:
-        """Run the plan once; the outputs are new arrays, 64-byte aligned where their shape is declared.
+        """Run the plan once; return new arrays, 64-byte aligned where their shape is declared.
 
-        ``inputs`` has one C-contiguous array of the declared dtype and shape for each of `Plan.parameters`.
-        What a host step raises passes through, and what the handler of a signal raises meanwhile: in Python's main
-        thread such a handler runs within a twentieth of a second and the time of one claim.
+        ``inputs`` has one C-contiguous array of the declared dtype and shape for each of `Plan.parameters`. Errors of
+        host steps pass through, and so do errors of signal handlers. In Python's main thread a signal handler runs
+        within a twentieth of a second plus the time of one claim.
 
         Raises:
             MgxError: there is not enough memory.
@@ -199,10 +212,10 @@ class Executable:
     def run_traced(self, inputs: Sequence[np.ndarray], callback: TraceCallback) -> list[np.ndarray]:
         """Run the plan one step at a time, calling ``callback(index, step, seconds, view)`` after each.
 
-        ``index`` counts `Plan.steps`; ``view`` gives the array that a `TensorView` names as it is after that
-        step, valid until the callback returns. Seconds include about a microsecond of entering the native
-        code. Steps of a symbolic plan have numbers in the place of expressions; those that `plan_for` leaves out are
-        not told of. Steps of a loop are told of in each iteration.
+        ``index`` counts `Plan.steps`. ``view`` returns the array of a `TensorView` after that step, valid until the
+        callback returns. Seconds include about a microsecond for entering the native code. Steps of a symbolic plan
+        have numbers in place of expressions; steps that `plan_for` removes are not reported. Steps of a loop are
+        reported in each iteration.
         """
         context = self._take()
         try:
@@ -227,7 +240,7 @@ class Executable:
             self._give(context)
 
     def run_timed(self, inputs: Sequence[np.ndarray]) -> tuple[list[np.ndarray], list[StepSpan]]:
-        """Run the plan once as `run` does, and say when each thread worked at which step; spans by their beginning."""
+        """Run the plan once as `run` does; also return the time spans of all threads and steps, ordered by start."""
         context = self._take()
         rows, width = context.trace(len(self.tables.steps) - 1)
         spans: list[StepSpan] = []
@@ -249,7 +262,7 @@ class Executable:
                 for begin, end in self._ranges(context, segment):
                     self._lead(context, begin, end)
                     self._check(context)
-                    for thread, row in enumerate(notes.tolist()):  # there is room for each step once
+                    for thread, row in enumerate(notes.tolist()):  # each step has at most one event in a row
                         last = TraceRow.EVENTS + row[TraceRow.COUNT] * TraceRow.EVENT_WORDS
                         places = range(TraceRow.EVENTS, last, TraceRow.EVENT_WORDS)
                         spans += (StepSpan(indices[row[at]], thread, row[at + 1], row[at + 2]) for at in places)
@@ -260,7 +273,7 @@ class Executable:
             self._give(context)
 
     def time_steps(self, inputs: Sequence[np.ndarray], iterations: int) -> np.ndarray:
-        """Seconds that each step takes, (iterations, steps) in float64; of a step of a loop those of all its runs."""
+        """Return the seconds of each step, float64 (iterations, steps); a step in a loop counts all its runs."""
         seconds = np.zeros((iterations, len(self.plan.steps)))
         for row in seconds:
 
@@ -271,7 +284,7 @@ class Executable:
         return seconds
 
     def _check(self, context: Context) -> None:
-        """Raise what a step of this call has met."""
+        """Raise the error that a kernel of this call recorded, if any."""
         number = context.job[Job.FAULT]
         if number:
             step = self.plan.steps[number - 1]
@@ -284,14 +297,14 @@ class Executable:
             raise IndexRangeError(f"{place}{who}: index {context.job[Job.FAULT_INDEX]} is out of range for {what}")
 
     def _place(self, context: Context, jump: Jump) -> str:
-        """Return what an error in the steps that a jump leaves out begins with."""
+        """Return the prefix of errors in the steps that a jump skips."""
         if len(jump.place) < 2:
             return "".join(jump.place)
         second = int(self.tables.starts[self.tables.native_index[jump.by]]) + 1
         return f"{jump.place[0]}{context.number(second)}{jump.place[1]}"
 
     def _settle(self, binding: Binding, inputs: Sequence[np.ndarray]) -> None:
-        """Bind a context to the lengths of inputs."""
+        """Bind a context to the lengths of the inputs."""
         capacity = binding.capacity
         binding.settle(inputs)
         if binding.capacity != capacity:
@@ -299,7 +312,7 @@ class Executable:
             self._idle_limit[0] = max(1, IDLE_BYTES // binding.capacity)
 
     def _lead_all(self, context: Context, segment: tuple[int, int]) -> None:
-        """Run the native steps between two host steps, as the plan's jumps say."""
+        """Run the native steps between two host steps, following the plan's jumps."""
         operations = self.tables.operation_ranges.get(segment)
         if operations is None:
             self._lead(context, *segment)
@@ -308,12 +321,13 @@ class Executable:
             context.raise_error()
 
     def _ranges(self, context: Context, segment: tuple[int, int]) -> Iterable[tuple[int, int]]:
-        """Return the ranges of native steps that run between two host steps, each once those before have run."""
+        """Return the ranges of native steps that run between two host steps, each after all steps before it have
+        run."""
         operations = self.tables.operation_ranges.get(segment)
         return [segment] if operations is None else context.ranges(*operations)
 
     def _order(self, context: Context) -> Iterator[int]:
-        """Yield the numbers of the plan's steps in the order in which they run, each once those before have run."""
+        """Yield the numbers of the plan's steps in execution order, each after all steps before it have run."""
         hosted = (k for k, step in enumerate(self.plan.steps) if isinstance(step, HostStep))
         for segment in self.tables.segments:
             if not isinstance(segment, tuple):
@@ -337,7 +351,7 @@ class Executable:
 
     @contextlib.contextmanager
     def context(self, inputs: Sequence[np.ndarray]) -> Iterator[Context]:
-        """Lend a context for native steps on inputs, and raise the error that the steps met at its end."""
+        """Lend a context for running native steps on inputs; at the end raise the error that the steps recorded."""
         context = self._take()
         try:
             if context.binding is not None:
@@ -365,7 +379,8 @@ class Executable:
 
 
 def _worth_sharing(plan: Plan) -> bool:
-    """Whether more than one thread can help: some step must make more than one claim, of a symbolic plan perhaps."""
+    """Return whether more than one thread can help: some step makes, or for a symbolic plan may make, more than one
+    claim."""
     if plan.parallel is not None:
         return plan.parallel
     if plan.symbols:

@@ -1,7 +1,7 @@
-"""Plans whose native steps do not all run once and in their order: loops and branches of kernels alone.
+"""Plans with jumps: loops and branches that consist of kernels only, so that native steps repeat or are skipped.
 
-What runs is a list of *operations*: a range of steps, or a jump to another operation that depends on a number in memory
-(`plan.Jump`). One native function goes through them, and runs the ranges as any plan's.
+Such a plan is a list of *operations*: a range of steps, or a jump to another operation that depends on an int64 in
+memory (`plan.Jump`). One native function follows the operations, and runs their ranges of steps as for any plan.
 """
 
 from __future__ import annotations
@@ -22,18 +22,21 @@ __all__ = ["DRIVE", "DriverOperation", "driving_code", "operations"]
 
 
 class DriverOperation:
-    """Words of an operation: ``KIND``, then the range of steps to run, or the slot with the number's address and the
-    operation that follows if the number is 0 (``IF_ZERO``), or is not (``IF_SET``)."""
+    """Words (int64) of an operation: ``KIND``, then the range of steps to run.
+
+    For a jump: the slot with the address of the tested int64, and the operation to continue with if it is 0
+    (``IF_ZERO``) or is not (``IF_SET``).
+    """
 
     KIND, FIRST, SECOND = range(3)
     WORDS = 3  # one for each name
     RUN, IF_ZERO, IF_SET = range(3)
 
 
-# args: a Job block; begin and end: the range of operations. The caller's entry.
+# Entry of the calling thread. args: a Job block; begin and end: the range of operations.
 DRIVE = cpu_kernel(
     "executor_drive",
-    # Between two looks for signals: each run of a range begins to wait anew.
+    # Jumps between two checks for signals: each run of a range restarts its own count.
     "LOOK_JUMPS = 256\n"
     + constants_of("JOB", Job)
     + constants_of("POOL", Pool)
@@ -91,15 +94,15 @@ def driving_code() -> tuple[int, int]:
 def operations(
     plan: Plan, segments: Sequence[tuple[int, int]], native_index: Sequence[int], starts: np.ndarray
 ) -> tuple[np.ndarray, dict[tuple[int, int], tuple[int, int]]]:
-    """Return the operations of a plan with jumps, and which of them each run of native steps is.
+    """Return the operations of a plan with jumps, and for each segment its range of operations.
 
     Args:
         plan: the plan.
         segments: ranges of its native steps between host steps.
-        native_index: for each step of the plan its place among the native steps.
+        native_index: for each step of the plan its number among the native steps.
         starts: the slot of the first argument of each native step.
     """
-    following = [*native_index, len(starts)]  # the next native step, also of a host step
+    following = [*native_index, len(starts)]  # number of the next native step, for host steps too
     for k in range(len(following) - 2, -1, -1):
         if following[k] < 0:
             following[k] = following[k + 1]
@@ -107,7 +110,7 @@ def operations(
     ranges: dict[tuple[int, int], tuple[int, int]] = {}
     for begin, end in segments:
         own = [jump for jump in plan.jumps if begin <= native_index[jump.by] < end]
-        # What counts iterations does not run after an index out of range: errors name the iteration.
+        # The step that counts iterations stops after an index out of range, so that errors name the iteration.
         counting = [jump.by for jump in own if jump.to <= jump.at]
         places = sorted({begin, end, *(following[p] for p in (*counting, *(p for j in own for p in (j.at, j.to))))})
         start, first, waiting = len(rows), {}, []

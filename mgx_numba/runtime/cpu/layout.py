@@ -1,4 +1,4 @@
-"""A plan turned into the tables that the executor's kernels walk, still without the addresses of any call."""
+"""Convert a plan to the tables that the executor's kernels walk, before the addresses of a call are known."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ __all__ = ["PlanTables", "Segment"]
 
 _SLOT_ALIGNMENT = 8  # words of a cache line
 _BRIEF_SECONDS = 8e-6
-"""About what waking a worker costs: a call of less is faster on the caller's thread alone."""
+"""Approximate cost of waking a worker: a call that takes less is faster on the caller's thread alone."""
 _FLOPS_PER_SECOND, _BYTES_PER_SECOND = 1e11, 1e11
-"""Of one core, rounded, for telling brief calls apart: `Machine` is the back end's, and this is decided by orders of
-magnitude."""
+"""Rates of one core, rounded, to recognise brief calls. The back end's `Machine` is not needed: orders of magnitude
+decide."""
 _LOOK_SECONDS = 1e-4
-"""Between two looks for signals, by estimate, which is seldom a tenth of the time. A look is a few hundredths of a
-microsecond."""
+"""Estimated time between two checks for signals; the actual time is seldom ten times as long. A check takes several
+hundredths of a microsecond."""
 
 # A run of native steps, as a range of the step table, or one host step.
 Segment: TypeAlias = "tuple[int, int] | HostStep"
@@ -40,20 +40,25 @@ Segment: TypeAlias = "tuple[int, int] | HostStep"
 class PlanTables:
     """Step table, argument slots, relocations and patches of a plan.
 
-    ``steps`` is (native steps + 1, 8) and ``slots`` flat, both int64, with constants' addresses filled in.
-    Slots that hold arena addresses are ``arena_slots``, with ``arena_offsets`` to add to the arena's address;
-    ``fault_slots`` hold that of the call's fault record. Those that are filled in have their origins in
-    ``constant_slots``, (slot, constant, offset), and ``code_slots``, (slot, kernel). ``constant_addresses`` are those
-    of the constants.
-    ``patches`` is (n, 3), for what each run brings: bases are numbered parameters first, then outputs, then
-    host values. ``outputs`` has lens, dtype and bytes of each output, None where only a host step's result says them.
-    ``constant_arrays`` are inputs of host steps that are constants, by the identity of their views.
-    ``brief`` says whether one thread runs all steps in a few microseconds, ``long`` whether some step ends with a look
-    for signals. Of a plan with jumps ``operations`` are those of `jumps`, and ``operation_ranges`` tells which of them
-    a segment is.
+    For a symbolic plan ``binding`` has all data that depends on lengths, and each context has its own numbers. The
+    tables then have only the slots' constant values, and the steps' functions and patches; ``outputs`` and
+    ``arena_slots`` are empty.
 
-    Of a symbolic plan ``binding`` has what depends on lengths, and contexts their own numbers: here are only the
-    slots' constant values and the steps' functions and patches. ``outputs`` and ``arena_slots`` are empty.
+    Attributes:
+        steps: int64 (native steps + 1, 8).
+        slots: flat int64, with constants' addresses filled in.
+        arena_slots, arena_offsets: slots that hold arena addresses, and the offsets to add to the arena's address.
+        fault_slots: slots that hold the address of the call's fault record.
+        constant_slots: (slot, constant, offset) of each slot that holds a constant's address.
+        code_slots: (slot, kernel) of each slot that holds a kernel's address.
+        constant_addresses: addresses of the constants.
+        patches: (n, 3), applied in each run. Bases are numbered parameters first, then outputs, then host values.
+        outputs: lens, dtype and bytes of each output; None where only a host step's result determines them.
+        constant_arrays: constant inputs of host steps, by the id of their views.
+        brief: whether one thread runs all steps in several microseconds.
+        long: whether some step ends with a check for signals.
+        operations: operations of a plan with jumps (`jumps`).
+        operation_ranges: range of operations of each segment.
     """
 
     def __init__(
@@ -63,7 +68,7 @@ class PlanTables:
         constants: Sequence[np.ndarray],
         threads: int,
     ) -> None:
-        """``addresses`` holds the address of each kernel's machine code.
+        """Build the tables; ``addresses`` has the address of each kernel's machine code.
 
         Raises:
             UnsupportedError: a step has more tiles than the executor can count.
@@ -129,7 +134,7 @@ class PlanTables:
         self.patches = np.array(patches, np.int64).reshape(-1, Patch.WORDS)
 
     def base(self, region: Region, index: int) -> int:
-        """Number of the base address of a parameter, an output or a host value."""
+        """Return the number of the base address of a parameter, an output or a host value."""
         if region is Region.PARAMETER:
             return index
         if region is Region.OUTPUT:
@@ -143,7 +148,8 @@ class PlanTables:
         arena: list[tuple[int, int]],
         patches: list[tuple[int, int, int]],
     ) -> int:
-        """What a slot holds before any call; ``arena`` or ``patches`` notes what a call must fill in."""
+        """Return a slot's value before any call; append to ``arena`` or ``patches`` the address that a call must fill
+        in."""
         if isinstance(value, KernelSource):
             self.code_slots.append((slot, value))
             return self._addresses[value]
@@ -165,7 +171,7 @@ class PlanTables:
         writes: list[tuple[int, Length, int]],
         patches: list[tuple[int, int, int]],
     ) -> None:
-        """Note where a binding writes an expression: into a slot, or a patch of it."""
+        """Record where a binding writes an expression: into a slot, or into a slot's patch."""
         if isinstance(value, Dim):
             writes.append((slot, value, Write.TO_SLOT))
         elif value.region is Region.ARENA:
@@ -184,7 +190,8 @@ class PlanTables:
         return [(tasks.tasks, tasks.grain, step.flops, step.bytes, number) for tasks, step, number in found]
 
     def _link_chains(self) -> None:
-        """Note at each step how many steps from it on, within its segment, take a single claim each."""
+        """Store in each step's record the length of the chain of single-claim steps that starts there, within its
+        segment."""
         for segment in self.segments:
             if isinstance(segment, tuple):
                 length = 0
@@ -195,7 +202,7 @@ class PlanTables:
 
 
 def _is_bound(value: Dim | Pointer) -> bool:
-    """Return whether a binding of a symbolic plan writes an argument."""
+    """Return whether a binding of a symbolic plan writes this argument."""
     return isinstance(value, Dim) or value.region is Region.ARENA or isinstance(value.offset, Dim)
 
 
@@ -207,7 +214,8 @@ def _made(spec: TensorSpec) -> Made | None:
 
 
 def _check_countable(step: Step, threads: int) -> None:
-    """Claims run past the last tile by one grain a thread, and must still fit the counter."""
+    """Raise `UnsupportedError` if a step has too many tiles for the counter, which runs past the last tile by a grain
+    per thread."""
     tasks = _task_range(step)
     if tasks.tasks + (threads + 1) * max(1, tasks.grain) >= MAX_CLAIMS:
         raise UnsupportedError(
@@ -217,7 +225,7 @@ def _check_countable(step: Step, threads: int) -> None:
 
 
 def _is_brief(steps: Sequence[Step]) -> bool:
-    """Whether one thread runs these steps in a few microseconds; no, if it is not known what one of them costs."""
+    """Return whether one thread runs these steps in several microseconds; False if the cost of a step is not known."""
     return sum(map(_least_seconds, steps)) < _BRIEF_SECONDS and all(step.flops or step.bytes for step in steps)
 
 
@@ -226,7 +234,7 @@ def _least_seconds(step: Step) -> float:
 
 
 def _place_looks(table: np.ndarray, steps: Sequence[Step]) -> None:
-    """Say after which steps a call looks for signals, and how many claims of a long one run between two looks."""
+    """Set after which steps a call checks for signals, and how many tasks of a long step run between two checks."""
     waited = 0.0
     for record, step in zip(table, steps):
         seconds = _least_seconds(step)
@@ -255,7 +263,7 @@ def _segments(plan: Plan) -> list[Segment]:
 
 
 def _native_index(plan: Plan) -> list[int]:
-    """For each step of the plan its place in the step table; -1 for a host step."""
+    """Return for each step of the plan its number in the step table; -1 for a host step."""
     index, native = [], 0
     for step in plan.steps:
         index.append(-1 if isinstance(step, HostStep) else native)
@@ -264,13 +272,13 @@ def _native_index(plan: Plan) -> list[int]:
 
 
 def _host_values(plan: Plan) -> int:
-    """Number of ``HOST`` values: one more than the highest index that host steps return."""
+    """Return the number of ``HOST`` values: one more than the highest index that host steps return."""
     views = [view for step in plan.steps if isinstance(step, HostStep) for view in step.outputs]
     return max((view.pointer.index + 1 for view in views if view.pointer.region is Region.HOST), default=0)
 
 
 def claims(step: Step) -> int:
-    """How many claims the tiles of a step make."""
+    """Return the number of claims that the tiles of a step take."""
     tasks = _task_range(step)
     return math.ceil(tasks.tasks / max(1, tasks.grain))
 

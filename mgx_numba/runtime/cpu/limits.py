@@ -1,7 +1,7 @@
-"""What this machine can do at most: measured by kernels of our own, in a fraction of a second.
+"""Measure this machine's peak rates with our own kernels, in a fraction of a second.
 
-The peak of the FMA units is that of independent chains of fused multiply-adds in registers; the memory bandwidth is
-that of a copy between two blocks that no cache holds, reads and writes both counted.
+The peak of the FMA units is that of independent chains of fused multiply-adds in registers. The memory bandwidth is
+that of a copy between two blocks larger than the caches, with reads and writes both counted.
 """
 
 from __future__ import annotations
@@ -30,25 +30,27 @@ from .executor import Executable
 __all__ = ["measure_limits"]
 
 _CHAINS = 12
-"""Multiply-adds under way: two units of 4 cycles need 8 chains, 5 cycles need 10."""
-_ROUNDS = 20_000  # some ten microseconds a task
-_COPY_BYTES = 48 << 20  # of each block: both together are past the last cache of most machines
-_CHUNK_BYTES = 1 << 20  # a task: long enough for the hardware to fetch ahead
-_SECONDS = 0.15  # for each
+"""Number of independent chains of multiply-adds: two units with a latency of 4 cycles need 8 chains, with 5 cycles
+10."""
+_ROUNDS = 20_000  # about ten microseconds a task
+_COPY_BYTES = 48 << 20  # bytes of a block: two exceed the last-level cache of most machines
+_CHUNK_BYTES = 1 << 20  # bytes of a task: enough for hardware prefetching
+_SECONDS = 0.15  # duration of each measurement
 TILE_WORDS = 512
-"""Words of a row of a tile's operands: with AMX's 64 KiB on each side, which the L2 cache holds; what a call costs
-besides is a few percent."""
+"""Words of a row of a tile's operands: with AMX 64 KiB on each side, which fits in the L2 cache; a call's overhead is a
+few percent."""
 TILE_ROUNDS = 100
-"""Calls of a tile in a task: some hundred microseconds."""
-_LEAST_RUNS = 3  # of which the best counts
+"""Calls of a tile in a task: several hundred microseconds."""
+_LEAST_RUNS = 3  # the best run counts
 
 
 def measure_limits(num_threads: int = 0, units: Collection[str] = ()) -> Limits:
-    """Measure on this number of threads (0: as many as a run takes); the best of several runs counts.
+    """Return this machine's limits on ``num_threads`` threads (0: as many as a run takes); the best of several runs
+    counts.
 
-    ``units`` are those of tiles (`codegen.cpu.units`), whose rate is what the tile reaches over operands in the L2
-    cache. It takes about 0.3 s, and half of that for each unit. Other work on the machine makes it too low: the larger
-    of several results is nearer.
+    ``units`` names tiles (`codegen.cpu.units`) whose rate over operands in the L2 cache is also measured. Measuring
+    takes about 0.3 s, and half of that for each unit. Other work on the machine lowers the result, so the larger of
+    several results is closer to the truth.
     """
     peak, flops = _peak_plan()
     copy, bytes = _copy_plan()
@@ -73,7 +75,7 @@ def _best(executable: Executable) -> float:
 
 
 def _peak_plan() -> tuple[Plan, int]:
-    """A plan whose every task runs the chains, and the operations of all tasks."""
+    """Return a plan whose tasks run the chains, and the operations of all tasks."""
     width = lanes("float32")
     names = [f"c{k}" for k in range(_CHAINS)]
     arguments = Arguments()
@@ -99,7 +101,7 @@ def _peak_plan() -> tuple[Plan, int]:
 
 
 def _tile_plan(tile: RegisterTile) -> tuple[Plan, int]:
-    """A plan whose every task multiplies one block of rows by one panel again and again, and its operations."""
+    """Return a plan whose tasks repeatedly multiply a block of rows by a panel, and the operations of all tasks."""
     words, parts = TILE_WORDS, tile.packing.parts
     left, right = tile.rows * words, parts * words * tile.columns
     block = RecordText(MATRIX_BLOCK if tile.step > 1 else TILE_BLOCK, "block")
@@ -133,8 +135,8 @@ def _tile_plan(tile: RegisterTile) -> tuple[Plan, int]:
 
 
 def _operand(word: str, count: int) -> np.ndarray:
-    """So many words whose bytes, and pairs of them as bfloat16, are numbers of ordinary size."""
-    rng = np.random.default_rng(0)  # zeros run faster: they draw less power
+    """Return ``count`` random words whose bytes, and pairs of bytes as bfloat16, are numbers of ordinary size."""
+    rng = np.random.default_rng(0)  # zeros would run faster, since they draw less power
     if word == "float32":
         return rng.standard_normal(count, np.float32)
     pairs = rng.standard_normal(2 * count).astype(numpy_dtype("bfloat16"))
@@ -142,7 +144,7 @@ def _operand(word: str, count: int) -> np.ndarray:
 
 
 def _copy_plan() -> tuple[Plan, int]:
-    """A plan that copies one block to another and back, and the bytes that it reads and writes."""
+    """Return a plan that copies a block to another and back, and the bytes that it reads and writes."""
     width = 4 * lanes("float32")
     chunk = _CHUNK_BYTES // 4
     arguments = Arguments()
@@ -164,7 +166,7 @@ def _copy_plan() -> tuple[Plan, int]:
 
 
 def _step(kernel: KernelSource, arguments: Arguments, tasks: int, **places: Pointer) -> Step:
-    """A step whose operands lie at these places."""
+    """Return a step whose operands are at these addresses."""
     args: list[int | Pointer | KernelSource] = []
     for word in arguments.values:
         assert isinstance(word, (int, Operand, Callee))

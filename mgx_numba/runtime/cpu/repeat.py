@@ -1,6 +1,6 @@
-"""A plan that is run many times, each on what the run before has given: all of it one native function.
+"""Run a plan many times, each on the results of the run before, in one native function.
 
-Entering a plan takes microseconds of Python and new arrays, which is more than a small body of a loop computes.
+Entering a plan takes microseconds of Python and new arrays, more than a small loop body computes.
 """
 
 from __future__ import annotations
@@ -27,40 +27,43 @@ if TYPE_CHECKING:
 __all__ = ["REPEAT", "may_repeat", "repeat"]
 
 MOST_BYTES = 1 << 28
-"""Of what is collected of all runs. Room is made for as many as there may be; a loop that is known to end earlier only
-by its condition would take too much."""
+"""Maximum size (bytes) of the results collected from all runs. Room is made for the maximum trip count, which is too
+much for a loop that only its condition ends."""
 
 TOGETHER = 256
-"""Runs between which Python's handlers of signals have no turn, unless one takes so long that it has looks of its own
-(`layout`): some hundredths of a second."""
+"""Number of runs between two checks for signals, several hundredths of a second; long runs make checks of their own
+(`layout`)."""
 
 
 class Repeat:
-    """Words of one call's block, after which come a `Carried` for each value that is handed on, the condition first,
-    then a `Collected` for each that is kept of every run. ``NUMBER``: the address of the run's number; ``RAN``: how
-    many runs there were, and ``GOING`` whether another one may follow."""
+    """Words (int64) of one call's block.
+
+    A `Carried` follows for each carried value, the condition first, then a `Collected` for each value collected from
+    every run. ``NUMBER``: address of the run's number. ``RAN``: number of runs so far. ``GOING``: whether another run
+    may follow.
+    """
 
     LEAD, JOB, STEPS, NUMBER, RAN, CARRIED, COLLECTED, GOING = range(8)
     WORDS = 8  # one for each name
 
 
 class Carried:
-    """Words of a value that is handed on: the numbers of the bases that a run reads and writes it at, and addresses:
-    of what the next run reads, where it writes, where the one after it writes."""
+    """Words (int64) of a carried value: the numbers of the bases at which a run reads and writes it; the addresses that
+    the next run reads and writes, and that the run after the next writes."""
 
     IN, OUT, CURRENT, NEXT, SPARE = range(5)
     WORDS = 5  # one for each name
 
 
 class Collected:
-    """Words of a value that is kept of every run: the number of its base, where the next run writes it, and the bytes
-    from there to the next."""
+    """Words (int64) of a value collected from every run: the number of its base, the address that the next run writes,
+    and the bytes between the addresses of successive runs."""
 
     OUT, ADDRESS, PITCH = range(3)
     WORDS = 3  # one for each name
 
 
-# args: a Repeat block; begin and end: numbers of the first run and of the one that is no more.
+# args: a Repeat block; begin and end: range of run numbers, without end.
 REPEAT = cpu_kernel(
     "executor_repeat",
     constants_of("REPEAT", Repeat)
@@ -105,8 +108,11 @@ def _code() -> int:
 
 
 def may_repeat(plan: Plan, carried: int) -> bool:
-    """Whether a plan is one of a loop's body that `repeat` runs: of kernels alone, whose parameters are a number, a
-    condition and ``carried`` values, perhaps more, and whose first results are the next condition and values."""
+    """Return whether `repeat` can run a plan as a loop's body.
+
+    The plan must consist of kernels only. Its parameters begin with a number, a condition and ``carried`` values; its
+    results begin with the next condition and values.
+    """
     given, made = plan.parameters[: carried + 2], plan.outputs
     if any(o.lens is None for o in made) or any(isinstance(step, HostStep) for step in plan.steps):
         return False
@@ -121,14 +127,15 @@ def repeat(
     """Run a plan up to ``trips`` times (at least once), until a run's first result is false.
 
     Args:
-        executable: of a plan that `may_repeat`.
-        inputs: one C-contiguous array for each parameter of the first run; that of the number is not read.
-        carried: values that are handed on, besides the condition.
-        place: gives what errors of a run, by its number, begin with.
+        executable: executable of a plan that `may_repeat`.
+        inputs: one C-contiguous array for each parameter of the first run; the array for the number is not read.
+        carried: number of carried values, besides the condition.
+        trips: maximum trip count.
+        place: returns the prefix of errors in a run, by its number.
 
     Returns:
-        The condition and the carried values after the last run, and of every other result those of all runs, along a
-        new first axis. None if that would take too much memory, or values change their sizes from run to run.
+        The condition and the carried values after the last run; and every other result, from all runs stacked along a
+        new first axis. None if the results would take too much memory, or if values change their sizes from run to run.
 
     Raises:
         As `Executable.run` does.
@@ -145,13 +152,13 @@ def repeat(
 
 
 class _NativeLoop:
-    """A loop of runs in native code: memory of carried and of collected results, and the block with its addresses."""
+    """A loop of runs in native code: memory of carried and collected results, and the block with its addresses."""
 
     @classmethod
     def of(
         cls, plan: Plan, context: Context, inputs: Sequence[np.ndarray], carried: int, trips: int
     ) -> _NativeLoop | None:
-        """Return the loop, or None where `repeat` does."""
+        """Return the loop; None where `repeat` returns None."""
         made = [output for output in context.outputs if output is not None]
         sizes = [size for _, _, size in made]
         if inputs[0].size != 1 or sizes[0] != 1 or sizes[: carried + 1] != [a.nbytes for a in inputs[1 : carried + 2]]:
@@ -172,11 +179,11 @@ class _NativeLoop:
         steps: int,
         trips: int,
     ) -> None:
-        """``kept`` has the bytes from one run's result to the next, too."""
+        """Allocate the loop; ``kept`` has each collected result with the bytes between successive runs' results."""
         self.ran = 0
         self._kept = kept
         self._number = np.zeros(1, np.int64)
-        conditions = [aligned_empty((ALIGNMENT,), "uint8") for _ in range(2)]  # one byte, which is read as a word
+        conditions = [aligned_empty((ALIGNMENT,), "uint8") for _ in range(2)]  # the kernel reads the bool as a word
         self._buffers = [conditions, *([aligned_array(*made) for _ in range(2)] for made in carried[1:])]
         self._stores = [aligned_empty((trips * pitch,), "uint8") for _, pitch in kept]
         first_output = len(inputs)
@@ -191,13 +198,13 @@ class _NativeLoop:
         context.bases[0] = address_of(self._number)
 
     def run(self, trips: int) -> None:
-        """Run the loop until it has made ``trips`` runs or a run ends it."""
+        """Run the loop until it has made ``trips`` runs, or until a run's condition ends it."""
         while self.ran < trips and self._block[Repeat.GOING]:
             self._run(address_of(self._block), self.ran, min(trips, self.ran + TOGETHER))
             self.ran = int(self._block[Repeat.RAN])
 
     def results(self) -> tuple[list[np.ndarray], list[np.ndarray]]:
-        """Return what `repeat` does."""
+        """Return the results of `repeat`."""
         condition, *last = (pair[(self.ran - 1) % 2] for pair in self._buffers)
         rows = [
             store[: self.ran * pitch].reshape(self.ran, pitch)[:, :size].view(dtype).reshape(self.ran, *lens)

@@ -1,4 +1,4 @@
-"""Python's functions by which native code lets handlers of signals run, and hands on what they raise."""
+"""Python's functions with which native code runs signal handlers and passes on their errors."""
 
 from __future__ import annotations
 
@@ -20,8 +20,12 @@ _FUNCTIONS = {
 
 
 def native_functions() -> dict[int, int]:
-    """Words of the pool that `LOOK` needs: Python's number of the main thread, which alone runs handlers, and the
-    addresses of functions of its stable interface; none where the interpreter is not CPython."""
+    """Return the words of the pool that `LOOK` needs: the id of Python's main thread, and addresses of Python
+    functions.
+
+    Only the main thread runs signal handlers. The functions belong to the stable interface. The result is empty where
+    the interpreter is not CPython.
+    """
     if sys.implementation.name != "cpython":
         return {}
     found = {word: getattr(ctypes.pythonapi, name) for word, name in _FUNCTIONS.items()}
@@ -30,6 +34,6 @@ def native_functions() -> dict[int, int]:
 
 
 def restore_error(kind: int, value: int, traceback: int) -> None:
-    """Raise an error that ``PyErr_Fetch`` gave, whose references this takes; zeros stand for None."""
+    """Raise an error that ``PyErr_Fetch`` returned, taking over its references; zeros stand for None."""
     prototype = ctypes.PYFUNCTYPE(None, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p)
     prototype(("PyErr_Restore", ctypes.pythonapi))(kind, value, traceback)

@@ -1,22 +1,25 @@
 """The executor's own kernels: how one or more threads walk the steps of a plan.
 
-They are kernel sources like any other, compiled and stored the same way; their ``args`` are the blocks below,
-whose words are int64. Every worker walks the steps. A step's tiles are dealt out in as many equal shares as there
-are threads, so that a worker meets in its own cache what it wrote or read in the step before. It claims ``GRAIN``
-tiles at a time of its own share, by an atomic addition to the share's count of tiles taken, then of the others'; adds
-the tiles that it ran to the step's ``DONE``, and goes on when all are. So nobody waits for a thread that has not
-claimed anything: a worker that the system runs late only finds less to do, and a caller without workers does it all.
-Waiting spins, then yields, then sleeps. Waking costs more than a brief job can win: while workers sleep its caller runs
-it alone, unless the last one has only just ended, so that more are to be expected. Where every CPU has a thread,
-workers that are woken keep off the caller's: a system that puts one there lets it wait for milliseconds while another
-CPU is idle.
+They are kernel sources like any other, compiled and stored the same way; their ``args`` are the blocks below, whose
+words are int64.
+
+Every worker walks the steps. A step's tiles are divided into equal shares, one for each thread. So a worker finds in
+its own cache the data of the step before. It claims ``GRAIN`` tiles at a time by an atomic addition to a share's count
+of tiles taken, first of its own share, then of the others. It adds the tiles that it ran to the step's ``DONE``, and
+goes on when all are done. So nobody waits for a thread that has not claimed anything: a worker that the system runs
+late only finds less to do, and a caller without workers does all the work.
+
+Waiting spins, then yields, then sleeps. Waking costs more than a brief job can win: while workers sleep, its caller
+runs a brief job alone. The exception is a job soon after another, since more are to be expected. Where every CPU has a
+thread, woken workers keep off the caller's CPU: a system that puts a worker there lets the caller wait for milliseconds
+while another CPU is idle.
 
 Successive steps of a single claim form a chain, which one worker runs in one claim.
 
-Threads run where the caller may run, as that is now: its affinity is asked for from time to time before workers are
-woken (`CONFINE`), and no more of them join than there are CPUs. A call of Python's main thread that takes long looks
-for signals that wait for their handlers (`LOOK`): between steps, and inside of long ones. If a handler raises, all that
-is left of the job counts as taken and done, so that everybody leaves.
+Threads run on the CPUs that the caller may currently use: its affinity is queried from time to time before workers are
+woken (`CONFINE`), and no more of them join than there are CPUs. A long call of Python's main thread checks for pending
+signals (`LOOK`): between steps, and inside long steps. If a handler raises an error, the rest of the job counts as
+taken and done, so that all threads leave.
 """
 
 from __future__ import annotations
@@ -41,7 +44,8 @@ __all__ = [
 class StepRecord:
     """Words of one step; a table ends with one more record, of which only ``PATCH`` is read.
 
-    ``PIECE``: how many tasks one thread may run between two looks for signals; 0 if none is due before the next step.
+    ``PIECE``: number of tasks that a thread may run between two checks for signals; 0 if no check is due before the
+    next step.
     """
 
     FUNCTION, ARGS, TASKS, GRAIN, DONE, CHAIN, PATCH, PIECE = range(8)
@@ -56,8 +60,10 @@ class Patch:
 
 
 class TraceRow:
-    """Words of what one thread notes of a traced call: ``COUNT`` events from ``EVENTS`` on, each of the number of a
-    step and when the thread began and ended its part of it, in nanoseconds. A step has at most one event in each row.
+    """Words that one thread records of a traced call: ``COUNT`` events, from word ``EVENTS`` on.
+
+    An event is the number of a step, and when the thread began and ended its part of the step, in nanoseconds. A step
+    has at most one event in each row.
     """
 
     COUNT, EVENTS = range(2)
@@ -65,22 +71,29 @@ class TraceRow:
 
 
 class Job:
-    """Words of one call's context. ``POSITION`` is where a late worker joins; ``WAITERS`` counts sleepers.
+    """Words of one call's context.
 
-    What a worker needs to join is on one cache line, here and in `Pool`: each takes as long to come as a small task.
-    ``TAKEN`` is the address of a count for each step and thread: how many tiles of its share are claimed. ``HELD`` is
-    the address of a word for each parameter, for what the call keeps alive. ``BRIEF``: whether all steps together take
-    a few microseconds. ``TEAM``: how many threads take part, of the ``THREADS`` that have shares. From ``FAULT`` on is
-    the call's fault record (`codegen.launch.Mark`): the step, if not 0, the number of its check, and the index.
+    The words that a worker needs to join are on one cache line, here and in `Pool`: loading a line takes as long as a
+    small task.
 
-    ``TRACE``: the address of a `TraceRow` for each thread, which follow one another with room for all steps, or 0.
-
-    ``LONG``: whether the steps may take long enough to be interrupted. ``LOOKING``: whether this call looks for
-    signals, ``LOOKED`` when it last did, in nanoseconds. ``STOPPED``: a signal's handler has raised the error whose
-    type, value and traceback are the three words from ``ERROR`` on (references, or 0). ``SELF``: the block's address.
-
-    ``BINDING``: the address of a symbolic plan's `binding.Bound` block, 0 of another plan. ``OPERATIONS``: that of a
-    plan with jumps (`jumps.DriverOperation`), whose ranges of steps the kernel at the address ``LEADER`` runs.
+    Fields:
+        ``POSITION``: where a late worker joins.
+        ``WAITERS``: number of sleeping threads.
+        ``TAKEN``: address of a count for each step and thread: tiles of its share that are claimed.
+        ``HELD``: address of a word for each parameter, for references that keep the inputs alive.
+        ``BRIEF``: whether all steps together take several microseconds.
+        ``TEAM``: number of threads that take part, of the ``THREADS`` that have shares.
+        ``FAULT`` and following: the call's fault record (`codegen.launch.Mark`): the step, if not 0, the number of its
+            check, and the index.
+        ``TRACE``: address of a `TraceRow` for each thread, with room for all steps, or 0.
+        ``LONG``: whether the steps may take long enough to be interrupted.
+        ``LOOKING``, ``LOOKED``: whether this call checks for signals; when it last did, in nanoseconds.
+        ``STOPPED``: whether a signal handler has raised an error.
+        ``ERROR`` and following: the error's type, value and traceback (references, or 0).
+        ``SELF``: address of this block.
+        ``BINDING``: address of a symbolic plan's `binding.Bound` block; 0 for other plans.
+        ``OPERATIONS``: address of the operations of a plan with jumps (`jumps.DriverOperation`).
+        ``LEADER``: address of the kernel that runs their ranges of steps.
     """
 
     STEPS, POOL, THREADS, END, TAKEN, POSITION, TEAM, TRACE = range(8)
@@ -90,25 +103,30 @@ class Job:
     BINDING, OPERATIONS, LEADER = range(32, 35)
     WORDS = 40  # whole cache lines
     TRACED_STEPS = 9
-    """How many steps a `TraceRow` has room for."""
+    """Number of steps for which a `TraceRow` has room."""
 
 
 class Pool:
-    """Words of the pool. ``GATE``: workers inside the current job, plus ``CLOSED`` while none may enter.
+    """Words of the pool.
 
-    ``CPUS``, 0 if unknown: how many CPUs the workers may use, whose bits are at the address ``ALLOWED``. ``NUMBERS`` is
-    the address of the system's numbers of the workers; ``AVOIDED`` the CPU that they keep off, if any; ``WORKERS`` how
-    many there are; ``ENDED`` when a brief job last ended while they slept, in nanoseconds.
-
-    ``CONFINED``: when the caller's affinity was last asked for, in nanoseconds; ``GROWN``: whether workers have come
-    since. ``PATIENCE`` are the spins of threads that have a core of their own, of which there are at most ``QUOTA``,
-    one for ``SIBLINGS`` CPUs each.
-
-    ``MAIN``: Python's number of its main thread, 0 where its functions are not known; those that `LOOK` calls follow.
+    Fields:
+        ``GATE``: number of workers inside the current job, plus ``CLOSED`` while none may enter.
+        ``CPUS``: number of CPUs that the workers may use, 0 if unknown.
+        ``ALLOWED``: address of the set of these CPUs, as bits.
+        ``NUMBERS``: address of the workers' thread ids.
+        ``AVOIDED``: CPU that the workers keep off, if any.
+        ``WORKERS``: number of workers.
+        ``ENDED``: when a brief job last ended while the workers slept, in nanoseconds.
+        ``CONFINED``: when the caller's affinity was last queried, in nanoseconds.
+        ``GROWN``: whether workers have been added since.
+        ``PATIENCE``: spins of threads that have a core of their own.
+        ``QUOTA``: maximum number of such threads, one for each ``SIBLINGS`` CPUs.
+        ``MAIN``: id of Python's main thread, 0 where its functions are not known; the functions that `LOOK` calls
+            follow.
     """
 
     GENERATION, STOP, JOB, WALK, SPINS, YIELDS = range(6)
-    # Each of these, which several threads change, is on a cache line of its own.
+    # Several threads change these words, so each has a cache line of its own.
     GATE = 8
     OWNER = 16
     SLEEPERS = 24
@@ -117,12 +135,12 @@ class Pool:
     LOOK, MAIN, IDENT, ENSURE, RELEASE, CHECK, FETCH = range(44, 51)
     WORDS = 56  # whole cache lines
     CLOSED = 1 << 32
-    MASK = 16  # words of a set of CPUs, for 1024 of them
+    MASK = 16  # words of a CPU set, for 1024 CPUs
 
 
 _LAYOUT = (
     "LOW = 0xFFFFFFFF\nWAIT_MICROSECONDS = 2000\nCLOSING_MICROSECONDS = 50\nSOON_NANOSECONDS = 20000\n"
-    # An affinity takes 0.2 us; a look may have to wait for the interpreter's lock, which others give up after 5 ms.
+    # Reading an affinity takes 0.2 us. A check for signals may wait for the interpreter's lock, up to 5 ms.
     "CONFINE_NANOSECONDS = 1000000\nLOOK_NANOSECONDS = 50000000\n"
     + constants_of("STEP", StepRecord)
     + constants_of("PATCH", Patch)
@@ -131,7 +149,7 @@ _LAYOUT = (
     + constants_of("POOL", Pool)
 )
 
-# args: a Job block; begin and end: the range of steps to run. The caller's entry.
+# Entry of the calling thread. args: a Job block; begin and end: the range of steps to run.
 LEAD = cpu_kernel(
     "executor_lead",
     _LAYOUT
@@ -244,7 +262,7 @@ def kernel(args, begin, end):
 """,
 )
 
-# args: a Job block; begin: which worker (0 is the caller). Walks the job's steps together with the others.
+# Walks the job's steps together with the other workers. args: a Job block; begin: the worker (0 is the caller).
 WALK = cpu_kernel(
     "executor_walk",
     _LAYOUT
@@ -355,7 +373,7 @@ def kernel(args, begin, end):
 """,
 )
 
-# args: the Pool block; begin: which worker, from 1; returns when the pool stops. Begin 0 stops the pool.
+# args: the Pool block; begin: the worker, from 1; returns when the pool stops. Begin 0 stops the pool.
 WORKER = cpu_kernel(
     "executor_worker",
     _LAYOUT
@@ -392,7 +410,7 @@ def kernel(args, begin, end):
 """,
 )
 
-# args: a Job block, by the thread that leads it: if a look is due, handlers of signals run.
+# Runs pending signal handlers if a check is due. Called by the job's leading thread. args: a Job block.
 LOOK = cpu_kernel(
     "executor_look",
     _LAYOUT
@@ -423,7 +441,7 @@ def kernel(args, begin, end):
 """,
 )
 
-# args: the Pool block, by its owner: workers run where this thread may, and wait as suits so many CPUs.
+# Sets the workers' affinity to the caller's, and their spins to its CPUs. args: the Pool block, by its owner.
 CONFINE = cpu_kernel(
     "executor_confine",
     _LAYOUT

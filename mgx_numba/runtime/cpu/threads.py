@@ -1,8 +1,7 @@
-"""The worker threads of the executor: how many, and the pool that they wait in.
+"""The worker threads of the executor: their number, and the pool in which they wait.
 
-Workers are daemon threads that enter compiled code once and stay there until the interpreter exits. The pool
-serves one call at a time; a call that finds it taken runs on its caller's thread alone, so calls never wait
-for each other.
+Workers are daemon threads that enter compiled code once and stay there until the interpreter exits. The pool serves one
+call at a time; a call that finds it taken runs on its caller's thread alone, so calls never wait for each other.
 """
 
 from __future__ import annotations
@@ -40,16 +39,17 @@ __all__ = [
 ENVIRONMENT = "MGX_NUM_THREADS"
 MAX_THREADS = 1024  # more than any machine has cores; the pool has a word for each
 SPINS = 2000
-"""Looks at a word before a thread yields, some ten microseconds: longer takes power, shorter lets threads sleep between
-the steps of one call. No figures kept."""
-YIELDS = 64  # times a thread lets others run before it sleeps
-_JOIN_SECONDS = 1.0  # for a worker to leave at exit: it needs microseconds, unless the system has stopped it
+"""Number of reads of a word before a waiting thread yields, about ten microseconds: more takes power, fewer lets
+threads sleep between the steps of a call. No figures kept."""
+YIELDS = 64  # number of yields before a thread sleeps
+_JOIN_SECONDS = 1.0  # wait for a worker at exit, which takes microseconds unless it is descheduled
 
 
 def available_cores() -> int:
-    """Physical cores that this process may use: its CPU affinity, hardware threads of a core counted once,
-    and at most
-    its cgroup's CPU quota."""
+    """Return the number of physical cores that this process may use.
+
+    It is limited by the CPU affinity, with hardware threads of a core counted once, and by the cgroup's CPU quota.
+    """
     if hasattr(os, "sched_getaffinity"):
         cores = _cores(os.sched_getaffinity(0))
     else:
@@ -58,12 +58,13 @@ def available_cores() -> int:
 
 
 def _cores(cpus: Iterable[int]) -> int:
-    """How many physical cores these CPUs are of."""
+    """Return the number of physical cores to which these CPUs belong."""
     return len({_siblings(cpu) for cpu in cpus})
 
 
 def _siblings(cpu: int) -> str:
-    """The hardware threads on this CPU's core, as the system writes them; itself if it does not say."""
+    """Return the list of hardware threads on this CPU's core, as the system writes it; the CPU itself if there is no
+    list."""
     try:
         return Path(f"/sys/devices/system/cpu/cpu{cpu}/topology/thread_siblings_list").read_text()
     except OSError:
@@ -71,7 +72,7 @@ def _siblings(cpu: int) -> str:
 
 
 def cgroup_quota(root: Path = Path("/sys/fs/cgroup")) -> float:
-    """CPUs' worth of time that the cgroup (version 2, then 1) grants; infinity if it sets no bound."""
+    """Return the CPU time (in CPUs) that the cgroup (version 2, then 1) grants; infinity if it sets no bound."""
     try:
         quota, period = (root / "cpu.max").read_text().split()
     except (OSError, ValueError):
@@ -82,13 +83,13 @@ def cgroup_quota(root: Path = Path("/sys/fs/cgroup")) -> float:
             return math.inf
     try:
         granted = float(quota) / float(period)
-    except (ValueError, ZeroDivisionError):  # "max"
+    except (ValueError, ZeroDivisionError):  # the file has "max"
         return math.inf
     return granted if granted > 0 else math.inf
 
 
 def default_num_threads() -> int:
-    """``MGX_NUM_THREADS`` if set, else `available_cores`.
+    """Return ``MGX_NUM_THREADS`` if set, else `available_cores`.
 
     Raises:
         OptionError: the variable is not a positive number.
@@ -100,7 +101,7 @@ def default_num_threads() -> int:
 
 
 def resolve_num_threads(num_threads: int | None) -> int:
-    """The number of threads to use for an argument ``num_threads``; None or 0 mean `default_num_threads`.
+    """Return the number of threads for an argument ``num_threads``; None or 0 mean `default_num_threads`.
 
     Raises:
         OptionError: not a whole number from 1 to 1024.
@@ -119,7 +120,7 @@ def _checked(value: object, where: str) -> int:
 
 
 class ThreadPool:
-    """The block that workers watch, and the threads watching it. Use `pool()`."""
+    """The worker threads, and the block of words that they watch. Use `pool()`."""
 
     def __init__(self) -> None:
         lead, walk, worker, look, confine = load([LEAD, WALK, WORKER, LOOK, CONFINE])
@@ -148,7 +149,7 @@ class ThreadPool:
         self._set_patience()
 
     def ensure(self, threads: int) -> None:
-        """Have workers for calls on so many threads, the caller's included; fewer if the system refuses."""
+        """Start workers for calls on ``threads`` threads, including the caller; fewer if the system refuses."""
         if len(self.workers) < threads - 1 and self._may_grow:
             unbroken(self._grow, threads)
 
@@ -174,7 +175,7 @@ class ThreadPool:
             self._block[Pool.GROWN] = 1
 
     def stop(self) -> None:
-        """Let the workers end; calls still work, on their callers' threads."""
+        """End the workers; calls still work, on their callers' threads."""
         self._may_grow = False
         if self.workers:
             self._worker(self.address, 0, 0)
@@ -182,7 +183,7 @@ class ThreadPool:
                 thread.join(_JOIN_SECONDS)
 
     def _note_cpus(self) -> None:
-        """Write down which CPUs this thread may use; `CONFINE` finds out what they are later."""
+        """Record the CPUs that this thread may use; `CONFINE` updates the record later."""
         cpus = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else set()
         known = bool(cpus) and max(cpus) < 64 * Pool.MASK
         self._cpu_mask[:] = 0  # a forked child may be allowed fewer
@@ -197,7 +198,7 @@ class ThreadPool:
         self._block[Pool.SIBLINGS] = max(1, round(len(cpus) / max(1, _cores(cpus))))
 
     def _set_patience(self) -> None:
-        """Spinning pays only while every thread has a core of its own."""
+        """Set the number of spins: spinning pays only while every thread has a core of its own."""
         crowded = len(self.workers) >= available_cores()
         self._block[Pool.SPINS] = 0 if crowded else SPINS
         self._block[Pool.YIELDS] = YIELDS
@@ -208,7 +209,7 @@ _pool_lock = threading.Lock()
 
 
 def pool() -> ThreadPool:
-    """The pool of this process."""
+    """Return the pool of this process."""
     global _pool
     if _pool is None:
         with _pool_lock:

@@ -1,1 +1,1 @@
-"""Runs plans on a GPU: memory, streams, graphs, and an interpreter where there is none."""
+"""Run plans on a GPU: memory, streams, graphs, and an interpreter that stands in for a device."""

@@ -1,7 +1,6 @@
-"""Memory that is given back when nothing refers to it, and kept a while for the next that want as much: a device's, and
-what of the host's a device copies from and to.
+"""Caching allocators for device memory, and for the host memory that a device copies from and to.
 
-A driver's own allocation and release wait for all work of a device, so what each call needs anew is kept here.
+A driver's own allocation and release wait for all work of a device, so memory that each call needs anew is cached here.
 """
 
 from __future__ import annotations
@@ -18,22 +17,24 @@ from .engine import Engine, Queue
 __all__ = ["DeviceBlock", "KeptBlocks", "MemorySource", "Packed", "owned"]
 
 GRAIN = 512
-"""Bytes that sizes are rounded up to: the driver's own grain for small allocations, as PyTorch's allocator has it."""
+"""Bytes to which sizes are rounded up: the driver's granularity for small allocations, as in PyTorch's allocator."""
 MOST_KEPT = 1 << 28
-"""Bytes of a device that are kept: results of a few calls of most models, and little of what a device has."""
+"""Maximum size (bytes) of cached device memory: the results of a few calls of most models, and a small part of a
+device's memory."""
 DEVICE_SLAB = 8 << 20
-"""Bytes of a device that are taken at once for blocks of up to half of it: for results that grow with a cache the
-driver is asked seldom, which takes 0.1 ms."""
+"""Size (bytes) of a slab of device memory, from which blocks of up to half a slab are cut. So results that grow with a
+cache seldom need a driver call, which takes 0.1 ms."""
 CLASSES = 4
-"""Sizes of larger blocks are multiples of a sixteenth to an eighth of them, so that those of near lengths are alike."""
+"""Size classes of larger blocks: sizes are multiples of a sixteenth to an eighth of themselves, so that similar lengths
+share blocks."""
 _ALIGNMENT = 256
-"""Bytes that parameters and results start at multiples of, as allocations of a device do."""
+"""Alignment of parameters and results in bytes, that of device allocations."""
 _MIXED = -1
-"""Work on a block that is not in the order of one queue: several, or one that is not known."""
+"""Order of a block with work that is not in the order of a single queue: several queues, or an unknown queue."""
 
 
 class MemorySource(Protocol):
-    """What has memory: an `Engine`, or the driver's memory of the host."""
+    """A source of memory: an `Engine`, or the driver's pinned host memory."""
 
     def allocate(self, size: int, name: str) -> int:
         """See `Engine.allocate`."""
@@ -46,8 +47,8 @@ class MemorySource(Protocol):
 
 
 class DeviceBlock:
-    """Memory that a device works on. ``kept`` gets it back; ``address`` and ``size`` in bytes, at least those that were
-    asked for."""
+    """A block of device memory, returned to ``kept`` when it is deleted; ``size`` in bytes is at least the requested
+    size."""
 
     __slots__ = ("__weakref__", "_order", "address", "kept", "size")
 
@@ -58,23 +59,24 @@ class DeviceBlock:
         self._order = 0
 
     def used_by(self, queue: Queue) -> None:
-        """Work on it was asked of a queue and may not be done when the block is given back."""
+        """Record that a queue's work uses the block, and may still be running when the block is released."""
         self._order = queue.identity if self._order in (0, queue.identity) else _MIXED
 
     def shown(self) -> None:
-        """Its address was given away: whoever has it may do work on it that is not known here."""
+        """Record that the block's address left this module, so that unknown work may use the block."""
         self._order = _MIXED
 
     def __del__(self) -> None:
-        with contextlib.suppress(DeviceError):  # the device is lost, or not this process's: so is the memory
+        with contextlib.suppress(DeviceError):  # the device, and so its memory, is lost or the parent process's
             self.kept.give(self.address, self.size, self._order)
 
 
 class KeptBlocks:
-    """Memory of one source that nothing refers to, by size; the oldest goes first where it becomes too much."""
+    """A cache of released blocks of one memory source, by size; the oldest are freed first when the cache is full."""
 
     def __init__(self, source: MemorySource, slab: int = 0) -> None:
-        """Blocks of up to half a ``slab``, in bytes, are powers of two that slabs are cut into; those stay."""
+        """Create the cache; blocks of up to half a ``slab`` (bytes) are cut from slabs in powers of two, and are never
+        freed."""
         self._source = source
         self._slab = slab
         self._cut: set[int] = set()
@@ -82,14 +84,14 @@ class KeptBlocks:
         self._lock = threading.Lock()
         self._given: deque[tuple[int, int, int]] = deque()
         self._waiting: OrderedDict[int, tuple[int, int]] = OrderedDict()  # size and order, by address
-        self._fitting: dict[int, list[int]] = {}  # addresses of those of a size
+        self._fitting: dict[int, list[int]] = {}  # addresses of cached blocks, by size
         self._bytes = 0
 
     def take(self, size: int, name: str, queue: Queue | None = None) -> DeviceBlock:
-        """A block for work that is asked of ``queue`` next, or of any queue if that is None.
+        """Return a block for the next work of ``queue``, or of any queue if ``queue`` is None.
 
         Raises:
-            DeviceError: there is not so much memory.
+            DeviceError: there is not enough memory.
         """
         size = -(-max(size, 1) // GRAIN) * GRAIN
         in_slab = 2 * size <= self._slab
@@ -111,7 +113,7 @@ class KeptBlocks:
         return DeviceBlock(self, new(size, name), size)
 
     def _piece(self, size: int, name: str) -> int:
-        """A new piece of a slab; what is left of one that has too little is for nobody."""
+        """Return a new piece of a slab; a new slab replaces a slab with too little left, whose rest stays unused."""
         with self._lock:
             if self._left < size:
                 self._next, self._left = self._source.allocate(self._slab, name), self._slab
@@ -122,8 +124,10 @@ class KeptBlocks:
             return address
 
     def _ready(self, size: int, own: int) -> int | None:
-        """A block that waits, the last that was given back first: a call that is repeated so has the addresses of the
-        one before, which its recording knows."""
+        """Return a cached block, the last released first; None if there is none.
+
+        A repeated call so gets the addresses of the call before, for which its recording was made.
+        """
         fitting = self._fitting.get(size, [])
         ready = next((a for a in reversed(fitting) if self._waiting[a][1] in (0, own)), None)
         if ready is None and fitting:
@@ -143,16 +147,16 @@ class KeptBlocks:
         self._bytes -= size * (address not in self._cut)
 
     def give(self, address: int, size: int, order: int) -> None:
-        """Keep the memory of a block, on which work in this order may not be done."""
+        """Put a block into the cache; its work, in the order of queue ``order``, may still be running."""
         self._given.append((address, size, order))
-        if self._lock.acquire(blocking=False):  # else whoever has it, perhaps this thread, or the next one settles
+        if self._lock.acquire(blocking=False):  # else the lock's holder (maybe this thread) or the next caller settles
             try:
                 self._settle()
             finally:
                 self._lock.release()
 
     def release(self) -> bool:
-        """Give all of it back to the driver, but for slabs; whether there was any."""
+        """Free all cached blocks except slabs; return whether there were any."""
         with self._lock:
             self._settle()
             found = self._bytes > 0
@@ -176,14 +180,14 @@ class KeptBlocks:
 
 
 def owned(engine: Engine, size: int, name: str) -> DeviceBlock:
-    """Memory that any queue may still work on when it is given back."""
+    """Return a block that any queue may still be using when it is released."""
     block = engine.kept.take(size, name)
     block.shown()
     return block
 
 
 class Packed:
-    """Places one after the other: ``starts`` of each in bytes, and their ``size`` together."""
+    """A layout of consecutive pieces: the ``starts`` of each in bytes, and their total ``size``."""
 
     def __init__(self, sizes: Sequence[int]) -> None:
         self.starts: list[int] = []

@@ -1,4 +1,4 @@
-"""A plan recorded for one way of calling it: which parameters lie on the device, and whether results stay there."""
+"""A plan recorded for one form of call: which parameters lie on the device, and whether results stay there."""
 
 from __future__ import annotations
 
@@ -27,31 +27,33 @@ __all__ = [
 ]  # fmt: skip
 
 FAULT_BYTES = 32
-"""Bytes of a fault record: the three words of `codegen.launch.Mark`, and one that makes them whole vectors to copy."""
+"""Size of a fault record in bytes: the three words of `codegen.launch.Mark`, and a word that fills a vector for
+copies."""
 VECTOR_ALIGNMENT = 16
-"""Bytes at whose multiples a caller's parameters and results must start: those of the widest access and of the copy
-engine (CUDA C++ programming guide, device memory accesses; `CUtensorMap`'s global address)."""
+"""Required alignment (bytes) of a caller's parameters and results: that of the widest access and of the copy engine
+(CUDA C++ programming guide, device memory accesses; `CUtensorMap`'s global address)."""
 _COMING = (Region.PARAMETER, Region.OUTPUT)
-"""Regions of which a call may bring the memory."""
+"""Regions whose memory a call may provide."""
 
 Segment = Callable[[Queue], None]
 
 
 def bytes_of(spec: ParameterSpec | TensorSpec) -> int:
-    """Bytes of a tensor on the device; none of one that only the host has."""
+    """Return the bytes of a tensor on the device; 0 for a tensor that only the host holds."""
     dtype = numpy_dtype(spec.dtype)
     return 0 if spec.lens is None or dtype.hasobject else prod(spec.lens) * dtype.itemsize
 
 
 def in_turn(actions: Sequence[Callable[[], None]]) -> None:
-    """Do one after the other."""
+    """Call the actions in order."""
     for action in actions:
         action()
 
 
 @dataclass(frozen=True)
 class ContextMemory:
-    """What a context has for all its forms: its ``arena``, and the ``fault`` record with its copy on the host."""
+    """Memory of a context, for all its forms: the ``arena``, the ``fault`` record, and ``told``, its copy on the
+    host."""
 
     arena: DeviceBlock
     fault: DeviceBlock
@@ -60,8 +62,8 @@ class ContextMemory:
 
 @dataclass(frozen=True)
 class _Occurrence:
-    """Where the address of a tensor that comes with a call is: the recording, the kernel's number in it, and of its
-    argument block the slot. ``layout`` if it is in a description for the copy engine."""
+    """A use of the address of a tensor that a call provides: the recording, the kernel's number in it, and the slot of
+    its argument block. ``layout`` is set for a use in a tensor map."""
 
     segment: int
     number: int
@@ -72,10 +74,10 @@ class _Occurrence:
 
 
 class CallData:
-    """Where the data of a call is: with the call on the device, or in memory to copy to and from.
+    """The location of a call's data: on the device in the caller's memory, or in memory from and to which it is copied.
 
     Attributes:
-        given: for each parameter whether a call has it on the device.
+        given: for each parameter whether calls provide it on the device.
     """
 
     def __init__(
@@ -87,8 +89,16 @@ class CallData:
         keeps: bool,
         sizes: tuple[Sequence[int], Sequence[int]],
     ) -> None:
-        """``keeps``: calls have memory on the device for the results; ``sizes``: bytes of all parameters, and of all
-        results."""
+        """Allocate memory for the data that is copied.
+
+        Args:
+            executable: the plan.
+            queue: queue of the calls.
+            memory: memory of the context.
+            given: for each parameter whether calls provide it on the device.
+            keeps: whether results stay on the device, in memory that calls provide.
+            sizes: bytes of all parameters, and of all results.
+        """
         plan = executable.plan
         self._executable, self._memory, self._plan, self._queue = executable, memory, plan, queue
         self.given = tuple(given)
@@ -106,28 +116,29 @@ class CallData:
 
     @property
     def segments(self) -> list[Segment]:
-        """What does the plan's steps, in order."""
+        """The actions that run the plan's steps, in order."""
         return self._segments
 
     def _take_sizes(self, parameters: Sequence[int], outputs: Sequence[int]) -> tuple[list[int], list[int]]:
-        """Take the bytes of all parameters and results; return those of the ones that are copied, 0 of others."""
+        """Record the bytes of all parameters and results; return these with 0 for data that is not copied."""
         given, keeps = self.given, self._keeps
         self._sizes = [size for size, there in zip(parameters, given) if there] + (list(outputs) if keeps else [])
         into = [0 if there else size for size, there in zip(parameters, given)]
         return into, [0 if keeps else size for size in outputs]
 
     def _have(self, parameters: HostParameters, results: HostResults) -> None:
-        """Copy data to and from these."""
+        """Use this memory for the copies."""
         self._in, self._out = parameters, results
         copied = {(Region.PARAMETER, k): address for k, address in enumerate(parameters.addresses)}
         copied |= {(Region.OUTPUT, k): address for k, address in enumerate(results.addresses)}
         self._places |= {place: address for place, address in copied.items() if place not in self._coming}
 
     def aim(self, addresses: Sequence[int]) -> None:
-        """Take the addresses of what comes with a call: parameters on the device, then results if they stay there.
+        """Set the addresses of the data that a call provides: parameters on the device, then results if they stay
+        there.
 
         Raises:
-            ParameterError: results lie where something else of the call does, or between two vectors.
+            ParameterError: results overlap other data of the call, or are not aligned to vectors.
         """
         raise NotImplementedError
 
@@ -147,10 +158,10 @@ class CallData:
                 end, owner = stop, k
 
     def address(self, place: Pointer) -> int:
-        """Address on the device.
+        """Return the device address of a pointer.
 
         Raises:
-            CompileError: the place is in memory that kernels cannot reach.
+            CompileError: kernels cannot access the memory.
         """
         executable = self._executable
         if place.region is Region.ARENA:
@@ -165,32 +176,32 @@ class CallData:
         return found + place.offset
 
     def begin(self, inputs: Sequence[Any]) -> None:
-        """Take a call's inputs; ``segments`` copy them to the device."""
+        """Set a call's inputs; ``segments`` copy them to the device."""
         if self.stop():
             self._queue.wait()
         if not all(self.given):
             self._in.take(inputs)
 
     def stop(self) -> bool:
-        """Let no thread copy for a call any more that was interrupted. Whether one did."""
+        """Stop the copying threads of a call that was interrupted; return whether any was running."""
         return self._in.stop() | self._out.stop()
 
     def end(self) -> None:
-        """Refer to a call's inputs no more, which are copied by now."""
+        """Drop the references to a call's inputs, which are copied by now."""
         self._in.end()
 
     def upload(self, queue: Queue) -> None:
-        """Ask for the copies of all parameters that the host has, now."""
+        """Enqueue copies of all parameters that the host holds, now."""
         queue.recorded(partial(self._in.upload, queue))()
         self._in.send(self._in.large, queue)
 
     def download(self, queue: Queue) -> None:
-        """Ask for the copies of all results that the host gets, and of the fault record, now."""
+        """Enqueue copies of all results for the host, and of the fault record, now."""
         queue.recorded(partial(self._download, queue))()
         self.bring(queue)
 
     def bring(self, queue: Queue) -> None:
-        """Ask for the copies of large results, which are no part of ``segments``."""
+        """Enqueue copies of large results, which are not part of ``segments``."""
         self._out.bring(queue)
 
     def _download(self, queue: Queue) -> None:
@@ -199,12 +210,13 @@ class CallData:
             queue.download(self._memory.told, self._memory.fault.address)
 
     def result(self, index: int, spec: TensorSpec) -> np.ndarray:
-        """A result that the last call has brought to the host, as an array that is the caller's."""
+        """Return a result that the last call copied to the host, as an array of the caller."""
         return self._out.result(index, spec)
 
 
 class CallForm(CallData):
-    """See the module; `aim` records it for the addresses of the first call, and puts others into the recording."""
+    """A recorded form of call (see the module). `aim` records it at the first call, and patches new addresses into the
+    recording later."""
 
     def __init__(
         self,
@@ -215,7 +227,7 @@ class CallForm(CallData):
         keeps: bool,
         run_between: Callable[[HostStep | ControlStep, Queue], None],
     ) -> None:
-        """``run_between`` does a step that is no kernel; others as of `CallData`."""
+        """Create the form; ``run_between`` runs a step that is no kernel. Other arguments are as in `CallData`."""
         plan = executable.plan
         sizes = [bytes_of(p) for p in plan.parameters], [bytes_of(o) for o in plan.outputs]
         super().__init__(executable, queue, memory, given, keeps, sizes)
@@ -231,7 +243,7 @@ class CallForm(CallData):
             return
         self._check_apart(addresses)
         changed: dict[tuple[int, int], None] = {}
-        known, self._aimed = self._aimed, [0] * len(self._coming)  # nothing is known if this does not come to its end
+        known, self._aimed = self._aimed, [0] * len(self._coming)  # all unknown if an error interrupts this
         for place, before, now in zip(self._coming, known, addresses):
             if before == now and before:
                 continue
@@ -240,7 +252,7 @@ class CallForm(CallData):
                 self._write(use.words, use.slot, now + use.offset, use.layout)
                 changed[use.segment, use.number] = None
         if not self._segments:
-            with uncollected():  # a graph of hundreds of kernels is as many objects as a plan
+            with uncollected():  # a graph of hundreds of kernels makes as many objects as a plan
                 self._record()
         else:
             for segment, number in changed:
@@ -248,7 +260,7 @@ class CallForm(CallData):
         self._aimed = list(addresses)
 
     def launch(self, step: Step, queue: Queue) -> None:
-        """Ask for a step's kernel, or a library's call; for nothing where its grid is empty."""
+        """Enqueue a step's kernel or library call; nothing if its grid is empty."""
         if step.geometry.empty:
             return
         if id(step) not in self._words:
@@ -260,8 +272,11 @@ class CallForm(CallData):
             queue.call(function, words)
 
     def _record(self) -> None:
-        """Record copies and kernels between other steps together. A large parameter is copied before the first step
-        that has it, so that kernels work while CPUs copy what others need later."""
+        """Record the copies and kernels between other steps, each sequence as one recording.
+
+        A large parameter is copied before the first step that reads it, so that kernels run while CPUs copy later
+        parameters.
+        """
         self._recordings = []
         segments: list[Segment] = []
         for uses in self._uses.values():
@@ -298,7 +313,7 @@ class CallForm(CallData):
             segments.append(recording)
 
     def _arguments(self, step: Step, segment: int = 0, number: int = 0) -> np.ndarray:
-        """The argument block of a step's kernel; what a call brings is noted for `aim`."""
+        """Return the argument block of a step's kernel; record for `aim` the addresses in it that a call provides."""
         values: list[Any] = list(step.args)
         placed: list[tuple[int, Pointer, TensorLayout | None]] = []
         for slot, arg in [(slot, arg) for slot, arg in enumerate(values) if type(arg) is not int]:
@@ -307,7 +322,7 @@ class CallForm(CallData):
                 if arg.region in _COMING:
                     placed.append((slot, arg, None))
             elif isinstance(arg, MappedTensor):
-                values[slot] = 0  # and so are the slots behind it, which the description fills
+                values[slot] = 0  # the tensor map also fills the following slots, which are 0 already
                 placed.append((slot, arg.pointer, arg.layout))
             else:
                 raise CompileError(f"{step.label}: a kernel of this target calls no other one")
@@ -329,7 +344,7 @@ class CallForm(CallData):
 
 
 def _parameters_of(step: PlannedStep) -> set[int]:
-    """Numbers of the parameters that a step has to do with."""
+    """Return the numbers of the parameters that a step uses."""
     if not isinstance(step, Step):
         return {view.pointer.index for view in step.inputs if view.pointer.region is Region.PARAMETER}
     pointers = [arg.pointer if isinstance(arg, MappedTensor) else arg for arg in step.args]

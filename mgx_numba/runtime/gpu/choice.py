@@ -1,4 +1,4 @@
-"""Which engine runs plans: a device, or the interpreter where that is asked for."""
+"""Choose the engine that runs plans: a device, or the interpreter where a caller requests it."""
 
 from __future__ import annotations
 
@@ -24,7 +24,8 @@ _interpreting: ContextVar[tuple[InterpreterEngine, ...]] = ContextVar("mgx_gpu_i
 
 @contextlib.contextmanager
 def interpreted(devices: int = 1) -> Iterator[None]:
-    """While the block runs, in this thread, the interpreter stands in for so many devices: none is needed."""
+    """Let the interpreter stand in for ``devices`` devices while the block runs, in this thread; no device is
+    needed."""
     from .interpreter import InterpreterEngine
 
     token = _interpreting.set(tuple(InterpreterEngine(number) for number in range(devices)))
@@ -35,15 +36,15 @@ def interpreted(devices: int = 1) -> Iterator[None]:
 
 
 def missing() -> str:
-    """Why no engine can be used; empty if one can."""
+    """Return why no engine can be used; empty if one can."""
     return "" if _interpreting.get() or uses_hip() else library.missing()
 
 
 def engine(number: int = 0) -> Engine:
-    """The device of this number, or the interpreter within `interpreted`.
+    """Return the engine of the device with this number, or the interpreter within `interpreted`.
 
     Raises:
-        DeviceError: there is none.
+        DeviceError: there is no such device.
     """
     standing_in = _interpreting.get()
     if not standing_in:
@@ -60,10 +61,10 @@ def engine(number: int = 0) -> Engine:
 
 
 def model_of(number: int = 0) -> str:
-    """What tells a device from others for which plans differ; no driver is asked within `interpreted`.
+    """Return the properties by which plans for two devices may differ; within `interpreted` no driver is called.
 
     Raises:
-        DeviceError: there is none, or the interpreter stands in for it.
+        DeviceError: there is no device, or the interpreter stands in for it.
     """
     if _interpreting.get():
         raise DeviceError(f"device {number} is the interpreter, which has no model")
@@ -71,7 +72,7 @@ def model_of(number: int = 0) -> str:
 
 
 def engines() -> Sequence[Engine]:
-    """The engines that are in use: those of all devices that this process has asked for."""
+    """Return the engines of all devices that this process has used."""
     standing_in = _interpreting.get()
     if standing_in:
         return standing_in
@@ -85,7 +86,7 @@ def engines() -> Sequence[Engine]:
 
 
 def engine_at(address: int) -> Engine | None:
-    """The engine in whose memory an address lies; None if it is the host's. Nothing is opened to find out."""
+    """Return the engine whose memory holds an address; None for host memory. No device is opened for this."""
     standing_in = _interpreting.get()
     if standing_in:
         return next((one for one in standing_in if one.holds(address)), None)

@@ -1,4 +1,4 @@
-"""Constants of plans in a device's memory, those that several plans have once."""
+"""Constants of plans in device memory, stored once for all plans."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class PlacedConstant:
 
 
 class DeviceConstants:
-    """What one engine has of host arrays that do not change, as long as these live; from any thread."""
+    """A thread-safe cache of an engine's copies of constant host arrays, which live as long as the arrays."""
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
@@ -35,8 +35,9 @@ class DeviceConstants:
         self._known: dict[tuple[int, int], tuple[weakref.ref[np.ndarray], PlacedConstant]] = {}
 
     def placed(self, arrays: Sequence[np.ndarray]) -> list[PlacedConstant]:
-        """Where C-contiguous arrays are; those that are new are copied to one new block. Arrays of objects, which the
-        host alone has, and those without elements are at one place.
+        """Return the device addresses of C-contiguous arrays; new arrays are copied to one new block.
+
+        Arrays of objects, which only the host holds, and empty arrays share one address.
 
         Raises:
             DeviceError: there is not enough memory.
@@ -53,7 +54,7 @@ class DeviceConstants:
                     queue = self._engine.queue()
                     for k, start in zip(new, packed.starts):
                         array, here = arrays[k], PlacedConstant(block.address + start, block)
-                        placed[k] = here  # another array over the same memory may take its key
+                        placed[k] = here  # keep it: another array over the same memory may replace the cache entry
                         self._known[_key(array)] = weakref.ref(memory_owner(array)), here
                         queue.upload(here.address, array.reshape(-1).view(np.uint8))
                     queue.wait()

@@ -1,4 +1,4 @@
-"""What one call of a plan owns on a device: memory for what it computes, a queue, and what was recorded."""
+"""The context of one call of a plan on a device: its scratch memory, its queue and its recordings."""
 
 from __future__ import annotations
 
@@ -33,15 +33,16 @@ if TYPE_CHECKING:
 __all__ = ["DeviceContext", "Tensor", "TraceCallback", "View"]
 
 _UNKNOWN = Shape(Type.float_type)
-"""Of a result whose shape a host step tells, until it has."""
+"""Placeholder for a result whose shape a host step determines."""
 MOST_FORMS = 4
-"""Ways of calling that are kept: data on the host, on the device, and two of some of each."""
+"""Maximum number of cached forms of call: data on the host, data on the device, and two mixed forms."""
 MOST_MET, MOST_RECORDED = 64, 16
-"""Sets of lengths and addresses of which a context of a symbolic plan knows how often they came, and recordings for
-such. Other addresses would have to be put into each kernel of a recording, which takes longer than to launch it."""
+"""For a context of a symbolic plan: maximum number of sets of lengths and addresses whose runs are counted, and of
+recordings. A recording serves one set of addresses: patching other addresses into each of its kernels takes longer than
+launching the kernels."""
 RECORDED_AFTER = 8
-"""Runs at the same lengths and addresses before these are recorded. On an H200 the kernels of a 12-layer encoder take
-0.1 ms more than their recording does, which takes some milliseconds to make."""
+"""Number of runs with the same lengths and addresses after which these are recorded. On an H200 the separate kernels of
+a 12-layer encoder take 0.1 ms more than their recording, which takes several milliseconds to make."""
 
 _Common = tuple[Any, Queue, ContextMemory, tuple[bool, ...], bool, Any]
 _ARENA_NAME = "what is computed on the way to results"
@@ -52,11 +53,12 @@ TraceCallback = Callable[[int, "PlannedStep", float, View], None]
 
 
 class DeviceContext:
-    """See the module. One call at a time; what is asked of another queue than the last waits for that."""
+    """The context of one call at a time (see the module). Work for another queue than the last waits for the last
+    queue's work."""
 
     def __init__(self, executable: DeviceExecutable) -> None:
         engine = executable.engine
-        # It keeps this one, and what this one has of the device goes with it, not when garbage is looked for.
+        # A weak reference, since the executable holds this context: device memory is freed without garbage collection.
         self._executable: DeviceExecutable = weakref.proxy(executable)
         self._engine = engine
         self.queue = engine.queue()
@@ -84,7 +86,8 @@ class DeviceContext:
         self._forget_fault()
 
     def idle_for(self, queue: Queue | None) -> bool:
-        """Whether a call on ``queue``, or on its own, would wait for nothing but the queue's own work."""
+        """Return whether a call on ``queue``, or on the context's own queue, would wait for nothing but that queue's
+        own work."""
         return self._last == 0 or (queue is not None and self._last == queue.identity) or self._behind.done()
 
     def run(
@@ -175,13 +178,14 @@ class DeviceContext:
             return self.queue.timed(partial(in_turn, [partial(segment, self.queue) for segment in form.segments]))
 
     def _leave(self, queue: Queue) -> None:
-        """Go on without waiting for what was asked of a queue."""
+        """Return without waiting for the work of a queue; later calls on other queues wait for it."""
         self._behind.record(queue)
         self._last = queue.identity
 
     @contextlib.contextmanager
     def _call_on_host(self, inputs: Sequence[np.ndarray]) -> Iterator[CallForm]:
-        """What a call on the context's own queue whose data is on the host asks through; it is complete behind this."""
+        """Lend the form of a call on the context's own queue with all data on the host; the call is complete at the
+        end."""
         self._begin_on(self.queue)
         form = self._form_of((False,) * len(inputs), False)
         assert isinstance(form, CallForm)
@@ -192,7 +196,7 @@ class DeviceContext:
 
     @contextlib.contextmanager
     def _to_the_end(self, form: CallForm | DirectForm) -> Iterator[None]:
-        """Complete what is asked of the context's own queue, or give it up."""
+        """Complete the work of the context's own queue, or give it up after an error."""
         try:
             yield
         except BaseException:
@@ -203,12 +207,12 @@ class DeviceContext:
         self._raise_fault("")
 
     def _begin_on(self, queue: Queue) -> None:
-        """Let work that is asked of ``queue`` come after what this context has to do on another one."""
+        """Make later work of ``queue`` wait for the context's work on another queue."""
         if self._last not in (0, queue.identity):
             queue.follow(self._behind)
 
     def _wait(self, queue: Queue) -> None:
-        """Wait for all that this context has to do; ``queue`` comes after the rest."""
+        """Wait for all work of this context, of which ``queue`` has the last."""
         queue.wait()
         self._last = 0
 
@@ -241,7 +245,7 @@ class DeviceContext:
         return self._executable, self.queue, self._memory, given, keeps, between
 
     def _recorded_form(self, key: Hashable, given: tuple[bool, ...], keeps: bool) -> RecordedForm:
-        """Return the recording for the lengths and addresses of the call, which came before."""
+        """Return the recording for the call's lengths and addresses, which earlier calls had too."""
         assert self._bound is not None and self._executable.launches is not None
         found = self._recorded.pop(key, None)
         if found is None:
@@ -253,10 +257,10 @@ class DeviceContext:
         return found
 
     def _bind(self, bound: BoundLengths) -> None:
-        """Take the numbers of a call's lengths; the arena grows if they need more.
+        """Use the numbers for a call's lengths; the arena grows if they need more memory.
 
         Raises:
-            DeviceError: there is not so much memory.
+            DeviceError: there is not enough memory.
         """
         if bound is self._bound:
             return
@@ -264,11 +268,11 @@ class DeviceContext:
         self._at_lengths = {}
         memory, needed = self._memory, bound.arena_bytes
         if needed > memory.arena.size:
-            spare = needed // 4 if memory.arena.size > GRAIN else 0  # for lengths that grow step by step, as of a cache
+            spare = needed // 4 if memory.arena.size > GRAIN else 0  # for growing lengths, such as a cache's
             self._memory = ContextMemory(owned(self._engine, needed + spare, _ARENA_NAME), memory.fault, memory.told)
 
     def _numbered(self, step: PlannedStep) -> PlannedStep:
-        """Return a step with the numbers for the lengths of the call."""
+        """Return the step with its expressions replaced by the numbers for the call's lengths."""
         if self._bound is None:
             return step
         found = self._at_lengths.get(id(step))
@@ -278,7 +282,7 @@ class DeviceContext:
         return found
 
     def _given(self, array: DeviceArray, aligned: list[DeviceBlock], queue: Queue) -> int:
-        """Where a parameter is on the device: in place, or a copy of one that starts between two vectors."""
+        """Return the device address of a parameter: its own, or that of a copy if it is not aligned to vectors."""
         self._after(array, queue)
         if array.address % VECTOR_ALIGNMENT == 0:
             return array.address
@@ -288,7 +292,7 @@ class DeviceContext:
         return block.address
 
     def _after(self, array: DeviceArray, queue: Queue) -> None:
-        """Let work that is asked of ``queue`` come after that which an array's elements are written by."""
+        """Make later work of ``queue`` wait for the work that writes an array."""
         if array.stream is None:
             return
         writer = self._engine.queue(array.stream)
@@ -298,7 +302,7 @@ class DeviceContext:
             queue.follow(event)
 
     def _made(self, outputs: Sequence[DeviceArray | None], queue: Queue, stream: int | None) -> list[Any]:
-        """Where results go: what the caller gave, or new memory."""
+        """Return the arrays for the results: those that the caller gave, or new ones."""
         made = []
         for k, (array, shape) in enumerate(zip(outputs, self._executable.result_shapes(self._bound))):
             if array is None:
@@ -312,7 +316,7 @@ class DeviceContext:
         return made
 
     def _completed(self, made: list[Any], queue: Queue) -> list[Tensor]:
-        """The results, those with them that a host step has made; strings stay on the host."""
+        """Return the results, including results of host steps; strings stay on the host."""
         for k, kept in enumerate(self._outputs):
             if isinstance(kept, DeviceArray):
                 kept.stream = made[k].stream
@@ -331,8 +335,8 @@ class DeviceContext:
             self._outputs = [None] * len(self._executable.plan.outputs)
 
     def _give_up(self, form: CallForm | DirectForm, queue: Queue) -> None:
-        """Wait, so that nothing of the caller's is read any more, and forget what a kernel has met, which the next run
-        would be told."""
+        """Wait until no work reads the caller's data any more, and clear the fault record, so that the next run does
+        not report it."""
         with contextlib.suppress(Exception):
             form.stop()
             self._wait(queue)
@@ -340,12 +344,12 @@ class DeviceContext:
             self._end(form)
 
     def _end(self, form: CallForm | DirectForm) -> None:
-        """Refer to no inputs any more: they are the caller's."""
+        """Drop the references to the caller's inputs."""
         self._inputs = ()
         form.end()
 
     def _raise_fault(self, when: str) -> None:
-        """Raise what a kernel has met, and begin anew.
+        """Raise the error that a kernel recorded, if any, and clear the record.
 
         Raises:
             IndexRangeError: an index is out of range.
@@ -377,7 +381,7 @@ class DeviceContext:
         return results
 
     def _on_host(self, value: Tensor, queue: Queue) -> np.ndarray:
-        """A value that a host step has made, as an array of the host."""
+        """Return a value that a host step has made as a host array."""
         if not isinstance(value, DeviceArray):
             return value
         found = np.empty(value.shape.array_lens, value.shape.type.numpy)
@@ -386,7 +390,7 @@ class DeviceContext:
         return found
 
     def _view(self, view: TensorView) -> np.ndarray:
-        """A tensor as it is now, as a new array or one that the host has anyway."""
+        """Return the current contents of a tensor as a new array, or as an array that the host holds already."""
         return self._read(view, self.queue)
 
     def _read(self, view: TensorView, queue: Queue) -> np.ndarray:
@@ -408,7 +412,7 @@ class DeviceContext:
         return view_of(memory, view.lens, dtype, -low, view.strides)
 
     def _made_between(self, place: Pointer) -> Tensor | None:
-        """What a host step has made, where its shape was not known before."""
+        """Return a value that a host step made and whose shape was not known before; None for other addresses."""
         if place.region is Region.HOST:
             return self._hosted[place.index]
         if place.region is Region.OUTPUT and self._executable.plan.outputs[place.index].lens is None:
@@ -416,8 +420,8 @@ class DeviceContext:
         return None
 
     def _tensor(self, view: TensorView, queue: Queue) -> Tensor:
-        """A tensor as it is now: one element that the host has anyway as its array, others where the device has them if
-        they lie in a row there."""
+        """Return a tensor's current value: a host array for a single element that the host holds, else a contiguous
+        device tensor."""
         made = self._made_between(view.pointer)
         if made is not None:
             return made
@@ -437,7 +441,7 @@ class DeviceContext:
         return memory
 
     def _run_between(self, step: HostStep | ControlStep, queue: Queue) -> None:
-        """Do a step that is no kernel."""
+        """Run a step that is no kernel."""
         step = self._numbered(step)  # type: ignore[assignment]
         if isinstance(step, HostStep):
             self._run_host_step(step, queue)
@@ -447,17 +451,18 @@ class DeviceContext:
         self._control.run(step.control, queue, self._form.address, self._known)
 
     def _known(self, place: Pointer) -> np.ndarray | None:
-        """What the host has of a place without asking the device: a constant, or a parameter that is its own."""
+        """Return the bytes at an address that the host holds: a constant, or a parameter on the host; None
+        otherwise."""
         if place.region is Region.CONSTANT:
             return self._executable.host_constants[place.index].reshape(-1).view(np.uint8)[place.offset :]
         given = self._inputs[place.index] if place.region is Region.PARAMETER else None
         return given.reshape(-1).view(np.uint8)[place.offset :] if isinstance(given, np.ndarray) else None
 
     def _run_host_step(self, step: HostStep, queue: Queue) -> None:
-        """Call a host step's function and put its results where the plan says.
+        """Call a host step's function and store its results as the plan says.
 
         Raises:
-            ShapeError: a result differs from what the plan declares. What the function raises passes through.
+            ShapeError: a result differs from the plan's declaration. Errors of the function pass through.
         """
         if step.on_device is not None:
             made = step.on_device(self._engine, queue, [self._tensor(view, queue) for view in step.inputs])
@@ -475,7 +480,7 @@ class DeviceContext:
             self._put(step, np.asarray(result), view, queue)
 
     def _place(self, step: HostStep, made: Tensor, view: TensorView, queue: Queue) -> None:
-        """Keep what a host step has made on the device, or copy it to where the plan says."""
+        """Keep a host step's result on the device, or copy it to the address that the plan gives."""
         place = view.pointer
         if not isinstance(made, DeviceArray):
             self._put(step, made, view, queue)
@@ -510,7 +515,7 @@ class DeviceContext:
 
 
 def _extent(view: TensorView, size: int) -> tuple[int, int]:
-    """The bytes that a view covers, from the place that it points to."""
+    """Return the range of bytes that a view covers, relative to its address."""
     if 0 in view.lens:
         return 0, 0
     ends = [(n - 1) * s * size for n, s in zip(view.lens, view.strides)]

@@ -1,6 +1,6 @@
-"""Branches and loops of a plan on a device: their bodies are plans beside it, and what these compute stays there.
+"""Branches and loops of a plan on a device: their bodies are plans of their own, whose results stay on the device.
 
-The host reads a condition by pinned memory, and asks for the body that it says.
+The host reads a condition through pinned memory, and enqueues the body that it selects.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ __all__ = ["Control"]
 
 Address = Callable[[Pointer], int]
 Known = Callable[[Pointer], np.ndarray | None]
-"""The bytes of a place that the host has; None if it has to ask."""
+"""Returns the bytes at an address that the host holds; None if the device has to be read."""
 
 
 class Control:
@@ -38,10 +38,10 @@ class Control:
         self._value = OneValue()
 
     def run(self, control: PlannedBranch | Repetition, queue: Queue, address: Address, known: Known) -> None:
-        """Ask a queue for all of a step, of which places have these addresses.
+        """Enqueue a control step; ``address`` returns the device addresses of its views.
 
         Raises:
-            DeviceError, ShapeError: a body failed, or a loop runs too long.
+            DeviceError, ShapeError: a body failed, or a loop exceeds its maximum trip count.
         """
         if isinstance(control, PlannedBranch):
             chosen = 0 if self._read(control.condition, queue, address, known) else 1
@@ -79,7 +79,7 @@ class Control:
         instead: Mapping[TensorView, TensorView],
         where: Callable[[], str],
     ) -> None:
-        """Ask for a body, with other views in the place of some; ``where`` gives what errors begin with."""
+        """Enqueue a body, with some views replaced by those in ``instead``; ``where`` returns the prefix of errors."""
         number = self._executable.engine.number
         arguments, results = (
             [_array(instead.get(view, view), address, number) for view in views]
@@ -91,7 +91,7 @@ class Control:
             raise type(error)(f"{where()}: {error}") from error
 
     def _read(self, view: TensorView, queue: Queue, address: Address, known: Known) -> int | bool:
-        """The one element of a view."""
+        """Return the single element of a view."""
         engine, found = self._executable.engine, known(view.pointer)
         if found is None:
             return self._value(engine, queue, _array(view, address, engine.number))

@@ -1,4 +1,4 @@
-"""An NVIDIA device as an engine: its memory, streams as queues, graphs as what is recorded."""
+"""The engine of an NVIDIA device: its memory, streams as queues, graphs as recordings."""
 
 from __future__ import annotations
 
@@ -33,9 +33,7 @@ if TYPE_CHECKING:
 
 __all__ = ["CudaEngine", "cuda_engine", "cuda_engines"]
 
-_WITH_DEFAULT = (
-    0  # CU_STREAM_DEFAULT: comes after what the default stream was asked for before, and the other way round
-)
+_WITH_DEFAULT = 0  # CU_STREAM_DEFAULT: synchronises with the default stream in both directions
 _PORTABLE = 1  # CU_MEMHOSTREGISTER_PORTABLE
 _NO_TIMING = 2  # CU_EVENT_DISABLE_TIMING
 _NAMES = DriverNames(
@@ -48,8 +46,9 @@ _NAMES = DriverNames(
     destroy_event="cuEventDestroy_v2",
 )
 MOST_STREAMS = 64
-"""Streams of the process that are known: a caller's are few, and one that comes again costs some microseconds more. So
-many of our own that nobody needs are kept, too: the driver takes longer to make one than to launch a graph."""
+"""Maximum number of the caller's streams that are remembered: callers have few, and a forgotten stream costs several
+microseconds more. As many unused streams of our own are kept, since the driver takes longer to create a stream than to
+launch a graph."""
 
 
 class CudaEngine:
@@ -68,14 +67,17 @@ class CudaEngine:
         self.wait = self.driver.bound("cuStreamSynchronize")
         self._stream_id = self.driver.bound("cuStreamGetId")
         self._queues: dict[int, CudaQueue] = {}
-        self.transfer_function: int | None = None  # before anything is loaded
+        self.transfer_function: int | None = None  # None until kernels are loaded
         self.idle_streams: deque[c_void_p] = deque()
 
     def load(
         self, kernels: Sequence[KernelSource], progress: Progress | None = None, store: Store | None = None
     ) -> list[Any]:
-        """Handles of the kernels' functions on this device, and what makes the calls of libraries among them. What
-        copies within recordings is loaded with them."""
+        """Return the handles of the kernels' functions on this device, and the bound calls of libraries among the
+        kernels.
+
+        The kernel that copies within recordings is loaded too.
+        """
         own = [*(kernel for kernel in kernels if described(kernel) is None), transfer_kernel()]
         loaded = dict(zip(own, functions_of(self.device, own, progress, store)))
         self.transfer_function = loaded[own[-1]]
@@ -84,7 +86,7 @@ class CudaEngine:
 
     def batch(self, launches: PlanLaunches) -> CudaBatch:
         """See `Engine.batch`."""
-        from .cuda_batch import CudaBatch  # late: a plan from a file needs nothing that compiles
+        from .cuda_batch import CudaBatch  # late: plans from files import no compiler
 
         return CudaBatch(self, launches, selected_architecture().overlaps)
 
@@ -100,7 +102,7 @@ class CudaEngine:
         return place.value
 
     def _free_bytes(self) -> str:
-        """What there is, for a message; nothing where the device does not say so any more."""
+        """Return a text about the free memory, for error messages; empty where the device does not answer."""
         try:
             free, total = self.device.room()
         except DeviceError:
@@ -134,7 +136,7 @@ class CudaEngine:
         return made
 
     def _unregister(self, address: int) -> None:
-        with contextlib.suppress(DeviceError), self.use():  # the device is lost, or not this process's
+        with contextlib.suppress(DeviceError), self.use():  # the device is lost, or belongs to the parent process
             self.driver.call("cuMemHostUnregister", c_void_p(address))
 
     def is_pinned(self, array: np.ndarray) -> bool:
@@ -142,7 +144,7 @@ class CudaEngine:
         return self.device.is_pinned(address_of(array), array.nbytes)
 
     def queue(self, stream: int | None = None) -> CudaQueue:
-        """See `Engine.queue`; one object for a stream as long as there is that stream."""
+        """See `Engine.queue`; returns the same object for a stream as long as the stream exists."""
         if stream is None:
             return CudaQueue(self)
         found = self._queues.get(stream)
@@ -153,7 +155,8 @@ class CudaEngine:
         return found
 
     def identity_of(self, stream: c_void_p) -> int:
-        """What tells a stream from all others, those that are gone included, which may have had its handle."""
+        """Return a number that identifies a stream among all streams, including destroyed streams with the same
+        handle."""
         number = c_ulonglong()
         self._stream_id(stream, byref(number))
         return number.value + 1  # the driver counts from 0
@@ -191,7 +194,7 @@ class CudaEvent:
 
 
 class CudaRecording:
-    """See `Recording`: a graph."""
+    """A recording as a CUDA graph; see `Recording`."""
 
     def __init__(self, graph: Graph, queue: CudaQueue) -> None:
         self._graph = graph
@@ -209,11 +212,11 @@ class CudaRecording:
 
 
 class CudaQueue:
-    """See `Queue`: a stream."""
+    """A queue as a CUDA stream; see `Queue`."""
 
     def __init__(self, engine: CudaEngine, stream: int | None = None) -> None:
-        """A stream that nobody else has, or one of the process. One that is given back may still have work to do, which
-        comes before what it is asked for next."""
+        """Wrap a stream of the caller, or take a stream of our own, in which work of an earlier user may still
+        precede."""
         self._engine, self._device, self._driver = engine, engine.device, engine.driver
         self._own = stream is None
         self.stream = c_void_p(stream or 0)
@@ -232,7 +235,7 @@ class CudaQueue:
         blocks, threads = geometry.blocks, geometry.threads
         shared = geometry.shared_bytes
         if shared:
-            shared += DYNAMIC_ALIGNMENT  # kernels round up to it: the driver aligns to less
+            shared += DYNAMIC_ALIGNMENT  # kernels align to it themselves: the driver aligns to less
             self._device.allow_shared(function, shared)
         if self._graph is not None:
             self._graph.kernel(KernelNode.of(function, words, geometry, shared))
@@ -276,7 +279,8 @@ class CudaQueue:
         self._driver.call("cuMemcpyDtoHAsync_v2", c_void_p(place), c_void_p(address), c_size_t(size), self.stream)
 
     def _transferred(self, target: int, source: int, size: int) -> bool:
-        """Record a copy between pinned memory and the device as a kernel, if it is of whole vectors."""
+        """Record a copy between pinned memory and the device as a kernel, if its addresses and size are whole vectors;
+        return whether it is."""
         function = self._engine.transfer_function
         if self._graph is None or function is None or (target | source | size) % VECTOR_BYTES:
             return False
@@ -294,7 +298,7 @@ class CudaQueue:
         self._driver.call("cuMemcpyDtoDAsync_v2", c_void_p(address), c_void_p(source), c_size_t(size), self.stream)
 
     def recorded(self, ask: Callable[[], None]) -> Recording:
-        """See `Queue.recorded`: a graph."""
+        """See `Queue.recorded`; records a graph."""
         with self._engine.use():
             builder = self._graph = GraphInMaking(self._device, selected_architecture().overlaps)
             try:
@@ -333,14 +337,14 @@ _engines = OpenedEngines(lambda number: CudaEngine(device(number)))
 
 
 def cuda_engine(number: int = 0) -> CudaEngine:
-    """The engine of a device; the same object for the same number.
+    """Return the engine of a device, the same object for the same number.
 
     Raises:
-        DeviceError: there is none.
+        DeviceError: there is no such device.
     """
     return _engines.of(number)
 
 
 def cuda_engines() -> list[CudaEngine]:
-    """The engines that this process has used, by number."""
+    """Return the engines that this process has used, by number."""
     return _engines.used()

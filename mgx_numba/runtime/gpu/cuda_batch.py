@@ -1,4 +1,4 @@
-"""Kernels of a plan as NVIDIA's driver launches them, all of a range by one native loop."""
+"""Launch the kernels of a plan through NVIDIA's driver, a range in one native loop."""
 
 from __future__ import annotations
 
@@ -24,20 +24,21 @@ _CONFIG = np.dtype(
     [("blocks", "<u4", 3), ("threads", "<u4", 3), ("shared", "<u4"), ("", "<u4"), ("stream", "<u8"),
      ("attributes", "<u8"), ("count", "<u8")]
 )  # fmt: skip
-"""CUlaunchConfig of cuda.h."""
+"""Layout of CUlaunchConfig in cuda.h."""
 _ATTRIBUTE = np.dtype([("id", "<u4"), ("", "<u4"), ("value", "<i4"), ("rest", "V60")])
-"""CUlaunchAttribute of cuda.h, of whose union this is an int."""
+"""Layout of CUlaunchAttribute in cuda.h, with the int member of its union."""
 _COOPERATIVE, _OVERLAPPING = 2, 6
 """CU_LAUNCH_ATTRIBUTE_COOPERATIVE and CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION."""
 _ALIGNMENT = 64
-"""Bytes that the driver wants the description of a tensor at a multiple of."""
+"""Alignment (bytes) that the driver requires for a tensor map."""
 
 
 class CudaBatch:
-    """The kernels of one context."""
+    """The kernels of one context, prepared for the native launch loop."""
 
     def __init__(self, engine: CudaEngine, launches: PlanLaunches, overlaps: bool) -> None:
-        """``overlaps``: a kernel's blocks may come before the end of the kernel before, for which they wait."""
+        """Prepare the launches; ``overlaps``: a kernel's blocks may start before the preceding kernel ends, and then
+        wait for it."""
         numbers = launches.numbers
         self._engine, self._launches = engine, launches
         names = ("cuLaunchKernelEx", "cuTensorMapEncodeTiled", "cuTensorMapEncodeIm2col")
@@ -49,14 +50,14 @@ class CudaBatch:
         for k, geometry in enumerate(numbers.geometries):
             shared = geometry.shared_bytes
             if shared:
-                shared += DYNAMIC_ALIGNMENT  # kernels round up to it: the driver aligns to less
+                shared += DYNAMIC_ALIGNMENT  # kernels align to it themselves: the driver aligns to less
                 engine.device.allow_shared(numbers.functions[k], shared)
             configs[k]["threads"], configs[k]["shared"] = geometry.threads, shared
             if geometry.cooperative:
                 configs[k]["attributes"], configs[k]["count"] = address_of(self._attributes), 1
             records[k, Launched.THREADS] = geometry.threads[0]
             records[k, Launched.EARLY] = records[k, Launched.YIELDS] = overlaps and not geometry.cooperative
-        # Each points to one parameter, which is the argument block.
+        # Each array holds a pointer to the only parameter, the argument block.
         self._parameters = address_of(launches.slots) + 8 * np.array(numbers.starts[:-1], np.int64)
         each = np.arange(len(numbers.steps))
         records[:, Launched.CONFIG] = address_of(configs) + _CONFIG.itemsize * each
@@ -72,7 +73,7 @@ class CudaBatch:
         block[LaunchLoop.EARLY] = address_of(self._attributes) + _ATTRIBUTE.itemsize
 
     def launch(self, stream: int, begin: int, end: int) -> None:
-        """Ask a stream for a range of kernels, with the numbers that `PlanLaunches.settle` has taken.
+        """Launch a range of kernels on a stream, with the numbers that were passed to `PlanLaunches.settle`.
 
         Raises:
             DeviceError: the driver refuses.

@@ -1,4 +1,4 @@
-"""A symbolic plan in one way of calling it, with the numbers for the lengths of a call."""
+"""A form of call of a symbolic plan, with the numbers for the lengths of a call."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ RunBetween = Callable[[HostStep | ControlStep, Queue], None]
 
 
 class DirectForm(CallData):
-    """Kernels are launched one by one. `bind` takes the numbers of a call's lengths, then `aim` its addresses."""
+    """Launches kernels one by one. `bind` sets the numbers for a call's lengths, then `aim` its addresses."""
 
     def __init__(
         self,
@@ -37,22 +37,28 @@ class DirectForm(CallData):
         launches: PlanLaunches,
         batch: Any = None,
     ) -> None:
-        """``launches`` are those of the context, ``batch`` what the engine has made of them; ``bound`` has the numbers
-        of the first call's lengths. Others are as of `CallForm`."""
+        """Create the form; other arguments are as in `CallForm`.
+
+        Args:
+            bound: numbers for the first call's lengths.
+            launches: launches of the context.
+            batch: the engine's prepared form of ``launches``.
+        """
         super().__init__(executable, queue, memory, given, keeps, (bound.parameter_bytes, bound.output_bytes))
         self._launches, self._batch, self.bound = launches, batch, bound
         self._run_between = run_between
 
     @property
     def segments(self) -> list[Segment]:
-        """See `CallData.segments`. They are not kept: they refer to the form, which would go with garbage alone."""
+        """See `CallData.segments`. They are not cached: a reference cycle with the form would wait for garbage
+        collection."""
         return [self._send, *self._steps(), self._download]
 
     def _steps(self) -> list[Segment]:
         return self._in_order(self._launch)
 
     def bind(self, bound: BoundLengths, memory: ContextMemory) -> None:
-        """Take the numbers of a call's lengths, and the context's memory."""
+        """Set the numbers for a call's lengths, and the context's memory."""
         self._memory = memory
         if bound is self.bound:
             return
@@ -70,7 +76,7 @@ class DirectForm(CallData):
         self._launches.settle(self.bound, [known[place] for place in self._launches.numbers.bases])
 
     def _in_order(self, launch: Callable[[int, int], Segment]) -> list[Segment]:
-        """Return what does the plan's steps; ``launch`` gives what does a range of kernels."""
+        """Return the actions that run the plan's steps; ``launch`` returns the action for a range of kernels."""
         segments: list[Segment] = []
         begin = end = 0
         for step in self._plan.steps:
@@ -95,26 +101,27 @@ class DirectForm(CallData):
 
 
 class RecordedForm(DirectForm):
-    """The kernels between other steps are recorded, for one set of lengths and of addresses."""
+    """A form for one set of lengths and addresses, whose kernels between other steps are recorded."""
 
     def __init__(self, *arguments: Any) -> None:
-        """Arguments are those of `DirectForm`, but ``launches`` are nobody else's, and there is no batch."""
+        """Create the form; arguments as in `DirectForm`, but ``launches`` are not shared with other forms, and there is
+        no batch."""
         super().__init__(*arguments)
         self._made: list[Segment] = []
 
     def aim(self, addresses: Sequence[int]) -> None:
-        """See `CallData.aim`: all calls have the same addresses."""
+        """Record the kernels at the first call; all calls have the same addresses. See `CallData.aim`."""
         if self._made:
             return
         super().aim(addresses)
-        with uncollected():  # a graph of hundreds of kernels is as many objects as a plan
+        with uncollected():  # a graph of hundreds of kernels makes as many objects as a plan
             self._record()
 
     def _steps(self) -> list[Segment]:
         return self._made
 
     def _record(self) -> None:
-        """Record kernels in a row."""
+        """Record each sequence of kernels."""
         engine, launches = self._executable.engine, self._launches
 
         def recorded(begin: int, end: int) -> Segment:

@@ -1,4 +1,4 @@
-"""What the engines of CUDA and of HIP have in common: functions of their drivers that differ by name alone."""
+"""Code shared by the engines of CUDA and HIP, whose drivers have functions that differ only in name."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ __all__ = ["DriverNames", "OpenedEngines", "PinnedMemory", "functions_of", "time
 
 _PORTABLE = 1  # CU_MEMHOSTALLOC_PORTABLE and hipHostMallocPortable
 SLAB = 1 << 20
-"""Bytes of pinned memory that are taken at once for blocks of up to half of it: plans of many sets of lengths each have
-some kilobytes."""
+"""Size (bytes) of a slab of pinned memory, from which blocks of up to half a slab are cut: plans of many sets of
+lengths need several kilobytes each."""
 
 E = TypeVar("E")
 
 
 @dataclass(frozen=True)
 class DriverNames:
-    """What a driver calls its functions."""
+    """Names of a driver's functions."""
 
     take_pinned: str
     give_pinned: str
@@ -43,20 +43,24 @@ class DriverNames:
 
 class _DriverCalls(Protocol):
     def call(self, name: str, *arguments: Any) -> Any:
-        """Call a function; `DeviceError` if it fails."""
+        """Call a driver function.
+
+        Raises:
+            DeviceError: the function fails.
+        """
 
 
 class _Functions(Protocol):
     @property
     def functions(self) -> dict[str, Any]:
-        """Handles of the functions that are loaded, by symbol."""
+        """Handles of the loaded functions, by symbol."""
 
     def function(self, symbol: str, code: bytes) -> Any:
-        """Load a function."""
+        """Load a function from object code and return its handle."""
 
 
 class _Engine(Protocol):
-    """What has a driver, and is made a thread's current device by ``with use()``."""
+    """An engine with a driver; ``with use()`` makes its device the thread's current device."""
 
     @property
     def driver(self) -> _DriverCalls: ...
@@ -71,7 +75,7 @@ class _Engine(Protocol):
 def functions_of(
     device: _Functions, kernels: Sequence[KernelSource], progress: Progress | None, store: Store | None
 ) -> list[Any]:
-    """Handles of the kernels' functions on a device, which are compiled and loaded unless they are."""
+    """Return the handles of the kernels' functions on a device; kernels are compiled and loaded if need be."""
     loaded = device.functions
     new = {source.symbol: source for source in kernels if source.symbol not in loaded}
     for symbol, code in backend(NAME).objects(list(new.values()), progress, store).items():
@@ -80,10 +84,9 @@ def functions_of(
 
 
 class PinnedMemory:
-    """Memory of the host from which and to which a device copies itself. See `MemorySource`.
+    """Pinned host memory, which a device accesses by itself. See `MemorySource`.
 
-    Taking some of a driver and giving it back are calls of the operating system that lock pages; what is given back is
-    `kept`.
+    Allocating and freeing it are system calls that lock pages, so freed memory is cached in ``kept``.
     """
 
     def __init__(self, engine: _Engine, names: DriverNames) -> None:
@@ -106,14 +109,14 @@ class PinnedMemory:
             self._engine.driver.call(self._names.give_pinned, c_void_p(address))
 
     def staging(self, size: int) -> np.ndarray:
-        """Some of it as uint8 ``[size]``, which is given back with the array."""
+        """Return pinned memory as uint8 ``[size]``, which is released with the array."""
         block = self.kept.take(size, "memory to copy from and to")
         block.shown()
         return np.asarray(_Pinned(block, size))
 
 
 class _Pinned:
-    """A block as NumPy wants it, given back when nothing refers to it any more."""
+    """A block with NumPy's array interface, released when no array refers to it."""
 
     def __init__(self, block: DeviceBlock, size: int) -> None:
         self._block = block
@@ -121,12 +124,12 @@ class _Pinned:
 
     @property
     def __array_interface__(self) -> dict[str, Any]:
-        """The bytes."""
+        """The block's bytes."""
         return {"shape": (self._size,), "typestr": "|u1", "data": (self._block.address, False), "version": 3}
 
 
 def timed(engine: _Engine, names: DriverNames, stream: c_void_p, ask: Callable[[], None]) -> float:
-    """See `Queue.timed`: seconds between two events in a stream."""
+    """Return the seconds between two events around the work of ``ask`` in a stream; see `Queue.timed`."""
     call = engine.driver.call
     with engine.use():
         start, end = c_void_p(), c_void_p()
@@ -146,7 +149,7 @@ def timed(engine: _Engine, names: DriverNames, stream: c_void_p, ask: Callable[[
 
 
 class OpenedEngines(Generic[E]):
-    """The engines of a process, one for each number of a device. May be used from any thread."""
+    """The engines of a process, one for each device number; thread-safe."""
 
     def __init__(self, opened: Callable[[int], E]) -> None:
         self._opened = opened
@@ -154,13 +157,17 @@ class OpenedEngines(Generic[E]):
         self._lock = threading.Lock()
 
     def of(self, number: int) -> E:
-        """The engine of a device; the same object for the same number. What opens it raises `DeviceError`."""
+        """Return the engine of a device, the same object for the same number.
+
+        Raises:
+            DeviceError: the device cannot be opened.
+        """
         with self._lock:
             if number not in self._engines:
                 self._engines[number] = self._opened(number)
             return self._engines[number]
 
     def used(self) -> list[E]:
-        """Those that this process has used, by number."""
+        """Return the engines that this process has used, by number."""
         with self._lock:
             return [self._engines[number] for number in sorted(self._engines)]

@@ -1,4 +1,4 @@
-"""What a plan needs of whatever runs its kernels: a device, or the interpreter that stands in for one."""
+"""The interface of engines, which run a plan's kernels: a device, or the interpreter that stands in for a device."""
 
 from __future__ import annotations
 
@@ -23,81 +23,88 @@ Progress = Callable[[int, int, str], None]
 
 
 class Event(Protocol):
-    """A place in the order of a queue's work."""
+    """A point in the order of a queue's work."""
 
     def record(self, queue: Queue) -> None:
-        """Be behind all that was asked of a queue by now."""
+        """Set the event after all work enqueued so far."""
 
     def done(self) -> bool:
-        """Whether the device is past it."""
+        """Return whether the device has passed the event."""
 
     def wait(self) -> None:
-        """Wait until the device is past it.
+        """Wait until the device has passed the event.
 
         Raises:
-            DeviceError: something failed.
+            DeviceError: work before the event failed.
         """
 
 
 class Recording(Protocol):
-    """What a queue was asked for, to be asked again at once and for little."""
+    """Recorded work of a queue, which can be enqueued again at once and at low cost."""
 
     def __call__(self, queue: Queue | None = None) -> None:
-        """Ask for all of it, by default the queue that recorded it; it comes after earlier calls of the same recording,
-        whatever queue these went to."""
+        """Enqueue the recorded work, by default on the queue that recorded it.
+
+        It runs after earlier calls of the same recording, on whichever queue.
+        """
 
     def change(self, number: int) -> None:
-        """Let later calls have what is now in the argument block that the kernel, or the library's call, of this number
-        was recorded with."""
+        """Make later calls use the current contents of the argument block of the kernel or library call with this
+        number."""
 
 
 class Queue(Protocol):
-    """Work in order, beside that of other queues; one thread at a time may use it, but for `upload` outside of
-    `recorded`, which any number may ask for at once."""
+    """Work that runs in order, concurrently with other queues' work.
+
+    Only one thread at a time may use a queue, except for `upload` outside of `recorded`, which any number of threads
+    may call.
+    """
 
     @property
     def identity(self) -> int:
-        """What no other queue of this process has or had, but those of the same stream."""
+        """A number that identifies the stream among all streams that this process has or had."""
 
     def launch(self, function: Any, words: np.ndarray, geometry: Grid) -> None:
-        """Ask for a kernel, by what `Engine.load` gave for it; ``words`` is its argument block, int64."""
+        """Enqueue a kernel by its handle from `Engine.load`; ``words`` is its argument block, int64."""
 
     def launch_all(self, batch: Any, begin: int, end: int) -> None:
-        """Ask for a range of a plan's kernels, as `Engine.batch` gave them, as their grids are now."""
+        """Enqueue a range of a plan's kernels, prepared by `Engine.batch`, with their current grids."""
 
     def call(self, call: BoundCall, words: np.ndarray) -> None:
-        """Ask for a library's call, as `Engine.load` gave it; ``words`` as of `launch`."""
+        """Enqueue a library call from `Engine.load`; ``words`` is as in `launch`."""
 
     def upload(self, address: int, source: np.ndarray) -> None:
-        """Ask for a copy of contiguous host memory to the device; it is read when its turn comes."""
+        """Enqueue a copy of contiguous host memory to the device; the memory is read when the copy runs."""
 
     def download(self, target: np.ndarray, address: int) -> None:
-        """Ask for a copy of device memory to contiguous host memory."""
+        """Enqueue a copy of device memory to contiguous host memory."""
 
     def copy(self, address: int, source: int, size: int) -> None:
-        """Ask for a copy of ``size`` bytes of device memory."""
+        """Enqueue a copy of ``size`` bytes within device memory."""
 
     def recorded(self, ask: Callable[[], None]) -> Recording:
-        """What asks again for all that ``ask`` asks of this queue; nothing is done now. Memory of the host in it is
-        that of `Engine.staging`."""
+        """Return a recording of all work that ``ask`` enqueues on this queue; nothing runs now.
+
+        Host memory in the recording must come from `Engine.staging`.
+        """
 
     def timed(self, ask: Callable[[], None]) -> float:
-        """Seconds that the device takes for what ``ask`` asks for; waits for it."""
+        """Return the device's seconds for the work that ``ask`` enqueues; waits for the work."""
 
     def follow(self, event: Event) -> None:
-        """Let what is asked for from now on wait for an event."""
+        """Make work enqueued from now on wait for an event."""
 
     def wait(self) -> None:
-        """Wait until all that was asked for is done.
+        """Wait until all enqueued work is done.
 
         Raises:
-            DeviceError: something failed.
+            DeviceError: enqueued work failed.
         """
 
 
 class Engine(Protocol):
-    """One device, of this ``number``; may be used by any number of threads. ``name`` is its vendor's, empty where times
-    say nothing of a device."""
+    """The device with this ``number``; thread-safe. ``name`` is its vendor's, empty where times say nothing about a
+    device."""
 
     number: int
     name: str
@@ -106,50 +113,54 @@ class Engine(Protocol):
     def load(
         self, kernels: Sequence[KernelSource], progress: Progress | None = None, store: Store | None = None
     ) -> list[Any]:
-        """Kernels, compiled if need be, as `Queue.launch` takes them, and libraries' calls as `Queue.call` does."""
+        """Return the kernels, compiled if need be, as handles for `Queue.launch`, and library calls as `Queue.call`
+        takes them."""
 
     def batch(self, launches: PlanLaunches) -> Any:
-        """Kernels of a plan as `Queue.launch_all` takes them."""
+        """Return a plan's kernels in the form that `Queue.launch_all` takes."""
 
     def use(self) -> AbstractContextManager[None]:
-        """What surrounds calls of queues and events: the device is the calling thread's meanwhile."""
+        """Return a context manager for calls of queues and events, which makes the device the calling thread's current
+        device."""
 
     def allocate(self, size: int, name: str) -> int:
-        """Address of ``size`` new bytes, a multiple of 256; ``name`` is for messages.
+        """Allocate ``size`` bytes and return their address, a multiple of 256; ``name`` is for messages.
 
         Raises:
-            DeviceError: there are not so many.
+            DeviceError: there is not enough memory.
         """
 
     def free(self, address: int) -> None:
-        """Give memory back; waits for what may still use it."""
+        """Free memory, after waiting for work that may still use it."""
 
     def tensor_map(self, layout: TensorLayout, address: int) -> np.ndarray:
-        """What describes a tensor at an address to the copy engine: `TensorMap.WORDS` int64.
+        """Return the tensor map that describes a tensor at an address to the copy engine: `TensorMap.WORDS` int64.
 
         Raises:
-            DeviceError: there is no copy engine, or it does not take the layout.
+            DeviceError: there is no copy engine, or it does not support the layout.
         """
 
     def staging(self, size: int) -> np.ndarray:
-        """Bytes of the host from which and to which copies are fastest, 64-byte aligned."""
+        """Return pinned host memory, for fastest copies, 64-byte aligned."""
 
     def registered(self, size: int) -> np.ndarray | None:
-        """As `staging`, of at least 2 MiB, but this process's own memory, of which a fork has a copy; None
-        where there is none."""
+        """Return the process's own memory, of at least 2 MiB, pinned for the device; None where that is not supported.
+
+        Unlike memory from `staging`, a forked process has a copy.
+        """
 
     def is_pinned(self, array: np.ndarray) -> bool:
-        """Whether copies from a contiguous array of the host, not empty, are as fast as from `staging`."""
+        """Return whether copies from a contiguous, non-empty host array are as fast as from `staging`."""
 
     def queue(self, stream: int | None = None) -> Queue:
-        """A new queue, or that of a stream of the process: a handle of the driver's, 0 for its default one."""
+        """Return a new queue, or the queue of a stream of the process: a driver handle, 0 for the default stream."""
 
     def event(self) -> Event:
-        """A new event, which is done."""
+        """Return a new event, which counts as done."""
 
     def synchronize(self) -> None:
-        """Wait for all that was asked of any queue.
+        """Wait for all work of all queues.
 
         Raises:
-            DeviceError: something failed.
+            DeviceError: enqueued work failed.
         """

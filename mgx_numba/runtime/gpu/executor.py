@@ -1,7 +1,7 @@
-"""Running a plan on an engine: its kernels recorded once for each context, host steps in Python between them.
+"""Run a plan on an engine: its kernels recorded once for each context, host steps in Python between them.
 
-Kernels of a symbolic plan are launched one by one with the numbers for the lengths of a call. For lengths that come
-again the plan is recorded with its numbers.
+Kernels of a symbolic plan are launched one by one with the numbers for a call's lengths. For repeated lengths the plan
+is recorded with its numbers.
 """
 
 from __future__ import annotations
@@ -31,24 +31,28 @@ from .transfers import new_array
 __all__ = ["DeviceExecutable"]
 
 MOST_CONTEXTS = 8
-"""Contexts beyond those of running calls: each has an arena, and lets a call on another stream go on at once."""
+"""Maximum number of idle contexts: each has an arena, and lets a call on another stream start at once."""
 
 TIMED_REPEATS = 20
-"""Launches of a kernel that are timed as one, beside which what an event takes does not count. No figures kept."""
+"""Number of launches of a kernel that are timed together, so that the cost of an event is negligible. No figures
+kept."""
 
 MOST_SETTLED = 4
-"""Sets of lengths of a symbolic plan for which what observes and times its steps is kept."""
+"""Number of sets of lengths of a symbolic plan for which the executable that observes and times its steps is cached."""
 
 _NOBODYS = 0
-"""Stream that results are noted to be written on which a plan hands on to itself; nobody asks for it."""
+"""Stream number for results that an enclosing plan passes to itself; no caller uses it."""
 
 
 class DeviceExecutable:
     """A plan ready to run on one engine; any number of threads may call `run`, each in a context of its own.
 
-    ``checked`` says whether kernels check indices, ``hosted`` whether there are host steps; ``bodies`` are what control
-    steps run, by the identity of their plans. Of a symbolic plan ``lengths`` gives the numbers for those of a call, and
-    ``launches`` says where kernels have them.
+    Attributes:
+        checked: whether kernels check indices.
+        hosted: whether there are host steps.
+        bodies: executables of control steps, by the id of their plans.
+        lengths: evaluates a symbolic plan's numbers for a call's lengths; None for other plans.
+        launches: where a symbolic plan's kernels use these numbers.
     """
 
     def __init__(
@@ -60,8 +64,16 @@ class DeviceExecutable:
         constants: DeviceConstants | None = None,
         like: DeviceExecutable | None = None,
     ) -> None:
-        """Load the plan's kernels and upload its constants, once; those of ``constants`` are there, and so is all that
-        ``like`` has, whose plan this is with numbers.
+        """Load the plan's kernels and upload its constants, once.
+
+        Args:
+            plan: the plan.
+            engine: the engine.
+            progress: told of the kernels that are compiled.
+            store: object store of the kernels; None: the user's.
+            constants: constants that are uploaded already.
+            like: executable of the symbolic plan of which ``plan`` is the form with numbers; its kernels and constants
+                are shared.
 
         Raises:
             CompileError: a kernel cannot be compiled.
@@ -99,7 +111,7 @@ class DeviceExecutable:
         self._lock = threading.Lock()
         self._idle: list[DeviceContext] = []
         if self.launches is not None:
-            with engine.use():  # what the first run needs is there
+            with engine.use():  # allocates the first run's context
                 self._idle.append(DeviceContext(self))
 
     def run(
@@ -111,25 +123,25 @@ class DeviceExecutable:
         """Run the plan once.
 
         Args:
-            inputs: for each of `Plan.parameters` a C-contiguous array of the declared dtype and shape, of the host or
+            inputs: for each of `Plan.parameters` a C-contiguous array of the declared dtype and shape, on the host or
                 on the engine's device.
-            outputs: None for results on the host, which are new arrays; otherwise they stay on the device, each in the
-                memory that is given for it, or in new memory.
-            stream: a handle of the driver's; the run takes its place in the order of that stream. Nothing waits for it
-                if inputs and results lie on the device and no host step comes last; otherwise, and without a stream,
-                the results are complete.
+            outputs: None: results are new host arrays. Otherwise results stay on the device, each in the given memory,
+                or in new memory for None.
+            stream: a driver handle; the run is enqueued in the order of that stream. The call does not wait if inputs
+                and results lie on the device and no host step comes last. Otherwise, and without a stream, the results
+                are complete on return.
 
         Raises:
             DeviceError: a kernel failed, or there is not enough memory.
             ParameterError: results share memory with each other or with inputs.
-            ShapeError: an index is out of range, in this run or in an earlier one that nothing has waited for.
+            ShapeError: an index is out of range, in this run or in an earlier run that was not waited for.
         """
         with self.engine.use():
             queue = None if stream is None else self.engine.queue(stream)
             return self._run(inputs, outputs, queue, stream)
 
     def run_on(self, queue: Queue, inputs: Sequence[DeviceArray]) -> list[Tensor]:
-        """Ask a queue for a run, as part of what a plan around this one does; results are new.
+        """Enqueue a run as part of an enclosing plan; return new results.
 
         Raises:
             DeviceError, ShapeError: as `run`.
@@ -145,14 +157,14 @@ class DeviceExecutable:
             made = list(new)
         for array in (*inputs, *made):
             if isinstance(array, DeviceArray):
-                array.stream = None  # all is in the order of one queue
+                array.stream = None  # one queue orders all work
                 if array.owner is not None:
                     array.owner.used_by(queue)
         return made
 
     def run_within(self, queue: Queue, inputs: Sequence[DeviceArray], outputs: Sequence[DeviceArray]) -> None:
-        """Ask a queue for a run, as part of what a plan around this one does; arguments otherwise as of `run`. Waits
-        for it where kernels check indices.
+        """Enqueue a run as part of an enclosing plan, with results in ``outputs``. Waits for the run if kernels check
+        indices.
 
         Raises:
             DeviceError, ShapeError: as `run`.
@@ -174,7 +186,7 @@ class DeviceExecutable:
             self._give(context)
 
     def bound(self, inputs: Sequence[Tensor]) -> BoundLengths | None:
-        """Return the numbers for the lengths of inputs; None of a plan without symbols.
+        """Return the numbers for the inputs' lengths; None unless the plan is symbolic.
 
         Raises:
             ShapeError: the plan does not serve the lengths.
@@ -182,7 +194,7 @@ class DeviceExecutable:
         return None if self.lengths is None else self.lengths.expected(tuple([lens_of(value) for value in inputs]))
 
     def result_shapes(self, bound: BoundLengths | None = None) -> list[Shape | None]:
-        """Return the shapes of the results, None of one whose shape a host step tells; of a symbolic plan for
+        """Return the shapes of the results, None for a shape that a host step determines; for a symbolic plan with
         ``bound``."""
         known, shapes = self._shapes
         if bound is not known:
@@ -193,11 +205,11 @@ class DeviceExecutable:
 
     @functools.cached_property
     def numbers(self) -> PlanNumbers:
-        """What gives parts of the plan for lengths."""
+        """Replaces expressions in parts of the plan by numbers."""
         return PlanNumbers(self.plan)
 
     def at(self, inputs: Sequence[Tensor]) -> DeviceExecutable:
-        """Return what runs the plan with the numbers for the lengths of inputs."""
+        """Return the executable of the plan with the numbers for the inputs' lengths."""
         bound = self.bound(inputs)
         return self if bound is None else self._with_numbers(bound)
 
@@ -215,8 +227,10 @@ class DeviceExecutable:
         return self.constants[place.index].address + place.offset
 
     def run_traced(self, inputs: Sequence[np.ndarray], callback: TraceCallback) -> list[np.ndarray]:
-        """Run the plan one step at a time, calling ``callback(index, step, seconds, view)`` after each; seconds are
-        the device's. Steps of a symbolic plan have numbers."""
+        """Run the plan one step at a time, calling ``callback(index, step, seconds, view)`` after each.
+
+        Seconds are device times. Steps of a symbolic plan have numbers in place of expressions.
+        """
         if self.lengths is not None:
             return self.at(inputs).run_traced(inputs, callback)
         with self.engine.use():
@@ -227,8 +241,11 @@ class DeviceExecutable:
                 self._give(context)
 
     def time_steps(self, inputs: Sequence[np.ndarray]) -> list[float]:
-        """Seconds that the device takes for each step: of a kernel the mean of `TIMED_REPEATS` in a row, after as many
-        to warm up; the steps have run once before, in order, so that kernels read what they will read."""
+        """Return the device's seconds for each step.
+
+        For a kernel it is the mean of `TIMED_REPEATS` launches in a row, after as many to warm up. All steps run once
+        before, in order, so that kernels read realistic data.
+        """
         if self.lengths is not None:
             return self.at(inputs).time_steps(inputs)
         with self.engine.use():
@@ -239,7 +256,7 @@ class DeviceExecutable:
                 self._give(context)
 
     def seconds(self, inputs: Sequence[DeviceArray]) -> float:
-        """Seconds that the device takes for one run whose data lies there, results included."""
+        """Return the device's seconds for one run with all data on the device, including results."""
         if self.lengths is not None:
             return self.at(inputs).seconds(inputs)
         with self.engine.use():
@@ -250,7 +267,7 @@ class DeviceExecutable:
                 self._give(context)
 
     def _take(self, queue: Queue | None) -> DeviceContext:
-        """A context that has nothing else to do, a new one, or one whose work on another queue comes first."""
+        """Return an idle context, a new context, or a context whose work on another queue is waited for."""
         with self._lock:
             for k in range(len(self._idle) - 1, -1, -1):
                 if self._idle[k].idle_for(queue):

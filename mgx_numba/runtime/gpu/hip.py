@@ -1,6 +1,6 @@
-"""An AMD device as an engine: its memory, streams as queues, and recordings that ask for each launch anew.
+"""The engine of an AMD device: its memory, streams as queues, and recordings that launch each kernel anew.
 
-Never run on an AMD GPU: tests stand in for the library.
+Never run on an AMD GPU: tests use a stand-in for the library.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from .open_plan import PlanLaunches
 
 __all__ = ["HipEngine", "hip_engine", "hip_engines"]
 
-_BLOCKING_STREAM = 0  # hipStreamDefault: in order with the default stream
+_BLOCKING_STREAM = 0  # hipStreamDefault: synchronises with the default stream
 _NO_TIMING = 2  # hipEventDisableTiming
 _NAMES = DriverNames(
     take_pinned="hipHostMalloc",
@@ -57,7 +57,7 @@ class HipEngine:
     def load(
         self, kernels: Sequence[KernelSource], progress: Progress | None = None, store: Store | None = None
     ) -> list[Any]:
-        """Handles of the kernels' functions on this device."""
+        """Return the handles of the kernels' functions on this device."""
         return functions_of(self.device, kernels, progress, store)
 
     def batch(self, launches: PlanLaunches) -> PlanLaunches:
@@ -89,11 +89,11 @@ class HipEngine:
         return self._pinned.staging(size)
 
     def registered(self, size: int) -> np.ndarray | None:
-        """See `Engine.registered`: there is none, as nobody has seen what HIP does with it."""
+        """Return None: how HIP treats registered memory is untested. See `Engine.registered`."""
         return None
 
     def is_pinned(self, array: np.ndarray) -> bool:
-        """See `Engine.is_pinned`. HIP is not asked: what it tells of a pointer differs by version."""
+        """Return False: HIP's answers about a pointer differ by version. See `Engine.is_pinned`."""
         return False
 
     def queue(self, stream: int | None = None) -> HipQueue:
@@ -133,7 +133,7 @@ class HipEvent:
 
 
 class HipRecording:
-    """See `Recording`; what was asked for is asked again."""
+    """A recording as a list of launches, which are enqueued again; see `Recording`."""
 
     def __init__(self, queue: HipQueue, actions: list[Callable[[HipQueue], None]], last: HipEvent) -> None:
         self._queue = queue
@@ -150,14 +150,15 @@ class HipRecording:
         self._last.record(on)
 
     def change(self, number: int) -> None:
-        """See `Recording.change`: HIP reads argument blocks when it is asked for a kernel."""
+        """Do nothing: HIP reads argument blocks when a kernel is launched. See `Recording.change`."""
 
 
 class HipQueue:
-    """See `Queue`: a stream."""
+    """A queue as a HIP stream; see `Queue`."""
 
     def __init__(self, engine: HipEngine, stream: int | None = None) -> None:
-        """A new stream, or one of the process, which cannot be told from another that had its handle before."""
+        """Create a new stream, or wrap a stream of the process, which cannot be distinguished from an earlier stream
+        with its handle."""
         self._engine, self._driver = engine, engine.driver
         self._own = stream is None
         self.stream = c_void_p(stream or 0)
@@ -175,7 +176,7 @@ class HipQueue:
         geometry.check()
         if geometry.cooperative:
             raise DeviceError(f"{self._engine.name}: blocks that wait for each other are launched on NVIDIA's alone")
-        shared = geometry.shared_bytes + DYNAMIC_ALIGNMENT * bool(geometry.shared_bytes)  # kernels round up to it
+        shared = geometry.shared_bytes + DYNAMIC_ALIGNMENT * bool(geometry.shared_bytes)  # kernels align to it
         parameters = (c_void_p * 1)(address_of(words))
         self._driver.call(
             "hipModuleLaunchKernel", c_void_p(function), *map(c_uint, geometry.blocks), *map(c_uint, geometry.threads),
@@ -187,7 +188,7 @@ class HipQueue:
         batch.launch_each(self._engine, self, begin, end)
 
     def call(self, call: BoundCall, words: np.ndarray) -> None:
-        """See `Queue.call`; raises `DeviceError`: the libraries are NVIDIA's."""
+        """Raise `DeviceError`: the libraries are NVIDIA's. See `Queue.call`."""
         raise DeviceError("NVIDIA's libraries have no calls on a device of AMD's")
 
     def upload(self, address: int, source: np.ndarray) -> None:
@@ -203,7 +204,7 @@ class HipQueue:
         self._copy("hipMemcpyDtoDAsync", address, source, size)
 
     def _copy(self, name: str, target: int, source: int, size: int, kept: object = None) -> None:
-        """Ask for a copy; a recording keeps what has the memory."""
+        """Enqueue a copy; a recording keeps ``kept``, the owner of the memory, alive."""
         if not size:
             return
         if self._recording is not None:
@@ -243,14 +244,14 @@ _engines = OpenedEngines(lambda number: HipEngine(hip_device(number)))
 
 
 def hip_engine(number: int = 0) -> HipEngine:
-    """The engine of a device; the same object for the same number.
+    """Return the engine of a device, the same object for the same number.
 
     Raises:
-        DeviceError: there is none.
+        DeviceError: there is no such device.
     """
     return _engines.of(number)
 
 
 def hip_engines() -> list[HipEngine]:
-    """The engines that this process has used, by number."""
+    """Return the engines that this process has used, by number."""
     return _engines.used()

@@ -1,7 +1,7 @@
-"""Parameters that a call brings from the host, and results that it takes there.
+"""Copy parameters from the host to the device, and results from the device to the host.
 
-Small ones lie side by side in pinned memory and are copied with what is recorded. Large ones have pinned memory, and a
-copy, each of their own: in pieces, so that the device copies one while CPUs copy the next ones.
+Small tensors lie side by side in pinned memory and are copied within the recording. Each large tensor has pinned memory
+and copies of its own, in pieces, so that the device copies one piece while CPUs copy the next.
 """
 
 from __future__ import annotations
@@ -24,27 +24,29 @@ from .engine import Engine, Event, Queue
 __all__ = ["HostParameters", "HostResults"]
 
 LARGE = 2 << 20
-"""Bytes of all parameters, or of all results, from which on there are large ones: until then, on the 16 CPUs beside an
-H200, one thread takes 0.15 ms and the device 0.05, and asking for one more copy is 5 to 10 us."""
+"""Least total size (bytes) of all parameters, or of all results, for which some are large. Below, on the 16 CPUs beside
+an H200, one thread takes 0.15 ms and the device 0.05 ms, and enqueuing another copy takes 5 to 10 us."""
 ALONE = 256 << 10
-"""Bytes of a large one at least: one thread copies them in 20 us, and asking for a copy takes 5 to 10."""
+"""Least size (bytes) of a large tensor: one thread copies as much in 20 us, and enqueuing a copy takes 5 to 10 us."""
 PIECE, MOST_OF_A_PIECE = 2 << 20, 4 << 20
-"""Bytes of a piece, and of one of much memory. From NumPy's memory to an H200 18.4 MiB take 0.75 ms in pieces of 2 MiB
-by six threads, 1.2 of 1 MiB and 0.8 of 4, and 1.9 in one by one thread; 73.5 MiB 1.9 ms in pieces of 4, 2.6 of 2, and
-13 in one (PCIe's share is 0.35 and 1.4)."""
+"""Size (bytes) of a piece, and maximum size of a piece of a very large tensor. From NumPy's memory to an H200, six
+threads copy 18.4 MiB in 0.75 ms in pieces of 2 MiB, in 1.2 ms in pieces of 1 MiB, and in 0.8 ms in pieces of 4 MiB. One
+thread takes 1.9 ms in one piece. 73.5 MiB take 1.9 ms in pieces of 4 MiB, 2.6 ms in pieces of 2 MiB, and 13 ms in one
+piece. PCIe's share is 0.35 ms and 1.4 ms."""
 MOST_THREADS = 6
-"""Threads that copy: with eight nothing became faster there, with four 73.5 MiB took 2.2 ms."""
+"""Maximum number of copying threads: on the same machine eight were no faster, and with four 73.5 MiB took 2.2 ms."""
 LOANS = 2
-"""Arrays over memory that the device copies to by itself, of each large result: the caller has one while the next run
-makes the other."""
+"""Number of pinned arrays for each large result, to which the device copies directly: the caller holds one while the
+next run fills the other."""
 LEAST_LENT = 2 << 20
-"""Bytes of a result that is lent: those of a huge page."""
+"""Least size (bytes) of a result that is lent to the caller: that of a huge page."""
 
-_threads = KeptThreads(allowed_cpus())  # more cannot work at once
+_threads = KeptThreads(allowed_cpus())  # more threads than CPUs do not help
 
 
 class _Forks:
-    """How often this process was forked. What callers had then is not copied to any more: their forks may share it."""
+    """Counts the forks of this process. Memory lent to callers before a fork is not reused: forked processes may share
+    it."""
 
     def __init__(self) -> None:
         self.count = 0
@@ -59,15 +61,18 @@ _forks = _Forks()
 
 
 def _alone(sizes: Sequence[int]) -> list[bool]:
-    """Which of some parameters or results are large."""
+    """Return for each parameter or result whether it is large."""
     least = ALONE if sum(sizes) >= LARGE else sum(sizes) + 1
     return [size >= least for size in sizes]
 
 
 @dataclass(frozen=True)
 class _Piece:
-    """Bytes of pinned memory that the device copies at once, and the ``other`` ones that the host copies from or to
-    them; ``address`` is the device's, ``event`` behind a copy to the host."""
+    """A piece of a copy: pinned memory (``staged``) for the device, and the host memory (``other``) copied to or from
+    it.
+
+    ``address`` is on the device. ``event`` follows a copy to the host.
+    """
 
     staged: np.ndarray
     other: np.ndarray
@@ -76,7 +81,7 @@ class _Piece:
 
 
 def _starts(size: int) -> range:
-    """Where the pieces of so many bytes begin."""
+    """Return the offsets of the pieces of ``size`` bytes."""
     return range(0, size, min(max(PIECE, size // (2 * MOST_THREADS)), MOST_OF_A_PIECE))
 
 
@@ -89,16 +94,18 @@ def _bytes(array: np.ndarray) -> np.ndarray:
 
 
 class _HostTensors:
-    """Memory for parameters, or for results: on the device small ones side by side, then large ones, and pinned memory
-    for the small ones; and threads that copy.
+    """Device memory for parameters or results, pinned memory for the small tensors, and copying threads.
+
+    In the device memory small tensors lie side by side, before the large tensors.
 
     Attributes:
-        large: numbers of the large ones.
-        addresses: of all on the device.
+        large: numbers of the large tensors.
+        addresses: device addresses of all tensors.
     """
 
     def __init__(self, engine: Engine, sizes: Sequence[int], name: str, before: _HostTensors | None = None) -> None:
-        """``sizes`` in bytes; ``name`` is for messages. The memory of ``before`` is taken over if it is enough."""
+        """Allocate memory; ``sizes`` are in bytes, ``name`` is for messages. The memory of ``before`` is reused if it
+        is large enough."""
         self._engine = engine
         self._memory: tuple[DeviceBlock, np.ndarray]
         alone = _alone(sizes)
@@ -106,7 +113,7 @@ class _HostTensors:
         self._small = Packed([0 if own else size for own, size in zip(alone, sizes)])
         apart = Packed([size if own else 0 for own, size in zip(alone, sizes)])
         size, small = self._small.size + apart.size, self._small.size
-        spare = 4 if before is not None else 0  # 16ths: lengths that grow step by step find room for a while
+        spare = 4 if before is not None else 0  # sixteenths of spare room, for lengths that grow step by step
         block, staging = (None, None) if before is None else before._memory
         if block is None or block.size < size:
             block = owned(engine, size + size * spare // 16, name)
@@ -122,23 +129,24 @@ class _HostTensors:
         self._helpers = Helpers(_threads)
 
     def stop(self) -> bool:
-        """Let no thread copy for a call any more that was interrupted. Whether one did."""
+        """Stop the copying threads of a call that was interrupted; return whether any was running."""
         return self._helpers.end()
 
 
 class HostParameters(_HostTensors):
-    """Memory on the device for parameters that calls bring from the host; `send` copies ``large`` ones, `upload` the
+    """Device memory for parameters that calls copy from the host; `send` copies ``large`` tensors, `upload` the
     others."""
 
     def __init__(self, engine: Engine, sizes: Sequence[int], before: HostParameters | None = None) -> None:
-        """``sizes`` in bytes are 0 of parameters that lie on the device, or that the host alone has."""
+        """Allocate memory; ``sizes`` (bytes) are 0 for parameters that lie on the device, or that only the host
+        holds."""
         super().__init__(engine, sizes, "the parameters", before)
         self._sizes = sizes
         self._own: dict[int, np.ndarray] = {} if before is None else before._own
         self._inputs: Sequence[Any] = ()
 
     def take(self, inputs: Sequence[Any]) -> None:
-        """Put a call's small parameters where `upload` takes them from; `send` will take the others."""
+        """Copy a call's small parameters to the memory for `upload`; `send` copies the large parameters."""
         self._inputs = inputs
         alone = set(self.large)
         for k, (size, start) in enumerate(zip(self._sizes, self._small.starts)):
@@ -146,15 +154,16 @@ class HostParameters(_HostTensors):
                 self._staged[start : start + size] = _bytes(inputs[k])
 
     def end(self) -> None:
-        """Refer to no call's inputs any more."""
+        """Drop the references to a call's inputs."""
         self._inputs = ()
 
     def upload(self, queue: Queue) -> None:
-        """Ask for the copy of the small ones."""
+        """Enqueue the copy of the small parameters."""
         queue.upload(self._block.address, self._staged)
 
     def send(self, numbers: Sequence[int], queue: Queue) -> None:
-        """Ask for the copies of some of the large ones, from where they lie if that is pinned memory."""
+        """Enqueue copies of the large parameters with these numbers, directly from the caller's memory if it is
+        pinned."""
         pieces = []
         for k in numbers:
             source, address = _bytes(self._inputs[k]), self.addresses[k]
@@ -180,20 +189,22 @@ class HostParameters(_HostTensors):
 
 
 class _Loan:
-    """Memory as NumPy wants it: as long as an array sees this, nothing else is copied there."""
+    """Memory with NumPy's array interface; while an array refers to the object, the memory is not reused."""
 
     def __init__(self, memory: np.ndarray) -> None:
         self._memory = memory
 
     @property
     def __array_interface__(self) -> dict[str, Any]:
-        """The bytes."""
+        """The memory's bytes."""
         return self._memory.__array_interface__
 
 
 class _LargeResult:
-    """A result that is copied by itself: to memory that the caller then has, or, while callers have all of that, in
-    pieces to a new array."""
+    """A result with a copy of its own: to pinned memory that is lent to the caller, or in pieces to a new array.
+
+    It is copied in pieces while callers hold all of the result's pinned memory.
+    """
 
     def __init__(
         self, engine: Engine, size: int, address: int, lends: bool = True, staged: np.ndarray | None = None
@@ -206,8 +217,8 @@ class _LargeResult:
         self._made: np.ndarray | None = None
 
     def bring(self, queue: Queue) -> list[_Piece]:
-        """Ask for the copy; what the host has to copy then."""
-        self._made = None  # of a run that has failed
+        """Enqueue the copy; return the pieces that the host then has to copy."""
+        self._made = None  # left by a failed run
         loan = self._loan()
         if loan is not None:
             self._made = np.asarray(loan)
@@ -225,7 +236,7 @@ class _LargeResult:
         return pieces
 
     def _loan(self) -> _Loan | None:
-        """Memory that no caller has."""
+        """Return pinned memory that no caller holds; None if there is none."""
         if self._forks != _forks.count:
             self._forks = _forks.count
             self._loans.clear()
@@ -245,20 +256,23 @@ class _LargeResult:
         return loan
 
     def made(self) -> np.ndarray:
-        """The bytes that the last copy has brought, which are the caller's now."""
+        """Return the bytes of the last copy, which then belong to the caller."""
         made, self._made = self._made, None
         assert made is not None
         return made
 
 
 class HostResults(_HostTensors):
-    """Memory on the device for results that go to the host; `bring` copies ``large`` ones, `download` the others."""
+    """Device memory for results that are copied to the host; `bring` copies ``large`` tensors, `download` the
+    others."""
 
     def __init__(
         self, engine: Engine, sizes: Sequence[int], before: HostResults | None = None, lends: bool = True
     ) -> None:
-        """``sizes`` in bytes are 0 of results that stay on the device, or that a host step makes; ``lends``: callers
-        may get the memory that the device copies to."""
+        """Allocate memory; ``sizes`` (bytes) are 0 for results that stay on the device, or that a host step makes.
+
+        ``lends``: callers may get the memory to which the device copies.
+        """
         super().__init__(engine, sizes, "the results", before)
         self._large_results: dict[int, _LargeResult] = {}
         for k in self.large:
@@ -267,11 +281,11 @@ class HostResults(_HostTensors):
             self._large_results[k] = _LargeResult(engine, sizes[k], self.addresses[k], lends, staged)
 
     def download(self, queue: Queue) -> None:
-        """Ask for the copy of the small ones."""
+        """Enqueue the copy of the small results."""
         queue.download(self._staged, self._block.address)
 
     def bring(self, queue: Queue) -> None:
-        """Ask for the copies of the large ones, and wait for as many of them as the host has to copy."""
+        """Enqueue copies of the large results, and wait for the pieces that the host has to copy."""
         pieces = [piece for large in self._large_results.values() for piece in large.bring(queue)]
 
         if not pieces:
@@ -283,12 +297,12 @@ class HostResults(_HostTensors):
                 piece.event.wait()
             np.copyto(piece.other, piece.staged)
 
-        brought(pieces.pop(0))  # by then kernels are done: threads that wait for a device keep their CPUs busy
+        brought(pieces.pop(0))  # then kernels are done: waiting for a device spins, so more threads only help now
         on_threads(brought, pieces, _threads_for(sum(p.other.size for p in pieces)), self._helpers.helper)
         self._helpers.end()
 
     def result(self, number: int, spec: TensorSpec) -> np.ndarray:
-        """A result that the last call has brought, as an array that is the caller's."""
+        """Return a result of the last call, as an array of the caller."""
         lens, dtype = spec.lens or (), numpy_dtype(spec.dtype)
         if number in self._large_results:
             return self._large_results[number].made().view(dtype).reshape(lens)

@@ -1,7 +1,7 @@
-"""The interpreter of the kernel language as an engine: plans run without a device, and every access is checked.
+"""The interpreter of the kernel language as an engine: runs plans without a device, and checks every access.
 
-Work is done as late as its order allows, when somebody waits for it, so that whoever does not wait reads what was there
-before: poison, mostly.
+Work runs as late as its order allows, when a caller waits for it. So a caller that does not wait reads the previous
+contents, mostly poison.
 """
 
 from __future__ import annotations
@@ -34,13 +34,15 @@ from .open_plan import PlanLaunches
 __all__ = ["InterpreterEngine"]
 
 _POISON = 0xA5
-"""What new memory is filled with, so that reading before writing shows."""
+"""Byte that fills new memory, so that reads before writes show."""
 _numbers = itertools.count(1)
 
 
 class InterpreterEngine:
-    """See `Engine`. Every access of a kernel is checked. ``calls`` makes the calls of libraries: there are none, but
-    for stand-ins that work on the host's memory."""
+    """An engine that interprets kernels and checks every access; see `Engine`.
+
+    ``calls`` makes library calls: none in general; tests have stand-ins that work on host memory.
+    """
 
     def __init__(self, number: int = 0) -> None:
         self.number = number
@@ -57,10 +59,10 @@ class InterpreterEngine:
     def load(
         self, kernels: Sequence[KernelSource], progress: Progress | None = None, store: Store | None = None
     ) -> list[Any]:
-        """The kernels themselves: nothing is compiled.
+        """Return the kernels themselves: nothing is compiled.
 
         Raises:
-            DeviceError: one is a library's call, and there are no `calls`.
+            DeviceError: a kernel is a library call, and there are no ``calls``.
         """
         return [kernel if described(kernel) is None else self.calls(kernel, self.number) for kernel in kernels]
 
@@ -69,7 +71,7 @@ class InterpreterEngine:
         return launches
 
     def use(self) -> AbstractContextManager[None]:
-        """See `Engine.use`: there is nothing to do."""
+        """Return a context manager that does nothing; see `Engine.use`."""
         return contextlib.nullcontext()
 
     def allocate(self, size: int, name: str) -> int:
@@ -92,14 +94,14 @@ class InterpreterEngine:
             del self._arrays[address]
 
     def holds(self, address: int) -> bool:
-        """Whether an address lies in this engine's memory."""
+        """Return whether an address lies in this engine's memory."""
         with self.lock, contextlib.suppress(KernelFault):
             self.memory.find(address)
             return True
         return False
 
     def tensor_map(self, layout: TensorLayout, address: int) -> np.ndarray:
-        """See `Engine.tensor_map`: the number of what the interpreter's memory knows."""
+        """Return the number under which the interpreter's memory stores the layout; see `Engine.tensor_map`."""
         with self.lock:
             return self.memory.add_map(layout, address)
 
@@ -115,7 +117,7 @@ class InterpreterEngine:
         return self.staging(size)
 
     def is_pinned(self, array: np.ndarray) -> bool:
-        """See `Engine.is_pinned`: what `staging` gave."""
+        """Return whether the array lies in memory from `staging`; see `Engine.is_pinned`."""
         first = address_of(array)
         return any(a <= first and first + array.nbytes <= a + size for a, size in list(self._pinned.items()))
 
@@ -142,7 +144,7 @@ def _no_calls(kernel: KernelSource, number: int) -> BoundCall:
 
 
 class _Stream:
-    """Work that is not done yet; all of an engine is done under one lock."""
+    """Work that is not done yet; all of an engine's work runs under one lock."""
 
     def __init__(self, lock: AbstractContextManager[Any]) -> None:
         self.identity = next(_numbers)
@@ -154,11 +156,11 @@ class _Stream:
     def ask(self, work: Callable[[], None]) -> None:
         """Add work."""
         with self._lock:
-            self.asked += 1  # first: an interrupt before the next line leaves a number without work, which is none
+            self.asked += 1  # before the append: an interrupt in between only skips a number
             self._asked.append((self.asked, work))
 
     def advance(self, end: int | None = None) -> None:
-        """Do the work that was asked for up to the ``end``-th, or all of it; not from within that work."""
+        """Do the enqueued work up to the ``end``-th, or all of it; must not be called from within such work."""
         with self._lock:
             if self._busy:
                 return
@@ -171,10 +173,10 @@ class _Stream:
                 self._busy = False
 
     def past(self, end: int) -> bool:
-        """Whether the work up to the ``end``-th is done."""
+        """Return whether the work up to the ``end``-th is done."""
         try:
             return self._asked[0][0] > end
-        except IndexError:  # nothing is left
+        except IndexError:  # no work is left
             return True
 
 
@@ -198,7 +200,7 @@ class InterpreterEvent:
         self.reach()()
 
     def reach(self) -> Callable[[], None]:
-        """What does all that the event, as it is now, is behind of."""
+        """Return a function that runs all work queued before the event was last recorded."""
         behind = self._behind
         return (lambda: None) if behind is None else partial(behind[0].advance, behind[1])
 
@@ -221,11 +223,11 @@ class InterpreterRecording:
         self._last.record(on)
 
     def change(self, number: int) -> None:
-        """See `Recording.change`: argument blocks are read when a call asks for the kernel."""
+        """Do nothing: argument blocks are read when a call enqueues the kernel. See `Recording.change`."""
 
 
 class InterpreterQueue:
-    """See `Queue`; everything is done when somebody waits for it."""
+    """A queue whose work runs when a caller waits for it; see `Queue`."""
 
     def __init__(self, engine: InterpreterEngine, stream: _Stream) -> None:
         self._engine = engine
@@ -287,10 +289,10 @@ class InterpreterQueue:
         self.stream.ask(work)
 
     def _bytes(self, address: int, size: int) -> np.ndarray:
-        """Memory of the engine.
+        """Return bytes of the engine's memory.
 
         Raises:
-            KernelFault: some of it is no memory.
+            KernelFault: some of the bytes are not allocated.
         """
         allocation, start = self._engine.memory.find(address)
         if start + size > allocation.data.size:
@@ -307,7 +309,7 @@ class InterpreterQueue:
         return InterpreterRecording(self, actions)
 
     def timed(self, ask: Callable[[], None]) -> float:
-        """See `Queue.timed`; the interpreter's time says nothing of a device's, so it is 0."""
+        """Return 0, since the interpreter's time says nothing about a device's; see `Queue.timed`."""
         ask()
         self.wait()
         return 0.0

@@ -1,6 +1,6 @@
-"""What the host decides while values stay on the device: how long results are, which branch runs, how often a loop.
+"""Decisions that the host takes during a run while values stay on the device: result lengths, branches, trip counts.
 
-Bodies inside of which lengths are known only when they run are programs with dynamic inputs.
+Bodies with lengths that are known only when they run are programs with dynamic inputs.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from .transfers import OneValue, new_array, to_device
 __all__ = ["FirstRows", "LateBody", "LateBranch", "LateLoop"]
 
 NUMBERS = 1024
-"""Numbers of iterations that are on the device at once: 16 KiB, each where a vector begins."""
+"""Number of iteration numbers that are on the device at once: 16 KiB, each aligned to a vector."""
 
 Tensor = np.ndarray | DeviceArray
 
@@ -31,35 +31,35 @@ class BodyProgram(Protocol):
     """A compiled body."""
 
     def run_on(self, queue: Queue, inputs: Mapping[str, DeviceArray]) -> list[Tensor]:
-        """Ask a queue for a run; results are new."""
+        """Enqueue a run; return new results."""
 
 
 class LateBody:
-    """A body whose lengths are known when it runs."""
+    """A body whose lengths are known only when it runs."""
 
     def __init__(self, program: BodyProgram, shapes: Mapping[str, Shape]) -> None:
-        """``shapes`` are those of its inputs by name, of those that it takes from outside last."""
+        """Wrap a program; ``shapes`` are the shapes of its inputs by name, captured values last."""
         self._program = program
         self._ranks = {name: shape.rank or 0 for name, shape in shapes.items()}
 
     def run(self, queue: Queue, inputs: Sequence[DeviceArray]) -> list[Tensor]:
-        """Ask a queue for a run; results are new.
+        """Enqueue a run; return new results.
 
         Raises:
-            MgxError: as of `DeviceExecutable.run`, or lengths do not fit the body.
+            MgxError: as `DeviceExecutable.run`, or lengths do not fit the body.
         """
         pairs = zip(self._ranks.items(), inputs, strict=True)
         return self._program.run_on(queue, {name: _of_rank(array, rank) for (name, rank), array in pairs})
 
 
 class FirstRows:
-    """The first rows of a table, so many as a tensor of one element says."""
+    """Returns the first rows of a table; a tensor of one element has their number."""
 
     def __init__(self) -> None:
         self._value = OneValue()
 
     def __call__(self, engine: Engine, queue: Queue, arguments: Sequence[Tensor]) -> list[Tensor]:
-        """``arguments`` are the table and the tensor."""
+        """Return the rows; ``arguments`` are the table and the tensor with their number."""
         table = _there(engine, queue, arguments[0])
         count = int(self._value(engine, queue, arguments[1]))
         rows = new_array(engine, queue, Shape(table.shape.type, (count, *table.shape.lens[1:])))
@@ -69,15 +69,17 @@ class FirstRows:
 
 
 class LateBranch:
-    """What an ``if`` does with a condition and the values that its bodies take: ``taken`` says which, for each, and
-    ``places`` what errors in them begin with."""
+    """An ``if`` whose bodies have late lengths.
+
+    ``taken`` has for each body the positions of its arguments, ``places`` the prefixes of its errors.
+    """
 
     def __init__(self, bodies: Sequence[LateBody], taken: Sequence[Sequence[int]], places: Sequence[str]) -> None:
         self._bodies, self._taken, self._places = bodies, taken, places
         self._value = OneValue()
 
     def __call__(self, engine: Engine, queue: Queue, arguments: Sequence[Tensor]) -> list[Tensor]:
-        """The results of one of the bodies."""
+        """Run the body that the condition selects, and return its results."""
         chosen = 0 if self._value(engine, queue, arguments[0]) else 1
         given = [_there(engine, queue, arguments[k]) for k in self._taken[chosen]]
         try:
@@ -87,16 +89,16 @@ class LateBranch:
 
 
 class LateLoop:
-    """What a ``loop`` does with a trip count, a condition, carried values and those that its body takes from outside.
+    """A ``loop`` whose body has late lengths. Its arguments are a trip count, a condition, carried values and captured
+    values.
 
     Attributes:
-        carried: how many values are carried.
-        taken: which arguments the body takes from outside.
-        goes_on: whether the condition stays as it is.
-        most: iterations that may run; ``too_long`` gives what is raised if more were to.
-        place: gives what errors in an iteration begin with.
-        scans: for each scan output how many rows it has, None for as many as there were iterations, and whether they
-            lie from its end.
+        carried: number of carried values.
+        taken: positions of the arguments that the body captures.
+        goes_on: whether the condition never changes.
+        most: maximum trip count; ``too_long`` returns the error for a larger one.
+        place: returns the prefix of errors in an iteration.
+        scans: for each scan output its number of rows (None: the trip count), and whether rows are stored from its end.
     """
 
     def __init__(
@@ -116,8 +118,10 @@ class LateLoop:
         self._value = OneValue()
 
     def __call__(self, engine: Engine, queue: Queue, arguments: Sequence[Tensor]) -> list[Tensor] | None:
-        """The carried values after the last iteration, and the scan outputs; None if there is no iteration, and the
-        body does not tell the lengths of rows."""
+        """Return the carried values after the last iteration, and the scan outputs.
+
+        None if there is no iteration, and the body does not determine the lengths of scan rows.
+        """
         trips = int(self._value(engine, queue, arguments[0]))
         goes = trips > 0 and self._value(engine, queue, arguments[1])
         condition, *carried = (_there(engine, queue, a) for a in arguments[1 : 2 + self._carried])
@@ -148,7 +152,8 @@ class LateLoop:
     def _without_iteration(
         self, engine: Engine, queue: Queue, values: Sequence[DeviceArray], outer: Sequence[DeviceArray]
     ) -> list[Tensor] | None:
-        """Return the carried values as they are, and scan outputs of rows as the first iteration would make them."""
+        """Return the carried values unchanged, and zero-filled scan outputs, whose rows have the lengths that the first
+        iteration gives."""
         rows: list[DeviceArray] = []
         if self._scans:
             try:
@@ -166,7 +171,7 @@ _NUMBER = Shape(Type.int64_type)
 
 
 def _there(engine: Engine, queue: Queue, value: Tensor) -> DeviceArray:
-    """A value on the device, where the queue will work on it."""
+    """Return a value on the device, for work of the queue."""
     if isinstance(value, DeviceArray):
         return value
     made = to_device(engine, value, "a value of a loop or a branch", queue)
@@ -175,14 +180,14 @@ def _there(engine: Engine, queue: Queue, value: Tensor) -> DeviceArray:
 
 
 def _of_rank(array: DeviceArray, rank: int) -> DeviceArray:
-    """Return a tensor; one of a single element with so many axes."""
+    """Return the tensor; a tensor of one element gets ``rank`` axes."""
     if len(array.shape.array_lens) == rank or array.shape.elements != 1:
         return array
     return DeviceArray(Shape(array.shape.type, (1,) * rank), array.address, array.device, array.owner, array.stream)
 
 
 def _numbers(engine: Engine, queue: Queue, first: int, count: int) -> DeviceArray:
-    """Numbers of iterations, each where a vector begins."""
+    """Return iteration numbers on the device, each aligned to a vector."""
     table = np.zeros((count, VECTOR_ALIGNMENT // 8), np.int64)
     table[:, 0] = np.arange(first, first + count)
     return _there(engine, queue, table)
@@ -191,7 +196,7 @@ def _numbers(engine: Engine, queue: Queue, first: int, count: int) -> DeviceArra
 def _stacked(
     engine: Engine, queue: Queue, rows: Sequence[DeviceArray], count: int | None, backwards: bool
 ) -> DeviceArray:
-    """A scan output of the rows of all iterations, with zeros for those that did not run."""
+    """Return a scan output with the rows of all iterations, and zeros for iterations that did not run."""
     shape, size = rows[0].shape, rows[0].shape.bytes
     length = len(rows) if count is None else count
     whole = new_array(engine, queue, Shape(shape.type, (length, *shape.lens)))

@@ -1,7 +1,8 @@
-"""A symbolic plan on an engine: its numbers for the lengths of a call, as arrays from which kernels are launched.
+"""A symbolic plan on an engine: its numbers for a call's lengths, as arrays from which kernels are launched.
 
-One size program has all numbers that kernels need. For a set of lengths it is evaluated natively once; another native
-loop (`runtime.host.driver_calls`) writes the values into argument blocks, and launches the kernels where it can.
+One size program has all numbers that kernels need. It is evaluated natively, once for each set of lengths. Another
+native loop (`runtime.host.driver_calls`) writes the values into argument blocks, and launches the kernels where the
+driver allows.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ Place = tuple[Region, int]
 _NOWHERE = 0
 """The base of numbers that are no addresses."""
 MOST_BYTES = 1 << 48
-"""No device has so many bytes of memory: CUDA's virtual addresses have 47 bits (CUDA C++ programming guide)."""
+"""Upper bound of a device's memory in bytes: CUDA's virtual addresses have 47 bits (CUDA C++ programming guide)."""
 
 
 def lens_of(value: Any) -> tuple[int, ...]:
@@ -47,11 +48,12 @@ class BoundLengths:
     """The numbers of a plan for one set of lengths.
 
     Attributes:
-        given: the symbols' values.
-        memory: the values of the size program; that of a number is at the number behind the constants.
-        parameter_lens, output_lens: of all parameters and outputs; None of an output whose lengths a host step tells.
-        parameter_bytes, output_bytes: on the device; 0 of what only the host has.
-        arena_bytes: the size of the arena.
+        given: values of the symbols.
+        memory: values of the size program; value 0 comes after the constants.
+        parameter_lens, output_lens: lens of all parameters and outputs; None for an output whose lengths a host step
+            determines.
+        parameter_bytes, output_bytes: sizes on the device; 0 for tensors that only the host holds.
+        arena_bytes: size of the arena.
     """
 
     given: tuple[int, ...]
@@ -67,11 +69,11 @@ class OpenLengths:
     """The lengths of a symbolic plan: its symbols, and the numbers that follow from them.
 
     Attributes:
-        program: the size program; whoever has more numbers evaluated adds them before the first call of `bound`.
+        program: the size program; further numbers have to be added before the first call of `bound`.
     """
 
     def __init__(self, plan: Plan) -> None:
-        """Note the numbers of parameters and outputs.
+        """Add the numbers of parameters and outputs to the size program.
 
         Raises:
             CompileError: a symbol is no parameter's length.
@@ -89,7 +91,7 @@ class OpenLengths:
         self._last: tuple[Shapes, BoundLengths | None] | None = None
 
     def values(self, shapes: Shapes) -> dict[Dim, int] | None:
-        """Return the symbols' values for which the parameters have these shapes; None if there are none."""
+        """Return the symbols' values for which the parameters have these shapes; None if there are no such values."""
         given = self._given(shapes)
         if given is None or not self._fits(shapes, self._bound_to(given, self._evaluated(given)).parameter_lens):
             return None
@@ -103,11 +105,11 @@ class OpenLengths:
         return last[1]
 
     def expected(self, shapes: Shapes) -> BoundLengths:
-        """As `bound`.
+        """Return the numbers for inputs of these shapes.
 
         Raises:
             ShapeError: the plan does not serve the lengths.
-            MgxError: the lengths need more bytes than there can be.
+            MgxError: the lengths need more bytes than a device can have.
         """
         found = self.bound(shapes)
         if found is None:
@@ -119,14 +121,14 @@ class OpenLengths:
         return found
 
     def too_large(self, bound: BoundLengths) -> MgxError:
-        """Return the error of lengths whose numbers no device has room for."""
+        """Return the error for lengths that need more memory than a device can have."""
         pairs = ", ".join(f"{symbol}={value}" for symbol, value in zip(self.plan.symbols, bound.given))
         return MgxError(f"run: for the lengths {pairs} sizes exceed the bytes that a device can have")
 
     def load(self) -> None:
-        """Have what evaluates the program there; no number can be added any more."""
+        """Load the evaluator of the size program, to which no number can be added afterwards."""
         if self._evaluator is None:
-            from ..host.sizes import Evaluator  # late: a plan from a file needs nothing that compiles
+            from ..host.sizes import Evaluator  # late: plans from files import no compiler
 
             self._evaluator = Evaluator(self.program)
             self.zero = len(self.program.constants)
@@ -172,14 +174,14 @@ class OpenLengths:
 
 
 class LaunchNumbers:
-    """Where the numbers of all kernels of a plan go; the same for all contexts.
+    """The destinations of the numbers of all kernels of a plan; shared by all contexts.
 
     Attributes:
-        zero: place of value 0 in `BoundLengths.memory`.
-        bases: the places of memory that addresses count from, by their number; number 0 is for no address.
-        functions: what the engine has loaded for each kernel.
-        geometries: their grids.
-        slots: a template of all argument blocks, and ``starts`` where each begins, and the end.
+        zero: index of value 0 in `BoundLengths.memory`.
+        bases: pointers whose addresses are added to offsets, by number; number 0 is no address.
+        functions: handle of each kernel.
+        geometries: grid of each kernel.
+        slots: a template of all argument blocks; ``starts`` has the start of each, and the end.
         records, writes: tables of `Launched` and `Written`.
         maps: tensors for the copy engine.
     """
@@ -187,13 +189,13 @@ class LaunchNumbers:
     def __init__(
         self, plan: Plan, lengths: OpenLengths, functions: Callable[[Step], Any], address: Callable[[Pointer], int]
     ) -> None:
-        """Note all numbers.
+        """Add all numbers of the kernels to the size program.
 
         Args:
             plan: the symbolic plan.
-            lengths: takes the numbers.
-            functions: gives what is loaded of a step's kernel.
-            address: of a constant.
+            lengths: the plan's lengths, with its size program.
+            functions: returns the handle of a step's kernel.
+            address: returns the address of a constant.
         """
         number = lengths.program.number
         self.launching = launching()
@@ -232,12 +234,12 @@ class LaunchNumbers:
         self.writes = np.array(writes, np.int64).reshape(-1, 3)
 
     def load(self, lengths: OpenLengths) -> None:
-        """Take what is known when all numbers are noted."""
+        """Load the evaluator, once all numbers have been added."""
         lengths.load()
         self.zero = lengths.zero
 
     def _based(self, place: Pointer, number: Callable[[Length], int]) -> tuple[int, int]:
-        """Return the numbers of an offset and of what it counts from; constants are where they are."""
+        """Return the number of a pointer's offset, and its base; a constant's address is the offset itself."""
         if place.region is Region.CONSTANT:
             return number(self._address(place._replace(offset=0)) + place.offset), _NOWHERE
         key = (place.region, place.index)
@@ -245,12 +247,12 @@ class LaunchNumbers:
 
 
 class MapNumbers:
-    """The numbers of one `MappedTensor`: ``slot`` is where its description goes."""
+    """The numbers of one `MappedTensor`; ``slot`` receives its tensor map."""
 
     def __init__(
         self, slot: int, layout: TensorLayout, number_of: Callable[[Length], int], number: int, base: int
     ) -> None:
-        """``number`` and ``base`` are those of its address."""
+        """Record the layout's numbers; ``number`` and ``base`` give the tensor's address."""
         self.slot, self.layout, self.number, self.base = slot, layout, number, base
         self.lens = [number_of(n) for n in layout.lens]
         self.strides = [number_of(n) for n in layout.strides]
@@ -258,11 +260,11 @@ class MapNumbers:
 
 
 class PlanLaunches:
-    """The kernels of a plan for one context: their argument blocks and grids, for the lengths that it is bound to.
+    """The kernels of a plan for one context: argument blocks and grids, for the lengths to which it is bound.
 
     Attributes:
-        slots: the argument blocks, of which ``words`` are the single ones.
-        block, records, maps: what `runtime.host.driver_calls` reads and writes.
+        slots: all argument blocks; ``words`` has each block.
+        block, records, maps: blocks that `runtime.host.driver_calls` reads and writes.
     """
 
     def __init__(self, numbers: LaunchNumbers) -> None:
@@ -286,14 +288,13 @@ class PlanLaunches:
         self._block_address = address_of(block)
 
     def settle(self, bound: BoundLengths, addresses: Sequence[int]) -> None:
-        """Take the numbers of some lengths, and the addresses of all places of `LaunchNumbers.bases`; `write` puts them
-        where they belong."""
+        """Set the numbers for a set of lengths, and the addresses of `LaunchNumbers.bases`; `write` stores them."""
         self._bases[1:] = addresses
         self._bound = bound
         self.block[LaunchLoop.VALUES] = address_of(bound.memory) + 8 * self.numbers.zero
 
     def write(self, begin: int, end: int) -> None:
-        """Write the numbers of a range of kernels.
+        """Write the numbers of a range of kernels into their argument blocks and grids.
 
         Raises:
             DeviceError: a grid has too many blocks.
@@ -309,7 +310,7 @@ class PlanLaunches:
             raise DeviceError(f"a launch of {blocks} blocks; axes 1 and 2 can have {MOST_PLANES}")
 
     def launch_each(self, engine: Engine, queue: Queue, begin: int, end: int) -> None:
-        """Ask a queue for a range of kernels, one by one."""
+        """Write the numbers and tensor maps of a range of kernels, and enqueue the kernels one by one."""
         self.write(begin, end)
         for kernel in (begin + np.flatnonzero(self.records[begin:end, Launched.RUNS])).tolist():
             record = self.records[kernel]
@@ -342,7 +343,7 @@ def _source(plan: Plan, symbol: Dim) -> tuple[int, int]:
 
 
 def _bytes(spec: ParameterSpec | TensorSpec) -> Length:
-    """Return the bytes of a tensor on the device; 0 of one that only the host has."""
+    """Return the bytes of a tensor on the device; 0 for a tensor that only the host holds."""
     dtype = numpy_dtype(spec.dtype)
     return 0 if spec.lens is None or dtype.hasobject else prod(spec.lens) * dtype.itemsize
 

@@ -1,4 +1,4 @@
-"""Tensors between host and device, complete when a function returns."""
+"""Synchronous copies of tensors between host and device."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from .engine import Engine, Queue
 __all__ = ["OneValue", "copy_within", "fill", "new_array", "to_device", "to_host"]
 
 _LARGEST = 8
-"""Bytes of what is read at once: an int64."""
+"""Maximum size (bytes) of a single element that is read: an int64."""
 
 
 def to_device(engine: Engine, array: np.ndarray, name: str, queue: Queue | None = None) -> DeviceArray:
-    """A row-major copy of an array in new memory of a device; ``name`` is for messages.
+    """Return a row-major copy of an array in new device memory; ``name`` is for messages.
 
     Raises:
-        DeviceError: there is not so much memory.
+        DeviceError: there is not enough memory.
     """
     source = row_major(array)
     kind = from_numpy(source.dtype)
@@ -31,13 +31,13 @@ def to_device(engine: Engine, array: np.ndarray, name: str, queue: Queue | None 
 
 
 def new_array(engine: Engine, queue: Queue, shape: Shape) -> DeviceArray:
-    """Return a new tensor for work that is asked of a queue next."""
+    """Return a new tensor for the next work of a queue."""
     block = engine.kept.take(shape.bytes, "a value inside of a loop or a branch", queue)
     return DeviceArray(shape, block.address, engine.number, block)
 
 
 def fill(engine: Engine, target: DeviceArray, source: np.ndarray, queue: Queue | None = None) -> None:
-    """Copy a C-contiguous array to a row-major tensor of a device that has as many bytes."""
+    """Copy a C-contiguous array to a row-major device tensor of the same size."""
     with engine.use():
         on = queue or engine.queue(0)
         on.upload(target.address, source)
@@ -45,7 +45,7 @@ def fill(engine: Engine, target: DeviceArray, source: np.ndarray, queue: Queue |
 
 
 def copy_within(engine: Engine, target: DeviceArray, source: DeviceArray) -> None:
-    """Copy a row-major tensor of a device to another of the same bytes."""
+    """Copy a row-major device tensor to another of the same size."""
     with engine.use():
         on = engine.queue(0)
         on.copy(target.address, source.address, source.shape.bytes)
@@ -53,7 +53,7 @@ def copy_within(engine: Engine, target: DeviceArray, source: DeviceArray) -> Non
 
 
 def to_host(engine: Engine, value: DeviceArray) -> np.ndarray:
-    """The element space of a tensor of a device, flat, once all that the device was asked for is done."""
+    """Return the element space of a device tensor, flat, after all work of the device is done."""
     flat = np.empty(value.shape.element_space, value.shape.type.numpy)
     engine.synchronize()
     with engine.use():
@@ -64,13 +64,13 @@ def to_host(engine: Engine, value: DeviceArray) -> np.ndarray:
 
 
 class OneValue:
-    """Reads single elements from a device, by pinned memory; from any thread."""
+    """Reads single elements from a device through pinned memory; thread-safe."""
 
     def __init__(self) -> None:
         self._free: list[np.ndarray] = []
 
     def __call__(self, engine: Engine, queue: Queue, value: np.ndarray | DeviceArray) -> int | bool:
-        """The one element of a tensor."""
+        """Return the single element of a tensor."""
         if not isinstance(value, DeviceArray):
             return value.reshape(-1)[0].item()  # type: ignore[no-any-return]
         try:

@@ -1,1 +1,1 @@
-"""What the host computes of a symbolic plan for any back end, in native code."""
+"""Native code on the host that evaluates the numbers of symbolic plans, for any back end."""

@@ -1,4 +1,4 @@
-"""The native loop that writes the numbers of a plan's kernels for a call, and launches them by a driver's functions."""
+"""The native loop that writes a call's numbers into kernel arguments and launches the kernels through the driver."""
 
 from __future__ import annotations
 
@@ -10,25 +10,32 @@ from .native import NativeKernel, constants_of
 __all__ = ["MOST_X", "TOO_LARGE", "TOO_MANY", "LaunchLoop", "Launched", "TensorMapArguments", "Written", "launching"]
 
 MOST_X = (1 << 31) - 1
-"""Blocks of a grid along its first axis: CUDA C++ programming guide, technical specifications."""
-_MOST_PLANES = 65535  # those along the others, as `codegen.launch.MOST_PLANES`
+"""Maximum number of blocks of a grid along its first axis: CUDA C++ programming guide, technical specifications."""
+_MOST_PLANES = 65535  # maximum along the other axes, as `codegen.launch.MOST_PLANES`
 TOO_LARGE, TOO_MANY = -1, -2
-"""A number that is needed is no int64; a grid has too many blocks."""
+"""Status codes: a needed number does not fit in int64; a grid has too many blocks."""
 
 
 class LaunchLoop:
-    """Words of the loop's block.
+    """Words (int64) of the loop's argument block.
 
-    ``VALUES``: the address of value 0 of the size program. ``BASES``: that of the addresses which offsets count from,
-    the first of which is 0. ``SLOTS``: that of all argument blocks. ``RECORDS``, ``WRITES``, ``MAPS``: those of a
-    `Launched` for each kernel, a `Written` for each number of an argument block, and a `TensorMapArguments` for each
-    tensor that the copy engine reads, in the order of the kernels. ``SCRATCH``: that of 128 bytes at a multiple of 64.
-    ``STREAM``.
-    ``EARLY``: the address of the attribute of launches that come before the end of the launch before. ``LAUNCH``,
-    ``TILED``, ``WINDOWS``: addresses of cuLaunchKernelEx, cuTensorMapEncodeTiled and cuTensorMapEncodeIm2col; without
-    the first one nothing is launched or described.
-    Results: ``STATUS``, 0 or that of the function that failed, `TOO_LARGE` or `TOO_MANY`; ``FAILED``: at which kernel;
-    ``DESCRIBING``: whether it was a function that describes a tensor.
+    Inputs:
+        ``VALUES``: address of value 0 of the size program.
+        ``BASES``: address of the table of base addresses, to which offsets are added; base 0 is 0.
+        ``SLOTS``: address of all argument blocks.
+        ``RECORDS``, ``WRITES``, ``MAPS``: addresses of the tables, in the order of the kernels. They have a `Launched`
+            for each kernel, a `Written` for each number of an argument block, and a `TensorMapArguments` for each
+            tensor that the copy engine reads.
+        ``SCRATCH``: address of 128 bytes with 64-byte alignment.
+        ``STREAM``: the driver's stream.
+        ``EARLY``: address of the attribute for launches that may start before the preceding kernel ends.
+        ``LAUNCH``, ``TILED``, ``WINDOWS``: addresses of cuLaunchKernelEx, cuTensorMapEncodeTiled and
+            cuTensorMapEncodeIm2col. If ``LAUNCH`` is 0, numbers are written but nothing is launched or encoded.
+
+    Results:
+        ``STATUS``: 0, the status of the failed driver function, `TOO_LARGE` or `TOO_MANY`.
+        ``FAILED``: number of the kernel that failed.
+        ``DESCRIBING``: whether a function that encodes a tensor map failed.
     """
 
     VALUES, BASES, SLOTS, RECORDS, WRITES, MAPS, SCRATCH, STREAM, EARLY = range(9)
@@ -37,10 +44,20 @@ class LaunchLoop:
 
 
 class Launched:
-    """Words of a launch: numbers of its blocks ``X``, ``Y``, ``Z``; ranges of its writes and tensors; the ``THREADS``
-    of the first axis; addresses of its CUlaunchConfig, its function and its parameters; ``EARLY``: it may come before
-    the end of the launch before; ``YIELDS``: the next one may. Results: whether the kernel ``RUNS``, and its
-    ``GRID``."""
+    """Words (int64) of a kernel's launch.
+
+    Inputs:
+        ``X``, ``Y``, ``Z``: numbers of the values of the grid's blocks.
+        ``FIRST_WRITE`` to ``END_MAP``: ranges of the kernel's writes and tensor maps.
+        ``THREADS``: threads of a block along the first axis.
+        ``CONFIG``, ``FUNCTION``, ``PARAMETERS``: addresses of its CUlaunchConfig, its function and its parameters.
+        ``EARLY``: whether the kernel may start before the preceding kernel ends.
+        ``YIELDS``: whether the next kernel may start before this kernel ends.
+
+    Results:
+        ``RUNS``: whether the kernel runs.
+        ``GRID_X``, ``GRID_Y``, ``GRID_Z``: its grid.
+    """
 
     X, Y, Z, FIRST_WRITE, END_WRITE, FIRST_MAP, END_MAP, THREADS, CONFIG, FUNCTION, PARAMETERS, EARLY, YIELDS = range(
         13
@@ -50,21 +67,25 @@ class Launched:
 
 
 class Written:
-    """Words of a number of an argument block: the ``SLOT``, the value's ``NUMBER``, and which ``BASE`` is added."""
+    """Words (int64) of a number in an argument block: its ``SLOT``, the value's ``NUMBER``, and the ``BASE`` that is
+    added."""
 
     SLOT, NUMBER, BASE = range(3)
     WORDS = 3  # one for each name
 
 
 class TensorMapArguments:
-    """Words of a tensor for the copy engine. ``OFFSET`` and ``BASE``: number of its offset, and what that counts from;
-    ``LEN`` and ``STRIDE``: where the numbers of four lengths and three strides begin; ``ITEMSIZE`` in bytes. Then
-    arguments of the driver's functions; ``TARGET``: the address of the slots that take the description; ``POSITIONS``:
-    0 of tensors without windows. ``ADDRESS`` and what ``LENS`` and ``STRIDES`` point to are results, too."""
+    """Words (int64) of a tensor that the copy engine reads.
+
+    ``OFFSET`` and ``BASE`` are the number of its offset and the base that is added. ``LEN`` and ``STRIDE`` are the
+    first of the numbers of four lengths and three strides. ``ITEMSIZE`` is in bytes. Arguments of the driver's
+    functions follow. ``TARGET`` is the address of the slots that receive the tensor map. ``POSITIONS`` is 0 for tensors
+    without windows. The loop writes ``ADDRESS``, and the memory that ``LENS`` and ``STRIDES`` point to.
+    """
 
     OFFSET, BASE, LEN, STRIDE, ITEMSIZE = 0, 1, 2, 6, 9
     TARGET, TYPE, ADDRESS, LENS, STRIDES, BOX, STEPS, LOWER, UPPER, CHANNELS, POSITIONS = range(10, 21)
-    WORDS = 21  # one for each name, but 4 and 3 for those of numbers
+    WORDS = 21  # one for each name, but 4 for LEN and 3 for STRIDE
 
 
 _TEXT = (
@@ -153,8 +174,8 @@ def kernel(args, begin, end):
 
 @functools.lru_cache(maxsize=1)
 def launching() -> Callable[[int, int, int], None]:
-    """Return the loop; its arguments are the address of a `LaunchLoop` block and a range of kernels."""
-    from ...codegen.cpu.kernel import cpu_kernel  # late: a plan from a file needs nothing that compiles
+    """Return the native loop; its arguments are the address of a `LaunchLoop` block and a range of kernels."""
+    from ...codegen.cpu.kernel import cpu_kernel  # late: plans from files import no compiler
     from ...codegen.cpu.toolchain.loader import load
 
     (code,) = load([cpu_kernel("driver_launches", _TEXT)])

@@ -1,4 +1,4 @@
-"""A symbolic plan, or parts of one, with the numbers for some lengths."""
+"""Replace the expressions of a symbolic plan, or of parts of it, by the numbers for a set of lengths."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from ..plan import (
 __all__ = ["PlanNumbers", "kept_jumps", "runs"]
 
 _CONTROL = (CarriedValue, ControlStep, PlannedBody, PlannedBranch, Repetition, Scan)
-"""Parts whose plans keep their symbols: executors know these plans by their identity."""
+"""Types whose plans keep their symbols: executors look up these plans by identity."""
 _PARTS = (Grid, HostStep, MappedTensor, ParameterSpec, Step, TaskRange, TensorLayout, TensorSpec, TensorView, Use)
 _FIELDS = ("steps", "arena_bytes", "parameters", "outputs", "uses")
 """Fields of a plan that hold expressions."""
@@ -40,7 +40,7 @@ P = TypeVar("P")
 
 
 class PlanNumbers:
-    """The numbers of all parts of a symbolic plan."""
+    """Evaluates all expressions of a symbolic plan."""
 
     def __init__(self, plan: Plan) -> None:
         self._plan = plan
@@ -51,45 +51,46 @@ class PlanNumbers:
             return self._numbers.setdefault(length, program.number(length))
 
         _replaced(plan, note)
-        from .sizes import Evaluator  # late: a plan from a file needs nothing that compiles
+        from .sizes import Evaluator  # late: plans from files import no compiler
 
         self._evaluator = Evaluator(program)
 
     def at(self, given: Sequence[int]) -> Plan:
-        """Return the plan for values of its symbols. All steps are in their places, also those without tasks."""
+        """Return the plan for values of its symbols. It has all steps, including steps without tasks."""
         parts = self.parts(given)
         plan = parts(self._plan)
         plan.steps = [parts.bound(step) for step in plan.steps]
         return plan
 
     def parts(self, given: Sequence[int]) -> PartsAt:
-        """Return a function that gives parts of the plan for values of its symbols."""
+        """Return a function that replaces expressions in parts of the plan, for values of its symbols."""
         values = self._evaluator.values(given).tolist()
         numbers = self._numbers
         return PartsAt(lambda length: values[numbers[length]], dict(zip(self._plan.symbols, given)))
 
 
 class PartsAt:
-    """Gives parts of a plan with numbers in the place of expressions."""
+    """Replaces expressions in parts of a plan by numbers."""
 
     def __init__(self, number: Callable[[Dim], int], values: dict[Dim, int]) -> None:
-        """Take what gives the number of an expression, and the ``values`` of the symbols."""
+        """Use ``number`` for the value of an expression, and ``values`` of the symbols."""
         self._number = number
         self._values = values
 
     def __call__(self, part: P) -> P:
-        """Return a part with numbers."""
+        """Return the part with expressions replaced by numbers."""
         return _replaced(part, self._number)  # type: ignore[no-any-return]
 
     def bound(self, step: PlannedStep) -> PlannedStep:
-        """Return a step, which has its numbers, with the function for them."""
+        """Return a step, whose expressions are replaced already, with its function bound to the symbols' values."""
         if not isinstance(step, HostStep) or step.bind is None:
             return step
         return dataclasses.replace(step, function=step.bind(self._values), bind=None)
 
 
 def runs(step: PlannedStep) -> bool:
-    """Return whether a step of a plan with numbers computes something, or has only results without elements."""
+    """Return whether a step of a plan with numbers runs: it has tasks, or all its outputs are empty. Host and control
+    steps always run."""
     if not isinstance(step, Step):
         return True
     if isinstance(step.geometry, TaskRange):
@@ -100,13 +101,15 @@ def runs(step: PlannedStep) -> bool:
 
 
 def kept_jumps(plan: Plan, before: Sequence[int]) -> tuple[Jump, ...]:
-    """Return the jumps of a plan without the steps that do not run, of which ``before`` each step there are so many
-    others."""
+    """Return the plan's jumps after steps that do not run were removed.
+
+    ``before[k]`` is the number of remaining steps before step ``k``.
+    """
     return tuple(dataclasses.replace(j, by=before[j.by], at=before[j.at], to=before[j.to]) for j in plan.jumps)
 
 
 def _replaced(value: Any, number: Callable[[Dim], int]) -> Any:
-    """Return a part of a plan with numbers in the place of expressions."""
+    """Return a part of a plan with expressions replaced by numbers."""
     if isinstance(value, Dim):
         return number(value)
     if isinstance(value, OpenAxis):

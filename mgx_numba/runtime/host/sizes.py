@@ -16,8 +16,8 @@ __all__ = ["EVALUATE", "Evaluator", "Sizes"]
 
 
 class Sizes:
-    """Words of a block of values: ``VALUES`` is the address of value 0, ``ROWS`` that of the table of rows, ``GIVEN``
-    the number of symbols."""
+    """Words (int64) of the loop's block: addresses of value 0 (``VALUES``) and of the rows (``ROWS``), and the number
+    of symbols (``GIVEN``)."""
 
     VALUES, ROWS, GIVEN = range(3)
 
@@ -118,7 +118,7 @@ def kernel(args, begin, end):
 
 
 class Evaluator:
-    """A size program whose values are wanted in Python."""
+    """Evaluates a size program for use in Python."""
 
     def __init__(self, program: SizeProgram) -> None:
         self._rows, self._memory = program.table(), program.memory()
@@ -127,12 +127,12 @@ class Evaluator:
         self._run = NativeKernel(code)
 
     def values(self, given: Sequence[int]) -> np.ndarray:
-        """Return all values for those of the symbols: each at its number, also if that is negative."""
+        """Return all values for the symbols' values, indexed by number; negative numbers index from the end."""
         memory, zero = self.memory(given), self._zero
         return np.concatenate([memory[zero:], memory[:zero]])
 
     def memory(self, given: Sequence[int]) -> np.ndarray:
-        """Return all values for those of the symbols as they lie: value 0 behind all constants."""
+        """Return all values for the symbols' values in memory order: the constants come before value 0."""
         memory, zero = self._memory.copy(), self._zero
         memory[zero : zero + self._given] = given
         block = np.array([address_of(memory) + 8 * zero, address_of(self._rows), self._given], np.int64)

@@ -1,4 +1,4 @@
-"""Submodules that host steps run, compiled: branches, and what loops repeat."""
+"""Compiled submodules that host steps run: branches and loop bodies."""
 
 from __future__ import annotations
 
@@ -37,14 +37,14 @@ __all__ = ["compiled_body", "late_program", "read_body"]
 
 Run = Callable[[Sequence[Any]], list]
 MOST_KNOWN = 16
-"""Sets of lengths of the program around for which a `LateProgram` stays compiled."""
+"""Maximum number of sets of outer lengths for which a `LateProgram` keeps compiled programs."""
 
 
 class CompiledBody:
-    """A submodule whose parameters and values from outside have fixed or symbolic lengths, as a plan of its own.
+    """A submodule with fixed or symbolic lengths, compiled to a plan of its own.
 
-    On arguments that are not what the plan declares the module is evaluated. A body of symbolic lengths is run `at`
-    lengths, all by one executable.
+    Arguments that do not match the plan's parameters are evaluated by the module's NumPy meaning. A body with symbolic
+    lengths runs `at` a set of lengths; one executable serves all.
 
     Attributes:
         plan: the plan.
@@ -60,14 +60,14 @@ class CompiledBody:
         options: TargetOptions,
         evaluated: Callable[[], EvaluatedBody],
     ) -> None:
-        """Take the plan of a submodule.
+        """Create the body of a submodule from its plan.
 
         Args:
-            module: only its parameters and results are looked at.
-            plan: its parameters are those of the module, values from outside, told lengths.
-            captured: the values from outside.
-            options: those of the compilation.
-            evaluated: gives the body that is evaluated.
+            module: the submodule; only its parameters and results are read.
+            plan: plan whose parameters are those of the module, the captured values, and told lengths.
+            captured: values that the submodule takes from outside.
+            options: options of the compilation.
+            evaluated: returns the body that evaluates the submodule by its NumPy meaning.
         """
         self.plan = plan
         self._module = module
@@ -78,7 +78,7 @@ class CompiledBody:
         self._evaluated = functools.cache(evaluated)
 
     def at(self, values: Mapping[Dim, int]) -> CompiledBody:
-        """Return the body for values of its symbols."""
+        """Return the body with the symbols replaced by values."""
         bound = copy.copy(self)
         bound.__dict__.pop("_lens", None)
         bound._at = values
@@ -91,12 +91,12 @@ class CompiledBody:
         return [tuple([evaluate(n, self._at, known) for n in spec.lens]) for spec in self.plan.parameters]
 
     def within(self, outer: Mapping[Instruction, Any]) -> Run:
-        """What runs the module on arguments, with values from outside."""
+        """Return a function that runs the body on arguments, with captured values ``outer``."""
         module, plan = self._module, self.plan
         executable, enter = self._loaded()
         names = self._names
         given = self._given(plan, outer)
-        scalars = [k for k, value in enumerate(module.results()) if value.shape.without_axes]  # in the IR: one axis
+        scalars = [k for k, value in enumerate(module.results()) if value.shape.without_axes]  # one axis in the IR
 
         def run(arguments: Sequence[Any]) -> list:
             given.update(zip(names, arguments))
@@ -122,7 +122,8 @@ class CompiledBody:
         carried: Sequence[np.ndarray],
         place: Callable[[int], str],
     ) -> tuple[list[np.ndarray], list[np.ndarray]] | None:
-        """See `RunModule.repeat`, with values from outside; None where the plan has host steps or other lengths."""
+        """Run the body as a loop; see `RunModule.repeat`. None if the plan has host steps, or does not serve the
+        lengths."""
         plan = self.plan
         if not may_repeat(plan, len(carried)):
             return None
@@ -137,7 +138,7 @@ class CompiledBody:
         if done is None:
             return None
         known: dict[Dim, int] = {}
-        shapes = [value.shape.lens for value in self._module.results()]  # of scalars, too: one axis in the IR
+        shapes = [value.shape.lens for value in self._module.results()]  # one axis in the IR
         lens = [tuple([evaluate(n, self._at, known) for n in own]) for own in shapes]
         last, rows = done
         return (
@@ -146,7 +147,7 @@ class CompiledBody:
         )
 
     def _given(self, plan: Plan, outer: Mapping[Instruction, Any]) -> dict[str, np.ndarray]:
-        """Return the values from outside and the lengths, as the plan's last parameters."""
+        """Return the captured values and told lengths, as the plan's last parameters."""
         given = {}
         for k, value in enumerate(self._captured, len(self._module.parameters())):
             array, rank = np.ascontiguousarray(outer[value]), len(plan.parameters[k].lens)
@@ -154,13 +155,15 @@ class CompiledBody:
         return given | told_lengths(plan, self._at)
 
     def write(self, lengths: LengthsWriter) -> tuple[str, Any, Sequence[Instruction]]:
-        """See `Body.write`; who reads it does not evaluate the module, whose constants are in no file."""
+        """See `Body.write`. A body read from the file cannot evaluate the module, whose constants are in no file."""
         return "plan", lengths.writer.plan(self.plan), self._captured
 
 
 def compiled_body(module: Module, options: TargetOptions, lower: Callable[[Program], Plan]) -> Body:
-    """Return a submodule with a plan that ``lower`` makes; where it has lengths that are not known before a run, or
-    values that no plan has, it is evaluated."""
+    """Return a submodule as a body with the plan that ``lower`` makes.
+
+    The body is evaluated instead if lengths are unknown before a run, or if it has values that no plan holds.
+    """
     values = [*module.parameters(), *module.captured(), *module.results()]
     if any(v.shape.is_dynamic or v.shape.sub_shapes for v in values):
         return evaluated(module)
@@ -172,7 +175,7 @@ def compiled_body(module: Module, options: TargetOptions, lower: Callable[[Progr
 
 
 def _load(plan: Plan, options: TargetOptions) -> tuple[Executable, Entry | Callable[[Any], None]]:
-    """Return the plan ready to run, and its native function; by the first call the kernels of all steps are there."""
+    """Return the plan's executable and its native entry; all kernels are loaded at the first call."""
     executable = Executable(plan, options.num_threads or None, store=options.store)
     return executable, executable.direct(np.ndarray) or _declined
 
@@ -182,10 +185,10 @@ def _declined(inputs: Any) -> None:
 
 
 class LateProgram:
-    """A submodule with lengths that are known when it runs, compiled as a program with dynamic inputs.
+    """A submodule whose lengths are known only when it runs, compiled as a program with dynamic inputs.
 
-    The submodule may also have symbolic lengths of the program around it. Then it is compiled for each set of values
-    of these symbols.
+    The submodule may also have symbolic lengths of the outer program. It is then compiled for each set of values of
+    these symbols.
     """
 
     plan: Plan | None = None
@@ -198,13 +201,13 @@ class LateProgram:
         compiled_for: Callable[[Mapping[Dim, int]], Any],
         known: Mapping[tuple[int, ...], Any],
     ) -> None:
-        """Take what compiles a submodule.
+        """Create the body of a submodule.
 
         Args:
-            module: only its parameters and results are looked at.
-            captured: values from outside that it takes.
-            symbols: of the program around.
-            compiled_for: gives the compiled program for values of these.
+            module: the submodule; only its parameters and results are read.
+            captured: values that it takes from outside.
+            symbols: symbols of the outer program.
+            compiled_for: returns the compiled program for values of ``symbols``.
             known: compiled programs for some values.
         """
         self._module = module
@@ -243,7 +246,7 @@ class LateProgram:
 
         def run(arguments: Sequence[Any]) -> list:
             results: list = self._compiled.run({**dict(zip(self._names, arguments)), **given})
-            for k in scalars:  # in the IR: one axis
+            for k in scalars:  # one axis in the IR
                 results[k] = results[k].reshape(1)
             return results
 
@@ -257,7 +260,7 @@ class LateProgram:
         carried: Sequence[np.ndarray],
         place: Callable[[int], str],
     ) -> None:
-        """None: each iteration may have other lengths."""
+        """Return None: each iteration may have other lengths, so the caller repeats the body."""
 
     def write(self, lengths: LengthsWriter) -> tuple[str, Any, Sequence[Instruction]]:
         """See `Body.write`."""
@@ -271,12 +274,12 @@ class LateProgram:
 
 
 def late_program(module: Module, compile: Callable[[Program], Any], examples: Mapping[Dim, int]) -> LateProgram:
-    """Return a submodule that is compiled when its lengths are known.
+    """Return a submodule as a body that is compiled once its lengths are known.
 
     Args:
         module: the submodule.
-        compile: gives a compiled program.
-        examples: lengths of the program around for which that is done at once, so that its kernels are there.
+        compile: returns a compiled program.
+        examples: values of the outer program's symbols for which it is compiled at once, so that its kernels exist.
     """
     program, captured = Program.of_module(module)
     symbols = symbols_of(lengths_of(program))
@@ -297,14 +300,14 @@ def read_body(
     how: TargetOptions,
     runnable: Callable[[Kept, TargetOptions, Callable[[], Program]], LoweredProgram],
 ) -> Body:
-    """Return the body that ``write`` wrote.
+    """Return the body that `Body.write` wrote.
 
     Args:
-        module: has the shapes of its parameters and results.
-        kind: of the body.
-        content: JSON values; of a plan the plan itself.
-        captured: values from outside that it takes.
-        lengths: reads those of the plan around.
+        module: module with the shapes of the parameters and results.
+        kind: kind of the body.
+        content: JSON values; for a plan the plan itself.
+        captured: values that the body takes from outside.
+        lengths: reader of the outer plan's lengths.
         how: options of the compilation.
         runnable: `restored.runnable`.
     """

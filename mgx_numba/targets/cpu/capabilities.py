@@ -1,4 +1,4 @@
-"""What passes are told of the CPU."""
+"""Facts about the CPU that passes may assume."""
 
 from __future__ import annotations
 
@@ -40,28 +40,31 @@ __all__ = ["bare_problem", "line_gaps", "pass_options"]
 NARROW_LEFT, WIDE_LEFT = (element_types(f"{left} bfloat16 float32 float32") for left in ("bfloat16", "float32"))
 UNSIGNED_LEFT = element_types("uint8 int8 int32 int32")
 LINES_APART = frozenset(solver.name for solver in CONV_SOLVERS if solver.line_gaps)
-"""Solvers that write a result whose lines are apart."""
+"""Names of solvers that write a result with gaps between its lines."""
 SHUFFLED_ROWS = 12
-"""Rows of a register tile from which grouped convolutions read shuffled channels, run by run, more quickly than those
-are copied: light_shufflenet takes 4% less on one thread of a Zen 5, but 2% more by AVX2's tiles of 6."""
+"""Least number of rows of a register tile with which grouped convolutions read shuffled channels, run by run, faster
+than a copy of them. light_shufflenet takes 4% less on one thread of a Zen 5, but 2% more with AVX2's tiles of 6 rows.
+"""
 ENOUGH_TASKS = 16
-"""Rows, or groups of columns, that are tasks enough: fewer are cut into parts, whose results another launch joins."""
+"""Number of rows, or groups of columns, that gives enough tasks. A reduction with fewer is split into parts, whose
+results a second launch combines."""
 MOST_PARTS = 32
-"""Parts of all rows together: enough for 16 threads to end about together, and few results to combine. No figures
-kept."""
+"""Maximum number of parts of all rows together: enough for 16 threads to end about together, and few results to
+combine. No figures kept."""
 FOLDED = 1024
-"""Columns that several steps at a time are made to: more fill more vectors, and leave more to combine. No figures
-kept."""
+"""Target number of columns when several steps are folded into columns: more columns fill more vectors, and leave more
+to combine. No figures kept."""
 LEAST_STEPS = 16
-"""Steps of the columns that several steps at a time are made to, so that little is left to combine."""
+"""Least number of steps per folded column, so that few results are left to combine."""
 LONG_RUN = 4096
-"""The same past the caches: memory serves runs of 4096 elements better than short ones. No figures kept."""
+"""`FOLDED` for data larger than the caches: memory serves runs of 4096 elements better than short ones. No figures
+kept."""
 FEW_VECTORS = 2
-"""Vectors up to which columns are few: more of them fill registers by themselves."""
+"""Maximum number of vectors of a row of columns that is folded: wider rows fill the registers by themselves."""
 
 
 def pass_options(options: TargetOptions) -> Options:
-    """What passes may assume for plans of this process."""
+    """Return the facts that passes may assume for plans of this process."""
     here = machine()
     return Options(
         fast_math=options.fast_math,
@@ -91,7 +94,10 @@ def _reads_shuffled() -> bool:
 
 
 def _multiplies_bfloat16(options: TargetOptions) -> Callable[[Instruction], bool] | None:
-    """Whether a product with weights in bfloat16 is quickest where its left operand is in bfloat16, too."""
+    """Return a predicate: whether a product with bfloat16 weights is quickest with its left operand in bfloat16, too.
+
+    None if the CPU has no instructions for bfloat16 products.
+    """
     matrix = matrix_tile(NARROW_LEFT)
     if matrix is None and declared_tile(NARROW_LEFT) is None:
         return None
@@ -118,8 +124,10 @@ def _multiplies_bfloat16(options: TargetOptions) -> Callable[[Instruction], bool
 
 
 def bare_problem(ins: Instruction, value: Callable[[int], int] | None = None) -> GemmProblem | ConvProblem:
-    """A product with constant weights, or a convolution channels-last, by its lengths alone; ``value`` makes numbers of
-    symbolic ones."""
+    """Return a product with constant weights, or a channels-last convolution, as a problem that has lengths only.
+
+    ``value`` replaces symbolic lengths by numbers.
+    """
     x, weights, out = (
         i.shape.lens if value is None else tuple(map(value, i.shape.lens)) for i in (*ins.inputs[:2], ins)
     )
@@ -138,7 +146,8 @@ def bare_problem(ins: Instruction, value: Callable[[int], int] | None = None) ->
 
 
 def _reads_padding(options: TargetOptions) -> Callable[[Instruction], bool] | None:
-    """Whether tiles that read whole matrices compute a convolution, and find a padded input as they read it."""
+    """Return a predicate: whether matrix-tile kernels compute a convolution fastest, and read an input padded in memory
+    in place."""
     if matrix_tile(UNSIGNED_LEFT) is None:
         return None
     threads = resolve_num_threads(options.num_threads or None)
@@ -158,13 +167,13 @@ def _reads_padding(options: TargetOptions) -> Callable[[Instruction], bool] | No
 
 
 def line_gaps(core: Instruction) -> bool:
-    """Whether the quickest kernel of a convolution, maybe of a fused one, writes lines that are apart."""
+    """Return whether the quickest kernel of a convolution, possibly fused, writes lines with gaps."""
     problem = None if matrix_tile(UNSIGNED_LEFT) is None else _stored_problem(core)
     return problem is not None and _taken(problem, resolve_num_threads(None)) in LINES_APART
 
 
 def _taken(problem: ConvProblem, threads: int) -> str:
-    """The name of the solver that is chosen for a problem, if there is one."""
+    """Return the name of the solver that is chosen for a problem; empty if there is none."""
     try:
         return str(select(problem, threads).name)
     except UnsupportedError:
@@ -172,7 +181,7 @@ def _taken(problem: ConvProblem, threads: int) -> str:
 
 
 def _stored_problem(ins: Instruction) -> ConvProblem | None:
-    """A convolution by its lengths and by how its operands are stored, which may be widened for it."""
+    """Return a convolution as a problem with the stored types of its operands, which the convolution may widen."""
     if ins.name not in CONVOLUTIONS or 0 in map(hint, (*ins.shape.lens, *ins.inputs[0].shape.lens)):
         return None
     problem = bare_problem(ins, hint)
@@ -186,7 +195,7 @@ def _stored_problem(ins: Instruction) -> ConvProblem | None:
 def reduction_walk(
     body: Module, axes: Sequence[int], inputs: Sequence[Shape], results: Sequence[Shape]
 ) -> ReductionWalk:
-    """How a kernel would go through a reduction cluster; for symbolic lengths, through one of the example lengths.
+    """Return how a kernel would traverse a reduction cluster; symbolic lengths are replaced by the example lengths.
 
     Raises:
         CompileError: no operand is full.
@@ -220,7 +229,7 @@ def reduction_walk(
 
 
 def _fold(vectors: Vectors) -> int:
-    """Steps of columns that fill vectors together: their number is a divisor of a column's length."""
+    """Return the number of steps that are folded into columns to fill vectors: a divisor of a column's length."""
     walk = vectors.walk
     if not walk.follow:
         return 1

@@ -1,4 +1,4 @@
-"""Programs with dynamic inputs as plans, of which a run takes the one that serves its lengths."""
+"""Programs with dynamic inputs that dispatch each run to the plan that serves its lengths."""
 
 from __future__ import annotations
 
@@ -33,14 +33,14 @@ class PlanChoice(ServingPlans[LoweredProgram], LoweredProgram):
         shown: Callable[[], Program],
         store: Store | None = None,
     ) -> None:
-        """Take the plans.
+        """Create the program from its plans.
 
         Args:
-            names: of the dynamic inputs.
-            plans: each for many lengths.
-            fixed: each for one set of lengths of these inputs.
-            shown: gives the program that they are made of.
-            store: where kernels come from, by default the user's.
+            names: names of the dynamic inputs.
+            plans: symbolic plans.
+            fixed: plans for one set of lengths of the dynamic inputs each, by these lengths.
+            shown: returns the source program of the plans.
+            store: object store of the kernels; None: the user's.
         """
         super().__init__(None, None, shown, store)
         self._names = list(names)
@@ -54,7 +54,7 @@ class PlanChoice(ServingPlans[LoweredProgram], LoweredProgram):
         self._keep, self._kept_count = keep, len(self._parts())
 
     def _grown(self) -> None:
-        """Tell of one more plan."""
+        """Take note of one more plan; call the function given to `keep_growth` when their number has doubled."""
         count = len(self._parts())
         if self._keep is not None and count >= 2 * self._kept_count:
             self._kept_count = count
@@ -85,7 +85,8 @@ class PlanChoice(ServingPlans[LoweredProgram], LoweredProgram):
     def direct(
         self, result_type: type[np.ndarray], prefer: Callable[[Direct | None], None] | None = None
     ) -> Direct | None:
-        """As `LoweredProgram.direct`: the plans' own functions in turn, each of which looks whether it serves."""
+        """Return a fast path that tries the plans' fast paths in turn, each of which checks its guards; see
+        `LoweredProgram.direct`."""
         preferred: Direct | None = None
 
         def for_lengths(inputs: Any) -> list[Any] | None:

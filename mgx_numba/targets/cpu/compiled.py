@@ -1,4 +1,4 @@
-"""A program lowered to a plan: how it runs, is observed and shown. Loading one imports no pass and no operator."""
+"""A program lowered to a plan: run, observe and show it. Loading such a program imports no pass and no operator."""
 
 from __future__ import annotations
 
@@ -32,12 +32,13 @@ __all__ = ["LoweredProgram", "kernels_of"]
 
 
 class LoweredProgram:
-    """An executable, how its results are grouped into tuples, and the program that it runs."""
+    """A compiled program: its executable, the trees that group its results into tuples, and the program it was lowered
+    from."""
 
     several_plans: ClassVar[str] = (
         "its inputs have dynamic lengths: settle them when the model is read, or by program.reshape, and compile again"
     )
-    """Why there is no executable."""
+    """Why there is no executable, for error messages."""
 
     def __init__(
         self,
@@ -46,8 +47,14 @@ class LoweredProgram:
         optimized: Callable[[], Program],
         store: Store | None = None,
     ) -> None:
-        """``optimized`` gives the program that was lowered; it is asked once, when somebody wants to see it. ``store``
-        is where the kernels came from, by default the user's."""
+        """Create the program.
+
+        Args:
+            executable: the plan's executable; None for a program of several plans.
+            trees: group the results into tuples; None: no result is a tuple.
+            optimized: returns the program that was lowered; called once, when the program is to be shown.
+            store: object store of the kernels; None: the user's.
+        """
         self.executable = executable
         self.trees = trees
         self._optimized = optimized
@@ -61,7 +68,7 @@ class LoweredProgram:
         return self._optimized()
 
     def _for(self, inputs: Mapping[str, np.ndarray]) -> LoweredProgram:
-        """The program for these inputs' lengths."""
+        """Return the program that runs for these inputs' lengths."""
         return self
 
     def serves(self, inputs: Mapping[str, np.ndarray]) -> bool:
@@ -70,12 +77,13 @@ class LoweredProgram:
         return self.executable.serves(self.arrays(inputs))
 
     def symbol_values(self, inputs: Mapping[str, np.ndarray]) -> dict[Dim, int] | None:
-        """Return the values of the plan's symbols; None if the inputs' lengths are not those of the parameters."""
+        """Return the values of the plan's symbols; None if the inputs' lengths do not match the parameters' symbolic
+        shapes."""
         assert self.executable is not None
         return self.executable.values(self.arrays(inputs))
 
     def first_plan(self) -> Plan:
-        """Return the plan that the inputs go to."""
+        """Return the plan that takes the program's inputs."""
         assert self.executable is not None
         return self.executable.plan
 
@@ -84,21 +92,21 @@ class LoweredProgram:
         return [part.executable.plan for part in self._all() if part.executable is not None]
 
     def _parts(self) -> list[LoweredProgram]:
-        """Programs that run for this one: its stages, or those for the lengths met so far."""
+        """Return the programs that run for this program: its stages, or its plans made so far."""
         return []
 
     def _all(self) -> list[LoweredProgram]:
-        """This program, and all that run for it."""
+        """Return this program and all programs that run for it, directly or not."""
         return [self, *(one for part in self._parts() for one in part._all())]
 
     def arena_bytes(self) -> int:
-        """Of the plans that there are by now, together."""
+        """Return the total arena size (bytes) of the plans made so far."""
         if self.executable is not None:
             return self.executable.arena_bytes
         return sum(part.arena_bytes() for part in self._parts())
 
     def run(self, inputs: Mapping[str, np.ndarray]) -> list[Any]:
-        """Results for checked inputs by name."""
+        """Return the results for checked inputs, by name."""
         target = self._for(inputs)
         if target is not self:
             return target.run(inputs)
@@ -109,7 +117,7 @@ class LoweredProgram:
     def direct(
         self, result_type: type[np.ndarray], prefer: Callable[[Direct | None], None] | None = None
     ) -> Direct | None:
-        """As `Executable.direct`; None also if results are tuples. The same for the same type."""
+        """Return the executable's fast path (`Executable.direct`), cached by type; None also if results are tuples."""
         if self.executable is None or self.trees is not None:
             return None
         if result_type not in self._direct:
@@ -117,21 +125,22 @@ class LoweredProgram:
         return self._direct[result_type]
 
     def arrays(self, inputs: Mapping[str, np.ndarray]) -> list[np.ndarray]:
-        """Inputs in the plan's order, C-contiguous; those of one element may have another rank than the plan's."""
+        """Return the inputs in the plan's order, C-contiguous. Inputs with one element may have another rank than the
+        plan's."""
         assert self.executable is not None
         return [row_major(inputs[p.name]) for p in self.executable.plan.parameters]
 
     def resolve(self, inputs: Mapping[str, np.ndarray]) -> Program:
-        """The optimised program for the lengths of these inputs."""
+        """Return the optimised program for the lengths of these inputs."""
         return self._for(inputs)._shown(inputs)[0]
 
     def _shown(self, inputs: Mapping[str, np.ndarray]) -> tuple[Program, Callable[[str], str]]:
-        """Return the program with the lengths of some inputs, and a function that gives an instruction's text in it for
-        the text in the plan."""
+        """Return the program with the inputs' lengths, and a function that maps an instruction's text in the plan to
+        its text there."""
         return with_lengths(self.program, None if self.executable is None else self.symbol_values(inputs))
 
     def observe(self, inputs: Mapping[str, np.ndarray], observer: Observer) -> list[Any]:
-        """As ``run``, one step at a time, telling the observer of each."""
+        """Run step by step, call the observer after each step, and return the results."""
         target = self._for(inputs)
         if target is not self:
             return target.observe(inputs, observer)
@@ -173,7 +182,7 @@ class LoweredProgram:
         ]
 
     def idle(self, inputs: Mapping[str, np.ndarray]) -> None:
-        """A run of the same inputs and outputs without its steps."""
+        """Do a run with the same inputs and outputs, without its steps."""
         target = self._for(inputs)
         if target is not self:
             target.idle(inputs)
@@ -190,7 +199,7 @@ class LoweredProgram:
             target._idle.run(inputs)
 
     def trace(self, inputs: Mapping[str, np.ndarray], level: int, out: TextIO) -> list[Any]:
-        """As ``run``, one step at a time, printing each as MIGraphX's ``MIGRAPHX_TRACE_EVAL`` does."""
+        """Run step by step, printing each step like MIGraphX's ``MIGRAPHX_TRACE_EVAL``, and return the results."""
         from ..tracing import write_trace
 
         target = self._for(inputs)
@@ -210,17 +219,17 @@ class LoweredProgram:
         return grouped(target.trees, target.executable.run_traced(target.arrays(inputs), show))
 
     def kernels(self) -> list[KernelSource]:
-        """The distinct kernels, in order of first use; the origin of each has all instructions that run it."""
+        """Return the distinct kernels, in order of first use; the origin of each has all instructions that run it."""
         plans = [program.executable.plan for program in self._all() if program.executable is not None]
         return list(kernels_of(plans).values())
 
     def host_reasons(self) -> dict[str, str]:
-        """See `Compiled.host_reasons`; with dynamic inputs a plan belongs to a set of lengths, and none is here."""
+        """See `Compiled.host_reasons`; empty with dynamic inputs, where each plan has reasons of its own."""
         steps = self.executable.plan.steps if self.executable is not None else []
         return {step.instruction: step.reason for step in steps if isinstance(step, HostStep)}
 
     def rewrite_log(self) -> RewriteLog:
-        """See `Compiled.rewrite_log`; of a plan from a file, what its passes do again."""
+        """See `Compiled.rewrite_log`; for a plan from a file the passes run again to make the log."""
         return self.program.log
 
     def kept_plan(self) -> Kept | None:
@@ -228,14 +237,16 @@ class LoweredProgram:
         if self.executable is None:
             return None
         plan = self.executable.plan
-        if plan.symbols:  # this asks about expressions, which who reads the plan does not have
+        if plan.symbols:  # needs expressions, which a reader of the file lacks
             plan = dataclasses.replace(plan, parallel=self.executable.shares)
         return KeptPlan(plan, self.trees)
 
     def machine_code(self) -> dict[str, Any]:
-        """The objects of all kernels that the program has by now, as `EmbeddedStore` reads them; what no store holds
-        is compiled."""
-        from ...codegen.embedding import embed  # late: few programs are saved with their code
+        """Return the objects of all kernels that the program has so far, as `EmbeddedStore` reads them.
+
+        Kernels that are in no store are compiled.
+        """
+        from ...codegen.embedding import embed  # late: few programs are saved with machine code
 
         return embed([*self.kernels(), *EXECUTOR_KERNELS], self._store)
 
@@ -255,7 +266,7 @@ class LoweredProgram:
 
 
 def kernels_of(plans: Iterable[Plan]) -> dict[KernelSource, KernelSource]:
-    """The distinct kernels of some plans, in order of first use, each with all instructions that run it as origin."""
+    """Return the distinct kernels of plans, in order of first use, each with all instructions that run it as origin."""
     origins: dict[KernelSource, dict[str, None]] = {}
     for plan in plans:
         for step in plan.all_steps():
@@ -269,7 +280,7 @@ def kernels_of(plans: Iterable[Plan]) -> dict[KernelSource, KernelSource]:
 
 
 def _named(name: str, tree: Tree) -> Iterator[tuple[int, str]]:
-    """Positions of the arrays in a tree, with names for them."""
+    """Yield the positions of the arrays in a tree, with a name for each."""
     if isinstance(tree, int):
         yield tree, name
     else:

@@ -1,4 +1,4 @@
-"""Programs with dynamic inputs, compiled for the CPU: one plan whose numbers follow from the lengths of a run."""
+"""Compile programs with dynamic inputs for the CPU: symbolic plans, whose numbers follow from the lengths of a run."""
 
 from __future__ import annotations
 
@@ -41,11 +41,11 @@ class DynamicProgram(OpenPlans[LoweredProgram], PlanChoice):
         """Compile a program for all lengths within the ranges of its inputs.
 
         Args:
-            program: it stays as it is.
-            options: what was asked for.
+            program: the program, which is not changed.
+            options: options of the compilation.
             progress: told of the kernels that are compiled.
             compile_fixed: compiles a program without dynamic inputs.
-            known: the program with plans from a file; nothing is compiled before a run needs other plans.
+            known: the plans that a file had for the program. Nothing is compiled until a run needs another plan.
         """
         PlanChoice.__init__(self, [], [], {}, lambda: self._source, options.store)
         self._options = options
@@ -72,7 +72,7 @@ class DynamicProgram(OpenPlans[LoweredProgram], PlanChoice):
         return self._compile_fixed(program, self._weights)
 
     def _body(self, program: Program) -> LoweredProgram:
-        """Compile a submodule in which lengths are known when it runs."""
+        """Compile a submodule whose lengths are known only when it runs."""
         return self._compile_fixed(program, SharedWeights(program))
 
     def run(self, inputs: Mapping[str, np.ndarray]) -> list[Any]:

@@ -1,9 +1,9 @@
-"""Which convolutions may be computed by a method whose errors are larger than the direct one's.
+"""Decide which convolutions may use a method with larger errors than the direct method.
 
-Where an exponential function follows the last product, as in a softmax, errors of its sums that are small beside the
-largest sum are errors of the results beside the largest result times as large as the sums are, unless a mean over
-pixels has made them small. There a program takes such a method (`Solver.error_variance`) where that saves most time,
-and only as often as the sum of the squares of all layers' errors allows.
+Some programs end in an exponential function after the last product, as in a softmax. There an error that is small
+relative to the largest sum becomes an error of the results, multiplied by the size of the sums. Only a mean over pixels
+reduces it. Such a program uses methods with larger errors (`Solver.error_variance`) where they save most time. The sum
+of the squared errors of all layers limits their number.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ from .capabilities import bare_problem
 __all__ = ["over_budget"]
 
 GROWTH = 1.3
-"""How much larger the sum of squares may be than that of direct products. light_vgg19 would have an error of 6.6e-5 of
-the largest result without a limit, 5.1e-5 with 1.4, 4.2e-5 with 1.3 and 4.1e-5 with 1."""
+"""Maximum ratio of the sum of squared errors to that of direct products. The error of light_vgg19, relative to the
+largest result, would be 6.6e-5 without a limit, 5.1e-5 with 1.4, 4.2e-5 with 1.3 and 4.1e-5 with 1."""
 _EXPONENTIAL = frozenset({"exp", "softmax"})
 _GATED = frozenset({"gru", "lstm", "recurrent_steps", "rnn"})
 _SUMS = frozenset({"reduce_mean", "reduce_sum"})
@@ -45,7 +45,7 @@ _refused: WeakKeyDictionary[Lowering, frozenset[Hashable]] = WeakKeyDictionary()
 
 
 def over_budget(low: Lowering, problem: GemmProblem | ConvProblem) -> bool:
-    """Whether no method with larger errors than the direct one shall compute a problem of the program."""
+    """Return whether a problem of the program has to use a method without larger errors than the direct method."""
     if not isinstance(problem, ConvProblem) or problem.types != FLOAT32:
         return False
     tile = matrix_tile(FLOAT32)
@@ -58,10 +58,10 @@ def over_budget(low: Lowering, problem: GemmProblem | ConvProblem) -> bool:
 
 
 def _over_budget(low: Lowering) -> frozenset[Hashable]:
-    """Return the sizes of the convolutions that stay direct: those that the budget of their own module refuses.
+    """Return the sizes of the convolutions that stay direct: those that exceed the error budget of their own module.
 
-    The budgets of modules add up, whichever branch runs. Bodies of loops and branches may be lowered with the module
-    around them; an exponential function behind any module around counts.
+    Errors of modules add up, whichever branch runs. Bodies of loops and branches may be lowered with the enclosing
+    module. A body's errors also count as magnified if an exponential function follows in any enclosing module.
     """
     magnified = False
     outer: Lowering | None = low
@@ -108,8 +108,12 @@ def _refused_sizes(low: Lowering, module: Module) -> set[Hashable]:
 
 
 def _saving(problem: ConvProblem, threads: int) -> tuple[tuple[bool, float], float]:
-    """Whether the estimates take a method with larger errors, the seconds that it saves beside the quickest that has
-    none, and the variance of its errors. A tuning record may take one where the estimates do not."""
+    """Return the benefit and the cost of computing a convolution by a method with larger errors.
+
+    Returns:
+        whether the estimates choose such a method and the seconds that it saves over the quickest other method; and the
+        variance of its errors. A tuning record may choose such a method where the estimates do not.
+    """
     problem = replace(problem, types=FLOAT32)
     able = [solver for solver in CONV_SOLVERS if solver.name in _COARSE and solver.refusal(problem) is None]
     if not able:
@@ -125,7 +129,7 @@ def _saving(problem: ConvProblem, threads: int) -> tuple[tuple[bool, float], flo
 
 
 def _layer(ins: Instruction) -> Instruction | None:
-    """The product or convolution of float32 in an instruction."""
+    """Return the float32 product or convolution in an instruction; None if it has none."""
     if ins.name not in (*PRODUCTS, *CONVOLUTIONS, "fused_contraction"):
         return None
     core = core_of(ins)
@@ -134,8 +138,11 @@ def _layer(ins: Instruction) -> Instruction | None:
 
 
 def _magnifies(module: Module) -> bool:
-    """Whether an exponential function is between the last products and the results, and neither a mean over pixels nor
-    recurrent gates between these and the last convolutions."""
+    """Return whether an exponential function magnifies the errors of the last products.
+
+    It lies between the last products and the results, with neither a mean over pixels nor recurrent gates between it
+    and the last convolutions.
+    """
     waiting, exponential = [(ins, False) for ins in module.results()], False
     met = set()
     while waiting:
@@ -154,7 +161,8 @@ def _magnifies(module: Module) -> bool:
 
 
 def _averages(ins: Instruction) -> bool:
-    """Whether sums over pixels are results, as of a mean of a whole image; those of a softmax or a norm are not."""
+    """Return whether the results are sums over pixels, such as the mean of an image; not those inside a softmax or a
+    norm."""
     if ins.name == "pooling":
         op: Any = ins.op
         return op.mode is not PoolingMode.max and all(n == 1 for n in ins.shape.lens[2:])

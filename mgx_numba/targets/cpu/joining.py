@@ -1,4 +1,5 @@
-"""Two contractions in one launch: a depthwise convolution takes the 1x1 one along whose result nothing else reads."""
+"""Join two contractions in one launch: a depthwise convolution also computes the 1x1 convolution of which it is the
+only reader."""
 
 from __future__ import annotations
 
@@ -24,8 +25,10 @@ __all__ = ["drop_product", "first_of_pair", "joined_product"]
 def joined_product(
     low: Lowering, ins: Instruction, request: Request, chosen: Candidate, operands: Mapping[str, View]
 ) -> tuple[Candidate, Mapping[str, View]] | None:
-    """What computes a depthwise convolution together with the 1x1 convolution of the step before, and the operands of
-    that, if nothing else reads its result and the estimate of both in one is below those of each.
+    """Return the solver that computes a depthwise convolution and the preceding step's 1x1 convolution, and its further
+    operands.
+
+    None if another instruction reads the 1x1 convolution's result, or if the joined estimate exceeds the sum of both.
     """
     if not low.requested:
         return None
@@ -55,8 +58,12 @@ def joined_product(
 
 
 def first_of_pair(low: Lowering, ins: Instruction, request: Request, chosen: Candidate) -> Candidate:
-    """What computes a 1x1 convolution: what was ``chosen``, unless a record that comes with the package did so, which
-    knows of no pairs, and by the estimates the depthwise convolution that alone reads the result takes it along."""
+    """Return the solver of a 1x1 convolution: ``chosen``, or the solver that can be joined with a following depthwise
+    convolution.
+
+    The latter replaces ``chosen`` only if ``chosen`` comes from a tuning record shipped with the package, which does
+    not know of pairs. The depthwise convolution must be the only reader, and joining must be faster by the estimates.
+    """
     problem = request.problem
     if chosen.solver.name == ConvPointwise.name or len(ins.users) != 1:
         return chosen
@@ -70,7 +77,7 @@ def first_of_pair(low: Lowering, ins: Instruction, request: Request, chosen: Can
         return chosen
     body = dict(zip(reader.module_args[0].parameters(), reader.inputs)) if core is not reader else {}
     if body.get(core.inputs[0], core.inputs[0]) is not ins:
-        return chosen  # the epilogue reads it
+        return chosen  # the reader's epilogue reads the result
     own = low.solutions.of(("choose alone", request), lambda: low.backend.choose(request))
     behind = bare_problem(core)
     assert isinstance(behind, ConvProblem)
@@ -85,7 +92,7 @@ def first_of_pair(low: Lowering, ins: Instruction, request: Request, chosen: Can
 
 
 def drop_product(low: Lowering) -> Instruction:
-    """Take the last step away, a product that another step computes now, and give its instruction."""
+    """Remove the last step, a product that a joined step computes instead, and return its instruction."""
     low.requested.pop()
     step = low.steps.pop()
     low.writers.pop(step.operands["out"].buffer, None)

@@ -1,4 +1,4 @@
-"""Lowering with the rules of the ``cpu`` target."""
+"""Lower programs with the rules of the ``cpu`` target."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ __all__ = ["lower", "lower_and_release", "lower_symbolic"]
 
 
 def lower(program: Program, options: TargetOptions) -> Plan:
-    """The plan that runs an optimised program on this machine."""
+    """Return the plan that runs an optimised program on this machine."""
     return _lowering(program, options).run()
 
 
@@ -35,8 +35,13 @@ def lower_symbolic(
 ) -> Plan:
     """Return the plan of a program whose lengths are expressions over a scope's symbols.
 
-    ``weights`` are constants that the plans of the same program have in common, ``later`` as in `Lowering`. ``ahead``
-    compiles kernels as they are found.
+    Args:
+        program: the program.
+        options: options of the compilation.
+        weights: constants that the plans of the same program share.
+        scope: scope of the symbols.
+        later: see `Lowering`.
+        ahead: compiles kernels as lowering finds them.
     """
     run = _lowering(program, options)
     run.found = ahead.add if ahead is not None else None
@@ -52,20 +57,26 @@ def lower_and_release(
     later: Callable[[Program], Any] | None = None,
     ahead: Ahead | None = None,
 ) -> tuple[Plan, bool]:
-    """As `lower`, but big literals that ``original`` does not have are taken out of ``program`` once they are packed.
+    """Return the plan of a program; see `lower`. Large literals of ``program`` that ``original`` does not have are
+    freed once packed.
 
-    ``weights`` are constants that this plan has in common with others of the same dynamic program, ``later`` as in
-    `Lowering`. ``ahead`` compiles kernels as they are found.
+    Args:
+        program: the optimised program.
+        options: options of the compilation.
+        original: the program before the passes.
+        weights: constants that the plans of the same dynamic program share.
+        later: see `Lowering`.
+        ahead: compiles kernels as lowering finds them.
 
     Returns:
-        The plan, and whether ``program`` is still whole.
+        The plan, and whether ``program`` still has all its literals.
     """
     run = _lowering(program, options)
     run.found = ahead.add if ahead is not None else None
     run.released = ReleasedConstants(run, original)
     run.shared, run.later = weights, later
     plan, whole = run.run(), not run.released.count
-    run.released = None  # each holds the other
+    run.released = None  # breaks the reference cycle
     return plan, whole
 
 

@@ -1,4 +1,4 @@
-"""Measuring contractions as a program runs them: native launches on its threads, over memory of the same layout."""
+"""Measure contractions as a program runs them: native launches on its threads, over memory of the same layout."""
 
 from __future__ import annotations
 
@@ -23,12 +23,13 @@ from ...runtime.plan import ParameterSpec, Plan, Pointer, Region, Step
 __all__ = ["Bench"]
 
 _SAMPLE_SECONDS = 2e-3
-"""Of a sample, whose fastest run counts: long against the clock and a wake-up, short against changes of the clock
-rate."""
-_MOST_RUNS = 50  # of a sample
+"""Duration of a sample, whose fastest run counts: long against the clock and a wake-up, short against changes of the
+clock rate."""
+_MOST_RUNS = 50  # maximum number of runs of a sample
 _ROTATED_BYTES = 32 << 20
-"""Constant weights are read from copies that together have this size, as a program finds them: not in the cache."""
-_MOST_COPIES = 16  # of weights, however small they are
+"""Total size of the copies of constant weights that are read in turn, so that weights come from memory as in a
+program."""
+_MOST_COPIES = 16  # maximum number of copies of small weights
 
 
 class Bench:
@@ -51,7 +52,7 @@ class Bench:
         self._turn = 0
 
     def sample(self, candidate: Candidate) -> float:
-        """Median seconds of as many executions as fill two milliseconds.
+        """Return the median seconds of as many executions as fill two milliseconds.
 
         Raises:
             CompileError: the candidate's kernel cannot be compiled.
@@ -62,7 +63,7 @@ class Bench:
             self._run(executable, candidate)
         self.samples += 1
         if self._replaced is not None:
-            self._replaced[...] = _value(self._replaced.dtype)  # what runs in place adds to it, run by run
+            self._replaced[...] = _value(self._replaced.dtype)  # in-place runs accumulate into it
         times = [self._run(executable, candidate)]
         while sum(times) < _SAMPLE_SECONDS and len(times) < _MOST_RUNS:
             times.append(self._run(executable, candidate))
@@ -118,7 +119,8 @@ class Bench:
         return Executable(plan, num_threads=request.threads)
 
     def in_place(self, launches: Sequence[Launch]) -> bool:
-        """Whether a plan has the result of these launches in the place of the operand that the request names."""
+        """Return whether a plan places the result of these launches in the memory of the operand that the request
+        names."""
         return len(launches) == 1 and self.request.replaced in launches[0].replaceable
 
     def _make_weights(self, candidate: Candidate) -> list[np.ndarray]:
@@ -140,7 +142,7 @@ class Bench:
 
 
 def _block_weights(problem: GemmProblem, form: BlockFormat) -> BlockWeights:
-    """Weights of ones."""
+    """Return block-quantised weights whose values are all ones."""
     blocks = (problem.n, form.blocks(problem.k))
     points = np.full(blocks, form.middle, np.uint8) if form.zero_points else None
     codes = np.full((*blocks, form.size * form.bits // 8), form.middle + 1, np.uint8)
@@ -154,8 +156,11 @@ def _weight_lens(problem: GemmProblem | ConvProblem) -> tuple[int, ...]:
 
 
 def _weight(problem: GemmProblem | ConvProblem) -> float:
-    """Such that sums are about a half: of hundreds epilogues like GELU would make denormals, which Intel's CPUs handle
-    in microcode, four times as slowly as the product that is measured (128x3072x768)."""
+    """Return the value of all weights, for which the sums are about 0.5.
+
+    With sums in the hundreds, epilogues like GELU would give denormals. Intel's CPUs handle denormals in microcode,
+    which takes four times as long as the measured product (128x3072x768).
+    """
     dtype = np.dtype(problem.types.b)
     terms = problem.k if isinstance(problem, GemmProblem) else problem.group_in * problem.taps
     if dtype.kind in "biu" or not terms:
@@ -164,7 +169,7 @@ def _weight(problem: GemmProblem | ConvProblem) -> float:
 
 
 def _filled(elements: int, dtype: str, value: float | None = None) -> np.ndarray:
-    """Halves, or ones for types without them, if nothing else is said: no kernel then divides by zero."""
+    """Return an array filled with ``value``, by default 0.5, or 1 for integer types: no kernel then divides by zero."""
     array = aligned_empty((elements,), dtype)
     array[...] = _value(array.dtype) if value is None else value
     return array

@@ -1,8 +1,8 @@
-"""Values in parts (`codegen.cpu.part_form`): what a product reads so is written so by the kernel that makes it.
+"""Values split into bfloat16 parts (`codegen.cpu.part_form`), written by the kernel that computes the value.
 
-Of a step that computes a cluster, or one that a rule has told of (`offer_parts`), it is known how it would write the
-parts of its result, too; a product that reads them takes that up (`parts_of`, `take_parts`). When all steps are there,
-what nothing reads as it is, is written in parts alone.
+The step of a cluster, or a step for which a rule called `offer_parts`, can also write the high and low parts of its
+result. A product that reads parts requests them (`parts_of`, `take_parts`). When all steps exist, values without any
+other reader are written in parts only.
 """
 
 from __future__ import annotations
@@ -36,9 +36,9 @@ _VIEWS = frozenset("reshape reshape_lazy flatten squeeze unsqueeze transpose".sp
 
 @dataclass(frozen=True)
 class ValueParts:
-    """Both parts of a value that lies in its buffer in rows of ``columns`` elements, without gaps.
+    """The high and low parts of a value that is stored in contiguous rows of ``columns`` elements.
 
-    Rows of a part are ``pitch`` apart, the low parts ``low`` behind the high ones.
+    Rows of a part are ``pitch`` elements apart; the low parts follow ``low`` elements after the high parts.
     """
 
     columns: int
@@ -48,7 +48,7 @@ class ValueParts:
     behind: View
 
     def seen(self, view: View) -> View | None:
-        """The high parts of a view of the value's buffer, if it has whole rows."""
+        """Return the high parts of a view of the value's buffer; None unless the view has whole rows."""
         strides = []
         for length, stride in zip(view.lens, view.strides):
             if stride == 1 and length == self.columns:
@@ -64,13 +64,16 @@ class ValueParts:
 
 
 Remake = Callable[[ValueParts, bool], tuple[Launch, Mapping[str, View]]]
-"""A launch that writes parts besides the result, or alone, and the operands for its results."""
+"""Returns the launch that writes parts besides the result, or only the parts, and the operands for its results."""
 
 
 @dataclass
 class Writer:
-    """The step that writes ``view``, with what its ``launch`` and operands were, and how it would write ``parts``:
-    ``taken`` once something reads them, ``alone`` if they are all that it writes; ``besides``: as of `offer_parts`."""
+    """The step that writes ``view``, its original ``launch`` and operands, and the ``parts`` that it could write.
+
+    ``taken`` is set once a reader uses the parts, ``alone`` if the step writes only the parts. ``besides`` is as in
+    `offer_parts`.
+    """
 
     step: PendingStep
     view: View
@@ -83,8 +86,10 @@ class Writer:
     alone: bool = False
 
     def take(self, low: Lowering, alone: bool) -> bool:
-        """Let the step write parts besides the result or ``alone``, and return whether it does. It needs a kernel for
-        that, and no other result of the step may be written in parts."""
+        """Make the step write parts besides the result, or ``alone``; return whether it does.
+
+        This needs a kernel, and no other result of the step may be written in parts.
+        """
         if not self.taken and self.step.launch is not self.launch:
             return False
         try:
@@ -98,18 +103,20 @@ class Writer:
 
 
 def offer_parts(low: Lowering, step: PendingStep, view: View, columns: int, remake: Remake, besides: bool) -> None:
-    """Note that a step can write its result in parts.
+    """Record that a step can write its result in parts.
+
+    Nothing is recorded unless the result is a whole arena buffer with contiguous float32 rows, and the CPU has a tile
+    for parts.
 
     Args:
         low: the lowering.
-        step: one with a launch.
-        view: the result; nothing is noted unless it is all of a buffer of the arena, in rows of float32 without gaps,
-            nor where the CPU has no tile for parts.
+        step: a step with a launch.
+        view: the result.
         columns: elements of a row.
-        remake: the launch that writes parts.
-        besides: whether writing them besides the result takes less time than a pass that splits it. It does in
-            clusters, not where products are finished: with what its residual sums write besides, ResNet-50 in batches
-            of 8 took 187 ms, with passes 182, with parts alone 171 (two cores of an Emerald Rapids).
+        remake: makes the launch that writes parts.
+        besides: whether writing parts besides the result takes less time than a separate pass that splits it. This is
+            so for clusters, not for products' epilogues. ResNet-50 in batches of 8 took 187 ms with parts besides its
+            residual sums, 182 ms with passes, 171 ms with parts alone (two cores of an Emerald Rapids).
     """
     if matrix_tile(FLOAT32) is None:
         return
@@ -122,9 +129,9 @@ def offer_parts(low: Lowering, step: PendingStep, view: View, columns: int, rema
 
 
 def parts_of(low: Lowering, view: View, axis: int) -> tuple[View, Writer] | None:
-    """The high parts of a value, if they can be written, and what tells of the rest; from `take_parts` on they are.
+    """Return the view of a value's high parts, and the writer; None if the value cannot be written in parts.
 
-    Rows lie along the ``axis`` of the view.
+    The parts exist only after `take_parts`. Rows lie along the ``axis`` of the view.
     """
     if matrix_tile(FLOAT32) is None:
         return None
@@ -136,7 +143,7 @@ def parts_of(low: Lowering, view: View, axis: int) -> tuple[View, Writer] | None
 
 
 def take_parts(low: Lowering, writer: Writer, reader: Instruction, others: Sequence[View]) -> bool:
-    """Let the step that makes a value write its parts for a reader, and return whether it does.
+    """Make the step that computes a value write its parts for a reader; return whether it does.
 
     ``others`` are further operands of the reader's launches.
     """
@@ -153,7 +160,7 @@ def take_parts(low: Lowering, writer: Writer, reader: Instruction, others: Seque
 
 
 def _only_multiplied(ins: Instruction) -> bool:
-    """Whether all that reads an instruction's result, or a view of it, are left-hand sides of products."""
+    """Return whether an instruction's result, or its views, are read only as left-hand sides of products."""
     for user in ins.users:
         if user.name in _MULTIPLYING and ins not in user.inputs[1:]:
             continue
@@ -163,7 +170,7 @@ def _only_multiplied(ins: Instruction) -> bool:
 
 
 def _readers(low: Lowering, ins: Instruction, buffer: Buffer) -> set[Instruction]:
-    """What reads the buffer of an instruction's result, besides views of it."""
+    """Return the instructions that read the buffer of an instruction's result, other than views of it."""
     found = set()
     for user in ins.users:
         seen = low.values.get(user)
@@ -175,7 +182,7 @@ def _readers(low: Lowering, ins: Instruction, buffer: Buffer) -> set[Instruction
 
 
 def _settle(low: Lowering) -> None:
-    """Write parts alone where nothing reads the value as it is."""
+    """Make steps write only the parts of values that no step reads in full."""
     taken = [writer for writer in low.writers.values() if writer.taken]
     besides = [writer for writer in taken if not writer.alone]
     own = {id(writer.step): writer.view.buffer for writer in taken}
@@ -188,13 +195,13 @@ def _settle(low: Lowering) -> None:
         if writer.view.buffer not in read:
             writer.take(low, True)
     alone = {writer.view.buffer: writer.parts.high for writer in taken if writer.alone}
-    for step in low.steps:  # launches before that of one solution are told of its result, too
+    for step in low.steps:  # earlier launches of the same solution also have the result as an operand
         if any(view.buffer in alone for view in step.operands.values()):
             step.operands = {name: alone.get(view.buffer, view) for name, view in step.operands.items()}
 
 
 def _room(view: View, columns: int) -> ValueParts | None:
-    """New memory for the parts of a view; None if it is not in such rows."""
+    """Return new memory for the parts of a view; None if the view does not consist of contiguous rows."""
     pitch = parts_pitch(columns)
     low = math.prod(view.lens) // columns * pitch
     every = View(Buffer(Region.ARENA, 0, 2 * 2 * low), Shape(Type.bf16_type, (low,)))
@@ -204,7 +211,7 @@ def _room(view: View, columns: int) -> ValueParts | None:
 
 
 def _offer_cluster(low: Lowering, buffer: Buffer) -> None:
-    """Note that the step that wrote a buffer can write it in parts, if it computes a cluster."""
+    """Record that the step that wrote a buffer can write parts, if it computes a cluster."""
     for step in reversed(low.steps):
         for name, view in step.operands.items():
             if name.startswith("out") and view.buffer is buffer:
@@ -214,11 +221,12 @@ def _offer_cluster(low: Lowering, buffer: Buffer) -> None:
 
 
 def _offer_result(low: Lowering, step: PendingStep, problem: PointwiseProblem | ReductionProblem, number: int) -> None:
-    """The same of one result. Its rows, those of the axis along which it is contiguous, have to be whole lines."""
+    """Record that a cluster's step can write one of its results in parts. Rows along the contiguous axis have to be
+    whole cache lines."""
     view, count = step.operands[f"out{number}"], len(problem.outputs)
     along = [n for n, stride in zip(view.lens, view.strides) if stride == 1 and n > 1]
     other = isinstance(problem, ReductionProblem) and (problem.parts > 1 or problem.fold > 1)
-    types = {view.type for name, view in step.operands.items() if name.startswith("out")}  # one result may be in parts
+    types = {view.type for name, view in step.operands.items() if name.startswith("out")}  # may include parts already
     if len(along) != 1 or along[0] % LINE_ELEMENTS or types != {Type.float_type} or other:
         return
 

@@ -1,4 +1,4 @@
-"""Programs compiled for the ``cpu`` target: passes run, lowered to plans, kernels loaded."""
+"""Compile programs for the ``cpu`` target: run passes, lower to plans, load kernels."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def optimize(
     timings: MutableMapping[str, float] | None = None,
     validate: bool = False,
 ) -> Program:
-    """A copy of ``program`` after the target's passes."""
+    """Return a copy of ``program`` after the target's passes."""
     optimized = program.clone()
     run_passes(
         optimized,
@@ -58,14 +58,14 @@ def compile_program(
     weights: SharedWeights | None = None,
     known: PlanChoice | None = None,
 ) -> LoweredProgram:
-    """A program compiled for the CPU, in stages where its lengths depend on data.
+    """Return a program compiled for the CPU, in stages where its lengths depend on data.
 
     Args:
-        program: it stays as it is.
-        options: what was asked for.
+        program: the program, which is not changed.
+        options: options of the compilation.
         progress: told of the kernels that are compiled.
-        weights: what plans have in common that are made of the dynamic program that this one is a case, or a part, of.
-        known: of a program with dynamic inputs, see `DynamicProgram`.
+        weights: constants shared by all plans of the dynamic program to which ``program`` belongs.
+        known: plans of a program with dynamic inputs; see `DynamicProgram`.
     """
 
     def fixed(program: Program, weights: SharedWeights) -> LoweredProgram:
@@ -89,7 +89,7 @@ def compile_program(
 
 
 class CpuProgram(LoweredProgram):
-    """A program whose inputs have lengths, compiled for the CPU."""
+    """A program without dynamic inputs, compiled for the CPU."""
 
     def __init__(
         self,
@@ -98,7 +98,7 @@ class CpuProgram(LoweredProgram):
         progress: Callable[[int, int, str], None] | None,
         weights: SharedWeights | None = None,
     ) -> None:
-        """Arguments are those of `compile_program`."""
+        """Compile a program; arguments as in `compile_program`."""
         with kernels_ahead(options.store) as ahead:
             self._compile(program, options, progress, weights, ahead)
 
@@ -130,12 +130,12 @@ class CpuProgram(LoweredProgram):
 
 
 def _optimizing(again: Callable[[], Program], options: TargetOptions) -> Callable[[], Program]:
-    """What optimises a program once more."""
+    """Return a function that optimises the program that ``again`` returns."""
     return lambda: optimize(without_tuples(again())[0], options)
 
 
 def _measure(tuning: Tuning, ask: Callable[[], object]) -> None:
-    from ..tuning import tune  # late: a compilation that measures nothing needs none of it
+    from ..tuning import tune  # late: only needed for tuning
     from .measuring import Bench
 
     tune(tuning, Bench, ask)

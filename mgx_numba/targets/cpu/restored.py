@@ -1,4 +1,4 @@
-"""Programs from files, compiled for the CPU: their plans run; for all else the program is compiled."""
+"""Programs read from files, for the CPU: their plans run; for everything else the program is compiled again."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def may_outgrow(kept: Kept) -> bool:
 
 
 def runnable(kept: Kept, options: TargetOptions, shown: Callable[[], Program]) -> LoweredProgram:
-    """Return a program that runs; ``shown`` gives the optimised program of one plan.
+    """Return an executable program; ``shown`` returns the optimised program of a single plan.
 
     Raises:
         CompileError: a kernel that the store lacks cannot be compiled.
@@ -69,14 +69,19 @@ def _body(
 
 
 class RestoredProgram(LoweredProgram):
-    """A program from a file. It is compiled when somebody wants to see it, or when a run needs a plan that the file
-    does not have."""
+    """A program read from a file; compiled again only to show it, or when a run needs a plan that the file lacks."""
 
     def __init__(
         self, kept: LoweredProgram, compile: Callable[[PlanChoice | None], LoweredProgram], store: Store | None
     ) -> None:
-        """``kept`` runs the plans of the file. ``compile`` gives the compiled program; of one with dynamic inputs it
-        takes the plans that are there, in the place of a plan for lengths in general."""
+        """Create the program.
+
+        Args:
+            kept: runs the plans of the file.
+            compile: returns the compiled program. For dynamic inputs its argument has the file's plans, which are used
+                instead of a first symbolic plan.
+            store: object store of the kernels; None: the user's.
+        """
         super().__init__(kept.executable, kept.trees, lambda: self._whole().program, store)
         self._kept = kept
         self._compile = compile
@@ -93,7 +98,7 @@ class RestoredProgram(LoweredProgram):
             return self._compiled
 
     def _with_more(self) -> LoweredProgram:
-        """Return the program that makes plans which the file does not have."""
+        """Return the program that can make plans that the file lacks."""
         with self._lock:
             if self._more is None:
                 kept = self._kept
@@ -120,7 +125,7 @@ class RestoredProgram(LoweredProgram):
             pass
         try:
             return self._with_more().run(inputs)
-        except Outgrown:  # a submodule's plans are those of the file
+        except Outgrown:  # a submodule has only the file's plans
             whole = self._whole()
         results = whole.run(inputs)
         with self._lock:
@@ -133,7 +138,7 @@ class RestoredProgram(LoweredProgram):
     def direct(
         self, result_type: type[np.ndarray], prefer: Callable[[Direct | None], None] | None = None
     ) -> Direct | None:
-        """As `LoweredProgram.direct`: the function of the plans from the file, then that of the compiled program."""
+        """Return a fast path that tries the file's plans, then the compiled program; see `LoweredProgram.direct`."""
         first, functions = self._kept.direct(result_type, prefer), dict[LoweredProgram, Direct | None]()
         if first is None:
             return None

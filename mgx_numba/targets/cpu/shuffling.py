@@ -1,4 +1,4 @@
-"""A channel shuffle read by the grouped convolution behind it, in place of a copy."""
+"""Let a grouped convolution read the input of a channel shuffle, in place of the shuffle's copy."""
 
 from __future__ import annotations
 
@@ -19,8 +19,10 @@ __all__ = ["before_shuffle", "drop_shuffle"]
 def before_shuffle(
     low: Lowering, ins: Instruction, problem: ConvProblem, x: View
 ) -> tuple[ConvProblem, View, int] | None:
-    """The problem over what lies before a shuffle, that, and the number of the step that shuffles: a copy that nothing
-    else reads, behind all other contractions.
+    """Return the problem that reads the input of a channel shuffle, that input, and the number of the shuffle's copy
+    step.
+
+    None unless the convolution is the copy's only reader, and no contraction follows the copy.
     """
     if not low.steps:
         return None
@@ -46,6 +48,6 @@ def before_shuffle(
 
 
 def drop_shuffle(low: Lowering, x: View, number: int) -> None:
-    """Take the step of that number away, which copies to ``x``."""
+    """Remove the step with this number, which copies to ``x``."""
     del low.steps[number]
     low.writers.pop(x.buffer, None)

@@ -1,4 +1,5 @@
-"""A program in which lengths depend on data, as two programs: the second is made for what the first has found."""
+"""Run a program in two stages where lengths depend on data; the second stage is compiled for the lengths that the first
+found."""
 
 from __future__ import annotations
 
@@ -35,7 +36,7 @@ class StagedProgram(TwoStages, LoweredProgram):
         trees: list[Tree] | None,
         whole: Callable[[], Program],
     ) -> None:
-        """``trees`` groups the results of ``whole``, which is shown."""
+        """Connect two stages; ``trees`` groups the results of ``whole``, the program shown to users."""
         LoweredProgram.__init__(self, None, trees, whole)
         TwoStages.__init__(self, head, tail, seam)
 
@@ -45,7 +46,7 @@ class StagedProgram(TwoStages, LoweredProgram):
         return None if head is None or tail is None else KeptStages(head, tail, self._seam, self.trees, self._given)
 
     def keep_growth(self, keep: Callable[[LoweredProgram], None]) -> None:
-        """See `Growing`: the second stage may have more plans."""
+        """See `Growing`: the second stage may make further plans."""
         if isinstance(self._tail, Growing):
             self._tail.keep_growth(lambda tail: keep(self))
 
@@ -54,11 +55,11 @@ class StagedProgram(TwoStages, LoweredProgram):
         return grouped(self.trees, self._in_stages(inputs, lambda stage, given: stage.run(given)))
 
     def observe(self, inputs: Mapping[str, np.ndarray], observer: Observer) -> list[Any]:
-        """See `LoweredProgram.observe`: the steps of both stages."""
+        """Run and observe the steps of both stages; see `LoweredProgram.observe`."""
         return grouped(self.trees, self._in_stages(inputs, lambda stage, given: stage.observe(given, observer)))
 
     def timeline(self, inputs: Mapping[str, np.ndarray]) -> tuple[list[Any], list[ThreadSpan]]:
-        """See `LoweredProgram.timeline`: that of both stages."""
+        """Run both stages and return their spans; see `LoweredProgram.timeline`."""
         spans: list[ThreadSpan] = []
 
         def timed(stage: LoweredProgram, given: Mapping[str, np.ndarray]) -> list[Any]:
@@ -69,16 +70,16 @@ class StagedProgram(TwoStages, LoweredProgram):
         return grouped(self.trees, self._in_stages(inputs, timed)), spans
 
     def trace(self, inputs: Mapping[str, np.ndarray], level: int, out: TextIO) -> list[Any]:
-        """See `LoweredProgram.trace`: the steps of both stages."""
+        """Run and print the steps of both stages; see `LoweredProgram.trace`."""
         return grouped(self.trees, self._in_stages(inputs, lambda stage, given: stage.trace(given, level, out)))
 
     def idle(self, inputs: Mapping[str, np.ndarray]) -> None:
-        """See `LoweredProgram.idle`; what the second stage takes is known only by running the first, so it is left
-        out."""
+        """See `LoweredProgram.idle`. The second stage is left out: its inputs are known only by running the first."""
         self._head.idle(inputs)
 
     def kernels(self) -> list[KernelSource]:
-        """See `LoweredProgram.kernels`; those that the second stage may need, too."""
+        """Return the kernels of both stages, including kernels that the second may need; see
+        `LoweredProgram.kernels`."""
         found = {kernel: kernel for part in self._parts() for kernel in part.kernels()}
         return list({**found, **{kernel: kernel for kernel in super().kernels()}}.values())
 
@@ -87,6 +88,6 @@ class StagedProgram(TwoStages, LoweredProgram):
 
 
 class CpuSymbolicStages(symbolic_stages.SymbolicStages, StagedProgram):
-    """The CPU's, see `symbolic_stages.SymbolicStages`."""
+    """Two symbolic stages on the CPU; see `symbolic_stages.SymbolicStages`."""
 
     _given: ClassVar[bool] = True

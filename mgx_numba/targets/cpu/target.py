@@ -24,7 +24,7 @@ __all__ = ["TARGET"]
 
 
 class CpuTarget:
-    """See `Target`. Passes and lowering are imported when something is compiled."""
+    """The ``cpu`` target; see `Target`. Passes and lowering are imported at the first compilation."""
 
     name = "cpu"
     backend = "cpu"
@@ -42,7 +42,7 @@ class CpuTarget:
         whole_module("mgx_numba.targets.cpu.program")
         from .program import compile_program
 
-        # Counted once: plans for fixed lengths are also made in a run, and the system's files are slow to read.
+        # Resolved once: runs also make plans for fixed lengths, and reading the system's files is slow.
         threads = resolve_num_threads(options.num_threads or None)
         return compile_program(program, replace(options, num_threads=threads), progress, known=known)
 
@@ -54,7 +54,7 @@ class CpuTarget:
         return pass_options(options)
 
     def machine(self, device_id: int = 0) -> Mapping[str, str]:
-        """CPU, features and versions, and the threads that a run takes by default."""
+        """Return CPU, features, versions, and the default number of threads of a run."""
         return {**backend(self.backend).identity(), "threads": str(default_num_threads())}
 
     def restore(self, kept: Kept, options: TargetOptions, portable: Callable[[], Program]) -> LoweredProgram:
@@ -74,7 +74,7 @@ class CpuTarget:
         return RestoredProgram(made, lambda known: self._compiled(portable(), options, None, known), options.store)
 
     def limits(self, num_threads: int = 0, units: Collection[str] = ()) -> Limits:
-        """See `Target.limits`: measured by kernels of our own, in a fraction of a second."""
+        """Return the limits, measured by our own kernels in a fraction of a second; see `Target.limits`."""
         from ...runtime.cpu.limits import measure_limits
 
         return measure_limits(num_threads, units)

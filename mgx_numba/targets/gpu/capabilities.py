@@ -1,4 +1,4 @@
-"""What passes are told of the GPU."""
+"""Facts about the GPU that passes may assume."""
 
 from __future__ import annotations
 
@@ -30,20 +30,21 @@ __all__ = ["pass_options"]
 
 FLOAT8 = "float8_e4m3fn"
 ENOUGH_BLOCKS = 256
-"""Blocks that are enough for a reduction to stay whole: about two for each multiprocessor of an H100 (132)."""
+"""Number of blocks with which a reduction need not be split: about two for each multiprocessor of an H100 (132)."""
 MOST_PARTS = 1024
-"""Parts of all rows together: some blocks for each multiprocessor, so that none waits long for the last ones."""
+"""Maximum number of parts of all rows together: several blocks for each multiprocessor, so that none waits long for the
+last."""
 PART_ELEMENTS = 1 << 14
-"""Elements of a part at least: 64 KiB of float32, some microseconds of one multiprocessor's share of the bandwidth,
-which is what another launch costs."""
+"""Least number of elements of a part: 64 KiB of float32, several microseconds of a multiprocessor's share of the
+bandwidth, which equals the cost of another launch."""
 PART_SHARE = 16
-"""Elements of a part for each of its results: then these are an eighth of what is read and written, at most."""
+"""Least number of elements of a part per result: the results are then at most an eighth of the memory traffic."""
 REPEATED_ELEMENTS = 1 << 20
-"""Elements from which rows that are read again are divided: below, all of it stays in the second-level cache."""
+"""Number of elements from which rows that are read twice are split; smaller inputs stay in the L2 cache."""
 
 
 def pass_options(options: TargetOptions) -> Options:
-    """What passes may assume for plans of a device of any size."""
+    """Return the facts that passes may assume for plans of a device of any size."""
     return Options(
         fast_math=options.fast_math,
         later=has_late_lengths,
@@ -70,7 +71,7 @@ def pass_options(options: TargetOptions) -> Options:
 
 
 def _attention_refusal(precision: str, type: Type, depth: int, width: int) -> str:
-    """See `features_refusal`, which is imported for programs that have attention."""
+    """Return the result of `features_refusal`, whose module is imported only for programs with attention."""
     whole_module("mgx_numba.targets.gpu.rules.attention")
     from .rules.attention import features_refusal
 
@@ -78,14 +79,17 @@ def _attention_refusal(precision: str, type: Type, depth: int, width: int) -> st
 
 
 def _has_warpgroups() -> bool:
-    """Whether tensor cores take operands from a block's memory, where the copy engine brings them as they are: on an
-    H200 a launch before them that computes a prologue and they take half as long as others with that inside."""
+    """Return whether tensor cores read operands from shared memory, to which the copy engine writes them unchanged.
+
+    On an H200 such tensor cores and a separate launch for a prologue take half as long as a kernel with the prologue
+    inside.
+    """
     arch = known_architecture()
     return arch is not None and arch.warpgroups
 
 
 def _multiplies_float8() -> bool:
-    """Whether tensor cores of the architecture do."""
+    """Return whether the architecture's tensor cores multiply float8."""
     arch = known_architecture()
     if arch is not None and not arch.nvidia:
         return bool(matrix_tiles(arch, ElementTypes(FLOAT8, FLOAT8, "float32", "float32"), "highest"))
@@ -95,9 +99,9 @@ def _multiplies_float8() -> bool:
 def reduction_walk(
     body: Module, axes: Sequence[int], inputs: Sequence[Shape], results: Sequence[Shape]
 ) -> ReductionWalk:
-    """How a kernel would go through a reduction cluster; for symbolic lengths, through one of the example lengths.
+    """Return how a kernel would traverse a reduction cluster; symbolic lengths are replaced by example lengths.
 
-    Rows of which there is an open number are as many as keep a device busy.
+    If the number of rows is symbolic, it is taken to be large enough to keep a device busy.
     """
     lengths: list[Any] = [n for s in (*inputs, *results) for n in (*s.lens, *s.strides) if isinstance(n, Dim)]
     is_open = any(isinstance(n, Dim) for s in inputs for a, n in enumerate(s.lens) if a not in axes)

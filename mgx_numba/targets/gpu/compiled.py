@@ -1,4 +1,4 @@
-"""A plan of a program on a device: how it runs, is observed and shown. Loading one imports no pass and no operator."""
+"""A program's plan on a device: run, observe and show it. Loading such a program imports no pass and no operator."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ __all__ = ["DeviceCalls", "DeviceProgram", "on_host"]
 
 
 class DeviceCalls(ABC):
-    """How programs of a device are called, of one plan or of several: see `OnDevice`."""
+    """The ways to call a program on a device, with one plan or several; see `OnDevice`."""
 
     _engine: Engine
     _options: TargetOptions
@@ -54,7 +54,8 @@ class DeviceCalls(ABC):
         return self._options.offload_copy
 
     def run(self, inputs: Mapping[str, Any], stream: int | None = None) -> list[Any]:
-        """See `Compiled.run`; inputs may lie on the device, and results stay there if they are not offloaded."""
+        """See `Compiled.run`; inputs may lie on the device, and results stay there unless they are copied to the
+        host."""
         return self.run_staying(inputs, stream, not self.offload_copy)
 
     def run_there(self, inputs: Mapping[str, Any]) -> list[Any]:
@@ -63,12 +64,14 @@ class DeviceCalls(ABC):
 
     @abstractmethod
     def run_staying(self, inputs: Mapping[str, Any], stream: int | None, stays: bool) -> list[Any]:
-        """As ``run``, but for whether results stay on the device."""
+        """Run as `run` does; ``stays`` says whether results stay on the device."""
 
     @abstractmethod
     def run_on(self, queue: Queue, inputs: Mapping[str, Any]) -> list[Any]:
-        """Ask a queue for a run on inputs that lie on the device, as part of what a plan around this one does; results
-        are new. It is complete only where a host step comes last, or kernels check indices."""
+        """Enqueue a run on inputs that lie on the device, as part of an enclosing plan; return new results.
+
+        The run is complete on return only if its last step is a host step, or if kernels check indices.
+        """
 
     def run_in(self, inputs: Mapping[str, Any], stream: int) -> list[Any]:
         """See `OnDevice.run_in`."""
@@ -76,8 +79,8 @@ class DeviceCalls(ABC):
 
 
 class DeviceProgram(DeviceCalls):
-    """See `Compiled`: a plan, how its results are grouped into tuples (None: they are not), and the engine that runs
-    it."""
+    """A compiled program with one plan, the trees that group its results into tuples (None: no result is a tuple), and
+    its engine; see `Compiled`."""
 
     def __init__(
         self,
@@ -88,8 +91,16 @@ class DeviceProgram(DeviceCalls):
         optimized: Callable[[], Program],
         log: RewriteLog | None = None,
     ) -> None:
-        """``plan`` is None of dynamic inputs; ``optimized`` gives the program that was lowered, and is asked once, when
-        somebody wants to see it; ``log`` is of what made the plan, by default the program's."""
+        """Create the program.
+
+        Args:
+            engine: the engine that runs the plan.
+            options: options of the compilation.
+            plan: the plan; None with dynamic inputs.
+            trees: group the results into tuples.
+            optimized: returns the program that was lowered; called once, when the program is to be shown.
+            log: rewrite log of the compilation; None: the program's.
+        """
         self._engine = engine
         self._options = options
         self._plan = plan
@@ -105,8 +116,10 @@ class DeviceProgram(DeviceCalls):
 
     @functools.cached_property
     def executable(self) -> DeviceExecutable | None:
-        """What runs; None of dynamic inputs. Of a plan from a file it is made when somebody asks: by then the constants
-        are read."""
+        """The plan's executable; None with dynamic inputs.
+
+        For a plan from a file it is made at the first use: the constants are read by then.
+        """
         with self._lock:
             known = self.__dict__.get("executable")
             if known is not None or self._plan is None:
@@ -145,12 +158,12 @@ class DeviceProgram(DeviceCalls):
         return tuple([lens_of(inputs[p.name]) for p in self.first_plan().parameters])
 
     def _shown(self, inputs: Mapping[str, Any]) -> tuple[Program, Callable[[str], str]]:
-        """Return the program with the lengths of some inputs, and a function that gives an instruction's text in it for
-        the text in the plan."""
+        """Return the program with the inputs' lengths, and a function that maps an instruction's text in the plan to
+        its text there."""
         return with_lengths(self.program, self.symbol_values(inputs))
 
     def output_parameters(self) -> dict[str, Shape]:
-        """See `OnDevice.output_parameters`; with dynamic inputs, or of tuples, there are none."""
+        """See `OnDevice.output_parameters`; empty with dynamic inputs, and if a result is a tuple."""
         executable = self.executable
         if self.offload_copy or executable is None or executable.lengths is not None or self._trees is not None:
             return {}
@@ -169,7 +182,7 @@ class DeviceProgram(DeviceCalls):
         return [v if isinstance(v, DeviceArray) else self._of_host(p, v) for p, v in given]
 
     def _of_host(self, parameter: ParameterSpec, value: np.ndarray) -> Any:
-        """Return an array of the host as a plan takes it; lengths alone need no memory on either side."""
+        """Return a host array in the form that the plan takes; a told length needs no memory on host or device."""
         if is_told(parameter):
             return DeviceArray(Shape(Type.bool_type, value.shape), 0, self._engine.number)
         return row_major(value)
@@ -189,14 +202,15 @@ class DeviceProgram(DeviceCalls):
         return grouped(self._trees, self.executable.run_on(queue, self._arrays(inputs)))
 
     def direct(self, result_type: type[np.ndarray], prefer: object = None) -> None:
-        """None: arrays of the host are copied, beside which nothing else counts; `entry` is for those of the device."""
+        """Return None: host arrays are copied, and copies take most of a call's time. `entry` is for arrays on the
+        device."""
 
     def resolve(self, inputs: Mapping[str, np.ndarray]) -> Program:
         """See `Compiled.resolve`."""
         return self._shown(inputs)[0]
 
     def observe(self, inputs: Mapping[str, Any], observer: Observer) -> list[Any]:
-        """See `Compiled.observe`; seconds are the device's. Data comes from the host, and results go there."""
+        """See `Compiled.observe`; seconds are device times. Inputs come from the host, and results go there."""
         inputs = {name: on_host(self._engine, value) for name, value in inputs.items()}
         assert self.executable is not None
         _, text = self._shown(inputs)
@@ -227,7 +241,7 @@ class DeviceProgram(DeviceCalls):
         return [Stage(program, plan)]
 
     def idle(self, inputs: Mapping[str, np.ndarray]) -> None:
-        """Nothing: what a call costs besides its steps is not measured yet."""
+        """Do nothing: the overhead of a call is not measured yet."""
 
     def trace(self, inputs: Mapping[str, np.ndarray], level: int, out: TextIO) -> list[Any]:
         """See `Compiled.trace`."""
@@ -245,44 +259,44 @@ class DeviceProgram(DeviceCalls):
         return results if self.offload_copy else [self._on_device(r) for r in results]
 
     def kernels(self) -> list[KernelSource]:
-        """The distinct kernels, in order of first use."""
+        """Return the distinct kernels, in order of first use."""
         return list(dict.fromkeys(self._plan.kernels() if self._plan is not None else ()))
 
     def host_reasons(self) -> dict[str, str]:
-        """See `Compiled.host_reasons`; with dynamic inputs a plan belongs to a set of lengths, and none is here."""
+        """See `Compiled.host_reasons`; empty with dynamic inputs, where each plan has reasons of its own."""
         steps = self._plan.steps if self._plan is not None else []
         return {step.instruction: step.reason for step in steps if isinstance(step, HostStep)}
 
     def rewrite_log(self) -> RewriteLog:
         """See `Compiled.rewrite_log`."""
-        from ...graph.rewrite_log import RewriteLog  # late: it brings all operators
+        from ...graph.rewrite_log import RewriteLog  # late: imports all operators
 
         log = RewriteLog()
         log.include(self._log or self.program.log)
         return log
 
     def kept_plan(self) -> KeptPlan | None:
-        """See `Compiled.kept_plan`: plans with symbols are not kept, and a program that calls libraries is planned
-        anew, since these may be others by then."""
+        """See `Compiled.kept_plan`; None for symbolic plans, and for plans that call libraries, which may be other
+        versions at the next start."""
         plan = self._plan
         if plan is None or plan.symbols or any(described(kernel) is not None for kernel in plan.kernels()):
             return None
         return KeptPlan(plan, self._trees)
 
     def machine_code(self) -> dict[str, Any]:
-        """See `Compiled.machine_code`: of all kernels that the program has by now."""
-        from ...codegen.embedding import embed  # late: few programs are saved with their code
+        """See `Compiled.machine_code`; covers all kernels that the program has so far."""
+        from ...codegen.embedding import embed  # late: few programs are saved with machine code
 
         return embed([*self.kernels(), transfer_kernel()], self._options.store)
 
 
 def _output(number: int) -> str:
-    """What MIGraphX calls the parameter that is memory for a result."""
+    """Return MIGraphX's name of the parameter that is memory for a result."""
     return f"main:#output_{number}"
 
 
 def on_host(engine: Engine, value: Any) -> Any:
-    """A value as an array of the host, to which that of a device is copied."""
+    """Return a value as a host array; an array on the device is copied."""
     if not isinstance(value, DeviceArray):
         return value
     return to_host(engine, value).reshape(value.shape.array_lens)

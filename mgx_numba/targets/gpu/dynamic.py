@@ -1,4 +1,4 @@
-"""Programs with dynamic inputs, compiled for a device: one plan whose numbers follow from the lengths of a run."""
+"""Compile programs with dynamic inputs for a device: symbolic plans, whose numbers follow from the lengths of a run."""
 
 from __future__ import annotations
 
@@ -47,11 +47,11 @@ class DynamicGpuProgram(OpenPlans[Any], DeviceProgram):
         """Compile a program for all lengths within the ranges of its inputs.
 
         Args:
-            program: it stays as it is.
-            options: what was asked for.
+            program: the program, which is not changed.
+            options: options of the compilation.
             progress: told of the kernels that are compiled.
-            on: what it runs on.
-            compile_fixed: compiles a program for that, with constants of others.
+            on: the engine that runs the program.
+            compile_fixed: compiles a program without dynamic inputs for the engine, with shared constants.
         """
         DeviceProgram.__init__(self, on, options, None, None, lambda: self._source)
         self._compile_fixed = compile_fixed
@@ -77,15 +77,15 @@ class DynamicGpuProgram(OpenPlans[Any], DeviceProgram):
         return self._compile_fixed(program, self._weights, self._constants)
 
     def _body(self, program: Program) -> Any:
-        """Compile a submodule in which lengths are known when it runs."""
+        """Compile a submodule whose lengths are known only when it runs."""
         return self._compile_fixed(program, SharedWeights(program), self._constants)
 
     def output_parameters(self) -> dict[str, Shape]:
-        """See `OnDevice.output_parameters`: lengths have to be known before."""
+        """Return an empty dictionary: lengths are not known before a run. See `OnDevice.output_parameters`."""
         return {}
 
     def entry(self) -> None:
-        """See `OnDevice.entry`: lengths have to be known before."""
+        """Return None: lengths are not known before a run. See `OnDevice.entry`."""
 
     def run_staying(self, inputs: Inputs, stream: int | None, stays: bool) -> list[Any]:
         """See `DeviceCalls.run_staying`."""
@@ -116,7 +116,7 @@ class DynamicGpuProgram(OpenPlans[Any], DeviceProgram):
         return self._tried(inputs, lambda plan: plan.stages(inputs))  # type: ignore[no-any-return]
 
     def kernels(self) -> list[KernelSource]:
-        """The distinct kernels of all plans so far."""
+        """Return the distinct kernels of all plans made so far."""
         return list(dict.fromkeys(kernel for part in self._parts() for kernel in part.kernels()))
 
 

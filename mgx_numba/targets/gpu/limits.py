@@ -1,5 +1,5 @@
-"""What a device can do at most, measured by kernels of our own: a copy of more than its caches hold, and products of
-float32 and on tensor cores."""
+"""Measure a device's peak rates with our own kernels: a copy larger than its caches, and products in float32 and on
+tensor cores."""
 
 from __future__ import annotations
 
@@ -22,21 +22,23 @@ from .program import GpuProgram
 __all__ = ["device_limits", "measure_limits"]
 
 COPIED = 1 << 26
-"""Elements of float32 that are copied, 256 MiB: some times the second-level cache of an H100 (50 MiB)."""
+"""Number of float32 elements that are copied: 256 MiB, several times the L2 cache of an H100 (50 MiB)."""
 SIDE = 4096
-"""Rows, columns and terms of the product: 137 GFLOP, for which a product of an H100 runs at its best rate."""
+"""Rows, columns and terms of the product: 137 GFLOP, with which an H100 reaches its best rate."""
 
 
 @functools.lru_cache(maxsize=16)
 def device_limits(number: int, units: tuple[str, ...] = ()) -> Limits | None:
-    """Those of the device of this number, measured once."""
+    """Return the limits of the device with this number, measured once."""
     return measure_limits(engine(number), units=units)
 
 
 def measure_limits(on: Engine, copied: int = COPIED, side: int = SIDE, units: Collection[str] = ()) -> Limits | None:
-    """Rates of an engine; None if its steps take no time, as in the interpreter. Operations are those of float32, which
-    tensor cores have no part in; of the units those of tensor cores are measured that multiply floats of 16 bits and
-    TF32."""
+    """Return the limits of an engine; None if its steps take no time, as in the interpreter.
+
+    The arithmetic rate is that of float32 without tensor cores. ``units`` names tensor cores whose rate with 16-bit
+    floats or TF32 is also measured.
+    """
     memory = _rate("relu", [np.zeros(copied, np.float32)], on)
     compute = None if memory is None else _product_rate("float32", side, on, "highest")
     if memory is None or compute is None:
@@ -47,15 +49,18 @@ def measure_limits(on: Engine, copied: int = COPIED, side: int = SIDE, units: Co
 
 
 def _product_rate(dtype: str, side: int, on: Engine, precision: str = "medium") -> float | None:
-    """1e9 operations a second of a product of a type, float32 in a precision; None as `measure_limits`."""
-    rng = np.random.default_rng(0)  # zeros would run faster: they draw less power
+    """Return the rate of a matrix product in 1e9 operations a second; None if steps take no time.
+
+    For float32 operands ``precision`` is one of `FLOAT32_PRECISIONS`.
+    """
+    rng = np.random.default_rng(0)  # zeros would run faster, since they draw less power
     operands = [rng.standard_normal((side, side), np.float32).astype(numpy_dtype(dtype)) for _ in "ab"]
     found = _rate("dot", operands, on, precision)
     return None if found is None else found[0] / 1e9
 
 
 def _rate(name: str, inputs: list[np.ndarray], on: Engine, precision: str = "medium") -> tuple[float, float] | None:
-    """Operations and bytes a second of an operator's kernels."""
+    """Return operations and bytes a second of an operator's kernels; None if steps take no time."""
     program = Program()
     shapes = [Shape(from_numpy(array.dtype), array.shape) for array in inputs]
     parameters = [program.main.add_parameter(f"x{k}", shape) for k, shape in enumerate(shapes)]

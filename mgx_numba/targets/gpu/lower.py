@@ -1,4 +1,4 @@
-"""Passes and lowering of the ``gpu`` target."""
+"""Run the passes and the lowering of the ``gpu`` target."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from .rules import RULES
 __all__ = ["lowering", "optimize", "optimized"]
 
 WORKERS = 1
-"""Memory colouring has no shares to keep apart: all of a device works on one step at a time."""
+"""Number of shares for memory colouring: the whole device works on one step at a time."""
 
 
 def optimize(program: Program, options: TargetOptions) -> None:
@@ -27,7 +27,7 @@ def optimize(program: Program, options: TargetOptions) -> None:
 
 
 def optimized(program: Program, options: TargetOptions) -> Program:
-    """Return a copy after the passes."""
+    """Return a copy of the program after the passes."""
     program = program.clone()
     optimize(program, options)
     return program

@@ -1,4 +1,4 @@
-"""Measuring contractions as a program runs them: on the device, in a graph, over memory of the same layout."""
+"""Measure contractions as a program runs them: on the device, in a graph, over memory of the same layout."""
 
 from __future__ import annotations
 
@@ -33,29 +33,36 @@ from ...runtime.plan import MappedTensor, ParameterSpec, Plan, Pointer, Region, 
 __all__ = ["DeviceBench", "compile_candidates"]
 
 SAMPLE_SECONDS = 1e-3
-"""Of a sample: a hundred times what an event's time is off by."""
+"""Duration of a sample: a hundred times the error of an event's time."""
 FEWEST_RUNS, MOST_RUNS = 4, 24
-"""Of a sample; more make its graph long to record, fewer leave the start of the graph in the figure."""
+"""Least and largest number of runs of a sample: more make its graph slow to record, fewer include the start of the
+graph in the time."""
 ROTATED_BYTES = 128 << 20
-"""Constant weights are read from copies that together have this size, some times the second-level cache of an H100, as
-a program finds them: not there."""
+"""Total size of the copies of constant weights that are read in turn: several times the L2 cache of an H100, so that
+weights come from memory as in a program."""
 DRAWN = 1 << 20
-"""Random elements, which are repeated; zeros would run faster: they draw less power."""
+"""Number of random elements, which are repeated. Zeros would run faster, since they draw less power."""
 CLOSE = {"float64": 1e-9, "float32": 5e-3, "bfloat16": 4e-2}
-"""What a library's results may differ by from those of kernels, of the largest, by what is multiplied: rounding of sums
-and of results, of float32 that of products in TF32; 1e-2 of other types. What computes something else is further away.
+"""Maximum difference between a library's results and those of our kernels, relative to the largest result, by operand
+type.
+
+It covers the rounding of sums and results, for float32 that of TF32 products. Other types: 1e-2. Wrong computations
+differ more.
 """
 AT_ONCE = 128
-"""Kernels that are compiled together: enough for the workers of 16 cores."""
+"""Number of kernels that are compiled together: enough for the workers of 16 cores."""
 COMPILING = 1 / 3
-"""Of a budget, for kernels: with candidates that are measured one of them is compiled, or was."""
+"""Share of the tuning budget for compiling kernels ahead; a kernel that is not compiled ahead is compiled when it is
+measured."""
 _ALIGNMENT = 256
-"""Bytes that results and scratch memory start at multiples of, as allocations of a device do."""
+"""Alignment of results and scratch memory in bytes, that of device allocations."""
 
 
 def compile_candidates(engine: Engine, tuning: Tuning) -> None:
-    """Compile what measuring will need, in workers: many kernels at once, for at most `COMPILING` of the budget. The
-    rest, and what cannot be compiled, is for `DeviceBench.sample`."""
+    """Compile the kernels that measuring needs in worker processes, for at most `COMPILING` of the budget.
+
+    `DeviceBench.sample` compiles the rest, and reports kernels that cannot be compiled.
+    """
     end = None if tuning.budget is None else time.monotonic() + COMPILING * tuning.budget
     kernels: dict[KernelSource, None] = {}
     for request, _ in tuning.pending():
@@ -72,10 +79,14 @@ def compile_candidates(engine: Engine, tuning: Tuning) -> None:
 
 
 class DeviceBench:
-    """Memory and programs for the candidates of one problem, see `targets.tuning.CandidateBench`."""
+    """Memory and executables for the candidates of one problem; see `targets.tuning.CandidateBench`."""
 
     def __init__(self, engine: Engine, placed: PlacedRequest) -> None:
-        """Raises `UnsupportedError` for operands that are not measured."""
+        """Prepare to measure a request.
+
+        Raises:
+            UnsupportedError: operands of this kind are not measured.
+        """
         self._engine, self._placed = engine, placed
         request, problem = placed.request, placed.problem
         if isinstance(problem, GemmProblem) and problem.blocks is not None:
@@ -96,8 +107,10 @@ class DeviceBench:
         self._wanted: np.ndarray | None = None
 
     def _kept_elements(self, count: int) -> int:
-        """Elements of a right operand of so many as the solver keeps it that takes the most memory: whole slices of
-        each column, see `Solution.halves`."""
+        """Return the largest number of elements that a solver stores for a right operand of ``count`` elements.
+
+        A solver may store whole slices of each column; see `Solution.halves`.
+        """
         problem = self._placed.problem
         if problem.types.b != "float32" or not self._placed.constant:
             return count
@@ -105,10 +118,10 @@ class DeviceBench:
         return -(-count // depth) * -(-depth // POSITIONS) * POSITIONS
 
     def sample(self, candidate: Candidate) -> float:
-        """See `targets.tuning.CandidateBench`: seconds of the device, for one of some runs that it does in a row.
+        """Return the mean device seconds of a run within a series; see `targets.tuning.CandidateBench`.
 
         Raises:
-            DeviceError: there is not enough memory, the kernel fails, or a library's results are not those of kernels.
+            DeviceError: there is not enough memory, the kernel fails, or a library's results differ from our kernels'.
         """
         executable = self._ready.get(candidate)
         if executable is None:
@@ -121,10 +134,10 @@ class DeviceBench:
         return executable.seconds(self._inputs) / self._runs[candidate]
 
     def _check(self, candidate: Candidate) -> None:
-        """Hold a library's results to those of kernels of ordinary arithmetic (`contraction.tiled`).
+        """Compare a library's results with those of kernels without tensor cores (`contraction.tiled`).
 
         Raises:
-            DeviceError: they are others.
+            DeviceError: the results differ by more than `CLOSE`.
         """
         if self._wanted is None:
             plain = next(c for c in own_candidates(self._placed) if c.solver.order == ROWS)
@@ -137,7 +150,7 @@ class DeviceBench:
             raise DeviceError(f"{candidate} computes something else than the kernels do")
 
     def _with_rows_of_weights(self) -> list[DeviceArray]:
-        """The inputs, with the first copy of a convolution's weights in the order `weights.ROWS`."""
+        """Return the inputs, with the first copy of a convolution's weights in the order `weights.ROWS`."""
         problem = self._placed.problem
         if isinstance(problem, GemmProblem):
             return self._inputs
@@ -148,7 +161,7 @@ class DeviceBench:
         return [turned if k == number else own for k, own in enumerate(self._inputs)]
 
     def _results(self, candidate: Candidate, inputs: list[DeviceArray]) -> np.ndarray:
-        """What a candidate computes, as float64, in memory of NaNs; that between rows is not looked at."""
+        """Return a candidate's results as float64. Memory is filled with NaNs first; gaps between rows are ignored."""
         dtype = self._placed.request.epilogue.out_dtype(self._placed.problem.types.out)
         none = np.full(self._out * ITEMSIZE[dtype], 0xFF, np.uint8).view(numpy_dtype(dtype))
         plan = self._plan(candidate, 1, Pointer(Region.OUTPUT))
@@ -159,13 +172,13 @@ class DeviceBench:
         return np.lib.stride_tricks.as_strided(flat, lens, [s * flat.itemsize for s in strides]).astype(np.float64)
 
     def _repeated(self, candidate: Candidate) -> Plan:
-        """A plan that computes the problem some times, with other copies of the weights."""
+        """Return a plan that computes the problem several times, with a different copy of the weights each time."""
         seconds = candidate.solver.estimate(self._placed, candidate.blocking)
         runs = self._runs[candidate] = int(min(MOST_RUNS, max(FEWEST_RUNS, SAMPLE_SECONDS / seconds)))
         return self._plan(candidate, runs, Pointer(Region.ARENA))
 
     def _plan(self, candidate: Candidate, runs: int, out: Pointer) -> Plan:
-        """A plan that computes the problem so often, with its result there."""
+        """Return a plan that computes the problem ``runs`` times, with its result at ``out``."""
         solution = _solution(self._placed, candidate)
         request = self._placed.request
         itemsize = ITEMSIZE[request.epilogue.out_dtype(request.problem.types.out)]
@@ -208,13 +221,13 @@ def _step(launch: Launch, places: dict[str, Pointer]) -> Step:
 
 
 def _drawn(spec: ParameterSpec) -> np.ndarray:
-    """Random numbers of the parameter's type, around 0 or of all that an integer can be."""
+    """Return random numbers of the parameter's type: floats around 0, or integers of the whole range."""
     dtype, rng = numpy_dtype(spec.dtype), np.random.default_rng(0)
     count = spec.lens[0]
     few = min(count, DRAWN)
     if dtype.kind in "iub":
         drawn = rng.integers(0, 100, few).astype(dtype)
-    elif dtype == np.float32:  # which a solver may read as pairs of bfloat16, see `Solution.halves`
+    elif dtype == np.float32:  # a solver may read it as bfloat16 pairs (`Solution.halves`)
         drawn = rng.standard_normal((few, 2), np.float32).astype(ml_dtypes.bfloat16).view(dtype)[:, 0]
     else:
         drawn = rng.standard_normal(few, np.float32).astype(dtype)

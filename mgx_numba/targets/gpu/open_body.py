@@ -1,4 +1,4 @@
-"""Bodies in which some lengths are symbols of the program around, and others depend on data."""
+"""Submodules with both symbolic lengths of the outer program and data-dependent lengths."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from ..dynamic import lens_of
 __all__ = ["OpenBody"]
 
 MOST_KNOWN = 16
-"""Sets of lengths of the program around for which a body stays compiled."""
+"""Maximum number of sets of outer lengths for which a body keeps compiled programs."""
 
 
 class OpenBody:
-    """A body that is compiled for each set of values of the symbols, as a program with dynamic inputs."""
+    """A submodule compiled for each set of values of the outer symbols, as a program with dynamic inputs."""
 
     def __init__(self, program: Program, compile: Callable[[Program], Any], examples: Mapping[Dim, int]) -> None:
-        """``examples`` are values for which the body is compiled at once, so that its kernels are there.
+        """Create the body; it is compiled at once for the values ``examples``, so that its kernels exist.
 
         Raises:
             SymbolicLengthError: a symbol is not the length of any of its inputs.
@@ -44,7 +44,7 @@ class OpenBody:
         self._example = self._compiled_for(tuple([examples[symbol] for symbol in self._symbols]))
 
     def kernels(self) -> list[KernelSource]:
-        """The kernels for the examples."""
+        """Return the kernels of the program that was compiled for the examples."""
         return self._example.kernels()  # type: ignore[no-any-return]
 
     def run_on(self, queue: Queue, inputs: Mapping[str, Any]) -> list[Any]:

@@ -1,4 +1,4 @@
-"""Programs compiled for the ``gpu`` target: passes run, lowered to plans, kernels loaded."""
+"""Compile programs for the ``gpu`` target: run passes, lower to plans, load kernels."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ __all__ = ["Common", "GpuProgram", "compile_program"]
 
 @dataclass(frozen=True)
 class Common:
-    """The constants that plans of the same program have in common: on the host, and on the device."""
+    """Constants that all plans of a program share, on the host and on the device."""
 
     weights: SharedWeights
     constants: DeviceConstants
@@ -46,11 +46,11 @@ def compile_program(
     """Compile a program for a device, in stages where its lengths depend on data.
 
     Args:
-        program: it stays as it is.
-        options: what was asked for.
+        program: the program, which is not changed.
+        options: options of the compilation.
         progress: told of the kernels that are compiled.
-        on: what it runs on, by default the device of the options.
-        common: what plans have in common that are made of the dynamic program that this one is a case, or a part, of.
+        on: the engine that runs it; None: the device of the options.
+        common: constants shared by all plans of the dynamic program to which ``program`` belongs.
 
     Raises:
         CompileError: a kernel cannot be compiled.
@@ -74,7 +74,7 @@ def compile_program(
 
 
 class GpuProgram(DeviceProgram):
-    """A program whose inputs have lengths, compiled for a device."""
+    """A program without dynamic inputs, compiled for a device."""
 
     def __init__(
         self,
@@ -84,7 +84,7 @@ class GpuProgram(DeviceProgram):
         on: Engine | None = None,
         common: Common | None = None,
     ) -> None:
-        """Arguments are those of `compile_program`.
+        """Compile a program; arguments as in `compile_program`.
 
         Raises:
             DeviceError: there is no device.
@@ -105,13 +105,13 @@ class GpuProgram(DeviceProgram):
         self.executable = DeviceExecutable(self._plan, on, progress, options.store, constants)
 
     def _measure(self, tuning: Tuning) -> None:
-        """Have the contractions measured that the program needs and there is no record of."""
+        """Measure the program's contractions that have no tuning record."""
         if not self._engine.name:
             tuning.decline("times of the interpreter say nothing of a device")
             return
-        from ..tuning import tune  # late: a compilation that measures nothing needs none of it
+        from ..tuning import tune  # late: only needed for tuning
         from .measuring import DeviceBench, compile_candidates
 
-        lowering(self.program, self._options).run()  # asks the tuning all its questions
+        lowering(self.program, self._options).run()  # makes all requests to tuning
         compile_candidates(self._engine, tuning)
         tune(tuning, functools.partial(DeviceBench, self._engine))

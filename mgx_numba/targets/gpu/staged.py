@@ -1,4 +1,5 @@
-"""Programs of the ``gpu`` target, in two where lengths depend on data: the second is for what the first has found."""
+"""Run a program in two stages where lengths depend on data; the second stage is compiled for the lengths that the first
+found."""
 
 from __future__ import annotations
 
@@ -25,7 +26,8 @@ Inputs = Mapping[str, Any]
 
 
 class StagedGpuProgram(DeviceCalls, TwoStages):
-    """See `Compiled`, `OnDevice` and `Planned`. What the first stage hands to the second stays on the device."""
+    """A program of two stages; see `Compiled`, `OnDevice` and `Planned`. Values passed between the stages stay on the
+    device."""
 
     def __init__(
         self,
@@ -37,20 +39,21 @@ class StagedGpuProgram(DeviceCalls, TwoStages):
         on: Engine,
         options: TargetOptions,
     ) -> None:
-        """``head`` and ``tail`` are the stages, compiled; ``trees`` groups the results of ``whole``, which is shown."""
+        """Connect the compiled stages ``head`` and ``tail``; ``trees`` groups the results of ``whole``, the program
+        shown to users."""
         TwoStages.__init__(self, head, tail, seam)
         self._engine, self._trees, self._options = on, trees, options
         self.program = whole
 
     def output_parameters(self) -> dict[str, Shape]:
-        """See `OnDevice.output_parameters`: lengths of results may depend on data."""
+        """Return an empty dictionary: lengths of results may depend on data. See `OnDevice.output_parameters`."""
         return {}
 
     def entry(self) -> None:
-        """See `OnDevice.entry`: lengths have to be known before the second stage."""
+        """Return None: the second stage needs lengths from the first. See `OnDevice.entry`."""
 
     def direct(self, result_type: type[np.ndarray], prefer: object = None) -> None:
-        """None, as `DeviceProgram.direct`."""
+        """Return None, as `DeviceProgram.direct` does."""
 
     def run_staying(self, inputs: Inputs, stream: int | None, stays: bool) -> list[Any]:
         """See `DeviceCalls.run_staying`."""
@@ -66,19 +69,19 @@ class StagedGpuProgram(DeviceCalls, TwoStages):
         return grouped(self._trees, self._in_stages(inputs, lambda stage, given: stage.run_on(queue, given)))
 
     def resolve(self, inputs: Inputs) -> Program:
-        """See `Compiled.resolve`: the whole, of which each stage is another program."""
+        """Return the whole program, although each stage runs another program; see `Compiled.resolve`."""
         return self.program
 
     def observe(self, inputs: Inputs, observer: Observer) -> list[Any]:
-        """See `GpuProgram.observe`: the steps of both stages."""
+        """Run and observe the steps of both stages; see `GpuProgram.observe`."""
         return grouped(self._trees, self._in_stages(inputs, lambda stage, given: stage.observe(given, observer)))
 
     def trace(self, inputs: Inputs, level: int, out: TextIO) -> list[Any]:
-        """See `Compiled.trace`: the steps of both stages."""
+        """Run and print the steps of both stages; see `Compiled.trace`."""
         return grouped(self._trees, self._in_stages(inputs, lambda stage, given: stage.trace(given, level, out)))
 
     def step_seconds(self, inputs: Inputs) -> list[float]:
-        """See `Repeatable.step_seconds`: those of both stages."""
+        """Return the seconds of both stages' steps; see `Repeatable.step_seconds`."""
         seconds: list[float] = []
 
         def timed(stage: Any, given: Inputs) -> list[Any]:
@@ -89,14 +92,14 @@ class StagedGpuProgram(DeviceCalls, TwoStages):
         return seconds
 
     def idle(self, inputs: Inputs) -> None:
-        """Nothing, as `GpuProgram.idle`."""
+        """Do nothing, as `GpuProgram.idle` does."""
 
     def kernels(self) -> list[KernelSource]:
-        """The distinct kernels of both stages."""
+        """Return the distinct kernels of both stages."""
         return list(dict.fromkeys([*self._head.kernels(), *self._tail.kernels()]))
 
     def machine_code(self) -> dict[str, Any]:
-        """See `Compiled.machine_code`: of all kernels that both stages have by now."""
-        from ...codegen.embedding import embed  # late: few programs are saved with their code
+        """See `Compiled.machine_code`; covers all kernels that both stages have so far."""
+        from ...codegen.embedding import embed  # late: few programs are saved with machine code
 
         return embed(self.kernels(), self._options.store)

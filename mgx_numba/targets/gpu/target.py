@@ -21,7 +21,7 @@ __all__ = ["TARGET"]
 
 
 class GpuTarget:
-    """See `Target`. Passes, lowering and the driver are loaded when something is compiled."""
+    """The ``gpu`` target; see `Target`. Passes, lowering and the driver are loaded at the first compilation."""
 
     name = "gpu"
     backend = "gpu"
@@ -48,7 +48,8 @@ class GpuTarget:
         return pass_options(options)
 
     def machine(self, device_id: int = 0) -> Mapping[str, str] | None:
-        """Architecture and versions, and the device's model; None if there is none, or if it is interpreted."""
+        """Return architecture, versions and the device's model; None if there is no device, or if the device is
+        interpreted."""
         from ...runtime.gpu.choice import model_of
 
         try:
@@ -74,7 +75,7 @@ class GpuTarget:
         return DeviceProgram(engine(options.device_id), options, kept.plan, kept.trees, optimized)
 
     def limits(self, num_threads: int = 0, units: Collection[str] = ()) -> Limits | None:
-        """See `Target.limits`: of the first device, measured once; ``num_threads`` does not matter."""
+        """Return the first device's limits, measured once; ``num_threads`` is ignored. See `Target.limits`."""
         whole_module("mgx_numba.targets.gpu.limits")
         from ...runtime.gpu.choice import engine
         from .limits import device_limits
@@ -82,7 +83,7 @@ class GpuTarget:
         return device_limits(0, tuple(sorted(units))) if engine().name else None
 
     def missing(self) -> str:
-        """Why this process has no device; empty if it has one."""
+        """Return why this process has no device; empty if it has one."""
         from ...runtime.gpu.choice import missing
 
         return missing()

@@ -1,1 +1,1 @@
-"""From an optimised program to a plan: views, buffers, destinations, memory colouring."""
+"""Lower an optimised program to a plan: views, buffers, destinations, memory colouring."""

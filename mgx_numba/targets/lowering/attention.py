@@ -1,4 +1,4 @@
-"""What lowering attention takes on every target: where operands and results lie, and in which element type."""
+"""Lower attention on any target: memory layout of operands and results, and their element types."""
 
 from __future__ import annotations
 
@@ -23,12 +23,13 @@ HEADS_LAST = (0, 2, 1, 3)
 
 
 def accepts_attention(ins: Instruction, shape: Shape) -> bool:
-    """Kernels write rows of contiguous features."""
+    """Return whether attention can write memory of this shape: the features of a row must be contiguous."""
     return known_equal(shape.lens[3], 1) or known_equal(shape.strides[3], 1)
 
 
 def attention_output(low: Lowering, ins: Instruction) -> View:
-    """Where the result goes: the memory lent to it, else the order in which its users merge heads without a copy."""
+    """Return the view for the result: the destination lent to it, else the layout from which its users merge heads
+    without a copy."""
     if ins in low.destinations or not any(_merges_heads(user) for user in ins.users):
         return low.output(ins)
     view = low.allocate(Shape.from_permutation(ins.shape.type, ins.shape.lens, HEADS_LAST))
@@ -47,18 +48,18 @@ def mask_strides(mask: View, scores: Sequence[int]) -> tuple[int, ...]:
     for n, s, whole in zip(mask.lens, mask.strides, scores[missing:]):
         if known_less_equal(n, 1):
             found.append(0)
-        else:  # a symbolic length may be 1 where that of the scores is not
+        else:  # a symbolic length may be 1, and is broadcast then
             found.append(s if known_equal(n, whole) else select(less(1, n), s, 0))
     return (0,) * missing + tuple(found)
 
 
 def mask_period(mask: View) -> int | None:
-    """Return after how many batches masks repeat; None: there is one for each batch, or one for all."""
+    """Return after how many batches the mask repeats; None if there is one mask for each batch, or one for all."""
     return None if len(mask.lens) < 4 or known_less_equal(mask.lens[0], 1) else mask.lens[0]
 
 
 def as_type(low: Lowering, ins: Instruction, view: View, type: Type) -> View:
-    """The view itself if it has the element type, else a copy that has; what is broadcast is converted once."""
+    """Return the view if it has the element type, else a converted copy, in which broadcast axes stay broadcast."""
     if view.type is type:
         return view
     lens = tuple(1 if known_in(s, 0) else n for n, s in zip(view.lens, view.strides))
@@ -70,7 +71,7 @@ def as_type(low: Lowering, ins: Instruction, view: View, type: Type) -> View:
 
 
 def convert(low: Lowering, ins: Instruction, source: View, target: View) -> None:
-    """Append a copy in the target's element type."""
+    """Append a copy that converts to the target's element type."""
     module = Module("convert")
     parameter = module.add_parameter("x0", Shape(source.type))
     module.add_return([module.add_instruction(make_op("convert", target_type=target.type), [parameter])])

@@ -1,4 +1,5 @@
-"""Buffers and views of the lowered form, and memory colouring: which buffers share the arena's bytes."""
+"""Buffers and views of the lowered form, and memory colouring, which lets buffers with disjoint lifetimes share the
+arena's bytes."""
 
 from __future__ import annotations
 
@@ -20,19 +21,21 @@ __all__ = ["ALIGNMENT", "Buffer", "View", "color"]
 
 ALIGNMENT = 64  # bytes of a cache line
 SHARED_BYTES = 1 << 14
-"""Size from which it matters which worker wrote to a buffer's memory before."""
+"""Least size (bytes) of a buffer for which it matters which worker last wrote the memory."""
 GROWTH = 1.25
-"""Factor by which the arena may grow so that workers find their own shares in it."""
+"""Factor by which the arena may grow so that each worker reuses memory that it wrote itself."""
 MOST_MIDDLES = 8
-"""Places that are tried for a buffer: time to colour in proportion to it."""
+"""Maximum number of offsets tried for a buffer; colouring time is proportional to this number."""
 SIZE_CLASS_BITS = 4
-"""Leading bits of a size that classes of small buffers keep: at most an eighth of a class is not used."""
+"""Leading bits of a size that define the size class of a small buffer: at most an eighth of a class is unused."""
 MOST_SORTED = 1024
-"""Buffers, of the largest, of which each is held against all others; what is left is small beside them."""
+"""Number of largest buffers that are placed by comparison with all others; the remaining buffers are small beside
+these."""
 
 
 class Buffer:
-    """Memory of one region. Arena buffers live from the first to the last step that touches them."""
+    """A contiguous piece of memory in one region. An arena buffer lives from the first to the last step that touches
+    it."""
 
     __slots__ = ("bytes", "first", "index", "last", "offset", "region")
 
@@ -45,7 +48,7 @@ class Buffer:
         self.last = -1
 
     def touch(self, step: int) -> None:
-        """Record a use by a step, none of which comes after a later one's."""
+        """Record a use by a step; steps must come in ascending order."""
         if self.first < 0:
             self.first = step
         self.last = step
@@ -53,8 +56,12 @@ class Buffer:
 
 @dataclass(eq=False, slots=True)
 class View:
-    """A tensor in a buffer: ``offset`` elements in, with its actual strides (which may differ from the IR's). It is not
-    changed; a frozen one takes three times as long to make, and plans for new lengths are of hundreds."""
+    """A tensor in a buffer: ``offset`` elements from its start, with the actual strides, which may differ from the
+    IR's.
+
+    Views are never changed. They are not frozen dataclasses, which take three times as long to make; plans for new
+    lengths make hundreds.
+    """
 
     buffer: Buffer
     shape: Shape
@@ -82,32 +89,34 @@ class View:
 
     @property
     def line_behind(self) -> bool:
-        """Whether a cache line behind the last element is memory of the same buffer in the arena."""
+        """Whether the cache line after the last element belongs to the same arena buffer."""
         end = self.byte_offset + self.shape.bytes
         return self.buffer.region is Region.ARENA and known_less_equal(end + ALIGNMENT, self.buffer.bytes)
 
     @property
     def tensor(self) -> Tensor:
-        """As an operand of a cluster."""
+        """The view as an operand of a cluster."""
         return Tensor(self.type, self.lens, self.strides, self.offset)
 
     def pointer(self, extra: int = 0) -> Pointer:
-        """Where the first element will be, ``extra`` bytes further."""
+        """Return the address of the first element plus ``extra`` bytes."""
         buffer, start = self.buffer, self.buffer.offset + extra
         plain = type(self.offset) is int and not self.offset
         return Pointer(buffer.region, buffer.index, start if plain else start + self.byte_offset)
 
     def plan_view(self) -> TensorView:
-        """As the runtime sees it."""
+        """The view in the form that the runtime takes."""
         return TensorView(self.pointer(), self.type.dtype_name, self.lens, self.strides)
 
     def with_shape(self, shape: Shape, offset: int = 0) -> View:
-        """Another window of the same buffer, ``offset`` elements after this one's start."""
+        """Return another window of the same buffer, ``offset`` elements after this view's start."""
         return View(self.buffer, shape, self.offset + offset)
 
     def viewed(self, function: Callable[[Strided], Strided | None]) -> View | None:
-        """What a function makes of the places of this tensor's elements; None if it gives that, or finds that it takes
-        a copy (``ValueError``)."""
+        """Return the view that ``function`` makes of this tensor's lengths and strides.
+
+        None if ``function`` returns None, or raises ``ValueError`` because the result needs a copy.
+        """
         try:
             found = function(Strided(self.lens, self.strides))
         except ValueError:
@@ -119,15 +128,18 @@ class View:
 
 
 def color(buffers: Iterable[Buffer], reuse: bool = True, shares: int = 1) -> int:
-    """Place arena buffers so that those alive at the same step do not overlap; returns the arena's bytes.
+    """Place arena buffers so that buffers alive at the same step do not overlap; return the size of the arena in bytes.
 
-    Greedy by size: the largest buffers first, each at the lowest gap that its already placed neighbours leave. Workers
-    write equal shares of a buffer, from its start to its end. With several ``shares`` a buffer is rather placed where
-    the shares of those that had the memory before lie as its own do, so that little of it is in the caches of others;
-    the arena may grow by `GROWTH` for that. Of more than `MOST_SORTED` buffers the smaller ones lie behind the others
-    and are placed in the order of steps. Without ``reuse`` every buffer has bytes of its own.
+    Greedy by size: the largest buffers come first, each at the lowest gap between already placed neighbours. Of more
+    than `MOST_SORTED` buffers the smaller ones follow the others, placed in the order of steps. Of buffers with
+    symbolic sizes, hints determine the order by address, and offsets are expressions.
 
-    Of buffers whose sizes follow from symbols the order by address is that of the hints; offsets are expressions.
+    Args:
+        buffers: the buffers.
+        reuse: let buffers share bytes; without it every buffer has bytes of its own.
+        shares: number of workers, which write equal shares of a buffer from its start to its end. With several workers,
+            buffers are placed where shares coincide with the shares of earlier buffers. A worker then finds the memory
+            in its own cache. The arena may grow by `GROWTH` for this.
     """
     given = list(buffers)
     if any(isinstance(buffer.bytes, Dim) for buffer in given):
@@ -136,7 +148,7 @@ def color(buffers: Iterable[Buffer], reuse: bool = True, shares: int = 1) -> int
 
 
 def _color_symbolic(buffers: Sequence[Buffer], reuse: bool, shares: int) -> Any:
-    """As `color`, for buffers whose sizes follow from symbols."""
+    """Place buffers with symbolic sizes; see `color`."""
     stand_ins = []
     for buffer in buffers:
         own = Buffer(buffer.region, buffer.index, max(0, hint(buffer.bytes)))
@@ -150,7 +162,7 @@ def _color_symbolic(buffers: Sequence[Buffer], reuse: bool, shares: int) -> Any:
         buffer = buffers[k]
         below: list[int] = []
         for j in reversed(placed):
-            # what lies below another one that is below this need not be looked at
+            # buffers below a buffer that is already below this one need no check
             if (_together(buffers[j], buffer) or not reuse) and not any(
                 _together(buffers[i], buffers[j]) for i in below
             ):
@@ -162,12 +174,12 @@ def _color_symbolic(buffers: Sequence[Buffer], reuse: bool, shares: int) -> Any:
 
 
 def _together(a: Buffer, b: Buffer) -> bool:
-    """Whether two buffers are alive at one step."""
+    """Return whether two buffers are alive at a common step."""
     return a.first <= b.last and b.first <= a.last
 
 
 def _color(buffers: Sequence[Buffer], reuse: bool, shares: int) -> int:
-    """As `color`, for buffers of known sizes."""
+    """Place buffers with known sizes; see `color`."""
     ordered = sorted(buffers, key=lambda b: (-b.bytes, b.first))
     if not reuse:
         total = 0
@@ -184,8 +196,9 @@ def _color(buffers: Sequence[Buffer], reuse: bool, shares: int) -> int:
 
 
 def _place_in_order(buffers: Sequence[Buffer], start: int) -> int:
-    """Place buffers behind ``start`` as their steps come: each in memory of its size that is free again, else at the
-    end; returns the end. Memory of one size class is handed on whole.
+    """Place buffers after ``start`` in the order of their steps; return the end of the last buffer.
+
+    A buffer gets freed memory of its size class, else memory at the end. Memory of a size class is reused whole.
     """
     free: dict[int, list[int]] = {}
     alive: list[tuple[int, int, int]] = []
@@ -205,7 +218,7 @@ def _place_in_order(buffers: Sequence[Buffer], start: int) -> int:
 
 
 Gaps = list[tuple[int, float]]
-"""Start and end of memory that is free during a buffer's life, by address; the last has no end."""
+"""Start and end of each range that is free during a buffer's life, by address; the last range has no end."""
 
 
 def _place(buffers: Sequence[Buffer], choose: Callable[[Buffer, Gaps, Sequence[Buffer]], int]) -> int:
@@ -214,7 +227,7 @@ def _place(buffers: Sequence[Buffer], choose: Callable[[Buffer, Gaps, Sequence[B
         gaps: Gaps = []
         start = 0
         first, last = buffer.first, buffer.last
-        beside = [b for b in placed if b.first <= last and first <= b.last]  # alive at one of its steps
+        beside = [b for b in placed if b.first <= last and first <= b.last]  # alive at a common step
         for other in sorted(beside, key=attrgetter("offset")):
             if start + _aligned(buffer.bytes) <= other.offset:
                 gaps.append((start, other.offset))
@@ -225,9 +238,9 @@ def _place(buffers: Sequence[Buffer], choose: Callable[[Buffer, Gaps, Sequence[B
 
 
 def _matching(buffer: Buffer, gaps: Gaps, placed: Sequence[Buffer], shares: int, most: int) -> int:
-    """The offset, of those that leave the arena within ``most`` bytes, at which fewest bytes change hands.
+    """Return the offset, within an arena of ``most`` bytes, at which the fewest bytes move between workers.
 
-    Tried are the ends of the gaps, and to lie about the middles of the largest buffers.
+    Candidates are the ends of the gaps, and the offsets that centre the buffer on one of the largest placed buffers.
     """
     lowest = gaps[0][0]
     if buffer.bytes < SHARED_BYTES:
@@ -251,7 +264,7 @@ def _matching(buffer: Buffer, gaps: Gaps, placed: Sequence[Buffer], shares: int,
 
 
 def _moved(at: int, size: int, other: int, other_size: int, shares: int) -> int:
-    """Bytes common to two buffers that lie in different shares of them."""
+    """Return the number of bytes common to two buffers that different workers write."""
     low, high = max(at, other), min(at + size, other + other_size)
     borders = ((at + size * k // shares, other + other_size * k // shares) for k in range(1, shares))
     return sum(max(0, min(high, max(pair)) - max(low, min(pair))) for pair in borders)

@@ -1,4 +1,4 @@
-"""Rules that any back end can serve: pointwise clusters, single pointwise operations, copies, tensors of lengths."""
+"""Lowering rules for every back end: pointwise clusters, single pointwise operations, copies, tensors of lengths."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ _SINGLE = [n for n in _LIKELY if issubclass(operator_class(n), Pointwise) and n 
 
 @COMMON.lowering("pointwise")
 def lower_pointwise(low: Lowering, ins: Instruction) -> None:
-    """One kernel for the cluster's module."""
+    """Append a kernel for the cluster's module."""
     inputs, outputs = low.inputs(ins), low.outputs_of(ins)
     compute_pointwise(low, ins, ins.module_args[0], inputs, outputs)
 
 
 @COMMON.lowering(*_SINGLE, "custom_pointwise")
 def lower_single(low: Lowering, ins: Instruction) -> None:
-    """A pointwise operation that no cluster took."""
+    """Append a kernel for a pointwise operation that is in no cluster."""
     module = Module("single")
     parameters = [module.add_parameter(f"x{k}", Shape(i.shape.type)) for k, i in enumerate(ins.inputs)]
     module.add_return([module.add_instruction(ins.op, parameters)])
@@ -43,7 +43,7 @@ def lower_single(low: Lowering, ins: Instruction) -> None:
 
 @COMMON.lowering("contiguous", "layout")
 def lower_contiguous(low: Lowering, ins: Instruction) -> None:
-    """The input itself if its strides are already those wanted, else a copy."""
+    """Register the input itself if it has the required strides, else append a copy."""
     source = low.input(ins, 0)
     wanted = ins.shape.strides
     alike = zip(source.strides, wanted, source.lens)
@@ -55,7 +55,7 @@ def lower_contiguous(low: Lowering, ins: Instruction) -> None:
 
 @COMMON.lowering("lengths")
 def lower_lengths(low: Lowering, ins: Instruction) -> None:
-    """Store symbolic lengths, which are arguments of the kernel."""
+    """Append a kernel that stores symbolic lengths, which are its arguments."""
     assert isinstance(ins.op, Lengths)
     out = low.output(ins)
     _launch_plan(low, ins, NumbersProblem(ins.op.values, out.tensor, low.origin(ins)), out)
@@ -63,7 +63,7 @@ def lower_lengths(low: Lowering, ins: Instruction) -> None:
 
 @COMMON.lowering("iota")
 def lower_iota(low: Lowering, ins: Instruction) -> None:
-    """Store the positions 0, 1, 2, ..."""
+    """Append a kernel that stores the positions 0, 1, 2, ..."""
     assert isinstance(ins.op, Iota)
     out = low.output(ins)
     _launch_plan(low, ins, RangeProblem(out.tensor, origin=low.origin(ins)), out)
@@ -76,20 +76,20 @@ def _launch_plan(low: Lowering, ins: Instruction, problem: NumbersProblem | Rang
 
 @COMMON.lowering("fill")
 def lower_fill(low: Lowering, ins: Instruction) -> None:
-    """A copy of one element to all places."""
+    """Append a copy of one element to all places of the result."""
     value, out = low.input(ins, 0), low.output(ins)
     low.copy(value.with_shape(Shape(value.type, out.lens, [0] * len(out.lens))), out, ins)
 
 
 @COMMON.lowering("concat")
 def lower_concat(low: Lowering, ins: Instruction) -> None:
-    """Copies of the inputs that could not be computed in place."""
+    """Append copies of the inputs that could not be computed in place."""
     for value, part in pieces_to_copy(low, ins):
         low.copy(value, part, ins)
 
 
 def pieces_to_copy(low: Lowering, ins: Instruction) -> list[tuple[View, View]]:
-    """The inputs of a concatenation that could not be computed in place, and where they belong."""
+    """Return the inputs of a concatenation that could not be computed in place, each with its window of the result."""
     whole, found = low.output(ins), []
     axis = ins.op.axis % len(ins.shape.lens)  # type: ignore[attr-defined]
     start = 0
@@ -106,6 +106,6 @@ def pieces_to_copy(low: Lowering, ins: Instruction) -> list[tuple[View, View]]:
 def compute_pointwise(
     low: Lowering, ins: Instruction, module: Module, inputs: Sequence[View], outputs: Sequence[View]
 ) -> None:
-    """Append the steps that evaluate a scalar module, which may be only part of what the instruction computes."""
+    """Append the steps that evaluate a scalar module, which may be part of the instruction's computation."""
     tensors = tuple(v.tensor for v in inputs), tuple(v.tensor for v in outputs)
     low.compute(PointwiseProblem(module, *tensors, low.options.fast_math, low.origin(ins)), inputs, outputs, ins)

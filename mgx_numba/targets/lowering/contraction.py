@@ -1,4 +1,4 @@
-"""Matrix products and convolutions, alone or with pointwise operations around them as a prologue and an epilogue."""
+"""Lower matrix products and convolutions, alone or fused with a prologue and an epilogue of pointwise operations."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ __all__ = [
 NO_EPILOGUE = Epilogue()
 PRODUCTS = ("dot", "quant_dot")
 BLOCK_PRODUCTS = ("matmul_nbits",)
-"""Products with constant weights in blocks of few bits."""
+"""Products with constant weights quantised in blocks, of few bits an element."""
 TRANSPOSED = ("convolution_backwards", "quant_convolution_backwards")
 CONVOLUTIONS = ("convolution", "quant_convolution", *TRANSPOSED)
 
@@ -51,12 +51,14 @@ class Contraction:
     """A contraction that is to be launched.
 
     Attributes:
-        operands: by the problem's names: ``x``, ``w``, ``out``, and ``a0``, ``a1``, ... of its prologue.
-        strides: of the epilogue's operands, as solvers want them.
-        extras: the epilogue's operands.
+        problem: the product or convolution.
+        epilogue: pointwise operations on its result.
+        operands: views by the problem's names: ``x``, ``w``, ``out``, and ``a0``, ``a1``, ... of its prologue.
+        strides: strides of the epilogue's operands, in the form that solvers take.
+        extras: operands of the epilogue.
         right: the right-hand side.
-        weights: its value, if it is constant and not in blocks.
-        blocks: the right-hand side that is in blocks.
+        weights: the right-hand side's value, if it is constant and not quantised in blocks.
+        blocks: the right-hand side that is quantised in blocks.
     """
 
     problem: GemmProblem | ConvProblem
@@ -71,17 +73,18 @@ class Contraction:
 
 @dataclass(frozen=True)
 class Contractions:
-    """What a target has for contractions.
+    """The contraction kernels of a target.
 
     Attributes:
-        refused: why its kernels do not have element types, which are those of the left-hand side, the right-hand side
-            and the result, where the right-hand side is constant or not; None if they do.
-        check: raises `UnsupportedError` for pointwise work that its kernels cannot do.
+        refused: returns why no kernel has the element types, else None. Arguments: the types of left-hand side,
+            right-hand side and result, and whether the right-hand side is constant.
+        check: raises `UnsupportedError` for pointwise operations that the kernels lack.
         launch: appends the steps.
-        any_order: whether ``launch`` brings the inputs of convolutions that have no prologue into order, by
-            `channels_last`, or does without.
-        line_gaps: whether ``launch`` takes convolutions whose output has something between its lines, for which it may
-            raise `UnsupportedError`, and is told of a cache line behind 8-bit inputs (`ConvProblem.line_behind`).
+        any_order: whether ``launch`` makes inputs of convolutions without prologue channels-last itself
+            (`channels_last`), or takes any layout.
+        line_gaps: whether ``launch`` takes convolutions with gaps between the lines of the output. For these it may
+            raise `UnsupportedError`. It is also told of a readable cache line after 8-bit inputs
+            (`ConvProblem.line_behind`).
     """
 
     refused: Callable[[Type, Type, Type, bool], str | None]
@@ -92,7 +95,8 @@ class Contractions:
 
 
 def accepts_contraction(ins: Instruction, shape: Shape) -> bool:
-    """Products write rows of contiguous columns, convolutions channels-last pixels."""
+    """Return whether the result can have this shape: products write contiguous columns, convolutions channels-last
+    pixels."""
     core = core_of(ins)
     if core.name in (*PRODUCTS, *BLOCK_PRODUCTS):
         return known_equal(shape.lens[-1], 1) or known_equal(shape.strides[-1], 1)
@@ -105,7 +109,7 @@ def _close(shape: Shape) -> bool:
 
 
 def chosen_solver(low: Lowering, request: Asked) -> Candidate:
-    """What a tuning record says, else the cost model.
+    """Return the solver of the tuning record, else of the cost model.
 
     Raises:
         UnsupportedError: no solver applies.
@@ -118,20 +122,21 @@ def chosen_solver(low: Lowering, request: Asked) -> Candidate:
 
 
 def note_solver(low: Lowering, ins: Instruction, request: Asked, taken: Candidate) -> None:
-    """Tell tuning by which solver an instruction is computed, for who asks later; not of plans that are many."""
+    """Tell the tuning session which solver computes an instruction; not for symbolic plans."""
     if low.options.tuning is not None and low.shared is None:
         low.options.tuning.place(request, low.text(ins), taken)
 
 
 def core_of(ins: Instruction) -> Instruction:
-    """The contraction itself, which a ``fused_contraction`` has inside."""
+    """Return the contraction itself, which may be inside a ``fused_contraction``."""
     if ins.name != "fused_contraction":
         return ins
     return next(i for i in ins.module_args[0] if i.name in (*PRODUCTS, *BLOCK_PRODUCTS, *CONVOLUTIONS))
 
 
 def lower_contraction(low: Lowering, ins: Instruction, has: Contractions) -> None:
-    """The steps of a product, a convolution, or one of them with what is fused around it."""
+    """Append the steps of a product or convolution with its fused prologue and epilogue; a host step where there is no
+    kernel."""
     core = core_of(ins)
     lens = [*core.shape.lens, *(n for i in core.inputs for n in i.shape.lens)]
     reason = "there are no elements" if any(known_in(n, 0) for n in lens) else _refused(low, ins, core, has)
@@ -152,7 +157,7 @@ def _refused(low: Lowering, ins: Instruction, core: Instruction, has: Contractio
 
 
 def _constant(low: Lowering, ins: Instruction) -> np.ndarray | None:
-    """As `Lowering.constant_value`, with length 1 along symbolic axes along which it repeats."""
+    """Return the constant value of an instruction, with length 1 along symbolic axes along which the value repeats."""
     view = low.values.get(ins)
     if not isinstance(view, View) or view.buffer.region is not Region.CONSTANT or not view.shape.symbolic:
         return low.constant_value(ins)
@@ -161,8 +166,8 @@ def _constant(low: Lowering, ins: Instruction) -> np.ndarray | None:
 
 
 def _types(core: Instruction) -> tuple[Type, Type, Type]:
-    """The element types of a contraction: of both operands and the result. Weights in blocks stand for what the
-    left-hand side consists of."""
+    """Return the element types of left-hand side, right-hand side and result. Block-quantised weights count as the
+    left-hand side's type."""
     a, out = core.inputs[0].shape.type, core.shape.type
     return a, a if core.name in BLOCK_PRODUCTS else core.inputs[1].shape.type, out
 
@@ -173,7 +178,7 @@ def _element_types(core: Instruction) -> ElementTypes:
 
 
 def _operands(low: Lowering, ins: Instruction, core: Instruction) -> tuple[list[Instruction], list[View]]:
-    """The instructions that feed the contraction, and the views that only the epilogue reads."""
+    """Return the contraction's operands, and the views that only the epilogue reads."""
     if ins is core:
         return list(ins.inputs), []
     body = ins.module_args[0]
@@ -186,7 +191,7 @@ def _operands(low: Lowering, ins: Instruction, core: Instruction) -> tuple[list[
 def _prologue(
     low: Lowering, ins: Instruction, core: Instruction, has: Contractions
 ) -> tuple[Prologue | None, list[View]]:
-    """The prologue of a convolution and the views that only it reads.
+    """Return the prologue of a convolution, and the views that only the prologue reads.
 
     Raises:
         UnsupportedError: kernels lack one of its operations.
@@ -198,7 +203,7 @@ def _prologue(
     views, places = [], []
     for parameter in prologue_parameters(body, core)[1]:
         view = low.values[outer[parameter]]
-        view = view.with_shape(Shape(view.type, view.lens[:2], view.strides[:2]))  # the same in every pixel
+        view = view.with_shape(Shape(view.type, view.lens[:2], view.strides[:2]))  # equal for all pixels
         if view.lens[1] > 1 and not known_in(view.strides[1], 0, 1):
             view = low.materialized(view, row_major_strides(view.lens), ins)
         image = 0 if known_less_equal(view.lens[0], 1) else view.strides[0]
@@ -211,7 +216,7 @@ def _prologue(
 
 
 def _epilogue(low: Lowering, ins: Instruction, core: Instruction, access: Sequence[str], has: Contractions) -> Epilogue:
-    """The epilogue of a contraction.
+    """Return the epilogue of a contraction.
 
     Raises:
         UnsupportedError: kernels lack one of its operations.
@@ -253,14 +258,14 @@ def _lower_dot(low: Lowering, ins: Instruction, core: Instruction, has: Contract
 
 
 def _block_weights(low: Lowering, inputs: Sequence[Instruction]) -> BlockWeights:
-    """The constants of a product with weights in blocks."""
+    """Return the constants of a product with block-quantised weights."""
     codes, scales, *points = (low.constant_value(i) for i in inputs)
     assert codes is not None and scales is not None
     return BlockWeights(codes, scales, points[0] if points else None)
 
 
 def _row_operand(low: Lowering, ins: Instruction, view: View) -> tuple[View, str]:
-    """An epilogue operand of a product, copied if its columns are strided, and how it varies."""
+    """Return an epilogue operand of a product, copied if its columns are strided, and its access pattern."""
     columns = view.strides[-1]
     if known_less_equal(view.lens[-1], 1):
         columns = 1 if any(_moves(view.strides[:-1])) else 0
@@ -274,7 +279,7 @@ def _row_operand(low: Lowering, ins: Instruction, view: View) -> tuple[View, str
 
 
 def _moves(strides: Sequence[Length], lens: Sequence[Length] = ()) -> list[bool]:
-    """Whether each stride leads to other elements: of symbolic ones, whether it may."""
+    """Return for each stride whether it leads to another element; for a symbolic stride, whether it may."""
     return [not known_in(s, 0) and not (k < len(lens) and known_less_equal(lens[k], 1)) for k, s in enumerate(strides)]
 
 
@@ -318,7 +323,7 @@ def _lower_convolution(low: Lowering, ins: Instruction, core: Instruction, has: 
     what = Contraction(problem, epilogue, strides, operands, prepared, w_ins, weights)
     if lines is not None:
         apart = replace(what, problem=replace(problem, out_strides=lines), operands={**operands, "out": declared})
-        with contextlib.suppress(UnsupportedError):  # no solver for it writes such lines
+        with contextlib.suppress(UnsupportedError):  # a solver may not support gaps between lines
             has.launch(low, ins, apart)
             return
     has.launch(low, ins, what)
@@ -333,7 +338,8 @@ def both_paddings(op: Any, lens: Sequence[int], weights: Sequence[int]) -> tuple
 
 
 def output_padding(op: Any, x: Sequence[int], weights: Sequence[int], out: Sequence[int]) -> tuple[int, ...]:
-    """Extra rows at the end of a transposed convolution's result, from the lengths that its shape rule gave."""
+    """Return the extra rows at the end of a transposed convolution's result, from the lengths that its shape rule
+    gave."""
     extra, rank = [], len(x) - 2
     padding = both_paddings(op, x, weights)
     for d in range(rank):
@@ -344,14 +350,14 @@ def output_padding(op: Any, x: Sequence[int], weights: Sequence[int], out: Seque
 
 
 def channels_last(low: Lowering, ins: Instruction, x: View) -> View:
-    """An input of a convolution with its channels side by side: itself, or a copy."""
+    """Return a convolution's input with contiguous channels: itself, or a copy."""
     if _close(x.shape):
         return x
     return low.materialized(x, _nhwc_strides(x.lens), ins)
 
 
 def _evenly_spaced(low: Lowering, ins: Instruction, x: View) -> View:
-    """An input whose pixels follow each other at one distance, as its strides say for axes of length 1 too."""
+    """Return an input whose pixels have one constant stride, and whose strides say so for axes of length 1 too."""
     pixels = pixel_strides(x.lens, x.strides)
     if pixels is None:
         x = low.materialized(x, _nhwc_strides(x.lens), ins)
@@ -368,7 +374,7 @@ def _nhwc_strides(lens: Sequence[int]) -> tuple[int, ...]:
 
 
 def pixel_strides(lens: Sequence[int], strides: Sequence[int]) -> tuple[int, int] | None:
-    """Strides of the image and of one pixel, if the spatial dimensions can be walked as one; else ``None``."""
+    """Return the strides of image and pixel if the spatial axes can be walked as a single axis; else None."""
     pixel: Any = 0
     expected: Any = -1
     for n, s in zip(reversed(lens[2:]), reversed(strides[2:])):
@@ -383,14 +389,15 @@ def pixel_strides(lens: Sequence[int], strides: Sequence[int]) -> tuple[int, int
 
 
 def line_strides(lens: Sequence[int], strides: Sequence[int]) -> tuple[int, int, int] | None:
-    """Strides of the image, of one line and of one pixel, if there are two spatial dimensions."""
+    """Return the strides of image, line and pixel if there are two spatial axes; else None."""
     if len(lens) != 4:
         return None
     return (0 if known_less_equal(lens[0], 1) else strides[0]), strides[2], strides[3]
 
 
 def _pixel_operand(low: Lowering, ins: Instruction, view: View) -> tuple[View, str, tuple[int, ...]]:
-    """An epilogue operand of a convolution, copied if it cannot be walked by pixels, how it varies, its strides."""
+    """Return an epilogue operand of a convolution (copied if it has no constant pixel stride), its access pattern and
+    strides."""
     pixels = pixel_strides(view.lens, view.strides)
     channel = view.strides[1] if view.lens[1] > 1 else (1 if pixels and any(_moves(pixels)) else 0)
     if pixels is None or not known_in(channel, 0, 1):

@@ -1,4 +1,5 @@
-"""Memory that is lent: of results, concatenations and paddings to the instructions that compute what lies there."""
+"""Choose destinations: lend the memory of results, concatenations and paddings to the instructions that compute their
+contents."""
 
 from __future__ import annotations
 
@@ -20,20 +21,21 @@ __all__ = ["RESHAPES", "destinations", "inside_of", "keeps_inner_axis", "read_wi
 
 PADS = ("pad", "pad_with")
 WALKS = ("concat", *PADS, "pointwise", "pooling")
-"""What reads strided memory as fast as any, besides single pointwise operations."""
+"""Operators whose kernels read strided memory at full speed, besides single pointwise operations."""
 RESHAPES = ("reshape", "flatten", "squeeze", "unsqueeze", "reshape_lazy")
 
 
 def destinations(
     module: Module, rules: RuleTable, allocate: Callable[..., View], results: Sequence[View] | None = None
 ) -> dict[Instruction, View]:
-    """Where instructions of a module write what they compute, of those that are lent memory.
+    """Return the views lent to instructions of a module, into which they write their results.
 
     Args:
-        rules: of the target; only what these say an instruction's lowering accepts is lent to it.
-        allocate: makes a buffer for a shape, with so many bytes behind it: of concatenations and paddings that are not
-            lent memory themselves.
-        results: memory for the first results of the module; by default all results are the plan's.
+        module: the module.
+        rules: the target's rules, which say which destinations an instruction's lowering accepts.
+        allocate: makes a buffer for a shape with a number of extra bytes after it, for concatenations and paddings that
+            are lent no memory themselves.
+        results: memory for the first results of the module; None: all results are the plan's.
     """
     lender = _Lender(module, rules, allocate)
     for k, ins in enumerate(module.results()):
@@ -51,19 +53,19 @@ def destinations(
 
 
 class _Lender:
-    """What is lent of a module's memory.
+    """The destinations of one module while they are chosen.
 
     Attributes:
-        lent: to whom.
+        lent: view that each instruction is to write.
     """
 
     def __init__(self, module: Module, rules: RuleTable, allocate: Callable[..., View]) -> None:
         self.lent: dict[Instruction, View] = {}
         self._module, self._rules, self._allocate = module, rules, allocate
-        self._inside: set[Instruction] = set()  # of a padded value
+        self._inside: set[Instruction] = set()  # instructions that write inside a padded value
 
     def lend_parts(self, ins: Instruction) -> None:
-        """Lend the memory of a concatenation to what it joins."""
+        """Lend the parts of a concatenation's memory to its inputs."""
         if ins not in self.lent:
             if is_hosts(ins.shape):
                 return
@@ -78,9 +80,10 @@ class _Lender:
             start += source.shape.lens[axis]
 
     def lend_inside(self, ins: Instruction) -> None:
-        """Lend the memory inside of a padded value to what is padded, if that writes there and all else reads it so.
+        """Lend the interior of a padded value to the padding's input, if its rule can write there and all its users
+        read with gaps.
 
-        Behind the whole is a cache line that kernels may read.
+        The padded value's buffer ends with an extra cache line that kernels may read.
         """
         rule, source = self._rules.get(ins.name), ins.inputs[0]
         if rule is None or not rule.surrounds or is_hosts(ins.shape):
@@ -94,9 +97,9 @@ class _Lender:
             self._inside.add(source)
 
     def lend(self, ins: Instruction, view: View) -> None:
-        """Lend memory to the instruction, or to the one that it is a transpose or a reshape of.
+        """Lend memory to the instruction, or to the instruction of which it is a transpose or a reshape.
 
-        Reshapes between are lent it, too: any of them may turn out to be a copy.
+        Reshapes in between are lent the memory too: any of them may turn out to be a copy.
         """
         first = ins
         while (seen := seen_before(ins, view.shape)) is not None:
@@ -108,7 +111,7 @@ class _Lender:
             self.lent[ins] = view
 
     def _may_lend(self, ins: Instruction, shape: Shape) -> bool:
-        """Whether an instruction's lowering can write into memory of this shape."""
+        """Return whether an instruction's lowering can write into memory of this shape."""
         if ins.module is not self._module or ins.literal is not None or isinstance(ins.op, Parameter):
             return False
         if is_hosts(ins.shape) or (ins.op.view and ins.name != "get_tuple_elem"):
@@ -122,7 +125,7 @@ class _Lender:
 
 
 def inside_of(ins: Instruction, whole: View) -> View | None:
-    """Where the input of a padding that adds one value lies in the memory of its result; ``None`` for other ones."""
+    """Return the window of a constant padding's result that holds its input; None for other operators."""
     if not isinstance(ins.op, (Pad, PadWith)) or not all(known_less_equal(0, n) for n in ins.op.pads):
         return None
     if isinstance(ins.op, Pad) and ins.op.mode is not PadMode.constant:
@@ -133,16 +136,18 @@ def inside_of(ins: Instruction, whole: View) -> View | None:
 
 
 def read_with_gaps(ins: Instruction, reader: Instruction) -> bool:
-    """Whether all that reads a result besides one ``reader`` takes any strides, not one pixel after the other alone;
-    submodules do not."""
+    """Return whether all users of ``ins`` other than ``reader`` read pixels at any strides.
+
+    A submodule that reads the value counts as a user that needs contiguous pixels.
+    """
     others = [user for user in ins.users if user is not reader]
     return all(user.module is ins.module and (user.op.pointwise or user.name in WALKS) for user in others)
 
 
 def keeps_inner_axis(ins: Instruction, shape: Shape) -> bool:
-    """Whether the axis along which the result's own memory is contiguous is so in ``shape`` too.
+    """Return whether the axis along which the result's own layout is contiguous is also contiguous in ``shape``.
 
-    Kernels write any strides, but a step that follows transposes faster than scattered stores do.
+    Kernels write any strides, but a separate transposing step is faster than scattered stores.
     """
     axes = enumerate(zip(ins.shape.lens, ins.shape.strides))
     own = [a for a, (n, s) in axes if known_equal(s, 1) and not known_equal(n, 1)]
@@ -150,9 +155,9 @@ def keeps_inner_axis(ins: Instruction, shape: Shape) -> bool:
 
 
 def seen_before(ins: Instruction, shape: Shape) -> Shape | None:
-    """How the input of a transpose or a reshape lies in memory if the result lies there in ``shape``.
+    """Return the shape (strides) of the input of a transpose or reshape whose result has ``shape`` in memory.
 
-    ``None`` for other operators, and if no strides do that.
+    None for other operators, and if no strides express the input.
     """
     if len(ins.inputs) != 1 or ins.inputs[0].shape.is_dynamic or ins.shape.is_dynamic:
         return None

@@ -1,4 +1,4 @@
-"""The operands of non-maximum suppression."""
+"""Prepare the operands of non-maximum suppression, for the rules of all targets."""
 
 from __future__ import annotations
 
@@ -11,8 +11,10 @@ __all__ = ["suppression_operands"]
 
 
 def suppression_operands(low: Lowering, ins: Instruction) -> tuple[View, View, list[View], int] | None:
-    """Boxes, scores and limits, and how many boxes of a class are kept at most; None if it became a host step: nothing
-    is to be kept, or scores are no floats."""
+    """Return boxes, scores, limits, and the maximum number of boxes kept per class.
+
+    None if the instruction became a host step: no box can be kept, or scores are not floats.
+    """
     boxes, scores, *limits = low.inputs(ins)
     if not limits or any(known_in(n, 0) for n in scores.lens):
         low.host(ins, "no box can be kept: there is no limit, or there are no scores")

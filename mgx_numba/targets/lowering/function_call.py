@@ -1,4 +1,4 @@
-"""Host steps that call a function of this package. A plan from a file imports no operators for such a step."""
+"""Host steps that call a function of this package. A plan file with such a step needs no operator to be imported."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ __all__ = ["FunctionCall"]
 
 
 class FunctionCall:
-    """Calls a function of a module of this package: with values, which may hold symbols, then with the arrays."""
+    """A call of a function of this package, with values (which may hold symbols) and then with the step's arrays."""
 
     def __init__(self, function: Callable[..., np.ndarray], *values: Any) -> None:
         self._function, self._values = function, values
@@ -24,7 +24,7 @@ class FunctionCall:
         return [self._function(*self._values, *arrays)]
 
     def at(self, values: Mapping[Dim, int]) -> FunctionCall:
-        """Return it for values of symbols."""
+        """Return the call with the symbols replaced by values."""
         from ...graph.substitution import with_numbers
 
         return FunctionCall(self._function, *with_numbers(self._values, values))

@@ -1,4 +1,4 @@
-"""What host steps call: instructions by their NumPy meaning, with submodules that are compiled or evaluated, too."""
+"""The functions of host steps: instructions evaluated by their NumPy meaning, with compiled or evaluated submodules."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ __all__ = ["EvaluatedBody", "HostCall", "ReturnCall", "evaluated"]
 
 
 class HostCall:
-    """Computes an instruction on arrays.
+    """The function of a host step that computes an instruction on arrays.
 
     Attributes:
-        bodies: what runs its submodules; None if these are evaluated.
+        bodies: the instruction's submodules in executable form; None: submodules are evaluated by their NumPy meaning.
     """
 
     def __init__(
@@ -38,19 +38,19 @@ class HostCall:
         captured: Sequence[Instruction],
         bodies: Mapping[Module, Body] | None,
     ) -> None:
-        """Take the instruction.
+        """Prepare the call of an instruction.
 
         Args:
             ins: the instruction.
-            layout: for each input, then for each value from outside, which of the arrays it is (`flatten`).
-            captured: values that its submodules take from outside.
+            layout: for each input, then for each captured value, its position among the arrays (`flatten`).
+            captured: values that the submodules take from outside.
             bodies: see the attribute.
         """
         self._ins, self._layout, self._captured, self.bodies = ins, layout, captured, bodies
 
     @property
     def symbolic(self) -> bool:
-        """Whether it computes only `at` lengths."""
+        """Whether the instruction has symbolic lengths, so that `at` has to be called first."""
         return has_symbols(self._ins)
 
     def __call__(self, arrays: list) -> list:
@@ -66,7 +66,7 @@ class HostCall:
             )
 
     def at(self, values: Mapping[Dim, int]) -> HostCall:
-        """Return what computes the instruction for values of symbols."""
+        """Return the call with the symbols replaced by values."""
         own = None if self.bodies is None else {module: body.at(values) for module, body in self.bodies.items()}
         ins = self._ins if isinstance(self._ins.op, If) else numbered(self._ins, values)
         return HostCall(ins, self._layout, self._captured, own)
@@ -96,7 +96,7 @@ class HostCall:
 
 
 class ReturnCall:
-    """Gives a value as a result of a shape."""
+    """The function of a host step that returns a value as a result of a given shape."""
 
     def __init__(self, shape: Shape) -> None:
         self._shape = shape
@@ -106,7 +106,7 @@ class ReturnCall:
         return self._call(arrays)
 
     def at(self, values: Mapping[Dim, int]) -> ReturnCall:
-        """Return it for values of symbols."""
+        """Return the call with the symbols replaced by values."""
         return ReturnCall(with_numbers(self._shape, values))
 
     def write(self, lengths: LengthsWriter) -> dict[str, Any]:
@@ -115,17 +115,17 @@ class ReturnCall:
 
 
 class EvaluatedBody:
-    """A submodule that is evaluated by its NumPy meaning, as a program of its own.
+    """A submodule evaluated by its NumPy meaning, as a program of its own.
 
     Attributes:
-        captured: the values from outside that it takes.
+        captured: values that the submodule takes from outside.
     """
 
     plan = None
     kernels = ()
 
     def __init__(self, program: Program, captured: Sequence[Instruction], at: Mapping[Dim, int] | None = None) -> None:
-        """``captured`` are the program's last parameters; ``at`` are values of the symbols in it."""
+        """Wrap a program whose last parameters are ``captured``; ``at`` has values of its symbols."""
         self._program, self.captured = program, captured
         self._main = settled(program, at).main if at else program.main
 
@@ -146,5 +146,5 @@ class EvaluatedBody:
 
 
 def evaluated(module: Module) -> EvaluatedBody:
-    """Return a submodule as a body that is evaluated."""
+    """Return a submodule as a body that is evaluated by its NumPy meaning."""
     return EvaluatedBody(*Program.of_module(module))

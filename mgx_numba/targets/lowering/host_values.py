@@ -1,4 +1,4 @@
-"""Values of host steps: which are, and arrays or tuples of them as lists of arrays and back."""
+"""Classify values that host steps make, and convert value trees to lists of arrays and back."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ __all__ = [
 
 
 def flatten(value: Any, into: list[View]) -> Any:
-    """Append the views of a value tree to a list; returns the tree of their positions."""
+    """Append the views of a value tree to ``into``; return the tree of their positions."""
     if isinstance(value, View):
         into.append(value)
         return len(into) - 1
@@ -29,34 +29,34 @@ def flatten(value: Any, into: list[View]) -> Any:
 
 
 def rebuild(tree: Any, arrays: list) -> Any:
-    """The value whose tree of positions `flatten` gave, of arrays; tuples are tuples of them."""
+    """Return the value tree of ``arrays`` for the tree of positions that `flatten` returned."""
     return arrays[tree] if isinstance(tree, int) else tuple(rebuild(t, arrays) for t in tree)
 
 
 def leaves(value: Any) -> list:
-    """All arrays of a value, those of tuples one after the other."""
+    """Return all arrays of a value; the members of tuples in order."""
     return [leaf for v in value for leaf in leaves(v)] if isinstance(value, (tuple, list)) else [np.asarray(value)]
 
 
 def is_hosts(shape: Shape) -> bool:
-    """Whether a value of this shape is the host's: an array that a host step of this run makes."""
+    """Return whether a value of this shape is an array that a host step makes in each run."""
     return shape.is_dynamic or shape.type.hosted
 
 
 def has_memory(shape: Shape) -> bool:
-    """Whether a result of this shape gets memory of its own before a run."""
+    """Return whether a result of this shape gets memory of its own before a run."""
     return not shape.is_dynamic and (shape.type.coded or not shape.type.hosted)
 
 
 def made_by_host(value: Any) -> bool:
-    """Whether a value, or one of a tuple, lies where host steps leave theirs."""
+    """Return whether a value, or a member of a tuple, lies in the memory region of host steps."""
     if isinstance(value, View):
         return value.buffer.region is Region.HOST
     return isinstance(value, (list, tuple)) and any(made_by_host(v) for v in value)
 
 
 def no_kernels(shapes: Sequence[Shape]) -> str:
-    """Why values of some shapes are the host's whatever the target, empty if they are not."""
+    """Return why no target has kernels for values of these shapes; empty if a target may have."""
     if not any(shape.sub_shapes or shape.type.hosted for shape in shapes):
         return ""
     types = dict.fromkeys(leaf.type for shape in shapes for leaf in shape.flatten() if leaf.type.hosted)
@@ -64,18 +64,18 @@ def no_kernels(shapes: Sequence[Shape]) -> str:
 
 
 def returned(shape: Shape) -> Callable[[list], list]:
-    """What gives a value as a result; those of the host's types have the rank that a user sees."""
+    """Return a function that converts a value to a result; values of the host's types get the rank that a user sees."""
     if shape.is_dynamic or has_memory(shape):
         return list
-    if shape.symbolic:  # has axes: its arrays have their lengths
+    if shape.symbolic:  # shapes with symbols have axes: their arrays have the right rank
         return lambda arrays: [np.array(array, order="C") for array in arrays]
     return lambda arrays: [np.array(array, order="C").reshape(shape.array_lens) for array in arrays]
 
 
 def has_symbols(ins: Instruction) -> bool:
-    """Whether lengths or attributes of an instruction, of its inputs, or of those in its submodules are symbolic.
+    """Return whether lengths or attributes of an instruction, its inputs or its submodules are symbolic.
 
-    Submodules read values from outside, whose lengths may be symbolic where no other is.
+    Submodules capture values from outside, whose lengths may be symbolic where no other length is.
     """
     if any(shape.symbolic for i in (ins, *ins.inputs) for shape in i.shape.flatten()):
         return True
@@ -83,9 +83,9 @@ def has_symbols(ins: Instruction) -> bool:
 
 
 def numbered(ins: Instruction, values: Mapping[Dim, int]) -> Instruction:
-    """Return a copy of an instruction in which symbols have values, for `ref.interpreter.compute`; it is in no module.
+    """Return a copy of an instruction with symbols replaced by values, for `ref.interpreter.compute`.
 
-    Submodules are as they are.
+    The copy is in no module. Submodules are not changed.
     """
     known: dict[Dim, int] = {}
     inputs = [Instruction(i.op, (), with_numbers(i.shape, values, known)) for i in ins.inputs]

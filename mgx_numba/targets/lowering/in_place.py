@@ -1,6 +1,7 @@
-"""Results that take the place of an operand which nothing reads after them, as the sum with a residual does.
+"""In-place results: place a result in the memory of an operand that no later step reads, such as the sum with a
+residual.
 
-Half the memory is touched then, and what a kernel writes is in the cache already.
+This halves the memory traffic, and the written cache lines are in the cache already.
 """
 
 from __future__ import annotations
@@ -15,10 +16,11 @@ __all__ = ["replaced", "replaced_operand"]
 
 
 def replaced(steps: Sequence[tuple[Launch | None, Mapping[str, View]]]) -> dict[Buffer, Buffer]:
-    """For each buffer that lies where another one was: the first one there, which then lives as long as it.
+    """Return, for each buffer that replaces an operand in place, the first buffer at that place, whose life is
+    extended.
 
     Args:
-        steps: launch and operands of each step, in order; all their arena buffers know where they are used.
+        steps: launch and operands of each step, in order; all arena buffers have their first and last steps.
     """
     first: dict[Buffer, Buffer] = {}
     for number, (launch, operands) in enumerate(steps):
@@ -35,12 +37,14 @@ def replaced(steps: Sequence[tuple[Launch | None, Mapping[str, View]]]) -> dict[
 def replaced_operand(
     names: Sequence[str], operands: Mapping[str, View], start: int, last: int, first: Mapping[Buffer, Buffer]
 ) -> str:
-    """The first of some operands that ``out`` may take the place of, or an empty string.
+    """Return the name of the first operand that ``out`` may overwrite, or an empty string.
 
     Args:
-        names: operands of which each element is read before the result's there is written.
-        operands: all that the steps from ``start`` to ``last`` read and write.
-        first: where the buffers lie that took the place of others in earlier steps.
+        names: operands of which each element is read before the same element of the result is written.
+        operands: all views that the steps from ``start`` to ``last`` read and write.
+        start: first step.
+        last: last step.
+        first: the first buffer at the place of each buffer that earlier steps placed in place of another.
     """
     out = operands["out"]
     for name in names:
@@ -56,7 +60,7 @@ def replaced_operand(
 
 
 def _alike(a: View, b: View) -> bool:
-    """Whether two buffers of the arena are of one size and the views lie in them in one way."""
+    """Return whether two views have the same layout in arena buffers of the same size."""
     regions = {a.buffer.region, b.buffer.region}
     sizes = {(v.buffer.bytes, v.offset, v.type, v.lens, v.strides) for v in (a, b)}
     return regions == {Region.ARENA} and len(sizes) == 1

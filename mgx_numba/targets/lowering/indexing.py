@@ -1,4 +1,4 @@
-"""Gathers, and views that are copied: the rules that back ends with kernels for `IndexedCopy` share."""
+"""Lower gathers, and views that need a copy, for back ends with kernels for `IndexedCopy`."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ __all__ = ["lower_gather", "lower_reverse", "lower_scan_slice", "may_be_out_of_r
 
 
 def lower_gather(low: Lowering, ins: Instruction) -> None:
-    """One kernel; indices are checked unless they are known to be in range."""
+    """Append a gather kernel; it checks indices unless they are known to be in range."""
     op, (data, indices) = ins.op, low.inputs(ins)
     if any(known_in(n, 0) for n in data.lens):
         low.host(ins, "there is no element to gather")
@@ -39,7 +39,7 @@ def lower_gather(low: Lowering, ins: Instruction) -> None:
 
 
 def lower_scan_slice(low: Lowering, ins: Instruction) -> None:
-    """A gather of one position, counted backwards in an axis that is walked from its end."""
+    """Append a gather of one position, counted from the end for a backward scan."""
     op, (data, index) = ins.op, low.inputs(ins)
     assert isinstance(op, ScanSlice)
     axis = op.axis % len(data.lens)
@@ -60,7 +60,7 @@ def lower_scan_slice(low: Lowering, ins: Instruction) -> None:
 
 
 def lower_reverse(low: Lowering, ins: Instruction) -> None:
-    """A copy of a view with negative strides."""
+    """Append a copy of a view with negative strides."""
     view = seen_by(low, ins)
     if view is None:
         low.host(ins, "no view of the input is the result")
@@ -69,12 +69,12 @@ def lower_reverse(low: Lowering, ins: Instruction) -> None:
 
 
 def may_be_out_of_range(low: Lowering, indices: Instruction, length: int) -> bool:
-    """Whether some index may be out of range for an axis, at any of the lengths that it may have."""
+    """Return whether some index may be out of range for an axis, for any value of its symbolic length."""
     return not _within(low.ranges.span(indices), length)
 
 
 def tuples_may_be_out_of_range(low: Lowering, indices: Instruction, lens: Sequence[int]) -> list[bool]:
-    """As `may_be_out_of_range` for each place of the index tuples in the last axis, along the axes in order."""
+    """Return `may_be_out_of_range` for each component of the index tuples in the last axis of ``indices``."""
     spans = low.ranges.along(indices, indices.shape.ndim - 1)
     return [not _within(span, length) for span, length in zip(spans, lens)]
 

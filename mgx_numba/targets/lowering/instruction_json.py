@@ -1,4 +1,4 @@
-"""Instructions as JSON values beside plans: operators, shapes, and programs that host steps evaluate."""
+"""Convert instructions to JSON values beside plans: operators, shapes, and programs that host steps evaluate."""
 
 from __future__ import annotations
 
@@ -25,24 +25,25 @@ from .package_names import named
 __all__ = ["InstructionReader", "InstructionWriter", "signature"]
 
 _OWN = {kind.name: kind for kind in (Literal, Outline, Parameter, Return)}
-"""Operators that are not registered."""
+"""Operators that are not in the operator registry."""
 
 
 class InstructionWriter:
-    """Writes what the host steps of a plan evaluate; ``lengths`` writes those of the plan."""
+    """Converts the operators, shapes and programs of host steps to JSON values; ``lengths`` converts the plan's
+    lengths."""
 
     def __init__(self, lengths: LengthsWriter) -> None:
         self._lengths = lengths
 
     def shape(self, shape: Shape) -> list[Any]:
-        """Return a shape."""
+        """Return a shape as JSON values."""
         return shape_to_json(shape, self._lengths)
 
     def value(self, value: Any) -> Any:
-        """Return an attribute of an operator.
+        """Return an operator's attribute as a JSON value.
 
         Raises:
-            UnsupportedError: it is of a kind that no file holds, or an operator of a user.
+            UnsupportedError: the attribute has a type that no file holds, or is an operator of a user.
         """
         if value is None or isinstance(value, (bool, str)):
             return value
@@ -67,10 +68,10 @@ class InstructionWriter:
         raise UnsupportedError(f"a {type(value).__name__} of an operator is in no file")
 
     def operator(self, op: Operator) -> list[Any]:
-        """Return an operator.
+        """Return an operator as JSON values.
 
         Raises:
-            UnsupportedError: it is one of a user, or has an attribute that no file holds.
+            UnsupportedError: the operator is a user's, or has an attribute that no file holds.
         """
         if op.custom or getattr(op, "needs", None):
             raise UnsupportedError(f"the code of the custom operator {op.name} is in no file")
@@ -81,7 +82,7 @@ class InstructionWriter:
         return {name: self.value(getattr(value, name)) for name in fields}
 
     def program(self, program: Program) -> list[Any]:
-        """Return the modules of a program."""
+        """Return the modules of a program as JSON values."""
         modules = program.reachable_modules()
         places = {module: k for k, module in enumerate(modules)}
         numbers: dict[Instruction, int] = {}
@@ -110,22 +111,22 @@ class InstructionWriter:
 
 
 class InstructionReader:
-    """Reads what an `InstructionWriter` wrote; ``lengths`` reads those of the plan."""
+    """Reads the JSON values of an `InstructionWriter`; ``lengths`` reads the plan's lengths."""
 
     def __init__(self, lengths: LengthsReader) -> None:
         self._lengths = lengths
 
     def length(self, written: Any) -> Any:
-        """Return a length as shape rules compute with it."""
+        """Return a length in the form that shape rules compute with."""
         found = self._lengths(written)
         return found.expression if isinstance(found, StoredLength) else found
 
     def shape(self, written: list[Any]) -> Shape:
-        """Return a shape."""
+        """Return the shape that `InstructionWriter.shape` wrote."""
         return shape_from_json(written, self.length)
 
     def value(self, written: Any) -> Any:
-        """Return an attribute of an operator."""
+        """Return the attribute that `InstructionWriter.value` wrote."""
         if not isinstance(written, dict):
             return written
         ((kind, entry),) = [(k, v) for k, v in written.items() if k != "scalar"]
@@ -146,7 +147,7 @@ class InstructionReader:
     }
 
     def operator(self, written: list[Any]) -> Operator:
-        """Return an operator."""
+        """Return the operator that `InstructionWriter.operator` wrote."""
         name, values = written
         made: Operator = (_OWN.get(name) or operator_class(name))(**self._fields(values))
         return made
@@ -155,7 +156,7 @@ class InstructionReader:
         return {name: self.value(value) for name, value in written.items()}
 
     def program(self, written: list[Any]) -> Program:
-        """Return a program."""
+        """Return the program that `InstructionWriter.program` wrote."""
         program = Program()
         modules = [program.main, *(program.create_module(name) for name, _ in written[1:])]
         made: list[Instruction] = []
@@ -183,7 +184,7 @@ class InstructionReader:
 
 
 def signature(name: str, parameters: Sequence[Shape], results: Sequence[Shape]) -> Module:
-    """Return a module that has parameters and results of some shapes, and nothing that computes these."""
+    """Return a module with the given parameter and result shapes whose results have no computation."""
     module = Module(name)
     for k, shape in enumerate(parameters):
         module.add_parameter(f"p{k}", shape)
@@ -192,10 +193,10 @@ def signature(name: str, parameters: Sequence[Shape], results: Sequence[Shape]) 
 
 
 def _class(kind: type) -> tuple[str, str]:
-    """Return where a class is defined.
+    """Return the module and name of a class.
 
     Raises:
-        UnsupportedError: it is none of this package's, or in no module.
+        UnsupportedError: the class is not of this package, or not at the top level of a module.
     """
     module, name = kind.__module__, kind.__qualname__
     if not module.startswith("mgx_numba.") or "." in name:

@@ -1,5 +1,7 @@
-"""Rules that are one kernel on any back end, whose launch it makes, what of an operator no back end has one for, and
-kernels that read tables."""
+"""Lowering rules of operators with one kernel on any back end; the back end supplies a function that makes the launch.
+
+Also the reasons why an operator has no kernel on any back end, and launches of kernels that read tables.
+"""
 
 from __future__ import annotations
 
@@ -24,13 +26,14 @@ Rule = Callable[[Lowering, Instruction], None]
 def launch_with_tables(
     low: Lowering, ins: Instruction, launch: Launch, tables: Mapping[str, np.ndarray], x: View, out: View
 ) -> None:
-    """Append a kernel of operands ``x`` and ``out`` that reads tables, which become constants, by their names."""
+    """Append a kernel with operands ``x`` and ``out`` that reads ``tables``, by name, as constants."""
     constants = {name: low.constant(array) for name, array in tables.items()}
     low.launch(launch, {"x": x, "out": out, **constants}, ins)
 
 
 def lrn_rule(launch_of: Callable[[Lrn, Tensor, Tensor, str], Launch]) -> Rule:
-    """Local response normalisation: one kernel of operands ``x`` and ``out``; integers go to the host."""
+    """Return the rule of local response normalisation: a kernel with operands ``x`` and ``out``; a host step for
+    integers."""
 
     def lower_lrn(low: Lowering, ins: Instruction) -> None:
         if not ins.shape.type.is_floating:
@@ -45,8 +48,10 @@ def lrn_rule(launch_of: Callable[[Lrn, Tensor, Tensor, str], Launch]) -> Rule:
 
 
 def onehot_rule(launch_of: Callable[[int, Tensor, Tensor, Tensor, str], Launch]) -> Rule:
-    """One-hot encoding: one kernel of ``indices``, ``values`` and ``out`` where the depth is an attribute, else the
-    host's."""
+    """Return the rule of one-hot encoding: a kernel with operands ``indices``, ``values`` and ``out``.
+
+    A depth that is known only at run time needs a host step.
+    """
 
     def lower_onehot(low: Lowering, ins: Instruction) -> None:
         op = ins.op
@@ -64,7 +69,7 @@ def onehot_rule(launch_of: Callable[[int, Tensor, Tensor, Tensor, str], Launch])
 
 
 def resize_refusal(ins: Instruction) -> str | None:
-    """Why a resize is the host's; None if it has a kernel."""
+    """Return why a resize needs a host step; None if there is a kernel."""
     op = ins.op
     assert isinstance(op, Resize)
     if len(ins.inputs) != 1:

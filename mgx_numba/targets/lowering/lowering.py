@@ -1,8 +1,8 @@
-"""Lowering: from an optimised program to a plan, one instruction after the other.
+"""Lower an optimised program to a plan, one instruction after the other.
 
-Every instruction's value is a view of a buffer. Views of views are free; concatenations and program results lend
-their memory to the instructions that feed them, also through transposes and reshapes, so that those write in place. An
-operator that no kernel serves runs by its NumPy meaning in a host step between native steps.
+Every instruction's value is a view of a buffer. Views of views are free. Concatenations and program results lend their
+memory to the instructions that feed them, also through transposes and reshapes, so that these write in place. An
+operator without a kernel runs by its NumPy meaning in a host step between native steps.
 """
 
 from __future__ import annotations
@@ -69,15 +69,15 @@ class Lowering(PlanConstants):
     """State of one lowering; the target's rules call its methods.
 
     Attributes:
-        threads: how many threads, or other workers, will share the plan's steps.
-        requested: what tuning was asked, by what it is computed, its operands and the range of the steps that do it.
-        found: told of the kernels of each step that is planned; None tells nobody.
-        solutions: how problems were computed before.
-        writers: what is known of steps that wrote a buffer and could write it in another form, for the target's rules.
-        settling: called when all steps are there.
-        scope: whose symbols the program's lengths consist of; None of one without symbols.
-        outer: that of the program of which this one is a submodule; None of others.
-        later: compiles a body whose lengths are known when it runs; None where such bodies run by their NumPy meaning.
+        threads: number of threads, or other workers, that share the plan's steps.
+        requested: for each tuning request: the chosen candidate, its operands, and its range of steps.
+        found: called with the kernels of each planned step; None: nothing is called.
+        solutions: solutions of problems planned before.
+        writers: for the target's rules: steps that wrote a buffer and could also write another form, by buffer.
+        settling: functions called when all steps exist.
+        scope: scope of the program's symbols; None for a program without symbols.
+        outer: lowering of the program that holds this program as a submodule; None otherwise.
+        later: compiles a body whose lengths become known when it runs; None: such bodies run by their NumPy meaning.
     """
 
     def __init__(
@@ -108,14 +108,16 @@ class Lowering(PlanConstants):
         self.solutions = Solutions()
         self.ranges = Ranges()
         self.scope: Scope | None = None
-        self._conditions: dict[Dim, None] = {}  # a list would compare them, which asks
+        self._conditions: dict[Dim, None] = {}  # a dict: `in` on a list compares conditions, which adds guards
         self._traces = environment_flag("MIGRAPHX_TRACE_FINALIZE")
         self._traces_pointwise = environment_flag("MIGRAPHX_TRACE_NARY")
 
     @np.errstate(all="ignore")
     def run(self) -> Plan:
-        """Lower the whole program. ``MIGRAPHX_TRACE_FINALIZE`` prints each instruction with the steps that it becomes,
-        ``MIGRAPHX_TRACE_NARY`` the pointwise kernels, ``MIGRAPHX_DEBUG_MEMORY_COLORING`` where buffers lie.
+        """Lower the whole program.
+
+        ``MIGRAPHX_TRACE_FINALIZE`` prints each instruction with its steps, ``MIGRAPHX_TRACE_NARY`` the pointwise
+        kernels, ``MIGRAPHX_DEBUG_MEMORY_COLORING`` the offsets of buffers.
 
         Raises:
             CompileError: an instruction cannot be lowered; the message has its text.
@@ -148,7 +150,7 @@ class Lowering(PlanConstants):
         return self._finish()
 
     def lowered(self, program: Program) -> Plan:
-        """The plan of another program, such as a submodule, for the same target."""
+        """Return the plan of another program, such as a submodule, for the same target."""
         program.log.parent = self.program.log
         inner = Lowering(program, self.options, self.rules, self.backend, self.threads)
         inner.found = self.found
@@ -160,20 +162,20 @@ class Lowering(PlanConstants):
         return plan
 
     def lower_inside(self, module: Module, parameters: Sequence[View], results: Sequence[View]) -> list[View]:
-        """Lower a submodule to steps of this plan, and return where its results are.
+        """Lower a submodule to steps of this plan, and return the views of its results.
 
         Args:
-            module: uses values of the modules around it.
-            parameters: its own.
-            results: memory for the first of its results, which these need not take.
+            module: the submodule, which may use values of the modules around it.
+            parameters: values of its parameters.
+            results: memory offered for its first results; the submodule need not use it.
 
         Raises:
-            UnsupportedError: some of it is no kernel's.
+            UnsupportedError: an instruction of the submodule needs a host step.
         """
         if module.first not in self._names:
             self._names.update(instruction_names(self.program.reachable_modules()))
         steps, settling, writers = len(self.steps), len(self.settling), self.writers
-        self.writers = {}  # steps inside may not run: those outside rely on no form that they write, nor they on theirs
+        self.writers = {}  # steps inside may be skipped, so parts are not passed in or out
         self.values.update(zip(module.parameters(), parameters, strict=True))
         self.destinations.update(destinations(module, self.rules, self.allocate, results))
         try:
@@ -215,8 +217,11 @@ class Lowering(PlanConstants):
                 self.host(ins, str(error))
 
     def derived(self, source: Instruction, make: Callable[[np.ndarray], View], how: Hashable) -> View:
-        """Return what ``make`` makes of an instruction's constant value: a view of a constant that follows from
-        ``how``. What other plans of the program have made so is taken from them."""
+        """Return the view that ``make`` derives from an instruction's constant value; ``how`` identifies the
+        derivation.
+
+        A constant that another plan of the program derived in the same way is reused.
+        """
         shared, seen = self.shared, self.values[source]
         key = seen.shape, seen.offset, how
         known = None if shared is None else shared.made(self.owner_of(seen), key)
@@ -231,7 +236,7 @@ class Lowering(PlanConstants):
         return view
 
     def _needs_host(self, ins: Instruction, rule: LoweringRule | None) -> str:
-        """Why an instruction is the host's whatever its rule does; empty if it is not."""
+        """Return why an instruction needs a host step whatever its rule does; empty if it does not."""
         if rule is not None and rule.hosted:
             return ""
         shapes = [ins.shape, *[i.shape for i in ins.inputs]]
@@ -257,41 +262,45 @@ class Lowering(PlanConstants):
         return self.constant(literal.array, literal.shape)
 
     def constant_value(self, ins: Instruction) -> np.ndarray | None:
-        """The array that an instruction stands for if it is a literal or a view of one; broadcasts stay views."""
+        """Return the array of a literal or of a view of a literal, with broadcast axes as views; None for other
+        instructions."""
         view = self.values.get(ins)
         if not isinstance(view, View) or view.buffer.region is not Region.CONSTANT:
             return None
         return self.constant_of(view)
 
     def constant_of(self, view: View) -> np.ndarray | None:
-        """The array that a view of a constant stands for; None if its place or its lengths are symbolic."""
+        """Return the array of a view of a constant; None if its offset or lengths are symbolic."""
         if view.shape.symbolic or isinstance(view.offset, Dim):
             return None
         base = self.constants[view.buffer.index].reshape(-1)
         return view_of(base.view(np.uint8), view.lens, base.dtype, view.byte_offset, view.strides)
 
     def input(self, ins: Instruction, index: int) -> View:
-        """The view of an instruction's input."""
+        """Return the view of an instruction's input."""
         return self.values[ins.inputs[index]]
 
     def inputs(self, ins: Instruction) -> list[View]:
-        """The views of all inputs."""
+        """Return the views of all inputs."""
         return [self.values[i] for i in ins.inputs]
 
     def allocate(self, shape: Shape, behind: int = 0) -> View:
-        """A new arena buffer with the shape's strides (packed ones where they repeat elements), bytes ``behind`` it."""
+        """Return a view of a new arena buffer with the shape's strides and ``behind`` extra bytes at its end.
+
+        A broadcast shape gets packed strides.
+        """
         if shape.broadcasted and not known_equal(shape.elements, 1):
             shape = Shape(shape.type, shape.lens)
         return View(Buffer(Region.ARENA, 0, shape.bytes + behind), shape)
 
     def output(self, ins: Instruction) -> View:
-        """Where an instruction's result goes: the memory lent to it, else a new buffer; registers the value."""
+        """Return and register the view for an instruction's result: the destination lent to it, else a new buffer."""
         view = self.destinations.get(ins) or self.allocate(ins.shape)
         self.values[ins] = view
         return view
 
     def outputs_of(self, ins: Instruction) -> list[View]:
-        """Where the results of a (possibly tuple-valued) instruction go."""
+        """Return and register the views for the results of an instruction, which may be a tuple."""
         if not ins.shape.sub_shapes:
             return [self.output(ins)]
         elements = {u.op.index: u for u in ins.users if u.name == "get_tuple_elem"}  # type: ignore[attr-defined]
@@ -303,7 +312,7 @@ class Lowering(PlanConstants):
         return views
 
     def launch(self, launch: Launch, operands: Mapping[str, View], ins: Instruction, label: str = "") -> None:
-        """Append a native step; ``operands`` gives a view for every operand name of the launch."""
+        """Append a native step; ``operands`` has a view for every operand name of the launch."""
         if launch.empty:
             return
         self.steps.append(
@@ -322,7 +331,7 @@ class Lowering(PlanConstants):
         """Append the steps that compute a problem over these tensors.
 
         Raises:
-            UnsupportedError: the back end has no kernel for it.
+            UnsupportedError: the back end has no kernel for the problem.
         """
         solution = self.plan(problem)
         operands = {f"x{k}": v for k, v in enumerate(inputs)} | {f"out{k}": v for k, v in enumerate(outputs)}
@@ -340,7 +349,7 @@ class Lowering(PlanConstants):
         """Return the launches of a problem; equal problems are planned once.
 
         Raises:
-            UnsupportedError: the back end has no kernel for it.
+            UnsupportedError: the back end has no kernel for the problem.
         """
         own = self.solve(self.backend.plan, replace(problem, origin=""), key=("plan", problem_key(problem)))
         return with_origin(own, problem.origin)
@@ -352,19 +361,20 @@ class Lowering(PlanConstants):
         key: Hashable | None = None,
         samples: Sequence[Mapping[Dim, int]] = (),
     ) -> Solution:
-        """Return what a planner makes of its arguments, which may hold symbolic lengths.
+        """Return the solution that a planner makes of its arguments, which may hold symbolic lengths.
 
-        Of symbolic lengths the solution consists of alternatives (`codegen.alternatives`): what the planner asks is no
-        guard of the program. That one of the alternatives serves is a condition of the plan.
+        With symbolic lengths the solution consists of alternatives (`codegen.alternatives`): conditions that the
+        planner tests do not become guards of the program. The plan requires that some alternative serves.
 
         Args:
-            function: the planner, of a `Solution` or a single `Launch`.
-            arguments: of the planner: problems, tensors, operators, numbers.
-            key: stands for the planner and its arguments; equal ones are planned once. None: they are not remembered.
-            samples: values of all symbols to plan for, besides those of their scope.
+            function: the planner, which returns a `Solution` or a single `Launch`.
+            arguments: arguments of the planner: problems, tensors, operators, numbers.
+            key: identifies the planner and its arguments; equal keys are planned once. None: the solution is not
+                cached.
+            samples: values of all symbols to plan for, besides the samples of their scope.
 
         Raises:
-            UnsupportedError: the planner has no kernel, at the example lengths.
+            UnsupportedError: the planner has no kernel at the example lengths.
         """
 
         def planned(own: tuple[Any, ...]) -> Solution:
@@ -381,18 +391,18 @@ class Lowering(PlanConstants):
         return answer() if key is None else self.solutions.of(key, answer)
 
     def require(self, condition: Length) -> None:
-        """Have the plan serve only lengths for which a condition is 1."""
+        """Restrict the plan to lengths for which a condition is 1."""
         if isinstance(condition, Dim):
             self._conditions[condition] = None
 
     def text(self, ins: Instruction) -> str:
-        """The instruction's text, made once: a concat may need as many steps as it has inputs."""
+        """Return the instruction's text. It is cached: a concat may need as many steps as it has inputs."""
         if ins not in self._texts:
             self._texts[ins] = format_instruction(ins, self._names)
         return self._texts[ins]
 
     def origin(self, ins: Instruction) -> str:
-        """The instruction's text, with that of its submodules, for readers of kernels."""
+        """Return the instruction's text with its submodules, as a comment for readers of kernels."""
         lines = [self.text(ins)]
         for module in ins.module_args:
             if module.first not in self._names:
@@ -409,7 +419,7 @@ class Lowering(PlanConstants):
         self.compute(CopyProblem(source.tensor, target.tensor, self.origin(ins)), [source], [target], ins)
 
     def materialized(self, view: View, strides: Sequence[int], ins: Instruction) -> View:
-        """The view itself if it has these strides (those of length-1 axes do not matter), else a copy that has."""
+        """Return the view if it has these strides (except along axes of length 1), else a copy with them."""
         if all(known_equal(a, b) or known_equal(n, 1) for a, b, n in zip(view.strides, strides, view.lens)):
             return view
         target = self.allocate(Shape(view.type, view.lens, strides))
@@ -417,7 +427,7 @@ class Lowering(PlanConstants):
         return target
 
     def on_host(self, shape: Shape) -> View:
-        """A value that a host step of this run makes."""
+        """Return a view of a new value that a host step makes in each run."""
         self.hosted += 1
         return View(Buffer(Region.HOST, self.hosted - 1), shape)
 
@@ -432,11 +442,12 @@ class Lowering(PlanConstants):
         """Append a host step that computes the instruction by its NumPy meaning.
 
         Args:
-            reason: why no kernel does it; it goes into the program's log, too.
-            bodies: what runs its submodules.
-            on_device: what does it on a device, of which kernels are asked for; its inputs are those of the
-                instruction, then what its submodules take from outside.
-            kernels: what plans may need that it makes.
+            ins: the instruction.
+            reason: why no kernel computes the instruction; also recorded in the program's log.
+            bodies: executable forms of its submodules.
+            on_device: function that computes the instruction on a device by launching kernels. Its inputs are the
+                instruction's, then the captured values of its submodules.
+            kernels: kernels that plans made by this step may need.
         """
         rule = self.rules.get(ins.op.rule_name)
         refused_by = "lowering" if rule is None else rule.lower.__name__
@@ -474,7 +485,7 @@ class Lowering(PlanConstants):
                 raise CompileError(f"result {k} is a tuple; add get_tuple_elem for its members")
             if value.buffer.region is Region.OUTPUT and value.buffer.index == k:
                 continue
-            if ins.shape.is_dynamic and value.buffer.region is Region.HOST:  # what the host step made is the result
+            if ins.shape.is_dynamic and value.buffer.region is Region.HOST:  # the host step's array is the result
                 value.buffer.region, value.buffer.index = Region.OUTPUT, k
                 continue
             target = View(Buffer(Region.OUTPUT, k), ins.shape.to_standard())
@@ -502,7 +513,7 @@ class Lowering(PlanConstants):
                     buffer.touch(number)
                     arena[id(buffer)] = buffer
         jumps = resolved_jumps(self.jumps, self.steps)
-        for jump in jumps:  # what is there before a loop and read in it is read by each iteration
+        for jump in jumps:  # buffers written before a loop and read in it live until its end
             for buffer in arena.values() if jump.to <= jump.at else ():
                 if buffer.first < jump.to <= buffer.last < jump.at:
                     buffer.last = jump.at - 1
@@ -534,7 +545,8 @@ class Lowering(PlanConstants):
         )
 
     def _tell_replaced(self, tuning: Tuning) -> None:
-        """Which contractions take the place of an operand, if their solvers can: tuning compares solvers."""
+        """Tell tuning which contractions are computed in place of an operand if their solvers can, since tuning
+        compares solvers."""
         for request, _, operands, start, stop in self.requested:
             name = replaced_operand(request.epilogue.moving, operands, start, stop - 1, {})
             if name:

@@ -1,4 +1,4 @@
-"""Functions and classes of this package by name, as plan files name them."""
+"""Look up functions and classes of this package by the names that plan files hold."""
 
 from __future__ import annotations
 

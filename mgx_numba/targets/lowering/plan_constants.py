@@ -1,4 +1,4 @@
-"""Constants of a plan that is being made: arrays as they are, and weights in the forms that solvers read."""
+"""Constants of a plan under construction: arrays unchanged, and weights packed for solvers."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ __all__ = ["PlanConstants"]
 
 
 class PlanConstants:
-    """The constants of one plan, each once.
+    """The constants of one plan, without duplicates.
 
     Attributes:
-        constants: the arrays, as the plan has them.
-        shared: constants that plans for other lengths have, too; None if there are none.
+        constants: the arrays in the plan's order.
+        shared: constants shared with plans for other lengths; None if there are no other plans.
         packing_room: bytes by which transformed weights may still exceed the model's own.
     """
 
@@ -43,10 +43,10 @@ class PlanConstants:
         self._compiled: dict[str, bool] = {}
 
     def constant(self, array: np.ndarray, shape: Shape | None = None) -> View:
-        """View of a constant array; the plan keeps the array alive and never copies it.
+        """Return a view of a constant array, which the plan keeps alive.
 
         Raises:
-            SymbolicLengthError: it holds symbolic lengths, which are no constants.
+            SymbolicLengthError: the array holds symbolic lengths, which are no constants.
         """
         key = id(array)
         if key not in self._constant_views:
@@ -60,19 +60,22 @@ class PlanConstants:
         return self._constant_views[key]
 
     def fill(self, pieces: Sequence[Callable[[], object]]) -> None:
-        """Have functions called that write constants which nothing reads before the plan is there: with those of all
-        others, on all CPUs, in the end; at once where other plans take these constants meanwhile."""
+        """Schedule functions that write constants which nothing reads before the plan is complete.
+
+        The functions of all constants run together on all CPUs at the end. They run at once if other plans may already
+        use the constants.
+        """
         if self.shared is None:
             self._unfilled += pieces
         else:
             run_all(pieces)
 
     def owner_of(self, view: View) -> np.ndarray:
-        """The array that `constant` got for a view of it."""
+        """Return the array that was passed to `constant` for a view."""
         return self._constant_owners[view.buffer.index]
 
     def forget_constant(self, index: int, array: np.ndarray) -> None:
-        """Drop a constant that no step reads, with what is known of it by the address or the identity of its array."""
+        """Drop a constant that no step reads, and the cache entries keyed by its address or identity."""
         first, last = np.lib.array_utils.byte_bounds(array)
         for key in [key for key in self._packed if first <= key[0] < last]:
             del self._packed[key]
@@ -80,7 +83,7 @@ class PlanConstants:
         self.constants[index] = self._constant_owners[index] = np.empty(0, np.uint8)
 
     def packed(self, solver: Any, problem: Any, weights: np.ndarray | BlockWeights) -> View:
-        """Constant weights in the form that a solver reads; equal packings of one constant are shared."""
+        """Return constant weights packed for a solver; equal packings of one constant are shared."""
         lens = tuple(solver.packed_lens(problem))
         if isinstance(weights, BlockWeights):
             blocks = weights
@@ -104,7 +107,7 @@ class PlanConstants:
         return self._packed[key]
 
     def _pack(self, solver: Any, problem: Any, weights: np.ndarray) -> np.ndarray:
-        """A solver's form of constant weights, by its kernel where it has one for them."""
+        """Return constant weights packed for a solver, by its packing kernel if there is one."""
         packed = solver.pack_by_kernel(problem, weights, self.backend.load, self._is_compiled)
         return solver.pack_weights(problem, weights) if packed is None else packed
 
@@ -116,20 +119,26 @@ class PlanConstants:
         return self._compiled[source.symbol]
 
     def packed_constant(self, weights: np.ndarray, how: Hashable, pack: Callable[[], np.ndarray]) -> View:
-        """A constant that ``pack`` makes of weights, unless it has been made in the way that ``how`` names before, also
-        by a program for other lengths."""
+        """Return the constant that ``pack`` makes of weights.
+
+        ``how`` identifies the packing; a constant that was packed so before, also for a plan with other lengths, is
+        reused.
+        """
         key = (address_of(weights), weights.shape, weights.strides, how)
         if key not in self._packed:
             self._packed[key] = self.constant(pack() if self.shared is None else self.shared.packed(weights, how, pack))
         return self._packed[key]
 
     def packed_blocks(self, blocks: BlockWeights, how: Hashable, pack: Callable[[], np.ndarray]) -> View:
-        """The same of weights in blocks, with their scales and zero points: others may have the same codes."""
+        """Return the packed constant of block-quantised weights.
+
+        Scales and zero points are part of its key, since different weights may have the same codes.
+        """
         identity = address_of if self.shared is None else self.shared.identity
         rest = [identity(values) for values in blocks[1:] if values is not None]
         return self.packed_constant(blocks.codes, (how, *rest), pack)
 
     def _fill_all(self) -> None:
-        """Call what `fill` was given."""
+        """Run the functions passed to `fill`."""
         run_all(self._unfilled)
         self._unfilled.clear()

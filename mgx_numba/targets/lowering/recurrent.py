@@ -1,4 +1,4 @@
-"""The steps of recurrent layers as problems: what rules of back ends share."""
+"""Describe the steps of recurrent layers as problems, for the rules of all back ends."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from .lowering import Lowering
 __all__ = ["given", "recurrence"]
 
 _LENGTHS = (Type.int32_type, Type.int64_type)
-_BATCH_FIRST = (0, 2, 1, 3)  # of steps, directions, sequences and units: sequences first
+_BATCH_FIRST = (0, 2, 1, 3)  # axes (step, direction, sequence, unit) with sequences first
 
 
 def given(ins: Instruction) -> dict[str, Instruction]:
-    """The optional inputs of steps by name."""
+    """Return the optional inputs of recurrent steps, by name."""
     op = ins.op
     assert isinstance(op, RecurrentSteps)
     return op.named(ins.inputs)
@@ -29,7 +29,11 @@ def given(ins: Instruction) -> dict[str, Instruction]:
 def recurrence(
     low: Lowering, ins: Instruction, types: Collection[Type]
 ) -> tuple[RecurrenceProblem, dict[str, View]] | None:
-    """The problem, and its operands but for the weights; None if it became a host step, for other element types."""
+    """Return the problem and its operands except the weights; None if the instruction became a host step.
+
+    Args:
+        types: element types that the kernels have.
+    """
     op = ins.op
     assert isinstance(op, RecurrentSteps)
     x = low.input(ins, 0)
@@ -43,7 +47,7 @@ def recurrence(
         known = ", ".join(t.name for t in types)
         low.host(ins, f"kernels take {known}, some elements, lengths of 32 or 64 bits, not {x.shape}")
         return None
-    low.require(less(0, x.lens[0]))  # after no step the last states are the first ones
+    low.require(less(0, x.lens[0]))  # with zero steps the last states are the initial states
     x = _rows(low, ins, x)
     operands = {"x": x}
     for name, own in (("bias", "inner_bias"), ("peephole", "peephole"), ("lengths", "lengths")):
@@ -70,14 +74,14 @@ def recurrence(
 
 
 def _rows(low: Lowering, ins: Instruction, view: View) -> View:
-    """The view itself if its innermost axis is contiguous, else a copy."""
+    """Return the view if its innermost axis is contiguous, else a copy."""
     if known_equal(view.lens[-1], 1) or known_equal(view.strides[-1], 1):
         return view
     return low.materialized(view, row_major_strides(view.lens), ins)
 
 
 def _outputs(low: Lowering, ins: Instruction) -> Sequence[View]:
-    """Memory of the results; hidden states lie batch first where that is how their users read them."""
+    """Return the views for the results; hidden states are stored batch first if their users read them so."""
     views = low.outputs_of(ins)
     states = [u for u in ins.users if u.name == "get_tuple_elem" and u.op.attributes()["index"] == 0]
     if any(u not in low.destinations and any(_puts_batch_first(user) for user in u.users) for u in states):

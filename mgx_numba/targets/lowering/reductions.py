@@ -1,4 +1,4 @@
-"""Reduction clusters, and single reductions as clusters of one."""
+"""Lower reduction clusters, and single reductions as clusters with one operation."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ ProblemOf = Callable[[Sequence[Tensor], Sequence[Tensor]], ReductionProblem]
 
 
 def lower_fused_reduce(low: Lowering, ins: Instruction) -> None:
-    """One kernel for the cluster's module."""
+    """Append the steps of the cluster's module."""
     body = ins.module_args[0]
     parts = next((i.op for i in body if isinstance(i.op, ReduceParts)), None)
     if parts is None:
@@ -31,7 +31,8 @@ def lower_fused_reduce(low: Lowering, ins: Instruction) -> None:
 
 
 def lower_reduction(low: Lowering, ins: Instruction) -> None:
-    """A reduction that no cluster took: empty, over axes of length 1, or with axes known at run time."""
+    """Append the steps of a reduction that is in no cluster: empty, over axes of length 1, or with axes known at run
+    time."""
     axes = ins.op.axes  # type: ignore[attr-defined]
     source = ins.inputs[0].shape
     if len(ins.inputs) != 1 or not axes:
@@ -56,8 +57,10 @@ def _problem_of(low: Lowering, ins: Instruction, module: Module, axes: Sequence[
 
 
 def _problem_of_parts(low: Lowering, ins: Instruction, op: ReduceParts) -> ProblemOf:
-    """The problem of a cluster in which all reductions are of parts: those of whole rows, whose first part's results
-    are the outputs."""
+    """Return the problem of a cluster whose reductions are all split into parts along a row.
+
+    The problem's reductions are over whole rows; its outputs are the results of the first part.
+    """
     body, module = ins.module_args[0], Module(ins.module_args[0].name)
     values: dict[Instruction, Instruction] = {}
     for i in [*body.parameters(), *(i for i in body if not i.is_param)]:
@@ -87,12 +90,12 @@ def _problem_of_parts(low: Lowering, ins: Instruction, op: ReduceParts) -> Probl
 def _lower(low: Lowering, ins: Instruction, problem: ProblemOf, outputs: Sequence[View]) -> None:
     """Append the steps of a cluster.
 
-    Memory that was lent may lie otherwise than the instruction's shapes, by which a pass has rewritten the cluster:
-    where no kernel does it so, it is done on copies that lie as the shapes say.
+    Lent memory may have other strides than the instruction's shapes, for which a pass has rewritten the cluster. If no
+    kernel takes these strides, the cluster is computed on copies with the shapes' strides.
     """
     inputs = low.inputs(ins)
     whole = problem([v.tensor for v in inputs], [v.tensor for v in outputs])
-    for axis in whole.axes:  # kernels have nothing to do where there are no elements
+    for axis in whole.axes:  # kernels have no tasks for empty rows
         low.require(all_of(*(less(0, tensor.lens[axis]) for tensor in whole.inputs)))
     try:
         low.compute(whole, inputs, outputs, ins)
@@ -102,7 +105,7 @@ def _lower(low: Lowering, ins: Instruction, problem: ProblemOf, outputs: Sequenc
             raise
         own = [Tensor(s.type, s.lens, s.strides) for s in shapes]
         direct = _is_planned(low, problem(own, [v.tensor for v in outputs]))
-        if not direct:  # raises before anything is copied
+        if not direct:  # raise before a copy is appended
             low.plan(problem(own, [Tensor(s.type, s.lens, s.strides) for s in results]))
         inputs = [low.materialized(v, s.strides, ins) for v, s in zip(inputs, shapes)]
         made = outputs if direct else [low.allocate(s) for s in results]

@@ -1,4 +1,4 @@
-"""Gives back, while a program is lowered, constants that passes computed and that live on in packed form alone."""
+"""Free constants during lowering that passes computed and that are used in packed form alone."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ if TYPE_CHECKING:
 __all__ = ["ReleasedConstants"]
 
 LEAST_BYTES = 1 << 16
-"""Of a constant that is worth giving back: smaller ones are kept by the allocator anyway."""
+"""Least size (bytes) of a constant that is worth freeing: the allocator keeps smaller blocks anyway."""
 
 
 class ReleasedConstants:
-    """Watches a lowering, and takes away literals that nothing reads any more.
+    """Frees literals during a lowering, once nothing reads them.
 
     Attributes:
-        count: how many were taken away; the lowered program then is no longer whole.
+        count: number of freed literals; if not 0, the lowered program is no longer complete.
     """
 
     def __init__(self, lowering: Lowering, original: Program) -> None:
-        """Literals of ``original`` stay: they would not become free."""
+        """Watch ``lowering``; literals of ``original`` are kept, since ``original`` holds their memory."""
         self.count = 0
         self._lowering = lowering
         self._kept = {id(ins.literal) for module in original.modules for ins in module if ins.literal is not None}
@@ -39,7 +39,7 @@ class ReleasedConstants:
         self._looked = 0
 
     def lowered(self, ins: Instruction) -> None:
-        """Take note of an instruction that has been lowered, and free what it was the last to read."""
+        """Record that an instruction has been lowered, and free the constants of which it was the last user."""
         self._lowered.add(ins)
         index = self._constant(ins)
         if index is not None:
@@ -53,14 +53,15 @@ class ReleasedConstants:
                 self._free(index, holders)
 
     def _constant(self, ins: Instruction) -> int | None:
-        """Which constant of the plan the value of an instruction is a view of."""
+        """Return the number of the plan's constant of which the instruction's value is a view; None for other
+        values."""
         value = self._lowering.values.get(ins)
         if isinstance(value, View) and value.buffer.region is Region.CONSTANT:
             return value.buffer.index
         return None
 
     def _is_read(self, index: int) -> bool:
-        """Whether a step reads a constant; steps are only added, so each is looked at once."""
+        """Return whether a step reads a constant. Steps are only added, so each step is examined once."""
         for step in self._lowering.steps[self._looked :]:
             for view in (*step.operands.values(), *step.inputs, *step.outputs):
                 if view.buffer.region is Region.CONSTANT:

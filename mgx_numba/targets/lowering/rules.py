@@ -27,29 +27,28 @@ SHARED_FAMILIES = {
     "ordering": "argmax argmin topk prefix_scan_sum",
     "recurrent": "recurrent_steps",
 }
-"""Operators that few programs need by the module that has their rules, for `RuleTable.import_late`: those of which all
-targets have the same."""
+"""Rarely used operators whose rules all targets share, by the module with the rules, for `RuleTable.import_late`."""
 
 Lower = Callable[["Lowering", Instruction], None]
 Accepts = Callable[[Instruction, Shape], bool]
 
 
 class Body(Protocol):
-    """A submodule that a host step runs, compiled."""
+    """A compiled submodule that a host step runs."""
 
     @property
     def plan(self) -> Plan | None:
-        """Its plan; None if it runs by its NumPy meaning, or has one for each set of lengths."""
+        """The body's plan; None if the body runs by its NumPy meaning, or has a plan for each set of lengths."""
 
     @property
     def kernels(self) -> Sequence[KernelSource]:
-        """What plans that it makes may need."""
+        """Kernels that plans made by this body may need."""
 
     def at(self, values: Mapping[Dim, int]) -> Body:
-        """It, for values of the symbols of its lengths."""
+        """Return the body with the symbols of its lengths replaced by values."""
 
     def within(self, outer: Mapping[Instruction, Any]) -> Callable[[Sequence[Any]], list]:
-        """What runs it on arguments, with values from outside."""
+        """Return a function that runs the body on arguments, with captured values ``outer``."""
 
     def repeat(
         self,
@@ -59,13 +58,13 @@ class Body(Protocol):
         carried: Sequence[np.ndarray],
         place: Callable[[int], str],
     ) -> tuple[list[np.ndarray], list[np.ndarray]] | None:
-        """See `RunModule.repeat`, with values from outside."""
+        """Run the body as a loop with captured values ``outer``; see `RunModule.repeat`."""
 
     def write(self, lengths: LengthsWriter) -> tuple[str, Any, Sequence[Instruction]]:
-        """The kind of the body, JSON values of which it is made again, and the values from outside that it takes.
+        """Return the kind of the body, its JSON values, and the values that it captures from outside.
 
         Raises:
-            UnsupportedError: no file can hold it.
+            UnsupportedError: no file can hold the body.
         """
 
 
@@ -75,10 +74,10 @@ class LoweringRule:
 
     Attributes:
         lower: appends the steps and registers the value.
-        accepts: whether the result can be written straight into memory of a given shape (strides).
-        dynamic: whether results may have lengths that are known at run time only.
-        hosted: whether inputs may have such lengths, too, and be values of host steps.
-        surrounds: whether it takes as its own what its input has written inside of the memory of its result.
+        accepts: whether the result can be written directly into memory of a given shape (strides).
+        dynamic: whether results may have lengths that are known only at run time.
+        hosted: whether inputs may also have such lengths, and be values of host steps.
+        surrounds: whether the rule takes an input that was written in place inside the memory of its result.
     """
 
     lower: Lower
@@ -89,10 +88,11 @@ class LoweringRule:
 
 
 class RuleTable:
-    """The rules of one target by operator name, beside those of ``base``; modules of rules fill it when imported.
+    """The lowering rules of one target by operator name, with ``base`` as fallback; modules of rules fill it when
+    imported.
 
     Attributes:
-        families: modules that are imported when a program has one of their operators, by the operator's name.
+        families: for each operator, the module with its rule, imported when the rule is first needed.
     """
 
     def __init__(self, base: RuleTable | None = None) -> None:
@@ -101,20 +101,24 @@ class RuleTable:
         self.families: dict[str, str] = {}
 
     def import_late(self, package: str, families: Mapping[str, str]) -> None:
-        """Let modules of a package be imported when one of their operators is asked for: each has the rules of those
-        that ``families`` names for it, parted by spaces."""
+        """Register modules of a package that are imported when a rule of theirs is first needed.
+
+        Args:
+            package: the package.
+            families: names of operators, separated by spaces, by module.
+        """
         for module, names in families.items():
             self.families.update(dict.fromkeys(names.split(), f"{package}.{module}"))
 
     @property
     def rules(self) -> Mapping[str, LoweringRule]:
-        """All rules by operator name."""
+        """All rules by operator name; imports all modules of rules."""
         for module in set(self.families.values()):
             whole_module(module)
         return {**(self._base.rules if self._base is not None else {}), **self._rules}
 
     def get(self, name: str) -> LoweringRule | None:
-        """The rule of an operator, or None: it then runs by its NumPy meaning."""
+        """Return the rule of an operator; None if it has none and runs by its NumPy meaning."""
         if name in self.families:
             whole_module(self.families[name])
         found = self._rules.get(name)
@@ -128,7 +132,10 @@ class RuleTable:
         hosted: bool = False,
         surrounds: bool = False,
     ) -> Callable[[Lower], Lower]:
-        """Decorator: the function lowers these operators; arguments as in `LoweringRule`; by default all fits."""
+        """Return a decorator that registers a function as the rule of the named operators.
+
+        Arguments are those of `LoweringRule`. By default ``accepts`` takes every shape.
+        """
 
         def decorate(function: Lower) -> Lower:
             for name in names:

@@ -1,4 +1,4 @@
-"""Packed weights that the plans of one dynamic program have in common."""
+"""Packed weights that the plans of a dynamic program share."""
 
 from __future__ import annotations
 
@@ -20,22 +20,23 @@ from ...runtime.memory import ALIGNMENT, address_of, aligned_copy
 __all__ = ["SharedWeights", "stored"]
 
 _SMALL = 1 << 20
-"""Bytes of a constant that is copied if it is not aligned: each of its vectors would lie on two cache lines."""
+"""Largest constant (bytes) that is copied to aligned memory. In unaligned memory each vector of the constant can
+straddle two cache lines."""
 
 
 Made = tuple[np.ndarray, Shape, int]
-"""An array that plans have as a constant, and as what and from which element on it is seen."""
+"""An array that plans hold as a constant; the shape and the element offset of the view of it."""
 
 
 class SharedWeights:
-    """Packed weights by what they were made from, for as long as some plan holds them.
+    """A cache of packed weights, keyed by their source; an entry lives as long as some plan holds the packed array.
 
-    Weights of the program itself are known by their place in memory; what passes compute from them (a folded
-    normalization, say) is computed again for every plan, and known by its bytes. May be used from any thread.
+    Weights of the program itself are identified by their address. Constants that passes compute, such as a folded
+    normalisation, are computed again for every plan and identified by their bytes. Thread-safe.
     """
 
     def __init__(self, program: Program) -> None:
-        """``program`` is what all plans are made from; its literals live as long as this."""
+        """Create the cache for ``program``, from which all plans are made; the cache keeps its literals alive."""
         self._program = program
         arrays = [ins.literal.array for module in program.modules for ins in module if ins.literal is not None]
         self._places = sorted(np.lib.array_utils.byte_bounds(a) for a in arrays if a is not None)
@@ -45,7 +46,7 @@ class SharedWeights:
         self._digests: dict[int, tuple[weakref.ref[np.ndarray], dict[Hashable, bytes]]] = {}
 
     def packed(self, weights: np.ndarray, how: Hashable, pack: Callable[[], np.ndarray]) -> np.ndarray:
-        """What ``pack`` makes of ``weights``, or made of the same weights before; ``how`` tells packings apart."""
+        """Return the cached result of ``pack`` for equal weights, or call ``pack``; ``how`` identifies the packing."""
         key = self.identity(weights), weights.dtype, weights.shape, weights.strides, how
         found = self._packed.get(key)
         if found is None:
@@ -53,31 +54,33 @@ class SharedWeights:
         return found
 
     def made(self, base: np.ndarray, how: Hashable) -> Made | None:
-        """What was made of a constant in the way that ``how`` names, as long as some plan holds both."""
+        """Return the constant derived from ``base`` in the way that ``how`` identifies; None if no plan holds both any
+        more."""
         known = self._made.get((id(base), how))
         array = None if known is None or known[0]() is not base else known[1]()
         return None if known is None or array is None else (array, *known[2])
 
     def note_made(self, base: np.ndarray, how: Hashable, made: Made) -> None:
-        """Remember what was made of a constant, for `made`."""
+        """Record a constant that was derived from ``base``, for `made`."""
         key, (array, *rest) = (id(base), how), made
         gone = partial(_forget, self._made, key)
         self._made[key] = weakref.ref(base, gone), weakref.ref(array), rest
 
     def stored(self, array: np.ndarray) -> tuple[np.ndarray, Shape]:
-        """See the function of this name; the same copy as long as the constant lives."""
+        """Return the result of the function `stored`; the same copy as long as the constant lives."""
         known = self._stored.get(id(array))
         if known is not None and known[0]() is array:
             return array if known[1] is None else known[1], known[2]
         storage, shape = stored(array)
         own = None if storage is array else storage
-        if own is None or not np.may_share_memory(own, array):  # else it would never be gone
+        if own is None or not np.may_share_memory(own, array):  # a copy that shares memory would keep the array alive
             gone = partial(_forget, self._stored, id(array))
             self._stored[id(array)] = weakref.ref(array, gone), own, shape
         return storage, shape
 
     def identity(self, weights: np.ndarray) -> Hashable:
-        """What tells weights from others of their type and shape, in all plans of the program."""
+        """Return a key that identifies weights among weights of the same type and shape, in all plans of the
+        program."""
         address = address_of(weights)
         before = bisect.bisect_right(self._places, address, key=lambda place: place[0])
         if before and address < self._places[before - 1][1]:
@@ -94,7 +97,8 @@ class SharedWeights:
 
 
 def stored(array: np.ndarray) -> tuple[np.ndarray, Shape]:
-    """A constant as a plan has it, its memory in one row and aligned unless that is large, and how it is seen."""
+    """Return a constant in the form that a plan stores, contiguous and (unless large) aligned, and the shape of its
+    view."""
     shape = Shape(from_numpy(array.dtype), array.shape, [s // array.itemsize for s in array.strides])
     if array.dtype.hasobject:
         return array, shape
@@ -107,7 +111,7 @@ def stored(array: np.ndarray) -> tuple[np.ndarray, Shape]:
 
 
 def _forget(known: dict[Any, Any], key: Hashable, gone: weakref.ref[np.ndarray]) -> None:
-    """Drop what is known of an array that is gone, unless another one has taken its identity."""
+    """Remove the entry of a deleted array, unless another array has the same id by now."""
     if key in known and known[key][0] is gone:
         del known[key]
 

@@ -1,4 +1,4 @@
-"""How problems are computed, remembered by what they are: equal layers are planned once."""
+"""Cache the solutions of problems: equal layers are planned once."""
 
 from __future__ import annotations
 
@@ -14,22 +14,25 @@ from ...graph.module import Module
 __all__ = ["Solutions", "problem_key", "with_origin"]
 
 MOST = 2048
-"""Answers that are kept, of some 3 KB each; a network of hundreds of layers asks for some hundred at each set of
-lengths. A process that meets ever-new lengths grows by at most these."""
+"""Maximum number of cached solutions, of about 3 KB each. A network of hundreds of layers needs some hundred for each
+set of lengths. The limit bounds the memory of a process that meets ever-new lengths."""
 
 T = TypeVar("T")
 
 
 class Solutions:
-    """Answers to questions that were asked before; those that have not been asked for long go first, half of all at
-    once: noting the order of all that is asked would take as long as finding it. May be used from any thread."""
+    """A thread-safe cache of answers by question.
+
+    When it is full, the least recently used half is dropped at once: an exact order of use would take as long to record
+    as a lookup.
+    """
 
     def __init__(self) -> None:
         self._recent: dict[Hashable, Any] = {}
         self._earlier: dict[Hashable, Any] = {}
 
     def of(self, question: Hashable, answer: Callable[[], T]) -> T:
-        """What ``answer`` gives, or gave when the equal question was asked; what it raises is not remembered."""
+        """Return the cached answer to an equal question, or call ``answer``; exceptions are not cached."""
         try:
             found: T = self._recent[question]
             return found
@@ -37,7 +40,7 @@ class Solutions:
             pass
         try:
             found = self._earlier[question]
-        except KeyError:  # asked for the first time, or gone meanwhile
+        except KeyError:  # never cached, or dropped by another thread
             found = answer()
         if len(self._recent) >= MOST // 2:
             self._earlier, self._recent = self._recent, {}
@@ -46,7 +49,7 @@ class Solutions:
 
 
 def with_origin(solution: Solution, origin: str) -> Solution:
-    """The solution with another text of where its kernels come from, if there is one."""
+    """Return the solution with the text ``origin`` for its kernels, unless ``origin`` is empty."""
     if not origin or all(launch.kernel.origin == origin for launch in solution.launches):
         return solution
     launches = (replace(one, kernel=replace(one.kernel, origin=origin)) for one in solution.launches)
@@ -54,7 +57,7 @@ def with_origin(solution: Solution, origin: str) -> Solution:
 
 
 def problem_key(problem: PointwiseProblem | ReductionProblem | CopyProblem) -> Hashable:
-    """The problem but for its origin, a module being known by what it computes."""
+    """Return a key of the problem without its origin; a module is identified by its computation."""
     if isinstance(problem, CopyProblem):
         return problem.source, problem.target
     own = (_text(problem.module), problem.inputs, problem.outputs, problem.fast_math, problem.again)
@@ -64,7 +67,7 @@ def problem_key(problem: PointwiseProblem | ReductionProblem | CopyProblem) -> H
 
 
 def _text(module: Module) -> Hashable:
-    """What a module without submodules computes: operators, their operands by position, shapes and constants."""
+    """Return a key of a module without submodules: operators, their operands by position, shapes and constants."""
     places: dict[Instruction, int] = {}
     written: list[Hashable] = []
     order = {ins: k for k, ins in enumerate(module.parameters())}

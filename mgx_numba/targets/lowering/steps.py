@@ -1,4 +1,4 @@
-"""Steps while buffers have no addresses yet, and what they become in a plan."""
+"""Steps before their buffers have addresses, and their conversion to steps of a plan."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ from .buffers import View
 __all__ = ["PendingJump", "PendingStep", "function_step", "referenced", "resolved", "resolved_jumps"]
 
 _UNUSED = np.empty(0, np.uint8)
-"""What plans have in the place of a constant that no step refers to."""
+"""Placeholder in a plan for a constant that no step refers to."""
 
 
 @dataclass
@@ -51,19 +51,19 @@ class PendingStep:
     outputs: list[View] = field(default_factory=list)
     plans: tuple[Plan, ...] = ()
     reason: str = ""
-    """Of a host step: the rule that refused a kernel, and why."""
+    """For a host step: the rule that refused a kernel, and why."""
     kernels: tuple[KernelSource, ...] = ()
     on_device: DeviceFunction | None = None
     control: Callable[[], PlannedBranch | Repetition] | None = None
-    """Of a step that runs plans: what it does, once its buffers have addresses."""
+    """For a step that runs plans: returns its branch or loop, once its buffers have addresses."""
     problem: PointwiseProblem | ReductionProblem | None = None
-    """Of a step that computes a cluster: which."""
+    """For a step that computes a cluster: the cluster's problem."""
     bind: Callable[[Mapping[Dim, int]], Callable[[list], list]] | None = None
-    """Of a host step with symbolic lengths: gives the function for values of the symbols."""
+    """For a host step with symbolic lengths: returns its function for values of the symbols."""
     write: Callable[[Any], Any] | None = None
-    """Of a host step: see `HostStep`."""
+    """For a host step: see `HostStep`."""
     along: tuple[Instruction, ...] = ()
-    """Of a step that computes other instructions, too: which."""
+    """Other instructions that the step also computes."""
 
 
 def function_step(
@@ -77,7 +77,7 @@ def function_step(
 
 @dataclass
 class PendingJump:
-    """A `Jump` between steps: after step ``behind`` the run goes on after step ``onto``."""
+    """A `Jump` between steps: after step ``behind`` the run continues after step ``onto``."""
 
     by: PendingStep
     behind: PendingStep
@@ -87,7 +87,7 @@ class PendingJump:
 
 
 def resolved_jumps(jumps: Sequence[PendingJump], steps: Sequence[PendingStep]) -> tuple[Jump, ...]:
-    """Return the jumps of a plan with these steps."""
+    """Return the plan's jumps, with steps replaced by their numbers."""
     number = {id(step): k for k, step in enumerate(steps)}
     return tuple(
         Jump(number[id(j.by)], number[id(j.behind)] + 1, number[id(j.onto)] + 1, j.where, j.place) for j in jumps
@@ -95,11 +95,12 @@ def resolved_jumps(jumps: Sequence[PendingJump], steps: Sequence[PendingStep]) -
 
 
 def resolved(step: PendingStep, number: int, text: Callable[[Instruction], str]) -> PlannedStep:
-    """The step of a plan whose buffers lie where they will.
+    """Return the plan's step for a step whose buffers have addresses.
 
     Args:
-        number: of the step in its plan, from 1 on: what a kernel tells faults by.
-        text: gives an instruction as readers see it.
+        step: the step.
+        number: number of the step in its plan, from 1: kernels report it with faults.
+        text: returns an instruction's printed text.
     """
     if step.control is not None:
         return ControlStep(
@@ -154,7 +155,7 @@ def resolved(step: PendingStep, number: int, text: Callable[[Instruction], str])
 
 
 def referenced(constants: Sequence[np.ndarray], steps: Sequence[PendingStep]) -> list[np.ndarray]:
-    """The constants, with nothing in place of those that no step refers to."""
+    """Return the constants, with a placeholder for each constant that no step refers to."""
     used: set[int] = set()
     for step in steps:
         views = [*step.inputs, *step.outputs]

@@ -1,4 +1,5 @@
-"""Results that are tuples: plans have arrays alone, so a program is compiled with the members as its results."""
+"""Flatten results that are tuples: plans have only arrays, so a program is compiled with the tuples' members as its
+results."""
 
 from __future__ import annotations
 
@@ -10,7 +11,7 @@ __all__ = ["without_tuples"]
 
 
 def without_tuples(program: Program) -> tuple[Program, list[Tree] | None]:
-    """The program with every tuple among its results replaced by its members, and how to put them together again.
+    """Return the program with each tuple result replaced by its members, and the trees that group the members again.
 
     Returns:
         The program itself and ``None`` when no result is a tuple; else a copy and a tree for each result.

@@ -1,4 +1,5 @@
-"""Views: operators that only change how memory is seen; they cost nothing, or one copy where strides do not allow."""
+"""Lower operators that only change the view of memory. They cost nothing, or one copy where strides cannot express the
+result."""
 
 from __future__ import annotations
 
@@ -17,12 +18,13 @@ from .rules import RuleTable
 __all__ = ["VIEWS", "reshape", "seen_by"]
 
 VIEWS = RuleTable(COMMON)
-"""Rules of views, and those of `common`."""
+"""Rules of views, with the rules of `common` as fallback."""
 
 
 @VIEWS.lowering("transpose", "slice", "step", "multibroadcast", "broadcast", "scalar", "broadcast_with_dims")
 def lower_view(low: Lowering, ins: Instruction) -> None:
-    """Another window of the input's memory; forms whose parameters are run-time values go to the host."""
+    """Register the result as another window of the input's memory; a host step if the window depends on run-time
+    values."""
     view = seen_by(low, ins)
     if view is None:
         low.host(ins, "no view of the input is the result")
@@ -31,13 +33,13 @@ def lower_view(low: Lowering, ins: Instruction) -> None:
 
 
 def seen_by(low: Lowering, ins: Instruction) -> View | None:
-    """The result of an operator as a view of its first input; None if it is none."""
+    """Return an operator's result as a view of its first input; None if it is no view."""
     shapes = [i.shape for i in ins.inputs]
     return low.input(ins, 0).viewed(lambda source: ins.op.viewed(ins.shape, source, shapes))
 
 
 def reshape(low: Lowering, ins: Instruction, copies_directly: Callable[[View, View], bool]) -> None:
-    """A view where the strides allow it, else a copy, to lent memory or row-major, seen with the new lengths.
+    """Register a reshape's result: a view where the strides allow it, else a view of a row-major or in-place copy.
 
     ``copies_directly`` says whether one copy to lent memory of other strides is faster than two steps.
     """
@@ -56,7 +58,8 @@ def reshape(low: Lowering, ins: Instruction, copies_directly: Callable[[View, Vi
 def _copy_to_lent(
     low: Lowering, ins: Instruction, source: View, copies_directly: Callable[[View, View], bool]
 ) -> View | None:
-    """The memory lent to a reshape, to which its input is copied; ``None`` without, or if two steps are faster."""
+    """Copy a reshape's input into the memory lent to the reshape and return that view. None if none is lent, or if two
+    steps are faster."""
     lent = low.destinations.get(ins)
     seen = None if lent is None else seen_before(ins, lent.shape)
     if lent is None or seen is None:
@@ -70,14 +73,16 @@ def _copy_to_lent(
 
 @VIEWS.lowering("identity")
 def lower_identity(low: Lowering, ins: Instruction) -> None:
-    """The input itself."""
+    """Register the input as the result."""
     low.values[ins] = low.input(ins, 0)
 
 
 @VIEWS.lowering("bit_cast", hosted=True)
 def lower_bit_cast(low: Lowering, ins: Instruction) -> None:
-    """The input's memory as another type, also as a type without kernels; a constant, which is known by its array, is
-    left to the host."""
+    """Register the input's memory as another type, which may be a type without kernels.
+
+    A constant is left to the host, since constants are identified by their arrays.
+    """
     view = low.input(ins, 0)
     if view.buffer.region is Region.CONSTANT:
         low.host(ins, "constants are known by their arrays, which have one element type")
@@ -89,5 +94,5 @@ def lower_bit_cast(low: Lowering, ins: Instruction) -> None:
 
 @VIEWS.lowering("get_tuple_elem", hosted=True)
 def lower_get_tuple_elem(low: Lowering, ins: Instruction) -> None:
-    """One member of a tuple."""
+    """Register a member of a tuple as the result."""
     low.values[ins] = low.values[ins.inputs[0]][ins.op.index]  # type: ignore[attr-defined]

@@ -1,1 +1,2 @@
-"""The ``ref`` target: every operator by its NumPy meaning, no fusion, no memory planning; the numerics oracle."""
+"""The ``ref`` target: evaluates every operator by its NumPy meaning, without fusion or memory planning; the numerics
+oracle."""

@@ -1,4 +1,4 @@
-"""Evaluation of a program by its operators' NumPy meaning."""
+"""Evaluate programs by their operators' NumPy meaning."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def evaluate(program: Program, parameters: Mapping[str, np.ndarray], trace: Trac
 
 
 def evaluate_module(module: Module, arguments: Sequence[Any], outer: Mapping[Instruction, Any] | None = None) -> list:
-    """Run a submodule on positional arguments (in the order of its parameters' declaration)."""
+    """Run a submodule on positional arguments, in the order in which its parameters are declared."""
     values: dict[Instruction, Any] = dict(outer or {})
     parameters = module.parameters()
     if len(arguments) < len(parameters):
@@ -87,7 +87,7 @@ def _run(module: Module, values: dict[Instruction, Any], trace: Trace | None) ->
 
 
 def module_captures(ins: Instruction) -> bool:
-    """Whether some submodule (not the instruction's own module) uses the value."""
+    """Return whether a submodule, other than the instruction's own module, uses the value."""
     return any(user.module is not ins.module for user in ins.users)
 
 
@@ -97,7 +97,14 @@ def compute(
     run: Callable[[Module, Sequence[Any]], list],
     repeat: Repeat | None = None,
 ) -> Any:
-    """Value of one instruction on evaluated inputs; ``run`` and ``repeat`` are those of its `RunModule`."""
+    """Return the value of one instruction on evaluated inputs.
+
+    Args:
+        ins: the instruction.
+        args: values of its inputs.
+        run: see `RunModule`.
+        repeat: see `RunModule.repeat`.
+    """
     shape = ins.shape
     try:
         if isinstance(ins.op, Deferred):
@@ -105,18 +112,16 @@ def compute(
             return deferred_value(ins.op, program, evaluate(program, {}))
         spread = ins.op.pointwise and any(i.shape.is_dynamic for i in ins.inputs)
         if spread:
-            # ranges that were the same may turn out to be 1 and another length
+            # lengths with equal ranges may differ in a run: 1 and another length
             lens = common_lens(*(a.shape for a in args))
             args = [np.broadcast_to(a, lens) for a in args]
-        branches = isinstance(ins.op, If)  # their submodules alone tell the shape
+        branches = isinstance(ins.op, If)  # only the branch that runs determines the shape
         if not branches and (shape.is_dynamic or any(i.shape.is_dynamic for i in ins.inputs)):
             actual = [_actual(i.shape, a, spread) for i, a in zip(ins.inputs, args)]
             shape = ins.op.compute_shape(actual, ins.module_args)
         if ins.op.true_ranks:
             args = [a.reshape(()) if i.shape.without_axes else a for i, a in zip(ins.inputs, args)]
-        if (
-            not ins.op.view and not branches and not shape.is_dynamic
-        ):  # a length that only values tell is not known before
+        if not ins.op.view and not branches and not shape.is_dynamic:  # data-dependent lengths are not known yet
             expect_room(shape.bytes, "its result of")
         return ins.op.compute(shape, args, RunModule(ins.module_args, run, repeat))
     except Outgrown:
@@ -156,7 +161,7 @@ def deferred_value(op: Deferred, program: Program, results: Sequence[Any]) -> An
 
 
 def _known(module: Module, value: np.ndarray, shape: Shape) -> Instruction:
-    """A value as an instruction."""
+    """Return a literal with the value; for a sequence, an instruction that builds it from literals."""
     if shape.element is None:
         return module.add_literal(value)
     members = [_known(module, member, shape.element) for member in value]
@@ -165,22 +170,22 @@ def _known(module: Module, value: np.ndarray, shape: Shape) -> Instruction:
 
 
 def _ranked(value: Any, shape: Shape, declared: Shape) -> Any:
-    """A value as it is between operators: with its true rank where nothing else tells it."""
+    """Return a value with its true rank; a scalar whose declared shape has no rank becomes 0-dimensional."""
     return value.reshape(()) if not declared.ranked and shape.without_axes else value
 
 
 def named(ins: Instruction) -> str:
-    """What an error of evaluating an instruction begins with: the nodes it came from, if known, and its operator."""
+    """Return the prefix of an instruction's evaluation errors: its source nodes, if known, and its operator."""
     return ins.located(ins.name)
 
 
 def _tells(shape: Shape) -> bool:
-    """Whether a value says more than the shape: a tensor, whose lengths are not known."""
+    """Return whether a value determines lengths that the shape leaves open: a tensor with dynamic shape."""
     return shape.is_dynamic and shape.element is None
 
 
 def _actual(shape: Shape, value: Any, spread: bool) -> Shape:
-    """Return the shape of an input that has this value, which was broadcast if ``spread``."""
+    """Return the shape of an input with this value; ``spread``: the value was broadcast."""
     if spread:
         return Shape(shape.type, value.shape)
     return _shape_of(value) if _tells(shape) else shape

@@ -1,4 +1,4 @@
-"""A program as the ``ref`` target runs it."""
+"""Programs as the ``ref`` target runs them."""
 
 from __future__ import annotations
 
@@ -34,26 +34,27 @@ class RefProgram:
         self._largest = max(sizes, default=0)
 
     def run(self, inputs: Mapping[str, np.ndarray]) -> list[Any]:
-        """Results for checked inputs by name."""
+        """Return the results for checked inputs, by name."""
         self._expect_room()
         return self._given(evaluate(self.program, inputs))
 
     def _expect_room(self) -> None:
-        """Refuse a run whose largest value does not fit, before the values on the way to it fill the memory."""
+        """Raise an error if the program's largest value does not fit in memory, before smaller values fill the
+        memory."""
         try:
             expect_room(self._largest, "the largest value of the program,")
         except MemoryError as error:
             raise MgxError(f"run: {error}") from error
 
     def direct(self, result_type: type[np.ndarray], prefer: object = None) -> None:
-        """There is no quicker form."""
+        """Return None: there is no fast path."""
 
     def resolve(self, inputs: Mapping[str, np.ndarray]) -> Program:
-        """The program itself."""
+        """Return the program itself."""
         return self.program
 
     def observe(self, inputs: Mapping[str, np.ndarray], observer: Observer) -> list[Any]:
-        """As ``run``, telling the observer of each instruction."""
+        """Run, call the observer after each instruction, and return the results."""
         names = instruction_names(self.program.reachable_modules())
         last = time.perf_counter()
 
@@ -71,10 +72,10 @@ class RefProgram:
         return self._given(evaluate(self.program, inputs, note))
 
     def idle(self, inputs: Mapping[str, np.ndarray]) -> None:
-        """Nothing: a run is its instructions."""
+        """Do nothing: a run consists of its instructions only."""
 
     def trace(self, inputs: Mapping[str, np.ndarray], level: int, out: TextIO) -> list[Any]:
-        """As ``run``, printing each instruction as MIGraphX's ``MIGRAPHX_TRACE_EVAL`` does."""
+        """Run, printing each instruction like MIGraphX's ``MIGRAPHX_TRACE_EVAL``, and return the results."""
         names = instruction_names(self.program.reachable_modules())
         start = last = time.perf_counter()
 
@@ -91,11 +92,11 @@ class RefProgram:
         return [_fresh(value, ins.shape) for value, ins in zip(results, self.program.main.results())]
 
     def kernels(self) -> list[Any]:
-        """None: nothing is generated."""
+        """Return an empty list: no kernel is generated."""
         return []
 
     def host_reasons(self) -> dict[str, str]:
-        """None: the host is what was asked for."""
+        """Return an empty dictionary: every instruction runs on the host by intention."""
         return {}
 
     def rewrite_log(self) -> RewriteLog:
@@ -103,10 +104,10 @@ class RefProgram:
         return self.program.log
 
     def kept_plan(self) -> None:
-        """There is no plan."""
+        """Return None: there is no plan."""
 
     def machine_code(self) -> dict[str, Any]:
-        """Not available.
+        """Raise an error: there is no machine code.
 
         Raises:
             OptionError: always.
@@ -115,7 +116,7 @@ class RefProgram:
 
 
 def _fresh(value: Any, shape: Shape) -> Any:
-    """A row-major copy of the shape's rank: a result may be a view of an input or of a literal."""
+    """Return a row-major copy with the shape's rank: a result may be a view of an input or of a literal."""
     if isinstance(value, (tuple, list)):
         return [_fresh(v, s) for v, s in zip(value, shape.sub_shapes)]
     if shape.element is not None:

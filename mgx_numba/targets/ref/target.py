@@ -20,7 +20,7 @@ __all__ = ["TARGET"]
 
 
 class RefTarget:
-    """See `Target`. No option has an effect."""
+    """The ``ref`` target; see `Target`. No option has an effect."""
 
     name = "ref"
     backend = ""
@@ -42,10 +42,10 @@ class RefTarget:
         return Options()
 
     def machine(self, device_id: int = 0) -> None:
-        """There are no plans to keep."""
+        """Return None: there are no plans to keep."""
 
     def restore(self, kept: KeptPlan, options: TargetOptions, portable: Callable[[], Program]) -> NoReturn:
-        """Not available.
+        """Raise an error: there are no plans to restore.
 
         Raises:
             OptionError: always.
@@ -53,7 +53,7 @@ class RefTarget:
         raise OptionError("the target ref has no plans")
 
     def limits(self, num_threads: int = 0, units: Collection[str] = ()) -> None:
-        """Nothing here is measured against a machine's limits."""
+        """Return None: no run of this target is compared with a machine's limits."""
 
 
 TARGET = RefTarget()

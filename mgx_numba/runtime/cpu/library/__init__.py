@@ -1,4 +1,4 @@
-"""A plan as a shared library for C and C++: data, machine code and a small run time in C, without Python."""
+"""Export plans as shared libraries for C and C++: data, machine code and a small C runtime, without Python."""
 
 from __future__ import annotations
 
@@ -7,4 +7,5 @@ from pathlib import Path
 __all__ = ["CPP_PREFIX"]
 
 CPP_PREFIX = Path(__file__).with_name("files")
-"""Where compilers find ``include/migraphx`` and CMake the package ``migraphx``; with the sources of all libraries."""
+"""Folder with ``include/migraphx`` for compilers, the CMake package ``migraphx``, and the C sources of all
+libraries."""

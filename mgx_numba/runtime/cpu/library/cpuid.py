@@ -1,7 +1,7 @@
-"""How a program asks an x86-64 CPU for the features that LLVM knows by name.
+"""How a C program tests an x86-64 CPU for the features that LLVM knows by name.
 
-Bits of CPUID are those of Intel's and AMD's manuals (Intel SDM volume 2A, CPUID; AMD APM volume 3, appendix E), and
-names those of LLVM's ``getHostCPUFeatures``.
+CPUID bits are those of Intel's and AMD's manuals (Intel SDM volume 2A, CPUID; AMD APM volume 3, appendix E), and names
+those of LLVM's ``getHostCPUFeatures``.
 """
 
 from __future__ import annotations
@@ -18,7 +18,8 @@ _A, _B, _C, _D = range(4)
 
 @dataclass(frozen=True)
 class FeatureBit:
-    """One bit of a register (0 to 3: a to d) that CPUID answers with; ``state``: bits of XCR0 that the system sets."""
+    """One bit of a register (0 to 3: a to d) of a CPUID result; ``state``: bits of XCR0 that the operating system must
+    set."""
 
     name: str
     leaf: int
@@ -28,7 +29,7 @@ class FeatureBit:
     state: int
 
 
-# By the manuals above.
+# From the manuals named above.
 _BITS: dict[tuple[int, int, int], dict[str, int]] = {
     (1, 0, _C): {
         "sse3": 0,
@@ -102,10 +103,10 @@ _YMM, _ZMM, _TILES = 0x6, 0xE6, 0x60000  # bits of XCR0: vectors of 256 bits, of
 
 
 def needed_bits(features: Iterable[str]) -> list[FeatureBit]:
-    """What is to be asked of a CPU that shall run code compiled with these features of LLVM, by name.
+    """Return the CPUID bits that a CPU must have to run code compiled with these LLVM features.
 
     Raises:
-        UnsupportedError: it is not known here how to ask for one.
+        UnsupportedError: the CPUID bit of a feature is not known.
     """
     found, known = [], {name: place for place, names in _BITS.items() for name in names}
     unknown = sorted(set(features) - known.keys() - _NEVER)

@@ -1,7 +1,7 @@
-"""A library inside of a model's file: what `migraphx::load` of C++ takes from an ``.mxr`` file that it may trust.
+"""A library inside a model's file: the form that C++'s `migraphx::load` takes from a trusted ``.mxr`` file.
 
-It is a value tree: ``weights``, as they are in their own file, head and all; ``code``, the shared library; and its
-``checksum``, CRC-32 as gzip has it (RFC 1952), by which damage is told before anything of it runs.
+The library is a value tree: ``weights``, the content of their own file with its head; ``code``, the shared library; and
+``checksum``, its CRC-32 as in gzip (RFC 1952), which detects damage before any code runs.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ __all__ = ["library_tree"]
 
 
 def library_tree(library: Path) -> dict[str, Any]:
-    """The value tree of a library that `writer.write_library` has linked, which may be removed afterwards.
+    """Return the value tree of a library that `writer.write_library` has linked; the library may be removed afterwards.
 
-    Weights are mapped, not read: they come first, so that the file has them at a multiple of 64 bytes.
+    Weights are mapped, not read. They come first, so that in the file they lie at a multiple of 64 bytes.
     """
     code = library.read_bytes()
     weights = library.with_name(library.stem.removeprefix("lib") + ".weights")

@@ -1,4 +1,4 @@
-"""The system's C compiler, which links a library."""
+"""Link a library with the system's C compiler."""
 
 from __future__ import annotations
 
@@ -14,11 +14,12 @@ from ....errors import CompileError
 __all__ = ["compiler", "link_library"]
 
 _COMPILERS = ("cc", "gcc", "clang")
-_SHOWN = 2000  # characters of what a compiler says, whose end tells most
+_SHOWN = 2000  # characters shown of the compiler's output, from its end
 
 
 def compiler() -> list[str] | None:
-    """The command of the C compiler: ``CC``, else the first of ``cc``, ``gcc`` and ``clang`` that there is."""
+    """Return the command of the C compiler: ``CC``, else the first available of ``cc``, ``gcc`` and ``clang``; None if
+    there is none."""
     chosen = shlex.split(os.environ.get("CC", ""))
     for command in [chosen] if chosen else [[name] for name in _COMPILERS]:
         if shutil.which(command[0]):
@@ -27,12 +28,13 @@ def compiler() -> list[str] | None:
 
 
 def link_library(command: Sequence[str], folder: Path, include: Path, name: str) -> Path:
-    """Compile the C sources in ``folder`` and link them with the objects there; returns the library, beside them.
+    """Compile the C sources in ``folder``, link them with the objects there, and return the library, in the same
+    folder.
 
     ``CFLAGS`` and ``LDFLAGS`` are passed on.
 
     Raises:
-        CompileError: the compiler fails; the message has what it says.
+        CompileError: the compiler fails; the message has its output.
     """
     library = folder / f"lib{name}.so"
     call = [

@@ -1,4 +1,4 @@
-"""The C text of a plan: its tables as data, and what the run time must know of the executor's blocks."""
+"""The C source of a plan: its tables as data, and the layouts of the executor's blocks."""
 
 from __future__ import annotations
 
@@ -28,20 +28,22 @@ EXECUTOR: Mapping[str, KernelSource] = {
     "EVALUATE": EVALUATE,
     "BIND": BIND,
 }
-"""The executor's kernels that a library needs, by the names that its sources have for them: those that answer to Python
-stay out."""
+"""The executor's kernels that a library needs, by their names in the C sources; kernels that call Python are left
+out."""
 
 WEIGHTS_SYMBOL = "mgx_embedded_weights"
-_FROM_ARENA, _FROM_WEIGHTS, _FROM_JOB, _FROM_CODE = range(4)  # as in plan.h
-_NUMBERS_A_LINE = 12  # for readers: some 100 characters
+_FROM_ARENA, _FROM_WEIGHTS, _FROM_JOB, _FROM_CODE = range(4)  # same values as in plan.h
+_NUMBERS_A_LINE = 12  # keeps lines near 100 characters
 _PLAIN = frozenset((string.ascii_letters + string.digits + " !#$%&'()*+,-./:;<=>@[]^_`{|}~").encode())
 
 
 def layout_text(
     name: str, plan: Plan, executor: Mapping[str, KernelSource], weights_magic: bytes, weights_head: int
 ) -> str:
-    """The header ``layout.h``: names and numbers that the C sources share with the package; ``executor`` has the keys
-    of `EXECUTOR`."""
+    """Return the header ``layout.h``: names and numbers that the C sources share with the package.
+
+    ``executor`` has the keys of `EXECUTOR`.
+    """
     blocks = {"STEP": StepRecord, "JOB": Job, "POOL": Pool, "PATCH": Patch, "WRITE": Write, "BOUND": Bound}
     numbers: dict[str, Any] = {
         f"{prefix}_{field}": value
@@ -92,13 +94,15 @@ def plan_text(
     features: Sequence[FeatureBit],
     embed: bool,
 ) -> str:
-    """The source ``plan.c``.
+    """Return the source ``plan.c``.
 
     Args:
-        executable: one without host steps.
-        output_names: one for each output of its plan.
-        offsets: places of the constants in the weights, of which there are ``size`` bytes with the SHA-256 ``digest``.
-        features: what the CPU must have.
+        executable: an executable without host steps.
+        output_names: one name for each output of its plan.
+        offsets: offsets of the constants in the weights.
+        size: size of the weights in bytes.
+        digest: SHA-256 of the weights.
+        features: features that the CPU must have.
         embed: whether the weights are inside the library.
     """
     plan, tables = executable.plan, executable.tables
@@ -112,7 +116,7 @@ def plan_text(
         *((slot, _FROM_JOB, 8 * Job.FAULT) for slot in tables.fault_slots),
         *((slot, _FROM_CODE, kernels[kernel]) for slot, kernel in tables.code_slots),
     ]
-    slots[[slot for slot, _, _ in relocations]] = 0  # addresses of this process
+    slots[[slot for slot, _, _ in relocations]] = 0  # addresses are valid in this process only
     outputs = [(name, o.dtype, o.lens or ()) for name, o in zip(output_names, plan.outputs, strict=True)]
     checks = [check for step in native for check in step.checks]
     first_check, count = [], 0
@@ -165,7 +169,7 @@ def plan_text(
 
 
 def _sizes(tables: PlanTables, offsets: Sequence[int]) -> tuple[dict[str, Any], list[tuple[str, list[str]]]]:
-    """Return the fields of ``mgx_sizes``, and the arrays for them; none of a plan without open lengths."""
+    """Return the fields of ``mgx_sizes``, and the arrays for them; both are empty unless the plan is symbolic."""
     binding = tables.binding
     if binding is None:
         return {}, []
@@ -200,7 +204,7 @@ def _declaration(kernel: KernelSource) -> str:
 
 
 def _array(declared: str, items: Sequence[str]) -> str:
-    """A definition with at least one item, which C asks for."""
+    """Return the definition of an array with at least one item, as C requires."""
     rows = [items[k : k + _NUMBERS_A_LINE] for k in range(0, len(items), _NUMBERS_A_LINE)] or [["0"]]
     return f"{declared}[] = {{\n" + "".join(f"    {', '.join(row)},\n" for row in rows) + "};"
 
@@ -221,12 +225,13 @@ def _feature(bit: FeatureBit) -> str:
 
 
 def _numbers(values: Iterable[Any]) -> list[str]:
-    """Integer constants of C; the least of 64 bits has no literal."""
+    """Return integer constants of C; the least 64-bit integer has no literal."""
     least = -(1 << 63)
     return [f"{int(v)}LL" if int(v) != least else "(-9223372036854775807LL - 1)" for v in values]
 
 
 def _string(text: str) -> str:
-    """A string of C: bytes of UTF-8, all but the plainest in octal of three digits, which ends by itself."""
+    """Return a C string literal of the UTF-8 bytes. Bytes other than plain characters are octal escapes of three
+    digits, which end by themselves."""
     body = "".join(chr(byte) if byte in _PLAIN else f"\\{byte:03o}" for byte in text.encode())
     return f'"{body}"'

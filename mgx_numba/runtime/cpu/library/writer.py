@@ -1,4 +1,4 @@
-"""Writes the folder of a library: what is linked, what is included, the weights, CMake's package file, an example."""
+"""Write the folder of a library: linked files, headers, weights, CMake's package file, an example."""
 
 from __future__ import annotations
 
@@ -31,11 +31,11 @@ from .text import EXECUTOR, WEIGHTS_SYMBOL, layout_text, plan_text
 __all__ = ["write_library"]
 
 _MAGIC = b"mgxwgt01"
-_HEAD_BYTES = 4096  # of a page, so that the weights of a mapped file begin with one
+_HEAD_BYTES = 4096  # a page, so that weights in a mapped file are page-aligned
 _EMBEDDED_BYTES = 1 << 30
-"""Most weights inside of a library: code refers to its data over at most 2 GiB."""
+"""Maximum size of weights inside a library: code refers to its data over at most 2 GiB."""
 _NAME = re.compile("[A-Za-z][A-Za-z0-9_]*")
-_MODE = 0o666  # less the process's mask
+_MODE = 0o666  # minus the process's umask
 
 Pieces = Sequence[bytes | memoryview]
 
@@ -49,27 +49,27 @@ def write_library(
     link: bool | None = None,
     store: Store | None = None,
 ) -> Path:
-    """Write a library and all that belongs to it under ``folder``, which is made if need be.
+    """Write a library and its accompanying files under ``folder``, which is created if missing.
 
-    ``lib/lib<name>.so`` and its weights, ``include``, ``lib/cmake/<name>`` and ``example/<name>``. Without a C
-    compiler, or with ``link`` false, ``lib/<name>-objects`` takes the place of the library: objects, sources and a
-    ``CMakeLists.txt`` that links it where it is to run. Files are replaced as wholes.
+    These are ``lib/lib<name>.so`` and its weights, ``include``, ``lib/cmake/<name>`` and ``example/<name>``. Without a
+    C compiler, or with ``link`` false, ``lib/<name>-objects`` takes the place of the library: objects, sources and a
+    ``CMakeLists.txt`` that links the library on the target system. Each file is replaced atomically.
 
     Args:
-        executable: the plan and how it runs here.
-        name: an identifier of C: of the library and, with ``_library`` behind it, of its function.
-        output_names: one for each output of the plan.
-        embed_weights: put the weights inside of the library, not beside it.
-        link: None links if there is a compiler, True refuses if there is none.
-        store: where the kernels are, by default the user's.
+        executable: the plan, loaded on this machine.
+        folder: the folder.
+        name: a C identifier: name of the library and, followed by ``_library``, of its function.
+        output_names: one name for each output of the plan.
+        embed_weights: put the weights inside the library, not beside it.
+        link: None: link if there is a compiler; True: raise an error if there is none.
+        store: object store of the kernels; None: the user's.
 
     Returns:
         The library, or the folder of its objects.
 
     Raises:
-        OptionError: a bad name; too many weights to embed; other CPU features than when it was compiled.
-        UnsupportedError: the plan has host steps, each of which is named; or the system is not
-            Linux on x86-64.
+        OptionError: a bad name; too many weights to embed; other CPU features than when the plan was compiled.
+        UnsupportedError: the plan has host steps, each of which is named; or the system is not Linux on x86-64.
         CompileError: there is no compiler though ``link`` is true, or it fails.
         FormatError: a file cannot be written.
     """
@@ -84,7 +84,7 @@ def write_library(
     command = None if link is False else compiler()
     if link and command is None:
         raise CompileError("export_library: there is no C compiler (cc, gcc, clang, or what CC names)")
-    # anew: their symbols are those of the features that the process began with
+    # Copies, since symbols are cached for the CPU features with which the process started.
     words = [word for word in EXECUTOR if plan.symbols or word not in ("EVALUATE", "BIND")]
     executor = {word: dataclasses.replace(EXECUTOR[word]) for word in words}
     sources = [*plan.kernels(), *executor.values()]

@@ -1,5 +1,8 @@
-"""Lowering rules of the ``cpu`` target, one file an operator family. Importing the package registers those that most
-programs need; the others are imported for programs that have their operators."""
+"""Lowering rules of the ``cpu`` target, one file for each operator family.
+
+Importing the package registers the rules that most programs need. Other rules are imported for programs that have their
+operators.
+"""
 
 from ...lowering.rules import SHARED_FAMILIES
 from . import clusters, contraction, views
@@ -16,6 +19,6 @@ FAMILIES = SHARED_FAMILIES | {
     "resampling": "pad pad_with fixed_pad resize reverse",
     "trees": "tree_ensemble",
 }
-"""Operators by the module that has their rules, and that few programs need."""
+"""Rarely used operators, by the module that has their rules."""
 
 RULES.import_late(__name__, FAMILIES)

@@ -1,4 +1,4 @@
-"""Attention as one kernel; short element types are converted on the way in and out."""
+"""Lower attention to one kernel; short element types are converted before and after."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from .table import lowering
 
 @lowering("attention", accepts=accepts_attention)
 def lower_attention(low: Lowering, ins: Instruction) -> None:
-    """The launches that `plan` chooses, over views in place."""
+    """Append the launches that `plan` chooses, over views in place."""
     op = ins.op
     assert isinstance(op, Attention)
     type = ins.shape.type.compute
@@ -62,12 +62,12 @@ def lower_attention(low: Lowering, ins: Instruction) -> None:
 
 
 def _solution(low: Lowering, problem: AttentionProblem, origin: str) -> Solution:
-    """Return the launches of a problem; those of equal problems have the same kernels."""
+    """Return the launches of a problem; equal problems share kernels."""
     return with_origin(low.solve(plan, problem, low.threads, key=(problem, low.threads)), origin)
 
 
 def _offer_parts(low: Lowering, problem: AttentionProblem, out: View, origin: str) -> None:
-    """Let a product that reads the heads' results side by side have them in parts."""
+    """Let a product that reads the heads' results side by side read them in bfloat16 parts."""
     columns = problem.heads * problem.width
     if out.strides != (problem.queries * columns, problem.width, columns, 1):
         return
@@ -85,7 +85,8 @@ def _offer_parts(low: Lowering, problem: AttentionProblem, out: View, origin: st
 
 
 def _mask(low: Lowering, ins: Instruction, type: Type, turned: bool) -> View:
-    """The mask as bool or with the element type; with ``turned`` a constant one lies with queries side by side."""
+    """Return the mask as bool or with the element type; with ``turned`` a constant mask gets queries as its contiguous
+    axis."""
     view = low.input(ins, 3)
     type = Type.bool_type if view.type is Type.bool_type else type
     array = low.constant_value(ins.inputs[3])

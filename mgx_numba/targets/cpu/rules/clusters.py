@@ -1,4 +1,4 @@
-"""Reduction clusters, and single reductions as clusters of one."""
+"""Register the rules of reduction clusters, and of single reductions."""
 
 from __future__ import annotations
 

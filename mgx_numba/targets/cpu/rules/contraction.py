@@ -1,4 +1,4 @@
-"""Matrix products and convolutions, alone or with pointwise operations around them as a prologue and an epilogue."""
+"""Lower matrix products and convolutions, alone or fused with a prologue and an epilogue of pointwise operations."""
 
 from __future__ import annotations
 
@@ -75,7 +75,8 @@ def _refused(a: Type, b: Type, out: Type, constant: bool) -> str | None:
 
 
 def _accepts(ins: Instruction, shape: Shape) -> bool:
-    """What all contractions write, and pixels whose lines are apart where that is written as quickly."""
+    """Return whether a contraction can write this shape, including pixels with gaps between lines where that costs
+    nothing."""
     if accepts_contraction(ins, shape):
         return True
     lines = line_strides(shape.lens, shape.strides)
@@ -88,7 +89,7 @@ def _accepts(ins: Instruction, shape: Shape) -> bool:
 
 @lowering(*PRODUCTS, *BLOCK_PRODUCTS, *CONVOLUTIONS, "fused_contraction", accepts=_accepts)
 def lower_contraction(low: Lowering, ins: Instruction) -> None:
-    """The launches of the solver that tuning or the cost model chooses."""
+    """Append the launches of the solver that tuning or the cost model chooses."""
     contraction.lower_contraction(low, ins, _HERE)
 
 
@@ -98,7 +99,7 @@ def _launch(low: Lowering, ins: Instruction, what: Contraction) -> None:
     constant = weights if what.blocks is None else what.blocks
     if what.blocks is not None:
         problem = _with_stored_blocks(low, problem, what.blocks.scales)
-    if operands["x"].type.dtype_name != problem.types.a:  # both are stored in bfloat16 (`store_bfloat16`)
+    if operands["x"].type.dtype_name != problem.types.a:  # `store_bfloat16` stores both operands in bfloat16
         types = replace(problem.types, a=operands["x"].type.dtype_name, b="bfloat16")
         problem = replace(problem, types=types)
     elif weights is not None and weights.dtype.name != problem.types.b:
@@ -114,7 +115,7 @@ def _launch(low: Lowering, ins: Instruction, what: Contraction) -> None:
         or (saturates and own.rounds_weights)
         or (own.error_variance > 1 and over_budget(low, problem))
     ]
-    room = 0 if constant is None else low.packing_room  # what is packed in every run is not worth transforming
+    room = 0 if constant is None else low.packing_room  # weights packed in every run are not worth transforming
     if has_lengths((problem, places)):
         request = Request(problem, what.epilogue, places, low.threads, low.options.fast_math)
         _launch_open(low, ins, request, replace(what, operands=operands), room, unsuited)
@@ -173,7 +174,7 @@ def _launch(low: Lowering, ins: Instruction, what: Contraction) -> None:
 def _launch_open(
     low: Lowering, ins: Instruction, request: Request, what: Contraction, room: int, unsuited: Collection[str]
 ) -> None:
-    """The launches of a contraction of symbolic lengths, of each solver that some of these take.
+    """Append the launches of a contraction with symbolic lengths, for each solver that some lengths choose.
 
     Raises:
         UnsupportedError: no solver applies.
@@ -187,7 +188,7 @@ def _launch_open(
         found = None if tuning is None or not tuning.knows(plain) else tuning.recorded(plain)
         return "" if found is None else found.solver.name
 
-    def plan(own: Request, chosen: Candidate) -> Solution:  # for these example lengths: nothing is remembered
+    def plan(own: Request, chosen: Candidate) -> Solution:  # not cached: only for these example lengths
         solution: Solution = chosen.solver.plan(own.problem, own.epilogue, own.strides, own.threads)
         return solution
 
@@ -197,7 +198,7 @@ def _launch_open(
         solve = partial(solve_open, request, plan, measured, without)
         parts, served = low.solutions.of(("open", request, without), solve)
         if what.weights is None and what.blocks is None and any(map(_packs, parts[:-1])):
-            unsuited += [part.candidate.solver.name for part in parts[:-1]]  # in each run they are packed in one way
+            unsuited += [part.candidate.solver.name for part in parts[:-1]]  # a run packs weights in one form only
             continue
         try:
             views = [_packed_once(low, ins, part.candidate.solver, part.request.problem, what) for part in parts]
@@ -216,23 +217,24 @@ def _launch_open(
 
 
 class _Unsuited(Exception):
-    """As `UnsuitedWeights`, with the name of the solver."""
+    """`UnsuitedWeights` with the name of the solver."""
 
 
 def _packs(part: SolverShare) -> bool:
-    """Whether a solver wants the weights of a contraction packed."""
+    """Return whether a solver reads packed weights."""
     return bool(part.candidate.solver.packed_lens(part.request.problem))
 
 
 def _packed_once(
     low: Lowering, ins: Instruction, solver: Any, problem: GemmProblem | ConvProblem, what: Contraction
 ) -> View | None:
-    """As `_packed`, for a problem of symbolic lengths, which may have fewer batch dimensions than the weights; those
-    that are not constant are packed in every run.
+    """Return the packed weights of a problem with symbolic lengths; see `_packed`.
+
+    The problem may have fewer batch dimensions than the weights. Weights that are not constant are packed in every run.
 
     Raises:
-        UnsupportedError: the weights are of another type than the solver reads, or of symbolic lengths.
-        _Unsuited: their values do not fit the form.
+        UnsupportedError: the weights have another type than the solver reads, or symbolic lengths.
+        _Unsuited: their values do not fit the packed form.
     """
     weights = what.weights if what.blocks is None else what.blocks
     lens = solver.packed_lens(problem)
@@ -260,15 +262,15 @@ def _chosen(
     room: int,
     unsuited: Collection[str],
 ) -> tuple[Candidate, Request, Solution, View | None]:
-    """What computes a contraction, its launches, and packed weights if there are some.
+    """Return the solver of a contraction, its request, its launches, and the packed weights if it has any.
 
     Args:
         low: the lowering.
         ins: the instruction.
         request: the contraction.
-        what: it with its operands.
-        room: bytes by which these may grow.
-        unsuited: names of solvers that shall not compute it.
+        what: the contraction with its operands.
+        room: bytes by which the packed weights may grow.
+        unsuited: names of solvers that must not be chosen.
 
     Raises:
         UnsupportedError: no solver applies.
@@ -287,10 +289,10 @@ def _chosen(
 
 
 def _packed(low: Lowering, solver: Any, problem: GemmProblem | ConvProblem, what: Contraction) -> View | None:
-    """Constant weights in a solver's form; None of others, and where it packs none.
+    """Return constant weights packed for a solver; None if they are not constant, or if the solver does not pack.
 
     Raises:
-        UnsuitedWeights: their values do not fit the form.
+        UnsuitedWeights: their values do not fit the packed form.
     """
     lens, weights = solver.packed_lens(problem), what.weights if what.blocks is None else what.blocks
     if weights is None or not lens:
@@ -304,13 +306,13 @@ def _packed(low: Lowering, solver: Any, problem: GemmProblem | ConvProblem, what
 def _select(
     low: Lowering, problem: GemmProblem | ConvProblem, room: int | None = None, unsuited: Collection[str] = ()
 ) -> Any:
-    """What `select` answers."""
+    """Return the answer of `select`, cached."""
     question = (select, problem, low.threads, room, tuple(sorted(unsuited)))
     return low.solutions.of(question, lambda: select(problem, low.threads, room, unsuited))
 
 
 def _plan(low: Lowering, request: Request, chosen: Candidate) -> Solution:
-    """The solver's launches."""
+    """Return the solver's launches."""
     problem, epilogue, strides, solver = request.problem, request.epilogue, request.strides, chosen.solver
     return low.solutions.of(
         (solver, problem, epilogue, strides, low.threads, chosen.blocking),
@@ -319,8 +321,11 @@ def _plan(low: Lowering, request: Request, chosen: Candidate) -> Solution:
 
 
 def _with_stored_blocks(low: Lowering, problem: Any, scales: np.ndarray) -> GemmProblem:
-    """The problem with what is known of weights in blocks: whether they come from memory, and whether scales are in
-    float16: if these are what they were, or rows may be int8, which are further off."""
+    """Return the problem with facts about its block-quantised weights: whether they come from memory, and whether
+    scales are float16.
+
+    Scales are float16 if that keeps their values, or if rows may be int8, whose error is larger.
+    """
     if _constant_bytes(low) > machine().last_cache_bytes:
         problem = replace(problem, blocks=replace(problem.blocks, from_memory=True))
     if not halves_are_read():
@@ -333,7 +338,8 @@ def _with_stored_blocks(low: Lowering, problem: Any, scales: np.ndarray) -> Gemm
 
 
 def _constant_bytes(low: Lowering) -> int:
-    """Bytes of the program's constants that a run reads, all but those of which rows are gathered."""
+    """Return the bytes of the program's constants that a run reads, without constants of which only rows are
+    gathered."""
     while low.outer is not None:
         low = low.outer
     return low.solutions.of("constant bytes", lambda: sum(map(_bytes_read, low.program.modules)))
@@ -345,9 +351,9 @@ def _bytes_read(module: Module) -> int:
 
 
 def _with_stored_weights(low: Lowering, problem: GemmProblem | ConvProblem, dtype: str) -> GemmProblem | ConvProblem:
-    """The problem over weights of a dtype, if a solver for them is the quickest; else over float32."""
+    """Return the problem with weights of ``dtype`` if a solver for it is the quickest; else with float32 weights."""
     stored = replace(problem, types=replace(problem.types, b=dtype))
-    if has_lengths(problem):  # the weights are of one type for all lengths: where few rows read them, that is shorter
+    if has_lengths(problem):  # one type for all lengths: the shorter one if few rows profit
         symbols = symbols_of(lengths_in(problem))
         points = [symbols[0].scope.hints(), {s: max(s.low or 1, 1) for s in symbols}]
         plain = [(at_lengths(stored, point), at_lengths(problem, point)) for point in points]
@@ -357,7 +363,7 @@ def _with_stored_weights(low: Lowering, problem: GemmProblem | ConvProblem, dtyp
 
 
 def _cheaper(low: Lowering, problem: GemmProblem | ConvProblem, other: GemmProblem | ConvProblem) -> bool:
-    """Whether a solver for a problem is quicker than all for another one."""
+    """Return whether some solver for ``problem`` is quicker than all solvers for ``other``."""
     try:
         quickest = _select(low, problem, low.packing_room)
     except UnsupportedError:
@@ -369,8 +375,10 @@ def _cheaper(low: Lowering, problem: GemmProblem | ConvProblem, other: GemmProbl
 def _in_parts(
     low: Lowering, problem: GemmProblem | ConvProblem, x: View, weights: np.ndarray | None
 ) -> tuple[GemmProblem | ConvProblem, View, Writer] | None:
-    """The problem over a left-hand side in parts, the high parts, and who writes them, if that is possible and quicker
-    than over what is there."""
+    """Return the problem with a left-hand side in bfloat16 parts, the view of the high parts, and their writer.
+
+    None if that is not possible, or not quicker than reading the left-hand side unsplit.
+    """
     if weights is None or problem.types.uniform != "float32" or not problem.fast_math or problem.prologue:
         return None
     found = parts_of(low, x, 1 if isinstance(problem, ConvProblem) else -1)
@@ -391,7 +399,7 @@ def _in_parts(
 
 
 def _offer_parts(low: Lowering, request: Request, chosen: Candidate, out: View) -> None:
-    """Let who reads the result that the last step makes have it in parts."""
+    """Record that the last step can write its result in bfloat16 parts."""
     problem, epilogue = request.problem, request.epilogue
     columns, count = result_axes(problem)[0][-1], len(epilogue.operands)
     if (epilogue.dtype or problem.types.out) != "float32" or epilogue.gated:
@@ -412,7 +420,7 @@ def _offer_parts(low: Lowering, request: Request, chosen: Candidate, out: View) 
 def _packed_at_run_time(
     low: Lowering, ins: Instruction, solver: Any, problem: Any, lens: tuple[int, ...], weights: View
 ) -> View:
-    """Weights that are not constant are packed by a host step in every run."""
+    """Append a host step that packs weights, which are not constant, in every run; return the packed weights."""
     form = solver.pack_weights(problem, np.zeros(weights.lens, weights.type.numpy)).dtype
     target = low.allocate(Shape(from_numpy(form), lens))
     reason = "the weights are not constant, and no kernel packs them"

@@ -1,4 +1,4 @@
-"""Operators that run submodules: as steps of the plan, or in host steps, with the submodules compiled."""
+"""Lower operators that run submodules: to steps of the plan, or to host steps with compiled submodules."""
 
 from __future__ import annotations
 
@@ -16,8 +16,7 @@ from .table import lowering
 
 @lowering("if", "loop", "select_module", dynamic=True, hosted=True)
 def lower_control(low: Lowering, ins: Instruction) -> None:
-    """Steps of the plan with jumps between them, else a host step that chooses and repeats what compiled submodules
-    compute."""
+    """Append steps with jumps between them, else a host step that selects and repeats compiled submodules."""
     bodies: dict[Module, Body]
     if ins.name == "select_module" and has_symbols(ins):
         raise SymbolicLengthError("a run selects one of some modules by lengths, which have to be numbers")

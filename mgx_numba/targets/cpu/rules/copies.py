@@ -1,4 +1,4 @@
-"""Whether copies are worth making."""
+"""Estimate whether copies are fast."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ __all__ = ["copies_in_runs"]
 
 
 def copies_in_runs(read: View, written: View) -> bool:
-    """Whether a copy moves vectors: both sides are contiguous along one axis, or blocks can be transposed."""
-    source, target = (_at_hints(view.tensor) for view in (read, written))  # either answer is right
+    """Return whether a copy moves vectors: both sides are contiguous along one axis, or blocks can be transposed."""
+    source, target = (_at_hints(view.tensor) for view in (read, written))  # either answer gives correct code
     space = collapse(target.lens, [source.strides, target.strides], order_by=1)
     if not space.rank:
         return True
@@ -26,6 +26,6 @@ def copies_in_runs(read: View, written: View) -> bool:
 
 
 def _at_hints(tensor: Tensor) -> Tensor:
-    """Return a tensor with the example lengths in the place of symbolic ones."""
+    """Return the tensor with example lengths in place of symbolic lengths."""
     lens, strides = (tuple([hint(n) for n in own]) for own in (tensor.lens, tensor.strides))
     return Tensor(tensor.type, lens, strides, hint(tensor.offset))

@@ -1,4 +1,4 @@
-"""Users' operators that have a kernel."""
+"""Lower users' operators that have a kernel."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from .table import lowering
 
 @lowering("custom", accepts=lambda ins, shape: shape.standard)
 def lower_custom(low: Lowering, ins: Instruction) -> None:
-    """One kernel over packed operands; what has none for these shapes goes to the host."""
+    """Append the operator's kernel over packed operands; a host step if it has no kernel for these shapes."""
     op = ins.op
     assert isinstance(op, CustomOperator)
     if has_symbols(ins):

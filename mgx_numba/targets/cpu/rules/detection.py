@@ -1,4 +1,4 @@
-"""Non-maximum suppression: a kernel finds the boxes of every class, a host step counts the rows of the result."""
+"""Lower non-maximum suppression: a kernel picks the boxes of every class, a host step makes the result's rows."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from ...lowering.steps import function_step
 from .table import lowering
 
 TASKS_PER_THREAD = 4
-"""Groups of rows for each thread: boxes of rows differ in number, so that one each would end unevenly."""
+"""Groups of rows for each thread: rows differ in their number of boxes, so one group for each would end unevenly."""
 
 
 @lowering("nonmaxsuppression", dynamic=True)
 def lower_suppression(low: Lowering, ins: Instruction) -> None:
-    """One kernel and a small host step; nothing to keep, or scores that are no floats, is the host's.
+    """Append a kernel and a small host step; a host step alone if no box can be kept or scores are not floats.
 
-    Nearly all scores are only looked at, so scores that lie apart (a transpose's) are brought together first.
+    Strided scores (a transpose's) are first copied to contiguous memory, since nearly all scores are only compared.
     """
     op, found = ins.op, suppression_operands(low, ins)
     assert isinstance(op, NonMaxSuppression)
@@ -52,10 +52,11 @@ def lower_suppression(low: Lowering, ins: Instruction) -> None:
 
 
 def _append_rows(low: Lowering, ins: Instruction, picked: View, counts: View) -> None:
-    """Append the host step that makes the result's rows (image, class, box) of the boxes that a kernel has picked.
+    """Append the host step that makes the result's rows (image, class, box) from the boxes that a kernel picked.
 
-    ``picked`` are the boxes of each class of each image, int64 [images * classes, room], of which the first ``counts``
-    count.
+    Args:
+        picked: boxes of each class of each image, int64 [images * classes, room].
+        counts: number of valid boxes in each row of ``picked``.
     """
     assert isinstance(ins.op, NonMaxSuppression)
     classes = ins.inputs[1].shape.lens[1]

@@ -1,4 +1,4 @@
-"""Gathers, scatters and one-hot encoding."""
+"""Lower gathers, scatters and one-hot encoding."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ lowering("scan_slice")(lower_scan_slice)
 
 @lowering(*(f"scatter_{r}" for r in REDUCTIONS), *(f"scatternd_{r}" for r in REDUCTIONS))
 def lower_scatter(low: Lowering, ins: Instruction) -> None:
-    """A copy of the data, then a kernel that changes it; bools and narrow floats are combined on the host."""
+    """Append a copy of the data, then a kernel that updates it; a host step for bools and narrow floats."""
     op, (data, indices, updates) = ins.op, low.inputs(ins)
     assert isinstance(op, (ScatterBase, ScatterNDBase))
     plain = data.type.compute is data.type and data.type is not Type.bool_type

@@ -1,5 +1,7 @@
-"""Loops and branches as steps of the plan around them: what their bodies compute is kernels, and jumps between these
-say which run, and how often (`runtime.plan.Jump`)."""
+"""Lower loops and branches to steps of the enclosing plan.
+
+The bodies become kernels; jumps between steps choose which steps run, and how often (`runtime.plan.Jump`).
+"""
 
 from __future__ import annotations
 
@@ -27,7 +29,8 @@ __all__ = ["inline"]
 
 
 def inline(low: Lowering, ins: Instruction) -> bool:
-    """Lower an ``if`` or a ``loop`` to steps of the plan; return False, and leave no step, where that cannot be."""
+    """Lower an ``if`` or a ``loop`` to steps of the plan; return False, and leave no step, where that is not
+    possible."""
     if not isinstance(ins.op, (If, Loop)) or not _suited(low, ins):
         return False
     steps, requested, jumps = [*low.steps], len(low.requested), len(low.jumps)
@@ -37,7 +40,7 @@ def inline(low: Lowering, ins: Instruction) -> bool:
         else:
             _loop(low, ins, ins.op)
     except UnsupportedError:
-        low.steps[:] = steps  # one of these may have been dropped
+        low.steps[:] = steps  # lowering may have removed steps
         del low.requested[requested:], low.jumps[jumps:]
         low.values.pop(ins, None)
         return False
@@ -45,7 +48,8 @@ def inline(low: Lowering, ins: Instruction) -> bool:
 
 
 def _suited(low: Lowering, ins: Instruction) -> bool:
-    """Whether all that an instruction takes and gives, and what is inside, has lengths and lies where kernels reach."""
+    """Return whether all operands, results and captured values have known lengths and lie in memory that kernels can
+    read."""
     captured = [value for module in ins.module_args for value in module.captured()]
     inside = [v for module in ins.module_args for v in (*module.parameters(), *module.results())]
     if any(v.shape.sub_shapes for v in (*ins.inputs, *captured, *inside)):
@@ -58,7 +62,7 @@ def _suited(low: Lowering, ins: Instruction) -> bool:
 
 
 def _append(low: Lowering, ins: Instruction, launch: Launch, operands: Mapping[str, View]) -> PendingStep:
-    """Append a step, and return it; operands that the launch does not name live until then."""
+    """Append and return a step; operands that the launch does not name stay alive until then."""
     low.launch(launch, operands, ins, f"{low.backend.name}::{ins.name}")
     return low.steps[-1]
 
@@ -84,7 +88,7 @@ def _branches(low: Lowering, ins: Instruction, op: If) -> None:
 
 
 def _put(low: Lowering, ins: Instruction, value: View, target: View) -> None:
-    """Copy a value to its place, unless it is there."""
+    """Copy a value to ``target``, unless it is already there."""
     if value.buffer is target.buffer:
         same = known_equal(value.offset, target.offset) and known_same(value.strides, target.strides)
         if same and known_same(value.lens, target.lens):
@@ -93,7 +97,7 @@ def _put(low: Lowering, ins: Instruction, value: View, target: View) -> None:
 
 
 def _of_lens(value: View, lens: Sequence[Length]) -> Shape:
-    """Return the shape of a value, which may have lost or got an axis as a scalar."""
+    """Return the shape of a value with ``lens``; a scalar may have lost or gained an axis."""
     if len(value.lens) == len(lens):
         return value.shape
     if known_equal(value.shape.elements, 1):
@@ -113,7 +117,7 @@ def _loop(low: Lowering, ins: Instruction, op: Loop) -> None:
     if not scans and not known_less_equal(trips, LONGEST):
         raise UnsupportedError("the loop may be too long")
     shapes = [p.shape.to_standard() for p in module.parameters()]
-    kept = [low.allocate(shape) for shape in shapes]  # the number, the condition, the carried values
+    kept = [low.allocate(shape) for shape in shapes]  # iteration number, condition, carried values
     for value, target in zip((condition, *initial), kept[1:], strict=True):
         low.copy(value.with_shape(_of_lens(value, target.lens)), target, ins)
     wholes = [low.allocate(shape.to_standard()) for shape in ins.shape.sub_shapes[len(initial) :]]
@@ -142,10 +146,10 @@ def _loop(low: Lowering, ins: Instruction, op: Loop) -> None:
 
 
 def _trips(ins: Instruction) -> Length:
-    """Return how many iterations there are at most.
+    """Return the maximum trip count of a loop.
 
     Raises:
-        UnsupportedError: that is not known.
+        UnsupportedError: the trip count is not known.
     """
     count = ins.inputs[0]
     if isinstance(count.op, Lengths) and len(count.op.values) == 1:
@@ -156,19 +160,19 @@ def _trips(ins: Instruction) -> Length:
 
 
 def _stays(condition: Instruction, own: Instruction) -> bool:
-    """Whether a loop's condition is true in all iterations if it is in the first."""
+    """Return whether a loop's condition stays true once it is true in the first iteration."""
     while condition.name == "identity":
         condition = condition.inputs[0]
     return condition is own or uniform_value(condition) == 1
 
 
 def _hand_on(low: Lowering, ins: Instruction, made: Sequence[View], kept: Sequence[View]) -> None:
-    """Copy what an iteration has made to where the next one reads it."""
+    """Copy the loop-carried values of an iteration to the memory where the next iteration reads them."""
     places: dict[Any, int] = {id(target.buffer): k for k, target in enumerate(kept)}
     sources = []
     for k, value in enumerate(made):
         own = places.get(id(value.buffer), k)
-        if own != k:  # another value's place, which is written, too
+        if own != k:  # the value lies in the memory of another carried value
             beside = low.allocate(Shape(value.type, value.lens))
             low.copy(value, beside, ins)
             value = beside

@@ -1,4 +1,4 @@
-"""Positions of extremes, sorted selections and running sums."""
+"""Lower arg-reductions, top-k selections and prefix sums."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from ...lowering.destinations import keeps_inner_axis
 from ...lowering.lowering import Lowering
 from .table import lowering
 
-LONGEST_AXIS = 1 << 31  # kernels keep positions in 32 bits with a sign
+LONGEST_AXIS = 1 << 31  # kernels store positions as int32
 SHORTEST_ROW = 16
-"""Elements from which on strided ones are put side by side before they are sorted."""
+"""Least length of strided rows that are copied to contiguous memory before sorting."""
 
 
 @lowering("argmax", "argmin")
 def lower_arg_reduction(low: Lowering, ins: Instruction) -> None:
-    """One kernel, or two if there are few long rows."""
+    """Append one kernel, or two for few long rows."""
     op = ins.op
     assert isinstance(op, ArgReduction)
     x = low.input(ins, 0)
@@ -49,9 +49,9 @@ def lower_arg_reduction(low: Lowering, ins: Instruction) -> None:
 
 @lowering("topk")
 def lower_topk(low: Lowering, ins: Instruction) -> None:
-    """One kernel for a moderate k, over contiguous rows, or two if these are few and long.
+    """Append one kernel for a moderate k over contiguous rows, or two for few long rows.
 
-    With a second input, whose elements are wanted, the host.
+    With a second input, from which the elements are taken, a host step.
     """
     op = ins.op
     assert isinstance(op, TopK)
@@ -95,7 +95,7 @@ def _transposed(view: View, order: list[int]) -> View:
 
 @lowering("prefix_scan_sum", accepts=keeps_inner_axis)
 def lower_scan(low: Lowering, ins: Instruction) -> None:
-    """One kernel, and before it one for sums of parts if there are few long rows."""
+    """Append one kernel; for few long rows, first another for the sums of their parts."""
     op = ins.op
     assert isinstance(op, PrefixScanSum)
     x, out = low.input(ins, 0), low.output(ins)

@@ -1,4 +1,4 @@
-"""Pooling and local response normalisation."""
+"""Lower pooling and local response normalisation."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ from ...lowering.lowering import Lowering
 from .table import lowering
 
 SEPARABLE = 16
-"""Taps from which on a maximum over two axes is found along one after the other."""
+"""Least number of taps for which a maximum over two axes is computed along one axis after the other."""
 
 
 @lowering("pooling", accepts=keeps_inner_axis)
 def lower_pooling(low: Lowering, ins: Instruction) -> None:
-    """One kernel, or one an axis for large windows of a maximum."""
+    """Append one kernel, or one for each axis of a maximum over large windows."""
     op = ins.op
     assert isinstance(op, Pooling)
     if op.mode is PoolingMode.lpnorm and op.lp_order < 1:
         low.host(ins, f"kernels compute norms of order 1 and more, not {op.lp_order}")
         return
-    if any(known_in(n, 0) for n in low.input(ins, 0).lens):  # an index that is kept inside of an empty axis is -1
+    if any(known_in(n, 0) for n in low.input(ins, 0).lens):  # clamping an index to an empty axis gives -1
         low.host(ins, "windows of an image without pixels")
         return
     x, out = low.input(ins, 0), low.output(ins)
@@ -41,12 +41,12 @@ def lower_pooling(low: Lowering, ins: Instruction) -> None:
 
 
 def _separable(op: Pooling, axes: list[PoolingWindow]) -> bool:
-    """Whether fewer taps in all are worth passes over memory."""
+    """Return whether the smaller number of taps outweighs further passes over memory."""
     return op.mode is PoolingMode.max and len(axes) > 1 and prod(hint(w.size) / w.stride for w in axes) > SEPARABLE
 
 
 def _pool(low: Lowering, ins: Instruction, op: Pooling, axes: list[PoolingWindow], x: View, out: View | None) -> View:
-    """Append one kernel; without ``out`` its result is new memory in the order of ``x``."""
+    """Append one kernel and return its result; without ``out`` the result is new memory in the layout of ``x``."""
     if out is None:
         lens = list(x.lens)
         for window in axes:

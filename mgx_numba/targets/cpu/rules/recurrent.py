@@ -1,4 +1,4 @@
-"""The steps of recurrent layers, as one kernel for all of them."""
+"""Lower recurrent layers, all steps to one kernel."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from .table import lowering
 
 @lowering("recurrent_steps")
 def lower_recurrent_steps(low: Lowering, ins: Instruction) -> None:
-    """The launches that `plan` makes."""
+    """Append the launches that `plan` makes."""
     side = given(ins)
     scales, points = side.get("scales"), side.get("points")
     constants = (ins.inputs[1], scales, points) if scales is not None else ()
@@ -52,11 +52,11 @@ def _packed(
     scales: Instruction | None,
     points: Instruction | None,
 ) -> list[tuple[Length, RecurrenceProblem, View]]:
-    """The recurrent weights as the kernel reads them: packed once, or in every run where they are not constant.
+    """Return the recurrent weights packed for the kernel: once, or in every run where they are not constant.
 
     Returns:
-        Problems with their weights, and the conditions under which they are taken; there may be one for few sequences
-        and one for many.
+        conditions, and the problem with its weights under each. There may be a problem for few sequences and another
+        for many.
     """
     weights = low.constant_value(ins.inputs[1])
     if weights is not None and scales is not None:

@@ -1,4 +1,4 @@
-"""Padding, resizing and reversing."""
+"""Lower padding and resizing."""
 
 from __future__ import annotations
 
@@ -31,7 +31,8 @@ from .table import lowering
 
 @lowering("pad", accepts=keeps_inner_axis, surrounds=True)
 def lower_pad(low: Lowering, ins: Instruction) -> None:
-    """Copies and fills in one kernel, or a copy through tables; fills around what lies inside of the result already."""
+    """Append one kernel that copies and fills, or a copy through tables; only fills if the input was written in
+    place."""
     op = ins.op
     assert isinstance(op, Pad)
     x, out = low.input(ins, 0), low.output(ins)
@@ -62,7 +63,7 @@ def lower_pad(low: Lowering, ins: Instruction) -> None:
 def _pad_open(
     low: Lowering, ins: Instruction, op: Pad, pairs: Sequence[tuple[Length, Length]], x: View, out: View
 ) -> None:
-    """Append a copy through tables that kernels make, as they follow from symbolic lengths."""
+    """Append a copy through tables, which kernels compute from symbolic lengths."""
     axes = [a for a, pair in enumerate(pairs) if not all(known_in(p, 0) for p in pair)]
     tables = {}
     for axis in axes:
@@ -75,7 +76,7 @@ def _pad_open(
 def _copy_through(
     low: Lowering, ins: Instruction, name: str, tables: Mapping[str, View], axes: Sequence[int], x: View, out: View
 ) -> None:
-    """Append a copy that finds positions along some axes in tables."""
+    """Append a copy that reads positions along ``axes`` from tables."""
     copy = remapped_copy(name, axes, x.tensor, out.tensor, low.origin(ins))
     for launch in low.solve(indexed_launch, copy).launches:
         low.launch(launch, {"x": x, "out": out, **tables}, ins)
@@ -83,7 +84,7 @@ def _copy_through(
 
 @lowering("pad_with", accepts=keeps_inner_axis, surrounds=True)
 def lower_pad_with(low: Lowering, ins: Instruction) -> None:
-    """Copy and fill in one kernel; only fill where the input was written into the result's memory."""
+    """Append one kernel that copies and fills; only fills if the input was written in place."""
     assert isinstance(ins.op, PadWith)
     x, value, out = low.input(ins, 0), low.input(ins, 1), low.output(ins)
     before, inside = ins.op.pads[: len(x.lens)], inside_of(ins, out)
@@ -96,7 +97,7 @@ def lower_pad_with(low: Lowering, ins: Instruction) -> None:
 def _launch(
     low: Lowering, ins: Instruction, operands: Mapping[str, View], planner: Callable[..., Launch], *arguments: Any
 ) -> None:
-    """Append the launches that a planner makes of arguments."""
+    """Append the launches that a planner makes of its arguments."""
     for launch in low.solve(planner, *arguments, low.origin(ins)).launches:
         low.launch(launch, operands, ins)
 
@@ -104,7 +105,7 @@ def _launch(
 def _fill_and_copy(
     low: Lowering, ins: Instruction, before: Sequence[int], value: np.ndarray, x: View, out: View
 ) -> None:
-    """Fill all of the result, then copy the input over its place."""
+    """Append a fill of the whole result, then a copy of the input to its window."""
     one = low.constant(value.reshape(1))
     low.copy(one.with_shape(Shape(x.type, out.lens, [0] * len(out.lens))), out, ins)
     start = sum(n * s for n, s in zip(before, out.strides))
@@ -113,7 +114,7 @@ def _fill_and_copy(
 
 @lowering("fixed_pad", accepts=keeps_inner_axis)
 def lower_fixed_pad(low: Lowering, ins: Instruction) -> None:
-    """Copies and fills in one kernel."""
+    """Append one kernel that copies and fills."""
     assert isinstance(ins.op, FixedPad)
     x, out = low.input(ins, 0), low.output(ins)
     value = np.zeros((), x.type.numpy)
@@ -122,7 +123,7 @@ def lower_fixed_pad(low: Lowering, ins: Instruction) -> None:
 
 @lowering("resize", accepts=keeps_inner_axis)
 def lower_resize(low: Lowering, ins: Instruction) -> None:
-    """One kernel and its tables; integers that are interpolated go to the host."""
+    """Append one kernel and its tables; a host step for interpolated integers."""
     op = ins.op
     assert isinstance(op, Resize)
     refusal = resize_refusal(ins)
@@ -142,8 +143,7 @@ def lower_resize(low: Lowering, ins: Instruction) -> None:
 
 
 def _resize_open(low: Lowering, ins: Instruction, op: Resize, x: View) -> None:
-    """Append the kernels of a resize whose tables follow from symbolic lengths: one for each axis, and one that reads
-    their tables."""
+    """Append the kernels of a resize with symbolic lengths: one for each axis' table, and one that reads the tables."""
     out = low.output(ins)
     axes = open_axes(op, x.tensor, out.tensor)
     made, tables = x.type.compute, {}

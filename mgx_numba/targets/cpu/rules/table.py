@@ -1,4 +1,4 @@
-"""The table that the rules of this package are registered in."""
+"""The rule table that the modules of this package fill."""
 
 from __future__ import annotations
 

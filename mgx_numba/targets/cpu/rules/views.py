@@ -1,4 +1,4 @@
-"""Reshapes; the other views are the same on every target."""
+"""Register the rules of views: reshapes here, other views as on every target."""
 
 from __future__ import annotations
 
@@ -12,5 +12,5 @@ from .table import lowering
 
 @lowering(*RESHAPES)
 def lower_reshape(low: Lowering, ins: Instruction) -> None:
-    """See `reshape`; one copy is faster where it moves vectors."""
+    """Lower a reshape (see `reshape`); a single copy is faster where it moves vectors."""
     reshape(low, ins, copies_in_runs)

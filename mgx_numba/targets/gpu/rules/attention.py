@@ -1,4 +1,4 @@
-"""Attention as one kernel, or as two where the keys are divided."""
+"""Lower attention to one kernel, or to two where the keys are split."""
 
 from __future__ import annotations
 
@@ -22,14 +22,20 @@ from ...lowering.solutions import with_origin
 from .table import lowering
 
 LONG_KEYS = 4096
-"""Keys of a decoder that has said much."""
+"""Number of keys of a decoder after a long output, for an additional sample of lengths."""
 ATTENTION = (Type.half_type, Type.bf16_type, Type.float_type)
-"""Element types of attention that has a kernel."""
+"""Element types for which attention has kernels."""
 
 
 def features_refusal(precision: str, type: Type, depth: int, width: int) -> str:
-    """Why no kernel computes attention of an element type with so many features of keys and of values; empty if one
-    does where positions are whole vectors apart. ``precision`` is of products of float32."""
+    """Return why no kernel computes attention with this element type and these features; empty if a kernel does.
+
+    Args:
+        precision: one of `FLOAT32_PRECISIONS`.
+        type: element type.
+        depth: features of a key.
+        width: features of a value.
+    """
     if type not in ATTENTION:
         return "no kernel takes the type"
     if not depth or not width:
@@ -41,7 +47,7 @@ def features_refusal(precision: str, type: Type, depth: int, width: int) -> str:
 
 @lowering("attention", "fused_attention", accepts=accepts_attention)
 def lower_attention(low: Lowering, ins: Instruction) -> None:
-    """The launches over views in place; operands that do not lie in whole vectors are copied."""
+    """Append the launches over views in place; operands that are not aligned to whole vectors are copied."""
     core = ins if ins.name == "attention" else next(i for i in ins.module_args[0] if i.name == "attention")
     op, type = core.op, core.shape.type
     assert isinstance(op, Attention)
@@ -84,7 +90,7 @@ def lower_attention(low: Lowering, ins: Instruction) -> None:
 
 
 def _long_keys(problem: AttentionProblem) -> list[dict[Dim, int]]:
-    """Lengths with `LONG_KEYS` and little else: where few queries look at many keys, blocks take parts of these."""
+    """Return a sample of lengths with `LONG_KEYS` keys and little else, for which blocks split the keys."""
     symbols = symbols_of([problem.keys])
     if not symbols:
         return []
@@ -94,7 +100,7 @@ def _long_keys(problem: AttentionProblem) -> list[dict[Dim, int]]:
 
 
 def _operands(low: Lowering, ins: Instruction, core: Instruction) -> tuple[list[View], list[View], Epilogue]:
-    """The views that attention reads, those that its epilogue does, and that."""
+    """Return the views that attention reads, the views that its epilogue reads, and the epilogue."""
     if ins is core:
         return low.inputs(ins), [], Epilogue()
     body = ins.module_args[0]
@@ -105,7 +111,7 @@ def _operands(low: Lowering, ins: Instruction, core: Instruction) -> tuple[list[
 
 
 def _in_vectors(low: Lowering, ins: Instruction, view: View) -> View:
-    """The view itself if its positions are whole vectors, else a copy."""
+    """Return the view if its positions are whole aligned vectors, else a copy."""
     lanes = VECTOR_BYTES // view.type.size
     apart = [0 if known_less_equal(n, 1) else s for n, s in zip(view.lens[:3], view.strides[:3])]
     whole = known_in(view.strides[3], 1) and all(common_divisor(s) % lanes == 0 for s in apart)

@@ -1,4 +1,4 @@
-"""Matrix products and convolutions, alone or with pointwise operations around them as a prologue and an epilogue."""
+"""Lower matrix products and convolutions, alone or fused with a prologue and an epilogue of pointwise operations."""
 
 from __future__ import annotations
 
@@ -56,17 +56,18 @@ from ...lowering.lowering import Lowering
 from .table import lowering
 
 FLOATS = (Type.float_type, Type.double_type, Type.half_type, Type.bf16_type)
-"""Element types of contractions that have kernels, with pointwise work after them."""
+"""Floating-point types for which contractions have kernels with an epilogue."""
 
 
 @lowering(*PRODUCTS, *BLOCK_PRODUCTS, *CONVOLUTIONS, "fused_contraction", accepts=accepts_contraction)
 def lower_contraction(low: Lowering, ins: Instruction) -> None:
-    """One launch, with the pointwise operations around the contraction compiled in."""
+    """Append the contraction with its fused prologue and epilogue."""
     contraction.lower_contraction(low, ins, _HERE)
 
 
 def _refused(a: Type, b: Type, out: Type, constant: bool) -> str | None:
-    """Why kernels do not have the types: they have one float or int32, and products of 8 bits."""
+    """Return why no kernel has these types; None if a kernel does: a single float type, int32, or products of 8-bit
+    types."""
     if out in (*FLOATS, Type.int32_type) and a is b is out:
         return None
     names = (t.dtype_name for t in (a, b, out, out))
@@ -76,11 +77,14 @@ def _refused(a: Type, b: Type, out: Type, constant: bool) -> str | None:
 
 
 def joins_halves(precision: str, product: Instruction) -> bool:
-    """See `Capabilities.joins_halves`; ``precision`` as of `PlacedRequest`. The kernels in which both sums meet must be
-    the quickest."""
+    """Return whether the quickest kernel of a product can combine a column of the first half of its result with one of
+    the second.
+
+    See `Capabilities.joins_halves`; ``precision`` is as in `PlacedRequest`.
+    """
     a, b = (i.shape for i in product.inputs)
     (m, k), n, name = a.lens[-2:], b.lens[-1], product.shape.type.dtype_name
-    if a.symbolic or b.symbolic:  # either order of the columns would suit some lengths only
+    if a.symbolic or b.symbolic:  # either column order suits only some lengths
         return False
     if 0 in product.shape.lens or k == 0 or product.shape.type not in FLOATS:
         return False
@@ -92,14 +96,18 @@ def joins_halves(precision: str, product: Instruction) -> bool:
 
 
 def joins_products(precision: str, type: Type, columns: int) -> bool:
-    """See `Capabilities.joins_products`, where there are tensor cores of warpgroups; ``precision`` as of
-    `PlacedRequest`."""
+    """Return whether products of one input should be joined, for kernels that combine both halves of the result
+    (`joins_halves`).
+
+    The caller makes sure that the device has warpgroup tensor cores. See `Capabilities.joins_products`; ``precision``
+    is as in `PlacedRequest`.
+    """
     narrow = type in (Type.half_type, Type.bf16_type) or (type is Type.float_type and precision == "medium")
     return narrow and columns % (2 * PIECE) == 0
 
 
 def _check(body: ScalarBody) -> None:
-    """Raises `UnsupportedError` for a body that the language has no words for."""
+    """Raise `UnsupportedError` for a scalar body with an operation that the kernel language lacks."""
     printer = ThreadPrinter(CodeBuffer(), 1)
     body.evaluate(printer, [printer.loaded(f"x{k}", type) for k, type in enumerate(body.parameters)])
 
@@ -164,7 +172,7 @@ def _append(
     solution: Solution,
     operands: dict[str, View],
 ) -> None:
-    """Append a solution's launches, the weights being in the order that these want; the other operands are given."""
+    """Append a solution's launches, with the weights packed in the order that the launches read."""
     problem, constant = placed.problem, what.weights is not None
     operands = dict(operands)
     if isinstance(problem, ConvProblem):
@@ -175,7 +183,7 @@ def _append(
             operands["w"] = low.derived(what.right, made, how)
         else:
             operands["w"] = _repacked(low, ins, problem, order, operands["w"])
-    elif what.weights is not None and low.values[what.right].shape.symbolic:  # it repeats along open axes
+    elif what.weights is not None and low.values[what.right].shape.symbolic:  # broadcast along symbolic axes
         operands["w"] = _columns(low, solution, what.weights)
     elif constant:
         operands["w"] = low.derived(what.right, partial(_columns, low, solution), _order(solution))
@@ -190,9 +198,12 @@ def _append(
 def _planes_as_rows(
     problem: GemmProblem, places: tuple[tuple[int, ...], ...]
 ) -> tuple[GemmProblem, tuple[tuple[int, ...], ...]]:
-    """Planes of one row each, by the same right operand, as the rows of one product if they lie evenly in all operands:
-    blocks then have more than a row. Of symbolic lengths planes of many rows, too: which kernels suit goes by their
-    number. ``places`` are the strides of what the epilogue reads."""
+    """Return a batch of one-row products with a shared right operand as a single product with many rows.
+
+    The rows of all operands must have a constant stride; otherwise the problem is unchanged. Blocks then compute more
+    than one row. With symbolic lengths batches of many rows are merged too, since the choice of kernels depends on the
+    number of rows. ``places`` are the strides of the epilogue's operands.
+    """
     rank = len(problem.batch)
     shared = all(known_in(s, 0) or known_equal(n, 1) for s, n in zip(problem.b_strides, problem.batch))
     if not shared or problem.blocks is not None or problem.prologue is not None:
@@ -208,7 +219,7 @@ def _planes_as_rows(
 def _all_rows(
     problem: GemmProblem, places: tuple[tuple[int, ...], ...]
 ) -> tuple[GemmProblem, tuple[tuple[int, ...], ...]]:
-    """Return a product of all rows of all planes, if these lie evenly in all operands."""
+    """Return the product with batch axes and rows merged, if each operand has a constant stride over them."""
     rank = len(problem.batch)
     walked = [own for own in (problem.out_strides, problem.a_strides[:-1], *places) if own]
     if not rank or any(len(own) != rank + 1 for own in walked):
@@ -222,11 +233,11 @@ def _walked_as_rows(
     lens: Sequence[int],
     walked: Sequence[Sequence[int]],
 ) -> tuple[GemmProblem, tuple[tuple[int, ...], ...]]:
-    """Return a product whose rows are the positions along some axes, if one stride an operand walks these.
+    """Return the product whose rows are the positions along ``lens``, if each operand has a constant stride over them.
 
     Args:
-        lens: of the axes.
-        walked: strides along the axes of the result, the left operand, and of each of ``places`` that has any.
+        lens: lengths of the axes.
+        walked: strides along the axes of the result, of the left operand, and of each non-empty entry of ``places``.
     """
     space = collapse(lens, walked, order_by=0)
     if space.rank != 1:
@@ -240,7 +251,8 @@ def _walked_as_rows(
 
 
 def _solved(low: Lowering, placed: PlacedRequest) -> tuple[Candidate, Solution]:
-    """Return the chosen solver and its launches. Plans that are many call no libraries, whose calls are of lengths."""
+    """Return the chosen solver and its launches. Symbolic plans call no libraries, whose calls are for fixed
+    lengths."""
     chosen = contraction.chosen_solver(low, placed)
     if low.shared is not None and chosen.solver not in SOLVERS:
         chosen = own_candidates(placed)[0]
@@ -250,7 +262,13 @@ def _solved(low: Lowering, placed: PlacedRequest) -> tuple[Candidate, Solution]:
 
 
 class _BlockPlans(NamedTuple):
-    """How weights in blocks are multiplied: why few rows have no kernel, its launches, and the launch that unpacks."""
+    """How a product with block-quantised weights is computed.
+
+    Attributes:
+        refusal: why no kernel reads the codes directly; empty if a kernel does.
+        solution: launches of that kernel.
+        unpacked: launch that unpacks the weights.
+    """
 
     refusal: Callable[[PlacedRequest], str]
     solution: Callable[[PlacedRequest], Solution]
@@ -258,7 +276,7 @@ class _BlockPlans(NamedTuple):
 
 
 def _packed_blocks(low: Lowering, problem: GemmProblem, what: Contraction, operands: dict[str, View]) -> _BlockPlans:
-    """Put weights in blocks among the operands, as the kernels want them that are given."""
+    """Add block-quantised weights to the operands, packed for the kernels of the returned plans."""
     form, blocks = problem.blocks, what.blocks
     assert form is not None and blocks is not None
     if chunked(problem):
@@ -273,7 +291,7 @@ def _packed_blocks(low: Lowering, problem: GemmProblem, what: Contraction, opera
 
 
 def _alignment(what: Contraction, operands: dict[str, View]) -> int:
-    """Bytes of whose multiples the result and what the epilogue reads begin at one."""
+    """Return the common alignment in bytes, at most that of a vector, of the result and the epilogue's operands."""
     offsets = [operands["out"].byte_offset, *(view.byte_offset for view in what.extras)]
     return gcd(VECTOR_BYTES, *map(common_divisor, offsets))
 
@@ -286,8 +304,8 @@ def _with_blocks(
     places: tuple[tuple[int, ...], ...],
     operands: dict[str, View],
 ) -> GemmProblem:
-    """A product with weights in blocks, whose operands are put among the others; of more than a few rows that with what
-    a launch makes of them."""
+    """Return a product with block-quantised weights, and add its operands. For more than a few rows a launch unpacks
+    the weights first."""
     form = problem.blocks
     assert form is not None
     packed = _packed_blocks(low, problem, what, operands)
@@ -311,10 +329,14 @@ def _with_open_blocks(
     places: tuple[tuple[int, ...], ...],
     operands: dict[str, View],
 ) -> tuple[GemmProblem, tuple[tuple[int, ...], ...], Length]:
-    """A product of symbolic lengths with weights in blocks: what is left of it, and where that is computed.
+    """Lower the block-quantised part of a product with symbolic lengths.
 
-    One row, a step of a decoder, is multiplied with the codes. For more rows a launch makes weights of these, in every
+    A single row (a decoder's step) is multiplied with the codes. For more rows a launch unpacks the weights in every
     run.
+
+    Returns:
+        the remaining product over unpacked weights, the strides of the epilogue's operands, and the condition under
+        which the product is computed.
     """
     form, blocks = problem.blocks, what.blocks
     assert form is not None and blocks is not None
@@ -341,9 +363,12 @@ def _with_open_blocks(
 
 
 def _images_of(low: Lowering, problem: ConvProblem, x: View) -> FilledImages | None:
-    """The images that a convolution should be computed from instead of its own; None if there are none for which
-    kernels take vectors, or if it is a few rows of a product already as its input lies, or its copy with channels last
-    would."""
+    """Return the copy of the images, with aligned channel vectors, from which a convolution should be computed; None
+    for no copy.
+
+    There is none if no copy lets kernels read vectors. Nor is there if the convolution, of the input or of its
+    channels-last copy, already is a product of few rows.
+    """
 
     def placed(problem: ConvProblem, first_channel: int = 0) -> PlacedRequest:
         request = Request(problem, Epilogue(), (), 1, False)
@@ -359,7 +384,7 @@ def _images_of(low: Lowering, problem: ConvProblem, x: View) -> FilledImages | N
 
 
 def _filled_up(low: Lowering, ins: Instruction, filled: FilledImages, x: View) -> View:
-    """The images that a convolution reads in the place of its input."""
+    """Append the copy that makes the images with aligned channel vectors, and return them."""
     lens = filled.lens
     out = low.allocate(Shape.from_permutation(x.type, lens, (0, *range(2, len(lens)), 1)))
     how = filled.channels, filled.before, filled.step, filled.block, filled.taken
@@ -369,12 +394,12 @@ def _filled_up(low: Lowering, ins: Instruction, filled: FilledImages, x: View) -
 
 
 def _alike(weights: np.ndarray) -> list[bool]:
-    """Along which axes of a batch all matrices of a constant right operand are the same one."""
+    """Return for each batch axis of a constant right operand whether all its matrices are the same."""
     return [n == 1 or stride == 0 for n, stride in zip(weights.shape[:-2], weights.strides)]
 
 
 def _matrix_strides(weights: np.ndarray) -> tuple[int, ...]:
-    """Strides, in elements, between the matrices of what `_columns` makes."""
+    """Return the strides, in elements, between the matrices of the result of `_columns`."""
     strides: list[int] = []
     size = prod(weights.shape[-2:])
     for length, alike in zip(weights.shape[-3::-1], reversed(_alike(weights))):
@@ -384,8 +409,10 @@ def _matrix_strides(weights: np.ndarray) -> tuple[int, ...]:
 
 
 def _columns(low: Lowering, solution: Solution, weights: np.ndarray) -> View:
-    """A constant right operand with its columns contiguous, as a solution wants them; matrices that repeat are kept
-    once, whatever their number: plans for other lengths find them."""
+    """Return a constant right operand with contiguous columns, packed for a solution.
+
+    Repeated matrices are stored once, whatever their number, so that plans for other lengths find them in the cache.
+    """
     once = weights[tuple(0 if one else slice(None) for one in _alike(weights))]
 
     def made() -> np.ndarray:
@@ -401,13 +428,16 @@ def _columns(low: Lowering, solution: Solution, weights: np.ndarray) -> View:
 
 
 def _order(solution: Solution) -> Hashable:
-    """What `_in_order` depends on besides the columns."""
+    """Return the key of the packing that `_in_order` applies to columns."""
     return "columns", solution.turns, solution.gated, solution.halves
 
 
 def _in_order(low: Lowering, columns: np.ndarray, axis: int, solution: Solution) -> np.ndarray:
-    """Columns of a right operand, each contiguous, as a solution wants them, at the latest when the plan is there; they
-    lie along an axis."""
+    """Return the contiguous columns of a right operand in the order of a solution; contents may be filled when the plan
+    is complete.
+
+    ``axis`` is the axis of the columns.
+    """
 
     def ordered(array: np.ndarray, axis: int) -> np.ndarray:
         if solution.gated:
@@ -426,12 +456,13 @@ def _in_order(low: Lowering, columns: np.ndarray, axis: int, solution: Solution)
 
 
 def _contiguous(array: np.ndarray) -> np.ndarray:
-    """An array in row-major order that begins where plans want constants, and so is found again by the next one."""
+    """Return the array in row-major order and aligned as plans store constants, so that the next plan finds it by
+    identity."""
     return array if array.flags.c_contiguous and not address_of(array) % ALIGNMENT else aligned_copy(array)
 
 
 def _aligned(low: Lowering, ins: Instruction, view: View) -> View:
-    """The tensor itself if it begins where vectors do, else a copy that does, with the same strides."""
+    """Return the view if it is aligned to vectors, else an aligned copy with the same strides."""
     if known_equal(view.byte_offset % VECTOR_BYTES, 0):
         return view
     if view.shape.broadcasted or known_less(2 * view.shape.elements, view.shape.element_space):
@@ -449,7 +480,7 @@ def _packed(
     solution: Solution,
     weights: np.ndarray,
 ) -> View:
-    """Constant weights in the order that kernels read, output channels as a solution wants them."""
+    """Return constant weights in the order that kernels read, with output channels in the order of a solution."""
 
     def made() -> np.ndarray:
         packed = pack_weights(problem, order, filled.weights(weights) if filled else weights)
@@ -459,13 +490,13 @@ def _packed(
 
 
 def _packing(problem: ConvProblem, order: WeightOrder, filled: FilledImages | None, solution: Solution) -> Hashable:
-    """What of a convolution the order of its weights depends on."""
+    """Return the key of a convolution's packed weights."""
     images = filled and (filled.channels, filled.block, filled.folded, filled.first_channel)
     return order, problem.groups, problem.taps, problem.transposed, images, _order(solution)
 
 
 def _repacked(low: Lowering, ins: Instruction, problem: ConvProblem, order: WeightOrder, view: View) -> View:
-    """Weights that are not constant in the order that kernels read: they are copied in every run."""
+    """Append a copy that packs weights, which are not constant, in every run; return the packed weights."""
     pack: Callable[[Strided], Strided] = partial(pack_weights, problem, order)
     packed = view.viewed(pack)
     if packed is None:

@@ -1,4 +1,4 @@
-"""Branches and loops whose bodies are plans of the same device; what they take and give stays there."""
+"""Lower branches and loops to plans on the same device; their operands and results stay there."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ __all__: list[str] = []
 
 @lowering("if", dynamic=True, hosted=True)
 def lower_if(low: Lowering, ins: Instruction) -> None:
-    """One of two plans, by a condition that the host reads."""
+    """Append a step that runs one of two plans, by a condition that the host reads."""
     if _unknown(low, ins):
         bodies, taken = _late_bodies(low, ins, 1)
         _run_late(low, ins, LateBranch([body for body, _ in bodies], taken, _branch_places(ins)), bodies)
@@ -62,7 +62,8 @@ def lower_if(low: Lowering, ins: Instruction) -> None:
 
 @lowering("loop", dynamic=True, hosted=True)
 def lower_loop(low: Lowering, ins: Instruction) -> None:
-    """One plan again and again, whose results the next iteration reads; the host reads whether there is one."""
+    """Append a step that repeats a plan, which reads the results of the previous iteration; the host reads the loop's
+    condition."""
     op = ins.op
     assert isinstance(op, Loop)
     if _unknown(low, ins):
@@ -117,7 +118,7 @@ def lower_loop(low: Lowering, ins: Instruction) -> None:
 
 
 def _lower_late_loop(low: Lowering, ins: Instruction, op: Loop) -> None:
-    """A loop whose body has a plan for each set of lengths."""
+    """Append a loop whose body has a plan for each set of lengths."""
     module = ins.module_args[0]
     carried = len(ins.inputs) - 2
     results, parameters = module.results(), module.parameters()
@@ -143,7 +144,7 @@ def _lower_late_loop(low: Lowering, ins: Instruction, op: Loop) -> None:
 
 
 def _planned(low: Lowering, program: Program) -> tuple[Plan, list[View]]:
-    """Return the plan of a body, and arguments that tell it the lengths which no other parameter has."""
+    """Return the plan of a body, and arguments for the told lengths, which no other parameter has."""
     plan = low.lowered(program)
     if not plan.symbols:
         return plan, []
@@ -154,11 +155,11 @@ def _planned(low: Lowering, program: Program) -> tuple[Plan, list[View]]:
 
 
 def _unknown(low: Lowering, ins: Instruction) -> str:
-    """What is not known of all that an instruction takes and gives, and its bodies do, before it runs; empty if all has
-    lengths and lies on the device.
+    """Return why operands, results or bodies of an instruction have lengths that are unknown before a run; empty if all
+    are known.
 
     Raises:
-        UnsupportedError: there are values that no device has.
+        UnsupportedError: there are values that no device holds.
     """
     captured = [value for module in ins.module_args for value in module.captured()]
     inside = [v for module in ins.module_args for v in (*module.parameters(), *module.results())]
@@ -177,20 +178,20 @@ def _unknown(low: Lowering, ins: Instruction) -> str:
 
 
 def _branch_places(ins: Instruction) -> tuple[str, str]:
-    """What errors in the branches of an ``if`` begin with."""
+    """Return the prefixes of error messages in the branches of an ``if``."""
     assert isinstance(ins.op, If)
     first, second = (ins.located(ins.op.place(module.name)) for module in ins.module_args)
     return first, second
 
 
 def _iteration_place(ins: Instruction, number: int) -> str:
-    """What errors in an iteration of a loop begin with."""
+    """Return the prefix of error messages in an iteration of a loop."""
     assert isinstance(ins.op, Loop)
     return ins.located(ins.op.place(ins.module_args[0].name, number))
 
 
 def _too_long(ins: Instruction, scans: bool, trips: int) -> MgxError:
-    """What is raised where more iterations were to run than may."""
+    """Return the error of a loop whose trip count exceeds its limit."""
     assert isinstance(ins.op, Loop)
     error = ins.op.too_long(scans, trips)
     return type(error)(ins.located(str(error)))
@@ -200,11 +201,12 @@ _Late = tuple[LateBody, Sequence[KernelSource]]
 
 
 def _late_bodies(low: Lowering, ins: Instruction, first: int) -> tuple[list[_Late], list[list[int]]]:
-    """The bodies, with the kernels that they may need, and which of the arguments each takes from outside: these come
-    after the first ones.
+    """Return the bodies with the kernels that they may need, and for each the positions of its captured values.
+
+    Captured values follow the ``first`` arguments.
 
     Raises:
-        UnsupportedError: what is in them is not worth plans of their own.
+        UnsupportedError: the bodies do not justify plans of their own.
     """
     if low.later is None or not any(map(is_worthwhile, ins.module_args)):
         raise UnsupportedError(_unknown(low, ins))
@@ -229,7 +231,7 @@ def _run_late(low: Lowering, ins: Instruction, run: LateBranch | LateLoop, bodie
 
 
 def _next(main: Module, number: Instruction) -> Instruction:
-    """The number of the next iteration."""
+    """Insert and return the number of the next iteration."""
     one = main.add_literal(np.ones(number.shape.lens, number.shape.type.numpy))
     return main.insert_instruction(main.return_instruction, "add", [number, one])
 
@@ -239,7 +241,7 @@ def _packed(shape: Shape) -> Shape:
 
 
 def _given(low: Lowering, view: View, ins: Instruction) -> View:
-    """A value as plans take their parameters: row-major, from an address on where vectors begin."""
+    """Return a value in the form of a plan's parameter: row-major and aligned to vectors."""
     view = low.materialized(view, row_major_strides(view.lens), ins)
     if not known_equal(view.byte_offset % VECTOR_BYTES, 0):
         copied = low.allocate(_packed(view.shape))
@@ -249,7 +251,7 @@ def _given(low: Lowering, view: View, ins: Instruction) -> View:
 
 
 def _zeros(low: Lowering, shape: Shape, ins: Instruction) -> View:
-    """Memory for a scan output, of which iterations that do not run leave zeros."""
+    """Return zero-filled memory for a scan output, since iterations that do not run write nothing."""
     out = low.allocate(_packed(shape))
     zero = low.constant(np.zeros(1, shape.type.numpy)).with_shape(Shape(shape.type, shape.lens, [0] * shape.ndim))
     low.compute(CopyProblem(zero.tensor, out.tensor, low.origin(ins)), [zero], [out], ins)

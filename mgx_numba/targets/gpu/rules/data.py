@@ -1,4 +1,4 @@
-"""Padding, resizing, pooling and local response normalisation."""
+"""Lower padding, resizing, pooling and local response normalisation."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ lowering("reverse", accepts=keeps_inner_axis)(lower_reverse)
 
 @lowering("pad", accepts=keeps_inner_axis)
 def lower_pad(low: Lowering, ins: Instruction) -> None:
-    """One kernel: around a copy a constant, or positions from tables."""
+    """Append one kernel that fills around a copy, or reads positions from tables."""
     op, data = ins.op, low.input(ins, 0)
     assert isinstance(op, Pad)
     rank = len(data.lens)
@@ -41,7 +41,7 @@ def lower_pad(low: Lowering, ins: Instruction) -> None:
 
 @lowering("pad_with", accepts=keeps_inner_axis)
 def lower_pad_with(low: Lowering, ins: Instruction) -> None:
-    """One kernel."""
+    """Append one kernel."""
     assert isinstance(ins.op, PadWith)
     data, value, out = low.input(ins, 0), low.input(ins, 1), low.output(ins)
     before = ins.op.pads[: len(data.lens)]
@@ -51,14 +51,14 @@ def lower_pad_with(low: Lowering, ins: Instruction) -> None:
 
 @lowering("fixed_pad", accepts=keeps_inner_axis)
 def lower_fixed_pad(low: Lowering, ins: Instruction) -> None:
-    """One kernel."""
+    """Append one kernel."""
     assert isinstance(ins.op, FixedPad)
     data = low.input(ins, 0)
     _pad(low, ins, (0,) * len(data.lens), np.zeros((), data.type.numpy))
 
 
 def _pad(low: Lowering, ins: Instruction, before: tuple[int, ...], value: np.ndarray) -> None:
-    """Append the kernel that puts the input into the result, ``before`` elements in, and a value around it."""
+    """Append the kernel that copies the input to offset ``before`` of the result and fills the rest with ``value``."""
     data, out = low.input(ins, 0), low.output(ins)
     if not out.lens:
         low.copy(data, out, ins)
@@ -69,7 +69,7 @@ def _pad(low: Lowering, ins: Instruction, before: tuple[int, ...], value: np.nda
 
 @lowering("resize", accepts=keeps_inner_axis)
 def lower_resize(low: Lowering, ins: Instruction) -> None:
-    """One kernel and its tables; integers that are interpolated go to the host."""
+    """Append one kernel and its tables; a host step for interpolated integers."""
     op = ins.op
     assert isinstance(op, Resize)
     refusal = resize_refusal(ins)
@@ -87,7 +87,7 @@ def lower_resize(low: Lowering, ins: Instruction) -> None:
 
 
 def _remap(low: Lowering, ins: Instruction, name: str, positions: Mapping[int, np.ndarray]) -> None:
-    """Append a copy whose positions along some axes are read from tables."""
+    """Append a copy that reads positions along some axes from tables."""
     x, out = low.input(ins, 0), low.output(ins)
     if not positions:
         low.copy(x, out, ins)
@@ -99,13 +99,13 @@ def _remap(low: Lowering, ins: Instruction, name: str, positions: Mapping[int, n
 
 @lowering("pooling", accepts=keeps_inner_axis)
 def lower_pooling(low: Lowering, ins: Instruction) -> None:
-    """One kernel."""
+    """Append one kernel."""
     op, data = ins.op, low.input(ins, 0)
     assert isinstance(op, Pooling)
     if op.mode is PoolingMode.lpnorm and op.lp_order < 1:
         low.host(ins, f"kernels compute norms of order 1 and more, not {op.lp_order}")
         return
-    if any(known_in(n, 0) for n in data.lens):  # an index that is kept inside of an empty axis is -1
+    if any(known_in(n, 0) for n in data.lens):  # clamping an index to an empty axis gives -1
         low.host(ins, "windows of an image without pixels")
         return
     spatial = data.lens[2:]

@@ -1,5 +1,8 @@
-"""Detection: pooled regions, and non-maximum suppression, of which a kernel finds the boxes of every class, another one
-the rows of the result; the host reads how many there are, where that is the result's length."""
+"""Lower RoiAlign and non-maximum suppression.
+
+For suppression a kernel picks the boxes of every class, and a second kernel makes the result's rows. If the number of
+rows is the result's length, the host reads it.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +25,7 @@ from .table import lowering, needs_numbers
 
 @lowering("nonmaxsuppression", dynamic=True, accepts=lambda ins, shape: shape.standard)
 def lower_suppression(low: Lowering, ins: Instruction) -> None:
-    """Two kernels; nothing to keep, or scores that are no floats, is the host's."""
+    """Append two kernels; a host step if no box can be kept or scores are not floats."""
     needs_numbers(ins, "a selection of boxes")
     op, found = ins.op, suppression_operands(low, ins)
     assert isinstance(op, NonMaxSuppression)
@@ -52,7 +55,7 @@ def lower_suppression(low: Lowering, ins: Instruction) -> None:
 
 @lowering("roialign")
 def lower_regions(low: Lowering, ins: Instruction) -> None:
-    """One kernel; images without a pixel, or that are no floats, are the host's."""
+    """Append one kernel; a host step for images without a pixel or that are not floats."""
     op, (x, rois, batch) = ins.op, low.inputs(ins)
     assert isinstance(op, RoiAlign)
     if any(known_in(n, 0) for n in x.lens) or not (x.type.is_floating and rois.type.is_floating):
@@ -66,7 +69,7 @@ def lower_regions(low: Lowering, ins: Instruction) -> None:
 
 
 def _append_count(low: Lowering, ins: Instruction, table: View, total: View) -> None:
-    """Append the step that gives the first rows of a table, so many as ``total`` says."""
+    """Append the step that returns the first ``total`` rows of a table."""
     out = low.values[ins] = low.on_host(ins.shape)
     step = PendingStep(
         None,

@@ -1,4 +1,4 @@
-"""Gathers, scatters and one-hot encoding."""
+"""Lower gathers, scatters and one-hot encoding."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ lowering("scan_slice")(lower_scan_slice)
 
 @lowering(*(f"scatter_{r}" for r in REDUCTIONS), *(f"scatternd_{r}" for r in REDUCTIONS))
 def lower_scatter(low: Lowering, ins: Instruction) -> None:
-    """A copy of the data, a kernel that finds positions in it, and one that changes it there."""
+    """Append a copy of the data, a kernel that computes positions in it, and a kernel that updates them."""
     op, (data, indices, updates) = ins.op, low.inputs(ins)
     assert isinstance(op, (ScatterBase, ScatterNDBase))
     if any(known_in(n, 0) for n in data.lens):

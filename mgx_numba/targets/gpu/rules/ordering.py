@@ -1,4 +1,4 @@
-"""Positions of extremes, sorted selections and running sums."""
+"""Lower arg-reductions, top-k selections and prefix sums."""
 
 from __future__ import annotations
 
@@ -19,12 +19,13 @@ from ...lowering.lowering import Lowering
 from .table import lowering
 
 MOST_COMPARISONS = 1 << 40
-"""Comparisons for a selection: some tenths of a second of an H100, in which NumPy sorts as many elements."""
+"""Maximum number of comparisons of a selection: several tenths of a second on an H100, in which NumPy sorts as many
+elements."""
 
 
 @lowering("argmax", "argmin")
 def lower_arg_reduction(low: Lowering, ins: Instruction) -> None:
-    """One kernel."""
+    """Append one kernel."""
     op = ins.op
     assert isinstance(op, ArgReduction)
     x, out = low.input(ins, 0), low.output(ins)
@@ -36,7 +37,7 @@ def lower_arg_reduction(low: Lowering, ins: Instruction) -> None:
 
 @lowering("topk")
 def lower_topk(low: Lowering, ins: Instruction) -> None:
-    """A kernel that selects of parts of rows, and others that select of what these leave."""
+    """Append a kernel that selects from parts of rows, and kernels that select from the results of the parts."""
     op = ins.op
     assert isinstance(op, TopK)
     x = low.input(ins, 0)
@@ -77,7 +78,7 @@ def lower_topk(low: Lowering, ins: Instruction) -> None:
 
 @lowering("prefix_scan_sum", accepts=keeps_inner_axis)
 def lower_scan(low: Lowering, ins: Instruction) -> None:
-    """One kernel."""
+    """Append one kernel."""
     op = ins.op
     assert isinstance(op, PrefixScanSum)
     x, out = low.input(ins, 0), low.output(ins)

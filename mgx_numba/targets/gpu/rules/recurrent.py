@@ -1,4 +1,4 @@
-"""The steps of recurrent layers."""
+"""Lower the steps of recurrent layers."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from .table import lowering, needs_numbers
 
 @lowering("recurrent_steps")
 def lower_recurrent_steps(low: Lowering, ins: Instruction) -> None:
-    """One launch that keeps the weights, or launches for each step; those of 8 bits are read as float32."""
+    """Append one launch that keeps the weights on chip, or launches for each step; 8-bit weights are dequantised."""
     needs_numbers(ins, "a recurrent layer")
     side = given(ins)
     scales = side.get("scales")
@@ -48,8 +48,8 @@ def lower_recurrent_steps(low: Lowering, ins: Instruction) -> None:
 
 
 def _dequantized(low: Lowering, ins: Instruction, scales: Instruction, points: Instruction | None) -> View | None:
-    """Weights of 8 bits less zero points times the scales of their rows, in the type of the products; None if some are
-    not constant."""
+    """Return 8-bit weights minus zero points, times the scales of their rows, in the operands' type; None if any is not
+    constant."""
     codes, steps, dtype = low.constant_value(ins.inputs[1]), low.constant_value(scales), ins.inputs[0].shape.type.numpy
     zero = np.zeros((1, 1), np.int32) if points is None else low.constant_value(points)
     if codes is None or steps is None or zero is None:

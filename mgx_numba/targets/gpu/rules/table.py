@@ -1,4 +1,4 @@
-"""The table that the rules of this package are registered in."""
+"""The rule table that the modules of this package fill."""
 
 from __future__ import annotations
 
@@ -14,6 +14,6 @@ lowering = RULES.lowering
 
 
 def needs_numbers(ins: Instruction, what: str) -> None:
-    """Raise `SymbolicLengthError` if an instruction has symbolic lengths, of which no kernel that it has knows."""
+    """Raise `SymbolicLengthError` if an instruction has symbolic lengths, which its kernels do not support."""
     if any(shape.symbolic for value in (ins, *ins.inputs) for shape in value.shape.flatten()):
         raise SymbolicLengthError(f"{what} of symbolic lengths has no kernel on a GPU")

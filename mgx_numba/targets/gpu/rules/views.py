@@ -1,4 +1,4 @@
-"""Reshapes, orders of axes and concatenations; the other views are the same on every target."""
+"""Lower reshapes, layouts and concatenations; other views are lowered as on every target."""
 
 from __future__ import annotations
 
@@ -16,18 +16,19 @@ from ...lowering.views import reshape
 from .table import lowering
 
 READERS = (*CONVOLUTIONS, "fused_contraction")
-"""What an image of few channels is filled up for (`codegen.gpu.contraction.narrow`)."""
+"""Operators that read images of few channels from a copy with aligned channel vectors
+(`codegen.gpu.contraction.narrow`)."""
 
 
 @lowering(*RESHAPES)
 def lower_reshape(low: Lowering, ins: Instruction) -> None:
-    """See `reshape`; one copy is always faster: a second one is another launch."""
+    """Lower a reshape (see `reshape`); a single copy is always faster than two launches."""
     reshape(low, ins, lambda source, target: True)
 
 
 @lowering("layout")
 def lower_layout(low: Lowering, ins: Instruction) -> None:
-    """Images themselves where a convolution copies them anyway, with more channels; else a copy."""
+    """Register the image itself if its convolution makes a copy with more channels anyway; else append a copy."""
     users = list(ins.users)
     whole = ins.shape.lens[1] * ins.shape.type.size >= VECTOR_BYTES if ins.shape.ndim > 1 else True
     if len(users) == 1 and users[0].name in READERS and users[0].inputs[0] is ins and not whole:
@@ -38,8 +39,11 @@ def lower_layout(low: Lowering, ins: Instruction) -> None:
 
 @lowering("concat")
 def lower_concatenation(low: Lowering, ins: Instruction) -> None:
-    """One launch for all copies, together with those of a concatenation just before that they do not depend on: the
-    keys and the values of a cache grow at once."""
+    """Append one launch for all copies.
+
+    It also takes the copies of a directly preceding, independent concatenation: a decoder's keys and values grow at
+    once.
+    """
     if ins.shape.type.hosted:
         lower_concat(low, ins)
         return
@@ -50,7 +54,7 @@ def lower_concatenation(low: Lowering, ins: Instruction) -> None:
             low.copy(*now[0], ins)
             return
         before = _copies_before(low, now)
-        if before and len(_launched(low, before, ins)) > 1:  # the step is one of several for some lengths each
+        if before and len(_launched(low, before, ins)) > 1:  # the step is one of several alternatives
             before = []
         launches = _launched(low, [*before, *now], ins) if before else ()
         if launches:
@@ -69,7 +73,7 @@ def _launched(low: Lowering, pairs: list[tuple[View, View]], ins: Instruction) -
 
 
 def _copies_before(low: Lowering, now: list[tuple[View, View]]) -> list[tuple[View, View]]:
-    """What the step before copies, if a launch of the same type has room for it and nothing depends on the order."""
+    """Return the copies of the preceding step, if the launch has room for them and no copy depends on their order."""
     last = low.steps[-1] if low.steps else None
     if last is None or last.launch is None or last.launch.kernel.name != COPIES_KERNEL:
         return []
