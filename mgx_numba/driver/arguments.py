@@ -216,7 +216,7 @@ def add_compile(parser: argparse.ArgumentParser) -> None:
     """Add the flags for target and compilation; none has a default, so that a compiled file keeps its own options."""
     group = parser.add_argument_group("compilation", "a file that was saved compiled keeps its target and options")
     target = group.add_mutually_exclusive_group()
-    for name in dict.fromkeys((DEFAULT, *target_names(), "gpu")):  # --gpu always exists; its error names what is missing
+    for name in dict.fromkeys((DEFAULT, *target_names(), "gpu")):  # --gpu always exists; its error names the cause
         text = f"compile for the {name} target" + (" (default)" if name == DEFAULT else "")
         target.add_argument(f"--{name}", dest="target", action="store_const", const=name, help=text)
     group.add_argument("--enable-offload-copy", action="store_true", help="copy inputs and results (GPU)")
