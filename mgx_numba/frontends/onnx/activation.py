@@ -39,7 +39,7 @@ def below(g: Builder, x: Instruction, limit: float) -> Instruction:
 
 
 def _compared(g: Builder, op: str, x: Instruction, limit: float) -> Instruction:
-    """Emit a comparison with a limit; a limit outside an integer type's range is passed by all values."""
+    """Emit a comparison with a limit; true for all values if the limit lies beyond the integer type's range."""
     if not x.shape.type.is_floating:
         range = np.iinfo(x.shape.type.numpy)
         passed = limit < range.min if op == "greater" else limit > range.max

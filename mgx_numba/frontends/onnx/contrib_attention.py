@@ -315,8 +315,8 @@ def _is_prompt(g: Builder, total: Instruction, s: int) -> Instruction:
 
 
 def _given_places(g: Builder, places: Instruction, total: Instruction, prompt: bool | None) -> Instruction:
-    """Emit positions [b, s] of the new tokens: ``position_ids``, but for a prompt consecutive from its very first
-    position."""
+    """Emit positions [b, s] of the new tokens: ``position_ids``, but for a prompt they count up from ``position_ids[0,
+    0]``."""
     b, s = g.lens(places)
     if prompt is False or known_equal(b * s, 0):
         return places

@@ -1,4 +1,4 @@
-"""Check the inputs of losses, whose function bodies would broadcast mismatched lengths.
+"""Shape checks for losses, whose function bodies would broadcast mismatched lengths.
 
 ai.onnx: NegativeLogLikelihoodLoss SoftmaxCrossEntropyLoss.
 """

@@ -1,4 +1,4 @@
-"""Read forests of decision trees from the attributes of ONNX nodes."""
+"""Reader of decision tree forests from the attributes of ONNX nodes."""
 
 from __future__ import annotations
 

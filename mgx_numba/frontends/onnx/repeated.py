@@ -1,8 +1,7 @@
-"""Read repeated numbers of protobuf messages as arrays, without a Python object for each number.
+"""Reader of repeated numbers of protobuf messages as arrays, without a Python object for each number.
 
-Protobuf's Python containers make an object of each element, 50 to 100 ns each. Writing the message as bytes again takes
-1 ns per byte, and NumPy reads the wire format from those: a key and a value for each element, or one key for packed
-elements.
+Protobuf's Python containers make an object for each element, 50 to 100 ns each. Serialising the message again takes 1
+ns per byte, and NumPy reads the wire format: a key and a value for each element, or one key for packed elements.
 """
 
 from __future__ import annotations
@@ -40,13 +39,13 @@ def repeated_numbers(message: Any, name: str, dtype: Any) -> np.ndarray:
 
 
 def repeated_codes(message: Any, name: str, words: Sequence[str]) -> np.ndarray | None:
-    """Return the index in ``words`` of each element of a repeated field of strings; None if a string is no word.
+    """Return the index in ``words`` of each element of a repeated field of strings; None if a string is unknown.
 
     Args:
         message: a protobuf message.
         name: a repeated field of strings or bytes.
-        words: up to 32 different words of at most 127 letters from A to Z and underscores; a "J" is no part of them,
-            because the byte is the key of `AttributeProto.strings`.
+        words: up to 32 different words of at most 127 letters from A to Z and underscores, without the letter "J",
+            whose byte is the key of `AttributeProto.strings`.
     """
     container = getattr(message, name)
     count = len(container)
@@ -84,7 +83,7 @@ def _from_wire(message: Any, name: str, count: int) -> np.ndarray | None:
 
 
 def _fixed_run(run: np.ndarray, key: int, count: int, dtype: np.dtype) -> np.ndarray | None:
-    """Return ``count`` values of ``dtype``, each after a byte ``key`` unless that is 0; None if a key is another."""
+    """Return ``count`` values of ``dtype``, each preceded by the byte ``key`` unless it is 0; None if a key differs."""
     if not key:
         return run.view(dtype) if run.size == count * dtype.itemsize else None
     record = np.dtype([("key", np.uint8), ("value", dtype)])
@@ -95,7 +94,7 @@ def _fixed_run(run: np.ndarray, key: int, count: int, dtype: np.dtype) -> np.nda
 
 
 def _varint_run(run: np.ndarray, key: int, count: int) -> np.ndarray | None:
-    """Return ``count`` varints as int64, each after a byte ``key`` unless that is 0; None if a key is another."""
+    """Return ``count`` varints as int64, each preceded by the byte ``key`` unless it is 0; None if a key differs."""
     ends = np.flatnonzero(run < 0x80)
     if key:
         before, ends = ends[0 : 2 * count : 2], ends[1 : 2 * count : 2]
