@@ -15,7 +15,7 @@ from .registry import register
 
 @register("BiasAdd")
 def bias_add(g: GraphBuilder, node: TfNode, x: Instruction, bias: Instruction) -> Instruction:
-    """One value for each channel, which is the last axis unless ``data_format`` is NCHW."""
+    """Emit the input plus one value per channel; channels are the last axis unless ``data_format`` is NCHW."""
     channels_last = node.get_str("data_format", "NHWC") != "NCHW"
     axis = rank(x) - 1 if channels_last else 1
     if rank(bias) != 1 or rank(x) < 2 or g.lens(bias)[0] != g.lens(x)[axis]:
@@ -25,7 +25,8 @@ def bias_add(g: GraphBuilder, node: TfNode, x: Instruction, bias: Instruction) -
 
 @register("Conv2D", "Conv3D")
 def conv(g: GraphBuilder, node: TfNode, x: Instruction, w: Instruction) -> Instruction:
-    """Cross-correlation with filters [kernel..., c / groups, o]; the groups follow from the channels."""
+    """Emit cross-correlation with filters [kernel..., c / groups, o]; the number of groups follows from the
+    channels."""
     _check(node, x, w)
     axes = rank(x)
     return _convolved(g, node, x, g.transpose(w, [axes - 1, axes - 2, *range(axes - 2)]))
@@ -33,7 +34,7 @@ def conv(g: GraphBuilder, node: TfNode, x: Instruction, w: Instruction) -> Instr
 
 @register("DepthwiseConv2dNative")
 def depthwise(g: GraphBuilder, node: TfNode, x: Instruction, w: Instruction) -> Instruction:
-    """Each channel by itself with filters [h, w, c, multiplier]."""
+    """Emit depthwise convolution with filters [h, w, c, multiplier]."""
     _check(node, x, w)
     h, v, channels, multiplier = g.lens(w)
     return _convolved(g, node, x, g.reshape(g.transpose(w, (2, 3, 0, 1)), (channels * multiplier, 1, h, v)))
@@ -46,7 +47,7 @@ def _check(node: TfNode, x: Instruction, w: Instruction) -> None:
 
 
 def _convolved(g: GraphBuilder, node: TfNode, x: Instruction, w: Instruction) -> Instruction:
-    """Convolution with weights [o, c / groups, kernel...]."""
+    """Emit convolution with weights [o, c / groups, kernel...]."""
     form = DataFormat(node, x)
     x = form.channels_first(g, x)
     (_, channels, *lens), (filters, each, *kernel) = g.lens(x), g.lens(w)
@@ -67,7 +68,7 @@ def _convolved(g: GraphBuilder, node: TfNode, x: Instruction, w: Instruction) ->
 
 @register("Conv2DBackpropInput")
 def conv_backprop(g: GraphBuilder, node: TfNode, sizes: Instruction, w: Instruction, x: Instruction) -> Instruction:
-    """Transposed convolution into constant lengths ``input_sizes``, with filters [h, w, o, c]."""
+    """Emit transposed convolution to the constant lengths ``input_sizes``, with filters [h, w, o, c]."""
     _check(node, x, w)
     form = DataFormat(node, x)
     out = g.ints(sizes, "input_sizes")
