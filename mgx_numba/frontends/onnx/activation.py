@@ -121,7 +121,7 @@ def hard_sigmoid(g: Builder, node: Node, x: Instruction) -> Instruction:
 @register("HardSwish")
 def hard_swish(g: Builder, node: Node, x: Instruction) -> Instruction:
     """Emit ``x * max(0, min(1, x / 6 + 0.5))``."""
-    line = add_scalar(g, mul_scalar(g, x, float(np.float32(1 / 6))), 0.5)  # an attribute, of HardSigmoid
+    line = add_scalar(g, mul_scalar(g, x, float(np.float32(1 / 6))), 0.5)  # float32, as HardSigmoid's attribute
     return g.op("mul", x, g.pointwise("clip", line, g.like(0, x), g.like(1, x)))
 
 

@@ -120,7 +120,7 @@ class _Checker(GraphParser):
     def parse_nodes(self, g: Builder, nodes: Sequence[NodeProto], scope: NameScope, graph: str) -> None:
         try:
             super().parse_nodes(g, nodes, scope, graph)
-        except MgxError as error:  # of their order: those of nodes are noted
+        except MgxError as error:  # an error of the nodes' order; errors of nodes have been recorded
             self.errors[Finding(str(error))] = None
             self._glance(nodes, scope, graph)
 

@@ -155,7 +155,7 @@ def embed_layer_normalization(
     else:
         position = g.op("gather", places, g.from_start(place_ids), axis=0)
     total = g.pointwise("add", total, position)
-    if segments is None and segment_table is not None:  # all tokens are of the first one
+    if segments is None and segment_table is not None:  # all tokens belong to segment 0
         total = g.pointwise("add", total, g.slice(segment_table, 0, 0, 1))
     if segments is not None and segment_table is not None:
         total = g.op("add", total, g.op("gather", segment_table, g.from_start(segments), axis=0))

@@ -146,7 +146,7 @@ def multi_head_attention(
     mask = Mask()
     if node.get_bool("unidirectional"):
         t = g.lens(k)[2]
-        restrict_causal(g, mask, s, t, maximum(past, t - s))  # fewer queries than keys are the last ones
+        restrict_causal(g, mask, s, t, maximum(past, t - s))  # fewer queries than keys: the last positions
     if padding is not None:
         filter_value = node.get_float("mask_filter_value", -10000.0)
         _padding(g, mask, padding, (b, s, g.lens(k)[2]), filter_value, query.shape.type)

@@ -61,7 +61,7 @@ def cdist(g: Builder, node: Node, a: Instruction, b: Instruction) -> Instruction
         raise UnsupportedError(f"attribute 'metric' is {metric!r}; sqeuclidean and euclidean are supported")
     if (rank(a), rank(b)) != (2, 2) or g.lens(a)[1] != g.lens(b)[1]:
         raise ParseError(f"inputs are {a.shape} and {b.shape}, expected matrices of rows of equal lengths")
-    # |a|^2 - 2 ab + |b|^2, as ONNX Runtime computes it, which may be slightly below 0 of rows that are the same
+    # |a|^2 - 2 ab + |b|^2, as in ONNX Runtime; equal rows may give a value slightly below 0
     squares = [g.reduce("reduce_sum", g.op("mul", x, x), [1]) for x in (a, b)]
     product = mul_scalar(g, g.op("dot", a, g.swap_last(b)), -2.0)
     total = g.pointwise("add", g.pointwise("add", product, squares[0]), g.swap_last(squares[1]))

@@ -318,7 +318,7 @@ def _scan(g: Builder, node: Node, inputs: list[Instruction], body: GraphProto) -
         left = [Shape.unranked(s.type) if r.shape.rank is None else s for s, r in zip(shapes, results, strict=False)]
         if left == shapes:
             break
-        g.parser.program.remove_module(module)  # a state whose rank only a run tells
+        g.parser.program.remove_module(module)  # the rank of a state is known only at run time
         shapes = left
     _check_carried([i.name for i in body.input], states, results)
     module.add_return([inner.literal(np.array([True])), *results])

@@ -163,7 +163,7 @@ def conv_transpose(
     begins = pads[:spatial]
     ends = [p - e for p, e in zip(pads[spatial:], extra, strict=False)]
     cut, longer = ([max(0, sign * p) for p in (*begins, *ends)] for sign in (1, -1))
-    late: list[int] = []  # cut after it is lengthened: of what is cut before, something has to be left
+    late: list[int] = []  # cuts after padding, if cutting first would leave no element
     if any(longer) and not x.shape.is_dynamic:
         sizes = zip(x.shape.lens[2:], kernel, stride, dilation, cut, cut[spatial:])
         if any(s * (n - 1) + (k - 1) * d + 1 - first - last < 1 for n, k, s, d, first, last in sizes):

@@ -67,7 +67,7 @@ class SampleAxis:
         if mode == "nearest":
             return [(self.folded(g.op("nearbyint", x)), None)]
         if mode == "cubic" and self.padding == "border":
-            # where all four places lie beyond a border it does not matter how far, unless it is infinitely
+            # If all four positions lie beyond a border, the distance does not matter; clip it so that it is finite.
             x = g.pointwise("clip", x, g.like(-2, x), g.like(self.length + 1, x))
         else:
             x = self.folded(x)

@@ -104,7 +104,7 @@ def _inferred(
         _show(g, copy, info.name, x)
     try:
         copy = onnx.shape_inference.infer_shapes(copy, data_prop=True)
-    except Exception:  # what is wrong is said when the node is read
+    except Exception:  # parsing the node will report the fault
         return [None] * len(model.graph.output)
     kinds = {o.type.WhichOneof("value") for o in copy.graph.output}
     if not kinds <= {None, "tensor_type", "sequence_type", "optional_type", "map_type"}:
@@ -137,7 +137,7 @@ def _shape(
     type = ir_type(number)
     if not given.tensor_type.HasField("shape"):
         return _ranked(model, type, inputs)
-    # onnx 1.23 multiplies lengths that it does not know as 0: those of Attention's heads
+    # onnx 1.23 treats unknown lengths as 0 in products: those of Attention's heads
     dims = [
         DynamicDimension(d.dim_value, d.dim_value)
         if d.WhichOneof("value") == "dim_value" and (d.dim_value or not ranges)

@@ -163,7 +163,7 @@ def tile(g: Builder, node: Node, x: Instruction, repeats: Instruction) -> Instru
     once = [known_equal(n, 1) for n in counts]
     joined = len(lens) + once.count(False) > MAX_RANK
     for axis, (count, length) in enumerate(zip(counts, lens, strict=True)):
-        if once[axis] and joined and axis and once[axis - 1]:  # one axis with that before
+        if once[axis] and joined and axis and once[axis - 1]:  # merge with the axis before
             inner[-1] *= length
             wide[-1] *= length
         elif once[axis] or (joined and known_equal(length, 1)):

@@ -114,7 +114,7 @@ class _Machine:
         if self.classes > 1:
             label = self._largest(g, scores)
             if self.classes == 2 and self.rho.size == 1 and self.coefficients.min() >= 0:
-                # the rule of ONNX's evaluator and of ONNX Runtime for weights that are all positive
+                # as in ONNX's reference evaluator and ONNX Runtime, if all weights are positive
                 most = g.squeeze(g.op("reduce_max", scores, axes=(1,)), [1])
                 sure = g.pointwise("less", most, g.like(0.5, most))
                 label = g.pointwise("where", sure, label, g.literal(self.labels[1]))

@@ -36,7 +36,7 @@ ATTRIBUTE_KINDS = {
 }
 _ELEMENTS = {6: 1, 7: 2, 8: 3}
 """Kind of the elements of each list kind of attribute."""
-_INTEGER_FOR_FLOAT = (2, 1)  # kinds of attributes: that given, and that meant
+_INTEGER_FOR_FLOAT = (2, 1)  # kinds of attributes: given, expected
 _OTHER_WORDS = {"SAME": "SAME_UPPER", "BILINEAR": "linear"}
 """Other frameworks' names of attribute values: TensorFlow's padding, PyTorch's interpolation."""
 _FIELDS = {1: "f", 2: "i", 3: "s", 4: "t", 5: "g", 6: "floats", 7: "ints", 8: "strings", 11: "sparse_tensor", 13: "tp"}

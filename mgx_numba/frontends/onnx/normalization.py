@@ -126,7 +126,7 @@ def batch_normalization(
     """
     node.refuse("spatial", 1)
     epsilon = node.get_float("epsilon", 1e-5)
-    if rank(x) == 1:  # one channel, as ONNX has it
+    if rank(x) == 1:  # a vector is one channel, as in ONNX
         results = batch_normalization(g, node, g.unsqueeze(x, [1]), scale, bias, mean, variance)
         y, *running = [results] if isinstance(results, Instruction) else results
         return [g.squeeze(y, [1]), *running]
@@ -149,7 +149,7 @@ def _apply_batch(
     epsilon: float,
 ) -> Instruction:
     type = x.shape.type
-    wide = max(type, variance.shape.type, key=lambda t: t.size).compute  # also of a norm that becomes part of weights
+    wide = max(type, variance.shape.type, key=lambda t: t.size).compute  # also for a norm that is folded into weights
     spread = g.convert(variance, wide)
     inverse = g.op("rsqrt", g.pointwise("add", spread, g.like(epsilon, spread)))
     centred = g.pointwise("sub", x, g.convert(mean, type))
@@ -212,7 +212,7 @@ def group_normalization(g: Builder, node: Node, x: Instruction, scale: Instructi
     if not each_channel and g.lens(scale) == g.lens(bias) == g.lens(x)[1:2] != (groups,):
         node.accept("scale and bias are given per channel, which they may be from operator set 21 on")
         each_channel = True
-    stash_type(node, x)  # which is only checked: no statistics are results
+    stash_type(node, x)  # validation only: statistics are not results
     normal, split = grouped(g, x, groups, node.get_float("epsilon", 1e-5))
     if each_channel:
         y = g.reshape(normal, g.lens(x))

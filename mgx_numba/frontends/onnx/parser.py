@@ -290,7 +290,7 @@ class GraphParser:
                 inputs = modernised(g, node, schema, inputs)
                 check_arity(handler, inputs)
             if node.op_type == "BatchNormalization" and inputs[0] is not None and is_product(inputs[0]):
-                return handler.parse(g, node, *inputs)  # becomes part of the product's weights, with no rounding inside
+                return handler.parse(g, node, *inputs)  # folded into the product's weights, without rounding inside
             return composed(g, lambda given: handler.parse(g, node, *given), inputs, node.op_type in WIDE_PRODUCTS)
         if schema is not None and schema_body(node, schema, inputs) is not None:
             return composed(g, lambda given: _expanded(g, node, schema, given, scope.path), inputs)
@@ -454,7 +454,7 @@ def _expanded(
     if node.op_type in LOSSES:
         check_loss(node, inputs)
     body = schema_body(node, schema, inputs)
-    assert body is not None  # there is one for inputs in 16 bits, so there is one for float32
+    assert body is not None  # a body for 16-bit inputs implies a body for float32
     return expand(g, node, body, inputs, schema_attributes(schema), path)
 
 

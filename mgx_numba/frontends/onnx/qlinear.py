@@ -86,7 +86,7 @@ def qlinear_matmul(
         product = matmul(g, centred(g, a, _rows(g, a_zero, min(rank(a) - 1, 1))), centred(g, b, _rows(g, b_zero, 0)))
     else:
         product = matmul_integer(g, a, b, a_zero, b_zero)
-    # a product with a vector has no columns
+    # the product with a vector has no column axis
     scale = g.pointwise("mul", _rows(g, a_scale, min(rank(a) - 1, rank(b) - 1, 1)), _rows(g, b_scale, 0))
     return requantize(g, product, scale, y_scale, y_zero, axis=-1)
 

@@ -135,7 +135,7 @@ def layer(
         raise UnsupportedError("only LSTM has a cell state and peepholes")
     inputs = [v if v is not None else g.undefined() for v in optional]
     states = g.op(kind.lower(), x, w, r, *inputs, **attributes)
-    # an output that nobody wants, before one that somebody does, is any value
+    # an unused output before a used output may have any value
     results = [g.transpose(states, (2, 0, 1, 3)) if batch_first else states] * max(1, len(node.outputs))
     for k, name in enumerate(LAST[: len(results) - 1], 1):
         if node.wants(k):

@@ -67,7 +67,7 @@ def reduce_node(g: Builder, node: Node, x: Instruction, axes: Instruction | None
 
 
 def _reduce_at_run_time(g: Builder, node: Node, x: Instruction, axes: Instruction, keep: bool) -> Instruction:
-    some = not axes.shape.is_dynamic and axes.shape.elements > 0  # the operation takes none for none, ONNX for all
+    some = not axes.shape.is_dynamic and axes.shape.elements > 0  # empty axes: the IR reduces none, ONNX all
     if not (keep and some):
         g.constant(axes, "axes")
     op, before, after = REDUCTIONS[node.op_type]

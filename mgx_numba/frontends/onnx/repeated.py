@@ -18,7 +18,7 @@ __all__ = ["repeated_codes", "repeated_numbers"]
 FEW = 256
 """Number of elements below which a loop over Python objects is faster: it takes 20 microseconds."""
 _BYTES = 2  # wire type of packed elements and of strings
-_MOST_BYTES = 10  # of a varint
+_MOST_BYTES = 10  # largest size of a varint
 
 
 def repeated_numbers(message: Any, name: str, dtype: Any) -> np.ndarray:
@@ -57,7 +57,7 @@ def repeated_codes(message: Any, name: str, words: Sequence[str]) -> np.ndarray 
     data, key = message.SerializeToString(), number << 3 | _BYTES
     begin = next(start for found_key, start, _, _ in fields(data, 0, len(data)) if found_key == key)
     data = data[begin:]
-    # A word has no byte that equals the key, so a match starts where a field does: each field becomes one byte.
+    # No word contains the key's byte, so a match starts where a field starts: each field becomes one byte.
     for code, word in enumerate(words):
         data = data.replace(bytes((key, len(word))) + word.encode(), bytes((code,)))
     found = np.frombuffer(data, np.int8)[:count]
@@ -77,7 +77,7 @@ def _from_wire(message: Any, name: str, count: int) -> np.ndarray | None:
         else:
             run, own = np.frombuffer(data, np.uint8)[start:], key
         if own > 0x7F:
-            return None  # a key of two bytes: no message of ONNX has such a field that is not packed
+            return None  # a key of two bytes: no unpacked field of ONNX has such a key
         return _fixed_run(run, own, count, fixed) if fixed is not None else _varint_run(run, own, count)
     return None
 

@@ -89,7 +89,7 @@ def rotary_embedding_contrib(
     if rank(x4) != 4:
         raise ParseError(f"input has {rank(x)} dimensions, expected 3 or 4")
     b, _, s, _ = g.lens(x4)
-    # of symbolic lengths [b, s] may have one element, which is then the position itself
+    # With symbolic lengths, [b, s] may turn out to be one element, which is then the position.
     if known_equal(places.shape.elements, 1) or (rank(places) == 1 and places.shape.elements == 1):
         start = g.reshape(places, (1, 1))
         places = g.broadcast(g.pointwise("add", start, g.convert(positions(g, s, 1), start.shape.type)), (b, s))

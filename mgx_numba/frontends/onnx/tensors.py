@@ -92,7 +92,7 @@ _FIELD_TYPES: dict[str, np.dtype] = {
     "double_data": np.dtype(np.float64),
     "uint64_data": np.dtype(np.uint64),
 }
-MAX_ELEMENTS = 1 << 60  # so that bytes of 8 for each are below 2**63
+MAX_ELEMENTS = 1 << 60  # at 8 bytes each, the size stays below 2**63
 
 
 def elem_name(number: int) -> str:

@@ -11,7 +11,7 @@ from ..builder import GraphBuilder, rank
 from .node import TfNode
 from .registry import register
 
-SELU_ALPHA, SELU_GAMMA = 1.7580993408473768 / 1.0507009873554805, 1.0507009873554805  # of the paper, as Selu has them
+SELU_ALPHA, SELU_GAMMA = 1.7580993408473768 / 1.0507009873554805, 1.0507009873554805  # from the SELU paper, as in Selu
 
 
 @register("Relu", "Sigmoid", "Softplus", "Softsign", "Tanh")
@@ -40,7 +40,7 @@ def leaky_relu(g: GraphBuilder, node: TfNode, x: Instruction) -> Instruction:
 
 @register("Selu")
 def selu(g: GraphBuilder, node: TfNode, x: Instruction) -> Instruction:
-    """Emit ELU times a constant."""
+    """Emit ``gamma * elu(x, alpha)`` with the constants of the SELU paper."""
     return g.pointwise("mul", g.op("elu", x, alpha=SELU_ALPHA), g.like(SELU_GAMMA, x))
 
 

@@ -86,7 +86,7 @@ def conv_backprop(g: GraphBuilder, node: TfNode, sizes: Instruction, w: Instruct
     if list(g.lens(x)[2:]) != windows:
         raise ShapeError(f"input_sizes {out} belong to lengths {windows}, but the input has {list(g.lens(x)[2:])}")
     y = g.op("convolution_backwards", x, w, padding=(0, 0), stride=tuple(stride), dilation=tuple(dilation), group=1)
-    # The whole result, cut by the padding; windows need not reach the end of what they were taken from.
+    # Cut the full result by the padding; extend it first where windows do not reach the end of the image.
     missing = [max(0, a + n - m) for a, n, m in zip(padding, lens, g.lens(y)[2:])]
     if any(missing):
         y = g.op("pad", y, pads=(0,) * 6 + tuple(missing))

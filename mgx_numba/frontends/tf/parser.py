@@ -163,7 +163,7 @@ class TfGraphParser:
             raise self._unknown(node.op_type)
         check_arity(handler, inputs)
         if node.op_type.startswith("FusedBatchNorm") and inputs and is_product(inputs[0]):
-            return handler.parse(self.builder, node, *inputs)  # becomes part of the product's weights
+            return handler.parse(self.builder, node, *inputs)  # folded into the product's weights
         return composed(self.builder, lambda given: handler.parse(self.builder, node, *given), inputs)
 
     def _call(self, scope: TfScope, name: str, node: TfNode, inputs: list[Instruction]) -> list[Instruction]:
