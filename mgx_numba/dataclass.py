@@ -24,12 +24,12 @@ if TYPE_CHECKING:
 else:
 
     def dataclass(cls: type | None = None, /, *, frozen: bool = False, eq: bool = True, slots: bool = False) -> Any:
-        """As the standard library's, with these of its options; `dataclasses.fields` and its like know the class.
+        """Return a class decorator like the standard library's, with some of its options; `dataclasses.fields` works.
 
-        What inherits from one that is frozen is made by this, too: the standard decorator does not see that it is.
+        Subclasses of a frozen class need this decorator, too: the standard decorator does not recognise frozen bases.
 
         Raises:
-            TypeError: ``frozen`` together with ``slots``, which nothing here needs.
+            TypeError: ``frozen`` and ``slots`` are both set, a combination that this package does not need.
         """
         if frozen and slots:
             raise TypeError("a dataclass of this package is frozen or has slots")

@@ -1,4 +1,4 @@
-"""Suggestions for making a slow step of a compiled program faster, derived only from what the step reports say."""
+"""Suggestions for making a slow step of a compiled program faster, derived only from the step reports."""
 
 from __future__ import annotations
 

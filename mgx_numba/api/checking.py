@@ -90,8 +90,8 @@ def _mismatched(name: str, value: Any, actual: Shape, wanted: Shape, fits: bool,
 
 
 _NUMBERS = {bool: 0, int: 1, float: 2}
-"""Kinds of Python numbers. A number converts to the element type of the other operand if that type is of the same or a
-later kind, as in NumPy 2 (NEP 50)."""
+"""Kinds of Python numbers. A number takes the other operand's element type if the type's kind is the same or later, as
+in NumPy 2 (NEP 50)."""
 
 
 def _converted(value: Any, type_: Type) -> np.ndarray:

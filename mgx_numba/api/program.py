@@ -204,8 +204,8 @@ class program:
     def reshape(self, inputs: Mapping[str, Sequence[Any]]) -> program:
         """Narrow the dimensions of dynamic inputs, in place; return the program, which is then uncompiled.
 
-        The inputs of a program that was parsed with ``MIGRAPHX_DYNAMIC_SHAPE`` set and lengths for its inputs may take
-        any lengths up to the parsed ones. Such a program, if compiled, is compiled again.
+        A program that was parsed with ``MIGRAPHX_DYNAMIC_SHAPE`` set and lengths for its inputs accepts any lengths up
+        to the parsed lengths. If it was compiled, it is compiled again.
 
         Args:
             inputs: lengths or ranges (``dynamic_dimension``) by input, within the input's present ranges; other inputs
@@ -534,7 +534,7 @@ class program:
     if not TYPE_CHECKING:
 
         def __getattr__(self, name: str) -> Any:
-            """Called for what is not there: says what there is instead."""
+            """Raise `AttributeError` for an unknown attribute, with an alternative."""
             if name.startswith("_"):
                 return self.__getattribute__(name)
             from .missing import missing_method

@@ -49,8 +49,8 @@ SAMPLES = 4
 """Number of batches on which errors are measured: enough to rank layers, few enough to run once for each layer."""
 
 AIM = 0.65
-"""Fraction of the 16-bit loss budget to use up on the samples, since other inputs lose up to 1.44 times as much (BERT
-and two YOLO networks, 8 of them, on AMX and on an H200; 1.3 is usual)."""
+"""Fraction of the 16-bit loss budget to use up on the samples, since other inputs lose up to 1.44 times as much.
+Measured on BERT and two YOLO networks, 8 in all, on AMX and on an H200; 1.3 is usual."""
 
 Inputs = Mapping[str, np.ndarray]
 Progress = Callable[[int, int, str], None]

@@ -22,7 +22,7 @@ def result_shape(s: Shape) -> Shape:
 def shapes_beside_arrays(shapes: Sequence[Shape]) -> dict[int, Shape]:
     """Return, by position, the result shapes that an array does not determine.
 
-    Such shapes have axes of stride 0, no lengths, 4-bit elements, or elements that hold tensors.
+    These are shapes with axes of stride 0, without lengths, with 4-bit elements, or with elements that hold tensors.
     """
     fixed = {k: s for k, s in enumerate(shapes) if not s.is_dynamic and not s.sub_shapes}
     single = {k for k, s in fixed.items() if s.elements == 1 and (s.scalar or not s.lens) and s.lens != (1,)}

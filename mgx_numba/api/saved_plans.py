@@ -1,8 +1,8 @@
 """Plan cache: stores plans of compiled programs in the cache folder, so that compiling a model again only reads a file.
 
-``<cache folder>/plans/<target>/<key>.plan`` belongs to one lineage (a model's content and all calls since). It is for
-one target on one machine (devices of one model share it), and for one state of this package and of the user's tuning
-records. The portable form is made only when it is accessed.
+``<cache folder>/plans/<target>/<key>.plan`` belongs to one lineage (a model's content and all calls since), and to one
+target on one machine (devices of one model share it). It is valid for one state of this package and of the user's
+tuning records. The portable form is made only when it is accessed.
 """
 
 from __future__ import annotations

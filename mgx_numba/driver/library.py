@@ -35,7 +35,7 @@ def check_library(args: argparse.Namespace) -> None:
 
 
 def write_library(model: program, args: argparse.Namespace) -> None:
-    """Write the library and print its path; errors are those of ``program.export_library``."""
+    """Write the library and print its path; errors as in ``program.export_library``."""
     name = args.library_name or _name_of(args.file)
     print(model.export_library(args.library, name, embed_weights=args.embed_weights))
 

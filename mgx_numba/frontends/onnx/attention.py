@@ -61,7 +61,8 @@ def positions(g: Builder, count: int, axis: int, axes: int = 2) -> Instruction:
 
 
 def restrict_causal(g: Builder, mask: Mask, s: int, t: int, past: int) -> None:
-    """Hide, from each of ``s`` queries starting at position ``past``, the later ones of ``t`` keys."""
+    """Hide from each query the keys after its position; the ``s`` queries start at position ``past``, there are ``t``
+    keys."""
     if known_equal(past, t - s):
         mask.causal = True
     else:

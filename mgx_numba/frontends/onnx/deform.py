@@ -32,8 +32,12 @@ def deform_conv(
     """Emit deformable convolution (Dai et al., Deformable Convolutional Networks; v2 with a mask): sampling, then a
     product.
 
-    x is [n, c, h, w], weights [o, c / group, kh, kw], offsets [n, offset_group * kh * kw * 2, oh, ow] (y before x),
-    mask [n, offset_group * kh * kw, oh, ow]. Samples are interpolated between pixels; pixels outside the image are 0.
+    Samples are interpolated between pixels; pixels outside the image are 0. Shapes:
+
+        x: [n, c, h, w]
+        weights: [o, c / group, kh, kw]
+        offsets: [n, offset_group * kh * kw * 2, oh, ow], y before x
+        mask: [n, offset_group * kh * kw, oh, ow]
     """
     lens, weights = g.lens(x), g.lens(w)
     if len(lens) != 4 or len(weights) != 4:

@@ -1,8 +1,8 @@
 """Reader of external tensor data, from files in the model's folder (never outside), or from the caller's memory.
 
 ONNX `ExternalData.md`: ``location`` is a path relative to the model, ``offset`` and ``length`` are in bytes. A model
-reached through a link has two folders, the link's and the file's, as in the cache of Hugging Face, where
-``snapshots/<revision>`` links to ``blobs``. Data may be in either folder, as in ONNX Runtime.
+reached through a link has two folders, the link's and the file's. Data may be in either folder, as in ONNX Runtime. The
+cache of Hugging Face is an example: ``snapshots/<revision>`` links to ``blobs``.
 """
 
 from __future__ import annotations

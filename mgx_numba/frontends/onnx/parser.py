@@ -114,7 +114,7 @@ class GraphParser:
         """Read the main graph into a module, with the given values for its inputs; return its results.
 
         Raises:
-            UnknownValueError: a node needs an unknown value or length; nothing is left of it.
+            UnknownValueError: a node needs an unknown value or length; the node's instructions are removed.
             MgxError: the graph cannot be read, or does not fit the inputs.
         """
         self.settled = module

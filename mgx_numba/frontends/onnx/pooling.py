@@ -156,8 +156,9 @@ def max_unpool(
 ) -> Instruction:
     """Write elements at flat positions of a tensor of zeros.
 
-    The positions are those that MaxPool returns, in an input of the result's lengths: ``output_shape``, or the least
-    that the windows cover. ONNX's test of ``output_shape`` always takes them as positions in the latter.
+    The positions are the indices that MaxPool returns for an input of the result's lengths. The lengths are
+    ``output_shape``, or the least that the windows cover. ONNX's test of ``output_shape`` always takes positions in the
+    latter.
     """
     lens = g.lens(x)
     spatial = check_spatial(x)

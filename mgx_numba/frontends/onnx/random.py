@@ -92,7 +92,7 @@ def dropout(
 
 
 def _kept(g: Builder, node: Node, x: Instruction) -> list[Instruction]:
-    """The input, and a mask (when it is wanted) of the type that the operator set gives it."""
+    """Return the input and, if used, a mask of the type that the operator set requires."""
     y = g.op("identity", x)
     if not node.wants(1):
         return [y]
