@@ -101,8 +101,7 @@ def _written(name: str, parameters: list[str], lines: list[str], names: dict[str
 
 
 def _init(cls: type, frozen: bool) -> Any:
-    """Generate ``__init__``, which sets fields from arguments, defaults and default factories, then calls
-    ``__post_init__``."""
+    """Generate ``__init__``, which sets fields from arguments and defaults, then calls ``__post_init__``."""
     fields = dataclasses.fields(cls)
     names: dict[str, Any] = {"_set": object.__setattr__, "_missing": dataclasses.MISSING}
     positional, by_name, lines = ["self"], list[str](), list[str]()

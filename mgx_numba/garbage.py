@@ -1,5 +1,4 @@
-"""Suspension of cyclic garbage collection while very many objects are made that are soon freed by reference
-counting."""
+"""Suspension of cyclic garbage collection while very many short-lived objects are made."""
 
 from __future__ import annotations
 

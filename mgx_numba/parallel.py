@@ -134,8 +134,7 @@ class Helpers:
         return errand
 
     def end(self) -> bool:
-        """Wait for all errands and drop the references to their work; return whether there were any since the last
-        call."""
+        """Wait for all errands and drop their work; return whether there were any since the last call."""
         some = bool(self._errands)
         _end(self._errands)
         self._errands.clear()

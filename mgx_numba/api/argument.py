@@ -20,8 +20,7 @@ __all__ = ["argument", "create_argument", "fill_argument", "generate_argument", 
 
 
 class argument(np.ndarray):
-    """A tensor that borrows the memory of any buffer, NumPy array or DLPack exporter, and keeps the memory's owner
-    alive.
+    """A tensor that borrows the memory of any buffer, NumPy array or DLPack exporter, and keeps its owner alive.
 
     It exports the buffer protocol, ``__array_interface__`` and DLPack. NumPy functions accept it as an array and return
     plain arrays. ``tolist`` is flat, and ``==`` compares within one unit in the last place, as in MIGraphX.
@@ -64,8 +63,7 @@ class argument(np.ndarray):
         return shape.wrap(self.unwrap().shape)
 
     def shaped(self, known: Shape) -> argument:
-        """Record ``known`` as the shape, for shapes that the array alone does not determine, and return this
-        argument."""
+        """Set the shape to ``known``, for shapes that the array does not determine, and return this argument."""
         self._shape = known
         return self
 
@@ -160,10 +158,10 @@ def _leaves(value: Argument) -> list[Argument]:
 
 
 def literal(value: Any, data: Any = None) -> argument:
-    """Return a constant for ``add_literal`` that owns its memory: ``literal(shape, values)``, or of a number or an
-    array.
+    """Return a constant for ``add_literal`` that owns its memory.
 
-    Numbers become scalars of NumPy's types (int64, float64, bool).
+    The forms are ``literal(shape, values)`` and ``literal(value)`` with a number or an array. Numbers become scalars of
+    NumPy's types (int64, float64, bool).
 
     Raises:
         ShapeError: as in ``argument``.

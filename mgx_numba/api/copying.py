@@ -36,8 +36,8 @@ def copied(p: program) -> program:
 
 
 def pickled(p: program) -> tuple[Callable[[bytes], program], tuple[bytes]]:
-    """Return the reduce value for ``pickle``: the bytes of ``save_buffer`` and their reader, which keeps the device
-    number."""
+    """Return the reduce value for ``pickle``: the reader and the bytes of ``save_buffer``; the device number is
+    kept."""
     from .. import load_buffer, save_buffer
 
     device_id = 0 if p._options is None else p._options.device_id

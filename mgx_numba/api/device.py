@@ -76,8 +76,7 @@ class device_argument:
         return shape.wrap(self._value.shape)
 
     def shaped(self, known: Shape) -> device_argument:
-        """Record ``known`` as the shape, for shapes that the lengths alone do not determine, and return this
-        argument."""
+        """Set the shape to ``known``, for shapes that the lengths do not determine, and return this argument."""
         self._value.shape = known
         return self
 
@@ -96,7 +95,7 @@ class device_argument:
 
     @property
     def __cuda_array_interface__(self) -> dict[str, Any]:
-        """Return version 3 of the interface; ``stream`` is present while an asynchronous run may still write the
+        """Return version 3 of the interface; ``stream`` is set while an asynchronous run may still write the
         elements."""
         value, dtype = self._value, self._value.shape.type.numpy
         if dtype.kind == "V" or np.dtype(dtype.str) != dtype:
@@ -296,8 +295,7 @@ def _at(wanted: Shape, address: int, holder: Engine) -> device_argument:
 def quick_run(
     compiled: OnDevice, parameters: Mapping[str, Shape]
 ) -> Callable[[Any, int | None], list[device_argument] | None] | None:
-    """Return the fast path of ``run`` for a program whose results stay on the device; None if the program has no fast
-    path.
+    """Return the fast path of ``run`` for a program whose results stay on the device; None if there is none.
 
     The returned function takes a dictionary of device tensors and a stream. It returns None, having done nothing, for
     arguments that need the general path.

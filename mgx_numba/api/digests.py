@@ -95,8 +95,10 @@ def content_digest(content: FileContent, ended: threading.Event | None = None) -
 
 
 def state_of(status: os.stat_result) -> str:
-    """Return a file's device, inode, size and times as text, which changes with a write, a replacement or a restored
-    time."""
+    """Return a file's device, inode, size and times as text; writing or replacing the file changes it.
+
+    The change time also reveals a restored modification time.
+    """
     return f"{status.st_dev} {status.st_ino} {status.st_size} {status.st_mtime_ns} {status.st_ctime_ns}"
 
 

@@ -127,8 +127,7 @@ class Explanation:
 def explanations(
     p: program, name: str, params: Mapping[str, Any] | None = None, iterations: int = 0
 ) -> list[Explanation]:
-    """Return an explanation of every instruction that ``name`` matches; arguments and errors as in
-    `program.explain`."""
+    """Return an explanation of every instruction that ``name`` matches; see `program.explain`."""
     compiled, chosen = p._compiled, p._target
     if compiled is None or chosen is None:
         raise MgxError("the program is not compiled; explain() tells of kernels, which compile() chooses")

@@ -1,5 +1,4 @@
-"""Conversion of sequences, optionals and maps between Python values (lists, ``None``, dictionaries) and the IR's
-form."""
+"""Conversion of sequences, optionals and maps between Python values (lists, ``None``, dictionaries) and the IR."""
 
 from __future__ import annotations
 

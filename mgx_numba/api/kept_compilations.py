@@ -1,5 +1,4 @@
-"""Plan cache of ``program.compile``: a plan stored by an earlier compilation replaces passes, lowering and code
-generation."""
+"""Plan cache of ``program.compile``: an earlier compilation's plan replaces passes, lowering and code generation."""
 
 from __future__ import annotations
 

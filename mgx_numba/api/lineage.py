@@ -96,8 +96,9 @@ class ModelSource:
         return hashlib.sha256("\n".join(parts).encode()).hexdigest() if len(parts) > 1 else parts[0]
 
     def external_states(self) -> dict[str, str]:
-        """Return the SHA-256 of each external data file, by location; above 1 GiB in total, its size, times and inode
-        instead.
+        """Return the SHA-256 of each external data file, by location.
+
+        Above 1 GiB in total, each file's size, times and inode take the place of its SHA-256.
 
         Raises:
             FormatError, OSError: a file has become shorter, or does not exist.
@@ -170,8 +171,10 @@ class ModelSource:
 
 
 class Lineage:
-    """A source, and the calls that made a program from it as text: the parser with its options, then later calls, one a
-    line."""
+    """A source, and the calls that made a program from it, as text.
+
+    The first line is the parser with its options; each later line is a call.
+    """
 
     def __init__(self, source: ModelSource, asked: str = "") -> None:
         self.source, self.asked = source, asked
@@ -247,8 +250,7 @@ def open_source(given: Any) -> ModelSource | None:
 
 
 class Background(Generic[T]):
-    """A function that runs in a thread of its own, started by `start`, or in the caller's thread if only `result` is
-    called.
+    """A function that runs in a thread of its own, or in the caller's thread if `result` is called without `start`.
 
     The function receives an event and should return soon after the event is set. A ``with`` block waits for the
     function; if the block raises, it sets the event.
@@ -313,8 +315,7 @@ def _file_state(path: Path) -> str:
 
 @functools.lru_cache(maxsize=1)
 def _onnx_state() -> str:
-    """Return size and time of the file with the version of the installed package ``onnx``, without importing
-    ``onnx``."""
+    """Return size and time of the installed ``onnx`` package's version file, without importing ``onnx``."""
     for folder in sys.path:
         found = _file_state(Path(folder or ".", "onnx", "version.py"))
         if found:

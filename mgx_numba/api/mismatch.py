@@ -40,8 +40,7 @@ def _conversion(given: Any, wanted: Type) -> str:
 
 
 def _opened(name: str, lens: Lens, wanted: Sequence[DynamicDimension], open_dims: Mapping[int, str]) -> list[str]:
-    """Return hints for lengths out of range: their origin in the model, and the ``parse_onnx`` options that set
-    them."""
+    """Return hints for lengths out of range: their origin in the model, and the ``parse_onnx`` options to set."""
     wrong = [k for k in open_dims if k < len(lens) and not wanted[k].min <= lens[k] <= wanted[k].max]
     if not wrong:
         return []

@@ -220,8 +220,7 @@ def _tell_once(key: str, value: Any) -> None:
 
 
 def trace_level() -> int:
-    """Return the level of ``MIGRAPHX_TRACE_EVAL``, 0 to 3; a compiled program keeps the level that was set at
-    compilation.
+    """Return the level of ``MIGRAPHX_TRACE_EVAL``, 0 to 3; a compiled program keeps the level of its compilation.
 
     Raises:
         OptionError: the variable has another value.

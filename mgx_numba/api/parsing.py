@@ -169,8 +169,7 @@ def option_text(options: Mapping[str, Any]) -> str:
 
 
 def external_folders(given: Any, folder: str = "") -> list[Path]:
-    """Return the folders that may hold the external data of a model: ``folder`` if given, else the model file's
-    folder."""
+    """Return the folders that may hold a model's external data: ``folder`` if given, else the model file's folder."""
     if folder:
         return [Path(folder)]
     return [Path(given).parent, Path(given).resolve().parent] if isinstance(given, (str, os.PathLike)) else []

@@ -153,8 +153,8 @@ class program:
         return [*self._parameters(), *self._kept]
 
     def get_parameter_shapes(self) -> shape_map:
-        """Return the shape of each of `get_parameter_names`, by name (an integer key gives the shape at that
-        position)."""
+        """Return the shape of each of `get_parameter_names`, by name; an integer key gives the shape at that
+        position."""
         return shape_map({name: shape.wrap(s) for name, s in {**self._parameters(), **self._kept}.items()})
 
     def _parameters(self) -> dict[str, Shape]:
@@ -175,8 +175,7 @@ class program:
         return [shape.wrap(s) for s in (self._portable.output_shapes() if known is None else known.results)]
 
     def get_output_names(self) -> list[str]:
-        """Return the names of the results, in order: the model's, or ``output_0`` and so on if the program has no
-        names."""
+        """Return the names of the results, in order: the model's, or ``output_0`` and so on without names."""
         return self._origin.names(len(self.get_output_shapes()))
 
     def get_main_module(self) -> module:
@@ -484,8 +483,7 @@ class program:
         return self._compiled.rewrite_log()
 
     def tuning_choices(self) -> list[Choice]:
-        """Return the chosen solver of each matrix product and convolution of the compiled program, in order of first
-        use.
+        """Return the solver of each matrix product and convolution of the compiled program, in order of first use.
 
         Each has ``problem``, ``solver``, ``configuration``, the ``record`` that decided and its ``origin``, and
         ``miss``: why there was no record of this problem and machine, with the fields that differ.
@@ -527,8 +525,7 @@ class program:
         return list(self._layer_choices)
 
     def calibration(self) -> Calibration | None:
-        """Return the calibration of the quantisation to 8 bits, also for a program read from a file; None if not
-        quantised."""
+        """Return the calibration of the quantisation to 8 bits, also if read from a file; None if not quantised."""
         return self._calibration
 
     if not TYPE_CHECKING:

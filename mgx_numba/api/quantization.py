@@ -168,10 +168,10 @@ def quantize_fp8(
     calibration: Batches | Calibration = (),
     observer: str = "minmax",
 ) -> program:
-    """Quantise contractions to float8 (e4m3fn), with power-of-two scales and no zero points; otherwise as
-    `quantize_int8`.
+    """Quantise contractions to float8 (e4m3fn), with power-of-two scales and no zero points.
 
-    Contractions with fewer than 16 inputs per channel (images, depthwise convolutions) are not quantised.
+    Otherwise as `quantize_int8`. Contractions with fewer than 16 inputs per channel (images, depthwise convolutions)
+    are not quantised.
     """
     return _calibrated(prog, t, calibration, LAYERS_IN_8_BITS, observer, Type.fp8e4m3fn_type)
 

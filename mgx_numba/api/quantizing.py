@@ -95,8 +95,7 @@ def truncate(portable: Program, kind: str, ins_names: Iterable[str] = ("all",)) 
 
 
 def truncation_budget(most: float, loss: Loss | None = None) -> Budget:
-    """Return the budget for `truncate_within`: ``most`` is the largest loss of any batch, by default of
-    `largest_error`."""
+    """Return the budget for `truncate_within`: ``most`` bounds the loss of any batch, by default of `largest_error`."""
     from .sensitivity import Budget, largest_error
 
     return Budget(most, largest_error if loss is None else loss, max, AIM)

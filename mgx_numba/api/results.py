@@ -14,8 +14,7 @@ __all__ = ["result_of", "result_shape", "shapes_beside_arrays"]
 
 
 def result_shape(s: Shape) -> Shape:
-    """Return the shape in which ``run`` returns a result: standard, except that a scalar of one element is
-    unchanged."""
+    """Return the shape in which ``run`` returns a result: standard, but a scalar of one element is unchanged."""
     return s if s.scalar and s.elements == 1 else s.to_standard()
 
 
@@ -31,8 +30,10 @@ def shapes_beside_arrays(shapes: Sequence[Shape]) -> dict[int, Shape]:
 
 
 def result_of(value: Any, known: Shape | None) -> Any:
-    """Return a result, or a list of results, in the user's form; ``known`` is its entry of `shapes_beside_arrays`, if
-    any."""
+    """Return a result, or a list of results, in the user's form.
+
+    ``known`` is the result's entry of `shapes_beside_arrays`, if any.
+    """
     if type(value) is list or type(value) is tuple:
         return [result_of(v, None) for v in value]
     if known is not None and known.element is not None:

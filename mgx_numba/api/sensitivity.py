@@ -1,5 +1,4 @@
-"""Sensitivity analysis of quantisation: the loss by each layer alone, and the layers to exclude to keep a loss
-budget."""
+"""Sensitivity analysis of quantisation: the loss by each layer alone, and the layers to exclude for a loss budget."""
 
 from __future__ import annotations
 
@@ -53,8 +52,7 @@ Quantise = Callable[["Collection[Instruction]"], None]
 
 
 def relative_error(found: Results, exact: Results) -> float:
-    """Return the root mean square of the differences divided by that of the exact values, the largest of all floating
-    results.
+    """Return the RMS of the differences divided by the RMS of the exact values, the largest of all floating results.
 
     Infinite if a value is finite in only one of the two results.
     """
@@ -181,10 +179,9 @@ class Trial(ABC):
         """Quantise only ``layers``, which were added to a program after ``quantise`` was planned for it."""
 
     def own_errors(self) -> dict[str, float]:
-        """Return the `relative_error` of each layer's own result if it alone is quantised, by name; empty without
-        samples.
+        """Return, by layer name, the `relative_error` of the layer's result if it alone is quantised.
 
-        NaN if the sums of squares overflow float32.
+        Empty without samples; NaN if the sums of squares overflow float32.
         """
         if not self.samples or not self.names:
             return {}
@@ -246,8 +243,7 @@ class Trial(ABC):
         return {k: reason.format(100 * alone[k], 100 * budget.most) for k in order[:fewest]}
 
     def layers_at(self, program: Program, kept: Mapping[int, str]) -> dict[Instruction, str]:
-        """Return the instructions, in a clone of the program, of the layers ``kept`` and of the refused layers, with
-        reasons."""
+        """Return the instructions, in a clone of the program, of the layers ``kept`` and refused, with reasons."""
         layers = self.layers(program)
         return {layers[k]: reason for k, reason in {**kept, **self._refused}.items()}
 
@@ -311,8 +307,7 @@ def _switch(number: int) -> str:
 
 
 def _switched(program: Program, ins: Instruction, switch: str) -> Instruction:
-    """Insert a second copy of a layer, whose results replace the layer's results if a parameter is true; return the
-    copy.
+    """Insert a second copy of a layer, whose results are used if the parameter ``switch`` is true; return the copy.
 
     Submodules still read the original layer.
     """

@@ -78,8 +78,7 @@ def _words(flag: str, entries: re.Match[str]) -> str:
 
 
 class _Words(argparse.Action):
-    """Action of a flag that takes any number of words; the namespace's ``words`` lists the words of each use of a
-    flag."""
+    """Action of a flag that takes any number of words; the namespace's ``words`` lists the words of each use."""
 
     def __call__(self, parser: Any, namespace: argparse.Namespace, values: Any, option: str | None = None) -> None:
         setattr(namespace, self.dest, [*getattr(namespace, self.dest), *values])
@@ -176,8 +175,7 @@ def add_output(parser: argparse.ArgumentParser) -> None:
 
 
 def add_inputs(parser: argparse.ArgumentParser) -> None:
-    """Add the flags for parameter values; the default is random numbers that depend only on the parameter's name and
-    shape."""
+    """Add the flags for parameter values, which by default are random and depend only on name and shape."""
     group = parser.add_argument_group("inputs")
     group.add_argument("--fill0", metavar="NAME", help="parameters filled with zeros", **_WORDS)
     group.add_argument("--fill1", metavar="NAME", help="parameters filled with ones", **_WORDS)

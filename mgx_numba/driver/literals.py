@@ -10,8 +10,7 @@ __all__ = ["replace_literals"]
 
 
 def replace_literals(program: Program) -> None:
-    """Replace each literal of the main module by a parameter ``literal0``, ``literal1``, ..., in program order, in
-    place.
+    """Replace the literals of the main module by parameters ``literal0``, ``literal1``, ..., in order, in place.
 
     Single numbers remain literals, and so do literals of submodules: a submodule's parameters are not the program's.
     """

@@ -92,8 +92,7 @@ def _read(args: argparse.Namespace, kind: str) -> program:
 
 
 def _placed(message: str, args: argparse.Namespace, kind: str) -> str:
-    """Add the file's name to an error message, and a note if the file was read as .mxr because of an unknown
-    extension."""
+    """Add the file's name to an error message, and a note if an unknown extension made it an .mxr file."""
     if args.file is None:
         return message
     place = "" if args.file in message else f"{args.file}: "

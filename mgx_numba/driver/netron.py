@@ -26,8 +26,7 @@ LARGE_LITERAL = 1024
 
 
 def to_netron(program: Program) -> str:
-    """Return the model as JSON text (``google.protobuf.json_format``); submodules are graph attributes of their
-    instructions."""
+    """Return the model as JSON text (``google.protobuf.json_format``); submodules are graph attributes."""
     from google.protobuf.json_format import MessageToJson
     from onnx import helper
 

@@ -1,5 +1,4 @@
-"""Timeline of each thread's steps, as a file for Perfetto or Chrome's tracing page (the Trace Event Format, in
-JSON)."""
+"""Timeline of each thread's steps, as a file for Perfetto or Chrome's tracing page (Trace Event Format, JSON)."""
 
 from __future__ import annotations
 

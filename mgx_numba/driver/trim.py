@@ -33,8 +33,7 @@ def keep_until(program: Program, position: int) -> Program:
 
 
 def trim(program: Program, count: int, size: int = 0) -> Program:
-    """Return a copy without the last ``count`` instructions; with ``size``, only the last ``size`` before the cut are
-    kept.
+    """Return a copy without the last ``count`` instructions; with ``size``, only ``size`` before the cut are kept.
 
     Operands computed by removed instructions become parameters; literals remain literals.
 

@@ -44,8 +44,7 @@ class Check:
 
 
 def reference(program: Program, inputs: Inputs, double: bool = False) -> list[Any]:
-    """Return a program's results on the ``ref`` target; with ``double``, floats are rounded to their types only at the
-    end."""
+    """Return a program's results on the ``ref`` target; with ``double``, floats are rounded only at the end."""
     return compile_for(REFERENCE, in_double(program) if double else program).run(inputs)
 
 

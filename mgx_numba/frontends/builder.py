@@ -147,8 +147,7 @@ class GraphBuilder(Emitter):
         return values[0]
 
     def from_start(self, indices: Instruction) -> Instruction:
-        """Reinterpret indices as unsigned, so that negative indices are out of range instead of counting from the
-        end."""
+        """Reinterpret indices as unsigned, so that negative indices are out of range."""
         return self.op("bit_cast", indices, target_type=indices.shape.type.unsigned)
 
     def pointwise(self, op: str | Operator, *values: Instruction, **attributes: Any) -> Instruction:

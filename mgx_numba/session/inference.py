@@ -308,8 +308,7 @@ class InferenceSession:
         return self._options
 
     def get_providers(self) -> list[str]:
-        """Return the provider that runs the model, then the CPU, which is the fallback for operators without a GPU
-        kernel."""
+        """Return the provider that runs the model, then the CPU, the fallback for operators without a GPU kernel."""
         return list(dict.fromkeys((self._provider, CPU)))
 
     def get_provider_options(self) -> dict[str, dict[str, str]]:
@@ -421,8 +420,7 @@ class InferenceSession:
 
     @property
     def _model_path(self) -> str | None:
-        """Return the path of the model's file, or None for a model given as bytes; an attribute of ONNX Runtime's
-        sessions."""
+        """Return the path of the model's file, or None for bytes; an attribute of ONNX Runtime's sessions."""
         return self._source.path
 
 

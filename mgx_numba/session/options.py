@@ -256,8 +256,7 @@ class SessionOptions(_Declared):
         return self._entries.values.get(EXTERNAL_DATA_FOLDER, "")
 
     def external_file(self) -> tuple[str, int]:
-        """Return the data file of an ONNX file that a session writes: its name ("" for none), and the least initializer
-        size.
+        """Return the name of an ONNX output's data file ("" for none), and the least size of initializers in it.
 
         Raises:
             OptionError: the least size is not a number.

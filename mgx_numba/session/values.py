@@ -58,8 +58,8 @@ class OrtValue:
 
     @staticmethod
     def ortvalue_from_numpy_with_onnx_type(data: np.ndarray, /, onnx_element_type: int) -> OrtValue:
-        """Return a tensor of the element type with ONNX's number, in an array's memory (uint16 for bfloat16, for
-        instance).
+        """Return a tensor of the element type with ONNX's number, in an array's memory (for instance uint16 for
+        bfloat16).
 
         Raises:
             ShapeError: the array's elements have another size.
@@ -96,8 +96,7 @@ class OrtValue:
 
     @staticmethod
     def from_dlpack(data: Any, /) -> OrtValue:
-        """Return a tensor that shares memory through DLPack: of another library's tensor, or of a capsule in host
-        memory.
+        """Return a tensor that shares memory through DLPack with another library's tensor, or a capsule in host memory.
 
         Raises:
             ShapeError: the element type does not exist in ONNX.
@@ -256,8 +255,7 @@ class OrtValueVector(list[OrtValue]):
 
 
 def copy_tensors(src: Sequence[OrtValue], dst: Sequence[OrtValue], stream: Any = None) -> None:
-    """Copy tensors to tensors of the same element types and lengths, on any device; return when all copies are
-    complete.
+    """Copy tensors to tensors of the same element types and lengths, on any device; wait for all copies.
 
     Raises:
         ParameterError: numbers, element types or lengths differ.

@@ -17,8 +17,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Answer requests on standard input, a socket, until it is closed; redirect standard output to standard error
-    meanwhile."""
+    """Answer requests on standard input, a socket, until it is closed; send printed text to standard error."""
     from ..serving.channel import receive, send  # late: other commands do not need it
     from ..serving.service import Service
 

@@ -151,8 +151,7 @@ class _Graph:
         }
 
     def _source(self, ins: Instruction) -> list[int]:
-        """Return the graph's instructions or parameters that a value is made from; -1 is the first parameter, -2 the
-        next."""
+        """Return the graph's instructions or parameters (-1 is the first, -2 the second) that a value is made from."""
         if ins in self._sources:
             return [self._sources[ins]]
         if ins not in self._known:

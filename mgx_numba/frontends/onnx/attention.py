@@ -61,8 +61,7 @@ def positions(g: Builder, count: int, axis: int, axes: int = 2) -> Instruction:
 
 
 def restrict_causal(g: Builder, mask: Mask, s: int, t: int, past: int) -> None:
-    """Hide from each query the keys after its position; the ``s`` queries start at position ``past``, there are ``t``
-    keys."""
+    """Hide from each of ``s`` queries, starting at position ``past``, the later keys; there are ``t`` keys."""
     if known_equal(past, t - s):
         mask.causal = True
     else:
@@ -121,8 +120,7 @@ def stages(
     softcap: float,
     precision: Type = Type.float_type,
 ) -> tuple[Instruction, Instruction, Instruction, Instruction, Instruction]:
-    """Emit attention by primitive operators; return raw scores, scores after softcap, after masking, weights and
-    result."""
+    """Emit attention by primitive operators; return scores, scores after softcap and mask, weights and result."""
     (_, h, s, _), (_, shared, t, _) = g.lens(q), g.lens(k)
     if shared < 1 or h % shared:
         raise ShapeError(f"{shared} key heads do not divide {h} query heads")
@@ -219,8 +217,7 @@ def _add_mask(g: Builder, mask: Mask, given: Instruction, total: int) -> None:
 
 
 def _fits(length: int, total: int) -> bool:
-    """Return whether a mask's symbolic last length is the number of keys, or 1; shorter symbolic masks are not
-    supported."""
+    """Return whether a mask's symbolic last length is the number of keys, or 1; no shorter mask is supported."""
     return known_equal(length, total) or length == 1 or length == total
 
 

@@ -98,8 +98,7 @@ def size(g: Builder, node: Node, x: Instruction) -> Instruction:
 def arange(
     g: Builder, node: Node, start: Instruction, limit: Instruction, delta: Instruction | None = None
 ) -> Instruction:
-    """Emit the range from ``start`` to before ``limit``, a literal if the inputs are constant; ``delta`` is
-    optional."""
+    """Emit the range from ``start`` to before ``limit``, a literal for constant inputs; ``delta`` is optional."""
     delta = g.like(1, start) if delta is None else delta
     values = [g.constants.value(x) for x in (start, limit, delta)]
     if any(v is None for v in values):

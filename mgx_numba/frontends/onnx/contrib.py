@@ -115,8 +115,10 @@ def _zero_points(g: Builder, zeros: Instruction | None, outer: int, blocks: int,
 
 @register("MatMulBnb4", domain=MICROSOFT)
 def matmul_bnb4(g: Builder, node: Node, a: Instruction, b: Instruction, largest: Instruction) -> Instruction:
-    """Emit ``a @ w^T`` for w [N, K] of FP4 or NF4 codes (two to a byte, the first in the high half) times block
-    maxima."""
+    """Emit ``a @ w^T`` for w [N, K] of FP4 or NF4 codes times block maxima.
+
+    A byte holds two codes, the first in its high half.
+    """
     inner, outer, block = node.get_int("K"), node.get_int("N"), node.get_int("block_size")
     kind = node.get_int("quant_type")
     if kind not in (0, 1) or block < 1 or inner * outer % block or inner * outer % 2:

@@ -65,8 +65,10 @@ def attention_contrib(
     past: Instruction | None = None,
     attention_bias: Instruction | None = None,
 ) -> list[Instruction]:
-    """Emit the projections to queries, keys and values as one product, then attention; the cache is [2, b, heads, p,
-    d]."""
+    """Emit the projections to queries, keys and values as one product, then attention.
+
+    The cache is [2, b, heads, p, d].
+    """
     if rank(x) != 3:
         raise ParseError(f"input has {rank(x)} dimensions, expected 3")
     projected = matmul(g, x, weights)
@@ -83,8 +85,7 @@ def attend_projected(
     past: Instruction | None,
     attention_bias: Instruction | None,
 ) -> list[Instruction]:
-    """Emit attention over concatenated queries, keys and values [b, s, 3 h]; return its result and the extended
-    cache."""
+    """Emit attention over concatenated queries, keys and values [b, s, 3 h]; return it and the extended cache."""
     node.refuse("do_rotary", 0)
     heads = node.get_int("num_heads")
     total = g.lens(projected)[2]
@@ -125,10 +126,10 @@ def multi_head_attention(
     past_length: Instruction | None = None,
     beams: Instruction | None = None,
 ) -> list[Instruction]:
-    """Emit attention for queries [b, s, h] with keys and values [b, t, h] or [b, heads, t, d], or packed [b, s, heads,
-    3, d].
+    """Emit attention for queries [b, s, h] with keys and values [b, t, h] or [b, heads, t, d].
 
-    Further outputs are keys and values including the past, and the scores before softmax.
+    Queries, keys and values may be packed as [b, s, heads, 3, d]. Further outputs are keys and values including the
+    past, and the scores before softmax.
     """
     if beams is not None:
         raise UnsupportedError("input 'cache_indirection' (the beams of a search) is not supported")
@@ -186,8 +187,7 @@ def _unpack(
 def _add_biases(
     g: Builder, q: Instruction, k: Instruction, v: Instruction, bias: Instruction, projected: bool
 ) -> tuple[Instruction, Instruction, Instruction]:
-    """Add the parts of one bias vector to queries, keys and values; keys and values from a cache already include
-    theirs."""
+    """Add the parts of one bias vector to queries, keys and values; keys and values from a cache include theirs."""
     sizes = [g.lens(x)[1] * g.lens(x)[3] for x in (q, k, v)]
     if g.lens(bias) != (sum(sizes),):
         raise ShapeError(f"bias is {list(g.lens(bias))}, expected [{sum(sizes)}]")
@@ -299,8 +299,7 @@ def _grouped(
 
 
 def _start(g: Builder, ends: Instruction, total: Instruction, s: int, prompt: bool | None) -> Instruction:
-    """Emit the position [b, 1] of the first new token of each sequence: 0 for a prompt, else the number of earlier
-    tokens."""
+    """Emit the position [b, 1] of each sequence's first new token: 0 for a prompt, else the earlier tokens' number."""
     if prompt:
         return g.broadcast(g.literal(np.int64(0)), g.lens(ends))
     before = g.pointwise("sub", ends, g.literal(s, Type.int64_type))
@@ -315,8 +314,10 @@ def _is_prompt(g: Builder, total: Instruction, s: int) -> Instruction:
 
 
 def _given_places(g: Builder, places: Instruction, total: Instruction, prompt: bool | None) -> Instruction:
-    """Emit positions [b, s] of the new tokens: ``position_ids``, but for a prompt they count up from ``position_ids[0,
-    0]``."""
+    """Emit positions [b, s] of the new tokens from ``position_ids``.
+
+    For a prompt they count up from ``position_ids[0, 0]``.
+    """
     b, s = g.lens(places)
     if prompt is False or known_equal(b * s, 0):
         return places

@@ -70,8 +70,7 @@ def skip_simplified_layer_normalization(
 def group_norm(
     g: Builder, node: Node, x: Instruction, gamma: Instruction, beta: Instruction, *skips: Instruction
 ) -> list[Instruction]:
-    """Emit normalisation over groups of channels, which are last unless ``channels_last`` is 0; ``activation`` 1 is
-    SiLU."""
+    """Emit GroupNorm; channels are last unless ``channels_last`` is 0, ``activation`` 1 is SiLU."""
     if node.get_int("activation") not in (0, 1):
         raise ParseError(f"activation is {node.get_int('activation')}, expected 0 or 1")
     total = x

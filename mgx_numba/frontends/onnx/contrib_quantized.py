@@ -229,10 +229,9 @@ def _in_blocks(g: Builder, x: Instruction, axis: int, size: int) -> Instruction:
 
 
 def _block_scales(g: Builder, blocks: Instruction, axis: int, format: ElementFormat) -> Instruction:
-    """Emit each block's power of two that scales its largest element to the format's largest exponent; 0 for zero
-    blocks.
+    """Emit each block's power-of-two scale, which gives its largest element the format's largest exponent.
 
-    The element axis has length 1.
+    The scale of a block of zeros is 0. The element axis has length 1.
     """
     largest = g.op("reduce_max", g.op("abs", blocks), axes=(axis + 1,))
     return g.pointwise("mul", powers_below(g, largest), g.like(2.0**-format.largest_power, largest))

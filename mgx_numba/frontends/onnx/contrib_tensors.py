@@ -39,8 +39,7 @@ def nhwc_max_pool(g: Builder, node: Node, x: Instruction) -> Instruction:
 
 @register("Unique", domain=MICROSOFT)
 def unique_contrib(g: Builder, node: Node, x: Instruction) -> list[Instruction]:
-    """Emit a vector's distinct elements in order of first occurrence, each element's index among them, and their
-    counts."""
+    """Emit a vector's distinct elements by first occurrence, each element's index among them, and counts."""
     if rank(x) != 1:
         raise ShapeError(f"the input has {rank(x)} dimensions, expected 1")
     result = g.op("unique", x, axis=None, sorted=False)

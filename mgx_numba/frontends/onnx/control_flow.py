@@ -339,8 +339,10 @@ def _scan(g: Builder, node: Node, inputs: list[Instruction], body: GraphProto) -
 def _scan_attributes(
     g: Builder, node: Node, scanned: Sequence[Instruction], outputs: int
 ) -> tuple[list[int], list[int], list[int], list[int]]:
-    """Return axes and directions of the scanned inputs, then of the scan outputs (axes counted from the end stay
-    negative)."""
+    """Return axes and directions of the scanned inputs, then of the scan outputs.
+
+    Axes of scan outputs counted from the end stay negative.
+    """
     count = len(scanned)
     if node.opset < 9:
         zeros = [0] * count

@@ -187,8 +187,7 @@ def conv_transpose(
 
 
 def _pads_for(full: list[int], wanted: list[int], upper: bool) -> list[int]:
-    """Return the amounts to cut from the full result, before all axes and then after them, to reach the lengths
-    ``wanted``."""
+    """Return the cuts that reduce the full result to the lengths ``wanted``: before all axes, then after them."""
     small, large = [], []
     for n, m in zip(full, wanted, strict=False):
         total = n - m

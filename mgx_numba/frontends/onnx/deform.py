@@ -29,10 +29,10 @@ def deform_conv(
     bias: Instruction | None = None,
     mask: Instruction | None = None,
 ) -> Instruction:
-    """Emit deformable convolution (Dai et al., Deformable Convolutional Networks; v2 with a mask): sampling, then a
-    product.
+    """Emit deformable convolution: sampling, then a product.
 
-    Samples are interpolated between pixels; pixels outside the image are 0. Shapes:
+    Dai et al., Deformable Convolutional Networks; v2 with a mask. Samples are interpolated between pixels; pixels
+    outside the image are 0. Shapes:
 
         x: [n, c, h, w]
         weights: [o, c / group, kh, kw]

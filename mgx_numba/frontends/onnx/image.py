@@ -200,8 +200,7 @@ def _block_places(
     pads: list[int],
     steps: list[int],
 ) -> np.ndarray:
-    """Return the flat image position of every block element at every position; one past the end for elements in the
-    padding."""
+    """Return each block element's flat image position, for every block; one past the end for the padding."""
     count = len(size)
     flat, inside = np.zeros((1,) * (2 * count), np.int64), np.ones((1,) * (2 * count), bool)
     for k, weight in enumerate(row_major_strides(size)):

@@ -28,8 +28,10 @@ def concat(g: Builder, node: Node, *values: Instruction) -> Instruction:
 
 @register("Split")
 def split(g: Builder, node: Node, x: Instruction, sizes: Instruction | None = None) -> list[Instruction]:
-    """Emit Split: sizes come from the input (from operator set 13), the attribute, or are equal (from 18 the last may
-    be smaller)."""
+    """Emit Split: sizes come from the input (from operator set 13) or the attribute.
+
+    Without either, sizes are equal; from operator set 18 on the last may be smaller.
+    """
     axis = g.axis(node.get_int("axis", 0), rank(x))
     dim = x.shape.dims[axis]
     if not dim.is_fixed:

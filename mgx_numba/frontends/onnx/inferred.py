@@ -1,5 +1,7 @@
-"""Inference of element types and ranks of deferred nodes' results: by ONNX's shape inference, else by parsing for
-sample lengths."""
+"""Inference of element types and ranks of deferred nodes' results.
+
+ONNX's shape inference is tried first, then parsing for sample lengths.
+"""
 
 from __future__ import annotations
 
@@ -148,8 +150,7 @@ def _shape(
 
 
 def _ranked(model: ModelProto, type: object, inputs: Sequence[Instruction]) -> Shape:
-    """Return a shape about which ONNX's inference says nothing; for Reshape, the rank is the number of target
-    lengths."""
+    """Return a shape unknown to ONNX's inference; for Reshape, the rank is the number of target lengths."""
     node = model.graph.node[0]
     kind = inputs[0].shape.type.__class__
     assert isinstance(type, kind)

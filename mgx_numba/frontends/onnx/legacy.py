@@ -65,8 +65,7 @@ def _along(g: Builder, a: Instruction, b: Instruction, axis: int) -> Instruction
 
 
 def _binary(g: Builder, node: Node, inputs: Values) -> Values:
-    """Align the second operand with the first's axes from ``axis`` on (by default its last axes) if ``broadcast`` is
-    set.
+    """Align the second operand with the first's axes from ``axis`` on (default: the last) if ``broadcast`` is set.
 
     Otherwise the lengths must be equal. An ``axis`` without ``broadcast`` implies ``broadcast``.
     """

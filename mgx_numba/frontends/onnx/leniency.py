@@ -1,5 +1,4 @@
-"""Acceptance of unambiguous deviations from the ONNX specification: with one warning each, or refused in strict
-mode."""
+"""Acceptance of unambiguous deviations from the ONNX specification, with one warning each; strict mode refuses them."""
 
 from __future__ import annotations
 

@@ -97,8 +97,7 @@ def gemm_fast_gelu(
 
 @register("FusedMatMul", "TransposeMatMul", domain=MICROSOFT)
 def fused_matmul(g: Builder, node: Node, a: Instruction, b: Instruction) -> Instruction:
-    """Emit ``alpha * a' * b'``, with the last two axes exchanged, or the first moved before the last
-    (``transBatch``)."""
+    """Emit ``alpha * a' * b'``, with the last two axes exchanged, or the first moved inward (``transBatch``)."""
     for name in ("transBatchA", "transBatchB"):
         node.refuse(name, 0)
     a = g.swap_last(a) if node.get_bool("transA") and rank(a) > 1 else a

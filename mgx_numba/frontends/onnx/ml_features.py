@@ -82,8 +82,10 @@ def binarizer(g: Builder, node: Node, x: Instruction) -> Instruction:
 
 @register("FeatureVectorizer", domain=ML)
 def feature_vectorizer(g: Builder, node: Node, *parts: Instruction) -> Instruction:
-    """Concatenate inputs [N, F] (a vector is one feature) in float32, each cut or zero-padded to ``inputdimensions``
-    features."""
+    """Concatenate inputs [N, F] (a vector is one feature) in float32.
+
+    Each input is cut or zero-padded to its number of features in ``inputdimensions``.
+    """
     counts = node.get_ints("inputdimensions", ())
     if not parts or (counts and len(counts) != len(parts)):
         raise ParseError(f"got {len(parts)} inputs and {len(counts)} dimensions")

@@ -1,5 +1,4 @@
-"""Construction of the tables of ``tree_ensemble``, whose nodes compare by ``<=`` only, from a forest with any
-comparisons.
+"""Construction of the tables of ``tree_ensemble``, which compares by ``<=`` only, from a forest with any comparisons.
 
 ``x < s`` becomes ``x <= t`` with the next smaller number ``t``. ``>`` and ``>=`` exchange the children of a node.
 Equality takes two nodes: ``x <= s``, then ``x <= t``.

@@ -205,8 +205,7 @@ def grouped(g: Builder, x: Instruction, groups: int, epsilon: float) -> tuple[In
 
 @register("GroupNormalization")
 def group_normalization(g: Builder, node: Node, x: Instruction, scale: Instruction, bias: Instruction) -> Instruction:
-    """Emit normalisation over groups of channels; scale and bias are per group in operator set 18, per channel from 21
-    on."""
+    """Emit GroupNormalization; scale and bias are per group in operator set 18, per channel from 21 on."""
     groups = node.get_int("num_groups")
     each_channel = node.opset >= 21
     if not each_channel and g.lens(scale) == g.lens(bias) == g.lens(x)[1:2] != (groups,):

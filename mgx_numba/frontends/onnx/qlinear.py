@@ -1,5 +1,6 @@
-"""Operators on quantised tensors: emitted as dequantisation, operator, and quantisation, which passes turn into integer
-contractions.
+"""Operators on quantised tensors.
+
+Each is emitted as dequantisation, operator and quantisation; passes turn these into integer contractions.
 
 ai.onnx: QLinearConv QLinearMatMul.
 com.microsoft: QLinearAdd QLinearAveragePool QLinearConcat QLinearConv QLinearGlobalAveragePool QLinearLeakyRelu
@@ -155,8 +156,7 @@ def qlinear_pool(
 def qlinear_concat(
     g: Builder, node: Node, y_scale: Instruction, y_zero: Instruction, *parts: Instruction
 ) -> Instruction:
-    """Emit QLinearConcat; after the result's scale and zero point, inputs are triples of tensor, scale and zero
-    point."""
+    """Emit QLinearConcat: scale and zero point of the result, then triples of tensor, scale and zero point."""
     if not parts or len(parts) % 3:
         raise ParseError(f"got {len(parts)} inputs after scale and zero point, expected three for each tensor")
     wide = [dequantize(g, parts[k], parts[k + 1], parts[k + 2]) for k in range(0, len(parts), 3)]

@@ -19,8 +19,9 @@ __all__ = ["along_axis", "dequantize", "dynamic_quantize", "quantize"]
 
 
 def along_axis(g: Builder, value: Instruction, x: Instruction, axis: int, block: int = 0) -> Instruction:
-    """Broadcast a scale or zero point to the lengths of ``x``: one element, one per position of an axis, or one per
-    block.
+    """Broadcast a scale or zero point to the lengths of ``x``.
+
+    It has one element, one per position of ``axis``, or one per block.
 
     Raises:
         ShapeError: its lengths fit no form.

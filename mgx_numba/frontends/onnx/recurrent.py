@@ -88,8 +88,7 @@ def recurrent(
     cell: Instruction | None = None,
     peephole: Instruction | None = None,
 ) -> list[Instruction]:
-    """Emit all hidden states, the last hidden states, and for LSTM the last cell states; ``layout`` 1 is
-    batch-first."""
+    """Emit all hidden states, the last hidden states, and for LSTM the last cells; ``layout`` 1 is batch-first."""
     return layer(g, node, node.op_type, x, w, r, bias, lengths, hidden, cell, peephole)
 
 

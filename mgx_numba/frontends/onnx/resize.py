@@ -38,8 +38,7 @@ def resize(
     scales: Instruction | None = None,
     sizes: Instruction | None = None,
 ) -> Instruction:
-    """Emit Resize; operator set 10 has scales as its second input, later sets a region of interest, scales and
-    sizes."""
+    """Emit Resize; set 10 has scales as its second input, later sets a region of interest, scales and sizes."""
     if node.opset < 11:
         if second is None:
             raise ParseError("input 'scales' is missing")
@@ -99,8 +98,7 @@ def resize(
 
 
 def _resize_simple(g: Builder, x: Instruction, mode: str, scales: list[float]) -> Instruction:
-    """Emit the form before operator set 11: nearest rounds up where an axis shrinks (as ONNX Runtime does), else
-    down."""
+    """Emit the form before set 11: nearest rounds up where an axis shrinks (as in ONNX Runtime), else down."""
     shrinking = [s if s < 1 else 1.0 for s in scales]
     if mode == "nearest" and any(s < 1 for s in shrinking):
         x = _resize(g, x, mode, shrinking, [], "asymmetric", "ceil", -0.75)

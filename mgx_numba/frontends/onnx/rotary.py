@@ -59,8 +59,7 @@ def rotary_embedding(
     sine: Instruction,
     places: Instruction | None = None,
 ) -> Instruction:
-    """Emit RotaryEmbedding with tables [positions, r / 2] and ``position_ids`` [b, s], or tables [b, s, r / 2]
-    without."""
+    """Emit RotaryEmbedding: tables are [positions, r / 2] with ``position_ids`` [b, s], or [b, s, r / 2] without."""
     flat = rank(x) == 3
     heads = split_heads(g, x, node.get_int("num_heads")) if flat else x
     if rank(heads) != 4:

@@ -1,5 +1,7 @@
-"""Sequences of tensors. Sequences with members known at parse time cost nothing: reading a member gives the tensor
-itself. Others are values of the program.
+"""Sequences of tensors.
+
+Sequences with members known at parse time cost nothing: reading a member gives the tensor itself. Others are values of
+the program.
 
 ai.onnx: ConcatFromSequence SequenceAt SequenceConstruct SequenceEmpty SequenceErase SequenceInsert SequenceLength
 SplitToSequence.
@@ -124,8 +126,7 @@ def sequence_length(g: Builder, node: Node, sequence: Instruction) -> Instructio
 
 @register("SplitToSequence")
 def split_to_sequence(g: Builder, node: Node, x: Instruction, sizes: Instruction | None = None) -> Instruction:
-    """Split along ``axis`` into pieces of length 1 (``keepdims`` 0 drops the axis), of equal size, or of given
-    sizes."""
+    """Split along ``axis`` into pieces of length 1 (``keepdims`` 0 drops the axis) or of given sizes."""
     axis, keep = node.get_int("axis", 0), node.get_bool("keepdims", True)
     inputs = [x] if sizes is None else [x, sizes]
     if not x.shape.ranked:

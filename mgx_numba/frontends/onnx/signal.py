@@ -21,10 +21,9 @@ from .tensors import ir_type
 def transform(
     g: Builder, x: Instruction, points: int, inverse: bool, one_sided: bool
 ) -> tuple[Instruction, Instruction]:
-    """Emit the real and imaginary parts [rows, bins] of the Fourier transform of x [rows, n, 1 or 2] over ``points``
-    points.
+    """Emit real and imaginary part [rows, bins] of the Fourier transform of x [rows, n, 1 or 2].
 
-    The one-sided inverse takes the first half of a Hermitian spectrum.
+    ``points`` is the length of the transform. The one-sided inverse takes the first half of a Hermitian spectrum.
     """
     rows, n, parts = g.lens(x)
     used = min(n, points)
@@ -129,8 +128,7 @@ def mel_weight_matrix(
     low: Instruction,
     high: Instruction,
 ) -> Instruction:
-    """Emit triangular filters evenly spaced in mel frequency, over the bins of a one-sided spectrum; inputs are
-    constant."""
+    """Emit triangular filters evenly spaced in mel frequency, over a one-sided spectrum; inputs are constant."""
     count, points, sampling = (
         g.int_value(x, n) for x, n in ((bins, "num_mel_bins"), (length, "dft_length"), (rate, "sample_rate"))
     )

@@ -86,8 +86,7 @@ def adam(g: Builder, node: Node, rate: Instruction, count: Instruction, *values:
 
 @register("Momentum", domain=TRAINING)
 def momentum(g: Builder, node: Node, rate: Instruction, count: Instruction, *values: Instruction) -> list[Instruction]:
-    """Emit ``v = alpha v + beta g`` (beta is 1 in the first update), ``x - rate v``; ``nesterov`` looks a step
-    ahead."""
+    """Emit ``v = alpha v + beta g`` (beta is 1 at first), then ``x - rate v``; ``nesterov`` looks a step ahead."""
     ahead = node.get_choice("mode", ("standard", "nesterov")) == "nesterov"
     alpha = node.get_float("alpha")
     beta = _from_second(g, count, g.like(node.get_float("beta"), rate), g.like(1, rate))

@@ -1,5 +1,4 @@
-"""TensorFlow models: `parse_tf` parses a frozen graph into a program, `get_tf_operators` lists the supported
-operators."""
+"""TensorFlow models: `parse_tf` parses a frozen graph, `get_tf_operators` lists the supported operators."""
 
 from __future__ import annotations
 

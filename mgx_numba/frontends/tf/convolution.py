@@ -25,8 +25,7 @@ def bias_add(g: GraphBuilder, node: TfNode, x: Instruction, bias: Instruction) -
 
 @register("Conv2D", "Conv3D")
 def conv(g: GraphBuilder, node: TfNode, x: Instruction, w: Instruction) -> Instruction:
-    """Emit cross-correlation with filters [kernel..., c / groups, o]; the number of groups follows from the
-    channels."""
+    """Emit cross-correlation with filters [kernel..., c / groups, o]; the channels give the number of groups."""
     _check(node, x, w)
     axes = rank(x)
     return _convolved(g, node, x, g.transpose(w, [axes - 1, axes - 2, *range(axes - 2)]))

@@ -224,8 +224,7 @@ def gather_nd(g: GraphBuilder, node: TfNode, data: Instruction, indices: Instruc
 def one_hot(
     g: GraphBuilder, node: TfNode, indices: Instruction, depth: Instruction, on: Instruction, off: Instruction
 ) -> Instruction:
-    """Append an axis with ``on_value`` at the index and ``off_value`` elsewhere; a negative index gives only
-    ``off_value``."""
+    """Append an axis with ``on_value`` at the index, and ``off_value`` elsewhere or for a negative index."""
     length = g.int_value(depth, "depth")
     if length < 0:
         raise ParseError(f"input 'depth' is {length}, expected a length from 0 on")

@@ -70,8 +70,7 @@ def _decode(data: bytes, name: str) -> TfModel:
 
 
 def _of_saved(saved: Any, name: str) -> TfModel:
-    """Return the graph tagged ``serve`` (or the first) with the signature ``serving_default`` (or the only
-    signature)."""
+    """Return the graph tagged ``serve`` (or the first), with the signature ``serving_default`` (or the only one)."""
     if not saved.meta_graphs:
         raise ParseError(f"{name} is a SavedModel without a graph")
     serving = [meta for meta in saved.meta_graphs if "serve" in meta.meta_info_def.tags]

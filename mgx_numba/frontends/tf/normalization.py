@@ -45,8 +45,7 @@ def fused_batch_norm(
 
 @register("LRN")
 def lrn(g: GraphBuilder, node: TfNode, x: Instruction) -> Instruction:
-    """Emit local response normalisation over ``depth_radius`` channels before and after; the IR divides ``alpha`` by
-    their number."""
+    """Emit LRN over ``depth_radius`` channels before and after; the IR divides ``alpha`` by their number."""
     form = DataFormat(node, x)
     size = 2 * node.get_int("depth_radius", 5) + 1
     y = g.op(

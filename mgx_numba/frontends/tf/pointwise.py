@@ -156,8 +156,7 @@ def square(g: GraphBuilder, node: TfNode, x: Instruction) -> Instruction:
 
 @register("Select", "SelectV2")
 def select(g: GraphBuilder, node: TfNode, condition: Instruction, a: Instruction, b: Instruction) -> Instruction:
-    """Emit ``a`` where the condition holds, ``b`` elsewhere; in Select (the first version) a vector selects whole
-    rows."""
+    """Emit ``a`` where the condition holds, ``b`` elsewhere; in Select a vector selects whole rows."""
     if node.op_type == "Select" and rank(condition) == 1 < rank(a):
         condition = g.unsqueeze(condition, list(range(1, rank(a))))
     return g.pointwise("where", condition, a, b)

@@ -1,5 +1,4 @@
-"""Registry of the parser functions of TensorFlow operators, filled by ``@register`` in the modules of operator
-families."""
+"""Registry of the parser functions of TensorFlow operators, filled by ``@register`` in operator families' modules."""
 
 from __future__ import annotations
 

@@ -67,8 +67,7 @@ def tf_type(number: int) -> Type:
 
 
 def tf_tensor_array(tensor: Any) -> np.ndarray:
-    """Return the elements of a ``TensorProto``; missing values at the end repeat the last value, or are zero without
-    values.
+    """Return the elements of a ``TensorProto``; missing values repeat the last value, or are zero without values.
 
     Raises:
         ParseError: data and dimensions do not fit.
