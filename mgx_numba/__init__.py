@@ -1,7 +1,7 @@
-"""An inference compiler in MIGraphX's shape whose kernels are Python source compiled by Numba.
+"""An inference compiler with MIGraphX's interface, whose kernels are Python source compiled by Numba.
 
-``import mgx_numba as migraphx`` runs a MIGraphX script. Names are loaded on first use, so importing the package
-is quick and imports neither numba nor onnx.
+``import mgx_numba as migraphx`` runs a MIGraphX script. Names are loaded on first use, so that importing the package is
+quick and imports neither numba nor onnx.
 """
 
 from __future__ import annotations
@@ -129,7 +129,7 @@ __all__ = [
 ]
 
 
-if not TYPE_CHECKING:  # else a name that does not exist would be one
+if not TYPE_CHECKING:  # type checkers would accept any name
 
     def __getattr__(name: str) -> Any:
         home = _HOME_OF.get(name)

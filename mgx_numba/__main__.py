@@ -1,4 +1,4 @@
-"""``python -m mgx_numba`` is the command line."""
+"""Entry point of ``python -m mgx_numba``, the command line."""
 
 import sys
 

@@ -1,8 +1,7 @@
 """ONNX's backend interface: ``prepare(model).run(inputs)``, as ``onnx.backend.base`` declares it.
 
-The module itself is a backend: ``import mgx_numba.backend as backend; backend.prepare(model, "CPU").run([x])``.
-Arrays go in and come out in the element types and ranks that the model declares, types below a byte included
-(``ml_dtypes.int4``, ...).
+The module itself is a backend: ``import mgx_numba.backend as backend; backend.prepare(model, "CPU").run([x])``. Arrays
+have the element types and ranks that the model declares, including types smaller than a byte (``ml_dtypes.int4``, ...).
 """
 
 from __future__ import annotations
@@ -28,8 +27,8 @@ __all__ = ["MgxBackend", "MgxBackendRep", "prepare", "run_model", "run_node", "s
 class MgxBackendRep(BackendRep):
     """A model that is ready to run.
 
-    Inputs whose lengths the model declares are compiled for at once; others when `run` first meets a set of lengths.
-    Sequences are lists, optionals a value or ``None``, in inputs and in results.
+    If the model declares all lengths, it is compiled at once. Otherwise it is compiled when `run` first meets a set of
+    lengths. Sequences are lists, optionals are a value or ``None``, in inputs and in results.
     """
 
     def __init__(self, model: ModelProto, target: str, options: Mapping[str, Any]) -> None:
@@ -45,15 +44,15 @@ class MgxBackendRep(BackendRep):
             self._programs[()] = self._compiled({})
 
     def run(self, inputs: Any, **kwargs: Any) -> tuple[Any, ...]:
-        """Results in the order of the model's outputs.
+        """Run the model and return its results in the order of the model's outputs.
 
         Args:
             inputs: an array for every input, in the model's order or by name.
-            kwargs: none are known.
+            kwargs: must be empty.
 
         Raises:
-            OptionError: ``kwargs`` are given.
-            ParameterError: a wrong number of inputs, an unknown name, or an array that does not fit.
+            OptionError: ``kwargs`` is not empty.
+            ParameterError: the number of inputs is wrong, a name is unknown, or an array does not fit.
             MgxError: the model cannot be compiled for these lengths.
         """
         if kwargs:
@@ -81,7 +80,7 @@ class MgxBackendRep(BackendRep):
 
 
 class MgxBackend(Backend):
-    """ONNX's interface to this package; its methods are class methods."""
+    """ONNX's backend interface to this package; all methods are class methods."""
 
     @classmethod
     def prepare(cls, model: ModelProto | str | os.PathLike[str], device: str = "CPU", **kwargs: Any) -> MgxBackendRep:
@@ -90,11 +89,11 @@ class MgxBackend(Backend):
         Args:
             model: a ``ModelProto``, or the path of a file.
             device: ``CPU``, or with a number, ``CPU:0``.
-            kwargs: ``target`` (default ``cpu``), and the options of ``program.compile``. Without ``fast_math`` nothing
-                changes rounding, which is the default here.
+            kwargs: ``target`` (default ``cpu``), and the options of ``program.compile``. ``fast_math`` is off by
+                default, so that nothing changes rounding.
 
         Raises:
-            OptionError: the device, the target or an option is not known.
+            OptionError: the device, the target or an option is unknown.
             MgxError: the model cannot be read or compiled; the message names the node.
         """
         if not cls.supports_device(device):
@@ -108,7 +107,7 @@ class MgxBackend(Backend):
 
     @classmethod
     def run_model(cls, model: ModelProto, inputs: Any, device: str = "CPU", **kwargs: Any) -> tuple[Any, ...]:
-        """Compile a model and run it once; arguments are those of `prepare` and `MgxBackendRep.run`."""
+        """Compile a model and run it once; arguments as in `prepare` and `MgxBackendRep.run`."""
         return cls.prepare(model, device, **kwargs).run(inputs)
 
     @classmethod
@@ -124,10 +123,10 @@ class MgxBackend(Backend):
 
         Args:
             node: the operator.
-            inputs: an array for each of its inputs that has a name.
+            inputs: an array for each input that has a name.
             device: as for `prepare`.
-            outputs_info: element type and lengths of the outputs; not needed.
-            kwargs: ``opset_version`` (default: the newest of ONNX), else as for `prepare`.
+            outputs_info: element type and lengths of the outputs; ignored.
+            kwargs: ``opset_version`` (default: ONNX's newest), otherwise as for `prepare`.
 
         Raises:
             OptionError, ParameterError, MgxError: as `prepare` and `MgxBackendRep.run`.
@@ -151,7 +150,7 @@ class MgxBackend(Backend):
 
     @classmethod
     def supports_device(cls, device: str) -> bool:
-        """Whether models can be compiled for a device, ``CPU``."""
+        """Return whether models can be compiled for a device; only ``CPU`` is supported."""
         try:
             return bool(Device(device).type == DeviceType.CPU)
         except (AttributeError, ValueError):
@@ -165,8 +164,10 @@ supports_device = MgxBackend.supports_device
 
 
 def _has_lengths(info: ValueInfoProto) -> bool:
-    """Whether a model says all lengths of a tensor, of which it may mean 0 to be unknown; sequences and optionals need
-    none to be said."""
+    """Return whether a model declares all lengths of a tensor; a length of 0 may mean unknown.
+
+    Sequences and optionals need no declared lengths.
+    """
     if info.type.WhichOneof("value") != "tensor_type":
         return True
     tensor = info.type.tensor_type
@@ -174,7 +175,7 @@ def _has_lengths(info: ValueInfoProto) -> bool:
 
 
 def _plain(result: Any) -> Any:
-    """A result with NumPy's own arrays."""
+    """Return a result with its arrays as plain NumPy arrays."""
     if result is None or isinstance(result, dict):
         return result
     return [_plain(r) for r in result] if isinstance(result, list) else np.asarray(result)

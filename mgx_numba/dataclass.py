@@ -1,8 +1,7 @@
-"""`dataclasses.dataclass` whose methods are written when they are first called.
+"""Replacement of `dataclasses.dataclass` that generates each method on its first call.
 
-The standard library writes and compiles the text of each method as soon as a class is defined: a quarter of a
-millisecond for a frozen one. Of the four hundred in this package a process makes instances of few, and compares those
-of fewer.
+The standard library generates and compiles the methods when a class is defined: a quarter of a millisecond for a frozen
+class. Of this package's four hundred classes a process instantiates few, and compares instances of fewer.
 """
 
 from __future__ import annotations
@@ -25,12 +24,12 @@ if TYPE_CHECKING:
 else:
 
     def dataclass(cls: type | None = None, /, *, frozen: bool = False, eq: bool = True, slots: bool = False) -> Any:
-        """As the standard library's, with these of its options; `dataclasses.fields` and its like know the class.
+        """Return a class decorator like the standard library's, with some of its options; `dataclasses.fields` works.
 
-        What inherits from one that is frozen is made by this, too: the standard decorator does not see that it is.
+        Subclasses of a frozen class need this decorator, too: the standard decorator does not recognise frozen bases.
 
         Raises:
-            TypeError: ``frozen`` together with ``slots``, which nothing here needs.
+            TypeError: ``frozen`` and ``slots`` are both set, a combination that this package does not need.
         """
         if frozen and slots:
             raise TypeError("a dataclass of this package is frozen or has slots")
@@ -42,10 +41,11 @@ else:
 
 
 def _with_fields(cls: Any, slots: bool) -> type:
-    """Apply the standard decorator without the work that costs it most.
+    """Apply the standard decorator without its most expensive work.
 
-    It searches the text of each annotation three times, for ``ClassVar``, ``InitVar`` and ``KW_ONLY``: other texts are
-    hidden from it. It documents a class without a docstring by its signature: such a class gets its name.
+    The standard decorator searches the text of each annotation for ``ClassVar``, ``InitVar`` and ``KW_ONLY``: other
+    annotations are hidden from it. It gives a class without a docstring its signature as docstring: here the class name
+    is used.
     """
     texts = vars(cls).get("__annotations__", {})
     plain = {name: text for name, text in texts.items() if isinstance(text, str) and not _MARKS.search(text)}
@@ -59,7 +59,7 @@ def _with_fields(cls: Any, slots: bool) -> type:
 
 
 def _with_methods(cls: Any, frozen: bool, eq: bool) -> type:
-    """Give a class the methods that it does not define itself."""
+    """Add the methods that the class does not define itself."""
     own = cls.__dict__
     hashes = own.get("__hash__") is not None
     if "__init__" not in own:
@@ -79,7 +79,7 @@ def _with_methods(cls: Any, frozen: bool, eq: bool) -> type:
 
 
 def _write_later(cls: type, name: str, write: Callable[[], Any]) -> None:
-    """Give a class a method that replaces itself when it is first called."""
+    """Add a method that on its first call replaces itself by the generated method."""
 
     def first(self: Any, /, *args: Any, **kwargs: Any) -> Any:
         method = write()
@@ -94,14 +94,14 @@ def _write_later(cls: type, name: str, write: Callable[[], Any]) -> None:
 
 
 def _written(name: str, parameters: list[str], lines: list[str], names: dict[str, Any]) -> Any:
-    """A function of a text."""
+    """Compile a function from its source text."""
     body = "".join(f"\n {line}" for line in lines or ["pass"])
     exec(f"def {name}({', '.join(parameters)}):{body}", names)
     return names[name]
 
 
 def _init(cls: type, frozen: bool) -> Any:
-    """Sets the fields from arguments, defaults and what makes these, and goes on to ``__post_init__``."""
+    """Generate ``__init__``, which sets fields from arguments and defaults, then calls ``__post_init__``."""
     fields = dataclasses.fields(cls)
     names: dict[str, Any] = {"_set": object.__setattr__, "_missing": dataclasses.MISSING}
     positional, by_name, lines = ["self"], list[str](), list[str]()
@@ -127,7 +127,7 @@ def _init(cls: type, frozen: bool) -> Any:
 
 
 def _eq(cls: type) -> Any:
-    """Compares fields with another instance of the very class; of symbolic lengths this asks nothing."""
+    """Generate ``__eq__`` for instances of the same class, which compares symbolic lengths without noting guards."""
     names = [field.name for field in dataclasses.fields(cls) if field.compare]
     own, others = (f"({''.join(f'{who}.{name}, ' for name in names)})" for who in ("self", "other"))
     lines = ["if other.__class__ is self.__class__:", f" return _same({own}, {others})", "return NotImplemented"]
@@ -135,7 +135,7 @@ def _eq(cls: type) -> Any:
 
 
 def _hash(cls: type) -> Any:
-    """Of the fields that are compared."""
+    """Generate ``__hash__`` from the compared fields."""
     fields = dataclasses.fields(cls)
     names = [field.name for field in fields if (field.compare if field.hash is None else field.hash)]
     return _written("__hash__", ["self"], [f"return hash(({''.join(f'self.{name}, ' for name in names)}))"], {})
@@ -143,13 +143,13 @@ def _hash(cls: type) -> Any:
 
 @reprlib.recursive_repr()
 def _repr(self: Any) -> str:
-    """The class and its fields."""
+    """Return the class name and the fields."""
     shown = (f"{field.name}={getattr(self, field.name)!r}" for field in dataclasses.fields(self) if field.repr)
     return f"{self.__class__.__qualname__}({', '.join(shown)})"
 
 
 def _freeze(cls: Any) -> None:
-    """Let fields of instances be set by ``__init__`` alone."""
+    """Make instances immutable after ``__init__``."""
     names = frozenset(field.name for field in dataclasses.fields(cls))
 
     def __setattr__(self: Any, name: str, value: Any) -> None:

@@ -1,4 +1,4 @@
-"""Environment variables as the package reads them; what each does is in ``driver/variables.py``."""
+"""Access to environment variables; ``driver/variables.py`` documents them."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ _NO = ("", "0", "false", "off", "no")
 
 
 def environment_flag(name: str, default: bool = False) -> bool:
-    """Whether a variable is set to something that means yes; ``default`` where it is not set."""
+    """Return whether a variable is set to a true value; ``default`` if it is not set."""
     value = os.environ.get(name)
     return default if value is None else value.strip().lower() not in _NO
 
 
 def environment_number(name: str, default: int = 0, least: int = 0) -> int:
-    """The integer that a variable is set to.
+    """Return the integer value of a variable.
 
     Raises:
-        OptionError: it is set to something else, or below ``least``.
+        OptionError: the value is not an integer, or is below ``least``.
     """
     value = os.environ.get(name, "").strip()
     try:
@@ -34,5 +34,5 @@ def environment_number(name: str, default: int = 0, least: int = 0) -> int:
 
 
 def environment_words(name: str) -> list[str]:
-    """The words that a variable is set to, separated by commas."""
+    """Return the words of a comma-separated variable."""
     return [word.strip() for word in os.environ.get(name, "").split(",") if word.strip()]

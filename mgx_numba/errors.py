@@ -1,40 +1,40 @@
-"""Every error that a user of the package can meet.
+"""Exception classes of the package.
 
-All derive from `MgxError`; those that report a bad value derive from `ValueError` too. A message names what
-was wrong, where, and what was expected.
+All derive from `MgxError`; errors that report a bad value also derive from `ValueError`. A message says what was wrong,
+where, and what was expected.
 """
 
 
 class MgxError(Exception):
-    """Base of all errors raised on purpose by this package."""
+    """Base class of all errors that this package raises on purpose."""
 
 
 class ParseError(MgxError, ValueError):
-    """A model file that is not what it claims to be, or uses an operator as its standard forbids."""
+    """A model file is malformed, or uses an operator against its specification."""
 
 
 class ShapeError(MgxError, ValueError):
-    """Shapes or element types that do not fit an operator or each other."""
+    """Shapes or element types do not fit an operator or each other."""
 
 
 class IndexRangeError(ShapeError):
-    """An index among a run's values that lies outside of the axis which it indexes."""
+    """An index among the values of a run is out of range for its axis."""
 
 
 class ParameterError(MgxError, ValueError):
-    """An argument of `run` with a wrong name, type or shape."""
+    """An argument of `run` has a wrong name, type or shape."""
 
 
 class OptionError(MgxError, ValueError):
-    """An option that does not exist, or a value that it cannot take."""
+    """An option does not exist, or its value is invalid."""
 
 
 class FormatError(MgxError, ValueError):
-    """A saved file that is damaged, truncated, or of a version this package does not read."""
+    """A saved file is damaged, truncated, or of a version that this package does not read."""
 
 
 class CompileError(MgxError):
-    """A kernel or a program that could not be turned into machine code."""
+    """A kernel or a program could not be compiled to machine code."""
 
 
 class UnsupportedError(MgxError):
@@ -42,7 +42,7 @@ class UnsupportedError(MgxError):
 
 
 class UnknownValueError(UnsupportedError):
-    """A value or a length that must be known before a program runs, and depends on what it is run on."""
+    """A value or length must be known before a program runs, but depends on the program's inputs."""
 
 
 class DeviceError(MgxError):
@@ -50,8 +50,8 @@ class DeviceError(MgxError):
 
 
 class OperatorError(MgxError, ValueError):
-    """An unknown operator or attribute, or an attribute value of the wrong kind."""
+    """An operator or attribute is unknown, or an attribute value has the wrong kind."""
 
 
 class ValidationError(MgxError, RuntimeError):
-    """The IR breaks one of its invariants."""
+    """The IR violates an invariant."""

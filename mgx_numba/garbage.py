@@ -1,4 +1,4 @@
-"""Python's search for cyclic garbage, put off while very many objects are made that soon are free without it."""
+"""Suspension of cyclic garbage collection while very many short-lived objects are made."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ _frozen = False
 
 @contextmanager
 def uncollected() -> Iterator[None]:
-    """No search for cyclic garbage meanwhile, in any thread of the process; afterwards it is as it was, but for objects
-    that were young, which are old.
+    """Suspend cyclic garbage collection in all threads within the context; young objects become old at its end.
 
-    A search begins each so many new objects and looks at all that are young; each time that these are a quarter of the
-    old ones it looks at all of the process, a third of a second for half a million. Some ten thousand objects that live
-    for milliseconds so cost more than they do. May be used inside of itself, and in several threads at once.
+    A collection starts after a fixed number of new objects and visits all young objects. Whenever these reach a quarter
+    of the old objects, it visits the whole process: a third of a second for half a million objects. For some ten
+    thousand objects that live for milliseconds, collection would cost more than their work. The context may be nested,
+    and used by several threads at once.
     """
     global _inside, _enabled
     with _lock:
@@ -42,10 +42,10 @@ def uncollected() -> Iterator[None]:
 
 
 def _look_later() -> None:
-    """Let what is young be old: the search that the many new objects would begin at once finds nothing of them.
+    """Move young objects to the old generation, so that no collection starts at once for the many new objects.
 
-    ``freeze`` and ``unfreeze`` move lists of objects whole; nothing is looked at. They leave alone a process that has
-    frozen objects itself, which is asked only until it has: the count is made by going through them all.
+    ``freeze`` and ``unfreeze`` move whole lists of objects without visiting them. A process that has frozen objects
+    itself is left alone. Counting frozen objects visits them all, so the count is taken only until objects are found.
     """
     global _frozen
     if sys.implementation.name != "cpython" or _frozen:

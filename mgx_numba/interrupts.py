@@ -1,8 +1,8 @@
-"""What an interrupt (Ctrl-C) must not cut in two: imports, and state that other packages keep for the whole process.
+"""Protection of imports and process-wide state of other packages against interrupts (Ctrl-C).
 
-Python runs the handlers of signals, and so raises `KeyboardInterrupt`, in the main thread alone. A package that is
-interrupted while it is imported stays in pieces: Numba, for one, can never be imported again. What runs in another
-thread is not interrupted, while the main thread waits for it and can be.
+Python runs signal handlers, and so raises `KeyboardInterrupt`, only in the main thread. A package that is interrupted
+while it is imported stays half imported: Numba, for one, can never be imported again. Work in another thread is not
+interrupted, while the main thread waits for it and can be interrupted.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ T = TypeVar("T")
 
 
 def unbroken(function: Callable[..., T], *args: Any) -> T:
-    """``function(*args)``; an interrupt is raised at once, while the function goes on to its end in another thread.
+    """Return ``function(*args)``; an interrupt is raised at once, while the function completes in another thread.
 
-    So it must keep other calls off what it changes by a lock that the caller does not hold. What it raises is raised
-    here. A thread costs some 50 microseconds.
+    The function must protect its state from concurrent calls by a lock that the caller does not hold. Its errors are
+    raised here. The thread costs some 50 microseconds.
     """
     if threading.current_thread() is not threading.main_thread():
         return function(*args)
@@ -35,7 +35,7 @@ def unbroken(function: Callable[..., T], *args: Any) -> T:
     def run() -> None:
         try:
             results.append(function(*args))
-        except BaseException as error:  # for whoever waits
+        except BaseException as error:  # raised by the waiting thread
             errors.append(error)
 
     thread = threading.Thread(target=run, name="mgx-unbroken", daemon=True)
@@ -47,9 +47,9 @@ def unbroken(function: Callable[..., T], *args: Any) -> T:
 
 
 def whole_module(name: str) -> ModuleType:
-    """A module by its full name, imported as a whole if it has to be.
+    """Return a module by its full name; an import that is needed cannot be interrupted.
 
-    Not to be called while modules of this package are imported: the other thread would wait for this one.
+    Do not call this function while modules of this package are imported: the other thread would wait for this thread.
     """
     module = sys.modules.get(name)
     if module is None or getattr(getattr(module, "__spec__", None), "_initializing", False):

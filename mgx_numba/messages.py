@@ -1,6 +1,6 @@
-"""What the package tells beside results: Python's warnings, and below their level the loggers ``mgx_numba.*``.
+"""Messages of the package: Python's warnings, and the loggers ``mgx_numba.*`` for lower levels.
 
-Nothing here imports `logging`: in a process that has not, nobody can have asked for records.
+This module does not import `logging`: in a process that has not imported `logging`, nobody can receive records.
 """
 
 from __future__ import annotations
@@ -18,10 +18,11 @@ Told = list[str]
 
 NAME = "mgx_numba"
 TRACE, DEBUG, INFO = 5, 10, 20
-"""Levels: the last two are those of `logging`; ``TRACE``, for each instruction or kernel, is MIGraphX's below them."""
+"""Logging levels; ``DEBUG`` and ``INFO`` are those of `logging`, ``TRACE`` (each instruction or kernel) is
+MIGraphX's."""
 
 _PASSED_OVER = (NAME, "contextlib", "functools", "numpy")
-"""Whose frames `warn` looks past: the package's own, those of its cached properties, and of `numpy.errstate`."""
+"""Modules whose frames `warn` skips: the package itself, its cached properties, and `numpy.errstate`."""
 
 _recording = threading.local()
 
@@ -34,7 +35,7 @@ def tell(part: str, level: int, text: str, *values: object) -> None:
 
 
 def warn(text: str, category: type[Warning] = UserWarning) -> None:
-    """Issue a warning that points at the line which called the package, however deep in it this is."""
+    """Issue a warning that points at the line that called the package."""
     records: tuple[_Record, ...] = getattr(_recording, "records", ())
     for record in records:
         record.append([text, category.__name__])
@@ -47,7 +48,7 @@ def warn(text: str, category: type[Warning] = UserWarning) -> None:
 
 
 class _Record(list[Told]):
-    """The warnings of a `recorded` block; ``quiet`` ones are not issued."""
+    """The warnings of a `recorded` block; with ``quiet`` they are not issued."""
 
     quiet = False
 
@@ -57,7 +58,7 @@ def recorded(quiet: bool = False) -> Iterator[list[Told]]:
     """Record the warnings that this thread issues by `warn` inside the block.
 
     Args:
-        quiet: record them only, since they were issued before.
+        quiet: record the warnings without issuing them, since they were issued before.
     """
     record = _Record()
     records: tuple[_Record, ...] = getattr(_recording, "records", ())
@@ -70,7 +71,7 @@ def recorded(quiet: bool = False) -> Iterator[list[Told]]:
 
 
 def tell_again(told: list[Told]) -> None:
-    """Issue warnings that `recorded` gave, in this process or another."""
+    """Issue warnings that `recorded` has recorded, in this process or another."""
     import builtins
 
     for text, name in told:
@@ -79,5 +80,5 @@ def tell_again(told: list[Told]) -> None:
 
 
 def shortened(text: str, most: int) -> str:
-    """The text, of which no more than so many characters are shown."""
+    """Return the text, truncated to ``most`` characters."""
     return text if len(text) <= most else text[: most - 3] + "..."

@@ -1,4 +1,4 @@
-"""Work that NumPy, the file system or a hash does without the interpreter's lock, on several threads."""
+"""Thread helpers for work that NumPy, the file system or a hash does without the interpreter lock."""
 
 from __future__ import annotations
 
@@ -11,21 +11,23 @@ from typing import TypeVar
 __all__ = ["Helpers", "KeptThreads", "allowed_cpus", "in_parts", "on_threads", "run_all"]
 
 PART_BYTES = 2 << 20
-"""Of a thread's part at least, half a millisecond of copying or more: until a thread has begun the caller waits for a
-quarter of one on the 16 CPUs beside an H200, so that many threads for small parts take longer than few."""
+"""Least number of bytes per thread, half a millisecond of copying or more. Starting a thread takes a quarter of that
+time on the 16 CPUs of an H200 host, so threads for smaller parts do not pay."""
 
 T = TypeVar("T")
 
 
 def allowed_cpus() -> int:
-    """CPUs that the calling thread may use now."""
+    """Return the number of CPUs that the calling thread may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 class KeptThreads:
-    """Threads for `on_threads` that wait for more work when they have done some: one is there in 15 us, a new one in 60
-    to 110, measured on the 16 CPUs beside an H200. About ``most`` wait, others end. May be used from any thread; a
-    fork begins with none."""
+    """A pool of threads for `on_threads`; about ``most`` idle threads wait for work, others end.
+
+    An idle thread starts in 15 us, a new thread in 60 to 110 us (measured on the 16 CPUs of an H200 host). The pool may
+    be used from any thread; after a fork it is empty.
+    """
 
     def __init__(self, most: int) -> None:
         self._idle: deque[_KeptThread] = deque()
@@ -34,11 +36,11 @@ class KeptThreads:
             os.register_at_fork(after_in_child=self._idle.clear)
 
     def helper(self, work: Callable[[], None]) -> _Errand:
-        """What does some work, which raises nothing, on one of them."""
+        """Return an errand that runs ``work`` on a thread of the pool; ``work`` must not raise."""
         return _Errand(self.ask, work)
 
     def ask(self, errand: _Errand) -> None:
-        """Let one that waits do it, or a new one."""
+        """Give an errand to an idle thread, or to a new thread."""
         try:
             one = self._idle.pop()
         except IndexError:
@@ -48,17 +50,19 @@ class KeptThreads:
 
 
 class _KeptThread:
-    """One of `KeptThreads`, which begins with an errand. It puts itself among the ``idle`` ones when it has done what
-    it was asked, or ends if about ``most`` are there."""
+    """A thread of `KeptThreads`, started with an errand.
+
+    After an errand it adds itself to the ``idle`` threads, or ends if about ``most`` are idle.
+    """
 
     def __init__(self, idle: deque[_KeptThread], most: int, errand: _Errand) -> None:
         self._idle, self._most = idle, most
-        self._errand: _Errand | None = errand  # at once: who is interrupted here leaves no thread that waits for it
+        self._errand: _Errand | None = errand  # before the start: an interrupt leaves no waiting thread
         self._asked = threading.Lock()
         threading.Thread(target=self._go, daemon=True).start()
 
     def ask(self, errand: _Errand) -> None:
-        """Let it do that."""
+        """Give the thread its next errand."""
         self._errand = errand
         self._asked.release()
 
@@ -68,7 +72,7 @@ class _KeptThread:
             errand, self._errand = self._errand, None
             assert errand is not None
             done = errand.go()
-            del errand  # and what it refers to
+            del errand  # drop the references of its work
             kept = len(self._idle) < self._most
             if kept:
                 self._idle.append(self)
@@ -78,11 +82,13 @@ class _KeptThread:
 
 
 class _Errand:
-    """Some work beside the caller: ``ask`` finds who does it. Unlike `threading.Thread` it can be waited for again
-    after an interrupt: before Python 3.13 that takes an interrupted `join` for the thread's end.
+    """Work on a thread beside the caller's; ``ask`` assigns the thread.
+
+    Unlike `threading.Thread`, an errand can be waited for again after an interrupt: before Python 3.13 an interrupted
+    `join` marks the thread as ended.
 
     Attributes:
-        ident: the thread's; None until it has begun.
+        ident: identifier of the thread; None until the work has started.
     """
 
     def __init__(self, ask: Callable[[_Errand], None], work: Callable[[], None]) -> None:
@@ -93,11 +99,11 @@ class _Errand:
         self._done.acquire()
 
     def start(self) -> None:
-        """Let it be done."""
+        """Assign the errand to a thread."""
         self._ask(self)
 
     def go(self) -> threading.Lock:
-        """Do it; who waits for it wants this released."""
+        """Do the work; return the lock to release for waiting callers."""
         self.ident = threading.get_ident()
         if not self._unwanted:
             self._work()
@@ -105,28 +111,30 @@ class _Errand:
         return self._done
 
     def end(self) -> None:
-        """Wait until it is done, or do not let it begin."""
+        """Wait until the work is done, or prevent its start."""
         self._unwanted = True
-        while self.ident is not None and not self._over:  # if an interrupt came when the lock was taken, it is
+        while self.ident is not None and not self._over:  # an interrupt may follow the acquisition
             self._done.acquire()
 
 
 class Helpers:
-    """Those of one caller, by kept threads, so that it can make sure that none is left: an interrupt that comes just
-    when `on_threads` begins to wait for them leaves some that go on."""
+    """The errands of one caller on kept threads, so that the caller can make sure that none is left.
+
+    An interrupt at the moment when `on_threads` begins to wait leaves errands running.
+    """
 
     def __init__(self, threads: KeptThreads) -> None:
         self._threads = threads
         self._errands: list[_Errand] = []
 
     def helper(self, work: Callable[[], None]) -> _Errand:
-        """For `on_threads`."""
+        """Return a recorded errand for ``work``; the argument ``helper`` of `on_threads`."""
         errand = self._threads.helper(work)
         self._errands.append(errand)
         return errand
 
     def end(self) -> bool:
-        """Wait for those that work, and refer to no work any more. Whether there were any since the last time."""
+        """Wait for all errands and drop their work; return whether there were any since the last call."""
         some = bool(self._errands)
         _end(self._errands)
         self._errands.clear()
@@ -143,10 +151,10 @@ def on_threads(
     threads: int,
     helper: Callable[[Callable[[], None]], _Errand] = _new_thread,
 ) -> None:
-    """Call ``function`` for every item, on at most so many threads, of which the caller's is one; ``helper`` makes the
-    others.
+    """Call ``function`` for every item, on at most ``threads`` threads, including the caller's.
 
-    The first error ends the work, an interrupt too: items that have been begun are completed, and it is raised here.
+    ``helper`` makes the other threads. The first error, or an interrupt, ends the work: items that have started are
+    completed, and the error is raised here.
     """
     waiting = deque(items)
     errors: list[BaseException] = []
@@ -156,7 +164,7 @@ def on_threads(
             while waiting:
                 try:
                     item = waiting.popleft()
-                except IndexError:  # another thread has taken the last one
+                except IndexError:  # another thread has taken the last item
                     return
                 function(item)
         except BaseException as error:  # raised below
@@ -176,7 +184,7 @@ def on_threads(
 
 
 def _end(errands: Iterable[_Errand]) -> None:
-    """End all of them; an interrupt meanwhile is raised when they have ended, so that nobody writes any more."""
+    """End all errands; an interrupt meanwhile is raised after they have ended, so that no thread still writes."""
     interrupt: BaseException | None = None
     for one in errands:
         while True:
@@ -190,13 +198,15 @@ def _end(errands: Iterable[_Errand]) -> None:
 
 
 def run_all(functions: Iterable[Callable[[], object]]) -> None:
-    """Call functions on all CPUs that the caller may use. Errors as of `on_threads`."""
+    """Call functions on all CPUs that the caller may use; errors as in `on_threads`."""
     on_threads(lambda function: function(), functions, allowed_cpus())
 
 
 def in_parts(function: Callable[[slice], object], length: int, nbytes: int) -> None:
-    """Call ``function`` for slices that make up ``range(length)``, for work that writes so many bytes: `PART_BYTES` or
-    more for each, on all CPUs that the caller may use. Errors as of `on_threads`."""
+    """Call ``function`` for slices that partition ``range(length)``, on all CPUs that the caller may use.
+
+    ``nbytes`` is the size of the whole work; each slice has `PART_BYTES` or more. Errors as in `on_threads`.
+    """
     parts = max(1, min(nbytes // PART_BYTES, length))
     slices = [slice(length * k // parts, length * (k + 1) // parts) for k in range(parts)]
     on_threads(function, slices, allowed_cpus())

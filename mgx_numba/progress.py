@@ -40,7 +40,7 @@ class Screen:
 
 @contextmanager
 def shown_progress(what: str) -> Iterator[Show | None]:
-    """Yield a function that shows ``(done, total, name)``, or None if standard error is no terminal.
+    """Yield a function that shows ``(done, total, name)``, or None if standard error is not a terminal.
 
     Args:
         what: a word or two for the work, at the start of the line.

@@ -1,4 +1,4 @@
-"""Equality of values that may hold symbolic lengths (`core.dim`), of which ``==`` asks questions."""
+"""Equality of values with symbolic lengths (`core.dim`), without the guards that ``==`` would note."""
 
 from __future__ import annotations
 
@@ -16,8 +16,10 @@ _depth = _Depth()
 
 
 def same(a: Any, b: Any) -> bool:
-    """Return whether two values are equal for all lengths, such as tuples, shapes or operators with symbolic lengths
-    in them; no guard is noted."""
+    """Return whether two values (tuples, shapes, operators) are equal for all values of their symbolic lengths.
+
+    No guard is noted.
+    """
     _depth.value += 1
     try:
         return bool(a == b)
@@ -26,5 +28,5 @@ def same(a: Any, b: Any) -> bool:
 
 
 def asks_nothing() -> bool:
-    """Return whether lengths are compared by `same`."""
+    """Return whether this thread is inside `same`, where comparing lengths notes no guards."""
     return _depth.value > 0

@@ -1,4 +1,4 @@
-"""What could be done about a step that takes long: only what follows from what is known of it."""
+"""Suggestions for making a slow step of a compiled program faster, derived only from the step reports."""
 
 from __future__ import annotations
 
@@ -13,21 +13,22 @@ if TYPE_CHECKING:
 __all__ = ["ARITHMETIC", "MEMORY", "advice"]
 
 ARITHMETIC, MEMORY = "the multiply-add units", "memory"
-"""What limits a step."""
+"""Names of the two resources that can bound a step (roofline model)."""
 
 CLOSE = 1.3
-"""Times the best estimate from which the cost model's order is taken for certain: bench.choices finds its choice 0.8%
-slower than the best on average, and single ones up to about this."""
+"""Ratio to the best estimate below which the cost model's ranking is not trusted. In bench.choices its choices are 0.8%
+slower than the best on average, and single choices up to about 30%."""
 NEAR_LIMIT = 0.8
-"""Part of a limit that well written kernels reach: 0.75 to 1 by the readme's table."""
+"""Fraction of a hardware limit from which a step counts as near that limit. Well written kernels reach 0.75 to 1, by
+the readme's table."""
 BRIEF_SECONDS = 5e-6
-"""Below it starting and ending a step, some microseconds, is most of its time."""
+"""Time below which launching and ending a step, which take some microseconds, dominate the step's time."""
 _OPEN_LENGTHS = "known at run time only"
 _FAST_MATH = "fast_math"
 
 
 def advice(steps: Sequence[StepReport], choice: Choice | None, estimates: Sequence[Estimate]) -> list[str]:
-    """What could be done; empty if nothing is known to help."""
+    """Return suggestions for an instruction's steps; an empty list if nothing is known to help."""
     return [*_of_host(steps), *_of_choice(choice, estimates), *_of_limits(steps)]
 
 

@@ -1,4 +1,4 @@
-"""``argument``: a tensor in host memory, as MIGraphX's Python module has it, and also a NumPy array."""
+"""``argument``: MIGraphX's tensor in host memory, which is also a NumPy array."""
 
 from __future__ import annotations
 
@@ -20,19 +20,19 @@ __all__ = ["argument", "create_argument", "fill_argument", "generate_argument", 
 
 
 class argument(np.ndarray):
-    """A tensor that borrows the memory of any buffer, NumPy array or DLPack exporter (and keeps its owner alive).
+    """A tensor that borrows the memory of any buffer, NumPy array or DLPack exporter, and keeps its owner alive.
 
-    It exports the buffer protocol, ``__array_interface__`` and DLPack; NumPy functions take it as an array and give
-    plain arrays. ``tolist`` is flat and ``==`` compares within one unit in the last place, as MIGraphX does.
+    It exports the buffer protocol, ``__array_interface__`` and DLPack. NumPy functions accept it as an array and return
+    plain arrays. ``tolist`` is flat, and ``==`` compares within one unit in the last place, as in MIGraphX.
 
-    A scalar (``get_shape()`` is {1}, {0}) is an array without axes, of shape (), and a buffer without axes gives one.
+    A scalar (lengths {1}, strides {0}) is an array of shape (), and a buffer without axes becomes a scalar.
 
-    ``argument(shape)`` is new memory of zeros (or empty strings), ``argument(shape, data)`` borrows a buffer of the
-    shape's element type: its element space, flat, or an array of its lengths and strides. Numbers in a sequence, and
-    arrays with other strides, are copied.
+    ``argument(shape)`` allocates zeros (or empty strings). ``argument(shape, data)`` borrows a buffer of the shape's
+    element type: either the flat element space, or an array with the shape's lengths and strides. Sequences of numbers,
+    and arrays with other strides, are copied.
 
     Raises:
-        ShapeError: the element type has no counterpart, or data does not fit the shape.
+        ShapeError: the element type has no counterpart, or the data does not fit the shape.
     """
 
     _shape: Shape | None = None
@@ -46,38 +46,38 @@ class argument(np.ndarray):
 
     @classmethod
     def wrap(cls, value: Argument) -> argument:
-        """The public form of an IR argument."""
+        """Return the public form of an IR argument."""
         array = value.numpy()
         self = (array.reshape(()) if value.shape.without_axes else array).view(cls)
         self._shape = value.shape
         return self
 
     def unwrap(self) -> Argument:
-        """The IR's form."""
+        """Return the IR's form of this argument."""
         array = self.view(np.ndarray)
         known = self._shape
         return Argument.from_array(array) if known is None else Argument(known, array.reshape(known.lens))
 
     def get_shape(self) -> shape:
-        """Type, lengths and strides."""
+        """Return the element type, lengths and strides."""
         return shape.wrap(self.unwrap().shape)
 
     def shaped(self, known: Shape) -> argument:
-        """This, told the shape where an array alone does not tell it."""
+        """Set the shape to ``known``, for shapes that the array does not determine, and return this argument."""
         self._shape = known
         return self
 
     def data_ptr(self) -> int:
-        """Address of the first element."""
+        """Return the address of the first element."""
         return self.unwrap().data_ptr
 
     def tolist(self) -> list[Any]:
-        """Elements in logical order, flat."""
+        """Return the elements in logical order as a flat list."""
         return self.unwrap().tolist()
 
     @staticmethod
     def save(arg: argument, filename: str | os.PathLike[str]) -> None:
-        """Write to a file (msgpack)."""
+        """Write an argument to a file (msgpack)."""
         whole_module("mgx_numba.graph.mxr")
         from ..graph.mxr import save_argument
 
@@ -85,7 +85,7 @@ class argument(np.ndarray):
 
     @staticmethod
     def load(filename: str | os.PathLike[str]) -> argument:
-        """Read what ``save`` wrote."""
+        """Read an argument from a file that ``save`` wrote."""
         whole_module("mgx_numba.graph.mxr")
         from ..graph.mxr import load_argument
 
@@ -125,7 +125,7 @@ class argument(np.ndarray):
 
 
 def _of_shape(wanted: Shape, data: Any) -> Argument:
-    """Memory of a shape: zeros, or what ``data`` holds."""
+    """Return an IR argument of a shape that holds ``data``, or zeros if ``data`` is None."""
     if data is None:
         result = Argument.from_shape(wanted)
         for part in _leaves(result):
@@ -158,12 +158,13 @@ def _leaves(value: Argument) -> list[Argument]:
 
 
 def literal(value: Any, data: Any = None) -> argument:
-    """A constant with memory of its own, for ``add_literal``: ``literal(shape, values)``, or of a number or an array.
+    """Return a constant for ``add_literal`` that owns its memory.
 
-    Numbers have NumPy's types (int64, float64, bool) and are scalars.
+    The forms are ``literal(shape, values)`` and ``literal(value)`` with a number or an array. Numbers become scalars of
+    NumPy's types (int64, float64, bool).
 
     Raises:
-        ShapeError: as ``argument`` does.
+        ShapeError: as in ``argument``.
     """
     if isinstance(value, shape) and data is None:
         raise ShapeError(f"literal: values of {value} are missing")
@@ -171,10 +172,10 @@ def literal(value: Any, data: Any = None) -> argument:
 
 
 def create_argument(shape: shape, values: Sequence[float]) -> argument:
-    """An argument with these elements in logical order.
+    """Return an argument with the given elements in logical order.
 
     Raises:
-        ShapeError: there are more or fewer values than elements, or they are not numbers.
+        ShapeError: the number of values differs from the number of elements, or the values are not numbers.
     """
     wanted = unwrap_shape(shape)
     if len(values) != wanted.elements:
@@ -190,10 +191,10 @@ def create_argument(shape: shape, values: Sequence[float]) -> argument:
 
 
 def generate_argument(s: shape, seed: int = 0) -> argument:
-    """Deterministic pseudo-random values, the same that MIGraphX generates for this shape and seed.
+    """Return the deterministic pseudo-random values that MIGraphX generates for the same shape and seed.
 
     Raises:
-        OptionError: the seed is no integer.
+        OptionError: the seed is not an integer.
         ShapeError: the shape is dynamic.
     """
     if not isinstance(seed, (int, np.integer)):
@@ -202,10 +203,10 @@ def generate_argument(s: shape, seed: int = 0) -> argument:
 
 
 def fill_argument(s: shape, value: float) -> argument:
-    """An argument whose every element is ``value``.
+    """Return an argument whose every element is ``value``.
 
     Raises:
-        ShapeError: the value is none of the shape's type, or the shape is dynamic.
+        ShapeError: the shape's element type cannot hold the value, or the shape is dynamic.
     """
     result = Argument.from_shape(unwrap_shape(s))
     for leaf in _leaves(result):

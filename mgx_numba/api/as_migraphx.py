@@ -1,4 +1,4 @@
-"""The name ``migraphx``: for this process, or with the command ``migraphx-driver`` for a whole environment."""
+"""Registration of this package under the name ``migraphx``, for this process or for a whole Python environment."""
 
 from __future__ import annotations
 
@@ -41,14 +41,14 @@ sys.exit(main())
 
 
 def install_as_migraphx(permanently: bool = False) -> None:
-    """Make ``import migraphx`` give this package, in this process.
+    """Make ``import migraphx`` import this package in this process.
 
     Args:
-        permanently: in every process of this environment, and add the command ``migraphx-driver``; for whoever may
-            write there. `uninstall_as_migraphx` takes both away again.
+        permanently: also do so in every process of this environment, and install the command ``migraphx-driver``. This
+            needs permission to write to the environment. `uninstall_as_migraphx` undoes both.
 
     Raises:
-        OptionError: there is another ``migraphx`` (MIGraphX itself, perhaps); the message says where.
+        OptionError: another ``migraphx`` (perhaps MIGraphX itself) is installed; the message gives its location.
         MgxError: a file cannot be written.
     """
     package = sys.modules[_PACKAGE]
@@ -65,7 +65,7 @@ def install_as_migraphx(permanently: bool = False) -> None:
 
 
 def uninstall_as_migraphx() -> None:
-    """Undo `install_as_migraphx`, in this process and in the environment; nothing happens where it is not installed.
+    """Undo `install_as_migraphx` in this process and in the environment; do nothing if it was not called.
 
     Raises:
         MgxError: a file cannot be removed.
@@ -82,7 +82,7 @@ def uninstall_as_migraphx() -> None:
 
 
 def _files() -> dict[Path, tuple[str, int]]:
-    """What is written for a whole environment: text and permissions by path."""
+    """Return text and permissions, by path, of the files that a permanent installation consists of."""
     module = Path(sysconfig.get_path("purelib"), f"{_NAME}.py")
     script = Path(sysconfig.get_path("scripts"), f"{_NAME}-driver")
     return {module: (_MODULE, 0o666), script: (_SCRIPT.format(python=sys.executable), 0o777)}

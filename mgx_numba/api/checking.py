@@ -1,4 +1,4 @@
-"""What ``run`` is given, held against what a program declares."""
+"""Validation of the arguments of ``run`` against the program's parameters."""
 
 from __future__ import annotations
 
@@ -22,17 +22,17 @@ __all__ = ["check"]
 
 
 def check(name: str, value: Any, wanted: Shape, model: program, stream: int | None = None) -> Any:
-    """The array of a parameter, with its shape's lengths (one for a scalar), or its tensor on a device.
+    """Return a parameter's value as an array of the declared shape (rank 0 for a scalar), or as its tensor on a device.
 
     Args:
-        name: the parameter's.
-        value: what was given for it.
-        wanted: what it is declared as.
+        name: name of the parameter.
+        value: value that the caller passed.
+        wanted: declared shape of the parameter.
         model: the program, compiled or not.
-        stream: the work that reads the tensor comes in the order of this stream; None: of the default one.
+        stream: stream on which the tensor will be read; None for the default stream.
 
     Raises:
-        ParameterError: it does not fit, or lies where the program does not run.
+        ParameterError: the value does not fit the shape, or lies on another device than the program's.
     """
     plain = type(value) is np.ndarray and not wanted.type.holds_objects
     if plain and model._home is None and value.dtype == wanted.type.numpy and value.ndim:
@@ -72,14 +72,14 @@ def check(name: str, value: Any, wanted: Shape, model: program, stream: int | No
 
 
 def _fits(actual: Shape, wanted: Shape) -> bool:
-    """Whether lengths are those that a parameter may have."""
+    """Return whether a parameter of shape ``wanted`` accepts the lengths of ``actual``."""
     if not wanted.is_dynamic:
         return actual.lens == wanted.lens or (wanted.elements == 1 and actual.elements == 1 and actual.scalar)
     return not wanted.ranked or _within(actual.array_lens, wanted.dyn_dims)
 
 
 def _within(lens: tuple[int, ...], ranges: tuple[DynamicDimension, ...]) -> bool:
-    """Whether there is one of the lengths for each of the ranges, and in it."""
+    """Return whether ``lens`` has the rank of ``ranges`` and each length lies within its range."""
     return len(lens) == len(ranges) and all(dim.min <= n <= dim.max for n, dim in zip(lens, ranges))
 
 
@@ -90,14 +90,15 @@ def _mismatched(name: str, value: Any, actual: Shape, wanted: Shape, fits: bool,
 
 
 _NUMBERS = {bool: 0, int: 1, float: 2}
-"""Python's numbers, which take another operand's element type of the same or a later kind, as in NumPy 2 (NEP 50)."""
+"""Kinds of Python numbers. A number takes the other operand's element type if the type's kind is the same or later, as
+in NumPy 2 (NEP 50)."""
 
 
 def _converted(value: Any, type_: Type) -> np.ndarray:
-    """A Python number in an element type.
+    """Convert a Python number to an element type.
 
     Raises:
-        ParameterError: it is of a later kind, or an integer that the type cannot hold.
+        ParameterError: the number's kind is later than the type's, or the type cannot hold the integer.
     """
     kind = 2 if type_.is_floating else 0 if type_ is Type.bool_type else 1
     if _NUMBERS[type(value)] > kind or not (type_.is_floating or type_.is_integral):
@@ -109,7 +110,7 @@ def _converted(value: Any, type_: Type) -> np.ndarray:
 
 
 def _on_device(name: str, value: Any, wanted: Shape, model: program, stream: int | None) -> DeviceArray:
-    """A tensor that lies on a device, for a program that runs there."""
+    """Return a tensor that lies on a device as an argument of a program that runs on the same device."""
     compiled = model._on
     if compiled is None:
         at = "ref" if model._target is None else model._target.name()

@@ -1,4 +1,4 @@
-"""What a program is once it is compiled: its compiled form, and the quick forms of a run."""
+"""State that a ``program`` has after compilation: its compiled form and the fast paths of ``run``."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ __all__ = ["declined", "take_compiled", "target_options"]
 
 
 def target_options(p: program, options: CompileOptions, tuning: Tuning | None = None) -> TargetOptions:
-    """What a target is told of a compilation of a program."""
+    """Return the options that a target receives for compiling a program."""
     return TargetOptions(
         fast_math=options.fast_math,
         num_threads=options.num_threads,
@@ -46,11 +46,11 @@ def take_compiled(
     parameters: dict[str, Shape],
     results: Sequence[Shape],
 ) -> None:
-    """Give a program its compiled form.
+    """Store the compiled form in a program and set up the fast paths of ``run``.
 
     Args:
-        level: of the trace of runs, see `trace_level`.
-        parameters, results: shapes of the portable form's.
+        level: level of the run trace, see `trace_level`.
+        parameters, results: shapes of the portable form's parameters and results.
     """
     p._signature, p._results, p._shapes_beside = parameters, list(results), shapes_beside_arrays(results)
     p._trace_level = level
@@ -67,7 +67,10 @@ def take_compiled(
 
 
 def _preferring(p: program, compiled: Compiled) -> Callable[[Direct | None], None]:
-    """What has a quick form of a compiled one asked before that which knows them all, as long as it is in use."""
+    """Return a callback that makes ``run`` try a given fast path first, as long as ``compiled`` is the program's form.
+
+    The callback holds the program weakly. Given None, it restores the general fast path.
+    """
     own = weakref.ref(p)
 
     def prefer(quick: Direct | None) -> None:
@@ -79,7 +82,7 @@ def _preferring(p: program, compiled: Compiled) -> Callable[[Direct | None], Non
 
 
 def _stay_on(p: program, compiled: OnDevice) -> None:
-    """Take a compiled form whose results stay on its device."""
+    """Set up a program whose results stay on the device."""
     whole_module("mgx_numba.api.device")
     from .device import quick_run
 
@@ -91,5 +94,5 @@ def _stay_on(p: program, compiled: OnDevice) -> None:
 
 
 def declined(*given: Any) -> None:
-    """The quick form of what has none: declines every call."""
+    """Decline every call; stands for a fast path that does not exist."""
     return None

@@ -1,4 +1,4 @@
-"""What ``program.compile`` does: options, quantisation before, and what is kept of it."""
+"""Implementation of ``program.compile``: options, prior quantisation, and the plan cache."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ def compile_program(p: program, t: Any, given: Mapping[str, Any]) -> None:
         given: options of `program.compile`, by name.
 
     Raises:
-        OptionError: an unknown option, or no target.
-        CompileError: a pass or code generation failed; the program is as before.
+        OptionError: an option is unknown, or ``t`` is not a target.
+        CompileError: a pass or code generation failed; the program is unchanged.
     """
     if isinstance(t, str):
         t = get_target(t)
@@ -68,7 +68,7 @@ def _kept(p: program, t: target, options: CompileOptions, given: Mapping[str, An
 
 
 def _quantized(p: program, options: Mapping[str, Any], t: target) -> Program:
-    """The portable form as the options ``use_fp16`` and the like want it: a copy, if they want another."""
+    """Return the portable form, or a copy quantised as the options ``use_fp16`` and so on request."""
     kinds = asked_quantizations(options)
     if not kinds:
         return p._portable

@@ -1,4 +1,4 @@
-"""Copies of programs: by ``clone`` and the module ``copy`` in this process, by ``pickle`` in others."""
+"""Copies of programs: ``clone`` and the module ``copy`` in this process, ``pickle`` across processes."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ __all__ = ["cloned", "copied", "pickled"]
 
 
 def cloned(p: program) -> program:
-    """The portable form, not compiled, with what is known of it."""
+    """Return an uncompiled program with a copy of the portable form and of its metadata."""
     result = type(p).wrap(p._portable.clone())
     result._disabled_passes = p._disabled_passes
     result._records = list(p._records)
@@ -27,7 +27,7 @@ def cloned(p: program) -> program:
 
 
 def copied(p: program) -> program:
-    """A program that changes of this one do not reach, compiled as this one is."""
+    """Return an independent copy of a program, with the compiled form of the original."""
     result = cloned(p)
     result._reread = copy.copy(p._reread)
     if p._options is not None:
@@ -36,7 +36,8 @@ def copied(p: program) -> program:
 
 
 def pickled(p: program) -> tuple[Callable[[bytes], program], tuple[bytes]]:
-    """What ``pickle`` asks for: the bytes of ``save_buffer`` and what reads them, on a device of the same number."""
+    """Return the reduce value for ``pickle``: the reader and the bytes of ``save_buffer``; the device number is
+    kept."""
     from .. import load_buffer, save_buffer
 
     device_id = 0 if p._options is None else p._options.device_id

@@ -1,4 +1,4 @@
-"""Operators of the user's own, for models that have them and for programs built by hand."""
+"""Operators defined by the user, for ONNX models that contain them and for programs built by hand."""
 
 from __future__ import annotations
 
@@ -24,25 +24,26 @@ def register_custom_op(
     compute_shape: Callable[..., Any] | None = None,
     cpu_kernel: Callable[..., CustomKernel | None] | None = None,
 ) -> None:
-    """Make the operator ``domain::name`` known in this process; ``op("domain::name")`` and ONNX models then have it.
+    """Define the operator ``domain::name`` in this process, for ``op("domain::name")`` and ONNX models.
 
-    Either ``scalar``, or ``compute`` and ``compute_shape``, are given. Positional parameters of ``scalar`` and
-    ``compute`` are the inputs, keyword-only ones attributes, whose defaults say what kind they are of (bool, int,
-    float, str, a tuple of ints or floats); attributes are passed to the others, too. All must be pure functions: they
-    may be called at any time, any number of times, from any thread, and constants are folded.
+    Pass either ``scalar``, or both ``compute`` and ``compute_shape``. Positional parameters of ``scalar`` and
+    ``compute`` are the inputs. Keyword-only parameters are attributes; the default gives the kind: bool, int, float,
+    str, or a tuple of ints or floats. ``compute_shape`` and ``cpu_kernel`` receive the attributes, too. All functions
+    must be pure: constants are folded, and a function may be called any number of times, from any thread.
 
     Args:
-        domain, name: as in an ONNX node.
-        scalar: the result for one element, as an expression of the inputs' elements in NumPy's notation, without
-            ``if`` (``np.where``); Numba's functions will do. It is fused like any pointwise operator, on every target.
-            Inputs have one length each after broadcasting in ONNX models, and any types.
-        compute: the results (one array, or a tuple of them) for arrays of any strides, which it must not write.
-        compute_shape: the result's `shape` for those of the inputs, which have fixed lengths; a list for several.
-        cpu_kernel: for the shapes of the inputs and the results, each a list, the `custom_kernel` that computes the
-            operator on the target ``cpu``; ``None`` leaves it to ``compute``, which every other target uses.
+        domain, name: domain and operator type of the ONNX node.
+        scalar: the result for one element, as an expression of the inputs' elements in NumPy's notation, without ``if``
+            (use ``np.where``). Functions compiled by Numba may be called. The operator is fused like any pointwise
+            operator, on every target. In ONNX models the inputs are broadcast to common lengths; they may have any
+            types.
+        compute: the results (one array, or a tuple of arrays) for input arrays of any strides, which it must not write.
+        compute_shape: the result's `shape`, or a list of shapes for several results, from the inputs' static shapes.
+        cpu_kernel: maps the list of input shapes and the list of result shapes to the `custom_kernel` that computes the
+            operator on the target ``cpu``. ``None`` falls back to ``compute``, which every other target uses.
 
     Raises:
-        OperatorError: the name is taken, or the functions do not fit what is said here.
+        OperatorError: the name is taken, or the functions do not meet these requirements.
     """
     if (scalar is None) == (compute is None):
         raise OperatorError(f"{domain}::{name}: give scalar, or compute and compute_shape")
@@ -73,10 +74,10 @@ def register_custom_op(
 
 
 def unregister_custom_op(domain: str, name: str) -> None:
-    """Forget a custom operator, so that another one may have its name; programs that have it keep it.
+    """Remove a custom operator so that its name can be registered again; programs that contain the operator keep it.
 
     Raises:
-        OperatorError: there is none of this name.
+        OperatorError: no custom operator has this name.
     """
     undefine(domain, name)
 

@@ -1,4 +1,4 @@
-"""Data in a device's memory: MIGraphX's functions for it, and `device_argument`, which is what lies there."""
+"""Tensors in device memory: `device_argument`, and MIGraphX's functions that copy to and from a device."""
 
 from __future__ import annotations
 
@@ -36,11 +36,11 @@ __all__ = [
 _DEFAULT_STREAM = 1
 """CUDA's default stream, as DLPack counts streams (dlpack.h, ``__dlpack__``)."""
 _NO_ORDER = -1
-"""A consumer of DLPack that orders its work by itself."""
+"""DLPack's stream number of a consumer that synchronises by itself."""
 
 
 def _choice() -> Any:
-    """The module of devices' engines, which a process without tensors on a device does not import."""
+    """Return the module that chooses device engines, importing it on first use."""
     return whole_module("mgx_numba.runtime.gpu.choice")
 
 
@@ -49,14 +49,14 @@ def _transfers() -> Any:
 
 
 class device_argument:
-    """A tensor in a device's memory: what `to_gpu`, `allocate_gpu` and programs with ``offload_copy=False`` give.
+    """A tensor in device memory, as returned by `to_gpu`, `allocate_gpu` and programs with ``offload_copy=False``.
 
-    ``device_argument(tensor)`` borrows that of another library (PyTorch, CuPy, Numba, JAX) by DLPack or
-    ``__cuda_array_interface__``, and keeps it alive. Other libraries take one the same way, without a copy:
-    ``torch.from_dlpack(x)``, ``cupy.asarray(x)``. NumPy does not: `from_gpu` copies.
+    ``device_argument(tensor)`` borrows a tensor of another library (PyTorch, CuPy, Numba, JAX) through DLPack or
+    ``__cuda_array_interface__``, and keeps the tensor alive. Other libraries import a device argument without a copy:
+    ``torch.from_dlpack(x)``, ``cupy.asarray(x)``. NumPy cannot: `from_gpu` copies to the host.
 
     Raises:
-        ShapeError: the tensor does not lie on a CUDA device, or is of an element type without a counterpart.
+        ShapeError: the tensor does not lie on a CUDA device, or its element type has no counterpart.
     """
 
     __slots__ = ("__weakref__", "_value")
@@ -66,36 +66,37 @@ class device_argument:
 
     @classmethod
     def wrap(cls, value: DeviceArray) -> device_argument:
-        """The public form of a device's tensor."""
+        """Return the public form of a device array."""
         self = cls.__new__(cls)
         self._value = value
         return self
 
     def get_shape(self) -> shape:
-        """Type, lengths and strides."""
+        """Return the element type, lengths and strides."""
         return shape.wrap(self._value.shape)
 
     def shaped(self, known: Shape) -> device_argument:
-        """This, told the shape where lengths alone do not tell it."""
+        """Set the shape to ``known``, for shapes that the lengths do not determine, and return this argument."""
         self._value.shape = known
         return self
 
     def device_id(self) -> int:
-        """The number of the device whose memory it lies in."""
+        """Return the number of the device whose memory holds the tensor."""
         return self._value.device
 
     def data_ptr(self) -> int:
-        """Address of the first element, on the device."""
+        """Return the address of the first element in device memory."""
         _shown(self._value)
         return self._value.address
 
     def tolist(self) -> list[Any]:
-        """Elements in logical order, flat; copies them to the host."""
+        """Copy the elements to the host and return them in logical order as a flat list."""
         return from_gpu(self).tolist()
 
     @property
     def __cuda_array_interface__(self) -> dict[str, Any]:
-        """Version 3. ``stream`` is there if an asynchronous run still has to write the elements."""
+        """Return version 3 of the interface; ``stream`` is set while an asynchronous run may still write the
+        elements."""
         value, dtype = self._value, self._value.shape.type.numpy
         if dtype.kind == "V" or np.dtype(dtype.str) != dtype:
             raise AttributeError(f"{dtype} has no name in __cuda_array_interface__; DLPack exchanges it")
@@ -119,10 +120,12 @@ class device_argument:
         dl_device: tuple[int, int] | None = None,
         copy: bool | None = None,
     ) -> Any:
-        """A capsule; work on ``stream`` (None and 1 are the default one, -1 wants no order) sees the elements.
+        """Return a DLPack capsule whose elements are complete for work that is later submitted to ``stream``.
+
+        ``stream``: None and 1 stand for the default stream, -1 for no synchronisation.
 
         Raises:
-            BufferError: a copy or another device is wanted, or the element type is none of DLPack's.
+            BufferError: a copy or another device is requested, or DLPack lacks the element type.
         """
         if copy or (dl_device is not None and tuple(map(int, dl_device)) != self.__dlpack_device__()):
             raise BufferError("a tensor on a device is given away where it lies, without a copy; from_gpu copies it")
@@ -145,7 +148,7 @@ class device_argument:
         )
 
     def __eq__(self, other: object) -> bool:
-        """Whether values agree within one unit in the last place, as those of `argument`."""
+        """Return whether values agree within one unit in the last place, as `argument` compares."""
         if not isinstance(other, (device_argument, argument)):
             return NotImplemented
         return bool(from_gpu(self) == (from_gpu(other) if isinstance(other, device_argument) else other))
@@ -162,16 +165,16 @@ def _shown(value: DeviceArray) -> None:
 
 
 def borrowed(tensor: Any, stream: int | None = None) -> DeviceArray:
-    """Any library's tensor on a device, for work that comes in the order of a stream (None: of the default one).
+    """Return any library's device tensor, complete for work submitted to ``stream`` (None: the default stream).
 
     Raises:
-        ShapeError: it lies elsewhere, or no shape describes it.
+        ShapeError: the tensor does not lie on a CUDA device, or no shape describes it.
     """
     if isinstance(tensor, device_argument):
         return tensor._value
     kind, number = device_of(tensor) or (0, -1)
     with _choice().engine(number).use() if kind == CUDA and number >= 0 else contextlib.nullcontext():
-        found = import_device(tensor, stream or _DEFAULT_STREAM)  # PyTorch wants the tensor's device to be current
+        found = import_device(tensor, stream or _DEFAULT_STREAM)  # PyTorch requires the tensor's device to be current
     if found.device < 0:
         holder = _choice().engine_at(found.address)
         found.device = 0 if holder is None else holder.number
@@ -179,16 +182,16 @@ def borrowed(tensor: Any, stream: int | None = None) -> DeviceArray:
 
 
 def allocate_gpu(s: shape, host: bool = False, device_id: int = 0) -> device_argument | argument:
-    """New memory of a device for a shape; its elements are not defined.
+    """Allocate device memory for a shape; the elements are undefined.
 
     Args:
-        s: what it is for; elements lie in a row.
-        host: memory of the host that copies from and to devices are fastest with, as an `argument`.
-        device_id: the device.
+        s: shape of the tensor, which is stored row-major.
+        host: allocate pinned host memory instead, the fastest for copies to and from devices, as an `argument`.
+        device_id: number of the device.
 
     Raises:
-        ShapeError: a dynamic shape, or elements that are Python objects.
-        DeviceError: there is no device, or not so much memory.
+        ShapeError: the shape is dynamic, or its elements are Python objects.
+        DeviceError: there is no such device, or not enough memory.
     """
     wanted = _plain(unwrap_shape(s))
     on = _choice().engine(device_id)
@@ -209,16 +212,16 @@ def _plain(wanted: Shape) -> Shape:
 
 
 def to_gpu(arg: Any, host: bool = False, device_id: int = 0) -> device_argument | argument:
-    """A copy in a device's memory, row-major.
+    """Copy a tensor to device memory, row-major.
 
     Args:
         arg: an `argument`, an array or another buffer; or a tensor that lies on a device.
-        host: copy into memory of the host that copies from and to devices are fastest with.
-        device_id: the device.
+        host: copy to pinned host memory instead, the fastest for copies to and from devices.
+        device_id: number of the device.
 
     Raises:
-        ShapeError: as `argument`.
-        DeviceError: there is no device, or not enough memory.
+        ShapeError: as in `argument`.
+        DeviceError: there is no such device, or not enough memory.
     """
     if device_of(arg) is not None:
         arg = from_gpu(arg)
@@ -234,13 +237,13 @@ def to_gpu(arg: Any, host: bool = False, device_id: int = 0) -> device_argument 
 
 
 def from_gpu(arg: Any) -> argument:
-    """A copy in host memory, once all that devices have been asked for is done; of host memory a copy, too.
+    """Wait for all submitted device work, then copy a tensor to new host memory; host tensors are copied, too.
 
     Args:
         arg: a `device_argument`, or another library's tensor.
 
     Raises:
-        ShapeError: as `device_argument`.
+        ShapeError: as in `device_argument`.
         DeviceError: the device has failed.
     """
     if device_of(arg) is None:
@@ -250,20 +253,20 @@ def from_gpu(arg: Any) -> argument:
 
 
 def gpu_sync() -> None:
-    """Wait for all that this process has asked devices for.
+    """Wait for all device work that this process has submitted.
 
     Raises:
-        DeviceError: there is no device, or something failed.
+        DeviceError: there is no device, or its work failed.
     """
     for one in _choice().engines() or [_choice().engine()]:
         one.synchronize()
 
 
 def argument_from_pointer(shape: shape, address: int) -> argument | device_argument:
-    """A view of memory at ``address``, of the host or of a device; nothing is copied, and nothing keeps it alive.
+    """Return a view of host or device memory at ``address``; nothing is copied, and the caller keeps the memory alive.
 
     Raises:
-        ShapeError: the shape is dynamic or holds Python objects, or the address is no positive integer.
+        ShapeError: the shape is dynamic or holds Python objects, or the address is not a positive integer.
     """
     wanted = unwrap_shape(shape)
     found = Argument.from_pointer(wanted, address)
@@ -272,13 +275,13 @@ def argument_from_pointer(shape: shape, address: int) -> argument | device_argum
 
 
 def gpudata_to_argument(shape: shape, address: int) -> device_argument:
-    """As `argument_from_pointer`, of an address in a device's memory, such as ``tensor.data_ptr()``.
+    """Return a view of device memory at ``address`` (such as ``tensor.data_ptr()``), as `argument_from_pointer` does.
 
     Raises:
-        ShapeError: as there, or the address is elsewhere.
+        ShapeError: as in `argument_from_pointer`, or the address does not lie in device memory.
     """
     wanted = unwrap_shape(shape)
-    Argument.from_pointer(wanted, address)  # refuses what is no address
+    Argument.from_pointer(wanted, address)  # checks the address
     holder = _choice().engine_at(int(address))
     if holder is None:
         raise ShapeError(f"address {int(address):#x} of {shape} is in no memory of a device")
@@ -292,8 +295,11 @@ def _at(wanted: Shape, address: int, holder: Engine) -> device_argument:
 def quick_run(
     compiled: OnDevice, parameters: Mapping[str, Shape]
 ) -> Callable[[Any, int | None], list[device_argument] | None] | None:
-    """A function that runs a program whose results stay on the device, on a dictionary of tensors there, in the order
-    of a stream; it gives None, having done nothing, where that is for the general way. None if there is none."""
+    """Return the fast path of ``run`` for a program whose results stay on the device; None if there is none.
+
+    The returned function takes a dictionary of device tensors and a stream. It returns None, having done nothing, for
+    arguments that need the general path.
+    """
     execute, outputs, number = compiled.entry(), list(compiled.output_parameters().items()), compiled.device
     if execute is None or not all(map(is_in_a_row, parameters.values())):
         return None
@@ -315,7 +321,7 @@ def quick_run(
         if value.shape is not wanted:
             if value.shape != wanted:
                 return None
-            value.shape = wanted  # so that the next call sees it at once
+            value.shape = wanted  # equal shapes: the next call passes the identity test
         return value
 
     def run(params: Any, stream: int | None) -> list[device_argument] | None:

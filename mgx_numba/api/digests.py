@@ -1,8 +1,8 @@
-"""SHA-256 of the contents of files. Of a large file it is remembered in the cache folder, for as long as nobody writes.
+"""SHA-256 of the contents of files; the digest of a large unchanged file is cached in the cache folder.
 
-``<cache folder>/plans/seen/<key>.txt`` has the digest of a file by its place and times, as build tools remember them:
-device, inode, size, time of the last write, and time of the last change, which no program can set. A file that was
-written to shortly before it was read is not remembered, since another write may leave its times as they are.
+``<cache folder>/plans/seen/<key>.txt`` holds the digest of a file by its identity and times, as in build tools: device,
+inode, size, modification time, and change time (ctime), which no program can set. The digest is not cached if the file
+was written shortly before it was read: another write might leave the times as they are.
 """
 
 from __future__ import annotations
@@ -24,28 +24,28 @@ from ..parallel import allowed_cpus, on_threads
 __all__ = ["content_digest", "file_digest", "may_have_changed", "plans_folder", "state_of"]
 
 _PIECE_BYTES = 8 << 20
-"""Hashed by one thread at a time: some milliseconds of work, so that threads end together."""
+"""Bytes that one thread hashes at a time: some milliseconds of work, so that threads finish together."""
 _ROOM_BYTES = 256 << 10
-"""Read and hashed at a time: what stays in a core's own cache."""
+"""Bytes that are read and hashed at a time: as many as stay in a core's own cache."""
 REMEMBERED_BYTES = 1 << 20
-"""Contents from this size on are remembered. Hashing 1 MiB takes half a millisecond of a CPU with SHA instructions."""
+"""Size from which digests are cached. Hashing 1 MiB takes half a millisecond on a CPU with SHA instructions."""
 TICK = 20_000_000
-"""Nanoseconds between two different times of a file: two of the system's ticks at 100 Hz."""
+"""Resolution of file times in ns: two of the system's ticks at 100 Hz."""
 COARSE_TICK = 2_000_000_000
-"""The same on file systems that keep whole seconds, or two (FAT)."""
+"""Resolution (ns) on file systems that store times in whole seconds, or in units of two seconds (FAT)."""
 
 
 def plans_folder() -> Path:
-    """Return the folder of plans and of what is known of models."""
+    """Return the folder of plans and of model metadata."""
     return default_folder() / "plans"
 
 
 def file_digest(content: FileContent, opened: os.stat_result | None, ended: threading.Event | None = None) -> str:
-    """Return `content_digest`, without reading a file that was hashed before and has not changed.
+    """Return `content_digest`, from the cache if the file has not changed since it was hashed.
 
     Args:
-        opened: the file's status before anything of it was read; None for what is no file.
-        ended: once this is set, the result does not matter.
+        opened: the file's status before any of it was read; None if the content is not a file.
+        ended: once this event is set, the result is not used, and hashing may stop.
 
     Raises:
         FormatError: the file has become shorter.
@@ -71,10 +71,10 @@ def file_digest(content: FileContent, opened: os.stat_result | None, ended: thre
 
 
 def content_digest(content: FileContent, ended: threading.Event | None = None) -> str:
-    """Return the SHA-256 of the SHA-256 of each piece of a content, computed on all cores.
+    """Return the SHA-256 of the concatenated SHA-256 of each piece of a content, computed on all cores.
 
     Args:
-        ended: once this is set, the rest is left out.
+        ended: once this event is set, the remaining pieces are skipped.
 
     Raises:
         FormatError: the file has become shorter.
@@ -95,11 +95,14 @@ def content_digest(content: FileContent, ended: threading.Event | None = None) -
 
 
 def state_of(status: os.stat_result) -> str:
-    """Return size, times and place of a file, which a write, a replacement or a restored time change."""
+    """Return a file's device, inode, size and times as text; writing or replacing the file changes it.
+
+    The change time also reveals a restored modification time.
+    """
     return f"{status.st_dev} {status.st_ino} {status.st_size} {status.st_mtime_ns} {status.st_ctime_ns}"
 
 
 def may_have_changed(status: os.stat_result, since: int) -> bool:
-    """Return whether a write at the time ``since`` or later may have left the file's times as they are."""
+    """Return whether a write at time ``since`` (ns) or later may have left the file's times unchanged."""
     latest = max(status.st_mtime_ns, status.st_ctime_ns)
     return latest + (TICK if latest % 1_000_000_000 else COARSE_TICK) >= since

@@ -1,4 +1,4 @@
-"""What became of an instruction or a node of the model, why so, and what could be done about it."""
+"""Implementation of ``program.explain``: how an instruction or a node of the model was compiled, and why."""
 
 from __future__ import annotations
 
@@ -32,11 +32,11 @@ if TYPE_CHECKING:
 
 __all__ = ["Explanation", "StepReport", "explanations"]
 
-_SHOWN = 8  # names that a message lists
+_SHOWN = 8  # most names that a message lists
 
 
 _ABOVE = {MEMORY: "what it moves is in the caches", ARITHMETIC: "its method needs fewer operations than are counted"}
-"""How more than a limit is possible."""
+"""Explanation, by limit, of a fraction above 1."""
 
 
 @dataclass(frozen=True)
@@ -44,14 +44,14 @@ class StepReport:
     """One step of a run.
 
     Attributes:
-        label: what runs, as `Observation.label` has it.
-        symbol: the kernel's name in the object store; empty for the host's steps.
-        work: how its work is divided, in words.
-        flops, bytes: operations, and the least that must move; 0 if not known.
-        reason: why the host computes it; else empty.
-        seconds: median time; None if it was not measured.
-        limit: what bounds it: operations or bytes, by which of them takes longer at least; empty if not known.
-        fraction: of that limit; None if it was not measured, or is not known.
+        label: description of the step, as in `Observation.label`.
+        symbol: name of the kernel in the object store; empty for host steps.
+        work: division of the work among tasks or thread blocks, in words.
+        flops, bytes: operations, and the least number of bytes that must move; 0 if unknown.
+        reason: why the step runs on the host; empty for kernels.
+        seconds: median time; None if not measured.
+        limit: the resource, arithmetic or memory, whose lower bound on the time is larger; empty if unknown.
+        fraction: fraction of ``limit`` that was reached; None if not measured or unknown.
     """
 
     label: str
@@ -78,18 +78,18 @@ class StepReport:
 
 @dataclass(frozen=True)
 class Explanation:
-    """What became of one instruction of the compiled program.
+    """How one instruction of the compiled program runs, and why.
 
     Attributes:
-        instruction: as the compiled program prints it.
-        nodes: nodes of the model that it came from, if the program knows their names.
-        members: what is fused in it, a line an operation.
-        steps: what runs for it.
-        neighbours: instructions that make its inputs and take its result.
-        refusals: what passes and lowering refused here, with the reasons: why it was not fused with a neighbour.
-        choice: who chose the solver of a product or a convolution, and why; None of others.
-        estimates: what the cost model says of all solvers.
-        advice: what could be done.
+        instruction: printed form of the instruction.
+        nodes: nodes of the model that the instruction came from, if the program has their names.
+        members: operations fused into the instruction, one to a line.
+        steps: steps that compute the instruction.
+        neighbours: instructions that produce its inputs and consume its result.
+        refusals: rewrites that passes and lowering refused here, with reasons (why it was not fused with a neighbour).
+        choice: the solver of a matrix product or a convolution, and its reason; None for other instructions.
+        estimates: the cost model's estimates for all solvers.
+        advice: suggestions for making it faster.
     """
 
     instruction: str
@@ -127,7 +127,7 @@ class Explanation:
 def explanations(
     p: program, name: str, params: Mapping[str, Any] | None = None, iterations: int = 0
 ) -> list[Explanation]:
-    """What became of all instructions that a name stands for; arguments and errors are those of `program.explain`."""
+    """Return an explanation of every instruction that ``name`` matches; see `program.explain`."""
     compiled, chosen = p._compiled, p._target
     if compiled is None or chosen is None:
         raise MgxError("the program is not compiled; explain() tells of kernels, which compile() chooses")
@@ -150,7 +150,7 @@ def explanations(
     threads = p._options.num_threads if p._options is not None else 0
     limits = target(chosen.name()).limits(threads, units_of(stages)) if iterations else None
     reports = _reports(compiled, stages, inputs, limits, iterations)
-    if not reports.keys().isdisjoint(texts.values()):  # without views beside what computes something
+    if not reports.keys().isdisjoint(texts.values()):  # leave out views if a match runs a step
         texts = {ins: place for ins, place in texts.items() if place in reports}
     log = compiled.rewrite_log()
     found = []
@@ -175,7 +175,7 @@ def explanations(
 
 
 class _Names(dict[Instruction, str]):
-    """Names of the instructions of all stages, and the stage of each that is in a main module."""
+    """Printed name of every instruction of all stages, and the stage number of each instruction of a main module."""
 
     def __init__(self, stages: Sequence[Stage]) -> None:
         super().__init__()
@@ -185,11 +185,11 @@ class _Names(dict[Instruction, str]):
             self._numbers.update(dict.fromkeys(stage.program.main, number))
 
     def computed(self) -> list[Instruction]:
-        """Instructions of the main modules that compute something."""
+        """Return the instructions of the main modules except parameters, literals and returns."""
         return [i for i in self._numbers if not isinstance(i.op, (Parameter, Return)) and i.literal is None]
 
     def place(self, ins: Instruction) -> tuple[int, str]:
-        """The stage and the printed form of an instruction of a main module."""
+        """Return the stage number and the printed form of an instruction of a main module."""
         return self._numbers[ins], format_instruction(ins, self)
 
 
@@ -221,7 +221,7 @@ def _matching(name: str, portable: Program, names: _Names) -> list[Instruction]:
 
 
 def _body(ins: Instruction) -> list[Instruction]:
-    """Operations that are computed in an instruction's kernel."""
+    """Return the operations that an instruction's fused kernel computes."""
     if ins.name not in KERNEL_OPERATORS:
         return []
     return [i for module in ins.module_args for i in module if not i.name.startswith("@")]
@@ -238,7 +238,7 @@ def _neighbours(ins: Instruction, names: Mapping[Instruction, str]) -> list[str]
 
 
 def _refusals(log: RewriteLog, ins: Instruction) -> list[str]:
-    """Refusals at an instruction or what is fused in it; and by fusions, at its neighbours."""
+    """Return the refusals at an instruction or its fused operations, and fusion refusals at its neighbours."""
     own = [ins, *_body(ins)]
     near = [other for i in (*ins.inputs, *ins.users) if i.literal is None for other in (i, *_body(i))]
     found: dict[str, None] = {}
@@ -250,7 +250,7 @@ def _refusals(log: RewriteLog, ins: Instruction) -> list[str]:
 
 
 def _is_of(nodes: Sequence[str], place: Instruction, ins: Instruction) -> bool:
-    """Whether what was noted at nodes is of a place; where nobody knows their names, operator and shape tell."""
+    """Return whether a refusal at ``nodes`` may belong to ``place``; True where node names are unknown."""
     known = place.debug_symbols or ins.debug_symbols
     return not nodes or not known or not set(nodes).isdisjoint(known)
 
@@ -262,8 +262,10 @@ def _reports(
     limits: Limits | None,
     iterations: int,
 ) -> dict[tuple[int, str], list[StepReport]]:
-    """The steps that serve each instruction, by its stage and printed form; a program that runs without a plan is
-    asked by running it."""
+    """Return the reports of the steps that compute each instruction, by stage number and printed form.
+
+    A program that runs without a plan is run once to observe its steps.
+    """
     planned = [(k, step) for k, stage in enumerate(stages) if stage.plan is not None for step in stage.plan.steps]
     samples: list[list[Observation]] = []
     for _ in range(iterations if planned else max(1, iterations)):

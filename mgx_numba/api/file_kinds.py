@@ -1,4 +1,4 @@
-"""What a file looks like that is not what it was taken for, and what reads such files."""
+"""Detection of a model file's format by its first bytes, for the error messages of readers of another format."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _AFTER_VERSION = b"\x12\x1a\x22\x2a\x32\x3a\x42"
 
 @contextlib.contextmanager
 def taken_for(filename: Any, expected: str) -> Iterator[None]:
-    """Add to an error of reading a file what it looks like, unless that is ``expected`` (``onnx``, ``mxr``, ``tf``)."""
+    """Add the detected format of a file to a reading error, unless it is ``expected`` (``onnx``, ``mxr`` or ``tf``)."""
     try:
         yield
     except (FormatError, ParseError) as error:
@@ -45,7 +45,7 @@ def taken_for(filename: Any, expected: str) -> Iterator[None]:
 
 
 def _kind(filename: Any) -> str:
-    """What the first bytes of a file say; empty if nothing."""
+    """Return a description of the format that the first bytes of a file show; empty if unknown."""
     if not isinstance(filename, (str, os.PathLike)) or not os.path.isfile(filename):
         return ""
     try:

@@ -1,4 +1,4 @@
-"""The functions of MIGraphX's Python module that read models and optimise programs."""
+"""Functions of MIGraphX's Python module that read models and optimise programs."""
 
 from __future__ import annotations
 
@@ -52,28 +52,28 @@ def parse_onnx(
 ) -> program:
     """Read an ONNX model from a file (or a ``ModelProto``).
 
-    Where a file is not as ONNX wants it and nobody doubts what is meant, it is accepted with a warning that names the
-    node; `check_onnx` lists what those are, and everything that a model is refused for.
+    A deviation from the ONNX specification whose meaning is unambiguous is accepted, with a warning that names the
+    node. `check_onnx` lists such deviations, and everything for which a model is refused.
 
     Args:
-        filename: path of the model; external data is looked for beside it.
-        default_dim_value: length of dimensions without a value; 0 leaves them open to any length.
-        default_dyn_dim_value: range of those dimensions instead.
+        filename: path of the model; external data is read from the same folder.
+        default_dim_value: length of dimensions without a value; 0 leaves them dynamic without bounds.
+        default_dyn_dim_value: range of dimensions without a value, instead of a length.
         dim_params: length or range by symbolic name.
         map_input_dims: lengths by input name; with ``MIGRAPHX_DYNAMIC_SHAPE`` set, also the longest that
             ``program.reshape`` may give them.
         map_dyn_input_dims: ranges by input name.
         skip_unknown_operators: represent unknown operators as ``unknown:`` instructions instead of failing.
-        print_program_on_error: print what was parsed before an error.
-        max_loop_iterations: MIGraphX's room for scan outputs of loops whose trip count is not known; here they
-            have their exact length, and this has no effect.
+        print_program_on_error: on an error, print the part of the program that was parsed.
+        max_loop_iterations: no effect. MIGraphX sizes scan outputs of loops with unknown trip count by it; here scan
+            outputs have their exact length.
         limit_max_iterations: largest trip count.
-        use_debug_symbols: keep the names of ONNX nodes with the instructions.
-        strict: refuse what would be accepted with a warning.
+        use_debug_symbols: store the names of ONNX nodes with the instructions.
+        strict: refuse deviations that would be accepted with a warning.
 
     Raises:
         ParseError: the file is malformed; the message names the node.
-        OptionError: contradictory options.
+        OptionError: options contradict each other.
     """
     options: dict[str, Any] = {
         "default_dim_value": default_dim_value,
@@ -113,7 +113,7 @@ def parse_onnx_buffer(
     dim_params: Mapping[str, Any] | None = None,
     strict: bool = False,
 ) -> program:
-    """Read an ONNX model from bytes, which MIGraphX calls ``filename`` too; otherwise ``parse_onnx``."""
+    """Read an ONNX model from bytes, the argument ``filename`` as in MIGraphX; all else as in ``parse_onnx``."""
     if not isinstance(filename, (bytes, bytearray, memoryview)):
         raise ParseError(f"parse_onnx_buffer needs the bytes of a model, got {type(filename).__name__}")
     options = {
@@ -140,19 +140,19 @@ def check_onnx(
     external_data_path: str = "",
     strict: bool = False,
 ) -> list[Finding]:
-    """Everything that is wrong with an ONNX model, at once; an empty list if nothing is.
+    """Return all faults of an ONNX model at once; an empty list if it has none.
 
     Args:
         filename: path of the model, its bytes, or a ``ModelProto``.
-        default_dim_value: this and the next ones, and ``strict``, are those of `parse_onnx`.
-        external_data_path: folder of external data (the model's own if ``filename`` is a path).
+        default_dim_value, dim_params, map_input_dims, map_dyn_input_dims, strict: as in `parse_onnx`.
+        external_data_path: folder of external data (by default the model's own if ``filename`` is a path).
 
     Returns:
-        What `parse_onnx` would refuse the model for, each with its node, operator, domain, operator set and what is
-        supported; then what it would accept with a warning (``accepted`` is true of them).
+        The faults for which `parse_onnx` would refuse the model, each with its node, operator, domain, operator set and
+        the supported alternatives; then the faults accepted with a warning (``accepted`` is True).
 
     Raises:
-        OptionError: contradictory options.
+        OptionError: options contradict each other.
     """
     whole_module("mgx_numba.frontends.onnx.check")
     from ..frontends.onnx.check import check
@@ -181,7 +181,7 @@ def _dynamic_dims(given: Mapping[str, Sequence[Any]] | None) -> dict[str, list[A
 
 
 def get_onnx_operators() -> list[str]:
-    """Names of the supported ONNX operators, sorted."""
+    """Return the names of the supported ONNX operators, sorted."""
     whole_module("mgx_numba.frontends.onnx.parser")
     from ..frontends.onnx import get_onnx_operators as operators
 
@@ -197,19 +197,19 @@ def parse_tf(
 ) -> program:
     """Read a frozen TensorFlow model from a GraphDef (``.pb``) or a SavedModel's folder.
 
-    As in MIGraphX, with ``is_nhwc`` the program takes inputs of four dimensions, which the model has as [n, h, w, c],
-    as [n, c, h, w], and gives such results so.
+    As in MIGraphX, with ``is_nhwc`` the program takes and returns four-dimensional tensors as [n, c, h, w] where the
+    model has [n, h, w, c].
 
     Args:
         filename: path of the file or folder.
-        is_nhwc: inputs and results of four dimensions are exchanged with channels first.
+        is_nhwc: convert four-dimensional inputs and results to channels first.
         batch_size: length of dimensions that the model leaves open.
-        map_input_dims: lengths by input name, in the program's order.
+        map_input_dims: lengths by input name, in the program's layout.
         output_names: nodes (``name`` or ``name:1``) that give the results, in place of the model's.
 
     Raises:
         ParseError: the file is malformed; the message names the node.
-        UnsupportedError: an operator or a type that is not supported, or variables.
+        UnsupportedError: the model has an unsupported operator or type, or variables.
         OptionError: an option names an input or a result that does not exist.
     """
     if not isinstance(filename, (str, os.PathLike)):
@@ -243,7 +243,7 @@ def _parse_tf(
 
 
 def get_tf_operators() -> list[str]:
-    """Names of the supported TensorFlow operators, sorted."""
+    """Return the names of the supported TensorFlow operators, sorted."""
     whole_module("mgx_numba.frontends.tf.parser")
     from ..frontends.tf import get_tf_operators as operators
 
@@ -253,15 +253,15 @@ def get_tf_operators() -> list[str]:
 def optimize(model: program, options: Mapping[str, Any] | None = None) -> program:
     """Apply target-independent optimisations to a program, in place, and return it.
 
-    A program that is compiled already is compiled again for its target, with its options.
+    A compiled program is recompiled for its target, with its options.
 
     Args:
-        options: ``level`` or ``aggressiveness`` 0 (nothing), 1 (default) or 2 (also changes of rounding), and
-            ``fusion_rules``, which ``compile`` honours later; ``use_fp16`` and the like as for ``compile``.
+        options: ``level`` or ``aggressiveness``: 0 (nothing), 1 (default) or 2 (also changes of rounding).
+            ``fusion_rules``, which a later ``compile`` honours. ``use_fp16`` and so on, as for ``compile``.
 
     Raises:
-        OptionError: unknown option, level or rule, or no program.
-        CompileError: compiling again failed; the program is as before.
+        OptionError: an option, level or rule is unknown, or ``model`` is not a program.
+        CompileError: recompiling failed; the program is unchanged.
     """
     if not isinstance(model, program):
         raise OptionError(f"a program is needed, got {type(model).__name__}")

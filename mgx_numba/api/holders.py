@@ -1,4 +1,4 @@
-"""Sequences, optionals and maps as users give and get them: lists and tuples, ``None``, and dictionaries."""
+"""Conversion of sequences, optionals and maps between Python values (lists, ``None``, dictionaries) and the IR."""
 
 from __future__ import annotations
 
@@ -18,23 +18,23 @@ __all__ = ["held_value", "users_value"]
 
 
 class _Checked(np.ndarray):
-    """What `held_value` gives, which needs no second check."""
+    """A value that `held_value` has converted, which needs no second check."""
 
 
 Check = Callable[[str, Any, Shape], np.ndarray]
 
 
 def held_value(name: str, value: Any, wanted: Shape, check: Check) -> np.ndarray:
-    """A sequence (a list or a tuple), an optional (``None`` if it holds nothing) or a map as operators take it.
+    """Convert a sequence (list or tuple), an optional (``None`` if empty) or a map to the form that operators take.
 
     Args:
-        name: what it is called in messages.
-        value: what the user gave.
+        name: name of the value in messages.
+        value: value that the user passed.
         wanted: the shape of a sequence, an optional or a map.
-        check: what gives the array of a tensor in it.
+        check: converts and checks a tensor inside the value.
 
     Raises:
-        ParameterError: it is neither, or something that it holds does not fit.
+        ParameterError: the value has another kind, or an element does not fit.
     """
     if isinstance(value, _Checked):
         return value
@@ -61,7 +61,7 @@ def _map(name: str, value: Any, element: Shape) -> np.ndarray:
 
 
 def _scalar(name: str, value: Any, wanted: Type) -> Any:
-    """A key or a value of a map: a ``str``, or a Python number that the element type holds."""
+    """Return a key or a value of a map: a ``str``, or a Python number that the element type can hold."""
     text = wanted is Type.string_type
     fits = (
         isinstance(value, str) if text else isinstance(value, (int, float, np.number)) and not isinstance(value, bool)
@@ -78,8 +78,10 @@ def _true_rank(array: np.ndarray, shape: Shape) -> np.ndarray:
 
 
 def users_value(value: np.ndarray, shape: Shape) -> Any:
-    """What a user gets for a sequence, an optional or a map: a list, a value or ``None``, a dictionary. Tensors are new
-    arguments."""
+    """Convert a sequence, an optional or a map to the user's form: a list, a value or ``None``, or a dictionary.
+
+    Tensors inside become new arguments.
+    """
     element = shape.element
     if shape.type is Type.map_type:
         return dict(value[0])

@@ -1,4 +1,4 @@
-"""Compilations that a process has done before: the plan takes the place of passes, lowering and kernels."""
+"""Plan cache of ``program.compile``: an earlier compilation's plan replaces passes, lowering and code generation."""
 
 from __future__ import annotations
 
@@ -30,21 +30,21 @@ if TYPE_CHECKING:
 __all__ = ["KeptCompilation", "kept_compilation"]
 
 _WITHOUT_DATA = frozenset(("fp16", "bf16", "int4_weights"))
-"""Quantisations that depend on nothing but the program."""
+"""Quantisations that depend on the program alone, not on calibration data."""
 _OF_MEASURING = ("exhaustive_tune", "tune_budget", "problem_cache")
-"""Options of a compilation whose result depends on more than program, options and machine."""
+"""Compile options that prevent caching: the result depends on more than program, options and machine."""
 
 
 def kept_compilation(
     p: program, t: target, options: CompileOptions, given: Mapping[str, Any]
 ) -> KeptCompilation | None:
-    """Return a compilation whose plan may be found or kept; None if nothing may.
+    """Return a compilation that may use the plan cache; None if caching is not possible.
 
     Args:
-        p: the program that is to be compiled.
+        p: the program to compile.
         t: the target.
-        options: those of the compilation.
-        given: the same as they were given, quantisations among them.
+        options: parsed options of the compilation.
+        given: the options as the caller passed them, including quantisations.
     """
     lineage = p._lineage_now() if options.plan_cache else None
     if lineage is None or p._store is not None or p._disabled_passes or p._records:
@@ -57,7 +57,7 @@ def kept_compilation(
 
 
 class KeptCompilation:
-    """A compilation of a program whose lineage is known, with options that say all of it."""
+    """A compilation whose plan the cache folder can hold: lineage and options determine the result."""
 
     def __init__(
         self, p: program, t: target, options: CompileOptions, lineage: Lineage, kinds: tuple[str, ...]
@@ -72,10 +72,10 @@ class KeptCompilation:
         self._changes = bool(kinds)
 
     def find(self, level: int) -> bool:
-        """Compile the program by its plan, if that is kept; return whether it was.
+        """Restore the compiled form from a cached plan; return whether the cache had the plan.
 
         Args:
-            level: of the trace of runs.
+            level: level of the run trace.
         """
         p, name = self._program, self._target.name()
 
@@ -105,10 +105,10 @@ class KeptCompilation:
         return True
 
     def keep(self, told: list[Told]) -> None:
-        """Keep the plan of the program, which is compiled now.
+        """Store the plan of the program, which has just been compiled.
 
         Args:
-            told: the warnings of the compilation.
+            told: warnings of the compilation, which a cache hit repeats.
         """
         p = self._program
         if self._changes:
@@ -118,7 +118,7 @@ class KeptCompilation:
 
 
 def _quantized(decode: Callable[[], Program], kinds: tuple[str, ...], target_name: str) -> Callable[[], Program]:
-    """Return what decodes a program and quantises it."""
+    """Return a function that decodes a program and quantises it."""
 
     def decoded() -> Program:
         whole_module("mgx_numba.api.quantizing")
@@ -133,7 +133,7 @@ def _quantized(decode: Callable[[], Program], kinds: tuple[str, ...], target_nam
 
 
 def _tuning(again: program, t: target, options: CompileOptions) -> Tuning | None:
-    """Return the tuning of a program that is compiled again to have it."""
+    """Compile a program again and return the tuning, which a cached plan does not hold."""
     with recorded(quiet=True):
         again.compile(t, dataclasses.asdict(options))
     return again._tuning

@@ -1,8 +1,8 @@
-"""Models that were read before: what is known of each, so that a program need not be read until somebody looks at it.
+"""Cache of model metadata, so that a model that was read before is parsed only when its instructions are needed.
 
-``<cache folder>/plans/models/<key>.json`` belongs to a model's content and to the options that it was read with: the
-shapes of its inputs and results, its metadata, and the warnings that reading it gave. It is written with the first plan
-of the program, since without a plan the program has to be read anyway.
+``<cache folder>/plans/models/<key>.json`` belongs to a model's content and parse options. It holds the shapes of inputs
+and results, the metadata, and the warnings of parsing. It is written with the program's first plan: without a plan the
+model has to be parsed anyway.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ __all__ = ["Known", "defer", "derive", "find_known", "keep_known", "note"]
 
 @dataclass(frozen=True)
 class Known:
-    """What is known of a program without its instructions.
+    """Metadata of a program: all that is needed without its instructions.
 
     Attributes:
-        told: warnings that reading or changing the model gave.
-        beside: JSON values that whoever reads the model wants back.
+        told: warnings of parsing or changing the model.
+        beside: JSON values that the caller of `read_model` stored.
     """
 
     parameters: Mapping[str, Shape]
@@ -48,15 +48,15 @@ class Known:
 
 
 def derive(p: program, call: str, change: Callable[[Program], object]) -> bool:
-    """Change a program that is not compiled, in place, so that it still can be kept and found.
+    """Change an uncompiled program, in place, and extend its lineage so that the result can be cached.
 
     Args:
         p: the program.
-        call: all that the change depends on.
+        call: text that determines the change, for the lineage.
         change: makes the change.
 
     Returns:
-        Whether the program is changed; else it can neither be kept nor found.
+        False, with the program unchanged, if its lineage is unknown; True otherwise.
     """
     lineage = p._lineage_now()
     if lineage is None:
@@ -83,7 +83,7 @@ def derive(p: program, call: str, change: Callable[[Program], object]) -> bool:
 
 
 def keep_known(p: program) -> None:
-    """Keep what is known of a program, of which a plan is kept, and of what it was before it was changed."""
+    """Store the metadata of a program whose plan is cached, and of each program that it was derived from."""
     for lineage, known in p._unkept:
         entry = {
             "external": lineage.source.external_states(),
@@ -103,7 +103,7 @@ def keep_known(p: program) -> None:
 def note(
     p: program, lineage: Lineage, told: list[Told], decode: Callable[[], Program], beside: Mapping[str, Any]
 ) -> None:
-    """Note the lineage of a program that was read or changed, and what is to be kept of it."""
+    """Record the lineage and the metadata of a program that was read or changed."""
     portable = p._portable
     p._take_lineage(lineage, decode)
     shapes = portable.parameter_shapes(), portable.output_shapes()
@@ -111,14 +111,14 @@ def note(
 
 
 def defer(p: program, lineage: Lineage, known: Known, decode: Callable[[], Program]) -> program:
-    """Make a program of what is known of it; the rest is decoded when somebody looks."""
+    """Fill a program from its metadata; ``decode`` makes the portable form on first access."""
     p._lineage, p._known, p._decode = lineage, known, decode
     p._origin = known.origin
     return p
 
 
 def find_known(lineage: Lineage, folders: Sequence[Path] = ()) -> Known | None:
-    """Return what is known of a program; its external data are looked for in these folders."""
+    """Return the cached metadata of a program, or None; external data is searched for in ``folders``."""
     try:
         path = _path(lineage)
         if path is None:

@@ -1,7 +1,7 @@
-"""Where a program comes from: the content of a model, and all that was asked of it since; the cache folder's key.
+"""Lineage of a program: the content of its model and all calls that made the program from it; the cache's key.
 
-A `ModelSource` is the content: the SHA-256 of a file or of bytes, and of the files that hold external data. A
-`Lineage` is a source with the options and calls that made a program of it. Two programs of one lineage are the same.
+A `ModelSource` is the content: the SHA-256 of a file or of bytes, and of the external data files. A `Lineage` is a
+source with the options and calls that made a program from it. Two programs of equal lineage are equal.
 """
 
 from __future__ import annotations
@@ -33,34 +33,35 @@ __all__ = ["PLAN_CACHE", "Lineage", "ModelSource", "environment", "open_source"]
 PLAN_CACHE = "MGX_PLAN_CACHE"
 
 _AT_ONCE_BYTES = 512 << 10
-"""Hashed by the caller: a third of a millisecond, about what starting threads costs."""
+"""Largest content (bytes) that the caller's thread hashes: a third of a millisecond, about the cost of starting
+threads."""
 _HELD_BYTES = 64 << 20
-"""Contents up to this size are read into memory, so that a program can be decoded after its file has changed. Reading
-64 MiB takes 10 ms."""
+"""Largest content (bytes) that is read into memory, so that a program can be decoded after its file has changed.
+Reading 64 MiB takes 10 ms."""
 _HASHED_BYTES = 1 << 30
-"""External data beyond this size in all is known by what the system says of its files. Hashing 1 GiB takes half a
-second of a CPU with SHA instructions."""
+"""Total size (bytes) of external data above which files are identified by size, times and inode instead of a hash.
+Hashing 1 GiB takes half a second on a CPU with SHA instructions."""
 _OF_RUNS = frozenset(
     f"MIGRAPHX_{name}"
     for name in ("DYNAMIC_SHAPE", "TRACE_EVAL", "LOG_LEVEL", "VERIFY_DUMP_DIFF", "VERIFY_ENABLE_ALLCLOSE")
 )
-"""Variables of MIGraphX that change nothing of how a program is compiled."""
+"""Environment variables of MIGraphX that do not affect compilation."""
 _OF_PLACES = frozenset((PLAN_CACHE, "MGX_CACHE_DIR"))
-"""This package's variables that change nothing of it."""
+"""Environment variables of this package that do not affect compilation."""
 
 T = TypeVar("T")
 
 
 class ModelSource:
-    """The content of a model. It is hashed by other threads from the moment that it is opened.
+    """The content of a model, hashed in the background from the moment it is opened.
 
     Attributes:
         content: the model's own file or bytes.
-        external: paths of the files of its external data, by location; empty until it is known where they are.
+        external: path of each external data file, by location; empty until the files have been found.
     """
 
     def __init__(self, content: FileContent, hold: bool = False) -> None:
-        """``hold``: read a content of up to 64 MiB into memory."""
+        """Open a content; ``hold`` reads up to 64 MiB into memory."""
         self.content = content
         self._hold = hold and content.size <= _HELD_BYTES
         self.external: dict[str, Path] = {}
@@ -78,7 +79,7 @@ class ModelSource:
 
     @property
     def own_digest(self) -> str:
-        """SHA-256 of the model's own content.
+        """Return the SHA-256 of the model's own content.
 
         Raises:
             FormatError: the file has become shorter.
@@ -86,7 +87,7 @@ class ModelSource:
         return self._hashing.result()
 
     def digest(self) -> str:
-        """Return the SHA-256 of the whole content, external data included.
+        """Return the SHA-256 of the whole content, including external data.
 
         Raises:
             FormatError: a file has become shorter.
@@ -95,20 +96,22 @@ class ModelSource:
         return hashlib.sha256("\n".join(parts).encode()).hexdigest() if len(parts) > 1 else parts[0]
 
     def external_states(self) -> dict[str, str]:
-        """Return the SHA-256 of each file of external data, by location; of large ones size, times and inode.
+        """Return the SHA-256 of each external data file, by location.
+
+        Above 1 GiB in total, each file's size, times and inode take the place of its SHA-256.
 
         Raises:
-            FormatError, OSError: a file has become shorter, or is gone.
+            FormatError, OSError: a file has become shorter, or does not exist.
         """
         if self._states.keys() != self.external.keys():
             self._states = _states_of(self.external)
         return self._states
 
     def find_external(self, locations: Sequence[str], folders: Sequence[Path]) -> bool:
-        """Find the files of external data at these locations, each in the first folder that has it.
+        """Locate the external data files, each in the first folder that contains it.
 
         Returns:
-            Whether all are there.
+            Whether all files exist.
         """
         roots = [folder.resolve() for folder in folders]
         found = {}
@@ -122,13 +125,13 @@ class ModelSource:
         return True
 
     def take_external(self, read: Mapping[str, tuple[Path, os.stat_result]]) -> bool:
-        """Take the files of external data that a parser has read.
+        """Record the external data files that a parser has read.
 
         Args:
             read: path by location, and the file's status before it was read.
 
         Returns:
-            Whether they are what the parser has read.
+            Whether the files still have the content that the parser read.
         """
         self.external = {location: path for location, (path, _) in read.items()}
         self.external_states()
@@ -138,7 +141,7 @@ class ModelSource:
         )
 
     def is_at(self, path: Any) -> bool:
-        """Return whether a file still has the content that was opened, which a parser has read there since."""
+        """Return whether the file at ``path``, which a parser has read, still has the content that was opened."""
         if self._status is None:
             return True
         status = os.stat(path)
@@ -147,10 +150,10 @@ class ModelSource:
         return not may_have_changed(status, self._opened) or content_digest(FileContent(path)) == self.own_digest
 
     def whole(self) -> tuple[memoryview, dict[str, memoryview]]:
-        """Return the model's bytes, and those of its external data by location.
+        """Return the model's bytes, and the bytes of its external data by location.
 
         Raises:
-            FormatError: a file has changed since it was opened, or is gone.
+            FormatError: a file has changed since it was opened, or does not exist.
         """
         try:
             return self._whole()
@@ -168,21 +171,24 @@ class ModelSource:
 
 
 class Lineage:
-    """A source, and what was asked of it: what reads it with which options, and the calls since, a line each."""
+    """A source, and the calls that made a program from it, as text.
+
+    The first line is the parser with its options; each later line is a call.
+    """
 
     def __init__(self, source: ModelSource, asked: str = "") -> None:
         self.source, self.asked = source, asked
 
     def after(self, call: str) -> Lineage:
-        """Return the lineage of what a call makes of the program."""
+        """Return the lineage of the program that results from applying ``call``."""
         return Lineage(self.source, f"{self.asked}\n{call}")
 
     def key(self, of: str, whole: bool = True) -> str | None:
-        """Return the name of a file in the cache folder about this lineage; None if nothing may be kept there.
+        """Return the base name of this lineage's file in the cache folder; None if the program may not be cached.
 
         Args:
-            of: all that the file depends on besides: target and machine.
-            whole: external data counts, too, and not the model's own content alone.
+            of: everything else that the file depends on, such as target and machine.
+            whole: include external data, not only the model's own content.
 
         Raises:
             FormatError: a file has become shorter.
@@ -195,7 +201,7 @@ class Lineage:
         return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:32]
 
     def machine_key(self, target: Target, device_id: int) -> str | None:
-        """Return `key` for plans for a device of a target; None also where the target has none that can be kept.
+        """Return `key` for plans of a device of a target; None also if the target's plans cannot be cached.
 
         Raises:
             FormatError: a file has become shorter.
@@ -211,10 +217,10 @@ class Lineage:
 
 
 def environment() -> str | None:
-    """Return what compiling depends on in this process besides the model, options and machine.
+    """Return, as text, the state of this process that compilation depends on, besides model, options and machine.
 
-    None where nothing may be kept or found: the user says so, wants to see what compiling does, or has operators whose
-    code is in no file.
+    None if the cache may not be used: the user disabled it, a ``MIGRAPHX_`` variable asks to see or change compilation,
+    or custom operators, whose code is in no file, are registered.
     """
     if not environment_flag(PLAN_CACHE, True):
         return None
@@ -222,7 +228,7 @@ def environment() -> str | None:
     mine = {name: value for name, value in named.items() if name not in _OF_RUNS and name not in _OF_PLACES}
     if any(name.startswith("MIGRAPHX_") for name in mine):
         return None
-    custom = sys.modules.get("mgx_numba.ops.custom")  # without it there are none
+    custom = sys.modules.get("mgx_numba.ops.custom")  # not imported: there are no custom operators
     if custom is not None and custom.custom_domains():
         return None
     mine |= {"package": package_state(NOT_OF_CPU), "numpy": np.__version__, "onnx": _onnx_state()}
@@ -230,7 +236,7 @@ def environment() -> str | None:
 
 
 def open_source(given: Any) -> ModelSource | None:
-    """Return the source of a model's path or bytes; None if its programs can neither be kept nor found."""
+    """Return the source of a model's path or bytes; None if its programs cannot be cached."""
     if environment() is None:
         return None
     if isinstance(given, bytes):
@@ -244,10 +250,10 @@ def open_source(given: Any) -> ModelSource | None:
 
 
 class Background(Generic[T]):
-    """A function that runs in a thread of its own, once `start` is called, or when its result is asked for.
+    """A function that runs in a thread of its own, or in the caller's thread if `result` is called without `start`.
 
-    It is given an event, and should end soon once that is set. Leaving a ``with`` waits for it, and sets the event if
-    the ``with`` has ended early.
+    The function receives an event and should return soon after the event is set. A ``with`` block waits for the
+    function; if the block raises, it sets the event.
     """
 
     def __init__(self, function: Callable[[threading.Event], T]) -> None:
@@ -258,14 +264,14 @@ class Background(Generic[T]):
         self._thread: threading.Thread | None = None
 
     def start(self) -> None:
-        """Begin."""
+        """Start the thread."""
         self._thread = threading.Thread(target=self._run, daemon=True)
         self._thread.start()
 
     def _run(self) -> None:
         try:
             self._outcome.append(self._function(self._ended))
-        except BaseException as error:  # handed to whoever asks for the result
+        except BaseException as error:  # raised by `result`
             self._error = error
 
     def __enter__(self) -> Background[T]:
@@ -279,7 +285,7 @@ class Background(Generic[T]):
             self._thread.join()
 
     def result(self) -> T:
-        """Return the function's result; an error of the function is raised here."""
+        """Return the function's result, or raise its error."""
         if self._thread is not None:
             self._thread.join()
         elif not self._outcome and self._error is None:
@@ -294,12 +300,12 @@ def _states_of(external: Mapping[str, Path]) -> dict[str, str]:
     found = {name: path.stat() for name, path in external.items()}
     if sum(status.st_size for status in found.values()) > _HASHED_BYTES:
         return {name: state_of(status) for name, status in found.items()}
-    contents = ((name, FileContent(path)) for name, path in external.items())  # opened one after the other
+    contents = ((name, FileContent(path)) for name, path in external.items())  # opens one file at a time
     return {name: file_digest(content, content.status()) for name, content in contents}
 
 
 def _file_state(path: Path) -> str:
-    """Return length and time of a file that was not opened; empty if it is empty or absent."""
+    """Return size and modification time of a file as text; empty if the file is empty or absent."""
     try:
         status = path.stat()
     except OSError:
@@ -309,7 +315,7 @@ def _file_state(path: Path) -> str:
 
 @functools.lru_cache(maxsize=1)
 def _onnx_state() -> str:
-    """Return length and time of the file that says which version of ``onnx`` is installed, which is not imported."""
+    """Return size and time of the installed ``onnx`` package's version file, without importing ``onnx``."""
     for folder in sys.path:
         found = _file_state(Path(folder or ".", "onnx", "version.py"))
         if found:

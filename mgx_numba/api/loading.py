@@ -1,4 +1,4 @@
-"""``load``: a program from a file, or from the plan that is kept of a file."""
+"""``load``: reads a program from a file, or from the cached plan of that file."""
 
 from __future__ import annotations
 
@@ -32,21 +32,21 @@ __all__ = ["load", "load_buffer"]
 def load(
     filename: str | os.PathLike[str], format: str = "msgpack", trust_objects: bool = False, device_id: int = 0
 ) -> program:
-    """Read what ``save`` wrote; a program that was saved compiled is compiled for this machine.
+    """Read a program that ``save`` wrote; a program that was saved compiled is compiled for this machine.
 
-    The plan of a compiled program is kept in the cache folder; if this file has one there, it is used, and the file is
-    decoded when its program is asked for, which must not have changed by then. Otherwise it is read as a whole and may
-    change as soon as this returns.
+    If the cache folder holds the plan of this file, the plan is used. The file is then decoded on first access to the
+    program's instructions, and must not change before. Otherwise the file is read as a whole, and may change once this
+    returns.
 
     Args:
         format: ``msgpack`` or ``json``.
-        trust_objects: use the machine code in the file where CPU, features and versions match. Whoever wrote the file
-            can then run anything in this process. Without it that code is passed over and kernels are built here.
-        device_id: the device that a program which was compiled for one is compiled for here.
+        trust_objects: use the machine code in the file if CPU, features and versions match. The author of the file can
+            then run any code in this process. Otherwise the machine code is ignored and kernels are built here.
+        device_id: device to compile for, if the program was compiled for a device.
 
     Raises:
         FormatError: the file is malformed, or becomes shorter while it is read.
-        OptionError: unknown format, or no number of a device.
+        OptionError: the format is unknown, or ``device_id`` is not a device number.
     """
     form = checked_format(format)
     if not isinstance(filename, (str, os.PathLike)):
@@ -90,10 +90,10 @@ def _loaded(filename: str | os.PathLike[str], format: str, trust_objects: bool, 
 
 
 def load_buffer(b: bytes, trust_objects: bool = False, device_id: int = 0) -> program:
-    """A program from what ``save_buffer`` gave; ``trust_objects`` and ``device_id`` are those of ``load``.
+    """Read a program from the bytes of ``save_buffer``; ``trust_objects`` and ``device_id`` as in ``load``.
 
     Raises:
-        FormatError: it is malformed, or no bytes.
+        FormatError: the bytes are malformed, or ``b`` is not bytes.
     """
     if not isinstance(b, (bytes, bytearray, memoryview)):
         raise FormatError(f"load_buffer needs the bytes of an .mxr file, got {type(b).__name__}")
@@ -104,15 +104,15 @@ def load_buffer(b: bytes, trust_objects: bool = False, device_id: int = 0) -> pr
 
 
 def _reading() -> None:
-    """Import what decodes a program."""
+    """Import the decoder of programs."""
     whole_module("mgx_numba.graph.mxr")
 
 
 def _restored(value: Any, extra: Mapping[str, Any], *, device_id: int) -> program:
-    """The program that a file held: its portable form and what was kept beside it; compiled if it was.
+    """Return the program of a decoded file: the portable form with its metadata, compiled if it was saved compiled.
 
     Raises:
-        FormatError: what was kept beside it is malformed.
+        FormatError: the metadata is malformed.
     """
     from ..graph.machine_code import OBJECTS
 
@@ -137,7 +137,7 @@ def _restored(value: Any, extra: Mapping[str, Any], *, device_id: int) -> progra
 def _of_plan(
     device_id: int, kept: Kept, about: Mapping[str, Any], decoded: Callable[[], Any], store: Store | None
 ) -> tuple[Compiled, program]:
-    """The program of a plan that `keep_plan` left; ``decoded`` gives what its file holds."""
+    """Return the program of a plan that `keep_plan` stored; ``decoded`` returns the decoded file."""
     result = program()
     saved = about["saved"]
     chosen = get_target(saved["compiled"]["target"])
@@ -162,7 +162,7 @@ def _of_plan(
 
 
 def _calibration(extra: Mapping[str, Any]) -> Calibration | None:
-    """What a program was quantised by, as its file has it."""
+    """Return the calibration that a file holds; None if the program was not quantised."""
     if "calibration" not in extra:
         return None
     from ..graph.calibration import Calibration
@@ -171,10 +171,10 @@ def _calibration(extra: Mapping[str, Any]) -> Calibration | None:
 
 
 def _saved_compile_options(compiled: Mapping[str, Any], device_id: int) -> dict[str, Any]:
-    """The options among what `saved_options` kept of a compilation, for this device.
+    """Return the compile options that `saved_options` stored, for this device.
 
     Raises:
-        FormatError: others than those are there.
+        FormatError: there are unknown options.
     """
     options = {k: v for k, v in compiled.items() if k != "target"}
     unknown = options.keys() - {*SAVED_OPTIONS, "offload_copy"}

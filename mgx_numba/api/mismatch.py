@@ -1,4 +1,4 @@
-"""What is said of an input that is not what a program declares, and how to mend it."""
+"""Error message for an input that does not fit the program's parameter, with the options that would fix it."""
 
 from __future__ import annotations
 
@@ -14,8 +14,14 @@ Lens = tuple[int, ...]
 
 
 def mismatch(name: str, given: Any, actual: Shape, wanted: Shape, fits: bool, open_dims: Mapping[int, str]) -> str:
-    """The message for an input ``given`` of shape ``actual``, whose lengths fit or not; ``open_dims`` are those of its
-    axes that the model leaves open, as in `Program.open_dims`."""
+    """Return the error message for an input of the wrong type or shape.
+
+    Args:
+        given, actual: the value, and its shape.
+        wanted: declared shape of the parameter.
+        fits: whether the lengths fit (then only the type differs).
+        open_dims: description of the axes that the model leaves dynamic, as in `Program.open_dims`.
+    """
     of_type = actual.type is wanted.type
     what = "shape" if of_type else "type" if fits else "type and shape"
     parts = [f"Incorrect {what} {{{actual}}} for parameter: {name} should be: {{{wanted}}}"]
@@ -34,7 +40,7 @@ def _conversion(given: Any, wanted: Type) -> str:
 
 
 def _opened(name: str, lens: Lens, wanted: Sequence[DynamicDimension], open_dims: Mapping[int, str]) -> list[str]:
-    """What the lengths that are wrong were read from, and the options of ``parse_onnx`` that give them."""
+    """Return hints for lengths out of range: their origin in the model, and the ``parse_onnx`` options to set."""
     wrong = [k for k in open_dims if k < len(lens) and not wanted[k].min <= lens[k] <= wanted[k].max]
     if not wrong:
         return []

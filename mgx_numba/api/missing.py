@@ -1,4 +1,4 @@
-"""Names of MIGraphX's interface that are not here (yet), and what to do without them."""
+"""Error messages for names of MIGraphX's interface that this package lacks, with alternatives."""
 
 from __future__ import annotations
 
@@ -25,16 +25,16 @@ _METHODS = {
     "quantize_int8": "mgx_numba.quantize_int8(program, ...) does it",
     "validate": "compile checks a program first",
 }
-"""Methods of MIGraphX's C and C++ ``program``, and some that users look for."""
+"""Alternatives to methods of MIGraphX's C and C++ ``program``, and to other methods that users look for."""
 
 
 def missing_name(name: str, known: Iterable[str]) -> str:
-    """What to say of a name that ``mgx_numba`` has not; ``known`` are those that it has."""
+    """Return the error message for an unknown name of ``mgx_numba``; ``known`` are its names."""
     return f"module 'mgx_numba' has no attribute {name!r}{_near(name, known)}"
 
 
 def missing_method(name: str, known: Iterable[str]) -> str:
-    """What to say of an attribute that ``program`` has not; ``known`` are those that it has."""
+    """Return the error message for an unknown attribute of ``program``; ``known`` are its attributes."""
     if name in _METHODS:
         return f"program has no {name!r}: {_METHODS[name]}"
     return f"'program' object has no attribute {name!r}{_near(name, known)}"

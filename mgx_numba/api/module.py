@@ -1,4 +1,4 @@
-"""``op``, ``instruction_ref`` and ``module``, as MIGraphX's Python module has them."""
+"""``op``, ``instruction_ref`` and ``module`` of MIGraphX's Python module."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ class op:
     """An operator: name and attributes.
 
     Raises:
-        OperatorError: unknown operator or attribute, or a value of the wrong kind.
+        OperatorError: the operator or an attribute is unknown, or an attribute value has the wrong kind.
     """
 
     class pooling_mode(Enum):
-        """How pooling reduces a window."""
+        """Reduction that pooling applies to a window."""
 
         average = 0
         max = 1
@@ -52,17 +52,17 @@ class op:
 
     @classmethod
     def wrap(cls, value: Operator) -> op:
-        """The public form of an IR operator."""
+        """Return the public form of an IR operator."""
         self = cls.__new__(cls)
         self._value = value
         return self
 
     def name(self) -> str:
-        """MIGraphX's name of the operator."""
+        """Return MIGraphX's name of the operator."""
         return self._value.name
 
     def values(self) -> dict[str, Any]:
-        """All attributes, defaults included; sequences as lists, enumerations as integers."""
+        """Return all attributes, including defaults; sequences as lists, enumerations as integers."""
         return {key: _plain(value) for key, value in self._value.attributes().items()}
 
     def __eq__(self, other: object) -> bool:
@@ -86,11 +86,11 @@ class macro:
         self._name, self._options = name, options
 
     def name(self) -> str:
-        """Name of the macro."""
+        """Return the name of the macro."""
         return self._name
 
     def options(self) -> dict[str, Any]:
-        """Options as given."""
+        """Return the options that were passed."""
         return dict(self._options)
 
 
@@ -117,7 +117,7 @@ def _plain(value: Any) -> Any:
 
 
 class instruction_ref:
-    """A reference to an instruction of a module; equal references refer to the same one."""
+    """A reference to an instruction of a module; references to the same instruction are equal."""
 
     __slots__ = ("_value",)
 
@@ -127,27 +127,27 @@ class instruction_ref:
         self._value = value
 
     def shape(self) -> shape:
-        """Shape of the value."""
+        """Return the shape of the instruction's value."""
         return shape.wrap(self._value.shape)
 
     def op(self) -> op:
-        """The operator."""
+        """Return the operator."""
         return op.wrap(self._value.op)
 
     def name(self) -> str:
-        """Name of the operator."""
+        """Return the name of the operator."""
         return self._value.name
 
     def inputs(self) -> list[instruction_ref]:
-        """Instructions whose values it takes."""
+        """Return the instructions whose values are this instruction's operands."""
         return [instruction_ref(i) for i in self._value.inputs]
 
     def outputs(self) -> list[instruction_ref]:
-        """Instructions that take its value."""
+        """Return the instructions that use this instruction's value."""
         return [instruction_ref(i) for i in self._value.users]
 
     def get_literal(self) -> argument:
-        """Value of a literal, read-only.
+        """Return the value of a literal, read-only.
 
         Raises:
             OperatorError: the instruction is not a literal.
@@ -170,7 +170,7 @@ class instruction_ref:
 
 
 class module:
-    """A list of instructions; got from a program, never made alone."""
+    """A list of instructions, obtained from a program."""
 
     __slots__ = ("_value",)
 
@@ -182,21 +182,21 @@ class module:
     def add_instruction(
         self, op: op, args: Sequence[instruction_ref] = (), mod_args: Sequence[module] = ()
     ) -> instruction_ref:
-        """Append an operation.
+        """Append an instruction.
 
         Raises:
-            OperatorError: no ``op``, or ``args`` and ``mod_args`` are no lists of references and modules.
-            ShapeError: the operator does not take values of these numbers, types or lengths.
+            OperatorError: ``op`` is not an `op`, or ``args`` or ``mod_args`` is not a list of references or modules.
+            ShapeError: the operator does not accept the number, types or lengths of the operands.
         """
         if not isinstance(op, _op):
             raise OperatorError(f"add_instruction: op must be an op, got {op!r}")
         return instruction_ref(self._value.add_instruction(op._value, _values(args), _modules(mod_args, self._value)))
 
     def add_literal(self, data: Any) -> instruction_ref:
-        """Put a constant (argument, array, buffer, number), which is copied, at the front of the module.
+        """Insert a copy of a constant (argument, array, buffer, number) at the front of the module.
 
         Raises:
-            ShapeError: it is none of these, or of an element type that there is not.
+            ShapeError: ``data`` has another type, or an unsupported element type.
         """
         value = data.unwrap() if isinstance(data, argument) else Argument.from_array(data)
         return instruction_ref(self._value.add_literal(value.copy()))
@@ -205,7 +205,7 @@ class module:
         """Declare an input at the front of the module.
 
         Raises:
-            OperatorError: ``name`` is no string, or ``shape`` no `shape`.
+            OperatorError: ``name`` is not a string, or ``shape`` not a `shape`.
             ShapeError: the module has a parameter of this name.
         """
         if not isinstance(name, str) or not isinstance(shape, _shape):
@@ -213,37 +213,37 @@ class module:
         return instruction_ref(self._value.add_parameter(name, shape._value))
 
     def add_return(self, args: Sequence[instruction_ref]) -> instruction_ref:
-        """End the module with these results.
+        """Append a return instruction with these results.
 
         Raises:
-            OperatorError: ``args`` is no list of references.
-            ValidationError: the module has an end; `replace_return` gives it another.
+            OperatorError: ``args`` is not a list of references.
+            ValidationError: the module has a return instruction; use `replace_return`.
         """
         return instruction_ref(self._value.add_return(_values(args)))
 
     def replace_return(self, args: Sequence[instruction_ref]) -> instruction_ref:
-        """End the module with these results, whether it had an end or not.
+        """Set the module's return instruction to these results, whether or not it had a return instruction.
 
         Raises:
-            OperatorError: ``args`` is no list of references.
+            OperatorError: ``args`` is not a list of references.
         """
         return instruction_ref(self._value.replace_return(_values(args)))
 
     def add_macro(
         self, macro: macro, args: Sequence[instruction_ref] = (), mod_args: Sequence[module] = ()
     ) -> list[instruction_ref]:
-        """Append the instructions that a macro stands for; returns those that give its results.
+        """Append the expansion of a macro; return the instructions that compute its results.
 
         Raises:
-            OperatorError: no ``macro``, one that is not known, or options that it has not.
-            ShapeError: it does not take values of these numbers, types or lengths.
+            OperatorError: ``macro`` is not a `macro`, or its name or an option is unknown.
+            ShapeError: the macro does not accept the number, types or lengths of the operands.
         """
         return self._macro(self._value.return_instruction, macro, args, mod_args)
 
     def insert_macro(
         self, ins: instruction_ref, macro: macro, args: Sequence[instruction_ref] = (), mod_args: Sequence[module] = ()
     ) -> list[instruction_ref]:
-        """Insert the instructions that a macro stands for before ``ins``, else as `add_macro`."""
+        """Insert the expansion of a macro before ``ins``; otherwise as `add_macro`."""
         return self._macro(_values([ins])[0], macro, args, mod_args)
 
     def _macro(
@@ -260,7 +260,7 @@ class module:
         return [instruction_ref(r) for r in results]
 
     def print(self) -> None:
-        """Print the text form."""
+        """Print the module's text form."""
         print(self, end="")
 
     def __iter__(self) -> Iterator[instruction_ref]:
@@ -283,14 +283,14 @@ _op, _macro, _shape = op, macro, shape  # where parameters of those names hide t
 
 
 def _values(args: Any) -> list[Instruction]:
-    """The instructions that a sequence of references stands for."""
+    """Return the instructions that a sequence of references refers to."""
     if isinstance(args, instruction_ref) or not all(isinstance(a, instruction_ref) for a in args):
         raise OperatorError(f"args must be a list of instruction_ref, got {args!r}")
     return [a._value for a in args]
 
 
 def _modules(mod_args: Any, runner: Module) -> list[Module]:
-    """The modules that are to be run by an instruction of ``runner``."""
+    """Return the IR modules that an instruction of ``runner`` will run."""
     if isinstance(mod_args, module) or not all(isinstance(m, module) for m in mod_args):
         raise OperatorError(f"mod_args must be a list of modules, got {mod_args!r}")
     modules = [m._value for m in mod_args]

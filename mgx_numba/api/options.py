@@ -1,4 +1,4 @@
-"""Options of ``compile`` and ``optimize``: which exist, which have an effect here, and what becomes of the others."""
+"""Options of ``compile`` and ``optimize``: parsing, validation, and warnings for options without effect."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ COMPILE_OPTIONS: dict[str, str] = {
     "plan_cache": "look for the compiled program in the cache folder, and keep it there (True)",
 }
 _OF_A_DEVICE = ("offload_copy", "aggressive_memory", "use_nhwc", "device_id", "target", "float32_matmul_precision")
-"""Options without an effect on targets that do not name them among their ``device_options``."""
+"""Options that have no effect on a target unless its ``device_options`` name them."""
 _QUANTIZATIONS = ("use_fp16", "use_bf16", "use_int8", "use_fp8", "use_int4_weights")
 _OF_TUNING = ("exhaustive_tune", "tune_budget", "problem_cache")
 _SILENT_DEFAULTS = {
@@ -93,10 +93,10 @@ _told: set[str] = set()
 
 
 def checked_device(number: Any) -> int:
-    """The number of a device.
+    """Validate a device number and return it.
 
     Raises:
-        OptionError: it cannot be one.
+        OptionError: ``number`` is not an integer from 0 on.
     """
     if isinstance(number, bool) or not isinstance(number, int) or number < 0:
         raise OptionError(f"device_id must be the number of a device, from 0 on, got {number!r}")
@@ -104,12 +104,12 @@ def checked_device(number: Any) -> int:
 
 
 def parse_compile_options(given: Mapping[str, Any], target: str = DEFAULT) -> CompileOptions:
-    """Options from keywords and mappings, for the target of this name.
+    """Return the compile options for a target from keywords and mappings.
 
-    An option that has no effect on the target says so once a process.
+    An option without effect on the target warns, once per process.
 
     Raises:
-        OptionError: an unknown option (the known ones are listed), or a value of the wrong kind.
+        OptionError: an option is unknown (the message lists the known options), or a value has the wrong kind.
     """
     known = ", ".join(COMPILE_OPTIONS)
     chosen = registry.target(target)
@@ -149,24 +149,24 @@ def parse_compile_options(given: Mapping[str, Any], target: str = DEFAULT) -> Co
 
 
 def asked_quantizations(given: Mapping[str, Any]) -> tuple[str, ...]:
-    """Which of `quantizing.KINDS` the options ``use_<kind>`` ask for.
+    """Return the members of `quantizing.KINDS` that the options ``use_<kind>`` request.
 
     Raises:
-        OptionError: the value of one is neither True nor False.
+        OptionError: a value is neither True nor False.
     """
     named = {key.removeprefix("use_"): value for key, value in given.items() if key in _QUANTIZATIONS}
     return tuple(kind for kind, value in named.items() if _flag(f"use_{kind}", value))
 
 
 def parse_optimize_options(given: Mapping[str, Any]) -> tuple[int, tuple[str, ...]]:
-    """Level (0 to 2) and the passes that fusion rules set to False leave out.
+    """Return the level (0 to 2) and the passes that are disabled by fusion rules set to False.
 
-    Options are ``level`` or ``aggressiveness`` (2 allows changes of rounding), ``fusion_rules``, a mapping of rule
-    names to bool, and those of quantisation (see `asked_quantizations`).
-    A pass that serves several rules stays while one of those that are named is True.
+    The options are ``level`` or ``aggressiveness`` (2 allows changes of rounding), ``fusion_rules`` (a mapping of rule
+    names to bool), and the quantisations (see `asked_quantizations`). A pass that implements several rules stays
+    enabled while one of the rules in the mapping is True.
 
     Raises:
-        OptionError: an unknown option, level or rule.
+        OptionError: an option, level or rule is unknown.
     """
     level = 1
     disabled: list[str] = []
@@ -220,10 +220,10 @@ def _tell_once(key: str, value: Any) -> None:
 
 
 def trace_level() -> int:
-    """What ``MIGRAPHX_TRACE_EVAL`` asks for: 0 to 3; a compiled program keeps what it was when compiled.
+    """Return the level of ``MIGRAPHX_TRACE_EVAL``, 0 to 3; a compiled program keeps the level of its compilation.
 
     Raises:
-        OptionError: it is something else.
+        OptionError: the variable has another value.
     """
     level = os.environ.get("MIGRAPHX_TRACE_EVAL") or "0"
     if level not in ("0", "1", "2", "3"):

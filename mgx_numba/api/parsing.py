@@ -1,4 +1,4 @@
-"""From the file or bytes of a model to a program, through what the cache folder knows of it."""
+"""Parsing of a model's file or bytes into a program, by way of the cache of model metadata."""
 
 from __future__ import annotations
 
@@ -32,17 +32,17 @@ __all__ = [
 ]
 
 _OF_ERRORS = ("print_program_on_error", "external_data_path")
-"""Options of `parse_onnx` that change nothing of what it returns: external data counts by its content."""
+"""Options of `parse_onnx` that do not affect its result; external data is identified by content, not by path."""
 
 
 @dataclass(frozen=True)
 class Parsed:
-    """What a front end made of a model.
+    """The result of a front end.
 
     Attributes:
         program: the portable form.
-        external: path of each file of external data by location, and its status before it was read.
-        beside: JSON values that the caller of `read_model` wants back.
+        external: path of each external data file by location, and its status before it was read.
+        beside: JSON values that `read_model` returns with the program.
     """
 
     program: Program
@@ -56,17 +56,17 @@ Parse = Callable[[Any, "Mapping[str, memoryview] | None"], Parsed]
 def read_model(
     given: Any, asked: str, parse: Parse, path: Any = None, folders: Sequence[Path] = ()
 ) -> tuple[program, Mapping[str, Any]]:
-    """Return the program of a model, which is not read if it is known, and `Parsed.beside`.
+    """Return the program of a model, with `Parsed.beside`; parsing is deferred if the cache has the model's metadata.
 
     Args:
-        given: the model, as ``parse`` takes it.
-        asked: the front end and all options that its result depends on; empty if the program may not be kept.
-        parse: reads the model, or its bytes and those of its external data by location.
-        path: of the model's file, if ``given`` is another path.
-        folders: where external data is looked for.
+        given: the model, as ``parse`` accepts it.
+        asked: the front end and all options that its result depends on; empty disables caching.
+        parse: parses the model; or its bytes, with the bytes of its external data by location.
+        path: path of the model's file, if it differs from ``given``.
+        folders: folders that may hold external data.
 
     Raises:
-        MgxError: those of ``parse``.
+        MgxError: as ``parse``.
     """
     at = given if path is None else path
     source = open_source(at) if asked else None
@@ -103,7 +103,7 @@ def parsed_onnx(given: Any, options: Mapping[str, Any]) -> program:
         options: keyword arguments of `frontends.onnx.parse_onnx`.
 
     Raises:
-        MgxError: those of `parse_onnx`.
+        MgxError: as `parse_onnx`.
     """
     checked = _onnx_options(options)
     asked = f"onnx {option_text({k: v for k, v in vars(checked).items() if k not in _OF_ERRORS})}"
@@ -112,7 +112,7 @@ def parsed_onnx(given: Any, options: Mapping[str, Any]) -> program:
 
 
 def onnx_parser(options: Mapping[str, Any]) -> Parse:
-    """Return what reads an ONNX model with options, see `kept_models.read_model`."""
+    """Return the parser for ONNX models with the given options, for `read_model`."""
     return _onnx_reader(_onnx_options(options))
 
 
@@ -142,7 +142,7 @@ def parsed_tf(given: str | os.PathLike[str] | bytes, **options: Any) -> program:
         options: keyword arguments of `frontends.tf.parse_tf`.
 
     Raises:
-        MgxError: those of `parse_tf`.
+        MgxError: as `parse_tf`.
     """
 
     def parse(source: Any, files: Mapping[str, memoryview] | None) -> Parsed:
@@ -158,7 +158,7 @@ def parsed_tf(given: str | os.PathLike[str] | bytes, **options: Any) -> program:
 
 
 def option_text(options: Mapping[str, Any]) -> str:
-    """Return options as text: different ones have different texts."""
+    """Return a text that is unique to the values of the options."""
 
     def plain(value: Any) -> Any:
         if isinstance(value, Mapping):
@@ -169,7 +169,7 @@ def option_text(options: Mapping[str, Any]) -> str:
 
 
 def external_folders(given: Any, folder: str = "") -> list[Path]:
-    """Return where the external data of a model is looked for: ``folder`` if that is given, else beside a file."""
+    """Return the folders that may hold a model's external data: ``folder`` if given, else the model file's folder."""
     if folder:
         return [Path(folder)]
     return [Path(given).parent, Path(given).resolve().parent] if isinstance(given, (str, os.PathLike)) else []

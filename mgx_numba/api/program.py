@@ -1,4 +1,4 @@
-"""``program``: a model that can be built, printed, compiled and run, as MIGraphX's Python module has it."""
+"""``program`` of MIGraphX's Python module: a model that can be built, printed, compiled and run."""
 
 from __future__ import annotations
 
@@ -51,18 +51,19 @@ _UNCOMPILED = (
 
 
 class program:
-    """A model. ``compile`` prepares it for a target in place; the portable form is kept and is what ``save`` writes.
+    """A model. ``compile`` prepares it for a target in place; the portable form is retained, and ``save`` writes it.
 
-    ``copy`` and ``pickle`` make programs of their own of one, compiled as it is; ``pickle`` keeps what ``save`` does.
+    ``copy`` and ``pickle`` make independent programs, compiled as the original is; ``pickle`` retains as much as
+    ``save`` does.
     """
 
     def __init__(self) -> None:
-        # What is called for `_portable`, `_records`, `_tuning` and `_calibration` when these are first looked at.
+        # Makers of `_portable`, `_records`, `_tuning` and `_calibration`, called on first access.
         self._decode: Callable[[], Program] = _empty
         self._read_records: Callable[[], list[TuningRecord]] = list
         self._find_tuning: Callable[[], Tuning | None] = declined
         self._find_calibration: Callable[[], Calibration | None] = declined
-        # The compiled form and what it was compiled with; the shapes are those of the portable form.
+        # The compiled form, its options and target, and the shapes of the portable form's parameters and results.
         self._compiled: Compiled | None = None
         self._options: CompileOptions | None = None
         self._target: target | None = None
@@ -70,24 +71,24 @@ class program:
         self._results: list[Shape] = []
         self._shapes_beside: dict[int, Shape] = {}  # see `shapes_beside_arrays`
         self._trace_level = 0
-        # Quick forms of a run, which give None where they decline: `_direct` is asked first, then `_quick`, which knows
-        # more lengths (see `Compiled.direct`), and `_in_stream` where the caller names a stream.
+        # Fast paths of `run`, which return None to decline: `_direct` is tried first, then `_quick`, which covers more
+        # lengths (see `Compiled.direct`), and `_in_stream` in `run_async`.
         self._direct: Direct = declined
         self._quick: Direct = declined
         self._in_stream: Callable[[Any, int | None], list[Any] | None] = declined
-        # The compiled form as one of a device's target, and again if results stay there; the memory for these that
-        # callers may give, by name.
+        # The compiled form, if for a device (`_on`), and if results stay on the device, too (`_home`); then `_kept` has
+        # the shapes of the output buffers that callers may pass, by name.
         self._on: OnDevice | None = None
         self._home: OnDevice | None = None
         self._kept: Mapping[str, Shape] = {}
         self._disabled_passes: tuple[str, ...] = ()
-        self._store: Store | None = None  # of machine code that came with a file
+        self._store: Store | None = None  # machine code embedded in a file
         self._reread: Reread | None = None  # reads the model again for other lengths
-        self._told: list[str] = []  # by tuning
-        self._told_uncompiled = False  # whether a run has warned of it
+        self._told: list[str] = []  # warnings of tuning
+        self._told_uncompiled = False  # whether a run has warned that the program is not compiled
         self._layer_choices: list[LayerChoice] = []
-        # Where the program comes from, if compiled programs of it may be kept; the portable form that this is true of,
-        # as it was then; what is known of the program until that is made; and what is to be kept beside the first plan.
+        # Plan cache: the lineage, if plans may be cached; the portable form of this lineage and its change counters, to
+        # detect changes; metadata until the portable form is made; and metadata to store with the first plan.
         self._lineage: Lineage | None = None
         self._pristine: tuple[weakref.ref[Program], list[int]] | None = None
         self._known: Known | None = None
@@ -95,7 +96,7 @@ class program:
 
     @classmethod
     def wrap(cls, value: Program) -> program:
-        """The public form of an IR program."""
+        """Return the public form of an IR program."""
         self = cls()
         self._portable = value
         return self
@@ -108,12 +109,12 @@ class program:
         return found
 
     def _take_lineage(self, lineage: Lineage, decode: Callable[[], Program]) -> None:
-        """Note where the portable form comes from as it is now, and what makes it again."""
+        """Record the lineage of the portable form in its present state, and the function that makes it again."""
         self._lineage, self._decode = lineage, decode
         self._pristine = _marks(self._portable)
 
     def _lineage_now(self) -> Lineage | None:
-        """Where the program comes from; None if that is not known, or if it was changed since."""
+        """Return the lineage of the program; None if it is unknown, or if the program was changed since."""
         if self._lineage is not None and "_portable" in self.__dict__:
             of, changes = self._pristine or (None, None)
             if of is None or of() is not self._portable or changes != _marks(self._portable)[1]:
@@ -137,7 +138,7 @@ class program:
         return self._find_tuning()
 
     def _become(self, other: program) -> None:
-        """Take the place of another program, which is not used any more."""
+        """Take over the state of another program, which must not be used afterwards."""
         self.__dict__ = other.__dict__
 
     @property
@@ -145,12 +146,15 @@ class program:
         return self._compiled.program if self._compiled is not None else self._portable
 
     def get_parameter_names(self) -> list[str]:
-        """Names of the inputs, in order of declaration; after them, where results stay on a device, those of the memory
-        that a caller may give for them: ``main:#output_0`` and so on."""
+        """Return the names of the inputs, in order of declaration.
+
+        If results stay on a device, the names of the optional output buffers follow: ``main:#output_0`` and so on.
+        """
         return [*self._parameters(), *self._kept]
 
     def get_parameter_shapes(self) -> shape_map:
-        """Shapes of what `get_parameter_names` lists, by name (an integer key gives the shape at that position)."""
+        """Return the shape of each of `get_parameter_names`, by name; an integer key gives the shape at that
+        position."""
         return shape_map({name: shape.wrap(s) for name, s in {**self._parameters(), **self._kept}.items()})
 
     def _parameters(self) -> dict[str, Shape]:
@@ -160,32 +164,32 @@ class program:
         return self._portable.parameter_shapes() if known is None else dict(known.parameters)
 
     def _known_only(self) -> Known | None:
-        """What is known of the program, if the portable form is not there."""
+        """Return the metadata of the program if the portable form has not been decoded."""
         return self._known if "_portable" not in self.__dict__ else None
 
     def get_output_shapes(self) -> list[shape]:
-        """Shapes of the results: those of the values before compilation, row-major as ``run`` gives them after it."""
+        """Return the shapes of the results; for a compiled program row-major, as ``run`` returns the results."""
         if self._compiled is not None:
             return [shape.wrap(result_shape(s)) for s in self._results]
         known = self._known_only()
         return [shape.wrap(s) for s in (self._portable.output_shapes() if known is None else known.results)]
 
     def get_output_names(self) -> list[str]:
-        """Names of the results, in order: the model's, or ``output_0`` and so on of a program that has none."""
+        """Return the names of the results, in order: the model's, or ``output_0`` and so on without names."""
         return self._origin.names(len(self.get_output_shapes()))
 
     def get_main_module(self) -> module:
-        """The main module (of the compiled form, once compiled)."""
+        """Return the main module (of the compiled form, once compiled)."""
         whole_module("mgx_numba.api.module")
         from .module import module
 
         return module(self._shown.main)
 
     def create_module(self, name: str) -> module:
-        """A new empty submodule.
+        """Add a new empty submodule and return it.
 
         Raises:
-            ValidationError: ``name`` is no string, or a module has it.
+            ValidationError: ``name`` is not a string, or is taken.
         """
         whole_module("mgx_numba.api.module")
         from .module import module
@@ -193,22 +197,22 @@ class program:
         return module(self._portable.create_module(name))
 
     def is_compiled(self) -> bool:
-        """Whether ``compile`` has succeeded."""
+        """Return whether ``compile`` has succeeded."""
         return self._compiled is not None
 
     def reshape(self, inputs: Mapping[str, Sequence[Any]]) -> program:
-        """Narrow the dimensions of dynamic inputs, in place; returns the program, which is not compiled then.
+        """Narrow the dimensions of dynamic inputs, in place; return the program, which is then uncompiled.
 
-        A program that was parsed while ``MIGRAPHX_DYNAMIC_SHAPE`` was set, with lengths for its inputs, gets any up to
-        these, and if it was compiled, it is compiled for them.
+        A program that was parsed with ``MIGRAPHX_DYNAMIC_SHAPE`` set and lengths for its inputs accepts any lengths up
+        to the parsed lengths. If it was compiled, it is compiled again.
 
         Args:
-            inputs: lengths, or ranges (``dynamic_dimension``), by input, within those that it has; others stay as they
-                are.
+            inputs: lengths or ranges (``dynamic_dimension``) by input, within the input's present ranges; other inputs
+                are unchanged.
 
         Raises:
-            OptionError: no such input, another number of dimensions, or one outside of its range; or the model would
-                have to be read again, but the program was changed since.
+            OptionError: an input is unknown, or has another rank, or a dimension is out of range; or the model would
+                have to be parsed again, but the program was changed since.
             MgxError: the lengths do not fit the model.
         """
         if not isinstance(inputs, Mapping):
@@ -234,25 +238,26 @@ class program:
         exhaustive_tune: bool = False,
         **options: Any,
     ) -> program:
-        """Compile for a target, in place; returns the program.
+        """Compile for a target, in place; return the program.
 
         Args:
-            t: what ``get_target`` gives, or a target's name. Default: ``cpu``.
-            offload_copy: copy inputs to the device and results back; or all options as a mapping, which come first.
-                If False, inputs and results of a program for ``gpu`` lie on the device: `to_gpu`, `device_argument`.
-            fast_math: transformations and functions that change rounding. A rewritten expression has an error of at
-                most 1e-5 of its largest intermediate value in float32, and 4e-3 in float16, against float64. It is
+            t: a target from ``get_target``, or its name. Default: ``cpu``.
+            offload_copy: copy inputs to the device and results back. A mapping here holds all options, which take
+                precedence. If False, inputs and results of a program for ``gpu`` lie on the device: `to_gpu`,
+                `device_argument`.
+            fast_math: allow transformations and functions that change rounding. A rewritten expression has an error of
+                at most 1e-5 of its largest intermediate value in float32, and 4e-3 in float16, against float64. It is
                 never zero, infinite or NaN where the written order gives a normal number. Without ``fast_math`` each
-                operation is rounded as it is written.
-            exhaustive_tune: measure the choices of kernels that have no record, for at most ``tune_budget`` seconds;
-                the records are saved with the program and kept in ``problem_cache`` or the user's database.
-            options: all others, ``num_threads=0``, ``memory_reuse=True``, ... ``use_fp16`` and the like quantise the
-                program first, as ``quantize_fp16`` does. ``plan_cache=False`` neither looks for the compiled program
-                of a model's file in the cache folder nor keeps it there.
+                operation is rounded as written.
+            exhaustive_tune: measure the kernel choices that have no tuning record, for at most ``tune_budget`` seconds.
+                The records are saved with the program, and in ``problem_cache`` or the user's database.
+            options: further options, ``num_threads=0``, ``memory_reuse=True``, ... ``use_fp16`` and so on quantise the
+                program first, as ``quantize_fp16`` does. ``plan_cache=False`` disables the plan cache for models read
+                from files.
 
         Raises:
-            OptionError: an unknown option; the known ones are listed.
-            CompileError: a pass or code generation failed; the program is as before and still usable.
+            OptionError: an option is unknown; the message lists the known options.
+            CompileError: a pass or code generation failed; the program is unchanged and still usable.
         """
         given = {"fast_math": fast_math, "exhaustive_tune": exhaustive_tune, **options}
         given.update(offload_copy if isinstance(offload_copy, Mapping) else {"offload_copy": offload_copy})
@@ -260,24 +265,25 @@ class program:
         return self
 
     def run(self, params: Mapping[str, Any] | None = None) -> list[argument]:
-        """Run on inputs by name and return the results; safe from any number of threads at once.
+        """Run the program on inputs and return the results; safe to call from any number of threads at once.
 
-        A program that is not compiled runs on the target ``ref`` and says so, as a `RuntimeWarning`, once.
+        An uncompiled program runs on the target ``ref``, with a `RuntimeWarning` once.
 
         Args:
             params: an array, ``argument``, buffer or DLPack exporter for every parameter; other names are ignored.
-                Tensors that lie on the device of a program for ``gpu`` are read there, whatever library has them; with
-                ``offload_copy=False`` all do, and results are `device_argument`, in new memory or in that given under
-                the names that `get_parameter_names` has for it.
-                Results are new arrays; inputs are read in place. Both have the model's rank: where a shape is that of a
-                scalar ({1}, {0}) results have no axes, and inputs have none or one element. A Python number is taken
-                for one element and converted, unless that loses its kind (a float to integers, a number to bool).
+                A program for ``gpu`` reads tensors of any library that lie on its device in place. With
+                ``offload_copy=False`` all inputs must lie there. Results are then `device_argument`, in new memory or
+                in the output buffers passed under their names in `get_parameter_names`.
+                Results are new arrays; inputs are read in place. Both have the model's rank. Where the shape is a
+                scalar ({1}, {0}), results have no axes, and inputs have no axes or one element. A Python number counts
+                as one element and is converted, unless the conversion loses its kind (a float to integers, a number to
+                bool).
                 Strings are arrays, or nested lists, of ``str`` (or bytes, UTF-8). A sequence is a list of tensors, an
-                optional its value or ``None``, a map a dictionary, in inputs and in results.
+                optional is its value or ``None``, a map is a dictionary, in inputs and in results.
 
         Raises:
-            ParameterError: a parameter is missing, or has the wrong type or shape; the message says which, what was
-                given and what was expected.
+            ParameterError: a parameter is missing, or has the wrong type or shape; the message names the parameter, the
+                value's shape and the expected shape.
         """
         results = self._direct(params)
         if results is None and self._quick is not self._direct:
@@ -289,20 +295,20 @@ class program:
     eval = run
 
     def run_async(self, params: Mapping[str, Any] | None, stream: int, stream_name: str) -> list[argument]:
-        """Run in the order of a device's stream, and do not wait for it.
+        """Submit a run to a device stream without waiting for it.
 
-        On the target ``gpu`` with ``offload_copy=False`` this returns at once, and what is asked of the stream later
-        finds the results; inputs and memory of results must stay until then. An index out of range is raised by a later
-        run. Results that go to the host (``offload_copy``, host steps) are complete when this returns. So they are on
-        ``ref`` and ``cpu``, which have no streams, whatever the stream still has to do.
+        On the target ``gpu`` with ``offload_copy=False`` this returns at once, and work submitted to the stream later
+        sees the results. Inputs and output buffers must stay valid until then. An index out of range is reported by a
+        later run. Results that go to the host (``offload_copy``, host steps) are complete on return. On ``ref`` and
+        ``cpu``, which have no streams, results are complete on return, whatever the stream has pending.
 
         Args:
             params: as for ``run``.
-            stream: handle of a stream of the driver's (``torch.cuda.Stream().cuda_stream``), 0 for its default one.
-            stream_name: its type: ``cudaStream_t``, or ``ihipStream_t`` as MIGraphX calls it.
+            stream: handle of a CUDA stream (``torch.cuda.Stream().cuda_stream``); 0 for the default stream.
+            stream_name: its type: ``cudaStream_t``, or ``ihipStream_t`` as in MIGraphX.
 
         Raises:
-            ParameterError: as ``run``, or ``stream`` is not an integer from 0 on, or ``stream_name`` not a string.
+            ParameterError: as in ``run``; or ``stream`` is not an integer from 0 on, or ``stream_name`` not a string.
         """
         if not isinstance(stream, int) or isinstance(stream, bool) or stream < 0:
             raise ParameterError(f"run_async: stream must be an integer from 0 on, got {stream!r}")
@@ -318,19 +324,19 @@ class program:
         return [result_of(r, self._shapes_beside.get(k)) for k, r in enumerate(given)]
 
     def _run_there(self, params: Mapping[str, Any]) -> list[Any]:
-        """As `run` of a program for a device, with results that stay there whatever ``offload_copy`` is."""
+        """Run a program for a device and leave the results there, whatever ``offload_copy`` is."""
         assert self._on is not None
         found = self._on.run_there(self._checked(params))
         return [result_of(r, self._shapes_beside.get(k)) for k, r in enumerate(found)]
 
     def _with_shapes(self, results: list[Any]) -> list[Any]:
-        """Results of `_direct`, those with their shapes whose arrays do not tell them."""
+        """Attach to results of the fast path the shapes that their arrays do not determine."""
         for k, known in self._shapes_beside.items():
             results[k] = results[k].shaped(known)
         return results
 
     def _run_checked(self, params: Any) -> list[argument]:
-        """Run on whatever ``run`` was given."""
+        """Check the arguments of ``run``, then run; the general path."""
         inputs = self._checked(params)
         compiled, level, shapes = self._compiled, self._trace_level, self._shapes_beside
         if compiled is None:
@@ -343,8 +349,10 @@ class program:
         return [result_of(r, shapes.get(k)) for k, r in enumerate(results)]
 
     def _checked(self, given: Mapping[str, Any], stream: int | None = None) -> dict[str, Any]:
-        """A checked array for every parameter, or a tensor of the device whose elements are there for ``stream``; other
-        names are ignored."""
+        """Return a checked array or device tensor for every parameter; other names are ignored.
+
+        Device tensors are complete for work submitted to ``stream``.
+        """
         if type(given) is not dict and not isinstance(given, Mapping):
             raise ParameterError(f"run needs a mapping of parameter names to arrays, got {type(given).__name__}")
         shapes = self._parameters()
@@ -360,7 +368,7 @@ class program:
         return inputs
 
     def to_py(self) -> str:
-        """Python source that builds the program."""
+        """Return Python source that builds the program."""
         whole_module("mgx_numba.graph.export")
         from ..graph.export import to_py
 
@@ -373,7 +381,7 @@ class program:
         embed_objects: bool = False,
         embed_library: bool = False,
     ) -> None:
-        """Write to a file; the same as ``mgx_numba.save(program, filename, ...)``."""
+        """Write the program to a file, as ``mgx_numba.save(program, filename, ...)`` does."""
         from .saving import save
 
         save(self, filename, format, embed_objects, embed_library)
@@ -385,24 +393,25 @@ class program:
         embed_weights: bool = False,
         link: bool | None = None,
     ) -> Path:
-        """Write the compiled program as a shared library for C and C++, which runs it without Python: see docs/cpp.md.
+        """Write the compiled program as a shared library for C and C++ that runs without Python: see docs/cpp.md.
 
         Args:
-            folder: gets ``lib/lib<name>.so`` with its weights and CMake's package file, ``include`` and ``example``.
+            folder: receives ``lib/lib<name>.so`` with its weights and CMake package file, ``include`` and ``example``.
             name: an identifier of C.
-            embed_weights: put the weights inside of the library, not into a file beside it.
-            link: None links with the system's C compiler if there is one, and else leaves objects that CMake links
-                where they are used; False always leaves objects, True refuses where there is no compiler.
+            embed_weights: put the weights inside the library, not into a file next to it.
+            link: None links with the system's C compiler if there is one, and otherwise leaves object files, which
+                CMake links in the user's build. False always leaves object files; True requires a compiler.
 
         Returns:
-            The library, or the folder of its objects.
+            Path of the library, or of the folder of object files.
 
         Raises:
             MgxError: the program is not compiled.
-            UnsupportedError: it has steps that run in Python, each of which is named with its reason, or not one plan
-                for all lengths of its inputs; or the system is not Linux on x86-64.
-            OptionError: a bad name, another target than ``cpu``, too many weights to embed.
-            CompileError: there is no C compiler though ``link`` is True, or it fails.
+            UnsupportedError: the program has steps that run in Python (the message names each, with its reason), or
+                needs several plans for the lengths of its inputs; or the system is not Linux on x86-64.
+            OptionError: the name is not an identifier, the target is not ``cpu``, or the weights are too large to
+                embed.
+            CompileError: ``link`` is True and there is no C compiler, or the compiler fails.
             FormatError: a file cannot be written.
         """
         for what, given, kinds in (("folder", folder, (str, os.PathLike)), ("name", name, (str,))):
@@ -415,7 +424,7 @@ class program:
         return self._compiled.export_library(Path(folder), name, self.get_output_names(), embed_weights, link)
 
     def clone(self) -> program:
-        """A copy of the portable form, not compiled."""
+        """Return an uncompiled copy of the portable form."""
         return cloned(self)
 
     def __copy__(self) -> program:
@@ -428,17 +437,17 @@ class program:
         return pickled(self)
 
     def sort(self) -> None:
-        """Order the instructions topologically."""
+        """Sort the instructions topologically."""
         self._portable.sort()
 
     def print(self) -> None:
-        """Print the text form."""
+        """Print the program's text form."""
         print(self, end="")
 
     def kernels(self) -> list[Any]:
-        """The kernels of the compiled program.
+        """Return the kernels of the compiled program.
 
-        Each has a ``name``, its Python source ``text``, and ``origin``, the instructions that it serves.
+        Each has a ``name``, its Python source ``text``, and ``origin``, the instructions that it computes.
 
         Raises:
             MgxError: the program is not compiled.
@@ -448,8 +457,10 @@ class program:
         return self._compiled.kernels()
 
     def open_plans(self) -> list[OpenPlan]:
-        """The plans of a program with dynamic inputs; printed, each tells its symbols, its guards, and which steps only
-        some lengths take. None of a program whose lengths are fixed, or of a target that has a plan for each set.
+        """Return the symbolic plans of a compiled program with dynamic inputs.
+
+        Printed, a plan shows its symbols, its guards, and the steps that only some lengths execute. The list is empty
+        if lengths are static, or if the target makes a plan for each set of lengths.
 
         Raises:
             MgxError: the program is not compiled.
@@ -459,8 +470,10 @@ class program:
         return self._compiled.open_plans() if isinstance(self._compiled, OpenPlanned) else []
 
     def rewrite_log(self) -> RewriteLog:
-        """What passes and lowering did to the compiled program: ``applied`` counts rules by name, ``refusals()`` gives
-        what was refused, each with ``rule``, ``op``, ``shape`` and ``reason``. Reasons of host steps are among them.
+        """Return the log of rewrites by passes and lowering.
+
+        ``applied`` counts rules by name. ``refusals()`` lists refused rewrites, each with ``rule``, ``op``, ``shape``
+        and ``reason``; the reasons of host steps are included.
 
         Raises:
             MgxError: the program is not compiled.
@@ -470,10 +483,10 @@ class program:
         return self._compiled.rewrite_log()
 
     def tuning_choices(self) -> list[Choice]:
-        """How each product and convolution of the compiled program is computed, in order of first use.
+        """Return the solver of each matrix product and convolution of the compiled program, in order of first use.
 
-        Each has ``problem``, ``solver``, ``configuration``, the ``record`` that decided and its ``origin``,
-        and ``miss``: why no record of this problem and machine was there, with the fields that differ.
+        Each has ``problem``, ``solver``, ``configuration``, the ``record`` that decided and its ``origin``, and
+        ``miss``: why there was no record of this problem and machine, with the fields that differ.
 
         Raises:
             MgxError: the program is not compiled.
@@ -483,21 +496,20 @@ class program:
         return self._tuning.choices() if self._tuning is not None else []
 
     def explain(self, name: str, params: Mapping[str, Any] | None = None, iterations: int = 0) -> list[Explanation]:
-        """What became of an instruction or a node of the model in the compiled program, and why.
+        """Return how an instruction or a node of the model was compiled, and why.
 
         Args:
-            name: of a node of the model (read with ``use_debug_symbols=True``), an instruction as ``print`` has it
-                (``@12``, or its line), or an operator, for all instructions of that.
-            params: inputs as ``run`` takes them; only programs with dynamic inputs, or lengths that depend on data, and
-                measuring, need them.
-            iterations: runs that are measured, on which the fraction of the machine's limit rests.
+            name: a node of the model (read with ``use_debug_symbols=True``), an instruction as ``print`` shows it
+                (``@12``, or its line), or an operator, which matches all its instructions.
+            params: inputs as for ``run``. Needed only to measure, or if inputs are dynamic or lengths depend on data.
+            iterations: number of measured runs, from which the fraction of the machine's limit is computed.
 
         Returns:
-            One explanation for each instruction; printed, it is a text for readers.
+            One explanation for each instruction; its ``str`` is a readable text.
 
         Raises:
             MgxError: the program is not compiled.
-            OptionError: there is no such name, or inputs are needed.
+            OptionError: the name is unknown, or ``params`` is needed.
         """
         whole_module("mgx_numba.api.explaining")
         from .explaining import explanations
@@ -505,21 +517,21 @@ class program:
         return explanations(self, name, params, iterations)
 
     def quantization_choices(self) -> list[LayerChoice]:
-        """What the last quantisation to 8 bits, or to 16 with an ``accuracy``, made of each contraction.
+        """Return how the last quantisation to 8 bits, or to 16 with an ``accuracy``, treated each contraction.
 
-        Each has ``layer``, ``choice``, ``parameters``, ``error`` and ``weight_error``, and prints range and errors.
-        A file keeps none of it.
+        Each has ``layer``, ``choice``, ``parameters``, ``error`` and ``weight_error``, and prints range and errors. The
+        choices are not saved to files.
         """
         return list(self._layer_choices)
 
     def calibration(self) -> Calibration | None:
-        """What the program was quantised to 8 bits by, also if it was read from a file; None if it was not."""
+        """Return the calibration of the quantisation to 8 bits, also if read from a file; None if not quantised."""
         return self._calibration
 
     if not TYPE_CHECKING:
 
         def __getattr__(self, name: str) -> Any:
-            """Called for what is not there: says what there is instead."""
+            """Raise `AttributeError` for an unknown attribute, with an alternative."""
             if name.startswith("_"):
                 return self.__getattribute__(name)
             from .missing import missing_method
@@ -533,14 +545,14 @@ class program:
         return id(self)
 
     def __repr__(self) -> str:
-        """Return one line; `print` shows the instructions."""
+        """Return a summary of one line; `print` shows the instructions."""
         count = sum(not ins.name.startswith("@") for module in self._shown.reachable_modules() for ins in module)
         target = f"compiled for {self._target.name()}" if self._target is not None else "not compiled"
         names = ", ".join(self.get_parameter_names())
         return f"<program of {count} instructions, inputs {names or 'none'}, {target}; print() shows it>"
 
     def _repr_html_(self) -> str:
-        """Return what a notebook shows: one line, which opens to the instructions."""
+        """Return HTML for notebooks: a summary of one line that unfolds to the instructions."""
         from html import escape
 
         return f"<details><summary>{escape(repr(self))}</summary><pre>{escape(str(self))}</pre></details>"
@@ -555,7 +567,7 @@ class program:
 
 
 def _marks(portable: Program) -> tuple[weakref.ref[Program], list[int]]:
-    """A program and how often its modules were changed."""
+    """Return a reference to a program and its modules' change counters, to detect later changes."""
     return weakref.ref(portable), [module.changes for module in portable.modules]
 
 

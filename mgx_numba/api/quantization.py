@@ -1,4 +1,4 @@
-"""Quantisation, with the names and the meaning that MIGraphX's Python module has."""
+"""Quantisation functions with the names and semantics of MIGraphX's Python module."""
 
 from __future__ import annotations
 
@@ -51,24 +51,25 @@ def quantize_fp16(
     accuracy: str | float | None = None,
     loss: Loss = largest_error,
 ) -> program:
-    """Let instructions compute in float16, in place, and return the program; inputs and results keep their types.
+    """Convert instructions to float16, in place, and return the program; inputs and results keep their types.
 
     Args:
-        ins_names: operators, nodes (of a model read with ``use_debug_symbols``) or patterns of either; ``~name`` leaves
-            one out. ``all`` leaves in float32 what float16 has no room for: sums, norms, softmax and what leads to
-            them, and sums of two computed values (residual streams); what is named besides is converted too.
-        t: where errors are measured for ``accuracy``; default: that of ``compile``.
-        calibration: inputs by name, of any number of batches; errors are measured on the first four. Without any,
-            generated ones are run, with a warning.
-        accuracy: what may be lost at most, as ``"0.5%"`` or 0.005: products that lose most stay in float32, as few as
-            keep it on each of these batches with something to spare for others. Each is tried by itself, in one
-            program that computes all of them both ways. What became of each is in ``program.quantization_choices()``.
-            Where float32 products do not suffice, the program stays as it is, with a warning.
-        loss: of the results of a batch, given those found and the exact ones: by default the largest difference over
-            the largest magnitude of a result.
+        ins_names: operators, nodes (of a model read with ``use_debug_symbols``) or patterns of either; ``~name``
+            excludes. ``all`` leaves in float32 the values that may exceed float16's range: sums, norms, softmax and the
+            chains that feed them, and sums of two computed values (residual streams). Names listed in addition to
+            ``all`` are converted, too.
+        t: target on which errors are measured for ``accuracy``; default: that of ``compile``.
+        calibration: batches of inputs by name; errors are measured on the first four. Without batches, generated inputs
+            are run, with a warning.
+        accuracy: largest acceptable loss, as ``"0.5%"`` or 0.005. The fewest products that lose most stay in float32,
+            so that each batch keeps the budget with a margin for other inputs. Each product is tried by itself, in one
+            program that computes all products both ways. ``program.quantization_choices()`` lists the outcome. If
+            float32 products do not suffice, the program is unchanged, with a warning.
+        loss: loss of a batch's results, given the actual and the exact results. Default: the largest difference divided
+            by the largest magnitude of a result.
 
     Raises:
-        OptionError: a name is none of an operator or a node, or batches are given without ``accuracy``.
+        OptionError: a name matches neither operator nor node, or batches are given without ``accuracy``.
         ParameterError: a batch does not fit the program's inputs.
     """
     return _truncated(prog, "fp16", ins_names, t, calibration, accuracy, loss)
@@ -83,7 +84,7 @@ def quantize_bf16(
     accuracy: str | float | None = None,
     loss: Loss = largest_error,
 ) -> program:
-    """As `quantize_fp16`, in bfloat16."""
+    """Convert instructions to bfloat16, otherwise as `quantize_fp16`."""
     return _truncated(prog, "bf16", ins_names, t, calibration, accuracy, loss)
 
 
@@ -94,19 +95,19 @@ def calibrate(
     ins_names: Iterable[str] = LAYERS_IN_8_BITS,
     observer: str = "minmax",
 ) -> Calibration:
-    """What `quantize_int8` must know of the values that it quantises, for a program that stays as it is.
+    """Return the value ranges that `quantize_int8` needs, observed on batches; the program is unchanged.
 
-    The result takes the place of batches there. Those of other batches of the same program may be merged into it
-    (``merge``); the one that a program was quantised by is kept in its file, see ``program.calibration()``.
+    `quantize_int8` accepts the result in place of batches. Calibrations of the same program on other batches can be
+    merged (``merge``). A quantised program's file holds its calibration, see ``program.calibration()``.
 
     Args:
-        t: the target that the batches run on, as for `quantize_int8`.
+        t: target that runs the batches, as for `quantize_int8`.
         calibration: batches of inputs by name, as for `quantize_int8`.
         ins_names: operators and nodes whose operands are observed, as for `quantize_int8`.
-        observer: how ranges are found, as for `quantize_int8`.
+        observer: method that chooses ranges, as for `quantize_int8`.
 
     Raises:
-        OptionError: unknown names or observer.
+        OptionError: a name or the observer is unknown.
         ParameterError: a batch does not fit the program's inputs.
     """
     if not isinstance(prog, program):
@@ -133,26 +134,28 @@ def quantize_int8(
 ) -> program:
     """Quantise contractions with constant weights to 8-bit integers, in place, and return the program.
 
-    Weights get a scale for each output channel, activations one scale and zero point each. Channels whose ranges differ
-    much are made alike where that pays, and what rounding moves the means of results by is corrected. What became of
-    each contraction is in ``program.quantization_choices()``. Transposed convolutions of values of both signs stay as
-    they are, and so do all where the target has no kernels for them. Contractions of float16, bfloat16 and double are
-    quantised in float32, between conversions. A warning says if nothing is quantised, and why.
+    Weights get one scale per output channel, activations one scale and zero point each. Channels with very different
+    ranges are equalised where that reduces the error, and the shift of means by rounding is corrected.
+    ``program.quantization_choices()`` lists the outcome for each contraction. Transposed convolutions of values of both
+    signs are not quantised, and no transposed convolution is if the target lacks kernels for it. Contractions of
+    float16, bfloat16 and double are quantised in float32, between conversions. A warning says if nothing is quantised,
+    and why.
 
     Args:
-        t: where the calibration runs; default: that of ``compile``. Or the calibration itself.
-        calibration: inputs by name, of any number of batches, or what `calibrate` gave. Without any, generated ones are
-            run, with a warning.
-        ins_names: which contractions, as for `quantize_fp16`; ``dot`` stands for recurrent layers, too.
-        observer: how the range of an activation is chosen: minmax, percentile, entropy or mse.
-        accuracy: what may be lost at most, as ``"0.5%"`` or 0.005: layers that lose most on the first batches stay as
-            they are, as few as keep it. Each layer is tried by itself, in one program that computes all of them
-            both ways; how many stay takes a few more compilations, by bisection.
-        loss: of the results of a batch, given those found and the exact ones: by default the root mean square of the
-            differences over that of the exact values.
+        t: target that runs the calibration; default: that of ``compile``. Or the calibration itself.
+        calibration: batches of inputs by name, or the result of `calibrate`. Without batches, generated inputs are run,
+            with a warning.
+        ins_names: contractions to quantise, as for `quantize_fp16`; ``dot`` includes recurrent layers.
+        observer: method that chooses the range of an activation: minmax, percentile, entropy or mse.
+        accuracy: largest acceptable loss, as ``"0.5%"`` or 0.005. The fewest layers that lose most on the first batches
+            stay unquantised so that the rest keeps the budget. Each layer is tried by itself, in one program that
+            computes all layers both ways. A bisection finds the number of layers, with a few more compilations.
+        loss: loss of a batch's results, given the actual and the exact results. Default: the root mean square of the
+            differences divided by that of the exact values.
 
     Raises:
-        OptionError: unknown names or observer, ``accuracy`` without batches, or a calibration of another program.
+        OptionError: a name or the observer is unknown, ``accuracy`` is given without batches, or the calibration is of
+            another program.
         ParameterError: a batch does not fit the program's inputs.
     """
     budget = None if accuracy is None else Budget(parse_accuracy(accuracy), loss)
@@ -165,29 +168,30 @@ def quantize_fp8(
     calibration: Batches | Calibration = (),
     observer: str = "minmax",
 ) -> program:
-    """As `quantize_int8`, to float8 (e4m3fn), with scales that are powers of two and without zero points.
+    """Quantise contractions to float8 (e4m3fn), with power-of-two scales and no zero points.
 
-    Contractions with fewer than 16 inputs for each channel stay as they are: those of images, and of channels by
-    themselves.
+    Otherwise as `quantize_int8`. Contractions with fewer than 16 inputs per channel (images, depthwise convolutions)
+    are not quantised.
     """
     return _calibrated(prog, t, calibration, LAYERS_IN_8_BITS, observer, Type.fp8e4m3fn_type)
 
 
 def quantize_int4_weights(prog: program, ins_names: Iterable[str] = CONTRACTIONS) -> program:
-    """Put constant weights of contractions into 4 bits, with scales and zero points by blocks, in place, and return the
-    program.
+    """Quantise constant weights of contractions to 4 bits with blockwise scales and zero points; return the program.
+
+    The program is changed in place.
 
     Raises:
-        OptionError: a name is none of an operator or a node.
+        OptionError: a name matches neither operator nor node.
     """
     names = _names(ins_names)
     return _in_place(prog, lambda portable: quantize_int4(portable, names), f"quantize_int4_weights {names!r}")
 
 
 def autocast_fp8(prog: program) -> program:
-    """Let inputs and results that are float8 be float32 outside, in place, and return the program.
+    """Change float8 inputs and results of the program's interface to float32, in place, and return the program.
 
-    NumPy has no float8 of its own.
+    NumPy has no float8 type of its own.
     """
     whole_module("mgx_numba.graph.passes")
     from ..graph.passes import run_passes
@@ -196,14 +200,14 @@ def autocast_fp8(prog: program) -> program:
 
 
 def _names(given: Any) -> Any:
-    """Names that can be read more than once."""
+    """Return an iterable of names as a tuple, so that it can be read more than once."""
     return tuple(given) if isinstance(given, Iterable) and not isinstance(given, str) else given
 
 
 def _where(
     t: target | Batches | Calibration | None, calibration: Batches | Calibration
 ) -> tuple[target, Batches | Calibration]:
-    """The target and the calibration of arguments, of which the first may be left out."""
+    """Return target and calibration from arguments of which the target may be left out."""
     if not isinstance(t, (target, str)) and t is not None and not calibration:
         calibration, t = t, None
     t = get_target(DEFAULT) if t is None else t
@@ -274,10 +278,10 @@ def _calibrated(
 
 
 def _in_place(prog: program, change: Callable[[Program], None], call: str = "") -> program:
-    """Change a program's portable form; one that is compiled is compiled again, with its options.
+    """Change a program's portable form; recompile a compiled program, with its options.
 
     Args:
-        call: all that the change depends on; empty if it depends on more than can be said.
+        call: text that determines the change, for the lineage; empty if no text does.
     """
     if not isinstance(prog, program):
         raise OptionError(f"a program is needed, got {type(prog).__name__}")

@@ -1,4 +1,4 @@
-"""Quantisation of portable programs: what ``quantize_*``, compile options and the driver's flags have in common."""
+"""Quantisation of portable programs: the common part of ``quantize_*``, compile options and the driver's flags."""
 
 from __future__ import annotations
 
@@ -43,31 +43,32 @@ __all__ = [
 CONTRACTIONS = ("dot", "convolution")
 LAYERS_IN_8_BITS = (*CONTRACTIONS, "convolution_backwards")
 KINDS = ("int8", "fp8", "int4_weights", "fp16", "bf16")
-"""What can be asked for, in the order in which several are done: what is in 8 bits stays so."""
+"""Kinds of quantisation, in order of application: later kinds leave values in 8 bits as they are."""
 
 SAMPLES = 4
-"""Batches that errors are measured on: enough to rank layers by, few enough to run once for each layer."""
+"""Number of batches on which errors are measured: enough to rank layers, few enough to run once for each layer."""
 
 AIM = 0.65
-"""Share of what 16 bits may lose at most that is aimed at on samples, since other inputs lose up to 1.44 times as much
-(BERT and two YOLO networks, 8 of them, on AMX and on an H200; 1.3 is usual)."""
+"""Fraction of the 16-bit loss budget to use up on the samples, since other inputs lose up to 1.44 times as much.
+Measured on BERT and two YOLO networks, 8 in all, on AMX and on an H200; 1.3 is usual."""
 
 Inputs = Mapping[str, np.ndarray]
 Progress = Callable[[int, int, str], None]
 
 _TYPES = {"fp16": Type.half_type, "bf16": Type.bf16_type}
 _SIMPLIFY = ("normalize_ops", "rewrite_gelu", "optimize_module")
-"""Activations are found before their constants are folded into weights."""
+"""Passes before 16-bit quantisation: activations must be found before their constants are folded into weights."""
 _SIMPLIFY_8BITS = ("normalize_ops", "rewrite_gelu", "rewrite_rnn", "optimize_module")
-"""Recurrent layers become a product of all inputs, which is quantised as any other, and their steps."""
+"""Passes before 8-bit quantisation. ``rewrite_rnn`` splits a recurrent layer into one product of all inputs, which is
+quantised like any other, and the recurrent steps."""
 
 
-MOST_REASONS = 3  # in one warning: `quantization_choices` has all
+MOST_REASONS = 3  # in one warning; `quantization_choices` lists all
 NO_LAYERS = "the main module has no contraction that is chosen"
 
 
 def _nothing(kind: str, reasons: Sequence[str]) -> None:
-    """Warn that a program is quantised nowhere; equal reasons are told once, and few of many."""
+    """Warn that nothing was quantised; equal reasons are counted, and at most `MOST_REASONS` are listed."""
     told = {reason: reasons.count(reason) for reason in reasons}
     few = [f"{reason} ({count} layers)" if count > 1 else reason for reason, count in told.items()][:MOST_REASONS]
     listed = "; ".join(few) + (f"; and {len(told) - len(few)} more reasons" if len(told) > len(few) else "")
@@ -75,10 +76,10 @@ def _nothing(kind: str, reasons: Sequence[str]) -> None:
 
 
 def truncate(portable: Program, kind: str, ins_names: Iterable[str] = ("all",)) -> None:
-    """Let the instructions that ``ins_names`` chooses compute in ``fp16`` or ``bf16``, in place.
+    """Convert the instructions that ``ins_names`` selects to ``fp16`` or ``bf16``, in place.
 
     Raises:
-        OptionError: a name is none of an operator or a node.
+        OptionError: a name matches neither operator nor node.
     """
     whole_module("mgx_numba.graph.passes")
     from ..graph.passes.truncate_float import WIDE, TruncateFloat
@@ -94,7 +95,7 @@ def truncate(portable: Program, kind: str, ins_names: Iterable[str] = ("all",)) 
 
 
 def truncation_budget(most: float, loss: Loss | None = None) -> Budget:
-    """What `truncate_within` is given: the most that any batch may lose, by default of `largest_error`."""
+    """Return the budget for `truncate_within`: ``most`` bounds the loss of any batch, by default of `largest_error`."""
     from .sensitivity import Budget, largest_error
 
     return Budget(most, largest_error if loss is None else loss, max, AIM)
@@ -109,17 +110,18 @@ def truncate_within(
     ins_names: Iterable[str] = ("all",),
     progress: Progress | None = None,
 ) -> list[LayerChoice]:
-    """As `truncate`, but products that lose most stay in float32, as few as keep the budget, in place.
+    """Convert instructions as `truncate` does, but leave in float32 the fewest products that keep the budget, in place.
 
     Args:
-        target: where errors are measured.
-        batches: inputs, of which the first `SAMPLES` are run; without any, generated ones are, with a warning.
+        target: name of the target on which errors are measured.
+        batches: inputs, of which the first `SAMPLES` are run; without batches, generated inputs are run, with a
+            warning.
 
     Returns:
-        What became of each product.
+        The choice for each product.
 
     Raises:
-        OptionError: a name is none of an operator or a node.
+        OptionError: a name matches neither operator nor node.
     """
     whole_module("mgx_numba.graph.passes")
     from ..graph.passes.quantize_8bits import LayerChoice
@@ -133,7 +135,7 @@ def truncate_within(
     trial = In16Bits(portable, names, type, target, samples, progress)
     kept = trial.kept_within(budget)
     errors = trial.own_errors()
-    # fewer than all were found to keep it
+    # If some products are converted, `kept_within` has found the budget kept.
     lost = trial.lost_as_compiled(budget, kept) if len(kept) == len(trial.names) else 0.0
     if lost > budget.most:
         warn(
@@ -146,10 +148,10 @@ def truncate_within(
 
 
 def quantize_int4(portable: Program, ins_names: Iterable[str] = CONTRACTIONS) -> None:
-    """Put constant weights of the contractions that ``ins_names`` chooses into 4 bits, in place.
+    """Quantise constant weights of the contractions that ``ins_names`` selects to 4 bits, in place.
 
     Raises:
-        OptionError: a name is none of an operator or a node.
+        OptionError: a name matches neither operator nor node.
     """
     whole_module("mgx_numba.graph.passes")
     from ..graph.passes.quantize_int4_weights import FEWEST, QuantizeInt4
@@ -171,16 +173,16 @@ def calibrate(
     progress: Progress | None = None,
     samples: list[Inputs] | None = None,
 ) -> Calibration:
-    """What the values that would be quantised are on some inputs; the program is put into normal form, in place.
+    """Return the calibration of the values to quantise, observed on batches; the program is simplified in place.
 
     Args:
-        target: where the batches are run.
-        batches: inputs, checked as they come; without any, generated ones are run, with a warning.
-        observer: how ranges are chosen, one of `graph.observers.OBSERVERS`.
-        samples: the first `SAMPLES` batches that are run are put there, too.
+        target: name of the target that runs the batches.
+        batches: inputs, checked as they are read; without batches, generated inputs are run, with a warning.
+        observer: method that chooses ranges, a key of `graph.observers.OBSERVERS`.
+        samples: receives the first `SAMPLES` batches.
 
     Raises:
-        OptionError: unknown names or observer, or a value that is never finite.
+        OptionError: a name or the observer is unknown, or a value is never finite.
     """
     selection, _ = _prepared(portable, ins_names)
     return _observed(portable, selection, target, batches, observer, progress, samples)
@@ -236,15 +238,16 @@ def quantize_8bits(
     """Quantise contractions with constant weights to 8 bits, in place.
 
     Args:
-        batches: as for `calibrate`, or what it gave. The first `SAMPLES` of them are what errors are measured on.
-        type: of activations: uint8_type (with zero points), int8_type (symmetric) or fp8e4m3fn_type.
-        budget: what the results may lose.
+        batches: as for `calibrate`, or its result. Errors are measured on the first `SAMPLES` batches.
+        type: element type of activations: uint8_type (with zero points), int8_type (symmetric) or fp8e4m3fn_type.
+        budget: largest acceptable loss of the results.
 
     Returns:
-        What became of each layer, and the calibration.
+        The choice for each layer, and the calibration.
 
     Raises:
-        OptionError: unknown names or observer, a calibration of another program, or a budget without batches.
+        OptionError: a name or the observer is unknown, the calibration is of another program, or a budget has no
+            batches.
     """
     selection, widened = _prepared(portable, ins_names)
     from ..graph.calibration import Calibration
@@ -278,10 +281,10 @@ def quantize_8bits(
 
 
 def _check_observed(calibration: Calibration) -> None:
-    """Tell of infinities and NaNs, which ranges leave out.
+    """Warn of infinities and NaNs, which ranges exclude.
 
     Raises:
-        OptionError: a value has nothing else.
+        OptionError: a value has no finite elements.
     """
     seen, strange = 0, 0
     for value in calibration.values:
@@ -297,7 +300,7 @@ def _check_observed(calibration: Calibration) -> None:
 
 
 def _first(batches: Iterable[Inputs], samples: list[Inputs]) -> Iterable[Inputs]:
-    """The batches; the first ones are put into ``samples``, too."""
+    """Yield the batches, and append the first `SAMPLES` to ``samples``."""
     for inputs in batches:
         if len(samples) < SAMPLES:
             samples.append(inputs)
@@ -312,16 +315,16 @@ def quantize(
     progress: Progress | None = None,
     accuracy: float | None = None,
 ) -> tuple[list[LayerChoice], Calibration | None] | None:
-    """Do what options ask for: some of `KINDS`, in their order, in place.
+    """Apply the requested kinds of quantisation, members of `KINDS`, in the order of `KINDS`, in place.
 
     Args:
-        accuracy: what may be lost in 8 bits, or in 16 where nothing is to be in 8.
+        accuracy: largest acceptable loss of the 8-bit quantisation, or of the 16-bit one if 8 bits are not requested.
 
     Returns:
-        What became of each layer and the calibration, if 8 bits or an accuracy are asked for.
+        The choice for each layer and the calibration, if 8 bits or an accuracy are requested.
 
     Raises:
-        OptionError: an unknown kind, or ``fp16`` beside ``bf16`` or ``int8`` beside ``fp8``.
+        OptionError: a kind is unknown, or ``fp16`` is combined with ``bf16``, or ``int8`` with ``fp8``.
     """
     wanted = set(kinds)
     if not wanted <= set(KINDS):
@@ -361,7 +364,7 @@ def _run(portable: Program, passes: Sequence[Pass | str]) -> None:
     from ..graph.passes import Options, run_passes
 
     traced = environment_flag("MIGRAPHX_TRACE_QUANTIZATION")
-    # Factors go into weights before these are rounded; that changes less than a narrow type does.
+    # fast_math folds factors into weights before rounding; the change is smaller than the narrow type's rounding.
     options = Options(fast_math=True)
     run_passes(
         portable, passes, options, trace=(lambda name, after: print(f"Pass: {name}\n{after}")) if traced else None
@@ -369,7 +372,7 @@ def _run(portable: Program, passes: Sequence[Pass | str]) -> None:
 
 
 def _some(portable: Program, batches: Iterable[Inputs], what: str) -> Iterable[Inputs]:
-    """The batches; without any, one of generated numbers from -1 to 1."""
+    """Yield the batches; if there are none, yield one batch of generated numbers from -1 to 1."""
     empty = True
     for inputs in batches:
         empty = False

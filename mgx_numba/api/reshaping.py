@@ -1,5 +1,4 @@
-"""``program.reshape``: other dimensions for dynamic inputs, within those that they have; or, of a model that is read
-again, for those that were given lengths."""
+"""Implementation of ``program.reshape``: narrows dynamic inputs, or parses the model again for other lengths."""
 
 from __future__ import annotations
 
@@ -18,10 +17,10 @@ __all__ = ["Reread", "narrowed"]
 
 
 def narrowed(program: Program, dims: Mapping[str, Sequence[Any]]) -> Program:
-    """A copy whose inputs have these lengths or ranges.
+    """Return a copy of the program whose inputs have the given lengths or ranges.
 
     Raises:
-        OptionError: no such input, another number of dimensions, or one outside of its range.
+        OptionError: an input is unknown, has another rank, or a dimension is out of range.
         MgxError: the lengths do not fit the program.
     """
     from ..graph.specialize import specialize
@@ -36,7 +35,7 @@ def narrowed(program: Program, dims: Mapping[str, Sequence[Any]]) -> Program:
 
 
 class Reread:
-    """What reads a model again for other lengths, where ``MIGRAPHX_DYNAMIC_SHAPE`` is set."""
+    """A parser of a model for other lengths, used if ``MIGRAPHX_DYNAMIC_SHAPE`` is set."""
 
     def __init__(
         self,
@@ -44,17 +43,17 @@ class Reread:
         first: Program,
         longest: Mapping[str, Sequence[int]],
     ) -> None:
-        """``read`` has made ``first`` for the lengths ``longest``."""
+        """Store the parser ``read``, which made ``first`` for the lengths ``longest``."""
         self._read = read
         self._longest = {name: first.parameter_shapes()[name].lens for name in longest}
         self._lengths: dict[str, Sequence[int]] = dict(self._longest)
 
     def program(self, now: Program, lengths: Mapping[str, Sequence[Any]]) -> Program:
-        """The model for other lengths, which those of later calls begin from.
+        """Return the model parsed for other lengths; inputs not named keep the lengths of the previous call.
 
         Raises:
-            OptionError: no such input, another number of lengths, or longer than the first ones; or the program ``now``
-                is not what was read.
+            OptionError: an input is unknown, has another rank, or is longer than at first; or the program ``now``
+                differs from the parsed program.
         """
         found = dict(self._lengths)
         for name, values in lengths.items():

@@ -1,4 +1,4 @@
-"""What users get of results: arrays with the shapes that arrays alone do not tell."""
+"""Shapes of the results of ``run``, including shapes that an array alone does not determine."""
 
 from __future__ import annotations
 
@@ -14,13 +14,15 @@ __all__ = ["result_of", "result_shape", "shapes_beside_arrays"]
 
 
 def result_shape(s: Shape) -> Shape:
-    """The shape that a result of this shape is given out with: standard, or of one element as it is."""
+    """Return the shape in which ``run`` returns a result: standard, but a scalar of one element is unchanged."""
     return s if s.scalar and s.elements == 1 else s.to_standard()
 
 
 def shapes_beside_arrays(shapes: Sequence[Shape]) -> dict[int, Shape]:
-    """Shapes of results that an array alone does not tell, by position: axes of stride 0, no lengths, nibbles, and what
-    holds tensors."""
+    """Return, by position, the result shapes that an array does not determine.
+
+    These are shapes with axes of stride 0, without lengths, with 4-bit elements, or with elements that hold tensors.
+    """
     fixed = {k: s for k, s in enumerate(shapes) if not s.is_dynamic and not s.sub_shapes}
     single = {k for k, s in fixed.items() if s.elements == 1 and (s.scalar or not s.lens) and s.lens != (1,)}
     holders = {k: s for k, s in enumerate(shapes) if s.element is not None}
@@ -28,7 +30,10 @@ def shapes_beside_arrays(shapes: Sequence[Shape]) -> dict[int, Shape]:
 
 
 def result_of(value: Any, known: Shape | None) -> Any:
-    """A result, or a list of results, as users get it; ``known`` is its shape if `shapes_beside_arrays` has one."""
+    """Return a result, or a list of results, in the user's form.
+
+    ``known`` is the result's entry of `shapes_beside_arrays`, if any.
+    """
     if type(value) is list or type(value) is tuple:
         return [result_of(v, None) for v in value]
     if known is not None and known.element is not None:

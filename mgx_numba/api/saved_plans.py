@@ -1,8 +1,8 @@
-"""Plans of compiled programs in the cache folder: what makes compiling a model again a matter of reading.
+"""Plan cache: stores plans of compiled programs in the cache folder, so that compiling a model again only reads a file.
 
-``<cache folder>/plans/<target>/<key>.plan`` belongs to one lineage, which is the content of a model and all that was
-asked of it. It is for one target on one machine (devices of one model share it), and for one state of this package and
-of the user's tuning records. The portable form need not be made before somebody asks for it.
+``<cache folder>/plans/<target>/<key>.plan`` belongs to one lineage (a model's content and all calls since), and to one
+target on one machine (devices of one model share it). It is valid for one state of this package and of the user's
+tuning records. The portable form is made only when it is accessed.
 """
 
 from __future__ import annotations
@@ -35,14 +35,14 @@ if TYPE_CHECKING:
 __all__ = ["find", "keep", "write"]
 
 LIMIT_BYTES = 4 << 30
-"""Of all plans together; the least recently used go first."""
+"""Largest total size of all plans; the least recently used are deleted first."""
 
 _PRUNE_TO = 0.75
-"""Part of the limit that is left after plans went, so that the next save does not have to look again."""
+"""Fraction of the limit that pruning leaves, so that the next save does not prune again."""
 
 _BEFORE = 10
-"""Seconds before a plan was kept that its file says it was written. Whoever writes to it later gives it another time;
-whole even seconds are what every file system keeps."""
+"""Seconds by which a plan file's modification time is set back. A later write changes the time, which shows that the
+file is not intact. The time is a whole, even number of seconds, which every file system can store."""
 
 T = TypeVar("T")
 Build = Callable[[Kept, Mapping[str, Any], Callable[[], Any], "Store | None"], tuple[Compiled, T]]
@@ -56,23 +56,23 @@ def find(
     device_id: int = 0,
     trust_objects: bool = False,
 ) -> T | None:
-    """Return the compiled program of a lineage, if its plan is kept.
+    """Return the result of ``build`` for the cached plan of a lineage; None if there is no plan.
 
-    The plan's constants are mapped, since files in the cache folder are replaced, never written to in place. Those of a
-    file that was copied are read by another thread while ``build`` loads the kernels, and checked.
+    The constants of an intact plan are mapped: files in the cache folder are replaced, never written in place. The
+    constants of a copied file are read and verified in another thread while ``build`` loads the kernels.
 
     Args:
-        lineage: the program's.
-        build: makes the compiled program, and the result of this function, of a plan, what was kept about it,
-            ``decode``, and what the kernels are looked for in (None for the user's store).
-        decode: gives what the program is decoded of; called when somebody looks at the program.
-        targets: names of targets that it may have been compiled for; None for any.
-        device_id: the device that it shall run on, where its target has devices.
-        trust_objects: take kernels that the object store lacks from the content, an ``.mxr`` file's.
+        lineage: lineage of the program.
+        build: makes the compiled program, and the result of this function, from a plan, its metadata, ``decode``, and
+            the store of kernels (None for the user's store).
+        decode: returns the source of the portable form; called on first access.
+        targets: names of the targets that the program may have been compiled for; None for any.
+        device_id: device that will run the program, if the target has devices.
+        trust_objects: take kernels that the object store lacks from the ``.mxr`` file of the lineage.
     """
     for name in target_names() if targets is None else targets:
         try:
-            if not _folder(name).is_dir():  # a target is not even asked what machine this is: a GPU's driver takes long
+            if not _folder(name).is_dir():  # before `machine_key`: a GPU's driver takes long to load
                 continue
             key = lineage.machine_key(target(name), device_id)
             if key is None:
@@ -85,7 +85,7 @@ def find(
                     return None
                 store = _Embedded(lineage.source.content) if trust_objects else None
                 compiled, found = _restored(reader, build, decode, store, intact)
-            if not intact:  # it was copied, since it is not damaged
+            if not intact:  # its checksums were verified: it was copied
                 _set_time(path, reader.about["written"])
             mark_used(path)
             _keep_growth(compiled, path, reader.about)
@@ -105,23 +105,23 @@ def keep(
     with_code: bool = False,
     device_id: int = 0,
 ) -> bool:
-    """Keep the plan of a program of a lineage; a failure to write is no error.
+    """Store the plan of a program; a failure to write is not an error.
 
     Args:
-        lineage: the program's.
-        target_name: what it was compiled for.
-        compiled: the program.
-        about: what ``build`` of `find` needs beside the plan, as JSON values; ``told`` has warnings to give again.
-        with_code: machine code in the content was written or read, and so is well formed.
-        device_id: the device that it was compiled for, where its target has devices.
+        lineage: lineage of the program.
+        target_name: target that the program was compiled for.
+        compiled: compiled form of the program.
+        about: metadata that ``build`` of `find` needs, as JSON values; ``told`` holds the warnings to repeat.
+        with_code: machine code in the lineage's file has been written or read, and so is well formed.
+        device_id: device that the program was compiled for, if the target has devices.
 
     Returns:
-        Whether it is kept now.
+        Whether the plan was stored.
     """
     kept = compiled.kept_plan()
     try:
         key = lineage.machine_key(target(target_name), device_id)
-    except (FormatError, OSError):  # it is changing
+    except (FormatError, OSError):  # the model's file is being written
         return False
     if key is None or kept is None:
         return False
@@ -131,8 +131,7 @@ def keep(
 
 
 def _write_kept(path: Path, kept: Kept, about: Mapping[str, Any]) -> bool:
-    """Write a plan file whose modification time shows that nobody has written to it since; return whether it was
-    written."""
+    """Write a plan file with the modification time that marks it as intact; return whether it was written."""
     written = (int(time.time()) - _BEFORE) // 2 * 2
     pieces = kept_pieces(kept, {**about, "written": written})
     if pieces is None or not write(path, pieces):
@@ -142,7 +141,7 @@ def _write_kept(path: Path, kept: Kept, about: Mapping[str, Any]) -> bool:
 
 
 def _keep_growth(compiled: Compiled, path: Path, about: Mapping[str, Any]) -> None:
-    """Keep the plans that a program makes in runs, too."""
+    """Store the plan again whenever a run adds plans to the compiled program."""
 
     def keep_again(program: Compiled) -> None:
         kept = program.kept_plan()
@@ -154,10 +153,10 @@ def _keep_growth(compiled: Compiled, path: Path, about: Mapping[str, Any]) -> No
 
 
 def write(path: Path, pieces: Sequence[bytes | memoryview]) -> bool:
-    """Write a file of the folder of plans, and drop others if there are too many bytes of them.
+    """Write a file of the plans folder, and delete old files if the total size exceeds the limit.
 
     Returns:
-        Whether it could be written.
+        Whether the file was written.
     """
     if sum(map(len, pieces)) > LIMIT_BYTES // 2:
         return False
@@ -174,10 +173,10 @@ def write(path: Path, pieces: Sequence[bytes | memoryview]) -> bool:
 def _restored(
     reader: KeptFile, build: Build[T], decode: Callable[[], Any], store: Store | None, intact: bool
 ) -> tuple[Compiled, T]:
-    """Return what ``build`` makes of an open plan file.
+    """Return the result of ``build`` for an open plan file.
 
     Args:
-        intact: nobody has written to the file since it was kept, so that it can be mapped.
+        intact: the file has not been written to since it was stored, so it can be mapped.
     """
     about = reader.about
     block = _mapped(reader) if intact and reader.is_large else None
@@ -197,14 +196,14 @@ def _restored(
 
 
 def _mapped(reader: KeptFile) -> np.ndarray | None:
-    """Return `KeptFile.mapped`; None on a file system that maps no files."""
+    """Return `KeptFile.mapped`; None on a file system that cannot map files."""
     with contextlib.suppress(OSError):
         return reader.mapped()
     return None
 
 
 class _Embedded:
-    """The user's object store, then the machine code in a file's content, which is read if that lacks a kernel."""
+    """A store that looks for a kernel in the user's object store, then in the machine code of a program file."""
 
     def __init__(self, content: FileContent) -> None:
         self._content = content
@@ -218,17 +217,17 @@ class _Embedded:
         return None if found is None else EmbeddedStore(found)
 
     def get(self, source: KernelSource) -> bytes | None:
-        """The object of a kernel."""
+        """Return the object code of a kernel, or None."""
         data = default_store().get(source)
         return data if data is not None or self._file is None else self._file.get(source)
 
     def put(self, source: KernelSource, data: bytes) -> None:
-        """Keep an object in the user's store."""
+        """Store object code in the user's store."""
         default_store().put(source, data)
 
 
 def _folder(target_name: str) -> Path:
-    """Where plans for a target are kept."""
+    """Return the folder of a target's plans."""
     return plans_folder() / target_name
 
 
@@ -238,7 +237,7 @@ def _set_time(path: Path, seconds: int) -> None:
 
 
 def _prune(folder: Path) -> None:
-    """Drop the least recently used plans if there are too many bytes of them."""
+    """Delete the least recently used plans if the total size exceeds the limit."""
     files = (path for path in folder.rglob("*") if path.is_file())
     found = sorted((path.stat().st_atime, path.stat().st_size, path) for path in files)
     total = sum(size for _, size, _ in found)

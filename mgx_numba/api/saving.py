@@ -1,4 +1,4 @@
-"""``save``: a program with its weights, how it was compiled, and the plan that the next ``load`` finds."""
+"""``save``: writes a program with its weights and compile options, and stores the plan for the next ``load``."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 __all__ = ["SAVED_OPTIONS", "checked_format", "keep_plan", "save", "save_buffer", "saved_options"]
 
 SAVED_OPTIONS = ("fast_math", "num_threads", "memory_reuse", "disabled_passes", "float32_matmul_precision")
-"""The compile options that a file keeps, those that are not None: a file must not make its reader measure, or read and
-write files of tuning records."""
+"""Compile options that a file holds, if not None. Others are left out: a file must not make its reader measure, or
+access files of tuning records."""
 
 
 def save(
@@ -30,17 +30,18 @@ def save(
     embed_objects: bool = False,
     embed_library: bool = False,
 ) -> None:
-    """Write a program to a file: the portable form, its weights and how it was compiled.
+    """Write a program to a file: the portable form, its weights and its compile options.
 
     Args:
         format: ``msgpack`` or ``json``.
         embed_objects: add the machine code of the compiled program, for readers that pass ``trust_objects=True``.
-        embed_library: add the library that ``export_library`` writes, with its weights, for readers in C++ that
-            trust it: see docs/cpp.md.
+        embed_library: add the library that ``export_library`` writes, with its weights, for readers in C++ that trust
+            it: see docs/cpp.md.
 
     Raises:
-        OptionError: unknown format; machine code in JSON, or of a program whose target makes none; no program or path.
-        MgxError: no library can be made of the program: errors are those of ``export_library``.
+        OptionError: the format is unknown; machine code is requested in JSON, or for a target without machine code;
+            ``p`` is not a program, or ``filename`` not a path.
+        MgxError: the program cannot be exported as a library; errors as in ``export_library``.
     """
     _check_program("save", p)
     if not isinstance(filename, (str, os.PathLike)):
@@ -51,7 +52,7 @@ def save(
     objects = _machine_code(p) if embed_objects else None
     library = _library(p) if embed_library else None
     save_program(p._portable, filename, checked_format(format), _beside(p), objects, library)
-    if format == "msgpack" and p.is_compiled() and os.path.isfile(filename):  # a pipe's content is gone
+    if format == "msgpack" and p.is_compiled() and os.path.isfile(filename):  # a pipe cannot be read again
         from ..graph.content import open_content
         from .lineage import Lineage, ModelSource, environment
 
@@ -61,7 +62,7 @@ def save(
 
 
 def save_buffer(p: program, embed_objects: bool = False, embed_library: bool = False) -> bytes:
-    """What ``save`` would write (msgpack), as bytes.
+    """Return the bytes that ``save`` would write (msgpack).
 
     Raises:
         OptionError, MgxError: as `save`.
@@ -80,15 +81,15 @@ def _check_program(function: str, given: Any) -> None:
 
 
 def keep_plan(lineage: Lineage, p: program, with_code: bool = False, told: Sequence[Told] | None = None) -> bool:
-    """Keep the plan of a program that is compiled in the cache folder, for this lineage; see `saved_plans.keep`.
+    """Store the plan of a compiled program in the cache folder under this lineage; see `saved_plans.keep`.
 
-    That of a program with a user's operators is not kept: their code is in no file, and may be another one next time.
+    Plans with custom operators are not stored: their code is in no file, and may differ in the next process.
 
     Args:
-        told: the warnings of its compilation; None for those about tuning.
+        told: warnings of the compilation; None for the warnings about tuning.
 
     Returns:
-        Whether it is kept now.
+        Whether the plan was stored.
     """
     if p._compiled is None or p._target is None or p._options is None or not p._options.plan_cache:
         return False
@@ -111,7 +112,7 @@ def _has_custom(portable: Program) -> bool:
 
 
 def _beside(p: program) -> dict[str, Any]:
-    """All that a file keeps beside a program."""
+    """Return the metadata that a file holds with a program."""
     extra = saved_options(p)
     if p._calibration is not None:
         extra["calibration"] = p._calibration.to_json()
@@ -119,7 +120,7 @@ def _beside(p: program) -> dict[str, Any]:
 
 
 def saved_options(p: program) -> dict[str, Any]:
-    """What `save` keeps beside a program: how it was compiled, and the tuning records it went by."""
+    """Return the compile options and tuning records that `save` writes with a program."""
     extra: dict[str, Any] = {
         "disabled_passes": list(p._disabled_passes),
         "tuning": [record.to_json() for record in p._records],
@@ -135,10 +136,10 @@ def saved_options(p: program) -> dict[str, Any]:
 
 
 def _machine_code(p: program) -> dict[str, Any]:
-    """What `save` with ``embed_objects`` adds.
+    """Return the machine code that ``embed_objects`` adds to a file.
 
     Raises:
-        OptionError: the program is not compiled, or its target makes none.
+        OptionError: the program is not compiled, or its target makes no machine code.
     """
     if p._compiled is None:
         raise OptionError("embed_objects: a program that is not compiled has no machine code")
@@ -146,8 +147,8 @@ def _machine_code(p: program) -> dict[str, Any]:
 
 
 def _library(p: program) -> dict[str, Any]:
-    """What `save` with ``embed_library`` adds; errors are those of ``export_library``."""
-    import tempfile  # late: few programs are saved so, and this imports much
+    """Return the library that ``embed_library`` adds to a file; errors as in ``export_library``."""
+    import tempfile  # late: rarely needed, and slow to import
 
     if any(s.is_dynamic for s in p._signature.values()):
         raise UnsupportedError(
@@ -161,10 +162,10 @@ def _library(p: program) -> dict[str, Any]:
 
 
 def checked_format(name: str) -> str:
-    """The name of a format of files.
+    """Validate the name of a file format and return it.
 
     Raises:
-        OptionError: there is none of this name.
+        OptionError: the format is unknown.
     """
     if name not in ("msgpack", "json"):
         raise OptionError(f"Unknown format: {name}; known: msgpack, json")

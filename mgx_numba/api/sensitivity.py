@@ -1,4 +1,4 @@
-"""What quantisation costs: each layer by itself, and which layers must stay as they are for a budget."""
+"""Sensitivity analysis of quantisation: the loss by each layer alone, and the layers to exclude for a loss budget."""
 
 from __future__ import annotations
 
@@ -35,26 +35,26 @@ __all__ = [
 ]
 
 RANKING = 2
-"""Samples by which layers are ranked, each by itself: with 1, 2 and 4 of them 44, 44 and 43 of YOLO's 60 convolutions
-stay in float32, with 2 and 4 18 of BERT's 37 products."""
+"""Number of samples by which layers are ranked, each alone. With 1, 2 and 4 samples, 44, 44 and 43 of YOLO's 60
+convolutions stay in float32; with 2 and 4, 18 of BERT's 37 products."""
 
 FEWEST_INPUTS = 16
-"""Of a channel from which on float8 is worth a rounding. With fewer (images, channels by themselves) units that take
-16 or 32 of float8 at a time have little to do, and where it is only stored roundings take a share of the products'
-time: MobileNetV2 with AVX2 takes 4.7% longer than in float32 with such layers in float8, 2.7% without."""
+"""Fewest inputs per channel for which float8 is used. Units that take 16 or 32 float8 values at a time gain little with
+fewer (images, depthwise convolutions). Where float8 is only a storage type, rounding takes part of the products' time.
+MobileNetV2 with AVX2 takes 4.7% longer than in float32 with such layers in float8, 2.7% without."""
 
 Inputs = Mapping[str, np.ndarray]
 Results = Sequence[np.ndarray]
 Loss = Callable[[Results, Results], float]
 Progress = Callable[[int, int, str], None]
 Quantise = Callable[["Collection[Instruction]"], None]
-"""Quantises a program, given the layers that stay as they are."""
+"""Quantises a program, except the layers passed to it."""
 
 
 def relative_error(found: Results, exact: Results) -> float:
-    """Root mean square of the differences over that of the exact values, the largest of all floating results.
+    """Return the RMS of the differences divided by the RMS of the exact values, the largest of all floating results.
 
-    Infinite if a value is finite in one alone.
+    Infinite if a value is finite in only one of the two results.
     """
     worst = 0.0
     for a, b in _floating(found, exact):
@@ -67,14 +67,14 @@ def relative_error(found: Results, exact: Results) -> float:
 
 
 def largest_error(found: Results, exact: Results) -> float:
-    """`largest_difference`, the largest of all floating results."""
+    """Return the largest `largest_difference` of all floating results."""
     return max((largest_difference(a, b) for a, b in _floating(found, exact)), default=0.0)
 
 
 def largest_difference(found: np.ndarray, exact: np.ndarray) -> float:
-    """Largest difference of two results relative to the largest magnitude of the exact one.
+    """Return ``max|found - exact| / max|exact|``.
 
-    Infinite if shapes differ, or if a value is finite in one alone or not the same infinity.
+    Infinite if shapes differ, or if a value is finite in only one of the two results, or is another infinity.
     """
     pair = _finite(found, exact)
     if pair is None:
@@ -89,7 +89,7 @@ def _floating(found: Results, exact: Results) -> list[tuple[np.ndarray, np.ndarr
 
 
 def _finite(found: np.ndarray, exact: np.ndarray) -> tuple[np.ndarray, np.ndarray] | None:
-    """Those of the values that are finite, in float64; None unless shapes agree, and all others are the same."""
+    """Return the finite values of both results in float64; None if shapes differ, or the non-finite values do."""
     if found.shape != exact.shape:
         return None
     a, b = found.astype(np.float64).reshape(-1), exact.astype(np.float64).reshape(-1)
@@ -103,11 +103,11 @@ def _finite(found: np.ndarray, exact: np.ndarray) -> tuple[np.ndarray, np.ndarra
 
 @dataclass(frozen=True)
 class Budget:
-    """The most that results may lose: ``loss(found, exact)``, over samples as ``over`` says, at most ``most``.
+    """A limit on the loss of results: ``over`` of ``loss(found, exact)`` for all samples must not exceed ``most``.
 
     Attributes:
-        over: what is made of the losses of all samples: their mean, or the largest.
-        aim: the share of ``most`` that a choice of layers keeps on samples, since other inputs may lose more.
+        over: aggregate of the losses of all samples: their mean, or the largest.
+        aim: fraction of ``most`` to use up on the samples, since other inputs may lose more.
     """
 
     most: float
@@ -117,10 +117,10 @@ class Budget:
 
 
 def parse_accuracy(given: str | float) -> float:
-    """A share: ``"0.5%"`` or 0.005.
+    """Return the fraction that ``"0.5%"`` or 0.005 stands for.
 
     Raises:
-        OptionError: it is none between 0 and 1.
+        OptionError: it is not between 0 and 1.
     """
     text = str(given).strip()
     try:
@@ -133,12 +133,12 @@ def parse_accuracy(given: str | float) -> float:
 
 
 def _inputs(ins: Instruction) -> int:
-    """Values that are multiplied for each element of a contraction's result, of a convolution at each tap."""
+    """Return the length of a contraction's reduction, for a convolution per kernel tap."""
     return ins.inputs[1].shape.dims[{"convolution": 1, "convolution_backwards": 0}.get(ins.name, -2)].max
 
 
 class Trial(ABC):
-    """A program that is to be quantised, on samples; the program itself is left as it is.
+    """A trial quantisation of a program, measured on samples; works on clones, so the program is unchanged.
 
     Layers are numbered in the order of `layers`.
     """
@@ -157,28 +157,32 @@ class Trial(ABC):
 
     @abstractmethod
     def layers(self, program: Program) -> list[Instruction]:
-        """The layers of a program that is the same as that of this object."""
+        """Return the quantisable layers of a clone of the program, in a fixed order."""
 
     def refused(self, layers: Sequence[Instruction]) -> dict[int, str]:
-        """Layers, of these, that stay as they are whatever may be lost, and why."""
+        """Return the numbers of the layers that are never quantised, with the reason."""
         return {}
 
     @abstractmethod
     def planned(self, program: Program) -> Quantise:
-        """What quantises such a program, which is planned now."""
+        """Plan the quantisation of a clone of the program, and return the function that performs it."""
 
     @abstractmethod
     def measures(self) -> Sequence[Callable[[Budget, Collection[int]], float]]:
-        """What tells what the results lose if some layers stay as they are, infinite if that is no number: each must
-        find the budget kept, one after another."""
+        """Return functions that measure the loss if some layers stay unquantised; each in turn must keep the budget.
+
+        A loss that is not a number counts as infinite.
+        """
 
     @abstractmethod
     def _quantize_alone(self, program: Program, layers: Sequence[Instruction], quantise: Quantise) -> None:
-        """Quantise layers that were added to a program for which ``quantise`` was planned."""
+        """Quantise only ``layers``, which were added to a program after ``quantise`` was planned for it."""
 
     def own_errors(self) -> dict[str, float]:
-        """By layer, how far its result lies from the exact one if it alone is quantised (`relative_error`), NaN where
-        float32 has no room for the squares; nothing without samples."""
+        """Return, by layer name, the `relative_error` of the layer's result if it alone is quantised.
+
+        Empty without samples; NaN if the sums of squares overflow float32.
+        """
         if not self.samples or not self.names:
             return {}
         self._tell(0, "errors of layers")
@@ -187,12 +191,12 @@ class Trial(ABC):
         for inputs in self.samples:
             sums += np.array([float(np.asarray(r).reshape(-1)[0]) for r in compiled.run(inputs)])
         apart, size = np.sqrt(sums[::2]), np.sqrt(sums[1::2])
-        with np.errstate(invalid="ignore"):  # squares that are infinite
+        with np.errstate(invalid="ignore"):  # inf / inf
             shares = apart / np.where(size > 0, size, 1)
         return dict(zip(self.names, shares.tolist()))
 
     def lost_as_compiled(self, budget: Budget, kept: Iterable[int]) -> float:
-        """What results lose if these layers stay as they are, of the program that is compiled in the end."""
+        """Return the loss of the fully compiled program if the layers ``kept`` stay unquantised."""
         copy = self.program.clone()
         self.planned(copy)(self.layers_at(copy, dict.fromkeys(kept, "")))
         compiled = compile_for(self.target, copy)
@@ -200,16 +204,21 @@ class Trial(ABC):
         return _loss(budget, [[np.array(r) for r in compiled.run(inputs)] for inputs in self.samples], exact)
 
     def lost_switched(self, budget: Budget, kept: Collection[int], samples: int | None = None) -> float:
-        """The same of a program that computes each layer exactly and quantised, and is told which to take; on the
-        first ``samples`` alone, if that is given."""
+        """Return the loss if the layers ``kept`` stay unquantised, by a program that computes every layer both ways.
+
+        Boolean parameters select the exact or the quantised result of each layer. ``samples`` limits the number of
+        samples.
+        """
         compiled, exact = self._switched
         taken = {_switch(k): np.array([k not in kept and k not in self._refused]) for k in range(len(self.names))}
         found = [[np.array(r) for r in compiled.run({**inputs, **taken})] for inputs in self.samples[:samples]]
         return _loss(budget, found, exact[:samples])
 
     def kept_within(self, budget: Budget) -> dict[int, str]:
-        """Layers that stay as they are, and why: the fewest of those that lose most by themselves, so that all others
-        together keep the budget; all of them if nothing else does. There must be samples.
+        """Return the fewest layers that must stay unquantised to keep the budget, with the reason for each.
+
+        Layers are excluded in order of their loss alone, and bisection finds their number; all if nothing else keeps
+        the budget. There must be samples.
         """
         most = budget.most * budget.aim
         layers = [k for k in range(len(self.names)) if k not in self._refused]
@@ -234,13 +243,12 @@ class Trial(ABC):
         return {k: reason.format(100 * alone[k], 100 * budget.most) for k in order[:fewest]}
 
     def layers_at(self, program: Program, kept: Mapping[int, str]) -> dict[Instruction, str]:
-        """Layers by number as instructions of a program that is the same as that of this object, and those that are
-        refused."""
+        """Return the instructions, in a clone of the program, of the layers ``kept`` and refused, with reasons."""
         layers = self.layers(program)
         return {layers[k]: reason for k, reason in {**kept, **self._refused}.items()}
 
     def _compiled(self, program: Program) -> Compiled:
-        """Compiled for measuring: what is not quantised is computed as the program says."""
+        """Compile for measuring, without ``fast_math``, so that unquantised parts are rounded as written."""
         return compile_for(self.target, program, TargetOptions(fast_math=False))
 
     @cached_property
@@ -250,7 +258,7 @@ class Trial(ABC):
 
     @cached_property
     def _switched(self) -> tuple[Compiled, list[Results]]:
-        """The program of `lost_switched`, and its results without quantisation."""
+        """Return the program of `lost_switched`, and its results without quantisation."""
         copy = self.program.clone()
         layers, quantise = self.layers(copy), self.planned(copy)
         quantized = [_switched(copy, ins, _switch(number)) for number, ins in enumerate(layers)]
@@ -260,8 +268,10 @@ class Trial(ABC):
         return compiled, [[np.array(r) for r in compiled.run({**inputs, **exact})] for inputs in self.samples]
 
     def _beside(self) -> Program:
-        """A copy that computes each layer twice from the same values, exactly and quantised, and gives the sum of the
-        squares of the difference and of the exact result, for each layer."""
+        """Return a clone that computes each layer both exactly and quantised, from the same inputs.
+
+        Its results, for each layer, are the sums of squares of the difference and of the exact result.
+        """
         from ..graph.passes.build import RewriteBuilder
 
         copy = self.program.clone()
@@ -272,7 +282,7 @@ class Trial(ABC):
         for ins in layers:
             quantized.append(main.insert_instruction(end, ins.op, ins.inputs))
             b = RewriteBuilder(main, end)
-            # of recurrent steps all hidden states
+            # The result of a recurrent layer is compared by all hidden states.
             pair = [b.op("get_tuple_elem", v, index=0) if v.shape.sub_shapes else v for v in (quantized[-1], ins)]
             apart = b.op("sub", *pair)
             axes = tuple(range(apart.shape.ndim))
@@ -292,13 +302,15 @@ def _loss(budget: Budget, found: Sequence[Results], exact: Sequence[Results]) ->
 
 
 def _switch(number: int) -> str:
-    """The parameter that says whether a layer is taken quantised."""
+    """Return the name of the boolean parameter that selects a layer's quantised result."""
     return f"layer {number} is quantised"
 
 
 def _switched(program: Program, ins: Instruction, switch: str) -> Instruction:
-    """A second instruction beside a layer, whose results are taken in the place of the layer's where a parameter is
-    true; what a submodule reads stays the layer's."""
+    """Insert a second copy of a layer, whose results are used if the parameter ``switch`` is true; return the copy.
+
+    Submodules still read the original layer.
+    """
     from ..graph.passes.build import RewriteBuilder
     from ..graph.passes.merge_rnn_outputs import last_states
 
@@ -328,7 +340,7 @@ def _switched(program: Program, ins: Instruction, switch: str) -> Instruction:
 
 
 class In8Bits(Trial):
-    """Quantisation to 8 bits."""
+    """A trial of quantisation to 8 bits."""
 
     def __init__(
         self,
@@ -380,7 +392,7 @@ class In8Bits(Trial):
         return quantise
 
     def measures(self) -> Sequence[Callable[[Budget, Collection[int]], float]]:
-        """As compiled: what comes between two layers may be in 8 bits, too."""
+        """Return the loss as compiled alone: values between two quantised layers may be in 8 bits, too."""
         return (self.lost_as_compiled,)
 
     def _quantize_alone(self, program: Program, layers: Sequence[Instruction], quantise: Quantise) -> None:
@@ -389,7 +401,7 @@ class In8Bits(Trial):
 
 
 class In16Bits(Trial):
-    """Computing in 16 bits: products that stay in float32 are layers that stay as they are."""
+    """A trial of computation in 16 bits; its layers are the products of `TruncateFloat.layers`."""
 
     def __init__(
         self,
@@ -419,9 +431,12 @@ class In16Bits(Trial):
         return quantise
 
     def measures(self) -> Sequence[Callable[[Budget, Collection[int]], float]]:
-        """With operands of products rounded and sums in float32, since whether a kernel rounds an operand, which a
-        program allows, differs from machine to machine, and with the number of threads; then as compiled for the
-        target, which may round more than operands."""
+        """Return two measures: with rounded operands and float32 sums, then as compiled for the target.
+
+        Whether a kernel rounds an operand differs from machine to machine, and with the number of threads. The first
+        measure rounds every operand of a product, as a program allows. The second includes whatever else the target
+        rounds.
+        """
         return (self.lost_switched, self.lost_as_compiled)
 
     def _quantize_alone(self, program: Program, layers: Sequence[Instruction], quantise: Quantise) -> None:

@@ -1,4 +1,4 @@
-"""``shape`` and its dynamic dimensions, as MIGraphX's Python module has them."""
+"""``shape`` and ``dynamic_dimension`` of MIGraphX's Python module."""
 
 from __future__ import annotations
 
@@ -14,28 +14,28 @@ __all__ = ["dynamic_dimension", "shape", "shape_map"]
 
 
 class dynamic_dimension:
-    """A range of lengths: ``()`` is {0, 0}, ``(min, max)``, ``(min, max, optimals)``."""
+    """A range of lengths: ``()`` is {0, 0}; otherwise ``(min, max)`` or ``(min, max, optimals)``."""
 
     def __init__(self, min: int = 0, max: int = 0, optimals: Any = ()) -> None:
         self._value = DynamicDimension(int(min), int(max), frozenset(int(o) for o in optimals))
 
     @property
     def min(self) -> int:
-        """Smallest length."""
+        """Return the smallest length."""
         return self._value.min
 
     @property
     def max(self) -> int:
-        """Largest length."""
+        """Return the largest length."""
         return self._value.max
 
     @property
     def optimals(self) -> set[int]:
-        """Lengths worth tuning for."""
+        """Return the lengths worth tuning for."""
         return set(self._value.optimals)
 
     def is_fixed(self) -> bool:
-        """Whether ``min`` equals ``max``."""
+        """Return whether ``min`` equals ``max``."""
         return self._value.is_fixed
 
     def __eq__(self, other: object) -> bool:
@@ -49,10 +49,10 @@ class dynamic_dimension:
 
 
 def unwrap_shape(value: Any) -> Shape:
-    """The IR's form of a ``shape``.
+    """Return the IR's form of a ``shape``.
 
     Raises:
-        ShapeError: it is none.
+        ShapeError: ``value`` is not a ``shape``.
     """
     if not isinstance(value, shape):
         raise ShapeError(f"a shape is needed, got {value!r}")
@@ -60,10 +60,10 @@ def unwrap_shape(value: Any) -> Shape:
 
 
 def unwrap_dimension(value: Any) -> DynamicDimension | int:
-    """The IR's form of a dimension given as ``dynamic_dimension``, int or mapping with min, max and optimals.
+    """Return the IR's form of a dimension: a ``dynamic_dimension``, an int, or a mapping with min, max and optimals.
 
     Raises:
-        OptionError: it is none of these.
+        OptionError: ``value`` has another type.
     """
     if isinstance(value, dynamic_dimension):
         return value._value
@@ -81,16 +81,16 @@ def unwrap_dimension(value: Any) -> DynamicDimension | int:
 
 
 class shape:
-    """Element type, lengths and strides.
+    """Element type, lengths and strides of a tensor.
 
-    Keyword arguments (the first given of these decides): ``dyn_dims``, ``strides``, ``permutation``; with ``type``
-    (enum or C++ name, default ``float``) and ``lens`` (default ``[1]``). As a sequence it is its lengths
-    (the longest ones of a dynamic shape, 1 where they have no end).
+    The first of these keyword arguments that is given decides: ``dyn_dims``, ``strides``, ``permutation``. They are
+    combined with ``type`` (enum or C++ name, default ``float``) and ``lens`` (default ``[1]``). As a sequence, a shape
+    yields its lengths (of a dynamic shape the largest, or 1 if unbounded).
 
-    Lens ``[1]`` with strides ``[0]`` is a scalar, a tensor without axes: arrays of it have the shape ().
+    Lengths ``[1]`` with strides ``[0]`` are a scalar, a tensor without axes: its arrays have the shape ().
 
     Raises:
-        ShapeError: unknown type, negative lengths, ranks that differ, or ``lens()`` of a dynamic shape.
+        ShapeError: the type is unknown, a length is negative, ranks differ, or ``lens()`` is called on a dynamic shape.
     """
 
     type_t: ClassVar[type[Type]] = Type
@@ -123,7 +123,7 @@ class shape:
 
     @classmethod
     def wrap(cls, value: Shape) -> shape:
-        """The public form of an IR shape."""
+        """Return the public form of an IR shape."""
         self = cls.__new__(cls)
         self._value = value
         return self
@@ -137,63 +137,63 @@ class shape:
         return self._value
 
     def type(self) -> Type:
-        """Element type, a ``shape.type_t``."""
+        """Return the element type, a ``shape.type_t``."""
         return self._value.type
 
     def lens(self) -> list[int]:
-        """Lengths, outermost first."""
+        """Return the lengths, outermost axis first."""
         return list(self._static("lens").lens)
 
     def strides(self) -> list[int]:
-        """Elements between neighbours on each axis."""
+        """Return the stride of each axis, in elements."""
         return list(self._static("strides").strides)
 
     def ndim(self) -> int:
-        """Number of axes."""
+        """Return the number of axes."""
         return self._value.ndim
 
     def elements(self) -> int:
-        """Number of elements."""
+        """Return the number of elements."""
         return self._static("elements").elements
 
     def bytes(self) -> int:
-        """Bytes from the first to the last element (of the longest lengths, if dynamic)."""
+        """Return the bytes from the first to the last element (for the largest lengths, if dynamic)."""
         return self._value.bytes
 
     def type_string(self) -> str:
-        """Name of the element type, ``float_type``."""
+        """Return the name of the element type, such as ``float_type``."""
         return self._value.type.name
 
     def type_size(self) -> int:
-        """Bytes of an element."""
+        """Return the size of an element in bytes."""
         return self._value.type.size
 
     def dyn_dims(self) -> list[Any]:
-        """Ranges of a dynamic shape."""
+        """Return the ranges of a dynamic shape."""
         return [dynamic_dimension(d.min, d.max, d.optimals) for d in self._value.dyn_dims]
 
     def packed(self) -> bool:
-        """As many elements as its element space."""
+        """Return whether the element space has no gaps and no repeated elements."""
         return self._value.packed
 
     def transposed(self) -> bool:
-        """Strides do not descend."""
+        """Return whether strides are not in descending order."""
         return self._value.transposed
 
     def broadcasted(self) -> bool:
-        """Some stride is zero."""
+        """Return whether some stride is zero."""
         return self._value.broadcasted
 
     def standard(self) -> bool:
-        """Packed and row-major."""
+        """Return whether the shape is packed and row-major."""
         return self._value.standard
 
     def scalar(self) -> bool:
-        """All strides are zero."""
+        """Return whether all strides are zero."""
         return self._value.scalar
 
     def dynamic(self) -> bool:
-        """Whether lengths are ranges."""
+        """Return whether lengths are ranges."""
         return self._value.is_dynamic
 
     def __len__(self) -> int:

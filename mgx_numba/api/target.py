@@ -8,11 +8,11 @@ from ..targets.registry import missing, target_names
 __all__ = ["NOT_HERE", "get_gpu_context", "get_target", "target"]
 
 NOT_HERE = ("fpga",)
-"""MIGraphX's targets that this package has only if somebody registers one."""
+"""Targets of MIGraphX that exist here only if a plugin registers them."""
 
 
 class target:
-    """A place to compile for; got from ``get_target``."""
+    """A compilation target, obtained from ``get_target``."""
 
     __slots__ = ("_name",)
 
@@ -20,7 +20,7 @@ class target:
         self._name = name
 
     def name(self) -> str:
-        """As `get_target` was given it."""
+        """Return the name that was passed to `get_target`."""
         return self._name
 
     def __eq__(self, other: object) -> bool:
@@ -34,12 +34,12 @@ class target:
 
 
 def get_target(name: str) -> target:
-    """The target of this name.
+    """Return the target of this name.
 
     Raises:
-        UnsupportedError: this process lacks what the target needs, such as a device; the message says what. Or it is
-            ``fpga``, and nobody has registered it (`targets.registry`).
-        OptionError: no such target; the known ones are listed.
+        UnsupportedError: this process lacks a requirement of the target, such as a device (the message names it); or
+            the target is ``fpga`` and none is registered (`targets.registry`).
+        OptionError: the target is unknown; the message lists the known targets.
     """
     known = target_names()
     if name in known:
@@ -54,9 +54,9 @@ def get_target(name: str) -> target:
 
 
 def get_gpu_context() -> target:
-    """The GPU target.
+    """Return the GPU target.
 
     Raises:
-        UnsupportedError: there is none.
+        UnsupportedError: there is no GPU.
     """
     return get_target("gpu")

@@ -1,4 +1,4 @@
-"""Record the steps of each thread of a run, as events of the Trace Event Format, which Perfetto and Chrome show."""
+"""Recording of the steps of each thread of a run, in the Trace Event Format, which Perfetto and Chrome display."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from .results import result_of
 __all__ = ["CALLER", "complete_event", "run_timed", "thread_names", "write_events"]
 
 CALLER = 0
-"""Thread number of the caller of `run`, by definition."""
+"""Thread number of the thread that calls `run`, by definition."""
 
 
 def run_timed(model: program, inputs: Mapping[str, Any]) -> tuple[list[Any], list[ThreadSpan]]:
-    """Run a compiled program once; return its results and the spans of time in which its threads ran steps.
+    """Run a compiled program once; return its results and the time spans in which its threads ran steps.
 
     On a target that does not record spans of threads, steps run one by one on the calling thread.
 

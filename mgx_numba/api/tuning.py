@@ -1,4 +1,4 @@
-"""Tuning as the compile options ask for it."""
+"""Tuning configuration from compile options."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ __all__ = ["merged_records", "records_of", "tuning_for"]
 def tuning_for(
     name: str, options: CompileOptions, records: Sequence[TuningRecord], show: Callable[[int, int, str], None] | None
 ) -> Tuning | None:
-    """The tuning of one compilation for the target of this name; None on targets that have nothing to choose.
+    """Return the tuning of one compilation for the target of this name; None on targets without choices to tune.
 
-    ``show(done, total, text)`` is told of the problems that are measured.
+    ``show(done, total, text)`` reports progress on the problems that are measured.
 
     Raises:
         OptionError: a file of ``problem_cache`` does not exist.
-        FormatError: such a file holds no tuning records.
+        FormatError: a file of ``problem_cache`` holds no tuning records.
     """
     chosen = target(name)
     if not chosen.tunes:
@@ -44,7 +44,7 @@ def tuning_for(
 
 
 def merged_records(tuning: Tuning | None, known: Sequence[TuningRecord]) -> list[TuningRecord]:
-    """The records that a compilation went by, then those known before for other problems or machines."""
+    """Return the records that a compilation used, then earlier records for other problems or machines."""
     if tuning is None:
         return list(known)
     from ..codegen.tuning.files import best

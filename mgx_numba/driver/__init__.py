@@ -1,1 +1,1 @@
-"""The command line, ``mgx-numba-driver``, with the commands and flags of ``migraphx-driver``."""
+"""Command line ``mgx-numba-driver``, with the commands and flags of ``migraphx-driver``."""

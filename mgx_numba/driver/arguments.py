@@ -1,4 +1,4 @@
-"""Flags that several commands share, under MIGraphX's names."""
+"""Command-line flags that several commands share, with MIGraphX's names."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ __all__ = [
 ]
 
 FILE_TYPES = {".onnx": "onnx", ".pb": "tf", ".json": "json", ".py": "python"}
-"""Type of a model file by the end of its name; any other is an .mxr file."""
+"""Type of a model file by its extension; files with other extensions are .mxr files."""
 
 _FLAGS = {
     "batch_size": "--batch",
@@ -47,18 +47,18 @@ _FLAGS = {
 }
 _ENDS = (*FILE_TYPES, ".mxr")
 _NAME = r"""(?:'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*")"""
-"""A text as Python shows it."""
+"""Pattern of a string literal of Python, as ``repr`` writes it."""
 
 
 def in_flags(message: str) -> str:
-    """A message about an option of the Python interface, with the name that it has here."""
+    """Replace names of Python options in a message by the corresponding flags."""
     for option, flag in _FLAGS.items():
         message = re.sub(rf"\b{option}\b", flag, message)
     return message
 
 
 def in_words(message: str) -> str:
-    """A message that ends with the options of ``parse_onnx`` that mend an input, with what is to be given here."""
+    """Translate the ``parse_onnx`` options that an error message suggests into command-line flags."""
     what, given, advice = message.partition("; give parse_onnx ")
     for option in ("dim_params", "map_input_dims", "map_dyn_input_dims") if given else ():
         advice = re.sub(rf"\b{option}=\{{((?:{_NAME}|[^'\"}}])*)\}}", functools.partial(_words, _FLAGS[option]), advice)
@@ -66,7 +66,7 @@ def in_words(message: str) -> str:
 
 
 def _words(flag: str, entries: re.Match[str]) -> str:
-    """A flag and its words, from the entries of a dictionary of lengths or lists of these."""
+    """Return a flag with its words, from the entries of a dictionary of lengths or of lists of lengths."""
     words = [flag]
     for name, value in re.findall(rf"({_NAME}): (\[.*?\]|\d+)", entries[1]):
         ranges = re.sub(r"dynamic_dimension\((\d+), (\d+)\)", r"{min:\1,max:\2}", value).replace(" ", "")
@@ -78,7 +78,7 @@ def _words(flag: str, entries: re.Match[str]) -> str:
 
 
 class _Words(argparse.Action):
-    """Words of a flag that takes any number of them; the namespace's ``words`` has those of each of its uses."""
+    """Action of a flag that takes any number of words; the namespace's ``words`` lists the words of each use."""
 
     def __call__(self, parser: Any, namespace: argparse.Namespace, values: Any, option: str | None = None) -> None:
         setattr(namespace, self.dest, [*getattr(namespace, self.dest), *values])
@@ -89,10 +89,10 @@ _WORDS: dict[str, Any] = {"nargs": "+", "default": [], "action": _Words}
 
 
 def file_among_words(args: argparse.Namespace) -> None:
-    """Find the model file where a flag before it has taken it for one of its words: ``--fill0 a b model.onnx``.
+    """Recover the model file from the words of a flag before it, as in ``--fill0 a b model.onnx``.
 
-    It is the last of several words, no value of an ``@name``, and is a file or called as model files are. Nothing is
-    changed if there is a file already, or not exactly one such word.
+    The file is the last of several words, not the value of an ``@name``, and exists or has the extension of a model
+    file. Nothing is changed if a file was given, or if there is not exactly one candidate.
     """
     uses: list[tuple[str, str, list[str]]] = getattr(args, "words", [])
     if getattr(args, "file", None) is not None or getattr(args, "file_type", None) == "test":
@@ -113,7 +113,7 @@ def _may_end_with_file(words: Sequence[str]) -> bool:
 
 
 def add_loader(parser: argparse.ArgumentParser) -> None:
-    """The model file, how to read it, and what to do with it before anything else."""
+    """Add the model file, and the flags for reading and editing it."""
     group = parser.add_argument_group("model")
     group.add_argument("file", nargs="?", help="model file; its type follows from its name")
     kind = group.add_mutually_exclusive_group()
@@ -152,7 +152,7 @@ def add_loader(parser: argparse.ArgumentParser) -> None:
 
 
 def add_output(parser: argparse.ArgumentParser) -> None:
-    """In which form a program is written, and where to."""
+    """Add the flags for output form and output file."""
     group = parser.add_argument_group("output")
     form = group.add_mutually_exclusive_group()
     add_form: dict[str, Any] = {"dest": "form", "action": "store_const"}
@@ -175,7 +175,7 @@ def add_output(parser: argparse.ArgumentParser) -> None:
 
 
 def add_inputs(parser: argparse.ArgumentParser) -> None:
-    """What the parameters are given; by default random numbers that depend on the name alone."""
+    """Add the flags for parameter values, which by default are random and depend only on name and shape."""
     group = parser.add_argument_group("inputs")
     group.add_argument("--fill0", metavar="NAME", help="parameters filled with zeros", **_WORDS)
     group.add_argument("--fill1", metavar="NAME", help="parameters filled with ones", **_WORDS)
@@ -188,7 +188,7 @@ def add_inputs(parser: argparse.ArgumentParser) -> None:
 
 
 def add_iterations(parser: argparse.ArgumentParser, usual: int) -> None:
-    """How often a model is run."""
+    """Add the flags for the number of runs."""
     parser.add_argument("-n", "--iterations", type=int, default=usual, metavar="N", help=f"runs (default {usual})")
     text = "run for at least so many seconds, if --iterations take less"
     parser.add_argument("--duration", type=float, default=0.0, metavar="SECONDS", help=text)
@@ -196,7 +196,7 @@ def add_iterations(parser: argparse.ArgumentParser, usual: int) -> None:
 
 
 def checked_repeats(args: argparse.Namespace) -> Repeats:
-    """Return how often the model is to be run.
+    """Return the number of runs that the flags request.
 
     Raises:
         OptionError: a number is too small.
@@ -211,10 +211,10 @@ def checked_repeats(args: argparse.Namespace) -> Repeats:
 
 
 def add_compile(parser: argparse.ArgumentParser) -> None:
-    """The target and how to compile for it; no flag has a default, so that a compiled file's own options stay."""
+    """Add the flags for target and compilation; none has a default, so that a compiled file keeps its own options."""
     group = parser.add_argument_group("compilation", "a file that was saved compiled keeps its target and options")
     target = group.add_mutually_exclusive_group()
-    for name in dict.fromkeys((DEFAULT, *target_names(), "gpu")):  # "gpu" is MIGraphX's, and says what there is
+    for name in dict.fromkeys((DEFAULT, *target_names(), "gpu")):  # --gpu always exists; its error names the cause
         text = f"compile for the {name} target" + (" (default)" if name == DEFAULT else "")
         target.add_argument(f"--{name}", dest="target", action="store_const", const=name, help=text)
     group.add_argument("--enable-offload-copy", action="store_true", help="copy inputs and results (GPU)")

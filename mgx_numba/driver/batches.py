@@ -1,4 +1,4 @@
-"""The batch size of the highest throughput: one program for each size, timed and compared."""
+"""Search for the batch size of highest throughput: compiles and times one program for each size."""
 
 from __future__ import annotations
 
@@ -28,22 +28,22 @@ _Model = tuple[int, program, dict[str, np.ndarray]]
 
 @dataclass(frozen=True)
 class BatchTime:
-    """Seconds of one run of a batch of ``size``."""
+    """Time (s) of one run of a batch of ``size`` inferences."""
 
     size: int
     seconds: float
 
     @property
     def rate(self) -> float:
-        """Inferences a second."""
+        """Return the throughput in inferences per second."""
         return self.size / self.seconds
 
 
 def parse_sizes(text: str) -> list[int]:
-    """Sizes from ``1,2,4``.
+    """Return the sizes in a list such as ``1,2,4``.
 
     Raises:
-        OptionError: something else.
+        OptionError: the text has another form.
     """
     words = text.split(",")
     if not all(word.strip().isdecimal() and int(word) > 0 for word in words):
@@ -52,9 +52,10 @@ def parse_sizes(text: str) -> list[int]:
 
 
 def measure_batches(args: argparse.Namespace, sizes: Sequence[int], repeats: Repeats) -> list[BatchTime]:
-    """Compile and time the model of ``args`` for each size: of its open dimensions, else of its leading ones.
+    """Compile and time the model of ``args`` for each batch size.
 
-    A model whose leading lengths are fixed is read with others, and must compute the same for the same inferences.
+    A size replaces the open dimensions, or the fixed leading lengths. A model with fixed lengths is parsed again with
+    other lengths, and must compute the same results for the same inferences.
 
     Raises:
         OptionError: the model does not follow the batch size.
@@ -79,7 +80,7 @@ def _open_models(args: argparse.Namespace, base: program, sizes: Sequence[int]) 
         return model, inputs
 
     for size in sizes:
-        load(size)  # what is wrong with one is told before others are measured
+        load(size)  # raise for a wrong size before measuring others
     for size in sizes:
         model, inputs = load(size)
         yield size, compile_model(model, args), inputs
@@ -88,9 +89,9 @@ def _open_models(args: argparse.Namespace, base: program, sizes: Sequence[int]) 
 def _fixed_models(args: argparse.Namespace, base: program, sizes: Sequence[int]) -> Iterator[_Model]:
     inputs = make_inputs(base, args)
     for size in sizes:
-        load_batch(args, base, inputs, size)  # what is wrong with one is told before others are measured
+        load_batch(args, base, inputs, size)  # raise for a wrong size before measuring others
     compile_model(base, argparse.Namespace(**{**vars(args), "exhaustive_tune": False}))
-    drawn = argparse.Namespace(**{**vars(args), "load_arg": []})  # saved arguments are of the file's own batch
+    drawn = argparse.Namespace(**{**vars(args), "load_arg": []})  # --load-arg files have the original batch size
     for size in sizes:
         model = compile_model(load_batch(args, base, inputs, size), args)
         check_rows(base, inputs, model, size)
@@ -98,7 +99,7 @@ def _fixed_models(args: argparse.Namespace, base: program, sizes: Sequence[int])
 
 
 def write_batches(times: Sequence[BatchTime]) -> None:
-    """Print time and throughput of each size, and the best."""
+    """Print time and throughput of each size, and the best size."""
     best = max(times, key=lambda t: t.rate)
     print(f"{'batch':>6}  {'ms':>10}  {'ms each':>10}  {'inferences/s':>12}  {'of best':>7}")
     for entry in times:
@@ -108,7 +109,7 @@ def write_batches(times: Sequence[BatchTime]) -> None:
 
 
 def check_plot(path: str) -> None:
-    """Look whether `plot_batches` will be able to draw into this file, before anything is measured for it.
+    """Raise early, before measuring, if `plot_batches` will not be able to write the file.
 
     Raises:
         UnsupportedError: matplotlib is not installed.
@@ -122,7 +123,7 @@ def check_plot(path: str) -> None:
 
 
 def machine_line(args: argparse.Namespace) -> str:
-    """Return target, CPU or device, and threads in one line, for a plot."""
+    """Return target, CPU or device, and number of threads in one line, for a plot."""
     name = args.target or DEFAULT
     machine = target(name).machine() or {}
     threads = args.num_threads or machine.get("threads", "")
@@ -131,13 +132,13 @@ def machine_line(args: argparse.Namespace) -> str:
 
 
 def plot_batches(times: Sequence[BatchTime], path: str, title: str, machine: str = "") -> None:
-    """Draw throughput and latency over batch size into a PNG file.
+    """Plot throughput and latency over batch size into a PNG file.
 
     Args:
-        times: what was measured.
-        path: the file.
-        title: the model's name.
-        machine: what it was measured on, as `machine_line` says it.
+        times: the measured times.
+        path: path of the file.
+        title: name of the model.
+        machine: description of the machine from `machine_line`.
 
     Raises:
         UnsupportedError: matplotlib is not installed.

@@ -1,4 +1,4 @@
-"""How far two results lie apart, by MIGraphX's measures."""
+"""Comparison of two results by MIGraphX's error measures."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ _SHORT = frozenset(
 
 @dataclass(frozen=True)
 class Tolerance:
-    """What a result may differ by.
+    """Largest acceptable difference of a result.
 
     Attributes:
         rms: largest root mean square of the differences, relative to the largest magnitude.
         atol, rtol: every element must satisfy ``|found - expected| <= atol + rtol * |expected|``.
-        elementwise: whether ``atol`` and ``rtol`` are asked for; by default ``rms`` alone decides.
+        elementwise: whether ``atol`` and ``rtol`` apply; by default only ``rms`` decides.
     """
 
     rms: float = 1e-3
@@ -40,10 +40,10 @@ class Tolerance:
 def default_tolerance(
     programs: Iterable[Program], rms: float | None = None, atol: float | None = None, rtol: float | None = None
 ) -> Tolerance:
-    """MIGraphX's defaults: wider where some value of the programs is a 16-bit or an 8-bit float.
+    """Return MIGraphX's default tolerance, which is wider if a value of the programs is a 16-bit or 8-bit float.
 
-    Values that are given take the place of defaults. Elements are compared one by one if ``atol`` or ``rtol`` is
-    given, or ``MIGRAPHX_VERIFY_ENABLE_ALLCLOSE`` is set.
+    Arguments override the defaults. Elements are compared individually if ``atol`` or ``rtol`` is given, or
+    ``MIGRAPHX_VERIFY_ENABLE_ALLCLOSE`` is set.
     """
     modules = [m for p in programs for m in p.reachable_modules()]
     types = {leaf.type for m in modules for ins in m for leaf in ins.shape.flatten()}
@@ -62,8 +62,8 @@ class Difference:
     """Outcome of one comparison.
 
     Attributes:
-        problem: why the two are not equal within the tolerance; empty if they are.
-        rms: as `Tolerance.rms`; NaN where it could not be computed.
+        problem: why the results differ beyond the tolerance; empty if they agree.
+        rms: as `Tolerance.rms`; NaN if it could not be computed.
         largest: the largest absolute difference.
     """
 
@@ -73,7 +73,7 @@ class Difference:
 
     @property
     def passed(self) -> bool:
-        """Whether the results agree."""
+        """Return whether the results agree."""
         return not self.problem
 
     def __str__(self) -> str:
@@ -82,8 +82,10 @@ class Difference:
 
 
 def compare(found: np.ndarray, expected: np.ndarray, tolerance: Tolerance) -> Difference:
-    """Compare two arrays; NaNs must be at the same places, and infinities equal. ``MIGRAPHX_VERIFY_DUMP_DIFF`` prints
-    the elements of those that do not agree."""
+    """Compare two arrays; NaNs must be at the same places, and infinities equal.
+
+    ``MIGRAPHX_VERIFY_DUMP_DIFF`` prints the elements of arrays that differ.
+    """
     result = _compared(found, expected, tolerance)
     if result.problem and found.shape == expected.shape and environment_flag("MIGRAPHX_VERIFY_DUMP_DIFF"):
         for place in np.ndindex(found.shape):
@@ -125,7 +127,7 @@ def _compared(found: np.ndarray, expected: np.ndarray, tolerance: Tolerance) -> 
 
 
 def _compared_texts(found: np.ndarray, expected: np.ndarray) -> Difference:
-    """Of strings, which are the same or not."""
+    """Compare two arrays of strings for equality."""
     wrong = np.asarray(found != expected, bool)
     if not wrong.any():
         return Difference("", 0.0, 0.0)
@@ -134,7 +136,7 @@ def _compared_texts(found: np.ndarray, expected: np.ndarray) -> Difference:
 
 
 def _rms(a: np.ndarray, b: np.ndarray) -> float:
-    """Root mean square of the differences divided by the largest magnitude of both."""
+    """Return the root mean square of the differences divided by the largest magnitude of both."""
     magnitude = max(float(np.abs(a).max()), float(np.abs(b).max()), _TINY)
     return float(np.sqrt(np.mean(((a - b) / magnitude) ** 2)))
 

@@ -1,4 +1,4 @@
-"""From the flags of `add_compile` to a compiled program."""
+"""Compilation of a program by the flags of `add_compile`."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ __all__ = ["asked_options", "compilation", "compile_model"]
 
 
 def asked_options(args: argparse.Namespace) -> dict[str, Any]:
-    """Options of ``program.compile`` that flags ask for."""
+    """Return the options of ``program.compile`` that flags set."""
     options: dict[str, Any] = {}
     if args.disable_fast_math:
         options["fast_math"] = False
@@ -37,15 +37,16 @@ def asked_options(args: argparse.Namespace) -> dict[str, Any]:
 
 
 def compilation(model: program, args: argparse.Namespace) -> tuple[str, dict[str, Any]]:
-    """Target and options of ``program.compile``: what flags say, else how a compiled program was saved."""
+    """Return target and options of ``program.compile`` from the flags; unset flags keep a compiled program's own."""
     known = CompileOptions() if model._options is None else model._options
     saved = DEFAULT if model._target is None else model._target.name()
     return args.target or saved, {**dataclasses.asdict(known), **asked_options(args)}
 
 
 def compile_model(model: program, args: argparse.Namespace) -> program:
-    """Compile in place; logs the time. A compiled program stays as it is unless flags ask for
-    another target or other options.
+    """Compile a program in place and log the time.
+
+    A compiled program is left as it is unless flags ask for another target or other options.
 
     Raises:
         MgxError: the target is not available, or the compilation failed.

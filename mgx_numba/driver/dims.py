@@ -1,6 +1,6 @@
-"""Dimensions as the command line spells them.
+"""Parser of dimensions on the command line.
 
-``@name`` opens what follows for one input or symbol: ``@x 1 3 224 224``, ``@n 4 @m {min:1,max:8,optimals:[2,4]}``,
+``@name`` starts the dimensions of an input or a symbol: ``@x 1 3 224 224``, ``@n 4 @m {min:1,max:8,optimals:[2,4]}``,
 ``@x [{min:1,max:4},3,224,224]``. Keys need no quotes.
 """
 
@@ -21,10 +21,10 @@ _KEYS = ("min", "max", "optimals")
 
 
 def split_names(option: str, words: Sequence[str]) -> dict[str, list[str]]:
-    """Words by the ``@name`` before them.
+    """Group words by the ``@name`` before them.
 
     Raises:
-        OptionError: the first word is no ``@name``, or a name occurs twice.
+        OptionError: the first word is not an ``@name``, or a name occurs twice.
     """
     result: dict[str, list[str]] = {}
     current: list[str] | None = None
@@ -41,12 +41,12 @@ def split_names(option: str, words: Sequence[str]) -> dict[str, list[str]]:
 
 
 def parse_inputs(option: str, words: Sequence[str]) -> dict[str, list[int]]:
-    """Lengths by input: ``@x 1 3 224 224``."""
+    """Return lengths by input: ``@x 1 3 224 224``."""
     return {name: [_length(option, w) for w in rest] for name, rest in split_names(option, words).items()}
 
 
 def parse_dynamic_inputs(option: str, words: Sequence[str]) -> dict[str, list[Any]]:
-    """Lengths and ranges by input: ``@x [{min:1,max:4},3,224,224]``, or word by word."""
+    """Return lengths and ranges by input: ``@x [{min:1,max:4},3,224,224]``, or with one word for each dimension."""
     result: dict[str, list[Any]] = {}
     for name, rest in split_names(option, words).items():
         values = [_json(option, w) for w in rest]
@@ -57,7 +57,7 @@ def parse_dynamic_inputs(option: str, words: Sequence[str]) -> dict[str, list[An
 
 
 def parse_symbols(option: str, words: Sequence[str]) -> dict[str, Any]:
-    """A length or range by symbolic dimension: ``@n 4``, ``@n {min:1,max:8}``."""
+    """Return a length or range by symbolic dimension: ``@n 4``, ``@n {min:1,max:8}``."""
     result: dict[str, Any] = {}
     for name, rest in split_names(option, words).items():
         if len(rest) != 1:
@@ -67,7 +67,7 @@ def parse_symbols(option: str, words: Sequence[str]) -> dict[str, Any]:
 
 
 def parse_dimension(option: str, text: str) -> dynamic_dimension:
-    """A range: ``{min:1,max:8,optimals:[2,4]}``."""
+    """Return a range: ``{min:1,max:8,optimals:[2,4]}``."""
     found = _dimension(option, _json(option, text))
     return dynamic_dimension(found, found) if isinstance(found, int) else found
 

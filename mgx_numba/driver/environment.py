@@ -1,4 +1,4 @@
-"""MIGraphX's environment variables: which are in use, and which have no effect here."""
+"""Report on the environment variables of MIGraphX that are set."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ PREFIXES = ("MIGRAPHX_", "MGX_")
 
 
 def report_environment(log: logging.Logger) -> None:
-    """List the variables that are set and have an effect; warn of those that have none, and say why."""
+    """Log the variables that are set and have an effect; warn of set variables without effect, with the reason."""
     for name, value in sorted(os.environ.items()):
         if not name.startswith(PREFIXES):
             continue

@@ -1,4 +1,4 @@
-"""From the flags of `add_inputs` to a value for every parameter."""
+"""Parameter values from the flags of `add_inputs`."""
 
 from __future__ import annotations
 
@@ -21,17 +21,16 @@ __all__ = ["make_inputs", "with_types"]
 
 
 def make_inputs(model: program, args: argparse.Namespace) -> dict[str, np.ndarray]:
-    """Values by parameter name.
+    """Return a value for every parameter, by name.
 
-    Without a flag they are random and depend on name and shape alone: floats from -1 to 1; integers and bools 0 or 1,
-    which are valid as indices, tokens and masks; strings "0" or "1". Dynamic lengths are ``--batch``, as far as their
-    range allows. A sequence has two tensors, of one axis if their number of axes is not known; an optional has a value,
-    a map none.
+    By default values are random and depend only on name and shape: floats from -1 to 1; integers and bools 0 or 1,
+    which are valid as indices, tokens and masks; strings "0" or "1". Dynamic lengths are ``--batch``, clipped to their
+    range. A sequence has two tensors, of rank 1 if the rank is unknown; an optional has a value, a map is empty.
 
     Raises:
-        OptionError: a flag names no parameter, or two flags the same one.
+        OptionError: a flag names an unknown parameter, or two flags the same parameter.
         FormatError: a file cannot be read.
-        ParameterError: it holds something of another type or shape.
+        ParameterError: a file's array has another type or shape.
     """
     shapes = {name: shape._value for name, shape in model.get_parameter_shapes().items()}
     files = {name: _one_file(name, words) for name, words in split_names("--load-arg", args.load_arg).items()}
@@ -57,9 +56,9 @@ def make_inputs(model: program, args: argparse.Namespace) -> dict[str, np.ndarra
 
 
 def with_types(model: program, values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return inputs with the types that their parameters have.
+    """Return inputs with the element types of their parameters.
 
-    NumPy's files have no names for types of ``ml_dtypes`` (bfloat16, int4, ...): their elements are read as bytes.
+    NumPy's files cannot name types of ``ml_dtypes`` (bfloat16, int4, ...): their elements are read as bytes.
     """
     types = {name: shape._value.type for name, shape in model.get_parameter_shapes().items()}
     result = dict(values)
@@ -80,7 +79,7 @@ def _one_file(name: str, words: list[str]) -> str:
 
 
 def _load(path: str, name: str) -> np.ndarray:
-    """Return the array in a file; of an ``.npz`` file the array with the parameter's name, or its only array."""
+    """Return the array in a file; in an ``.npz`` file, the array with the parameter's name, or the only array."""
     if not path.endswith((".npy", ".npz")):
         return argument.load(path)
     try:

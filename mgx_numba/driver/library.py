@@ -1,4 +1,4 @@
-"""The flags of ``compile`` that write a shared library for C and C++."""
+"""Flags of ``compile`` that write a shared library for C and C++."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ __all__ = ["add_library", "check_library", "write_library"]
 
 
 def add_library(parser: argparse.ArgumentParser) -> None:
-    """Where a library is written, and how."""
+    """Add the flags for a shared library."""
     group = parser.add_argument_group("library for C and C++, in place of other output")
     group.add_argument("--library", metavar="FOLDER", help="write a shared library, headers, CMake files, an example")
     group.add_argument("--library-name", metavar="NAME", help="its name (default: that of the model file)")
@@ -21,10 +21,10 @@ def add_library(parser: argparse.ArgumentParser) -> None:
 
 
 def check_library(args: argparse.Namespace) -> None:
-    """Look whether the flags go together, before work is done.
+    """Raise early, before compiling, if the library flags contradict other flags.
 
     Raises:
-        OptionError: they do not; the message names the flag.
+        OptionError: the flags contradict each other; the message names the flag.
     """
     if args.library is None:
         for flag, given in (("--library-name", args.library_name), ("--embed-weights", args.embed_weights)):
@@ -35,12 +35,12 @@ def check_library(args: argparse.Namespace) -> None:
 
 
 def write_library(model: program, args: argparse.Namespace) -> None:
-    """Write the library and tell where it is on standard output; errors are those of ``program.export_library``."""
+    """Write the library and print its path; errors as in ``program.export_library``."""
     name = args.library_name or _name_of(args.file)
     print(model.export_library(args.library, name, embed_weights=args.embed_weights))
 
 
 def _name_of(file: str | None) -> str:
-    """An identifier of C from the name of a model's file."""
+    """Return an identifier of C made from a model's file name."""
     name = re.sub(r"\W", "_", Path(file or "model").stem, flags=re.ASCII)
     return name if name[:1].isalpha() else f"model_{name}"

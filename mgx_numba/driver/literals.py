@@ -1,4 +1,4 @@
-"""Constants of a program as parameters, so that weights are given to each run, or left out of a file."""
+"""Conversion of a program's literals to parameters, so that weights are passed to each run, or left out of a file."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ __all__ = ["replace_literals"]
 
 
 def replace_literals(program: Program) -> None:
-    """Make a parameter of each literal of the main module, in place: ``literal0``, ``literal1``, ... in their order.
+    """Replace the literals of the main module by parameters ``literal0``, ``literal1``, ..., in order, in place.
 
-    Single numbers stay, and so do literals of submodules, whose parameters are none of the program's.
+    Single numbers remain literals, and so do literals of submodules: a submodule's parameters are not the program's.
     """
     main = program.main
     number = 0

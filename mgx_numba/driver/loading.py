@@ -1,4 +1,4 @@
-"""From the flags of `add_loader` to a program."""
+"""Reading of a program by the flags of `add_loader`."""
 
 from __future__ import annotations
 
@@ -42,10 +42,10 @@ _TF_FLAGS = ("input_dim", "output_names")
 
 
 def file_type(args: argparse.Namespace) -> str:
-    """Type of the model file: as the flags say, else by the file's name.
+    """Return the type of the model file from the flags, or else from the file's name.
 
     Raises:
-        OptionError: there is no file.
+        OptionError: no file is given.
     """
     if args.file is None and args.file_type != "test":
         taken = "; ".join(f"{option} takes {' '.join(words)}" for option, _, words in getattr(args, "words", ()))
@@ -60,15 +60,15 @@ def file_type(args: argparse.Namespace) -> str:
 
 
 def title_of(args: argparse.Namespace) -> str:
-    """The model's name, for readers."""
+    """Return the name of the model for output."""
     return os.path.basename(args.file or "test")
 
 
 def load_model(args: argparse.Namespace) -> program:
-    """Read the model and apply what the flags ask for.
+    """Read the model and apply the edits that flags ask for.
 
-    ``args.rebatched``, if there, is the batch that constant shapes of an ONNX model begin with, and the one that they
-    shall have.
+    ``args.rebatched``, if present, is a pair: the batch size at the front of an ONNX model's constant shapes, and the
+    batch size to put there.
 
     Raises:
         MgxError: the file or a flag is wrong.
@@ -92,7 +92,7 @@ def _read(args: argparse.Namespace, kind: str) -> program:
 
 
 def _placed(message: str, args: argparse.Namespace, kind: str) -> str:
-    """What is said of a file, with its name; and that it was taken for an .mxr file, if its name does not say so."""
+    """Add the file's name to an error message, and a note if an unknown extension made it an .mxr file."""
     if args.file is None:
         return message
     place = "" if args.file in message else f"{args.file}: "
@@ -104,7 +104,7 @@ def _placed(message: str, args: argparse.Namespace, kind: str) -> str:
 
 
 def _tell_idle_flags(model: program, args: argparse.Namespace, kind: str) -> None:
-    """Warn of flags that say how to read a model, but have no effect on this one."""
+    """Warn of reading flags that have no effect on this kind of model."""
     for name in _ONNX_FLAGS if kind != "onnx" else ():
         if getattr(args, name) and not (kind == "tf" and name in _TF_FLAGS):
             warn(f"--{name.replace('_', '-')} has no effect: {args.file} is no ONNX file")
@@ -121,7 +121,7 @@ def _tell_idle_flags(model: program, args: argparse.Namespace, kind: str) -> Non
 
 
 def _edited(model: program, args: argparse.Namespace) -> program:
-    """A changed copy that is not compiled, but knows how the model was."""
+    """Return an edited, uncompiled copy that retains the original's saved compile options."""
     copy = model.clone()
     if not args.strip_context:
         copy._target, copy._options = model._target, model._options
@@ -138,10 +138,10 @@ def _edited(model: program, args: argparse.Namespace) -> program:
 
 
 def findings(args: argparse.Namespace) -> list[Finding]:
-    """Everything that is wrong with the ONNX model that the flags name.
+    """Return everything that is wrong with the ONNX model that the flags name.
 
     Raises:
-        OptionError: the file is of another kind, or a flag is wrong.
+        OptionError: the file is not an ONNX model, or a flag is wrong.
     """
     if file_type(args) != "onnx":
         raise OptionError(f"--check reads ONNX models; {args.file} is no ONNX file")
@@ -181,7 +181,7 @@ def _read_onnx(args: argparse.Namespace) -> program:
 
 
 def _run_python(args: argparse.Namespace) -> program:
-    """The program that a Python file leaves in ``p`` (as ``--python`` writes it); the file is executed."""
+    """Execute a Python file (as ``--python`` writes it) and return the program that it assigns to ``p``."""
     try:
         found = runpy.run_path(args.file).get("p")
     except MgxError:

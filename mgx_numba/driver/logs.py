@@ -1,4 +1,4 @@
-"""What the driver says beside its results, as records of the logger ``mgx_numba``: to standard error and into files."""
+"""Logging of the driver: records of the logger ``mgx_numba`` go to standard error and into files."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ _LEVELS = {
     "debug": logging.DEBUG,
     "trace": TRACE,
 }
-"""Levels under MIGraphX's names, in the order of its numbers."""
+"""Logging levels by MIGraphX's names, in the order of MIGraphX's numbers."""
 
 
 def add_logging(parser: argparse.ArgumentParser) -> None:
-    """Flags that every command has."""
+    """Add the logging flags, which every command has."""
     group = parser.add_argument_group("messages")
     levels = ", ".join(_LEVELS)
     group.add_argument("--log-level", metavar="LEVEL", help=f"{levels}, or 0 to 5 (default info)")
@@ -37,10 +37,10 @@ def add_logging(parser: argparse.ArgumentParser) -> None:
 
 @contextlib.contextmanager
 def logged(args: argparse.Namespace) -> Iterator[None]:
-    """Show messages as the flags say, else ``MIGRAPHX_LOG_LEVEL``.
+    """Configure logging within the context by the flags, or else by ``MIGRAPHX_LOG_LEVEL``.
 
     Raises:
-        OptionError: an unknown level.
+        OptionError: the level is unknown.
         FormatError: a file cannot be written.
     """
     logger = logging.getLogger(NAME)
@@ -72,7 +72,7 @@ def _level(given: str | None) -> int:
 
 class _OnScreen(logging.Formatter):
     def format(self, record: logging.LogRecord) -> str:
-        """The message, after its level if it is of a mistake."""
+        """Return the message; warnings and errors are prefixed by their level."""
         prefix = f"{record.levelname.lower()}: " if record.levelno >= logging.WARNING else ""
         return prefix + record.getMessage()
 

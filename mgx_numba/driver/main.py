@@ -25,18 +25,18 @@ from .logs import LOG, add_logging, logged
 __all__ = ["main"]
 
 PROGRAM = "mgx-numba-driver"
-FAILURE = 2  # status of the process for errors, as argparse has it
-INTERRUPTED = 130  # what shells report for a process that SIGINT ended
+FAILURE = 2  # exit status for errors, as in argparse
+INTERRUPTED = 130  # exit status that shells report after SIGINT
 OF_WRITING = frozenset((errno.EBADF, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.ENOSPC, errno.EPIPE))
-"""Numbers of the errors that writing alone has here: those of files are told with their names."""
+"""Error numbers that can only come from writing standard output; errors of files are reported with the file's name."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command.
 
     Returns:
-        0; 1 when a verification found a difference; 2 on an error, which is told on standard error in one line; 130
-        when interrupted.
+        0; 1 if a verification found a difference; 2 on an error, which is reported on standard error in one line; 130
+        if interrupted.
     """
     if argv is None:
         _open_output()
@@ -50,13 +50,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         with logged(args):
             return _run(args, f"[ mgx_numba Version: {__version__} ]: {shlex.join([PROGRAM, *arguments])}")
-    except MgxError as error:  # of the flags about messages themselves
+    except MgxError as error:  # from the logging flags
         print(f"error: {error}", file=sys.stderr)
         return FAILURE
 
 
 def _run(args: argparse.Namespace, header: str) -> int:
-    """Run the command and tell what becomes of it; ``header`` has its words."""
+    """Run the command and log its outcome; ``header`` is the command line."""
     start = time.perf_counter()
     LOG.info("Running %s", header)
     try:
@@ -77,10 +77,10 @@ def _run(args: argparse.Namespace, header: str) -> int:
     except OSError as error:
         place = error.filename
         if place is None and error.errno in OF_WRITING:
-            # Nothing more can be written to our output, and the interpreter shall not try.
+            # Standard output cannot be written to; keep the interpreter from flushing it at exit.
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             place = "standard output"
-        if not isinstance(error, BrokenPipeError):  # then its reader has left
+        if not isinstance(error, BrokenPipeError):  # the reader has closed the pipe
             LOG.error("%s", error if place is None else f"{place}: {error.strerror or error}")
         return FAILURE
     LOG.info("Complete(%.3gs): %s", time.perf_counter() - start, header)
@@ -88,8 +88,7 @@ def _run(args: argparse.Namespace, header: str) -> int:
 
 
 def _open_output() -> None:
-    """Make standard output what any text can be written to: names in a model know nothing of its encoding, and it may
-    have been closed."""
+    """Make standard output accept any text: names in a model may not be encodable, and the stream may be closed."""
     if sys.stdout is None:
         sys.stdout = os.fdopen(os.open(os.devnull, os.O_WRONLY), "w", encoding="utf-8")
     elif isinstance(sys.stdout, io.TextIOWrapper):
@@ -97,10 +96,10 @@ def _open_output() -> None:
 
 
 class _Parser(argparse.ArgumentParser):
-    """Tells what is wrong with an argument in one line, and where the right ones are listed."""
+    """Argument parser that reports a wrong argument in one line, with a pointer to the help."""
 
     def error(self, message: str) -> NoReturn:
-        """Leave with status 2."""
+        """Print the error and exit with status 2."""
         wrong = re.search(r"invalid choice: '(.*?)'", message)
         if wrong is not None and "<command>" in message:
             hint = did_you_mean(wrong[1], COMMANDS, 2)
@@ -108,7 +107,7 @@ class _Parser(argparse.ArgumentParser):
         self.exit(FAILURE, f"{self.prog}: error: {message}; see {self.prog} --help\n")
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
-        """As the base class does, but a command names its unknown flags itself, with those that are near."""
+        """Parse as the base class does, but let each command report its own unknown flags, with similar known flags."""
         found, unknown = super().parse_known_args(args, namespace)
         for word in unknown if self._subparsers is None else ():
             hint = did_you_mean(word.partition("=")[0], self._option_string_actions, 2)

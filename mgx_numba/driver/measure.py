@@ -1,4 +1,4 @@
-"""Timing of a compiled program: as a whole, each of its steps, and what a call costs besides them."""
+"""Timing of a compiled program: whole runs, single steps, and the overhead of a call."""
 
 from __future__ import annotations
 
@@ -21,8 +21,11 @@ __all__ = ["Measurement", "StepTime", "measure"]
 
 @dataclass
 class StepTime:
-    """One step of a program: times in seconds, one a run; ``reason`` as in `Observation`, ``stage`` counted from 0,
-    ``unit`` as in `Step`."""
+    """Timing of one step of a program.
+
+    ``seconds`` has one time (s) per run; ``reason`` is as in `Observation`, ``stage`` counts from 0, ``unit`` is as in
+    `Step`.
+    """
 
     instruction: str
     label: str
@@ -36,14 +39,16 @@ class StepTime:
 
     @property
     def average(self) -> float:
-        """Mean of the middle half, in seconds."""
+        """Return the mean of the middle half of the times, in seconds."""
         return average(self.seconds)
 
 
 @dataclass
 class Measurement:
-    """Times in seconds of a program, its steps and its calls; ``limits`` is ``None`` where no kernel was generated, or
-    the target knows none."""
+    """Times (s) of whole runs, of steps, and of calls that run no step (``idle``).
+
+    ``limits`` is None if no kernel was generated, or the target does not know its limits.
+    """
 
     stages: list[Stage]
     total: list[float]
@@ -55,7 +60,8 @@ class Measurement:
 def measure(model: program, inputs: Mapping[str, Any], repeats: Repeats) -> Measurement:
     """Time a compiled program: whole runs by ``repeats``, then ``repeats.iterations`` runs step by step.
 
-    As many runs without steps follow. Each step of a `Repeatable` program runs several times in a row.
+    As many calls without steps follow, for the call overhead. Each step of a `Repeatable` program runs several times in
+    a row.
     """
     iterations = repeats.iterations
     compiled = model._compiled

@@ -1,4 +1,4 @@
-"""A program as an ONNX model in JSON, which the viewer Netron shows: any program, also a compiled one.
+"""Export of any program, also a compiled one, as an ONNX model in JSON for the viewer Netron.
 
 Nodes have the IR's operators in the domain ``mgx_numba``, so no engine can run the model.
 """
@@ -22,11 +22,11 @@ __all__ = ["to_netron"]
 
 DOMAIN = "mgx_numba"
 LARGE_LITERAL = 1024
-"""Elements from which a literal is shown without its values: the model is there to be looked at."""
+"""Number of elements from which a literal is exported without values, since the model is only for viewing."""
 
 
 def to_netron(program: Program) -> str:
-    """JSON text of the model (``google.protobuf.json_format``); submodules are graphs of their instructions."""
+    """Return the model as JSON text (``google.protobuf.json_format``); submodules are graph attributes."""
     from google.protobuf.json_format import MessageToJson
     from onnx import helper
 
@@ -101,5 +101,5 @@ def _value(name: str, shape: Shape) -> Any:
 def _element(shape: Shape) -> int:
     from onnx import TensorProto, helper
 
-    packed = shape.type is Type.fp4x2_type  # two to a byte, as which it is shown
+    packed = shape.type is Type.fp4x2_type  # two elements to a byte, exported as bytes
     return int(TensorProto.UINT8 if packed else helper.np_dtype_to_tensor_dtype(np.dtype(shape.type.numpy)))

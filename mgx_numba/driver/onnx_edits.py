@@ -1,4 +1,4 @@
-"""Changes of an ONNX model before it is read: other results, and reshapes for another batch."""
+"""Edits of an ONNX model before parsing: other results, and Reshape operands for another batch size."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ __all__ = ["read_proto", "set_batch_of_reshapes", "set_outputs"]
 
 
 def read_proto(path: str) -> Any:
-    """The model of a file, with its external data.
+    """Return the ``ModelProto`` of a file, with its external data.
 
     Raises:
-        ParseError: it cannot be read.
+        ParseError: the file cannot be read.
     """
     import onnx
 
@@ -24,10 +24,10 @@ def read_proto(path: str) -> Any:
 
 
 def set_outputs(model: Any, names: list[str]) -> None:
-    """Give a model other results.
+    """Replace the results of a model.
 
     Raises:
-        OptionError: the main graph has no value of such a name.
+        OptionError: the main graph has no value of a given name.
     """
     import onnx
 
@@ -44,9 +44,9 @@ def set_outputs(model: Any, names: list[str]) -> None:
 
 
 def set_batch_of_reshapes(model: Any, batch: int, size: int) -> None:
-    """Where a Reshape of what inputs give has a constant shape that begins with ``batch``, let that be ``size``.
+    """Replace the leading length ``batch`` by ``size`` in constant shapes of Reshape nodes that depend on inputs.
 
-    Whether that length was the batch is for the caller to find out.
+    The caller must verify that the replaced lengths were batch sizes.
     """
     from onnx import numpy_helper
 

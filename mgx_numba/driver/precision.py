@@ -1,8 +1,8 @@
-"""Where a program of lower precision loses it: each layer against float32, by itself and with all before it.
+"""Attribution of the error of a low-precision program to its layers, by comparison with float32.
 
-Layers are nodes of the model, known by name. A layer by itself computes from the exact values of the layers before it,
-so that its error is what its own precision costs; computed from what the program has, its error is all that came
-together.
+Layers are nodes of the model, identified by name. A layer's own error results from its exact inputs, and is the cost of
+its own precision. Its total error results from the program's actual values, and includes the errors of all layers
+before.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ NARROW = frozenset({Type.half_type, Type.bf16_type})
 
 
 def without_quantisation(args: argparse.Namespace, kinds: Iterable[str]) -> argparse.Namespace:
-    """Flags that read the same model as it is."""
+    """Return a copy of the flags without quantisation."""
     changed = argparse.Namespace(**vars(args))
     for kind in kinds:
         setattr(changed, kind, False)
@@ -43,9 +43,9 @@ def without_quantisation(args: argparse.Namespace, kinds: Iterable[str]) -> argp
 
 
 def in_float32(program: Program) -> Program:
-    """A copy whose values are not rounded to 8 bits, and in which nothing is computed in 16; weights are what they are.
+    """Return a copy of a program without rounding to 8 bits and without 16-bit computation; weights are unchanged.
 
-    Values are still limited to what their 8 bits can hold: quantisers leave out a ReLU that this stands for.
+    Values are still clipped to the range of their 8-bit type: quantisers omit a ReLU that the range implies.
     """
     copy = program.clone()
     for module in copy.reachable_modules():
@@ -59,7 +59,7 @@ def in_float32(program: Program) -> Program:
 
 
 def _limit(module: Module, pair: Instruction, q: Instruction) -> None:
-    """Put what a pair limits its value to in the place of the pair."""
+    """Replace a Q/DQ pair by a clip to the pair's range."""
     b = RewriteBuilder(module, pair)
     _, *parameters = pair.inputs
     ends = np.iinfo(q.shape.type.numpy)
@@ -73,13 +73,13 @@ def _limit(module: Module, pair: Instruction, q: Instruction) -> None:
 
 @dataclass(frozen=True)
 class LayerError:
-    """Relative root mean squares of what a layer's result differs by.
+    """Relative root mean square errors of a layer's result.
 
     Attributes:
-        layer: the node's name.
-        operator: what computes it.
-        own: from exact inputs.
-        total: from those that the program has.
+        layer: name of the node.
+        operator: operator that computes the layer.
+        own: error from exact inputs.
+        total: error from the program's actual inputs.
     """
 
     layer: str
@@ -92,21 +92,22 @@ class LayerError:
 
 
 class PrecisionCheck:
-    """A program beside one that computes the same in float32.
+    """Comparison of a program with an equivalent program in float32.
 
     Attributes:
-        layers: names of the nodes that both have, in the order of the program.
-        result_error: relative root mean square of what the results differ by.
-        largest: the largest of those differences.
+        layers: names of the nodes in both programs, in program order.
+        result_error: relative root mean square error of the results.
+        largest: largest absolute difference of the results.
     """
 
     def __init__(self, exact: Program, changed: Program, compiler: Compiler, inputs: Inputs) -> None:
-        """
+        """Run both programs on the inputs.
+
         Args:
             compiler: compiles a program for the target.
 
         Raises:
-            OptionError: the programs have no names of nodes in common.
+            OptionError: the programs have no node names in common.
         """
         self._changed, self._compiler, self._inputs = changed, compiler, dict(inputs)
         of_exact, of_changed = _layers(exact), _layers(changed)
@@ -123,7 +124,7 @@ class PrecisionCheck:
         self.largest = max((float(np.abs(a - b).max(initial=0)) for a, b in zip(found, self._expected)), default=0.0)
 
     def errors(self) -> list[LayerError]:
-        """Of each layer, in the order of the program."""
+        """Return the errors of each layer, in program order."""
         found = _layers(self._changed)
         values = zip(self.layers, self._from_exact(self.layers, self.layers), self._run(self._changed, self.layers))
         return [
@@ -132,11 +133,11 @@ class PrecisionCheck:
         ]
 
     def error_with(self, right: Sequence[str]) -> float:
-        """Relative error of the program's results if these layers were exact."""
+        """Return the relative error of the program's results if the layers ``right`` were exact."""
         return relative_error(self._from_exact(right, None), self._expected)
 
     def half_way(self) -> str:
-        """The layer up to which all must be exact for half of the results' error to be gone, by bisection."""
+        """Return the first layer such that exact layers up to it halve the results' error, by bisection."""
         low, high = 0, len(self.layers) - 1
         while low < high:
             middle = (low + high) // 2
@@ -145,10 +146,10 @@ class PrecisionCheck:
         return self.layers[low]
 
     def _from_exact(self, right: Sequence[str], wanted: Sequence[str] | None) -> list[np.ndarray]:
-        """What the changed program computes where all that reads some layers gets their exact values.
+        """Run the changed program with the layers ``right`` replaced by their exact values for all readers.
 
         Args:
-            wanted: layers whose own values are given; None for the program's results.
+            wanted: layers whose own values are returned; None for the program's results.
         """
         copy = self._changed.clone()
         main, found = copy.main, _layers(copy)
@@ -175,7 +176,7 @@ class PrecisionCheck:
 
 
 def _layers(program: Program) -> dict[str, Instruction]:
-    """The floating value that each node of the main module gives: the last that went into it. Constants are none."""
+    """Return the last floating instruction of each node of the main module, by node; constants are left out."""
     found: dict[str, Instruction] = {}
     for ins in program.main:
         stored = ins.name in STORED and is_constant(ins.inputs[0])
@@ -187,5 +188,5 @@ def _layers(program: Program) -> dict[str, Instruction]:
 
 
 def _wide(value: np.ndarray) -> np.ndarray:
-    """Floats of any width as float64, which all can be compared in."""
+    """Convert floats of any width to float64, for comparison."""
     return value.astype(np.float64) if from_numpy(value.dtype).is_floating else value

@@ -1,4 +1,4 @@
-"""From the flags of quantisation to a quantised program."""
+"""Quantisation of a program by flags."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ __all__ = ["asked_kinds", "quantize_model"]
 
 
 def asked_kinds(args: argparse.Namespace) -> list[str]:
-    """Which of `KINDS` flags ask for.
+    """Return the members of `KINDS` that flags ask for.
 
     Raises:
-        OptionError: calibration, accuracy or a report is asked for of none.
+        OptionError: calibration, accuracy or a report is requested without a fitting kind.
     """
     kinds = [kind for kind in KINDS if getattr(args, kind, False)]
     measured = {"fp16", "bf16"} & set(kinds)
@@ -40,10 +40,10 @@ def asked_kinds(args: argparse.Namespace) -> list[str]:
 
 
 def quantize_model(model: program, args: argparse.Namespace) -> None:
-    """Quantise the portable form in place, as flags ask for.
+    """Quantise the portable form in place, by flags.
 
     Raises:
-        MgxError: flags contradict each other, or a file of calibration is wrong.
+        MgxError: flags contradict each other, or a calibration file is wrong.
     """
     kinds = asked_kinds(args)
     if not kinds:
@@ -63,7 +63,7 @@ def quantize_model(model: program, args: argparse.Namespace) -> None:
 
 
 def _batches(paths: list[str]) -> Iterator[dict[str, np.ndarray]]:
-    """The inputs that .npz files hold by name, a batch a file.
+    """Yield one batch of inputs by name from each .npz file.
 
     Raises:
         FormatError: a file cannot be read.

@@ -1,4 +1,4 @@
-"""The batch of a model: how many inferences a run makes, and the same model for another number of them."""
+"""Batch size of a model: its detection, and the same model for another batch size."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ _RECURRENT = frozenset({"rnn", "gru", "lstm"})
 
 @dataclass(frozen=True)
 class Batch:
-    """How many inferences a run makes.
+    """The number of inferences that a run makes.
 
     Attributes:
-        size: their number.
-        origin: how it is known, for readers; empty if it was stated.
-        leads: whether it is the leading length of all inputs of two axes or more, and of a result.
+        size: number of inferences.
+        origin: how it was determined, for output; empty if it was stated.
+        leads: whether it is the leading length of all inputs of rank 2 or more, and of a result.
     """
 
     size: int
@@ -38,10 +38,10 @@ class Batch:
 
 
 def batch_of(model: program, inputs: Inputs, stated: int = 0) -> Batch:
-    """The batch of a model that runs on these inputs.
+    """Return the batch of a model that runs on these inputs.
 
-    It is ``stated`` (0 if nothing is) where an input has that length, else what recurrent layers say, else the leading
-    length of all inputs of two axes or more if a result has it too, else 1.
+    It is ``stated`` (0: not stated) if an input has that length. Otherwise it is the batch of recurrent layers.
+    Otherwise it is the common leading length of all inputs of rank 2 or more, if a result has it too; else 1.
     """
     if stated and any(stated in array.shape for array in inputs.values()):
         return Batch(stated)
@@ -60,21 +60,23 @@ def batch_of(model: program, inputs: Inputs, stated: int = 0) -> Batch:
 
 
 def has_open_batch(args: argparse.Namespace, model: program) -> bool:
-    """Whether some input's leading length follows ``--batch``: an ONNX file leaves it open, or it is a range."""
+    """Return whether an input's leading length follows ``--batch``: an ONNX file leaves it open, or it is a range."""
     portable = model._portable
     opened = file_type(args) == "onnx" and any(0 in axes for axes in portable.open_dims.values())
     return opened or any(s.is_dynamic and not s.dims[0].is_fixed for s in portable.parameter_shapes().values())
 
 
 def load_batch(args: argparse.Namespace, model: program, inputs: Inputs, size: int) -> program:
-    """The model of ``args`` for a batch of another size, by reading its file with other leading lengths: of its inputs,
-    then, if that is not enough, of the constant shapes in it, too.
+    """Parse the model of ``args`` again for another batch size.
+
+    The leading lengths of inputs are replaced; if that is not enough, also those of the constant shapes in the model.
 
     Args:
-        model: what the file holds as it is, and ``inputs`` for that.
+        model: the model of the unchanged file.
+        inputs: inputs of ``model``.
 
     Raises:
-        OptionError: there is no batch to change, or the model does not follow; the message says why.
+        OptionError: there is no batch dimension, or the model does not follow; the message says why.
     """
     batch = batch_of(model, inputs)
     shapes = ", ".join(f"{name} {list(array.shape)}" for name, array in inputs.items()) or "none"
@@ -109,7 +111,7 @@ def load_batch(args: argparse.Namespace, model: program, inputs: Inputs, size: i
 
 
 def _wrong_result(model: program, found: program, batch: int, size: int) -> str:
-    """Which result does not follow the batch; empty if all do."""
+    """Return a message about the first result that does not follow the batch size; empty if all do."""
     pairs = zip(_result_lens(model._portable), _result_lens(found._portable))
     for number, (before, after) in enumerate(pairs):
         expected = _resized(before, batch, size, results=True)
@@ -119,10 +121,10 @@ def _wrong_result(model: program, found: program, batch: int, size: int) -> str:
 
 
 def check_rows(model: program, inputs: Inputs, other: program, size: int) -> None:
-    """Run two compiled models, the other made by `load_batch`, and compare what they compute of the same inferences.
+    """Run a compiled model and its counterpart from `load_batch`, and compare the results of the same inferences.
 
     Raises:
-        OptionError: results differ, so inferences of one batch depend on one another.
+        OptionError: results differ, so inferences of one batch depend on each other.
     """
     batch = batch_of(model, inputs).size
     repeated = {
@@ -145,7 +147,7 @@ def check_rows(model: program, inputs: Inputs, other: program, size: int) -> Non
 
 
 def _resized(lens: tuple[int, ...], batch: int, size: int, results: bool = False) -> tuple[int, ...]:
-    """Lengths for a batch of ``size``; a vector of one element among the inputs is not taken for a batch of 1."""
+    """Return lengths for a batch of ``size``; an input vector of one element does not count as a batch of 1."""
     follows = lens[:1] == (batch,) and (results or len(lens) > 1 or batch > 1)
     return (size, *lens[1:]) if follows else lens
 

@@ -1,4 +1,4 @@
-"""Tuning records on the command line: reading them from files of any kind, and tables of them."""
+"""Tuning records on the command line: readers for files of any kind, and tables."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ __all__ = ["describe", "read_any", "write_choices", "write_difference", "write_t
 
 
 def read_any(path: str) -> list[TuningRecord]:
-    """The records of an ``.mxr`` file, a JSON file or an SQLite database.
+    """Return the tuning records in an ``.mxr`` file, a JSON file or an SQLite database.
 
     Raises:
-        FormatError: the file cannot be read, or holds something else.
+        FormatError: the file cannot be read, or has another content.
     """
     if path.lower().endswith(".mxr"):
         from ..graph.mxr import load_program
@@ -36,7 +36,7 @@ def read_any(path: str) -> list[TuningRecord]:
 
 
 def describe(problem: Problem) -> str:
-    """A problem in one line: sizes as they are usually written, then what differs from the ordinary."""
+    """Return a problem in one line: sizes in the usual notation, then attributes that differ from their defaults."""
     fields = problem.fields
     get = fields.get
     if problem.operation == "dot":
@@ -53,8 +53,11 @@ def describe(problem: Problem) -> str:
 
 
 def write_table(records: Sequence[TuningRecord], origin: str) -> None:
-    """Print problem, solver, configuration, time, fraction of this machine's limit, noise and origin of each record;
-    and of those measured elsewhere, in what that machine differs."""
+    """Print a table of records.
+
+    Its columns are problem, solver, configuration, time, fraction of this machine's limit, noise and origin. For
+    records measured elsewhere it lists how that machine differs.
+    """
     if not records:
         print(f"no tuning records: {origin}")
         return
@@ -91,8 +94,11 @@ def write_table(records: Sequence[TuningRecord], origin: str) -> None:
 
 
 def write_difference(first: Sequence[TuningRecord], second: Sequence[TuningRecord]) -> int:
-    """Print the problems that two sets of records solve differently, or that only one has, and then in which fields the
-    nearest record of the other differs; returns how many."""
+    """Print the problems that differ between two sets of records, and return their number.
+
+    A problem differs if the sets solve it differently, or only one set has it. For the latter, the fields in which the
+    other set's nearest record differs are printed.
+    """
     sets = [{(r.problem.key, r.fingerprint.key): r for r in records} for records in (first, second)]
     rows = [("problem", "measured on", "first", "second", "why")]
     for key in dict.fromkeys([*sets[0], *sets[1]]):
@@ -109,7 +115,7 @@ def write_difference(first: Sequence[TuningRecord], second: Sequence[TuningRecor
 
 
 def write_choices(choices: Sequence[Choice]) -> None:
-    """Print how each problem of a program is solved, by whose word, and why there is no record of this machine."""
+    """Print the solver of each problem of a program, its origin, and why there is no record of this machine."""
     rows = [("problem", "solver", "configuration", "origin", "why no record decided")]
     rows += [(describe(c.problem), c.solver, _configuration(c.configuration), c.origin, c.miss) for c in choices]
     _write(rows)
@@ -130,7 +136,7 @@ def _configuration(values: Mapping[str, int]) -> str:
 
 
 def _fraction(record: TuningRecord, limits: Limits | None) -> str:
-    """The least time that arithmetic and memory traffic take, over the measured one."""
+    """Return the roofline bound on the time (of arithmetic and memory traffic) divided by the measured time."""
     problem = problem_of(record)
     if problem is None or limits is None or not record.seconds:
         return "-"

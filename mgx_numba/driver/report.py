@@ -1,4 +1,4 @@
-"""The performance report, in the form of MIGraphX's ``perf_report``, with each kernel's rates beside the limits."""
+"""Performance report in the form of MIGraphX's ``perf_report``, with each kernel's rates and the machine's limits."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ ABOVE_LIMIT = (
     "need fewer.\n",
     "GB/s above the limit: the limit is that of memory; what fits into the caches moves faster.\n",
 )
-"""How operations and bytes can pass their limits."""
+"""Explanations of rates above their limits, for operations and for bytes."""
 
 
 def write_report(measured: Measurement, batch: Batch, detailed: bool = False) -> None:
-    """Print the report; times in milliseconds, ``batch`` inferences a run."""
+    """Print the report; times are in milliseconds, and a run makes ``batch`` inferences."""
     total_steps = sum(step.average for step in measured.steps)
     _write_instructions(measured, total_steps)
     print("\nSummary:")
@@ -46,7 +46,7 @@ class _Group:
 
 
 def _grouped(steps: Iterable[StepTime], detailed: bool) -> list[_Group]:
-    """Steps of one kernel (and one size) together, the longest first."""
+    """Group steps by kernel (and size, if ``detailed``), the group of the longest time first."""
     groups: dict[str, _Group] = {}
     for step in steps:
         name = f"{step.label}({step.sizes})" if detailed else step.label
@@ -59,7 +59,7 @@ def _grouped(steps: Iterable[StepTime], detailed: bool) -> list[_Group]:
 
 
 def _write_instructions(measured: Measurement, total: float) -> None:
-    """Every line of the program, stage by stage, with the time of all steps that serve it, and why the host has it."""
+    """Print the program's lines, stage by stage, with the time of their steps, and the reasons for host steps."""
     for number, stage in enumerate(measured.stages):
         if len(measured.stages) > 1:
             print(f"stage {number + 1} of {len(measured.stages)}:")
@@ -79,8 +79,11 @@ def _write_instructions(measured: Measurement, total: float) -> None:
 
 
 def _write_rates(groups: list[_Group], limits: Limits) -> None:
-    """Operations count as the plain algorithm needs them, bytes are the least that must move; where a rate passes its
-    limit, it is said how it can. What multiplies in units with limits of their own is held against these."""
+    """Print the rates of kernels in relation to the machine's limits.
+
+    Operations are counted for the direct algorithm; bytes are the least that must move. A rate above its limit gets an
+    explanation. Kernels that use units with limits of their own are compared with these limits.
+    """
     passed = [False, False]
     print(
         f"\nRates (limits {limits.where}: {limits.gflops:.4g} GFLOP/s {limits.arithmetic}, "

@@ -1,4 +1,4 @@
-"""When each thread works at what, as a file for Perfetto or Chrome's tracing page (the Trace Event Format, in JSON)."""
+"""Timeline of each thread's steps, as a file for Perfetto or Chrome's tracing page (Trace Event Format, JSON)."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ __all__ = ["record_runs", "write_trace_events"]
 
 
 def record_runs(model: program, inputs: Mapping[str, Any], iterations: int) -> list[list[ThreadSpan]]:
-    """Run a compiled program ``iterations`` times; return the spans of all threads, a list for each run."""
+    """Run a compiled program ``iterations`` times; return the time spans of all threads, a list for each run."""
     model.run(inputs)
     return [run_timed(model, inputs)[1] for _ in track(range(iterations), iterations, "Tracing")]
 
 
 def write_trace_events(path: str, runs: Sequence[Sequence[ThreadSpan]], title: str) -> None:
-    """Write runs one after the other, each under an event of its own; a row for each thread.
+    """Write runs in sequence, each under an event of its own, with a row for each thread.
 
     Raises:
         FormatError: the file cannot be written.

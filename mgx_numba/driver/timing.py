@@ -45,7 +45,7 @@ class Repeats:
 
 
 def average(values: Sequence[float]) -> float:
-    """Mean of the middle half."""
+    """Return the mean of the middle half of the values."""
     ordered = sorted(values)
     quarter = len(ordered) // 4
     middle = ordered[quarter : len(ordered) - quarter]
@@ -53,7 +53,7 @@ def average(values: Sequence[float]) -> float:
 
 
 def percentile(values: Sequence[float], percent: float) -> float:
-    """The smallest value that at least ``percent`` of the values do not exceed."""
+    """Return the smallest value that at least ``percent`` of the values do not exceed."""
     ordered = sorted(values)
     rank = -(-len(ordered) * percent // 100)
     return ordered[max(0, int(rank) - 1)]

@@ -1,4 +1,4 @@
-"""Parts of a program: its first instructions, or those that lie between two places."""
+"""Extraction of parts of a program: its first instructions, or a range of instructions."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ __all__ = ["computing_instructions", "keep_until", "trim"]
 
 
 def computing_instructions(program: Program) -> list[int]:
-    """Positions in the main module of the instructions that compute a value."""
+    """Return the positions, in the main module, of the instructions that compute a value."""
     members = enumerate(program.main)
     return [k for k, ins in members if not ins.name.startswith("@") and ins.name != "undefined"]
 
 
 def keep_until(program: Program, position: int) -> Program:
-    """A copy that ends with the instruction at ``position``, whose value is its result; parameters stay."""
+    """Return a copy that ends with the instruction at ``position`` and returns its value; parameters are kept."""
     copy = program.clone()
     members = list(copy.main)
     kept = members[position]
@@ -33,12 +33,12 @@ def keep_until(program: Program, position: int) -> Program:
 
 
 def trim(program: Program, count: int, size: int = 0) -> Program:
-    """A copy without the last ``count`` instructions; with ``size``, only that many before the cut are kept.
+    """Return a copy without the last ``count`` instructions; with ``size``, only ``size`` before the cut are kept.
 
-    Values that come from before the kept ones become parameters; literals stay literals.
+    Operands computed by removed instructions become parameters; literals remain literals.
 
     Raises:
-        OptionError: not one instruction would be left.
+        OptionError: no instruction would be left.
     """
     members = list(program.main)
     if count < 0 or size < 0 or count >= len(members):

@@ -1,7 +1,7 @@
-"""The environment variables of MIGraphX and of this package, and what each does here: the one table of them.
+"""Table of the environment variables of MIGraphX and of this package, with their effect here.
 
-``docs/environment.md`` is made of it (``python -m tests.project.environment``), and the driver tells by it which of
-those that are set have an effect.
+``docs/environment.md`` is generated from this table (``python -m tests.project.environment``), and the driver reports
+from it which of the set variables have an effect.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ __all__ = ["GROUPS", "OWN", "VARIABLES", "Variable"]
 
 @dataclass(frozen=True)
 class Variable:
-    """One variable.
+    """An environment variable.
 
     Attributes:
-        name: without ``MIGRAPHX_``, or as it is if it is this package's own.
-        text: what it does, or why it does nothing.
+        name: without the prefix ``MIGRAPHX_``; in full for this package's own variables.
+        text: its effect, or why it has none.
         works: whether it has an effect here.
     """
 
@@ -27,7 +27,7 @@ class Variable:
 
     @property
     def full_name(self) -> str:
-        """As it is set."""
+        """Return the name of the variable in the environment."""
         return self.name if self.name.startswith("MGX_") else f"MIGRAPHX_{self.name}"
 
 
@@ -148,7 +148,7 @@ GROUPS: dict[str, tuple[Variable, ...]] = {
         _idle("TRACE_MLIR", _MLIR),
     ),
 }
-"""MIGraphX's variables by what they are about."""
+"""MIGraphX's variables by subject."""
 
 OWN: tuple[Variable, ...] = (
     Variable("MGX_CACHE_DIR", "The folder of compiled kernels, plans and tuning records, in place of the platform's."),
@@ -186,9 +186,9 @@ OWN: tuple[Variable, ...] = (
     ),
     Variable("MGX_DRIVER", "The command that C++ programs start to compile, in place of `mgx-numba-driver`."),
 )
-"""This package's own, and one that MIGraphX itself does not have."""
+"""This package's own variables, including a ``MIGRAPHX_`` variable that MIGraphX does not have."""
 
 VARIABLES: dict[str, Variable] = {
     one.full_name: one for one in (*(v for group in GROUPS.values() for v in group), *OWN)
 }
-"""All variables by the names that are set."""
+"""All variables by their names in the environment."""

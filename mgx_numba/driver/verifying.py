@@ -1,4 +1,4 @@
-"""Checks of a compiled program against the meaning of its operators: whole, step by step, and by parts."""
+"""Checks of a compiled program against the reference evaluation: as a whole, step by step, and by prefixes."""
 
 from __future__ import annotations
 
@@ -37,19 +37,19 @@ Compiler = Callable[[Program], Compiled]
 
 @dataclass(frozen=True)
 class Check:
-    """Outcome for one thing that was checked, ``what`` for readers."""
+    """Outcome of one comparison; ``what`` names the compared value, for output."""
 
     what: str
     difference: Difference
 
 
 def reference(program: Program, inputs: Inputs, double: bool = False) -> list[Any]:
-    """Results of a program on the ``ref`` target; with ``double`` floats are rounded to their types at its end only."""
+    """Return a program's results on the ``ref`` target; with ``double``, floats are rounded only at the end."""
     return compile_for(REFERENCE, in_double(program) if double else program).run(inputs)
 
 
 def in_double(program: Program) -> Program:
-    """A copy that computes floats in double."""
+    """Return a copy that computes floats in double precision."""
     copy = program.clone()
     run_passes(copy, ["use_double", "dead_code_elimination"])
     return copy
@@ -65,7 +65,7 @@ def check_results(found: Sequence[Any], expected: Sequence[Any], tolerance: Tole
 
 
 def arrays_of(value: Any) -> list[np.ndarray]:
-    """Arrays of a result, members of tuples, sequences and optionals in order."""
+    """Return the arrays of a result, flattening tuples, sequences and optionals in order."""
     holds = (
         isinstance(value, np.ndarray)
         and value.dtype.hasobject
@@ -77,10 +77,10 @@ def arrays_of(value: Any) -> list[np.ndarray]:
 
 
 def check_steps(compiled: Compiled, inputs: Inputs, tolerance: Tolerance) -> list[Check]:
-    """Compare what each step of a compiled program wrote with the reference value of its instruction.
+    """Compare the output of each step of a compiled program with the reference value of its instruction.
 
-    The reference evaluates the optimised program, so a difference is one of lowering or code generation. Where
-    several steps serve one instruction, the last one counts.
+    The reference evaluates the optimised program, so a difference is due to lowering or code generation. If several
+    steps compute one instruction, the last step counts.
     """
     program = compiled.resolve(inputs)
     expected: dict[str, list[np.ndarray]] = {}
@@ -106,10 +106,10 @@ def check_steps(compiled: Compiled, inputs: Inputs, tolerance: Tolerance) -> lis
 def check_layers(
     program: Program, compiled: Compiled, inputs: Inputs, tolerance: Tolerance, double: bool = False
 ) -> list[Check]:
-    """Compare the results of the model's nodes, as far as a step writes one whole, with the reference's.
+    """Compare the results of the model's nodes, as far as a step writes a node's whole result, with the reference.
 
-    Nodes are known by the debug symbols of ``program``, which has been compiled. Each step starts from what the steps
-    before computed, so differences are those that have come together so far.
+    Nodes are identified by the debug symbols of ``program``, from which ``compiled`` was made. Each step starts from
+    the results of previous steps, so differences accumulate.
     """
     order = _symbols(program)
     expected: dict[str, list[np.ndarray]] = {}
@@ -136,13 +136,13 @@ def check_layers(
 
 
 def _symbols(program: Program) -> dict[str, int]:
-    """Debug symbols of the main module in the order in which they come first."""
+    """Return the position of each debug symbol of the main module, in order of first occurrence."""
     symbols = dict.fromkeys(s for ins in program.main if not ins.is_literal for s in ins.debug_symbols)
     return {symbol: position for position, symbol in enumerate(symbols)}
 
 
 def _ends(ins: Instruction, order: Mapping[str, int]) -> list[str]:
-    """The node whose result each result of an instruction is, if it is one of a node: the last that went into it."""
+    """Return, for each result of an instruction, the last node fused into it, or an empty string."""
     ends = ins.module_args[0].results() if ins.name in KERNEL_OPERATORS else [ins]
     return [max(end.debug_symbols, key=lambda s: order.get(s, -1), default="") for end in ends]
 
@@ -150,7 +150,7 @@ def _ends(ins: Instruction, order: Mapping[str, int]) -> list[str]:
 def check_passes(
     program: Program, passes: Sequence[str], options: Options, inputs: Inputs, tolerance: Tolerance
 ) -> list[Check]:
-    """Evaluate the program by reference after each pass that changed it; stops at the first difference."""
+    """Evaluate the program by reference after each pass that changed it; stop at the first difference."""
     expected = reference(program, inputs)
     copy = program.clone()
     text = str(copy)
@@ -174,7 +174,7 @@ def check_passes(
 
 
 def check_prefix(program: Program, position: int, compiler: Compiler, inputs: Inputs, tolerance: Tolerance) -> Check:
-    """Compile the program as far as one instruction and compare that instruction's value with the reference."""
+    """Compile the program up to one instruction and compare that instruction's value with the reference."""
     names = instruction_names(program.reachable_modules())
     what = format_instruction(list(program.main)[position], names)
     part = keep_until(program, position)
@@ -187,7 +187,7 @@ def check_prefix(program: Program, position: int, compiler: Compiler, inputs: In
 
 
 def check_prefixes(program: Program, compiler: Compiler, inputs: Inputs, tolerance: Tolerance) -> list[Check]:
-    """`check_prefix` for every instruction that computes something, up to the first difference."""
+    """Run `check_prefix` for every instruction that computes a value, up to the first difference."""
     checks = []
     positions = _positions(program)
     for position in track(positions, len(positions), "Checking instructions"):
@@ -198,9 +198,9 @@ def check_prefixes(program: Program, compiler: Compiler, inputs: Inputs, toleran
 
 
 def first_wrong_prefix(program: Program, compiler: Compiler, inputs: Inputs, tolerance: Tolerance) -> Check | None:
-    """The first instruction up to which the compiled program is wrong, by bisection; ``None`` if none is.
+    """Return the check of the first instruction whose prefix is wrong, by bisection; None if all are right.
 
-    As every bisection, it takes for granted that a difference does not vanish further on.
+    The bisection assumes that a difference does not vanish further on.
     """
     positions = _positions(program)
     low, high = 0, len(positions)

@@ -1,4 +1,4 @@
-"""From the flags of `add_output` to a written program."""
+"""Writing of a program by the flags of `add_output`."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ from .netron import to_netron
 __all__ = ["check_output", "check_writable", "write_model", "write_results"]
 
 _FORMS = {".json": "json", ".py": "python", ".cpp": "cpp", ".dot": "graphviz"}
-"""Form by the end of a file's name, so that what is written can be read by that name; any other is binary."""
+"""Form of output by extension, so that a written file can be read by its name; other extensions are binary."""
 
 
 def check_output(args: argparse.Namespace) -> None:
-    """Look whether `write_model` can write what the flags ask for, before work is done for it.
+    """Raise early, before compiling, if `write_model` cannot write the requested output.
 
     Raises:
-        OptionError: binary output to a terminal; machine code in another form than a binary file.
-        FormatError: the file's folder is missing or closed to us.
+        OptionError: binary output to a terminal is requested, or machine code in another form than a binary file.
+        FormatError: the file's folder is missing or not writable.
     """
     form = _form(args)
     for flag, given in (("--embed-objects", args.embed_objects), ("--embed-library", args.embed_library)):
@@ -45,10 +45,10 @@ def check_output(args: argparse.Namespace) -> None:
 def write_model(model: program, args: argparse.Namespace) -> None:
     """Write a program: as text to standard output unless flags say otherwise.
 
-    Text, graph and Netron's model show the compiled form of a compiled program; the others hold the portable form.
+    Text, graph and Netron output show the compiled form of a compiled program; the other forms hold the portable form.
 
     Raises:
-        OptionError: as `check_output`, or there is no machine code to add.
+        OptionError: as `check_output`, or there is no machine code to embed.
         FormatError: the file cannot be written.
     """
     check_output(args)
@@ -72,16 +72,16 @@ def write_model(model: program, args: argparse.Namespace) -> None:
 
 
 def write_results(path: str, results: Mapping[str, Any]) -> None:
-    """Write results by name as an ``.npz`` file. Types that NumPy's files lack are widened: to float32, or to int8.
+    """Write results by name as an ``.npz`` file; types that NumPy's files lack are widened to float32 or int8.
 
     Raises:
-        FormatError: the file cannot be written, or a result is no tensor.
+        FormatError: the file cannot be written, or a result is not a tensor.
     """
     for name, result in results.items():
         if not isinstance(result, np.ndarray):
             raise FormatError(f"{path}: the result {name} is a {type(result).__name__}, which an .npz file cannot hold")
     try:
-        with zipfile.ZipFile(path, "w") as file:  # not numpy.savez, in which no array may be called "file"
+        with zipfile.ZipFile(path, "w") as file:  # numpy.savez cannot store an array named "file"
             for name, result in results.items():
                 with file.open(f"{name}.npy", "w", force_zip64=True) as member:
                     np.lib.format.write_array(member, _of_numpy(np.asarray(result)), allow_pickle=False)
@@ -104,10 +104,10 @@ def _form(args: argparse.Namespace) -> str:
 
 
 def check_writable(path: str) -> None:
-    """Look whether a file can be written, before work is done for it.
+    """Raise early if a file cannot be written.
 
     Raises:
-        FormatError: its folder is missing or closed to us, or it is a folder.
+        FormatError: its folder is missing or not writable, or the path is a folder.
     """
     folder = os.path.dirname(os.path.abspath(path))
     if not os.path.isdir(folder):

@@ -1,1 +1,1 @@
-"""Readers of model files: each turns one format into a `graph.Program`."""
+"""Front ends: each parses one model format into a `graph.Program`."""

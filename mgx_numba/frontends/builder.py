@@ -1,5 +1,4 @@
-"""Emission of IR for the nodes of a model: instructions, literals, broadcasting, and values that must be known while
-parsing.
+"""Emission of IR for the nodes of a model: instructions, literals, broadcasting, and values needed at parse time.
 
 Tensors without axes, in ONNX and TensorFlow, are MIGraphX scalars in the IR: lengths ``{1}``, strides ``{0}``
 (`is_scalar`). A vector of one element never has that shape.
@@ -27,15 +26,15 @@ __all__ = ["GraphBuilder", "is_scalar", "rank"]
 
 
 def is_scalar(x: Instruction) -> bool:
-    """Whether the value is a tensor without axes."""
+    """Return whether the value is a tensor without axes."""
     return x.shape.without_axes
 
 
 def rank(x: Instruction) -> int:
-    """Number of axes that the model sees.
+    """Return the rank that the model sees.
 
     Raises:
-        UnknownValueError: only a run tells it.
+        UnknownValueError: the rank is known only at run time.
     """
     if x.shape.rank is None:
         raise UnknownValueError("a value has a number of dimensions that is not known")
@@ -43,13 +42,13 @@ def rank(x: Instruction) -> int:
 
 
 class GraphBuilder(Emitter):
-    """Appends instructions to one module.
+    """A builder that appends instructions to one module.
 
     Attributes:
-        module: where instructions go.
-        constants: values known while parsing.
-        symbols: debug symbols that new instructions get.
-        written: what was appended, in order.
+        module: the module that receives the instructions.
+        constants: values known at parse time.
+        symbols: debug symbols for new instructions.
+        written: appended instructions, in order.
     """
 
     def __init__(self, module: Module, constants: Constants) -> None:
@@ -61,15 +60,15 @@ class GraphBuilder(Emitter):
     def op(
         self, op: str | Operator, *inputs: Instruction, modules: Sequence[Module] = (), **attributes: Any
     ) -> Instruction:
-        """Append an operation."""
+        """Append an instruction."""
         ins = self.module.add_instruction(op, inputs, modules, **attributes)
         self._note(ins)
         return ins
 
     def literal(self, value: Any, type: Type | None = None) -> Instruction:
-        """Append a constant; an array without axes becomes a scalar, floats saturate in integer types.
+        """Append a constant; an array without axes becomes a scalar, and floats saturate in integer types.
 
-        Integers among which some are symbolic lengths (`graph.length_arithmetic.array_of_lengths`) become ``lengths``.
+        Integers that include symbolic lengths (`graph.length_arithmetic.array_of_lengths`) become ``lengths``.
         """
         array = np.asarray(value)
         if has_symbolic_elements(array):
@@ -86,13 +85,13 @@ class GraphBuilder(Emitter):
         self.written.append(ins)
 
     def take_back(self, count: int) -> None:
-        """Remove what was appended after the first ``count`` instructions."""
+        """Remove all appended instructions after the first ``count``."""
         for ins in reversed(self.written[count:]):
             self.module.remove_instruction(ins)
         del self.written[count:]
 
     def lens(self, x: Instruction) -> tuple[int, ...]:
-        """Lengths as the model sees them (none for a scalar).
+        """Return the lengths that the model sees (none for a scalar).
 
         Raises:
             UnknownValueError: the value has dynamic dimensions.
@@ -102,27 +101,27 @@ class GraphBuilder(Emitter):
         return () if is_scalar(x) else x.shape.lens
 
     def axis(self, value: int, axes: int, what: str = "axis") -> int:
-        """An axis counted from the front.
+        """Return an axis, which may count from the end, counted from the front.
 
         Raises:
-            ParseError: it is out of range.
+            ParseError: the axis is out of range.
         """
         if not -axes <= value < axes:
             raise ParseError(f"{what} is {value}, expected {-axes} to {axes - 1} for a tensor of {axes} dimensions")
         return value % axes
 
     def axes(self, values: Sequence[int], axes: int, what: str = "axes") -> list[int]:
-        """Several different axes counted from the front."""
+        """Return distinct axes, which may count from the end, counted from the front."""
         found = [self.axis(v, axes, what) for v in values]
         if len(set(found)) != len(found):
             raise ParseError(f"{what} {list(values)} name an axis twice")
         return found
 
     def constant(self, x: Instruction, what: str) -> np.ndarray:
-        """Value of an input that must be known while parsing.
+        """Return the value of an input that must be known at parse time.
 
         Raises:
-            UnknownValueError: it depends on an input of the model; the message names that.
+            UnknownValueError: the value depends on an input of the model; the message names the input.
         """
         value = self.constants.value(x)
         if value is None:
@@ -133,7 +132,7 @@ class GraphBuilder(Emitter):
         return value
 
     def ints(self, x: Instruction, what: str) -> list[int]:
-        """Values of a constant integer input, flat; they may be symbolic lengths."""
+        """Return the elements of a constant integer input, flat; they may be symbolic lengths."""
         value = self.constant(x, what)
         found = integers(value)
         if found is None:
@@ -141,30 +140,29 @@ class GraphBuilder(Emitter):
         return found
 
     def int_value(self, x: Instruction, what: str) -> int:
-        """Value of a constant integer input of one element."""
+        """Return the element of a constant integer input of one element."""
         values = self.ints(x, what)
         if len(values) != 1:
             raise ParseError(f"input {what!r} has {len(values)} elements, expected 1")
         return values[0]
 
     def from_start(self, indices: Instruction) -> Instruction:
-        """Integers as indices that do not count from the end: negative ones are out of range, being large without a
-        sign."""
+        """Reinterpret indices as unsigned, so that negative indices are out of range."""
         return self.op("bit_cast", indices, target_type=indices.shape.type.unsigned)
 
     def pointwise(self, op: str | Operator, *values: Instruction, **attributes: Any) -> Instruction:
-        """A pointwise operation on values that broadcast."""
+        """Append a pointwise operation on operands that are broadcast."""
         return self.op(op, *self.same_lens(*values), **attributes)
 
     def chain(self, name: str, values: Sequence[Instruction]) -> Instruction:
-        """A binary pointwise operation applied from left to right."""
+        """Apply a binary pointwise operation from left to right."""
         result = values[0]
         for value in values[1:]:
             result = self.pointwise(name, result, value)
         return result
 
     def reshape(self, x: Instruction, dims: Sequence[int]) -> Instruction:
-        """``x`` with other lengths (no 0 or -1 unless dynamic); no lengths give a scalar."""
+        """Reshape ``x`` to ``dims`` (without 0 or -1 unless dynamic); empty ``dims`` give a scalar."""
         dims = tuple(dims)
         if not x.shape.is_dynamic and known_same(self.lens(x), dims):
             return x
@@ -177,15 +175,15 @@ class GraphBuilder(Emitter):
         return self.op("reshape", x, dims=dims)
 
     def flat(self, x: Instruction) -> Instruction:
-        """Return the elements of ``x`` along one axis, whose length may be known only in a run."""
+        """Flatten ``x`` to one axis, whose length may be known only at run time."""
         return self.reshape(x, (-1 if x.shape.is_dynamic else x.shape.elements,))
 
     def unsqueeze(self, x: Instruction, axes: Sequence[int]) -> Instruction:
-        """``x``, which may be a scalar, with axes of length 1 put in; ``axes`` count in the result."""
+        """Insert axes of length 1 into ``x``, which may be a scalar; ``axes`` are positions in the result."""
         if is_scalar(x) and axes:
             return self.reshape(x, (1,) * len(axes))
         return super().unsqueeze(x, axes)
 
     def undefined(self) -> Instruction:
-        """Stands for an absent optional input of an IR operator."""
+        """Append a placeholder for an absent optional operand of an IR operator."""
         return self.op("undefined")

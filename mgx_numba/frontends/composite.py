@@ -1,6 +1,6 @@
-"""Compute operators that become several instructions in float32 where their inputs are 16-bit floats.
+"""Float32 computation inside composite operators whose inputs are 16-bit floats.
 
-ONNX Runtime rounds the results of an operator, but not the values inside the operator. A node is parsed once; if its
+ONNX Runtime rounds the results of an operator, but not the values inside the operator. A node is parsed once. If its
 instructions round inner values, the node is parsed again on float32 inputs, and its results are converted back. The
 conversions are this package's, not the model author's, so passes may remove them.
 """
@@ -20,7 +20,7 @@ NARROW = frozenset({Type.half_type, Type.bf16_type})
 PRODUCTS = frozenset({"dot", "convolution", "convolution_backwards"})
 WHOLE = PRODUCTS | frozenset("quant_dot quant_convolution matmul_nbits rnn gru lstm recurrent attention".split())
 """Operators that accumulate products in float32 or wider. Matrix units read 16-bit operands directly, so nodes with
-such an operator keep their operands, and the result is rounded as the result of MatMul is."""
+such an operator keep their operands, and the result is rounded like the result of MatMul."""
 EXACT = frozenset(
     "abs clip concat contiguous fixed_pad gather gather_elements gathernd get_tuple_elem identity layout max min neg"
     " pad reduce_max reduce_min relu reverse scatter_none scatternd_none where".split()

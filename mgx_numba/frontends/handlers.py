@@ -1,4 +1,4 @@
-"""Functions that parse operators, and how many inputs they take."""
+"""Parser functions of operators, with the number of inputs that each accepts."""
 
 from __future__ import annotations
 
@@ -19,8 +19,9 @@ ParserT = TypeVar("ParserT", bound=Parser)
 
 @dataclass(frozen=True)
 class Handler:
-    """A parser ``parse(g, node, *inputs)`` and how many inputs it takes; absent optional inputs
-    are ``None``, and so are those of ``optional``, which have a place before required ones.
+    """A parser function ``parse(g, node, *inputs)`` and the number of inputs it accepts.
+
+    Absent optional inputs are ``None``. ``optional`` lists optional inputs that precede required inputs.
     """
 
     parse: Parser
@@ -30,10 +31,10 @@ class Handler:
 
 
 class Families:
-    """Files of a package whose operators register their parsers when they are imported."""
+    """Modules of a package whose operators register their parser functions on import."""
 
     def __init__(self, package: str, families: Mapping[str, str]) -> None:
-        """``families`` has for each file the names of its operators, parted by spaces."""
+        """Store the modules; ``families`` maps each module to the names of its operators, separated by spaces."""
         self._loaded: set[str] = set()
         self._modules: dict[str, list[str]] = {}
         for module, names in families.items():
@@ -45,7 +46,7 @@ class Families:
         return set(self._modules)
 
     def load(self, *names: str) -> None:
-        """Import the files that have operators of these names; an interrupt is raised meanwhile (see `unbroken`)."""
+        """Import the modules of the named operators; the import is protected against interrupts (see `unbroken`)."""
         for name in names:
             if name not in self._loaded:
                 for module in self._modules.get(name, ()):
@@ -54,7 +55,7 @@ class Families:
 
 
 def unary(op: str) -> Parser:
-    """The parser of a node that is one operator of the IR."""
+    """Return the parser function of a node that maps to one operator of the IR."""
 
     def parse(g: Any, node: Any, x: Instruction) -> Instruction:
         return g.op(op, x)
@@ -63,7 +64,7 @@ def unary(op: str) -> Parser:
 
 
 def binary(op: str) -> Parser:
-    """The parser of a node that is one pointwise operator of two inputs, which are broadcast."""
+    """Return the parser function of a node that maps to one binary pointwise operator, with broadcast operands."""
 
     def parse(g: Any, node: Any, a: Instruction, b: Instruction) -> Instruction:
         return g.pointwise(op, a, b)
@@ -72,7 +73,7 @@ def binary(op: str) -> Parser:
 
 
 def handler_of(function: Parser) -> Handler:
-    """What the parser's signature says of its inputs."""
+    """Return the handler of a parser function, with the number of inputs from its signature."""
     parameters = list(inspect.signature(function).parameters.values())[2:]
     positional = [p for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
     unbounded = any(p.kind is p.VAR_POSITIONAL for p in parameters)
@@ -85,7 +86,7 @@ def check_arity(handler: Handler, inputs: Sequence[Instruction | None]) -> None:
     """Check the number of inputs.
 
     Raises:
-        ParseError: too many, too few, or a required one is absent.
+        ParseError: there are too many or too few inputs, or a required input is absent.
     """
     if handler.most is not None and len(inputs) > handler.most:
         raise ParseError(f"got {len(inputs)} inputs, expected at most {handler.most}")

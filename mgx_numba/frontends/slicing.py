@@ -1,4 +1,4 @@
-"""Slices along several axes, as ONNX and TensorFlow have them."""
+"""Slices along several axes, with the semantics shared by ONNX and TensorFlow."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ __all__ = ["strided_slice"]
 def strided_slice(
     g: GraphBuilder, x: Instruction, axes: list[int], starts: list[int], ends: list[int], steps: list[int]
 ) -> Instruction:
-    """Slicing along several axes as ONNX Slice says, by ``slice``, ``reverse`` and ``step``.
+    """Emit ONNX's Slice along several axes, by ``slice``, ``reverse`` and ``step``.
 
-    Bounds count from the end if negative and are then clamped: unlike Python's, a negative step's start that lies
-    before the axis is the first element.
+    Negative bounds count from the end and are then clamped. Unlike in Python, with a negative step a start before the
+    axis selects the first element.
     """
     low, high = list(starts), list(ends)
     for k, (axis, step) in enumerate(zip(axes, steps, strict=False)):

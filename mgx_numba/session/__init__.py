@@ -1,8 +1,8 @@
-"""Sessions in ONNX Runtime's shape: code written for it changes one import.
+"""ONNX Runtime's session interface: code written for ONNX Runtime changes only its import.
 
 ``import mgx_numba.session as onnxruntime``, or ``from mgx_numba.session import InferenceSession``. Packages that import
-``onnxruntime`` themselves get sessions after `install_as_onnxruntime`. ``__version__`` is the version of ONNX Runtime
-whose interface sessions follow, which code that looks at it means; ``mgx_numba.__version__`` is this package's.
+``onnxruntime`` themselves use these sessions after `install_as_onnxruntime`. ``__version__`` is the version of ONNX
+Runtime whose interface is implemented, as callers expect; ``mgx_numba.__version__`` is this package's version.
 """
 
 from __future__ import annotations

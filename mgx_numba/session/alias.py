@@ -21,7 +21,8 @@ _MODULES = (
     ".capi.onnxruntime_pybind11_state",
     ".capi.onnxruntime_validation",
 )
-"""Modules of ONNX Runtime that this package replaces; tools (``quantization``, ``transformers``, ...) are left out."""
+"""Modules of ONNX Runtime that this package replaces; its tools (``quantization``, ``transformers``, ...) are not
+replaced."""
 
 
 def install_as_onnxruntime() -> None:

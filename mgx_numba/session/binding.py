@@ -1,4 +1,4 @@
-"""`IOBinding`: the memory, of the host or of a GPU, that runs of a session read and fill."""
+"""`IOBinding`: binds a session's inputs and results to host or GPU memory."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ __all__ = ["IOBinding"]
 
 
 class IOBinding:
-    """Inputs and results of a session's `InferenceSession.run_with_iobinding`; see `InferenceSession.io_binding`.
+    """Bindings of inputs and results for `InferenceSession.run_with_iobinding`; made by `InferenceSession.io_binding`.
 
-    A result that is bound to memory of the caller is copied to that memory when a run ends. Other bound results get new
-    memory in each run. Inputs and results on the session's device are not copied through the host.
+    A result bound to the caller's memory is copied there at the end of a run. Other bound results are in new memory
+    after each run. Inputs and results on the session's device are not copied through the host.
     """
 
     def __init__(self, session: InferenceSession) -> None:
@@ -36,10 +36,10 @@ class IOBinding:
         self._output_names = [o.name for o in session.get_outputs()]
 
     def bind_cpu_input(self, name: str, array: np.ndarray) -> None:
-        """Bind an input to an array, which each run reads when it begins.
+        """Bind an input to an array, which each run reads when it starts.
 
         Raises:
-            ParameterError: there is no such input.
+            ParameterError: the input does not exist.
         """
         self._inputs[_known(name, self._input_names, "input")] = array
 
@@ -49,8 +49,8 @@ class IOBinding:
         """Bind an input to memory at an address, which must stay valid.
 
         Raises:
-            ParameterError: there is no such input.
-            UnsupportedError: a device of another kind than the session's.
+            ParameterError: the input does not exist.
+            UnsupportedError: the device is of another kind than the session's.
         """
         self._is_gpu(device_type)
         self._inputs[_known(name, self._input_names, "input")] = _memory(element_type, shape, buffer_ptr)
@@ -59,8 +59,8 @@ class IOBinding:
         """Bind an input to a tensor.
 
         Raises:
-            ParameterError: there is no such input.
-            UnsupportedError: it lies on a device, and the session does not run on one.
+            ParameterError: the input does not exist.
+            UnsupportedError: the tensor lies on a device, and the session does not run on a device.
         """
         self._is_gpu(ortvalue.device_name())
         self._inputs[_known(name, self._input_names, "input")] = ortvalue._value
@@ -77,9 +77,9 @@ class IOBinding:
         """Bind a result, optionally to memory at an address, which must stay valid.
 
         Raises:
-            ParameterError: there is no such result.
-            OptionError: an address without element type and lengths.
-            UnsupportedError: a device of another kind than the session's.
+            ParameterError: the result does not exist.
+            OptionError: an address is given without element type and lengths.
+            UnsupportedError: the device is of another kind than the session's.
         """
         there = self._is_gpu(device_type)
         if buffer_ptr is not None and (element_type is None or shape is None):
@@ -88,11 +88,11 @@ class IOBinding:
         self._bound[_known(name, self._output_names, "result")] = there, memory
 
     def bind_ortvalue_output(self, name: str, ortvalue: OrtValue) -> None:
-        """Bind a result to a tensor, into which each run copies it.
+        """Bind a result to a tensor, into which each run copies the result.
 
         Raises:
-            ParameterError: there is no such result.
-            UnsupportedError: it lies on a device, and the session does not run on one.
+            ParameterError: the result does not exist.
+            UnsupportedError: the tensor lies on a device, and the session does not run on a device.
         """
         there = self._is_gpu(ortvalue.device_name())
         self._bound[_known(name, self._output_names, "result")] = there, ortvalue._value
@@ -106,7 +106,7 @@ class IOBinding:
         return is_gpu(device_type)
 
     def synchronize_inputs(self) -> None:
-        """Do nothing: inputs are read where they are."""
+        """Do nothing: inputs are read in place."""
 
     def synchronize_outputs(self) -> None:
         """Do nothing: results are complete when a run returns."""
@@ -136,8 +136,8 @@ class IOBinding:
         """Run the session once with these bindings; `InferenceSession.run_with_iobinding` calls this method.
 
         Raises:
-            ParameterError: an input is missing or does not fit, or memory of a result does not fit.
-            UnsupportedError: a result is no tensor.
+            ParameterError: an input is missing or does not fit, or the memory bound to a result does not fit.
+            UnsupportedError: a result is not a tensor.
         """
         found = session._run_where(self._bound, self._inputs) if self._bound else []
         self._results = []
@@ -163,6 +163,6 @@ def _known(name: str, names: Sequence[str], what: str) -> str:
 
 
 def _memory(element_type: Any, lens: Sequence[int], address: int) -> np.ndarray | device_argument:
-    """Return the tensor at an address of the host or of a device, without a copy."""
+    """Return the tensor at a host or device address, without a copy."""
     found = argument_from_pointer(PublicShape.wrap(shape_of(element_type, lens)), address)
     return found if isinstance(found, device_argument) else np.asarray(found).reshape(tuple(lens))

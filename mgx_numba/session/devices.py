@@ -39,7 +39,7 @@ class OrtDevice:
         """Return the device with a name (``cpu``, ``cuda``, ``gpu``, ...), a number and, if not negative, a vendor.
 
         Raises:
-            UnsupportedError: ONNX Runtime knows no such name.
+            UnsupportedError: ONNX Runtime has no device of this name.
         """
         if ort_device_name not in _KINDS:
             raise UnsupportedError(f"device {ort_device_name!r}, expected one of {', '.join(_KINDS)}")
@@ -55,7 +55,7 @@ class OrtDevice:
         return self._type
 
     def device_vendor_id(self) -> int:
-        """Return the PCI number of the device's vendor; 0 if none was named."""
+        """Return the PCI number of the device's vendor; 0 if no vendor was given."""
         return self._vendor
 
     def device_mem_type(self) -> int:
@@ -68,7 +68,7 @@ class OrtDevice:
 
 @dataclass(frozen=True)
 class OrtMemoryInfo:
-    """Name, device and kind of the memory of an input or a result."""
+    """Name, device and kind of the memory that holds an input or a result."""
 
     name: str
     allocator_type: OrtAllocatorType
@@ -87,21 +87,21 @@ class OrtMemoryInfo:
         alignment: int,
         allocator_type: OrtAllocatorType,
     ) -> OrtMemoryInfo:
-        """Return the description of memory on a vendor's device; kind and alignment are not kept."""
+        """Return the description of memory on a vendor's device; memory kind and alignment are ignored."""
         return OrtMemoryInfo(name, allocator_type, device_id, OrtMemType.DEFAULT, device_mem_type, vendor_id)
 
 
 class OrtArenaCfg:
-    """Growth of an arena; -1 is ONNX Runtime's default. These options have no effect: a plan fixes its arena's size.
+    """Growth options of an arena; -1 is ONNX Runtime's default. They have no effect: a plan fixes its arena's size.
 
     Args:
-        max_mem: the most bytes, or a mapping of all attributes that are given.
-        arena_extend_strategy: 0 for the next power of two, 1 for the size that is asked for.
-        initial_chunk_size_bytes: the first size.
-        max_dead_bytes_per_chunk: bytes that may be left unused.
+        max_mem: largest size in bytes, or a mapping of attributes by name.
+        arena_extend_strategy: 0 grows to the next power of two, 1 by the requested size.
+        initial_chunk_size_bytes: initial size.
+        max_dead_bytes_per_chunk: largest number of unused bytes.
 
     Raises:
-        OptionError: a mapping has another key.
+        OptionError: a mapping has an unknown key.
     """
 
     max_mem: int = -1
@@ -129,7 +129,7 @@ class OrtArenaCfg:
 
 
 def create_and_register_allocator(mem_info: OrtMemoryInfo, arena_cfg: OrtArenaCfg | None = None) -> None:
-    """Do nothing: sessions share no allocator, the arena of each has the size that its plan needs."""
+    """Do nothing: sessions share no allocator, and a plan fixes the size of a session's arena."""
 
 
 def create_and_register_allocator_v2(

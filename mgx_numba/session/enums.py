@@ -1,4 +1,4 @@
-"""ONNX Runtime's enumerations, with its numbers."""
+"""ONNX Runtime's enumerations, with ONNX Runtime's values."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ __all__ = [
 
 
 class GraphOptimizationLevel(IntEnum):
-    """Levels of optimisation: ``ORT_DISABLE_ALL`` sets ``fast_math=False``; the other levels are equivalent here."""
+    """Optimisation levels: ``ORT_DISABLE_ALL`` sets ``fast_math=False``; the other levels are equivalent here."""
 
     # ONNX Runtime's numbers
     ORT_DISABLE_ALL = 0
@@ -31,7 +31,7 @@ class GraphOptimizationLevel(IntEnum):
 
 
 class ExecutionMode(IntEnum):
-    """Modes of execution; in either mode all threads share every step of a run."""
+    """Execution modes; in either mode all threads work on one step at a time."""
 
     # ONNX Runtime's numbers
     ORT_SEQUENTIAL = 0
@@ -39,7 +39,7 @@ class ExecutionMode(IntEnum):
 
 
 class ExecutionOrder(IntEnum):
-    """Orders of a run's steps; the compiler chooses the order, whichever value is set."""
+    """Orders of the steps of a run; without effect, since the compiler chooses the order."""
 
     # ONNX Runtime's numbers
     DEFAULT = 0
@@ -48,7 +48,7 @@ class ExecutionOrder(IntEnum):
 
 
 class OrtAllocatorType(IntEnum):
-    """How memory is allocated; the values of a run always lie in one arena here."""
+    """Kinds of allocators; without effect, since a plan keeps its intermediate values in one arena."""
 
     # ONNX Runtime's numbers
     INVALID = -1
@@ -57,7 +57,7 @@ class OrtAllocatorType(IntEnum):
 
 
 class OrtMemType(IntEnum):
-    """Which memory of a device; ``CPU`` and ``CPU_OUTPUT`` are one value."""
+    """Kinds of memory of a device; ``CPU`` and ``CPU_OUTPUT`` have the same value."""
 
     # ONNX Runtime's numbers
     CPU_INPUT = -2
@@ -67,7 +67,7 @@ class OrtMemType(IntEnum):
 
 
 class OrtDeviceMemoryType(IntEnum):
-    """Memory of a device, or of the host that a device can read."""
+    """Memory of the device itself, or host memory that the device can access."""
 
     # ONNX Runtime's numbers
     DEFAULT = 0
@@ -94,7 +94,7 @@ class OrtHardwareDeviceType(IntEnum):
 
 
 class OrtExecutionProviderDevicePolicy(IntEnum):
-    """Which device a session prefers: a GPU if it or the most performance is asked for, else the CPU."""
+    """Preferred device of a session: a GPU if a GPU or maximum performance is requested, otherwise the CPU."""
 
     # ONNX Runtime's numbers
     DEFAULT = 0
@@ -121,7 +121,7 @@ class OrtDeviceVendorId(IntEnum):
 
 
 class OrtSparseFormat(IntEnum):
-    """How a `SparseTensor` keeps its indices."""
+    """Index formats of a `SparseTensor`."""
 
     # ONNX Runtime's numbers
     ORT_SPARSE_UNDEFINED = 0

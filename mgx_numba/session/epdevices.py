@@ -1,4 +1,4 @@
-"""`OrtEpDevice`: the devices of this process, each with the provider that runs models there."""
+"""`OrtEpDevice`: the devices of this process, each with its execution provider."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class OrtHardwareDevice:
 
 @dataclass(frozen=True)
 class OrtEpDevice:
-    """A device and the provider that runs models there."""
+    """A device with the execution provider that runs models on it."""
 
     ep_name: str
     device: OrtHardwareDevice
@@ -42,7 +42,7 @@ class OrtEpDevice:
     ep_options: Mapping[str, str] = field(default_factory=dict)
 
     def memory_info(self, memory_type: OrtDeviceMemoryType) -> OrtMemoryInfo | None:
-        """Return the device's own memory; None for memory of the host that the device can read."""
+        """Return the device's own memory; None for host memory that the device can access."""
         if memory_type != OrtDeviceMemoryType.DEFAULT:
             return None
         name = "Cpu" if self.device.type == OrtHardwareDeviceType.CPU else "Cuda"
@@ -50,23 +50,23 @@ class OrtEpDevice:
 
 
 Delegate = Callable[[Sequence[OrtEpDevice], Mapping[str, str], Mapping[str, str], int], Sequence[OrtEpDevice]]
-"""A user's function that chooses among devices. Its arguments are the devices, metadata of the model and of this
-package (both empty here), and the largest number of devices to choose."""
+"""A user's function that selects devices. Its arguments are the devices, metadata of the model and of this package
+(both empty here), and the largest number of devices to select."""
 
 _MOST_CHOSEN = 8
-"""Largest number of devices that a delegate may choose, as in ONNX Runtime; a session runs on the first."""
+"""Largest number of devices that a delegate may select, as in ONNX Runtime; a session runs on the first."""
 
 _FASTEST = (OrtExecutionProviderDevicePolicy.PREFER_GPU, OrtExecutionProviderDevicePolicy.MAX_PERFORMANCE)
 
 
 def get_ep_devices() -> list[OrtEpDevice]:
-    """Return a device for each provider that a session can run on here."""
+    """Return one device for each available provider."""
     cpu, gpu = OrtHardwareDevice(OrtHardwareDeviceType.CPU), OrtHardwareDevice(OrtHardwareDeviceType.GPU)
     return [OrtEpDevice(name, cpu if name == CPU else gpu) for name in get_available_providers()]
 
 
 def providers_by_policy(policy: OrtExecutionProviderDevicePolicy | Delegate) -> list[str]:
-    """Return the names of the providers that a policy prefers, or that a user's function chooses, in their order."""
+    """Return the names of the providers that a policy or a user's function selects, in order of preference."""
     if callable(policy):
         return list(dict.fromkeys(device.ep_name for device in policy(get_ep_devices(), {}, {}, _MOST_CHOSEN)))
     return get_available_providers() if policy in _FASTEST else [CPU]

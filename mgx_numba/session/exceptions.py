@@ -38,15 +38,15 @@ __all__ = [
 
 
 class Fail(MgxError):
-    """Lengths that do not fit an operator, a kernel that cannot be made, or a run that was ended."""
+    """Lengths do not fit an operator, a kernel cannot be compiled, or a run was terminated."""
 
 
 class InvalidArgument(MgxError):
-    """An argument of a session or of a run that does not fit the model, or an index out of range."""
+    """An argument of a session or a run does not fit the model, or an index is out of range."""
 
 
 class NoSuchFile(MgxError):
-    """A model's file that does not exist."""
+    """The model's file does not exist."""
 
 
 class NoModel(MgxError):
@@ -58,11 +58,11 @@ class EngineError(MgxError):
 
 
 class RuntimeException(Fail):
-    """A run that failed: lengths that do not fit an operator, for instance. ONNX Runtime raises this or `Fail`."""
+    """A run failed, for instance because lengths do not fit an operator. ONNX Runtime raises this class or `Fail`."""
 
 
 class InvalidProtobuf(MgxError):
-    """A file or bytes that hold no model."""
+    """A file or bytes do not contain a model."""
 
 
 class ModelLoaded(MgxError):
@@ -74,19 +74,19 @@ class NotImplemented(Fail):
 
 
 class InvalidGraph(Fail):
-    """A model that breaks ONNX's rules; of some rules ONNX Runtime raises `Fail`."""
+    """A model violates the ONNX specification; for some violations ONNX Runtime raises `Fail`."""
 
 
 class EPFail(MgxError):
-    """A device or its driver that is missing or has failed."""
+    """A device or its driver is missing or has failed."""
 
 
 class ModelLoadCanceled(MgxError):
-    """A session that was told not to load its model: see `SessionOptions.set_load_cancellation_flag`."""
+    """Loading the model was cancelled: see `SessionOptions.set_load_cancellation_flag`."""
 
 
 class ModelRequiresCompilation(MgxError):
-    """Never raised: every model is compiled when a session is made."""
+    """Never raised: constructing a session compiles its model."""
 
 
 class NotFound(MgxError):
@@ -112,7 +112,7 @@ _BY_KIND: tuple[tuple[type[MgxError], type[MgxError]], ...] = (
 
 
 def as_onnxruntime(error: MgxError, running: bool = False) -> MgxError:
-    """Return the error as an instance of ONNX Runtime's class for its kind, too, with the same message and traceback.
+    """Return the error as an instance also of ONNX Runtime's corresponding class, with the same message and traceback.
 
     Args:
         error: an error of this package.

@@ -1,4 +1,4 @@
-"""Convert the inputs of a run: lists become arrays of the input's element type."""
+"""Conversion of the inputs of a run: lists become arrays of the input's element type."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ __all__ = ["fed"]
 
 
 def fed(feed: Mapping[str, Any], shapes: Mapping[str, Shape]) -> dict[str, Any]:
-    """Return the values of a run's inputs.
+    """Return the values of a run's inputs, with lists converted to arrays.
 
     Args:
         feed: the caller's values, by input name.
         shapes: declared shapes of the inputs, by input name.
 
     Raises:
-        ParameterError: a list that no array of the input's element type can be made of, or a sparse tensor.
+        ParameterError: a list cannot be converted to the input's element type, or a value is a sparse tensor.
     """
     found = dict(feed)
     for name, value in feed.items():
@@ -52,7 +52,7 @@ def _array(name: str, value: Any, type_: Type) -> np.ndarray[Any, Any]:
     """Return a list of numbers as an array; integer types truncate fractions, as in ONNX Runtime.
 
     Raises:
-        ParameterError: lengths differ, a member is no number, or the element type does not hold a member.
+        ParameterError: lengths differ, a member is not a number, or the element type cannot hold a member.
     """
     try:
         found = np.array(value)
@@ -68,12 +68,12 @@ def _array(name: str, value: Any, type_: Type) -> np.ndarray[Any, Any]:
         return found.astype(dtype)
     import ml_dtypes  # late: importing it takes milliseconds
 
-    limits: Any = ml_dtypes.iinfo(dtype)  # type: ignore[no-untyped-call]  # which also knows integers below a byte
+    limits: Any = ml_dtypes.iinfo(dtype)  # type: ignore[no-untyped-call]  # covers int4, too
     whole = found.dtype.kind in "biu"
     try:
         if whole and found.min() >= limits.min and found.max() <= limits.max:
             return found.astype(dtype)
-        # For integers that neither int64 nor uint64 holds all of, NumPy chooses float64: convert members one by one.
+        # NumPy chooses float64 if neither int64 nor uint64 can hold all members: convert them one by one.
         members = (found if whole else np.array(value, object)).flat
         return np.array([_within(int(member), limits) for member in members], dtype).reshape(found.shape)
     except (OverflowError, ValueError) as error:

@@ -33,30 +33,31 @@ from .values import OrtValue, OrtValueVector, copy_tensors, ort_value
 __all__ = ["InferenceSession"]
 
 _KNOWN = ("disabled_optimizers", "enable_fallback", "read_config_from_model")
-"""ONNX Runtime's other arguments: how it computes the same results, what it tries again, where options come from."""
+"""Arguments of ONNX Runtime's constructor that do not affect results; they are accepted and ignored."""
 
 
 class InferenceSession:
-    """A model that is compiled and ready to run; any number of threads may run it at once.
+    """A compiled model, ready to run; any number of threads may run it at once.
 
     Args:
-        path_or_bytes: an ONNX or an ``.mxr`` file, or the bytes of one. The latter brings its tuning records and, if it
-            was saved compiled, the options that nothing here says otherwise.
+        path_or_bytes: an ONNX or ``.mxr`` file, or the bytes of such a file. An ``.mxr`` file brings its tuning
+            records. If it was saved compiled, it also brings its compile options, unless they are given here.
         sess_options: see `SessionOptions`.
-        providers: names of providers, or pairs of a name and options, those of ``program.compile``; the first that is
-            available is used. Default: the CPU.
-        provider_options: the options by themselves, in the order of ``providers``.
-        trust_objects: that of ``load``, for machine code in an ``.mxr`` file.
+        providers: names of providers, or pairs of a name and options of ``program.compile``; the first available
+            provider is used. Default: the CPU.
+        provider_options: options for each of ``providers``, if ``providers`` has names only.
+        trust_objects: as in ``load``, for machine code in an ``.mxr`` file.
         kwargs: ``disabled_optimizers``, ``enable_fallback`` and ``read_config_from_model``, which have no effect.
 
-    Dimensions that the model leaves open may have any length in a run, unless
-    ``sess_options.add_free_dimension_override_by_name`` gives them one. Element types below a byte are those of a byte.
+    Dimensions that the model leaves dynamic may have any length in a run, unless
+    ``sess_options.add_free_dimension_override_by_name`` fixes the length. Element types smaller than a byte are passed
+    as one byte per element.
 
     Raises:
-        MgxError: as below; each is also of ONNX Runtime's class for its kind (`mgx_numba.session.exceptions`).
+        MgxError: as below; each error is also of ONNX Runtime's corresponding class (`mgx_numba.session.exceptions`).
         ParseError, UnsupportedError: the model cannot be read; the message names the node.
-        OptionError: an option has a value that cannot be.
-        CompileError: a kernel cannot be made.
+        OptionError: an option has an invalid value.
+        CompileError: a kernel cannot be compiled.
     """
 
     def __init__(
@@ -97,7 +98,7 @@ class InferenceSession:
         self._compile(providers, provider_options)
 
     def _compile(self, providers: Sequence[Any] | None, provider_options: Sequence[Mapping[str, Any]] | None) -> None:
-        """Read the model and compile it for a provider."""
+        """Read the model and compile it for the chosen provider."""
         self._provider, given = chosen_provider(providers, provider_options)
         self._provider_options = dict(given)
         asked = {**self._options.compile_options(), **given}
@@ -119,7 +120,7 @@ class InferenceSession:
         self._note("session_initialization", begin)
 
     def _describe(self) -> None:
-        """Note names, types and lengths of inputs and results."""
+        """Record names, types and lengths of inputs and results."""
         self._shapes: dict[str, Shape] = {n: s._value for n, s in self._program.get_parameter_shapes().items()}
         names = self._program.get_output_names()
         results = [s._value for s in self._program.get_output_shapes()]
@@ -142,20 +143,20 @@ class InferenceSession:
         input_feed: Mapping[str, Any],
         run_options: RunOptions | None = None,
     ) -> list[Any]:
-        """Run once.
+        """Run the model once.
 
         Args:
-            output_names: which results, in this order; None or empty for all.
+            output_names: names of the results to return, in order; None or empty for all.
             input_feed: an array or `OrtValue` for each input; a list for a sequence, a mapping for a map, None for an
-                optional without a value. A list for a tensor becomes an array of the input's element type; fractions
-                are cut off for integers. Initializers that are inputs, too, may have a value for this run.
-            run_options: ``terminate`` has an effect.
+                empty optional. A list for a tensor is converted to the input's element type; integer types truncate
+                fractions. Initializers that are also inputs may be overridden.
+            run_options: only ``terminate`` has an effect.
 
         Returns:
-            An array for each tensor, and the same for what holds tensors.
+            An array for each tensor; lists, mappings or None for sequences, maps and optionals.
 
         Raises:
-            ParameterError: no such input or result, an input is missing, or one does not fit.
+            ParameterError: an input or result does not exist, or an input is missing or does not fit.
             Fail: ``run_options.terminate`` is set.
         """
         try:
@@ -187,7 +188,7 @@ class InferenceSession:
         return [found[self._positions[name]] for name in output_names] if output_names else found
 
     def _fed(self, given: Mapping[str, Any]) -> dict[str, Any]:
-        """The values of inputs, as programs take them."""
+        """Return the values of inputs in the form that programs accept."""
         unknown = [name for name in given if name not in self._shapes]
         if unknown:
             known = ", ".join(i.name for i in (*self._inputs, *self._overridable)) or "none"
@@ -196,12 +197,14 @@ class InferenceSession:
 
     @property
     def _has_device(self) -> bool:
-        """Whether the session runs on a device, whose memory values may lie in."""
+        """Return whether the session runs on a device, so that inputs and results may lie in device memory."""
         return self._program._on is not None
 
     def _run_where(self, output_places: Mapping[str, tuple[bool, Any]], input_feed: Mapping[str, Any]) -> list[Any]:
-        """Results by name, of which the first of each pair says whether it stays on the session's device; for
-        `IOBinding`, else as `run`."""
+        """Run as `run` does, for `IOBinding`, and return the named results.
+
+        The first member of each pair of ``output_places`` says whether the result stays on the session's device.
+        """
         if not any(there for there, _ in output_places.values()):
             return list(self.run(list(output_places), input_feed))
         feed = self._fed(input_feed)
@@ -217,8 +220,10 @@ class InferenceSession:
         user_data: Any,
         run_options: RunOptions | None = None,
     ) -> None:
-        """Run once in another thread, which calls ``callback(results, user_data, error)`` when it has ended: without
-        results and with a message if there was an error."""
+        """Run once in another thread, which then calls ``callback(results, user_data, error)``.
+
+        ``error`` is a message, and results are empty, if the run failed.
+        """
 
         def work() -> None:
             try:
@@ -230,14 +235,14 @@ class InferenceSession:
         threading.Thread(target=work, name="mgx_numba.session").start()
 
     def io_binding(self) -> IOBinding:
-        """A new `IOBinding`."""
+        """Return a new `IOBinding` for this session."""
         return IOBinding(self)
 
     def run_with_iobinding(self, iobinding: IOBinding, run_options: RunOptions | None = None) -> None:
-        """Run once on what is bound.
+        """Run once with bound inputs and results.
 
         Raises:
-            ParameterError: as `run`, or memory that is bound for a result does not fit it.
+            ParameterError: as in `run`, or the memory bound to a result does not fit.
             Fail: ``run_options.terminate`` is set.
         """
         try:
@@ -255,10 +260,10 @@ class InferenceSession:
         input_dict_ort_values: Mapping[str, OrtValue],
         run_options: RunOptions | None = None,
     ) -> list[OrtValue]:
-        """As `run`, with and giving `OrtValue`.
+        """Run as `run` does, with inputs and results as `OrtValue`.
 
         Raises:
-            UnsupportedError: a result is no tensor.
+            UnsupportedError: a result is not a tensor.
         """
         names = output_names or list(self._positions)
         results = self.run(names, input_dict_ort_values, run_options)
@@ -273,52 +278,55 @@ class InferenceSession:
         fetches: OrtValueVector,
         fetch_devices: Sequence[Any] = (),
     ) -> None:
-        """As `run_with_ort_values`, with lists of names and of tensors; results are copied into the members of
-        ``fetches``, or appended to it where it has none. ``fetch_devices`` has no effect: they are on the host."""
+        """Run as `run_with_ort_values` does, with lists of names and tensors.
+
+        Results are copied into the members of ``fetches``, and further results are appended. ``fetch_devices`` has no
+        effect: appended results lie on the host.
+        """
         found = self.run_with_ort_values(fetch_names, dict(zip(feed_names, feeds, strict=True)), run_options)
         copy_tensors(found[: len(fetches)], fetches[: len(found)])
         fetches.extend(found[len(fetches) :])
 
     def get_inputs(self) -> list[NodeArg]:
-        """The inputs, in the model's order."""
+        """Return the inputs, in the model's order."""
         return list(self._inputs)
 
     def get_outputs(self) -> list[NodeArg]:
-        """The results, in the model's order, with the lengths and symbols that the model declares."""
+        """Return the results, in the model's order, with the lengths and symbols that the model declares."""
         return list(self._outputs)
 
     def get_overridable_initializers(self) -> list[NodeArg]:
-        """Return the initializers that are also inputs; without a value in a run the model's value is used."""
+        """Return the initializers that are also inputs; a run that does not override them uses the model's values."""
         return list(self._overridable)
 
     def get_modelmeta(self) -> ModelMetadata:
-        """What the model's file says of itself."""
+        """Return the metadata in the model's file."""
         return metadata_of(self._program._origin)
 
     def get_session_options(self) -> SessionOptions:
-        """The options that the session was made with."""
+        """Return the options that the session was made with."""
         return self._options
 
     def get_providers(self) -> list[str]:
-        """The provider that runs the model; after it the CPU, where what a GPU has no kernel for is computed."""
+        """Return the provider that runs the model, then the CPU, the fallback for operators without a GPU kernel."""
         return list(dict.fromkeys((self._provider, CPU)))
 
     def get_provider_options(self) -> dict[str, dict[str, str]]:
-        """The options that had an effect, by provider."""
+        """Return the options that have an effect, by provider."""
         given = {name: str(value) for name, value in self._provider_options.items()}
         return {name: given if name == self._provider else {} for name in self.get_providers()}
 
     def set_providers(
         self, providers: Sequence[Any] | None = None, provider_options: Sequence[Mapping[str, Any]] | None = None
     ) -> None:
-        """Read the model again and compile it for another provider; arguments are those of the session.
+        """Read the model again and compile it for another provider.
 
         Args:
-            providers: None for all that are available.
-            provider_options: the options by themselves, in the order of ``providers``.
+            providers: as in the constructor; None for all available providers.
+            provider_options: options for each of ``providers``, if ``providers`` has names only.
 
         Raises:
-            MgxError: as when a session is made, or there is no provider of a name; the session is as before then.
+            MgxError: as in the constructor, or a provider name is unknown; the session is then unchanged.
         """
         before, profile = dict(self.__dict__), self._profile
         try:
@@ -331,17 +339,16 @@ class InferenceSession:
             profile.end()
 
     def disable_fallback(self) -> None:
-        """Do nothing: a run that fails is never tried again elsewhere."""
+        """Do nothing: a failed run is never repeated on another provider."""
 
     def enable_fallback(self) -> None:
         """Do nothing, as `disable_fallback`."""
 
     def end_profiling(self) -> str:
-        """Write what ``SessionOptions.enable_profiling`` has recorded until now, and record no more.
+        """Write the profile that ``SessionOptions.enable_profiling`` has recorded, and stop recording.
 
         Returns:
-            The file's name: JSON for Perfetto and Chrome's tracing page, as ONNX Runtime writes; "" if nothing was
-            recorded.
+            Name of the file (JSON for Perfetto and Chrome's tracing page, as in ONNX Runtime); "" without a recording.
 
         Raises:
             FormatError: the file cannot be written.
@@ -349,15 +356,15 @@ class InferenceSession:
         return "" if self._profile is None else self._profile.end()
 
     def get_profiling_start_time_ns(self) -> int:
-        """When profiling began, comparable to `time.monotonic_ns`; 0 if it did not."""
+        """Return the start of profiling in ns, comparable to `time.monotonic_ns`; 0 if profiling is off."""
         return 0 if self._profile is None else self._profile.start
 
     def get_input_memory_infos(self) -> list[OrtMemoryInfo]:
-        """Return the memory of each input that is not bound."""
+        """Return the memory of each input that is not bound by an `IOBinding`."""
         return [self._memory() for _ in self._inputs]
 
     def get_output_memory_infos(self) -> list[OrtMemoryInfo]:
-        """Return the memory of each result that is not bound."""
+        """Return the memory of each result that is not bound by an `IOBinding`."""
         return [self._memory() for _ in self._outputs]
 
     @staticmethod
@@ -370,10 +377,10 @@ class InferenceSession:
         return [own for _ in self._inputs]
 
     def set_ep_dynamic_options(self, options: Mapping[str, str]) -> None:
-        """Warn that none of the options has an effect: a compiled program has no options of a run.
+        """Warn that the options have no effect: a compiled program has no run-time provider options.
 
         Raises:
-            OptionError: there are none.
+            OptionError: ``options`` is empty.
         """
         if not options:
             raise error_of(RuntimeError, OptionError, "set_ep_dynamic_options was given no options")
@@ -387,38 +394,38 @@ class InferenceSession:
         device_id: int = 0,
         vendor_id: int | OrtDeviceVendorId = -1,
     ) -> OrtValue:
-        """As `OrtValue.ortvalue_from_shape_and_type`."""
+        """Return a new tensor, as `OrtValue.ortvalue_from_shape_and_type` does."""
         return OrtValue.ortvalue_from_shape_and_type(shape, element_type, device_type, device_id, int(vendor_id))
 
     def release_captured_graph(self, graph_annotation_id: int = 0) -> None:
-        """Do nothing: graphs of launches are kept per plan, not per number."""
+        """Do nothing: launch graphs belong to plans, not to annotation ids."""
 
     def get_tuning_results(self) -> list[dict[str, Any]]:
-        """An empty list: tuning records are the program's (``exhaustive_tune``), not a provider's."""
+        """Return an empty list: tuning records belong to the program (``exhaustive_tune``), not to a provider."""
         return []
 
     def set_tuning_results(self, results: Sequence[Mapping[str, Any]], *, error_on_invalid: bool = False) -> None:
-        """Take no records: see `get_tuning_results`.
+        """Ignore the tuning records: see `get_tuning_results`.
 
         Raises:
-            OptionError: there are records, and ``error_on_invalid``.
+            OptionError: ``results`` is not empty, and ``error_on_invalid`` is set.
         """
         if results and error_on_invalid:
             raise as_onnxruntime(OptionError("tuning records of ONNX Runtime's providers are not known here"))
 
     @property
     def _sess(self) -> InferenceSession:
-        """Return the session itself, in place of ONNX Runtime's inner session, with the same methods."""
+        """Return the session itself in place of ONNX Runtime's inner session, which has the same methods."""
         return self
 
     @property
     def _model_path(self) -> str | None:
-        """The path of the model's file, None of bytes, as ONNX Runtime has it."""
+        """Return the path of the model's file, or None for bytes; an attribute of ONNX Runtime's sessions."""
         return self._source.path
 
 
 def _on_host(result: Any) -> Any:
-    """A result as an array, which a device's is copied to, or as a list of results; maps and None as they are."""
+    """Return a result in host memory: an array or a list of results; maps and None are unchanged."""
     if isinstance(result, np.ndarray):
         return result.view(np.ndarray)
     if isinstance(result, list):

@@ -1,4 +1,4 @@
-"""The logger of the package with ONNX Runtime's severities, and a callback of its."""
+"""The package's logger, with ONNX Runtime's severities and log callback."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def logger() -> logging.Logger:
 
 
 def level_of(severity: int) -> int:
-    """Return the level of a severity of ONNX Runtime.
+    """Return the logging level of an ONNX Runtime severity.
 
     Raises:
         OptionError: the severity is not from 0 to 4.
@@ -32,7 +32,7 @@ def level_of(severity: int) -> int:
 
 
 def replace_callback(callback: Callable[..., None] | None, level: int) -> None:
-    """Call a function for records of the logger from this level on, in place of the one before; None for none."""
+    """Call a function for the logger's records from ``level`` on, instead of the previous callback; None removes it."""
     own = logger()
     for handler in [h for h in own.handlers if isinstance(h, _Callback)]:
         own.removeHandler(handler)
@@ -49,7 +49,7 @@ class _Callback(logging.Handler):
         self._callback = callback
 
     def emit(self, record: Any) -> None:
-        """Call the function; `logging` reports its exceptions, as those of any handler."""
+        """Call the function; `logging` reports its exceptions, as for any handler."""
         severity = sum(record.levelno >= level for level in _LEVELS[1:])
         place = f"{record.filename}:{record.lineno} {record.funcName}"
         try:

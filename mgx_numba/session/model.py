@@ -1,4 +1,4 @@
-"""What a session says of its model: inputs, results and metadata."""
+"""Description of a session's model: inputs, results and metadata."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ __all__ = ["ModelMetadata", "NodeArg", "metadata_of", "node_args"]
 
 @dataclass(frozen=True)
 class NodeArg:
-    """An input or a result.
+    """An input or a result of a model.
 
     Attributes:
-        name: the model's.
-        type: ``tensor(float)``, ``seq(tensor(float))``, ``map(int64,tensor(float))`` and the like.
-        shape: lengths; a dimension that is open is its symbol, or None without one. Sequences and maps have none.
+        name: name in the model.
+        type: ``tensor(float)``, ``seq(tensor(float))``, ``map(int64,tensor(float))`` and so on.
+        shape: lengths; a dynamic dimension is its symbol, or None without a symbol. Empty for sequences and maps.
     """
 
     name: str
@@ -36,7 +36,7 @@ class NodeArg:
 
 @dataclass(frozen=True)
 class ModelMetadata:
-    """What the model's file says of itself."""
+    """Metadata in a model's file."""
 
     producer_name: str = ""
     graph_name: str = ""
@@ -50,14 +50,14 @@ class ModelMetadata:
 def node_args(
     names: Sequence[str], shapes: Sequence[Shape], declared: Sequence[Sequence[int | str]] = ()
 ) -> list[NodeArg]:
-    """Inputs or results of these names and shapes.
+    """Return descriptions of inputs or results from their names and shapes.
 
     Args:
-        declared: lengths and symbols ("" for neither) that the model declares for each, which come before symbols of
-            shapes, but after their lengths.
+        declared: dimensions that the model declares for each value: lengths, symbols or "" (neither). Known lengths of
+            ``shapes`` take precedence, then declared dimensions, then symbols of ``shapes``.
 
     Raises:
-        UnsupportedError: one is a tuple, or of an element type that ONNX has not.
+        UnsupportedError: a value is a tuple, or its element type does not exist in ONNX.
     """
     found = []
     for number, (name, shape) in enumerate(zip(names, shapes, strict=True)):
@@ -68,7 +68,7 @@ def node_args(
 
 
 def _type_string(shape: Shape) -> str:
-    """The type as ONNX Runtime writes it: values of maps are tensors, and no space is between."""
+    """Return the type in ONNX Runtime's notation, where the values of maps are tensors, without spaces."""
     return re.sub(r"map\((\w+), (\w+)\)", r"map(\1,tensor(\2))", type_string(shape))
 
 
@@ -83,7 +83,7 @@ def _dims(shape: Shape, declared: Sequence[Sequence[int | str]]) -> list[int | s
 
 
 def metadata_of(origin: Origin) -> ModelMetadata:
-    """The metadata of a program's origin."""
+    """Return the metadata of a program's origin."""
     return ModelMetadata(
         origin.producer_name,
         origin.graph_name,

@@ -1,4 +1,4 @@
-"""`SessionOptions` and `RunOptions`: what of them has an effect here, and a word about the rest."""
+"""`SessionOptions` and `RunOptions`: translation to compile options, and warnings for options without effect."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ if TYPE_CHECKING:
 __all__ = ["RunOptions", "SessionOptions"]
 
 EXTERNAL_DATA_FOLDER = "session.model_external_initializers_file_folder_path"
-"""The session configuration entry that says where the external data of a model given as bytes lies."""
+"""Session configuration entry with the folder of external data, for a model given as bytes."""
 
 _EXTERNAL_FILE = "session.optimized_model_external_initializers_file_name"
 _EXTERNAL_SMALLEST = "session.optimized_model_external_initializers_min_size_in_bytes"
-"""The entries by which large initializers of ``optimized_model_filepath`` go to a file of their own."""
+"""Entry with the least size of an initializer that ``optimized_model_filepath`` stores in a separate file."""
 
 _PLAN_CACHE = "mgx_numba.plan_cache"
-"""The entry, ``0`` or ``1``, that says whether compiled models are looked for and kept in the cache folder."""
+"""Entry, ``0`` or ``1``, that disables or enables the plan cache."""
 
 _WITH_EFFECT = (EXTERNAL_DATA_FOLDER, _EXTERNAL_FILE, _EXTERNAL_SMALLEST, _PLAN_CACHE)
 
@@ -50,7 +50,7 @@ _NO_OTHER_RESULT = (
     "session.use_ort_model_bytes_for_initializers",
     "session.x64quantprecision",
 )
-"""Configuration entries that choose how ONNX Runtime computes the same results, so nothing is told of them."""
+"""Configuration entries that do not affect results; they are ignored without a warning."""
 
 
 class _Entries:
@@ -72,7 +72,7 @@ class _Entries:
 
 
 class _Declared:
-    """Refuses attributes that a class does not declare."""
+    """Base class that refuses to set attributes its class does not declare."""
 
     def __setattr__(self, name: str, value: Any) -> None:
         known = type(self).__annotations__
@@ -86,18 +86,18 @@ class _Declared:
 
 @dataclass
 class SessionOptions(_Declared):
-    """How a session is made; names and defaults are ONNX Runtime's.
+    """Options of a session, with ONNX Runtime's names and defaults.
 
     Attributes:
-        intra_op_num_threads: threads of a run; 0 takes what the process may use.
+        intra_op_num_threads: number of threads of a run; 0 for all CPUs that the process may use.
         graph_optimization_level: see `GraphOptimizationLevel`.
-        enable_mem_reuse: values that are not alive at once share memory.
-        enable_profiling: write when each thread works at which step: see `InferenceSession.end_profiling`.
-        profile_file_prefix: how the name of that file begins.
-        optimized_model_filepath: where to save the compiled program, an ``.mxr`` file, or the model as it was read, an
-            ``.onnx`` file; empty for nowhere.
+        enable_mem_reuse: values with disjoint lifetimes share memory.
+        enable_profiling: record when each thread runs each step: see `InferenceSession.end_profiling`.
+        profile_file_prefix: prefix of the profile's file name.
+        optimized_model_filepath: file for the compiled program (``.mxr``) or the model as it was read (``.onnx``);
+            empty for none.
 
-    The other attributes choose how ONNX Runtime computes the same results, and have no effect.
+    The other attributes select how ONNX Runtime computes the same results, and have no effect.
     """
 
     intra_op_num_threads: int = 0
@@ -129,40 +129,43 @@ class SessionOptions(_Declared):
         self._cancelled = False
 
     def add_session_config_entry(self, key: str, value: str) -> None:
-        """Note a configuration entry. With effect are the folder of external data of a model given as bytes, the name
-        and least size of external data of ``optimized_model_filepath``, and ``mgx_numba.plan_cache``: with ``0`` the
-        compiled model is neither looked for in the cache folder nor kept there."""
+        """Set a configuration entry.
+
+        These entries have an effect: the folder of external data of a model given as bytes; file name and least size of
+        external data of ``optimized_model_filepath``; and ``mgx_numba.plan_cache``, where ``0`` disables the plan
+        cache.
+        """
         self._entries.values[str(key)] = str(value)
 
     def get_session_config_entry(self, key: str) -> str:
-        """Return the value of an entry.
+        """Return the value of a configuration entry.
 
         Raises:
-            OptionError: it was not added.
+            OptionError: the entry was not set.
         """
         return self._entries.get(key)
 
     def add_free_dimension_override_by_name(self, name: str, size: int) -> None:
-        """Give the symbolic dimension ``name`` of the model's inputs a length."""
+        """Set the length of the symbolic dimension ``name`` of the model's inputs."""
         self._free_dimensions[str(name)] = int(size)
 
     def add_free_dimension_override_by_denotation(self, denotation: str, size: int) -> None:
-        """Give the inputs' dimensions that the model denotes so (``DATA_BATCH``, ...) a length."""
+        """Set the length of input dimensions with a denotation (``DATA_BATCH``, ...) in the model."""
         self._free_denotations[str(denotation)] = int(size)
 
     def add_initializer(self, name: str, ortvalue: OrtValue) -> None:
-        """Use a tensor in place of the model's initializer ``name``, whose type and lengths it must have.
+        """Replace the model's initializer ``name`` by a tensor of the same type and lengths.
 
         Raises:
-            OptionError: the value is no `OrtValue`, or the initializer has one already.
+            OptionError: the value is not an `OrtValue`, or the initializer was replaced already.
         """
         _note(self._initializers, name, ortvalue)
 
     def add_external_initializers(self, names: Sequence[str], ortvalues: Sequence[OrtValue]) -> None:
-        """Use tensors for initializers whose data the model keeps in other files.
+        """Replace initializers with external data by tensors.
 
         Raises:
-            OptionError: as many names as values are needed, each value an `OrtValue`, and each name once.
+            OptionError: the numbers of names and values differ, a value is not an `OrtValue`, or a name is repeated.
         """
         if len(names) != len(ortvalues):
             raise _refused(f"add_external_initializers was given {len(names)} names and {len(ortvalues)} values")
@@ -172,15 +175,15 @@ class SessionOptions(_Declared):
     def add_external_initializers_from_files_in_memory(
         self, file_names: Sequence[str], buffers: Sequence[Any], lengths: Sequence[int]
     ) -> None:
-        """Read external data from memory in place of files.
+        """Read external data from memory instead of files.
 
         Args:
-            file_names: as the model names the files.
-            buffers: the content of each; it must not change until the session is made.
-            lengths: how many bytes of each there are.
+            file_names: file names in the model.
+            buffers: content of each file; it must not change until the session is made.
+            lengths: number of bytes of each file.
 
         Raises:
-            OptionError: the three do not have as many members, a member is no buffer, or is shorter than its length.
+            OptionError: the three lists differ in length, a member is not a buffer, or is shorter than its length.
         """
         if not len(file_names) == len(buffers) == len(lengths):
             raise _refused(
@@ -197,14 +200,14 @@ class SessionOptions(_Declared):
             self._files[str(name)] = content[: int(length)]
 
     def add_provider(self, provider: str, options: Mapping[str, Any]) -> None:
-        """Add a provider to the end of the list that a session without ``providers`` takes."""
+        """Append a provider to the list for sessions made without ``providers``."""
         self._providers.append((str(provider), dict(options)))
 
     def add_provider_for_devices(self, devices: Sequence[OrtEpDevice], options: Mapping[str, Any]) -> None:
-        """Add the provider of devices, as `add_provider` does.
+        """Append the provider of devices, as `add_provider` does.
 
         Raises:
-            OptionError: they are of several providers, or there is none.
+            OptionError: the devices belong to several providers, or ``devices`` is empty.
         """
         names = {device.ep_name for device in devices}
         if len(names) != 1:
@@ -212,11 +215,11 @@ class SessionOptions(_Declared):
         self.add_provider(names.pop(), options)
 
     def set_provider_selection_policy(self, policy: OrtExecutionProviderDevicePolicy) -> None:
-        """Set the policy by which a session without ``providers`` chooses its provider."""
+        """Set the policy that selects the provider of sessions made without ``providers``."""
         self._policy = OrtExecutionProviderDevicePolicy(policy)
 
     def set_provider_selection_policy_delegate(self, delegate: Delegate) -> None:
-        """Let a function choose among the devices of `get_ep_devices` for a session without ``providers``."""
+        """Set a function that selects among `get_ep_devices` for sessions made without ``providers``."""
         self._policy = delegate
 
     def has_providers(self) -> bool:
@@ -224,11 +227,11 @@ class SessionOptions(_Declared):
         return bool(self._providers) or self._policy is not None
 
     def providers(self) -> list[Any]:
-        """Return the added providers, or without any the providers that the policy prefers."""
+        """Return the added providers; if there are none, the providers that the policy prefers."""
         return list(self._providers) if self._policy is None or self._providers else providers_by_policy(self._policy)
 
     def set_load_cancellation_flag(self, cancel: bool) -> None:
-        """Let sessions that are made with these options raise instead of loading their model."""
+        """Set whether sessions made with these options raise instead of loading their model."""
         self._cancelled = bool(cancel)
 
     def register_custom_ops_library(self, path: str) -> None:
@@ -245,19 +248,18 @@ class SessionOptions(_Declared):
         )
 
     def free_dimensions(self) -> dict[str, int]:
-        """Return the lengths given by symbol."""
+        """Return the overridden lengths, by symbol."""
         return dict(self._free_dimensions)
 
     def external_data_folder(self) -> str:
-        """Return where the external data of a model given as bytes lies; empty if that was not said."""
+        """Return the folder of external data for a model given as bytes; empty if not set."""
         return self._entries.values.get(EXTERNAL_DATA_FOLDER, "")
 
     def external_file(self) -> tuple[str, int]:
-        """Return the name of the file that gets large initializers of an ONNX file which a session writes ("" for
-        none), and from how many bytes on they are large.
+        """Return the name of an ONNX output's data file ("" for none), and the least size of initializers in it.
 
         Raises:
-            OptionError: the latter is no number.
+            OptionError: the least size is not a number.
         """
         least = self._entries.values.get(_EXTERNAL_SMALLEST, "1024")  # ONNX Runtime's default
         if not least.isdecimal():
@@ -268,7 +270,7 @@ class SessionOptions(_Declared):
         """Return the options of ``program.compile``; warn of configuration entries that have no effect.
 
         Raises:
-            OptionError: a value that cannot be.
+            OptionError: an attribute has an invalid value.
         """
         found: dict[str, Any] = {}
         if self.intra_op_num_threads:
@@ -298,7 +300,7 @@ class RunOptions(_Declared):
     """Options of one run, with ONNX Runtime's names.
 
     Attributes:
-        terminate: a run with these options raises: one that has not begun at once, another when it has ended.
+        terminate: make runs with these options raise: at the start, or for a run in progress at its end.
 
     The other attributes have no effect.
     """
@@ -314,14 +316,14 @@ class RunOptions(_Declared):
         self._entries = _Entries("RunOptions")
 
     def add_run_config_entry(self, key: str, value: str) -> None:
-        """Note a configuration entry; none has an effect."""
+        """Set a configuration entry; no entry has an effect."""
         self._entries.values[str(key)] = str(value)
 
     def get_run_config_entry(self, key: str) -> str:
-        """Return the value of an entry.
+        """Return the value of a configuration entry.
 
         Raises:
-            OptionError: it was not added.
+            OptionError: the entry was not set.
         """
         return self._entries.get(key)
 
@@ -329,7 +331,7 @@ class RunOptions(_Declared):
         """Raise if ``terminate`` is set.
 
         Raises:
-            Fail: it is.
+            Fail: ``terminate`` is set.
         """
         if self.terminate:
             raise Fail("the run was ended: RunOptions.terminate is set")

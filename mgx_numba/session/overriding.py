@@ -1,4 +1,4 @@
-"""`Overrides`: the programs of a model whose initializers a run gives other values."""
+"""`Overrides`: compiled variants of a model in which a run overrides initializers."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Overrides:
     Args:
         source: the source from which the model is read again.
         default: the compiled program without overridden initializers.
-        compile: function that compiles another program in the same way.
+        compile: function that compiles a program for the session.
     """
 
     def __init__(self, source: Source, default: program, compile: Callable[[program], Any]) -> None:

@@ -1,4 +1,4 @@
-"""Functions of ONNX Runtime's module: its version, and settings of a whole process."""
+"""Module-level functions of ONNX Runtime: version, and process-wide settings."""
 
 from __future__ import annotations
 
@@ -32,24 +32,24 @@ __all__ = [
 ]
 
 API_VERSION = "1.32.0"
-"""The version of ONNX Runtime whose Python interface sessions follow; `tests/session/test_surface.py` compares them."""
+"""Version of ONNX Runtime whose Python interface sessions implement; `tests/session/test_surface.py` compares both."""
 
 package_name = "mgx_numba"
 cuda_version = ""
 
 
 def get_version_string() -> str:
-    """Return the version of ONNX Runtime whose interface sessions follow."""
+    """Return the version of ONNX Runtime whose interface sessions implement."""
     return API_VERSION
 
 
 def get_build_info() -> str:
-    """Return the version of this package, which is no build of ONNX Runtime."""
+    """Return this package's version and the version of ONNX Runtime's interface, as text."""
     return f"mgx_numba Build Info: version {package_version}, interface of ONNX Runtime {API_VERSION}"
 
 
 def has_collective_ops() -> bool:
-    """Return False: no operators are shared among processes."""
+    """Return False: there are no collective operators."""
     return False
 
 
@@ -71,7 +71,7 @@ def print_debug_info() -> None:
 
 
 def set_seed(seed: int) -> None:
-    """Set the seed from which random operators without a seed attribute draw their seeds, in the order of runs."""
+    """Set the seed of the generator that seeds random operators without a seed attribute, in the order of runs."""
     whole_module("mgx_numba.ops")
     from ..ops.sampling import draw_seeds_from  # late: importing operators takes long
 
@@ -88,7 +88,7 @@ def set_default_logger_severity(severity: int) -> None:
     Raises:
         OptionError: the severity is not from 0 to 4.
     """
-    from .logs import level_of, logger  # late: few processes change what is logged
+    from .logs import level_of, logger  # late: rarely needed
 
     logger().setLevel(level_of(severity))
 
@@ -101,8 +101,8 @@ def set_default_logger_callback(callback: Callable[..., None] | None, severity: 
     """Call ``callback(severity, category, logid, code_location, message)`` for records of the logger ``mgx_numba``.
 
     Args:
-        callback: takes the place of the one that was set before; None for none.
-        severity: the least severity that the logger tells from now on.
+        callback: replaces the previous callback; None removes it.
+        severity: least severity that the logger reports from now on.
 
     Raises:
         OptionError: ``callback`` is not callable, or the severity is not from 0 to 4.

@@ -1,4 +1,4 @@
-"""`Profile`: the file that ``SessionOptions.enable_profiling`` writes, as ONNX Runtime does: a JSON trace of events."""
+"""`Profile`: writer of the file for ``SessionOptions.enable_profiling``, a JSON trace of events as in ONNX Runtime."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ class Profile:
     """Events of a session since the start of its constructor.
 
     Args:
-        prefix: how the file's name begins.
-        owner: the session; when it is released, or the process ends, a file not yet written is written.
+        prefix: prefix of the file's name.
+        owner: the session; when it is released, or the process ends, an unwritten file is written.
         provider: the name of the execution provider.
 
     Attributes:
@@ -56,7 +56,7 @@ class Profile:
         """Run a program once and add an event for each thread's part of each step, and one for the run."""
         begin = time.perf_counter_ns()
         results, spans = run_timed(model, inputs)
-        # Spans use another clock on some targets, so the first span is placed at the beginning of the run.
+        # Spans use another clock on some targets, so the first span is placed at the start of the run.
         first = min((span.start for span in spans), default=0)
         found = []
         for number, span in enumerate(spans):
@@ -79,7 +79,7 @@ class Profile:
         """Write the file and return its name; return "" if the file is already written.
 
         Raises:
-            FormatError: it cannot be written.
+            FormatError: the file cannot be written.
         """
         with self._lock:
             path, self._path = self._path, None

@@ -1,4 +1,4 @@
-"""Execution providers: ONNX Runtime's names for what a session may run on, each a target here."""
+"""Execution providers: maps ONNX Runtime's provider names to targets."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ __all__ = [
 ]
 
 CPU = "CPUExecutionProvider"
-"""What sessions run on if no other provider that is asked for is available."""
+"""Provider of sessions for which no other requested provider is available."""
 
 _GPU = "gpu"
 _TARGETS = {
@@ -32,7 +32,7 @@ _TARGETS = {
     "CUDAExecutionProvider": _GPU,
     CPU: DEFAULT,
 }
-"""Names of targets by those of providers. Whoever asks for one of a GPU's libraries gets the GPU."""
+"""Target of each provider. Every GPU provider stands for the target ``gpu``."""
 
 
 _NO_OTHER_RESULT = frozenset(
@@ -45,7 +45,7 @@ _NO_OTHER_RESULT = frozenset(
     trt_timing_cache_path tunable_op_enable tunable_op_tuning_enable use_arena use_ep_level_unified_stream
     """.split()
 )
-"""Options of memory, caching and the search for kernels, which are ignored without a warning."""
+"""Provider options for memory, caching and kernel search; they are ignored without a warning."""
 
 
 def get_all_providers() -> list[str]:
@@ -54,31 +54,31 @@ def get_all_providers() -> list[str]:
 
 
 def get_available_providers() -> list[str]:
-    """Names of the providers that a session can run on here."""
+    """Return the names of the providers whose devices are available."""
     return [name for name, target in _TARGETS.items() if not missing(target)]
 
 
 def get_device() -> str:
-    """``GPU`` if this process has one that programs can be compiled for, else ``CPU``."""
+    """Return ``GPU`` if this process has a GPU that programs can be compiled for, else ``CPU``."""
     return "CPU" if missing(_GPU) else "GPU"
 
 
 def target_of(provider: str) -> str:
-    """The name of the target that an available provider stands for."""
+    """Return the name of the target of an available provider."""
     return _TARGETS[provider]
 
 
 def chosen_provider(providers: Sequence[Any] | None, options: Sequence[Any] | None) -> tuple[str, dict[str, Any]]:
-    """The first provider that is available, and the compile options that are given for it.
+    """Return the first available provider, and its compile options.
 
-    What is not available, and options that are not among those of ``program.compile``, is told in a `RuntimeWarning`.
+    Unavailable providers, and options that ``program.compile`` does not have, are skipped with a `RuntimeWarning`.
 
     Args:
         providers: names, or pairs of a name and its options; None for the CPU.
-        options: mappings in the order of ``providers``, which then has names alone.
+        options: mappings in the order of ``providers``, which then has names only.
 
     Raises:
-        OptionError: something else is given.
+        OptionError: an argument has another form.
     """
     if isinstance(providers, str):
         raise OptionError(f"providers is {providers!r}, expected a sequence of names: [{providers!r}]")
@@ -100,10 +100,10 @@ def chosen_provider(providers: Sequence[Any] | None, options: Sequence[Any] | No
 
 
 def refuse_unknown(providers: Sequence[Any] | None) -> None:
-    """Refuse names that no session knows, available or not.
+    """Raise if a provider name is unknown; unavailable providers are accepted.
 
     Raises:
-        OptionError: there is one.
+        OptionError: a name is unknown.
     """
     for name, _ in map(_pair, () if isinstance(providers, str) else providers or ()):
         if name not in _TARGETS:

@@ -1,4 +1,4 @@
-"""Read a session's model from a file or bytes, with given initializers, also with some initializers as inputs."""
+"""Reader of a session's model from a file or bytes, with replaced initializers, or with some initializers as inputs."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ _MXR = (".mxr", ".migraphx")
 
 
 class Source:
-    """The model from which a session's program is read.
+    """The source of a session's model.
 
     Args:
-        path_or_bytes: an ONNX or an ``.mxr`` file, or the bytes of one.
+        path_or_bytes: an ONNX or ``.mxr`` file, or the bytes of such a file.
         options: the session's options.
         trust_objects: as the argument of ``load``.
 
@@ -57,7 +57,7 @@ class Source:
         self._given = path_or_bytes
         self._trusted = trust_objects
         self._model: Model | None = None
-        self._lineage: Lineage | None = None  # of the program, by which the model can be decoded later
+        self._lineage: Lineage | None = None  # of the program; decodes the model later
 
     def read(self) -> program:
         """Return the program, with every initializer a constant.
@@ -79,7 +79,7 @@ class Source:
         return found
 
     def _asked(self) -> str:
-        """Return all that the program depends on besides the content of files; empty if that is more than text."""
+        """Return the text that determines the program together with the content of files; empty if no text does."""
         o = self._options
         if o._initializers or o._external or o._files or o.optimized_model_filepath:
             return ""
@@ -90,7 +90,7 @@ class Source:
         return self._options.external_data_folder() if self.path is None else ""
 
     def _first_parsed(self, given: Any, files: Mapping[str, memoryview] | None) -> Parsed:
-        """Return the program with every initializer a constant; the model is kept for other ones."""
+        """Return the program with every initializer a constant; keep the model for other sets of inputs."""
         self._model = model = self._decoded(given, files)
         found = self._parsed(frozenset())
         declared: dict[str, list[int | str | None]] = {}

@@ -1,4 +1,4 @@
-"""`SparseTensor`: values and indices, in memory of the host; sessions accept only dense tensors."""
+"""`SparseTensor`: values and indices in host memory; sessions accept only dense tensors."""
 
 from __future__ import annotations
 
@@ -20,27 +20,27 @@ Array = np.ndarray[Any, Any]
 
 
 class _CoordinateIndices(NamedTuple):
-    """Indices of a tensor in coordinate form."""
+    """Indices of a tensor in coordinate format (COO)."""
 
     places: Array
 
     def indices(self) -> Array:
-        """Return flat indices, or a pair for each value."""
+        """Return flat indices, or a (row, column) pair for each value."""
         return self.places
 
 
 class _RowIndices(NamedTuple):
-    """Indices of a tensor in compressed rows."""
+    """Indices of a tensor in compressed sparse row format (CSR)."""
 
     columns: Array
     starts: Array
 
     def inner(self) -> Array:
-        """Return the column of each value."""
+        """Return the column index of each value."""
         return self.columns
 
     def outer(self) -> Array:
-        """Return the index of each row's first value, then the number of values."""
+        """Return the row pointers: the index of each row's first value, then the number of values."""
         return self.starts
 
 
@@ -56,17 +56,17 @@ class SparseTensor:
     def sparse_coo_from_numpy(
         cls, dense_shape: Any, values: Array, coo_indices: Array, ort_device: OrtDevice
     ) -> SparseTensor:
-        """Return a tensor in coordinate form.
+        """Return a tensor in coordinate format (COO).
 
         Args:
             dense_shape: lengths of the dense tensor.
-            values: in one dimension.
-            coo_indices: flat indices, one for each value, or pairs.
+            values: the values, in one dimension.
+            coo_indices: flat indices, one for each value, or (row, column) pairs.
             ort_device: the CPU.
 
         Raises:
-            UnsupportedError: another device.
-            ParameterError: the arrays do not fit each other.
+            UnsupportedError: the device is not the CPU.
+            ParameterError: the arrays are inconsistent.
         """
         _check_host(ort_device)
         values, places = np.asarray(values), np.asarray(coo_indices, np.int64)
@@ -78,18 +78,18 @@ class SparseTensor:
     def sparse_csr_from_numpy(
         cls, dense_shape: Any, values: Array, inner_indices: Array, outer_indices: Array, ort_device: OrtDevice
     ) -> SparseTensor:
-        """Return a tensor in compressed rows.
+        """Return a tensor in compressed sparse row format (CSR).
 
         Args:
             dense_shape: rows and columns of the dense tensor.
-            values: in one dimension.
-            inner_indices: the column of each value.
-            outer_indices: where each row begins among the values, and where the last one ends.
+            values: the values, in one dimension.
+            inner_indices: column index of each value.
+            outer_indices: row pointers: the index of each row's first value, then the number of values.
             ort_device: the CPU.
 
         Raises:
-            UnsupportedError: another device.
-            ParameterError: the arrays do not fit each other.
+            UnsupportedError: the device is not the CPU.
+            ParameterError: the arrays are inconsistent.
         """
         _check_host(ort_device)
         values, columns = np.asarray(values), np.asarray(inner_indices, np.int64)
@@ -109,7 +109,7 @@ class SparseTensor:
         """Return an object whose ``indices()`` returns the indices.
 
         Raises:
-            ParameterError: the tensor has another form.
+            ParameterError: the tensor is not in coordinate format.
         """
         if not isinstance(self._indices, _CoordinateIndices):
             raise error_of(RuntimeError, ParameterError, "the sparse tensor is in compressed rows")
@@ -119,14 +119,14 @@ class SparseTensor:
         """Return an object whose ``inner()`` and ``outer()`` return the indices.
 
         Raises:
-            ParameterError: the tensor has another form.
+            ParameterError: the tensor is not in compressed sparse row format.
         """
         if not isinstance(self._indices, _RowIndices):
             raise error_of(RuntimeError, ParameterError, "the sparse tensor is in coordinate form")
         return self._indices
 
     def as_blocksparse_view(self) -> Any:
-        """Raise: no tensor here has blocks.
+        """Raise: block-sparse tensors are not supported.
 
         Raises:
             ParameterError: always.
@@ -134,7 +134,7 @@ class SparseTensor:
         raise error_of(RuntimeError, ParameterError, "the sparse tensor has no blocks")
 
     def to_cuda(self, ort_device: OrtDevice) -> SparseTensor:
-        """Raise: sparse tensors stay on the host.
+        """Raise: sparse tensors are supported only in host memory.
 
         Raises:
             UnsupportedError: always.
@@ -142,7 +142,7 @@ class SparseTensor:
         raise error_of(RuntimeError, UnsupportedError, "sparse tensors lie in memory of the host alone")
 
     def format(self) -> OrtSparseFormat:
-        """Return the form of the indices."""
+        """Return the index format."""
         coordinates = isinstance(self._indices, _CoordinateIndices)
         return OrtSparseFormat.ORT_SPARSE_COO if coordinates else OrtSparseFormat.ORT_SPARSE_CSRC
 
@@ -151,7 +151,7 @@ class SparseTensor:
         return list(self._lens)
 
     def data_type(self) -> str:
-        """Return ``sparse_tensor(float)`` and the like."""
+        """Return the type in ONNX's notation, such as ``sparse_tensor(float)``."""
         kind = Type.string_type if is_text(self._values.dtype) else from_numpy(self._values.dtype)
         return f"sparse_{onnx_type_string(kind)}"
 

@@ -1,4 +1,4 @@
-"""What sessions know of tensors wherever they lie: element type and lengths, and how one is copied into another."""
+"""Operations on tensors in host or device memory: element type and lengths, and copies."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ __all__ = ["Described", "copy_into", "described"]
 
 
 class Described(NamedTuple):
-    """Element type and lengths."""
+    """Element type and lengths of a tensor."""
 
     dtype: np.dtype[Any]
     lens: tuple[int, ...]
 
 
 def described(value: np.ndarray[Any, Any] | device_argument) -> Described:
-    """Of a tensor of the host or of a device."""
+    """Return element type and lengths of a host or device tensor."""
     if isinstance(value, np.ndarray):
         return Described(value.dtype, value.shape)
     shape = value._value.shape
@@ -28,11 +28,11 @@ def described(value: np.ndarray[Any, Any] | device_argument) -> Described:
 
 
 def copy_into(target: np.ndarray[Any, Any] | device_argument, source: np.ndarray[Any, Any] | device_argument) -> None:
-    """Copy a tensor into another of its element type and lengths; it is complete then."""
+    """Copy a tensor into another of equal element type and lengths; the copy is complete on return."""
     if isinstance(target, np.ndarray):
         target[...] = source if isinstance(source, np.ndarray) else np.asarray(from_gpu(source)).reshape(target.shape)
         return
-    from ..runtime.gpu.choice import engine  # late: few processes have tensors on a device
+    from ..runtime.gpu.choice import engine  # late: rarely needed
     from ..runtime.gpu.transfers import copy_within, fill, to_host
 
     on, place = engine(target._value.device), target._value

@@ -1,4 +1,4 @@
-"""`OrtValue`, a tensor in memory of the host or of a GPU, and `OrtValueVector`, a list of them."""
+"""`OrtValue`, a tensor in host or GPU memory, and `OrtValueVector`, a list of `OrtValue`."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ from .tensors import Described, copy_into, described
 __all__ = ["OrtValue", "OrtValueVector", "copy_tensors", "is_gpu", "ort_value", "shape_of"]
 
 GPU = "cuda"
-"""What ONNX Runtime calls the memory of NVIDIA's devices."""
+"""ONNX Runtime's name for the memory of NVIDIA's devices."""
 
 
 class OrtValue:
-    """A tensor in the memory of the host or of a device; got from the ``ortvalue_...`` functions or from a run.
+    """A tensor in host or device memory, made by the ``ortvalue_...`` functions or by a run.
 
     Args:
-        value: the tensor, or the values of a sparse one.
-        sparse: the sparse tensor, if this holds one.
+        value: the tensor, or the values of a sparse tensor.
+        sparse: the sparse tensor, if any.
     """
 
     def __init__(self, value: np.ndarray | device_argument, sparse: SparseTensor | None = None) -> None:
@@ -40,13 +40,15 @@ class OrtValue:
 
     @staticmethod
     def ortvalue_from_numpy(array: Any, device_type: str = "cpu", device_id: int = 0, vendor_id: int = -1) -> OrtValue:
-        """A tensor that shares an array's memory; one whose elements do not lie in a row is copied, and so is one for a
-        device. ``vendor_id`` has no effect: a machine's GPUs are of one vendor.
+        """Return a tensor that shares an array's memory.
+
+        Arrays that are not contiguous are copied, and so are arrays for a device. ``vendor_id`` has no effect: a
+        machine's GPUs are of one vendor.
 
         Raises:
-            UnsupportedError: a device of another kind.
+            UnsupportedError: the kind of device is not supported.
             DeviceError: there is no such device, or not enough memory.
-            ShapeError: an element type that ONNX does not have.
+            ShapeError: the element type does not exist in ONNX.
         """
         array = np.asarray(array)
         _element_type(array.dtype)
@@ -56,10 +58,11 @@ class OrtValue:
 
     @staticmethod
     def ortvalue_from_numpy_with_onnx_type(data: np.ndarray, /, onnx_element_type: int) -> OrtValue:
-        """A tensor of the element type with ONNX's number, on an array's memory: uint16 for bfloat16, for instance.
+        """Return a tensor of the element type with ONNX's number, in an array's memory (for instance uint16 for
+        bfloat16).
 
         Raises:
-            ShapeError: the type's elements have another size.
+            ShapeError: the array's elements have another size.
         """
         kind, array = ir_type(onnx_element_type), np.ascontiguousarray(data)
         if array.itemsize != np.dtype(kind.numpy).itemsize:
@@ -77,12 +80,12 @@ class OrtValue:
         vendor_id: int = -1,
         memory_info: OrtMemoryInfo | None = None,
     ) -> OrtValue:
-        """New memory, whose content is not defined; ``element_type`` is NumPy's or ONNX's number.
+        """Return a tensor in new memory with undefined content; ``element_type`` is NumPy's type or ONNX's number.
 
-        ``memory_info`` says where in place of ``device_type`` and ``device_id``; ``vendor_id`` has no effect.
+        ``memory_info`` overrides ``device_type`` and ``device_id``; ``vendor_id`` has no effect.
 
         Raises:
-            UnsupportedError, DeviceError, ShapeError: as `ortvalue_from_numpy`.
+            UnsupportedError, DeviceError, ShapeError: as in `ortvalue_from_numpy`.
         """
         wanted = shape_of(element_type, shape)
         if memory_info is not None:
@@ -93,11 +96,10 @@ class OrtValue:
 
     @staticmethod
     def from_dlpack(data: Any, /) -> OrtValue:
-        """A tensor that shares the memory of another library's by DLPack, on the host or a device; or of a capsule, on
-        the host.
+        """Return a tensor that shares memory through DLPack with another library's tensor, or a capsule in host memory.
 
         Raises:
-            ShapeError: an element type that ONNX does not have.
+            ShapeError: the element type does not exist in ONNX.
         """
         if type(data).__name__ == "PyCapsule":
             data = _Capsule(data)
@@ -108,10 +110,10 @@ class OrtValue:
         return OrtValue(array if array.flags.c_contiguous else array.copy())
 
     def numpy(self) -> np.ndarray:
-        """The tensor as an array: of the host's memory, which it shares, or a copy of a device's.
+        """Return the tensor as an array, which shares host memory; a device tensor is copied.
 
         Raises:
-            ParameterError: it is a sparse one.
+            ParameterError: the tensor is sparse.
         """
         if self._sparse is not None:
             text = "a sparse tensor is no array; as_sparse_tensor() has its values"
@@ -123,7 +125,7 @@ class OrtValue:
         """Copy an array of the same element type and lengths into the tensor.
 
         Raises:
-            ParameterError: it has others.
+            ParameterError: element type or lengths differ.
         """
         own = self._described
         if (array.dtype, array.shape) != own:
@@ -134,7 +136,7 @@ class OrtValue:
 
     @property
     def _ortvalue(self) -> OrtValue:
-        """The value: code that asks for ONNX Runtime's inner one gets the same methods."""
+        """Return the value itself in place of ONNX Runtime's inner value, which has the same methods."""
         return self
 
     def _get_c_value(self) -> OrtValue:
@@ -145,38 +147,38 @@ class OrtValue:
         return described(self._value)
 
     def shape(self) -> list[int]:
-        """Lengths, outermost first."""
+        """Return the lengths, outermost axis first."""
         return list(self._described.lens) if self._sparse is None else self._sparse.dense_shape()
 
     def data_type(self) -> str:
-        """``tensor(float)`` and the like."""
+        """Return the type in ONNX's notation, such as ``tensor(float)``."""
         if self._sparse is not None:
             return self._sparse.data_type()
         return onnx_type_string(_element_type(self._described.dtype))
 
     def element_type(self) -> int:
-        """ONNX's number of the element type."""
+        """Return ONNX's number of the element type."""
         return onnx_number(_element_type(self._described.dtype))
 
     def data_ptr(self) -> int:
-        """Address of the first element."""
+        """Return the address of the first element."""
         value = self._value
         return int(value.ctypes.data) if isinstance(value, np.ndarray) else value.data_ptr()
 
     def tensor_size_in_bytes(self) -> int:
-        """Bytes of all elements."""
+        """Return the size of all elements in bytes."""
         return prod(self._described.lens) * self._described.dtype.itemsize
 
     def device_name(self) -> str:
-        """``cpu`` or ``cuda``."""
+        """Return ``cpu`` or ``cuda``."""
         return "cpu" if isinstance(self._value, np.ndarray) else GPU
 
     def has_value(self) -> bool:
-        """True: an absent optional is never one."""
+        """Return True: empty optionals are never instances of this class."""
         return True
 
     def is_tensor(self) -> bool:
-        """Return whether the value is a dense tensor; sequences and maps are never values of this class."""
+        """Return whether the tensor is dense; sequences and maps are never instances of this class."""
         return self._sparse is None
 
     @staticmethod
@@ -185,21 +187,21 @@ class OrtValue:
         return OrtValue(sparse_tensor.values(), sparse_tensor)
 
     def as_sparse_tensor(self) -> SparseTensor:
-        """The sparse tensor that this holds.
+        """Return the sparse tensor.
 
         Raises:
-            ParameterError: it holds a dense one.
+            ParameterError: the tensor is dense.
         """
         if self._sparse is None:
             raise error_of(RuntimeError, ParameterError, "the OrtValue holds a dense tensor, no sparse one")
         return self._sparse
 
     def is_sparse_tensor(self) -> bool:
-        """Whether this holds a sparse tensor."""
+        """Return whether the tensor is sparse."""
         return self._sparse is not None
 
     def is_tensor_sequence(self) -> bool:
-        """False."""
+        """Return False: sequences are never instances of this class."""
         return False
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
@@ -226,18 +228,18 @@ class _Capsule:
 
 
 class OrtValueVector(list[OrtValue]):
-    """A list of tensors, with ONNX Runtime's names for operations on lists."""
+    """A list of tensors, with the method names of ONNX Runtime's vector."""
 
     def push_back(self, value: Any) -> None:
-        """Append an `OrtValue`, or a tensor of another library by DLPack."""
+        """Append an `OrtValue`, or another library's tensor through DLPack."""
         self.append(value if isinstance(value, OrtValue) else OrtValue.from_dlpack(value))
 
     def element_type_at(self, idx: int) -> int:
-        """ONNX's number of the element type of a tensor."""
+        """Return ONNX's number of the element type of the tensor at ``idx``."""
         return self[idx].element_type()
 
     def dlpack_at(self, idx: int) -> Any:
-        """A tensor as a DLPack capsule."""
+        """Return a DLPack capsule of the tensor at ``idx``."""
         return self[idx].__dlpack__()
 
     def to_dlpacks(self, to_tensor: Callable[[Any], Any] | None) -> list[Any]:
@@ -246,14 +248,14 @@ class OrtValueVector(list[OrtValue]):
         return capsules if to_tensor is None else [to_tensor(capsule) for capsule in capsules]
 
     def reserve(self, count: int) -> None:
-        """Nothing: lists grow by themselves."""
+        """Do nothing: lists grow by themselves."""
 
     def shrink_to_fit(self) -> None:
-        """Nothing."""
+        """Do nothing."""
 
 
 def copy_tensors(src: Sequence[OrtValue], dst: Sequence[OrtValue], stream: Any = None) -> None:
-    """Copy tensors to tensors of the same element types and lengths, on any device; return when all are complete.
+    """Copy tensors to tensors of the same element types and lengths, on any device; wait for all copies.
 
     Raises:
         ParameterError: numbers, element types or lengths differ.
@@ -270,10 +272,10 @@ def copy_tensors(src: Sequence[OrtValue], dst: Sequence[OrtValue], stream: Any =
 
 
 def ort_value(name: str, result: Any) -> OrtValue:
-    """A result as an `OrtValue`.
+    """Return a result as an `OrtValue`.
 
     Raises:
-        UnsupportedError: it is no tensor.
+        UnsupportedError: the result is not a tensor.
     """
     if result is None or isinstance(result, (list, dict)):
         raise UnsupportedError(
@@ -288,7 +290,7 @@ def shape_of(element_type: Any, lens: Sequence[int]) -> Shape:
 
 
 def _element_type(given: Any) -> Type:
-    """The element type of NumPy's dtype or ONNX's number."""
+    """Return the element type of a NumPy dtype or of ONNX's number."""
     if isinstance(given, int):
         return ir_type(given)
     try:
@@ -303,7 +305,7 @@ def _placed(value: Any) -> device_argument:
 
 
 def is_gpu(device_type: str) -> bool:
-    """Whether a device is a GPU, else the host.
+    """Return whether a device type is a GPU (True) or the host (False).
 
     Raises:
         UnsupportedError: it is neither.

@@ -1,4 +1,4 @@
-"""Write the model that a session has read as an ONNX file, with all data inside or with a data file beside it."""
+"""Writer of a session's model as an ONNX file, with its data inside or in a separate data file."""
 
 from __future__ import annotations
 
@@ -32,14 +32,14 @@ def write_onnx(
     data_file: str = "",
     smallest: int = 1024,
 ) -> None:
-    """Write a model as one ONNX file, or with its large initializers in a file beside it.
+    """Write a model as one ONNX file, or with its large initializers in a separate data file.
 
     Args:
         model: the model as it was read; it is not changed.
         path: path of the file.
-        initializers: arrays in place of initializers of the main graph, by name.
+        initializers: arrays that replace initializers of the main graph, by name.
         lens: lengths of symbolic dimensions of inputs, by symbol.
-        data_file: the name of a file in the same folder for initializers of the main graph; "" for none.
+        data_file: name of the data file, in the same folder, for initializers of the main graph; "" for none.
         smallest: least size (bytes) of an initializer in the data file. The default is ONNX Runtime's.
 
     Raises:
@@ -79,7 +79,7 @@ def write_onnx(
 
 
 def _moved(graph: GraphProto, name: str, smallest: int) -> list[bytes]:
-    """Make large initializers refer to the file ``name``; return the content of that file in pieces."""
+    """Make large initializers refer to the data file ``name``; return the pieces of that file's content."""
     pieces: list[bytes] = []
     offset = 0
     for tensor in graph.initializer:

@@ -1,4 +1,4 @@
-"""The commands, one a file: ``add_arguments(parser)`` and ``run(args)``, which returns the exit status."""
+"""The driver's commands, one to a module: ``add_arguments(parser)``, and ``run(args)``, which returns the status."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""List the cache folder: what is kept of kernels, plans, models and tuning, and how much it is; or clear it."""
+"""List kernels, plans, models and tuning records in the cache folder with their sizes, or clear the folder."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ _KINDS = {
     "models": ("plans/models/*.json",),
     "tuning records": ("tuning.sqlite*",),
 }
-"""Patterns of files in the cache folder, by what they hold."""
+"""Patterns of file names in the cache folder, by kind of content."""
 _CLEARED = {"kernels": ("kernels",), "plans": ("plans", "models"), "all": ("kernels", "plans", "models")}
-"""What ``--clear`` removes: never tuning records, which took measuring."""
+"""Kinds that ``--clear`` removes; never tuning records, which are costly to measure."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Flags of the command."""
+    """Add the flags of the command."""
     parser.add_argument(
         "--clear",
         choices=tuple(_CLEARED),

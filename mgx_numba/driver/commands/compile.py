@@ -1,4 +1,4 @@
-"""Compile a model and write what it became."""
+"""Compile a model and write the compiled program."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from ..writing import check_output, write_model
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Flags of the command."""
+    """Add the flags of the command."""
     add_loader(parser)
     add_compile(parser)
     add_output(parser)

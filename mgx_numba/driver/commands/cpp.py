@@ -1,4 +1,4 @@
-"""Print where C++ compilers find MIGraphX's headers, and CMake the package migraphx."""
+"""Print the folder of MIGraphX's C++ headers and of the CMake package migraphx."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from ...runtime.cpu.library import CPP_PREFIX
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Flags of the command."""
+    """Add the flags of the command."""
     parser.add_argument("--flags", action="store_true", help="print flags of a compiler instead of CMAKE_PREFIX_PATH")
 
 

@@ -1,4 +1,4 @@
-"""Compile a model and say what became of an instruction or a node of it, and why."""
+"""Compile a model and explain how an instruction or a node of the model was compiled, and why."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from ..loading import file_type, load_model
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Flags of the command."""
+    """Add the flags of the command."""
     add_loader(parser)
     parser.add_argument("name", nargs="?", help="a node of the model, an instruction (@12), or an operator")
     add_compile(parser)

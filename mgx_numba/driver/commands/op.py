@@ -1,4 +1,4 @@
-"""List the operators of the IR, or print the attributes of one."""
+"""List the operators of the IR, or print the attributes of an operator."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from ...ops.base import known_operators, make_op
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Flags of the command."""
+    """Add the flags of the command."""
     parser.add_argument("name", nargs="?", help="operator whose attributes and their defaults are printed as JSON")
     parser.add_argument("-l", "--list", action="store_true", help="list all operators")
 

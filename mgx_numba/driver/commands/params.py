@@ -9,7 +9,7 @@ from ..loading import load_model
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Flags of the command."""
+    """Add the flags of the command."""
     add_loader(parser)
 
 

@@ -1,4 +1,4 @@
-"""Compile a model, time it, and report each instruction, kernel and the whole."""
+"""Compile a model, time it, and report the time of each instruction, each kernel and the whole program."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from ..timeline import record_runs, write_trace_events
 from ..writing import check_writable
 
 TRACED_RUNS = 5
-"""Runs that `--trace` writes down: enough to see what differs from one to the next."""
+"""Number of runs that `--trace` records: enough to see variation between runs."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Flags of the command."""
+    """Add the flags of the command."""
     add_loader(parser)
     add_compile(parser)
     add_inputs(parser)
@@ -58,7 +58,7 @@ def run(args: argparse.Namespace) -> int:
     for path in filter(None, (args.trace, args.html, args.json)):
         check_writable(path)
     other = read_page(args.compare) if args.compare else None
-    args.debug_symbols |= bool(args.html) and file_type(args) == "onnx"  # the page leads from nodes to their kernels
+    args.debug_symbols |= bool(args.html) and file_type(args) == "onnx"  # the page links nodes to kernels
     model = load_model(args)
     inputs = make_inputs(model, args)
     compile_model(model, args)

@@ -1,4 +1,4 @@
-"""Read a model and write it in another form, or say all that is wrong with it."""
+"""Read a model and write it in another form, or list everything that is wrong with it."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from ..writing import write_model
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Flags of the command."""
+    """Add the flags of the command."""
     add_loader(parser)
     add_output(parser)
     parser.add_argument(
@@ -19,7 +19,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Run the command; its status is 1 if ``--check`` finds what a model is refused for."""
+    """Run the command; the exit status is 1 if ``--check`` finds a fault for which the model is refused."""
     if args.check:
         found = findings(args)
         print("\n".join(map(str, found)) or "nothing is wrong with the model")

@@ -1,6 +1,6 @@
-"""Compile a model, run it and write down when each thread works at what (JSON for Perfetto and Chrome).
+"""Compile a model, run it, and record when each thread runs each step (JSON for Perfetto and Chrome).
 
-MIGraphX's command marks each operation for AMD's profiler; here the markers are the file.
+MIGraphX's command emits markers for AMD's profiler; here the file holds the markers.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from ..loading import load_model, title_of
 from ..timeline import record_runs, write_trace_events
 from ..writing import check_writable
 
-_RUNS = 5  # enough to see what differs from one run to the next
+_RUNS = 5  # enough to see variation between runs
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Flags of the command."""
+    """Add the flags of the command."""
     add_loader(parser)
     add_compile(parser)
     add_inputs(parser)

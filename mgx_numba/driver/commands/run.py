@@ -12,7 +12,7 @@ from ..writing import check_writable, write_results
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Flags of the command."""
+    """Add the flags of the command."""
     add_loader(parser)
     add_compile(parser)
     add_inputs(parser)

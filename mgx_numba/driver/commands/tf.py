@@ -1,4 +1,4 @@
-"""List the TensorFlow operators that can be read."""
+"""List the supported TensorFlow operators."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from ...errors import OptionError
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Flags of the command."""
+    """Add the flags of the command."""
     parser.add_argument("-l", "--list", action="store_true", help="list all operators")
 
 

@@ -1,7 +1,7 @@
-"""Tune a model into its file or a database, or look after tuning records.
+"""Tune a model and store the records in its file or a database, or manage tuning records.
 
-Without any of the flags for records, the model is compiled with every kernel choice measured, and written to
-``--output`` with its records.
+Without flags for records, every kernel choice is measured, and the compiled model is written to ``--output`` with its
+records.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from ..writing import check_output, write_model
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Flags of the command."""
+    """Add the flags of the command."""
     add_loader(parser)
     add_compile(parser)
     add_output(parser)
@@ -81,7 +81,7 @@ def _tune(args: argparse.Namespace) -> None:
 
 
 def _source(args: argparse.Namespace, database: Database) -> tuple[list[TuningRecord], str]:
-    """The records that a flag works on, and where they are from."""
+    """Return the records that a flag operates on, and their origin."""
     if args.file is not None:
         return read_any(args.file), args.file
     return database.records(), str(database.path)

@@ -35,16 +35,16 @@ from ..verifying import (
     reference,
 )
 
-DIFFERENT = 1  # status of the process; 2 is for errors
+DIFFERENT = 1  # exit status; 2 is for errors
 LARGEST = 3
-"""Layers of the largest own errors that are tried exact."""
+"""Number of layers, with the largest own errors, that are tried in exact form."""
 MOST_LOST = 0.1
-"""Of --precision: relative root mean square that passes by default. Networks in 8 bits lose 0.005 to 0.03."""
+"""Default limit of --precision on the relative root mean square error. Networks in 8 bits lose 0.005 to 0.03."""
 _OPTIONS = ("fast_math", "num_threads", "memory_reuse", "float32_matmul_precision")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Flags of the command."""
+    """Add the flags of the command."""
     add_loader(parser)
     add_compile(parser)
     add_inputs(parser)
@@ -93,7 +93,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _check_flags(args: argparse.Namespace) -> None:
-    """Flags that would have no effect together are no request that can be met."""
+    """Raise if flags contradict each other, so that some flag would have no effect."""
     parts = args.per_instruction or args.reduce or args.bisect or args.precision
     if args.ref_use_double and (parts or args.onnxruntime):
         raise OptionError(
@@ -108,7 +108,7 @@ def _check_flags(args: argparse.Namespace) -> None:
 
 
 def _compiled_model(args: argparse.Namespace, inputs: Mapping[str, np.ndarray]) -> program:
-    """The compiled program of a file, which must take the model's inputs."""
+    """Return the compiled program of a file, which must have the model's inputs."""
     found = load(args.compiled_model, trust_objects=args.trust_objects)
     if not found.is_compiled():
         raise OptionError(f"--compiled-model {args.compiled_model}: it was not saved compiled")
@@ -139,7 +139,10 @@ def _layerwise(
 
 
 def _by_precision(model: program, args: argparse.Namespace, inputs: Mapping[str, np.ndarray]) -> int:
-    """Compare with float32: with the model as it is read without flags of quantisation, else without its own pairs."""
+    """Compare layers and results with float32.
+
+    The reference is the unquantised model if flags ask for quantisation, else the model without its own Q/DQ pairs.
+    """
     arrays = model._checked(inputs)
     kinds = asked_kinds(args)
     plain = load_model(without_quantisation(args, kinds))._portable if kinds else model._portable
@@ -197,7 +200,7 @@ def _tolerance(programs: Sequence[Program], args: argparse.Namespace) -> Toleran
 
 
 def _conclude(checks: Sequence[Check], target: str, what: str) -> int:
-    """Print the outcomes and the verdict; the exit status."""
+    """Print the outcomes and the verdict, and return the exit status."""
     for check in checks:
         print(f"{'ok' if check.difference.passed else 'FAILED'}: {check.what}: {check.difference}")
     if all(check.difference.passed for check in checks):
@@ -215,13 +218,13 @@ def _check_onnxruntime(args: argparse.Namespace) -> None:
 
 
 def _as_modelled(model: program, inputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """The inputs, row-major and of the model's rank."""
+    """Return the inputs, row-major and of the model's rank."""
     shapes = model._parameters()
     return {k: np.asarray(v, order="C").reshape(() if shapes[k].without_axes else v.shape) for k, v in inputs.items()}
 
 
 def _onnxruntime(args: argparse.Namespace, inputs: Mapping[str, np.ndarray]) -> list[Any]:
-    """Results of ONNX Runtime for the same file and inputs."""
+    """Return the results of ONNX Runtime for the same file and inputs."""
     import onnxruntime
 
     options = onnxruntime.SessionOptions()
@@ -231,5 +234,5 @@ def _onnxruntime(args: argparse.Namespace, inputs: Mapping[str, np.ndarray]) -> 
         wanted = {i.name for i in session.get_inputs()}
         names = args.output_names or [o.name for o in session.get_outputs()]
         return session.run(names, {k: v for k, v in inputs.items() if k in wanted})
-    except Exception as error:  # its exceptions have no common base
+    except Exception as error:  # ONNX Runtime's exceptions have no common base
         raise MgxError(f"ONNX Runtime: {error}") from error

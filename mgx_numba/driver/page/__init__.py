@@ -1,1 +1,1 @@
-"""A measured program as one self-contained HTML page: `data` gathers, the files beside it show."""
+"""A measured program as one self-contained HTML page: `data` collects the content, the other files display it."""

@@ -1,4 +1,4 @@
-"""What the page shows, as a value tree of JSON."""
+"""Content of the HTML page, as a tree of JSON values."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from ..rebatch import Batch
 __all__ = ["FORMAT", "page_data"]
 
 FORMAT = 1
-"""Of the value tree: a page is compared with another of the same."""
+"""Version of the JSON format; pages can be compared if their versions are equal."""
 
 _KINDS = {
     "contraction": (
@@ -35,12 +35,14 @@ _KINDS = {
     "rows": "fused_reduce split_fused_reduce softmax logsoftmax argmax argmin topk".split(),
     "pointwise": ["pointwise"],
 }
-"""Operators by what their kernels are like; all others move data."""
+"""Operators by kind of kernel; all other operators move data."""
 
 
 def page_data(model: program, measured: Measurement, batch: Batch, title: str) -> dict[str, Any]:
-    """All of one measured program: times in seconds, sizes in bytes. ``machine`` is empty and ``limits`` None where the
-    target does not know them, as if a device is interpreted."""
+    """Return the page's content for a measured program: times in seconds, sizes in bytes.
+
+    ``machine`` is empty and ``limits`` None if the target does not know them, for instance if a device is interpreted.
+    """
     compiled, chosen = model._compiled, model._target
     assert compiled is not None and chosen is not None
     plans = [stage.plan for stage in measured.stages if stage.plan is not None]
@@ -78,7 +80,7 @@ def page_data(model: program, measured: Measurement, batch: Batch, title: str) -
 
 
 def _memory(plans: Sequence[Plan]) -> dict[str, Any]:
-    """The arenas of plans that run one after the other, one behind the other, as all of them are kept."""
+    """Return sizes and uses of the stages' arenas, laid out one after the other, since all are allocated at once."""
     arena, step = 0, 0
     uses: list[Use] = []
     for plan in plans:
@@ -104,10 +106,10 @@ def _step(step: StepTime, kernel: int, graph: _Graph) -> dict[str, Any]:
 
 
 class _Graph:
-    """The instructions that steps serve, and from which of them, or of the parameters, their inputs come.
+    """The data flow graph of the instructions that steps compute, and of the parameters.
 
-    Views and literals are passed through, and so is what one stage hands to the next. ``places`` has the position of
-    each instruction, by its stage and as it is printed there.
+    Edges skip views and literals, and connect values that one stage passes to the next. ``places`` maps stage number
+    and printed form to the position of an instruction.
     """
 
     def __init__(self, stages: Sequence[Stage], steps: list[StepTime]) -> None:
@@ -149,7 +151,7 @@ class _Graph:
         }
 
     def _source(self, ins: Instruction) -> list[int]:
-        """The kept instructions, or parameters, that a value is of: -1 is the first parameter."""
+        """Return the graph's instructions or parameters (-1 is the first, -2 the second) that a value is made from."""
         if ins in self._sources:
             return [self._sources[ins]]
         if ins not in self._known:
@@ -165,7 +167,7 @@ def _kind(ins: Instruction, body: list[Instruction]) -> str:
 
 
 def _nodes(portable: Program) -> list[dict[str, str]]:
-    """Nodes of the model by name, in order, each with the operators that it was read as."""
+    """Return the nodes of the model by name, in order, each with the operators that it was parsed into."""
     operators: dict[str, list[str]] = {}
     for ins in portable.main:
         for symbol in ins.debug_symbols if ins.literal is None else ():

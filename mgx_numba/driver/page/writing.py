@@ -1,4 +1,4 @@
-"""The page itself: a template, style and scripts of this folder around the data, in one file that needs no other."""
+"""Writer of the HTML page: embeds data, style and scripts of this folder in a template, as one self-contained file."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ __all__ = ["read_page", "write_json", "write_page"]
 
 _FOLDER = Path(__file__).parent
 _SCRIPTS = ("dom.js", "roofline.js", "times.js", "graph.js", "memory.js", "comparison.js", "main.js")
-"""In the order in which they need each other."""
+"""Scripts of the page, in order of dependence."""
 _DATA = re.compile(r'<script type="application/json" id="data">(.*?)</script>', re.DOTALL)
 
 
 def write_page(path: str, data: dict[str, Any], other: dict[str, Any] | None = None) -> None:
-    """Write the page of one measured program, beside ``other``, that of an earlier page.
+    """Write the page of a measured program, compared with ``other``, the data of an earlier page.
 
     Raises:
         FormatError: the file cannot be written.
     """
     known = None if other is None else {k: v for k, v in other.items() if k not in ("other", "kernels", "memory")}
-    text = json.dumps({**data, "other": known}).replace("<", "\\u003c")  # nothing in it may end the script
+    text = json.dumps({**data, "other": known}).replace("<", "\\u003c")  # text must not close the script element
     parts = {
         "title": html.escape(data["title"]),
         "style": (_FOLDER / "page.css").read_text(encoding="utf-8"),
@@ -42,7 +42,7 @@ def write_page(path: str, data: dict[str, Any], other: dict[str, Any] | None = N
 
 
 def write_json(path: str, data: dict[str, Any]) -> None:
-    """Write the data of a page alone.
+    """Write the data of a page as a JSON file.
 
     Raises:
         FormatError: the file cannot be written.
@@ -54,10 +54,10 @@ def write_json(path: str, data: dict[str, Any]) -> None:
 
 
 def read_page(path: str) -> dict[str, Any]:
-    """The data of a page that `write_page` wrote.
+    """Return the data of a page that `write_page` wrote.
 
     Raises:
-        FormatError: it cannot be read, or is no such page.
+        FormatError: the file cannot be read, or is not a page.
     """
     try:
         text = Path(path).read_text(encoding="utf-8", errors="replace")

@@ -1,1 +1,1 @@
-"""The compiler's process of C++ programs: what `migraphx/compiler.hpp` starts and asks."""
+"""Compiler process for C++ programs, which `migraphx/compiler.hpp` starts and sends requests to."""

@@ -1,4 +1,4 @@
-"""Requests and answers: msgpack values behind their length, 8 bytes in little-endian order, over a stream."""
+"""Transport of requests and answers over a stream: msgpack values prefixed by their length (8 bytes, little-endian)."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ _LENGTH = struct.Struct("<Q")
 
 
 def receive(stream: BinaryIO) -> dict[str, Any] | None:
-    """The next request; None where the stream ends.
+    """Return the next request; None at the end of the stream.
 
     Raises:
-        FormatError: it is malformed, or the stream ends inside of it.
+        FormatError: the request is malformed, or the stream ends inside it.
     """
     head = stream.read(_LENGTH.size)
     if not head:

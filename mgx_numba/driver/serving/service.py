@@ -1,4 +1,4 @@
-"""What a C++ program may ask of the compiler's process: one method a request."""
+"""Requests that a C++ program may send to the compiler process: one ``do_`` method each."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ Answer = dict[str, Any]
 
 @dataclass
 class _Held:
-    """A program, with the modules and instructions that C++ refers to by their numbers, and its library's folder."""
+    """A program, with the modules and instructions that C++ refers to by number, and the folder of its library."""
 
     model: program
     modules: list[module] = field(default_factory=list)
@@ -44,17 +44,17 @@ class _Held:
 
 
 class Service:
-    """The programs of one C++ process. Errors of requests are `MgxError`."""
+    """The programs of one C++ process. A failed request raises `MgxError`."""
 
     def __init__(self) -> None:
         self._held: dict[int, _Held] = {}
         self._numbers = itertools.count()
 
     def answer(self, request: Mapping[str, Any]) -> Answer:
-        """Do what a request asks for; ``do`` names the method, the rest are its arguments.
+        """Execute a request and return the answer; ``do`` names the method, the other entries are its arguments.
 
         Raises:
-            MgxError: that fails, or it is not known.
+            MgxError: the request fails or is unknown.
         """
         arguments = dict(request)
         method = getattr(self, f"do_{arguments.pop('do')}", None)
@@ -69,52 +69,52 @@ class Service:
         return found
 
     def close(self) -> None:
-        """Forget all programs."""
+        """Release all programs."""
         for held in self._held.values():
             _drop_folder(held)
         self._held.clear()
 
     def do_create(self) -> Answer:
-        """An empty program."""
+        """Create an empty program."""
         return self._hold(program())
 
     def do_drop(self, held: _Held) -> Answer:
-        """Forget a program."""
+        """Release a program."""
         _drop_folder(held)
         self._held = {number: other for number, other in self._held.items() if other is not held}
         return {}
 
     def do_parse_onnx(self, file: str, external_data_path: str, **options: Any) -> Answer:
-        """A program from an ONNX file, beside which its external data are."""
+        """Read a program from an ONNX file, with its external data in the same folder."""
         if external_data_path:
             raise OptionError("external_data_path is of parse_onnx_buffer; a file's external data lie beside it")
         return self._hold(parse_onnx(file, **_onnx_options(options)))
 
     def do_parse_onnx_buffer(self, data: bytes, **options: Any) -> Answer:
-        """A program from the bytes of an ONNX file."""
-        for name in ("max_loop_iterations", "limit_max_iterations"):  # of files alone, as in Python
+        """Read a program from the bytes of an ONNX file."""
+        for name in ("max_loop_iterations", "limit_max_iterations"):  # only parse_onnx has these, as in Python
             options.pop(name)
         return self._hold(parse_onnx_buffer(data, **_onnx_options(options)))
 
     def do_parse_tf(self, file: str, output_names: list[str], **options: Any) -> Answer:
-        """A program from a TensorFlow model's file."""
+        """Read a program from a TensorFlow model's file."""
         return self._hold(parse_tf(file, output_names=output_names or None, **options))
 
     def do_parse_tf_buffer(self, data: bytes, output_names: list[str], **options: Any) -> Answer:
-        """A program from the bytes of a TensorFlow model."""
+        """Read a program from the bytes of a TensorFlow model."""
         return self._hold(parse_tf_buffer(data, output_names=output_names or None, **options))
 
     def do_load(self, file: str, format: str, trust_objects: bool) -> Answer:
-        """A program from an ``.mxr`` file."""
+        """Read a program from an ``.mxr`` file."""
         return self._hold(load(file, format=format, trust_objects=trust_objects))
 
     def do_save(self, held: _Held, file: str, format: str, embed_library: bool) -> Answer:
-        """Write an ``.mxr`` file."""
+        """Write a program to an ``.mxr`` file."""
         save(held.model, file, format, embed_library=embed_library)
         return {}
 
     def do_describe(self, held: _Held) -> Answer:
-        """Names and shapes of parameters and results."""
+        """Return names and shapes of parameters and results."""
         outputs = zip(held.model.get_output_names(), held.model.get_output_shapes(), strict=True)
         return {
             "parameters": [{"name": name, **described(s)} for name, s in held.model.get_parameter_shapes().items()],
@@ -122,27 +122,27 @@ class Service:
         }
 
     def do_text(self, held: _Held) -> Answer:
-        """The text form."""
+        """Return a program's text form."""
         return {"text": str(held.model)}
 
     def do_equal(self, held: _Held, other: int) -> Answer:
-        """Whether two programs are the same."""
+        """Return whether two programs are equal."""
         return {"equal": held.model == self._held[other].model}
 
     def do_sort(self, held: _Held) -> Answer:
-        """Order the instructions."""
+        """Sort the instructions topologically."""
         held.model.sort()
         return self._changed(held)
 
     def do_compile(self, held: _Held, target: str, **options: Any) -> Answer:
-        """Compile; the answer names the library to run, if there is one."""
+        """Compile a program; return the library to run, if there is one."""
         held.model.compile(get_target(target), **options)
         return self._changed(held)
 
     def do_quantize(
         self, held: _Held, kind: str, target: str, names: Sequence[str], batches: Sequence[Mapping[str, Any]]
     ) -> Answer:
-        """Lower the precision."""
+        """Quantise a program."""
         chosen: dict[str, Any] = {"ins_names": tuple(names)} if names else {}
         calibration = [{name: tensor_of(value) for name, value in batch.items()} for batch in batches]
         if kind in ("fp16", "bf16"):
@@ -154,7 +154,7 @@ class Service:
         return self._changed(held)
 
     def do_reshape(self, held: _Held, lengths: Mapping[str, Sequence[int]]) -> Answer:
-        """Give inputs other lengths, and compile for them what was compiled."""
+        """Change the lengths of inputs, and recompile a compiled program."""
         target, options = held.model._target, held.model._options
         held.model.reshape(lengths)
         if options is not None and not held.model.is_compiled():
@@ -162,49 +162,49 @@ class Service:
         return self._changed(held)
 
     def do_run(self, held: _Held, inputs: Mapping[str, Any]) -> Answer:
-        """Run here what has no library."""
+        """Run a program in this process, for programs without a library."""
         results = held.model.run({name: tensor_of(value) for name, value in inputs.items()})
         return {"results": [packed(result) for result in results]}
 
     def do_main_module(self, held: _Held) -> Answer:
-        """The main module."""
+        """Return the main module's number."""
         return held.take_module(held.model.get_main_module())
 
     def do_create_module(self, held: _Held, name: str) -> Answer:
-        """A new submodule."""
+        """Add a submodule and return its number."""
         return held.take_module(held.model.create_module(name))
 
     def do_add_parameter(self, held: _Held, module: int, name: str, shape: Mapping[str, Any]) -> Answer:
-        """Declare an input."""
+        """Add a parameter to a module."""
         return held.take(held.modules[module].add_parameter(name, shape_of(shape)))
 
     def do_add_literal(self, held: _Held, module: int, value: Mapping[str, Any]) -> Answer:
-        """Add a constant."""
+        """Add a literal to a module."""
         return held.take(held.modules[module].add_literal(tensor_of(value)))
 
     def do_add_instruction(
         self, held: _Held, module: int, name: str, attributes: Any, inputs: Sequence[int], modules: Sequence[int]
     ) -> Answer:
-        """Add an operation."""
+        """Append an instruction to a module."""
         added = op(name, **attributes_of(attributes))
         bodies = [held.modules[number] for number in modules]
         return held.take(held.modules[module].add_instruction(added, self._instructions(held, inputs), bodies))
 
     def do_add_return(self, held: _Held, module: int, inputs: Sequence[int]) -> Answer:
-        """End a module."""
+        """Append a return instruction to a module."""
         return held.take(held.modules[module].add_return(self._instructions(held, inputs)))
 
     def do_add_allocation(self, held: _Held, module: int, shape: Mapping[str, Any]) -> Answer:
-        """Add memory that is not set."""
+        """Append an allocation of uninitialised memory to a module."""
         allocated = op("allocate", shape=shape_of(shape))
         return held.take(held.modules[module].add_instruction(allocated, []))
 
     def do_module_text(self, held: _Held, module: int) -> Answer:
-        """The text form of a module."""
+        """Return a module's text form."""
         return {"text": str(held.modules[module])}
 
     def do_get_onnx_operators(self) -> Answer:
-        """Names of the ONNX operators that are supported."""
+        """Return the names of the supported ONNX operators."""
         return {"names": get_onnx_operators()}
 
     def _instructions(self, held: _Held, numbers: Sequence[int]) -> list[instruction_ref]:
@@ -217,11 +217,14 @@ class Service:
         return {"program": number, **self._changed(held)}
 
     def _changed(self, held: _Held) -> Answer:
-        """The library that now runs a program, if it is compiled, can be one, and its steps are not to be traced."""
+        """Build the library that runs a changed program and return its path.
+
+        The path is None if the program is not compiled, cannot be exported, or its steps are traced.
+        """
         _drop_folder(held)
         if not held.model.is_compiled() or held.model._trace_level:
             return {"library": None}
-        if any(shape.dynamic() for shape in held.model.get_parameter_shapes().values()):  # C++ has no form of these
+        if any(shape.dynamic() for shape in held.model.get_parameter_shapes().values()):  # C++ has no dynamic shapes
             return {"library": None}
         held.folder = tempfile.TemporaryDirectory(prefix="mgx_numba_")
         try:
@@ -239,6 +242,6 @@ def _drop_folder(held: _Held) -> None:
 
 
 def _onnx_options(given: Mapping[str, Any]) -> dict[str, Any]:
-    """Options of `parse_onnx`; the default range comes in a list, of none or one."""
+    """Return options for `parse_onnx`; a C++ program sends the default range as a list of at most one range."""
     ranges = given.get("default_dyn_dim_value", [])
     return {**given, "default_dyn_dim_value": ranges[0] if ranges else None}

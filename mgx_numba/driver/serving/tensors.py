@@ -1,7 +1,7 @@
-"""Shapes, tensors and attributes as they pass between a C++ program and the compiler's process.
+"""Encoding of shapes, tensors and attributes between a C++ program and the compiler process.
 
-A shape is a map of ``type`` (MIGraphX's number), ``lens`` and ``strides``, or ``dyn_dims``; a tensor has ``type``,
-``lens``, ``strides`` (in answers) and ``data``, its elements in row-major order.
+A shape is a map of ``type`` (MIGraphX's number), ``lens`` and ``strides``, or ``dyn_dims``. A tensor is a map of
+``type``, ``lens``, ``strides`` (in answers) and ``data``, its elements in row-major order.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from ...errors import OperatorError, ParameterError
 __all__ = ["attributes_of", "described", "packed", "shape_of", "tensor_of"]
 
 _BARE = re.compile(r"""("(?:[^"\\]|\\.)*")|([A-Za-z_]\w*)(?=\s*:)""")
-"""A string, which is left alone, or a name without quotes before a colon."""
+"""Pattern of a string, which stays as it is, or of an unquoted name before a colon."""
 
 
 def described(s: shape) -> dict[str, Any]:
-    """A shape."""
+    """Return the encoding of a shape."""
     inner = s._value
     if inner.is_dynamic:
         dims = [{"min": d.min, "max": d.max, "optimals": sorted(d.optimals)} for d in inner.dyn_dims]
@@ -34,7 +34,7 @@ def described(s: shape) -> dict[str, Any]:
 
 
 def shape_of(given: Mapping[str, Any]) -> shape:
-    """The shape that a C++ program gave."""
+    """Return the shape that a C++ program sent."""
     name = Type(given["type"]).name
     if "dyn_dims" in given:
         return shape(type=name, dyn_dims=given["dyn_dims"])
@@ -42,10 +42,10 @@ def shape_of(given: Mapping[str, Any]) -> shape:
 
 
 def packed(value: argument) -> dict[str, Any]:
-    """A result.
+    """Return the encoding of a result.
 
     Raises:
-        ParameterError: its elements are none of C++.
+        ParameterError: C++ has no counterpart of the element type.
     """
     s = value.get_shape()
     if not isinstance(value, argument) or s._value.type.holds_objects or s._value.sub_shapes:
@@ -56,15 +56,15 @@ def packed(value: argument) -> dict[str, Any]:
 
 
 def tensor_of(given: Mapping[str, Any]) -> np.ndarray:
-    """The array that a C++ program gave, read-only."""
+    """Return the array that a C++ program sent, read-only."""
     return np.frombuffer(given["data"], Type(given["type"]).numpy).reshape(given["lens"])
 
 
 def attributes_of(given: Any) -> dict[str, Any]:
-    """Attributes of an operator: a map, or JSON whose names need no quotes.
+    """Return an operator's attributes from a map, or from JSON text with names that need no quotes.
 
     Raises:
-        OperatorError: the text is no such JSON.
+        OperatorError: the text is not JSON.
     """
     if isinstance(given, str):
         text = _BARE.sub(lambda found: found[1] or f'"{found[2]}"', given or "{}")

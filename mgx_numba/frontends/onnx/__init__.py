@@ -1,4 +1,4 @@
-"""ONNX models: `parse_onnx` reads one into a program, `get_onnx_operators` lists what it knows."""
+"""ONNX models: `parse_onnx` parses a model into a program, `get_onnx_operators` lists the supported operators."""
 
 from __future__ import annotations
 
@@ -37,17 +37,22 @@ def parse_onnx(
     external_data_path: str = "",
     strict: bool = False,
 ) -> Program:
-    """Read an ONNX model.
+    """Parse an ONNX model.
 
-    Files that are not as ONNX wants them are accepted where nobody doubts what is meant, with one warning each that
-    names the node: an operator of com.microsoft or ai.onnx.ml whose domain is not imported or left out, one of a later
-    operator set, an element type or an absent input that only a later one allows, int32 for int64, integers for floats
-    among attributes, per-channel scales of GroupNormalization before operator set 21, a result of another element type
-    than declared, nodes that are not sorted, lengths of inputs that are 0 or negative (taken for unknown ones).
+    Unambiguous deviations from the ONNX specification are accepted, each with one warning that names the node:
 
-    Dimensions without a value are, in this order: what ``map_input_dims`` or ``map_dyn_input_dims`` say for
-    the input, what ``dim_params`` says for the symbol, ``default_dyn_dim_value`` or ``default_dim_value`` if
-    given; else they stay open: a run may give them any length, the same to all dimensions of one symbol.
+    * an operator of com.microsoft or ai.onnx.ml whose domain is not imported or left out;
+    * an operator, an element type or an absent input that only a later operator set allows;
+    * int32 for int64 inputs, integers for float attributes;
+    * per-channel scales of GroupNormalization before operator set 21;
+    * a result of another element type than declared;
+    * nodes that are not sorted;
+    * input lengths that are 0 or negative (taken as unknown).
+
+    A dimension without a value is determined by the first of these that is given: ``map_input_dims`` or
+    ``map_dyn_input_dims`` for the input, ``dim_params`` for the symbol, ``default_dyn_dim_value`` or
+    ``default_dim_value``. Otherwise it stays open: a run may give it any length, the same for all dimensions of one
+    symbol.
 
     Args:
         model: a path, the bytes of a file, or a ModelProto.
@@ -56,20 +61,20 @@ def parse_onnx(
         dim_params: length or range of symbolic dimensions, by symbol.
         map_input_dims: dimensions of inputs, by name.
         map_dyn_input_dims: dimensions (lengths or ranges) of inputs, by name.
-        skip_unknown_operators: put ``unknown`` instructions for operators that are not known.
-        print_program_on_error: print the program as far as it was read when reading fails.
-        max_loop_iterations: MIGraphX's room for scan outputs of loops whose trip count is not known; here they
-            have their exact length, and this has no effect.
-        limit_max_iterations: most iterations of a loop.
+        skip_unknown_operators: represent unknown operators by ``unknown`` instructions.
+        print_program_on_error: on an error, print the part of the program that was parsed.
+        max_loop_iterations: no effect. MIGraphX sizes scan outputs of loops with unknown trip count by it; here scan
+            outputs have their exact length.
+        limit_max_iterations: largest number of iterations of a loop.
         use_debug_symbols: instructions carry the names of the nodes they came from.
         external_data_path: folder of external data (the model's own if ``model`` is a path).
-        strict: refuse what is accepted with a warning; a length of 0 is then one.
+        strict: refuse deviations that are otherwise accepted with a warning; a length of 0 then means 0.
 
     Raises:
         ParseError: the model is malformed; the message names the place.
-        UnsupportedError: it is valid, but uses what this package does not support.
+        UnsupportedError: the model is valid, but uses an unsupported feature.
         ShapeError: lengths do not fit an operator.
-        OptionError: options that contradict each other or name inputs that do not exist.
+        OptionError: options contradict each other or name inputs that do not exist.
     """
     whole_module("onnx.defs")
     from .options import ParseOptions
@@ -93,7 +98,7 @@ def parse_onnx(
 
 
 def get_onnx_operators() -> list[str]:
-    """Names of the ONNX operators that can be read, of all domains, sorted."""
+    """Return the names of the supported ONNX operators, of all domains, sorted."""
     from . import registry
     from .functions import EXPANDED
 

@@ -1,4 +1,4 @@
-"""Attention of ONNX, and what all attention operators share.
+"""ONNX's Attention operator, and functions that all attention operators share.
 
 ai.onnx: Attention (from operator set 23).
 """
@@ -25,12 +25,12 @@ __all__ = ["Mask", "attend", "merge_heads", "split_heads"]
 
 @dataclass
 class Mask:
-    """What restricts or biases attention scores [b, h, s, t].
+    """Restrictions and biases of attention scores [b, h, s, t].
 
     Attributes:
-        allowed: bool, true where a key may be seen; ``None`` means everywhere.
-        bias: added to the scores, ``None`` means nothing.
-        causal: keys after the query's position (queries are the last s of t) are hidden too.
+        allowed: bool, true where a query may see a key; ``None`` means everywhere.
+        bias: added to the scores; ``None`` means no bias.
+        causal: also hide keys after the query's position (queries are the last s of t).
     """
 
     allowed: Instruction | None = None
@@ -38,15 +38,15 @@ class Mask:
     causal: bool = False
 
     def restrict(self, g: Builder, allowed: Instruction) -> None:
-        """Hide what is not allowed."""
+        """Hide the keys where ``allowed`` is false."""
         self.allowed = allowed if self.allowed is None else g.pointwise("logical_and", self.allowed, allowed)
 
     def add(self, g: Builder, bias: Instruction) -> None:
-        """Add a bias."""
+        """Add ``bias`` to the scores."""
         self.bias = bias if self.bias is None else g.pointwise("add", self.bias, bias)
 
     def combined(self, g: Builder, type: Type) -> Instruction | None:
-        """Mask and bias as one value for the ``attention`` operator; ``causal`` is not in it."""
+        """Return mask and bias as one operand of the ``attention`` operator, without ``causal``."""
         if self.bias is None:
             return self.allowed
         bias = g.convert(self.bias, type)
@@ -56,12 +56,12 @@ class Mask:
 
 
 def positions(g: Builder, count: int, axis: int, axes: int = 2) -> Instruction:
-    """0, 1, ... along one axis, the others of length 1."""
+    """Emit 0, 1, ... along one axis; other axes have length 1."""
     return g.iota(count, axis, axes)
 
 
 def restrict_causal(g: Builder, mask: Mask, s: int, t: int, past: int) -> None:
-    """Hide from each of ``s`` queries, of which the first is at position ``past``, the keys of ``t`` after it."""
+    """Hide from each of ``s`` queries, starting at position ``past``, the later keys; there are ``t`` keys."""
     if known_equal(past, t - s):
         mask.causal = True
     else:
@@ -69,7 +69,7 @@ def restrict_causal(g: Builder, mask: Mask, s: int, t: int, past: int) -> None:
 
 
 def _causal(g: Builder, s: int, t: int, past: int) -> Instruction:
-    """Return where keys [t] are not after queries [s], of which the first is at position ``past``."""
+    """Emit the causal mask of keys [t] for queries [s] starting at position ``past``."""
     g.limit(s * t, "the mask")
     if not any(isinstance(n, Dim) for n in (s, t, past)):
         return g.literal(np.arange(t) <= np.arange(s)[:, None] + past)
@@ -78,7 +78,7 @@ def _causal(g: Builder, s: int, t: int, past: int) -> Instruction:
 
 
 def split_heads(g: Builder, x: Instruction, heads: int) -> Instruction:
-    """[b, s, heads * d] as [b, heads, s, d]."""
+    """Emit [b, s, heads * d] as [b, heads, s, d]."""
     lens = g.lens(x)
     if len(lens) != 3 or heads < 1 or lens[2] % heads:
         raise ShapeError(f"lengths {list(lens)} do not split into {heads} heads")
@@ -86,13 +86,13 @@ def split_heads(g: Builder, x: Instruction, heads: int) -> Instruction:
 
 
 def merge_heads(g: Builder, x: Instruction) -> Instruction:
-    """[b, heads, s, d] as [b, s, heads * d]."""
+    """Emit [b, heads, s, d] as [b, s, heads * d]."""
     b, h, s, d = g.lens(x)
     return g.reshape(g.transpose(x, (0, 2, 1, 3)), (b, s, h * d))
 
 
 def repeat_heads(g: Builder, x: Instruction, count: int) -> Instruction:
-    """[b, h, t, d] with every head ``count`` times in a row."""
+    """Emit [b, h, t, d] with every head repeated ``count`` times in a row."""
     if count == 1:
         return x
     b, h, t, d = g.lens(x)
@@ -102,9 +102,7 @@ def repeat_heads(g: Builder, x: Instruction, count: int) -> Instruction:
 def attend(
     g: Builder, q: Instruction, k: Instruction, v: Instruction, scale: float, mask: Mask, softcap: float = 0.0
 ) -> Instruction:
-    """``softmax(softcap(scale * q @ k^T) + mask) @ v`` for q [b, h, s, d], k [b, hk, t, d], v
-    [b, hk, t, e].
-    """
+    """Emit ``softmax(softcap(scale * q @ k^T) + mask) @ v`` for q [b, h, s, d], k [b, hk, t, d], v [b, hk, t, e]."""
     if softcap == 0 and q.shape.type == k.shape.type == v.shape.type:
         combined = mask.combined(g, q.shape.type)
         extra = [] if combined is None else [combined]
@@ -122,7 +120,7 @@ def stages(
     softcap: float,
     precision: Type = Type.float_type,
 ) -> tuple[Instruction, Instruction, Instruction, Instruction, Instruction]:
-    """Attention as primitives: scores, scores after softcap, after masking, weights, result."""
+    """Emit attention by primitive operators; return scores, scores after softcap and mask, weights and result."""
     (_, h, s, _), (_, shared, t, _) = g.lens(q), g.lens(k)
     if shared < 1 or h % shared:
         raise ShapeError(f"{shared} key heads do not divide {h} query heads")
@@ -159,8 +157,9 @@ def attention(
     past_value: Instruction | None = None,
     nonpad: Instruction | None = None,
 ) -> list[Instruction | None]:
-    """Heads split from 3-D inputs or given in 4-D ones; outputs are Y, the caches, and a stage
-    of the scores.
+    """Emit Attention for 3-D inputs, whose heads are split, or 4-D inputs.
+
+    The outputs are Y, the key and value caches, and the scores of a stage.
     """
     if (past_key is None) != (past_value is None):
         raise ParseError("past_key and past_value must be given together")
@@ -201,7 +200,7 @@ def attention(
 
 
 def _add_mask(g: Builder, mask: Mask, given: Instruction, total: int) -> None:
-    """The mask input; a last axis shorter than the keys hides the rest."""
+    """Add the mask input to ``mask``; a last axis shorter than the keys hides the remaining keys."""
     lens = g.lens(given)
     symbolic = bool(lens) and isinstance(total - lens[-1], Dim)
     if not lens or (not _fits(lens[-1], total) if symbolic else lens[-1] > total):
@@ -218,12 +217,12 @@ def _add_mask(g: Builder, mask: Mask, given: Instruction, total: int) -> None:
 
 
 def _fits(length: int, total: int) -> bool:
-    """Return whether a mask's symbolic last length is that of the keys, or 1: no shorter mask is looked for."""
+    """Return whether a mask's symbolic last length is the number of keys, or 1; no shorter mask is supported."""
     return known_equal(length, total) or length == 1 or length == total
 
 
 def _restrict_window(g: Builder, node: Node, mask: Mask, s: int, t: int, past: int, nonpad: Instruction | None) -> None:
-    """Causal and sliding window limits, and padding of an external cache."""
+    """Add causal and sliding window limits to ``mask``, and the padding of an external cache."""
     causal = node.get_bool("is_causal")
     left, right = node.get_int("left_window_size", -1), node.get_int("right_window_size", -1)
     if min(left, right) < -1:
@@ -258,8 +257,10 @@ def _restrict_window(g: Builder, node: Node, mask: Mask, s: int, t: int, past: i
 
 
 def _restrict_distance(g: Builder, mask: Mask, lens: tuple[int, int, int], left: int, right: int) -> None:
-    """Hide keys that lie too far before or after a query; ``lens`` are the numbers of queries, of keys, and of keys
-    before the first query."""
+    """Hide keys more than ``left`` before or ``right`` after a query.
+
+    ``lens`` are the numbers of queries, of keys, and of keys before the first query.
+    """
     s, t, past = lens
     if left < 0 and right < 0:
         return

@@ -1,4 +1,4 @@
-"""The builder that parsers of ONNX nodes get."""
+"""The builder that parser functions of ONNX nodes use."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ __all__ = ["Builder", "is_scalar", "rank"]
 
 
 class Builder(GraphBuilder):
-    """Appends instructions to one module.
+    """A builder that appends instructions to one module.
 
     Attributes:
         parser: reads subgraphs and function bodies, and holds the options and the program.

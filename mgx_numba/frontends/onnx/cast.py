@@ -24,7 +24,7 @@ BYTES = {
     Type.int4_type: Type.int8_type,
     Type.fp4e2m1_type: Type.fp8e4m3fn_type,
 }
-"""By type below a byte, the type of 8 bits that has all its values."""
+"""The 8-bit type that holds all values of each type smaller than a byte."""
 FLOAT8 = frozenset({Type.fp8e4m3fn_type, Type.fp8e4m3fnuz_type, Type.fp8e5m2_type, Type.fp8e5m2fnuz_type})
 
 
@@ -32,8 +32,8 @@ def cast_to(g: Builder, x: Instruction, type: Type, saturate: bool, mode: str = 
     """Convert ``x`` to another type.
 
     Args:
-        saturate: whether a value beyond a float8 type becomes its largest value, else infinity or NaN.
-        mode: how float8e8m0 is rounded, one of `ROUND_MODES`.
+        saturate: a value beyond a float8 type's range becomes its largest value; otherwise infinity or NaN.
+        mode: rounding to float8e8m0, a member of `ROUND_MODES`.
     """
     source = x.shape.type
     if source is Type.string_type and type is not source:
@@ -51,10 +51,10 @@ def cast_to(g: Builder, x: Instruction, type: Type, saturate: bool, mode: str = 
 
 
 def _power_of_two(g: Builder, x: Instruction, saturate: bool, mode: str) -> Instruction:
-    """Convert to float8e8m0, which holds powers of two from 2**-127 to 2**127 and NaN: the exponent of the float32.
+    """Convert to float8e8m0 (powers of two from 2**-127 to 2**127, and NaN), which is the exponent of the float32.
 
-    ``up`` rounds magnitudes up, ``nearest`` those from the middle on, ``down`` none. With ``saturate`` what is beyond a
-    limit becomes the limit, infinity and 0 included, else NaN. Signs are dropped.
+    ``up`` rounds magnitudes up, ``nearest`` rounds to nearest with ties up, ``down`` truncates. With ``saturate``,
+    values beyond a limit, including infinity and 0, become the limit; otherwise NaN. Signs are dropped.
     """
     whole = g.op("bit_cast", g.convert(x, Type.float_type), target_type=Type.uint32_type)
     bits = g.pointwise("bitwise_and", whole, g.like(0x7FFFFFFF, whole))
@@ -79,17 +79,18 @@ def _power_of_two(g: Builder, x: Instruction, saturate: bool, mode: str) -> Inst
 
 
 def powers_below(g: Builder, x: Instruction) -> Instruction:
-    """Of each positive float32 the largest power of two that is not above it, its exponent's bits; 0 of numbers that
-    are not normal."""
+    """Emit the largest power of two not above each positive float32 (its exponent bits); 0 for non-normal numbers."""
     bits = g.op("bit_cast", x, target_type=Type.uint32_type)
     return g.op("bit_cast", g.pointwise("bitwise_and", bits, g.like(0x7F800000, bits)), target_type=Type.float_type)
 
 
 def nearest_float(g: Builder, x: Instruction, fraction: int, least: int, most: float) -> Instruction:
-    """Of each float32 the nearest number of a format with so many bits of ``fraction``, of two the even one.
+    """Round each float32 to the nearest number of a narrow format, ties to even.
 
-    ``least`` is the exponent of the format's least normal number, ``most`` its largest number, which what is beyond
-    becomes.
+    Args:
+        fraction: number of fraction bits of the format.
+        least: exponent of the format's smallest normal number.
+        most: the format's largest number, to which larger values saturate.
     """
     bounded = g.pointwise("clip", x, g.like(-most, x), g.like(most, x))
     power = g.pointwise("max", powers_below(g, g.op("abs", bounded)), g.like(2.0**least, x))
@@ -98,7 +99,7 @@ def nearest_float(g: Builder, x: Instruction, fraction: int, least: int, most: f
 
 
 def as_bytes(g: Builder, x: Instruction) -> Instruction:
-    """Return ``x`` as an 8-bit type if its type is below a byte, else ``x``; literals are converted at once."""
+    """Return ``x`` as an 8-bit type if its type is smaller than a byte, else ``x``; literals are converted at once."""
     if not x.shape.type.is_narrow:
         return x
     kind = BYTES[x.shape.type]
@@ -110,7 +111,7 @@ def as_bytes(g: Builder, x: Instruction) -> Instruction:
 
 @register("Cast")
 def cast(g: Builder, node: Node, x: Instruction) -> Instruction:
-    """To the type numbered ``to``."""
+    """Emit the conversion to the type numbered ``to``."""
     number = node.get_int("to")
     mode = node.get_choice("round_mode", ROUND_MODES, "up")
     return cast_to(g, x, ir_type(number), node.get_bool("saturate", True), mode)
@@ -118,14 +119,14 @@ def cast(g: Builder, node: Node, x: Instruction) -> Instruction:
 
 @register("CastLike")
 def cast_like(g: Builder, node: Node, x: Instruction, like: Instruction) -> Instruction:
-    """To the type of the second input."""
+    """Emit the conversion to the type of the second input."""
     mode = node.get_choice("round_mode", ROUND_MODES, "up")
     return cast_to(g, x, like.shape.type, node.get_bool("saturate", True), mode)
 
 
 @register("BitCast")
 def bit_cast(g: Builder, node: Node, x: Instruction) -> Instruction:
-    """The same bits as another type of equal size."""
+    """Emit the reinterpretation of the bits as another type of equal size."""
     type = ir_type(node.get_int("to"))
     if type.bits != x.shape.type.bits:
         raise ParseError(f"cannot read {x.shape.type.name} as {type.name}: sizes differ")

@@ -1,6 +1,7 @@
-"""Everything that is wrong with a model, at once: `check` goes on where `parser.parse` stops.
+"""Collection of all faults of a model: `check` continues where `parser.parse` stops.
 
-What uses a value of a node that cannot be read has no type here, and is held to its operator's schema alone.
+A value computed from an unreadable node has no type here, so its users are checked only against their operator's
+schema.
 """
 
 from __future__ import annotations
@@ -33,20 +34,20 @@ if TYPE_CHECKING:
 __all__ = ["Finding", "check"]
 
 UNREAD: Any = object()
-"""The value of what could not be read."""
+"""Placeholder for a value that could not be read."""
 
 
 @dataclass(frozen=True)
 class Finding:
-    """One thing that is wrong with a model.
+    """A fault of a model.
 
     Attributes:
-        message: what is wrong, and what was expected.
-        graph: name of the graph or function that has it, empty for the model itself.
-        node: the node's name, or ``#`` and its position in the graph; empty if it is no node's.
-        operator, domain, opset: the node's operator, its domain, and the operator set in force (0: none is).
-        supported: what is supported of this operator, or instead of it.
-        accepted: it is read all the same, unless everything is to be as ONNX wants it.
+        message: the fault, and the expected form.
+        graph: name of the graph or function that has the fault; empty for the model itself.
+        node: the node's name, or ``#`` and its position in the graph; empty if the fault is not in a node.
+        operator, domain, opset: the node's operator, its domain, and the operator set in force (0: none).
+        supported: supported forms of this operator, or supported alternatives.
+        accepted: the model is parsed despite this fault, except in strict mode.
     """
 
     message: str
@@ -68,14 +69,14 @@ class Finding:
 
 @np.errstate(all="ignore")
 def check(source: Any, options: ParseOptions) -> list[Finding]:
-    """All that is wrong with a model: what it is refused for, then what is accepted although ONNX forbids it.
+    """Return all faults of a model: first errors, then accepted deviations from the ONNX specification.
 
     Args:
         source: a path, the bytes of a file, or an ``onnx.ModelProto``.
-        options: those of `parse_onnx`.
+        options: options of `parse_onnx`.
 
     Raises:
-        OptionError: options that do not fit the model.
+        OptionError: an option does not fit the model.
     """
     try:
         model = load_model(source, options.external_data_path)
@@ -95,14 +96,14 @@ def check(source: Any, options: ParseOptions) -> list[Finding]:
 
 
 class _UnreadError(FinalError):
-    """A graph has results that could not be read, for a reason that has been noted."""
+    """A graph has results that could not be read, for a reason that has been recorded."""
 
 
 class _Checker(GraphParser):
-    """Takes note of what is wrong, and goes on with the next node.
+    """A graph parser that records a node's error and continues with the next node.
 
     Attributes:
-        errors: what was found, in order and once each.
+        errors: the distinct faults, in order.
     """
 
     def __init__(self, model: Model, options: ParseOptions) -> None:
@@ -119,7 +120,7 @@ class _Checker(GraphParser):
     def parse_nodes(self, g: Builder, nodes: Sequence[NodeProto], scope: NameScope, graph: str) -> None:
         try:
             super().parse_nodes(g, nodes, scope, graph)
-        except MgxError as error:  # of their order: those of nodes are noted
+        except MgxError as error:  # an error of the nodes' order; errors of nodes have been recorded
             self.errors[Finding(str(error))] = None
             self._glance(nodes, scope, graph)
 
@@ -169,7 +170,7 @@ class _Checker(GraphParser):
                 scope.define(name, UNREAD)
 
     def _glance(self, nodes: Sequence[NodeProto], scope: NameScope, graph: str, first: int = 0) -> None:
-        """Note what is wrong with nodes, and with those inside of them, whatever their inputs are."""
+        """Record the faults of nodes and of nested nodes that do not depend on their inputs."""
         for index, proto in enumerate(nodes, first):
             node = self._node(proto, index, scope, graph)
             self._leave_unread(proto, scope)
@@ -206,7 +207,7 @@ def _finding(node: Node | None, message: str, graph: str = "", accepted: bool = 
 
 
 def _supported(node: Node) -> str:
-    """What is supported of a node's operator, or instead of it."""
+    """Return the supported forms of a node's operator, or its supported alternatives."""
     name, domain = node.op_type, node.domain or "ai.onnx"
     if registry.find(node.domain, name) is not None or (not node.domain and name in EXPANDED):
         since = newest_since(node.domain, name)

@@ -1,4 +1,4 @@
-"""Constants, and values that follow from shapes alone.
+"""Constants, and values that depend on shapes only.
 
 ai.onnx: Constant ConstantFill ConstantOfShape EyeLike Range Shape Size.
 """
@@ -19,7 +19,7 @@ from .tensors import element_count, ir_type
 
 @register("Constant")
 def constant(g: Builder, node: Node) -> Instruction:
-    """The one attribute that is given holds the value."""
+    """Emit the value of the only attribute that is set."""
     given = [name for name in node.attributes if not name.startswith("__")]
     if len(given) != 1:
         raise ParseError(f"expected one attribute with a value, got {', '.join(given) or 'none'}")
@@ -44,14 +44,14 @@ def constant(g: Builder, node: Node) -> Instruction:
 
 
 def filled(g: Builder, value: np.ndarray, dims: list[int]) -> Instruction:
-    """One element seen with the lengths ``dims``; nothing is materialised."""
+    """Emit one element broadcast to the lengths ``dims``, without materialising it."""
     element_count(dims, "the shape input")
     return g.broadcast(g.literal(value), dims) if dims else g.literal(value)
 
 
 @register("ConstantOfShape")
 def constant_of_shape(g: Builder, node: Node, shape: Instruction) -> Instruction:
-    """A tensor of the lengths that the (constant) input holds, filled with ``value``."""
+    """Emit a tensor filled with ``value``, whose lengths are the (constant) input."""
     value: np.ndarray = np.zeros((), np.float32)
     if node.has("value"):
         tensor = g.parser.model.tensor(node.get_tensor("value"))
@@ -63,7 +63,7 @@ def constant_of_shape(g: Builder, node: Node, shape: Instruction) -> Instruction
 
 @register("ConstantFill")
 def constant_fill(g: Builder, node: Node, shape: Instruction | None = None) -> Instruction:
-    """Caffe2's predecessor of ConstantOfShape."""
+    """Emit ConstantFill, Caffe2's predecessor of ConstantOfShape."""
     type = ir_type(node.get_int("dtype", 1))
     value = np.array(node.get_float("value", 0.0)).astype(type.numpy)
     if shape is None:
@@ -77,9 +77,7 @@ def constant_fill(g: Builder, node: Node, shape: Instruction | None = None) -> I
 
 @register("Shape")
 def shape(g: Builder, node: Node, x: Instruction) -> Instruction:
-    """Lengths from axis ``start`` to before ``end``: a literal, or read at run time where they
-    are dynamic.
-    """
+    """Emit the lengths of the axes from ``start`` to before ``end``: a literal, or read at run time if dynamic."""
     axes = rank(x)
     start, end, _ = slice(node.get_int("start", 0), node.get_int("end", axes)).indices(axes)
     if x.shape.is_dynamic and start < end and not all(d.is_fixed for d in x.shape.dims[start:end]):
@@ -90,7 +88,7 @@ def shape(g: Builder, node: Node, x: Instruction) -> Instruction:
 
 @register("Size")
 def size(g: Builder, node: Node, x: Instruction) -> Instruction:
-    """Number of elements."""
+    """Emit the number of elements."""
     if x.shape.is_dynamic:
         return g.reduce("reduce_prod", g.op("dimensions_of", x, start=0, end=x.shape.ndim), [0], keep=False)
     return g.literal(array_of_lengths([x.shape.elements], ()))
@@ -100,7 +98,7 @@ def size(g: Builder, node: Node, x: Instruction) -> Instruction:
 def arange(
     g: Builder, node: Node, start: Instruction, limit: Instruction, delta: Instruction | None = None
 ) -> Instruction:
-    """Numbers from ``start`` to before ``limit``: a literal if the inputs are constant; the step may be left out."""
+    """Emit the range from ``start`` to before ``limit``, a literal for constant inputs; ``delta`` is optional."""
     delta = g.like(1, start) if delta is None else delta
     values = [g.constants.value(x) for x in (start, limit, delta)]
     if any(v is None for v in values):
@@ -122,7 +120,7 @@ def arange(
 
 @register("EyeLike")
 def eye_like(g: Builder, node: Node, x: Instruction) -> Instruction:
-    """Ones on diagonal ``k``, zeros elsewhere."""
+    """Emit ones on diagonal ``k``, zeros elsewhere."""
     lens = g.lens(x)
     if len(lens) != 2:
         raise ParseError(f"input must be a matrix, got {len(lens)} dimensions")

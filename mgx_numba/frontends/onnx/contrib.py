@@ -1,7 +1,7 @@
-"""Other operators of ONNX Runtime, and what PyTorch exports as ATen.
+"""Further operators of ONNX Runtime, and PyTorch's export of ATen operators.
 
 com.microsoft: EmbedLayerNormalization MatMulBnb4 MatMulNBits.
-org.pytorch.aten (and ai.onnx): ATen, embedding_bag alone.
+org.pytorch.aten (and ai.onnx): ATen, embedding_bag only.
 """
 
 from __future__ import annotations
@@ -53,8 +53,9 @@ def matmul_nbits(
     groups: Instruction | None = None,
     bias: Instruction | None = None,
 ) -> Instruction:
-    """``a @ w^T + bias`` with w [N, K] of 2, 4 or 8 bits in blocks along K, each with a scale and a
-    zero point; ``g_idx`` says of each column of w which block's it has. ``accuracy_level`` 4 allows int8 for ``a``.
+    """Emit ``a @ w^T + bias`` for w [N, K] of 2, 4 or 8 bits, with a scale and zero point for each block along K.
+
+    ``g_idx`` maps each column of w to its block. ``accuracy_level`` 4 allows int8 for ``a``.
     """
     inner, outer = node.get_int("K"), node.get_int("N")
     bits, block = node.get_int("bits", 4), node.get_int("block_size")
@@ -87,7 +88,7 @@ def matmul_nbits(
 
 
 def _unpacked(g: Builder, x: Instruction, bits: int) -> Instruction:
-    """Bytes as the numbers of so many bits in them along the last axis, the lowest bits first."""
+    """Unpack bytes into elements of ``bits`` bits along the last axis, the lowest bits first."""
     if bits == 8:
         return x
     if bits == 4:
@@ -100,8 +101,9 @@ def _unpacked(g: Builder, x: Instruction, bits: int) -> Instruction:
 
 
 def _zero_points(g: Builder, zeros: Instruction | None, outer: int, blocks: int, bits: int, type: Type) -> Instruction:
-    """Zero points [N, blocks, 1]: the middle of the range when absent, bytes packed along the blocks, or
-    plain floats.
+    """Emit zero points [N, blocks, 1].
+
+    They default to the middle of the range; else they are bytes packed along the blocks, or plain floats.
     """
     if zeros is None:
         return g.literal(1 << (bits - 1), Type.uint8_type)
@@ -113,8 +115,9 @@ def _zero_points(g: Builder, zeros: Instruction | None, outer: int, blocks: int,
 
 @register("MatMulBnb4", domain=MICROSOFT)
 def matmul_bnb4(g: Builder, node: Node, a: Instruction, b: Instruction, largest: Instruction) -> Instruction:
-    """``a @ w^T`` with w [N, K] as 4-bit codes (the first of a pair in the high half) of FP4 or NF4 times
-    block maxima.
+    """Emit ``a @ w^T`` for w [N, K] of FP4 or NF4 codes times block maxima.
+
+    A byte holds two codes, the first in its high half.
     """
     inner, outer, block = node.get_int("K"), node.get_int("N"), node.get_int("block_size")
     kind = node.get_int("quant_type")
@@ -144,9 +147,7 @@ def embed_layer_normalization(
     mask: Instruction | None = None,
     place_ids: Instruction | None = None,
 ) -> list[Instruction]:
-    """Word, position and segment embeddings added and normalised; also the number of visible tokens, and the
-    sum.
-    """
+    """Emit the normalised sum of word, position and segment embeddings, the number of visible tokens, and the sum."""
     lens = g.lens(ids)
     if len(lens) != 2 or rank(words) != 2:
         raise ParseError(f"ids {list(lens)} must be [batch, tokens], embeddings matrices")
@@ -156,7 +157,7 @@ def embed_layer_normalization(
     else:
         position = g.op("gather", places, g.from_start(place_ids), axis=0)
     total = g.pointwise("add", total, position)
-    if segments is None and segment_table is not None:  # all tokens are of the first one
+    if segments is None and segment_table is not None:  # all tokens belong to segment 0
         total = g.pointwise("add", total, g.slice(segment_table, 0, 0, 1))
     if segments is not None and segment_table is not None:
         total = g.op("add", total, g.op("gather", segment_table, g.from_start(segments), axis=0))
@@ -172,7 +173,7 @@ def embed_layer_normalization(
 def aten(
     g: Builder, node: Node, table: Instruction, ids: Instruction, starts: Instruction, *others: Instruction
 ) -> Instruction:
-    """``embedding_bag``: rows of the table summed, averaged or maximised (``mode`` 0, 1, 2) over bags of ids."""
+    """Emit ``embedding_bag``: rows of the table summed, averaged or maximised (``mode`` 0, 1, 2) over bags of ids."""
     name = node.get_str("operator", "")
     if "embedding_bag" not in name:
         raise UnsupportedError(f"ATen operator {name!r} is not supported")

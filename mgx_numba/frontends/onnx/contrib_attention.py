@@ -28,8 +28,10 @@ def _scale(node: Node, head: int) -> float:
 def _padding(
     g: Builder, mask: Mask, given: Instruction, lens: tuple[int, int, int], filter_value: float, type: Type
 ) -> None:
-    """A mask of keys: [b, t] or [b, s, t] with 0 where hidden, or [b] or [2 * b] with ends (and starts) of
-    the keys, or [3 * b + 2] with ends, then what kernels without padding use.
+    """Add the mask of keys to ``mask``.
+
+    The forms are: [b, t] or [b, s, t] with 0 for hidden keys; [b] or [2 * b] with ends (and starts) of the keys; [3 * b
+    + 2] with ends, then values for kernels without padding.
     """
     b, _, t = lens
     shape = g.lens(given)
@@ -63,8 +65,9 @@ def attention_contrib(
     past: Instruction | None = None,
     attention_bias: Instruction | None = None,
 ) -> list[Instruction]:
-    """Projections to queries, keys and values by one product, then attention; a cache is [2, b,
-    heads, p, d].
+    """Emit the projections to queries, keys and values as one product, then attention.
+
+    The cache is [2, b, heads, p, d].
     """
     if rank(x) != 3:
         raise ParseError(f"input has {rank(x)} dimensions, expected 3")
@@ -82,7 +85,7 @@ def attend_projected(
     past: Instruction | None,
     attention_bias: Instruction | None,
 ) -> list[Instruction]:
-    """Attention over queries, keys and values side by side, [b, s, 3 h]; and the cache with what is new."""
+    """Emit attention over concatenated queries, keys and values [b, s, 3 h]; return it and the extended cache."""
     node.refuse("do_rotary", 0)
     heads = node.get_int("num_heads")
     total = g.lens(projected)[2]
@@ -123,9 +126,10 @@ def multi_head_attention(
     past_length: Instruction | None = None,
     beams: Instruction | None = None,
 ) -> list[Instruction]:
-    """Queries [b, s, h], keys and values [b, t, h] or [b, heads, t, d], or packed [b, s, heads, 3, d].
+    """Emit attention for queries [b, s, h] with keys and values [b, t, h] or [b, heads, t, d].
 
-    Further outputs are the keys and values with those of the past before them, and the scores before softmax.
+    Queries, keys and values may be packed as [b, s, heads, 3, d]. Further outputs are keys and values including the
+    past, and the scores before softmax.
     """
     if beams is not None:
         raise UnsupportedError("input 'cache_indirection' (the beams of a search) is not supported")
@@ -143,7 +147,7 @@ def multi_head_attention(
     mask = Mask()
     if node.get_bool("unidirectional"):
         t = g.lens(k)[2]
-        restrict_causal(g, mask, s, t, maximum(past, t - s))  # fewer queries than keys are the last ones
+        restrict_causal(g, mask, s, t, maximum(past, t - s))  # fewer queries than keys: the last positions
     if padding is not None:
         filter_value = node.get_float("mask_filter_value", -10000.0)
         _padding(g, mask, padding, (b, s, g.lens(k)[2]), filter_value, query.shape.type)
@@ -158,7 +162,7 @@ def multi_head_attention(
 def _unpack(
     g: Builder, query: Instruction, key: Instruction | None, value: Instruction | None, heads: int
 ) -> tuple[Instruction, Instruction, Instruction]:
-    """Queries, keys and values as [b, heads, tokens, features]."""
+    """Emit queries, keys and values as [b, heads, tokens, features]."""
 
     def members(x: Instruction, count: int) -> list[Instruction]:
         lens = g.lens(x)
@@ -183,7 +187,7 @@ def _unpack(
 def _add_biases(
     g: Builder, q: Instruction, k: Instruction, v: Instruction, bias: Instruction, projected: bool
 ) -> tuple[Instruction, Instruction, Instruction]:
-    """One bias vector for queries, keys and values; keys and values that are a cache have theirs already."""
+    """Add the parts of one bias vector to queries, keys and values; keys and values from a cache include theirs."""
     sizes = [g.lens(x)[1] * g.lens(x)[3] for x in (q, k, v)]
     if g.lens(bias) != (sum(sizes),):
         raise ShapeError(f"bias is {list(g.lens(bias))}, expected [{sum(sizes)}]")
@@ -212,11 +216,11 @@ def group_query_attention(
     attention_bias: Instruction | None = None,
     sink: Instruction | None = None,
 ) -> list[Instruction]:
-    """Causal attention over caches [b, kv_heads, t, d]; ``seqlens_k`` has each sequence's last position.
+    """Emit causal attention over caches [b, kv_heads, t, d]; ``seqlens_k`` has the last position of each sequence.
 
-    The caches keep their length when new tokens fit (a shared buffer), else they grow to
-    ``total_sequence_length``. A ``head_sink`` is a score of each head that takes part in its softmax with a value of
-    zeros; ``smooth_softmax`` is one of 0.
+    The caches keep their length if new tokens fit (a shared buffer); otherwise they grow to ``total_sequence_length``.
+    A ``head_sink`` is an additional score per head, which takes part in softmax with a value of zeros;
+    ``smooth_softmax`` is a sink of score 0.
     """
     if last is None or total is None:
         raise ParseError("inputs 'seqlens_k' and 'total_sequence_length' are missing")
@@ -264,7 +268,7 @@ def group_query_attention(
 def _with_sink(
     g: Builder, q: Instruction, k: Instruction, v: Instruction, mask: Mask, sink: Instruction | None
 ) -> tuple[Instruction, Instruction]:
-    """Keys and values with one of zeros after them, which is seen, with a bias if there is one for each head."""
+    """Append a visible key and value of zeros, with a bias per head if ``sink`` is given."""
     b, h, s, _ = g.lens(q)
     whole = g.lens(k)[2]
     k, v = (g.op("pad", x, pads=(0, 0, 0, 0, 0, 0, 1, 0)) for x in (k, v))
@@ -295,9 +299,7 @@ def _grouped(
 
 
 def _start(g: Builder, ends: Instruction, total: Instruction, s: int, prompt: bool | None) -> Instruction:
-    """Position of the first new token of each sequence [b, 1]: 0 for a prompt, else what precedes the new
-    tokens.
-    """
+    """Emit the position [b, 1] of each sequence's first new token: 0 for a prompt, else the earlier tokens' number."""
     if prompt:
         return g.broadcast(g.literal(np.int64(0)), g.lens(ends))
     before = g.pointwise("sub", ends, g.literal(s, Type.int64_type))
@@ -307,12 +309,15 @@ def _start(g: Builder, ends: Instruction, total: Instruction, s: int, prompt: bo
 
 
 def _is_prompt(g: Builder, total: Instruction, s: int) -> Instruction:
-    """Whether all of the tokens are new, [1, 1]."""
+    """Emit whether all tokens are new, [1, 1]."""
     return g.pointwise("equal", g.reshape(g.convert(total, Type.int64_type), (1, 1)), g.literal(s, Type.int64_type))
 
 
 def _given_places(g: Builder, places: Instruction, total: Instruction, prompt: bool | None) -> Instruction:
-    """Positions [b, s] of the new tokens: as ``position_ids`` has them, but those of a prompt follow the very first."""
+    """Emit positions [b, s] of the new tokens from ``position_ids``.
+
+    For a prompt they count up from ``position_ids[0, 0]``.
+    """
     b, s = g.lens(places)
     if prompt is False or known_equal(b * s, 0):
         return places
@@ -322,7 +327,7 @@ def _given_places(g: Builder, places: Instruction, total: Instruction, prompt: b
 
 
 def _written(g: Builder, old: Instruction | None, new: Instruction, tokens: Instruction, whole: int) -> Instruction:
-    """A cache of ``whole`` positions with new tokens [b, h, s, d] put at positions [b, s]."""
+    """Emit a cache of ``whole`` positions with the new tokens [b, h, s, d] written at positions [b, s]."""
     b, h, s, d = g.lens(new)
     if old is not None and g.lens(old)[3] != d:
         raise ShapeError(f"a cache of {g.lens(old)[3]} features does not take {d} new ones")
@@ -338,7 +343,7 @@ def _written(g: Builder, old: Instruction | None, new: Instruction, tokens: Inst
 
 
 def _bias_of(g: Builder, bias: Instruction, whole: int) -> Instruction:
-    """A bias whose last axis is as long as the cache."""
+    """Emit a bias whose last axis has the cache's length."""
     lens = g.lens(bias)
     missing = whole - lens[-1]
     if missing < 0:

@@ -20,7 +20,7 @@ from .registry import MICROSOFT, register
 
 @register("SimplifiedLayerNormalization", domain=("", MICROSOFT))
 def simplified_layer_normalization(g: Builder, node: Node, x: Instruction, scale: Instruction) -> Sequence[Instruction]:
-    """Root-mean-square normalisation over the axes from ``axis`` on."""
+    """Emit root-mean-square normalisation over the axes from ``axis`` on."""
     axis = g.axis(node.get_int("axis", -1), rank(x))
     return rms_norm(g, x, scale, axis, node.get_float("epsilon", 1e-5), stash_type(node, x))
 
@@ -40,7 +40,7 @@ def skip_layer_normalization(
     beta: Instruction | None = None,
     bias: Instruction | None = None,
 ) -> Sequence[Instruction]:
-    """Layer normalisation of ``x + skip + bias`` over the last axis; the sum is the fourth output."""
+    """Emit layer normalisation of ``x + skip + bias`` over the last axis; the sum is the fourth output."""
     total = _total(g, x, skip, bias)
     result = layer_norm(g, total, gamma, beta, rank(x) - 1, node.get_float("epsilon", 1e-12))
     return [*result, total]
@@ -55,8 +55,10 @@ def skip_simplified_layer_normalization(
     gamma: Instruction,
     bias: Instruction | None = None,
 ) -> Sequence[Instruction]:
-    """Root-mean-square normalisation of ``x + skip + bias`` over the last axis; further outputs are the sum's mean
-    (float32, though the normalisation takes none), the inverse root of the mean square, and the sum.
+    """Emit root-mean-square normalisation of ``x + skip + bias`` over the last axis.
+
+    Further outputs are the sum's mean (float32, unused by the normalisation), the inverse root mean square, and the
+    sum.
     """
     total = _total(g, x, skip, bias)
     y, inverse = rms_norm(g, total, gamma, rank(x) - 1, node.get_float("epsilon", 1e-12))
@@ -68,7 +70,7 @@ def skip_simplified_layer_normalization(
 def group_norm(
     g: Builder, node: Node, x: Instruction, gamma: Instruction, beta: Instruction, *skips: Instruction
 ) -> list[Instruction]:
-    """Over groups of channels, which are last unless ``channels_last`` is 0; ``activation`` 1 is SiLU."""
+    """Emit GroupNorm; channels are last unless ``channels_last`` is 0, ``activation`` 1 is SiLU."""
     if node.get_int("activation") not in (0, 1):
         raise ParseError(f"activation is {node.get_int('activation')}, expected 0 or 1")
     total = x
@@ -87,7 +89,7 @@ def group_norm(
 
 
 def _spread(g: Builder, skip: Instruction, x: Instruction, last: bool) -> Instruction:
-    """A skip of [c] or [n, c] with the spatial axes put in."""
+    """Insert the spatial axes into a skip of [c] or [n, c]."""
     missing = rank(x) - rank(skip)
     if not missing:
         return skip

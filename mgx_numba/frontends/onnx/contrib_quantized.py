@@ -1,4 +1,4 @@
-"""Quantised operators beyond those that ONNX has a counterpart of.
+"""Quantised operators without a counterpart in ONNX.
 
 com.microsoft: DynamicQuantizeMatMul GatherBlockQuantized QAttention QGemm QLinearReduceMean QLinearSoftmax
 QLinearWhere.
@@ -41,9 +41,10 @@ def qgemm(
     y_scale: Instruction | None = None,
     y_zero: Instruction | None = None,
 ) -> Instruction:
-    """``alpha * a' * b'`` of 8-bit matrices plus ``c``, whose unit is the product of the scales times ``alpha``.
+    """Emit ``alpha * a' * b'`` of 8-bit matrices plus ``c``, whose unit is ``alpha`` times the product of the scales.
 
-    ``b`` has scales per tensor or per column of the product, which is of float32 without ``y_scale``."""
+    ``b`` has scales per tensor or per column of the product, which is float32 without ``y_scale``.
+    """
     if rank(a) != 2 or rank(b) != 2:
         raise ShapeError(f"inputs A and B have {rank(a)} and {rank(b)} dimensions, expected 2")
     a, b = (g.swap_last(v) if node.get_bool(name) else v for v, name in ((a, "transA"), (b, "transB")))
@@ -67,7 +68,7 @@ def dynamic_quantize_matmul(
     b_zero: Instruction | None = None,
     bias: Instruction | None = None,
 ) -> Instruction:
-    """``a``, brought to uint8 by its range, times 8-bit ``b``, in float32."""
+    """Quantise ``a`` to uint8 by its range and emit its product with the 8-bit ``b``, in float32."""
     codes, scale, zero = dynamic_quantize(g, a)
     return scaled_integer_product(g, codes, b, scale, b_scale, zero, b_zero, bias)
 
@@ -82,7 +83,7 @@ def qlinear_softmax(
     y_scale: Instruction,
     y_zero: Instruction,
 ) -> Instruction:
-    """Softmax along ``axis``, before operator set 13 (``opset``) over all axes from it on."""
+    """Emit softmax along ``axis``; before operator set 13 (``opset``) over all axes from ``axis`` on."""
     axis = g.axis(node.get_int("axis", -1), rank(x))
     wide = dequantize(g, x, x_scale, x_zero)
     if node.get_int("opset") >= 13:
@@ -108,7 +109,7 @@ def qlinear_where(
     z_scale: Instruction,
     z_zero: Instruction,
 ) -> Instruction:
-    """Elements of either tensor, in the units of the result."""
+    """Emit elements of either tensor, quantised by the result's scale."""
     chosen = g.pointwise("where", condition, dequantize(g, x, x_scale, x_zero), dequantize(g, y, y_scale, y_zero))
     return quantize(g, chosen, z_scale, z_zero)
 
@@ -123,7 +124,7 @@ def qlinear_reduce_mean(
     y_scale: Instruction,
     y_zero: Instruction | None = None,
 ) -> Instruction:
-    """Means over ``axes``, all without any."""
+    """Emit means over ``axes``, by default over all axes."""
     axes = g.axes(node.get_ints("axes", ()), rank(x)) or list(range(rank(x)))
     y = g.reduce("reduce_mean", dequantize(g, x, x_scale, x_zero), axes, keep=node.get_bool("keepdims", True))
     return quantize(g, y, y_scale, y_zero, type=x.shape.type)
@@ -143,7 +144,7 @@ def qattention(
     w_zero: Instruction | None = None,
     past: Instruction | None = None,
 ) -> list[Instruction]:
-    """com.microsoft's Attention whose projections are products of 8-bit integers."""
+    """Emit com.microsoft's Attention with projections as products of 8-bit integers."""
     node.refuse("past_present_share_buffer", 0)
     projected = scaled_integer_product(g, x, weights, x_scale, w_scale, x_zero, w_zero, bias)
     return attend_projected(g, node, projected, mask, past, None)
@@ -158,10 +159,10 @@ def gather_block_quantized(
     scales: Instruction,
     zeros: Instruction | None = None,
 ) -> Instruction:
-    """Elements of a tensor that is quantised in blocks along ``quantize_axis``, in the scales' type.
+    """Gather elements of a tensor quantised in blocks along ``quantize_axis``, in the scales' type.
 
-    int4 and uint4 as such, or ``bits`` 4 or 8 in bytes along the last axis: they have the middle of their range as zero
-    point if none is given, uint4 and int4 have 0.
+    Elements are int4 or uint4, or ``bits`` 4 or 8 packed in bytes along the last axis. Without zero points, packed
+    elements use the middle of their range, int4 and uint4 use 0.
     """
     block, bits = node.get_int("block_size", 128), node.get_int("bits", 4)
     if block < 16 or block & (block - 1):
@@ -190,8 +191,11 @@ def gather_block_quantized(
 
 @dataclass(frozen=True)
 class ElementFormat:
-    """A floating-point format of a few bits: those of its fraction, the exponents of its least normal number and of its
-    largest power of two, and its largest number. OCP Microscaling Formats (MX) Specification 1.0."""
+    """A narrow floating-point format of the OCP Microscaling Formats (MX) Specification 1.0.
+
+    Its fields are the number of fraction bits, the exponents of the smallest normal number and of the largest power of
+    two, and the largest number.
+    """
 
     fraction: int
     least: int
@@ -209,11 +213,11 @@ FORMATS = {
 }
 _OF_OUTPUT = {"float4e2m1": "fp4_e2m1", "float8e4m3fn": "fp8_e4m3", "float8e5m2": "fp8_e5m2", "int8": "int8"}
 HALF_TO_EVEN = 2
-"""Quark's ``rounding_mode``."""
+"""Quark's value of ``rounding_mode`` for rounding half to even."""
 
 
 def _in_blocks(g: Builder, x: Instruction, axis: int, size: int) -> Instruction:
-    """``x`` with an axis cut into blocks, the last of which is filled with zeros: [..., blocks, size, ...]."""
+    """Split an axis of ``x`` into blocks, the last zero-padded: [..., blocks, size, ...]."""
     lens = g.lens(x)
     blocks = -(-lens[axis] // size)
     missing = blocks * size - lens[axis]
@@ -225,8 +229,10 @@ def _in_blocks(g: Builder, x: Instruction, axis: int, size: int) -> Instruction:
 
 
 def _block_scales(g: Builder, blocks: Instruction, axis: int, format: ElementFormat) -> Instruction:
-    """Of each block the power of two by which its largest element has the format's largest exponent: of blocks of zeros
-    0. The axis of elements has length 1."""
+    """Emit each block's power-of-two scale, which gives its largest element the format's largest exponent.
+
+    The scale of a block of zeros is 0. The element axis has length 1.
+    """
     largest = g.op("reduce_max", g.op("abs", blocks), axes=(axis + 1,))
     return g.pointwise("mul", powers_below(g, largest), g.like(2.0**-format.largest_power, largest))
 
@@ -242,7 +248,7 @@ def _block_attributes(g: Builder, node: Node, x: Instruction, axis: str, size: s
 
 @register("MXFixNeuron", "MXQuantizeDequantize", domain=("", "com.amd.quark", "com.vai.quantize"))
 def mx_quantize_dequantize(g: Builder, node: Node, x: Instruction) -> Instruction:
-    """To a format of few bits with a power of two for each block along ``axis``, and back to floats."""
+    """Emit quantisation to a narrow format with a power-of-two scale per block along ``axis``, and dequantisation."""
     axis, size = _block_attributes(g, node, x, "axis", "block_size")
     format = FORMATS[node.get_choice("element_dtype", tuple(FORMATS))]
     if node.get_int("rounding_mode", HALF_TO_EVEN) != HALF_TO_EVEN:
@@ -260,8 +266,7 @@ def mx_quantize_dequantize(g: Builder, node: Node, x: Instruction) -> Instructio
 
 @register("DynamicScale", domain=("", "onnx.brevitas"))
 def dynamic_scale(g: Builder, node: Node, x: Instruction) -> Sequence[Instruction]:
-    """The scale of each group along ``group_dim``: the power of two by which its largest element has the largest
-    exponent of ``output_dtype``."""
+    """Emit each group's power-of-two scale along ``group_dim``, by the largest exponent of ``output_dtype``."""
     axis, size = _block_attributes(g, node, x, "group_dim", "group_size")
     name = _OF_OUTPUT.get(elem_name(node.get_int("output_dtype")))
     if name is None:

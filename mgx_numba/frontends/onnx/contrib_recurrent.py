@@ -1,4 +1,4 @@
-"""Recurrent layers with weights of 8 bits.
+"""Recurrent layers with 8-bit weights.
 
 com.microsoft: DynamicQuantizeLSTM.
 """

@@ -1,4 +1,4 @@
-"""Subgraphs that run depending on values.
+"""Control flow: subgraphs whose execution depends on values.
 
 ai.onnx: If Loop Scan.
 """
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 
 def _module(g: Builder, node: Node, suffix: str) -> Module:
-    """A module named after its node, ``If_0_if`` or ``outer_loop``."""
+    """Create a module named after its node, ``If_0_if`` or ``outer_loop``."""
     program = g.parser.program
     name = f"{node.name or f'{node.op_type}_{node.index}'}_{suffix}"
     return program.create_module(name) if program.module(name) is None else program.unique_module(f"{name}_")
@@ -39,7 +39,7 @@ def _module(g: Builder, node: Node, suffix: str) -> Module:
 
 @register("If")
 def if_node(g: Builder, node: Node, condition: Instruction) -> Sequence[Instruction]:
-    """A constant condition has its branch read in place; else both become submodules."""
+    """Emit If: a constant condition inlines its branch; otherwise both branches become submodules."""
     branches = [node.get_graph("then_branch"), node.get_graph("else_branch")]
     for graph in branches:
         if len(graph.output) != len(node.outputs) or graph.input:
@@ -76,10 +76,10 @@ def _read(
 ) -> list[Instruction] | MgxError:
     """Read a subgraph that may never run; return its results, or the error if it does not fit the shapes of its inputs.
 
-    Of a subgraph that does not fit only the parameters stay in ``module``.
+    If the subgraph does not fit, only its parameters remain in ``module``.
 
     Raises:
-        MgxError: the subgraph is wrong for any inputs, or may fit when more is known of its inputs.
+        MgxError: the subgraph is wrong for any inputs, or may fit once more is known of its inputs.
     """
     program = g.parser.program
     count = program.module_count
@@ -120,14 +120,19 @@ def _check_carried(names: Sequence[str], given: Sequence[Instruction], results: 
 
 
 def _inside(g: Builder, x: Instruction) -> Shape:
-    """Shape of a parameter that takes ``x`` first and what an iteration makes of it later: row-major; tensors in a
-    sequence or an optional may have any lengths."""
+    """Return the shape of a parameter that receives ``x``, and later its value after an iteration.
+
+    The shape is row-major; tensors in a sequence or an optional may have any lengths.
+    """
     return x.shape.row_major() if x.shape.element is None else x.shape.opened()
 
 
 def _wider(entered: Shape, kept: Instruction, info: ValueInfoProto) -> Shape:
-    """The shape of a parameter that also takes what an iteration makes of it: lengths that differ become ranges, with
-    the symbols that the body has for them. A range grows at once as far as it can, so that few readings settle it."""
+    """Return the shape of a parameter widened to hold also its value after an iteration, ``kept``.
+
+    Lengths that differ become ranges with the symbols of the body. A range is widened to its limit at once, so that few
+    readings reach the fixed point.
+    """
     made = kept.shape
     if entered.element is not None or entered.rank is None:
         return entered
@@ -152,8 +157,9 @@ def loop(
     condition: Instruction | None = None,
     *carried: Instruction,
 ) -> Sequence[Instruction]:
-    """A submodule run again and again; scan outputs are as long as there are iterations. More than
-    ``limit_max_iterations`` are refused.
+    """Emit a submodule that runs repeatedly; scan outputs have one entry per iteration.
+
+    More than ``limit_max_iterations`` iterations are an error.
     """
     body = node.get_graph("body")
     count = len(carried)
@@ -207,8 +213,10 @@ def loop(
 
 
 def _hold_again(inner: Builder, carried: Sequence[Instruction], results: list[Instruction]) -> list[int]:
-    """Wrap what enters a loop as an optional and leaves its body as the value of one; positions of such carried values,
-    which are no optionals after the loop, either."""
+    """Wrap in optionals the carried values that enter a loop as optionals and leave its body as plain values.
+
+    Return the positions of carried values that are not optionals after the loop, either.
+    """
     found = []
     for k, (before, after) in enumerate(zip(carried, results[1:], strict=False)):
         if before.shape.type is Type.optional_type and after.shape.type is not Type.optional_type:
@@ -218,7 +226,7 @@ def _hold_again(inner: Builder, carried: Sequence[Instruction], results: list[In
 
 
 def _goes_on(g: Builder, start: Instruction, condition: Instruction, after: Instruction) -> bool:
-    """Whether a loop's condition is true at first, and true or what it was after each iteration."""
+    """Return whether a loop's condition is true at first, and true or unchanged after each iteration."""
     first = g.constants.value(start)
     while after.name == "identity":
         after = after.inputs[0]
@@ -231,7 +239,7 @@ def _goes_on(g: Builder, start: Instruction, condition: Instruction, after: Inst
 
 
 def _members(g: Builder, result: Instruction, module: Module) -> list[Instruction]:
-    """Members of a loop's result; scan outputs of scalars are vectors."""
+    """Return the members of a loop's result; scan outputs of scalars are vectors."""
     values = [g.op("get_tuple_elem", result, index=k) for k in range(len(result.shape.sub_shapes))]
     carried = len(result.inputs) - 2
     for k, element in enumerate(module.results()[1 + carried :], carried):
@@ -241,12 +249,12 @@ def _members(g: Builder, result: Instruction, module: Module) -> list[Instructio
 
 
 def _as_entered(g: Builder, value: Instruction, entered: Instruction) -> Instruction:
-    """A carried scalar stays a scalar."""
+    """Reshape the value of a carried scalar to a scalar."""
     return g.reshape(value, ()) if entered.shape.rank == 0 and value.shape.ranked and rank(value) != 0 else value
 
 
 def _free(module: Module, name: str) -> str:
-    """A parameter name that the module does not have yet."""
+    """Return a parameter name that the module does not have yet."""
     if not name:
         raise ParseError("an input of the body has no name")
     if module.parameter(name) is not None:
@@ -256,14 +264,14 @@ def _free(module: Module, name: str) -> str:
 
 @register("Scan")
 def scan(g: Builder, node: Node, *inputs: Instruction) -> Sequence[Instruction]:
-    """A loop over slices of the scan inputs; operator set 8 runs it for every entry of a batch."""
+    """Emit a loop over slices of the scan inputs; in operator set 8, one for every batch entry."""
     if node.opset < 9:
         return _scan_batches(g, node, *inputs)
     return _scan(g, node, list(inputs), node.get_graph("body"))
 
 
 def _scan_batches(g: Builder, node: Node, lengths: Instruction | None, *inputs: Instruction) -> Sequence[Instruction]:
-    """Operator set 8: a leading batch axis, scans along axis 1."""
+    """Emit Scan of operator set 8: a leading batch axis, scans along axis 1."""
     if lengths is not None:
         raise UnsupportedError("input 'sequence_lens' is not supported")
     if not inputs or any(rank(x) == 0 for x in inputs):
@@ -310,7 +318,7 @@ def _scan(g: Builder, node: Node, inputs: list[Instruction], body: GraphProto) -
         left = [Shape.unranked(s.type) if r.shape.rank is None else s for s, r in zip(shapes, results, strict=False)]
         if left == shapes:
             break
-        g.parser.program.remove_module(module)  # a state whose rank only a run tells
+        g.parser.program.remove_module(module)  # the rank of a state is known only at run time
         shapes = left
     _check_carried([i.name for i in body.input], states, results)
     module.add_return([inner.literal(np.array([True])), *results])
@@ -331,8 +339,9 @@ def _scan(g: Builder, node: Node, inputs: list[Instruction], body: GraphProto) -
 def _scan_attributes(
     g: Builder, node: Node, scanned: Sequence[Instruction], outputs: int
 ) -> tuple[list[int], list[int], list[int], list[int]]:
-    """Axes and directions of the scanned inputs, then of the scan outputs (axes counted from the end stay
-    negative).
+    """Return axes and directions of the scanned inputs, then of the scan outputs.
+
+    Axes of scan outputs counted from the end stay negative.
     """
     count = len(scanned)
     if node.opset < 9:
@@ -356,7 +365,7 @@ def _scan_attributes(
 
 
 def _moved(g: Builder, x: Instruction, axis: int) -> Instruction:
-    """Return ``x`` with its first axis moved to another place; a negative one counts from the end."""
+    """Move the first axis of ``x`` to another position; a negative position counts from the end."""
     if axis == 0:
         return x
     if not x.shape.ranked:

@@ -21,7 +21,7 @@ __all__ = ["add_bias", "convolution", "fused_activation", "integer_convolution"]
 
 
 def add_bias(g: Builder, y: Instruction, bias: Instruction | None) -> Instruction:
-    """``y`` [n, c, spatial...] plus one value for each channel."""
+    """Emit ``y`` [n, c, spatial...] plus one value per channel."""
     if bias is None:
         return y
     channels = y.shape.dims[1]
@@ -33,7 +33,7 @@ def add_bias(g: Builder, y: Instruction, bias: Instruction | None) -> Instructio
 def convolution(
     g: Builder, node: Node, x: Instruction, w: Instruction, op: str = "convolution", more: Sequence[Instruction] = ()
 ) -> Instruction:
-    """The convolution that a node's attributes describe, without bias, by an operator that may have more inputs."""
+    """Emit the convolution, without bias, that a node's attributes describe; ``op`` may take more inputs."""
     if rank(w) != rank(x) or w.shape.is_dynamic:
         raise ShapeError(f"weights {w.shape} do not fit an input of {rank(x)} dimensions")
     window = read_window(g, node, x, w.shape.lens[2:])
@@ -54,7 +54,7 @@ def convolution(
 
 @register("Conv")
 def conv(g: Builder, node: Node, x: Instruction, w: Instruction, bias: Instruction | None = None) -> Instruction:
-    """Cross-correlation plus bias."""
+    """Emit cross-correlation plus bias."""
     return add_bias(g, convolution(g, node, x, w), bias)
 
 
@@ -67,7 +67,7 @@ def fused_conv(
     bias: Instruction | None = None,
     addend: Instruction | None = None,
 ) -> Instruction:
-    """Convolution, bias, addend and activation."""
+    """Emit convolution, bias, addend and activation."""
     y = add_bias(g, convolution(g, node, x, w), bias)
     if addend is not None:
         y = g.pointwise("add", y, addend)
@@ -75,7 +75,7 @@ def fused_conv(
 
 
 def fused_activation(g: Builder, y: Instruction, name: str, params: Sequence[float]) -> Instruction:
-    """The activation function that ONNX Runtime's optimiser has fused; none without a name."""
+    """Emit the activation function that ONNX Runtime's optimiser has fused; nothing if ``name`` is empty."""
     if name in ("Relu", "Tanh", "Sigmoid"):
         return g.op(name.lower(), y)
     if name == "LeakyRelu":
@@ -92,7 +92,7 @@ def fused_activation(g: Builder, y: Instruction, name: str, params: Sequence[flo
 
 @register("NhwcConv", domain=MICROSOFT)
 def nhwc_conv(g: Builder, node: Node, x: Instruction, w: Instruction, bias: Instruction | None = None) -> Instruction:
-    """Convolution of [n, spatial..., c] with weights [o, kernel..., c]."""
+    """Emit the convolution of [n, spatial..., c] with weights [o, kernel..., c]."""
     last = rank(x) - 1
     first = [0, last, *range(1, last)]
     y = add_bias(g, convolution(g, node, g.transpose(x, first), g.transpose(w, first)), bias)
@@ -108,7 +108,7 @@ def conv_integer(
     x_zero: Instruction | None = None,
     w_zero: Instruction | None = None,
 ) -> Instruction:
-    """8-bit convolution into int32 of values less their zero points."""
+    """Emit the 8-bit convolution into int32 of values minus their zero points."""
     return integer_convolution(g, node, x, w, x_zero, w_zero)
 
 
@@ -117,7 +117,7 @@ def integer_convolution(
 ) -> Instruction:
     """Emit the int32 convolution of 8-bit ``x`` and ``w`` minus their zero points.
 
-    A zero point has one element; that of ``w`` may have one element for each output channel.
+    A zero point has one element, or, for ``w``, one element for each output channel.
     """
     if is_zero(g, x_zero) and is_zero(g, w_zero):
         return convolution(g, node, x, w, "quant_convolution")
@@ -131,9 +131,7 @@ def integer_convolution(
 def conv_transpose(
     g: Builder, node: Node, x: Instruction, w: Instruction, bias: Instruction | None = None
 ) -> Instruction:
-    """Transposed convolution; ``output_shape`` or ``output_padding`` lengthen or cut the result
-    at its ends.
-    """
+    """Emit transposed convolution; ``output_shape`` or ``output_padding`` extend or cut the result at its ends."""
     spatial = check_spatial(x)
     if rank(w) != rank(x) or w.shape.is_dynamic:
         raise ShapeError(f"weights {w.shape} do not fit an input of {rank(x)} dimensions")
@@ -165,7 +163,7 @@ def conv_transpose(
     begins = pads[:spatial]
     ends = [p - e for p, e in zip(pads[spatial:], extra, strict=False)]
     cut, longer = ([max(0, sign * p) for p in (*begins, *ends)] for sign in (1, -1))
-    late: list[int] = []  # cut after it is lengthened: of what is cut before, something has to be left
+    late: list[int] = []  # cuts after padding, if cutting first would leave no element
     if any(longer) and not x.shape.is_dynamic:
         sizes = zip(x.shape.lens[2:], kernel, stride, dilation, cut, cut[spatial:])
         if any(s * (n - 1) + (k - 1) * d + 1 - first - last < 1 for n, k, s, d, first, last in sizes):
@@ -189,9 +187,7 @@ def conv_transpose(
 
 
 def _pads_for(full: list[int], wanted: list[int], upper: bool) -> list[int]:
-    """What to cut from the full result, before all axes and then after them, to come to the
-    wanted lengths.
-    """
+    """Return the cuts that reduce the full result to the lengths ``wanted``: before all axes, then after them."""
     small, large = [], []
     for n, m in zip(full, wanted, strict=False):
         total = n - m

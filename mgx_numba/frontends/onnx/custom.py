@@ -1,4 +1,4 @@
-"""Nodes of operators that users have registered."""
+"""Parser of nodes with custom operators that users have registered."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ _READERS: dict[str, Callable[..., Any]] = {
     "tuple[int, ...]": Node.get_ints,
     "tuple[float, ...]": Node.get_floats,
 }
-"""By the kinds that attributes of custom operators have."""
+"""Attribute accessors by the kinds of custom operators' attributes."""
 
 
 def custom_handler(domain: str, op_type: str) -> Handler | None:
-    """What parses nodes of a registered operator."""
+    """Return the handler for nodes of a registered custom operator, or None."""
     return Handler(_parse, 0, None) if is_known(custom_name(domain, op_type)) else None
 
 

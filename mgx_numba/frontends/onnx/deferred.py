@@ -1,8 +1,8 @@
-"""Nodes that can be read only when lengths or values are known, and how they wait in a program until then.
+"""Deferred nodes: nodes that can be parsed only once lengths or values are known, stored in the program until then.
 
-A parser asks for the values and lengths that it needs (`Builder.constant`, `Builder.lens`). Where they are not known,
-its node becomes an `ops.deferred.Deferred`, whose source is an ONNX model of this one node: its inputs are what the
-node takes, what its subgraphs use from outside included. `reader` reads that model when more is known of them.
+A parser function requests values and lengths (`Builder.constant`, `Builder.lens`). If they are unknown, the node
+becomes an `ops.deferred.Deferred` whose source is an ONNX model of this one node. Its inputs are the node's inputs and
+the outer values that its subgraphs use. `reader` parses that model once more is known.
 """
 
 from __future__ import annotations
@@ -31,13 +31,15 @@ if TYPE_CHECKING:
 __all__ = ["LIMIT", "Attempt", "values_taken"]
 
 LIMIT = "limit_max_iterations"
-"""Metadata of a deferred node's model: the option of this name."""
+"""Metadata key, in a deferred node's model, of the option of this name."""
 
 
 class Attempt:
-    """A context in which a node is parsed. If that fails for want of something that is known only later, what it has
-    written is taken back and ``error`` says why; `deferred` then writes the node that waits. Only parsers that do with
-    tensors of ``any_rank`` see tensors whose rank is not known; of others ``error`` is set before it is entered."""
+    """A context in which a node is parsed, which rolls back if a value or length is still unknown.
+
+    After a rollback ``error`` has the reason, and `deferred` emits the deferred node. Without ``any_rank``, an input of
+    unknown rank sets ``error`` at once.
+    """
 
     def __init__(self, g: Builder, node: Node, inputs: Sequence[Instruction | None], any_rank: bool = False) -> None:
         self.error: BaseException | None = None
@@ -61,7 +63,7 @@ class Attempt:
         return True
 
     def _may_wait(self, error: BaseException) -> bool:
-        """Whether the node may be read when more is known."""
+        """Return whether the node may be parseable once more is known."""
         if not isinstance(error, Exception) or self._g.module is self._g.parser.settled:
             return False
         if isinstance(error, FinalError):
@@ -99,7 +101,7 @@ class Attempt:
 
 
 def values_taken(node: Node) -> dict[str, Instruction]:
-    """Values by name that a node takes, those that its subgraphs take from outside included."""
+    """Return the values that a node uses, by name, including outer values used by its subgraphs."""
     names = dict.fromkeys(node.inputs)
     for attribute in node.proto.attribute:
         for graph in [*([attribute.g] if attribute.type == 5 else ()), *attribute.graphs]:
@@ -109,7 +111,7 @@ def values_taken(node: Node) -> dict[str, Instruction]:
 
 
 def _custom(nodes: Iterable[NodeProto]) -> set[str]:
-    """Names of the custom operators among nodes, those in their subgraphs included."""
+    """Return the names of custom operators among nodes and the nodes of their subgraphs."""
     found: set[str] = set()
     for node in nodes:
         found.add(custom_name(node.domain, node.op_type))
@@ -120,7 +122,7 @@ def _custom(nodes: Iterable[NodeProto]) -> set[str]:
 
 
 def _captured(graph: GraphProto) -> list[str]:
-    """Names that a graph uses and does not define."""
+    """Return the names that a graph uses and does not define."""
     own = {i.name for i in graph.input} | {t.name for t in graph.initializer}
     own |= {s.values.name for s in graph.sparse_initializer} | {name for n in graph.node for name in n.output}
     used: list[str] = [o.name for o in graph.output]
@@ -133,7 +135,7 @@ def _captured(graph: GraphProto) -> list[str]:
 
 
 def _model(g: Builder, node: Node, taken: dict[str, Instruction]) -> ModelProto:
-    """A model of one node; inputs have a type and no shape."""
+    """Return a model of one node; its inputs have a type but no shape."""
     import onnx
 
     model = onnx.ModelProto(ir_version=g.parser.model.proto.ir_version or onnx.IR_VERSION)

@@ -1,4 +1,4 @@
-"""Convolutions at displaced places.
+"""Deformable convolution.
 
 ai.onnx: DeformConv.
 """
@@ -29,10 +29,15 @@ def deform_conv(
     bias: Instruction | None = None,
     mask: Instruction | None = None,
 ) -> Instruction:
-    """Dai et al., Deformable Convolutional Networks (v2 with a mask): samples between pixels, then a product.
+    """Emit deformable convolution: sampling, then a product.
 
-    x [n, c, h, w], weights [o, c / group, kh, kw], offsets [n, offset_group * kh * kw * 2, oh, ow] (y before x), mask
-    [n, offset_group * kh * kw, oh, ow]. What lies outside of the image is 0.
+    Dai et al., Deformable Convolutional Networks; v2 with a mask. Samples are interpolated between pixels; pixels
+    outside the image are 0. Shapes:
+
+        x: [n, c, h, w]
+        weights: [o, c / group, kh, kw]
+        offsets: [n, offset_group * kh * kw * 2, oh, ow], y before x
+        mask: [n, offset_group * kh * kw, oh, ow]
     """
     lens, weights = g.lens(x), g.lens(w)
     if len(lens) != 4 or len(weights) != 4:
@@ -55,7 +60,7 @@ def deform_conv(
 def _columns(
     g: Builder, x: Instruction, offset: Instruction, mask: Instruction | None, window: Window, bags: int
 ) -> Instruction:
-    """Samples [n, c, taps, positions]."""
+    """Emit the samples [n, c, taps, positions]."""
     batch, channels, height, width = g.lens(x)
     out = g.lens(offset)[2:]
     taps, spots = prod(window.kernel), prod(out)

@@ -1,4 +1,4 @@
-"""Selection of the best, and operators of object detectors.
+"""Selection of largest elements, and operators of object detectors.
 
 ai.onnx: MaxRoiPool NonMaxSuppression NonZero RoiAlign TopK Unique.
 """
@@ -20,7 +20,7 @@ from .registry import register
 
 @register("TopK")
 def topk(g: Builder, node: Node, x: Instruction, k: Instruction | None = None) -> list[Instruction]:
-    """Values and positions of the largest or smallest; ``k`` is an attribute before operator set 10."""
+    """Emit values and positions of the largest or smallest elements; ``k`` is an attribute before operator set 10."""
     count = g.int_value(k, "K") if k is not None else node.get_int("k")
     axis = g.axis(node.get_int("axis", -1), rank(x))
     both = g.op("topk", x, k=count, axis=axis, largest=node.get_bool("largest", True))
@@ -29,9 +29,9 @@ def topk(g: Builder, node: Node, x: Instruction, k: Instruction | None = None) -
 
 @register("NonZero")
 def nonzero(g: Builder, node: Node, x: Instruction) -> Instruction:
-    """Positions of the elements that are not zero: a literal if known, else a dynamic number of columns.
+    """Emit the positions of nonzero elements: a literal if known, else with a dynamic number of columns.
 
-    A row for each axis, so none for a scalar, as the standard says (ONNX Runtime gives one).
+    There is one row per axis, so none for a scalar, as in the standard (ONNX Runtime returns one row).
     """
     value = g.constants.value(x)
     if value is not None:
@@ -43,7 +43,7 @@ def nonzero(g: Builder, node: Node, x: Instruction) -> Instruction:
 
 @register("Unique")
 def unique(g: Builder, node: Node, x: Instruction) -> Sequence[Instruction]:
-    """Distinct values, first positions, inverse positions and counts; folded for a constant input."""
+    """Emit distinct values, first positions, inverse positions and counts; folded for a constant input."""
     axis = g.axis(node.get_int("axis"), rank(x)) if node.has("axis") else None
     op = make_op("unique", axis=axis, sorted=node.get_bool("sorted", True))
     value = g.constants.value(x)
@@ -55,7 +55,7 @@ def unique(g: Builder, node: Node, x: Instruction) -> Sequence[Instruction]:
 
 @register("MaxRoiPool")
 def max_roi_pool(g: Builder, node: Node, x: Instruction, rois: Instruction) -> Instruction:
-    """The largest pixel of each cell of each region."""
+    """Emit the largest pixel of each cell of each region."""
     pooled = tuple(node.get_ints("pooled_shape"))
     return g.op("max_roi_pool", x, rois, pooled_shape=pooled, spatial_scale=node.get_float("spatial_scale", 1.0))
 
@@ -70,7 +70,7 @@ def non_max_suppression(
     overlap: Instruction | None = None,
     least: Instruction | None = None,
 ) -> Instruction:
-    """Rows (image, class, box), as many as are found: a dynamic length."""
+    """Emit the selected rows (image, class, box), a dynamic number."""
     limits = [most, overlap, least]
     while limits and limits[-1] is None:
         limits.pop()
@@ -88,9 +88,7 @@ def non_max_suppression(
 
 @register("RoiAlign")
 def roi_align(g: Builder, node: Node, x: Instruction, rois: Instruction, batch: Instruction) -> Instruction:
-    """Regions pooled from bilinear samples; half-pixel coordinates are the default from operator
-    set 16 on.
-    """
+    """Emit regions pooled from bilinear samples; half-pixel coordinates are the default from operator set 16 on."""
     default = "half_pixel" if node.opset >= 16 else "output_half_pixel"
     mode = node.get_choice("mode", ("avg", "max"), "avg")
     size = [node.get_int(name, 1) for name in ("output_height", "output_width")]

@@ -1,4 +1,4 @@
-"""Domains that a model's nodes may leave out or not import, although ONNX wants them to."""
+"""Domains that a model may omit from nodes or imports, against the ONNX specification."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from .schema import newest_since
 __all__ = ["DOMAINS", "home_of", "implied_opset"]
 
 DOMAINS = (registry.MICROSOFT, registry.ML)
-"""Those whose operators keep their meaning from one version to the next."""
+"""Domains whose operators keep their meaning across versions."""
 
 
 def home_of(op_type: str) -> str:
-    """Domain of an operator that is written in the default one: another one if only that has it."""
+    """Return the domain of an operator written without domain: another domain if only that domain has the operator."""
     if registry.find("", op_type) is not None or newest_since("", op_type) is not None:
         return ""
     homes = [domain for domain in DOMAINS if registry.find(domain, op_type) is not None]
@@ -21,7 +21,7 @@ def home_of(op_type: str) -> str:
 
 
 def implied_opset(domain: str) -> int | None:
-    """Operator set that is in force where a domain is not imported, ``None`` where it must be."""
+    """Return the operator set that applies if a domain is not imported; ``None`` if the import is mandatory."""
     import onnx.defs
 
     if domain == registry.ML:

@@ -15,5 +15,5 @@ from .registry import register
 
 @register("Einsum")
 def einsum_node(g: Builder, node: Node, *operands: Instruction) -> Instruction:
-    """The node's equation."""
+    """Emit the node's equation."""
     return einsum(g, node.get_str("equation"), operands, ParseError)

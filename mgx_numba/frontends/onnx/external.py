@@ -1,8 +1,8 @@
-"""External tensor data: files beside the model, read into memory, never outside of the model's folder; or a caller's.
+"""Reader of external tensor data, from files in the model's folder (never outside), or from the caller's memory.
 
 ONNX `ExternalData.md`: ``location`` is a path relative to the model, ``offset`` and ``length`` are in bytes. A model
-reached through a link has two folders, that of the link and that of the file, as in the cache of Hugging Face, where
-``snapshots/<revision>`` links to ``blobs``: data may lie in either, which is also the rule of ONNX Runtime.
+reached through a link has two folders, the link's and the file's. Data may be in either folder, as in ONNX Runtime. The
+cache of Hugging Face is an example: ``snapshots/<revision>`` links to ``blobs``.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ __all__ = ["ExternalData"]
 
 
 class ExternalData:
-    """Reads external data.
+    """A reader of external data.
 
     Args:
-        folders: where files are looked for; the first that has a file is taken. Without one, files are an error.
-        files: contents in memory by location, which come before files of the same location.
+        folders: folders to search, in order; with none, files are an error.
+        files: contents in memory by location, which take precedence over files.
 
     Attributes:
-        opened: path of each file that was read by location, and its status before that.
+        opened: path of each file that was read, by location, and its status before reading.
     """
 
     def __init__(self, folders: Sequence[Path], files: Mapping[str, memoryview] | None = None) -> None:
@@ -42,10 +42,10 @@ class ExternalData:
         self._read: weakref.WeakValueDictionary[tuple[Path, int, int], np.ndarray] = weakref.WeakValueDictionary()
 
     def __call__(self, tensor: TensorProto, length: int) -> np.ndarray:
-        """``length`` bytes of ``tensor``'s data, read-only; the same memory for the same bytes of a file.
+        """Return ``length`` bytes of ``tensor``'s data, read-only; the same memory for the same bytes of a file.
 
         Raises:
-            ParseError: no folder, an illegal or absent path, or a range beyond the end of the file.
+            ParseError: there is no folder, the path is illegal or absent, or the range exceeds the file.
         """
         where = f"tensor {tensor.name!r}"
         entries = {entry.key: entry.value for entry in tensor.external_data}

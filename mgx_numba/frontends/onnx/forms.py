@@ -1,8 +1,7 @@
-"""Find the version of an operator's schema that a node fits.
+"""Search for the version of an operator's schema that a node fits.
 
-Exporters write attributes of one operator set into files that declare another operator set: an attribute that later
-became an input, or an attribute that only later sets have. A node that fits another version of its schema has the
-meaning of that version.
+Exporters write attributes of one operator set into files that declare another: an attribute that later became an input,
+or one that only later sets have. A node that fits another version of its schema has the meaning of that version.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Operators defined by a body of other operators: ONNX's own (from the schema) and the model's.
+"""Functions: operators defined by a body of other operators, in ONNX's schemas or in the model.
 
-ONNX `IR.md`, section Functions. A body is read in a scope of its own: formal inputs stand for the values that
-the node takes, ``ref_attr_name`` for its attributes, and the body's operator set imports hold inside it.
+ONNX `IR.md`, section Functions. A body is read in its own scope: formal inputs stand for the node's inputs,
+``ref_attr_name`` for its attributes, and the body's own operator set imports apply.
 """
 
 from __future__ import annotations
@@ -28,19 +28,19 @@ EXPANDED = frozenset(
     " HammingWindow HannWindow LinearAttention"
     " NegativeLogLikelihoodLoss SequenceMap SoftmaxCrossEntropyLoss SwiGLU FlexAttention".split()
 )
-"""Operators that are read through the body that ONNX gives them, having no parser of their own."""
+"""Operators without a parser function, which are read through ONNX's function body."""
 
 DEEPEST = 32
-"""Functions inside of functions: a bound for models that call one another; known ones have a handful."""
+"""Largest depth of nested functions, to stop recursion in malformed models; known models nest a handful."""
 
 
 def has_body(schema: Schema) -> bool:
-    """Whether ONNX defines an operator by a body, for some inputs at least."""
+    """Return whether ONNX defines a function body for an operator, at least for some inputs."""
     return schema.source.has_function or schema.source.has_context_dependent_function
 
 
 def schema_body(node: Node, schema: Schema, inputs: Sequence[Instruction | None]) -> FunctionProto | None:
-    """The body that ONNX gives an operator for these inputs, ``None`` when it gives none.
+    """Return ONNX's function body of an operator for these inputs; ``None`` if there is none.
 
     Raises:
         ParseError: ONNX refuses to build a body for this node.
@@ -68,13 +68,13 @@ def schema_body(node: Node, schema: Schema, inputs: Sequence[Instruction | None]
 
 
 def schema_attributes(schema: Schema) -> dict[str, AttributeProto]:
-    """Default values of an operator's attributes."""
+    """Return the default values of an operator's attributes."""
     defaults = {name: a.default_value for name, a in schema.source.attributes.items()}
     return {name: value for name, value in defaults.items() if value is not None and value.type}
 
 
 def function_attributes(function: FunctionProto) -> dict[str, AttributeProto]:
-    """Default values of a model function's attributes."""
+    """Return the default values of a model function's attributes."""
     return {a.name: a for a in function.attribute_proto}
 
 
@@ -89,15 +89,15 @@ def expand(
     """Read a function body in place of a node.
 
     Args:
-        g: where instructions go.
+        g: the builder that receives the instructions.
         node: the node that calls the function.
         function: the body.
         inputs: values of the node's inputs.
-        defaults: values of attributes that the node does not give.
+        defaults: values of attributes that the node does not set.
         path: functions being expanded around this node.
 
     Raises:
-        ParseError: more inputs than the body has, a body that calls itself, or what reading its nodes raises.
+        ParseError: there are more inputs than the body has, or the body calls itself; also all errors of its nodes.
     """
     import onnx.defs
 
@@ -118,12 +118,12 @@ def expand(
 
 
 def resolve_attributes(proto: NodeProto, attributes: Mapping[str, AttributeProto] | None) -> NodeProto:
-    """A node with its attribute references replaced by the values that the function was called with.
+    """Return a node with attribute references replaced by the values of the function call.
 
     References to attributes without a value are dropped.
 
     Raises:
-        ParseError: a reference outside of a function.
+        ParseError: there is a reference outside a function.
     """
     if not any(a.ref_attr_name for a in proto.attribute):
         return proto

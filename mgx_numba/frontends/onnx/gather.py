@@ -1,4 +1,4 @@
-"""Selection and placement of elements by index.
+"""Gather and scatter: selection and placement of elements by index.
 
 ai.onnx: Compress Gather GatherElements GatherND OneHot Scatter ScatterElements ScatterND TensorScatter.
 """
@@ -21,21 +21,21 @@ REDUCTIONS = ("none", "add", "mul", "min", "max")
 
 @register("Gather")
 def gather(g: Builder, node: Node, data: Instruction, indices: Instruction) -> Instruction:
-    """Slices of ``axis`` at the indices; negative ones count from the end."""
+    """Emit slices of ``axis`` at the indices; negative indices count from the end."""
     axis = g.axis(node.get_int("axis", 0), rank(data))
     return g.op("gather", data, indices, axis=axis)
 
 
 @register("GatherElements")
 def gather_elements(g: Builder, node: Node, data: Instruction, indices: Instruction) -> Instruction:
-    """The element at each index along ``axis``."""
+    """Emit the element at each index along ``axis``."""
     axis = g.axis(node.get_int("axis", 0), rank(data))
     return g.op("gather_elements", data, indices, axis=axis)
 
 
 @register("GatherND", domain=("", MICROSOFT))
 def gather_nd(g: Builder, node: Node, data: Instruction, indices: Instruction) -> Instruction:
-    """Slices at index tuples in the last axis of the indices."""
+    """Emit slices at the index tuples in the last axis of the indices."""
     return g.op("gathernd", data, indices, batch_dims=node.get_int("batch_dims", 0))
 
 
@@ -43,7 +43,7 @@ def gather_nd(g: Builder, node: Node, data: Instruction, indices: Instruction) -
 def scatter_elements(
     g: Builder, node: Node, data: Instruction, indices: Instruction, updates: Instruction
 ) -> Instruction:
-    """Updates put, or combined by ``reduction``, at the indices along ``axis``."""
+    """Write updates at the indices along ``axis``, or combine them by ``reduction``."""
     reduction = node.get_choice("reduction", REDUCTIONS, "none")
     axis = g.axis(node.get_int("axis", 0), rank(data))
     return g.op(f"scatter_{reduction}", data, indices, updates, axis=axis)
@@ -51,7 +51,7 @@ def scatter_elements(
 
 @register("ScatterND")
 def scatter_nd(g: Builder, node: Node, data: Instruction, indices: Instruction, updates: Instruction) -> Instruction:
-    """Updates put, or combined by ``reduction``, at index tuples."""
+    """Write updates at index tuples, or combine them by ``reduction``."""
     reduction = node.get_choice("reduction", REDUCTIONS, "none")
     if rank(updates) == 0 and rank(indices) == 1:
         indices, updates = g.unsqueeze(indices, [0]), g.unsqueeze(updates, [0])
@@ -62,9 +62,7 @@ def scatter_nd(g: Builder, node: Node, data: Instruction, indices: Instruction, 
 def tensor_scatter(
     g: Builder, node: Node, past: Instruction, update: Instruction, write: Instruction | None = None
 ) -> Instruction:
-    """A key/value cache with new steps written from ``write_indices`` on (round about in mode
-    ``circular``).
-    """
+    """Write new steps into a key/value cache from ``write_indices`` on (wrapping around in mode ``circular``)."""
     lens, new = g.lens(past), g.lens(update)
     axis = g.axis(node.get_int("axis", -2), len(lens))
     if axis == 0 or len(new) != len(lens):
@@ -90,7 +88,7 @@ def _zeros(g: Builder, count: int) -> Instruction:
 
 @register("OneHot")
 def one_hot(g: Builder, node: Node, indices: Instruction, depth: Instruction, values: Instruction) -> Instruction:
-    """``values[1]`` where the index matches the position along the new axis, ``values[0]`` elsewhere."""
+    """Emit ``values[1]`` where the index equals the position along the new axis, ``values[0]`` elsewhere."""
     given = g.constant(depth, "depth")
     length = given.ravel()[0] if has_symbolic_elements(given) else int(given.ravel()[0]) if given.size == 1 else 0
     if given.size != 1 or length < 1:
@@ -105,7 +103,7 @@ def one_hot(g: Builder, node: Node, indices: Instruction, depth: Instruction, va
 
 @register("Compress")
 def compress(g: Builder, node: Node, x: Instruction, condition: Instruction) -> Instruction:
-    """Slices of ``axis`` (elements of the flat data without one) where the constant condition holds."""
+    """Emit the slices of ``axis`` (without it: elements of the flat data) where the constant condition holds."""
     keep = np.flatnonzero(g.constant(condition, "condition")).astype(np.int64)
     if not node.has("axis"):
         x, axis = g.flat(x), 0

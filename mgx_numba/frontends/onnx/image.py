@@ -26,7 +26,7 @@ MODES = {"bilinear": "linear", "bicubic": "cubic", "linear": "linear", "cubic": 
 
 
 class SampleAxis:
-    """One spatial axis that is sampled between its elements: places and weights of the samples."""
+    """A spatial axis that is sampled between its elements: positions and weights of the samples."""
 
     def __init__(self, g: Builder, length: int, padding: str, align: bool) -> None:
         self.g, self.length, self.padding = g, length, padding
@@ -34,7 +34,7 @@ class SampleAxis:
         self.align = align
 
     def coordinate(self, grid: Instruction) -> Instruction:
-        """Grid values of [-1, 1] as input coordinates."""
+        """Convert grid values in [-1, 1] to input coordinates."""
         g = self.g
         half = add_scalar(g, grid, 1.0)
         if isinstance(self.span, Dim):
@@ -44,7 +44,7 @@ class SampleAxis:
         return place if self.align else add_scalar(g, place, -0.5)
 
     def folded(self, x: Instruction) -> Instruction:
-        """Coordinates brought inside, as the padding mode says."""
+        """Map coordinates into the axis, by the padding mode."""
         g = self.g
         if self.padding == "border":
             return g.pointwise("clip", x, g.like(0, x), g.like(self.length - 1, x))
@@ -58,16 +58,16 @@ class SampleAxis:
         return add_scalar(g, g.pointwise("min", along, back), self.low)
 
     def taps(self, x: Instruction, mode: str) -> list[tuple[Instruction, Instruction | None]]:
-        """Places (float) and weights that a sample is made of.
+        """Return the positions (float) and weights of the elements that a sample combines.
 
-        Cubic weights are those of the place itself, as in torch's ``grid_sample`` and ONNX Runtime: beyond a border
-        the image goes on with the elements that the padding gives, while coordinates stay.
+        Cubic weights belong to the unfolded coordinate, as in torch's ``grid_sample`` and ONNX Runtime: beyond a
+        border, the padding supplies elements, while coordinates are unchanged.
         """
         g = self.g
         if mode == "nearest":
             return [(self.folded(g.op("nearbyint", x)), None)]
         if mode == "cubic" and self.padding == "border":
-            # where all four places lie beyond a border it does not matter how far, unless it is infinitely
+            # If all four positions lie beyond a border, the distance does not matter; clip it so that it is finite.
             x = g.pointwise("clip", x, g.like(-2, x), g.like(self.length + 1, x))
         else:
             x = self.folded(x)
@@ -81,7 +81,7 @@ class SampleAxis:
         return [(add_scalar(g, base, k - 1), w) for k, w in enumerate(weights)]
 
     def _cubic(self, d: Instruction, far: bool) -> Instruction:
-        """Cubic convolution's weight at a distance, below 1 or (``far``) beyond."""
+        """Emit the cubic convolution weight at a distance below 1, or (``far``) from 1 to 2."""
         g, a = self.g, CUBIC
         coefficients = (a, -5 * a, 8 * a, -4 * a) if far else (a + 2, -(a + 3), 0.0, 1.0)
         value = add_scalar(g, mul_scalar(g, d, coefficients[0]), coefficients[1])
@@ -90,7 +90,7 @@ class SampleAxis:
         return value
 
     def index(self, place: Instruction) -> tuple[Instruction, Instruction | None]:
-        """Place as an index inside of the axis, and where it was inside (``None``: everywhere)."""
+        """Return a position as an index into the axis, and a mask of positions inside (``None``: all are inside)."""
         g = self.g
         valid = None
         if self.padding == "zeros":
@@ -105,12 +105,11 @@ class SampleAxis:
 
 @register("GridSample")
 def grid_sample(g: Builder, node: Node, x: Instruction, grid: Instruction) -> Instruction:
-    """x [n, c, spatial...] sampled at grid [n, out..., axes], whose last axis counts spatial axes from the
-    last one.
+    """Sample x [n, c, spatial...] at grid [n, out..., axes], whose last axis lists spatial coordinates last axis first.
 
-    Places and interpolated values are computed in float32, or in float64 for a grid of float64 and where float64 or
-    integers of 4 or 8 bytes are interpolated; integers get the nearest value of their type. Samples at NaN are 0 with
-    padding by zeros, otherwise NaN, or in mode ``nearest`` any element.
+    Positions and interpolated values are computed in float32, or in float64 for a float64 grid and for interpolated
+    float64 or integers of 4 or 8 bytes. Integer results are rounded to nearest. Samples at NaN are 0 with zero padding;
+    otherwise NaN, or in mode ``nearest`` any element.
     """
     mode = MODES[node.get_choice("mode", tuple(MODES), "linear")]
     padding = node.get_choice("padding_mode", ("zeros", "border", "reflection"), "zeros")
@@ -166,7 +165,7 @@ def grid_sample(g: Builder, node: Node, x: Instruction, grid: Instruction) -> In
 
 @register("Col2Im")
 def col2im(g: Builder, node: Node, x: Instruction, image: Instruction, block: Instruction) -> Instruction:
-    """Blocks [n, c * block, positions] added up where they lie in an image [n, c, image...]."""
+    """Add up blocks [n, c * block, positions] at their positions in an image [n, c, image...]."""
     size, kernel = g.ints(image, "image_shape"), g.ints(block, "block_shape")
     count = len(size)
     stride, dilation = (node.get_ints(n, (1,) * count) for n in ("strides", "dilations"))
@@ -201,9 +200,7 @@ def _block_places(
     pads: list[int],
     steps: list[int],
 ) -> np.ndarray:
-    """Flat image position of every block element at every position; one past the end for those in the
-    padding.
-    """
+    """Return each block element's flat image position, for every block; one past the end for the padding."""
     count = len(size)
     flat, inside = np.zeros((1,) * (2 * count), np.int64), np.ones((1,) * (2 * count), bool)
     for k, weight in enumerate(row_major_strides(size)):
@@ -217,7 +214,7 @@ def _block_places(
 
 @register("ImageScaler")
 def image_scaler(g: Builder, node: Node, x: Instruction) -> Instruction:
-    """``x * scale + bias`` with a bias for each channel."""
+    """Emit ``x * scale + bias`` with one bias per channel."""
     bias = g.literal(np.array(node.get_floats("bias"), np.float32), x.shape.type)
     if rank(x) < 2 or g.lens(x)[1] != bias.shape.elements:
         raise ShapeError(f"bias has {bias.shape.elements} values for an input of lengths {list(g.lens(x))}")
@@ -227,5 +224,5 @@ def image_scaler(g: Builder, node: Node, x: Instruction) -> Instruction:
 
 @register("ImageDecoder")
 def image_decoder(g: Builder, node: Node, encoded: Instruction) -> Instruction:
-    """Pixels of an image file's bytes."""
+    """Emit the pixels of an encoded image."""
     return g.op("decode_image", encoded, pixel_format=node.get_str("pixel_format", "RGB"))

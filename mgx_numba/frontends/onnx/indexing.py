@@ -1,4 +1,4 @@
-"""Parts of tensors and their composition.
+"""Slices of tensors, concatenation and padding.
 
 ai.onnx: Concat Pad ReverseSequence Slice Split Trilu.
 """
@@ -19,7 +19,7 @@ from .registry import MICROSOFT, register
 
 @register("Concat")
 def concat(g: Builder, node: Node, *values: Instruction) -> Instruction:
-    """Along ``axis``."""
+    """Emit the concatenation along ``axis``."""
     if any(v is None for v in values):
         raise ParseError("an input is missing")
     axis = g.axis(node.get_int("axis"), rank(values[0]))
@@ -28,8 +28,9 @@ def concat(g: Builder, node: Node, *values: Instruction) -> Instruction:
 
 @register("Split")
 def split(g: Builder, node: Node, x: Instruction, sizes: Instruction | None = None) -> list[Instruction]:
-    """Sizes from the input (from operator set 13), the attribute, or equal ones (the last may be smaller from
-    18).
+    """Emit Split: sizes come from the input (from operator set 13) or the attribute.
+
+    Without either, sizes are equal; from operator set 18 on the last may be smaller.
     """
     axis = g.axis(node.get_int("axis", 0), rank(x))
     dim = x.shape.dims[axis]
@@ -65,7 +66,7 @@ def slice_node(
     axes: Instruction | None = None,
     steps: Instruction | None = None,
 ) -> Instruction:
-    """Bounds are attributes before operator set 10, inputs from then on; negative steps reverse."""
+    """Emit Slice: bounds are attributes before operator set 10, inputs from then on; negative steps reverse."""
     if starts is None or ends is None:
         if node.opset >= 10:
             raise ParseError("inputs 'starts' and 'ends' are missing")
@@ -105,7 +106,7 @@ def pad(
     value: Instruction | None = None,
     axes: Instruction | None = None,
 ) -> Instruction:
-    """Negative pads cut off; ``mode`` is constant, reflect, edge or (from operator set 19) wrap."""
+    """Emit Pad: negative pads cut off; ``mode`` is constant, reflect, edge or (from operator set 19) wrap."""
     axes_count = rank(x)
     mode = node.get_choice("mode", ("constant", "reflect", "edge", "wrap"), "constant")
     given = node.get_ints("pads") if pads is None else g.ints(pads, "pads")
@@ -140,7 +141,7 @@ def pad(
 
 
 def _cut(g: Builder, x: Instruction, begins: list[int], ends: list[int]) -> Instruction:
-    """Cut off what negative pads take. Where they take more than there is, all of the result is padding."""
+    """Apply negative pads by slicing; where they exceed the length, the whole result is padding."""
     for axis, (begin, end) in enumerate(zip(begins, ends, strict=False)):
         if begin < 0 or end < 0:
             length = g.lens(x)[axis]
@@ -154,7 +155,7 @@ def _cut(g: Builder, x: Instruction, begins: list[int], ends: list[int]) -> Inst
 
 
 def _pad_with_value(g: Builder, x: Instruction, axes: list[int], pads: list[int], value: Instruction) -> Instruction:
-    """Constant padding with a value known at run time only: padded data where inside, the value elsewhere."""
+    """Emit constant padding with a run-time value: padded data inside, the value elsewhere."""
     count = rank(x)
     begins, ends = [0] * count, [0] * count
     for k, axis in enumerate(axes):
@@ -168,7 +169,7 @@ def _pad_with_value(g: Builder, x: Instruction, axes: list[int], pads: list[int]
 
 @register("Trilu", domain=("", MICROSOFT))
 def trilu(g: Builder, node: Node, x: Instruction, k: Instruction | None = None) -> Instruction:
-    """Upper or lower triangle of the last two axes, zeros elsewhere; ``k`` moves the diagonal."""
+    """Emit the upper or lower triangle of the last two axes, zeros elsewhere; ``k`` moves the diagonal."""
     lens = g.lens(x)
     if len(lens) < 2:
         raise ParseError(f"input has {len(lens)} dimensions, expected at least 2")
@@ -186,7 +187,7 @@ def trilu(g: Builder, node: Node, x: Instruction, k: Instruction | None = None) 
 
 @register("ReverseSequence")
 def reverse_sequence(g: Builder, node: Node, x: Instruction, lengths: Instruction) -> Instruction:
-    """The first ``lengths[b]`` steps of each batch entry in reverse order: a gather along the time axis."""
+    """Reverse the first ``lengths[b]`` steps of each batch entry, by a gather along the time axis."""
     lens = g.lens(x)
     batch, time = (g.axis(node.get_int(n, d), len(lens), n) for n, d in (("batch_axis", 1), ("time_axis", 0)))
     if batch == time or max(batch, time) > 1:

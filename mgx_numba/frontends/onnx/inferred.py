@@ -1,4 +1,7 @@
-"""Types and ranks of what deferred nodes give: by ONNX's shape inference, else by reading them for sample lengths."""
+"""Inference of element types and ranks of deferred nodes' results.
+
+ONNX's shape inference is tried first, then parsing for sample lengths.
+"""
 
 from __future__ import annotations
 
@@ -24,11 +27,11 @@ if TYPE_CHECKING:
 __all__ = ["result_shapes"]
 
 _SMALL = 256
-"""Elements of a constant that shape inference is shown."""
+"""Largest number of elements of a constant that shape inference receives."""
 
 SAMPLES = (8, 1, 2, 4, 16, 64)
-"""Lengths that are tried in place of ranges, until a node can be read for two of them: far apart, so that what is cut
-off at some length is seen to vary. After them come the lengths that inputs have, which others may have to equal."""
+"""Lengths that are tried in place of ranges, until a node can be parsed for two of them. They are far apart, so that
+clamped lengths are seen to vary. After them come the lengths of inputs, which other lengths may have to equal."""
 
 
 def result_shapes(
@@ -37,14 +40,14 @@ def result_shapes(
     """Infer the shape of every result of a model of one node.
 
     Args:
-        g: what the values belong to.
-        model: its graph's inputs are ``inputs``, in order.
-        inputs: values for them.
-        error: why the node is deferred; raised if nothing is to be found out about a result's type.
+        g: the builder that the values belong to.
+        model: a model whose graph inputs are ``inputs``, in order.
+        inputs: values of the graph inputs.
+        error: why the node is deferred; raised if a result's type cannot be inferred.
 
-    What neither tells has the type of an input that must have it by the operator's schema; without a schema it is taken
-    to be of the first floating-point input's type, as with almost all operators that ONNX does not know; reading the
-    node is an error if that is not so.
+    If neither method gives a type, a result has the type of an input that must share it by the operator's schema.
+    Without a schema, the first floating-point input's type is assumed, which is right for almost all operators that
+    ONNX does not define. Parsing the node later fails if the assumption is wrong.
     """
     found = _inferred(g, model, inputs, error)
     if any(f is None for f in found):
@@ -60,7 +63,7 @@ def result_shapes(
 
 
 def _shared_type(model: ModelProto, result: int, inputs: Sequence[Instruction]) -> Type | None:
-    """The type of an input that a result shares by the operator's schema."""
+    """Return the type of an input that shares its type with a result by the operator's schema."""
     node = model.graph.node[0]
     domain = canonical_domain(node.domain)
     schema = find_schema(domain, node.op_type, opset_versions(model.opset_import).get(domain, 1))
@@ -103,7 +106,7 @@ def _inferred(
         _show(g, copy, info.name, x)
     try:
         copy = onnx.shape_inference.infer_shapes(copy, data_prop=True)
-    except Exception:  # what is wrong is said when the node is read
+    except Exception:  # parsing the node will report the fault
         return [None] * len(model.graph.output)
     kinds = {o.type.WhichOneof("value") for o in copy.graph.output}
     if not kinds <= {None, "tensor_type", "sequence_type", "optional_type", "map_type"}:
@@ -112,7 +115,7 @@ def _inferred(
 
 
 def _show(g: Builder, model: ModelProto, name: str, x: Instruction) -> None:
-    """Give an input the value that it is known to have."""
+    """Add an input's known value to the model."""
     import onnx
 
     if x.shape.is_dynamic or x.shape.elements > _SMALL or x.shape.type.is_narrow or x.shape.type.holds_objects:
@@ -136,7 +139,7 @@ def _shape(
     type = ir_type(number)
     if not given.tensor_type.HasField("shape"):
         return _ranked(model, type, inputs)
-    # onnx 1.23 multiplies lengths that it does not know as 0: those of Attention's heads
+    # onnx 1.23 treats unknown lengths as 0 in products: those of Attention's heads
     dims = [
         DynamicDimension(d.dim_value, d.dim_value)
         if d.WhichOneof("value") == "dim_value" and (d.dim_value or not ranges)
@@ -147,7 +150,7 @@ def _shape(
 
 
 def _ranked(model: ModelProto, type: object, inputs: Sequence[Instruction]) -> Shape:
-    """A shape of which ONNX's inference says nothing: the number of lengths that Reshape is given is the rank."""
+    """Return a shape unknown to ONNX's inference; for Reshape, the rank is the number of target lengths."""
     node = model.graph.node[0]
     kind = inputs[0].shape.type.__class__
     assert isinstance(type, kind)
@@ -160,8 +163,10 @@ def _ranked(model: ModelProto, type: object, inputs: Sequence[Instruction]) -> S
 
 
 def _tried(g: Builder, model: ModelProto, inputs: Sequence[Instruction]) -> list[Shape | None] | None:
-    """What the node gives for sample lengths: lengths that are the same for two samples are taken to be fixed, those of
-    one sample tell the rank alone."""
+    """Return the node's result shapes for sample lengths.
+
+    Lengths that are equal for two samples are taken as fixed; with one sample only the rank is used.
+    """
     if any(not x.shape.ranked for x in inputs):
         return None
     seen: list[list[Shape]] = []

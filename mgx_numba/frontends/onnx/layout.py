@@ -1,4 +1,4 @@
-"""Lengths and order of axes.
+"""Reshaping, transposition and broadcasting.
 
 ai.onnx: DepthToSpace Expand Flatten Reshape SpaceToDepth Squeeze Tile Transpose Unsqueeze.
 """
@@ -22,9 +22,9 @@ from .tensors import element_count
 
 @register("Reshape")
 def reshape(g: Builder, node: Node, x: Instruction, shape: Instruction) -> Instruction:
-    """A constant shape; 0 copies a length (unless ``allowzero``), one -1 takes what is left.
+    """Emit Reshape: 0 copies a length (unless ``allowzero``), one -1 takes the remaining elements.
 
-    Lengths that depend on dynamic dimensions may stand in the shape: a single one becomes -1.
+    The shape may contain lengths that depend on dynamic dimensions: a single one becomes -1.
     """
     dims = partial_ints(g, shape)
     if dims is None:
@@ -43,7 +43,7 @@ def reshape(g: Builder, node: Node, x: Instruction, shape: Instruction) -> Instr
 
 
 def _static_dims(lens: tuple[int, ...], target: list[int], allow_zero: bool) -> list[int]:
-    """Return the lengths that a target asks for."""
+    """Return the lengths that a target shape stands for."""
     dims = list(target)
     for k, d in enumerate(target):
         if not allow_zero and (_copies(lens, target, k, d) if isinstance(d, Dim) else d == 0):
@@ -64,10 +64,10 @@ def _static_dims(lens: tuple[int, ...], target: list[int], allow_zero: bool) -> 
 
 
 def _copies(lens: tuple[int, ...], target: list[int], k: int, length: Dim) -> bool:
-    """Return whether a symbolic length of a target is 0, and copies another length than 0.
+    """Return whether a symbolic length of a target is 0 and so copies a nonzero length.
 
-    That is asked where both could be right. If nothing else of the target is 0, nor what is left to -1, the copy has
-    another number of elements than the input, which is empty.
+    This matters only if both readings are possible. If no other target length is 0, nor the length for -1, the copy
+    would have another number of elements than the (empty) input.
     """
     if k < len(lens) and exact_quotient(lens[k], length) is not None:
         return False
@@ -81,7 +81,7 @@ def _copies(lens: tuple[int, ...], target: list[int], k: int, length: Dim) -> bo
 
 @register("Flatten")
 def flatten(g: Builder, node: Node, x: Instruction) -> Instruction:
-    """A matrix: the axes before ``axis`` as rows."""
+    """Emit a matrix: the axes before ``axis`` are rows."""
     axes = rank(x)
     axis = node.get_int("axis", 1)
     if not -axes <= axis <= axes and axes:
@@ -93,7 +93,7 @@ def flatten(g: Builder, node: Node, x: Instruction) -> Instruction:
 
 @register("Transpose")
 def transpose(g: Builder, node: Node, x: Instruction) -> Instruction:
-    """Reversed axes without ``perm``."""
+    """Emit the permutation ``perm`` of axes; by default they are reversed."""
     axes = rank(x)
     permutation = node.get_ints("perm", range(axes)[::-1])
     if sorted(permutation) != list(range(axes)):
@@ -102,7 +102,7 @@ def transpose(g: Builder, node: Node, x: Instruction) -> Instruction:
 
 
 def _axes(g: Builder, node: Node, axes: Instruction | None) -> list[int] | None:
-    """Axes from the attribute (before operator set 13) or the constant input."""
+    """Return axes from the attribute (before operator set 13) or the constant input."""
     if axes is not None:
         return g.ints(axes, "axes")
     return node.get_ints("axes") if node.has("axes") else None
@@ -110,7 +110,7 @@ def _axes(g: Builder, node: Node, axes: Instruction | None) -> list[int] | None:
 
 @register("Squeeze")
 def squeeze(g: Builder, node: Node, x: Instruction, axes: Instruction | None = None) -> Instruction:
-    """Parse Squeeze: without axes, or with an empty list of axes, all axes of length 1 are removed."""
+    """Remove axes of length 1: the given axes, or all if the list of axes is absent or empty."""
     given = _axes(g, node, axes)
     found = g.axes(given, rank(x)) if given else [k for k, n in enumerate(g.lens(x)) if n == 1]
     for axis in found:
@@ -122,7 +122,7 @@ def squeeze(g: Builder, node: Node, x: Instruction, axes: Instruction | None = N
 
 @register("Unsqueeze")
 def unsqueeze(g: Builder, node: Node, x: Instruction, axes: Instruction | None = None) -> Instruction:
-    """New axes of length 1; ``axes`` count in the result."""
+    """Insert axes of length 1; ``axes`` are positions in the result."""
     given = _axes(g, node, axes)
     if given is None:
         raise ParseError("axes are given neither as attribute nor as input")
@@ -131,7 +131,7 @@ def unsqueeze(g: Builder, node: Node, x: Instruction, axes: Instruction | None =
 
 @register("Expand")
 def expand(g: Builder, node: Node, x: Instruction, shape: Instruction) -> Instruction:
-    """Broadcast of ``x`` against the lengths that the input holds."""
+    """Broadcast ``x`` against the lengths in the input."""
     dims = partial_ints(g, shape)
     if dims is None or None in dims or x.shape.is_dynamic:
         value = g.constants.value(shape)
@@ -149,7 +149,7 @@ def expand(g: Builder, node: Node, x: Instruction, shape: Instruction) -> Instru
 
 @register("Tile")
 def tile(g: Builder, node: Node, x: Instruction, repeats: Instruction) -> Instruction:
-    """Copies of ``x`` beside each other: a broadcast along new axes, then a reshape."""
+    """Emit repeated copies of ``x``: a broadcast along new axes, then a reshape."""
     lens = g.lens(x)
     counts = g.ints(repeats, "repeats")
     if len(counts) != len(lens) or any(n < 0 for n in counts):
@@ -163,7 +163,7 @@ def tile(g: Builder, node: Node, x: Instruction, repeats: Instruction) -> Instru
     once = [known_equal(n, 1) for n in counts]
     joined = len(lens) + once.count(False) > MAX_RANK
     for axis, (count, length) in enumerate(zip(counts, lens, strict=True)):
-        if once[axis] and joined and axis and once[axis - 1]:  # one axis with that before
+        if once[axis] and joined and axis and once[axis - 1]:  # merge with the axis before
             inner[-1] *= length
             wide[-1] *= length
         elif once[axis] or (joined and known_equal(length, 1)):
@@ -177,7 +177,7 @@ def tile(g: Builder, node: Node, x: Instruction, repeats: Instruction) -> Instru
 
 @register("DepthToSpace")
 def depth_to_space(g: Builder, node: Node, x: Instruction) -> Instruction:
-    """Blocks of channels become squares of pixels; ``mode`` says whether depth or column varies fastest."""
+    """Rearrange blocks of channels into squares of pixels; ``mode`` says whether depth or column varies fastest."""
     lens = g.lens(x)
     block = node.get_int("blocksize")
     mode = node.get_choice("mode", ("DCR", "CRD"), "DCR")
@@ -200,7 +200,7 @@ def depth_to_space(g: Builder, node: Node, x: Instruction) -> Instruction:
 
 @register("SpaceToDepth")
 def space_to_depth(g: Builder, node: Node, x: Instruction) -> Instruction:
-    """Squares of pixels become blocks of channels, the inverse of DepthToSpace in mode DCR or CRD."""
+    """Rearrange squares of pixels into blocks of channels, the inverse of DepthToSpace in mode DCR or CRD."""
     lens = g.lens(x)
     block = node.get_int("blocksize")
     spatial = len(lens) - 2

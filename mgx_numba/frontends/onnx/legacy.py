@@ -1,4 +1,4 @@
-"""Operators of operator sets 1 to 6 in the form of set 7, which the parsers know.
+"""Conversion of nodes of operator sets 1 to 6 to their form of set 7, which the parser functions expect.
 
 ONNX `Changelog.md`: broadcasting by ``broadcast`` and ``axis`` (before 7), shapes as attributes (before 5), types as
 names (before 6), ``consumed_inputs`` (before 6), training by ``is_test`` (before 7).
@@ -29,12 +29,13 @@ _IGNORED = frozenset({"consumed_inputs"})
 
 
 def modernised(g: Builder, node: Node, schema: Schema, inputs: Sequence[Instruction | None]) -> Values:
-    """Inputs of a node of ai.onnx before set 7 as the operator's form of set 7 has them; attributes that differ are
-    replaced in the node.
+    """Convert a node of ai.onnx before set 7 to the operator's form of set 7.
+
+    Return the inputs of the new form; attributes that differ are replaced in the node.
 
     Raises:
-        UnsupportedError: the old form is something else than the new one.
-        ParseError, ShapeError: the node is not what its own set says.
+        UnsupportedError: the old form has no equivalent in the new form.
+        ParseError, ShapeError: the node does not conform to its own operator set.
     """
     later = find_schema("", node.op_type, OLDEST_OPSET)
     if later is None or later.since == schema.since:
@@ -56,7 +57,7 @@ def _replace(node: Node, name: str, value: Any) -> None:
 
 
 def _along(g: Builder, a: Instruction, b: Instruction, axis: int) -> Instruction:
-    """``b`` with so many axes after its own that its first lies at ``axis`` of ``a``."""
+    """Append axes to ``b`` so that its first axis aligns with ``axis`` of ``a``."""
     after = rank(a) - axis - rank(b)
     if not 0 <= axis <= rank(a) or after < 0:
         raise ShapeError(f"axis is {axis}, which does not lay {rank(b)} dimensions along those of {a.shape}")
@@ -64,8 +65,10 @@ def _along(g: Builder, a: Instruction, b: Instruction, axis: int) -> Instruction
 
 
 def _binary(g: Builder, node: Node, inputs: Values) -> Values:
-    """The second operand lies along the first's axes from ``axis`` on (at its end, by default) if ``broadcast`` is set;
-    else the lengths are equal. An ``axis`` without ``broadcast`` is taken to mean both."""
+    """Align the second operand with the first's axes from ``axis`` on (default: the last) if ``broadcast`` is set.
+
+    Otherwise the lengths must be equal. An ``axis`` without ``broadcast`` implies ``broadcast``.
+    """
     a, b, *rest = inputs
     if a is None or b is None or rest:
         return inputs
@@ -82,7 +85,7 @@ def _binary(g: Builder, node: Node, inputs: Values) -> Values:
 
 
 def _prelu(g: Builder, node: Node, inputs: Values) -> Values:
-    """A slope for all, or one for each channel."""
+    """Append axes to a slope per channel; a single slope is unchanged."""
     x, slope, *_ = inputs
     if x is not None and slope is not None and rank(slope) == 1 and rank(x) > 1 and slope.shape.dims[0].max != 1:
         return [x, _along(g, x, slope, 1)]
@@ -130,7 +133,7 @@ def _split(g: Builder, node: Node, inputs: Values) -> Values:
 
 
 def _tile(g: Builder, node: Node, inputs: Values) -> Values:
-    """A number of copies along one axis."""
+    """Convert a number of copies along one axis to repeats of all axes."""
     if len(inputs) != 3 or any(x is None for x in inputs):
         return inputs
     x, tiles, axis = (i for i in inputs if i is not None)
@@ -140,7 +143,7 @@ def _tile(g: Builder, node: Node, inputs: Values) -> Values:
 
 
 def _whole_order(g: Builder, node: Node, inputs: Values) -> Values:
-    """The order of a norm was a float."""
+    """Convert the order of a norm, formerly a float, to an integer."""
     if node.has("p") and node.attributes["p"].type == 1:
         order = node.get_float("p")
         if not order.is_integer():
@@ -158,7 +161,7 @@ def _upsample(g: Builder, node: Node, inputs: Values) -> Values:
 
 
 def _unchanged(g: Builder, node: Node, inputs: Values) -> Values:
-    """What differs is of no meaning to a parser: outputs left out, broadcasting that is allowed always now."""
+    """Return the inputs: the forms differ only in omitted outputs, or in broadcasting that is now always allowed."""
     return inputs
 
 

@@ -1,4 +1,4 @@
-"""What files have that ONNX forbids although nobody doubts what is meant: told once each, or refused."""
+"""Acceptance of unambiguous deviations from the ONNX specification, with one warning each; strict mode refuses them."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ __all__ = ["FinalError", "Leniency"]
 
 
 class FinalError(ParseError):
-    """A node that is refused whatever becomes known of its inputs later."""
+    """A node is refused, whatever becomes known of its inputs later."""
 
 
 class Leniency:
-    """Takes note of what is accepted although ONNX forbids it.
+    """A record of accepted deviations from the ONNX specification.
 
     Args:
-        strict: refuse it.
+        strict: refuse deviations.
         silent: give no warnings.
 
     Attributes:
         silent: as given.
-        told: what was accepted, and the node that has it (``None``: the graph), in order and once each.
+        told: the distinct deviations in order, each with its node (``None``: the graph).
     """
 
     def __init__(self, strict: bool = False, silent: bool = False) -> None:
@@ -38,10 +38,10 @@ class Leniency:
         self.told: dict[tuple[Node | None, str], None] = {}
 
     def accept(self, what: str, node: Node | None = None) -> None:
-        """Accept ``what``, which says what is wrong and how it is taken, with one warning that names the node.
+        """Accept a deviation with one warning that names the node; ``what`` is the deviation and its interpretation.
 
         Raises:
-            FinalError: everything is to be as ONNX wants it.
+            FinalError: deviations are refused.
         """
         if self.strict:
             raise FinalError(what)
@@ -55,7 +55,7 @@ class Leniency:
 
     @contextlib.contextmanager
     def one_warning(self, node: Node) -> Iterator[None]:
-        """A context in which all that is accepted about a node is told at once, at its end."""
+        """Collect all deviations of a node within the context, and warn of them at once at its end."""
         self._noted[node] = []
         try:
             yield

@@ -1,4 +1,4 @@
-"""Check the inputs of losses, whose function bodies would broadcast mismatched lengths.
+"""Shape checks for losses, whose function bodies would broadcast mismatched lengths.
 
 ai.onnx: NegativeLogLikelihoodLoss SoftmaxCrossEntropyLoss.
 """
@@ -27,7 +27,7 @@ def check_loss(node: Node, inputs: Sequence[Instruction | None]) -> None:
     """
     node.get_choice("reduction", ("mean", "none", "sum"), "mean")
     scores, labels, weights = [*inputs, None][:3]
-    assert scores is not None and labels is not None  # the schema says so
+    assert scores is not None and labels is not None  # required by the schema
     if rank(scores) < 2:
         raise ParseError(f"input 0 has {rank(scores)} dimensions, expected at least 2: [n, classes, ...]")
     count, classes, *others = scores.shape.dims

@@ -18,10 +18,10 @@ from .registry import MICROSOFT, register
 
 
 def matmul(g: Builder, a: Instruction, b: Instruction, op: str = "dot", **attributes: Any) -> Instruction:
-    """NumPy's ``matmul`` by an operator with some attributes: vectors are made matrices, outer axes broadcast.
+    """Emit NumPy's ``matmul`` by the operator ``op``: vectors are extended to matrices, outer axes broadcast.
 
     Raises:
-        ShapeError: a scalar, or lengths that do not fit.
+        ShapeError: an operand is a scalar, or lengths do not fit.
     """
     if rank(a) == 0 or rank(b) == 0:
         raise ShapeError("an input has no dimensions")
@@ -30,7 +30,7 @@ def matmul(g: Builder, a: Instruction, b: Instruction, op: str = "dot", **attrib
 
 @register("MatMul")
 def matmul_node(g: Builder, node: Node, a: Instruction, b: Instruction) -> Instruction:
-    """Floats and integers alike."""
+    """Emit the matrix product, for floats and integers."""
     return matmul(g, a, b)
 
 
@@ -43,9 +43,9 @@ def gemm(
     beta: float = 1.0,
     transposed: tuple[bool, bool] = (False, False),
 ) -> Instruction:
-    """``alpha * a' * b' + beta * c`` for matrices, ``c`` broadcast to the product.
+    """Emit ``alpha * a' * b' + beta * c`` for matrices, with ``c`` broadcast to the product.
 
-    Factors of integers that are no integers are applied in float64; what is left of a result is its whole part.
+    Fractional factors of integers are applied in float64, and the result is truncated.
     """
     if rank(a) != 2 or rank(b) != 2:
         raise ShapeError(f"inputs A and B have {rank(a)} and {rank(b)} dimensions, expected 2")
@@ -67,12 +67,12 @@ def gemm(
 
 @register("Gemm")
 def gemm_node(g: Builder, node: Node, a: Instruction, b: Instruction, c: Instruction | None = None) -> Instruction:
-    """With attributes ``alpha``, ``beta``, ``transA``, ``transB``."""
+    """Emit Gemm with attributes ``alpha``, ``beta``, ``transA``, ``transB``."""
     return gemm_of(g, node, a, b, c)
 
 
 def gemm_of(g: Builder, node: Node, a: Instruction, b: Instruction, c: Instruction | None) -> Instruction:
-    """`gemm` with the attributes of a node."""
+    """Emit `gemm` with the attributes of a node."""
     alpha, beta = node.get_float("alpha", 1.0), node.get_float("beta", 1.0)
     result = gemm(g, a, b, c, alpha, beta, (node.get_bool("transA"), node.get_bool("transB")))
     if result.shape.ndim != 2:
@@ -82,7 +82,7 @@ def gemm_of(g: Builder, node: Node, a: Instruction, b: Instruction, c: Instructi
 
 @register("Det")
 def det(g: Builder, node: Node, x: Instruction) -> Instruction:
-    """Determinants of the matrices in the last two axes."""
+    """Emit the determinants of the matrices in the last two axes."""
     return g.op("determinant", x)
 
 
@@ -90,16 +90,14 @@ def det(g: Builder, node: Node, x: Instruction) -> Instruction:
 def gemm_fast_gelu(
     g: Builder, node: Node, a: Instruction, b: Instruction, bias: Instruction | None = None
 ) -> Instruction:
-    """``gelu(a * b + bias)``, the form with tanh."""
+    """Emit ``gelu(a * b + bias)`` in the tanh approximation."""
     product = matmul(g, a, b)
     return gelu_tanh(g, product if bias is None else g.pointwise("add", product, bias))
 
 
 @register("FusedMatMul", "TransposeMatMul", domain=MICROSOFT)
 def fused_matmul(g: Builder, node: Node, a: Instruction, b: Instruction) -> Instruction:
-    """``alpha * a' * b'`` with the last two axes exchanged, or the first moved before the last
-    (``transBatch``).
-    """
+    """Emit ``alpha * a' * b'``, with the last two axes exchanged, or the first moved inward (``transBatch``)."""
     for name in ("transBatchA", "transBatchB"):
         node.refuse(name, 0)
     a = g.swap_last(a) if node.get_bool("transA") and rank(a) > 1 else a
@@ -110,8 +108,10 @@ def fused_matmul(g: Builder, node: Node, a: Instruction, b: Instruction) -> Inst
 def matmul_integer(
     g: Builder, a: Instruction, b: Instruction, a_zero: Instruction | None, b_zero: Instruction | None
 ) -> Instruction:
-    """int32 product of 8-bit matrices less their zero points: of one element, one for each row of ``a``, or one for
-    each column of ``b``."""
+    """Emit the int32 product of 8-bit matrices minus their zero points.
+
+    A zero point has one element, or one per row of ``a``, or one per column of ``b``.
+    """
     if is_zero(g, a_zero) and is_zero(g, b_zero):
         return matmul(g, a, b, "quant_dot")
     a_zero, b_zero = (zero_point(g, *pair) for pair in ((a, a_zero), (b, b_zero)))
@@ -123,12 +123,12 @@ def matmul_integer(
 
 
 def zero_point(g: Builder, x: Instruction, zero: Instruction | None) -> Instruction:
-    """The zero point of ``x``: 0 if none is given."""
+    """Return the zero point of ``x``, 0 if absent."""
     return g.like(0, x) if zero is None else zero
 
 
 def is_zero(g: Builder, zero: Instruction | None) -> bool:
-    """Whether a zero point is known to be 0."""
+    """Return whether a zero point is absent or known to be 0."""
     value = None if zero is None else g.constants.value(zero)
     return zero is None or (value is not None and not value.any())
 
@@ -142,7 +142,7 @@ def matmul_integer_node(
     a_zero: Instruction | None = None,
     b_zero: Instruction | None = None,
 ) -> Instruction:
-    """Zero points are scalars, one for each row of A, or one for each column of B."""
+    """Emit MatMulInteger; zero points are scalars, one per row of A, or one per column of B."""
     return matmul_integer(g, a, b, a_zero, b_zero)
 
 
@@ -177,7 +177,7 @@ def matmul_integer_to_float(
 
 
 def _from_zero(g: Builder, x: Instruction, zero: Instruction | None, type: Type) -> Instruction:
-    """Return ``x - zero`` in another type; a vector of zero points has one for each column."""
+    """Emit ``x - zero`` in another type; a vector of zero points has an element for each column."""
     wide = g.convert(x, type)
     return wide if zero is None else g.pointwise("sub", wide, g.convert(zero, type))
 
@@ -192,7 +192,7 @@ def scaled_integer_product(
     b_zero: Instruction | None,
     bias: Instruction | None,
 ) -> Instruction:
-    """`matmul_integer` times both scales, of which ``b`` may have one for each column, plus a bias."""
+    """Emit `matmul_integer` times both scales, plus a bias; ``b`` may have a scale per column."""
     product = g.convert(matmul_integer(g, a, b, a_zero, b_zero), a_scale.shape.type)
     scaled = g.pointwise("mul", product, g.pointwise("mul", a_scale, b_scale))
     return scaled if bias is None else g.pointwise("add", scaled, bias)

@@ -1,4 +1,4 @@
-"""Preparation of features: scaled, normalised, completed, encoded.
+"""Feature preparation: scaling, normalisation, imputation, encoding.
 
 ai.onnx: TfIdfVectorizer.
 ai.onnx.ml: ArrayFeatureExtractor Binarizer CategoryMapper FeatureVectorizer Imputer LabelEncoder Normalizer
@@ -25,7 +25,7 @@ from .registry import register
 
 @register("Scaler", domain=ML)
 def scaler(g: Builder, node: Node, x: Instruction) -> Instruction:
-    """``(x - offset) * scale`` in float32, one of each for all features or for each."""
+    """Emit ``(x - offset) * scale`` in float32; offset and scale are common to all features or per feature."""
     y = g.convert(x, Type.float_type)
     offset, scale = node.get_floats("offset", ()), node.get_floats("scale", ())
     if offset:
@@ -43,8 +43,7 @@ def _per_feature(g: Builder, x: Instruction, values: Any, what: str, type: Type 
 
 @register("Normalizer", domain=ML)
 def normalizer(g: Builder, node: Node, x: Instruction) -> Instruction:
-    """Rows over their largest element, the sum or the root of the sum of squares of their elements, in float32; rows
-    for which that is 0 stay."""
+    """Emit rows divided by their largest element, L1 norm or L2 norm, in float32; rows of norm 0 are unchanged."""
     kind = node.get_choice("norm", ("MAX", "L1", "L2"), "MAX")
     y = g.convert(x, Type.float_type)
     if rank(y) not in (1, 2):
@@ -62,7 +61,7 @@ def normalizer(g: Builder, node: Node, x: Instruction) -> Instruction:
 
 @register("Imputer", domain=ML)
 def imputer(g: Builder, node: Node, x: Instruction) -> Instruction:
-    """Elements that are a value (or NaN) become a feature's own value."""
+    """Replace elements equal to a value (or NaN) by the feature's imputed value."""
     if x.shape.type.is_floating:
         values: Any = node.get_floats("imputed_value_floats", ())
         wanted: Any = node.get_float("replaced_value_float", 0.0)
@@ -76,15 +75,17 @@ def imputer(g: Builder, node: Node, x: Instruction) -> Instruction:
 
 @register("Binarizer", domain=ML)
 def binarizer(g: Builder, node: Node, x: Instruction) -> Instruction:
-    """1 where the input exceeds ``threshold``, else 0, in the input's type."""
+    """Emit 1 where the input exceeds ``threshold``, else 0, in the input's type."""
     threshold = node.get_float("threshold", 0.0)
     return g.convert(above(g, x, threshold), x.shape.type)
 
 
 @register("FeatureVectorizer", domain=ML)
 def feature_vectorizer(g: Builder, node: Node, *parts: Instruction) -> Instruction:
-    """Inputs [N, F] (a vector is one feature) side by side in float32, each cut or filled with zeros to its number of
-    features in ``inputdimensions``."""
+    """Concatenate inputs [N, F] (a vector is one feature) in float32.
+
+    Each input is cut or zero-padded to its number of features in ``inputdimensions``.
+    """
     counts = node.get_ints("inputdimensions", ())
     if not parts or (counts and len(counts) != len(parts)):
         raise ParseError(f"got {len(parts)} inputs and {len(counts)} dimensions")
@@ -104,7 +105,7 @@ def feature_vectorizer(g: Builder, node: Node, *parts: Instruction) -> Instructi
 
 @register("ArrayFeatureExtractor", domain=ML)
 def array_feature_extractor(g: Builder, node: Node, x: Instruction, indices: Instruction) -> Instruction:
-    """Elements of the last axis at the indices, which are flattened; a vector of data becomes a row."""
+    """Emit the elements of the last axis at the flattened indices; a vector of data becomes a row."""
     if rank(x) == 0:
         raise ParseError("the data has no dimensions")
     x = g.unsqueeze(x, [0]) if rank(x) == 1 else x
@@ -113,9 +114,9 @@ def array_feature_extractor(g: Builder, node: Node, x: Instruction, indices: Ins
 
 @register("OneHotEncoder", domain=ML)
 def one_hot_encoder(g: Builder, node: Node, x: Instruction) -> Instruction:
-    """A new last axis of float32 with 1 at the element's category.
+    """Append an axis of float32 with 1 at the element's category.
 
-    With ``zeros`` 0 an element of no category is an error for ONNX Runtime; here its row is of zeros, too.
+    With ``zeros`` 0, an element of no category is an error in ONNX Runtime; here its row is zeros, too.
     """
     if x.shape.type is Type.string_type:
         texts = node.get_strs("cats_strings")
@@ -132,15 +133,15 @@ _VALUES: dict[str, tuple[str, float | int | str]] = {
     "values_int64s": ("default_int64", -1),
     "values_strings": ("default_string", "_Unused"),
 }
-"""The attribute of the default value for each kind of values, and the default value without it."""
+"""Attribute with the default value for each values attribute, and ONNX's default of that attribute."""
 
 
 @register("LabelEncoder", domain=ML)
 def label_encoder(g: Builder, node: Node, x: Instruction) -> Instruction:
-    """The value of each element's key; NaN is a key like any other.
+    """Map each element to the value of its key; NaN is a key like any other.
 
-    Numbers as keys are sorted, the first ones at or after the elements are found by bisection, and those that are not
-    equal have the default. Of equal keys the last one counts.
+    Numeric keys are sorted and searched by bisection; elements without an equal key get the default. The last of equal
+    keys counts.
     """
     if node.has("classes_strings"):
         return _category(g, x, node.get_strs("classes_strings"), None, node)
@@ -156,12 +157,12 @@ def label_encoder(g: Builder, node: Node, x: Instruction) -> Instruction:
 
 @register("CategoryMapper", domain=ML)
 def category_mapper(g: Builder, node: Node, x: Instruction) -> Instruction:
-    """The integer of each string, or the string of each integer."""
+    """Map each string to its integer, or each integer to its string."""
     return _category(g, x, node.get_strs("cats_strings"), node.get_ints("cats_int64s"), node)
 
 
 def _category(g: Builder, x: Instruction, texts: list[str], numbers: list[int] | None, node: Node) -> Instruction:
-    """Strings to numbers (positions without any) and back, with ``default_int64`` and ``default_string``."""
+    """Map strings to numbers (by default their positions) or back, with ``default_int64`` and ``default_string``."""
     keys = np.array(texts, object)
     values = np.array(range(len(texts)) if numbers is None else numbers, np.int64)
     if keys.size != values.size:
@@ -174,7 +175,7 @@ def _category(g: Builder, x: Instruction, texts: list[str], numbers: list[int] |
 
 
 def _text_index(g: Builder, x: Instruction, keys: Sequence[str] | np.ndarray) -> Instruction:
-    """The position of each string among the keys, the number of keys if there is none."""
+    """Emit the position of each string among the keys; the number of keys for unknown strings."""
     return g.op("string_index", x, g.literal(np.array(keys, object)))
 
 
@@ -188,14 +189,14 @@ def _label_keys(node: Node) -> np.ndarray:
 
 
 def _list(node: Node, name: str) -> np.ndarray:
-    """An attribute that is a list of floats, integers or strings, as its name says."""
+    """Return a list attribute of floats, integers or strings, by the suffix of its name."""
     if name.endswith("_floats"):
         return node.float_array(name)
     return np.array(node.get_strs(name), object) if name.endswith("_strings") else node.int_array(name)
 
 
 def _label_values(node: Node) -> np.ndarray:
-    """The values, the default after them."""
+    """Return the values, followed by the default."""
     if node.has("values_tensor"):
         values = node.get_array("values_tensor").ravel()
         given = node.get_array("default_tensor") if node.has("default_tensor") else None
@@ -236,12 +237,12 @@ def _number(node: Node, name: str, default: float | int) -> float | int:
 
 
 def _zeros(g: Builder, x: Instruction) -> Instruction:
-    """Zeros of int64 with the lengths of ``x``."""
+    """Emit int64 zeros with the lengths of ``x``."""
     return g.convert(g.pointwise("less", x, x), Type.int64_type)
 
 
 def _lower_bound(g: Builder, x: Instruction, known: np.ndarray) -> Instruction:
-    """Position of the first of the sorted elements that is not below, at most the last position."""
+    """Emit the position of the first sorted element not below each of ``x``, at most the last position."""
     table = g.literal(known)
     low = _zeros(g, x)
     step = 1 << max(known.size - 1, 0).bit_length()
@@ -256,7 +257,7 @@ def _lower_bound(g: Builder, x: Instruction, known: np.ndarray) -> Instruction:
 
 @register("TfIdfVectorizer")
 def tf_idf_vectorizer(g: Builder, node: Node, x: Instruction) -> Instruction:
-    """Counts of n-grams of integers or strings, weighted."""
+    """Emit the weighted counts of n-grams of integers or strings."""
     if x.shape.type is Type.string_type:
         texts = node.get_strs("pool_strings")
         known = {text: place for place, text in enumerate(dict.fromkeys(texts))}

@@ -19,7 +19,7 @@ __all__ = ["product"]
 
 
 def product(g: Builder, x: Instruction, rows: np.ndarray) -> Instruction:
-    """``x @ rows^T``."""
+    """Emit ``x @ rows^T``."""
     if not x.shape.is_dynamic and x.shape.lens[1] != rows.shape[1]:
         raise ShapeError(f"the model is of {rows.shape[1]} features, the input is {x.shape}")
     return g.op("dot", x, g.literal(np.ascontiguousarray(rows.T), x.shape.type))
@@ -27,7 +27,7 @@ def product(g: Builder, x: Instruction, rows: np.ndarray) -> Instruction:
 
 @register("LinearRegressor", domain=ML)
 def linear_regressor(g: Builder, node: Node, x: Instruction) -> Instruction:
-    """``x @ coefficients^T + intercepts`` in float32: [N, targets]."""
+    """Emit ``x @ coefficients^T + intercepts`` in float32: [N, targets]."""
     x = g.convert(features(g, x), Type.float_type)
     targets = node.get_int("targets", 1)
     y = product(g, x, rows_of(number_list(node, "coefficients"), targets, "attribute 'coefficients'"))
@@ -41,10 +41,10 @@ def linear_regressor(g: Builder, node: Node, x: Instruction) -> Instruction:
 
 @register("LinearClassifier", domain=ML)
 def linear_classifier(g: Builder, node: Node, x: Instruction) -> list[Instruction]:
-    """Labels [N] by the largest score, and scores [N, classes] in float32.
+    """Emit labels [N] by the largest score, and scores [N, classes] in float32.
 
-    One row of coefficients for two classes gives a score s of the second: LOGISTIC transforms -s and s, and whatever
-    else the transform is, the scores are 1 - s and s, as ONNX Runtime has it.
+    One row of coefficients for two classes gives a score s of the second class. LOGISTIC transforms -s and s; with any
+    other transform the scores are 1 - s and s, as in ONNX Runtime.
     """
     x = g.convert(features(g, x), Type.float_type)
     labels, transform = class_labels(node), post_transform(node)

@@ -1,4 +1,4 @@
-"""Maps, which scikit-learn's converters make of scores, and take as features.
+"""Maps, which scikit-learn's converters produce from scores and accept as features.
 
 ai.onnx.ml: CastMap DictVectorizer ZipMap.
 """
@@ -19,7 +19,7 @@ _CASTS = {"TO_FLOAT": Type.float_type, "TO_STRING": Type.string_type, "TO_INT64"
 
 
 def _keys(g: Builder, node: Node, texts: str, numbers: str) -> Instruction:
-    """Keys that are strings, or integers, as one of two attributes has them."""
+    """Emit the keys, strings or integers, from one of two attributes."""
     words, integers = node.get_strs(texts, ()), node.int_array(numbers, ())
     if bool(words) is bool(integers.size):
         raise ParseError(f"expected one of the attributes {texts!r} and {numbers!r}")
@@ -28,19 +28,19 @@ def _keys(g: Builder, node: Node, texts: str, numbers: str) -> Instruction:
 
 @register("ZipMap", domain=ML)
 def zip_map(g: Builder, node: Node, x: Instruction) -> Instruction:
-    """Scores of classes as a sequence of a map for each sample."""
+    """Emit class scores as a sequence of maps, one per sample."""
     return g.op("zip_map", x, _keys(g, node, "classlabels_strings", "classlabels_int64s"))
 
 
 @register("DictVectorizer", domain=ML)
 def dict_vectorizer(g: Builder, node: Node, x: Instruction) -> Instruction:
-    """The value of each key of a vocabulary."""
+    """Emit the value of each key of a vocabulary."""
     return g.op("dict_vectorizer", x, _keys(g, node, "string_vocabulary", "int64_vocabulary"))
 
 
 @register("CastMap", domain=ML)
 def cast_map(g: Builder, node: Node, x: Instruction) -> Instruction:
-    """Values in the order of their keys, or at the places that the keys are."""
+    """Emit the values in the order of their keys, or at the positions given by the keys."""
     sparse = node.get_choice("map_form", ("DENSE", "SPARSE"), "DENSE") == "SPARSE"
     values = g.op("map_values", x, length=node.get_int("max_map", 1) if sparse else None)
     return cast_to(g, values, _CASTS[node.get_choice("cast_to", tuple(_CASTS), "TO_FLOAT")], saturate=True)

@@ -1,4 +1,4 @@
-"""What the models of ai.onnx.ml have in common: matrices of features, transforms of scores, class labels."""
+"""Common functions of the ai.onnx.ml models: feature matrices, score transforms, class labels."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _WINITZKI = 0.147
 
 
 def features(g: Builder, x: Instruction) -> Instruction:
-    """Samples [N, F] in float32, or float64 if that is what is given; a vector is one sample."""
+    """Emit samples [N, F] in float32, or float64 for float64 input; a vector is one sample."""
     if rank(x) == 1:
         x = g.unsqueeze(x, [0])
     if rank(x) != 2:
@@ -31,7 +31,7 @@ def features(g: Builder, x: Instruction) -> Instruction:
 
 
 def number_list(node: Node, name: str) -> np.ndarray:
-    """A list of floats that is given as floats or as a tensor (``name`` with ``_as_tensor``), flat; empty if absent."""
+    """Return a list of floats, given as floats or as a tensor (``name`` with ``_as_tensor``), flat; empty if absent."""
     tensor = f"{name}_as_tensor"
     if node.has(tensor):
         if node.has(name):
@@ -41,10 +41,10 @@ def number_list(node: Node, name: str) -> np.ndarray:
 
 
 def rows_of(values: np.ndarray, count: int, what: str) -> np.ndarray:
-    """A flat list as a matrix of so many rows.
+    """Return a flat list as a matrix of ``count`` rows.
 
     Raises:
-        ParseError: the rows would not be of equal lengths.
+        ParseError: the rows would not have equal lengths.
     """
     if count < 1 or values.size % count:
         raise ParseError(f"{what} has {values.size} elements, which do not make {count} equal rows")
@@ -52,7 +52,7 @@ def rows_of(values: np.ndarray, count: int, what: str) -> np.ndarray:
 
 
 def class_labels(node: Node) -> np.ndarray:
-    """Labels of the classes: int64, or strings."""
+    """Return the class labels: int64, or strings."""
     texts = [text for name in ("classlabels_strings", "classlabels_string") for text in node.get_strs(name, ())]
     if texts:
         return np.array(texts, object)
@@ -61,12 +61,12 @@ def class_labels(node: Node) -> np.ndarray:
 
 
 def post_transform(node: Node) -> str:
-    """The attribute of that name."""
+    """Return the attribute ``post_transform``."""
     return node.get_choice("post_transform", TRANSFORMS, "NONE")
 
 
 def transformed(g: Builder, scores: Instruction, transform: str) -> Instruction:
-    """Scores [N, K] after a transform, each row on its own."""
+    """Transform scores [N, K], each row separately."""
     if transform == "LOGISTIC":
         return g.op("sigmoid", scores)
     if transform == "SOFTMAX":
@@ -77,7 +77,7 @@ def transformed(g: Builder, scores: Instruction, transform: str) -> Instruction:
 
 
 def _softmax_zero(g: Builder, scores: Instruction) -> Instruction:
-    """Softmax in which scores that are 0 (below 1e-7, says ONNX Runtime) stay 0."""
+    """Emit softmax in which scores of 0 (below 1e-7, as in ONNX Runtime) remain 0."""
     most = g.op("reduce_max", scores, axes=(1,))
     powers = g.op("exp", g.pointwise("sub", scores, most))
     nothing = g.pointwise("mul", scores, g.op("exp", g.op("neg", most)))
@@ -88,7 +88,7 @@ def _softmax_zero(g: Builder, scores: Instruction) -> Instruction:
 
 
 def _probit(g: Builder, scores: Instruction) -> Instruction:
-    """``sqrt(2) * erfinv(2 x - 1)``."""
+    """Emit ``sqrt(2) * erfinv(2 x - 1)``."""
     x = g.pointwise("sub", g.pointwise("mul", scores, g.like(2, scores)), g.like(1, scores))
     one = g.like(1, x)
     log = g.op("log", g.pointwise("mul", g.pointwise("sub", one, x), g.pointwise("add", one, x)))

@@ -20,13 +20,16 @@ from .node import Node
 from .registry import register
 
 CERTAIN = 1e-7
-"""Least distance of a pair's probability from 0 and 1: LIBSVM's ``min_prob``."""
+"""Smallest distance of a pair's probability from 0 and 1: LIBSVM's ``min_prob``."""
 
 
 @register("SVMRegressor", domain=ML)
 def svm_regressor(g: Builder, node: Node, x: Instruction) -> Instruction:
-    """Kernel of samples and support vectors (or of the coefficients themselves, without any) times the coefficients,
-    plus ``rho``, in float32: [N, 1]. With ``one_class`` 1 where that is positive, else -1."""
+    """Emit the kernel matrix of samples and support vectors times the coefficients, plus ``rho``, in float32: [N, 1].
+
+    Without support vectors the coefficients take their place. With ``one_class`` the result is 1 where positive, else
+    -1.
+    """
     x = g.convert(features(g, x), Type.float_type)
     supports = node.get_int("n_supports", 0)
     coefficients = node.float_array("coefficients", ())
@@ -46,7 +49,7 @@ def svm_regressor(g: Builder, node: Node, x: Instruction) -> Instruction:
 
 
 def _kernel(g: Builder, node: Node, x: Instruction, vectors: np.ndarray) -> Instruction:
-    """The kernel function of each sample and each support vector: [N, vectors]."""
+    """Emit the kernel function of each sample and each support vector: [N, vectors]."""
     kind = node.get_choice("kernel_type", ("LINEAR", "POLY", "RBF", "SIGMOID"), "LINEAR")
     gamma, offset, degree = (*node.get_floats("kernel_params", ()), 0.0, 0.0, 0.0)[:3]
     if kind == "RBF":
@@ -62,10 +65,10 @@ def _kernel(g: Builder, node: Node, x: Instruction, vectors: np.ndarray) -> Inst
 
 @register("SVMClassifier", domain=ML)
 def svm_classifier(g: Builder, node: Node, x: Instruction) -> list[Instruction]:
-    """Labels [N], and scores: of classes, or without probabilities of pairs of classes; in float32.
+    """Emit labels [N], and scores in float32, of classes or (without probabilities) of pairs of classes.
 
-    With support vectors each pair of classes votes, ``prob_a`` and ``prob_b`` make probabilities of the pairs' scores;
-    without any a class has a row of coefficients.
+    With support vectors each pair of classes votes, and ``prob_a`` and ``prob_b`` turn the pairs' scores into
+    probabilities. Without support vectors each class has a row of coefficients.
     """
     x = g.convert(features(g, x), Type.float_type)
     labels = class_labels(node)
@@ -90,7 +93,7 @@ def svm_classifier(g: Builder, node: Node, x: Instruction) -> list[Instruction]:
 
 @dataclass(frozen=True)
 class _Machine:
-    """What a classifier's attributes say, beside its support vectors."""
+    """The attributes of a classifier except its support vectors."""
 
     labels: np.ndarray
     classes: int
@@ -100,18 +103,18 @@ class _Machine:
 
     @property
     def pairs(self) -> int:
-        """Number of pairs of classes."""
+        """Return the number of pairs of classes."""
         return self.classes * (self.classes - 1) // 2
 
     def linear(self, g: Builder, x: Instruction) -> list[Instruction]:
-        """A row of coefficients for each class."""
+        """Emit labels and scores of a classifier with a row of coefficients per class."""
         scores = product(g, x, rows_of(self.coefficients, self.classes, "attribute 'coefficients'"))
         if self.rho.size:
             scores = g.pointwise("add", scores, g.like(float(self.rho[0]), scores))
         if self.classes > 1:
             label = self._largest(g, scores)
             if self.classes == 2 and self.rho.size == 1 and self.coefficients.min() >= 0:
-                # the rule of ONNX's evaluator and of ONNX Runtime for weights that are all positive
+                # as in ONNX's reference evaluator and ONNX Runtime, if all weights are positive
                 most = g.squeeze(g.op("reduce_max", scores, axes=(1,)), [1])
                 sure = g.pointwise("less", most, g.like(0.5, most))
                 label = g.pointwise("where", sure, label, g.literal(self.labels[1]))
@@ -120,7 +123,7 @@ class _Machine:
         return [g.convert(positive, Type.int64_type), self._transformed(g, scores)]
 
     def pair_scores(self, g: Builder, kernels: Instruction, sizes: list[int]) -> Instruction:
-        """Of each pair of classes the sum over the vectors of both: [N, pairs]."""
+        """Emit, for each pair of classes, the sum over the support vectors of both: [N, pairs]."""
         table = rows_of(self.coefficients, self.classes - 1, "attribute 'coefficients'")
         if table.shape[1] != sum(sizes):
             raise ParseError(
@@ -136,7 +139,7 @@ class _Machine:
     def voted(
         self, g: Builder, scores: Instruction, sigmoids: tuple[list[float], list[float]] | None
     ) -> list[Instruction]:
-        """Labels by votes or probabilities, and scores."""
+        """Emit labels by votes or probabilities, and scores."""
         label = self._largest(g, self._votes(g, scores))
         if sigmoids is None:
             both = g.op("concat", g.op("neg", scores), scores, axis=1) if self.pairs == 1 else scores
@@ -148,7 +151,7 @@ class _Machine:
         return [label, self._transformed(g, g.op("pairwise_coupling", pairs, classes=self.classes))]
 
     def _votes(self, g: Builder, scores: Instruction) -> Instruction:
-        """How many pairs each class wins: [N, classes]."""
+        """Emit the number of pairs that each class wins: [N, classes]."""
         won = np.zeros((self.pairs, self.classes), np.float32)
         for row, (i, j) in zip(won, combinations(range(self.classes), 2), strict=True):
             row[i], row[j] = 1, -1

@@ -1,4 +1,4 @@
-"""Read forests of decision trees from the attributes of ONNX nodes."""
+"""Reader of decision tree forests from the attributes of ONNX nodes."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ class _Places:
         if not count:
             return np.full(ids.size, -1)
         run = np.minimum(np.searchsorted(self._trees[self._starts], trees), self._starts.size - 1)
-        # Most files number the nodes of a tree without gaps; other nodes are searched for.
+        # Most files number the nodes of a tree without gaps; otherwise binary search is used.
         first = self._starts[run]
         place = np.clip(first + (ids - self._ids[first]), 0, count - 1)
         wrong = np.flatnonzero((self._trees[place] != trees) | (self._ids[place] != ids))

@@ -1,4 +1,4 @@
-"""Build the tables of ``tree_ensemble``, whose nodes compare by ``<=`` only, from a forest with any comparisons.
+"""Construction of the tables of ``tree_ensemble``, which compares by ``<=`` only, from a forest with any comparisons.
 
 ``x < s`` becomes ``x <= t`` with the next smaller number ``t``. ``>`` and ``>=`` exchange the children of a node.
 Equality takes two nodes: ``x <= s``, then ``x <= t``.
@@ -40,7 +40,7 @@ class Tables:
         f = forest
         split = f.split.astype(dtype)
         below = _below(split)
-        greater = np.isin(f.mode, (GTE, GT)) & ~np.isnan(split)  # a comparison with NaN is false, exchanged or not
+        greater = np.isin(f.mode, (GTE, GT)) & ~np.isnan(split)  # comparisons with NaN are always false
         strict = np.isin(f.mode, (LT, GTE))
         first, second = np.where(greater, f.false, f.true), np.where(greater, f.true, f.false)
         missing = np.where(greater, ~f.tracks, f.tracks)
@@ -54,7 +54,7 @@ class Tables:
         nodes.put_sets(f)
         leaf = np.arange(nodes.first.size) < f.mode.size
         leaf[: f.mode.size] &= f.mode == LEAF
-        same = leaf.size == f.mode.size  # then the nodes are those of the forest, with children exchanged
+        same = leaf.size == f.mode.size  # the forest's nodes, with children exchanged
         depths, leaves, trees = f.walked if same else walk(nodes.first, nodes.second, leaf, f.roots)
         columns, table = _weights(f, leaves, trees, weights.astype(dtype), dtype.type(neutral), leaf.size)
         features = np.where(leaf, 0, nodes.feature + MISSING * nodes.missing)
@@ -97,7 +97,7 @@ class _Nodes:
             return
         owner, member = _descending(sets, forest.members[0], forest.members[1].astype(self.split.dtype))
         count = np.diff(np.searchsorted(owner, sets), append=owner.size)
-        place = np.arange(owner.size) - np.repeat(np.cumsum(count) - count, count)  # of a member in its set
+        place = np.arange(owner.size) - np.repeat(np.cumsum(count) - count, count)  # index of a member in its set
         new = np.cumsum(2 * count - 1) - (2 * count - 1) + self.first.size  # the first node that a set appends
         new, last = np.repeat(new, count), place == np.repeat(count, count) - 1
         own = np.where(place == 0, owner, new + 2 * (place - 1))

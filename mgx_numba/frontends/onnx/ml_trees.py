@@ -23,7 +23,7 @@ AGGREGATES = ("AVERAGE", "SUM", "MIN", "MAX")
 
 
 def ensemble(g: Builder, x: Instruction, forest: Forest, how: str, weights: np.ndarray) -> Instruction:
-    """Scores ``[N, K]`` of samples; a score that no leaf adds to is 0, or infinite for MIN and MAX."""
+    """Emit scores ``[N, K]`` of samples; a score that no leaf adds to is 0, or infinite for MIN and MAX."""
     if not x.shape.is_dynamic and x.shape.lens[1] < forest.width:
         raise ShapeError(f"the trees compare {forest.width} features, the input is {x.shape}")
     neutral = {"MIN": np.inf, "MAX": -np.inf}.get(how, 0.0)
@@ -41,7 +41,7 @@ def ensemble(g: Builder, x: Instruction, forest: Forest, how: str, weights: np.n
 
 
 def aggregated(g: Builder, x: Instruction, forest: Forest, how: str) -> Instruction:
-    """What the leaves of all trees add up to: [N, K]. A score that no leaf adds to is 0."""
+    """Emit the aggregate of the leaves of all trees: [N, K]; a score that no leaf adds to is 0."""
     type = x.shape.type
     if how in ("MIN", "MAX"):
         value = ensemble(g, x, forest, how, forest.weights)
@@ -53,14 +53,14 @@ def aggregated(g: Builder, x: Instruction, forest: Forest, how: str) -> Instruct
 
 
 def _has_score(g: Builder, x: Instruction, forest: Forest) -> Instruction:
-    """Whether a leaf adds to each score of each sample."""
+    """Emit whether a leaf adds to each score of each sample."""
     scored = ensemble(g, x, forest, "SUM", np.ones(forest.weights.size))
     return g.pointwise("greater", scored, g.like(0, scored))
 
 
 @register("TreeEnsembleRegressor", domain=ML)
 def tree_ensemble_regressor(g: Builder, node: Node, x: Instruction) -> Instruction:
-    """Scores in float32: [N, targets]."""
+    """Emit scores in float32: [N, targets]."""
     x = features(g, x)
     forest = numbered_forest(node, node.get_int("n_targets", 1), "target")
     how = node.get_choice("aggregate_function", AGGREGATES, "SUM")
@@ -73,12 +73,11 @@ def tree_ensemble_regressor(g: Builder, node: Node, x: Instruction) -> Instructi
 
 @register("TreeEnsembleClassifier", domain=ML)
 def tree_ensemble_classifier(g: Builder, node: Node, x: Instruction) -> list[Instruction]:
-    """Labels [N] of the classes with the largest scores, and scores in float32: [N, classes].
+    """Emit labels [N] of the classes with the largest scores, and scores in float32: [N, classes].
 
-    Two classes may have one score s between them, whichever it is. The second class wins if s is above 0, or above 0.5
-    if no weight is negative. Where leaves add to the first class only, s is said of the second, and the scores are as
-    ONNX Runtime has them: LOGISTIC transforms -s and s; else they are 1 - s and s if no weight is negative, and -s and
-    s if one is, whatever the transform.
+    Two classes may share one score s. The second class wins if s is above 0, or above 0.5 if no weight is negative. If
+    leaves add to the first class only, s counts as the second class's, and the scores follow ONNX Runtime. LOGISTIC
+    transforms -s and s. With any other transform they are 1 - s and s if no weight is negative, else -s and s.
     """
     x = features(g, x)
     labels, transform = class_labels(node), post_transform(node)
@@ -126,7 +125,7 @@ def _one_score(
 
 @register("TreeEnsemble", domain=ML)
 def tree_ensemble(g: Builder, node: Node, x: Instruction) -> Instruction:
-    """Scores [N, targets] in the input's type."""
+    """Emit scores [N, targets] in the input's type."""
     forest = indexed_forest(node, node.get_int("n_targets"))
     x = features(g, x) if x.shape.type is not Type.half_type else x
     how = AGGREGATES[_enumerated(node, "aggregate_function", len(AGGREGATES), 1)]

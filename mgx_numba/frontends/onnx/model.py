@@ -1,4 +1,4 @@
-"""Loading a model: from a path, bytes or a ModelProto, with what can be checked before its graph is read."""
+"""Loading of a model from a path, bytes or a ModelProto, with checks that need no graph."""
 
 from __future__ import annotations
 
@@ -32,28 +32,28 @@ __all__ = [
 ]
 
 OLDEST_OPSET = 7
-"""Operators of older sets are brought into their form of this one (`legacy.py`)."""
+"""Oldest operator set that parser functions accept; operators of older sets are converted to this set (`legacy.py`)."""
 
 
 class NotProtobufError(ParseError):
-    """A file or bytes that are no message of ONNX."""
+    """A file or bytes are not a protobuf message of ONNX."""
 
 
 class NoGraphError(ParseError):
-    """A message without a graph, as an empty file is."""
+    """A message has no graph, as an empty file."""
 
 
 def canonical_domain(domain: str) -> str:
-    """``ai.onnx`` is the long name of the default domain."""
+    """Return the domain with ``ai.onnx``, the long name of the default domain, replaced by ""."""
     return "" if domain == "ai.onnx" else domain
 
 
 @dataclass
 class Model:
-    """A decoded model and where its weights lie.
+    """A decoded model and the location of its weights.
 
     Attributes:
-        proto: the message; big ``raw_data`` of its graph's initializers may be left out of it.
+        proto: the message; large ``raw_data`` of its graph's initializers may be left out.
         opsets: version of each imported operator set, by domain (``""`` for ai.onnx).
         functions: the model's own functions by (domain, name, overload).
     """
@@ -66,11 +66,11 @@ class Model:
 
     @property
     def graph(self) -> GraphProto:
-        """The main graph."""
+        """Return the main graph."""
         return self.proto.graph
 
     def origin(self) -> Origin:
-        """What the model says of itself."""
+        """Return the model's metadata."""
         m, g = self.proto, self.graph
         return Origin(
             output_names=tuple(output.name for output in g.output),
@@ -85,18 +85,16 @@ class Model:
         )
 
     def tensor(self, tensor: TensorProto, initializer: int | None = None) -> np.ndarray:
-        """Elements of a tensor; ``initializer`` is its number in the main graph, if it is one of its
-        initializers.
-        """
+        """Return the elements of a tensor; ``initializer`` is its index among the main graph's initializers, if any."""
         return tensor_array(tensor, self.external, None if initializer is None else self.raw.get(initializer))
 
     def sparse_tensor(self, sparse: SparseTensorProto) -> np.ndarray:
-        """Elements of a sparse tensor, densely."""
+        """Return the elements of a sparse tensor as a dense array."""
         return sparse_array(sparse, self.external)
 
 
 def _declared(dim: Any) -> int | str:
-    """A dimension's length, else its symbol, or "" without one."""
+    """Return a dimension's length, or else its symbol, or "" without a symbol."""
     return dim.dim_value if dim.WhichOneof("value") == "dim_value" and dim.dim_value > 0 else dim.dim_param
 
 
@@ -104,14 +102,14 @@ def load_model(source: Any, external_data_path: str = "", files: Mapping[str, me
     """Decode a model.
 
     Args:
-        source: a path, the bytes of a file, or an ``onnx.ModelProto``; a `Model` is returned as it is.
-        external_data_path: folder of external data; when empty and ``source`` is a path, that of the path, or of the
-            file to which it links.
+        source: a path, the bytes of a file, or an ``onnx.ModelProto``; a `Model` is returned unchanged.
+        external_data_path: folder of external data. If empty and ``source`` is a path: the folder of the path, or of
+            the file to which it links.
         files: contents of external data by location, in place of files.
 
     Raises:
-        ParseError: the file cannot be read or is no ONNX model, or its operator set imports are unusable.
-        UnsupportedError: an operator set outside of what is supported.
+        ParseError: the file cannot be read or is not an ONNX model, or its operator set imports are invalid.
+        UnsupportedError: an operator set is not supported.
     """
     if isinstance(source, Model):
         return source
@@ -139,11 +137,11 @@ def load_model(source: Any, external_data_path: str = "", files: Mapping[str, me
 
 
 def opset_versions(imports: Any, own_domains: set[str] | None = None) -> dict[str, int]:
-    """Imported version by domain.
+    """Return the imported operator set version by domain.
 
     Raises:
-        ParseError: one domain imported in two versions.
-        UnsupportedError: a version newer than the installed ``onnx`` defines.
+        ParseError: a domain is imported in two versions.
+        UnsupportedError: a version is newer than the installed ``onnx`` defines.
     """
     import onnx.defs
 
@@ -170,7 +168,7 @@ def _read_bytes(data: Any, name: str) -> tuple[ModelProto, dict[int, np.ndarray]
 
 
 def _read_file(path: Path) -> tuple[ModelProto, dict[int, np.ndarray]]:
-    """Decode a file; big weights are read straight into memory of their own."""
+    """Decode a file; large weights are read directly into separate arrays."""
     raw: dict[int, np.ndarray] = {}
     try:
         if path.is_dir():

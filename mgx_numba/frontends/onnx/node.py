@@ -1,6 +1,4 @@
-"""One ONNX node as parsers see it: its names, and its attributes checked for their kind when
-they are read.
-"""
+"""View of an ONNX node for parser functions: its names, and its attributes, whose kinds are checked on access."""
 
 from __future__ import annotations
 
@@ -37,15 +35,15 @@ ATTRIBUTE_KINDS = {
     14: "type_protos",
 }
 _ELEMENTS = {6: 1, 7: 2, 8: 3}
-"""Kind of the elements for each kind of attribute that is a list."""
-_INTEGER_FOR_FLOAT = (2, 1)  # kinds of attributes: that given, and that meant
+"""Kind of the elements of each list kind of attribute."""
+_INTEGER_FOR_FLOAT = (2, 1)  # kinds of attributes: given, expected
 _OTHER_WORDS = {"SAME": "SAME_UPPER", "BILINEAR": "linear"}
-"""Other frameworks' names for values of attributes: TensorFlow's padding, PyTorch's interpolation."""
+"""Other frameworks' names of attribute values: TensorFlow's padding, PyTorch's interpolation."""
 _FIELDS = {1: "f", 2: "i", 3: "s", 4: "t", 5: "g", 6: "floats", 7: "ints", 8: "strings", 11: "sparse_tensor", 13: "tp"}
 
 
 def fits(attribute: AttributeProto, kind: int) -> bool:
-    """Return whether an attribute is of ``kind``, or can be converted without doubt.
+    """Return whether an attribute is of ``kind``, or can be converted unambiguously.
 
     Convertible are integers to floats, a list of one element to its element, and an element to a list.
     """
@@ -64,11 +62,11 @@ class Node:
     Attributes:
         op_type: the operator's name.
         domain: its domain, ``""`` for ai.onnx.
-        opset: version of that domain's operator set that is in force here, or of that whose form the node has.
+        opset: version of that domain's operator set in force here, or the version whose form the node has.
         name: the node's name, possibly empty.
         index: its position in its graph.
-        inputs: names of the inputs, ``""`` for absent ones, trailing ones cut.
-        outputs: names of the outputs, ``""`` for unwanted ones.
+        inputs: names of the inputs, ``""`` for absent inputs; trailing absent inputs are removed.
+        outputs: names of the outputs, ``""`` for unused outputs.
         attributes: the attributes by name.
         scope: the names in force around it.
     """
@@ -83,7 +81,7 @@ class Node:
         leniency: Leniency,
         elements: Callable[[TensorProto], np.ndarray],
     ) -> None:
-        """``elements`` reads the elements of a tensor."""
+        """Wrap a NodeProto; ``elements`` reads the elements of a tensor."""
         self.proto = proto
         self._elements = elements
         self.op_type: str = proto.op_type
@@ -105,20 +103,20 @@ class Node:
 
     @property
     def where(self) -> str:
-        """The node in words, for messages."""
+        """Return a description of the node for messages."""
         label = repr(self.name) if self.name else f"#{self.index}"
         return f"node {label} ({self.op_type}, domain {self.domain or 'ai.onnx'}, opset {self._imported})"
 
     def accept(self, what: str) -> None:
-        """Accept something about the node that ONNX forbids; see `Leniency.accept`."""
+        """Accept a deviation of the node from the ONNX specification; see `Leniency.accept`."""
         self._leniency.accept(what, self)
 
     def has(self, name: str) -> bool:
-        """Whether the attribute is given."""
+        """Return whether the attribute is set."""
         return name in self.attributes
 
     def wants(self, output: int) -> bool:
-        """Whether somebody may use this output."""
+        """Return whether an output may be used."""
         return output < len(self.outputs) and bool(self.outputs[output])
 
     def _value(self, name: str, kind: int, default: Any) -> Any:
@@ -140,33 +138,33 @@ class Node:
         return [value] if kind in _ELEMENTS and attribute.type not in _ELEMENTS else value
 
     def get_int(self, name: str, default: int | None = None) -> int:
-        """Value of an integer attribute.
+        """Return the value of an integer attribute.
 
         Raises:
-            ParseError: of another kind, or absent without a default. (So do all accessors here.)
+            ParseError: the attribute has another kind, or is absent without a default; so do all accessors here.
         """
         return int(self._value(name, 2, default))
 
     def get_bool(self, name: str, default: bool = False) -> bool:
-        """Value of an integer attribute that is a flag."""
+        """Return the value of an integer attribute that is a flag."""
         return self.get_int(name, int(default)) != 0
 
     def get_float(self, name: str, default: float | None = None) -> float:
-        """Value of a float attribute, which is one of float32 also if it is the default."""
+        """Return the value of a float attribute, rounded to float32 even if it is the default."""
         return float(np.float32(self._value(name, 1, default)))
 
     def get_number(self, name: str) -> float | int:
-        """Value of a float or integer attribute."""
+        """Return the value of a float or integer attribute."""
         attribute = self.attributes.get(name)
         return self.get_int(name) if attribute is not None and attribute.type == 2 else self.get_float(name)
 
     def get_str(self, name: str, default: str | None = None) -> str:
-        """Value of a string attribute."""
+        """Return the value of a string attribute."""
         value = self._value(name, 3, default)
         return _text(name, value) if isinstance(value, bytes) else value
 
     def get_choice(self, name: str, choices: Sequence[str], default: str | None = None) -> str:
-        """Value of a string attribute that must be one of ``choices``."""
+        """Return the value of a string attribute that must be a member of ``choices``."""
         value = self.get_str(name, default)
         if value in choices:
             return value
@@ -177,15 +175,15 @@ class Node:
         return meant[0]
 
     def get_ints(self, name: str, default: Sequence[int] | None = None) -> list[int]:
-        """Values of an integer list."""
+        """Return the values of an integer list."""
         return [int(v) for v in self._value(name, 7, default)]
 
     def get_floats(self, name: str, default: Sequence[float] | None = None) -> list[float]:
-        """Values of a float list."""
+        """Return the values of a float list."""
         return [float(v) for v in self._value(name, 6, default)]
 
     def get_strs(self, name: str, default: Sequence[str] | None = None) -> list[str]:
-        """Values of a string list."""
+        """Return the values of a string list."""
         values = self._value(name, 8, default)
         return [_text(name, v) if isinstance(v, bytes) else v for v in values]
 
@@ -198,7 +196,7 @@ class Node:
         return self._number_array(name, 6, default, np.float32)
 
     def codes(self, name: str, words: Sequence[str]) -> np.ndarray | None:
-        """Return the index in ``words`` of each string of a list; None if a string is no word. See `repeated_codes`."""
+        """Return the index in ``words`` of each string of a list; None if a string is unknown. See `repeated_codes`."""
         self._value(name, 8, None)
         attribute = self.attributes[name]
         if attribute.type != 8:
@@ -217,25 +215,23 @@ class Node:
         return self._elements(self.get_tensor(name))
 
     def get_tensor(self, name: str) -> TensorProto:
-        """Value of a tensor attribute."""
+        """Return the value of a tensor attribute."""
         return self._value(name, 4, None)
 
     def get_graph(self, name: str) -> GraphProto:
-        """Value of a graph attribute."""
+        """Return the value of a graph attribute."""
         return self._value(name, 5, None)
 
     def get_sparse(self, name: str) -> SparseTensorProto:
-        """Value of a sparse tensor attribute."""
+        """Return the value of a sparse tensor attribute."""
         return self._value(name, 11, None)
 
     def get_type(self, name: str) -> TypeProto:
-        """Value of a type attribute."""
+        """Return the value of a type attribute."""
         return self._value(name, 13, None)
 
     def refuse(self, name: str, default: Any, why: str = "") -> None:
-        """Raise ``UnsupportedError`` if an integer or string attribute is given with another value than
-        ``default``.
-        """
+        """Raise ``UnsupportedError`` if an integer or string attribute is set to another value than ``default``."""
         if not self.has(name):
             return
         value = self.get_str(name) if isinstance(default, str) else self.get_int(name)

@@ -1,4 +1,4 @@
-"""Normalisation, as primitive operations.
+"""Normalisation, by primitive operators.
 
 ai.onnx: BatchNormalization GroupNormalization InstanceNormalization LRN LayerNormalization LpNormalization
 MeanVarianceNormalization RMSNormalization.
@@ -22,7 +22,7 @@ __all__ = ["layer_norm", "rms_norm", "standardize"]
 def standardize(
     g: Builder, x: Instruction, axes: Sequence[int], epsilon: float
 ) -> tuple[Instruction, Instruction, Instruction]:
-    """``(x - mean) / sqrt(variance + epsilon)`` over axes, the mean, and ``1 / sqrt(variance + epsilon)``."""
+    """Emit ``(x - mean) / sqrt(variance + epsilon)`` over axes, the mean, and ``1 / sqrt(variance + epsilon)``."""
     mean = g.reduce("reduce_mean", x, axes)
     centred = g.pointwise("sub", x, mean)
     variance = g.reduce("reduce_mean", g.pointwise("sqdiff", x, mean), axes)
@@ -31,7 +31,7 @@ def standardize(
 
 
 def scale_and_shift(g: Builder, x: Instruction, scale: Instruction | None, bias: Instruction | None) -> Instruction:
-    """``x * scale + bias``, both broadcast."""
+    """Emit ``x * scale + bias``, both broadcast."""
     if scale is not None:
         x = g.pointwise("mul", x, scale)
     return x if bias is None else g.pointwise("add", x, bias)
@@ -46,7 +46,7 @@ def layer_norm(
     epsilon: float,
     stash: Type = Type.float_type,
 ) -> tuple[Instruction, Instruction, Instruction]:
-    """Normalise over the axes from ``axis`` on; also return the mean and the deviation, in type ``stash``."""
+    """Normalise over the axes from ``axis`` on; also return the mean and the inverse deviation, in type ``stash``."""
     normal, mean, inverse = standardize(g, widened(g, x), range(axis, rank(x)), epsilon)
     y = scale_and_shift(g, g.convert(normal, x.shape.type), scale, bias)
     return y, g.convert(mean, stash), g.convert(inverse, stash)
@@ -60,7 +60,7 @@ def rms_norm(
     epsilon: float,
     stash: Type = Type.float_type,
 ) -> tuple[Instruction, Instruction]:
-    """Return ``x / sqrt(mean(x**2) + epsilon) * scale``, over the axes from ``axis`` on, and the inverse root."""
+    """Emit ``x / sqrt(mean(x**2) + epsilon) * scale``, over the axes from ``axis`` on, and the inverse root."""
     wide = widened(g, x)
     mean = g.reduce("reduce_mean", g.op("mul", wide, wide), range(axis, rank(x)))
     inverse = g.op("rsqrt", g.pointwise("add", mean, g.like(epsilon, wide)))
@@ -86,20 +86,20 @@ def stash_type(node: Node, x: Instruction) -> Type:
 def layer_normalization(
     g: Builder, node: Node, x: Instruction, scale: Instruction, bias: Instruction | None = None
 ) -> Sequence[Instruction]:
-    """Over the axes from ``axis`` on."""
+    """Emit LayerNormalization over the axes from ``axis`` on."""
     axis = g.axis(node.get_int("axis", -1), rank(x))
     return layer_norm(g, x, scale, bias, axis, node.get_float("epsilon", 1e-5), stash_type(node, x))
 
 
 @register("RMSNormalization")
 def rms_normalization(g: Builder, node: Node, x: Instruction, scale: Instruction) -> Instruction:
-    """Over the axes from ``axis`` on."""
+    """Emit RMSNormalization over the axes from ``axis`` on."""
     axis = g.axis(node.get_int("axis", -1), rank(x))
     return rms_norm(g, x, scale, axis, node.get_float("epsilon", 1e-5), stash_type(node, x))[0]
 
 
 def per_channel(g: Builder, value: Instruction, x: Instruction, what: str) -> Instruction:
-    """One value for each channel with axes after it, so that it broadcasts against [n, c, spatial...]."""
+    """Append axes to a vector of values per channel so that it broadcasts against [n, c, spatial...]."""
     if rank(value) != 1:
         raise ParseError(f"input {what!r} has {rank(value)} dimensions, expected 1")
     channels = x.shape.dims[1]
@@ -120,13 +120,13 @@ def batch_normalization(
     mean: Instruction,
     variance: Instruction,
 ) -> Instruction | list[Instruction]:
-    """``(x - mean) * (scale / sqrt(variance + epsilon)) + bias`` for each channel.
+    """Emit ``(x - mean) * (scale / sqrt(variance + epsilon)) + bias`` for each channel.
 
-    ``training_mode`` takes mean and variance of the batch and gives the running ones as further outputs.
+    ``training_mode`` uses mean and variance of the batch, and returns the running mean and variance as further outputs.
     """
     node.refuse("spatial", 1)
     epsilon = node.get_float("epsilon", 1e-5)
-    if rank(x) == 1:  # one channel, as ONNX has it
+    if rank(x) == 1:  # a vector is one channel, as in ONNX
         results = batch_normalization(g, node, g.unsqueeze(x, [1]), scale, bias, mean, variance)
         y, *running = [results] if isinstance(results, Instruction) else results
         return [g.squeeze(y, [1]), *running]
@@ -149,7 +149,7 @@ def _apply_batch(
     epsilon: float,
 ) -> Instruction:
     type = x.shape.type
-    wide = max(type, variance.shape.type, key=lambda t: t.size).compute  # also of a norm that becomes part of weights
+    wide = max(type, variance.shape.type, key=lambda t: t.size).compute  # also for a norm that is folded into weights
     spread = g.convert(variance, wide)
     inverse = g.op("rsqrt", g.pointwise("add", spread, g.like(epsilon, spread)))
     centred = g.pointwise("sub", x, g.convert(mean, type))
@@ -185,7 +185,7 @@ def _batch_training(
 def instance_normalization(
     g: Builder, node: Node, x: Instruction, scale: Instruction, bias: Instruction
 ) -> Instruction:
-    """Over the spatial axes of each channel of each image."""
+    """Emit normalisation over the spatial axes of each channel of each image."""
     if rank(x) < 3:
         raise ParseError(f"input has {rank(x)} dimensions, expected at least 3")
     normal = standardize(g, x, range(2, rank(x)), node.get_float("epsilon", 1e-5))[0]
@@ -193,9 +193,7 @@ def instance_normalization(
 
 
 def grouped(g: Builder, x: Instruction, groups: int, epsilon: float) -> tuple[Instruction, tuple[int, ...]]:
-    """``x`` [n, c, spatial...] standardised over groups of channels, seen as [n, groups, c / groups,
-    spatial...].
-    """
+    """Standardise ``x`` [n, c, spatial...] over groups of channels, as [n, groups, c / groups, spatial...]."""
     lens = g.lens(x)
     if len(lens) < 3 or groups < 1 or lens[1] % groups:
         raise ShapeError(f"{groups} groups do not fit an input of lengths {list(lens)}")
@@ -207,13 +205,13 @@ def grouped(g: Builder, x: Instruction, groups: int, epsilon: float) -> tuple[In
 
 @register("GroupNormalization")
 def group_normalization(g: Builder, node: Node, x: Instruction, scale: Instruction, bias: Instruction) -> Instruction:
-    """Over groups of channels; scale and bias are per group in operator set 18, per channel from 21 on."""
+    """Emit GroupNormalization; scale and bias are per group in operator set 18, per channel from 21 on."""
     groups = node.get_int("num_groups")
     each_channel = node.opset >= 21
     if not each_channel and g.lens(scale) == g.lens(bias) == g.lens(x)[1:2] != (groups,):
         node.accept("scale and bias are given per channel, which they may be from operator set 21 on")
         each_channel = True
-    stash_type(node, x)  # which is only checked: no statistics are results
+    stash_type(node, x)  # validation only: statistics are not results
     normal, split = grouped(g, x, groups, node.get_float("epsilon", 1e-5))
     if each_channel:
         y = g.reshape(normal, g.lens(x))
@@ -228,7 +226,7 @@ def group_normalization(g: Builder, node: Node, x: Instruction, scale: Instructi
 
 @register("LRN")
 def lrn(g: Builder, node: Node, x: Instruction) -> Instruction:
-    """Over neighbouring channels."""
+    """Emit local response normalisation over neighbouring channels."""
     return g.op(
         "lrn",
         x,
@@ -241,7 +239,7 @@ def lrn(g: Builder, node: Node, x: Instruction) -> Instruction:
 
 @register("LpNormalization")
 def lp_normalization(g: Builder, node: Node, x: Instruction) -> Instruction:
-    """``x`` over its norm of order ``p`` along ``axis``; 0 where the norm is 0."""
+    """Emit ``x`` divided by its norm of order ``p`` along ``axis``; 0 where the norm is 0."""
     order = node.get_int("p", 2)
     if order not in (1, 2):
         raise ParseError(f"p is {order}, expected 1 or 2")
@@ -254,7 +252,7 @@ def lp_normalization(g: Builder, node: Node, x: Instruction) -> Instruction:
 
 @register("MeanVarianceNormalization")
 def mean_variance_normalization(g: Builder, node: Node, x: Instruction) -> Instruction:
-    """``(x - mean) / (deviation + 1e-9)`` over ``axes``."""
+    """Emit ``(x - mean) / (deviation + 1e-9)`` over ``axes``."""
     axes = g.axes(node.get_ints("axes", (0, 2, 3)), rank(x))
     mean = g.reduce("reduce_mean", x, axes)
     spread = g.reduce("reduce_mean", g.pointwise("sqdiff", x, mean), axes)

@@ -1,5 +1,4 @@
-"""Optionals: values that may be missing. Where it is known while parsing whether one holds something, reading it gives
-what it holds.
+"""Optionals: values that may be absent. An optional whose state is known at parse time costs nothing to read.
 
 ai.onnx: Optional OptionalGetElement OptionalHasElement.
 """
@@ -18,12 +17,12 @@ from .value_types import declared_shape
 __all__ = ["OPTIONAL_OPERATORS"]
 
 OPTIONAL_OPERATORS = frozenset({"Optional", "OptionalGetElement", "OptionalHasElement"})
-"""Operators that take whatever an optional may hold, sequences too."""
+"""Operators that accept any value that an optional may hold, including sequences."""
 
 
 @register("Optional")
 def optional(g: Builder, node: Node, x: Instruction | None = None) -> Instruction:
-    """An optional that holds a value, or nothing of the type ``type``."""
+    """Emit an optional that holds a value, or is empty and of the type ``type``."""
     if x is not None:
         return g.op("optional_construct", x)
     if not node.has("type"):
@@ -33,7 +32,7 @@ def optional(g: Builder, node: Node, x: Instruction | None = None) -> Instructio
 
 @register("OptionalGetElement")
 def optional_get_element(g: Builder, node: Node, x: Instruction | None = None) -> Instruction:
-    """What an optional holds; a value that is no optional is itself."""
+    """Emit the value of an optional; a value that is not an optional is returned unchanged."""
     if x is None:
         raise ShapeError("the optional holds nothing")
     if not _is_optional(x):
@@ -46,7 +45,7 @@ def optional_get_element(g: Builder, node: Node, x: Instruction | None = None) -
 
 @register("OptionalHasElement")
 def optional_has_element(g: Builder, node: Node, x: Instruction | None = None) -> Instruction:
-    """Whether it holds something: a bool without axes."""
+    """Emit whether an optional holds a value: a bool scalar."""
     if x is None or not _is_optional(x):
         return g.literal(x is not None)
     held = members(x)

@@ -1,4 +1,4 @@
-"""Options of `parse_onnx`: their defaults, their conflicts, and what they say about an input's dimensions."""
+"""Options of `parse_onnx`: defaults, conflicts, and their effect on an input's dimensions."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ __all__ = ["ParseOptions"]
 
 @dataclass(frozen=True)
 class ParseOptions:
-    """What `parse_onnx` was asked for; the fields are its keyword arguments, and these.
+    """Options of `parse_onnx`; the fields are its keyword arguments, and the following.
 
     Attributes:
         initializers: arrays in place of initializers of the main graph, by name.
-        opened: initializers that are inputs of the model, too, and that become inputs of the program.
+        opened: initializers that are also inputs of the model, and become inputs of the program.
 
     Raises:
-        OptionError: a value of the wrong kind, or two options that contradict each other.
+        OptionError: a value has the wrong kind, or two options contradict each other.
     """
 
     default_dim_value: int = 0
@@ -65,14 +65,12 @@ class ParseOptions:
 
     @property
     def has_dynamic_default(self) -> bool:
-        """Whether unnamed unknown dimensions become a range (MIGraphX's default, 1 to 1, counts as not
-        given).
-        """
+        """Return whether unnamed unknown dimensions become a range (MIGraphX's default, 1 to 1, counts as not set)."""
         return self.default_dyn_dim_value not in (None, DynamicDimension(1, 1))
 
     @property
     def unknown_dim(self) -> DynamicDimension:
-        """What a dimension without value or mapping becomes: any length, unless there is a default."""
+        """Return the default for a dimension without value or mapping: any length, unless an option sets it."""
         if self.has_dynamic_default and self.default_dyn_dim_value is not None:
             return self.default_dyn_dim_value
         if not self.default_dim_value:
@@ -80,18 +78,18 @@ class ParseOptions:
         return DynamicDimension(self.default_dim_value, self.default_dim_value)
 
     def given_dims(self, name: str) -> list[DynamicDimension] | None:
-        """Dimensions that the caller gave for input ``name``, ``None`` when there are none."""
+        """Return the dimensions that the caller gave for input ``name``, or ``None``."""
         dims = self.map_input_dims.get(name, self.map_dyn_input_dims.get(name))
         return None if dims is None else [as_range(d) for d in dims]
 
     def symbol(self, name: str) -> DynamicDimension:
-        """What the symbolic dimension ``name`` becomes."""
+        """Return the range of the symbolic dimension ``name``."""
         dim = self.dim_params.get(name)
         return replace(self.unknown_dim if dim is None else as_range(dim), symbol=name)
 
 
 def as_range(dim: int | DynamicDimension) -> DynamicDimension:
-    """A dimension as a range; an integer is a fixed one."""
+    """Return a dimension as a range; an integer is a fixed range."""
     return dim if isinstance(dim, DynamicDimension) else DynamicDimension(int(dim), int(dim))
 
 

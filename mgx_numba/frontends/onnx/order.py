@@ -1,4 +1,4 @@
-"""Order of a graph's nodes: checked, and repaired when the file lists them unsorted."""
+"""Topological order of a graph's nodes: checked, and repaired if the file lists them unsorted."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ __all__ = ["label", "sorted_nodes", "uses"]
 def sorted_nodes(
     nodes: Sequence[NodeProto], known: Callable[[str], bool], graph: str, leniency: Leniency
 ) -> list[tuple[int, NodeProto]]:
-    """Nodes with their positions in the file, such that every value is given before it is used.
+    """Return nodes with their positions in the file, sorted so that every value is defined before it is used.
 
     Args:
         nodes: the nodes of one graph.
-        known: tells whether a value is given from outside (inputs, initializers, enclosing graphs).
+        known: tells whether a value is defined outside (inputs, initializers, enclosing graphs).
         graph: the graph's name, for messages.
-        leniency: takes note of it if the file's order is another one.
+        leniency: records that the file's order differs.
 
     Raises:
-        ParseError: two nodes give one value, a value that nothing gives, or a cycle.
+        ParseError: two nodes define one value, a value is undefined, or there is a cycle.
     """
     producer: dict[str, int] = {}
     for index, node in enumerate(nodes):
@@ -55,7 +55,7 @@ def sorted_nodes(
 
 
 def label(node: NodeProto, index: int) -> str:
-    """A node in words, before its operator set is known."""
+    """Return a description of a node before its operator set is known."""
     return f"node {node.name!r} ({node.op_type})" if node.name else f"node #{index} ({node.op_type})"
 
 
@@ -90,7 +90,7 @@ def _depth_first(
 
 
 def uses(node: NodeProto) -> list[str]:
-    """Names that a node reads: its inputs, and what its subgraphs take from outside."""
+    """Return the names that a node reads: its inputs, and outer values used by its subgraphs."""
     names = list(filter(None, node.input))
     for attribute in node.attribute:
         for graph in [attribute.g] if attribute.type == 5 else attribute.graphs:
@@ -99,7 +99,7 @@ def uses(node: NodeProto) -> list[str]:
 
 
 def _captures(graph: GraphProto) -> list[str]:
-    """Names that a subgraph reads and does not define."""
+    """Return the names that a subgraph reads and does not define."""
     defined = {i.name for i in graph.input} | {t.name for t in graph.initializer}
     defined |= {t.values.name for t in graph.sparse_initializer}
     for node in graph.node:

@@ -1,4 +1,4 @@
-"""`parse_onnx`: from an ONNX model to a program, graph by graph and node by node."""
+"""`parse_onnx`: translates an ONNX model to a program, graph by graph and node by node."""
 
 from __future__ import annotations
 
@@ -48,20 +48,21 @@ if TYPE_CHECKING:
 __all__ = ["GraphParser", "parse"]
 
 _FIRST_WITH_DEFAULTS = 4
-"""The IR version from which on initialisers that are inputs, too, are default values (ONNX IR.md); all were before."""
+"""First IR version in which only initializers that are also inputs are default values (ONNX IR.md); before, all
+were."""
 
 
 WIDE_PRODUCTS = frozenset("AffineGrid DFT Einsum Resize STFT Upsample".split())
-"""Operators whose products are float32 where another rounding follows inside of the node: seldom does a model's time go
-into them. The product of any other node is rounded to the type of its operands, as for MatMul."""
+"""Operators whose products stay float32 if another rounding follows inside the node; they rarely dominate a model's
+time. Products of all other nodes are rounded to the operands' type, as for MatMul."""
 
 
 @np.errstate(all="ignore")
 def parse(source: Any, options: ParseOptions) -> Program:
-    """Read a model with these options; see `mgx_numba.frontends.onnx.parse_onnx`.
+    """Parse a model with the given options; see `mgx_numba.frontends.onnx.parse_onnx`.
 
-    Overflow and NaN in constants go without NumPy's warnings. ``MIGRAPHX_TRACE_ONNX_PARSER`` prints each node with the
-    values that it became.
+    Overflow and NaN in constants raise no NumPy warnings. ``MIGRAPHX_TRACE_ONNX_PARSER`` prints each node with its
+    results.
     """
     with uncollected():
         model = load_model(source, options.external_data_path)
@@ -76,15 +77,15 @@ def parse(source: Any, options: ParseOptions) -> Program:
 
 
 class GraphParser:
-    """Reads the graphs of one model into one program.
+    """A parser of the graphs of one model into one program.
 
     Attributes:
         model: the decoded model.
-        options: what was asked for.
+        options: the parse options.
         program: the program so far.
-        constants: values known while parsing.
-        settled: the module in which a node that depends on what is not known is an error; elsewhere it is deferred.
-        leniency: takes note of what is accepted although ONNX forbids it.
+        constants: values known at parse time.
+        settled: the module in which a node with unknown lengths or values is an error; elsewhere the node is deferred.
+        leniency: records accepted deviations from the ONNX specification.
     """
 
     def __init__(
@@ -96,7 +97,7 @@ class GraphParser:
         *,
         reread: bool = False,
     ) -> None:
-        """``reread`` nodes, of a model that was read before, have given their warnings."""
+        """Set up a parser; ``reread`` is set for models parsed again, whose nodes have already given their warnings."""
         self.model = model
         self.options = options
         self.program = Program() if program is None else program
@@ -106,14 +107,14 @@ class GraphParser:
         self._traces = environment_flag("MIGRAPHX_TRACE_ONNX_PARSER")
 
     def beside(self, model: Model, program: Program) -> GraphParser:
-        """A parser of another model, made of what this one has read, with the same options."""
+        """Return a parser, with the same options, of a model derived from this parser's model."""
         return GraphParser(model, self.options, program, reread=True)
 
     def read_into(self, module: Module, inputs: Sequence[Instruction]) -> list[Instruction]:
-        """Read the main graph into a module, on these values for its inputs; its results.
+        """Read the main graph into a module, with the given values for its inputs; return its results.
 
         Raises:
-            UnknownValueError: a node needs to know what is not known; nothing is left of it.
+            UnknownValueError: a node needs an unknown value or length; the node's instructions are removed.
             MgxError: the graph cannot be read, or does not fit the inputs.
         """
         self.settled = module
@@ -126,7 +127,7 @@ class GraphParser:
         """Read the main graph.
 
         Raises:
-            MgxError: whatever is wrong with the model, with the place named; nothing else escapes.
+            MgxError: the model has a fault; the message names the place. No other errors escape.
         """
         graph = self.model.graph
         main = self.program.main
@@ -146,9 +147,7 @@ class GraphParser:
             raise ParseError(f"graph {graph.name!r}: {type(error).__name__}: {error}") from error
 
     def parse_graph(self, g: Builder, graph: GraphProto, scope: NameScope) -> list[Instruction]:
-        """Read a graph's nodes, its inputs and initializers being in ``scope`` already; its results are
-        returned.
-        """
+        """Read a graph's nodes and return its results; ``scope`` already holds its inputs and initializers."""
         self.parse_nodes(g, graph.node, scope, graph.name)
         if not graph.output:
             raise ParseError(f"graph {graph.name!r} has no outputs")
@@ -168,7 +167,7 @@ class GraphParser:
         """Read a node's subgraph into ``module``, with values for its inputs; outer values are captured.
 
         Returns:
-            The graph's results; the module is left without ``@return``.
+            The graph's results; the module has no ``@return`` yet.
         """
         inner = scope.inner()
         builder = g if module is g.module else Builder(module, self)
@@ -181,7 +180,7 @@ class GraphParser:
         return self.parse_graph(builder, graph, inner)
 
     def parse_nodes(self, g: Builder, nodes: Sequence[NodeProto], scope: NameScope, graph: str) -> None:
-        """Read nodes in an order in which every value is given before it is used."""
+        """Read nodes in an order in which every value is defined before it is used."""
         for index, proto in sorted_nodes(nodes, scope.knows, graph, self.leniency):
             self.read_node(g, proto, index, scope, graph)
 
@@ -189,7 +188,7 @@ class GraphParser:
         """Read one node of a graph; its results are defined in ``scope``.
 
         Raises:
-            MgxError: what is wrong with it, with its place.
+            MgxError: the node has a fault; the message names the place.
         """
         try:
             node = self.node(proto, index, scope)
@@ -209,7 +208,7 @@ class GraphParser:
             g.symbols = previous
 
     def node(self, proto: NodeProto, index: int, scope: NameScope) -> Node:
-        """A node with the operator set that is in force for it."""
+        """Return a node with the operator set in force for it."""
         proto = resolve_attributes(proto, scope.attributes)
         domain = canonical_domain(proto.domain)
         if not domain and (domain, proto.op_type, proto.overload) not in self.model.functions:
@@ -259,7 +258,7 @@ class GraphParser:
     def _operator(
         self, node: Node, inputs: list[Instruction | None]
     ) -> tuple[registry.Handler | None, Schema | None, Promotion]:
-        """What parses a node, the form of the operator that it keeps, and how types of its inputs are promoted."""
+        """Return a node's handler, the schema version that the node fits, and the promotion of its inputs' types."""
         promoted = Promotion()
         handler = registry.find(node.domain, node.op_type)
         schema = find_schema(node.domain, node.op_type, node.opset)
@@ -291,7 +290,7 @@ class GraphParser:
                 inputs = modernised(g, node, schema, inputs)
                 check_arity(handler, inputs)
             if node.op_type == "BatchNormalization" and inputs[0] is not None and is_product(inputs[0]):
-                return handler.parse(g, node, *inputs)  # becomes part of the product's weights, with no rounding inside
+                return handler.parse(g, node, *inputs)  # folded into the product's weights, without rounding inside
             return composed(g, lambda given: handler.parse(g, node, *given), inputs, node.op_type in WIDE_PRODUCTS)
         if schema is not None and schema_body(node, schema, inputs) is not None:
             return composed(g, lambda given: _expanded(g, node, schema, given, scope.path), inputs)
@@ -333,11 +332,11 @@ class GraphParser:
             scope.define(sparse.values.name, g.literal(self.model.sparse_tensor(sparse)))
 
     def unreadable(self, error: MgxError, name: str, scope: NameScope) -> None:
-        """Called for an input or an initializer that cannot be read: raises why."""
+        """Raise the error of an unreadable input or initializer; subclasses may record it instead."""
         raise error
 
     def literal(self, g: Builder, tensor: Any, initializer: int | None = None) -> Instruction:
-        """A tensor as a literal that borrows the tensor's memory."""
+        """Emit a tensor as a literal that borrows the tensor's memory."""
         given = None if initializer is None else self.options.initializers.get(tensor.name)
         return g.literal(self.model.tensor(tensor, initializer) if given is None else replacing(tensor, given))
 
@@ -374,13 +373,13 @@ class GraphParser:
                 warn(f"dim_params names {symbol!r}, which no input has; symbolic dimensions are: {listed}")
 
     def input_shape(self, info: ValueInfoProto, where: str, symbols: set[str]) -> Shape:
-        """Shape of a declared input under the options; names of symbolic dimensions are added to ``symbols``.
+        """Return the shape of a declared input under the options, and add its symbolic dimensions to ``symbols``.
 
         Raises:
-            ParseError: no type, or dimensions that cannot be.
-            UnsupportedError: a map or a sparse tensor, an unsupported element type, or no shape and none
-                given.
-            OptionError: dimensions given for it are of another rank.
+            ParseError: there is no type, or a dimension is invalid.
+            UnsupportedError: it is a map or a sparse tensor; its element type is not supported; or neither the model
+                nor the options give a shape.
+            OptionError: dimensions given for it have another rank.
         """
         kind = info.type.WhichOneof("value")
         if kind is None:
@@ -420,14 +419,14 @@ class GraphParser:
             raise ParseError(f"{where}: {error}") from None
 
     def _open_axes(self, info: ValueInfoProto) -> dict[int, str]:
-        """Symbols (or "") of the axes of an input that only ``default_dim_value`` gives a length."""
+        """Return the symbols (or "") of the axes of an input whose length comes only from ``default_dim_value``."""
         if self.options.given_dims(info.name) is not None or not self.options.default_dim_value:
             return {}
         dims, given = info.type.tensor_type.shape.dim, self.options.dim_params
         return {k: d.dim_param for k, d in enumerate(dims) if self._is_open(d) and d.dim_param not in given}
 
     def _is_open(self, dim: Any) -> bool:
-        """Whether a declared dimension says no length: 0 does if everything is as ONNX wants it."""
+        """Return whether a declared dimension has no length; in strict mode 0 is a length."""
         return dim.WhichOneof("value") != "dim_value" or dim.dim_value < (0 if self.options.strict else 1)
 
     def _dim(self, dim: Any) -> DynamicDimension:
@@ -451,14 +450,14 @@ class GraphParser:
 def _expanded(
     g: Builder, node: Node, schema: Schema, inputs: Sequence[Instruction | None], path: tuple[str, ...]
 ) -> list[Instruction | None]:
-    """Return the results of the function body that ONNX defines for the operator."""
+    """Return the results of ONNX's function body for the operator."""
     if node.op_type in LOSSES:
         check_loss(node, inputs)
     body = schema_body(node, schema, inputs)
-    assert body is not None  # there is one for inputs in 16 bits, so there is one for float32
+    assert body is not None  # a body for 16-bit inputs implies a body for float32
     return expand(g, node, body, inputs, schema_attributes(schema), path)
 
 
 def _is_old(node: Node, schema: Schema | None) -> bool:
-    """Whether a node may have a form older than the one that parsers know."""
+    """Return whether a node may have a form older than parser functions accept."""
     return node.domain == "" and node.opset < OLDEST_OPSET and schema is not None

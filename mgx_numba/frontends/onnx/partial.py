@@ -1,8 +1,7 @@
-"""Integer vectors of which only some elements are known while parsing: shapes of values with dynamic
-dimensions.
+"""Partially known integer vectors at parse time: shapes of values with dynamic dimensions.
 
-Exporters write a reshape's target as Concat of Gather(Shape(x)), Slice(Shape(x)) and constants. Where ``x``
-has dynamic dimensions such a vector is known except for these.
+Exporters write a reshape's target as Concat of Gather(Shape(x)), Slice(Shape(x)) and constants. If ``x`` has dynamic
+dimensions, only these elements of the vector are unknown.
 """
 
 from __future__ import annotations
@@ -20,11 +19,11 @@ __all__ = ["partial_ints"]
 
 Vector: TypeAlias = "Sequence[int | None] | None"
 LONGEST = 64
-"""Elements of a vector that is followed, and steps back: shapes have as many as a tensor has axes."""
+"""Largest vector (elements) and largest number of steps that are followed; shapes have as many elements as axes."""
 
 
 def partial_ints(g: Builder, x: Instruction) -> list[int | None] | None:
-    """Elements of an integer vector, ``None`` for those not known; ``None`` if nothing can be said."""
+    """Return the elements of an integer vector, ``None`` for unknown elements; ``None`` if nothing is known."""
     found = _elements(g, x, 0)
     return None if found is None else list(found)
 
@@ -55,7 +54,7 @@ def _elements(g: Builder, x: Instruction, depth: int) -> Vector:
 
 
 def _rearranged(x: Instruction, first: list[int | None], parts: Sequence[Vector]) -> Vector:
-    """What the operator does to the positions tells which element is which."""
+    """Return the elements of a rearranged vector, by applying its operator to the positions."""
     if x.inputs[0].shape.ndim != 1 or any(v is None for p in parts[1:] for v in p or ()):
         return None
     others = [

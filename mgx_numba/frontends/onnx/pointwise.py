@@ -72,7 +72,7 @@ for _onnx, _op in BINARY.items():
 
 @register("Sum", "Max", "Min", "Mean")
 def variadic(g: Builder, node: Node, *values: Instruction) -> Instruction:
-    """Any number of inputs, combined from left to right."""
+    """Combine any number of inputs from left to right."""
     op = {"Sum": "add", "Mean": "add", "Max": "max", "Min": "min"}[node.op_type]
     if len(values) == 1:
         return g.op("identity", values[0])
@@ -84,9 +84,9 @@ def variadic(g: Builder, node: Node, *values: Instruction) -> Instruction:
 
 @register("Mod")
 def mod(g: Builder, node: Node, a: Instruction, b: Instruction) -> Instruction:
-    """``fmod=1`` keeps the dividend's sign, otherwise the result has the divisor's.
+    """Emit Mod: with ``fmod=1`` the result has the dividend's sign, otherwise the divisor's.
 
-    Floats may have infinite divisors from operator set 28 on, for which the IR's ``mod`` gives NaN.
+    From operator set 28 on, floats may have infinite divisors, for which the IR's ``mod`` gives NaN.
     """
     if node.get_bool("fmod"):
         return g.pointwise("fmod", a, b)
@@ -99,8 +99,9 @@ def mod(g: Builder, node: Node, a: Instruction, b: Instruction) -> Instruction:
 
 @register("Pow")
 def power(g: Builder, node: Node, base: Instruction, exponent: Instruction) -> Instruction:
-    """The result has the base's type; integers with a floating exponent are computed in float64, unless the exponent
-    is a constant without fractions.
+    """Emit the power in the base's type.
+
+    Integers with a floating exponent are computed in float64, unless the exponent is a constant without fractions.
     """
     type = base.shape.type
     common = type
@@ -111,7 +112,7 @@ def power(g: Builder, node: Node, base: Instruction, exponent: Instruction) -> I
 
 
 def _has_only(values: np.ndarray | None, type: Type) -> bool:
-    """Whether values are known, and an integer type has all of them."""
+    """Return whether values are known, and all are representable in an integer type."""
     if values is None:
         return False
     limits = np.iinfo(type.numpy)
@@ -120,7 +121,7 @@ def _has_only(values: np.ndarray | None, type: Type) -> bool:
 
 @register("Where")
 def where(g: Builder, node: Node, condition: Instruction, a: Instruction, b: Instruction) -> Instruction:
-    """``a`` where the condition holds, ``b`` elsewhere."""
+    """Emit ``a`` where the condition holds, ``b`` elsewhere."""
     return g.pointwise("where", condition, a, b)
 
 
@@ -128,7 +129,7 @@ def where(g: Builder, node: Node, condition: Instruction, a: Instruction, b: Ins
 def clip(
     g: Builder, node: Node, x: Instruction, low: Instruction | None = None, high: Instruction | None = None
 ) -> Instruction:
-    """Bounds are attributes before operator set 11, inputs from then on."""
+    """Emit Clip: bounds are attributes before operator set 11, inputs from then on."""
     if node.opset < 11:
         low = g.like(node.get_float("min", 0.0), x) if node.has("min") else None
         high = g.like(node.get_float("max", 0.0), x) if node.has("max") else None
@@ -147,20 +148,20 @@ def clip(
 
 @register("Identity")
 def identity(g: Builder, node: Node, x: Instruction) -> Instruction:
-    """The value itself."""
+    """Emit the input unchanged."""
     return g.op("identity", x) if x.shape.element is None else x
 
 
 @register("BitShift")
 def bit_shift(g: Builder, node: Node, x: Instruction, y: Instruction) -> Instruction:
-    """Shift by ``y`` bits to the side that ``direction`` names."""
+    """Emit a shift by ``y`` bits in the direction ``direction``."""
     direction = node.get_choice("direction", ("LEFT", "RIGHT"))
     return g.pointwise(f"bitwise_shift_{direction.lower()}", x, y)
 
 
 @register("IsInf")
 def isinf(g: Builder, node: Node, x: Instruction) -> Instruction:
-    """``detect_negative`` and ``detect_positive`` choose the infinities that count."""
+    """Emit IsInf; ``detect_negative`` and ``detect_positive`` select the infinities that count."""
     negative, positive = node.get_bool("detect_negative", True), node.get_bool("detect_positive", True)
     found = g.op("isinf", x)
     if negative and positive:

@@ -25,7 +25,7 @@ MODES = {"AveragePool": "average", "MaxPool": "max", "LpPool": "lpnorm"}
 
 @register(*MODES)
 def pool(g: Builder, node: Node, x: Instruction) -> Instruction | list[Instruction]:
-    """A window's mean, largest element or norm; MaxPool also gives the flat positions of its elements."""
+    """Emit the mean, largest element or norm of each window; MaxPool also gives the flat positions of its elements."""
     y, window = pool_mode(g, node, x, MODES[node.op_type])
     if not node.wants(1):
         return y
@@ -33,7 +33,7 @@ def pool(g: Builder, node: Node, x: Instruction) -> Instruction | list[Instructi
 
 
 def pool_mode(g: Builder, node: Node, x: Instruction, mode: str) -> tuple[Instruction, Window]:
-    """Pooling as the node's attributes describe it."""
+    """Emit pooling as the node's attributes describe it."""
     window = read_window(g, node, x)
     y = g.op(
         "pooling",
@@ -52,7 +52,7 @@ def pool_mode(g: Builder, node: Node, x: Instruction, mode: str) -> tuple[Instru
 
 
 def _positions(g: Builder, x: Instruction, y: Instruction, window: Window, column_major: bool) -> Instruction:
-    """Flat positions in ``x`` of the elements that a max pooling chose: windows gathered, then argmax."""
+    """Emit the flat positions in ``x`` of a max pooling's elements: windows are gathered, then argmax."""
     lens, out = g.lens(x), g.lens(y)
     spatial = len(window.kernel)
     if x.shape.symbolic:
@@ -86,7 +86,7 @@ def _positions(g: Builder, x: Instruction, y: Instruction, window: Window, colum
 def _symbolic_positions(
     g: Builder, x: Instruction, out: Sequence[int], window: Window, column_major: bool
 ) -> Instruction:
-    """As `_positions`, by tables that are computed when lengths are known."""
+    """Emit the result of `_positions` by tables that are computed once lengths are known."""
     lens = g.lens(x)
     spatial = len(window.kernel)
     orders = [row_major_strides(lens[2:]), row_major_strides(lens[2:][::-1])[::-1]]
@@ -112,26 +112,26 @@ def _symbolic_positions(
 
 
 def _outer_of(g: Builder, a: Instruction, b: Instruction, combine: str) -> Instruction:
-    """As `_outer`, of instructions."""
+    """Combine windows of two axes as `_outer` does, for instructions."""
     both = g.pointwise(combine, g.unsqueeze(a, [1, 3]), g.unsqueeze(b, [0, 2]))
     first, second, third, fourth = both.shape.lens
     return g.reshape(both, (first * second, third * fourth))
 
 
 def _outer(a: np.ndarray, b: np.ndarray, combine: np.ufunc) -> np.ndarray:
-    """Windows of two axes [positions, taps] as windows of both."""
+    """Combine windows [positions, taps] of two axes into windows of both axes."""
     both = combine(a[:, None, :, None], b[None, :, None, :])
     return both.reshape(a.shape[0] * b.shape[0], a.shape[1] * b.shape[1])
 
 
 @register(*(f"Global{name}" for name in MODES))
 def global_pool(g: Builder, node: Node, x: Instruction) -> Instruction:
-    """One window, the whole image."""
+    """Emit pooling with one window, the whole image."""
     return global_pool_mode(g, node, x, MODES[node.op_type.removeprefix("Global")])
 
 
 def global_pool_mode(g: Builder, node: Node, x: Instruction, mode: str) -> Instruction:
-    """Pooling of whole images."""
+    """Emit pooling of whole images."""
     spatial = check_spatial(x)
     order = node.get_int("p", 2)
     if not all(d.is_fixed for d in x.shape.dims[2:]):
@@ -154,10 +154,11 @@ def global_pool_mode(g: Builder, node: Node, x: Instruction, mode: str) -> Instr
 def max_unpool(
     g: Builder, node: Node, x: Instruction, indices: Instruction, shape: Instruction | None = None
 ) -> Instruction:
-    """Elements put at flat positions of a tensor of zeros.
+    """Write elements at flat positions of a tensor of zeros.
 
-    The positions are those that MaxPool gives of its input, which has the lengths of the result: ``output_shape``, or
-    the least that the windows cover. ONNX's test of ``output_shape`` takes them as positions in the latter always.
+    The positions are the indices that MaxPool returns for an input of the result's lengths. The lengths are
+    ``output_shape``, or the least that the windows cover. ONNX's test of ``output_shape`` always takes positions in the
+    latter.
     """
     lens = g.lens(x)
     spatial = check_spatial(x)

@@ -1,9 +1,9 @@
-"""Promote inputs whose element types ONNX does not allow together, or at all, although their meaning is clear.
+"""Promotion of inputs whose element types ONNX does not allow, although their meaning is unambiguous.
 
 The same rules hold for all operators:
 
 * Inputs that must share a type get their common type. Of floats and integers that is the float, else the narrowest type
-  that holds all values of each.
+that holds all values of each.
 * An input of a type that the operator does not allow gets the narrowest allowed type that holds its values.
 * Results that share the type are converted back, so the operator itself rounds nothing more.
 """

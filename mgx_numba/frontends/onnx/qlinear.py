@@ -1,9 +1,10 @@
-"""Operators on quantised tensors: dequantised, computed, quantised again; passes make integer contractions of
-them.
+"""Operators on quantised tensors.
+
+Each is emitted as dequantisation, operator and quantisation; passes turn these into integer contractions.
 
 ai.onnx: QLinearConv QLinearMatMul.
-com.microsoft: QLinearAdd QLinearAveragePool QLinearConcat QLinearConv QLinearGlobalAveragePool
-QLinearLeakyRelu QLinearMatMul QLinearMul QLinearSigmoid.
+com.microsoft: QLinearAdd QLinearAveragePool QLinearConcat QLinearConv QLinearGlobalAveragePool QLinearLeakyRelu
+QLinearMatMul QLinearMul QLinearSigmoid.
 """
 
 from __future__ import annotations
@@ -21,17 +22,17 @@ from .registry import MICROSOFT, register
 
 
 def centred(g: Builder, x: Instruction, zero: Instruction) -> Instruction:
-    """``x - zero`` of float8 as float32; the zero point broadcasts."""
+    """Emit ``x - zero`` of float8 in float32; the zero point broadcasts."""
     return g.pointwise("sub", g.convert(x, Type.float_type), g.convert(zero, Type.float_type))
 
 
 def requantize(
     g: Builder, x: Instruction, scale: Instruction, y_scale: Instruction, y_zero: Instruction, axis: int
 ) -> Instruction:
-    """``saturate(round(x * (scale / y_scale)) + y_zero)`` for sums of integers ``x``; vectors lie along ``axis``.
+    """Emit ``saturate(round(x * (scale / y_scale)) + y_zero)`` for integer sums ``x``; vectors lie along ``axis``.
 
-    One multiplication of exact sums rounds as the specification's integers do, ties included; sums of values that
-    have been scaled before do not.
+    A single multiplication of exact sums rounds as the specification's integer arithmetic, including ties. Sums of
+    values scaled before do not.
     """
     scale, y_scale = (g.convert(_rows(g, v, 0), Type.float_type) for v in (scale, y_scale))
     factor = g.pointwise("div", scale, y_scale)
@@ -41,7 +42,7 @@ def requantize(
 
 
 def _rows(g: Builder, value: Instruction, axes: int) -> Instruction:
-    """A scale or zero point so that it broadcasts: one element is a scalar, a vector gets so many axes after it."""
+    """Make a scale or zero point broadcast: one element becomes a scalar, a vector gets ``axes`` trailing axes."""
     if value.shape.elements == 1 and rank(value) <= 1:
         return g.reshape(value, ())
     return g.unsqueeze(value, list(range(1, axes + 1))) if rank(value) == 1 else value
@@ -61,7 +62,7 @@ def qlinear_conv(
     y_zero: Instruction,
     bias: Instruction | None = None,
 ) -> Instruction:
-    """Weights have one scale, or one for each output channel; the bias has the product of the scales."""
+    """Emit QLinearConv; weights have one scale or one per output channel, the bias has the product of the scales."""
     node.refuse("channels_last", 0)
     y = add_bias(g, integer_convolution(g, node, x, w, x_zero, w_zero), bias)
     scale = g.pointwise("mul", g.reshape(x_scale, ()), w_scale)
@@ -81,12 +82,12 @@ def qlinear_matmul(
     y_scale: Instruction,
     y_zero: Instruction,
 ) -> Instruction:
-    """A has scales per tensor or per row, B per tensor or per column."""
+    """Emit QLinearMatMul; A has scales per tensor or per row, B per tensor or per column."""
     if a.shape.type.is_floating:
         product = matmul(g, centred(g, a, _rows(g, a_zero, min(rank(a) - 1, 1))), centred(g, b, _rows(g, b_zero, 0)))
     else:
         product = matmul_integer(g, a, b, a_zero, b_zero)
-    # a product with a vector has no columns
+    # the product with a vector has no column axis
     scale = g.pointwise("mul", _rows(g, a_scale, min(rank(a) - 1, rank(b) - 1, 1)), _rows(g, b_scale, 0))
     return requantize(g, product, scale, y_scale, y_zero, axis=-1)
 
@@ -104,7 +105,7 @@ def qlinear_binary(
     y_scale: Instruction,
     y_zero: Instruction | None = None,
 ) -> Instruction:
-    """Sum or product."""
+    """Emit the quantised sum or product."""
     op = "add" if node.op_type == "QLinearAdd" else "mul"
     y = g.pointwise(op, dequantize(g, a, a_scale, a_zero), dequantize(g, b, b_scale, b_zero))
     return quantize(g, y, y_scale, y_zero, type=a.shape.type)
@@ -120,7 +121,7 @@ def qlinear_unary(
     y_scale: Instruction,
     y_zero: Instruction | None = None,
 ) -> Instruction:
-    """Activation function."""
+    """Emit the quantised activation function."""
     wide = dequantize(g, x, x_scale, x_zero)
     if node.op_type == "QLinearSigmoid":
         y = g.op("sigmoid", wide)
@@ -139,7 +140,7 @@ def qlinear_pool(
     y_scale: Instruction,
     y_zero: Instruction | None = None,
 ) -> Instruction:
-    """Mean over windows or whole images."""
+    """Emit the quantised mean over windows or whole images."""
     wide = dequantize(g, x, x_scale, x_zero)
     last = node.get_bool("channels_last")
     count = rank(x)
@@ -155,7 +156,7 @@ def qlinear_pool(
 def qlinear_concat(
     g: Builder, node: Node, y_scale: Instruction, y_zero: Instruction, *parts: Instruction
 ) -> Instruction:
-    """Inputs after the result's scale and zero point come in threes: tensor, scale, zero point."""
+    """Emit QLinearConcat: scale and zero point of the result, then triples of tensor, scale and zero point."""
     if not parts or len(parts) % 3:
         raise ParseError(f"got {len(parts)} inputs after scale and zero point, expected three for each tensor")
     wide = [dequantize(g, parts[k], parts[k + 1], parts[k + 2]) for k in range(0, len(parts), 3)]

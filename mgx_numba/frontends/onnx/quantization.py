@@ -19,11 +19,12 @@ __all__ = ["along_axis", "dequantize", "dynamic_quantize", "quantize"]
 
 
 def along_axis(g: Builder, value: Instruction, x: Instruction, axis: int, block: int = 0) -> Instruction:
-    """A scale or zero point with the lengths of ``x``: one element, one for each position of an axis, or for
-    blocks.
+    """Broadcast a scale or zero point to the lengths of ``x``.
+
+    It has one element, one per position of ``axis``, or one per block.
 
     Raises:
-        ShapeError: its lengths fit neither.
+        ShapeError: its lengths fit no form.
     """
     lens = g.lens(x)
     if value.shape.elements == 1 and rank(value) <= 1:
@@ -57,7 +58,7 @@ def quantize(
     block: int = 0,
     type: Type | None = None,
 ) -> Instruction:
-    """``saturate(round(x / scale) + zero)``."""
+    """Emit ``saturate(round(x / scale) + zero)``."""
     parts = [along_axis(g, v, x, axis, block) for v in (scale, zero) if v is not None]
     return g.op("quantizelinear", x, *parts, out_type=type)
 
@@ -65,7 +66,7 @@ def quantize(
 def dequantize(
     g: Builder, x: Instruction, scale: Instruction, zero: Instruction | None, axis: int = 1, block: int = 0
 ) -> Instruction:
-    """``(x - zero) * scale``."""
+    """Emit ``(x - zero) * scale``."""
     parts = [along_axis(g, v, x, axis, block) for v in (scale, zero) if v is not None]
     return g.op("dequantizelinear", x, *parts)
 
@@ -74,8 +75,9 @@ def dequantize(
 def quantize_linear(
     g: Builder, node: Node, x: Instruction, scale: Instruction, zero: Instruction | None = None
 ) -> Instruction:
-    """Per tensor, per ``axis``, or in blocks of ``block_size`` along it; the zero point or ``output_dtype``
-    gives the type. The division is done in the scale's type, or ``precision``.
+    """Emit QuantizeLinear per tensor, per ``axis``, or in blocks of ``block_size`` along it.
+
+    The zero point or ``output_dtype`` gives the type. The division is computed in the scale's type, or ``precision``.
     """
     scale = _as_numbers(g, scale, node.get_int("precision", 0))
     number = node.get_int("output_dtype", 0)
@@ -98,14 +100,14 @@ def quantize_linear(
 
 
 def _as_numbers(g: Builder, scale: Instruction, precision: int = 0) -> Instruction:
-    """A scale in the type of a number; powers of two (float8e8m0) as float32, which holds them exactly."""
+    """Convert a scale to a numeric type; powers of two (float8e8m0) become float32, which holds them exactly."""
     if precision:
         return g.convert(scale, ir_type(precision))
     return g.convert(scale, Type.float_type) if scale.shape.type is Type.fp8e8m0_type else scale
 
 
 def _quantize_float8(g: Builder, node: Node, x: Instruction, scale: Instruction, type: Type) -> Instruction:
-    """Without saturation what does not fit becomes infinity or NaN; float8 has no zero points but 0."""
+    """Emit quantisation to float8 without saturation: overflow becomes infinity or NaN; the zero point must be 0."""
     wide = along_axis(g, scale, x, node.get_int("axis", 1), node.get_int("block_size", 0))
     return g.convert(g.op("div", g.convert(x, scale.shape.type), wide), type)
 
@@ -114,7 +116,7 @@ def _quantize_float8(g: Builder, node: Node, x: Instruction, scale: Instruction,
 def dequantize_linear(
     g: Builder, node: Node, x: Instruction, scale: Instruction, zero: Instruction | None = None
 ) -> Instruction:
-    """Per tensor, per ``axis``, or in blocks of ``block_size`` along it."""
+    """Emit DequantizeLinear per tensor, per ``axis``, or in blocks of ``block_size`` along it."""
     scale = _as_numbers(g, scale)
     zero = None if zero is None else as_bytes(g, zero)
     y = dequantize(g, as_bytes(g, x), scale, zero, node.get_int("axis", 1), node.get_int("block_size", 0))
@@ -124,12 +126,12 @@ def dequantize_linear(
 
 @register("DynamicQuantizeLinear")
 def dynamic_quantize_linear(g: Builder, node: Node, x: Instruction) -> list[Instruction]:
-    """uint8 by the range of the values, 0 included; also the scale and the zero point."""
+    """Emit quantisation to uint8 by the range of the values, including 0; also the scale and the zero point."""
     return dynamic_quantize(g, x)
 
 
 def dynamic_quantize(g: Builder, x: Instruction) -> list[Instruction]:
-    """DynamicQuantizeLinear."""
+    """Emit DynamicQuantizeLinear: codes, scale and zero point."""
     axes = range(rank(x))
     zero = g.like(0, x)
     low = g.pointwise("min", g.reduce("reduce_min", x, axes, keep=False), zero)

@@ -1,4 +1,4 @@
-"""Random numbers; those without a seed differ from run to run.
+"""Random numbers; nodes without a seed give different numbers in every run.
 
 ai.onnx: Dropout Multinomial RandomNormal RandomNormalLike RandomUniform RandomUniformLike.
 """
@@ -20,7 +20,7 @@ from .tensors import element_count, ir_type
 
 
 def uniform(g: Builder, node: Node, lens: Sequence[int], type: Type) -> Instruction:
-    """Numbers of [0, 1) of these lengths, from the node's seed or a new one in every run."""
+    """Emit uniform numbers in [0, 1) of the given lengths, from the node's seed or a new seed in every run."""
     element_count(list(lens), "the shape")
     seed = g.op("random_seed") if not node.has("seed") else g.literal(np.array([_seed(node)], np.uint64))
     like = g.broadcast(g.literal(0, type), lens) if lens else g.literal(0, type)
@@ -28,7 +28,7 @@ def uniform(g: Builder, node: Node, lens: Sequence[int], type: Type) -> Instruct
 
 
 def _seed(node: Node) -> int:
-    """An integer seed, or the bits of a fractional one."""
+    """Return an integer seed, or the bits of a fractional seed."""
     seed = node.get_number("seed")
     return seed & 0xFFFFFFFF if isinstance(seed, int) else int(np.float32(seed).view(np.uint32))
 
@@ -47,7 +47,7 @@ def _lens_and_type(g: Builder, node: Node, x: Instruction | None) -> tuple[Seque
 
 @register("RandomUniform", "RandomUniformLike")
 def random_uniform(g: Builder, node: Node, x: Instruction | None = None) -> Instruction:
-    """Evenly between ``low`` and ``high``."""
+    """Emit uniform numbers between ``low`` and ``high``."""
     lens, type = _lens_and_type(g, node, x)
     low, high = node.get_float("low", 0.0), node.get_float("high", 1.0)
     numbers = uniform(g, node, lens, Type.float_type)
@@ -57,7 +57,7 @@ def random_uniform(g: Builder, node: Node, x: Instruction | None = None) -> Inst
 
 @register("RandomNormal", "RandomNormalLike")
 def random_normal(g: Builder, node: Node, x: Instruction | None = None) -> Instruction:
-    """Normally distributed with ``mean`` and ``scale``: Box and Muller, 1958."""
+    """Emit normally distributed numbers with ``mean`` and ``scale``, by the Box-Muller transform (1958)."""
     lens, type = _lens_and_type(g, node, x)
     pairs = uniform(g, node, (2, *lens), Type.float_type)
     first, second = (g.reshape(p, lens) for p in g.split(pairs, 0, [1, 1]))
@@ -76,9 +76,7 @@ def dropout(
     ratio: Instruction | None = None,
     training: Instruction | None = None,
 ) -> list[Instruction]:
-    """The input itself; in training mode (from operator set 12) elements are dropped and the others scaled
-    up.
-    """
+    """Emit the input unchanged; in training mode (from operator set 12) drop elements and scale up the others."""
     flag = None if training is None else g.constant(training, "training_mode")
     if flag is None or not flag.any():
         return _kept(g, node, x)
@@ -94,7 +92,7 @@ def dropout(
 
 
 def _kept(g: Builder, node: Node, x: Instruction) -> list[Instruction]:
-    """The input, and a mask (when it is wanted) of the type that the operator set gives it."""
+    """Return the input and, if used, a mask of the type that the operator set requires."""
     y = g.op("identity", x)
     if not node.wants(1):
         return [y]
@@ -103,7 +101,7 @@ def _kept(g: Builder, node: Node, x: Instruction) -> list[Instruction]:
 
 @register("Multinomial")
 def multinomial(g: Builder, node: Node, x: Instruction) -> Instruction:
-    """Categories drawn by unnormalised log probabilities [batch, categories]."""
+    """Draw categories by unnormalised log probabilities [batch, categories]."""
     if rank(x) != 2:
         raise ParseError(f"input has {rank(x)} dimensions, expected 2")
     count = node.get_int("sample_size", 1)

@@ -1,4 +1,4 @@
-"""Reads deferred ONNX nodes, which `deferred` has written, once what they need is known."""
+"""Reader of deferred ONNX nodes, which `deferred` has emitted, once the lengths or values they need are known."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def _decoded(source: str) -> Model:
 
 
 class OnnxReader:
-    """Reads deferred ONNX nodes into the modules of one program; see `graph.deferred.Reader`."""
+    """A reader of deferred ONNX nodes into the modules of one program; see `graph.deferred.Reader`."""
 
     def __init__(self, program: Program, constants: Constants) -> None:
         self._program = program

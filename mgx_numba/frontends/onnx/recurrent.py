@@ -38,11 +38,12 @@ LAST = ("rnn_last_hs_output", "rnn_last_cell_output")
 
 
 def activations(node: Node, kind: str, directions: int) -> tuple[Operator, ...]:
-    """The functions of every direction of a layer of some kind; parameters are taken from their lists in order by
-    those that have them.
+    """Return the activation functions of every direction of a layer.
+
+    Parameters are taken in order from the parameter lists, by the functions that have parameters.
 
     Raises:
-        ParseError: an unknown name or a wrong number of names.
+        ParseError: a name is unknown, or the number of names is wrong.
     """
     default = DEFAULTS[kind] * directions
     names = node.get_strs("activations", default) or default
@@ -59,10 +60,12 @@ def activations(node: Node, kind: str, directions: int) -> tuple[Operator, ...]:
 
 
 def clip_threshold(node: Node) -> float:
-    """What bounds the inputs of activations; 0 in the IR does not bound them, so a node's 0 becomes float32's least.
+    """Return the bound on the inputs of activations, 0 for no bound.
+
+    A node's bound of 0 becomes float32's smallest normal number.
 
     Raises:
-        ParseError: a negative threshold or NaN.
+        ParseError: the threshold is negative or NaN.
     """
     if not node.has("clip"):
         return 0.0
@@ -85,9 +88,7 @@ def recurrent(
     cell: Instruction | None = None,
     peephole: Instruction | None = None,
 ) -> list[Instruction]:
-    """All hidden states, the last ones, and for LSTM the last cell states; ``layout`` 1 has the
-    batch first.
-    """
+    """Emit all hidden states, the last hidden states, and for LSTM the last cells; ``layout`` 1 is batch-first."""
     return layer(g, node, node.op_type, x, w, r, bias, lengths, hidden, cell, peephole)
 
 
@@ -104,7 +105,7 @@ def layer(
     cell: Instruction | None,
     peephole: Instruction | None,
 ) -> list[Instruction]:
-    """What a node of kind RNN, GRU or LSTM gives for its inputs."""
+    """Emit the results of a layer of kind RNN, GRU or LSTM."""
     direction = node.get_choice("direction", ("forward", "reverse", "bidirectional"), "forward")
     directions = 2 if direction == "bidirectional" else 1
     if rank(x) != 3 or rank(w) != 3 or rank(r) != 3:
@@ -133,7 +134,7 @@ def layer(
         raise UnsupportedError("only LSTM has a cell state and peepholes")
     inputs = [v if v is not None else g.undefined() for v in optional]
     states = g.op(kind.lower(), x, w, r, *inputs, **attributes)
-    # an output that nobody wants, before one that somebody does, is any value
+    # an unused output before a used output may have any value
     results = [g.transpose(states, (2, 0, 1, 3)) if batch_first else states] * max(1, len(node.outputs))
     for k, name in enumerate(LAST[: len(results) - 1], 1):
         if node.wants(k):

@@ -1,7 +1,7 @@
-"""Reductions and running results along axes.
+"""Reductions and scans along axes.
 
-ai.onnx: ArgMax ArgMin CumProd CumSum Hardmax LogSoftmax ReduceL1 ReduceL2 ReduceLogSum ReduceLogSumExp
-ReduceMax ReduceMean ReduceMin ReduceProd ReduceSum ReduceSumSquare Softmax.
+ai.onnx: ArgMax ArgMin CumProd CumSum Hardmax LogSoftmax ReduceL1 ReduceL2 ReduceLogSum ReduceLogSumExp ReduceMax
+ReduceMean ReduceMin ReduceProd ReduceSum ReduceSumSquare Softmax.
 """
 
 from __future__ import annotations
@@ -35,12 +35,13 @@ REDUCTIONS: dict[str, tuple[str, Step | None, Step | None]] = {
     "ReduceSum": ("reduce_sum", None, None),
     "ReduceSumSquare": ("reduce_sum", _square, None),
 }
-"""Reduction operator, what is done to the elements before, and to the result after."""
+"""Reduction operator, and the functions applied to the elements before and to the result after."""
 
 
 def reduced_axes(g: Builder, node: Node, x: Instruction, axes: Instruction | None) -> list[int]:
-    """Axes from the attribute or the (constant) input; none given means all, or none with
-    ``noop_with_empty_axes``.
+    """Return axes from the attribute or the (constant) input.
+
+    Without axes all are reduced, or none with ``noop_with_empty_axes``.
     """
     if not rank(x):
         return []
@@ -52,7 +53,7 @@ def reduced_axes(g: Builder, node: Node, x: Instruction, axes: Instruction | Non
 
 @register(*REDUCTIONS)
 def reduce_node(g: Builder, node: Node, x: Instruction, axes: Instruction | None = None) -> Instruction:
-    """With ``keepdims``, by default, reduced axes stay with length 1."""
+    """Emit a reduction; with ``keepdims`` (the default) reduced axes have length 1."""
     op, before, after = REDUCTIONS[node.op_type]
     keep = node.get_bool("keepdims", True)
     if axes is not None and rank(x) and g.constants.value(axes) is None:
@@ -66,7 +67,7 @@ def reduce_node(g: Builder, node: Node, x: Instruction, axes: Instruction | None
 
 
 def _reduce_at_run_time(g: Builder, node: Node, x: Instruction, axes: Instruction, keep: bool) -> Instruction:
-    some = not axes.shape.is_dynamic and axes.shape.elements > 0  # the operation takes none for none, ONNX for all
+    some = not axes.shape.is_dynamic and axes.shape.elements > 0  # empty axes: the IR reduces none, ONNX all
     if not (keep and some):
         g.constant(axes, "axes")
     op, before, after = REDUCTIONS[node.op_type]
@@ -76,7 +77,7 @@ def _reduce_at_run_time(g: Builder, node: Node, x: Instruction, axes: Instructio
 
 @register("ReduceLogSumExp")
 def reduce_log_sum_exp(g: Builder, node: Node, x: Instruction, axes: Instruction | None = None) -> Instruction:
-    """``log(sum(exp(x)))``, the largest element taken out first where it is finite."""
+    """Emit ``log(sum(exp(x)))``, with a finite largest element factored out first."""
     found = reduced_axes(g, node, x, axes)
     type = x.shape.type
     wide = x if type.is_floating else g.convert(x, Type.double_type)
@@ -92,7 +93,7 @@ def reduce_log_sum_exp(g: Builder, node: Node, x: Instruction, axes: Instruction
 
 @register("ArgMax", "ArgMin")
 def arg_reduce(g: Builder, node: Node, x: Instruction) -> Instruction:
-    """Position of the extreme element along ``axis``."""
+    """Emit the position of the extreme element along ``axis``."""
     axis = g.axis(node.get_int("axis", 0), rank(x))
     y = g.op(node.op_type.lower(), x, axis=axis, select_last_index=node.get_bool("select_last_index"))
     return y if node.get_bool("keepdims", True) else g.squeeze(y, [axis])
@@ -100,7 +101,7 @@ def arg_reduce(g: Builder, node: Node, x: Instruction) -> Instruction:
 
 @register("CumSum")
 def cumsum(g: Builder, node: Node, x: Instruction, axis: Instruction) -> Instruction:
-    """Running sum; ``exclusive`` leaves out the element itself, ``reverse`` starts at the end."""
+    """Emit the running sum; ``exclusive`` excludes the element itself, ``reverse`` starts at the end."""
     return g.op(
         "prefix_scan_sum",
         x,
@@ -112,7 +113,7 @@ def cumsum(g: Builder, node: Node, x: Instruction, axis: Instruction) -> Instruc
 
 @register("CumProd")
 def cumprod(g: Builder, node: Node, x: Instruction, axis: Instruction) -> Instruction:
-    """Running product, by doubling: after step s each element is the product of the last ``2**s``."""
+    """Emit the running product by doubling: after step s each element is the product of the last ``2**s`` elements."""
     along = g.axis(g.int_value(axis, "axis"), rank(x))
     length = g.lens(x)[along]
     reverse = node.get_bool("reverse")
@@ -127,7 +128,7 @@ def cumprod(g: Builder, node: Node, x: Instruction, axis: Instruction) -> Instru
 
 
 def _shifted(g: Builder, x: Instruction, axis: int, distance: int, reverse: bool) -> Instruction:
-    """Elements moved along an axis, ones put in where they came from."""
+    """Shift elements along an axis and fill with ones."""
     count, length = rank(x), g.lens(x)[axis]
     pads = [0] * (2 * count)
     pads[axis + (count if reverse else 0)] = distance
@@ -137,7 +138,7 @@ def _shifted(g: Builder, x: Instruction, axis: int, distance: int, reverse: bool
 
 @register("Softmax", "LogSoftmax", "Hardmax")
 def softmax(g: Builder, node: Node, x: Instruction) -> Instruction:
-    """Along ``axis`` from operator set 13 on; before, over all axes from ``axis`` on taken as one."""
+    """Emit softmax along ``axis``; before operator set 13 over all axes from ``axis`` on, flattened."""
     apply = _hardmax if node.op_type == "Hardmax" else _softmax_op(node.op_type.lower())
     axis = g.axis(node.get_int("axis", -1 if node.opset >= 13 else 1), max(rank(x), 1))
     if node.opset >= 13 or axis == rank(x) - 1:
@@ -154,7 +155,7 @@ def _softmax_op(name: str) -> Callable[[Builder, Instruction, int], Instruction]
 
 
 def _hardmax(g: Builder, x: Instruction, axis: int) -> Instruction:
-    """1 at the first largest element, 0 elsewhere."""
+    """Emit 1 at the first largest element, 0 elsewhere."""
     length = x.shape.dims[axis]
     if not length.is_fixed:
         raise UnsupportedError(f"axis {axis} has length {length}, which is dynamic")

@@ -1,6 +1,4 @@
-"""Which function parses which ONNX operator: filled by ``@register`` in the files of the
-operator families.
-"""
+"""Registry of the parser functions of ONNX operators, filled by ``@register`` in the modules of operator families."""
 
 from __future__ import annotations
 
@@ -84,14 +82,14 @@ FAMILIES = {
     "training": "Adagrad Adam Momentum",
     "control_flow": "If Loop Scan",
 }
-"""Operators by the file that has their parsers, of all domains."""
+"""Operators, of all domains, by the module that holds their parser functions."""
 
 _HANDLERS: dict[tuple[str, str], Handler] = {}
 _FAMILIES = Families(__package__, FAMILIES)
 
 
 def register(*op_types: str, domain: str | Sequence[str] = "") -> Callable[[ParserT], ParserT]:
-    """Decorator: the function parses these operators of this domain (or of each of several)."""
+    """Return a decorator that registers a parser function for operators of a domain, or of several domains."""
 
     def add(function: ParserT) -> ParserT:
         handler = handler_of(function)
@@ -106,23 +104,23 @@ def register(*op_types: str, domain: str | Sequence[str] = "") -> Callable[[Pars
 
 
 def find(domain: str, op_type: str) -> Handler | None:
-    """The parser of an operator, a user's before one of this package; ``None`` if it has none."""
+    """Return the handler of an operator, a user's before this package's; ``None`` if there is none."""
     _FAMILIES.load(op_type)
     return custom_handler(domain, op_type) or _HANDLERS.get((domain, op_type))
 
 
 def names() -> set[str]:
-    """Names of all operators that have a parser, of all domains."""
+    """Return the names of all operators with a parser function, of all domains."""
     return _FAMILIES.names()
 
 
 def handlers() -> dict[tuple[str, str], Handler]:
-    """All parsers, by domain and operator."""
+    """Return all handlers, by domain and operator."""
     _FAMILIES.load(*_FAMILIES.names())
     return dict(_HANDLERS)
 
 
 def domains_of(op_type: str) -> list[str]:
-    """Domains in which an operator of this name has a parser, for messages."""
+    """Return the domains with a parser function for this operator name, for messages."""
     _FAMILIES.load(op_type)
     return sorted(domain or "ai.onnx" for domain, name in _HANDLERS if name == op_type)

@@ -1,8 +1,7 @@
-"""Read repeated numbers of protobuf messages as arrays, without a Python object for each number.
+"""Reader of repeated numbers of protobuf messages as arrays, without a Python object for each number.
 
-Protobuf's Python containers make an object of each element, 50 to 100 ns each. Writing the message as bytes again takes
-1 ns per byte, and NumPy reads the wire format from those: a key and a value for each element, or one key for packed
-elements.
+Protobuf's Python containers make an object for each element, 50 to 100 ns each. Serialising the message again takes 1
+ns per byte, and NumPy reads the wire format: a key and a value for each element, or one key for packed elements.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ __all__ = ["repeated_codes", "repeated_numbers"]
 FEW = 256
 """Number of elements below which a loop over Python objects is faster: it takes 20 microseconds."""
 _BYTES = 2  # wire type of packed elements and of strings
-_MOST_BYTES = 10  # of a varint
+_MOST_BYTES = 10  # largest size of a varint
 
 
 def repeated_numbers(message: Any, name: str, dtype: Any) -> np.ndarray:
@@ -40,13 +39,13 @@ def repeated_numbers(message: Any, name: str, dtype: Any) -> np.ndarray:
 
 
 def repeated_codes(message: Any, name: str, words: Sequence[str]) -> np.ndarray | None:
-    """Return the index in ``words`` of each element of a repeated field of strings; None if a string is no word.
+    """Return the index in ``words`` of each element of a repeated field of strings; None if a string is unknown.
 
     Args:
         message: a protobuf message.
         name: a repeated field of strings or bytes.
-        words: up to 32 different words of at most 127 letters from A to Z and underscores; a "J" is no part of them,
-            because the byte is the key of `AttributeProto.strings`.
+        words: up to 32 different words of at most 127 letters from A to Z and underscores, without the letter "J",
+            whose byte is the key of `AttributeProto.strings`.
     """
     container = getattr(message, name)
     count = len(container)
@@ -58,7 +57,7 @@ def repeated_codes(message: Any, name: str, words: Sequence[str]) -> np.ndarray 
     data, key = message.SerializeToString(), number << 3 | _BYTES
     begin = next(start for found_key, start, _, _ in fields(data, 0, len(data)) if found_key == key)
     data = data[begin:]
-    # A word has no byte that equals the key, so a match starts where a field does: each field becomes one byte.
+    # No word contains the key's byte, so a match starts where a field starts: each field becomes one byte.
     for code, word in enumerate(words):
         data = data.replace(bytes((key, len(word))) + word.encode(), bytes((code,)))
     found = np.frombuffer(data, np.int8)[:count]
@@ -78,13 +77,13 @@ def _from_wire(message: Any, name: str, count: int) -> np.ndarray | None:
         else:
             run, own = np.frombuffer(data, np.uint8)[start:], key
         if own > 0x7F:
-            return None  # a key of two bytes: no message of ONNX has such a field that is not packed
+            return None  # a key of two bytes: no unpacked field of ONNX has such a key
         return _fixed_run(run, own, count, fixed) if fixed is not None else _varint_run(run, own, count)
     return None
 
 
 def _fixed_run(run: np.ndarray, key: int, count: int, dtype: np.dtype) -> np.ndarray | None:
-    """Return ``count`` values of ``dtype``, each after a byte ``key`` unless that is 0; None if a key is another."""
+    """Return ``count`` values of ``dtype``, each preceded by the byte ``key`` unless it is 0; None if a key differs."""
     if not key:
         return run.view(dtype) if run.size == count * dtype.itemsize else None
     record = np.dtype([("key", np.uint8), ("value", dtype)])
@@ -95,7 +94,7 @@ def _fixed_run(run: np.ndarray, key: int, count: int, dtype: np.dtype) -> np.nda
 
 
 def _varint_run(run: np.ndarray, key: int, count: int) -> np.ndarray | None:
-    """Return ``count`` varints as int64, each after a byte ``key`` unless that is 0; None if a key is another."""
+    """Return ``count`` varints as int64, each preceded by the byte ``key`` unless it is 0; None if a key differs."""
     ends = np.flatnonzero(run < 0x80)
     if key:
         before, ends = ends[0 : 2 * count : 2], ends[1 : 2 * count : 2]

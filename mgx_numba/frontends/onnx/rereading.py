@@ -1,4 +1,4 @@
-"""Makes known what reads nodes of ONNX that wait in a program; importing this module does it."""
+"""Registration of the reader of deferred ONNX nodes, on import of this module."""
 
 from __future__ import annotations
 

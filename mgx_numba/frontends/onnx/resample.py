@@ -1,8 +1,7 @@
-"""Resize's rarer forms, by an explicit weight matrix for each axis.
+"""Rarer forms of Resize, by an explicit weight matrix for each axis.
 
-Antialiasing, ``exclude_outside``, ``tf_crop_and_resize`` and the aspect ratio policies have no counterpart in
-the IR's ``resize``; weights depend on lengths alone, so each axis is a product with a constant matrix (a
-gather for nearest).
+Antialiasing, ``exclude_outside``, ``tf_crop_and_resize`` and the aspect ratio policies have no counterpart in the IR's
+``resize``. Weights depend on lengths only, so each axis is a product with a constant matrix (a gather for nearest).
 """
 
 from __future__ import annotations
@@ -35,7 +34,7 @@ class Axis:
 
 @dataclass(frozen=True)
 class Kernel:
-    """Interpolation: ONNX Resize's mode, rounding, coordinates, cubic coefficient and flags."""
+    """Interpolation settings: ONNX Resize's mode, rounding, coordinates, cubic coefficient and flags."""
 
     mode: str
     nearest: str
@@ -45,7 +44,7 @@ class Kernel:
     antialias: bool
 
     def places(self, axis: Axis, region: tuple[float, float] | None) -> np.ndarray:
-        """Input coordinate of each output position; ``region`` is the start and end of the crop, relative."""
+        """Return the input coordinate of each output position; ``region`` is the relative start and end of the crop."""
         if region is None:
             return source_coordinates(self.coordinates, axis.length, axis.out, axis.scale)
         start, end = region
@@ -55,7 +54,7 @@ class Kernel:
         return start * last + np.arange(axis.out) * (end - start) * last / (axis.out - 1)
 
     def weights(self, axis: Axis, places: np.ndarray) -> np.ndarray:
-        """How much of each input is in each output: [out, length]."""
+        """Return the weight of each input element in each output element: [out, length]."""
         stretch = min(axis.scale, 1.0) if self.antialias else 1.0
         reach = 1 if self.mode == "linear" else 2
         start = int(np.floor(-reach / stretch)) + 1
@@ -71,7 +70,7 @@ class Kernel:
         return result
 
     def _profile(self, d: np.ndarray) -> np.ndarray:
-        """Weight at a distance: a triangle, or cubic convolution."""
+        """Return the weight at a distance: a triangle, or cubic convolution."""
         if self.mode == "linear":
             return np.maximum(0, 1 - d)
         a = self.cubic
@@ -88,7 +87,7 @@ def resample(
     region: Sequence[float] | None,
     outside: float,
 ) -> Instruction:
-    """``x`` with each axis resampled; positions beyond a crop's input get the value ``outside``.
+    """Resample each axis of ``x``; positions beyond a crop's input get the value ``outside``.
 
     Raises:
         UnsupportedError: an axis needs a weight matrix of more than 2**24 elements.

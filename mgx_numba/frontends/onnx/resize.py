@@ -23,7 +23,7 @@ POLICIES = ("stretch", "not_larger", "not_smaller")
 
 @register("Upsample")
 def upsample(g: Builder, node: Node, x: Instruction, scales: Instruction | None = None) -> Instruction:
-    """Resize's predecessor: scales are an attribute in operator set 7, an input from 9 on."""
+    """Emit Upsample, Resize's predecessor; scales are an attribute in operator set 7, an input from 9 on."""
     mode = node.get_choice("mode", ("nearest", "linear", "bilinear", "cubic"), "nearest")
     values = node.get_floats("scales") if scales is None else _floats(g, scales, "scales")
     return _resize_simple(g, x, "linear" if mode == "bilinear" else mode, values)
@@ -38,7 +38,7 @@ def resize(
     scales: Instruction | None = None,
     sizes: Instruction | None = None,
 ) -> Instruction:
-    """Operator set 10 has scales as its second input, later ones a region of interest, scales and sizes."""
+    """Emit Resize; set 10 has scales as its second input, later sets a region of interest, scales and sizes."""
     if node.opset < 11:
         if second is None:
             raise ParseError("input 'scales' is missing")
@@ -98,7 +98,7 @@ def resize(
 
 
 def _resize_simple(g: Builder, x: Instruction, mode: str, scales: list[float]) -> Instruction:
-    """The form before operator set 11: nearest rounds up where an axis shrinks (as ONNX Runtime has it), else down."""
+    """Emit the form before set 11: nearest rounds up where an axis shrinks (as in ONNX Runtime), else down."""
     shrinking = [s if s < 1 else 1.0 for s in scales]
     if mode == "nearest" and any(s < 1 for s in shrinking):
         x = _resize(g, x, mode, shrinking, [], "asymmetric", "ceil", -0.75)

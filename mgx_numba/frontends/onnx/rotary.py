@@ -20,9 +20,9 @@ __all__ = ["rotate", "table_rows"]
 
 
 def rotate(g: Builder, x: Instruction, cosine: Instruction, sine: Instruction, interleaved: bool) -> Instruction:
-    """Pairs of the first features of x [b, h, s, d] turned by angles.
+    """Rotate pairs of the first r features of x [b, h, s, d] by angles.
 
-    Cosine and sine are [b, 1, s, r / 2]; pairs are neighbours if ``interleaved``, else taken from two halves
+    Cosine and sine are [b, 1, s, r / 2]. A pair is two neighbours if ``interleaved``, else one feature from each half
     of the first r features.
     """
     b, h, s, d = g.lens(x)
@@ -46,7 +46,7 @@ def rotate(g: Builder, x: Instruction, cosine: Instruction, sine: Instruction, i
 
 
 def table_rows(g: Builder, table: Instruction, places: Instruction, type: Type) -> Instruction:
-    """Rows [b, 1, s, r / 2] of a table [positions, r / 2] at places [b, s]."""
+    """Emit the rows [b, 1, s, r / 2] of a table [positions, r / 2] at positions [b, s]."""
     return g.unsqueeze(g.convert(g.op("gather", table, places, axis=0), type), [1])
 
 
@@ -59,7 +59,7 @@ def rotary_embedding(
     sine: Instruction,
     places: Instruction | None = None,
 ) -> Instruction:
-    """Tables [positions, r / 2] with ``position_ids`` [b, s], or [b, s, r / 2] without."""
+    """Emit RotaryEmbedding: tables are [positions, r / 2] with ``position_ids`` [b, s], or [b, s, r / 2] without."""
     flat = rank(x) == 3
     heads = split_heads(g, x, node.get_int("num_heads")) if flat else x
     if rank(heads) != 4:
@@ -80,7 +80,7 @@ def rotary_embedding(
 def rotary_embedding_contrib(
     g: Builder, node: Node, x: Instruction, places: Instruction, cosine: Instruction, sine: Instruction
 ) -> Instruction:
-    """``position_ids`` [b, s], or [1]: the position of the first token."""
+    """Emit RotaryEmbedding of com.microsoft; ``position_ids`` is [b, s], or [1] for the position of the first token."""
     flat = rank(x) == 3
     width = 2 * g.lens(cosine)[1]
     heads = node.get_int("num_heads", 0)
@@ -88,7 +88,7 @@ def rotary_embedding_contrib(
     if rank(x4) != 4:
         raise ParseError(f"input has {rank(x)} dimensions, expected 3 or 4")
     b, _, s, _ = g.lens(x4)
-    # of symbolic lengths [b, s] may have one element, which is then the position itself
+    # With symbolic lengths, [b, s] may turn out to be one element, which is then the position.
     if known_equal(places.shape.elements, 1) or (rank(places) == 1 and places.shape.elements == 1):
         start = g.reshape(places, (1, 1))
         places = g.broadcast(g.pointwise("add", start, g.convert(positions(g, s, 1), start.shape.type)), (b, s))

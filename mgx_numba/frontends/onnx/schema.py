@@ -14,9 +14,7 @@ __all__ = ["Schema", "check_node", "find_schema", "misfit", "newest_form", "newe
 
 @dataclass(frozen=True)
 class Formal:
-    """A formal input: its name, its type variable or type, whether it may be absent, and if it takes all that
-    follow.
-    """
+    """A formal input: name, type variable or type, and whether it is optional or variadic."""
 
     name: str
     type: str
@@ -27,7 +25,7 @@ class Formal:
 
 @dataclass(frozen=True)
 class Schema:
-    """What an ``onnx.defs.OpSchema`` (``source``) says, read once."""
+    """The content of an ``onnx.defs.OpSchema`` (``source``), read once."""
 
     source: Any
     since: int
@@ -40,24 +38,26 @@ class Schema:
     deprecated: bool
 
     def formal(self, position: int) -> Formal:
-        """The formal input that a position belongs to."""
+        """Return the formal input at a position."""
         return self.inputs[min(position, len(self.inputs) - 1)]
 
     def allowed(self, position: int) -> frozenset[str]:
-        """Types that an input may have."""
+        """Return the types that an input may have."""
         formal = self.formal(position)
         return self.types.get(formal.type, frozenset({formal.type}))
 
     def moves(self, position: int, type: str) -> bool:
-        """Whether an input may be of all kinds of types, numbers or not, so that its elements are only moved; ``type``
-        is one of these kinds (a tensor, a sequence of tensors)."""
+        """Return whether an input may have all element types, numeric or not, so that its elements are only moved.
+
+        ``type`` is a type of the input's kind (a tensor, a sequence of tensors).
+        """
         kind = type[: type.find("tensor(")] + "tensor({})" + ")" * type[:-1].count(")")
         return {kind.format(name) for name in ("string", "complex64", "int16")} <= self.allowed(position)
 
 
 @functools.cache
 def find_schema(domain: str, op_type: str, opset: int) -> Schema | None:
-    """The schema in force in an operator set, ``None`` when that set has no such operator."""
+    """Return the schema in force in an operator set; ``None`` if that set does not have the operator."""
     import onnx.defs
 
     try:
@@ -83,12 +83,12 @@ def find_schema(domain: str, op_type: str, opset: int) -> Schema | None:
 
 
 def versions(domain: str, op_type: str) -> tuple[int, ...]:
-    """Operator sets in which an operator was new or changed, in order."""
+    """Return the operator sets in which an operator was added or changed, in order."""
     return _versions().get((domain, op_type), ())
 
 
 def newest_since(domain: str, op_type: str) -> int | None:
-    """The first operator set that has this operator, ``None`` when none has."""
+    """Return the first operator set that has an operator; ``None`` if ONNX does not define it."""
     import onnx.defs
 
     return versions(domain, op_type)[0] if onnx.defs.has(op_type, domain) else None
@@ -122,10 +122,10 @@ def misfit(node: Node, schema: Schema) -> str | None:
 
 
 def check_node(node: Node, schema: Schema) -> None:
-    """Check a node against a form of its operator, whatever the types of its inputs are.
+    """Check a node against a schema version, regardless of the types of its inputs.
 
     Raises:
-        ParseError: wrong number of inputs or outputs, a missing required input, or an attribute that is unknown,
+        ParseError: the number of inputs or outputs is wrong, a required input is absent, or an attribute is unknown,
             missing or of the wrong kind.
     """
     wrong = misfit(node, schema)
@@ -138,7 +138,7 @@ def check_node(node: Node, schema: Schema) -> None:
 
 
 def _absent(node: Node, schema: Schema) -> list[int]:
-    """Positions of inputs that are absent, although the form of the operator needs them."""
+    """Return the positions of absent inputs that the schema version requires."""
     if len(node.inputs) >= schema.min_inputs and all(node.inputs):
         return []
     count = max(len(node.inputs), schema.min_inputs)
@@ -147,7 +147,7 @@ def _absent(node: Node, schema: Schema) -> list[int]:
 
 
 def newest_form(node: Node) -> Schema | None:
-    """The newest form of a node's operator, if it has inputs."""
+    """Return the newest schema version of a node's operator, if it has inputs."""
     return None if node.domain else _newest_form(node.op_type)
 
 

@@ -1,4 +1,4 @@
-"""Names in force while a graph is read: values of this graph, then of those that enclose it."""
+"""Scopes of names while a graph is read: values of this graph, then of enclosing graphs."""
 
 from __future__ import annotations
 
@@ -38,28 +38,28 @@ class NameScope:
         self._values: dict[str, Instruction | None] = {}
 
     def inner(self) -> NameScope:
-        """NameScope of a subgraph: sees this one's values."""
+        """Return the scope of a subgraph, which sees this scope's values."""
         return NameScope(self.opsets, self, self.attributes, self.path)
 
     def define(self, name: str, value: Instruction | None) -> None:
-        """Give a name its value.
+        """Define the value of a name.
 
         Raises:
-            ParseError: this graph has already given it one.
+            ParseError: this graph has already defined the name.
         """
         if name in self._values:
             raise ParseError(f"value {name!r} is defined twice")
         self._values[name] = value
 
     def knows(self, name: str) -> bool:
-        """Whether the name has a value here or outside."""
+        """Return whether the name is defined in this scope or an outer scope."""
         return name in self._values or (self.outer is not None and self.outer.knows(name))
 
     def find(self, name: str) -> Instruction | None:
-        """Value of a name; ``None`` for the empty name and for a function's absent optional input.
+        """Return the value of a name; ``None`` for the empty name and for a function's absent optional input.
 
         Raises:
-            ParseError: nothing defines it.
+            ParseError: the name is undefined.
         """
         if not name:
             return None

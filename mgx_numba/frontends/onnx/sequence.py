@@ -1,8 +1,10 @@
-"""Sequences of tensors. Those of which it is known while parsing what they hold cost nothing: reading one gives the
-tensor itself; others are values of the program.
+"""Sequences of tensors.
 
-ai.onnx: ConcatFromSequence SequenceAt SequenceConstruct SequenceEmpty SequenceErase SequenceInsert
-SequenceLength SplitToSequence.
+Sequences with members known at parse time cost nothing: reading a member gives the tensor itself. Others are values of
+the program.
+
+ai.onnx: ConcatFromSequence SequenceAt SequenceConstruct SequenceEmpty SequenceErase SequenceInsert SequenceLength
+SplitToSequence.
 """
 
 from __future__ import annotations
@@ -32,16 +34,16 @@ SEQUENCE_OPERATORS = frozenset(
         "SplitToSequence",
     }
 )
-"""Operators that take or give a sequence; their parsers do with inputs of which the number of axes is not known."""
+"""Operators that take or return a sequence; their parser functions accept inputs of unknown rank."""
 
 
 def members(x: Instruction) -> list[Instruction] | None:
-    """What a sequence or an optional holds, ``None`` if that is known only when the program runs."""
+    """Return the members of a sequence or an optional; ``None`` if known only at run time."""
     return list(x.inputs) if x.name in ("sequence_construct", "optional_construct") else None
 
 
 def drop_unused(module: Module) -> None:
-    """Remove sequences and optionals that nothing takes: those that were read while parsing."""
+    """Remove sequences and optionals without users, whose members were read at parse time."""
     for ins in reversed(list(module)):
         if ins.shape.element is not None and not ins.users and not isinstance(ins.op, (Parameter, Return)):
             module.remove_instruction(ins)
@@ -54,7 +56,7 @@ def _element(x: Instruction) -> Shape:
 
 
 def _position(g: Builder, x: Instruction, count: int, last: int) -> int | None:
-    """A position counted from the front if it is constant."""
+    """Return a constant position counted from the front; ``None`` if it is not constant."""
     if x.shape.is_dynamic or g.constants.value(x) is None:
         return None
     value = g.int_value(x, "position")
@@ -69,19 +71,19 @@ def _construct(g: Builder, items: list[Instruction], element: Shape) -> Instruct
 
 @register("SequenceConstruct")
 def sequence_construct(g: Builder, node: Node, *items: Instruction) -> Instruction:
-    """The inputs as a sequence."""
+    """Emit the inputs as a sequence."""
     return g.op("sequence_construct", *items)
 
 
 @register("SequenceEmpty")
 def sequence_empty(g: Builder, node: Node) -> Instruction:
-    """A sequence of nothing, whose tensors would be of type ``dtype``."""
+    """Emit an empty sequence of tensors of type ``dtype``."""
     return _construct(g, [], Shape.unranked(ir_type(node.get_int("dtype", 1))))
 
 
 @register("SequenceAt")
 def sequence_at(g: Builder, node: Node, sequence: Instruction, position: Instruction) -> Instruction:
-    """The tensor at a position."""
+    """Emit the tensor at a position."""
     items = members(sequence)
     place = None if items is None else _position(g, position, len(items), len(items) - 1)
     return g.op("sequence_at", sequence, position) if items is None or place is None else items[place]
@@ -89,7 +91,7 @@ def sequence_at(g: Builder, node: Node, sequence: Instruction, position: Instruc
 
 @register("SequenceErase")
 def sequence_erase(g: Builder, node: Node, sequence: Instruction, position: Instruction | None = None) -> Instruction:
-    """Without the tensor at a position (the last one by default)."""
+    """Emit the sequence without the tensor at a position (by default the last)."""
     items = members(sequence)
     if items is not None:
         if not items:
@@ -105,7 +107,7 @@ def sequence_erase(g: Builder, node: Node, sequence: Instruction, position: Inst
 def sequence_insert(
     g: Builder, node: Node, sequence: Instruction, item: Instruction, position: Instruction | None = None
 ) -> Instruction:
-    """With a tensor before the one that is at a position (at the end by default)."""
+    """Emit the sequence with a tensor inserted before a position (by default at the end)."""
     items = members(sequence)
     if items is not None:
         count = len(items)
@@ -117,14 +119,14 @@ def sequence_insert(
 
 @register("SequenceLength")
 def sequence_length(g: Builder, node: Node, sequence: Instruction) -> Instruction:
-    """The number of tensors."""
+    """Emit the number of tensors."""
     items = members(sequence)
     return g.op("sequence_length", sequence) if items is None else g.literal(np.int64(len(items)))
 
 
 @register("SplitToSequence")
 def split_to_sequence(g: Builder, node: Node, x: Instruction, sizes: Instruction | None = None) -> Instruction:
-    """Pieces along ``axis``: of length 1 (``keepdims`` 0 drops the axis), of one size, or of given sizes."""
+    """Split along ``axis`` into pieces of length 1 (``keepdims`` 0 drops the axis) or of given sizes."""
     axis, keep = node.get_int("axis", 0), node.get_bool("keepdims", True)
     inputs = [x] if sizes is None else [x, sizes]
     if not x.shape.ranked:
@@ -155,7 +157,7 @@ def _pieces(g: Builder, x: Instruction, axis: int, sizes: Instruction | None) ->
 
 @register("ConcatFromSequence")
 def concat_from_sequence(g: Builder, node: Node, sequence: Instruction) -> Instruction:
-    """The tensors joined along ``axis``, a new one with ``new_axis``."""
+    """Concatenate the tensors along ``axis``, which is a new axis with ``new_axis``."""
     items = members(sequence)
     axis, new = node.get_int("axis"), node.get_bool("new_axis")
     if items is None or any(not i.shape.ranked for i in items):

@@ -21,10 +21,9 @@ from .tensors import ir_type
 def transform(
     g: Builder, x: Instruction, points: int, inverse: bool, one_sided: bool
 ) -> tuple[Instruction, Instruction]:
-    """Real and imaginary part [rows, bins] of the Fourier transform of x [rows, n, 1 or 2] over ``points``
-    places.
+    """Emit real and imaginary part [rows, bins] of the Fourier transform of x [rows, n, 1 or 2].
 
-    The one-sided inverse takes the first half of a Hermitian spectrum.
+    ``points`` is the length of the transform. The one-sided inverse takes the first half of a Hermitian spectrum.
     """
     rows, n, parts = g.lens(x)
     used = min(n, points)
@@ -54,7 +53,7 @@ def transform(
 def dft(
     g: Builder, node: Node, x: Instruction, length: Instruction | None = None, axis: Instruction | None = None
 ) -> Instruction:
-    """Along one axis (an attribute before operator set 20) of [batch, ..., 1 or 2]."""
+    """Emit the Fourier transform along one axis (an attribute before operator set 20) of [batch, ..., 1 or 2]."""
     lens = g.lens(x)
     if len(lens) < 2 or lens[-1] not in (1, 2):
         raise ShapeError(f"input {list(lens)} must end in an axis of length 1 or 2")
@@ -88,7 +87,7 @@ def stft(
     window: Instruction | None = None,
     length: Instruction | None = None,
 ) -> Instruction:
-    """Frames of the signal [batch, n, 1 or 2], windowed and transformed: [batch, frames, bins, 2]."""
+    """Emit the windowed and transformed frames [batch, frames, bins, 2] of the signal [batch, n, 1 or 2]."""
     lens = g.lens(x)
     if len(lens) == 2:
         x, lens = g.unsqueeze(x, [2]), (*lens, 1)
@@ -129,9 +128,7 @@ def mel_weight_matrix(
     low: Instruction,
     high: Instruction,
 ) -> Instruction:
-    """Triangles evenly spaced in mel frequency, over the bins of a one-sided spectrum; all inputs are
-    constant.
-    """
+    """Emit triangular filters evenly spaced in mel frequency, over a one-sided spectrum; inputs are constant."""
     count, points, sampling = (
         g.int_value(x, n) for x, n in ((bins, "num_mel_bins"), (length, "dft_length"), (rate, "sample_rate"))
     )

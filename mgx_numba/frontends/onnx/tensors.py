@@ -1,7 +1,7 @@
-"""TensorProto to NumPy: element types, the typed data fields, raw and external data.
+"""Conversion of TensorProto to NumPy: element types, typed data fields, raw and external data.
 
-Elements below a byte, which ONNX packs, get a byte each.
-ONNX `IR.md`, `onnx.proto` (TensorProto).
+Elements smaller than a byte, which ONNX packs, are unpacked to one byte each. See ONNX `IR.md`, `onnx.proto`
+(TensorProto).
 """
 
 from __future__ import annotations
@@ -92,24 +92,24 @@ _FIELD_TYPES: dict[str, np.dtype] = {
     "double_data": np.dtype(np.float64),
     "uint64_data": np.dtype(np.uint64),
 }
-MAX_ELEMENTS = 1 << 60  # so that bytes of 8 for each are below 2**63
+MAX_ELEMENTS = 1 << 60  # at 8 bytes each, the size stays below 2**63
 
 
 def elem_name(number: int) -> str:
-    """ONNX's name of an element type number: ``float``, ``int64``, ``float8e4m3fn``."""
+    """Return ONNX's name of an element type number: ``float``, ``int64``, ``float8e4m3fn``."""
     return ELEMENT_NAMES[number] if 0 <= number < len(ELEMENT_NAMES) else f"element type {number}"
 
 
 def onnx_type_string(type: Type) -> str:
-    """ONNX's type string, as operator schemas list them: ``tensor(float)``."""
+    """Return ONNX's type string, as operator schemas list it: ``tensor(float)``."""
     return f"tensor({ELEMENT_NAMES[_NUMBERS[type]] if type in _NUMBERS else type.name})"
 
 
 def onnx_number(type: Type) -> int:
-    """ONNX's number of an element type.
+    """Return ONNX's number of an element type.
 
     Raises:
-        UnsupportedError: ONNX has no such type (tuples).
+        UnsupportedError: ONNX lacks the type (tuples).
     """
     if type not in _NUMBERS:
         raise UnsupportedError(f"ONNX has no element type for {type.name}")
@@ -117,11 +117,11 @@ def onnx_number(type: Type) -> int:
 
 
 def ir_type(number: int) -> Type:
-    """IR type for an ONNX element type number.
+    """Return the IR type of an ONNX element type number.
 
     Raises:
-        ParseError: no such element type.
-        UnsupportedError: a type that the IR cannot hold.
+        ParseError: the number is unknown.
+        UnsupportedError: the IR lacks the type.
     """
     found = IR_TYPES.get(number)
     if found is None:
@@ -132,10 +132,10 @@ def ir_type(number: int) -> Type:
 
 
 def element_count(dims: list[int], where: str) -> int:
-    """Product of the dimensions.
+    """Return the product of the dimensions.
 
     Raises:
-        ParseError: a negative dimension, or a product beyond 2**60.
+        ParseError: a dimension is negative, or the product exceeds 2**60.
     """
     count = 1
     for dim in dims:
@@ -148,16 +148,16 @@ def element_count(dims: list[int], where: str) -> int:
 
 
 def tensor_array(tensor: TensorProto, external: External, raw: np.ndarray | None = None) -> np.ndarray:
-    """The tensor's elements; borrowed from ``raw``, ``raw_data`` or a mapped file where layout allows.
+    """Return the tensor's elements, borrowed from ``raw``, ``raw_data`` or a mapped file if the layout allows.
 
     Args:
         tensor: the tensor.
         external: reads external data of a tensor: (tensor, number of bytes) to an array of bytes.
-        raw: the content of ``raw_data`` when it was kept outside the message.
+        raw: the content of ``raw_data`` if it was kept outside the message.
 
     Raises:
-        ParseError: data and dimensions do not fit, data in the wrong field, or a broken external reference.
-        UnsupportedError: an element type that the IR cannot hold.
+        ParseError: data and dimensions do not fit, data is in the wrong field, or an external reference is broken.
+        UnsupportedError: the IR lacks the element type.
     """
     where = f"tensor {tensor.name!r}"
     try:
@@ -189,10 +189,10 @@ def tensor_array(tensor: TensorProto, external: External, raw: np.ndarray | None
 
 
 def replacing(tensor: TensorProto, given: np.ndarray) -> np.ndarray:
-    """Return the array that a caller gives in place of the tensor's elements.
+    """Return an array that a caller passes in place of the tensor's elements, after checking it.
 
     Raises:
-        ShapeError: it has another element type or other lengths.
+        ShapeError: element type or lengths differ.
     """
     wanted = ir_type(tensor.data_type)
     if given.dtype != wanted.numpy or given.shape != tuple(tensor.dims):
@@ -204,10 +204,10 @@ def replacing(tensor: TensorProto, given: np.ndarray) -> np.ndarray:
 
 
 def sparse_array(sparse: SparseTensorProto, external: External) -> np.ndarray:
-    """A sparse initializer as a dense array.
+    """Return a sparse initializer as a dense array.
 
     Raises:
-        ParseError: indices outside of the dimensions, or of a wrong shape.
+        ParseError: indices are out of range, or have the wrong shape.
     """
     where = f"sparse tensor {sparse.values.name!r}"
     dims = list(sparse.dims)
@@ -227,7 +227,7 @@ def sparse_array(sparse: SparseTensorProto, external: External) -> np.ndarray:
 
 
 def _texts(tensor: TensorProto, count: int, where: str) -> np.ndarray:
-    """Elements of a tensor of strings, flat."""
+    """Return the elements of a string tensor, flat."""
     if tensor.HasField("raw_data") or tensor.data_location == 1:
         raise ParseError(f"{where} of strings has raw or external data, expected string_data")
     if len(tensor.string_data) != count:
@@ -262,7 +262,7 @@ def _from_fields(tensor: TensorProto, type: Type, count: int, where: str) -> np.
 
 
 def _unpack(data: np.ndarray, count: int, type: Type) -> np.ndarray:
-    """Elements packed from the low bits of each byte upwards."""
+    """Return elements packed from the low bits of each byte upwards."""
     shifts = np.arange(0, 8, type.bits, dtype=np.uint8)
     codes = (data[:, None] >> shifts) & ((1 << type.bits) - 1)
     return codes.ravel()[:count].view(type.numpy)

@@ -20,7 +20,7 @@ Update = Callable[[Instruction, Instruction, "list[Instruction]"], "list[Instruc
 
 
 def _each(values: Sequence[Instruction], states: int, update: Update) -> list[Instruction]:
-    """The update of every tensor; inputs are all tensors, all gradients, then all of each state, and so are results."""
+    """Update every tensor; inputs and results list all tensors, all gradients (inputs only), then all of each state."""
     groups = states + 2
     if not values or len(values) % groups:
         raise ParseError(f"got {len(values)} inputs after rate and count, expected {groups} for each tensor")
@@ -35,13 +35,13 @@ def _regularized(g: Builder, node: Node, x: Instruction, gradient: Instruction) 
 
 
 def _from_second(g: Builder, count: Instruction, later: Instruction, first: Instruction) -> Instruction:
-    """``later`` where the update count is above 0."""
+    """Emit ``later`` where the update count is above 0, else ``first``."""
     return g.pointwise("where", g.pointwise("greater", count, g.like(0, count)), later, first)
 
 
 @register("Adagrad", domain=TRAINING)
 def adagrad(g: Builder, node: Node, rate: Instruction, count: Instruction, *values: Instruction) -> list[Instruction]:
-    """``x - r g / (sqrt(h + g * g) + epsilon)`` with ``r = rate / (1 + count * decay)``."""
+    """Emit ``x - r g / (sqrt(h + g * g) + epsilon)`` with ``r = rate / (1 + count * decay)``."""
     decayed = mul_scalar(g, g.convert(count, rate.shape.type), node.get_float("decay_factor", 0.0))
     r = g.pointwise("div", rate, add_scalar(g, decayed, 1))
     epsilon = node.get_float("epsilon", 1e-6)
@@ -61,7 +61,7 @@ def _root(g: Builder, x: Instruction, epsilon: float) -> Instruction:
 
 @register("Adam", domain=TRAINING)
 def adam(g: Builder, node: Node, rate: Instruction, count: Instruction, *values: Instruction) -> list[Instruction]:
-    """Moving means of gradients and of their squares, from the second update on without their bias to 0."""
+    """Emit Adam: moving means of gradients and their squares, with bias correction from the second update on."""
     alpha, beta = node.get_float("alpha", 0.9), node.get_float("beta", 0.999)
     epsilon, post = node.get_float("epsilon", 1e-6), node.get_float("norm_coefficient_post", 0.0)
     t = g.convert(count, rate.shape.type)
@@ -86,7 +86,7 @@ def adam(g: Builder, node: Node, rate: Instruction, count: Instruction, *values:
 
 @register("Momentum", domain=TRAINING)
 def momentum(g: Builder, node: Node, rate: Instruction, count: Instruction, *values: Instruction) -> list[Instruction]:
-    """``v = alpha v + beta g`` (beta is 1 in the first update), ``x - rate v``; ``nesterov`` looks a step ahead."""
+    """Emit ``v = alpha v + beta g`` (beta is 1 at first), then ``x - rate v``; ``nesterov`` looks a step ahead."""
     ahead = node.get_choice("mode", ("standard", "nesterov")) == "nesterov"
     alpha = node.get_float("alpha")
     beta = _from_second(g, count, g.like(node.get_float("beta"), rate), g.like(1, rate))

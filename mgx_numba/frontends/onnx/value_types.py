@@ -1,4 +1,4 @@
-"""ONNX's types of values, TypeProto, and the shapes of the IR."""
+"""Conversion between ONNX's value types (TypeProto) and the IR's shapes."""
 
 from __future__ import annotations
 
@@ -16,12 +16,13 @@ __all__ = ["declared_shape", "type_proto", "type_string"]
 
 
 def declared_shape(proto: TypeProto) -> Shape:
-    """The shape that a type says: a length that it leaves open, or says to be negative, is a range without bounds; a
-    tensor without lengths is unranked.
+    """Return the shape of a declared type.
+
+    An open or negative length is a range without bounds; a tensor without lengths is unranked.
 
     Raises:
         ParseError: there is no type.
-        UnsupportedError: a map to maps, an opaque or a sparse type, or an element type that the IR cannot hold.
+        UnsupportedError: it is a map to maps, an opaque or a sparse type, or the IR lacks the element type.
     """
     kind = proto.WhichOneof("value")
     if kind is None:
@@ -53,11 +54,11 @@ def declared_shape(proto: TypeProto) -> Shape:
 
 
 def type_proto(shape: Shape, ranked: bool = True) -> TypeProto:
-    """The type of values of a shape.
+    """Return the type of values of a shape.
 
     Args:
-        shape: a tensor's, a sequence's or an optional's.
-        ranked: whether a tensor's lengths are said, as far as they are known.
+        shape: shape of a tensor, a sequence or an optional.
+        ranked: include a tensor's lengths, as far as known.
     """
     import onnx
 
@@ -83,7 +84,7 @@ def type_proto(shape: Shape, ranked: bool = True) -> TypeProto:
 
 
 def type_string(shape: Shape) -> str:
-    """ONNX's type string, as operator schemas list them: ``tensor(float)``, ``seq(tensor(float))``."""
+    """Return ONNX's type string, as operator schemas list it: ``tensor(float)``, ``seq(tensor(float))``."""
     if shape.element is None:
         return onnx_type_string(shape.type)
     if shape.type is Type.map_type:

@@ -20,10 +20,9 @@ MODES = {"NOTSET": 0, "VALID": 0, "SAME_LOWER": 1, "SAME_UPPER": 2}
 
 @dataclass(frozen=True)
 class Window:
-    """A sliding window; ``padding`` holds values before all axes, then after all axes.
+    """A sliding window; ``padding`` lists values before all axes, then after all axes.
 
-    ``padding_mode`` is MIGraphX's (1 same_lower, 2 same_upper) where padding depends on dynamic lengths, else
-    0.
+    ``padding_mode`` is MIGraphX's (1 same_lower, 2 same_upper) if padding depends on dynamic lengths, else 0.
     """
 
     kernel: tuple[int, ...]
@@ -34,16 +33,16 @@ class Window:
 
     @property
     def shared_padding(self) -> tuple[int, ...]:
-        """One value for each axis where both sides are equal, as MIGraphX prints it; else all values."""
+        """Return one value per axis if both sides are equal, as MIGraphX prints it; else all values."""
         half = len(self.padding) // 2
         return self.padding[:half] if self.padding[:half] == self.padding[half:] else self.padding
 
 
 def check_spatial(x: Instruction) -> int:
-    """Number of spatial axes of [n, c, spatial...].
+    """Return the number of spatial axes of [n, c, spatial...].
 
     Raises:
-        ParseError: there are none.
+        ParseError: there are no spatial axes.
     """
     if rank(x) < 3:
         raise ParseError(f"input has {rank(x)} dimensions, expected at least 3: batch, channels, spatial")
@@ -51,10 +50,10 @@ def check_spatial(x: Instruction) -> int:
 
 
 def read_window(g: Builder, node: Node, x: Instruction, kernel: Sequence[int] | None = None) -> Window:
-    """The window of a node over ``x``; ``kernel`` stands for an absent attribute ``kernel_shape``.
+    """Return the window of a node over ``x``; ``kernel`` replaces an absent attribute ``kernel_shape``.
 
     Raises:
-        ParseError: attributes of a wrong length or with values below 1 (below 0 for pads).
+        ParseError: an attribute has a wrong length, or values below 1 (below 0 for pads).
     """
     spatial = check_spatial(x)
     kernel = tuple(node.get_ints("kernel_shape", kernel))
@@ -80,7 +79,7 @@ def read_window(g: Builder, node: Node, x: Instruction, kernel: Sequence[int] | 
 def same_padding(
     lens: Sequence[int], kernel: Sequence[int], stride: Sequence[int], dilation: Sequence[int], upper: bool
 ) -> tuple[int, ...]:
-    """Padding that makes output lengths ceil(length / stride); ``upper`` puts an odd element at the end."""
+    """Return the padding that makes output lengths ceil(length / stride); ``upper`` puts an odd element at the end."""
     small, large = [], []
     for n, k, s, d in zip(lens, kernel, stride, dilation, strict=False):
         if n < 1:

@@ -1,8 +1,8 @@
-"""Where the big tensors lie in a serialized ModelProto, found without copying them.
+"""Location of large tensors in a serialised ModelProto, without copying them.
 
-Only the fields on the way to an initializer's ``raw_data`` are walked (protobuf wire format: a varint key,
-then a varint, 8 bytes, a length-prefixed run, or 4 bytes). The result is the model without those bytes, to be
-decoded by protobuf, and the place of each, so that literals can borrow the file's memory.
+Only the fields on the path to an initializer's ``raw_data`` are visited (protobuf wire format: a varint key, then a
+varint, 8 bytes, a length-prefixed run, or 4 bytes). The result is the model without those bytes, to be decoded by
+protobuf, and the location of each tensor, so that literals can borrow the file's memory.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from ...graph.content import FileWindow
 
 __all__ = ["ByteRange", "fields", "split_raw_data"]
 
-MODEL_GRAPH, GRAPH_INITIALIZER, TENSOR_RAW_DATA = 7, 5, 9  # numbers of fields in onnx.proto
+MODEL_GRAPH, GRAPH_INITIALIZER, TENSOR_RAW_DATA = 7, 5, 9  # field numbers in onnx.proto
 VARINT, FIXED64, BYTES, FIXED32 = 0, 1, 2, 5  # wire types of protobuf
 
 
@@ -29,15 +29,14 @@ class ByteRange:
 
 
 def split_raw_data(data: bytes | memoryview | FileWindow, smallest: int = 1024) -> tuple[bytes, dict[int, ByteRange]]:
-    """The model without its big ``raw_data``, and where that lies.
+    """Return the model without its large ``raw_data``, and the location of that data.
 
     Args:
-        data: a serialized ModelProto.
-        smallest: bytes from which a tensor's ``raw_data`` is left out.
+        data: a serialised ModelProto.
+        smallest: size (bytes) from which a tensor's ``raw_data`` is left out.
 
     Returns:
-        Serialized ModelProto, and for each initializer (counted from 0 in file order) left empty its place in
-        ``data``.
+        The serialised ModelProto, and for each initializer left empty (by its index in the file) its range in ``data``.
 
     Raises:
         ParseError: the bytes are not a protobuf message, or end too early; the message gives the offset.

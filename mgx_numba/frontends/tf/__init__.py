@@ -1,4 +1,4 @@
-"""TensorFlow models: `parse_tf` reads a frozen graph into a program, `get_tf_operators` lists what it knows."""
+"""TensorFlow models: `parse_tf` parses a frozen graph, `get_tf_operators` lists the supported operators."""
 
 from __future__ import annotations
 
@@ -18,24 +18,24 @@ def parse_tf(
     map_input_dims: Mapping[str, Sequence[int]] | None = None,
     output_names: Sequence[str] | None = None,
 ) -> Program:
-    """Read a frozen TensorFlow graph: one whose variables have become constants.
+    """Parse a frozen TensorFlow graph, whose variables have been converted to constants.
 
-    As in MIGraphX, with ``is_nhwc`` the program takes inputs of four dimensions, which the graph has as [n, h, w, c],
-    as [n, c, h, w], and gives such results so.
+    As in MIGraphX, with ``is_nhwc`` the program takes and returns four-dimensional tensors as [n, c, h, w] where the
+    graph has [n, h, w, c].
 
     Args:
         model: path of a GraphDef (``.pb``), of a SavedModel's folder or file, or the bytes of such a file.
-        is_nhwc: inputs and results of four dimensions are exchanged with channels first.
+        is_nhwc: convert four-dimensional inputs and results to channels first.
         batch_size: length of dimensions that the graph leaves open.
-        map_input_dims: dimensions of inputs, by name, in the program's order.
-        output_names: results, as ``node`` or ``node:1``; by default those of a SavedModel's signature, or all nodes
-            whose results no other node takes, in the file's order.
+        map_input_dims: dimensions of inputs, by name, in the program's layout.
+        output_names: results, as ``node`` or ``node:1``. Default: the results of a SavedModel's signature, or all nodes
+            whose results no other node uses, in the file's order.
 
     Raises:
         ParseError: the model is malformed; the message names the node.
-        UnsupportedError: it uses what this package does not support, such as variables.
+        UnsupportedError: the model uses an unsupported feature, such as variables.
         ShapeError: lengths do not fit an operator.
-        OptionError: options that name inputs or results that do not exist.
+        OptionError: an option names an input or a result that does not exist.
     """
     from .options import TfOptions
     from .parser import parse
@@ -45,7 +45,7 @@ def parse_tf(
 
 
 def get_tf_operators() -> list[str]:
-    """Names of the TensorFlow operators that can be read, sorted."""
+    """Return the names of the supported TensorFlow operators, sorted."""
     from . import registry
     from .parser import OWN_OPERATORS
 

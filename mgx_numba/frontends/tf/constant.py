@@ -1,4 +1,4 @@
-"""Constants, and what is known of a tensor by its shape alone; operators that give back their input.
+"""Constants, values that depend on shapes only, and operators that return their input.
 
 CheckNumerics Const EnsureShape Fill Identity IdentityN OnesLike PlaceholderWithDefault PreventGradient Range Rank Shape
 ShapeN Size Snapshot StopGradient ZerosLike.
@@ -22,7 +22,7 @@ from .tensors import tf_tensor_array
 
 @register("Const")
 def const(g: GraphBuilder, node: TfNode) -> Instruction:
-    """The attribute ``value``."""
+    """Emit the attribute ``value``."""
     return g.literal(tf_tensor_array(node.get_tensor("value")))
 
 
@@ -36,31 +36,31 @@ def const(g: GraphBuilder, node: TfNode) -> Instruction:
     "StopGradient",
 )
 def identity(g: GraphBuilder, node: TfNode, x: Instruction) -> Instruction:
-    """The input; a placeholder with a default value is that value."""
+    """Return the input; a placeholder with a default value is that value."""
     return x
 
 
 @register("IdentityN")
 def identity_n(g: GraphBuilder, node: TfNode, *values: Instruction) -> list[Instruction]:
-    """The inputs."""
+    """Return the inputs."""
     return list(values)
 
 
 @register("Shape", "ShapeN")
 def shape(g: GraphBuilder, node: TfNode, *values: Instruction) -> list[Instruction]:
-    """Lengths of each input."""
+    """Emit the lengths of each input."""
     return [_known(g, node, np.array(g.lens(x), np.int64)) for x in values]
 
 
 @register("Rank")
 def rank_node(g: GraphBuilder, node: TfNode, x: Instruction) -> Instruction:
-    """Number of dimensions."""
+    """Emit the rank."""
     return g.literal(np.int32(rank(x)))
 
 
 @register("Size")
 def size(g: GraphBuilder, node: TfNode, x: Instruction) -> Instruction:
-    """Number of elements."""
+    """Emit the number of elements."""
     return _known(g, node, np.array(prod(g.lens(x))))
 
 
@@ -70,7 +70,7 @@ def _known(g: GraphBuilder, node: TfNode, value: np.ndarray) -> Instruction:
 
 @register("Fill")
 def fill(g: GraphBuilder, node: TfNode, dims: Instruction, value: Instruction) -> Instruction:
-    """A value in constant dimensions."""
+    """Emit a value broadcast to constant dimensions."""
     lens = g.ints(dims, "dims")
     if any(n < 0 for n in lens):
         raise ParseError(f"input 'dims' holds {lens}, expected lengths from 0 on")
@@ -79,7 +79,7 @@ def fill(g: GraphBuilder, node: TfNode, dims: Instruction, value: Instruction) -
 
 @register("OnesLike", "ZerosLike")
 def filled_like(g: GraphBuilder, node: TfNode, x: Instruction) -> Instruction:
-    """Ones or zeros in the shape of the input."""
+    """Emit ones or zeros in the shape of the input."""
     lens = g.lens(x)
     value = g.like(node.op_type == "OnesLike", x)
     return g.broadcast(value, lens) if 0 not in lens else g.literal(np.empty(lens, x.shape.type.numpy))
@@ -87,7 +87,7 @@ def filled_like(g: GraphBuilder, node: TfNode, x: Instruction) -> Instruction:
 
 @register("Range")
 def arange(g: GraphBuilder, node: TfNode, start: Instruction, limit: Instruction, delta: Instruction) -> Instruction:
-    """Numbers from ``start`` to before ``limit``, which must be constant."""
+    """Emit the range from ``start`` to before ``limit``, which must be constant."""
     parts = {"start": start, "limit": limit, "delta": delta}
     first, last, step = (g.constant(x, what).ravel()[0] for what, x in parts.items())
     if step == 0:

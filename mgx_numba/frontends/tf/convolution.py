@@ -15,7 +15,7 @@ from .registry import register
 
 @register("BiasAdd")
 def bias_add(g: GraphBuilder, node: TfNode, x: Instruction, bias: Instruction) -> Instruction:
-    """One value for each channel, which is the last axis unless ``data_format`` is NCHW."""
+    """Emit the input plus one value per channel; channels are the last axis unless ``data_format`` is NCHW."""
     channels_last = node.get_str("data_format", "NHWC") != "NCHW"
     axis = rank(x) - 1 if channels_last else 1
     if rank(bias) != 1 or rank(x) < 2 or g.lens(bias)[0] != g.lens(x)[axis]:
@@ -25,7 +25,7 @@ def bias_add(g: GraphBuilder, node: TfNode, x: Instruction, bias: Instruction) -
 
 @register("Conv2D", "Conv3D")
 def conv(g: GraphBuilder, node: TfNode, x: Instruction, w: Instruction) -> Instruction:
-    """Cross-correlation with filters [kernel..., c / groups, o]; the groups follow from the channels."""
+    """Emit cross-correlation with filters [kernel..., c / groups, o]; the channels give the number of groups."""
     _check(node, x, w)
     axes = rank(x)
     return _convolved(g, node, x, g.transpose(w, [axes - 1, axes - 2, *range(axes - 2)]))
@@ -33,7 +33,7 @@ def conv(g: GraphBuilder, node: TfNode, x: Instruction, w: Instruction) -> Instr
 
 @register("DepthwiseConv2dNative")
 def depthwise(g: GraphBuilder, node: TfNode, x: Instruction, w: Instruction) -> Instruction:
-    """Each channel by itself with filters [h, w, c, multiplier]."""
+    """Emit depthwise convolution with filters [h, w, c, multiplier]."""
     _check(node, x, w)
     h, v, channels, multiplier = g.lens(w)
     return _convolved(g, node, x, g.reshape(g.transpose(w, (2, 3, 0, 1)), (channels * multiplier, 1, h, v)))
@@ -46,7 +46,7 @@ def _check(node: TfNode, x: Instruction, w: Instruction) -> None:
 
 
 def _convolved(g: GraphBuilder, node: TfNode, x: Instruction, w: Instruction) -> Instruction:
-    """Convolution with weights [o, c / groups, kernel...]."""
+    """Emit convolution with weights [o, c / groups, kernel...]."""
     form = DataFormat(node, x)
     x = form.channels_first(g, x)
     (_, channels, *lens), (filters, each, *kernel) = g.lens(x), g.lens(w)
@@ -67,7 +67,7 @@ def _convolved(g: GraphBuilder, node: TfNode, x: Instruction, w: Instruction) ->
 
 @register("Conv2DBackpropInput")
 def conv_backprop(g: GraphBuilder, node: TfNode, sizes: Instruction, w: Instruction, x: Instruction) -> Instruction:
-    """Transposed convolution into constant lengths ``input_sizes``, with filters [h, w, o, c]."""
+    """Emit transposed convolution to the constant lengths ``input_sizes``, with filters [h, w, o, c]."""
     _check(node, x, w)
     form = DataFormat(node, x)
     out = g.ints(sizes, "input_sizes")
@@ -85,7 +85,7 @@ def conv_backprop(g: GraphBuilder, node: TfNode, sizes: Instruction, w: Instruct
     if list(g.lens(x)[2:]) != windows:
         raise ShapeError(f"input_sizes {out} belong to lengths {windows}, but the input has {list(g.lens(x)[2:])}")
     y = g.op("convolution_backwards", x, w, padding=(0, 0), stride=tuple(stride), dilation=tuple(dilation), group=1)
-    # The whole result, cut by the padding; windows need not reach the end of what they were taken from.
+    # Cut the full result by the padding; extend it first where windows do not reach the end of the image.
     missing = [max(0, a + n - m) for a, n, m in zip(padding, lens, g.lens(y)[2:])]
     if any(missing):
         y = g.op("pad", y, pads=(0,) * 6 + tuple(missing))

@@ -1,4 +1,4 @@
-"""Order of an image's axes: TensorFlow's attribute ``data_format``, and the IR's [n, c, spatial...]."""
+"""Conversion between TensorFlow's ``data_format`` (the order of an image's axes) and the IR's [n, c, spatial...]."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ T = TypeVar("T")
 
 
 class DataFormat:
-    """The order that a node's ``data_format`` names, for its first input."""
+    """The axis order that a node's ``data_format`` names, for its first input."""
 
     def __init__(self, node: TfNode, x: Instruction) -> None:
         self.axes = rank(x)
@@ -32,22 +32,23 @@ class DataFormat:
         self.node = node
 
     def channels_first(self, g: GraphBuilder, x: Instruction) -> Instruction:
-        """``x`` as [n, c, spatial...]."""
+        """Transpose ``x`` to [n, c, spatial...]."""
         return g.transpose(x, [0, self.axes - 1, *range(1, self.axes - 1)]) if self.last else x
 
     def restored(self, g: GraphBuilder, x: Instruction) -> Instruction:
-        """[n, c, spatial...] in the node's order."""
+        """Transpose [n, c, spatial...] to the node's order."""
         return g.transpose(x, [0, *range(2, self.axes), 1]) if self.last else x
 
     def spatial(self, values: Sequence[T]) -> list[T]:
-        """Those of one value for each axis that are of spatial axes."""
+        """Return the spatial axes' values from a list with one value per axis."""
         return list(values[1:-1] if self.last else values[2:])
 
     def window(self, name: str, default: int | None = 1) -> list[int]:
-        """An attribute with one value for each axis, of the spatial ones.
+        """Return the spatial axes' values of an attribute with one value per axis.
 
         Raises:
-            ParseError: of another length, or with values below 1; or not 1 along batch or channels.
+            ParseError: the attribute has another length, a value below 1, or a value other than 1 for batch or
+                channels.
         """
         values = self.node.get_ints(name, None if default is None else [default] * self.axes)
         if len(values) != self.axes or any(v < 1 for v in values):
@@ -60,7 +61,7 @@ class DataFormat:
     def padding(
         self, lens: Sequence[int], kernel: Sequence[int], stride: Sequence[int], dilation: Sequence[int]
     ) -> tuple[int, ...]:
-        """Padding before all spatial axes, then after them; SAME makes lengths ``ceil(length / stride)``."""
+        """Return the padding before all spatial axes, then after them; SAME makes lengths ``ceil(length / stride)``."""
         kind = self.node.get_choice("padding", PADDINGS)
         if kind == "VALID":
             return (0,) * (2 * len(kernel))

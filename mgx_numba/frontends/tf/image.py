@@ -18,7 +18,7 @@ from .registry import register
 
 @register("ResizeBilinear", "ResizeNearestNeighbor")
 def resize(g: GraphBuilder, node: TfNode, x: Instruction, size: Instruction) -> Instruction:
-    """To constant lengths; a bilinear result is of float."""
+    """Emit a resize to constant lengths; a bilinear result is float."""
     if rank(x) != 4:
         raise ParseError(f"the input has {rank(x)} dimensions, expected 4")
     form = DataFormat(node, x)
@@ -51,7 +51,7 @@ def resize(g: GraphBuilder, node: TfNode, x: Instruction, size: Instruction) -> 
 def space_to_batch(
     g: GraphBuilder, node: TfNode, x: Instruction, block: Instruction, paddings: Instruction
 ) -> Instruction:
-    """Padded spatial axes taken apart into blocks, whose elements become images of the batch."""
+    """Split padded spatial axes into blocks, whose elements become images of the batch."""
     blocks, pairs = _blocks(g, x, block, paddings, "paddings")
     count, axes = len(blocks), rank(x)
     rest = [0] * (axes - 1 - count)
@@ -70,7 +70,7 @@ def space_to_batch(
 def batch_to_space(
     g: GraphBuilder, node: TfNode, x: Instruction, block: Instruction, crops: Instruction
 ) -> Instruction:
-    """The inverse of SpaceToBatchND, with ``crops`` cut off."""
+    """Emit the inverse of SpaceToBatchND, with ``crops`` cut off."""
     blocks, pairs = _blocks(g, x, block, crops, "crops")
     count, axes = len(blocks), rank(x)
     n, *lens = g.lens(x)

@@ -1,4 +1,4 @@
-"""Parts of tensors, their composition, and selection by index.
+"""Slices, concatenation, padding, and selection by index.
 
 Concat ConcatV2 Gather GatherNd GatherV2 MirrorPad OneHot Pack Pad PadV2 ReverseV2 Slice Split SplitV StridedSlice
 TopKV2 Unpack.
@@ -19,7 +19,7 @@ from .registry import register
 
 @register("ConcatV2")
 def concat_v2(g: GraphBuilder, node: TfNode, first: Instruction, *rest: Instruction) -> Instruction:
-    """Along the axis that the last input gives."""
+    """Concatenate along the axis in the last input."""
     if not rest:
         raise ParseError("input 'axis' is missing")
     return _concat(g, [first, *rest[:-1]], rest[-1])
@@ -27,7 +27,7 @@ def concat_v2(g: GraphBuilder, node: TfNode, first: Instruction, *rest: Instruct
 
 @register("Concat")
 def concat(g: GraphBuilder, node: TfNode, axis: Instruction, first: Instruction, *rest: Instruction) -> Instruction:
-    """Along the axis that the first input gives."""
+    """Concatenate along the axis in the first input."""
     return _concat(g, [first, *rest], axis)
 
 
@@ -38,7 +38,7 @@ def _concat(g: GraphBuilder, values: list[Instruction], axis: Instruction) -> In
 
 @register("Pack")
 def pack(g: GraphBuilder, node: TfNode, first: Instruction, *rest: Instruction) -> Instruction:
-    """The inputs along a new axis."""
+    """Stack the inputs along a new axis."""
     axis = g.axis(node.get_int("axis", 0), rank(first) + 1)
     slabs = [g.unsqueeze(x, [axis]) for x in (first, *rest)]
     return g.op("concat", *slabs, axis=axis) if rest else slabs[0]
@@ -46,7 +46,7 @@ def pack(g: GraphBuilder, node: TfNode, first: Instruction, *rest: Instruction) 
 
 @register("Unpack")
 def unpack(g: GraphBuilder, node: TfNode, x: Instruction) -> list[Instruction]:
-    """The input's parts along an axis, without it."""
+    """Emit the slices of the input along an axis, without that axis."""
     axis = g.axis(node.get_int("axis", 0), rank(x))
     length = g.lens(x)[axis]
     if node.get_int("num", length) != length:
@@ -56,7 +56,7 @@ def unpack(g: GraphBuilder, node: TfNode, x: Instruction) -> list[Instruction]:
 
 @register("Split")
 def split(g: GraphBuilder, node: TfNode, axis: Instruction, x: Instruction) -> list[Instruction]:
-    """Equal parts."""
+    """Split into equal parts."""
     along, count = g.axis(g.int_value(axis, "split_dim"), rank(x), "input 'split_dim'"), node.get_int("num_split")
     length = g.lens(x)[along]
     if count < 1 or length % count:
@@ -66,7 +66,7 @@ def split(g: GraphBuilder, node: TfNode, axis: Instruction, x: Instruction) -> l
 
 @register("SplitV")
 def split_v(g: GraphBuilder, node: TfNode, x: Instruction, sizes: Instruction, axis: Instruction) -> list[Instruction]:
-    """Parts of given lengths, of which one may be -1 for what is left."""
+    """Split into parts of given lengths; one length may be -1 for the remainder."""
     along, parts = g.axis(g.int_value(axis, "split_dim"), rank(x), "input 'split_dim'"), g.ints(sizes, "size_splits")
     length = g.lens(x)[along]
     if parts.count(-1) == 1:
@@ -79,7 +79,7 @@ def split_v(g: GraphBuilder, node: TfNode, x: Instruction, sizes: Instruction, a
 
 @register("Slice")
 def slice_node(g: GraphBuilder, node: TfNode, x: Instruction, begin: Instruction, size: Instruction) -> Instruction:
-    """``size`` elements of each axis from ``begin`` on; -1 takes the rest."""
+    """Emit ``size`` elements of each axis from ``begin`` on; -1 takes the rest."""
     lens, starts, sizes = g.lens(x), g.ints(begin, "begin"), g.ints(size, "size")
     if not len(starts) == len(sizes) == len(lens):
         raise ParseError(f"begin {starts} and size {sizes} must have one number for each of {len(lens)} dimensions")
@@ -94,7 +94,7 @@ def slice_node(g: GraphBuilder, node: TfNode, x: Instruction, begin: Instruction
 def strided_slice_node(
     g: GraphBuilder, node: TfNode, x: Instruction, begin: Instruction, end: Instruction, strides: Instruction
 ) -> Instruction:
-    """Python's indexing: masks say where a bound is left out, an axis is new or dropped, and ``...`` stands."""
+    """Emit Python's indexing: masks mark omitted bounds, new axes, dropped axes, and the ellipsis."""
     lens = g.lens(x)
     starts, ends, steps = g.ints(begin, "begin"), g.ints(end, "end"), g.ints(strides, "strides")
     if not len(starts) == len(ends) == len(steps) or 0 in steps:
@@ -148,7 +148,7 @@ def strided_slice_node(
 
 
 def _bounds(found: range, length: int) -> tuple[int, int, int]:
-    """Start, end and step as `strided_slice` takes them, of the elements ``found`` of an axis."""
+    """Return start, end and step, as `strided_slice` accepts them, for the elements ``found`` of an axis."""
     if not found:
         return 0, 0, 1
     if found.step > 0:
@@ -160,7 +160,7 @@ def _bounds(found: range, length: int) -> tuple[int, int, int]:
 def pad(
     g: GraphBuilder, node: TfNode, x: Instruction, paddings: Instruction, value: Instruction | None = None
 ) -> Instruction:
-    """With zeros or a constant."""
+    """Pad with zeros or a constant."""
     fill = 0.0 if value is None else g.constant(value, "constant_values").ravel()[0].item()
     pads = _pads(g, x, paddings)
     return g.op("pad", x, pads=pads, value=fill) if any(pads) else x
@@ -168,7 +168,7 @@ def pad(
 
 @register("MirrorPad")
 def mirror_pad(g: GraphBuilder, node: TfNode, x: Instruction, paddings: Instruction) -> Instruction:
-    """With the mirror image: REFLECT without the edge, SYMMETRIC with it."""
+    """Pad with the mirror image: REFLECT without the edge, SYMMETRIC with it."""
     pads = _pads(g, x, paddings)
     symmetric = node.get_choice("mode", ("REFLECT", "SYMMETRIC")) == "SYMMETRIC"
     lens = g.lens(x)
@@ -196,7 +196,7 @@ def _pads(g: GraphBuilder, x: Instruction, paddings: Instruction) -> tuple[int, 
 def gather(
     g: GraphBuilder, node: TfNode, data: Instruction, indices: Instruction, axis: Instruction | None = None
 ) -> Instruction:
-    """Slices of an axis at the indices."""
+    """Emit slices of an axis at the indices."""
     batch = node.get_int("batch_dims", 0)
     along = 0 if axis is None else g.axis(g.int_value(axis, "axis"), rank(data), "input 'axis'")
     if not batch:
@@ -216,7 +216,7 @@ def _gather_in_batches(g: GraphBuilder, data: Instruction, indices: Instruction,
 
 @register("GatherNd")
 def gather_nd(g: GraphBuilder, node: TfNode, data: Instruction, indices: Instruction) -> Instruction:
-    """Slices at index tuples in the last axis of the indices."""
+    """Emit slices at the index tuples in the last axis of the indices."""
     return g.op("gathernd", data, indices)
 
 
@@ -224,7 +224,7 @@ def gather_nd(g: GraphBuilder, node: TfNode, data: Instruction, indices: Instruc
 def one_hot(
     g: GraphBuilder, node: TfNode, indices: Instruction, depth: Instruction, on: Instruction, off: Instruction
 ) -> Instruction:
-    """A new axis that holds ``on_value`` at the index and ``off_value`` elsewhere, also where it is negative."""
+    """Append an axis with ``on_value`` at the index, and ``off_value`` elsewhere or for a negative index."""
     length = g.int_value(depth, "depth")
     if length < 0:
         raise ParseError(f"input 'depth' is {length}, expected a length from 0 on")
@@ -240,14 +240,14 @@ def one_hot(
 
 @register("ReverseV2")
 def reverse(g: GraphBuilder, node: TfNode, x: Instruction, axis: Instruction) -> Instruction:
-    """Some axes backwards."""
+    """Reverse the elements along the given axes."""
     axes = g.axes(g.ints(axis, "axis"), rank(x), "input 'axis'")
     return g.op("reverse", x, axes=tuple(axes)) if axes else x
 
 
 @register("TopKV2", outputs=("values", "indices"))
 def top_k(g: GraphBuilder, node: TfNode, x: Instruction, k: Instruction) -> list[Instruction]:
-    """The largest elements of the last axis and their positions, in descending order."""
+    """Emit the largest elements of the last axis and their positions, in descending order."""
     count = g.int_value(k, "k")
     if not 0 < count <= (g.lens(x) or (0,))[-1]:
         raise ShapeError(f"k is {count}, expected 1 to the last length of {list(g.lens(x))}")

@@ -1,4 +1,4 @@
-"""Dimensions and their order.
+"""Reshaping, transposition and broadcasting.
 
 BroadcastTo DepthToSpace ExpandDims Reshape SpaceToDepth Squeeze Tile Transpose.
 """
@@ -17,7 +17,7 @@ from .registry import register
 
 @register("Reshape")
 def reshape(g: GraphBuilder, node: TfNode, x: Instruction, shape: Instruction) -> Instruction:
-    """A constant shape in which one -1 takes what is left."""
+    """Reshape to a constant shape; one -1 takes the remaining elements."""
     dims = g.ints(shape, "shape")
     if any(d < -1 for d in dims) or dims.count(-1) > 1:
         raise ParseError(f"input 'shape' holds {dims}, expected lengths and at most one -1")
@@ -33,13 +33,13 @@ def reshape(g: GraphBuilder, node: TfNode, x: Instruction, shape: Instruction) -
 
 @register("ExpandDims")
 def expand_dims(g: GraphBuilder, node: TfNode, x: Instruction, axis: Instruction) -> Instruction:
-    """A new axis of length 1."""
+    """Insert an axis of length 1."""
     return g.unsqueeze(x, [g.axis(g.int_value(axis, "dim"), rank(x) + 1, "input 'dim'")])
 
 
 @register("Squeeze")
 def squeeze(g: GraphBuilder, node: TfNode, x: Instruction) -> Instruction:
-    """Without the axes ``squeeze_dims``, or all of length 1."""
+    """Remove the axes ``squeeze_dims``, or all axes of length 1."""
     lens = g.lens(x)
     axes = g.axes(node.get_ints("squeeze_dims", ()), len(lens), "squeeze_dims")
     axes = axes or [k for k, n in enumerate(lens) if n == 1]
@@ -50,7 +50,7 @@ def squeeze(g: GraphBuilder, node: TfNode, x: Instruction) -> Instruction:
 
 @register("Transpose")
 def transpose(g: GraphBuilder, node: TfNode, x: Instruction, perm: Instruction) -> Instruction:
-    """Axes in the order that ``perm`` gives."""
+    """Permute the axes by ``perm``."""
     order = g.axes(g.ints(perm, "perm"), rank(x), "input 'perm'")
     if len(order) != rank(x):
         raise ParseError(f"input 'perm' holds {order} for {rank(x)} dimensions")
@@ -59,7 +59,7 @@ def transpose(g: GraphBuilder, node: TfNode, x: Instruction, perm: Instruction) 
 
 @register("BroadcastTo")
 def broadcast_to(g: GraphBuilder, node: TfNode, x: Instruction, shape: Instruction) -> Instruction:
-    """By NumPy's rule."""
+    """Broadcast by NumPy's rule."""
     dims = g.ints(shape, "shape")
     if g.outer_lens(g.lens(x), dims) != tuple(dims):
         raise ShapeError(f"{list(g.lens(x))} does not broadcast to {dims}")
@@ -68,7 +68,7 @@ def broadcast_to(g: GraphBuilder, node: TfNode, x: Instruction, shape: Instructi
 
 @register("Tile")
 def tile(g: GraphBuilder, node: TfNode, x: Instruction, multiples: Instruction) -> Instruction:
-    """Copies beside each other: a broadcast along new axes, then a reshape."""
+    """Emit repeated copies: a broadcast along new axes, then a reshape."""
     lens, counts = g.lens(x), g.ints(multiples, "multiples")
     if len(counts) != len(lens) or any(n < 0 for n in counts):
         raise ParseError(f"input 'multiples' holds {counts}, expected a count for each of {len(lens)} dimensions")
@@ -84,7 +84,7 @@ def tile(g: GraphBuilder, node: TfNode, x: Instruction, multiples: Instruction) 
 
 @register("DepthToSpace", "SpaceToDepth")
 def blocks_of_pixels(g: GraphBuilder, node: TfNode, x: Instruction) -> Instruction:
-    """Channels as squares of pixels, or squares of pixels as channels."""
+    """Rearrange channels into squares of pixels, or squares of pixels into channels."""
     if rank(x) != 4:
         raise ParseError(f"the input has {rank(x)} dimensions, expected 4")
     form = DataFormat(node, x)

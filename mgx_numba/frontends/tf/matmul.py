@@ -15,7 +15,7 @@ from .registry import register
 
 @register("MatMul")
 def matmul(g: GraphBuilder, node: TfNode, a: Instruction, b: Instruction) -> Instruction:
-    """Of two matrices, each transposed if its attribute says so."""
+    """Emit the product of two matrices, each transposed by its attribute."""
     if rank(a) != 2 or rank(b) != 2:
         raise ParseError(f"inputs have {rank(a)} and {rank(b)} dimensions, expected 2")
     return product(g, a, b, node.get_bool("transpose_a"), node.get_bool("transpose_b"))
@@ -23,7 +23,7 @@ def matmul(g: GraphBuilder, node: TfNode, a: Instruction, b: Instruction) -> Ins
 
 @register("BatchMatMul", "BatchMatMulV2", "BatchMatMulV3")
 def batch_matmul(g: GraphBuilder, node: TfNode, a: Instruction, b: Instruction) -> Instruction:
-    """Of the last two axes; those before broadcast."""
+    """Emit the product over the last two axes; other axes broadcast."""
     if rank(a) < 2 or rank(b) < 2:
         raise ParseError(f"inputs have {rank(a)} and {rank(b)} dimensions, expected at least 2")
     y = product(g, a, b, node.get_bool("adj_x"), node.get_bool("adj_y"))
@@ -31,7 +31,7 @@ def batch_matmul(g: GraphBuilder, node: TfNode, a: Instruction, b: Instruction) 
 
 
 def product(g: GraphBuilder, a: Instruction, b: Instruction, swap_a: bool, swap_b: bool) -> Instruction:
-    """``dot`` over broadcast batch axes."""
+    """Emit ``dot`` with broadcast batch axes; ``swap_a`` and ``swap_b`` transpose the operands."""
     a, b = (g.swap_last(x) if swap else x for x, swap in ((a, swap_a), (b, swap_b)))
     left, right = g.lens(a), g.lens(b)
     if left[-1] != right[-2]:
@@ -42,5 +42,5 @@ def product(g: GraphBuilder, a: Instruction, b: Instruction, swap_a: bool, swap_
 
 @register("Einsum")
 def einsum_node(g: GraphBuilder, node: TfNode, *operands: Instruction) -> Instruction:
-    """The node's equation."""
+    """Emit the node's equation."""
     return einsum(g, node.get_str("equation"), operands, ParseError)

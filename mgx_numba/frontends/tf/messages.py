@@ -1,9 +1,9 @@
-"""The protobuf messages of TensorFlow that are read, with the fields that are read of them.
+"""Protobuf messages of TensorFlow, with the fields that the front end reads.
 
 Numbers and types of the fields are those of tensorflow/core/framework (graph, node_def, attr_value, tensor,
-tensor_shape, function, op_def) and tensorflow/core/protobuf (meta_graph, saved_model). Other fields are passed over.
-Enumerations are read as the integers that they are on the wire. The descriptors are in a pool of their own, so that
-TensorFlow may be imported in the same process.
+tensor_shape, function, op_def) and tensorflow/core/protobuf (meta_graph, saved_model). Other fields are ignored.
+Enumerations are read as integers, their wire form. The descriptors are in their own pool, so that TensorFlow may be
+imported in the same process.
 """
 
 from __future__ import annotations
@@ -47,8 +47,8 @@ _SCHEMA = {
     "MetaGraphDef": "1 MetaInfoDef meta_info_def; 2 GraphDef graph_def; 5 *SignatureEntry signature_def",
     "SavedModel": "1 int64 saved_model_schema_version; 2 *MetaGraphDef meta_graphs",
 }
-"""Fields by message: number, type (``*`` repeated, ``|`` one of the alternatives of a value) and name. A map is read as
-the repeated entries that it is on the wire."""
+"""Fields by message: number, type (``*`` repeated, ``|`` an alternative of a value) and name. A map is read as repeated
+entries, its wire form."""
 
 _Field = descriptor_pb2.FieldDescriptorProto
 _SCALARS = {
@@ -89,5 +89,5 @@ def _pool() -> descriptor_pool.DescriptorPool:
 
 @functools.cache
 def message(name: str) -> Any:
-    """The class of a message: ``message("GraphDef")``."""
+    """Return the class of a message: ``message("GraphDef")``."""
     return message_factory.GetMessageClass(_pool().FindMessageTypeByName(f"{_PACKAGE}.{name}"))

@@ -1,4 +1,4 @@
-"""Loading a model: a GraphDef, or the graph of a SavedModel with what its signature gives."""
+"""Loading of a GraphDef, or of a SavedModel's graph with the results of its signature."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class TfModel:
 
     Attributes:
         graph: the ``GraphDef``.
-        outputs: names of the results that a SavedModel's signature gives, sorted by their keys; empty for a GraphDef.
+        outputs: names of the results of a SavedModel's signature, sorted by their keys; empty for a GraphDef.
     """
 
     graph: Any
@@ -34,7 +34,7 @@ def load_tf_model(source: str | os.PathLike[str] | bytes | bytearray | memoryvie
     """Decode a model from a path or bytes.
 
     Raises:
-        ParseError: the file cannot be read or is no TensorFlow model.
+        ParseError: the file cannot be read or is not a TensorFlow model.
     """
     if isinstance(source, (bytes, bytearray, memoryview)):
         return _decode(bytes(source), "the model")
@@ -70,7 +70,7 @@ def _decode(data: bytes, name: str) -> TfModel:
 
 
 def _of_saved(saved: Any, name: str) -> TfModel:
-    """The graph tagged ``serve`` (or the first) and the signature ``serving_default`` (or the only one)."""
+    """Return the graph tagged ``serve`` (or the first), with the signature ``serving_default`` (or the only one)."""
     if not saved.meta_graphs:
         raise ParseError(f"{name} is a SavedModel without a graph")
     serving = [meta for meta in saved.meta_graphs if "serve" in meta.meta_info_def.tags]

@@ -1,4 +1,4 @@
-"""One TensorFlow node as parsers see it: its attributes, checked for their kind when they are read."""
+"""View of a TensorFlow node for parser functions: its attributes, whose kinds are checked on access."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ __all__ = ["TfNode"]
 
 
 class TfNode:
-    """A NodeDef.
+    """A NodeDef with checked access to its attributes.
 
     Attributes:
         name: the node's name.
         op_type: the operator's name.
-        inputs: names of the tensors that it takes, without control dependencies.
+        inputs: names of its input tensors, without control dependencies.
         attributes: ``AttrValue`` by name.
     """
 
     def __init__(self, proto: Any, bindings: Mapping[str, Any] | None = None) -> None:
-        """``bindings`` has the values of attributes that a function's body leaves to the call."""
+        """Wrap a NodeDef; ``bindings`` has the values of attributes that a function's body takes from the call."""
         self.name: str = proto.name
         self.op_type: str = proto.op
         self.inputs = [name for name in proto.input if not name.startswith("^")]
@@ -36,18 +36,18 @@ class TfNode:
 
     @property
     def where(self) -> str:
-        """The node in words, for messages."""
+        """Return a description of the node for messages."""
         return f"node {self.name!r} ({self.op_type})"
 
     def has(self, name: str) -> bool:
-        """Whether the attribute is given."""
+        """Return whether the attribute is set."""
         return name in self.attributes
 
     def value(self, name: str, kind: str, default: Any = None) -> Any:
-        """Value of an attribute of a kind (the field's name in ``AttrValue``).
+        """Return the value of an attribute of a kind (the field's name in ``AttrValue``).
 
         Raises:
-            ParseError: of another kind, or absent without a default. (So do all accessors here.)
+            ParseError: the attribute has another kind, or is absent without a default; so do all accessors here.
         """
         attribute = self.attributes.get(name)
         if attribute is None:
@@ -60,19 +60,19 @@ class TfNode:
         return getattr(attribute, kind)
 
     def get_int(self, name: str, default: int | None = None) -> int:
-        """An integer."""
+        """Return the value of an integer attribute."""
         return int(self.value(name, "i", default))
 
     def get_bool(self, name: str, default: bool = False) -> bool:
-        """A flag."""
+        """Return the value of a bool attribute."""
         return bool(self.value(name, "b", default))
 
     def get_float(self, name: str, default: float | None = None) -> float:
-        """A float."""
+        """Return the value of a float attribute."""
         return float(self.value(name, "f", default))
 
     def get_str(self, name: str, default: str | None = None) -> str:
-        """A string."""
+        """Return the value of a string attribute."""
         value = self.value(name, "s", default)
         try:
             return value.decode() if isinstance(value, bytes) else value
@@ -80,10 +80,10 @@ class TfNode:
             raise ParseError(f"attribute {name!r} is no UTF-8 text: {value!r}") from None
 
     def get_choice(self, name: str, choices: Sequence[str], default: str | None = None) -> str:
-        """A string that must be one of ``choices``.
+        """Return the value of a string attribute that must be a member of ``choices``.
 
         Raises:
-            UnsupportedError: it is another one.
+            UnsupportedError: the value is not a member.
         """
         value = self.get_str(name, default)
         if value not in choices:
@@ -91,16 +91,16 @@ class TfNode:
         return value
 
     def get_ints(self, name: str, default: Sequence[int] | None = None) -> list[int]:
-        """A list of integers."""
+        """Return the values of an integer list."""
         value = self.value(name, "list", default)
         return [int(v) for v in getattr(value, "i", value)]
 
     def get_type(self, name: str, default: Type | None = None) -> Type:
-        """An element type."""
+        """Return the value of an element type attribute."""
         if default is not None and not self.has(name):
             return default
         return tf_type(self.value(name, "type"))
 
     def get_tensor(self, name: str) -> Any:
-        """A ``TensorProto``."""
+        """Return the value of a tensor attribute, a ``TensorProto``."""
         return self.value(name, "tensor")

@@ -25,7 +25,7 @@ def fused_batch_norm(
     mean: Instruction,
     variance: Instruction,
 ) -> list[Instruction]:
-    """``(x - mean) * (scale / sqrt(variance + epsilon)) + offset`` for each channel."""
+    """Emit ``(x - mean) * (scale / sqrt(variance + epsilon)) + offset`` for each channel."""
     if node.get_bool("is_training", True):
         raise UnsupportedError("is_training is true, only inference is supported: freeze the model with it false")
     form = DataFormat(node, x)
@@ -45,7 +45,7 @@ def fused_batch_norm(
 
 @register("LRN")
 def lrn(g: GraphBuilder, node: TfNode, x: Instruction) -> Instruction:
-    """Over ``depth_radius`` channels before and after; the IR divides ``alpha`` by their number."""
+    """Emit LRN over ``depth_radius`` channels before and after; the IR divides ``alpha`` by their number."""
     form = DataFormat(node, x)
     size = 2 * node.get_int("depth_radius", 5) + 1
     y = g.op(

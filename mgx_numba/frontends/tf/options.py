@@ -1,4 +1,4 @@
-"""Options of `parse_tf`, checked."""
+"""Options of `parse_tf`, with validation."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ __all__ = ["TfOptions"]
 
 @dataclass(frozen=True)
 class TfOptions:
-    """What `parse_tf` was asked for; the fields are its keyword arguments.
+    """Options of `parse_tf`; the fields are its keyword arguments.
 
     Raises:
-        OptionError: a value of the wrong kind.
+        OptionError: a value has the wrong kind.
     """
 
     is_nhwc: bool = True

@@ -1,4 +1,4 @@
-"""`parse_tf`: from a frozen TensorFlow graph to a program, from the results back to the inputs."""
+"""`parse_tf`: translates a frozen TensorFlow graph to a program, from the results back to the inputs."""
 
 from __future__ import annotations
 
@@ -29,26 +29,26 @@ __all__ = ["OWN_OPERATORS", "parse"]
 
 CALLS = frozenset({"PartitionedCall", "StatefulPartitionedCall"})
 OWN_OPERATORS = CALLS | {"Placeholder"}
-"""Operators that are read here and not by a family."""
+"""Operators that this module reads, not an operator family's module."""
 _IGNORED = frozenset({"Assert", "NoOp"})
-"""Operators without results, which are no outputs of a graph."""
+"""Operators without results, which do not count as outputs of a graph."""
 _VARIABLES = frozenset({"ReadVariableOp", "VarHandleOp", "Variable", "VariableV2"})
 LARGEST_RANK = 32
-"""Dimensions of an input; NumPy's own limit was that until its version 2."""
+"""Largest rank of an input; NumPy's own limit before version 2."""
 
 
 @np.errstate(all="ignore")
 def parse(source: Any, options: TfOptions) -> Program:
-    """Parse a model with these options; see `mgx_numba.frontends.tf.parse_tf`."""
+    """Parse a model with the given options; see `mgx_numba.frontends.tf.parse_tf`."""
     return TfGraphParser(load_tf_model(source), options).parse_main()
 
 
 class TfGraphParser:
-    """Reads one graph into one program.
+    """A parser of one graph into one program.
 
     Attributes:
         model: the decoded model.
-        options: what was asked for.
+        options: the parse options.
         program: the program so far.
     """
 
@@ -63,7 +63,7 @@ class TfGraphParser:
         """Read the graph.
 
         Raises:
-            MgxError: whatever is wrong with the model, with the place named; nothing else escapes.
+            MgxError: the model has a fault; the message names the place. No other errors escape.
         """
         scope = TfScope(self.model.graph.node)
         results = self._results(scope)
@@ -112,7 +112,7 @@ class TfGraphParser:
             scope.define(name, [self.builder.transpose(x, FROM_NCHW) if nhwc else x])
 
     def _dims(self, node: TfNode) -> list[int]:
-        """Dimensions of an input of the program."""
+        """Return the dimensions of an input of the program."""
         given = self.options.map_input_dims.get(node.name)
         shape = node.value("shape", "shape") if node.has("shape") else None
         if shape is None or shape.unknown_rank:
@@ -138,7 +138,7 @@ class TfGraphParser:
         return dims
 
     def _value(self, scope: TfScope, name: str) -> Instruction:
-        """The tensor of a name, after the nodes that it needs were read."""
+        """Return the tensor of a name, after reading the nodes that it depends on."""
         for pending in scope.order([name]):
             if not scope.knows(pending):
                 self._parse_node(scope, scope.nodes[pending])
@@ -163,7 +163,7 @@ class TfGraphParser:
             raise self._unknown(node.op_type)
         check_arity(handler, inputs)
         if node.op_type.startswith("FusedBatchNorm") and inputs and is_product(inputs[0]):
-            return handler.parse(self.builder, node, *inputs)  # becomes part of the product's weights
+            return handler.parse(self.builder, node, *inputs)  # folded into the product's weights
         return composed(self.builder, lambda given: handler.parse(self.builder, node, *given), inputs)
 
     def _call(self, scope: TfScope, name: str, node: TfNode, inputs: list[Instruction]) -> list[Instruction]:

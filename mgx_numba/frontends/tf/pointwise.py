@@ -81,39 +81,39 @@ for _tf, _op in BINARY.items():
 
 @register("AddN")
 def add_n(g: GraphBuilder, node: TfNode, first: Instruction, *others: Instruction) -> Instruction:
-    """Any number of inputs of one shape."""
+    """Emit the sum of any number of inputs of equal shape."""
     return g.chain("add", [first, *others]) if others else g.op("identity", first)
 
 
 @register("Cast")
 def cast(g: GraphBuilder, node: TfNode, x: Instruction) -> Instruction:
-    """To ``DstT``."""
+    """Emit the conversion to ``DstT``."""
     type = node.get_type("DstT")
     return g.op("identity", x) if type is x.shape.type else g.op("convert", x, target_type=type)
 
 
 @register("ClipByValue")
 def clip_by_value(g: GraphBuilder, node: TfNode, x: Instruction, low: Instruction, high: Instruction) -> Instruction:
-    """Between two bounds."""
+    """Emit the input clipped to two bounds."""
     return g.pointwise("clip", x, low, high)
 
 
 @register("DivNoNan")
 def div_no_nan(g: GraphBuilder, node: TfNode, a: Instruction, b: Instruction) -> Instruction:
-    """The quotient, 0 where the divisor is 0."""
+    """Emit the quotient, 0 where the divisor is 0."""
     zero = g.like(0, b)
     return g.pointwise("where", g.pointwise("equal", b, zero), zero, g.pointwise("div", a, b))
 
 
 @register("Erfc")
 def erfc(g: GraphBuilder, node: TfNode, x: Instruction) -> Instruction:
-    """``1 - erf(x)``."""
+    """Emit ``1 - erf(x)``."""
     return g.pointwise("sub", g.like(1, x), g.op("erf", x))
 
 
 @register("Expm1")
 def expm1(g: GraphBuilder, node: TfNode, x: Instruction) -> Instruction:
-    """``exp(x) - 1``; as ``2 sinh(x / 2) exp(x / 2)``, which keeps the digits of small ``x``, below 1 in magnitude."""
+    """Emit ``exp(x) - 1``, as ``2 sinh(x / 2) exp(x / 2)`` for ``|x| < 1``, which avoids cancellation."""
     half = g.pointwise("mul", x, g.like(0.5, x))
     small = g.pointwise("mul", g.pointwise("mul", g.op("sinh", half), g.op("exp", half)), g.like(2, x))
     near = g.pointwise("less", g.op("abs", x), g.like(1, x))
@@ -122,7 +122,7 @@ def expm1(g: GraphBuilder, node: TfNode, x: Instruction) -> Instruction:
 
 @register("Log1p")
 def log1p(g: GraphBuilder, node: TfNode, x: Instruction) -> Instruction:
-    """``log(1 + x)``; as ``2 atanh(x / (2 + x))``, which keeps the digits of small ``x``, below a half in magnitude."""
+    """Emit ``log(1 + x)``, as ``2 atanh(x / (2 + x))`` for ``|x| < 0.5``, which avoids cancellation."""
     small = g.pointwise("mul", g.op("atanh", g.pointwise("div", x, g.pointwise("add", x, g.like(2, x)))), g.like(2, x))
     near = g.pointwise("less", g.op("abs", x), g.like(0.5, x))
     return g.pointwise("where", near, small, g.op("log", g.pointwise("add", x, g.like(1, x))))
@@ -130,7 +130,7 @@ def log1p(g: GraphBuilder, node: TfNode, x: Instruction) -> Instruction:
 
 @register("FloorDiv")
 def floor_div(g: GraphBuilder, node: TfNode, a: Instruction, b: Instruction) -> Instruction:
-    """The quotient rounded down."""
+    """Emit the quotient rounded down."""
     if a.shape.type.is_floating:
         return g.op("floor", g.pointwise("div", a, b))
     return g.pointwise("div", g.pointwise("sub", a, g.pointwise("mod", a, b)), b)
@@ -138,25 +138,25 @@ def floor_div(g: GraphBuilder, node: TfNode, a: Instruction, b: Instruction) -> 
 
 @register("IsFinite")
 def is_finite(g: GraphBuilder, node: TfNode, x: Instruction) -> Instruction:
-    """Neither infinite nor NaN."""
+    """Emit whether elements are neither infinite nor NaN."""
     return g.op("not", g.op("logical_or", g.op("isinf", x), g.op("isnan", x)))
 
 
 @register("NotEqual")
 def not_equal(g: GraphBuilder, node: TfNode, a: Instruction, b: Instruction) -> Instruction:
-    """Whether elements differ."""
+    """Emit whether elements differ."""
     return g.op("not", g.pointwise("equal", a, b))
 
 
 @register("Square")
 def square(g: GraphBuilder, node: TfNode, x: Instruction) -> Instruction:
-    """``x * x``."""
+    """Emit ``x * x``."""
     return g.op("mul", x, x)
 
 
 @register("Select", "SelectV2")
 def select(g: GraphBuilder, node: TfNode, condition: Instruction, a: Instruction, b: Instruction) -> Instruction:
-    """``a`` where the condition holds, ``b`` elsewhere; the first version takes a vector as one of whole rows."""
+    """Emit ``a`` where the condition holds, ``b`` elsewhere; in Select a vector selects whole rows."""
     if node.op_type == "Select" and rank(condition) == 1 < rank(a):
         condition = g.unsqueeze(condition, list(range(1, rank(a))))
     return g.pointwise("where", condition, a, b)

@@ -15,14 +15,14 @@ from .registry import register
 
 @register("AvgPool", "AvgPool3D", "MaxPool", "MaxPool3D")
 def pool(g: GraphBuilder, node: TfNode, x: Instruction) -> Instruction:
-    """A window's mean, without the padding, or its largest element."""
+    """Emit the mean (padding excluded) or the largest element of each window."""
     form = DataFormat(node, x)
     return _pooled(g, node, x, form, form.window("ksize", None), form.window("strides", None))
 
 
 @register("MaxPoolV2")
 def max_pool_v2(g: GraphBuilder, node: TfNode, x: Instruction, size: Instruction, strides: Instruction) -> Instruction:
-    """Window and strides are inputs."""
+    """Emit MaxPoolV2, whose window and strides are inputs."""
     form = DataFormat(node, x)
     kernel, stride = g.ints(size, "ksize"), g.ints(strides, "strides")
     if len(kernel) != form.axes or len(stride) != form.axes:

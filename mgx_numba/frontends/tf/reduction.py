@@ -1,4 +1,4 @@
-"""Reductions and running results along axes.
+"""Reductions and scans along axes.
 
 All Any ArgMax ArgMin Cumsum Max Mean Min Prod Sum.
 """
@@ -14,14 +14,14 @@ from .registry import register
 
 @register("All", "Any", "Max", "Mean", "Min", "Prod", "Sum")
 def reduce(g: GraphBuilder, node: TfNode, x: Instruction, axes: Instruction) -> Instruction:
-    """Over constant axes; with ``keep_dims`` they stay with length 1."""
+    """Emit a reduction over constant axes; with ``keep_dims`` reduced axes have length 1."""
     found = g.axes(g.ints(axes, "reduction_indices"), rank(x), "input 'reduction_indices'")
     return g.reduce(f"reduce_{node.op_type.lower()}", x, found, node.get_bool("keep_dims"))
 
 
 @register("ArgMax", "ArgMin")
 def arg_reduce(g: GraphBuilder, node: TfNode, x: Instruction, axis: Instruction) -> Instruction:
-    """Position of the first extreme element along an axis, which is dropped."""
+    """Emit the position of the first extreme element along an axis, which is removed."""
     along = g.axis(g.int_value(axis, "dimension"), rank(x), "input 'dimension'")
     y = g.squeeze(g.op(node.op_type.lower(), x, axis=along), [along])
     return g.convert(y, node.get_type("output_type", Type.int64_type))
@@ -29,7 +29,7 @@ def arg_reduce(g: GraphBuilder, node: TfNode, x: Instruction, axis: Instruction)
 
 @register("Cumsum")
 def cumsum(g: GraphBuilder, node: TfNode, x: Instruction, axis: Instruction) -> Instruction:
-    """Running sum; ``exclusive`` leaves out the element itself, ``reverse`` starts at the end."""
+    """Emit the running sum; ``exclusive`` excludes the element itself, ``reverse`` starts at the end."""
     return g.op(
         "prefix_scan_sum",
         x,

@@ -1,4 +1,4 @@
-"""Which function parses which TensorFlow operator: filled by ``@register`` in the files of the operator families."""
+"""Registry of the parser functions of TensorFlow operators, filled by ``@register`` in operator families' modules."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ FAMILIES = {
     "normalization": "FusedBatchNorm FusedBatchNormV2 FusedBatchNormV3 LRN",
     "image": "ResizeBilinear ResizeNearestNeighbor SpaceToBatchND BatchToSpaceND",
 }
-"""Operators by the file that has their parsers."""
+"""Operators by the module that holds their parser functions."""
 
 _HANDLERS: dict[str, Handler] = {}
 _OUTPUTS: dict[str, tuple[str, ...]] = {}
@@ -41,9 +41,9 @@ _FAMILIES = Families(__package__, FAMILIES)
 
 
 def register(*op_types: str, outputs: Sequence[str] = ()) -> Callable[[ParserT], ParserT]:
-    """Decorator: the function parses these operators.
+    """Return a decorator that registers a parser function for operators.
 
-    ``outputs`` are the names of the operator's results where it has several, by which nodes of functions call them.
+    ``outputs`` names an operator's results if it has several; nodes of functions refer to results by these names.
     """
 
     def add(function: ParserT) -> ParserT:
@@ -59,17 +59,17 @@ def register(*op_types: str, outputs: Sequence[str] = ()) -> Callable[[ParserT],
 
 
 def find(op_type: str) -> Handler | None:
-    """The parser of an operator, ``None`` if it has none."""
+    """Return the handler of an operator; ``None`` if there is none."""
     _FAMILIES.load(op_type)
     return _HANDLERS.get(op_type)
 
 
 def names() -> set[str]:
-    """Names of all operators that have a parser."""
+    """Return the names of all operators with a parser function."""
     return _FAMILIES.names()
 
 
 def output_names(op_type: str) -> tuple[str, ...]:
-    """Names of an operator's results, if it has several that are not a list."""
+    """Return the names of an operator's results, if it has several that are not a list."""
     _FAMILIES.load(op_type)
     return _OUTPUTS.get(op_type, ())

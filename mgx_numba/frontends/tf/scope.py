@@ -1,4 +1,4 @@
-"""The nodes of a graph or of a function's body, and the tensors that were read of them."""
+"""Scopes: the nodes of a graph or of a function's body, and the tensors read from them."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ __all__ = ["TfScope"]
 
 
 class TfScope:
-    """Nodes by name, and their results as far as they are known.
+    """Nodes by name, and the results of the nodes read so far.
 
-    A tensor's name is ``node`` or ``node:1`` in a graph; in a function an argument, or ``node:output:0``.
+    A tensor's name is ``node`` or ``node:1`` in a graph; in a function it is an argument, or ``node:output:0``.
 
     Attributes:
         nodes: the nodes in the file's order.
@@ -42,28 +42,28 @@ class TfScope:
 
     @property
     def prefix(self) -> str:
-        """The place in words, for messages."""
+        """Return a description of the scope for messages."""
         return f"function {self.path[-1]!r}: " if self.path else ""
 
     def node_of(self, tensor: str) -> str | None:
-        """Name of the node or argument that gives a tensor, ``None`` if there is none."""
+        """Return the name of the node or argument that defines a tensor; ``None`` if there is none."""
         name = tensor.partition(":")[0]
         return name if name in self.nodes or name in self._values else None
 
     def used(self) -> set[str]:
-        """Names of the nodes whose results others take."""
+        """Return the names of the nodes whose results other nodes use."""
         return {name.partition(":")[0] for node in self.nodes.values() for name in node.inputs}
 
     def knows(self, node: str) -> bool:
-        """Whether a node was read."""
+        """Return whether a node has been read."""
         return node in self._values
 
     def define(self, node: str, values: Sequence[Instruction]) -> None:
-        """Keep a node's results."""
+        """Store a node's results."""
         self._values[node] = values
 
     def find(self, tensor: str) -> Instruction:
-        """A tensor whose node was read.
+        """Return a tensor whose node has been read.
 
         Raises:
             ParseError: the node has no such result.
@@ -84,10 +84,10 @@ class TfScope:
         return first + int(number)
 
     def order(self, tensors: Iterable[str]) -> list[str]:
-        """Nodes that these tensors need, each after those that it takes from; known ones are left out.
+        """Return the unread nodes that the tensors depend on, in topological order.
 
         Raises:
-            ParseError: a node takes from one that does not exist, or from itself through others.
+            ParseError: a node depends on a node that does not exist, or on itself.
         """
         result: list[str] = []
         done: set[str] = set()

@@ -1,4 +1,4 @@
-"""TensorFlow's element types and tensors (tensorflow/core/framework: types.proto, tensor.proto)."""
+"""Conversion of TensorFlow's element types and tensors (tensorflow/core/framework: types.proto, tensor.proto)."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _NAMES = (
     "invalid float double int32 uint8 int16 int8 string complex64 int64 bool qint8 quint8 qint32 bfloat16 qint16"
     " quint16 uint16 complex128 half resource variant uint32 uint64"
 ).split()
-"""Names of the DataType numbers from 0 on."""
+"""Names of the DataType numbers, from 0 on."""
 
 _IR_TYPES = {
     "float": Type.float_type,
@@ -43,18 +43,18 @@ _FIELDS = {
     "uint32": "uint32_val",
     "uint64": "uint64_val",
 }
-"""Where values are that are not in ``tensor_content``; those of other integers are in ``int_val``."""
+"""Field of the values that are not in ``tensor_content``; other integers are in ``int_val``."""
 
 LARGEST = 1 << 31
-"""Bytes of a constant; a GraphDef cannot be larger, but a single value may stand for any number of elements."""
+"""Largest constant in bytes. A GraphDef cannot be larger, but a single value may stand for any number of elements."""
 
 
 def tf_type(number: int) -> Type:
-    """The IR's type for a DataType number.
+    """Return the IR type of a DataType number.
 
     Raises:
-        ParseError: no such type.
-        UnsupportedError: strings, resources, complex and quantised numbers.
+        ParseError: the number is unknown.
+        UnsupportedError: the type is strings, resources, complex or quantised numbers.
     """
     if not 0 < number < len(_NAMES):
         raise ParseError(f"DataType {number} is unknown")
@@ -67,11 +67,11 @@ def tf_type(number: int) -> Type:
 
 
 def tf_tensor_array(tensor: Any) -> np.ndarray:
-    """Elements of a ``TensorProto``; if values are missing at the end, the last one stands for them, or zero.
+    """Return the elements of a ``TensorProto``; missing values repeat the last value, or are zero without values.
 
     Raises:
         ParseError: data and dimensions do not fit.
-        UnsupportedError: an element type that the IR cannot hold.
+        UnsupportedError: the IR lacks the element type.
     """
     type = tf_type(tensor.dtype)
     dims = [int(d.size) for d in tensor.tensor_shape.dim]

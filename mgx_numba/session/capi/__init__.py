@@ -1,7 +1,7 @@
 """Replacements of ONNX Runtime's inner modules, for code that imports from them.
 
-They import by full names: where a program makes ``sys.modules["onnxruntime"]`` this package's sessions by itself, they
-are loaded as ``onnxruntime.capi`` again, and what they name must be the same classes.
+These modules import by absolute names. If a program itself sets ``sys.modules["onnxruntime"]`` to this package's
+sessions, they are loaded again as ``onnxruntime.capi`` and must still refer to the same classes.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The names of ONNX Runtime's extension module, as its Python code imports them."""
+"""Names of ONNX Runtime's extension module, as its Python code imports them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The package's name and the version of the interface."""
+"""Package name, and version of ONNX Runtime's interface."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The classes of ONNX Runtime's Python code."""
+"""Classes of ONNX Runtime's Python code."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The names of ONNX Runtime's extension module."""
+"""Names of ONNX Runtime's extension module."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Functions by which ONNX Runtime checks its installation."""
+"""Checks of ONNX Runtime's installation."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ __all__ = ["check_distro_info", "check_training_module", "get_package_name_and_v
 
 
 def check_distro_info() -> None:
-    """Do nothing: this package asks for no particular system."""
+    """Do nothing: this package has no requirements of the operating system's distribution."""
 
 
 def get_package_name_and_version_info() -> tuple[str, str, str]:
