@@ -1,4 +1,4 @@
-"""A program from its saved modules, every part of them checked."""
+"""Reconstruction of a program from its saved modules, with validation of every part."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ Nodes = Callable[[], Iterator[Any]]
 
 
 def rebuild_program(modules: Mapping[str, Nodes]) -> Program:
-    """The program whose modules have these nodes.
+    """Build the program of these modules.
 
     Args:
-        modules: for each module's name a function that gives its nodes (value trees) in order.
+        modules: per module name, a function that returns the module's nodes (value trees) in order.
 
     Raises:
-        FormatError: something is missing, of the wrong kind, or contradicts something else; the message names
-            the module, the node, its operator and the field.
+        FormatError: a part is missing, of the wrong kind, or contradictory; the message names the module, the node, its
+            operator and the field.
     """
     if "main" not in modules:
         raise FormatError("modules: there is no module 'main'")
@@ -58,7 +58,7 @@ class _Rebuild:
         return self._program
 
     def _build(self, name: str) -> None:
-        """Fill the module of this name; the modules in ``_open`` enclose it."""
+        """Build the module of this name; the modules in ``_open`` enclose it."""
         module = self._program.module(name)
         if module is None:
             raise FormatError(f"there is no module {name!r}")

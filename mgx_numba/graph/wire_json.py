@@ -53,10 +53,10 @@ def _write_numbers(data: memoryview, write: Write) -> None:
 
 
 def unpack_json(data: memoryview) -> Any:
-    """The tree of a JSON text; blobs are memory views.
+    """Return the tree of a JSON text; blobs are memory views.
 
     Raises:
-        FormatError: it is no JSON, or holds integers of more than 64 bits, bytes beyond 255 or a key twice.
+        FormatError: it is no JSON, or holds integers of more than 64 bits, bytes beyond 255 or a duplicate key.
     """
     blobs: list[memoryview] = []
     pieces: list[bytes] = []
@@ -95,7 +95,7 @@ def _integer(text: str) -> int:
 
 
 def _read_numbers(text: memoryview, offset: int) -> memoryview:
-    """Bytes from their decimal numbers, separated by commas."""
+    """Convert decimal numbers, separated by commas, to bytes."""
     result = bytearray()
     position = 0
     while position < len(text):
