@@ -1,7 +1,7 @@
-"""Lowering of a typed kernel to LLVM IR, statement by statement at a builder's position.
+"""LLVM IR of a kernel whose types are known, written statement by statement at a builder's place.
 
-A variable that is assigned in one place is an SSA value. Any other variable has a stack slot for each of its types,
-which LLVM's first pass promotes to registers.
+A variable that is assigned in one place is the value itself; any other has a place on the stack for each type that it
+has, which LLVM's first pass makes into registers.
 
 Importing this module imports Numba.
 """
@@ -24,11 +24,10 @@ __all__ = ["StatementWriter"]
 
 
 class StatementWriter:
-    """Emits LLVM IR for a function's statements."""
+    """Writes a function's statements."""
 
     def __init__(self, known: Inference, builder: ir.IRBuilder, unrolled: int = 0) -> None:
-        """Emit at the position of ``builder``; unroll loops whose copies have at most ``unrolled`` operations in
-        total."""
+        """Write at the place of ``builder``; loops are unrolled whose copies have at most ``unrolled`` operations."""
         self.known = known
         self.builder = builder
         self.unrolled = unrolled
@@ -39,7 +38,7 @@ class StatementWriter:
         self._loops: list[tuple[ir.Block, ir.Block]] = []  # where continue and break go
 
     def run(self, function: ast.FunctionDef, values: Sequence[ir.Value], arguments: Sequence[types.Type]) -> None:
-        """Emit a function with these arguments; every terminating path ends in a return.
+        """Write a function of these arguments; it ends in a return on every way that ends.
 
         Raises:
             Refused: a call that types does not lower.
@@ -107,8 +106,7 @@ class StatementWriter:
         self._meet(behind)
 
     def _while(self, node: ast.While) -> None:
-        """Emit a rotated loop: the condition is tested before the first iteration and at the end of each, LLVM's own
-        form."""
+        """Its condition stands before the first iteration and at the end of each, where LLVM would bring it."""
         head, inside, past, behind = self._blocks(4)
         self._go((node, "before"), head)
         self.builder.position_at_end(head)
@@ -129,7 +127,7 @@ class StatementWriter:
             self._condition(node.test, inside, past)
 
     def _for(self, node: ast.For) -> None:
-        """Emit a counted loop as Numba does: the trip count is computed before the loop, and is 0 for a step of 0."""
+        """As Numba's: how often is computed before the loop, which a step of 0 never enters."""
         assert isinstance(node.iter, ast.Call)
         build, chosen = self.builder, self.known.calls[node.iter][1]
         values = _literal_range(node)
@@ -163,7 +161,7 @@ class StatementWriter:
         self._meet(behind)
 
     def _unroll(self, node: ast.For, values: range, kind: types.Type) -> None:
-        """Emit the body of a loop once for each value of its variable."""
+        """Write the body of a loop once for each value of its variable."""
         (behind,) = self._blocks(1)
         for value in values:
             if self._arrive((node, "before" if value == values[0] else "end")):
@@ -174,7 +172,7 @@ class StatementWriter:
         self._meet(behind)
 
     def _count(self, start: ir.Value, stop: ir.Value, step: ir.Value) -> ir.Value:
-        """Emit the number of values of a range."""
+        """How many values a range has."""
         build = self.builder
         zero, one = ir.Constant(step.type, 0), ir.Constant(step.type, 1)
         distance = build.sub(stop, start)
@@ -220,13 +218,13 @@ class StatementWriter:
         return [self.builder.append_basic_block() for _ in range(count)]
 
     def _go(self, way: Way, block: ir.Block) -> None:
-        """Branch to ``block`` along an edge, unless the code has ended."""
+        """Go a way, unless the code ended before."""
         if self._arrive(way):
             self.builder.branch(block)
             self._reached.add(block)
 
     def _arrive(self, way: Way) -> bool:
-        """Convert variables to their types at the end of an edge; return whether the code reaches it."""
+        """Give variables the types that they have at the end of a way; whether the code gets there."""
         if self.builder.block.is_terminated:
             return False
         for name, kind, wanted in self.known.conversions.get(way, ()):
@@ -235,7 +233,7 @@ class StatementWriter:
         return True
 
     def _meet(self, block: ir.Block) -> None:
-        """Continue in a block where edges meet; if none reaches it, mark the code as unreachable."""
+        """Go on where ways meet; if none does, the code has ended."""
         self.builder.position_at_end(block)
         if block not in self._reached:
             self.builder.unreachable()
@@ -286,7 +284,7 @@ class StatementWriter:
         return self._meeting(behind, ways)
 
     def _both(self, node: ast.BoolOp) -> ir.Value:
-        """Emit ``and`` or ``or``: the first operand that decides, else the last operand."""
+        """The first operand that decides, or the last one."""
         (behind,) = self._blocks(1)
         ways = []
         for operand in node.values[:-1]:
@@ -309,11 +307,11 @@ class StatementWriter:
         return value
 
     def _as(self, node: ast.expr, way: ast.expr) -> ir.Value:
-        """Emit one alternative of an expression, converted to the expression's type."""
+        """The value of one way to an expression, in the type of that."""
         return self._cast(way, self._value(way), self.known.kinds[way], self.known.kinds[node])
 
     def _condition(self, node: ast.expr, yes: ir.Block, no: ir.Block) -> None:
-        """Emit a branch to ``yes`` or ``no`` by a condition."""
+        """Go to one of two blocks."""
         if isinstance(node, ast.BoolOp):
             for operand in node.values[:-1]:
                 (more,) = self._blocks(1)
@@ -339,7 +337,7 @@ class StatementWriter:
     def _write(
         self, node: ast.AST, function: Any, chosen: Any, given: Sequence[tuple[ir.Value, types.Type]]
     ) -> ir.Value:
-        """Emit a call of a function through Numba's lowering."""
+        """Call a function of Numba's, which writes its code here."""
         values = [
             self._cast(node, value, kind, wanted) for (value, kind), wanted in zip(given, chosen.args, strict=True)
         ]
@@ -362,8 +360,7 @@ class StatementWriter:
 
 
 def _literal_range(node: ast.For) -> range:
-    """Return the values of a loop variable if the range is literal and the loop has no early exit; else an empty
-    range."""
+    """Return the values of the variable of a loop that runs to its end; empty if the text does not tell them."""
     assert isinstance(node.iter, ast.Call)
     bounds = [folded(bound) for bound in node.iter.args]
     if any(isinstance(found, (ast.Break, ast.Continue, ast.Return)) for found in ast.walk(node)) or 0 in bounds[2:]:
