@@ -1,5 +1,5 @@
-"""Cache folders of tests: what is compiled is the same wherever it is kept, so that all of them share the kernels; and
-what tests themselves work out once for all runs."""
+"""Cache folders of tests: all share compiled kernels, which do not depend on the folder, and data computed once for all
+runs."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def with_kernels(folder: Path) -> Path:
 
 
 def kept_folder() -> Path:
-    """The folder beside the compiled kernels in which tests keep what does not change from run to run."""
+    """Return the folder, beside the compiled kernels, in which tests keep data that does not change between runs."""
     return (default_folder() / "objects").resolve().parent / "tests"
 
 

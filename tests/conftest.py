@@ -31,7 +31,7 @@ _KEPT = pytest.StashKey[contextlib.ExitStack]()
 
 
 def keep_byte_code(patch: pytest.MonkeyPatch, folder: Path) -> None:
-    """Byte code of what this process imports from now on, and of what it starts imports, is kept in the folder."""
+    """Keep the byte code of modules that this process and its child processes import in a folder."""
     patch.setattr(sys, "dont_write_bytecode", False)
     patch.setattr(sys, "pycache_prefix", str(folder))
     patch.delenv("PYTHONDONTWRITEBYTECODE", raising=False)

@@ -25,7 +25,8 @@ def normal(*lens: int, seed: int = 0, dtype: Any = np.float32, scale: float = 1.
 
 
 def with_special(values: np.ndarray, rng: np.random.Generator, count: int) -> np.ndarray:
-    """The same with so many elements of `SPECIAL` at random places, each of them once if there is room."""
+    """Return a copy with ``count`` elements of `SPECIAL` at random positions, each at least once if ``count``
+    suffices."""
     result = np.array(values)
     places = rng.permutation(result.size)[:count]
     result.reshape(-1)[places] = np.resize(SPECIAL, places.size)
@@ -66,7 +67,7 @@ def element_strides(array: np.ndarray) -> tuple[int, ...]:
 
 
 def apart(array: np.ndarray) -> np.ndarray:
-    """The same values, no two neighbours beside each other."""
+    """Return the same values in memory with a gap after each element."""
     return np.stack([array, array], -1)[..., 0]
 
 

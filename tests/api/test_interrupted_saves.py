@@ -110,7 +110,7 @@ def ends_of_saves(folder: Path, moments: int, seed: int, unnamed: bool) -> str:
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="files without names, and SIGKILL")
 @pytest.mark.parametrize("unnamed", [True, False])
 def test_a_save_that_is_cut_short_leaves_a_whole_file(unnamed: bool, tmp_path: Path) -> None:
-    """Nothing stays beside it, nor in the cache folder, of one that was interrupted."""
+    """An interrupted save leaves no further file, neither in the target's folder nor in the cache folder."""
     assert ends_of_saves(tmp_path, MOMENTS, 0, unnamed).startswith("torn 0 left 0 replaced ")
 
 

@@ -1,4 +1,4 @@
-"""Running contraction plans on NumPy arrays, and what they should compute."""
+"""Execution of contraction plans on NumPy arrays, and reference results."""
 
 from __future__ import annotations
 

@@ -222,7 +222,7 @@ def test_the_cost_of_rounding_and_of_finishing_counts() -> None:
 
 @needs_tile
 def test_sums_of_tiles_of_all_rows_are_finished_in_registers() -> None:
-    """Those of fewer rows at the end of a matrix lie in memory between."""
+    """Sums of partial tiles, at the end of a matrix, go through memory."""
     a, b = pair(31, 77, 46)
     problem = GemmProblem(31, 77, 46, types=NARROW)
     whole = multiply(narrow(a), b)

@@ -153,7 +153,7 @@ BYTES = ["", "avx2", PAIRS, "-avx512vnni,-avxvnni"]
 @pytest.mark.parametrize("features", BYTES)
 @pytest.mark.parametrize("form", [*FORMS[:3], HALVES[1]], ids=str)
 def test_rows_of_bytes(features: str, form: BlockFormat, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Integers with the largest one in each block are as they are; others are half a step of 127 off."""
+    """Integer rows with each block's largest magnitude are exact; other rows have an error of half a step of 127."""
     monkeypatch.setenv("MGX_CPU_FEATURES", features)
     n, k = 70, 300
     w, allowed = weights(form, n, k), replace(form, int8_rows=True)
@@ -171,7 +171,7 @@ def test_rows_of_bytes(features: str, form: BlockFormat, monkeypatch: pytest.Mon
 
 @pytest.mark.parametrize("form", FORMS, ids=str)
 def test_threads_share_a_row(form: BlockFormat) -> None:
-    """Shares of a row, the last one shorter, are as the whole; what no integer stands for counts in any of them."""
+    """Parts of a row, the last one shorter, give the whole row's result; infinities in any part count."""
     n, k = 20, 3 * SHARE + 40
     w = weights(form, n, k)
     x = rows(2, k)
@@ -223,7 +223,7 @@ def test_extremes_fit_the_sums(features: str, bits: int, int8_rows: bool, monkey
 
 
 def check_extremes(form: BlockFormat, k: int, value: float, rtol: float) -> None:
-    """Rows of one value times the largest codes."""
+    """Check rows of one value times the largest codes."""
     x = np.full((1, k), np.float32(value))
     w = weights(form, 16, k)
     w.codes[...] = 255
@@ -365,8 +365,8 @@ def test_weights_that_come_from_memory_are_asked_for_early(features: str, monkey
 def test_weights_that_come_from_memory_are_read_by_a_loop_of_a_line(
     form: BlockFormat, features: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Where there are so few sums that reading is waited for; results are those of other loops. NaN and infinities in
-    rows go the way of float32."""
+    """With few sums, reading dominates; results equal those of other loops. NaN and infinities in rows use the float32
+    path."""
     monkeypatch.setenv("MGX_CPU_FEATURES", features)
     n, k, quads = 83, 3 * form.size + 7, has_dot4(host.host(), host.host().vector_bits)
     w = weights(form, n, k)

@@ -41,7 +41,7 @@ pytestmark = pytest.mark.skipif(max(TILE.variants()) > TILE.lanes, reason="no ti
 def multiply(
     solver: GemmStrassen, a: np.ndarray, b: np.ndarray, blocking: Blocking | None = None, threads: int = 1
 ) -> tuple[np.ndarray, np.ndarray]:
-    """The product with an epilogue, and what it should be."""
+    """Return the product with an epilogue, and its reference."""
     problem = replace(gemm_problem(a, b, True), fast_math=True)
     with np.errstate(invalid="ignore"):
         sums = a.astype(np.float64) @ b.astype(np.float64)

@@ -70,7 +70,7 @@ def values(rng: np.random.Generator, types: ElementTypes, lens: tuple[int, ...],
 
 
 def seen(types: ElementTypes, a: np.ndarray) -> np.ndarray:
-    """The left-hand side as it is multiplied."""
+    """Return the left operand as the kernel multiplies it, rounded to bfloat16 where that is its type."""
     return a.astype(ml_dtypes.bfloat16).astype(np.float64) if types is BFLOAT16 else a.astype(np.float64)
 
 
@@ -587,7 +587,7 @@ def test_the_instructions_of_amx(sapphire_rapids: None) -> None:
 
 @pytest.mark.parametrize("alone", [True, False])
 def test_lines_of_the_next_panel_are_asked_for(sapphire_rapids: None, alone: bool) -> None:
-    """Beside each row of a panel: those of the results, as float32 and in parts, and of a residual."""
+    """For each row of a panel, the lines of the results (float32 and parts) and of a residual are prefetched."""
     tile = matrix_tile(PARTS)
     assert tile is not None
     kernel = finisher_source(tile, full_epilogue("float32").with_parts(alone))

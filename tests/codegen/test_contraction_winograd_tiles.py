@@ -74,7 +74,7 @@ def test_many_channels_and_blockings_of_tuning() -> None:
 
 @pytest.mark.parametrize("exponent", [-64, -75, -120, -140])
 def test_small_numbers_keep_their_bits(exponent: int) -> None:
-    """A tile of inputs whose low parts would be denormals, beside others; the last are denormals themselves."""
+    """A tile of inputs has denormal low parts, beside normal tiles; for the last exponents the inputs are denormal."""
     problem = same(32, 24, 8, fast_math=True)
     x, w = random_arrays(problem)
     x[0, :4, :, :] *= np.float32(2.0**exponent)

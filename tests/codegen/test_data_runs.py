@@ -102,7 +102,7 @@ def test_what_has_no_short_runs_is_left_to_others() -> None:
 @pytest.mark.parametrize("dtype", ["bool", "uint8", "float16", "float32", "float64"])
 @pytest.mark.parametrize("step", [2, 3, 4, 5, -1, -2])
 def test_elements_at_small_steps(sizes: str, dtype: str, step: int) -> None:
-    """Vectors are taken out of all that lies between the elements, but nothing behind the last one is read."""
+    """Vectors are extracted from contiguous loads, which never read beyond the last element."""
     for cols in (1, 2, 31, 32, 33, 64, 65, 200):
         x = digits(3, cols * abs(step), dtype=dtype)[:, ::step]
         x = x if step < 0 else x[:, : cols - 1]

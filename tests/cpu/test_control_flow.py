@@ -1,4 +1,4 @@
-"""Branches and loops on the cpu target: what they run is compiled, and gives what ref gives."""
+"""Branches and loops on the cpu target: their bodies are compiled, and results equal those of ref."""
 
 from __future__ import annotations
 

@@ -101,8 +101,10 @@ def test_whole_models_in_16_bits(name: str, quantize: Any) -> None:
 
 
 def block_model() -> onnx.ModelProto:
-    """A residual block with a depthwise convolution behind a maximum, and a transposed convolution joined to what it
-    was made of; 64 channels."""
+    """Return a residual block with a depthwise convolution after a maximum, and a transposed convolution; 64 channels.
+
+    The transposed convolution's result is concatenated with an earlier activation.
+    """
     rng = np.random.default_rng(2)
     shapes = {
         "w0": (64, 3, 3, 3),
@@ -543,7 +545,7 @@ def test_four_bit_weights_of_a_transformer_stay_in_four_bits() -> None:
 
 
 def constants(p: mgx_numba.program) -> list[np.ndarray]:
-    """What a compiled program holds, without what is empty since no step reads it."""
+    """Return a compiled program's constants, without the empty ones that no step reads."""
     compiled: Any = p._compiled
     return [a for a in compiled.executable.plan.constants if a.nbytes]
 

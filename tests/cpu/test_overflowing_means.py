@@ -47,7 +47,7 @@ def rows_of(kind, rows, count, rng):
 
 
 def along(x, lens, axes):
-    """Rows as what is reduced of a tensor of these lengths."""
+    """Arrange rows ``x`` as a tensor of lengths ``lens``, with each row along the reduced axes."""
     kept = [a for a in range(len(lens)) if a not in axes]
     order = [*kept, *axes]
     return np.ascontiguousarray(x.reshape([lens[a] for a in order]).transpose(np.argsort(order)))

@@ -66,7 +66,7 @@ def test_each_set_of_lengths_packed_its_own_weights(kind: str, monkeypatch: pyte
 
 
 def test_weights_that_look_alike_are_told_apart() -> None:
-    """Those of the program by their place, what passes compute by content; a view by the way in which it is one."""
+    """The program's weights are keyed by address, weights computed by passes by content, and views by their layout."""
     program = Program()
     literals = [program.main.add_literal(np.float32(values)) for values in (DENSE[:96, :96], DENSE[:96, 64:])]
     mine = [ins.literal.numpy() for ins in literals if ins.literal is not None]
@@ -82,7 +82,7 @@ def test_weights_that_look_alike_are_told_apart() -> None:
 
 
 def test_transposed_convolutions_with_other_phases_of_as_many_taps_shared_weights() -> None:
-    """An output of one row has no second phase along rows, one of one column none along columns."""
+    """An output of one row has no second phase along rows, an output of one column none along columns."""
     net = migraphx.program()
     ref = migraphx.program()
     for network, name in ((net, "cpu"), (ref, "ref")):

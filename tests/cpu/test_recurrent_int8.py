@@ -81,7 +81,7 @@ def test_one_step_is_exact(cell: str) -> None:
 
 
 def one_step_is_exact(cell: str) -> None:
-    """Sums of integers are: what is left is the cells' functions."""
+    """Check one step: sums of integers are exact, so only the cell's functions contribute errors."""
     for h, b in ((1, 1), (17, 3), (66, 2)):
         found = steps(cell, s=1, b=b, h=h, given="hidden state" if cell == "lstm" else "hidden")
         check(*found, rtol=2e-6)

@@ -1,4 +1,5 @@
-"""Grouped convolutions read shuffled channels where they lie, behind depthwise ones that do not mind the order."""
+"""Grouped convolutions read shuffled channels in place, after depthwise convolutions, which work in any channel
+order."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Deferred nodes: what they keep, how they are told apart, and damaged ones."""
+"""Deferred nodes: the fields that they store, equality, and damaged nodes."""
 
 from __future__ import annotations
 
@@ -175,7 +175,7 @@ def test_a_length_that_is_not_known_is_not_the_number_it_is_divided_by(operator:
 
 @pytest.mark.parametrize("target", ["ref", "cpu"])
 def test_a_length_that_only_a_run_tells_broadcasts_with_a_fixed_length_of_one(target: str) -> None:
-    """Such as those of a range times one number, where other lengths are given: its shape was that of the number."""
+    """A range times one number, specialised for lengths, had the shape of the number."""
     g = Graph()
     count = g.op("Squeeze", g.op("Slice", "size", g.ints(0), g.ints(1)))
     positions = g.op("Cast", g.op("Range", g.const(0), count, g.const(1)), to=FLOAT)

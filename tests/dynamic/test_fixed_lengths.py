@@ -35,7 +35,7 @@ def head(program: Program) -> Program:
 
 
 def settled_by_rules(source: Program, lens: Mapping[str, tuple[int, ...]]) -> Program:
-    """Return the program specialised for lengths, by shape rules alone."""
+    """Return the program specialised for lengths, by shape rules only."""
     settled = specialize(source, lens)
     run_passes(settled, SETTLED)
     return settled

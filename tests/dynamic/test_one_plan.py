@@ -1,4 +1,4 @@
-"""What fuzzing of plans with symbols on the CPU has found."""
+"""Faults that fuzzing found in CPU plans with symbols."""
 
 from __future__ import annotations
 

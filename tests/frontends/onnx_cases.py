@@ -140,7 +140,7 @@ def freezing(name: str) -> list[str] | None:
 
 
 def _integer_input(case: Any, frozen: Sequence[str]) -> str | None:
-    """A small integer input that may be what makes lengths dynamic."""
+    """Return a small integer input on which lengths may depend, or None."""
     for info, value in zip(case.model.graph.input, case.data_sets[0][0], strict=False):
         small = isinstance(value, np.ndarray) and value.dtype.kind in "iu" and value.size <= 8
         if small and info.name not in frozen:

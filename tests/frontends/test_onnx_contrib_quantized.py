@@ -1,5 +1,7 @@
-"""Quantised and other operators of domain com.microsoft, against ONNX Runtime; those of Quark and Brevitas against
-OCP's definition of microscaling formats."""
+"""Quantised and other operators of domain com.microsoft, against ONNX Runtime.
+
+Operators of Quark and Brevitas are compared with OCP's definition of microscaling formats.
+"""
 
 from __future__ import annotations
 

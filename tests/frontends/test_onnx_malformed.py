@@ -284,7 +284,7 @@ def test_operator_sets() -> None:
 
 
 def external_model(folder: Path, location: str, offset: str = "", length: str = "") -> Path:
-    """A model whose weight is said to lie in another file."""
+    """Write a model whose weight is declared to be in another file."""
     model = relu_model()
     tensor = model.graph.initializer[0]
     tensor.ClearField("raw_data")

@@ -24,7 +24,7 @@ def normal(*lens: int) -> np.ndarray:
 
 @dataclass
 class Case:
-    """An operator, its inputs (those at ``constant`` as Const nodes), and what it gives."""
+    """An operator, its inputs (positions in ``constant`` become Const nodes), and the expected result."""
 
     op: str
     inputs: list[Any]

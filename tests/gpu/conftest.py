@@ -22,7 +22,7 @@ def on(request: pytest.FixtureRequest) -> Engine:
 
 @pytest.fixture(params=PLACES)
 def where(request: pytest.FixtureRequest) -> Iterator[str]:
-    """The name of what the target ``gpu`` runs on meanwhile."""
+    """Name of the engine on which the target ``gpu`` runs during the test."""
     with place(request.param):
         yield request.param
 

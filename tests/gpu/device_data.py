@@ -18,7 +18,7 @@ PLACES = ["interpreter", pytest.param("device", marks=pytest.mark.gpu)]
 
 @contextlib.contextmanager
 def place(name: str, devices: int = 1) -> Iterator[None]:
-    """The interpreter in the place of so many devices, or those of this machine."""
+    """Use the interpreter as ``devices`` devices inside a ``with`` block, or this machine's devices."""
     with interpreted(devices) if name == "interpreter" else contextlib.nullcontext():
         yield
 
@@ -60,7 +60,7 @@ def close(results: list[Any], expected: list[np.ndarray]) -> None:
 
 
 class Interfaced:
-    """A tensor by ``__cuda_array_interface__`` alone, as Numba's are; ``stream`` is what it says there."""
+    """A tensor with only ``__cuda_array_interface__``, as Numba's; ``stream`` is its entry there."""
 
     def __init__(self, holder: Any, stream: int | None = None, strides: tuple[int, ...] | None = None) -> None:
         self.holder = holder
@@ -74,7 +74,7 @@ class Interfaced:
 
 
 class Packed:
-    """A tensor by DLPack alone, as PyTorch's are; ``streams`` are those that it was asked for."""
+    """A tensor with only DLPack, as PyTorch's; ``streams`` records the streams of the requests."""
 
     requires_grad = False
 

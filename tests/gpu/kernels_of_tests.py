@@ -44,7 +44,7 @@ class Recorder:
 
 
 def main() -> int:
-    """Run the tests, compile what they ran, and tell of it."""
+    """Run the tests, compile the kernels that they ran, and print the errors."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--arch", default="sm_90a", choices=[a.name for a in ARCHITECTURES.values() if a.nvidia])
     parser.add_argument("--every", type=int, default=1, help="compile one of so many")

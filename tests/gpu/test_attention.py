@@ -166,7 +166,7 @@ def test_scores_far_from_zero(name: str, type: Type, queries: int, key: int, mon
 
 @pytest.mark.parametrize("name", ["sm_80", "sm_90a"])
 def test_a_row_of_no_numbers_beside_one_far_from_zero(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A thread has both rows: what one of them is says nothing of the other one."""
+    """A thread computes both rows; NaN in one row must not affect the other."""
     monkeypatch.setenv("MGX_GPU_ARCH", name)
     program, rng = Program(), np.random.default_rng(1)
     inputs = {x: rng.standard_normal((1, 1, 16, 16)).astype(np.float32) for x in "qkv"}

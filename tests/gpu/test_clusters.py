@@ -93,7 +93,7 @@ def test_columns_of_any_number_of_vectors(type: Type, lens: tuple[int, ...], on:
 
 
 def test_sums_of_columns_take_turns_in_a_blocks_memory(on: Engine) -> None:
-    """Four reductions of one type, one after the other, and one of another type between."""
+    """Four reductions of one type in sequence, and one of another type between them."""
     lens = (2, 12, 8)
 
     def build(m: Module) -> None:

@@ -47,7 +47,7 @@ def powers(rng: np.random.Generator, low: float, high: float) -> np.ndarray:
 
 
 def arguments(name: str) -> np.ndarray:
-    """Of all sizes, and near what is special to a function."""
+    """Return arguments of all magnitudes, and close to a function's special points."""
     rng = np.random.default_rng(len(name))
     near_one = 1 - np.abs(powers(rng, -52, -1))
     if name in ("sin", "cos", "tan"):

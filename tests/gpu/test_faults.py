@@ -1,4 +1,4 @@
-"""What goes wrong with devices is told, and hangs nothing: memory, kernels, forks, drivers, several processes."""
+"""Device faults are reported and hang nothing: memory, kernels, forks, drivers, several processes."""
 
 from __future__ import annotations
 
@@ -200,7 +200,7 @@ def _process(text: str) -> subprocess.Popen[str]:
 
 
 def _says(text: str) -> str:
-    """What a process writes, which ends by itself and with success."""
+    """Return the output of a process, which must end by itself and successfully."""
     process = _process(text)
     out = process.communicate(timeout=SECONDS)[0]
     assert process.returncode == 0, out

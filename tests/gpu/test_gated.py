@@ -28,7 +28,7 @@ ALLOWED = {F16: 2e-3, BF16: 2e-2, F32: 2e-3}
 
 @pytest.fixture(autouse=True)
 def hopper(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Warpgroups compute whatever they can, also what is so small that others might be quicker."""
+    """Use warpgroups for all problems that they support, even for small problems where others may be faster."""
     monkeypatch.setenv("MGX_GPU_ARCH", "sm_90a")
     monkeypatch.setattr(solvers, "SOLVERS", (solvers.Warpgroups(), solvers.Tiles()))
 

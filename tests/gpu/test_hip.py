@@ -1,5 +1,7 @@
-"""AMD's run time: programs run by way of it on a stand-in, which reads code objects and interprets kernels; what fails
-is told. Nothing here has run on an AMD GPU."""
+"""AMD's runtime on a stand-in, which reads code objects and interprets kernels; failures are reported.
+
+Nothing in this file has run on an AMD GPU.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The interpreter runs what is right, and says what is wrong, where."""
+"""The interpreter runs correct kernels, and reports faults with their position."""
 
 from __future__ import annotations
 

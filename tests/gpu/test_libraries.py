@@ -92,7 +92,8 @@ def close(got: np.ndarray, wanted: np.ndarray, type: Type) -> None:
 
 
 def product(type: Type, a: tuple[int, ...], b: tuple[int, ...], turned: str, after: str) -> tuple[Program, Any]:
-    """A product of two inputs and what follows, and what NumPy says of it; ``turned`` operands lie by columns."""
+    """Return a program of a product and following operations, and its NumPy reference; ``turned`` operands are
+    transposed."""
     program = Program()
     m, batch = program.main, np.broadcast_shapes(a[:-2], b[:-2])
     out, sides = (*batch, a[-2], b[-1]), []
@@ -170,7 +171,7 @@ def test_products(
 
 
 def test_results_in_8_bits_are_converted_by_a_launch_of_ours(on: Engine, called: Callable[..., None]) -> None:
-    """What a library makes of a sum that 8 bits cannot hold is its own; a conversion to float8 gives NaN."""
+    """Libraries saturate sums beyond the 8-bit range in their own way; our conversion to float8 gives NaN."""
     program = Program()
     m = program.main
     a, b = m.add_parameter("a", Shape(F8, (16, 32))), m.add_parameter("b", Shape(F8, (16, 32)))

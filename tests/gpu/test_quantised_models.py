@@ -39,7 +39,7 @@ def codes(dtype: Any, *lens: int) -> np.ndarray:
 def model(
     nodes: Sequence[tuple[str, Sequence[str], Sequence[str], dict[str, Any]]], given: np.ndarray, held: dict[str, Any]
 ) -> tuple[Model, dict[str, np.ndarray]]:
-    """A model of one input ``x`` and one result ``y``."""
+    """Return a model of one input ``x`` and one result ``y``, and its feeds."""
     kinds = [helper.np_dtype_to_tensor_dtype(given.dtype), TensorProto.UNDEFINED]
     graph = helper.make_graph(
         [helper.make_node(op, ins, outs, **attributes) for op, ins, outs, attributes in nodes],

@@ -27,7 +27,7 @@ TURNS = AttentionTile(2, 64, 2, 1, producer=True)
 
 @pytest.fixture(autouse=True)
 def hopper(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Warpgroups compute whatever they can, also of few queries."""
+    """Use warpgroups for all problems that they support, even with few queries."""
     monkeypatch.setenv("MGX_GPU_ARCH", "sm_90a")
     monkeypatch.setattr(warpgroups, "LEAST_QUERIES", 1)
 

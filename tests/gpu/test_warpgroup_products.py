@@ -35,7 +35,7 @@ ALLOWED = {F16: 2e-3, BF16: 2e-2, F32: 2e-3}
 
 @pytest.fixture(autouse=True)
 def hopper(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Warpgroups compute whatever they can, also what is so small that others might be quicker."""
+    """Use warpgroups for all problems that they support, even for small problems where others may be faster."""
     monkeypatch.setenv("MGX_GPU_ARCH", "sm_90a")
     monkeypatch.setattr(solvers, "SOLVERS", (solvers.Warpgroups(), solvers.Tiles()))
 
@@ -307,7 +307,7 @@ def test_turns_are_taken_where_tiles_are_many_and_nothing_else_is_read() -> None
 
 
 def test_each_set_that_takes_tiles_in_turns_asks_for_its_vectors(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Four tiles beside one another, two a block."""
+    """Four adjacent tiles, two per block."""
     asked: set[int] = set()
 
     def names() -> dict[str, Any]:

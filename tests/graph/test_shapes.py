@@ -35,7 +35,7 @@ def test_tuples_have_no_size_that_limits_their_lengths() -> None:
 
 @pytest.mark.parametrize(("lens", "strides"), [((1 << 61, 3), None), ((0, 1 << 61), None), ((2, 3), (1 << 61, 1))])
 def test_shapes_beyond_all_memory_are_refused(lens: tuple[int, int], strides: tuple[int, int] | None) -> None:
-    """By their elements, what is empty by its other lengths, and by where the last element would lie."""
+    """Refused by number of elements, by the other lengths of an empty tensor, and by the last element's address."""
     with pytest.raises(ShapeError, match=r"of float_type exceeds 2\*\*62 bytes"):
         Shape(Type.float_type, lens, strides)
 

@@ -70,7 +70,7 @@ def _indented(lines: list[str]) -> tuple[list[str], int]:
 
 
 def stand_in_for_opencv() -> types.ModuleType:
-    """A module ``cv2`` with what guides use of it, over one picture of 320 times 240 points that is made up."""
+    """Return a module ``cv2`` with the functions that guides use, on one synthetic image of 320x240 pixels."""
 
     def imread(path: str, flag: int = 1) -> np.ndarray:
         return np.arange(240 * 320 * 3, dtype=np.uint32).reshape(240, 320, 3).astype(np.uint8)

@@ -1,4 +1,4 @@
-"""Small models, what a library of them gives, and how programs in C++ are built."""
+"""Small models, results of their exported libraries, and builds of C++ programs."""
 
 from __future__ import annotations
 

@@ -75,7 +75,7 @@ def _overwrite(data: bytearray, rng: random.Random) -> None:
 
 
 def _place(data: bytearray, rng: random.Random) -> int:
-    """Where a string, array or map begins, as far as bytes alone tell."""
+    """Return an offset that probably starts a string, array or map, judged by its byte."""
     for _ in range(50):
         place = rng.randrange(len(data))
         if 0x80 <= data[place] < 0xC0 or 0xC4 <= data[place] <= 0xC6 or 0xD9 <= data[place] <= 0xDF:

@@ -50,7 +50,7 @@ class Executed(Exception):
 
 
 class Trial:
-    """Mutated files of one seed, checked in this process."""
+    """A series of mutated files of one seed, checked in this process."""
 
     def __init__(self, examples: Path, seed: int, folder: Path) -> None:
         self._examples = sorted(examples.iterdir())

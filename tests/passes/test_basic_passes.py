@@ -303,7 +303,8 @@ ELEMENTS = [t for t in Type if not t.hosted and t not in (Type.tuple_type, Type.
 
 
 def edges(type: Type) -> np.ndarray:
-    """Every value of a type of one or two bytes; of wider ones those about powers of two and at the ends."""
+    """Return every value of a 1- or 2-byte type; for wider types, values near powers of two and the ends of the
+    range."""
     dtype = type.numpy
     if type is Type.bool_type:
         return np.array([False, True])

@@ -473,7 +473,7 @@ def test_dots_of_broadcasts_are_done_before_broadcasting() -> None:
 
 
 def heads(biases: list[bool], activation: str | None = None, shared: bool = False) -> Graph:
-    """Several dense layers of one input, each followed by a reshape."""
+    """Return a program of dense layers of one input, each followed by a reshape."""
     g = Graph()
     x = g.param("x", [2, 7, 8])
     results = []

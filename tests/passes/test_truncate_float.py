@@ -201,8 +201,10 @@ def test_what_is_spread_for_more_than_pointwise_operations_is_rounded() -> None:
 
 @pytest.mark.parametrize("given", ["float", "double"])
 def test_biases_and_scales_keep_their_bits_in_bfloat16(given: str) -> None:
-    """What they are taken with, and what is made of it, is rounded; tables of all elements and single numbers are, too,
-    and so is all of an operation that is named."""
+    """Their other operands and their results are rounded.
+
+    Full-size constants and single numbers are rounded, too, and so are all operands of an operation that is named.
+    """
     g = Graph()
     x = g.param("x", [3, 5], given)
 

@@ -33,7 +33,7 @@ def never(self: Bench, candidate: object) -> float:
 
 @pytest.fixture(scope="module")
 def tuned_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The network, tuned in a folder of its own."""
+    """Return a file of the network, tuned in its own cache folder."""
     folder = with_kernels(tmp_path_factory.mktemp("tuned"))
     program = "from tests.tuning.support import network; import mgx_numba, sys\n"
     program += "net = network(); net.compile(exhaustive_tune=True, num_threads=2); mgx_numba.save(net, sys.argv[1])"
