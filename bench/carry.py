@@ -126,7 +126,7 @@ def carry(case: Case, folder: Path, threads: int, budget: float, rounds: int) ->
 def _of_another_machine(saved: Path, path: Path) -> None:
     """Write a copy of the file whose records seem to be of another CPU."""
     root = msgpack.unpackb(saved.read_bytes())
-    del root[CHECKSUMS]  # they would tell of the change
+    del root[CHECKSUMS]  # the checksums would reveal the change
     for record in root["mgx_numba"]["tuning"]:
         record["fingerprint"].update(cpu="another", cores=96)
     path.write_bytes(msgpack.packb(root))

@@ -122,7 +122,7 @@ def measure(
             case = prepare(name, Path(folder), scale)
             recorder = Recorder(backend(target))
             options = TargetOptions(num_threads=threads, tuning=recorder)  # type: ignore[arg-type]
-            # weights that are all equal stay in float32
+            # uniform weights would stay in float32
             compile_for(target, _program(case.checked if quantize else case.path, quantize), options)
             if target == "gpu":
                 _compile_for_gpu(recorder)

@@ -106,7 +106,7 @@ def open_all(
             ]
             for session in opened:
                 session.run()
-        except Exception as problem:  # engines raise what they like
+        except Exception as problem:  # engines raise any exception
             failures[engine] = f"{type(problem).__name__}: {problem}"
         else:
             sessions += opened
@@ -136,7 +136,7 @@ def check_outputs(
         try:
             session = open_session(engine, case.checked, case.feeds, threads, exact=exact)
             outputs[engine] = [output.copy() for output in session.run()]
-        except Exception as problem:  # engines raise what they like
+        except Exception as problem:  # engines raise any exception
             failures[engine] = f"{type(problem).__name__}: {problem}"
     if failures:
         return None, failures

@@ -306,7 +306,7 @@ def models(names: list[str], kinds: list[str], shown: int) -> list[dict[str, Any
             case = prepare(name, Path(folder))
             plain, checked = (onnx.load(path) for path in (case.path, case.checked))
         exact = Exact(checked, case.feeds)
-        # a model that is checked with more results than it has is timed without them
+        # results added for the check are not timed
         own = plain if len(plain.graph.output) != len(checked.graph.output) else None
         for kind in kinds:
             row = _model(name, kind, checked, own, case.feeds, exact)

@@ -154,7 +154,7 @@ def theirs(torch: Any, module: Any, inputs: tuple[Any, ...], kind: str, mode: st
     if kind == "fp16":
         module = module.half()
         inputs = tuple(x.half() if x.is_floating_point() else x for x in inputs)
-    if any(isinstance(m, torch.nn.Conv2d) for m in module.modules()):  # channels last is what these like
+    if any(isinstance(m, torch.nn.Conv2d) for m in module.modules()):  # convolutions prefer channels-last memory
         module = module.to(memory_format=torch.channels_last)
         form = torch.channels_last
         inputs = tuple(x.contiguous(memory_format=form) if x.ndim == 4 else x for x in inputs)

@@ -335,7 +335,7 @@ def main() -> int:
     parts = given.parts or ["gemm", "conv"]
     problems: dict[str, GemmProblem | ConvProblem] = {}
     if "gemm" in parts:
-        constant = given.constant or given.kind == "high"  # which lie in one order
+        constant = given.constant or given.kind == "high"  # float32 parts have one layout
         gemms = [g for g in GEMMS if not (constant and g[3])]
         problems |= {"x".join(map(str, g[:3])) + " turned" * g[3]: gemm_problem(*g, given.kind) for g in gemms}
     if "conv" in parts:
@@ -357,7 +357,7 @@ def main() -> int:
     figures = []
     for name, problem in problems.items():
         figures.append(compare(torch, runner, name, problem, given.kind, given.constant))
-        if given.json:  # also what there is so far, in case that time runs out
+        if given.json:  # saved after each case, in case that time runs out
             Path(given.json).write_text(json.dumps(figures))
     return 0
 

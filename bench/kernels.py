@@ -30,7 +30,7 @@ __all__ = ["KERNELS", "KernelCase", "compile_kernel", "library_function", "limit
 
 OPSET = 20
 _ALIGNMENT = 64
-_ROWS, _COLUMNS = 8192, 4096  # 128 MiB of float32, past any cache, as the images are
+_ROWS, _COLUMNS = 8192, 4096  # 128 MiB of float32: larger than any cache, as the images are
 _MATRIX, _HALF = (_ROWS, _COLUMNS), (_ROWS, _COLUMNS // 2)
 _GROUPS = 4
 _STACK = (64, 1024, 512)

@@ -83,7 +83,7 @@ def nbits_model(sizes: Sequence[tuple[int, int]], block: int, level: int) -> onn
         blocks = -(-k // block)
         low, high = rng.integers(1, 16, (2, n, blocks, block // 2), dtype=np.uint8)
         codes = high << 4 | low
-        # Codes lie evenly from -7 to 7: their mean is 0, or a chain's results grew, and their root mean square 4.3.
+        # Codes are uniform in -7 to 7: a nonzero mean would make a chain's results grow; the root mean square is 4.3.
         scales = (rng.uniform(0.5, 1.4, n * blocks) / (4.3 * k**0.5)).astype(np.float16).astype(np.float32)
         arrays += [numpy_helper.from_array(codes, f"b{i}"), numpy_helper.from_array(scales, f"s{i}")]
         attributes: dict[str, Any] = {"K": k, "N": n, "bits": 4, "block_size": block, "accuracy_level": level}

@@ -121,7 +121,7 @@ def measure(
         try:
             session = _open(case, folder, threads, engine, kind)
             results = [[np.array(r) for r in session.run(feeds)] for feeds in given]
-        except Exception as problem:  # engines raise what they like
+        except Exception as problem:  # engines raise any exception
             failures[name] = f"{type(problem).__name__}: {problem}"[:500]
             continue
         exact = exact or results

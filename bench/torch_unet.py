@@ -121,7 +121,7 @@ class Unet(nn.Module):
         self.norm, self.out = nn.GroupNorm(GROUPS, first), nn.Conv2d(first, LATENTS, 3, padding=1)
         half = first // 2
         for part in self.modules():
-            if isinstance(part, (nn.GroupNorm, nn.LayerNorm)):  # those that it begins with would be simplified away
+            if isinstance(part, (nn.GroupNorm, nn.LayerNorm)):  # initial weights of 1 and 0 would be simplified away
                 nn.init.uniform_(part.weight, 0.8, 1.2)
                 nn.init.normal_(part.bias, std=0.1)
         self.register_buffer("rates", torch.exp(-math.log(PERIOD) * torch.arange(half) / half), persistent=False)

@@ -79,8 +79,8 @@ def alternatives(
     if not symbols:
         return [Alternative(1, solve(problem))]
     scope = symbols[0].scope
-    holds, hints = scope.holds(), scope.hints()  # the program serves no lengths for which its guards do not hold
-    given = [{**hints, **one} for one in (*scope.samples, *samples)]  # symbols may be younger than samples
+    holds, hints = scope.holds(), scope.hints()  # only lengths that satisfy the program's guards matter
+    given = [{**hints, **one} for one in (*scope.samples, *samples)]  # a symbol may have been created after the samples
     tries = [hints, *(one for one in given if evaluate(holds, one))]
     tried: set[tuple[int, ...]] = set()
     found: list[Alternative[T]] = []
@@ -106,7 +106,7 @@ def alternatives(
             needed = {condition: guard.answer for condition, guard in scope.guards.items()}
             asked = {**scope.preferences, **needed}
             permitted |= any(condition in scope.preferences for condition in needed)
-        # Planners that look at the example lengths themselves may ask different questions for others.
+        # Planners that read example lengths directly may ask different questions at other samples.
         others = [a for a, own in zip(found, answers) if not any(asked.get(c, yes) != yes for c, yes in own.items())]
         condition = all_of(_holds(asked), *(negate(one.condition) for one in others))
         found.append(Alternative(condition, result, all_of(_holds(needed), *(negate(a.condition) for a in others))))
@@ -153,7 +153,7 @@ def fixed(length: Length) -> int:
     if not isinstance(length, Dim):
         return length
     value = length.scope.value(length)
-    assert length == value  # answered by the example
+    assert length == value  # this records the guard
     return value
 
 

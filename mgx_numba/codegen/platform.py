@@ -24,7 +24,7 @@ from .files import default_folder, make_folder, read_trusted, replace_file
 
 __all__ = ["Platform", "is_pretended", "platform", "pretending"]
 
-FORMAT = 2  # of the file that remembers the answers; raised with each change of its fields
+FORMAT = 2  # version of the cache file; raised with each change of its fields
 _CPU_FIELDS = frozenset(
     (
         "vendor_id",
@@ -141,7 +141,7 @@ def _remember(path: Path, key: str, found: Platform) -> None:
         make_folder(path.parent)
         replace_file(path, json.dumps({"key": key, "platform": asdict(found)}).encode())
     except OSError:
-        pass  # the object store tells of a folder that cannot be written
+        pass  # the object store warns about an unwritable folder
 
 
 def _ask() -> Platform:
@@ -161,7 +161,7 @@ def _triple(default: str) -> str:
     architecture, _, system = default.partition("-")
     if system.endswith(("linux-gnu", "linux-musl")):
         return f"{architecture}-unknown-linux-gnu"
-    # ELF as the object format, which MCJIT loads on every system
+    # object format ELF, which MCJIT loads on every system
     return default if "linux" in default else default + "-elf"
 
 

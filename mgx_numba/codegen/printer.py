@@ -33,8 +33,8 @@ __all__ = [
     "print_body",
 ]
 
-# The names of `lang` that have a version with the suffix `_fast`. Division has none: with `arcp` LLVM multiplies with a
-# reciprocal, which overflows for small divisors, and which it may compute in float16.
+# Names of `lang` with a version of suffix `_fast`. Division has none: with `arcp` LLVM multiplies by a
+# reciprocal, which overflows for small divisors and may be computed in float16.
 FAST_NAMES = frozenset("add sub mul exp sigmoid tanh gelu_erf gelu_tanh silu softplus".split())
 LARGEST_FLOAT8 = {t: float(ml_dtypes.finfo(t.numpy).max) for t in NEAREST}
 """The largest finite number of each float8 type."""
@@ -181,7 +181,7 @@ class VectorPrinter:
         self._scaled_silu: dict[str, tuple[str, str]] = {}
         """Of names that hold such a silu times another number the argument and that number."""
 
-    # In and out
+    # Loads and stores
 
     def loaded(self, expression: str, dtype: str | Type) -> VectorValue:
         """Return the value of an expression (`load`, ...) that gives elements of `dtype` in their memory form."""
@@ -231,7 +231,7 @@ class VectorPrinter:
         """Broadcast a scalar value to all lanes; a vector stays."""
         return replace(x, name=self.buffer.emit(f"splat({x.name}, {self.lanes})"))
 
-    # The protocol
+    # The scalar-operation protocol
 
     def dtype(self, x: VectorValue) -> Type:
         return x.dtype
@@ -272,7 +272,7 @@ class VectorPrinter:
         if source:
             return VectorValue(self.buffer.emit(f"{self.ROUNDERS[dtype]}({source}, {zero})"), dtype)
         if not (x.raw or self.fast_math or x.dtype.compute is x.dtype):
-            x = VectorValue(self.stored(x), x.dtype, raw=True)  # it has more bits than its type
+            x = VectorValue(self.stored(x), x.dtype, raw=True)  # round extra precision to its type
         name = self.register(x)
         if dtype.compute != dtype:
             caster = self._caster(dtype_name(x.dtype.compute), dtype_name(dtype))
@@ -362,7 +362,7 @@ class VectorPrinter:
         return self.mul(self._cast(self._cast(near, type), x.dtype), scale)
 
     def _extreme(self, name: str, x: VectorValue, y: VectorValue) -> VectorValue:
-        if y.constant is not None and y.constant == y.constant:  # a constant first costs one comparison less
+        if y.constant is not None and y.constant == y.constant:  # a constant as first operand saves a comparison
             x, y = y, x
         if x.constant is None or y.constant is not None or x.dtype.compute is not Type.float_type:
             return self._call(name, x.dtype, x, y)

@@ -59,7 +59,7 @@ def shares(
             continue
         conditions = [all_of(limit, one.condition) for one in found]
         solution = one_solution([replace(one, condition=c) for one, c in zip(found, conditions)])
-        if len(solution.launches) == len(found[0].result.launches):  # all are one
+        if len(solution.launches) == len(found[0].result.launches):  # all merged into one
             solution = only_where(any_of(*conditions), solution)
         parts.append((candidate, solution))
         taken += conditions

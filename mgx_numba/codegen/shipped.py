@@ -85,7 +85,7 @@ def pack(sections: Sequence[ShippedSection]) -> bytes:
         sort_keys=True,
     ).encode()
     offset = _START.size + len(header) + _ENTRY.size * sum(len(section.objects) for section in sections)
-    places: dict[bytes, bytes] = {}  # what follows the key of an entry, by the object
+    places: dict[bytes, bytes] = {}  # entry bytes after the key, by object
     entries, bodies = [], []
     for section in sections:
         for digest, data in sorted(section.objects.items()):

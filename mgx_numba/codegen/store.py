@@ -29,8 +29,8 @@ __all__ = ["ObjectStore", "Store", "default_store", "explain", "look_up", "shipp
 
 DEFAULT_LIMIT = 1 << 30
 """Total bytes of all objects: some hundred thousand kernels of about 10 KB."""
-_PRUNE_EVERY = 256  # objects put between two looks at the size of the folder, which go through all of its files
-_PRUNE_TO = 0.75  # part of the limit that is left, so that the next look finds nothing to do
+_PRUNE_EVERY = 256  # stored objects between checks of the folder's size, which scan all its files
+_PRUNE_TO = 0.75  # remaining fraction of the limit, so that the next check need not prune
 
 
 def default_store() -> ObjectStore:

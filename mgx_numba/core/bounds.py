@@ -104,7 +104,7 @@ def quotient_range(a: Range, b: Range) -> Range:
     """Return the range of a quotient; without bounds unless the divisor is known not to be negative."""
     (low, high), (least, most) = a, b
     if least == 0 and low is not None and low >= 0:
-        return 0, high  # what is divided by 0 gives 0
+        return 0, high  # division by 0 gives 0
     if least is None or least <= 0:
         return None, None
     ends: list[int | None] = []
@@ -112,7 +112,7 @@ def quotient_range(a: Range, b: Range) -> Range:
         divisor = towards if end is None or end >= 0 else away
         if end is None:
             ends.append(None)
-        else:  # without a largest divisor the quotient comes near 0, or to -1
+        else:  # an unbounded divisor drives the quotient to 0 or -1
             ends.append(end // divisor if divisor is not None else (0 if end >= 0 else -1))
     return ends[0], ends[1]
 
@@ -344,12 +344,12 @@ class _Proof:
         least = interval(b.items(), self.ranges)[0]
         if least is None or least < 1:
             return False
-        if atom.kind == "mod":  # from 0 to b - 1, and at most a
+        if atom.kind == "mod":  # 0 <= a % b <= min(a, b - 1)
             ends = [{**b, (): b.get((), 0) - 1}]
             low = interval(a.items(), self.ranges)[0]
             ends += [a] if low is not None and low >= 0 else []
             return any(self.holds(self._replaced(terms, atom, {}, end), kept) for end in ends)
-        # a // b is from (a - b + 1) / b to a / b; of integers x >= 0 is the same as b*x + b - 1 >= 0
+        # (a - b + 1) / b <= a // b <= a / b; for integers, x >= 0 is equivalent to b*x + b - 1 >= 0.
         smallest = dict(a)
         _add(smallest, {m: -c for m, c in b.items()})
         _add(smallest, {(): 1})

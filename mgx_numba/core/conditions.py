@@ -93,7 +93,7 @@ def _less(a: Length, b: Length) -> Any:
         return int(plain < 0)
     difference = without_factor(difference)
     divisor, constant = content_of(difference), constant_of(difference)
-    if divisor > 1:  # d*x + c < 0 is x < ceil(-c/d), the same as x + floor(c/d) < 0
+    if divisor > 1:  # d*x + c < 0 is equivalent to x + floor(c/d) < 0
         difference = polynomial([(m, c // divisor) for m, c in difference.terms if m] + [((), constant // divisor)])
     return of_atom("negative", (difference,), 0, 1, 1)
 
@@ -126,7 +126,7 @@ def _equal(a: Length, b: Length) -> Any:
     divisor, constant = content_of(difference), constant_of(difference)
     if constant % divisor:
         return 0
-    sign = -1 if difference.terms[-1][1] < 0 else 1  # of both signs one form
+    sign = -1 if difference.terms[-1][1] < 0 else 1  # canonical sign
     difference = polynomial([(m, sign * c // divisor) for m, c in difference.terms])
     return of_atom("zero", (difference,), 0, 1, 1)
 

@@ -24,7 +24,7 @@ def copy_elements(target: np.ndarray, source: np.ndarray) -> None:
         target: a C-contiguous array that shares no memory with ``source``.
         source: an array of the same dtype and lengths, with any strides.
     """
-    if target.dtype.isbuiltin == 2:  # of ml_dtypes, each of whose elements NumPy would copy by a call
+    if target.dtype.isbuiltin == 2:  # ml_dtypes: NumPy would copy element by element
         target, source = (array.view(f"u{target.itemsize}") for array in (target, source))
     parts = 0 if target.dtype.hasobject else target.nbytes // PART_BYTES
     if parts < 2:

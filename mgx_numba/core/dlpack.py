@@ -259,7 +259,7 @@ def import_device(exporter: Any, stream: int) -> DeviceArray:
         raise ShapeError(f"no element type for DLPack's type code {code} of {bits} bits in {lanes} lanes")
     lens = tuple(tensor.shape[: tensor.ndim])
     strides = tuple(tensor.strides[: tensor.ndim]) if tensor.strides else None
-    # The capsule is kept unconsumed: when nothing refers to it any more it tells its exporter.
+    # The capsule stays unconsumed, so that its destructor notifies the exporter.
     return DeviceArray(_shaped(kind, lens, strides), (tensor.data or 0) + tensor.byte_offset, found[1], capsule)
 
 
@@ -280,7 +280,7 @@ def _from_interface(exporter: Any) -> DeviceArray:
     return DeviceArray(shape, told["data"][0] or 0, -1, exporter, told.get("stream"))
 
 
-@functools.lru_cache(maxsize=256)  # a process has few shapes, and making one takes as long as the rest of an import
+@functools.lru_cache(maxsize=256)  # making a shape takes as long as the rest of an import
 def _shaped(kind: Type, lens: tuple[int, ...], strides: tuple[int, ...] | None) -> Shape:
     return Shape(kind, lens, strides) if len(lens) else Shape(kind)
 
@@ -312,7 +312,7 @@ _exported: dict[int, tuple[_ManagedTensor, Any]] = {}
 _api = ctypes.pythonapi
 _is_valid = ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.py_object, ctypes.c_char_p)(("PyCapsule_IsValid", _api))
 _pointer = ctypes.PYFUNCTYPE(ctypes.c_void_p, ctypes.py_object, ctypes.c_char_p)(("PyCapsule_GetPointer", _api))
-# Of a capsule that is going: a reference to it as an object must not be made any more.
+# For a capsule in its destructor, to which no new reference may be made.
 _going_is_valid = ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_char_p)(("PyCapsule_IsValid", _api))
 _going_pointer = ctypes.PYFUNCTYPE(ctypes.c_void_p, ctypes.c_void_p, ctypes.c_char_p)(("PyCapsule_GetPointer", _api))
 _Callback = ctypes.CFUNCTYPE(None, ctypes.c_void_p)

@@ -12,10 +12,10 @@ from .types import Type
 __all__ = ["generate"]
 
 _MASK = (1 << 64) - 1  # 64 bits
-_SEEDS = (123456789, 362436069, 521288629)  # Marsaglia's of xorshf96, as MIGraphX has them
+_SEEDS = (123456789, 362436069, 521288629)  # Marsaglia's seeds of xorshf96, as in MIGraphX
 _LANES = 1024
 """Generators that advance side by side in one NumPy operation, each from its own position of the sequence."""
-_BITS = 192  # of the state: three words of 64
+_BITS = 192  # bits of the state: three 64-bit words
 
 
 def generate(shape: Shape, seed: int = 0) -> Argument:

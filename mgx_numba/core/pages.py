@@ -17,7 +17,7 @@ import numpy as np
 __all__ = ["aligned_array", "aligned_bytes", "memory_owner"]
 
 ALIGNMENT = 64  # bytes of a cache line
-HUGE_PAGE = 2 << 20  # of x86-64, and of ARM with pages of 4 KiB
+HUGE_PAGE = 2 << 20  # on x86-64, and on ARM with pages of 4 KiB
 
 
 def aligned_bytes(size: int) -> np.ndarray:
@@ -29,7 +29,7 @@ def aligned_bytes(size: int) -> np.ndarray:
     huge = size >= HUGE_PAGE and hasattr(mmap, "MADV_HUGEPAGE")
     try:
         raw = _huge_pages(size) if huge else np.zeros(size + ALIGNMENT, np.uint8)
-    except (MemoryError, OSError, OverflowError, ValueError) as error:  # the last two of what cannot be counted
+    except (MemoryError, OSError, OverflowError, ValueError) as error:  # the last two for sizes beyond the C type
         raise MemoryError(f"{size} bytes for a kernel") from error
     start = -raw.ctypes.data % (HUGE_PAGE if huge else ALIGNMENT)
     return raw[start : start + size]
@@ -57,6 +57,6 @@ def _huge_pages(size: int) -> np.ndarray:
     end."""
     pages = mmap.mmap(-1, size + HUGE_PAGE, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     raw = np.frombuffer(pages, np.uint8)
-    with contextlib.suppress(OSError):  # a kernel without them
+    with contextlib.suppress(OSError):  # a system kernel without huge pages
         pages.madvise(mmap.MADV_HUGEPAGE, -raw.ctypes.data % HUGE_PAGE, size - size % HUGE_PAGE)
     return raw

@@ -38,7 +38,7 @@ def ceil_div(a: Length, b: Length) -> Any:
     if type(b) is int:
         return -(-a // b)
     if isinstance(b, Dim) and is_positive(b):
-        return (a - 1) // b + 1  # whose range begins at 1 where that of a does
+        return (a - 1) // b + 1  # this form has least value 1 where a has
     return -(-a // b)
 
 
@@ -90,7 +90,7 @@ def _divided(a: Any, b: int) -> Any:
     whole, rest = _split(a, b)
     if not isinstance(rest, Dim):
         return whole + rest // b
-    if rest.terms[0][1] < 0:  # the quotient of x is the one of b - 1 - x, rounded up and negative: one form of both
+    if rest.terms[0][1] < 0:  # x // b == -((b - 1 - x) // b): one canonical sign
         return whole - _divided(b - 1 - rest, b)
     low, high = quotient_range((rest.low, rest.high), (b, b))
     if low is not None and low == high:
@@ -180,7 +180,7 @@ def quotient_if_exact(a: Length, b: Dim) -> Any:
         return polynomial(found)
     quotient: Any = 0
     rest: Any = a
-    while isinstance(rest, Dim):  # division of polynomials by the leading term
+    while isinstance(rest, Dim):  # polynomial division by the leading term
         (m, c), (n, d) = rest.terms[0], b.terms[0]
         left = list(m)
         for atom in n:

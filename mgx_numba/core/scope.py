@@ -198,7 +198,7 @@ def _replacement(guard: Guard) -> tuple[Dim, Length] | None:
             symbol = polynomial([(monomial, 1)])
             other = symbol - coefficient * difference
             low = range_of(other)[0]
-            alone = not any(s is symbol for s in symbols_of([other]))  # comparing them would ask
+            alone = not any(s is symbol for s in symbols_of([other]))  # by identity: == would record a guard
             if alone and low is not None and low >= (symbol.low or 0):
                 return symbol, other
     return None

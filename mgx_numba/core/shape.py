@@ -69,11 +69,11 @@ class DynamicDimension:
         if isinstance(self.min, Dim) and self.min is self.max:  # a symbolic length
             object.__setattr__(self, "optimals", frozenset())
             return
-        if isinstance(self.min, Dim) or isinstance(self.max, Dim):  # a range that holds for all values of the symbols
+        if isinstance(self.min, Dim) or isinstance(self.max, Dim):  # the range must hold for all symbol values
             low, high = range_of(self.min)[0], range_of(self.max)[1]
             object.__setattr__(self, "min", max(low or 0, 0))
             object.__setattr__(self, "max", UNBOUNDED if high is None else high)
-        if isinstance(self.min, Dim) or isinstance(self.max, Dim):  # a range between lengths: as far as it may reach
+        if isinstance(self.min, Dim) or isinstance(self.max, Dim):  # between symbolic lengths: the widest extent
             object.__setattr__(self, "min", max(range_of(self.min)[0] or 0, 0))
             most = range_of(self.max)[1]
             object.__setattr__(self, "max", UNBOUNDED if most is None else most)
@@ -176,13 +176,13 @@ def common_lens(*lens: Sequence[int]) -> tuple[int, ...]:
     for column in zip(*((1,) * (rank - len(n)) + tuple(n) for n in lens)):
         wide = list(dict.fromkeys(n for n in column if not known_equal(n, 1)))
         numbers = [n for n in wide if not isinstance(n, Dim)]
-        if numbers:  # symbolic lengths beside a number are this or 1; whoever broadcasts asks which
+        if numbers:  # a symbolic length equals the number or 1; the broadcast decides
             wide = numbers
-        elif any(a != b for a, b in pairwise(wide)):  # lengths that are equal may all be 1
+        elif any(a != b for a, b in pairwise(wide)):  # equal lengths may all be 1
             wide = [n for n in wide if n != 1]
         if any(a != b for a, b in pairwise(wide)):
             raise ValueError(f"lengths do not broadcast: {', '.join(str(list(n)) for n in lens)}")
-        # of equal lengths the simplest one, so that fewer of them are only equal because something asked
+        # the simplest of the equal lengths, so that fewer shapes depend on a guard
         result.append(min(wide, key=lambda n: len(str(n))) if len(wide) > 1 else wide[0] if wide else 1)
     return tuple(result)
 
@@ -264,14 +264,14 @@ class Shape:
             return
         self.symbolic = any(isinstance(v, Dim) for v in (*own, *self.strides))
         if strides is not None and not elements:
-            self.strides = row_major_strides(own)  # no element lies anywhere: all strides mean the same
+            self.strides = row_major_strides(own)  # there are no elements: all strides are equivalent
         space = 0
         if elements:
             space = 1
             for n, stride in zip(own, self.strides):
                 space += (n - 1) * stride
-        most = MAX_BYTES // max(1, type.size)  # tuples have none of their own
-        # of traced lengths max() would note which of both is larger
+        most = MAX_BYTES // max(1, type.size)  # a tuple's element size is 0
+        # max() would record a comparison of traced lengths
         if (elements or prod(n for n in own if not isinstance(n, Dim) and n)) > most or space > most:
             raise ShapeError(f"shape {list(own)} of {type.name} exceeds 2**62 bytes")
         self.elements, self.element_space = elements, space
@@ -420,7 +420,7 @@ class Shape:
     @cached_property
     def standard(self) -> bool:
         """Whether the shape is packed and row-major."""
-        if self.symbolic and not self.sub_shapes:  # for all lengths: strides that only may descend are none
+        if self.symbolic and not self.sub_shapes:  # strides must descend for all lengths
             descends = all(known_less_equal(b, a) for a, b in pairwise(self.strides))
             return known_same(self.strides, row_major_strides(self.lens)) or (self.packed and descends)
         return self.packed and not self.transposed and not (self.broadcasted and self.elements > 1)
@@ -568,7 +568,7 @@ def find_permutation(shapes: Sequence[Shape]) -> tuple[int, ...]:
             continue
         order = identity
         if not shape.standard:
-            # of symbolic lengths any order is right: views and copies go by strides
+            # Any order is correct for symbolic lengths, since views and copies use strides.
             lens, strides = (list(map(typical, own)) for own in (shape.lens, shape.strides))
             order = tuple(sorted(range(rank), key=lambda axis: (-strides[axis], -lens[axis], axis)))
         votes[order] = votes.get(order, 0) + 1

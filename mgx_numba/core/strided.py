@@ -61,7 +61,7 @@ class Strided(NamedTuple):
         for own, length, stride in zip(self.lens, lens[missing:], self.strides):
             if known_equal(own, 1):
                 strides.append(0)
-            elif own == length:  # the shape rule asked what is not known
+            elif own == length:  # the shape rule has recorded this guard
                 strides.append(stride)
             elif own == 1:
                 strides.append(0)
@@ -113,7 +113,7 @@ def _split_and_merged(
         end, new_end = i + 1, j + 1
         size, new_size = old[i][0], new_lens[j]
         while not known_equal(size, new_size):
-            smaller = typical(new_size) <= typical(size)  # a wrong choice finds no view; that there is one is proven
+            smaller = typical(new_size) <= typical(size)  # a wrong choice only misses a view; equality is proven
             if smaller and new_end < len(new_lens):
                 new_size, new_end = new_size * new_lens[new_end], new_end + 1
             elif not smaller and end < len(old):

@@ -52,7 +52,7 @@ class Type(IntEnum):
     optional_type = 133
     map_type = 134
 
-    __hash__ = int.__hash__  # that of `Enum` is a function in Python, and shapes are looked up by their types
+    __hash__ = int.__hash__  # faster than Enum's Python function; shapes are looked up by type
 
     @property
     def numpy(self) -> np.dtype:
@@ -306,7 +306,7 @@ def from_numpy(dtype: np.dtype) -> Type:
     """
     dtype = np.dtype(dtype)
     found = _BY_NUMPY.get(dtype.newbyteorder("=") if dtype.kind in "iufbc" else dtype)
-    if found is None and dtype.isbuiltin == 2:  # of `ml_dtypes`, which then is there
+    if found is None and dtype.isbuiltin == 2:  # an ml_dtypes dtype, so ml_dtypes is imported
         found = next((t for t, name in _EXTENDED.items() if name == dtype.name and t.numpy == dtype), None)
     if found is None:
         raise ValueError(f"no element type for NumPy dtype {dtype}")

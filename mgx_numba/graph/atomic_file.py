@@ -62,12 +62,12 @@ def replace_file(
     try:
         try:
             _write(_unnamed(folder, mode), target, fill, durable, lambda handle: _give_name(handle, temporary))
-        except OSError:  # a system or file system that has no such files, or one that has no room
+        except OSError:  # nameless files are unsupported, or the disk is full
             named = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
             _write(named, target, fill, durable, lambda handle: None)
         os.replace(temporary, target)
     except OSError as error:
-        if error.filename == temporary:  # a name that nobody knows
+        if error.filename == temporary:  # the caller does not know the temporary name
             raise OSError(error.errno, error.strerror, os.fspath(path)) from None
         raise
     finally:
@@ -97,7 +97,7 @@ def _write(
 ) -> None:
     with os.fdopen(handle, "wb") as file:
         _lock(handle)
-        with contextlib.suppress(FileNotFoundError):  # first: what is written may be for few eyes
+        with contextlib.suppress(FileNotFoundError):  # before writing: the content may be confidential
             os.fchmod(handle, os.stat(target).st_mode & 0o777)
         fill(lambda data: _write_pieces(file, data))
         file.flush()
@@ -116,7 +116,7 @@ def _write_pieces(file: IO[bytes], data: Any) -> None:
 def _give_name(handle: int, name: str) -> None:
     folder = os.open(os.path.dirname(name), os.O_RDONLY)
     try:
-        # only with a descriptor of a folder does Python follow the link
+        # Python follows the link only if a folder descriptor is given.
         os.link(f"/proc/self/fd/{handle}", os.path.basename(name), dst_dir_fd=folder, follow_symlinks=True)
     finally:
         os.close(folder)
@@ -128,7 +128,7 @@ def _lock(handle: int) -> bool:
         return False
     try:
         fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:  # held, or a file system without locks
+    except OSError:  # locked by another process, or the file system has no locks
         return False
     return True
 

@@ -105,9 +105,9 @@ def _repeating_view(view: Instruction, array: np.ndarray) -> np.ndarray | None:
             axis = view.op.attributes()["axis"] % len(after)
             array = array.reshape(array.shape + (1,) * (len(after) - axis - array.ndim))
         fits = all(n in (1, m) for n, m in zip(array.shape[::-1], lens[::-1]))
-        return np.broadcast_to(array, lens) if fits else None  # a guard may make a number of a symbolic length
+        return np.broadcast_to(array, lens) if fits else None  # a guard may have fixed a symbolic length
     if known_same([n for n in before if is_symbolic(n) or n != 1], [n for n in after if is_symbolic(n) or n != 1]):
-        return array.reshape(lens)  # axes of length 1 come or go
+        return array.reshape(lens)  # axes of length 1 are added or removed
     return None
 
 

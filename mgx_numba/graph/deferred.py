@@ -51,7 +51,7 @@ def reader(name: str, program: Program, constants: Constants) -> Reader:
     Raises:
         UnsupportedError: there is no reader of this name.
     """
-    if name in _MODULES and name not in _READERS:  # no frontend was needed for a program whose plans are in a file
+    if name in _MODULES and name not in _READERS:  # a program with saved plans needs no frontend until now
         whole_module(_MODULES[name])
     make = _READERS.get(name)
     if make is None:

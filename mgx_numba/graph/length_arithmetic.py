@@ -159,7 +159,7 @@ def _exact(numerator: Length, denominator: int, type: Type) -> _Element:
             numerator, denominator = numerator // 2, denominator // 2
         least = -most
         if denominator > most:
-            raise _NotFoldable  # far below what is normal, or no sum of few powers of two
+            raise _NotFoldable  # far below the normal range, or too many significant bits
     elif type is Type.bool_type:
         least, most = 0, 1
     elif type.is_integral and not type.is_narrow:
@@ -168,7 +168,7 @@ def _exact(numerator: Length, denominator: int, type: Type) -> _Element:
     else:
         raise _NotFoldable
     low, high = range_of(numerator)
-    if type is not Type.int64_type:  # a tensor has fewer elements, and so have lengths
+    if type is not Type.int64_type:  # int64 holds every length
         if (low is None or low < least) and not less_equal(least, numerator):
             raise _NotFoldable
         if (high is None or high > most) and not less_equal(numerator, most):
@@ -307,7 +307,7 @@ def _common(a: _Element, b: _Element) -> tuple[Any, Any, int]:
 
 
 def _number(x: _Element) -> Type:
-    if x.type is Type.bool_type:  # a sum of these is a disjunction
+    if x.type is Type.bool_type:  # a sum of bools is a disjunction
         raise _NotFoldable
     return x.type
 

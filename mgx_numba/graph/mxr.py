@@ -39,9 +39,9 @@ __all__ = [
     "save_program",
 ]
 
-FILE_VERSION = 8  # MIGraphX's own, of the version below
+FILE_VERSION = 8  # MIGraphX's file version, for the release below
 MIGRAPHX_VERSION = "2.16.0"
-FORMAT = 1  # of the map `mgx_numba`; raised with each change that older versions cannot read
+FORMAT = 1  # version of the map `mgx_numba`; raised with each incompatible change
 
 
 def save_program(

@@ -138,7 +138,7 @@ class Observer:
         else:
             if min(-low, high) >= NEARLY_SYMMETRIC * max(-low, high):
                 low, high = min(low, -high), max(high, -low)
-                low -= (high - low) / (LEVELS - 2)  # one step more below the middle than above
+                low -= (high - low) / (LEVELS - 2)  # the middle has one more step below than above
             scale = _scale((high - low) / (LEVELS - 1))
             zero = int(np.clip(round(-low / scale), 0, LEVELS - 1))
             low, high = -zero * scale, (LEVELS - 1 - zero) * scale
@@ -231,7 +231,7 @@ def _divergence(seen: Observer, low: float, high: float) -> float:
     rough = np.where(filled, sums[levels] / np.maximum(cells[levels], 1), 0)
     p, q = given / given.sum(), rough / max(rough.sum(), 1)
     some = p > 0
-    # what is clipped lies where the steps may have nothing: a bin's width of probability stands for it
+    # Clipped values fall where the steps may have no probability: a small one stands in for it.
     floor = 1e-6
     return float((p[some] * np.log(p[some] / np.maximum(q[some], floor))).sum())
 

@@ -54,7 +54,7 @@ class Origin:
         """
         if not isinstance(found, dict):
             raise FormatError("mgx_numba: 'origin' must be a map")
-        if "output_symbols" in found:  # of files from before lengths were kept, too
+        if "output_symbols" in found:  # written by versions that stored only symbols
             found = {("output_dims" if name == "output_symbols" else name): value for name, value in found.items()}
         kinds = {f.name: type(getattr(_NONE, f.name)) for f in fields(cls)}
         kinds |= {"output_names": list, "output_dims": list}

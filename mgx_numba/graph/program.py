@@ -60,7 +60,7 @@ class Program:
     def remove_modules_since(self, count: int) -> None:
         """Remove the modules created after there were ``count`` modules, provided that none was removed since."""
         for module in list(islice(reversed(self._modules.values()), max(0, len(self._modules) - count))):
-            if self._modules.get(module.name) is module:  # not yet gone with the instruction that runs it
+            if self._modules.get(module.name) is module:  # not yet removed with the instruction that runs it
                 self.remove_module(module)
 
     def create_module(self, name: str) -> Module:
@@ -98,7 +98,7 @@ class Program:
         for ins in reversed(list(module)):
             bodies = dict.fromkeys(ins.module_args)
             module.remove_instruction(ins)
-            for body in bodies:  # before what they use of this module
+            for body in bodies:  # before the instructions whose values they capture
                 if not body._runners and body.name in self._modules:
                     self.remove_module(body)
         del self._modules[module.name]

@@ -298,7 +298,7 @@ _INTEGER_ENDS: dict[str, Any] = {
 
 def _rounded(type: Type, low: float, high: float, roundings: int = 1) -> Span:
     """Widen exactly computed ends by the error of ``roundings`` successive roundings and one rounding to the type."""
-    slack = 4 * (_numbers(type).eps + roundings * _numbers(type.compute).eps)  # twice what it may be, and as much again
+    slack = 4 * (_numbers(type).eps + roundings * _numbers(type.compute).eps)  # 4 times the error bound, for safety
     low, high = -math.inf if math.isnan(low) else low, math.inf if math.isnan(high) else high
     size = max(abs(low), abs(high))
     below, above = (abs(low), abs(high)) if low >= 0 or high <= 0 else (size, size)

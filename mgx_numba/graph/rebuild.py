@@ -15,7 +15,7 @@ from .serialize import argument_from_value, operator_from_value, shape_from_valu
 
 __all__ = ["rebuild_program"]
 
-MAX_NESTING = 64  # far above what control flow has, and below the depth of recursion of Python
+MAX_NESTING = 64  # far above real control flow, and below Python's recursion limit
 
 Nodes = Callable[[], Iterator[Any]]
 
@@ -76,7 +76,7 @@ class _Rebuild:
                 place = f"module {name!r}, node {position} ({what if isinstance(what, str) else '?'})"
                 raise FormatError(f"{place}: {error}") from None
             except (ArithmeticError, LookupError, TypeError, AttributeError, NotImplementedError) as error:
-                # Shape rules may meet attributes that no parser gives them.
+                # Damaged files may give shape rules attributes that no parser gives.
                 place = f"module {name!r}, node {position} ({what})"
                 raise FormatError(f"{place}: {type(error).__name__}: {error}") from error
         module._parameters = 1 + max(self._parameters.get(name, (set(), {-1}))[1])

@@ -125,7 +125,7 @@ def _storage(argument: Argument) -> np.ndarray:
     kept.sort(key=lambda axis: -shape.strides[axis])
     lens = [shape.lens[axis] for axis in kept]
     if [shape.strides[axis] for axis in kept] == list(row_major_strides(lens)):
-        once = array[(*(slice(None) if axis in kept else 0 for axis in range(array.ndim)), ...)]  # an array, if of one
+        once = array[(*(slice(None) if axis in kept else 0 for axis in range(array.ndim)), ...)]  # keep 0-d arrays
         solid = once.transpose([sorted(kept).index(axis) for axis in kept])
         return np.ascontiguousarray(solid).reshape(-1)
     filler = "" if shape.type is Type.string_type else 0

@@ -152,7 +152,7 @@ class Settling:
         """Return an operator's output shape, computed once for equal operators on equal shapes, as in equal layers."""
         shapes = tuple([i.shape for i in inputs])
         if any(s.is_dynamic for s in shapes):
-            return op.compute_shape(shapes)  # equal ranges may have other symbols
+            return op.compute_shape(shapes)  # not cached: equal ranges may have different symbols
         found = self._shapes.get((op, shapes))
         if found is None:
             found = self._shapes[op, shapes] = op.compute_shape(shapes)
@@ -258,7 +258,7 @@ class Settling:
         try:
             common = common_lens(*(i.shape.lens for i in inputs))
         except ValueError:
-            return inputs  # the operator says what does not fit
+            return inputs  # the operator's shape rule raises the error
         op = make_op("multibroadcast", out_lens=common)
         return [i if known_same(i.shape.lens, common) else self._add(ins, op, [i], target) for i in inputs]
 
@@ -274,7 +274,7 @@ class Settling:
         except SymbolicLengthError:
             raise
         except MgxError:
-            if any(i.shape.is_dynamic for i in inputs):  # what is wrong may be that lengths are not known
+            if any(i.shape.is_dynamic for i in inputs):  # the fault may be due to unknown lengths
                 return self._add(ins, op, inputs, target)
             raise
         for new in _after(target, last):
@@ -343,7 +343,7 @@ class Settling:
         before, after = ([r.shape for r in loop.module_args[0].results()] for loop in (ins, made))
         scalars = [k for k in range(len(ins.inputs) - 1, len(after)) if not before[k].ranked and after[k].rank == 0]
         if scalars:
-            count = len(after) - 1  # members of the tuple: results of the body without the condition
+            count = len(after) - 1  # tuple members: the body's results without the condition
             members = [self._add(ins, make_op("get_tuple_elem", index=k), [made], target) for k in range(count)]
             for k in scalars:
                 members[k - 1] = self._add(ins, make_op("squeeze", axes=(1,)), [members[k - 1]], target)

@@ -29,7 +29,7 @@ def structure(body: Module) -> Hashable:
         places[ins] = number
         if ins.literal is not None:
             row += (content(ins.literal), id(ins.shape))
-        elif not isinstance(ins.op, Return):  # each has one of its own
+        elif not isinstance(ins.op, Return):  # every @return has its own operator object
             row += (id(ins.op), id(ins.shape))
         row += [places[i] for i in ins.inputs]
         row.append(None)

@@ -140,7 +140,7 @@ class _Inputs:
         lengths: dict[str, Length] = {}
         hints = itertools.count()
         parsed = {key: tree for key in self._ranges if (tree := _expression(key, self._ranges)) is not None}
-        if self._given:  # of given lengths names may be wrong
+        if self._given:  # names may contradict the given lengths
             parsed = {key: tree for key, tree in parsed.items() if _value(tree, self._given) == self._given.get(key)}
         for key, d in self._ranges.items():
             if key not in parsed and key not in relations:
@@ -149,7 +149,7 @@ class _Inputs:
                 low, high = d.min, max(min(d.max, most), given)
                 hint = given if given >= 0 else _hint(low, high, primes, next(hints))
                 lengths[key] = scope.symbol(key, low, high, hint)
-        for key, expression in reversed(relations.items()):  # later ones have no symbols that earlier ones replace
+        for key, expression in reversed(relations.items()):  # a later relation never uses a symbol replaced earlier
             lengths[key] = substitute(expression, {s: lengths[str(s)] for s in symbols_of([expression])})
         for key, tree in parsed.items():
             lengths[key] = _value(tree, lengths)
@@ -270,7 +270,7 @@ def _solved(scope: Scope, difference: Any, known: Mapping[str, Length]) -> tuple
     found = _symbol_of(scope, difference, known)
     if found is not None:
         return found
-    for m, _ in difference.terms:  # min(a, b) is a where a is b
+    for m, _ in difference.terms:  # where a == b, min(a, b) == a
         for atom in m:
             if atom.kind in ("min", "max"):
                 found = _solved(scope, atom.operands[0] - atom.operands[1], known)
@@ -313,7 +313,7 @@ class _Symbolic(Settling):
         return twin
 
     def _fitting(self, ins: Instruction, body: Module, inputs: Sequence[Instruction]) -> Module | str:
-        return self._body(ins, body, inputs)  # an error may be of lengths that are not known to be equal
+        return self._body(ins, body, inputs)  # an error may be due to lengths not known to be equal
 
     def _note(self, ins: Instruction) -> None:
         """Record whether the value of an instruction holds symbolic lengths."""

@@ -21,7 +21,7 @@ __all__ = ["ALIGNMENT", "Blob", "Decoder", "Encoder", "pack"]
 ALIGNMENT = 64
 """Large blobs start at multiples of this many bytes, so that a mapped file gives aligned arrays."""
 
-MAX_DEPTH = 64  # far above what programs have, and below the depth of recursion of Python
+MAX_DEPTH = 64  # far above real programs, and below Python's recursion limit
 _LONGEST_BIN = (1 << 32) - 1  # bin 32 of msgpack
 _PADDED_FROM = 256  # bytes from which padding, of at most 63, costs little
 _PAD = "pad"
@@ -154,7 +154,7 @@ _NUMBER = {
         for code, (size, form) in table.items()
     }
 }
-# Bytes of the length by first byte, msgpack specification.
+# Size (bytes) of the length field by first byte, msgpack specification.
 _LENGTH = {0xC4: 1, 0xC5: 2, 0xC6: 4, 0xD9: 1, 0xDA: 2, 0xDB: 4, 0xDC: 2, 0xDD: 4, 0xDE: 2, 0xDF: 4}
 _ARRAY, _MAP, _STRING, _BINARY = "array", "map", "string", "binary"
 _KIND = {0xC4: _BINARY, 0xC5: _BINARY, 0xC6: _BINARY, 0xD9: _STRING, 0xDA: _STRING, 0xDB: _STRING}

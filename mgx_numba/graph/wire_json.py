@@ -16,7 +16,7 @@ from .wire import Blob, Write
 
 __all__ = ["pack_json", "unpack_json"]
 
-_CHUNK = 1 << 20  # bytes at a time, so that text of many times the size is never there at once
+_CHUNK = 1 << 20  # bytes converted at a time: their decimal text is several times as large
 _PLACE = re.compile(r'\{"bytes": \[(\d+)\]\}')
 _BYTES = re.compile(rb'\{\s*"bytes"\s*:\s*\[([0-9,\s]*)\]\s*\}')
 _SPACE = b" \t\r\n"
@@ -32,7 +32,7 @@ def pack_json(tree: Any, write: Write) -> None:
         blobs.append(value.data)
         return {"bytes": [len(blobs) - 1]}
 
-    # A quote inside of a JSON string is escaped, so the placeholders' text occurs nowhere else.
+    # A quote inside a JSON string is escaped, so the placeholders' text occurs nowhere else.
     text = json.dumps(tree, default=place)
     position = 0
     for match in _PLACE.finditer(text):

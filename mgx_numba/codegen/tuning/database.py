@@ -196,7 +196,7 @@ class Database:
             connection.execute("COMMIT")
 
     def _has_schema(self, connection: sqlite3.Connection) -> bool:
-        # tables and version come into being at once: the count is read first, so that another process may make them
+        # Tables and version are created in one transaction. The count is read first: another process may create them.
         (count,) = connection.execute("SELECT count(*) FROM sqlite_master").fetchone()
         (version,) = connection.execute("PRAGMA user_version").fetchone()
         if version not in (0, SCHEMA):

@@ -31,7 +31,7 @@ def extents(request: Request) -> tuple[int, int, int, list[int]]:
         x = _reach((problem.batch, *problem.in_lens, problem.in_channels), (*problem.x_strides, 1))
         x += LINE_ELEMENTS if problem.line_behind else 0
         w = math.prod(problem.weight_lens)
-    if problem.low_parts:  # two elements of a part take the room of one; zeros end the last row
+    if problem.low_parts:  # two 16-bit parts take the space of one element; zeros end the last row
         x = (problem.low_parts + x + LINE_ELEMENTS) // 2
     (*rows, columns), out_strides = result_axes(problem)
     out = _reach((*rows, columns), out_strides)

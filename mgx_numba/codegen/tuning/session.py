@@ -136,7 +136,7 @@ class Tuning:
             if candidate is not None:
                 self._used[problem] = found
                 return candidate
-            if found.origin != ShippedLayer.origin:  # for CPUs of this name, of which some have more features
+            if found.origin != ShippedLayer.origin:  # shipped records are for a CPU name; features may vary
                 self._unusable[problem] = found.record.solver
         return self.backend.choose(request)
 

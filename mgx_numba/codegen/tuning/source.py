@@ -114,7 +114,7 @@ class UserLayer:
     def _all(self) -> dict[str, list[Any]]:
         """Return all rows by `Problem.work`."""
         if self._rows is None:
-            # without a file there is nothing to read, and no need to import SQLite
+            # Without a file, SQLite need not be imported.
             exists = (default_folder() / "tuning.sqlite").exists()
             self._rows = (self._ask(lambda database: database.rows()) if exists else None) or {}
         return self._rows

@@ -17,7 +17,7 @@ T = TypeVar("T", bound=Hashable)
 
 ROUNDS = 9
 """Samples of a candidate, whose median counts: more cost time, fewer let noise choose."""
-FEWEST_ROUNDS = 5  # the fewest from which a median deviation says something
+FEWEST_ROUNDS = 5  # fewest samples for a meaningful median deviation
 _MARGINS = (1.6, 1.3, 1.15)
 """Factors over the best median beyond which a candidate is dropped after the first rounds; later the noise decides."""
 _LEAST_MARGIN = 0.03

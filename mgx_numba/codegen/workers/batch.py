@@ -114,7 +114,7 @@ class ObjectBatch:
                 if source not in self._results:
                     self._results[source] = None
                     self._waiting.append(source)
-            # The longest text last, where it is taken from, so that all workers end at about the same time.
+            # Longest text last: workers take kernels from the end, and so finish at about the same time.
             self._waiting.sort(key=lambda source: len(source.text))
             self._changed.notify_all()
 
@@ -143,7 +143,7 @@ class ObjectBatch:
                     continue
                 if not arrived:
                     self._waiting = [source for source in self._waiting if source not in missing]
-            if not arrived:  # all of them without workers, else what dead workers left
+            if not arrived:  # all kernels without workers, else those of dead workers
                 source = max(missing, key=lambda source: len(source.text))
                 arrived = {source: unbroken(_compiled_here, source)}
             for source, result in arrived.items():
@@ -224,7 +224,7 @@ class ObjectBatch:
                 with self._changed:
                     self._results[source], source = result, None
                     self._changed.notify_all()
-        except Exception:  # whatever went wrong with a worker, the kernel is compiled by another one or in this process
+        except Exception:  # on any worker failure, another worker or this process compiles the kernel
             if source is not None:
                 with self._changed:
                     self._waiting.append(source)
@@ -257,7 +257,7 @@ class _Pipes:
         for stream in (self.requests, self.answers):
             try:
                 stream.close()
-            except OSError:  # what a dead fork has not read
+            except OSError:  # buffered data for a dead fork
                 pass
 
 
@@ -295,7 +295,7 @@ def start_worker(settings: Mapping[str, str] | None = None, forks: Sequence[_Pip
         cwd=root,  # not the caller's folder, whose files could shadow modules
         env=environment,
         pass_fds=passed,
-        start_new_session=True,  # an interrupt from the terminal is for this process, which then closes the pipes
+        start_new_session=True,  # a terminal interrupt reaches only this process, which closes the pipes
     )
 
 
@@ -319,5 +319,5 @@ def _kill(process: subprocess.Popen[bytes]) -> None:
     if not _FORKS:
         process.kill()
         return
-    with contextlib.suppress(OSError):  # they have ended
+    with contextlib.suppress(OSError):  # the processes have ended
         os.killpg(process.pid, signal.SIGKILL)

@@ -70,7 +70,7 @@ def main() -> NoReturn:
     os.dup2(2, 1)
     from ..toolchain import frontend  # noqa: F401  imports Numba before saying ready
 
-    gc.freeze()  # nothing imported becomes garbage, and what a compilation leaves behind may wait
+    gc.freeze()  # imported objects never become garbage; garbage of compilations may wait
     gc.set_threshold(_ALLOCATIONS_BETWEEN_COLLECTIONS)
     ends = list(map(int, sys.argv[1:]))
     forks: list[int] = []
