@@ -1,4 +1,4 @@
-"""Work of tests in threads that run at once, and in Python processes of their own."""
+"""Execution of test code in concurrent threads, and in separate Python processes."""
 
 from __future__ import annotations
 

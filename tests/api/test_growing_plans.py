@@ -1,4 +1,4 @@
-"""Plans that runs make are kept in the cache folder like the first one: the next process finds them."""
+"""Plans made by runs are saved in the cache folder like the first plan, and the next process finds them."""
 
 from __future__ import annotations
 

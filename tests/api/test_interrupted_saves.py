@@ -1,4 +1,4 @@
-"""Saving a compiled program over an older file, cut short at any moment: the file is the old or the new one, whole.
+"""Saving over an older file, interrupted at any moment, leaves the complete old file or the complete new one.
 
 ``python -m tests.api.test_interrupted_saves 60`` does so at that many moments, with and without files that have no name
 while they are written.

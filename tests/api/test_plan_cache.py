@@ -1,4 +1,4 @@
-"""Models that were compiled before: reading and compiling one again reads its plan from the cache folder.
+"""Models compiled before: the plan is read from the cache folder.
 
 Each fault of the cache folder or of a model's files gives the right result, as if there were no cache.
 """

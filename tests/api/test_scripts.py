@@ -1,4 +1,5 @@
-"""What MIGraphX's own scripts do: branches, scalars, modules built by hand, arguments and literals of a shape."""
+"""Features that MIGraphX's own scripts use: branches, scalars, modules built by hand, arguments and literals of a
+shape."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What ``accuracy`` does for 16 bits: products that lose most stay in float32."""
+"""Option ``accuracy`` for 16 bits: products with the largest errors stay in float32."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""Errors of loops and branches whose lengths are known when they run, and branches that these lengths do not fit: the
-same on all targets."""
+"""Errors of loops and branches with lengths known only at run time, and unfitting branches, equal on all targets."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""What compiling a model three times as large calls: about three times as much, in every stage and for graphs of every
-form."""
+"""Compiling a model three times as large makes about three times as many calls, in every stage and graph form."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Running kernels and launches on NumPy arrays, without a plan or threads."""
+"""Execution of kernels and launches on NumPy arrays, without a plan or threads."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Float32 in parts, as NumPy splits it."""
+"""Float32 in two 16-bit parts, split by NumPy."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Solutions for symbolic lengths, run at lengths of which some were no sample."""
+"""Solutions for symbolic lengths, run also at lengths that were not samples."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""Attention whose products are of bfloat16 or of float32 in parts, over AMX's tiles and vector code that stands for
-them."""
+"""Attention with products in bfloat16 or float32 in parts, on AMX tiles and on vector code that emulates them."""
 
 from __future__ import annotations
 

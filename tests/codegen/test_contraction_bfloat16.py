@@ -1,5 +1,4 @@
-"""Products and convolutions with weights in bfloat16: rounded to nearest even on the left, or stored so, summed in
-float32."""
+"""Products and convolutions with bfloat16 weights; left operands in bfloat16 or rounded to it, sums in float32."""
 
 from __future__ import annotations
 

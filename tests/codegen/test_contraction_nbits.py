@@ -1,4 +1,4 @@
-"""Products with weights of few bits in blocks, of few rows and of many, against the operator's meaning."""
+"""Products with low-bit block weights, for few and many rows, against the operator's NumPy meaning."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Products and convolutions of float32 with weights that stay in 16 bits."""
+"""Float32 products and convolutions with weights stored in 16 bits."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Products and convolutions over tiles that read whole matrices: AMX's, and vector code that stands for them."""
+"""Products and convolutions on matrix tiles: AMX's, and vector code that emulates them."""
 
 from __future__ import annotations
 

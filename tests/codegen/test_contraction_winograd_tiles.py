@@ -1,4 +1,4 @@
-"""Winograd's filtering over tiles that read whole matrices: AMX's, and vector code that stands for them."""
+"""Winograd convolution on matrix tiles: AMX's, and vector code that emulates them."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""What becomes of the register tiles on ARM, by the assembly: a multiplying instruction a step for each vector of sums,
-all of which stay in registers."""
+"""Assembly of register tiles on ARM: one multiply-add per step and accumulator vector, all accumulators in
+registers."""
 
 from __future__ import annotations
 

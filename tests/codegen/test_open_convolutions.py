@@ -1,4 +1,4 @@
-"""Convolutions of a symbolic number of images, and of images of symbolic lengths: planned once, right for all."""
+"""Convolutions of symbolic batch and image sizes: planned once, correct for all."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Results in parts, written by the kernels that make them and read by products."""
+"""Results in parts, written by their producers and read by products."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Casts between all element types agree with NumPy and ml_dtypes, rounding to bytes with the two steps that it is."""
+"""Casts between all element types agree with NumPy and ml_dtypes; fused rounding to bytes equals its two steps."""
 
 from __future__ import annotations
 

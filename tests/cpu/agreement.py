@@ -1,4 +1,4 @@
-"""Comparison of the cpu target with ref where rounding is the only licence.
+"""Comparison of the cpu target with ref within rounding tolerances.
 
 How far rounding may move a result is measured, not guessed: the reference runs again with every floating result
 disturbed by a few units in the last place, and what the results then move by bounds the difference that is allowed.

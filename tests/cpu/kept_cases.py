@@ -1,4 +1,4 @@
-"""Programs of each kind that a plan file has to hold, with inputs of several lengths."""
+"""Programs of each kind that a plan file must represent, with inputs of several lengths."""
 
 from __future__ import annotations
 

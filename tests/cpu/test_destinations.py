@@ -1,4 +1,4 @@
-"""Concatenations and results lend their memory to what feeds them, also through transposes and reshapes."""
+"""Producers write directly into the memory of concatenations and results, also through transposes and reshapes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How often a program takes a method with larger errors than direct products, on tiles that are emulated."""
+"""Limits on how often a program uses methods with larger errors than direct products, on emulated tiles."""
 
 from __future__ import annotations
 

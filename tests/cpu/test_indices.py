@@ -1,4 +1,4 @@
-"""Indices out of range are errors of `run`, on cpu as on ref, and disturb nothing else."""
+"""Indices out of range are errors of `run`, on cpu as on ref, and corrupt nothing else."""
 
 from __future__ import annotations
 

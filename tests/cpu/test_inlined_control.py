@@ -1,4 +1,4 @@
-"""Loops and branches that are steps of the plan around them, with jumps between them."""
+"""Loops and branches inlined as steps of the enclosing plan, with jumps between them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""ConvInteger and MatMulInteger by integer tiles: exact, whatever the zero points, signs, groups and lengths."""
+"""ConvInteger and MatMulInteger by integer tiles: exact for all zero points, signs, groups and lengths."""
 
 from __future__ import annotations
 

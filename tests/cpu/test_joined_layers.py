@@ -1,4 +1,4 @@
-"""A depthwise convolution takes the 1x1 one along whose result nothing else reads."""
+"""A depthwise convolution is joined with the 1x1 convolution whose result it alone reads."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Compiled programs of each kind, through a file: their results are the same bit for bit."""
+"""Compiled programs of each kind, saved and loaded: results are bit-identical."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Programs in 16, 8 and 4 bits on the CPU: kernels for all of them, results as near as the reference's."""
+"""Programs in 16, 8 and 4 bits on the CPU: kernels for all operators, and the reference's accuracy."""
 
 from __future__ import annotations
 

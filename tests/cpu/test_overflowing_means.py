@@ -1,5 +1,4 @@
-"""Means of elements whose sum is beyond their type: those of rows near its limits were infinite or NaN, and so were
-normalisations of such rows."""
+"""Means of elements whose sum overflows: they were infinite or NaN, and so were normalisations of these rows."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Packed weights of programs with dynamic inputs: one copy for all lengths that want the same."""
+"""Packed weights of programs with dynamic inputs: one copy for all lengths that use the same form."""
 
 from __future__ import annotations
 

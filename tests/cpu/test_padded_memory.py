@@ -1,4 +1,4 @@
-"""What a padding reads is written inside of its result, and convolutions over tiles read their taps from there."""
+"""Producers write inside the padded memory, from which convolutions over tiles read their taps."""
 
 from __future__ import annotations
 

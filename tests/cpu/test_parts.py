@@ -1,4 +1,4 @@
-"""Values that products in parts read are written in parts by the kernels that make them (`targets.cpu.parts`)."""
+"""Values read by products in parts are written in parts by their producers (`targets.cpu.parts`)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Models in every precision and in two at once have kernels on a CPU with AMX, whatever solvers tuning takes."""
+"""Models in every precision and in two at once have kernels on a CPU with AMX, for all solvers that tuning may
+choose."""
 
 from __future__ import annotations
 

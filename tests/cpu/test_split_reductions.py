@@ -1,4 +1,4 @@
-"""Reductions made in parts, and columns with accumulators in memory, against ref."""
+"""Reductions split into parts, and columns with accumulators in memory, against ref."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The variables of the environment: the page about them, and that each does what its row says."""
+"""Environment variables: their page in the docs, and the effect that each row states."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Everything that is wrong with a model, at once."""
+"""`check` reports all faults of a model at once."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Graphs: constants and weights, folding, functions, subgraphs, the text of what the parsers emit."""
+"""Graphs: constants and weights, folding, functions, subgraphs, and the text of the emitted program."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Files that are broken or hostile: one clear error that names the place, and never anything but an MgxError."""
+"""Damaged or hostile files: one clear error that names the position, and never an exception other than MgxError."""
 
 from __future__ import annotations
 

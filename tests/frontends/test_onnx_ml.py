@@ -1,4 +1,4 @@
-"""ai.onnx.ml against ONNX Runtime; where that differs from the specification, against ONNX's evaluator."""
+"""ai.onnx.ml against ONNX Runtime; where ONNX Runtime differs from the specification, against ONNX's evaluator."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Files that are not quite as ONNX wants them, but whose meaning is beyond doubt."""
+"""Files that violate ONNX slightly, but have an unambiguous meaning."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""SVMClassifier against ONNX Runtime, and probabilities of classes against their definition."""
+"""SVMClassifier against ONNX Runtime, and class probabilities against their definition."""
 
 from __future__ import annotations
 

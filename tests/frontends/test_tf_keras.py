@@ -1,4 +1,4 @@
-"""Models of Keras with random weights, frozen by TensorFlow (extra ``tensorflow``), against what TensorFlow gives."""
+"""Models of Keras with random weights, frozen by TensorFlow (extra ``tensorflow``), against TensorFlow's results."""
 
 from __future__ import annotations
 

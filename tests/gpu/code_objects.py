@@ -1,4 +1,4 @@
-"""Reads AMD's code objects as a loader does: by program headers and what they lead to, not by sections."""
+"""A reader of AMD's code objects that works like a loader: by program headers, not by sections."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tests marked ``gpu`` need an NVIDIA device; elsewhere they are skipped with what is missing."""
+"""Tests marked ``gpu`` need an NVIDIA device; elsewhere they are skipped with the reason."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Programs whose data lies on a device, and tensors that another library would have there."""
+"""Programs with data on a device, and device tensors as other libraries provide them."""
 
 from __future__ import annotations
 

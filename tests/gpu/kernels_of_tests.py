@@ -1,4 +1,4 @@
-"""Compiles every kernel that the tests of the GPU let the interpreter run with Numba's official CUDA target.
+"""Compiles, with Numba's official CUDA target, every kernel that the GPU tests run on the interpreter.
 
     python -m tests.gpu.kernels_of_tests [--arch sm_90a] [--every N] [--tests FOLDER_OR_FILE]
 

@@ -1,4 +1,4 @@
-"""Programs on the interpreter and on the device, held against the reference."""
+"""Programs on the interpreter and on the device, compared with the reference."""
 
 from __future__ import annotations
 

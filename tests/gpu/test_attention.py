@@ -1,4 +1,4 @@
-"""Attention on tensor cores has the values of ref: masks, groups of heads, parts of the keys, rows that see nothing."""
+"""Attention on tensor cores has the values of ref: masks, groups of heads, split keys, fully masked rows."""
 
 from __future__ import annotations
 

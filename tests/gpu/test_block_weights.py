@@ -1,4 +1,4 @@
-"""Products with weights of few bits in blocks have the values of ref: of a few rows as they are, of more unpacked."""
+"""Products with low-bit block weights have the values of ref: few rows on packed weights, more rows on unpacked."""
 
 from __future__ import annotations
 

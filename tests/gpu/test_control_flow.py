@@ -1,4 +1,4 @@
-"""Branches and loops on the gpu target: their bodies are plans of the device, between which nothing leaves it."""
+"""Branches and loops on the gpu target: their bodies are device plans, and no data leaves the device between them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Convolutions in which each channel is a group have the values of ref, whatever surrounds them."""
+"""Depthwise convolutions have the values of ref, in all contexts."""
 
 from __future__ import annotations
 

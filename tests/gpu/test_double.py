@@ -1,4 +1,4 @@
-"""Elementary functions of float64 without a C library are within two units of the last place, everywhere."""
+"""Elementary functions of float64 without a C library have errors of at most two units in the last place."""
 
 from __future__ import annotations
 

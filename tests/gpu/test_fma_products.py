@@ -1,4 +1,4 @@
-"""Products of float32 in ordinary arithmetic are those of float32, with the work after them in the same kernel."""
+"""Float32 products by multiply-adds have float32 accuracy, with the epilogue in the same kernel."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Parameters that calls bring from the host, and results that they take there: in pieces, from and to pinned memory."""
+"""Inputs copied from the host by calls, and results copied to it: in pieces, from and to pinned memory."""
 
 from __future__ import annotations
 

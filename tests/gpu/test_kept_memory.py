@@ -1,4 +1,4 @@
-"""Memory that waits for its next use: whole blocks of a driver, and pieces of slabs."""
+"""Memory pools: whole blocks of a driver, and pieces of slabs."""
 
 from __future__ import annotations
 

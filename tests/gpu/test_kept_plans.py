@@ -1,4 +1,4 @@
-"""Programs whose plans a process has kept, and machine code in files."""
+"""Programs with plans cached in the process, and machine code in files."""
 
 from __future__ import annotations
 

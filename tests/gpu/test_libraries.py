@@ -1,4 +1,4 @@
-"""What NVIDIA's libraries compute as solvers, and how their calls come into graphs.
+"""NVIDIA's libraries as solvers, and their calls in graphs.
 
 Away from a device a stand-in has the place of the libraries, and the interpreter that of the device.
 """

@@ -1,4 +1,4 @@
-"""When NVIDIA's libraries are taken for contractions, and what happens where they are not there.
+"""Selection of NVIDIA's libraries for contractions, and behaviour without the libraries.
 
 Stand-ins have their place, and times are given: the interpreter's say nothing.
 """

@@ -1,4 +1,4 @@
-"""The instructions of AMD's matrix cores multiply what lanes hold, and contractions by them have the values of ref.
+"""Instructions of AMD's matrix cores multiply the lanes' elements, and contractions with them have the values of ref.
 
 Nothing here has run on such a device.
 """

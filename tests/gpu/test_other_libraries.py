@@ -1,4 +1,4 @@
-"""Tensors of PyTorch and CuPy in and out without a copy, and the guides' snippets for data on a device."""
+"""Zero-copy exchange of tensors with PyTorch and CuPy, and the guides' snippets for data on a device."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Sine, cosine and tangent of all angles that a float32 can be."""
+"""Sine, cosine and tangent over the full range of float32 angles."""
 
 from __future__ import annotations
 

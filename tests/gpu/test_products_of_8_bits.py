@@ -1,4 +1,4 @@
-"""Products and convolutions of 8-bit integers have the very values of ref, those of float8 its within rounding."""
+"""Products and convolutions of 8-bit integers equal ref exactly, of float8 within rounding."""
 
 from __future__ import annotations
 

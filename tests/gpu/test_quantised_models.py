@@ -1,4 +1,4 @@
-"""Models that come quantised, or are quantised here, run in 8 bits on the device's kernels with the values of ref."""
+"""Models quantised by their file or by this package run in 8-bit device kernels with the values of ref."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Recurrent layers of all cells, directions, lengths of sequences and floats: launches for each step, or one."""
+"""Recurrent layers of all cells, directions, sequence lengths and float types: a launch for each step, or one
+launch."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Float32 rounded to 8 bits as quantisation ends: the values of ref, saturated, with ties to even and NaN as 0."""
+"""Rounding of float32 to 8 bits for quantisation: values of ref, saturated, ties to even, NaN as 0."""
 
 from __future__ import annotations
 

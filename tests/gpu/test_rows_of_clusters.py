@@ -1,4 +1,4 @@
-"""Rows that several blocks hold together: values of ref, and faults that the interpreter sees."""
+"""Rows shared by several blocks: values of ref, and faults that the interpreter detects."""
 
 from __future__ import annotations
 

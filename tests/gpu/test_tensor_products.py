@@ -1,4 +1,4 @@
-"""Products and convolutions on tensor cores have the values of ref, within what their types allow."""
+"""Products and convolutions on tensor cores have the values of ref, within the accuracy of their types."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Products of warpgroups on what the copy engine brings: values of ref, and faults that the interpreter sees."""
+"""Warpgroup products with operands loaded by TMA: values of ref, and faults that the interpreter detects."""
 
 from __future__ import annotations
 

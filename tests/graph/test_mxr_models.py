@@ -1,4 +1,4 @@
-"""Every model comes back from its text, from JSON and from msgpack as it was, with bit-equal results."""
+"""Every model is restored unchanged from its text, JSON and msgpack, with bit-equal results."""
 
 from __future__ import annotations
 

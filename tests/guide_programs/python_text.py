@@ -1,4 +1,4 @@
-"""Python of a guide whose lines were broken, or lost their indentation, on the way into the guide.
+"""Repair of Python code in guides whose lines were broken or lost their indentation.
 
 A block that parses is left as it is. In another one, lines are joined that a statement or a comment goes on in, names
 that a space parts are closed up, and what stands at the margin goes back into the function or the ``if`` before it.

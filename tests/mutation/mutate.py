@@ -1,4 +1,4 @@
-"""Mutations of a saved program: of its bytes, of the lengths and types in them, and of the values they stand for."""
+"""Mutations of a saved program: of its bytes, of lengths and types in them, and of the decoded values."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A process that loads mutated files one after the other and says of each what became of it.
+"""A process that loads mutated files one after the other and reports the outcome of each.
 
 ``python -m tests.mutation.trial EXAMPLES SEED FIRST LAST`` writes a line ``index outcome`` for each file. It ends
 itself when one takes longer than the limit, and memory beyond twice the file and a constant, code that is executed, or

@@ -1,4 +1,4 @@
-"""What products take on the average, as far as a program says it."""
+"""Mean values of products' operands, as far as a program determines them."""
 
 from __future__ import annotations
 

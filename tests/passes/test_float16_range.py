@@ -1,4 +1,4 @@
-"""What would overflow in float16 stays right on every target, for lengths that are known and that are not."""
+"""Values that would overflow in float16 stay correct on every target, for known and unknown lengths."""
 
 from __future__ import annotations
 

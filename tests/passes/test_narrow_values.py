@@ -1,4 +1,4 @@
-"""Values that are quantised are stored in few bits alone where the target's kernels read and write them so."""
+"""Quantised values are stored only in few bits where the target's kernels read and write them so."""
 
 from __future__ import annotations
 

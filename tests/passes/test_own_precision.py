@@ -1,4 +1,4 @@
-"""A value is rounded for the readers that ask for it, and wherever the model's author converts it."""
+"""A value is rounded only for readers that need it, and wherever the model converts it explicitly."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Quantisation to 8 and 4 bits in the graph, and its pairs as contractions of integers."""
+"""Quantisation to 8 and 4 bits in the graph, and QDQ pairs as integer contractions."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Reductions in parts, variances in one pass, and maxima that need not pass NaN on: as passes, by NumPy meaning."""
+"""Passes on reductions: splitting, one-pass variances, and maxima that need not propagate NaN, against NumPy."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What was refused on a program's way to kernels can be read, and printed: rules, fusions, and kernels."""
+"""The log of refused rewrites, fusions and kernels can be read and printed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Each algebraic rule: the structure it leaves, equal values (NaN and infinities too), and when it must decline."""
+"""Each algebraic rule: resulting structure, equal values (NaN and infinities too), and cases where it must decline."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Each rule about views: the structure it leaves and equal values."""
+"""Each rule on views: resulting structure and equal values."""
 
 from __future__ import annotations
 

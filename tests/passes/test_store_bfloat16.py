@@ -1,4 +1,4 @@
-"""Values that products in bfloat16 read are stored so, once for all that reads them, where kernels can."""
+"""Values read by bfloat16 products are stored in bfloat16, once for all readers, where kernels support it."""
 
 from __future__ import annotations
 

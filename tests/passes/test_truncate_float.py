@@ -1,4 +1,4 @@
-"""Mixed precision: which instructions compute in 16 bits, and that the rest stays right where 16 bits have no room."""
+"""Mixed precision: the instructions that compute in 16 bits, and correct values where 16 bits would overflow."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Plans as JSON: equal for equal programs, and what differs is named."""
+"""Plans as JSON: equal for equal programs, with named differences."""
 
 from __future__ import annotations
 

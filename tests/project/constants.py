@@ -1,4 +1,4 @@
-"""Numbers that no word says the origin of: `python -m tests.project.constants [FOLDER]` lists those of the package.
+"""List numbers without a stated origin in the package: `python -m tests.project.constants [FOLDER]`.
 
 A number has a word if a comment stands beside it, directly above it or above the assignments that it stands among, if a
 string follows it, or if the docstring of its class names it in double backquotes. Two kinds are looked for:

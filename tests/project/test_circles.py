@@ -1,4 +1,4 @@
-"""No module imports, at once or late, what imports it; nor does a package."""
+"""No circular imports between modules or packages, neither at import time nor late."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Work on several threads of Python."""
+"""Work on several Python threads."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""No generator of kernels writes the number of a word: `Arguments` and `RecordText` do, from names."""
+"""Kernel generators never write word numbers literally: `Arguments` and `RecordText` derive them from names."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""An ONNX graph under construction whose every value is known, as NNSmith has it.
+"""An ONNX graph under construction in which every value is known, as in NNSmith.
 
 Each node is evaluated by ONNX Runtime when it is added, so that a step of the generator can see whether indices are
 valid, a divisor is zero or a product has overflowed, and take the node back.

@@ -1,4 +1,4 @@
-"""One model through the frontend, ``ref`` and ``cpu``, held to ONNX Runtime.
+"""Compare one model, through the frontend, ``ref`` and ``cpu``, with ONNX Runtime.
 
 How far rounding may move a result is measured by `tests.cpu.agreement`: the parsed program runs again with every
 floating operation disturbed by a few units in the last place. Integers and bools must be equal to the bit unless that

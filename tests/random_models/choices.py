@@ -1,4 +1,4 @@
-"""Random choices, all made by one source of integers, so that a seed or hypothesis decides everything."""
+"""Random choices from one source of integers, so that a seed or hypothesis determines everything."""
 
 from __future__ import annotations
 

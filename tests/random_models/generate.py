@@ -1,4 +1,4 @@
-"""A random model by its seed."""
+"""Generate a random model from a seed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Random models in lower precision: they stay valid, keep their types, lower to plans, and mean what ``ref`` says.
+"""Random models in lower precision stay valid, keep their types, lower to plans, and agree with ``ref``.
 
 Nothing is compiled: passes and lowering alone are under test, on programs of all operator families.
 """

@@ -1,4 +1,4 @@
-"""Random ONNX models: the results of ONNX Runtime, by ref and by the cpu target in every configuration.
+"""Random ONNX models on ref and on the cpu target in every configuration, against ONNX Runtime.
 
 ``python -m tests.random_models`` runs any number of them.
 """

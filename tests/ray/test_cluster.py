@@ -1,4 +1,4 @@
-"""A real cluster of several processes on this machine, with workers that are killed in the middle."""
+"""A real cluster of several processes on this machine, with workers that are killed while they work."""
 
 from __future__ import annotations
 

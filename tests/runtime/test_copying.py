@@ -1,4 +1,4 @@
-"""Copies of arrays of any layout, of large ones by several threads."""
+"""Copies of arrays of any layout, multithreaded for large arrays."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The search for garbage stands still where it is put off, and is afterwards as it was."""
+"""The garbage collector is paused on request, and its state is restored afterwards."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Interrupts (Ctrl-C) while a plan runs, a kernel is compiled or a package is imported: nothing is left in pieces."""
+"""Interrupts (Ctrl-C) during a run, a compilation or an import leave everything consistent."""
 
 from __future__ import annotations
 

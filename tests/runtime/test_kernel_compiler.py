@@ -1,4 +1,4 @@
-"""Kernel text to object: what is refused, and how it is said."""
+"""Kernel text to object: refused texts and their error messages."""
 
 from __future__ import annotations
 

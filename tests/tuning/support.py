@@ -1,4 +1,4 @@
-"""Records made up for tests, and a small network to tune."""
+"""Synthetic records for tests, and a small network to tune."""
 
 from __future__ import annotations
 

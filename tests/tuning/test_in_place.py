@@ -1,4 +1,4 @@
-"""Tuning measures sums with a residual where a plan has them: in the residual's place."""
+"""Tuning measures sums with a residual in place, as the plan runs them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Records as data: round trips, refusals of what is malformed, explanations of misses."""
+"""Records as data: round trips, refusal of malformed records, explanations of misses."""
 
 from __future__ import annotations
 

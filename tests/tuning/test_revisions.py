@@ -1,4 +1,4 @@
-"""A solver whose kernels have changed is measured again where it applies; other records stay, and none is lost."""
+"""A solver with a new revision is measured again where it applies; other records stay."""
 
 from __future__ import annotations
 

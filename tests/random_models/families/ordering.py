@@ -1,4 +1,4 @@
-"""Operators that compare elements with one another."""
+"""Operators that compare elements."""
 
 from __future__ import annotations
 

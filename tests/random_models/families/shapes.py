@@ -1,4 +1,4 @@
-"""Arithmetic on lengths, and tensors that are made from lengths."""
+"""Arithmetic on lengths, and tensors made from lengths."""
 
 from __future__ import annotations
 
