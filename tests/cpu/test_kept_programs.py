@@ -100,6 +100,14 @@ def test_lengths_that_nobody_met_before_it_was_in_a_file(name: str, tmp_path: Pa
     assert str(again) == str(net)
 
 
+def test_submodules_that_a_run_compiled_are_in_the_next_file(tmp_path: Path) -> None:
+    case = CASES["late_branch"]()
+    net = mgx.parse_onnx_buffer(case.model.SerializeToString()).compile("cpu", num_threads=2)
+    again = through_a_file(net, tmp_path / "a.plan", lambda: net._portable)
+    wanted = results(again, case.feeds[0])
+    same(results(through_a_file(again, tmp_path / "b.plan"), case.feeds[0]), wanted)
+
+
 PROCESS = """
 import json, pickle, sys
 import numpy as np, mgx_numba

@@ -73,6 +73,7 @@ def test_npy_files_of_types_without_a_name_in_numpy(tmp_path: Path, capsys: Any)
 
 
 def test_saved_program_is_used_as_it_was_compiled(saved: Path, monkeypatch: Any, capsys: Any) -> None:
+    monkeypatch.delenv("MGX_PLAN_CACHE")
     mgx_numba.load(saved)  # its plan is kept from here on
 
     def compile(self: Any, *args: Any, **options: Any) -> Any:

@@ -210,6 +210,7 @@ def test_machine_code_is_kept_for_who_trusts_it(tmp_path: Path, monkeypatch: pyt
 def test_a_program_that_was_saved_compiled_is_loaded_without_compiling(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.delenv("MGX_PLAN_CACHE", raising=False)
     monkeypatch.setenv("MGX_CACHE_DIR", str(tmp_path / "cache"))
     made = softmax_of_sum()
     made.compile(mgx.get_target("gpu"))

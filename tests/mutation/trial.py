@@ -140,7 +140,7 @@ def _load(path: Path, form: str) -> None:
         pass
 
 
-def _stop(*arguments: Any) -> None:
+def _stop(*arguments: Any, **options: Any) -> None:
     raise CodeGeneration
 
 

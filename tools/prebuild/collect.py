@@ -7,6 +7,7 @@ that does nothing, so models may run, with results that mean nothing.
 from __future__ import annotations
 
 import contextlib
+import gc
 import os
 import sys
 import tempfile
@@ -40,6 +41,10 @@ LAST_CACHE = 32 << 20
 """Bytes of the last cache of the pretended machines: no text depends on it, but plans do."""
 
 
+_SMALL_ITEMS = 50
+"""Items without a family, which are small, between two searches for garbage."""
+
+
 class Collector:
     """Plans models for machines. Meanwhile it stands for the object store, which is asked for each kernel.
 
@@ -61,7 +66,9 @@ class Collector:
 
     def collect(self, items: Iterable[Item]) -> None:
         """Plan all items for all machines."""
-        for item in items:
+        for number, item in enumerate(items):
+            if item.family or number % _SMALL_ITEMS == 0:
+                gc.collect()  # programs hold their weights in cycles
             with warnings.catch_warnings(), np.errstate(all="ignore"):
                 warnings.simplefilter("ignore")
                 try:

@@ -37,10 +37,11 @@ _UNKNOWN = Shape(Type.float_type)
 MOST_FORMS = 4
 """Ways of calling that are kept: data on the host, on the device, and two of some of each."""
 MOST_MET, MOST_RECORDED = 64, 16
-"""Sets of lengths of which a context of a symbolic plan knows how often they came, and recordings for such."""
+"""Sets of lengths and addresses of which a context of a symbolic plan knows how often they came, and recordings for
+such. Other addresses would have to be put into each kernel of a recording, which takes longer than to launch it."""
 RECORDED_AFTER = 8
-"""Runs at the same lengths before these are recorded. On an H200 the kernels of a 12-layer encoder take 0.3 ms more
-than their recording does, which takes some milliseconds to make."""
+"""Runs at the same lengths and addresses before these are recorded. On an H200 the kernels of a 12-layer encoder take
+0.1 ms more than their recording does, which takes some milliseconds to make."""
 
 _Common = tuple[Any, Queue, ContextMemory, tuple[bool, ...], bool, Any]
 _ARENA_NAME = "what is computed on the way to results"
@@ -70,7 +71,7 @@ class DeviceContext:
         self._behind = engine.event()
         self._last = 0
         self._forms: OrderedDict[Hashable, CallForm | DirectForm] = OrderedDict()
-        self._met: OrderedDict[tuple[int, ...], int] = OrderedDict()
+        self._met: OrderedDict[Hashable, int] = OrderedDict()
         self._recorded: OrderedDict[Hashable, RecordedForm] = OrderedDict()
         if executable.launches is not None:
             self._launches = PlanLaunches(executable.launches)
@@ -106,7 +107,7 @@ class DeviceContext:
         if outputs is not None:
             made = self._made(outputs, on, stream)
             addresses += [array.address for array in made]
-        form = self._form_of(tuple([type(a) is DeviceArray for a in inputs]), outputs is not None)
+        form = self._form_of(tuple([type(a) is DeviceArray for a in inputs]), outputs is not None, addresses)
         form.aim(addresses)
         self._begin(form, inputs)
         try:
@@ -211,9 +212,14 @@ class DeviceContext:
         queue.wait()
         self._last = 0
 
-    def _form_of(self, given: tuple[bool, ...], keeps: bool) -> CallForm | DirectForm:
-        if self._bound is not None and self._met[self._bound.given] > RECORDED_AFTER:
-            return self._recorded_form(given, keeps)
+    def _form_of(self, given: tuple[bool, ...], keeps: bool, addresses: Sequence[int] = ()) -> CallForm | DirectForm:
+        if self._bound is not None:
+            key = given, keeps, self._bound.given, tuple(addresses), self._memory.arena.address
+            count = self._met[key] = self._met.pop(key, 0) + 1
+            if len(self._met) > MOST_MET:
+                self._met.popitem(last=False)
+            if count > RECORDED_AFTER:
+                return self._recorded_form(key, given, keeps)
         found = self._forms.get((given, keeps))
         if found is None:
             while len(self._forms) >= MOST_FORMS:
@@ -234,10 +240,9 @@ class DeviceContext:
         between = partial(DeviceContext._run_between, weakref.proxy(self))
         return self._executable, self.queue, self._memory, given, keeps, between
 
-    def _recorded_form(self, given: tuple[bool, ...], keeps: bool) -> RecordedForm:
-        """Return the recording for the lengths of the call, which came before."""
+    def _recorded_form(self, key: Hashable, given: tuple[bool, ...], keeps: bool) -> RecordedForm:
+        """Return the recording for the lengths and addresses of the call, which came before."""
         assert self._bound is not None and self._executable.launches is not None
-        key = given, keeps, self._bound.given
         found = self._recorded.pop(key, None)
         if found is None:
             while len(self._recorded) >= MOST_RECORDED:
@@ -245,7 +250,6 @@ class DeviceContext:
             launches = PlanLaunches(self._executable.launches)
             found = RecordedForm(*self._common(given, keeps), self._bound, launches)
         self._recorded[key] = found
-        found.bind(found.bound, self._memory)
         return found
 
     def _bind(self, bound: BoundLengths) -> None:
@@ -254,10 +258,6 @@ class DeviceContext:
         Raises:
             DeviceError: there is not so much memory.
         """
-        known = self._met.pop(bound.given, 0)
-        self._met[bound.given] = known + 1
-        if len(self._met) > MOST_MET:
-            self._met.popitem(last=False)
         if bound is self._bound:
             return
         self._bound = bound

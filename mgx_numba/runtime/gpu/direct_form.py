@@ -6,12 +6,10 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from ...garbage import uncollected
 from ..plan import ControlStep, HostStep, Region, Step
 from .call_form import CallData, ContextMemory, Segment
-from .engine import Queue, Recording
+from .engine import Queue
 from .host_copies import HostParameters, HostResults
 from .open_plan import BoundLengths, PlanLaunches
 
@@ -97,56 +95,29 @@ class DirectForm(CallData):
 
 
 class RecordedForm(DirectForm):
-    """The kernels between other steps are recorded, for one set of lengths; `aim` puts other addresses into the
-    recordings."""
+    """The kernels between other steps are recorded, for one set of lengths and of addresses."""
 
     def __init__(self, *arguments: Any) -> None:
         """Arguments are those of `DirectForm`, but ``launches`` are nobody else's, and there is no batch."""
         super().__init__(*arguments)
-        self._aimed: list[int] = []
-        self._written: list[tuple[int, int, np.ndarray, Recording]] = []
         self._made: list[Segment] = []
+
+    def aim(self, addresses: Sequence[int]) -> None:
+        """See `CallData.aim`: all calls have the same addresses."""
+        if self._made:
+            return
+        super().aim(addresses)
+        with uncollected():  # a graph of hundreds of kernels is as many objects as a plan
+            self._record()
 
     def _steps(self) -> list[Segment]:
         return self._made
 
-    def aim(self, addresses: Sequence[int]) -> None:
-        """See `CallData.aim`."""
-        aimed = [*addresses, self._memory.arena.address]
-        if self._made and aimed == self._aimed:
-            return
-        self._aimed = []  # nothing is known if this does not come to its end
-        super().aim(addresses)
-        if not self._made:
-            with uncollected():  # a graph of hundreds of kernels is as many objects as a plan
-                self._record()
-        else:
-            self._change()
-        self._aimed = aimed
-
     def _record(self) -> None:
         """Record kernels in a row."""
-        self._written.clear()
         engine, launches = self._executable.engine, self._launches
 
         def recorded(begin: int, end: int) -> Segment:
-            recording = self._queue.recorded(partial(launches.launch_each, engine, self._queue, begin, end))
-            first, last = (launches.numbers.starts[k] for k in (begin, end))
-            self._written.append((begin, end, launches.slots[first:last].copy(), recording))
-            return recording
+            return self._queue.recorded(partial(launches.launch_each, engine, self._queue, begin, end))
 
         self._made = self._in_order(recorded)
-
-    def _change(self) -> None:
-        """Write the numbers and addresses of the call, and tell the recordings which argument blocks changed."""
-        launches, engine = self._launches, self._executable.engine
-        for k, (begin, end, before, recording) in enumerate(self._written):
-            running = launches.rewrite(engine, begin, end)
-            first = launches.numbers.starts[begin]
-            now = launches.slots[first : launches.numbers.starts[end]]
-            changed = np.flatnonzero(now != before)
-            owners = np.searchsorted(launches.numbers.starts, changed + first, side="right") - 1
-            number = {kernel: place for place, kernel in enumerate(running)}
-            for kernel in dict.fromkeys(owners.tolist()):
-                recording.change(number[kernel])
-            self._written[k] = begin, end, now.copy(), recording

@@ -310,20 +310,14 @@ class PlanLaunches:
 
     def launch_each(self, engine: Engine, queue: Queue, begin: int, end: int) -> None:
         """Ask a queue for a range of kernels, one by one."""
-        for kernel in self.rewrite(engine, begin, end):
-            planned = self.numbers.geometries[kernel]
-            grid = Grid(self._grid(kernel), planned.threads, planned.shared_bytes, planned.cooperative)
-            queue.launch(self.numbers.functions[kernel], self.words[kernel], grid)
-
-    def rewrite(self, engine: Engine, begin: int, end: int) -> list[int]:
-        """As `write`, and describe the tensors for the copy engine; return the kernels that run."""
         self.write(begin, end)
-        running = (begin + np.flatnonzero(self.records[begin:end, Launched.RUNS])).tolist()
-        for kernel in running:
+        for kernel in (begin + np.flatnonzero(self.records[begin:end, Launched.RUNS])).tolist():
             record = self.records[kernel]
             for k in range(record[Launched.FIRST_MAP], record[Launched.END_MAP]):
                 self._describe(engine, k)
-        return running  # type: ignore[no-any-return]
+            planned = self.numbers.geometries[kernel]
+            grid = Grid(self._grid(kernel), planned.threads, planned.shared_bytes, planned.cooperative)
+            queue.launch(self.numbers.functions[kernel], self.words[kernel], grid)
 
     def _grid(self, kernel: int) -> tuple[int, int, int]:
         x, y, z = self.records[kernel, Launched.GRID_X : Launched.GRID_Z + 1].tolist()

@@ -8,7 +8,7 @@ and only as often as the sum of the squares of all layers' errors allows.
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+from collections.abc import Hashable, Iterator
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -25,6 +25,7 @@ from ...core.types import Type
 from ...errors import UnsupportedError
 from ...graph.instruction import Instruction
 from ...graph.module import Module
+from ...ops.control import If, Loop
 from ...ops.pooling import PoolingMode
 from ..lowering.contraction import CONVOLUTIONS, PRODUCTS, core_of
 from ..lowering.lowering import Lowering
@@ -57,13 +58,31 @@ def over_budget(low: Lowering, problem: GemmProblem | ConvProblem) -> bool:
 
 
 def _over_budget(low: Lowering) -> frozenset[Hashable]:
-    """Sizes of the convolutions that stay direct; of a submodule, too, where what is behind it magnifies errors."""
+    """Return the sizes of the convolutions that stay direct: those that the budget of their own module refuses.
+
+    The budgets of modules add up, whichever branch runs. Bodies of loops and branches may be lowered with the module
+    around them; an exponential function behind any module around counts.
+    """
+    magnified = False
     outer: Lowering | None = low
-    while outer is not None and not _magnifies(outer.module):
-        outer = outer.outer
-    if outer is None:
-        return frozenset()
-    layers = [core for ins in low.module if (core := _layer(ins)) is not None]
+    while outer is not None and not magnified:
+        magnified, outer = _magnifies(outer.module), outer.outer
+    modules = [module for module in _with_bodies(low.module) if magnified or _magnifies(module)]
+    return frozenset().union(*(_refused_sizes(low, module) for module in modules))
+
+
+def _with_bodies(module: Module) -> Iterator[Module]:
+    """Yield a module and the bodies of its loops and branches, nested ones too."""
+    yield module
+    for ins in module:
+        if isinstance(ins.op, (If, Loop)):
+            for body in ins.module_args:
+                yield from _with_bodies(body)
+
+
+def _refused_sizes(low: Lowering, module: Module) -> set[Hashable]:
+    """Return the sizes of a module's convolutions that would exceed its budget of errors."""
+    layers = [core for ins in module if (core := _layer(ins)) is not None]
     saved: dict[Hashable, tuple[bool, float]] = {}
     counts: dict[Hashable, int] = {}
     variances: dict[Hashable, float] = {}
@@ -78,14 +97,14 @@ def _over_budget(low: Lowering) -> frozenset[Hashable]:
             ask = partial(_saving, problem, low.threads)
             saved[size], variances[size] = low.solutions.of(("error budget", size, low.threads), ask)
     left = (GROWTH - 1) * len(layers)
-    refused = set()
+    refused: set[Hashable] = set()
     for size in sorted(counts, key=saved.__getitem__, reverse=True):
         grown = counts[size] * (variances[size] - 1)
         if grown <= left:
             left -= grown
         else:
             refused.add(size)
-    return frozenset(refused)
+    return refused
 
 
 def _saving(problem: ConvProblem, threads: int) -> tuple[tuple[bool, float], float]:

@@ -121,7 +121,14 @@ class RestoredProgram(LoweredProgram):
         try:
             return self._with_more().run(inputs)
         except Outgrown:  # a submodule's plans are those of the file
-            return self._whole().run(inputs)
+            whole = self._whole()
+        results = whole.run(inputs)
+        with self._lock:
+            self._more = whole
+            self._tell(whole)
+            if self._keep is not None:
+                self._keep(self)
+        return results
 
     def direct(
         self, result_type: type[np.ndarray], prefer: Callable[[Direct | None], None] | None = None

@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ...errors import FormatError
-
 if TYPE_CHECKING:
     from ...core.dim import Dim
     from ...runtime.plan_json import LengthsWriter
 
-__all__ = ["FunctionCall", "named"]
+__all__ = ["FunctionCall"]
 
 
 class FunctionCall:
@@ -39,10 +36,3 @@ class FunctionCall:
         writer = InstructionWriter(lengths)
         function = self._function.__module__, self._function.__qualname__
         return {"function": function, "values": list(map(writer.value, self._values))}
-
-
-def named(module: str, name: str) -> Any:
-    """Return a class or a function of this package."""
-    if not module.startswith("mgx_numba."):
-        raise FormatError(f"a plan file names {module}.{name}")
-    return getattr(importlib.import_module(module), name)

@@ -20,7 +20,7 @@ from ...graph.module import Module
 from ...graph.program import Program
 from ...ops.base import Operator, operator_class
 from ...runtime.plan_json import LengthsReader, LengthsWriter
-from .function_call import named
+from .package_names import named
 
 __all__ = ["InstructionReader", "InstructionWriter", "signature"]
 

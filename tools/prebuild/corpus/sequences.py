@@ -31,6 +31,7 @@ class Block:
         shared: queries that share a key.
         size: length of a head.
         bits: of the weights; 32, or 4 in blocks of 32 (``MatMulNBits``).
+        accuracy: ``accuracy_level`` of these products; 4 lets rows be rounded to 8 bits.
     """
 
     norm: str = "layer"
@@ -41,6 +42,7 @@ class Block:
     shared: int = 1
     size: int = 64
     bits: int = 32
+    accuracy: int = 0
 
 
 BLOCKS = {
@@ -51,6 +53,7 @@ BLOCKS = {
     "llama 128": Block("rms", "gate", True, heads=4, size=128, shared=2),
     "llama no cache": Block("rms", "gate", True, cache=False),
     "llama 4 bits": Block("rms", "gate", True, bits=4),
+    "llama 4 bits, 8-bit rows": Block("rms", "gate", True, bits=4, accuracy=4),
     "bert": Block(mlp="gelu", cache=False),
     "bert nodes": Block("nodes", "gelu", cache=False),
     "small bert": Block("nodes", "gelu", cache=False, heads=12, size=32),
@@ -133,8 +136,9 @@ def _product(g: Graph, block: Block, x: str, k: int, n: int) -> str:
         return g.op("MatMul", x, g.weights(k, n))
     blocks = k // 32
     packed = g.const(np.random.default_rng(0).integers(0, 256, (n, blocks, 16)), np.uint8)
-    attributes = {"K": k, "N": n, "bits": 4, "block_size": 32, "domain": "com.microsoft"}
-    return g.op("MatMulNBits", x, packed, g.const(np.full(n * blocks, 0.01)), **attributes)
+    attributes = {"K": k, "N": n, "bits": 4, "block_size": 32, "accuracy_level": block.accuracy}
+    scales = g.const(np.full(n * blocks, 0.01))
+    return g.op("MatMulNBits", x, packed, scales, domain="com.microsoft", **attributes)
 
 
 def _biased(g: Graph, block: Block, x: str, k: int, n: int) -> str:
