@@ -1,5 +1,4 @@
-"""Cache folders of tests: all share compiled kernels, which do not depend on the folder, and data computed once for all
-runs."""
+"""Cache folders of tests, which share compiled kernels and data computed once for all runs."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""Share of images for which ResNet-50 in 8 bits finds the class of float32: ``python -m tests.accuracy.resnet50
---images 200``.
+"""Agreement of ResNet-50 in 8 bits with float32: ``python -m tests.accuracy.resnet50 --images 200``.
 
 Its weights and the statistics of its batch normalisations are random, but for the last layer, whose rows are the mean
 features of each class of images (waves over colours, in any contrast and with noise). With random rows, which is

@@ -1,5 +1,4 @@
-"""Assembly of register tiles on ARM: one multiply-add per step and accumulator vector, all accumulators in
-registers."""
+"""Register tiles on ARM: one multiply-add per step and accumulator vector, all accumulators in registers."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""Grouped convolutions read shuffled channels in place, after depthwise convolutions, which work in any channel
-order."""
+"""Grouped convolutions read shuffled channels in place; preceding depthwise convolutions work in any order."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""ONNX's node tests as this package's tests use them: models with some inputs as initializers, run on the target
-``ref`` (the operators' NumPy meaning) and compiled for ``cpu``, compared with expected outputs, ranks included.
-"""
+"""ONNX's node tests, with some inputs as initializers, on the targets ``ref`` and ``cpu``, ranks included."""
 
 from __future__ import annotations
 

@@ -1,5 +1,7 @@
-"""Attention of float32 by warpgroups, in parts: within 1e-5 of exact results, and infinities and NaN as float32 has
-them; what the interpreter says of wrong synchronisation."""
+"""Float32 attention by warpgroups, in parts: within 1e-5 of exact results, with float32's infinities and NaN.
+
+The interpreter must report wrong synchronisation.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""Gated linear units in the kernel of their product, by warpgroups: the values of ref for odd widths, several tiles,
-what is added before and after, numbers that are not finite, and lengths that are known later."""
+"""Gated linear units fused into their product by warpgroups, for odd widths, several tiles, NaN, and late lengths."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""Recurrent layers of all cells, directions, sequence lengths and float types: a launch for each step, or one
-launch."""
+"""Recurrent layers of all cells, directions, lengths and float types: a launch for each step, or one launch."""
 
 from __future__ import annotations
 

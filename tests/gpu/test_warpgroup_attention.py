@@ -1,5 +1,4 @@
-"""Attention by warpgroups has the values of ref: masks, groups of heads, tiles and rings of several sizes, lengths that
-no tile divides; and what the interpreter says of wrong synchronisation."""
+"""Attention by warpgroups has the values of ref, for masks, head groups, tiles and rings; wrong waits are detected."""
 
 from __future__ import annotations
 

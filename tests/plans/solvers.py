@@ -1,5 +1,4 @@
-"""Contractions, attention and recurrent layers, each planned by every applicable solver, not only the cost model's
-choice."""
+"""Contractions, attention and recurrent layers, each planned by every applicable solver."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""Random quantised (QDQ) ONNX models, compared with ONNX Runtime: ``python -m tests.random_models.quantized --seeds
-0:2000``.
+"""Random quantised (QDQ) models against ONNX Runtime: ``python -m tests.random_models.quantized --seeds 0:2000``.
 
 Every value between two operators is quantised with its own scale, as ONNX Runtime's quantiser does. Activations are
 uint8 or int8 with a zero point, weights int8 with one scale or one for each output channel, biases int32. The result is
