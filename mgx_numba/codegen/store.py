@@ -1,10 +1,14 @@
 """The object store: compiled kernels kept between processes, as one ELF file and one JSON record each.
 
 ``<folder>/objects/<symbol>.o`` is the object, ``<symbol>.json`` its readable name, length, SHA-256 and identity. Files
-are replaced atomically, so any number of processes may share a folder. An object counts as absent if it does not match
-its record, if the record's identity differs from the kernel's, or if another user than this user and root owns either
-file. The folder is ``MGX_CACHE_DIR``, or the platform's cache folder. Kernels that the folder lacks are looked up among
-the `shipped` kernels, which are not copied into the folder.
+are replaced atomically, so any number of processes may share a folder. An object counts as absent in these cases:
+
+- it does not match its record;
+- the record's identity differs from the kernel's;
+- another user than this user and root owns either file.
+
+The folder is ``MGX_CACHE_DIR``, or the platform's cache folder. Kernels that the folder lacks are looked up among the
+`shipped` kernels, which are not copied into the folder.
 """
 
 from __future__ import annotations

@@ -41,8 +41,8 @@ FUNCTIONS: dict[str, Callable[..., int]] = {
     "negative": lambda a: int(a < 0), "zero": lambda a: int(a == 0), "nonzero": lambda a: int(a != 0),
     "all": lambda *conditions: int(all(conditions)), "bit_length": lambda a: a.bit_length(),
 }  # fmt: skip
-"""Operations of atoms on plain integers. Division by 0 gives 0: plans evaluate all alternatives, including those that
-are not taken because a divisor is 0."""
+"""Operations of atoms on plain integers. Division by 0 gives 0: plans evaluate all alternatives, even alternatives not
+taken because a divisor is 0."""
 
 POINTS = ((0, 0), (0, 48), (48, 0), (48, 48), (1000, 1000))
 """Sample values of even-numbered and odd-numbered symbols, relative to their least values. A sum that is negative at a
@@ -101,7 +101,7 @@ OWN = AtomRanges()
 
 
 def quotient_range(a: Range, b: Range) -> Range:
-    """Return the range of a quotient; without bounds unless the divisor is known not to be negative."""
+    """Return the range of a quotient; unbounded unless the divisor is positive, or neither operand is ever negative."""
     (low, high), (least, most) = a, b
     if least == 0 and low is not None and low >= 0:
         return 0, high  # division by 0 gives 0

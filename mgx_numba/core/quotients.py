@@ -147,8 +147,7 @@ def without_factor(difference: Dim) -> Dim:
 
 
 def _whole_part(a: Dim, b: Dim) -> Any:
-    """Return the quotient of the terms of ``a`` that the single term of ``b`` divides; None if there is no such
-    term."""
+    """Return the quotient of the terms of ``a`` that the single term of ``b`` divides; None if it divides no term."""
     if len(b.terms) > 1:
         return None
     ((factor, divisor),) = b.terms

@@ -3,11 +3,17 @@
 A tensor without elements is row-major, whatever strides are given, since it has no elements to place. So shapes of
 empty tensors of the same lengths are equal.
 
-The flags have MIGraphX's meaning: ``standard`` is packed row-major, ``packed`` has as many elements as its element
-space, ``transposed`` has strides that do not descend, ``broadcasted`` has a zero stride, ``scalar`` has only zero
-strides. A dynamic shape has ranges instead of lengths, a tuple shape has sub-shapes. A shape whose number of axes is
-known only at run time is unranked: it has a type and nothing else. A sequence, an optional and a map have the shape of
-their elements, and no lengths.
+The flags have MIGraphX's meaning:
+
+- ``standard``: packed and row-major;
+- ``packed``: as many elements as the element space;
+- ``transposed``: strides do not descend;
+- ``broadcasted``: some stride is zero;
+- ``scalar``: all strides are zero.
+
+A dynamic shape has ranges instead of lengths, a tuple shape has sub-shapes. A shape whose number of axes is known only
+at run time is unranked: it has a type and nothing else. A sequence, an optional and a map have the shape of their
+elements, and no lengths.
 
 A tensor without axes (rank 0 in ONNX and NumPy) is written as MIGraphX writes it: one length 1 with stride 0,
 ``float_type, {1}, {0}``. This is the only form of a model's rank 0, in programs and in files. A vector of one element

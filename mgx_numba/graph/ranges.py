@@ -326,13 +326,13 @@ def _mean(x: Span, count: int) -> Span:
 
 
 def _least(a: Span, b: Span) -> Span:
-    """Return the span of ``min(a, b)``: an upper end holds only from a constant operand, since the other may be NaN."""
+    """Return the span of ``min(a, b)``; only a constant operand bounds it from above, since the other may be NaN."""
     low, high = min(a.low, b.low), max(a.high, b.high)
     return Span(a.type, low, min((s.high for s in (a, b) if s.low == s.high), default=high))
 
 
 def _greatest(a: Span, b: Span) -> Span:
-    """Return the span of ``max(a, b)``; NaN as in `_least`."""
+    """Return the span of ``max(a, b)``; for NaN see `_least`."""
     low, high = min(a.low, b.low), max(a.high, b.high)
     return Span(a.type, max((s.low for s in (a, b) if s.low == s.high), default=low), high)
 

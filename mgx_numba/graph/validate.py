@@ -16,8 +16,13 @@ __all__ = ["validate", "validate_module"]
 def validate(program: Program) -> None:
     """Check every module of a program.
 
-    Invariants: inputs stand before their users, in the same module or in one that encloses it; uses are recorded in
-    both directions; shapes are what the operators compute; parameter names are unique; ``@return`` is last.
+    Invariants:
+
+    - inputs precede their users, in the same module or in an enclosing module;
+    - uses are recorded in both directions;
+    - shapes equal the operators' computed shapes;
+    - parameter names are unique;
+    - ``@return`` is last.
 
     Raises:
         ValidationError: the first broken invariant, with the instruction's text.
