@@ -34,9 +34,9 @@ def kept_folder() -> Path:
 
 
 def stored(name: str, make: Callable[[], T]) -> T:
-    """What ``make`` returns, from the file of this name in `kept_folder` if a process has put it there before.
+    """Return the result of ``make``, cached in a file of this name in `kept_folder`.
 
-    The name must tell all that the value depends on. Raises what ``make`` raises.
+    The name must identify everything that the value depends on. Exceptions of ``make`` pass through.
     """
     path = kept_folder() / f"{name}.pickle"
     with contextlib.suppress(Exception):  # missing, unreadable, or of classes that are no more: made again

@@ -58,7 +58,7 @@ _OTHERS = (
     "tar ",
     "cd ",
 )
-"""How commands begin that install MIGraphX or build its C++ example."""
+"""Beginnings of commands that install MIGraphX or build its C++ example."""
 
 
 @dataclass(frozen=True)
@@ -71,7 +71,7 @@ class Block:
 
     @property
     def title(self) -> str:
-        """Its first line that says something."""
+        """First line that is neither empty nor a comment."""
         lines = [line.strip() for line in self.text.splitlines()]
         return next((line for line in lines if line and not line.startswith(("#", "//"))), "")[:60]
 
@@ -163,7 +163,7 @@ def _network(name: str, lens: list[Any]) -> onnx.ModelProto:
 
 
 class Walk:
-    """One guide in the making: what its blocks have defined so far."""
+    """The state of one guide's walk: the names that its blocks have defined so far."""
 
     def __init__(self) -> None:
         self.names: dict[str, Any] = {"__name__": "__main__", "migraphx": mgx_numba, "np": np}

@@ -86,7 +86,7 @@ def in_order(array: np.ndarray, order: Sequence[int] | None = None, gap: int = 0
 def empty_in_order(
     lens: Sequence[int], dtype: np.dtype, order: Sequence[int] | None = None, gap: int = 0
 ) -> np.ndarray:
-    """As `in_order`, with a pattern in place of values, so that elements that are never written show."""
+    """Return an array like `in_order` filled with a pattern, which reveals elements that are never written."""
     array = in_order(np.zeros(lens, dtype), order, gap)
     array[...] = np.frombuffer(b"\xa5" * np.dtype(dtype).itemsize, dtype)[0] if dtype != np.bool_ else True
     return array

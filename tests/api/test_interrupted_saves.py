@@ -16,7 +16,7 @@ from mgx_numba.codegen.files import default_folder
 from ..running import said
 
 MOMENTS = 6
-"""Of them a third for each signal."""
+"""Number of interruptions, a third for each signal."""
 
 SCRIPT = """
 import os, random, signal, sys, time
@@ -98,7 +98,7 @@ print("torn", torn, "left", left, "replaced", replaced)
 
 
 def ends_of_saves(folder: Path, moments: int, seed: int, unnamed: bool) -> str:
-    """What the script prints of saves in ``folder`` and in a cache folder there."""
+    """Return the script's output for interrupted saves in ``folder`` and in a cache folder in it."""
     cache = folder / "cache"
     cache.mkdir()
     objects = default_folder() / "objects"

@@ -45,7 +45,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture
 def work(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """What was read and compiled, in order."""
+    """Record the files read and the kernels compiled, in order."""
     from mgx_numba.frontends.onnx import parser
     from mgx_numba.targets.cpu import program
 

@@ -163,7 +163,7 @@ def test_a_loss_of_ones_own_and_batches_that_are_run() -> None:
 
 @pytest.mark.parametrize("strange", range(4))
 def test_a_loss_that_is_no_number_is_too_much(strange: int) -> None:
-    """It was passed over but for the first batch."""
+    """NaN was ignored except in the first batch."""
     given = batches()
 
     def loss(found: Any, right: Any) -> float:

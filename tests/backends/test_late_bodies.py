@@ -30,7 +30,7 @@ def target(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> s
 
 
 def results_of(target: str, program: Program) -> Results:
-    """What runs a program on a target; the interpreter stands in for a device."""
+    """Return a function that runs a program on a target; the interpreter stands in for a device."""
     with interpreted():
         net = compile_for(target, program)
 

@@ -57,12 +57,12 @@ def symbols(*names: str) -> list[Dim]:
 
 
 class Plans:
-    """One solution for symbolic lengths, and runs of it.
+    """A solution for symbolic lengths, and runs of it.
 
     Args:
-        problem: what is to be planned, with symbolic lengths in it.
-        solve: plans it, as one launch or a solution.
-        most: alternatives that it may have.
+        problem: the problem, with symbolic lengths.
+        solve: plans the problem as one launch or a solution.
+        most: most alternatives that the solution may have.
     """
 
     def __init__(self, problem: Any, solve: Callable[[Any], Launch | Solution], most: int = 2) -> None:

@@ -35,7 +35,7 @@ NARROW = element_types("bfloat16 bfloat16 float32 float32")
 needs_tile = pytest.mark.skipif(declared_tile(NARROW) is None, reason="the CPU has no fast AVX512-BF16")
 GEMM, CONV = GemmBfloat16(), ConvBfloat16()
 TOLERANCE = 2e-6
-"""Of the largest result: sums in float32."""
+"""Error of float32 sums, relative to the largest result."""
 
 
 def narrow(x: np.ndarray) -> np.ndarray:

@@ -85,7 +85,7 @@ NATIVE = [("", form, fast_math) for form in FORMS + HALVES for fast_math in (Tru
 PAIRS = "x86-64-v3"
 """Features with which two bytes are multiplied at once: those of AVX2 leave VNNI of 256 bits where there is such."""
 OTHERS = [("avx2", FORMS[0], True), *((PAIRS, form, True) for form in FORMS + HALVES[:2]), ("sse", FORMS[0], True)]
-"""What of this machine may be used, here without dot products of four bytes: with halves of them, and with none."""
+"""Enabled CPU features, without dot products of four bytes: with dot products of pairs, and without any."""
 
 
 @pytest.mark.parametrize("features, form, fast_math", [*NATIVE, *OTHERS], ids=str)
@@ -245,7 +245,7 @@ def test_blocks_whose_sums_would_not_fit_32_bits(form: BlockFormat) -> None:
 
 @pytest.mark.parametrize("m", [1, 2, 3])
 def test_upper_codes_that_are_not_shifted(m: int) -> None:
-    """As long as their sums fit the registers: exact for integers, as the others are."""
+    """Exact for integers as long as the sums fit the registers, like shifted codes."""
     for size in (64, 128):
         form, k = BlockFormat(4, size, True, True), 3 * size - 5
         w = weights(form, 70, k)

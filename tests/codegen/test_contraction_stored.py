@@ -29,7 +29,7 @@ from .contracting import (
 
 STORED = {"float16": np.dtype(np.float16), "bfloat16": np.dtype(ml_dtypes.bfloat16)}
 TOLERANCE = 3e-6
-"""Of the largest result: sums in float32 of products that are exact but for their rounding."""
+"""Error of float32 sums of rounded products, relative to the largest result."""
 
 
 @pytest.fixture(

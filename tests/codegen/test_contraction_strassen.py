@@ -32,8 +32,8 @@ from .contracting import (
 SOLVERS = (GemmStrassen(1), GemmStrassen(2))
 TILE = tile_for(element_types("float32"))
 FINITE = 0x45
-"""What scratch is filled with, about 3e3 in every float: a task that met NaN there would be done again, which would
-hide that it read what nothing was written to."""
+"""Fill byte of scratch, about 3e3 in every float. A task that meets NaN is repeated, which would hide a read of
+unwritten memory."""
 
 pytestmark = pytest.mark.skipif(max(TILE.variants()) > TILE.lanes, reason="no tile of Strassen's product")
 

@@ -25,7 +25,7 @@ from .test_contraction_conv import same
 
 SOLVER = ConvWinogradTiles(Form(2, 3, True))
 TOLERANCE = 3e-5
-"""Of the largest result: 16 bits of a number, and sums of four of them."""
+"""Error relative to the largest result: 16-bit numbers, and sums of four."""
 FORMS = [host.EMULATED_TILES, *([""] if matrix_tile(element_types("float32")) is not None else [])]
 pytestmark = pytest.mark.skipif(host.host().vector_bits < 512, reason="the CPU has no AVX-512")
 

@@ -53,7 +53,7 @@ def test_axes_around_runs_change_places(sizes: str, run: int) -> None:
 @pytest.mark.parametrize("start", [0, 1])
 @pytest.mark.parametrize("dtype", ["uint8", "float16", "float32", "float64"])
 def test_runs_of_whole_lines(sizes: str, dtype: str, start: int) -> None:
-    """What NumPy allocates begins anywhere; here all runs of the target begin with a line, or one element later."""
+    """All runs of the target begin at a cache line, or one element later; NumPy's allocations begin anywhere."""
     x = digits(3, 7, 2, 128, dtype=dtype).transpose(1, 0, 2, 3)[:, :, ::-1]
     room = np.zeros(x.size + 2 * host.CACHE_LINE, dtype)
     start += -_start(room) % host.CACHE_LINE // room.itemsize

@@ -41,7 +41,7 @@ def problem_of(batch: Any, lens: tuple[Any, ...], shape: dict[str, Any], types: 
 
 
 def check(problem: ConvProblem, samples: list[dict[Dim, int]], only: str = "") -> set[str]:
-    """Who computed it, for all samples right."""
+    """Check results for all samples; return the solvers that computed them."""
     rng = np.random.default_rng(problem.taps)
     types = problem.types
     float32 = types.uniform == "float32"

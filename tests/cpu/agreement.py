@@ -265,7 +265,7 @@ def assert_agrees(got: Sequence[np.ndarray], wanted: Reference) -> None:
 
 
 def wrong_elements(got: np.ndarray, wanted: np.ndarray, allowed: np.ndarray) -> str:
-    """What to say of elements that are further apart than ``allowed``; nothing if none is."""
+    """Return a message on elements that differ by more than ``allowed``; empty if there are none."""
     wrong = _distance(wanted, got) > allowed
     if not wrong.any():
         return ""

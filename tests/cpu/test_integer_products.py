@@ -144,7 +144,7 @@ def test_product_of_integers_is_exact(case: str) -> None:
 
 
 def test_a_zero_point_of_the_pixels_is_as_it_was_quantised() -> None:
-    """As in models of `quantize_dynamic`: the padding surrounds the quantised pixels."""
+    """A model as of `quantize_dynamic`: the padding surrounds the quantised pixels."""
     rng = np.random.default_rng(3)
     w = integers(rng, np.uint8, 7, 4, 3, 3)
     nodes = [

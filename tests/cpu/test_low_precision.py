@@ -411,7 +411,7 @@ def test_products_with_weights_of_few_bits(
 
 
 def test_products_of_the_same_codes_keep_their_scales() -> None:
-    """They were packed once for all products, with the scales of the first one."""
+    """Equal codes were packed once for all products, with the first product's scales."""
     program, rng = Program(), np.random.default_rng(3)
     m = program.main
     x = m.add_parameter("x", Shape(Type.float_type, (1, 128)))

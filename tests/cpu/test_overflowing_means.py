@@ -64,7 +64,7 @@ def two_means(m, x, axes):
 
 
 def with_elements(m, x, axes):
-    """As `two_means`, with results of each element that take long, after them."""
+    """Append `two_means` and expensive elementwise results after them."""
     means = two_means(m, x, axes)
     spread = broadcast(m, means[0], x.shape.lens)
     total = broadcast(m, m.add_instruction("reduce_sum", [m.add_instruction("tanh", [x])], axes=axes), x.shape.lens)

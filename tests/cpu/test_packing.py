@@ -99,7 +99,8 @@ def test_transposed_convolutions_with_other_phases_of_as_many_taps_shared_weight
 
 
 def test_products_of_dynamic_batches_spread_and_packed_their_weights_for_each(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As ONNX's ``MatMul`` and ``Add`` with weights have them; by the host in every run, before they were settled."""
+    """ONNX's ``MatMul`` and ``Add`` with weights; the host packed the weights in every run before they were
+    specialised."""
     monkeypatch.setenv("MGX_CPU_FEATURES", "avx512")  # with AMX many rows take another form of the weights than few
     packings = []
     original = SharedWeights.packed

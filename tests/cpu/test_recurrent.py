@@ -211,7 +211,7 @@ def test_weights_in_16_bits_of_any_size(scale: float) -> None:
 @pytest.mark.parametrize("cell", ["rnn", "gru"])
 @pytest.mark.parametrize("scale", [1e-38, 1e-20, 1e20, 1e36])
 def test_states_of_any_size_meet_weights_in_16_bits(scale: float, cell: str) -> None:
-    """Those beyond 1e33 are within float32 times the weights, but their codes times the weights' are not."""
+    """For states beyond 1e33, products with the weights fit float32, but products with the weights' codes do not."""
     arrays = operands(cell, 1, 3, 2, 128, 3, "hidden", None, np.float32)
     arrays[5] *= np.float32(scale)
     chosen, build = layer(cell, arrays, True, hidden_size=128)

@@ -26,7 +26,7 @@ from .models import FLOAT, INT64, MODELS, Graph
 
 
 def tiled(dims: list[int | str | None], op_type: str = "Tile") -> Program:
-    """One node of two inputs, data and a vector of two integers."""
+    """Return a program of one node with two inputs: data and a vector of two integers."""
     g = Graph()
     return parse_onnx(g.model({"x": (FLOAT, dims), "n": (INT64, [2])}, [g.op(op_type, "x", "n")]))
 
@@ -62,7 +62,7 @@ def test_a_length_that_onnx_does_not_infer_is_not_0() -> None:
 
 
 def test_types_are_found_for_lengths_that_constants_have() -> None:
-    """Of an operator that ONNX does not know, whose inputs have to have 33 columns."""
+    """An operator that ONNX does not know; its inputs must have 33 columns."""
     g = Graph()
     one, zero = g.const(np.float32(0.5)), g.const(np.int8(3))
     parts = ("x", one, zero, g.const(np.ones((33, 5), np.int8)), one, zero, "", one, zero)

@@ -76,7 +76,7 @@ def run_program(program: Program, feeds: dict[str, np.ndarray]) -> list[np.ndarr
 
 
 def run_compiled(program: Program, feeds: dict[str, np.ndarray]) -> list[np.ndarray]:
-    """As `run_program`, compiled for ``cpu`` without licence to change values."""
+    """Run a program compiled for ``cpu`` without fast math; see `run_program`."""
     compiled = public_program.wrap(program.clone()).compile("cpu", fast_math=False, num_threads=1)
     return [np.asarray(result) for result in compiled.run(feeds)]
 

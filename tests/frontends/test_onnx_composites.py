@@ -105,7 +105,7 @@ def test_values_inside_of_an_operator_are_float32(name: str) -> None:
 
 @pytest.mark.parametrize("target", ["ref", "cpu"])
 def test_statistics_in_16_bits_are_rounded_once(target: str) -> None:
-    """They were computed in the type of ``stash_type``, where squares overflow; results of them have that type."""
+    """Statistics were computed in the type of ``stash_type``, where squares overflow; their results have that type."""
     x = LARGE.astype(np.float32)
     model = make_model(
         [helper.make_node("LayerNormalization", ["x", "s"], ["y", "mean", "inverse"], stash_type=TensorProto.BFLOAT16)],

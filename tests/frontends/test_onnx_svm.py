@@ -81,7 +81,8 @@ def test_coefficients_that_are_all_positive() -> None:
 @pytest.mark.parametrize("positive", [False, True])
 @pytest.mark.parametrize("classes", [2, 3])
 def test_a_row_of_coefficients_for_each_class(classes: int, positive: bool) -> None:
-    """Of two classes ONNX Runtime takes the second if any score is positive, ONNX's evaluator that with the larger."""
+    """With two classes, ONNX Runtime takes the second if any score is positive; ONNX's evaluator takes the larger
+    score."""
     coefficients = normal(classes * 4, seed=1)
     given = {
         "classlabels_ints": list(range(5, 5 + classes)),

@@ -34,7 +34,7 @@ def softmax_of_sum(lens: tuple[int, ...] = (3, 5), type: str = "float") -> Any:
 
 
 def wanted(x: np.ndarray, y: np.ndarray) -> list[np.ndarray]:
-    """What `softmax_of_sum` gives."""
+    """Return the reference of `softmax_of_sum`."""
     total = x + y
     e = np.exp(total - total.max(-1, keepdims=True))
     return [e / e.sum(-1, keepdims=True), total]

@@ -50,7 +50,7 @@ class _Memory:
 
 
 class _Made:
-    """What is told of by handles."""
+    """Objects that the library's handles refer to."""
 
     def __init__(self) -> None:
         self.things: dict[int, Any] = {}

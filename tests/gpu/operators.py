@@ -57,7 +57,7 @@ def check_operator(on: Engine, name: str, arrays: Sequence[np.ndarray], **attrib
 
 
 def check_compiles(name: str, arrays: Sequence[np.ndarray], on: Engine, **attributes: Any) -> None:
-    """Its kernels compile for devices of both vendors."""
+    """Check that an operator's kernels compile for devices of both vendors."""
     for kernel in compiled(operator_program(name, arrays, **attributes), on).kernels():
         for architecture in ("sm_75", "sm_90a", "gfx942", "gfx1201"):
             assert kernel.symbol.encode() in compile_object(kernel, ARCHITECTURES[architecture])

@@ -34,8 +34,8 @@ class SymbolicPlan:
     """One plan of a program with dynamic inputs.
 
     Attributes:
-        plan: with expressions.
-        guards: texts of the questions that the program's lowering depends on.
+        plan: the plan, with expressions.
+        guards: texts of the guards that the program's lowering depends on.
     """
 
     def __init__(self, program: Program, **options: Any) -> None:
@@ -54,7 +54,7 @@ class SymbolicPlan:
 
     @property
     def labels(self) -> list[str]:
-        """What steps are called."""
+        """Return the labels of the steps."""
         return [step.label for step in self.plan.steps]
 
     def values(self, inputs: Mapping[str, np.ndarray]) -> dict[Dim, int]:
@@ -68,7 +68,7 @@ class SymbolicPlan:
 
     @cached_property
     def executable(self) -> DeviceExecutable:
-        """What runs the plan on the interpreter."""
+        """Return an executable of the plan on the interpreter."""
         with interpreted():
             return DeviceExecutable(self.plan, engine())
 

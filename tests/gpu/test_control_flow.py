@@ -281,7 +281,7 @@ def test_the_module_that_lengths_select_is_part_of_the_plan(target: str) -> None
 
 @pytest.mark.parametrize("changes", [False, True])
 def test_a_condition_is_all_that_is_read_back(changes: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of a loop of five iterations; where these do not change the condition, not even that."""
+    """For a loop of five iterations, only the condition is read back, and nothing if iterations do not change it."""
     last = helper.make_node("Less", ["i", "end"], ["go_out"]) if changes else GO
     nodes = [last, helper.make_node("Add", ["v", "v"], ["v_out"])]
     feeds = {"x": normal(3)}

@@ -23,7 +23,7 @@ from mgx_numba.runtime.gpu.interpreter import InterpreterQueue, InterpreterRecor
 from .device_data import close, numbers, one_input, softmax_of_sum, wanted
 
 SECONDS = 120
-"""What a process of a test may take: starting and compiling take some seconds, and a hang is what is looked for."""
+"""Time limit of a test's process: starting and compiling take some seconds, and the tests look for hangs."""
 
 
 class Library:
@@ -175,7 +175,7 @@ def test_a_call_that_cannot_be_recorded_leaves_the_program_usable(monkeypatch: p
 
 
 def test_a_host_step_that_raises_leaves_the_program_usable(where: str) -> None:
-    """What it raises passes through, and later runs are not mixed up with the broken one."""
+    """The step's exception passes through, and later runs are not affected by the failed run."""
 
     def reshaped(main: Any, x: Any) -> list[Any]:
         return [main.add_instruction(mgx.op("add"), [x, x]), main.add_instruction(mgx.op("nonzero"), [x])]

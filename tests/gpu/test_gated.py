@@ -57,7 +57,7 @@ def unit(
 def agree(
     program: Program, on: Engine, type: Type = F16, fast_math: bool = False, kernel: str = "warpgroup"
 ) -> GpuProgram:
-    """One kernel has the values of ref."""
+    """Check that one kernel has the values of ref."""
     made = compiled(program, on, fast_math=fast_math, float32_matmul_precision="medium")
     (label,) = labels(made)
     assert kernel in label, label

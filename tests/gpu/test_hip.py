@@ -32,7 +32,7 @@ def _forget() -> None:
 
 @pytest.fixture
 def installed(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., HipLibrary]]:
-    """What installs a stand-in in the place of a process without any driver."""
+    """Return a function that installs a stand-in in a process without any driver."""
     load = engines.HipEngine.load
 
     def install(**options: Any) -> HipLibrary:

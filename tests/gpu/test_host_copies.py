@@ -33,7 +33,7 @@ from .programs import interpreter
 from .test_streams import stream
 
 LENS = (7, 33)
-"""Of tensors that are large, in several pieces, where these begin at 256 bytes."""
+"""Lengths of tensors that are copied in several pieces if tensors from 256 bytes on count as large."""
 
 
 @pytest.fixture(params=PLACES)

@@ -44,7 +44,7 @@ ALLOWED = {F64: 1e-12, F32: 2e-6, F16: 2e-3, BF16: 2e-2, I8: 0, F8: 5e-4}
 
 @pytest.fixture(params=["interpreter", pytest.param("device", marks=pytest.mark.gpu)])
 def on(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[Engine]:
-    """What programs run on, with libraries."""
+    """Return an engine with libraries."""
     if request.param == "device":
         yield cuda_engine()
         return
@@ -324,7 +324,7 @@ def epilogue(steps: Callable[..., Any], out: Type, *operands: tuple[Type, str]) 
 
 
 def residual(s: Any, x: Any, e: Any, b: Any) -> Any:
-    """As `quantize_fp16` leaves a residual: in float32, and rounded at the end."""
+    """Add a residual as `quantize_fp16` leaves it: in float32, rounded at the end."""
     total = s.add(s.add(s.cast_loosely(x, F32), b), s.cast_loosely(e, F32))
     return s.cast_loosely(s.max(total, s.const(0.0, F32)), F16)
 

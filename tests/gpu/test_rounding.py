@@ -265,7 +265,7 @@ def kernel(args):
 
 @pytest.mark.parametrize("dtype", ["double", "float", "int32"])
 def test_a_float16_is_rounded_before_it_becomes_another_type(dtype: str, on: Engine) -> None:
-    """It is computed in float32, in the same kernel."""
+    """The float16 value is computed in float32, in the same kernel."""
     x, program = np.array([1.0009765625, 1.001953125, 3.3, 99.7, 300, np.nan], np.float16), Program()
     m = program.main
     p = m.add_parameter("x", Shape(Type.half_type, x.shape))

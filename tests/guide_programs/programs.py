@@ -29,7 +29,7 @@ _MISPRINTS = {
     "{32,3,224,224}\n": "{32,3,224,224};\n",
     'printf("%d,",resultData[i])': 'printf("%f,",resultData[i])',
 }
-"""What guides say, and what they mean: the compiler refuses the first, or its numbers would not be seen."""
+"""Misprints of guides and their corrections: the compiler refuses the misprint, or its numbers would not be seen."""
 _BROKEN_COMMENT = re.compile(
     r"(//[^\n]*)\n[ \t]*((?:\(N, C, H, W\)|[^\x00-\x7f](?:[^\n]*[^\x00-\x7f])?)(?: ?\(?N, ?C, ?H, ?W\)?)?)"
 )

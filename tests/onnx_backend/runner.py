@@ -58,7 +58,7 @@ class Exclusion:
 
     @property
     def line(self) -> str:
-        """As it stands in the manifest."""
+        """The line of the manifest."""
         return f"{self.name} | {' '.join(self.targets)} | {self.reason}"
 
 

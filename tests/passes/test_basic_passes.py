@@ -363,7 +363,7 @@ def test_lossless_conversions_in_between_vanish() -> None:
 
 @pytest.mark.parametrize("type", ["half", "bf16"])
 def test_conversions_around_a_pointwise_operation_vanish(type: str) -> None:
-    """It computes in float32 and rounds once by itself."""
+    """The operation itself computes in float32 and rounds once."""
     g = Graph()
     x, y, c = g.param("x", [2, 8], type), g.param("y", [2, 8], type), g.param("c", [2, 8], "bool")
     a, b = (g.op("convert", v, target_type="float", elidable=True) for v in (x, y))

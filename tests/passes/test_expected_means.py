@@ -37,7 +37,7 @@ class Net:
         return self.add("add", value, self.add("broadcast", number, axis=axis, out_lens=lens))
 
     def expected(self, value: Any) -> np.ndarray | None:
-        """Of the first operand of a product with constant weights that takes the value."""
+        """Return the expected mean of ``value`` as first operand of a product with constant weights."""
         lens = value.shape().lens()
         if len(lens) > 3:
             last = self.add("convolution", value, self.weights(4, lens[1], 1, 1))

@@ -344,7 +344,7 @@ def test_batch_norm_alone_subtracts_the_mean_first() -> None:
 
 
 def test_batch_norm_of_concatenated_convolutions_is_one_product_and_one_sum() -> None:
-    """As in DenseNet, offsets may be merged: cancellation adds no more error than the contractions already have."""
+    """The structure of DenseNet. Offsets may be merged: cancellation adds no more error than the contractions have."""
     g = Graph()
     x = g.param("x", [2, 3, 6, 6])
     parts = [g.op("convolution", x, g.random(4, 3, 3, 3, seed=k)) for k in (1, 2)]

@@ -133,7 +133,10 @@ def bare_literals(source: str, path: str = "") -> Iterator[Bare]:
 
 
 def _literals(node: Any, source: str, path: str, every: set[int], whole: set[int]) -> Iterator[Bare]:
-    """Of a statement or expression, not of the functions and classes in it. Messages count nothing but characters."""
+    """Yield the numbers of a statement or expression without a stated origin.
+
+    Nested functions and classes, and numbers in messages, are skipped.
+    """
     if isinstance(node, (*Function, ast.ClassDef, ast.JoinedStr)):
         return
     if is_scalar(node):

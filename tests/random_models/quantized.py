@@ -159,7 +159,7 @@ def _leaky(g: _Graph, x: str) -> str:
 
 
 MOST_PIXELS = 200
-"""Of an image that is made larger."""
+"""Most pixels of an enlarged image."""
 IMAGES = (_conv, _conv, _conv, _relu, _pool, _add, _concat, _sigmoid)
 ROWS = (_dense, _dense, _relu, _add, _concat, _sigmoid)
 MOVES = (_mul, _transpose, _slice, _pad, _leaky)

@@ -25,7 +25,7 @@ LENS = (2, 3, 8)
 
 
 class Result(np.ndarray):
-    """What outputs are asked to be."""
+    """The requested type of outputs."""
 
 
 def plan_of(kernel: KernelSource, lens: tuple[int, ...] = LENS, outputs: int = 2) -> Plan:

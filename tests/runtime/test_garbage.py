@@ -28,7 +28,7 @@ def test_it_is_as_it_was_afterwards(enabled: bool) -> None:
 
 
 class Watched:
-    """What a weak reference may look at."""
+    """An object that supports weak references."""
 
 
 def test_what_was_made_meanwhile_is_old_afterwards_and_garbage_still_found(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -94,7 +94,7 @@ def test_records_survive_every_form_and_recompilation(tuned_file: Path, tmp_path
 
 
 def other_machine(tuned_file: Path, path: Path) -> None:
-    """The same file as if another CPU had tuned it."""
+    """Write the same file as if another CPU had tuned it."""
     net = migraphx.load(str(tuned_file))
     migraphx.save(net, path, format="json")
     tree = json.loads(path.read_text())
