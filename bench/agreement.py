@@ -1,8 +1,8 @@
-"""How far a network's results are from exact ones, and whether that is right for its precision.
+"""Comparison of a network's results with exact results, and checks of choices (NonMaxSuppression, TopK).
 
-Results of NonMaxSuppression and TopK say what was chosen: where values are off by a little, another choice may be as
-right. So what is chosen from is made a result, too (`exposed`): that must be near the exact values, and a choice must
-be what its operator gives for the values found.
+Results of NonMaxSuppression and TopK are positions. If scores differ slightly, another choice may be equally correct.
+So the inputs of such operators become results, too (`exposed`): they must be close to the exact values, and the choice
+must be the operator's result for the values found.
 """
 
 from __future__ import annotations
@@ -21,16 +21,19 @@ from mgx_numba.api.sensitivity import largest_difference, relative_error
 __all__ = ["Agreement", "Choice", "agreement", "choices_of", "exposed", "max_relative_error"]
 
 CHOOSING = {"NonMaxSuppression": 0, "TopK": 1}
-"""Operators that choose, and which of their results says what."""
+"""Operators that choose, and the index of the result that holds the choice."""
 CLOSE = 2.0**-20
-"""By how much, relative to the largest, scores and coordinates may be off: some roundings of float32, in which kernels
-compute overlaps and the choice is checked in float64."""
+"""Tolerance of scores and coordinates, relative to the largest: a few roundings of float32. Kernels compute overlaps in
+float32, and the choice is checked in float64."""
 
 
 @dataclass(frozen=True)
 class Choice:
-    """A result that says what was chosen: its place among the results, the operator's name and attributes, and the
-    places of what it was given (None of what is absent)."""
+    """A result that holds a choice: its index, the operator's name and attributes, and the result indices of its
+    inputs.
+
+    An index is None for an absent input.
+    """
 
     result: int
     operator: str
@@ -38,7 +41,7 @@ class Choice:
     inputs: tuple[int | None, ...]
 
     def problem(self, results: Sequence[np.ndarray]) -> str:
-        """Why the result is not what the operator gives for its inputs, empty if it is."""
+        """Return the reason why the result is not the operator's result for its inputs; empty if it is."""
         given = [None if k is None else np.asarray(results[k]) for k in self.inputs]
         chosen = np.asarray(results[self.result])
         if self.operator == "TopK":
@@ -48,14 +51,14 @@ class Choice:
 
 @dataclass(frozen=True)
 class Agreement:
-    """What a comparison found.
+    """The outcome of a comparison.
 
     Attributes:
         error: largest difference in any result that is no choice, relative to that result's largest magnitude.
-        rms: root mean square of the differences relative to that of the values, the largest of floating results.
-        chosen: how many rows or positions the exact results have that are choices.
-        differing: how many of them were chosen otherwise, or more or fewer.
-        problem: why a choice does not follow from what it was made from; empty if all do.
+        rms: root mean square of the differences over that of the values; the maximum over floating results.
+        chosen: number of rows or positions in the exact results that are choices.
+        differing: number of choices that differ, are missing or are additional.
+        problem: why a choice does not follow from its inputs; empty if all do.
     """
 
     error: float
@@ -72,8 +75,10 @@ class Agreement:
 
 
 def exposed(model: onnx.ModelProto) -> onnx.ModelProto:
-    """A copy with more results: what is given to operators that choose and whose choice is a result. The model itself
-    if there are none, or they are results already."""
+    """Return a copy of the model in which the inputs of choosing operators are results, too.
+
+    The model itself is returned if there are none, or they are already results.
+    """
     missing = [name for node, _ in _choosing(model) for name in node.input if name]
     missing = [name for name in dict.fromkeys(missing) if name not in {o.name for o in model.graph.output}]
     if not missing:
@@ -88,10 +93,10 @@ def exposed(model: onnx.ModelProto) -> onnx.ModelProto:
 
 
 def choices_of(model: onnx.ModelProto) -> list[Choice]:
-    """The results that are choices, of a model that `exposed` gave.
+    """Return the results that are choices, of a model from `exposed`.
 
     Raises:
-        ValueError: something that is chosen from is no result.
+        ValueError: an input of a choice is not a result.
     """
     places = {output.name: k for k, output in enumerate(model.graph.output)}
     found = []
@@ -105,7 +110,7 @@ def choices_of(model: onnx.ModelProto) -> list[Choice]:
 
 
 def agreement(found: Sequence[Any], exact: Sequence[Any], choices: Sequence[Choice] = ()) -> Agreement:
-    """Compare all results of a network with exact ones; ``choices`` are those of the model that both are of."""
+    """Compare all results of a network with exact results; ``choices`` are the choices of their model."""
     found, exact = [np.asarray(r) for r in found], [np.asarray(r) for r in exact]
     if len(found) != len(exact):
         return Agreement(float("inf"), problem=f"{len(found)} results, expected {len(exact)}")
@@ -120,10 +125,10 @@ def agreement(found: Sequence[Any], exact: Sequence[Any], choices: Sequence[Choi
 
 
 def max_relative_error(got: Sequence[np.ndarray], wanted: Sequence[np.ndarray]) -> float:
-    """Largest difference in any output, relative to that output's largest magnitude.
+    """Return the largest difference in any output, relative to that output's largest magnitude.
 
-    Infinite if shapes differ, or if one is not finite (or not the same infinity) where the other is. Integer and bool
-    outputs are compared as numbers.
+    Infinite if shapes differ, or if one value is not finite (or not the same infinity) where the other is. Integer and
+    bool outputs are compared as numbers.
     """
     if len(got) != len(wanted):
         return float("inf")
@@ -131,7 +136,7 @@ def max_relative_error(got: Sequence[np.ndarray], wanted: Sequence[np.ndarray]) 
 
 
 def _choosing(model: onnx.ModelProto) -> Iterator[tuple[onnx.NodeProto, str]]:
-    """Nodes that choose and whose choice is a result, and the name of that."""
+    """Yield the nodes whose choice is a result, with the result's name."""
     results = {output.name for output in model.graph.output}
     for node in model.graph.node:
         place = CHOOSING.get(node.op_type)
@@ -147,7 +152,7 @@ def _differing(found: np.ndarray, exact: np.ndarray, by_place: bool) -> int:
 
 
 def _wrong_order(chosen: np.ndarray, given: Sequence[np.ndarray | None], attributes: Mapping[str, Any]) -> str:
-    """Of TopK: positions [..., k, ...] along an axis of what is given."""
+    """Check the result of TopK: positions [..., k, ...] along an axis of its input; return the problem."""
     values, count = given[0], given[1]
     assert values is not None and count is not None
     axis = attributes.get("axis", -1)
@@ -170,7 +175,7 @@ def _wrong_order(chosen: np.ndarray, given: Sequence[np.ndarray | None], attribu
 
 
 def _wrong_boxes(chosen: np.ndarray, given: Sequence[np.ndarray | None], by_centre: bool) -> str:
-    """Of NonMaxSuppression: rows (image, class, box) in the order of images and classes, best first."""
+    """Check the result of NonMaxSuppression: rows (image, class, box), best first in each class; return the problem."""
     boxes, scores, *limits = given
     assert boxes is not None and scores is not None
     images, classes, count = scores.shape
@@ -199,8 +204,11 @@ def _wrong_class(
     overlap: float,
     lowest: float | None,
 ) -> str:
-    """Why boxes of one class, best first, are not those that are kept: each above the lowest score, none overlapping a
-    better one, and every other one below the lowest score, overlapping a better one, or one too many."""
+    """Check the kept boxes of one class, best first; return the problem.
+
+    Each kept box scores above the lowest score and overlaps no better box. Every other box scores below it, overlaps a
+    better box, or exceeds the number of boxes to keep.
+    """
     scores = scores.astype(np.float64)
     slack = CLOSE * _largest(scores)
     if len(kept) > keep or len(set(kept.tolist())) != len(kept):
@@ -223,7 +231,7 @@ def _wrong_class(
 
 
 def _overlaps(some: np.ndarray, boxes: np.ndarray, by_centre: bool) -> tuple[np.ndarray, np.ndarray]:
-    """The least and the most that boxes [m, 4] may overlap others [n, 4] (intersection over union, [m, n])."""
+    """Return lower and upper bounds of the intersection over union of boxes [m, 4] and boxes [n, 4], as [m, n]."""
     slack = CLOSE * _largest(boxes)
     one, other = (_corners(b.astype(np.float64), by_centre) for b in (some[:, None], boxes[None]))
     sides = np.minimum(one[1], other[1]) - np.maximum(one[0], other[0])
@@ -237,7 +245,7 @@ def _overlaps(some: np.ndarray, boxes: np.ndarray, by_centre: bool) -> tuple[np.
 
 
 def _corners(boxes: np.ndarray, by_centre: bool) -> tuple[np.ndarray, np.ndarray]:
-    """Lower and upper corners of boxes [..., 4]; the order of axes is that of the boxes."""
+    """Return the lower and upper corners of boxes [..., 4], in the boxes' order of axes."""
     if by_centre:
         return boxes[..., :2] - boxes[..., 2:] / 2, boxes[..., :2] + boxes[..., 2:] / 2
     return np.minimum(boxes[..., :2], boxes[..., 2:]), np.maximum(boxes[..., :2], boxes[..., 2:])

@@ -1,8 +1,9 @@
-"""Whether tuning travels: a model is tuned in one cache folder, and its file loaded elsewhere with an empty one.
+"""Test whether tuning travels: a model is tuned in one cache folder, and its file is loaded with an empty one.
 
-``python -m bench.carry light_resnet50 bert`` prints a line for each reader of the file: one on this machine, one that
-trusts the machine code in it, and one to which the records seem to be of another machine. Each must measure nothing,
-solve every problem as the tuned process does and give the same bits; the process that tuned and the reader run in turn.
+``python -m bench.carry light_resnet50 bert`` prints a line for each reader of the file: a reader on this machine, a
+reader that trusts the file's machine code, and a reader for which the records are of another machine. Each must measure
+nothing, choose the same solvers as the tuning process and give the same bits. The tuning process and the reader run in
+turn.
 """
 
 from __future__ import annotations
@@ -69,15 +70,15 @@ for _ in sys.stdin:
 
 @dataclass(frozen=True)
 class Carried:
-    """What a reader of a tuned file did.
+    """The outcome of one reader of a tuned file.
 
     Attributes:
-        problems: products and convolutions of the model that differ.
-        measurements: how many candidates the reader measured.
+        problems: number of distinct products and convolutions of the model.
+        measurements: number of candidates that the reader measured.
         same: whether it solves each problem by the same solver and configuration.
         equal: whether its results have the same bits.
         told: its warnings.
-        tuned, seconds: medians of a run in the process that tuned and in the reader.
+        tuned, seconds: median seconds of a run in the tuning process and in the reader.
     """
 
     reader: str
@@ -94,7 +95,7 @@ def carry(case: Case, folder: Path, threads: int, budget: float, rounds: int) ->
     """Tune ``case.checked`` for at most ``budget`` seconds, read the file in each way, and compare.
 
     Raises:
-        RuntimeError: a process failed; the message ends with what it wrote.
+        RuntimeError: a process failed; the message ends with its output.
     """
     saved = Path(f"{case.checked}.mxr")
     other = folder / "elsewhere.mxr"
@@ -123,16 +124,16 @@ def carry(case: Case, folder: Path, threads: int, budget: float, rounds: int) ->
 
 
 def _of_another_machine(saved: Path, path: Path) -> None:
-    """A copy of the file whose records seem to be of another CPU."""
+    """Write a copy of the file whose records seem to be of another CPU."""
     root = msgpack.unpackb(saved.read_bytes())
-    del root[CHECKSUMS]  # they would tell of the change
+    del root[CHECKSUMS]  # the checksums would reveal the change
     for record in root["mgx_numba"]["tuning"]:
         record["fingerprint"].update(cpu="another", cores=96)
     path.write_bytes(msgpack.packb(root))
 
 
 class _Process:
-    """A process with a cache folder of its own; ``said`` is what it found out before its runs are timed."""
+    """A process with its own cache folder; ``said`` is its report before its runs are timed."""
 
     def __init__(self, cache: Path, *arguments: object) -> None:
         environment: Mapping[str, str] = {
@@ -146,7 +147,7 @@ class _Process:
         self.said: dict[str, Any] = json.loads(self._answer())
 
     def median(self) -> float:
-        """Median seconds of some runs."""
+        """Return the median seconds of some runs."""
         assert self._process.stdin is not None
         self._process.stdin.write("\n")
         self._process.stdin.flush()
@@ -168,7 +169,7 @@ class _Process:
 
 
 def main() -> int:
-    """Print a line for each model and reader; the status is 1 if one of them measured or differs."""
+    """Print a line for each model and reader; return 1 if a reader measured or differs."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("models", nargs="+")
     parser.add_argument("--threads", type=int, default=2)

@@ -1,6 +1,6 @@
-"""The models that are measured, as files with inputs.
+"""The measured models, as files with inputs.
 
-A case is called by its model, with the batch size after an ``@`` if it is not 1: ``bert``, ``light_resnet50@8``.
+A case is named by its model, with the batch size after an ``@`` if it is not 1: ``bert``, ``light_resnet50@8``.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ BATCHED = ("light_resnet50@8", "bert@8")
 
 @dataclass(frozen=True)
 class Case:
-    """A model file and the inputs to run it on.
+    """A model file and inputs for it.
 
-    ``feeds_path`` holds the inputs' names, then the inputs, as ``.npz``, for a process that has no onnx. ``checked`` is
-    the file to compare outputs on: the model itself, or a copy: of a model whose weights are all equal one with others,
-    of one that chooses one whose results are also what is chosen from (`bench.agreement`).
+    ``feeds_path`` is an ``.npz`` file with the inputs' names, then the inputs, for a process without onnx. ``checked``
+    is the file for comparing outputs: the model or a copy. A model with uniform weights gets a copy with other weights;
+    a model with choices gets a copy whose results include the choices' inputs (`bench.agreement`).
     """
 
     name: str
@@ -38,17 +38,17 @@ class Case:
 
 
 def case_names(scale: str = "full") -> list[str]:
-    """All cases: light_* models (of full scale only), builders, and the batched ones."""
+    """Return the names of all cases: light_* models (of full scale only), builders, and batched cases."""
     if scale != "full":
         return list(MODELS)
     return [*light_models(), *MODELS, *BATCHED]
 
 
 def prepare(name: str, folder: Path, scale: str = "full") -> Case:
-    """Write the files of a case to a folder that exists.
+    """Write the files of a case to an existing folder.
 
     Raises:
-        ValueError: no such case.
+        ValueError: the case is unknown.
     """
     base, _, suffix = name.partition("@")
     if suffix and not suffix.isdecimal():
@@ -76,10 +76,10 @@ def prepare(name: str, folder: Path, scale: str = "full") -> Case:
 
 
 def kept(name: str, folder: Path) -> Case:
-    """A case of full scale whose files are in the folder, or `prepare`'s.
+    """Return a case of full scale whose files are in the folder; prepare it if they are not.
 
     Raises:
-        ValueError: no such case.
+        ValueError: the case is unknown.
     """
     feeds_path = folder / f"{name}.npz"
     if not feeds_path.exists():  # written last

@@ -1,14 +1,14 @@
-"""How good the cost model's choices are: every contraction of the bench models, each in every way that tuning tries.
+"""Quality of the cost model's choices: every contraction of the bench models, with every candidate that tuning tries.
 
     python -m bench.choices [--models a,b] [--quantize bf16] [--threads 2] [--json bench/data/choices.json]
     python -m bench.choices --target gpu [--quantize fp16] [--libraries] --models resnet50,bert
     python -m bench.choices --read bench/data/choices.json [--ship mgx_numba/codegen/tuning/shipped]
 
-The regret of a set of problems is the time of the chosen candidates over that of the best ones, each problem counted as
-often as the models have it, less one. Candidates take turns, and the time of one is a median. The best of many noisy
-medians is too small, so chosen and best candidate are measured once more against each other, and these times count.
-With ``--libraries`` cuBLASLt and cuDNN are among the candidates, and the best ones say how often they win; nothing of
-that is to be shipped.
+The regret of a set of problems is the total time of the chosen candidates over that of the best candidates, less one.
+Each problem counts as often as the models have it. Candidates take turns, and a candidate's time is a median. The
+minimum of many noisy medians is biased low, so the chosen and the best candidate are measured once more against each
+other, and these times count. With ``--libraries`` cuBLASLt and cuDNN are candidates, too, and the output states how
+often they win; such records must not be shipped.
 """
 
 from __future__ import annotations
@@ -51,12 +51,12 @@ _ROUNDS = 5
 _FINAL_ROUNDS = 9
 _SHOWN = 20
 _CLEAR = 1.04
-"""Times the best candidate's time from which a choice is worth a record that comes with the package."""
+"""Ratio to the best candidate's time from which a choice is worth a shipped record."""
 _DATE = "%Y-%m-%dT%H:%M:%SZ"
 
 
 class Recorder:
-    """Stands in for tuning: takes the cost model's choices and notes what was asked for, and how often."""
+    """A stand-in for tuning that takes the cost model's choices and records the requests with their numbers of uses."""
 
     exhaustive = False
     budget = None
@@ -71,18 +71,18 @@ class Recorder:
         return self.backend.choose(request)
 
     def pending(self) -> list[tuple[Asked, int]]:
-        """All problems, and how often the model has each."""
+        """Return all problems with their numbers of uses in the model."""
         return list(self.requests.items())
 
     def in_place(self, request: Request, operand: str) -> None:
-        """The model's plan has the result in the place of this operand."""
+        """Record that the model's plan puts the result into the memory of ``operand``."""
         self.replaced[request] = operand
 
     def place(self, request: Asked, instruction: str, taken: Candidate) -> None:
-        """Which instruction of the model it is."""
+        """Ignore the instruction of a request."""
 
     def tell(self) -> None:
-        """Tuning's warnings: there are none."""
+        """Give no warnings."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -112,15 +112,17 @@ def measure(
     quantize: str | None = None,
     libraries: bool = False,
 ) -> list[dict[str, Any]]:
-    """A record for each distinct contraction of the models, in ``fp16`` or ``bf16`` if so told: what was chosen, and
-    the seconds of every candidate, with or without those of libraries."""
+    """Return a record for each distinct contraction of the models: the choice, and the seconds of every candidate.
+
+    ``quantize`` is ``fp16``, ``bf16`` or None; ``libraries`` adds the candidates of libraries.
+    """
     found: dict[Any, tuple[Asked, Counter[str]]] = {}
     with tempfile.TemporaryDirectory(prefix="bench-") as folder:
         for name in models:
             case = prepare(name, Path(folder), scale)
             recorder = Recorder(backend(target))
             options = TargetOptions(num_threads=threads, tuning=recorder)  # type: ignore[arg-type]
-            # weights that are all equal stay in float32
+            # uniform weights would stay in float32
             compile_for(target, _program(case.checked if quantize else case.path, quantize), options)
             if target == "gpu":
                 _compile_for_gpu(recorder)
@@ -147,7 +149,7 @@ def measure(
 
 
 def regret(problems: Sequence[dict[str, Any]]) -> float:
-    """Time of the choices over the time of the best candidates, less one."""
+    """Return the time of the choices over the time of the best candidates, less one."""
     chosen = sum(p["count"] * p["chosen_seconds"] for p in problems)
     best = sum(p["count"] * p["best_seconds"] for p in problems)
     return chosen / best - 1 if best else 0.0
@@ -214,7 +216,7 @@ def _measure(own: Backend, request: Asked, counts: Counter[str], libraries: bool
 
 
 def _able(bench: CandidateBench, candidate: Candidate) -> bool:
-    """Whether a library's candidate runs, and computes what kernels do."""
+    """Return whether a library's candidate runs and computes the same result as kernels."""
     try:
         return bench.sample(candidate) > 0
     except MgxError:
@@ -222,7 +224,7 @@ def _able(bench: CandidateBench, candidate: Candidate) -> bool:
 
 
 def _text(record: dict[str, Any]) -> str:
-    """JSON with a line for each problem, and times of four digits."""
+    """Return JSON with a line for each problem, and times of four digits."""
     problems = ",\n".join(json.dumps(_rounded(p), separators=(",", ":")) for p in record["problems"])
     rest = {name: value for name, value in record.items() if name != "problems"}
     return f'{json.dumps(rest)[:-1]}, "problems": [\n{problems}\n]}}\n'
@@ -243,11 +245,12 @@ def _times(bench: CandidateBench, candidates: Sequence[Candidate], rounds: int) 
 
 
 def _ship(record: dict[str, Any], folder: Path) -> None:
-    """Keep the best candidates that are clearly faster than the choices as records that come with the package, beside
-    those that it has. What was measured with other versions or revisions of solvers is replaced.
+    """Add the best candidates that are clearly faster than the choices to the shipped records.
+
+    Records measured with other versions or revisions of solvers are replaced.
 
     Raises:
-        OptionError: they are of a machine whose tiles are emulated.
+        OptionError: the records are of a machine with emulated tiles.
     """
     found = [p for p in record["problems"] if "best_record" in p and not _coarser(p)]
     records = [TuningRecord.from_json(p["best_record"]) for p in found]
@@ -261,8 +264,10 @@ def _ship(record: dict[str, Any], folder: Path) -> None:
 
 
 def _coarser(problem: dict[str, Any]) -> bool:
-    """Whether the best candidate computes float32 in parts where the chosen one does not: with all such choices of YOLO
-    its error on AMX is 5.3e-5 of the largest output instead of 4.6e-5."""
+    """Return whether the best candidate computes float32 in parts and the chosen candidate does not.
+
+    With all such choices YOLO's error on AMX is 5.3e-5 of the largest output instead of 4.6e-5.
+    """
     by_tiles = [problem[which].partition("[")[0].endswith("_tiles") for which in ("chosen", "best")]
     return problem["problem"]["dtype"] == "float32" and by_tiles == [False, True]
 
@@ -300,7 +305,7 @@ def _show(record: dict[str, Any]) -> None:
 
 
 def _spread(logarithms: list[float]) -> float:
-    """Typical factor by which single problems lie off the median."""
+    """Return the typical factor by which single problems deviate from the median."""
     middle = median(logarithms)
     return math.exp(median(abs(value - middle) for value in logarithms))
 

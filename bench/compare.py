@@ -1,4 +1,4 @@
-"""One model on every engine, in one process: outputs compared, then times taken in turn."""
+"""One model on every engine, in one process: compare outputs, then time the engines in turn."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ Note = Callable[[str], None]
 
 @dataclass(frozen=True)
 class Comparison:
-    """Times of one case by engine, each in its fastest setting, and how far our outputs are from the reference's.
+    """Times of one case by engine, each in its fastest setting, and the error of our outputs against the reference's.
 
-    ``failures`` has a message for each engine that could not load or run the model. ``error`` is None if nothing could
-    be compared.
+    ``failures`` has a message for each engine that could not load or run the model. ``error`` is None without a
+    comparison.
     """
 
     name: str
@@ -39,7 +39,7 @@ class Comparison:
 
     @property
     def fastest_peer(self) -> str | None:
-        """The engine other than ours with the lowest median."""
+        """Name of the other engine with the lowest median."""
         peers = {engine: timing.median for engine, timing in self.timings.items() if engine != OURS}
         return min(peers, key=peers.__getitem__) if peers else None
 
@@ -50,7 +50,7 @@ class Comparison:
         return ratio(self.timings[OURS], self.timings[peer]) if peer and OURS in self.timings else None
 
     def record(self) -> dict[str, Any]:
-        """All of it, ready for JSON."""
+        """Return all fields, ready for JSON."""
         peer = self.fastest_peer
         spread = ratio_range(self.timings[OURS], self.timings[peer]) if peer and OURS in self.timings else None
         return {
@@ -96,7 +96,7 @@ def compare(
 def open_all(
     path: Path, case: Case, engines: Sequence[str], threads: int, failures: dict[str, str], exact: bool = False
 ) -> list[Session]:
-    """A session for each setting of each engine; an engine that fails is noted in ``failures`` instead."""
+    """Open a session for each setting of each engine; the messages of failing engines go to ``failures``."""
     sessions = []
     for engine in engines:
         try:
@@ -106,7 +106,7 @@ def open_all(
             ]
             for session in opened:
                 session.run()
-        except Exception as problem:  # engines raise what they like
+        except Exception as problem:  # engines raise any exception
             failures[engine] = f"{type(problem).__name__}: {problem}"
         else:
             sessions += opened
@@ -114,7 +114,7 @@ def open_all(
 
 
 def fastest_settings(sessions: Sequence[Session], budget: float) -> list[Session]:
-    """One session for each engine: the one that was fastest while all took turns."""
+    """Return one session for each engine: the fastest of its settings, measured in turns."""
     engines = list(dict.fromkeys(session.engine for session in sessions))
     if len(engines) == len(sessions):
         return list(sessions)
@@ -127,7 +127,7 @@ def fastest_settings(sessions: Sequence[Session], budget: float) -> list[Session
 def check_outputs(
     case: Case, engines: Sequence[str], threads: int, exact: bool = False
 ) -> tuple[float | None, dict[str, str]]:
-    """Our largest relative error against the reference engine, and what went wrong by engine."""
+    """Return our largest relative error against the reference engine, and the failures by engine."""
     failures: dict[str, str] = {}
     outputs = {}
     for engine in (REFERENCE, OURS):
@@ -136,7 +136,7 @@ def check_outputs(
         try:
             session = open_session(engine, case.checked, case.feeds, threads, exact=exact)
             outputs[engine] = [output.copy() for output in session.run()]
-        except Exception as problem:  # engines raise what they like
+        except Exception as problem:  # engines raise any exception
             failures[engine] = f"{type(problem).__name__}: {problem}"
     if failures:
         return None, failures

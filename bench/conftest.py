@@ -1,4 +1,4 @@
-"""What the benchmarks share: options, the models as files, comparisons in turn, and fresh processes.
+"""Fixtures of the benchmarks: options, models as files, comparisons in turn, and fresh processes.
 
 python -m pytest bench --benchmark-autosave
 python -m pytest bench --benchmark-compare --benchmark-compare-fail=median:10%
@@ -25,7 +25,8 @@ WARM_PROBES = 3
 
 @dataclass(frozen=True)
 class Settings:
-    """What to measure, and for how long. ``enabled`` is False under ``--benchmark-disable``: everything runs once."""
+    """Models, engines and durations of measurements. ``enabled`` is False under ``--benchmark-disable``: everything
+    runs once."""
 
     threads: int
     budget: float
@@ -36,7 +37,7 @@ class Settings:
 
     @property
     def thread_counts(self) -> tuple[int, ...]:
-        """One thread, and all of them."""
+        """One thread, and all threads."""
         return (1, self.threads) if self.threads > 1 else (1,)
 
 
@@ -63,7 +64,7 @@ def _settings(config: pytest.Config) -> Settings:
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """Parameters ``model`` and ``engine`` take what the options name; all engines of a model follow each other."""
+    """Parametrise ``model`` and ``engine`` by the options; the engines of a model follow each other."""
     settings = _settings(metafunc.config)
     if "model" in metafunc.fixturenames:
         metafunc.parametrize("model", settings.models)
@@ -74,7 +75,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 
 def pytest_benchmark_update_machine_info(config: pytest.Config, machine_info: dict[str, object]) -> None:
-    """The CPU as code generation sees it goes into every saved file."""
+    """Add the CPU as code generation sees it to every saved file."""
     machine_info["mgx_numba"] = {**describe_cpu(), "threads": _settings(config).threads}
 
 
@@ -84,7 +85,7 @@ def settings(request: pytest.FixtureRequest) -> Settings:
 
 
 class Cases:
-    """Cases by name; the files of one at a time are kept."""
+    """Cases by name; the files of one case at a time are kept."""
 
     def __init__(self, folder: Path, scale: str) -> None:
         self._folder, self._scale = folder, scale
@@ -107,7 +108,7 @@ def cases(settings: Settings, tmp_path_factory: pytest.TempPathFactory) -> Itera
 
 
 class Comparisons:
-    """Comparisons of all engines by name; each is made once, by the first benchmark that asks."""
+    """Comparisons of all engines by case name; each is made on first use."""
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
@@ -126,7 +127,7 @@ def comparisons(settings: Settings) -> Comparisons:
 
 
 class Processes:
-    """Fresh processes by case and engine; each set is started once, by the first benchmark that asks."""
+    """Fresh processes by case and engine; each set is started on first use."""
 
     def __init__(self, settings: Settings, folder: Path) -> None:
         self._settings, self._folder = settings, folder
@@ -134,13 +135,13 @@ class Processes:
         self._filled: dict[tuple[str, str], list[Probe]] = {}
 
     def with_empty_store(self, case: Case) -> Probe:
-        """Ours, with no kernel compiled before."""
+        """Return our process with an empty object store."""
         if case.name not in self._empty:
             self._empty[case.name] = self._probe(case, OURS)
         return self._empty[case.name]
 
     def with_filled_store(self, case: Case, engine: str) -> list[Probe]:
-        """Several processes of an engine; ours find every kernel of the model in the object store."""
+        """Return several processes of an engine; ours find every kernel of the model in the object store."""
         key = (case.name, engine)
         if key not in self._filled:
             if engine == OURS:

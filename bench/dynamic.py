@@ -1,11 +1,11 @@
-"""What dynamic lengths cost: plans for new lengths, ranges, runs beside a static compile, threads, loops.
+"""Costs of dynamic lengths: plans for new lengths, ranges, runs against a static compile, threads, loops.
 
-``python -m bench.dynamic`` prints a table for each; ``--parts lengths,range,speed,threads,loop`` chooses. Times of
-plans and compiling are CPU seconds of the thread or the process, the least of several; throughput and loops are wall
-clock, so a quiet machine is needed for those; threads tell the CPU seconds of a row, too. Nothing is asserted.
-The part lengths tells how many kernels runs compiled, and how many they took that ``compile`` had not: of another
-program's, from the cache folder; ``--models`` chooses among its networks. ``--target gpu`` has this part alone, by wall
-clock.
+``python -m bench.dynamic`` prints a table for each; ``--parts lengths,range,speed,threads,loop`` selects. Times of
+plans and compiling are CPU seconds of the thread or the process, the least of several. Throughput and loops are in
+wall-clock time and need a quiet machine; the part threads also prints CPU seconds per row. Nothing is asserted.
+The part lengths prints how many kernels runs compiled, and how many they took from the cache folder that ``compile``
+had not compiled, since another program had. ``--models`` selects its networks. ``--target gpu`` has only this part, in
+wall-clock time.
 """
 
 from __future__ import annotations
@@ -34,24 +34,24 @@ __all__ = ["main"]
 
 OPEN = DynamicDimension(0, 4096)
 LAYERS, WIDTH, MOST = 12, 64, 64
-"""Of the larger encoder."""
+"""Layers, width and largest length of the deep encoder."""
 DRAWN = 50
-"""Sets of lengths of which the largest is taken to compare speed."""
+"""Random sets of lengths, of which the largest serves to compare speed."""
 
 
 def compiled(case: Case, dim: DynamicDimension = OPEN, target: str = "cpu", **options: Any) -> Any:
-    """The case's model with open dimensions in a range, compiled for a target."""
+    """Compile a case's model with its open dimensions in a range, for a target."""
     return public_program.wrap(parse_onnx(case.model, default_dyn_dim_value=dim)).compile(target, **options)
 
 
 def static(case: Case, feeds: Feeds) -> Any:
-    """The case's model compiled for the lengths of some inputs."""
+    """Compile a case's model for the lengths of given inputs."""
     lens = {name: list(array.shape) for name, array in feeds.items()}
     return public_program.wrap(parse_onnx(case.model, map_input_dims=lens)).compile("cpu")
 
 
 def mlp() -> Case:
-    """Three products over an open batch."""
+    """Return a model of three products over an open batch."""
     g = Graph()
     y = "x"
     for k, n in ((256, 512), (512, 512), (512, 64)):
@@ -64,7 +64,7 @@ def mlp() -> Case:
 
 
 def cases() -> dict[str, Case]:
-    """The models of the tests, and a deep encoder."""
+    """Return the models of the tests, and a deep encoder."""
     deep = encoder(LAYERS, WIDTH, MOST)
     return {**{name: make() for name, make in MODELS.items()}, f"encoder, {LAYERS} layers": deep}
 
@@ -85,8 +85,11 @@ _compiled_kernels = _Counted()
 
 
 def new_lengths(rounds: int, target: str = "cpu", models: Sequence[str] = ()) -> None:
-    """A first run at new lengths less the quickest of others, in milliseconds: of the calling thread's CPU time, on
-    devices by the clock. ``models`` are the cases whose names have one of these words, by default all."""
+    """Print the time (ms) of a first run at new lengths, less that of the fastest run at known lengths.
+
+    It is CPU time of the calling thread, wall-clock time on devices. ``models`` selects cases whose names contain a
+    word.
+    """
     batch.compile_objects = _compiled_kernels  # type: ignore[assignment]
     print("new lengths: ms beyond the run, by the share of lengths that stay below")
     clock, clock_of_all = (time.thread_time, time.process_time) if target == "cpu" else (time.perf_counter,) * 2
@@ -115,7 +118,7 @@ def new_lengths(rounds: int, target: str = "cpu", models: Sequence[str] = ()) ->
 
 
 def ranges() -> None:
-    """A range up to 5,000,000 beside one up to 8: CPU seconds of compiling, kernels, and what is saved."""
+    """Print costs of a range up to 5,000,000 and of one up to 8: CPU seconds of compiling, kernels, and saved bytes."""
     print("ranges: compiling in an empty cache folder is what MGX_CACHE_DIR=$(mktemp -d) shows")
     for name, case in {"mlp": mlp(), "shuffle_net": MODELS["shuffle_net"]()}.items():
         for most in (8, 5_000_000):
@@ -132,8 +135,10 @@ def ranges() -> None:
 
 
 def speed(rounds: int) -> None:
-    """Runs of the dynamic program beside those of a static compile for the same lengths, taking turns: the largest of
-    some that are drawn, since finding the plan takes most of the microseconds that the smallest do."""
+    """Print times of the dynamic program against a static compile for the same lengths, taking turns.
+
+    The largest of the drawn lengths is used, since finding the plan takes most of the microseconds of small runs.
+    """
     print("speed: dynamic / static, wall clock of the quickest of many turns")
     for name, case in cases().items():
         rng = np.random.default_rng(3)
@@ -150,7 +155,8 @@ def speed(rounds: int) -> None:
 
 
 def threads(seconds: float, count: int = 16) -> None:
-    """Threads that call one program with random batch sizes, beside one fixed size of their mean: rows a second."""
+    """Print rows per second of threads that call one program with random batch sizes, against a fixed batch of their
+    mean."""
     print(f"threads: {count} of them, random batches of 1 to 31 rows beside batches of 16")
     net = compiled(mlp(), DynamicDimension(1, 64), num_threads=1)
     rng = np.random.default_rng(0)
@@ -183,7 +189,7 @@ def threads(seconds: float, count: int = 16) -> None:
 
 
 def loop(rounds: int, iterations: int = 1000) -> None:
-    """A Loop over a small body: microseconds an iteration, beyond a loop of none."""
+    """Print microseconds per iteration of a Loop over a small body, less those of an empty loop."""
     print(f"loop of {iterations} iterations")
     for name, model in {"two additions": _loop(False), "with a scan output": _loop(True)}.items():
         parsed = parse_onnx(model, limit_max_iterations=iterations)
@@ -240,7 +246,7 @@ def _seconds(function: Callable[[], object], clock: Callable[[], float]) -> floa
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """The command line."""
+    """Run the command line."""
     parts: dict[str, Callable[[int], None]] = {
         "lengths": lambda rounds: new_lengths(4 * rounds, options.target, options.models),
         "range": lambda rounds: ranges(),

@@ -1,4 +1,4 @@
-"""What a measurement was taken on: source, machine, and versions."""
+"""Description of a measurement's environment: source, machine, and versions."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ PACKAGES = ("numba", "llvmlite", "numpy", "onnx", "onnxruntime", "openvino", "to
 
 
 def describe() -> dict[str, Any]:
-    """Commit, date, command, CPU and versions, ready for JSON."""
+    """Return commit, date, command, CPU and versions, ready for JSON."""
     return {
         "commit": _git("rev-parse", "HEAD"),
         "uncommitted_changes": bool(_git("status", "--porcelain", "--untracked-files=no")),
@@ -34,7 +34,7 @@ def describe() -> dict[str, Any]:
 
 
 def describe_cpu() -> dict[str, Any]:
-    """Model, the name LLVM has for it, the width of its vectors in bits, and how many cores this process may use."""
+    """Return the CPU's model, LLVM's name for it, its vector width (bits), and the number of usable cores."""
     from mgx_numba.codegen.cpu import host
     from mgx_numba.runtime.cpu.threads import available_cores
 
@@ -64,7 +64,7 @@ def _version(package: str) -> str:
 
 
 def _git(*arguments: str) -> str:
-    """What git prints about this source tree; empty if there is no git or no repository."""
+    """Return git's output for this source tree; empty without git or a repository."""
     try:
         result = subprocess.run(["git", "-C", str(ROOT), *arguments], capture_output=True, text=True, check=True)
     except (OSError, subprocess.CalledProcessError):

@@ -1,8 +1,7 @@
-"""A network's exact results, and whether those of a program in some precision are right.
+"""Exact results of a network, and verdicts on results of a program in some precision.
 
-Rounding the operands of products to 16 bits is what such a precision is; how far that alone leads, with all else in
-float32, is known by computing it. Where that is beyond what is asked for, no kernel can do better, and a program is
-held to it.
+A 16-bit precision rounds the operands of products. The error of this rounding alone, with all else in float32, is
+computed. If it exceeds the general tolerance, no kernel can do better, and a program is judged by it.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ from mgx_numba.targets.registry import compile_for
 __all__ = ["FARTHEST", "QUANTIZE", "Exact", "Verdict", "rounded_operands"]
 
 FARTHEST = {"exact": 1e-4, "float32": 1e-3, "fp16": 1e-2, "bf16": 1e-2}
-"""By kind (``exact`` and ``float32``: without and with ``fast_math``), the largest error that is right."""
+"""Largest accepted error by kind (``exact`` and ``float32``: without and with ``fast_math``)."""
 QUANTIZE: dict[str, Callable[[Compiling], Compiling]] = {
     "fp16": mgx_numba.quantize_fp16,
     "bf16": mgx_numba.quantize_bf16,
@@ -37,14 +36,14 @@ TAKES = frozenset({"dot", "convolution", "convolution_backwards", "attention"})
 TYPES = {"fp16": Type.half_type, "bf16": Type.bf16_type}
 MOST_OF_ROUNDING = 2
 MOST_OF_RMS = 1.25
-"""How many times the largest and the root mean square of what rounding operands alone leads to differences may be: of
-YOLO, BERT, EfficientNet-B0 and MobileNetV2, on four inputs each, they are 0.7 to 1.5 and 0.84 to 1.13 times these.
-EfficientNet-B0 with its gates rounded as well has 1.5 times the root mean square."""
+"""Largest accepted ratio of differences to the differences that operand rounding alone causes, for maximum and root
+mean square. Measured on YOLO, BERT, EfficientNet-B0 and MobileNetV2 with four inputs each: 0.7 to 1.5 (maximum) and
+0.84 to 1.13 (root mean square). EfficientNet-B0 with its gates rounded as well has 1.5 times the root mean square."""
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """An agreement, the error that is asked for, and where that is passed what rounding operands alone leads to."""
+    """An agreement, its tolerance, and, if that is exceeded, the error of rounding operands alone."""
 
     found: Agreement
     farthest: float
@@ -52,7 +51,7 @@ class Verdict:
 
     @property
     def right(self) -> bool:
-        """Whether errors are within what the precision allows, and choices follow from their inputs."""
+        """Whether errors are within the precision's tolerance, and choices follow from their inputs."""
         found, alone = self.found, self.rounding
         within = found.error <= self.farthest
         if not within and alone is not None:
@@ -68,10 +67,10 @@ class Verdict:
 
 
 class Exact:
-    """A network on some inputs, in float32 on ``cpu`` without ``fast_math``."""
+    """A network on given inputs, in float32 on ``cpu`` without ``fast_math``."""
 
     def __init__(self, model: onnx.ModelProto, feeds: Mapping[str, np.ndarray]) -> None:
-        """``model`` is one that `exposed` gave."""
+        """Compute the results of ``model``, which is a model from `exposed`."""
         self._feeds = feeds
         self._portable = mgx_numba.parse_onnx_buffer(model.SerializeToString())._portable
         self._choices = choices_of(model)
@@ -79,7 +78,7 @@ class Exact:
         self.rounding = functools.cache(self._rounding)
 
     def judge(self, found: Sequence[Any], kind: str) -> Verdict:
-        """Whether the results of a program of a kind of `FARTHEST` are right."""
+        """Return the verdict on the results of a program of a kind in `FARTHEST`."""
         compared = agreement(found, self.results, self._choices)
         beyond = compared.error > FARTHEST[kind] and kind in TYPES
         return Verdict(compared, FARTHEST[kind], self.rounding(kind) if beyond else None)
@@ -93,7 +92,7 @@ class Exact:
 
 
 def rounded_operands(program: Program, type: Type) -> Program:
-    """A copy whose products take what they multiply rounded to ``type``; they and all else compute in float32."""
+    """Return a copy whose products round their operands to ``type``; everything is computed in float32."""
     copy = program.clone()
     run_passes(copy, ["normalize_ops", "optimize_module"])
     for module in copy.reachable_modules():

@@ -1,4 +1,4 @@
-"""Figures of a benchmark, printed and kept."""
+"""Figures of a benchmark, printed and saved."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ __all__ = ["tell"]
 
 
 def tell(figures: Mapping[str, Mapping[str, float]], file: Path | None) -> None:
-    """Print rows of figures under their names; all of it goes to a file as JSON, too, if there is one."""
+    """Print rows of figures under their names; save them as JSON if there is a ``file``."""
     for name, rows in figures.items():
         print(name)
         for what, value in rows.items():

@@ -1,9 +1,9 @@
-"""Attention on the GPU beside torch's: the shapes of networks, float16, and float32 in each precision.
+"""Attention on the GPU against torch: the shapes of networks, float16, and float32 in each precision.
 
     python -m bench.gpu_attention [float16] [medium] [high] [--tiles TILES]
 
-Tiles of warpgroups that are measured besides the one that is chosen are written as 2x64s3b1: warpgroups, keys, stages,
-blocks of a multiprocessor; p1 behind that: with a producer.
+Further warpgroup tiles to measure are written as 2x64s3b1: warpgroups, keys, stages, blocks per multiprocessor; a
+suffix p1: with a producer.
 """
 
 from __future__ import annotations
@@ -35,13 +35,13 @@ CASES = (
 )  # fmt: skip
 """Batch, heads, key heads, queries, keys, features, causal."""
 KINDS = {"float16": (CASES, 2e-3), "medium": (CASES[:4], 4e-3), "high": (CASES[:4] + CASES[7:], 1e-5)}
-"""Element type, or precision of float32, with its cases and the error that is right."""
+"""Element type, or precision of float32, with its cases and the accepted error."""
 SHARED_BYTES = 227 << 10
 WORKERS = 14
 
 
 def problem_of(kind: str, case: tuple[Any, ...]) -> AttentionProblem:
-    """A case in the element type of a kind."""
+    """Return a case in the element type of a kind."""
     batch, heads, shared, queries, keys, depth, causal = case
     own = packed_strides((batch, heads, queries, depth))
     theirs = packed_strides((batch, shared, keys, depth))
@@ -53,13 +53,13 @@ def problem_of(kind: str, case: tuple[Any, ...]) -> AttentionProblem:
 
 
 def by_warpgroups(problem: AttentionProblem, kind: str, tile: AttentionTile) -> bool:
-    """Whether a kernel that can have a tile computes a problem on the device."""
+    """Return whether a kernel with selectable tiles computes a problem on the device."""
     parts = (tile.keys, tile.blocks, tile.producer) == (KEYS, 1, False)
     return fits_warpgroups(problem) or (fits_parts(problem, kind) and parts)
 
 
 def solutions(kind: str, case: tuple[Any, ...], tiles: list[AttentionTile]) -> Iterator[tuple[str, Solution]]:
-    """The launches that are chosen, and those with other tiles that fit a multiprocessor."""
+    """Yield the chosen launches, and launches with other tiles that fit a multiprocessor."""
     problem = problem_of(kind, case)
     yield "chosen", attention_solution(problem, kind, pairs=True)
     for tile in tiles:
@@ -84,7 +84,7 @@ def compile_part(part: int, kinds: list[str], tiles: list[AttentionTile]) -> int
 def compare(
     torch: Any, runner: Runner, kind: str, case: tuple[Any, ...], allowed: float, tiles: list[AttentionTile]
 ) -> str:
-    """Check and time a case; torch's float32 is what it does with ``allow_tf32`` for ``medium``."""
+    """Check and time a case; for ``medium``, torch's float32 runs with ``allow_tf32``."""
     batch, heads, shared, queries, keys, depth, causal = case
     dtype = torch.float16 if kind == "float16" else torch.float32
     torch.backends.cuda.matmul.allow_tf32 = kind == "medium"
@@ -112,13 +112,13 @@ def compare(
 
 
 def _tile_of(text: str) -> AttentionTile:
-    """The tile that a text on the command line names."""
+    """Parse a tile of the command line."""
     warpgroups, keys, stages, blocks, *producer = map(int, re.findall(r"\d+", text))
     return AttentionTile(warpgroups, keys, stages, blocks, producer == [1])
 
 
 def main() -> int:
-    """Check and time all of them."""
+    """Check and time all cases."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("kinds", nargs="*", choices=[*KINDS, []], help="default: all")
     parser.add_argument("--tiles", default="", help="comma-separated tiles besides those that are chosen")

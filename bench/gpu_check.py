@@ -1,14 +1,13 @@
-"""Everything that wants a GPU, in one command: tests, some under compute-sanitizer, rates of memory-bound kernels
-and products, models, and how long these take from nothing to a result.
+"""All GPU checks in one command: tests, tests under compute-sanitizer, rates of kernels, models, and start-up times.
 
     python -m bench.gpu_check [sanitize] [tests] [memory] [products] [models] [start] [--models a,b] [--kinds a,b]
                               [--kernels N] [--precisions a,b] [--json FILE]
 
 Kinds of models: ``exact``, float32 without ``fast_math``; ``float32``, with it; ``fp16``; ``bf16``. The exit status is
-not 0 if a test fails or a model's results are not right by `bench.exact`.
-Kernels of models are timed alone, each some times in a row within a graph: their sum has no gaps between launches,
-which a whole run has, nor its copies from the host and back.
-Rates are of the device's own clock, over launches recorded in a graph, beside a device-to-device copy of the driver.
+not 0 if a test fails or a model's results are wrong by `bench.exact`.
+Kernels of models are timed alone, each several times in a row within a graph. Their sum excludes gaps between launches
+and copies to and from the host, which a whole run includes.
+Rates are by the device's own clock, over launches recorded in a graph, against a device-to-device copy of the driver.
 """
 
 from __future__ import annotations
@@ -54,7 +53,7 @@ DEFAULTS = TargetOptions()
 
 
 def copy_rate() -> float:
-    """Bytes read and written a second by the driver's copy of memory larger than any cache."""
+    """Return the bytes read and written per second by the driver's copy of memory larger than any cache."""
     engine = cuda_engine()
     queue = engine.queue()
     source, target = (engine.allocate(COPIED, "a copy") for _ in range(2))
@@ -69,7 +68,7 @@ def copy_rate() -> float:
 
 
 def made(build: Callable[[Module], None], options: TargetOptions) -> tuple[GpuProgram, list[np.ndarray]]:
-    """A program and random inputs for it."""
+    """Return a program and random inputs for it."""
     program = Program()
     build(program.main)
     rng = np.random.default_rng(0)
@@ -86,8 +85,7 @@ def made(build: Callable[[Module], None], options: TargetOptions) -> tuple[GpuPr
 def timed(
     build: Callable[[Module], None], options: TargetOptions = DEFAULTS, without: str = ""
 ) -> tuple[float, int, int, int]:
-    """Seconds, bytes and flops of all kernels of a program but those ``without`` is the label of, and how many there
-    are."""
+    """Return seconds, bytes, flops and number of a program's kernels, without kernels of the label ``without``."""
     compiled, inputs = made(build, options)
     assert compiled.executable is not None
     steps = compiled.executable.plan.steps
@@ -151,7 +149,7 @@ def _layer_norm(rows: int, columns: int, before: bool) -> Callable[[Module], Non
 
 
 def memory() -> list[dict[str, Any]]:
-    """Rates of memory-bound kernels as parts of the copy's."""
+    """Return rates of memory-bound kernels as fractions of the copy's rate."""
     rate = copy_rate()
     print(f"copy {rate / 1e12:.2f} TB/s", flush=True)
     rows = [(1 << 25) // n for n in (17, 100, 1000, 3000, 10000, 65536)]
@@ -192,7 +190,7 @@ def _product(rows: int, columns: int, depth: int, type: Type) -> Callable[[Modul
 def _convolution(
     batch: int, side: int, channels: int, out: int, kernel: int, stride: int, type: Type
 ) -> Callable[[Module], None]:
-    """Of an image with its channels last, to one whose channels come before the pixels: by a step of its own."""
+    """Return a builder of a channels-last convolution with a channels-first result, by a separate step."""
 
     def build(m: Module) -> None:
         x = m.add_parameter("x", Shape(type, (batch, side, side, channels)))
@@ -219,8 +217,10 @@ CONVS = tuple(
 
 
 def products(kinds: Sequence[str] = PRECISIONS) -> list[dict[str, Any]]:
-    """Rates of products and convolutions, beside torch's where it is installed: of float32 in each precision. Results
-    of convolutions have their channels last, as inputs do, or are brought ``to NCHW`` on both sides."""
+    """Return rates of products and convolutions, against torch where it is installed; float32 in each precision.
+
+    Results of convolutions are channels-last, as inputs are, or converted ``to NCHW`` on both sides.
+    """
     found = []
     for kind in kinds:
         type = F16 if kind == "fp16" else F32
@@ -257,7 +257,8 @@ def _rate(
 
 
 def _torch(kind: str) -> Any:
-    """Torch with the precision of a kind, None if it is not there; ``high`` is compared with its ``highest``."""
+    """Return torch set to the precision of a kind, or None if it is not installed; ``high`` is compared with
+    ``highest``."""
     try:
         import torch
     except ImportError:
@@ -295,15 +296,17 @@ def _torch_convolution(
 
 
 def models(names: list[str], kinds: list[str], shown: int) -> list[dict[str, Any]]:
-    """Latency of models with data on the host, what their steps take alone, of which so many groups are shown, and
-    whether their results are right (`bench.exact`)."""
+    """Return models' latencies with data on the host, the times of their steps alone, and verdicts (`bench.exact`).
+
+    ``shown`` is the number of printed groups of steps.
+    """
     found, rate = [], copy_rate()
     for name in names:
         with tempfile.TemporaryDirectory() as folder:
             case = prepare(name, Path(folder))
             plain, checked = (onnx.load(path) for path in (case.path, case.checked))
         exact = Exact(checked, case.feeds)
-        # a model that is checked with more results than it has is timed without them
+        # results added for the check are not timed
         own = plain if len(plain.graph.output) != len(checked.graph.output) else None
         for kind in kinds:
             row = _model(name, kind, checked, own, case.feeds, exact)
@@ -328,7 +331,7 @@ def _model(
     feeds: dict[str, np.ndarray],
     exact: Exact,
 ) -> dict[str, Any]:
-    """Figures of one model in one precision; ``plain`` is what is timed if not the model that is checked."""
+    """Return the figures of one model in one precision; ``plain`` is timed in place of the checked model, if given."""
     start = time.perf_counter()
     program = _compiled(model, kind)
     compiling = time.perf_counter() - start
@@ -364,7 +367,7 @@ def _model(
 
 
 def tests() -> int:
-    """The tests that need a device; their exit status."""
+    """Run the tests that need a device; return their exit status."""
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-n", "8", "-m", "gpu", "tests/gpu"]
     return subprocess.run(command).returncode
 
@@ -373,17 +376,18 @@ SANITIZED = {
     "memcheck": ("tests/gpu/test_tensor_products.py", "tests/gpu/test_few_rows.py", "tests/gpu/test_periodic.py"),
     "racecheck": ("tests/gpu/test_rows_of_clusters.py", "tests/gpu/test_few_rows.py"),
 }
-"""Tools of compute-sanitizer and the tests whose kernels they watch; none of those that fail on purpose.
+"""Tools of compute-sanitizer and the tests that they watch; tests that fail on purpose are excluded.
 
-What racecheck only warns of is neither told here nor a failure. These warnings are of one kind: memory that
-``st.async`` writes and a wait on an mbarrier orders (`codegen/gpu/lang/clusters.py`, used by
-`codegen/gpu/cluster/teams.py`), which the tool does not follow."""
+Warnings of racecheck are neither printed nor failures. They are of one kind: memory that ``st.async`` writes and a wait
+on an mbarrier orders (`codegen/gpu/lang/clusters.py`, used by `codegen/gpu/cluster/teams.py`), which the tool does not
+track.
+"""
 _FOUND = 9
-"""Exit status by which compute-sanitizer says that it found something."""
+"""Exit status by which compute-sanitizer reports a finding."""
 
 
 def sanitize() -> int:
-    """Tests under compute-sanitizer; its exit status, 0 where it is not installed."""
+    """Run tests under compute-sanitizer; return its exit status, 0 if it is not installed."""
     tool = shutil.which("compute-sanitizer")
     if tool is None:
         print("compute-sanitizer is not installed: nothing is checked", flush=True)
@@ -397,7 +401,7 @@ def sanitize() -> int:
 
 
 def main() -> int:
-    """Run the parts that are asked for."""
+    """Run the selected parts."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("parts", nargs="*", choices=[*PARTS, []], help="default: all")
     parser.add_argument("--models", default=",".join(["light_resnet50", *MODELS]), help="comma-separated cases")

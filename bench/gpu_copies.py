@@ -1,7 +1,7 @@
-"""What calls with data on the host cost: `python -m bench.gpu_copies [--json FILE] [--runs N]`.
+"""Cost of calls with data on the host: `python -m bench.gpu_copies [--json FILE] [--runs N]`.
 
-Of a program of one kernel whose result is as large as its input: a whole call, what brings the input alone, the device
-for the kernel, and PyTorch's copies beside it; then memory over many runs.
+For a program of one kernel whose result is as large as its input, it measures a whole call, copying the input alone,
+the kernel on the device, and PyTorch's copies; then memory growth over many runs.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ from mgx_numba.runtime.gpu.transfers import to_device
 from .figures import tell
 
 SIZES = {"4 KB": 4096, "64 KB": 65536, "600 KB": 602112, "19 MB": 19267584, "77 MB": 77070336}
-"""Bytes: of little, an image of 224x224x3 in float32, and 32 and 128 of these."""
+"""Bytes of inputs: small, one 224x224x3 image in float32, and 32 and 128 such images."""
 SECONDS = 0.15
-"""Of one measurement about."""
+"""Approximate duration (s) of one measurement."""
 
 
 def program(size: int) -> Any:
-    """One kernel."""
+    """Return a program of one kernel."""
     made = mgx_numba.program()
     main = made.get_main_module()
     x = main.add_parameter("x", mgx_numba.shape(type="float", lens=[size // 4]))
@@ -39,7 +39,7 @@ def program(size: int) -> Any:
 
 
 def microseconds(call: Callable[[], Any]) -> float:
-    """The median of a call's time."""
+    """Return the median time (us) of a call."""
     for _ in range(4):
         call()
     found: list[float] = []
@@ -52,7 +52,7 @@ def microseconds(call: Callable[[], Any]) -> float:
 
 
 def calls(size: int) -> dict[str, float]:
-    """Microseconds of calls whose input has so many bytes, and of their parts."""
+    """Return the times (us) of calls with an input of ``size`` bytes, and of their parts."""
     model, x = program(size), np.random.default_rng(0).standard_normal(size // 4).astype(np.float32)
     figures, wanted = {}, np.maximum(x, 0)
     kept: deque[Any] = deque(maxlen=4)
@@ -102,7 +102,7 @@ def calls(size: int) -> dict[str, float]:
 
 
 def memory(runs: int, size: int) -> dict[str, int]:
-    """Bytes by which this process's memory, and the device's in use, are more after so many runs."""
+    """Return the growth (bytes) of this process's memory and of used device memory over ``runs`` runs."""
     on, model, x = cuda_engine(), program(size), np.ones(size // 4, np.float32)
     for _ in range(50):
         model.run({"x": x})
@@ -113,13 +113,13 @@ def memory(runs: int, size: int) -> dict[str, int]:
 
 
 def _resident() -> int:
-    """Bytes of this process in memory now, pinned ones too."""
+    """Return the resident bytes of this process, including pinned memory."""
     lines = Path("/proc/self/status").read_text().splitlines()
     return 1024 * sum(int(line.split()[1]) for line in lines if line.startswith(("VmRSS", "VmPin")))
 
 
 def main() -> int:
-    """Run all of it; the exit status counts wrong results."""
+    """Run all measurements; the exit status counts wrong results."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--runs", type=int, default=10_000, help="of which memory is looked at")
     parser.add_argument("--json", type=Path, help="file for the figures")

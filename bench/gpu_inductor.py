@@ -1,14 +1,14 @@
-"""Networks on the GPU beside PyTorch's compiler, from the same weights, and which kernels take the time.
+"""Networks on the GPU against PyTorch's compiler, with the same weights, and the kernels that take the time.
 
     python -m bench.gpu_inductor [--models a,b] [--kinds fp16,medium,default] [--max-autotune] [--alone] [--json FILE]
 
-``fp16``: `quantize_fp16` here, ``module.half()`` there; ``default``: float32 with default options here, and plain
-there; others are float32 of that ``float32_matmul_precision`` on both sides.
-Both run as device graphs whose inputs are on the device: PyTorch by ``mode="reduce-overhead"``. They take turns; a time
-is the median over rounds of `CALLS` calls in a row, by the device's clock. Results are held to PyTorch's in float32.
-Memory of ours is what the driver has free again once the program is given up, beside the weights of its plan. Each
-network of each kind has a process of its own: all are prepared at once, and timed one after the other when nothing else
-runs. What ``--max-autotune`` times while it prepares is prepared alone.
+``fp16``: `quantize_fp16` for ours, ``module.half()`` for PyTorch; ``default``: float32 with default options on both
+sides; other kinds are float32 of that ``float32_matmul_precision`` on both sides.
+Both run as device graphs with inputs on the device: PyTorch by ``mode="reduce-overhead"``. They take turns; a time is
+the median over rounds of `CALLS` calls in a row, by the device's clock. Results are compared with PyTorch's in float32.
+Our memory is the driver's free memory gained by releasing the program, listed with the weights of its plan. Each
+network of each kind has its own process: all are prepared in parallel, and timed one after the other when nothing else
+runs. With ``--max-autotune``, whose preparation takes timings, each is prepared alone.
 """
 
 from __future__ import annotations
@@ -44,17 +44,17 @@ from mgx_numba.targets.gpu.program import GpuProgram
 
 KINDS = ("fp16", "medium", "default")
 PRECISIONS = {"fp16": "highest", "default": "highest"}
-"""What PyTorch's ``float32_matmul_precision`` is for kinds that are not one."""
+"""PyTorch's ``float32_matmul_precision`` for kinds that do not name one."""
 CALLS = 20
-"""Calls of a round: enough that the host's work on the first ones is hidden, as in a server under load."""
+"""Calls per round: enough to hide the host's work on the first calls, as in a server under load."""
 ROUNDS = 9
 
 EIGHT_BITS: dict[str, Callable[..., Compiling]] = {"int8": mgx_numba.quantize_int8, "fp8": mgx_numba.quantize_fp8}
-"""Kinds of our own in 8 bits, with float16 for the rest."""
+"""Our 8-bit kinds, with float16 for the rest."""
 
 
 def exported(torch: Any, module: Any, inputs: tuple[Any, ...], half: bool, path: Path) -> None:
-    """Write a module as ONNX; with ``half`` its floating inputs and results are float16, all else float32."""
+    """Write a module as ONNX; ``half`` makes floating inputs and results float16 and leaves all else float32."""
 
     class Edges(torch.nn.Module):
         def __init__(self) -> None:
@@ -77,7 +77,7 @@ def exported(torch: Any, module: Any, inputs: tuple[Any, ...], half: bool, path:
 class Ours:
     """A program compiled for the device, with its inputs and results there.
 
-    Kinds of 8 bits are quantised by the ranges that `ranges` has seen.
+    8-bit kinds are quantised with the ranges from `ranges`.
     """
 
     def __init__(
@@ -111,7 +111,7 @@ class Ours:
             self.seconds()
 
     def give_up(self) -> tuple[int, int]:
-        """Bytes of the device that the program had, and those of its constants; it cannot be called any more."""
+        """Release the program; return the device bytes of the program and of its constants."""
         weights = sum(array.nbytes for array in self.executable.plan.constants)
         engine = cuda_engine(self.executable.engine.number)
         engine.kept.release()
@@ -122,7 +122,7 @@ class Ours:
         return engine.device.room()[0] - before, weights
 
     def seconds(self) -> float:
-        """Of one call, in a row of `CALLS`."""
+        """Return the seconds of one call, in a row of `CALLS`."""
         start, end = (self._torch.cuda.Event(enable_timing=True) for _ in range(2))
         self._torch.cuda.synchronize()
         start.record(self._stream)
@@ -133,13 +133,13 @@ class Ours:
         return float(start.elapsed_time(end)) / 1e3 / CALLS
 
     def steps(self) -> list[dict[str, Any]]:
-        """What each kernel takes (`step_times`)."""
+        """Return the time of each kernel (`step_times`)."""
         inputs = {p.name: x for p, x in zip(self.executable.plan.parameters, self._on_host)}
         return [s for s in step_times(self._compiled, inputs) if not s["reason"]]
 
 
 def ranges(torch: Any, module: Any, inputs: Sequence[Any], folder: Path, one: bool) -> Calibration:
-    """What a module's inputs make of the values that are quantised, or the first of each (``one``)."""
+    """Calibrate a module on its inputs, or on the first of each batch (``one``)."""
     first = tuple(x[:1] for x in inputs) if one else tuple(inputs)
     exported(torch, module, first, True, folder / "first.onnx")
     program: Compiling = mgx_numba.parse_onnx(str(folder / "first.onnx"))
@@ -148,13 +148,13 @@ def ranges(torch: Any, module: Any, inputs: Sequence[Any], folder: Path, one: bo
 
 
 def theirs(torch: Any, module: Any, inputs: tuple[Any, ...], kind: str, mode: str) -> Callable[[], float]:
-    """What times a call of a module as PyTorch compiles it."""
+    """Return a function that times a call of a module as PyTorch compiles it."""
     torch.set_float32_matmul_precision(PRECISIONS.get(kind, kind))
     torch.backends.cudnn.allow_tf32 = kind == "medium"
     if kind == "fp16":
         module = module.half()
         inputs = tuple(x.half() if x.is_floating_point() else x for x in inputs)
-    if any(isinstance(m, torch.nn.Conv2d) for m in module.modules()):  # channels last is what these like
+    if any(isinstance(m, torch.nn.Conv2d) for m in module.modules()):  # convolutions prefer channels-last memory
         module = module.to(memory_format=torch.channels_last)
         form = torch.channels_last
         inputs = tuple(x.contiguous(memory_format=form) if x.ndim == 4 else x for x in inputs)
@@ -184,7 +184,7 @@ def theirs(torch: Any, module: Any, inputs: tuple[Any, ...], kind: str, mode: st
 
 
 class Job:
-    """A network of a kind in a process of its own, which prepares it, and times it when it is told to."""
+    """A network of a kind in its own process, which prepares it, and times it on request."""
 
     def __init__(self, name: str, kind: str, mode: str | None, rate: float) -> None:
         context = multiprocessing.get_context("spawn")
@@ -195,11 +195,11 @@ class Job:
         theirs.close()
 
     def ready(self) -> bool:
-        """Wait until it is prepared; False if that failed."""
+        """Wait until the network is prepared; return False on failure."""
         return self._answer() is not None
 
     def timed(self) -> dict[str, Any] | None:
-        """Its figures; None if there are none."""
+        """Return the figures, or None on failure."""
         self._pipe.send(True)
         found = self._answer()
         self._process.join()
@@ -214,7 +214,7 @@ class Job:
 
 
 def _work(name: str, kind: str, mode: str | None, rate: float, pipe: Connection) -> None:
-    """What a `Job`'s process does."""
+    """Run the process of a `Job`."""
     import torch
 
     torch.cuda.init()
@@ -226,7 +226,8 @@ def _work(name: str, kind: str, mode: str | None, rate: float, pipe: Connection)
 
 
 def compare(torch: Any, name: str, kind: str, mode: str | None, rate: float) -> Iterator[dict[str, Any]]:
-    """Prepare a network, give nothing, then time it and give its figures; without a mode ours alone."""
+    """Prepare a network and yield an empty result; then time it and yield its figures. Without a mode, only ours is
+    timed."""
     from bench.torch_models import NETWORKS
 
     torch.manual_seed(0)
@@ -267,7 +268,7 @@ def compare(torch: Any, name: str, kind: str, mode: str | None, rate: float) -> 
 
 
 def main() -> int:
-    """Run what is asked for."""
+    """Run the selected networks."""
     from bench.torch_models import NETWORKS
 
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)

@@ -1,4 +1,4 @@
-"""Steps of a program that is compiled for a GPU by the time that each takes alone, beside their roofs."""
+"""Steps of a program compiled for a GPU, by the time of each alone, against their roofs."""
 
 from __future__ import annotations
 
@@ -14,16 +14,18 @@ __all__ = ["PEAKS", "SHOWN", "step_times", "table"]
 PEAKS = {
     "int8": 1979e12, "fp8": 1979e12, "fp16": 989e12, "medium": 494e12, "high": 989e12 / 3, "highest": 67e12,
 }  # fmt: skip
-"""Operations a second of an H100 or H200 (data sheet, without sparsity), by element type or precision of float32."""
+"""Operations per second of an H100 or H200 (data sheet, without sparsity), by element type or precision of float32."""
 ROOFS = {"exact": "highest", "float32": "high", "default": "high", "bf16": "fp16"}
-"""Which of `PEAKS` kernels of other kinds of networks are held to."""
+"""Key of `PEAKS` for other kinds of networks."""
 SHOWN = 14
-"""Groups of kernels that are printed."""
+"""Number of printed groups of kernels."""
 
 
 def step_times(compiled: GpuProgram, inputs: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """What each step takes on the device, alone and again and again, without what lies between two launches: label,
-    seconds, flops, bytes, what it computes, and why it runs on the host, which is empty for a kernel."""
+    """Return the time of each step on the device, repeated alone, without the gaps between launches.
+
+    Each entry has label, seconds, flops, bytes, the computation, and why it runs on the host (empty for a kernel).
+    """
     plan = compiled.stages(inputs)[0].plan
     assert plan is not None
     return [
@@ -40,8 +42,10 @@ def step_times(compiled: GpuProgram, inputs: Mapping[str, Any]) -> list[dict[str
 
 
 def table(steps: list[dict[str, Any]], kind: str, rate: float, shown: int = SHOWN) -> list[str]:
-    """Lines of so many groups of steps of one name and work, those that take most of the time first, each beside its
-    roof: the least time that its bytes take at the copy's ``rate``, and its operations at the peak of the kind."""
+    """Return lines for the ``shown`` slowest groups of steps of equal name and work, each with its roof.
+
+    The roof is the larger of two times: its bytes at the copy's ``rate``, and its operations at the peak of the kind.
+    """
     groups: dict[tuple[str, int, int], list[float]] = {}
     for step in steps:
         groups.setdefault((step["label"], step["flops"], step["bytes"]), []).append(step["seconds"])

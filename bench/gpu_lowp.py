@@ -1,13 +1,13 @@
-"""Products and convolutions of 8 bits on the GPU beside those of 16 bits, and weights of 4 bits beside memory.
+"""8-bit products and convolutions on the GPU against 16 bits, and 4-bit weights against memory bandwidth.
 
     python -m bench.gpu_lowp [products] [weights] [models] [--tiles] [--networks a,b] [--json FILE]
 
-``products``: each shape as its network has it, with bias, activation and what makes the next layer's type of it, in
-int8, float8 and float16, first checked (integers to the last bit); the rate beside the peak of the type, the least
-bytes beside a copy. ``--tiles``: every tile instead of the chosen one. ``models``: whole networks in float16, and in
-8 bits with float16 for the rest, as they take turns; the error is that of the results to our float32. ``weights``: one
-row times weights of 4 bits in blocks, some matrices as one, and one after the other beside kernels that copy as many
-bytes and such that do next to nothing.
+``products``: each shape as in its network, with bias, activation and conversion to the next layer's type, in int8,
+float8 and float16. Results are checked first (integers exactly); rates are printed with the type's peak, and least
+bytes with a copy. ``--tiles``: every tile instead of the chosen one. ``models``: whole networks in float16, and in 8
+bits with float16 for the rest, taking turns; the error is against our float32. ``weights``: one row times 4-bit weights
+in blocks, several matrices as one, and one after the other. They are compared with kernels that copy the same bytes and
+kernels that do almost nothing.
 """
 
 from __future__ import annotations
@@ -46,16 +46,17 @@ TYPES = {"int8": U8, "fp8": E4M3, "fp16": F16}
 ROUNDS = 9
 FAST = TargetOptions(fast_math=True)
 DECODER = ((4096, 4096), (11008, 4096), (4096, 11008))
-"""Columns and rows of weights: a square one, and those of a decoder of 7 billion parameters."""
+"""Columns and rows of weights: a square matrix, and matrices of a decoder of 7 billion parameters."""
 BLOCKS = (32, 128)
 ROTATED_BYTES = 192 << 20
-"""Codes that are read one after the other: some times as many as that cache holds."""
+"""Bytes of codes that are read in rotation: several times the second-level cache."""
 TOGETHER = 8
-"""Matrices: those of the smallest shape are some times as large as the second-level cache of an H100 (50 MiB)."""
+"""Number of matrices: together, those of the smallest shape are several times the second-level cache of an H100 (50
+MiB)."""
 
 
 def finished(m: Module, sums: Instruction, axis: int, kind: str) -> Instruction:
-    """Scale, bias and ReLU of sums, in the type of the next layer's input."""
+    """Append scale, bias and ReLU to sums, and convert them to the type of the next layer's input."""
     lens, channels = sums.shape.lens, sums.shape.lens[axis]
     rng = np.random.default_rng(0)
 
@@ -77,7 +78,7 @@ def finished(m: Module, sums: Instruction, axis: int, kind: str) -> Instruction:
 
 
 def random(rng: np.random.Generator, type: Type, lens: tuple[int, ...]) -> np.ndarray:
-    """Numbers of a type, as spread as those of a network; a pattern that repeats."""
+    """Return numbers of a type, spread like a network's; a repeating pattern."""
     count = min(int(np.prod(lens)), (1 << 20) + 7)
     if type in (U8, I8):
         found = rng.integers(0 if type is U8 else -127, 128, count).astype(type.numpy)
@@ -87,7 +88,8 @@ def random(rng: np.random.Generator, type: Type, lens: tuple[int, ...]) -> np.nd
 
 
 def product_program(kind: str, shape: tuple[int, ...], finish: bool) -> Program:
-    """A product (rows, columns, depth) or convolution (batch, side, channels, out, kernel, stride) of a kind."""
+    """Return a program of a product (rows, columns, depth) or convolution (batch, side, channels, out, kernel,
+    stride)."""
     program, rng, type = Program(), np.random.default_rng(1), TYPES[kind]
     m, weights = program.main, I8 if kind == "int8" else type
     if len(shape) == 3:
@@ -109,7 +111,7 @@ def product_program(kind: str, shape: tuple[int, ...], finish: bool) -> Program:
 
 @contextmanager
 def only(tile: Any) -> Iterator[None]:
-    """While the block runs, this tile is chosen for all products; None: the usual one."""
+    """Force a tile for all products inside a ``with`` block; None keeps the usual choice."""
     usual = wgmma.chosen_tile
     if tile is not None:
         wgmma.chosen_tile = lambda *_, **__: (tile, 1)  # type: ignore[assignment]
@@ -120,7 +122,7 @@ def only(tile: Any) -> Iterator[None]:
 
 
 def wrong(torch: Any, kind: str, shape: tuple[int, ...], made: GpuProgram, x: np.ndarray, w: np.ndarray) -> float:
-    """How far sums are from torch's, relative to the largest; of integers how many differ."""
+    """Return the error of sums against torch's, relative to the largest; for integers, the number of differences."""
     (got,) = (np.asarray(r) for r in made.run({"x": x}))
     exact = torch.float64 if kind == "int8" else torch.float32
     a, b = (torch.from_numpy(v.astype(np.float32)).cuda().to(exact) for v in (x, w))
@@ -137,7 +139,7 @@ def wrong(torch: Any, kind: str, shape: tuple[int, ...], made: GpuProgram, x: np
 
 
 def products(tiles: bool, shapes: list[tuple[int, ...]]) -> list[dict[str, Any]]:
-    """A line for each shape, kind and tile."""
+    """Print a line for each shape, kind and tile; return the figures."""
     import torch
 
     torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = False
@@ -170,13 +172,13 @@ def products(tiles: bool, shapes: list[tuple[int, ...]]) -> list[dict[str, Any]]
 
 
 def plain_literals(program: Program) -> list[Instruction]:
-    """The literals of a program, the largest first."""
+    """Return the literals of a program, largest first."""
     held = [i for i in program.main if i.literal is not None]
     return sorted(held, key=lambda i: -i.shape.elements)
 
 
 def in_a_row(count: int, build: Callable[[Module, int], Instruction]) -> float:
-    """Seconds of one of ``count`` kernels that a graph runs one after the other, each on operands of its own."""
+    """Return the seconds per kernel of ``count`` kernels that a graph runs in sequence, each on its own operands."""
     program, rng = Program(), np.random.default_rng(0)
     program.main.add_return([build(program.main, k) for k in range(count)])
     made = GpuProgram(program, FAST)
@@ -192,7 +194,7 @@ def in_a_row(count: int, build: Callable[[Module, int], Instruction]) -> float:
 def nbits_product(
     m: Module, x: Instruction, columns: int, block: int, rng: np.random.Generator, more: int = 0
 ) -> Instruction:
-    """``x`` times random weights of 4 bits; ``more`` makes them others."""
+    """Multiply ``x`` by random 4-bit weights; different ``more`` gives different weights."""
     lens = (columns, x.shape.lens[1] // block)
     literals: list[np.ndarray] = [
         np.resize(rng.integers(0, 256, (1 << 20) + more).astype(np.uint8), (*lens, block // 2)),
@@ -202,8 +204,8 @@ def nbits_product(
 
 
 def alone(columns: int, depth: int, block: int) -> dict[str, float]:
-    """Seconds of one product whose weights come from memory, of a kernel that copies as many bytes, and of one that
-    does next to nothing."""
+    """Return seconds of one product with weights in memory, of a copy of the same bytes, and of a nearly empty
+    kernel."""
     rng, shared = np.random.default_rng(0), dict[Module, Instruction]()
 
     def product(m: Module, k: int) -> Instruction:
@@ -224,8 +226,10 @@ def alone(columns: int, depth: int, block: int) -> dict[str, float]:
 
 
 def weights() -> list[dict[str, Any]]:
-    """One row times weights of 4 bits, beside a copy: several matrices as one of so many more columns, since a single
-    one stays in the second-level cache from one run to the next; and `alone`."""
+    """Measure one row times 4-bit weights, against a copy; see also `alone`.
+
+    Several matrices are joined along columns, since a single matrix stays in the second-level cache between runs.
+    """
     rate, found = copy_rate(), []
     rng = np.random.default_rng(0)
     for columns, depth in DECODER:
@@ -251,7 +255,7 @@ def weights() -> list[dict[str, Any]]:
 
 
 def models(names: list[str], kinds: list[str]) -> list[dict[str, Any]]:
-    """Networks in float16 and in 8 bits by turns, and the kernels that take the time."""
+    """Time networks in float16 and in 8 bits by turns, and the kernels that take the time."""
     import torch
 
     from bench.torch_models import NETWORKS
@@ -296,7 +300,7 @@ def models(names: list[str], kinds: list[str]) -> list[dict[str, Any]]:
 
 
 def main() -> int:
-    """Run what is asked for."""
+    """Run the selected parts."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("parts", nargs="*", choices=[*PARTS, []], help="default: all")
     parser.add_argument("--networks", default="resnet50 b32,bert 8x384", help="comma-separated, of bench.torch_models")

@@ -1,8 +1,8 @@
-"""LSTM on the GPU beside cuDNN's by way of torch, in float32: a layer over 64 steps, the inputs' product included.
+"""LSTM on the GPU against cuDNN (by way of torch), in float32: a layer over 64 steps with the inputs' product.
 
     python -m bench.gpu_recurrent [--tiles] [--json FILE]
 
-With ``--tiles`` all ways to compute the steps are measured: every tile that fits, and launches for each step.
+With ``--tiles`` all methods are measured: every tile that fits, and separate launches for each step.
 """
 
 from __future__ import annotations
@@ -32,14 +32,14 @@ from mgx_numba.targets.options import TargetOptions
 
 STEPS = 64
 CASES = ((256, 1, 1), (256, 16, 1), (256, 1, 2), (1024, 1, 1), (1024, 16, 1), (512, 1, 2), (1024, 1, 2))
-"""Hidden units, which are the inputs' features too, sequences and directions."""
+"""Hidden units (equal to the inputs' features), sequences and directions."""
 ALLOWED = 1e-4
-"""Error of results that are right against float64, norm of the difference by that of the results: `bench.exact`."""
+"""Accepted error against float64, norm of the difference over norm of the results: `bench.exact`."""
 ROUNDS = 10
 
 
 def layer(torch: Any, hidden: int, directions: int) -> tuple[Any, list[np.ndarray]]:
-    """Torch's layer, and ONNX's weights, recurrent weights and biases of it."""
+    """Return torch's layer, and its weights, recurrent weights and biases in ONNX's form."""
     torch.manual_seed(hidden)
     made = torch.nn.LSTM(hidden, hidden, bidirectional=directions == 2).cuda()
     found: list[list[np.ndarray]] = [[], [], []]
@@ -53,7 +53,7 @@ def layer(torch: Any, hidden: int, directions: int) -> tuple[Any, list[np.ndarra
 
 
 def eager_seconds(torch: Any, run: Callable[[], Any]) -> float:
-    """Seconds of something of torch without a graph."""
+    """Return the seconds of a torch call without a graph."""
     times = []
     for _ in range(ROUNDS):
         start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
@@ -66,7 +66,7 @@ def eager_seconds(torch: Any, run: Callable[[], Any]) -> float:
 
 
 def program_of(weights: list[np.ndarray], hidden: int, batch: int, directions: int) -> Program:
-    """The layer as ONNX has it, its initial states 0."""
+    """Return the layer as an ONNX-style program with zero initial states."""
     program = Program()
     m = program.main
     x = m.add_parameter("x", Shape(Type.float_type, (STEPS, batch, hidden)))
@@ -81,13 +81,13 @@ def program_of(weights: list[np.ndarray], hidden: int, batch: int, directions: i
 
 @contextlib.contextmanager
 def only(tile: PersistentTile | None) -> Iterator[None]:
-    """While it runs, steps are computed with this tile, by launches of their own if it is None."""
+    """Force a tile for recurrent steps inside a ``with`` block; None: a launch for each step."""
     with patch.object(plan, "ranked_tiles", lambda *_: [tile]):
         yield
 
 
 def ways(weights: list[np.ndarray], case: tuple[int, int, int], every: bool) -> Iterator[tuple[str, GpuProgram]]:
-    """What is chosen, and what is measured beside it."""
+    """Yield the chosen method and the others to measure."""
     ranked: list[PersistentTile | None] = []
 
     def noted(problem: RecurrenceProblem, *machine: Any) -> list[PersistentTile | None]:
@@ -130,7 +130,7 @@ def compare(torch: Any, case: tuple[int, int, int], every: bool) -> dict[str, An
 
 
 def main() -> int:
-    """Check and time all of them; 1 if results are wrong."""
+    """Check and time all cases; return 1 if results are wrong."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--tiles", action="store_true", help="measure every tile that fits")
     parser.add_argument("--json", help="file for the figures")

@@ -1,7 +1,7 @@
-"""How long a model takes from nothing to its first result on a GPU, in processes of their own.
+"""Start-up time of a model on a GPU, to its first result, in separate processes.
 
-Cold: the cache folder is empty, so all kernels are compiled. Warm: it holds them. Loaded: the program was saved
-compiled, and its plan is kept, too; from starting Python to the first result.
+Cold: the cache folder is empty, so all kernels are compiled. Warm: the cache folder holds them. Loaded: the program was
+saved compiled, and its plan is cached, too; the time is from starting Python to the first result.
 
     python -m bench.gpu_start light_resnet50 resnet50 --rounds 3
 """
@@ -66,7 +66,7 @@ print(json.dumps({"import": imported - begun, "load": loaded - imported, "first_
 
 
 def start(names: list[str], rounds: int = 3, half: bool = False) -> list[dict[str, Any]]:
-    """Seconds of models: compiling cold and warm, and from starting Python to the first result, the least of some
+    """Return seconds by model: compiling cold and warm, and from starting Python to the first result, each the least of
     rounds."""
     found = []
     for name in names:
@@ -93,7 +93,7 @@ def _parts(figures: dict[str, Any]) -> str:
 
 
 def _run(program: str, arguments: list[str], folder: Path) -> dict[str, Any]:
-    """What a process prints, and how long it took until then."""
+    """Run a process; return its output and the time until then."""
     environment = {**os.environ, "MGX_CACHE_DIR": str(folder / "cache")}
     environment.pop("PYTHONDONTWRITEBYTECODE", None)  # an installed package has its bytecode
     search_path = [str(ROOT), *filter(None, [environment.get("PYTHONPATH")])]
@@ -111,7 +111,7 @@ def _run(program: str, arguments: list[str], folder: Path) -> dict[str, Any]:
 
 
 def main() -> None:
-    """Measure the models that are named."""
+    """Measure the named models."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("models", nargs="*", default=["resnet50"])
     parser.add_argument("--rounds", type=int, default=3)

@@ -1,7 +1,7 @@
-"""What calls cost with data on a device: `python -m bench.gpu_streams [--json FILE] [--runs N]`.
+"""Cost of calls with data on a device: `python -m bench.gpu_streams [--json FILE] [--runs N]`.
 
-Host time of a call beside the device's own, threads with a stream each, memory over many runs, and two devices where
-there are two. The program is a row of small kernels, so that the host counts.
+It measures host time of a call against the device's own, threads with a stream each, memory growth over many runs, and
+two devices where present. The program is a row of small kernels, so that host time dominates.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ from .figures import tell
 LENS = (8, 64)
 THREADS, RUNS_EACH = 4, 250
 BATCH = 50
-"""Calls in a row of one measurement: fewer than the driver takes before it lets a caller wait."""
+"""Calls in a row of one measurement: fewer than the driver queues before it blocks the caller."""
 
 
 def program(kernels: int, lens: tuple[int, int] = LENS, device_id: int = 0) -> Any:
-    """So many softmax one after the other, each a kernel."""
+    """Return a program of ``kernels`` softmax in sequence, a kernel each."""
     made = mgx_numba.program()
     main = made.get_main_module()
     value = main.add_parameter("x", mgx_numba.shape(type="float", lens=list(lens)))
@@ -43,12 +43,12 @@ def program(kernels: int, lens: tuple[int, int] = LENS, device_id: int = 0) -> A
 
 
 def numbers(seed: int) -> np.ndarray:
-    """Inputs."""
+    """Return random inputs."""
     return np.random.default_rng(seed).standard_normal(LENS).astype(np.float32)
 
 
 def expected(x: np.ndarray, kernels: int) -> np.ndarray:
-    """What `program` gives."""
+    """Return the result of `program`."""
     for _ in range(kernels):
         e = np.exp(x - x.max(1, keepdims=True))
         x = e / e.sum(1, keepdims=True)
@@ -56,7 +56,7 @@ def expected(x: np.ndarray, kernels: int) -> np.ndarray:
 
 
 def stream(on: CudaEngine) -> int:
-    """The handle of a new stream."""
+    """Create a stream and return its handle."""
     made = c_void_p()
     with on.use():
         on.driver.call("cuStreamCreate", byref(made), c_uint(1))
@@ -65,7 +65,7 @@ def stream(on: CudaEngine) -> int:
 
 
 def microseconds(call: Callable[[int], Any], repeats: int, each: int = 1) -> float:
-    """The median of a call's time, of ``each`` in a row."""
+    """Return the median time (us) of a call, from rounds of ``each`` calls in a row."""
     found = []
     for k in range(repeats):
         start = time.perf_counter()
@@ -77,7 +77,7 @@ def microseconds(call: Callable[[int], Any], repeats: int, each: int = 1) -> flo
 
 
 def calls(kernels: int) -> dict[str, float]:
-    """Microseconds of the host for a call, and of the device for its kernels."""
+    """Return the host's time (us) for a call, and the device's for its kernels."""
     on, model = cuda_engine(), program(kernels)
     number = stream(on)
     shapes = model.get_parameter_shapes()
@@ -118,7 +118,7 @@ def calls(kernels: int) -> dict[str, float]:
 
 
 def threads(kernels: int) -> dict[str, float]:
-    """Runs a second of threads with a stream each, and how many of them were wrong."""
+    """Return runs per second of threads with a stream each, and the number of wrong results."""
     on, model = cuda_engine(), program(kernels)
     wrong = []
 
@@ -141,8 +141,11 @@ def threads(kernels: int) -> dict[str, float]:
 
 
 def devices() -> dict[str, float]:
-    """How many times the runs of one device two do: a program and a thread on each, by calls that wait and by such as
-    do not, and one thread that asks both."""
+    """Return the throughput of two devices relative to one device.
+
+    It is measured with a program and a thread on each, by synchronous and asynchronous calls, and with one thread for
+    both.
+    """
     lens, runs = (8192, 4096), 200
     models, feeds, streams = [program(10, lens, k) for k in range(2)], [], [stream(cuda_engine(k)) for k in range(2)]
     for k in range(2):
@@ -184,7 +187,7 @@ def devices() -> dict[str, float]:
 
 
 def memory(runs: int) -> dict[str, int]:
-    """Bytes by which the device's memory in use, and this process's, are more after so many runs."""
+    """Return the growth (bytes) of used device memory and of this process's memory over ``runs`` runs."""
     on, model = cuda_engine(), program(3)
     number = stream(on)
     x = numbers(0)
@@ -203,12 +206,12 @@ def memory(runs: int) -> dict[str, int]:
 
 
 def _resident() -> int:
-    """Bytes of this process in memory, at the most so far."""
+    """Return the peak resident bytes of this process."""
     return 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 
 
 def main() -> int:
-    """Run all of it; the exit status counts wrong results."""
+    """Run all measurements; the exit status counts wrong results."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--runs", type=int, default=10_000, help="of which memory is looked at")
     parser.add_argument("--json", type=Path, help="file for the figures")

@@ -1,13 +1,12 @@
-"""Every tile of the warpgroup products on the shapes of networks, beside torch: what the choice of tiles rests on.
+"""Every tile of the warpgroup products on the shapes of networks, against torch: the data behind the choice of tiles.
 
     python -m bench.gpu_tiles [gemm] [conv] [--kind high] [--only TEXT] [--tiles TILES] [--json FILE]
 
-Of float16, with ``--kind high`` of float32 in parts, or with ``--kind highest`` of float32 by multiply-adds, which are
-no warpgroups'. With ``--constant`` right operands are known before, and may lie in any order: as a network's weights.
-Each is checked against more precise ones, and timed as 20
-launches of a graph; torch's products and convolutions of the same type are timed alike. Tiles besides those of the
-package are written as 128x192s5b1c2a1p1: rows, columns, stages, blocks of a multiprocessor, rows and columns of a
-cluster's tiles, and sets of warpgroups that take turns.
+The kind is float16, with ``--kind high`` float32 in parts, or with ``--kind highest`` float32 by multiply-adds, which
+do not use warpgroups. With ``--constant`` right operands are constant and may be rearranged, as a network's weights.
+Each result is checked against a more precise one, and timed as 20 launches of a graph; torch's products and
+convolutions of the same type are timed alike. Further tiles are written as 128x192s5b1c2a1p1: rows, columns, stages,
+blocks per multiprocessor, rows and columns of a cluster's tiles, and sets of warpgroups that take turns.
 """
 
 from __future__ import annotations
@@ -50,11 +49,11 @@ from mgx_numba.errors import MgxError
 from mgx_numba.runtime.gpu.cuda import cuda_engine
 
 MORE: list[WarpgroupTile] = []
-"""Tiles besides those of the package."""
+"""Tiles in addition to the package's."""
 NEAR = 1.7
-"""Times the best estimate that the tiles are measured up to which the cost model has for slower."""
+"""Ratio to the best estimate up to which tiles are measured that the cost model ranks lower."""
 KINDS = {"fp16": ("float16", 2e-3), "high": ("float32", 1e-5), "highest": ("float32", 1e-5)}
-"""Element type of all operands, and error that is allowed, of results as a whole."""
+"""Element type of all operands, and accepted error of the results as a whole."""
 REPEATS = 20
 SCRATCH_BYTES = 256 << 20
 LOCAL_BYTES = 3
@@ -68,7 +67,7 @@ GEMMS = (
     (1, 768, 768, False), (8, 3072, 768, False), (1, 50257, 768, False), (6272, 256, 2304, False),
     (1568, 512, 4608, False), (6272, 256, 1024, False), (100352, 64, 56, False), (100352, 64, 64, False),
 )  # fmt: skip
-"""Rows, columns, depth, and whether the right operand has its columns side by side."""
+"""Rows, columns, depth, and whether the right operand's columns are contiguous."""
 CONVS = tuple(
     (batch, side, channels, out, kernel, stride)
     for batch in (1, 32)
@@ -78,23 +77,23 @@ CONVS = tuple(
         (7, 2048, 512, 1, 1), (56, 256, 512, 1, 2),
     )
 )  # fmt: skip
-"""Batch, side, channels, output channels, kernel, stride: those of ResNet-50."""
+"""Batch, side, channels, output channels, kernel, stride: the convolutions of ResNet-50."""
 
 
 def types_of(kind: str) -> ElementTypes:
-    """Those of a kind of `KINDS`."""
+    """Return the element types of a kind in `KINDS`."""
     return ElementTypes(*[KINDS[kind][0]] * 4)
 
 
 def gemm_problem(rows: int, columns: int, depth: int, turned: bool, kind: str = "fp16") -> GemmProblem:
-    """A product."""
+    """Return a product."""
     return GemmProblem(rows, columns, depth, types=types_of(kind), b_strides=(columns, 1) if turned else (1, depth))
 
 
 def conv_problem(
     batch: int, side: int, channels: int, out: int, kernel: int, stride: int, kind: str = "fp16"
 ) -> ConvProblem:
-    """A convolution."""
+    """Return a convolution."""
     pads = (kernel // 2,) * 2
     return ConvProblem(
         batch,
@@ -110,14 +109,14 @@ def conv_problem(
 
 
 def size_of(problem: GemmProblem | ConvProblem) -> tuple[int, int]:
-    """Rows and columns of the result."""
+    """Return the rows and columns of the result."""
     if isinstance(problem, GemmProblem):
         return problem.m, problem.n
     return problem.batch * problem.out_pixels, problem.out_channels
 
 
 def exact_candidates(problem: GemmProblem | ConvProblem) -> Iterator[tuple[FmaTile | None, int, Solution]]:
-    """The same of multiply-adds."""
+    """Yield the tiles and splits of multiply-add kernels for a problem, the chosen one first."""
     placed = PlacedRequest(Request(problem, Epilogue(), (), 1, False))
     refused = fma_refusal(placed)
     assert not refused, refused
@@ -131,7 +130,7 @@ def exact_candidates(problem: GemmProblem | ConvProblem) -> Iterator[tuple[FmaTi
 def candidates(
     problem: GemmProblem | ConvProblem, kind: str, constant: bool
 ) -> Iterator[tuple[FmaTile | WarpgroupTile | None, int, Solution]]:
-    """The tiles and splits of a problem, the first of which is the one that is chosen."""
+    """Yield the tiles and splits of a problem, the chosen one first."""
     if kind == "highest":
         yield from exact_candidates(problem)
         return
@@ -191,14 +190,14 @@ class Runner:
         self.scratch = self.engine.allocate(SCRATCH_BYTES, "parts of sums")
 
     def local_bytes(self, solution: Solution) -> int:
-        """Bytes of local memory of each thread: registers that are spilt."""
+        """Return the bytes of local memory per thread, which are spilled registers."""
         value = c_int()
         for function in self.engine.load([solution.launches[0].kernel]):
             self.engine.driver.call("cuFuncGetAttribute", byref(value), c_int(LOCAL_BYTES), c_void_p(function))
         return value.value
 
     def seconds(self, solution: Solution, places: dict[str, int]) -> float:
-        """Of one run, after one that leaves the result."""
+        """Return the seconds of one run, after an untimed run that computes the result."""
         assert solution.scratch <= SCRATCH_BYTES, solution.scratch
         functions = self.engine.load([launch.kernel for launch in solution.launches])
         launches = []
@@ -232,7 +231,7 @@ class Runner:
 
 
 def torch_seconds(torch: Any, run: Any) -> float:
-    """The same for something of torch."""
+    """Return the seconds of a torch call, measured alike."""
     stream = torch.cuda.Stream()
     with torch.cuda.stream(stream):
         for _ in range(3):
@@ -255,7 +254,7 @@ def torch_seconds(torch: Any, run: Any) -> float:
 
 
 def label_of(tile: FmaTile | WarpgroupTile, splits: int) -> str:
-    """How a tile is written."""
+    """Return the text of a tile."""
     if isinstance(tile, FmaTile):
         return f"{tile.rows}x{tile.columns} k{splits}"
     pair = f" c{tile.cluster}a{tile.across}" * (tile.cluster * tile.across > 1)
@@ -323,7 +322,7 @@ def compare(
 
 
 def main() -> int:
-    """Run what is asked for."""
+    """Run the selected parts."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("parts", nargs="*", choices=["gemm", "conv", []], help="default: both")
     parser.add_argument("--kind", choices=KINDS, default="fp16", help="element types")
@@ -336,7 +335,7 @@ def main() -> int:
     parts = given.parts or ["gemm", "conv"]
     problems: dict[str, GemmProblem | ConvProblem] = {}
     if "gemm" in parts:
-        constant = given.constant or given.kind == "high"  # which lie in one order
+        constant = given.constant or given.kind == "high"  # float32 parts have one layout
         gemms = [g for g in GEMMS if not (constant and g[3])]
         problems |= {"x".join(map(str, g[:3])) + " turned" * g[3]: gemm_problem(*g, given.kind) for g in gemms}
     if "conv" in parts:
@@ -358,7 +357,7 @@ def main() -> int:
     figures = []
     for name, problem in problems.items():
         figures.append(compare(torch, runner, name, problem, given.kind, given.constant))
-        if given.json:  # also what there is so far, in case that time runs out
+        if given.json:  # saved after each case, in case that time runs out
             Path(given.json).write_text(json.dumps(figures))
     return 0
 

@@ -1,7 +1,7 @@
-"""Single kernels to hold against the roofs and against other libraries: products, convolutions, pointwise and row work.
+"""Single kernels to compare with rooflines and other libraries: products, convolutions, pointwise and row kernels.
 
-Each is an ONNX graph of a node or a few, compiled as a model is. Its result stays in the arena, so that what is timed
-is the kernel and not the system handing out memory.
+Each is an ONNX graph of one or a few nodes, compiled as a model is. Its result stays in the arena, so that the kernel
+is timed and not the system's memory allocation.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ __all__ = ["KERNELS", "KernelCase", "compile_kernel", "library_function", "limit
 
 OPSET = 20
 _ALIGNMENT = 64
-_ROWS, _COLUMNS = 8192, 4096  # 128 MiB of float32, past any cache, as the images are
+_ROWS, _COLUMNS = 8192, 4096  # 128 MiB of float32: larger than any cache, as the images are
 _MATRIX, _HALF = (_ROWS, _COLUMNS), (_ROWS, _COLUMNS // 2)
 _GROUPS = 4
 _STACK = (64, 1024, 512)
@@ -65,7 +65,8 @@ def _gemm(name: str, m: int, n: int, k: int) -> KernelCase:
 
 
 def _convolution(name: str, channels: int, size: int) -> KernelCase:
-    """A 3x3 convolution that keeps its image's size, with bias and ReLU; flops are those of the direct method."""
+    """Return a 3x3 convolution that keeps its image's size, with bias and ReLU; flops are those of the direct
+    method."""
 
     def build(g: GraphBuilder) -> None:
         x = g.input("x", [1, channels, size, size])
@@ -85,7 +86,8 @@ def _streaming(
     *operands: Sequence[int],
     result: Sequence[int] = (),
 ) -> KernelCase:
-    """A function of large tensors of these lengths; the result's are those of the first operand unless given."""
+    """Return a function of large tensors with these lengths; the result has the first operand's lengths unless
+    given."""
     operands = operands or (_MATRIX,)
 
     def build(g: GraphBuilder) -> None:
@@ -107,7 +109,7 @@ def _rms_norm(g: GraphBuilder, x: str) -> str:
 
 
 def _per_channel(op: str, count: int) -> Callable[..., str]:
-    """A normalisation of images with ``count`` parameters a channel, of which the last is a variance."""
+    """Return a normalisation of images with ``count`` parameters per channel, of which the last is a variance."""
 
     def body(g: GraphBuilder, x: str) -> str:
         weights = [g.weight(f"w{k}", g.uniform(_IMAGES[1], low=0.5, high=1.5)) for k in range(count)]
@@ -125,14 +127,14 @@ def _arg_max(axis: int) -> Callable[..., str]:
 
 
 def _shuffle(g: GraphBuilder, x: str) -> str:
-    """The channel shuffle of grouped convolutions."""
+    """Append the channel shuffle of grouped convolutions."""
     n, c, h, w = _IMAGES
     split = g.node("Reshape", x, g.ints(n, _GROUPS, c // _GROUPS, h, w))
     return g.node("Transpose", split, perm=[0, 2, 1, 3, 4])
 
 
 def _channels_last(op: str, **attributes: Any) -> Callable[..., str]:
-    """An operator on images whose memory has the channels last, as within a compiled model."""
+    """Return an operator on images in channels-last memory, as within a compiled model."""
 
     def body(g: GraphBuilder, x: str) -> str:
         y = g.node(op, g.node("Transpose", x, perm=[0, 3, 1, 2]), **attributes)
@@ -142,7 +144,7 @@ def _channels_last(op: str, **attributes: Any) -> Callable[..., str]:
 
 
 def _enlarged(mode: str) -> Callable[..., str]:
-    """Images of twice the height and width."""
+    """Return a resize of images to twice the height and width."""
     rule = "asymmetric" if mode == "nearest" else "half_pixel"
 
     def body(g: GraphBuilder, x: str) -> str:
@@ -265,10 +267,10 @@ KERNELS: dict[str, KernelCase] = {
 
 
 def compile_kernel(case: KernelCase, threads: int, fast_math: bool = True) -> Work:
-    """The case compiled for the CPU; its bytes are those of inputs, weights and outputs.
+    """Compile a case for the CPU; its bytes are those of inputs, weights and outputs.
 
     Raises:
-        ValueError: part of it would run on the host, or its result has no shape before it runs.
+        ValueError: a part would run on the host, or the result's shape is unknown before it runs.
     """
     model = case.model()
     options = TargetOptions(fast_math=fast_math, num_threads=threads)
@@ -283,14 +285,14 @@ def compile_kernel(case: KernelCase, threads: int, fast_math: bool = True) -> Wo
 
 
 def _aligned(array: np.ndarray) -> np.ndarray:
-    """A copy that lies as values inside of a program do."""
+    """Return a copy aligned like a program's own values."""
     copy = aligned_empty(array.shape, array.dtype)
     copy[...] = array
     return copy
 
 
 def _kept_in_arena(plan: Plan, name: str) -> Plan:
-    """The plan with its outputs at the end of the arena instead of in new arrays."""
+    """Return the plan with its outputs at the end of the arena instead of in new arrays."""
     starts, end = [], plan.arena_bytes
     for spec in plan.outputs:
         if spec.lens is None:
@@ -313,7 +315,7 @@ def _kept_in_arena(plan: Plan, name: str) -> Plan:
 
 
 def library_function(case: KernelCase, library: str) -> Function | None:
-    """A product of the case's shape by ``numpy`` (its BLAS) or ``torch``, into memory that is there already.
+    """Return a product of the case's shape by ``numpy`` (its BLAS) or ``torch``, into preallocated memory.
 
     None for other kinds of kernel. Call it inside `limited_blas`.
     """
@@ -333,7 +335,7 @@ def library_function(case: KernelCase, library: str) -> Function | None:
 
 @contextmanager
 def limited_blas(threads: int) -> Iterator[None]:
-    """Within, other libraries compute on so many threads; PyTorch keeps that number."""
+    """Limit other libraries to ``threads`` threads inside a ``with`` block; PyTorch keeps that number."""
     from threadpoolctl import threadpool_limits
 
     if is_installed("torch"):

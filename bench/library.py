@@ -1,11 +1,11 @@
-"""An exported library against the same program in Python: a run, and from starting a process to the first result.
+"""An exported library against the same program in Python: time of a run, and from process start to the first result.
 
 ``python -m bench.library light_resnet50 bert --threads 2``. Runs take turns in one process, into which the library is
-loaded; ``copied`` is with the weights in large pages, not where they lie in their file. Starts are those of processes
-of the example in C++, from nothing to the results in a file, with the library and with an ``.mxr`` file that has it;
-``reading`` is reading the file of weights into memory, which such a process need not do. ``ratio`` is that of the least
-times of library and Python, and ``beyond`` what the least start takes beyond the least reading. Models are measured
-with random weights. It needs compilers of C and C++.
+loaded; in ``copied`` runs the weights are in large pages instead of their mapped file. Starts are processes of the C++
+example, until the results are in a file, with the library and with an ``.mxr`` file that contains it. ``reading`` is
+the time to read the weights' file into memory, which such a process need not do. ``ratio`` is the ratio of the least
+times of library and Python. ``beyond`` is the least start less the least reading. Models are measured with random
+weights. It needs compilers of C and C++.
 """
 
 from __future__ import annotations
@@ -82,10 +82,10 @@ class _Table(ctypes.Structure):
 
 
 class Library:
-    """The loaded program of an exported library."""
+    """A loaded exported library."""
 
     def __init__(self, path: Path, threads: int = 0, copy_weights: bool = False) -> None:
-        """Raises `RuntimeError` with the library's message if it cannot be loaded."""
+        """Load the library; raise `RuntimeError` with the library's message on failure."""
         get = ctypes.CDLL(str(path)).mgx_get_library
         get.restype = ctypes.POINTER(_Table)
         self._table = get().contents
@@ -94,8 +94,10 @@ class Library:
         self._check(self._table.load(ctypes.byref(options), ctypes.byref(self._program)))
 
     def prepared(self, feeds: Mapping[str, np.ndarray], results: Sequence[np.ndarray]) -> Callable[[], None]:
-        """A function that runs on these inputs and writes to these results, C-contiguous arrays as declared, which it
-        keeps alive."""
+        """Return a function that runs on these inputs and writes to these results.
+
+        The arrays must be C-contiguous and have the declared shapes; the function keeps them alive.
+        """
         table = self._table
         inputs = (_Tensor * table.parameter_count)(*table.parameters[: table.parameter_count])
         outputs = (_Tensor * table.output_count)(*table.outputs[: table.output_count])
@@ -120,13 +122,13 @@ class Library:
 
 @dataclass(frozen=True)
 class LibraryTimes:
-    """What `measure_library` has measured.
+    """Times that `measure_library` measured.
 
     Attributes:
-        runs: by ``python``, ``library`` and ``copied``.
-        starts: seconds from the start of each process to its end, by ``library`` and ``mxr``.
-        reading: seconds to read the weights, of each round.
-        megabytes: of weights.
+        runs: timings of ``python``, ``library`` and ``copied``.
+        starts: seconds from the start of each process to its end, for ``library`` and ``mxr``.
+        reading: seconds to read the weights, for each round.
+        megabytes: size of the weights.
     """
 
     name: str
@@ -137,12 +139,12 @@ class LibraryTimes:
 
     @property
     def ratio(self) -> float:
-        """Least time of a run of the library over that of Python."""
+        """Least time of a run of the library over the least time in Python."""
         return float(self.runs["library"].seconds.min() / self.runs["python"].seconds.min())
 
     @property
     def beyond(self) -> float:
-        """Seconds that the fastest start of the library takes beyond the fastest reading."""
+        """Seconds of the library's fastest start less the fastest reading."""
         return min(self.starts["library"]) - min(self.reading)
 
 
@@ -150,7 +152,7 @@ def build_example(folder: Path, name: str) -> Path:
     """Compile the C++ example of a library under ``folder``.
 
     Raises:
-        RuntimeError: there is no compiler, or it fails.
+        RuntimeError: the compiler is missing or fails.
     """
     compiler = os.environ.get("CXX") or shutil.which("c++") or shutil.which("g++")
     if compiler is None:
@@ -164,7 +166,7 @@ def build_example(folder: Path, name: str) -> Path:
 
 
 def measure_library(case: Case, threads: int, folder: Path, budget: float, rounds: int) -> LibraryTimes:
-    """Export a case to ``folder`` and measure it: runs for about ``budget`` seconds, starts for so many rounds.
+    """Export a case to ``folder`` and measure it: runs for about ``budget`` seconds, starts for ``rounds`` rounds.
 
     Raises:
         RuntimeError: results differ from Python's, or a process or a compiler failed.

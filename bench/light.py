@@ -1,7 +1,7 @@
-"""The light_* models of the onnx package at other batch sizes, and with weights that differ from each other.
+"""The light_* models of the onnx package at other batch sizes, and with random weights.
 
-Every weight that ships is the same number, made by a ConstantOfShape node: enough to time a model, but the outputs say
-nothing about whether they are right.
+All shipped weights have one value, made by a ConstantOfShape node: enough to time a model, but the outputs do not show
+whether they are correct.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ __all__ = ["randomize", "rebatch"]
 
 
 def rebatch(model: onnx.ModelProto, batch: int) -> onnx.ModelProto:
-    """A copy of a model of batch 1 that takes ``batch`` images: its inputs, its outputs, and what its Reshapes make."""
+    """Return a copy of a batch-1 model for ``batch`` images: inputs, outputs and Reshape targets change."""
     copy = onnx.ModelProto()
     copy.CopyFrom(model)
     graph = copy.graph
@@ -37,11 +37,10 @@ def rebatch(model: onnx.ModelProto, batch: int) -> onnx.ModelProto:
 
 
 def randomize(model: onnx.ModelProto) -> onnx.ModelProto:
-    """A copy whose ConstantOfShape weights are random and scaled so that activations stay of order one.
+    """Return a copy whose ConstantOfShape weights are random, scaled so that activations stay of order one.
 
-    Matrices and filters are normal (He et al., 2015), variances and factors uniform around one, the rest small. What
-    Softmax nodes read becomes an output too, since their own outputs hide most errors. The same model gets the same
-    weights.
+    Matrices and filters are normal (He et al., 2015), variances and factors uniform around one, the rest small. Inputs
+    of Softmax nodes become outputs too, since Softmax outputs hide most errors. The same model gets the same weights.
     """
     copy = onnx.ModelProto()
     copy.CopyFrom(model)
@@ -68,7 +67,7 @@ def randomize(model: onnx.ModelProto) -> onnx.ModelProto:
 
 
 def _factors(nodes: Sequence[onnx.NodeProto]) -> set[str]:
-    """Values that scale or divide others: scales and variances of normalisations, operands of products."""
+    """Return the names of factors and divisors: scales and variances of normalisations, operands of products."""
     factors: set[str] = set()
     for node in nodes:
         if node.op_type == "BatchNormalization":

@@ -1,10 +1,10 @@
-"""Products of one row with weights of few bits against the peers, engines in turn in one process with equal threads.
+"""Products of one row with low-bit weights against the peers, engines in turn in one process with equal threads.
 
     python -m bench.lowp --threads 2                  # beside the rate of reading such weights
     python -m bench.lowp --threads 2 --megabytes 400  # so many megabytes of such products, one after the other
 
-One product's weights stay in the last cache from one run to the next if that is large enough; a decoder's do not, whose
-layers follow each other: ``--megabytes`` several times what the cache holds. Whole models in lower precision are
+The weights of one product stay in a large last-level cache between runs. A decoder's weights do not, since its layers
+follow each other: give ``--megabytes`` several times the cache's size. Whole models in lower precision are in
 `bench.precisions`.
 """
 
@@ -31,24 +31,24 @@ from mgx_numba.runtime.cpu.executor import Executable
 from mgx_numba.runtime.plan import Plan, Pointer, Region, Step
 
 SHAPES = ((4096, 4096), (11008, 4096), (4096, 11008))
-"""Columns and rows of weights: a square one, and those of a decoder of 7 billion parameters."""
+"""Columns and rows of weights: a square matrix, and matrices of a decoder of 7 billion parameters."""
 BLOCKS = (32, 128)
 CHAINS = 8
-"""Vectors that are read side by side: enough that no sum waits for the one before it."""
+"""Vectors that are read in parallel: enough that no sum waits for the previous one."""
 STREAMS = 2
-"""Places that are read side by side: memory is read 1.1 times as fast as from one (Zen 5, one thread)."""
+"""Addresses that are read in parallel: reading is 1.1 times as fast as from one address (Zen 5, one thread)."""
 CHUNK = 1 << 16
-"""Bytes that a task of the read has of each stream."""
+"""Bytes of each stream per task."""
 CLAIMS = 8
-"""Times that a thread claims some of them; each time costs 0.13 us. Of 4 to 64 the fastest (Zen 5, 9 to 28 MB)."""
+"""Number of times that a thread claims tasks; each costs 0.13 us. The fastest of 4 to 64 (Zen 5, 9 to 28 MB)."""
 
 Run = Callable[[], Any]
 
 
 def reading(count: int, threads: int) -> Run:
-    """Reads so many bytes, in vectors that are added up, from memory of the kind that weights lie in.
+    """Return a function that reads ``count`` bytes and sums them, from memory of the same kind as weights.
 
-    In small pages, which lie anywhere, one thread reads 9 MB at 0.9 of the speed and 23 MB at 0.6 (Zen 5).
+    In small pages at scattered addresses, one thread reads 9 MB at 0.9 of the speed and 23 MB at 0.6 (Zen 5).
     """
     lanes = host.lanes()
     each = CHAINS // STREAMS
@@ -72,17 +72,18 @@ def reading(count: int, threads: int) -> Run:
 
 
 def nbits_model(sizes: Sequence[tuple[int, int]], block: int, level: int) -> onnx.ModelProto:
-    """Products of one row, each with its own weights of so many columns and rows and with the result of the one before.
+    """Return a model of chained products of one row with weights of the given columns and rows.
 
-    ``level`` says what may be made of the row (0: float32, or what is as good; 4: int8). Scales are numbers that
-    float16 holds, as those of models are, and keep results about as large as the row is."""
+    ``level`` is the accuracy level of the row (0: float32 or equivalent; 4: int8). Scales are float16 values, as in
+    models, and keep the results' magnitude.
+    """
     rng = np.random.default_rng(0)
     nodes, arrays = [], []
     for i, (n, k) in enumerate(sizes):
         blocks = -(-k // block)
         low, high = rng.integers(1, 16, (2, n, blocks, block // 2), dtype=np.uint8)
         codes = high << 4 | low
-        # Codes lie evenly from -7 to 7: their mean is 0, or a chain's results grew, and their root mean square 4.3.
+        # Codes are uniform in -7 to 7: a nonzero mean would make a chain's results grow; the root mean square is 4.3.
         scales = (rng.uniform(0.5, 1.4, n * blocks) / (4.3 * k**0.5)).astype(np.float16).astype(np.float32)
         arrays += [numpy_helper.from_array(codes, f"b{i}"), numpy_helper.from_array(scales, f"s{i}")]
         attributes: dict[str, Any] = {"K": k, "N": n, "bits": 4, "block_size": block, "accuracy_level": level}
@@ -100,12 +101,13 @@ def nbits_model(sizes: Sequence[tuple[int, int]], block: int, level: int) -> onn
 
 
 def bytes_of(sizes: Sequence[tuple[int, int]], block: int) -> int:
-    """What the codes have, and the scales in float16."""
+    """Return the bytes of codes and of float16 scales."""
     return sum(n * k // 2 + 2 * n * k // block for n, k in sizes)
 
 
 def chains(megabytes: int) -> list[tuple[tuple[int, int], ...]]:
-    """Each of `SHAPES` alone; or square ones, and a decoder's feed-forward layers, of so many megabytes of codes."""
+    """Return each of `SHAPES`, or chains with ``megabytes`` of codes: square products, and a decoder's feed-forward
+    layers."""
     if not megabytes:
         return [(size,) for size in SHAPES]
     layers = (SHAPES[:1], SHAPES[1:])
@@ -113,7 +115,8 @@ def chains(megabytes: int) -> list[tuple[tuple[int, int], ...]]:
 
 
 def weights(folder: Path, threads: int, budget: float, megabytes: int) -> Iterator[str]:
-    """A line for each chain and block size: microseconds and GB/s of each engine, and of reading as many bytes."""
+    """Yield a line for each chain and block size: microseconds and GB/s of each engine, and of reading the same
+    bytes."""
     for sizes in chains(megabytes):
         for block in BLOCKS:
             feeds = {"x0": np.random.default_rng(1).standard_normal((1, sizes[0][1])).astype(np.float32)}

@@ -26,7 +26,7 @@ INSTALLED: dict[str, tuple[str, ...]] = {
     "ddddocr": ("ddddocr",),
     "magika": ("magika",),
     "nudenet": ("nudenet", "scikit-image"),
-    "silero-vad": ("--no-deps", "silero-vad"),  # its dependency PyTorch does not touch the models
+    "silero-vad": ("--no-deps", "silero-vad"),  # its dependency PyTorch is not needed to run the models
     "arabic-name-romanizer": ("arabic-name-romanizer",),
     "brainmaze-eeg-models": ("brainmaze-eeg-models",),
     "captcha-whisperer": ("captcha-whisperer",),

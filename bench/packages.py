@@ -80,7 +80,7 @@ def _install(python: Path, needs: Sequence[str]) -> None:
 
 @dataclass(frozen=True)
 class Ran:
-    """What a process that ran a package took and gave; ``found`` is None if it failed, then ``error`` says why."""
+    """Costs and results of a process that ran a package; ``found`` is None on failure, with the reason in ``error``."""
 
     found: dict[str, Any] | None
     error: str

@@ -1,9 +1,8 @@
-"""The engines that are compared, behind one interface: a model file opened once, then run on the same inputs.
+"""The compared engines behind one interface: a model file is opened once, then run on the same inputs.
 
-Each engine is set up for what it does best at latency on N threads: one request at a time, float32 arithmetic, outputs
-lent where the engine can lend them. Where an engine has a setting whose better value depends on the machine, both are
-listed in `ENGINES`, and a measurement keeps the faster one. Nothing here is imported before it is used, so a process
-that opens one engine holds only that one.
+Each engine is configured for its best latency on N threads: one request at a time, float32 arithmetic, outputs lent
+where possible. If the better value of a setting depends on the machine, `ENGINES` lists both, and a measurement keeps
+the faster. Engines are imported on use, so a process that opens one engine holds only that engine.
 """
 
 from __future__ import annotations
@@ -30,9 +29,9 @@ OURS = "mgx_numba"
 class Session:
     """A model that an engine has loaded.
 
-    ``run`` computes the outputs once, of the inputs that the session was opened with or of those that it is given; they
-    may be lent, and then hold until the next call. ``phases`` are the seconds that loading took, in order: importing
-    the engine, then what it tells apart. ``handle`` is the engine's own object.
+    ``run`` computes the outputs once, for the session's inputs or for given inputs; lent outputs hold until the next
+    call. ``phases`` are the seconds of loading by phase, in order: the engine's import, then the engine's own phases.
+    ``handle`` is the engine's own object.
     """
 
     engine: str
@@ -48,7 +47,7 @@ class Session:
 
     @property
     def load_seconds(self) -> float:
-        """Seconds from the file to a session that can run, the engine's import left out."""
+        """Seconds from the file to a runnable session, without the engine's import."""
         return sum(seconds for phase, seconds in self.phases.items() if phase != "import")
 
 
@@ -134,16 +133,16 @@ ENGINES: dict[str, tuple[tuple[Opener, dict[str, Any]], ...]] = {
     "onnxruntime": ((_open_onnxruntime, {"spinning": "1"}), (_open_onnxruntime, {"spinning": "0"})),
     "openvino": ((_open_openvino, {"pinning": True}), (_open_openvino, {"pinning": False})),
 }
-"""How to open each engine, one entry for each setting that may be its best; the first is its default."""
+"""Openers of each engine, one entry for each setting that may be its best; the first is its default."""
 
 PEERS = tuple(engine for engine in ENGINES if engine != OURS)
 
 
 def installed(engines: Sequence[str] = tuple(ENGINES)) -> list[str]:
-    """Those of the engines that can be imported.
+    """Return the engines that can be imported.
 
     Raises:
-        ValueError: a name that is no engine.
+        ValueError: an engine's name is unknown.
     """
     for engine in engines:
         if engine not in ENGINES:
@@ -152,17 +151,17 @@ def installed(engines: Sequence[str] = tuple(ENGINES)) -> list[str]:
 
 
 def is_installed(package: str) -> bool:
-    """Whether a package can be imported; it is not imported to find out."""
+    """Return whether a package can be imported, without importing it."""
     return importlib.util.find_spec(package) is not None
 
 
 def open_session(
     engine: str, path: Path, feeds: Feeds, threads: int, setting: int = 0, exact: bool = False, own: bool = False
 ) -> Session:
-    """Open a model with one engine, in the ``setting``-th of its settings; ``exact`` rules out our fast math, and with
-    ``own`` OpenVINO chooses its precision (bfloat16 on CPUs with units for it).
+    """Open a model with one engine, in its setting number ``setting``.
 
-    What the engine raises for a model that it cannot load passes through.
+    ``exact`` disables our fast math. With ``own``, OpenVINO chooses its precision (bfloat16 on CPUs with units for it).
+    Exceptions of the engine pass through.
     """
     opener, options = ENGINES[engine][setting]
     if exact and engine == OURS:

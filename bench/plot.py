@@ -106,7 +106,7 @@ def _limits(steps: Sequence[StepTime], roofs: Roofs) -> tuple[float, float, floa
 
 
 def _draw_roofs(axes: Axes, roofs: Roofs, left: float, right: float) -> None:
-    """The roofs as one line, with the value of the flat one."""
+    """Draw the roofs as one line, with the value of the flat roof."""
     peak = roofs.flops / 1e9
     ridge = roofs.flops / roofs.bandwidth
     axes.plot([left, ridge, right], [roofs.bandwidth * left / 1e9, peak, peak], color=_INK, linewidth=1.6, zorder=2)
@@ -124,7 +124,7 @@ def _draw_roofs(axes: Axes, roofs: Roofs, left: float, right: float) -> None:
 
 
 def _label_slope(axes: Axes, roofs: Roofs, left: float) -> None:
-    """Name the slanted roof along its line, whose angle is known once the axes have their final size."""
+    """Label the slanted roof along its line, whose angle is known once the axes have their final size."""
     from matplotlib.patheffects import withStroke
 
     start, end = ((x, roofs.bandwidth * x / 1e9) for x in (left, roofs.flops / roofs.bandwidth))

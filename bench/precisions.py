@@ -3,11 +3,10 @@
     python -m bench.precisions --models bert,unet --json FOLDER       # a file for each model as soon as it is done
     python -m bench.precisions --models bert,unet --folder F --files  # only write the model files, which F keeps
 
-Kinds of runs: ``float32`` of every engine; ``bf16``, which is `quantize_bf16` and OpenVINO as it comes (it chooses its
-precision); ``int8``, our `quantize_int8`; ``file``, every engine on the QDQ file that ONNX Runtime's quantiser makes.
-An error is that of `bench.agreement` from ONNX Runtime's float32, the mean of some inputs: that of one input, the
-largest of all results' differences, varies by a half from one to the next. What an engine cannot load or run is noted,
-and the others are measured.
+Kinds of runs: ``float32`` of every engine; ``bf16``: our `quantize_bf16`, and OpenVINO with its own choice of
+precision; ``int8``: our `quantize_int8`; ``file``: every engine on the QDQ file of ONNX Runtime's quantiser.
+An error is that of `bench.agreement` from ONNX Runtime's float32, the mean over several inputs: the largest difference
+for one input varies by a half between inputs. Failures of an engine are recorded, and the others are measured.
 """
 
 from __future__ import annotations
@@ -39,7 +38,7 @@ REFERENCE = "onnxruntime"
 
 
 class _Batches:
-    """One batch, as ONNX Runtime's quantiser asks for it."""
+    """One batch, in the form that ONNX Runtime's quantiser reads."""
 
     def __init__(self, feeds: dict[str, np.ndarray]) -> None:
         self.left = [feeds]
@@ -49,8 +48,11 @@ class _Batches:
 
 
 def qdq_file(case: Case, folder: Path) -> Path:
-    """The model in 8 bits by ONNX Runtime's quantiser, after its pre-processing, which joins normalisations with
-    convolutions: weights by channel in int8, activations in uint8. A file that is in the folder is taken."""
+    """Return the path of the model in 8 bits by ONNX Runtime's quantiser; reuse an existing file in the folder.
+
+    The quantiser's pre-processing fuses normalisations into convolutions. Weights are int8 per channel, activations
+    uint8.
+    """
     ready, path = (folder / f"{case.name}.{kind}.onnx" for kind in ("ready", "qdq"))
     if path.exists():
         return path
@@ -67,7 +69,7 @@ def qdq_file(case: Case, folder: Path) -> Path:
 
 
 def _quantized(case: Case, threads: int, kind: str) -> Session:
-    """Ours, of the float32 model."""
+    """Return our session of the quantised float32 model."""
     import mgx_numba
 
     program = mgx_numba.parse_onnx(str(case.checked))
@@ -87,7 +89,7 @@ def _open(case: Case, folder: Path, threads: int, engine: str, kind: str) -> Ses
 
 
 def _wanted(kinds: Sequence[str]) -> Iterator[tuple[str, str]]:
-    """Engine and kind of each run; the reference first."""
+    """Yield engine and kind of each run; the reference first."""
     engines = [REFERENCE, *(engine for engine in installed() if engine != REFERENCE)]
     for kind in ("float32", *(kind for kind in kinds if kind != "float32")):
         for engine in engines:
@@ -99,9 +101,9 @@ def _wanted(kinds: Sequence[str]) -> Iterator[tuple[str, str]]:
 def measure(
     case: Case, folder: Path, threads: int, budget: float, kinds: Sequence[str] = KINDS, draws: int = 1
 ) -> dict[str, Any]:
-    """Times and errors of all runs of a model, ``"ENGINE KIND"`` each, and the steps of ours.
+    """Return times and errors of all runs of a model, by ``"ENGINE KIND"``, and the steps of ours.
 
-    Errors are means of ``draws`` inputs, the case's own among them.
+    Errors are means over ``draws`` inputs, including the case's own.
 
     The result has ``engines`` (milliseconds as `Timing.summary`, and ``error``), ``failures`` (messages) and ``steps``
     (by kind, as `StepTime.record`), ready for JSON.
@@ -119,7 +121,7 @@ def measure(
         try:
             session = _open(case, folder, threads, engine, kind)
             results = [[np.array(r) for r in session.run(feeds)] for feeds in given]
-        except Exception as problem:  # engines raise what they like
+        except Exception as problem:  # engines raise any exception
             failures[name] = f"{type(problem).__name__}: {problem}"[:500]
             continue
         exact = exact or results

@@ -1,6 +1,6 @@
-"""What a fresh process needs to load a model and run it: seconds by phase, and peak resident memory.
+"""Cost of loading and running a model in a fresh process: seconds by phase, and peak resident memory.
 
-`probe` starts one; the module run as a program is that process. It imports nothing but NumPy before the engine.
+`probe` starts a process that runs this module. It imports only NumPy before the engine.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ _TIMEOUT = 600.0
 
 @dataclass(frozen=True)
 class Probe:
-    """One fresh process.
+    """The figures of one fresh process.
 
-    ``phases`` are seconds: ``import``, what the engine's loading tells apart, and ``first run``. ``total_seconds`` is
-    from starting the interpreter to its exit. ``peak_bytes`` is the most memory that was resident, ``base_bytes`` what
-    was before the engine was imported: the interpreter, NumPy and the inputs.
+    ``phases`` are seconds: ``import``, the engine's own loading phases, and ``first run``. ``total_seconds`` is from
+    starting the interpreter to its exit. ``peak_bytes`` is the peak resident memory; ``base_bytes`` is the resident
+    memory before the engine's import: interpreter, NumPy and inputs.
     """
 
     engine: str
@@ -47,10 +47,10 @@ class Probe:
 
 
 def probe(engine: str, model: Path, feeds: Path, threads: int, cache: Path, runs: int = 3) -> Probe:
-    """Load ``model`` in a new process and run it ``runs`` times; ``cache`` is where its compiled kernels are kept.
+    """Load ``model`` in a new process and run it ``runs`` times; compiled kernels are kept in ``cache``.
 
     Raises:
-        RuntimeError: the process failed; the message ends with what it wrote.
+        RuntimeError: the process failed; the message ends with its output.
     """
     command = [sys.executable, "-m", "bench.probe", engine, str(model), str(feeds), str(threads), str(runs)]
     search_path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH", "")]))
@@ -66,9 +66,9 @@ def probe(engine: str, model: Path, feeds: Path, threads: int, cache: Path, runs
 
 
 def peak_bytes() -> int:
-    """The most memory that this process had resident.
+    """Return the peak resident memory (bytes) of this process.
 
-    Linux tells it for the program alone; what getrusage gives there includes the process that started it.
+    Linux reports it for the program alone in ``/proc``; getrusage there includes the parent process.
     """
     try:
         for line in Path("/proc/self/status").read_text().splitlines():
@@ -81,13 +81,13 @@ def peak_bytes() -> int:
 
 
 def load_feeds(path: Path) -> dict[str, np.ndarray]:
-    """The inputs in a file that `bench.cases.prepare` wrote."""
+    """Return the inputs in a file from `bench.cases.prepare`."""
     with np.load(path) as stored:
         return {name: stored[f"arr_{k}"] for k, name in enumerate(stored["arr_0"].tolist(), 1)}
 
 
 def main() -> None:
-    """Load, run, and print one line of JSON."""
+    """Load a model, run it, and print one line of JSON."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("engine", choices=list(ENGINES))
     parser.add_argument("model", type=Path)

@@ -1,7 +1,7 @@
-"""Handing pytest-benchmark numbers that were measured elsewhere, so that it saves and compares them.
+"""Replay of externally measured times to pytest-benchmark, so that it saves and compares them.
 
-Benchmarks of one group are timed in turn (see `bench.timing`) or in processes of their own, which pytest-benchmark
-cannot do. Its timer is therefore a clock that stands still but for what a replayed call adds. Mark a test with
+Benchmarks of one group are timed in turn (see `bench.timing`) or in separate processes, which pytest-benchmark does not
+support. So its timer is a clock that advances only by replayed calls. Mark a test with
 ``@pytest.mark.benchmark(timer=CLOCK.read)`` and end it with `replay`.
 """
 

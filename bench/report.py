@@ -36,7 +36,7 @@ _BUSY = 0.5
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the report; the exit status is 1 if one of our models failed."""
+    """Run the report; return 1 if one of our models failed."""
     options = _parse(arguments)
     engines = [e for e in installed() if e == OURS or e in options.peers]
     environment = describe()
@@ -123,7 +123,7 @@ def _discard(folder: Path) -> None:
 
 
 def _probe_all(case: Case, engines: Sequence[str], threads: int, cache: Path) -> list[Probe]:
-    """Ours with an empty object store, ours with a filled one, and the peers."""
+    """Probe ours with an empty object store, ours with a filled store, and the peers."""
     peers = [engine for engine in engines if engine != OURS]
     found = []
     for engine in [OURS, OURS, *peers]:
@@ -188,7 +188,7 @@ def _show_processes(probes: dict[str, list[Probe]]) -> None:
 
 
 def _short(environment: dict[str, Any]) -> str:
-    """The commit as people write it, with a plus where the tree has changes on top."""
+    """Return the abbreviated commit, with a plus for uncommitted changes."""
     return (environment["commit"][:10] or "unknown") + ("+" if environment["uncommitted_changes"] else "")
 
 

@@ -1,4 +1,4 @@
-"""The two roofs of this machine, measured by kernels of our own: multiply-add throughput, and copy bandwidth.
+"""The two roofs of this machine, measured by our own kernels: multiply-add throughput, and copy bandwidth.
 
 See Williams, Waterman, Patterson, "Roofline: an insightful visual performance model", 2009.
 """
@@ -32,7 +32,7 @@ _TILES_PER_THREAD = 4
 
 @dataclass(frozen=True)
 class Work:
-    """Something to time: what one call of ``run`` computes, and the least bytes it must move."""
+    """A function to time: ``run``, the operations of one call, and the least bytes that it must move."""
 
     run: Callable[[], object]
     flops: float
@@ -41,7 +41,8 @@ class Work:
 
 @dataclass(frozen=True)
 class Roofs:
-    """Limits of ``threads`` threads: float32 operations a second, and bytes a second (read plus written) by copy."""
+    """Limits of ``threads`` threads: float32 operations per second, and bytes per second (read plus written) by
+    copy."""
 
     threads: int
     flops: float
@@ -49,16 +50,16 @@ class Roofs:
 
     @property
     def bandwidth(self) -> float:
-        """Bytes a second of the fastest way to copy."""
+        """Bytes per second of the fastest copy."""
         return max(self.copies.values())
 
     def attainable(self, intensity: float) -> float:
-        """Operations a second that a kernel of so many operations a byte can reach."""
+        """Return the operations per second that a kernel of ``intensity`` operations per byte can reach."""
         return min(self.flops, self.bandwidth * intensity)
 
 
 def _head(**block: Pointer | int) -> list[str]:
-    """The first lines of a kernel, which give the words of its argument block names: of float32, or of integers."""
+    """Return the first lines of a kernel, which bind the words of its argument block: float32 pointers or integers."""
     arguments = Arguments()
     for name, value in block.items():
         if isinstance(value, Pointer):
@@ -69,7 +70,7 @@ def _head(**block: Pointer | int) -> list[str]:
 
 
 def _fma_source(lanes: int, **block: Pointer | int) -> KernelSource:
-    """Independent chains of multiply-adds, enough to hide their latency and few enough to stay in registers."""
+    """Return a kernel of independent multiply-add chains: enough to hide latency, few enough to stay in registers."""
     chains = range(_CHAINS)
     lines = [*_head(**block), f"    half = const_float32(0.5, {lanes})", f"    one = const_float32(1.0, {lanes})"]
     lines += ["    for tile in range(begin, end):", f"        base = tile * {_CHAINS * lanes}"]
@@ -81,7 +82,7 @@ def _fma_source(lanes: int, **block: Pointer | int) -> KernelSource:
 
 
 def multiply_adds(threads: int) -> Work:
-    """Float32 multiply-adds in registers, at the width that contractions use."""
+    """Return work of float32 multiply-adds in registers, at the vector width of contractions."""
     lanes = tile_for(element_types("float32")).lanes
     tiles = threads * _TILES_PER_THREAD
     arena = tiles * _CHAINS * lanes * 4
@@ -110,11 +111,12 @@ def _library_copy(lanes: int) -> list[str]:
 
 
 COPIES: dict[str, Callable[[int], list[str]]] = {"vector": _vector_copy, "memcpy": _library_copy}
-"""Ways to copy ``words`` elements of each tile from ``x`` to ``y``: vector loads and stores, and the C library's."""
+"""Ways to copy ``words`` elements of each tile from ``x`` to ``y``: vector loads and stores, and the C library's
+copy."""
 
 
 def copying(threads: int, way: str = "vector") -> Work:
-    """A copy from one half of an arena to the other and back, so that all its memory is really there."""
+    """Return work of copying one half of an arena to the other; both halves are written, so that all pages exist."""
     here, there = Pointer(Region.ARENA), Pointer(Region.ARENA, 0, COPY_BYTES)
     tiles = COPY_BYTES // _CHUNK_BYTES
     words = _CHUNK_BYTES // 4
@@ -126,7 +128,7 @@ def copying(threads: int, way: str = "vector") -> Work:
 
 
 def measure_roofs(threads: int, budget: float = 3.0) -> Roofs:
-    """Measure both roofs in about ``budget`` seconds: the speed that the fastest tenth of the calls reach."""
+    """Measure both roofs in about ``budget`` seconds: the speed that the fastest tenth of the calls reaches."""
     peak = multiply_adds(threads)
     copies = {way: copying(threads, way) for way in COPIES}
     timings = interleave({"fma": peak.run, **{way: copy.run for way, copy in copies.items()}}, budget)

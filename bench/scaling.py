@@ -1,9 +1,9 @@
-"""How the CPU time of compiling grows with a model's size: parsing, every pass and lowering, on graphs of many forms.
+"""Growth of compile CPU time with model size: parsing, every pass and lowering, on graphs of many forms.
 
-``python -m bench.scaling --nodes 1000,3000,10000`` prints a line for each form and stage with the seconds of CPU at
-each size and what they are multiplied by from one to the next; lines in which that is more than the nodes are, by more
-than a sixth, end in ``!``. No kernel is compiled. With ``--calls`` it is not seconds but calls of functions that are
-counted, in millions: what else runs, and what memory costs, does not show in them, nor do loops in C.
+``python -m bench.scaling --nodes 1000,3000,10000`` prints a line for each form and stage: CPU seconds at each size, and
+the factors between sizes. A line ends in ``!`` if a factor exceeds the nodes' factor by more than a sixth. No kernel is
+compiled. ``--calls`` counts function calls (in millions) instead of seconds: other processes, memory costs and loops in
+C do not affect the count.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ __all__ = ["FORMS", "CallCounter", "Costs", "measure", "model_of"]
 
 LENS = (2, 8)
 ALLOWED = 7 / 6
-"""Growth beyond that of the nodes which measuring, and a larger heap, account for."""
+"""Growth beyond that of the nodes that is attributed to measuring and to a larger heap."""
 LEAST = 0.1
-"""Of stages that cost less at the largest size nothing is said."""
+"""Least cost, at the largest size, of a stage whose growth is reported."""
 
 
 class Costs:
-    """What each stage costs by a clock, in the order of their first run; a pass that runs twice is one stage."""
+    """Cost of each stage by a clock, in the order of their first run; a pass that runs twice is one stage."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self.stages: dict[str, float] = {}
@@ -43,13 +43,13 @@ class Costs:
         self._since = clock()
 
     def add(self, stage: str) -> None:
-        """Count what passed since the last stage."""
+        """Add the time since the last stage to a stage."""
         self.stages[stage] = self.stages.get(stage, 0.0) + self._clock() - self._since
         self._since = self._clock()
 
 
 class CallCounter:
-    """A clock that counts calls of functions, in millions."""
+    """A clock that counts function calls, in millions."""
 
     def __init__(self) -> None:
         self._profile = cProfile.Profile(subcalls=False)
@@ -61,17 +61,17 @@ class CallCounter:
         return count / 1e6
 
     def stop(self) -> None:
-        """Count no more, at its full speed."""
+        """Stop counting, which restores full speed."""
         self._profile.disable()
 
 
 def user_seconds() -> float:
-    """Seconds that this process computed: without the system's, since new memory may cost it more than old."""
+    """Return the user CPU seconds of this process; system time is left out, since it depends on the age of memory."""
     return os.times().user
 
 
 def measure(data: bytes, clock: Callable[[], float] = user_seconds) -> Costs:
-    """The costs of a model's way to a plan, without those of Python's collector, which walks over all objects."""
+    """Return the costs of compiling a model to a plan, without Python's garbage collector, which scans all objects."""
     collecting = gc.isenabled()
     gc.disable()
     try:
@@ -99,7 +99,7 @@ def _measured(data: bytes, costs: Costs) -> Costs:
 
 
 def _summed(b: GraphBuilder, values: Sequence[str]) -> str:
-    """A balanced tree of sums."""
+    """Append a balanced tree of sums."""
     values = list(values)
     while len(values) > 1:
         pairs = [b.node("Add", *values[k : k + 2]) for k in range(0, len(values) - 1, 2)]
@@ -108,7 +108,7 @@ def _summed(b: GraphBuilder, values: Sequence[str]) -> str:
 
 
 def chain(b: GraphBuilder, x: str, nodes: int) -> str:
-    """Pointwise operations one after the other."""
+    """Append a chain of pointwise operations."""
     other = b.input("other", LENS)
     for k in range(nodes):
         x = b.node("Relu", x) if k % 3 == 0 else b.node("Add" if k % 3 == 1 else "Mul", x, other)
@@ -116,45 +116,45 @@ def chain(b: GraphBuilder, x: str, nodes: int) -> str:
 
 
 def kernels(b: GraphBuilder, x: str, nodes: int) -> str:
-    """Operations that cannot become one kernel: softmax after softmax."""
+    """Append operations that cannot be fused: softmax after softmax."""
     for k in range(nodes // 2):
         x = b.node("Softmax", b.node("Tanh", x), axis=k % 2)
     return x
 
 
 def results(b: GraphBuilder, x: str, nodes: int) -> str:
-    """As many results as nodes, each of a constant of its own."""
+    """Add as many results as nodes, each of its own constant."""
     for k in range(nodes - 1):
         b.output(f"r{k}", b.node("Add", x, b.weight(f"w{k}", b.normal(8, std=1))), LENS)
     return b.node("Neg", x)
 
 
 def fan_out(b: GraphBuilder, x: str, nodes: int) -> str:
-    """One value with as many users, joined by a concatenation."""
+    """Append one value with as many users, joined by a concatenation."""
     root = b.node("Exp", x)
     return b.node("Concat", *(b.node("Pow", root, b.const([1.1 + k])) for k in range(nodes - 1)), axis=1)
 
 
 def fan_in(b: GraphBuilder, x: str, nodes: int) -> str:
-    """A tree of sums over products."""
+    """Append a tree of sums over products."""
     return _summed(b, [b.node("Mul", x, b.const([0.1 + k])) for k in range(nodes // 2)])
 
 
 def literals(b: GraphBuilder, x: str, nodes: int) -> str:
-    """Sums and products of constants alone, that are folded, beside one that is not."""
+    """Append sums of constants, which are folded, and one operation that is not."""
     total = _summed(b, [b.weight(f"w{k}", b.normal(8, std=1)) for k in range(nodes)])
     return b.node("Add", x, total)
 
 
 def duplicates(b: GraphBuilder, x: str, nodes: int) -> str:
-    """Equal expressions, level after level."""
+    """Append equal expressions, level after level."""
     for _ in range(nodes // 4):
         x = b.node("Add", b.node("Tanh", b.node("Neg", x)), b.node("Tanh", b.node("Neg", x)))
     return x
 
 
 def slices(b: GraphBuilder, x: str, nodes: int) -> str:
-    """Slices of one value, put together again in another order."""
+    """Append slices of one value, concatenated in another order."""
     wide = b.node("Expand", x, b.ints(2, 8))
     columns = [b.node("Slice", wide, b.ints(k % 7), b.ints(k % 7 + 1), b.ints(1)) for k in range(nodes // 2)]
     pairs = [b.node("Concat", *columns[k : k + 2][::-1], axis=1) for k in range(0, len(columns), 2)]
@@ -162,14 +162,14 @@ def slices(b: GraphBuilder, x: str, nodes: int) -> str:
 
 
 def nested(b: GraphBuilder, x: str, nodes: int) -> str:
-    """Concatenations that grow by one slice at a time, cut back to the same length."""
+    """Append concatenations that grow by one slice at a time, cut back to the same length."""
     for _ in range(nodes // 2):
         x = b.node("Slice", b.node("Concat", x, x, axis=1), b.ints(3), b.ints(11), b.ints(1))
     return x
 
 
 def transposes(b: GraphBuilder, x: str, nodes: int) -> str:
-    """Transposes and reshapes between pointwise operations."""
+    """Append transposes and reshapes between pointwise operations."""
     shape = b.ints(2, 8)
     for k in range(nodes // 4):
         x = b.node("Transpose", x, perm=[1, 0])
@@ -179,7 +179,7 @@ def transposes(b: GraphBuilder, x: str, nodes: int) -> str:
 
 
 def branches(b: GraphBuilder, x: str, nodes: int) -> str:
-    """Conditional subgraphs one after the other, which use what is outside."""
+    """Append a sequence of conditional subgraphs that capture outer values."""
     condition = b.input("condition", [1], 9)
     for k in range(nodes // 5):
         bodies = {}
@@ -192,7 +192,7 @@ def branches(b: GraphBuilder, x: str, nodes: int) -> str:
 
 
 def residual(b: GraphBuilder, x: str, nodes: int) -> str:
-    """Convolutions, activations and sums with what came before."""
+    """Append convolutions, activations and residual sums."""
     x = b.node("Reshape", x, b.ints(1, 4, 2, 2))
     weights = [b.weight(f"w{k}", b.normal(4, 4, 3, 3, std=0.1)) for k in range(8)]
     for k in range(nodes // 3):
@@ -202,7 +202,7 @@ def residual(b: GraphBuilder, x: str, nodes: int) -> str:
 
 
 def transformer(b: GraphBuilder, x: str, nodes: int) -> str:
-    """Products, layer normalisations and attention, as exporters write them."""
+    """Append products, layer normalisations and attention, as exporters write them."""
     weights = [b.weight(f"w{k}", b.normal(8, 8, std=0.3)) for k in range(8)]
     scale = b.weight("scale", b.normal(8, std=0.1, mean=1))
     for k in range(nodes // 8):
@@ -220,11 +220,11 @@ FORMS: dict[str, Callable[[GraphBuilder, str, int], str]] = {
         transformer,
     )
 }  # fmt: skip
-"""Graphs by name: each adds some nodes to a model with the input ``x`` of `LENS`, and gives a value."""
+"""Graph forms by name: each appends nodes to a model with the input ``x`` of `LENS`, and returns a value."""
 
 
 def model_of(form: str, nodes: int) -> bytes:
-    """An ONNX file of about so many nodes."""
+    """Return an ONNX file of about ``nodes`` nodes."""
     b = GraphBuilder(form, 17)
     value = FORMS[form](b, b.input("x", LENS), nodes)
     b.output("y", value, [None, None])  # type: ignore[list-item]

@@ -1,9 +1,9 @@
-"""From starting Python to the first result: whole processes that import, load a model and run it once, in turn.
+"""Time from starting Python to the first result: processes that import, load a model and run it once, in turn.
 
-Ways in: ``parse`` (`parse_onnx` and `compile`), ``session`` (`mgx_numba.session.InferenceSession`) and ``mxr``
-(`load` of a file that was saved compiled). Each is measured with an ``empty`` cache folder, and with one that an
-earlier process of the same way ``filled``. ONNX Runtime and OpenVINO load the same ``.onnx`` file. Each process gives
-seconds until its first result, CPU seconds of the whole process with its children, and the largest resident memory.
+Ways: ``parse`` (`parse_onnx` and `compile`), ``session`` (`mgx_numba.session.InferenceSession`) and ``mxr`` (`load` of
+a file that was saved compiled). Each is measured with an ``empty`` cache folder, and with a cache folder that an
+earlier process of the same way ``filled``. ONNX Runtime and OpenVINO load the same ``.onnx`` file. Each process reports
+seconds until its first result, CPU seconds of the whole process with its children, and peak resident memory.
 
     python -m bench.start                                                        # 20 models, all ways and peers
     python -m bench.start bert resnet50 --rounds 5 --ways parse,session,mxr --cache empty,filled --json start.json
@@ -90,14 +90,14 @@ except (OSError, StopIteration):
 sys.stdout.write(f"done {peak}\\n"); sys.stdout.flush()
 """
 WAYS = {"parse": _PARSE, "session": _SESSION.format(module="mgx_numba.session"), "mxr": _MXR}
-"""Programs by way in; their arguments are a model's path, that of the inputs, and the number of threads."""
+"""Programs by way; their arguments are the paths of model and inputs, and the number of threads."""
 CACHES = ("empty", "filled")
 _PEERS = {"onnxruntime": _SESSION.format(module="onnxruntime"), "openvino": _OPENVINO}
 
 
 @dataclass(frozen=True, order=True)
 class Column:
-    """What is measured of a model: an engine; of ours the way in and the state of the cache folder, too."""
+    """One column of the table: an engine; for ours, the way and the state of the cache folder, too."""
 
     engine: str
     way: str = ""
@@ -109,12 +109,12 @@ class Column:
 
 @dataclass(frozen=True)
 class Cost:
-    """What a process took.
+    """The cost of a process.
 
     Attributes:
         seconds: from its start to its first result.
-        cpu_seconds: of the process until it ended, and of its children.
-        megabytes: its largest resident memory; 0 where the system does not tell.
+        cpu_seconds: of the whole process and its children.
+        megabytes: peak resident memory; 0 where the system does not report it.
     """
 
     seconds: float
@@ -124,7 +124,8 @@ class Cost:
 
 @dataclass(frozen=True)
 class Start:
-    """The costs of a model's processes by column, one for each round; ``failures`` says which peers cannot run it."""
+    """The costs of a model's processes by column, one for each round; ``failures`` has messages of peers that cannot
+    run it."""
 
     name: str
     costs: Mapping[Column, Sequence[Cost]]
@@ -148,10 +149,10 @@ def measure_start(
 ) -> Start:
     """Start processes of all columns in turn on the model at ``path``; files and caches are kept in ``folder``.
 
-    A process more of each column comes first and is not counted, except of those with an empty cache folder.
+    Each column with a filled cache folder begins with one uncounted process.
 
     Raises:
-        RuntimeError: a process of ours failed; the message ends with what it wrote.
+        RuntimeError: one of our processes failed; the message ends with its output.
     """
     of = columns() if of is None else of
     saved = folder / f"{path.stem}.mxr"
@@ -186,10 +187,10 @@ def _environment(cache: Path) -> dict[str, str]:
 
 
 def _cost(program: str, arguments: Sequence[object], environment: Mapping[str, str]) -> Cost:
-    """Run a program in a process of its own and return its cost.
+    """Run a program in a separate process and return its cost.
 
     Raises:
-        RuntimeError: it failed.
+        RuntimeError: the process failed.
     """
     command = [sys.executable, "-c", program, *map(str, arguments)]
     with tempfile.TemporaryFile("w+") as errors:
@@ -231,7 +232,7 @@ def _options() -> argparse.Namespace:
 
 
 def main() -> None:
-    """Print the table; a model that fails is told and left out."""
+    """Print the table; a model that fails is reported and left out."""
     options = _options()
     of = columns(options.ways, options.cache, options.peers)
     found = []

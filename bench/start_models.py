@@ -1,4 +1,4 @@
-"""The models that `bench.start` runs: those of the bench suite, and four of kinds that the suite lacks."""
+"""The models of `bench.start`: the models of the bench suite, and four of kinds that the suite lacks."""
 
 from __future__ import annotations
 
@@ -93,13 +93,13 @@ _OWN: dict[str, Callable[[str], tuple[onnx.ModelProto, Feeds]]] = {
 
 
 def prepare_start(name: str, folder: Path, scale: str = "full") -> Case:
-    """Write the files of a model to a folder that exists.
+    """Write the files of a model to an existing folder.
 
-    A light_* model is one with random weights in the file: a file whose weights are all equal says nothing about
-    reading weights.
+    A light_* model gets random weights in its file: a file of uniform weights does not represent the cost of reading
+    weights.
 
     Raises:
-        ValueError: an unknown name.
+        ValueError: the name is unknown.
     """
     if name not in _OWN:
         case = prepare(name, folder, scale)

@@ -1,4 +1,4 @@
-"""Where a compiled model spends its time: each kernel call with its seconds, operations and bytes."""
+"""Time of each kernel call of a compiled model, with its operations and bytes."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ KINDS: dict[str, str] = {
     "data": r"gather|scatter|pool|resize|pad|transpose|interleave|copy|concat|topk|pack|slice|nonmax",
     "pointwise": r"",
 }
-"""Kinds of kernel by what their names contain; the first that fits."""
+"""Kinds of kernels by patterns of their names; the first match counts."""
 
 
 @dataclass(frozen=True)
 class StepTime:
-    """One step of a plan. ``flops`` and ``bytes`` are what the plan says; both are 0 for a step on the host."""
+    """One step of a plan. ``flops`` and ``bytes`` come from the plan; both are 0 for a step on the host."""
 
     model: str
     kernel: str
@@ -40,7 +40,7 @@ class StepTime:
 
 
 def kind_of(kernel: str) -> str:
-    """The kind of a kernel by its name; ``host`` for a step that runs in Python."""
+    """Return the kind of a kernel by its name; ``host`` for a step that runs in Python."""
     if kernel.startswith("ref::"):
         return "host"
     name = kernel.partition("::")[2] or kernel
@@ -48,7 +48,7 @@ def kind_of(kernel: str) -> str:
 
 
 def step_times(model: str, program: Any, feeds: Mapping[str, np.ndarray], iterations: int = 15) -> list[StepTime]:
-    """Median seconds of each step of a compiled ``mgx_numba.program``, with fixed input shapes."""
+    """Return the median seconds of each step of a compiled ``mgx_numba.program`` with fixed input shapes."""
     executable = program._compiled.executable
     arrays = [np.ascontiguousarray(feeds[p.name]) for p in executable.plan.parameters]
     executable.time_steps(arrays, 2)

@@ -1,4 +1,4 @@
-"""Tables for a terminal: drawn by rich where it is installed, else in plain columns."""
+"""Tables for a terminal: drawn by rich where it is installed, else in aligned text columns."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def show(title: str, header: Sequence[str], rows: Sequence[Sequence[Cell]], foot
 
 
 def plain(title: str, header: Sequence[str], rows: Sequence[Sequence[Cell]], footer: Sequence[Cell] = ()) -> str:
-    """The table as text in aligned columns."""
+    """Return the table as text in aligned columns."""
     body = [*rows, footer] if footer else list(rows)
     widths = _widths(header, body)
     lines = [title, _line(header, widths), "  ".join("-" * width for width in widths)]

@@ -1,4 +1,4 @@
-"""Compile time with an empty and a filled object store, and the way from starting Python to the first result."""
+"""Compile time with an empty and a filled object store, and time from starting Python to the first result."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def test_compile_with_a_filled_object_store(benchmark: Any, model: str, cases: C
 
 @pytest.mark.benchmark(timer=CLOCK.read)
 def test_first_result(benchmark: Any, model: str, engine: str, cases: Cases, processes: Processes) -> None:
-    """The whole process: interpreter, imports, inputs, loading, three runs, exit."""
+    """Time the whole process: interpreter, imports, inputs, loading, three runs, exit."""
     found = processes.with_filled_store(cases(model), engine)
     benchmark.group = f"{model}, process"
     benchmark.extra_info.update(found[0].phases)

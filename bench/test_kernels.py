@@ -1,7 +1,7 @@
 """Single kernels in turn with the roof that bounds them and with BLAS.
 
-The row called ``roof`` is the time that the kernel's operations would take at the multiply-add peak, or its bytes at
-copy bandwidth, both measured in the same turns; kernels that stream give their share of each way to copy too.
+The row called ``roof`` is the time of the kernel's operations at the multiply-add peak, or of its bytes at copy
+bandwidth, both measured in the same turns. Streaming kernels also report their share of each copy method's bandwidth.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ LIBRARIES = ("numpy", *(["torch"] if is_installed("torch") else []))
 
 @dataclass
 class Measurements:
-    """Seconds of calls by row for each kernel and number of threads; the last one made is kept."""
+    """Seconds of calls by row for each kernel and number of threads; only the latest measurement is kept."""
 
     budget: float
     enabled: bool
@@ -65,7 +65,7 @@ def measurements(settings: Settings) -> Measurements:
 
 
 def _parameters() -> list[tuple[str, str]]:
-    """Kernels with the rows that each has: products also those of other libraries."""
+    """Return the kernels with their rows; products also have rows of other libraries."""
     rows = []
     for name, case in KERNELS.items():
         others = LIBRARIES if case.kind == "gemm" else ()

@@ -11,12 +11,12 @@ from bench.peers import OURS
 from bench.replay import CLOCK, replay
 
 ALLOWANCE = 100e6
-"""Bytes that ours may need more than ONNX Runtime."""
+"""Bytes that our process may need more than ONNX Runtime's."""
 
 
 @pytest.mark.benchmark(timer=CLOCK.read)
 def test_peak_memory(benchmark: Any, model: str, engine: str, cases: Cases, processes: Processes) -> None:
-    """The table shows gigabytes as seconds, megabytes as milliseconds."""
+    """Report peak memory; the table shows gigabytes as seconds, megabytes as milliseconds."""
     found = processes.with_filled_store(cases(model), engine)
     benchmark.group = f"{model}, peak memory (1 s stands for 1 GB)"
     benchmark.extra_info["base_bytes"] = found[0].base_bytes

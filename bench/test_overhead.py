@@ -1,4 +1,4 @@
-"""What a call costs before any arithmetic: models that compute next to nothing, on every engine."""
+"""Overhead of a call: models with almost no arithmetic, on every engine."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def test_call(benchmark: Any, small: str, engine: str, small_cases: dict[str, Ca
 
 @pytest.mark.benchmark(timer=CLOCK.read, group="call, one_input, an input that has to be copied")
 def test_call_that_copies(benchmark: Any, small_cases: dict[str, Case], settings: Settings) -> None:
-    """The way that calls go whose inputs are not what the plan reads: checked and made contiguous in Python."""
+    """Time a call whose inputs do not have the plan's layout: Python checks them and makes them contiguous."""
     case = small_cases["one_input"]
     program = open_session(OURS, case.path, case.feeds, settings.threads).handle
     strided = {name: np.repeat(value, 2)[::2] for name, value in case.feeds.items()}

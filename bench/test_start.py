@@ -1,4 +1,4 @@
-"""From starting Python to the first result, of a file saved compiled, against the peers from the model's file."""
+"""Time from starting Python to the first result: ours from a compiled file, the peers from the model's file."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""Timing several functions against each other in one process, so that all of them meet the same machine.
+"""Timing of several functions against each other in one process, under the same machine conditions.
 
-Functions take turns: round by round, each waits until the process is quiet (worker threads that another function left
-spinning have gone to sleep), runs once untimed (its caches and threads are as in steady use), then runs a block of
-timed calls. What disturbs the machine for longer than a block disturbs all of them.
+Functions take turns. In each round, a function waits until the process is quiet (spinning worker threads of another
+function have gone to sleep), runs once untimed to warm up caches and threads, then runs a block of timed calls. A
+disturbance longer than a block affects all functions.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ QUIET_LIMIT = 0.5
 
 @dataclass(frozen=True)
 class Clocks:
-    """Where time comes from: seconds of wall clock, seconds of CPU of all threads of the process, and sleeping."""
+    """Time sources: wall-clock seconds, CPU seconds of all threads of the process, and sleeping."""
 
     wall: Callable[[], float] = time.perf_counter
     cpu: Callable[[], float] = time.process_time
@@ -51,12 +51,12 @@ class Timing:
 
     @property
     def p10(self) -> float:
-        """Seconds that a tenth of the calls stay below."""
+        """Tenth percentile of the calls' seconds."""
         return float(np.quantile(self.seconds, 0.1))
 
     @property
     def p90(self) -> float:
-        """Seconds that nine tenths of the calls stay below."""
+        """Ninetieth percentile of the calls' seconds."""
         return float(np.quantile(self.seconds, 0.9))
 
     @property
@@ -64,7 +64,7 @@ class Timing:
         return len(self.seconds)
 
     def summary(self) -> dict[str, float]:
-        """Milliseconds and counts, for a record."""
+        """Return milliseconds and counts, for a record."""
         return {
             "median_ms": self.median * 1e3,
             "p10_ms": self.p10 * 1e3,
@@ -84,11 +84,11 @@ def interleave(
 ) -> dict[str, Timing]:
     """Time the functions in turn, a-b-c-a-b-c, for about ``budget`` seconds of wall clock, pauses included.
 
-    Every function is warmed up first. A block is as many calls as fill ``block_seconds``, at least one. There are at
-    least ``min_rounds`` rounds, whatever the budget. Garbage collection waits while calls are timed.
+    Every function is warmed up first. A block fills ``block_seconds`` with calls, at least one. At least ``min_rounds``
+    rounds run, whatever the budget. Garbage collection is off while calls are timed.
 
     Raises:
-        ValueError: there is nothing to time. What a function raises passes through.
+        ValueError: there are no functions. Exceptions of functions pass through.
     """
     if not functions:
         raise ValueError("nothing to time")
@@ -107,7 +107,7 @@ def interleave(
 
 
 def wait_until_quiet(clocks: Clocks) -> None:
-    """Sleep until the threads of this process use next to no CPU, half a second at most."""
+    """Sleep until the threads of this process are almost idle, half a second at most."""
     deadline = clocks.wall() + QUIET_LIMIT
     while clocks.wall() < deadline:
         wall, cpu = clocks.wall(), clocks.cpu()
@@ -122,7 +122,7 @@ def _block_size(function: Callable[[], object], block_seconds: float, clocks: Cl
 
 
 def _time_block(function: Callable[[], object], calls: int, clocks: Clocks) -> tuple[float, ...]:
-    """Seconds of each of ``calls`` calls, after one that is not timed."""
+    """Return the seconds of each of ``calls`` calls, after one untimed call."""
     wall = clocks.wall
     seconds = []
     collecting = gc.isenabled()
@@ -140,17 +140,17 @@ def _time_block(function: Callable[[], object], calls: int, clocks: Clocks) -> t
 
 
 def ratio(ours: Timing, *others: Timing) -> float:
-    """Median of the fastest of the others over our median: how many times faster we are."""
+    """Return the median of the fastest other over our median: how many times faster we are."""
     return min(other.median for other in others) / ours.median
 
 
 def ratio_range(ours: Timing, other: Timing) -> tuple[float, float]:
-    """Tenth and ninetieth percentile of the ratio of medians, round by round: how far the ratio can be trusted."""
+    """Return the tenth and ninetieth percentile of the ratios of medians by round: the uncertainty of the ratio."""
     pairs = zip(ours.rounds, other.rounds, strict=True)
     ratios = [float(np.median(theirs) / np.median(own)) for own, theirs in pairs]
     return float(np.quantile(ratios, 0.1)), float(np.quantile(ratios, 0.9))
 
 
 def geometric_mean(values: list[float]) -> float:
-    """The geometric mean of positive numbers; NaN if there are none."""
+    """Return the geometric mean of positive numbers; NaN for an empty list."""
     return float(np.exp(np.mean(np.log(values)))) if values else float("nan")

@@ -1,7 +1,7 @@
 """Networks as PyTorch modules, of the usual sizes with random weights, for `bench.gpu_inductor`.
 
-Each is a function that gives the module in float32 and example inputs; both go to the exporter and to PyTorch's own
-compiler, so that everyone computes the same.
+Each is a function that returns the module in float32 and example inputs. Both go to the exporter and to PyTorch's own
+compiler, so that all compute the same.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from bench.torch_unet import Unet, unet_inputs
 __all__ = ["NETWORKS", "Network"]
 
 Network = Callable[[], tuple[nn.Module, tuple[Tensor, ...]]]
-"""Makes a module in evaluation mode and its inputs."""
+"""Function that returns a module in evaluation mode and its inputs."""
 WIDTH, HEADS, LAYERS = 768, 12, 12
-"""Of BERT-base, ViT-B and GPT-2 small."""
+"""Width, heads and layers of BERT-base, ViT-B and GPT-2 small."""
 
 
 class Bottleneck(nn.Module):
@@ -68,7 +68,7 @@ class ResNet50(nn.Module):
 
 
 class Attention(nn.Module):
-    """Self-attention with one projection to queries, keys and values, and a cache where there is one."""
+    """Self-attention with one projection to queries, keys and values, and an optional cache."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -85,7 +85,7 @@ class Attention(nn.Module):
 
 
 class Layer(nn.Module):
-    """A transformer's layer: norms before (ViT, GPT-2) or after (BERT) each part."""
+    """A transformer layer with norms before (ViT, GPT-2) or after (BERT) each part."""
 
     def __init__(self, before: bool, tanh: bool = False) -> None:
         super().__init__()
@@ -144,7 +144,7 @@ class Vit(nn.Module):
 
 
 class Gpt2(nn.Module):
-    """A step of GPT-2 small (Radford et al., 2019): one token after a cache, which it returns one longer."""
+    """A step of GPT-2 small (Radford et al., 2019): one token after a cache; it returns the extended cache."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -16,17 +16,17 @@ __all__ = ["Unet", "unet_inputs"]
 
 CHANNELS = (320, 640, 1280, 1280)
 BLOCKS, HEADS, GROUPS = 2, 8, 32
-"""Residual blocks of a level on the way down, one fewer than on the way up; heads of attention; groups of norms."""
+"""Residual blocks of a level on the way down (one more on the way up); attention heads; groups of norms."""
 TEXT, TOKENS = 768, 77
-"""Features of a token, and tokens: what CLIP's text model gives."""
+"""Features of a token, and number of tokens, of CLIP's text model."""
 LATENTS, SIDE = 4, 64
 """Channels and side of the latents of an image of 512 by 512."""
 PERIOD = 10000
-"""The longest period of the sines that stand for a step (Vaswani et al., 2017)."""
+"""The longest period of the sinusoidal step embedding (Vaswani et al., 2017)."""
 
 
 class Residual(nn.Module):
-    """Two convolutions behind norms, with the step's features between them."""
+    """Two convolutions with preceding norms, and the step's features added between them."""
 
     def __init__(self, inputs: int, outputs: int, step: int) -> None:
         super().__init__()
@@ -57,7 +57,7 @@ class Attention(nn.Module):
 
 
 class Transformer(nn.Module):
-    """A layer over all places of an image: attention to these and to the text, then GEGLU (Shazeer, 2020)."""
+    """A layer over all positions of an image: self-attention, attention to the text, then GEGLU (Shazeer, 2020)."""
 
     def __init__(self, width: int) -> None:
         super().__init__()
@@ -80,7 +80,7 @@ class Transformer(nn.Module):
 
 
 class Level(nn.Module):
-    """Residual blocks of a level, each with a transformer where the level has ``attention``."""
+    """Residual blocks of a level, each followed by a transformer if the level has ``attention``."""
 
     def __init__(self, widths: list[tuple[int, int]], step: int, attention: bool) -> None:
         super().__init__()
@@ -89,7 +89,7 @@ class Level(nn.Module):
 
 
 class Unet(nn.Module):
-    """See the module."""
+    """The UNet of Stable Diffusion 1.5."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -121,7 +121,7 @@ class Unet(nn.Module):
         self.norm, self.out = nn.GroupNorm(GROUPS, first), nn.Conv2d(first, LATENTS, 3, padding=1)
         half = first // 2
         for part in self.modules():
-            if isinstance(part, (nn.GroupNorm, nn.LayerNorm)):  # those that it begins with would be simplified away
+            if isinstance(part, (nn.GroupNorm, nn.LayerNorm)):  # initial weights of 1 and 0 would be simplified away
                 nn.init.uniform_(part.weight, 0.8, 1.2)
                 nn.init.normal_(part.bias, std=0.1)
         self.register_buffer("rates", torch.exp(-math.log(PERIOD) * torch.arange(half) / half), persistent=False)

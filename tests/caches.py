@@ -1,5 +1,4 @@
-"""Cache folders of tests: what is compiled is the same wherever it is kept, so that all of them share the kernels; and
-what tests themselves work out once for all runs."""
+"""Cache folders of tests, which share compiled kernels and data computed once for all runs."""
 
 from __future__ import annotations
 
@@ -30,14 +29,14 @@ def with_kernels(folder: Path) -> Path:
 
 
 def kept_folder() -> Path:
-    """The folder beside the compiled kernels in which tests keep what does not change from run to run."""
+    """Return the folder, beside the compiled kernels, in which tests keep data that does not change between runs."""
     return (default_folder() / "objects").resolve().parent / "tests"
 
 
 def stored(name: str, make: Callable[[], T]) -> T:
-    """What ``make`` returns, from the file of this name in `kept_folder` if a process has put it there before.
+    """Return the result of ``make``, cached in a file of this name in `kept_folder`.
 
-    The name must tell all that the value depends on. Raises what ``make`` raises.
+    The name must identify everything that the value depends on. Exceptions of ``make`` pass through.
     """
     path = kept_folder() / f"{name}.pickle"
     with contextlib.suppress(Exception):  # missing, unreadable, or of classes that are no more: made again

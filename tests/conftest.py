@@ -1,10 +1,10 @@
-"""No test sees the user's tuning records: the whole run has a cache folder of its own, in which only the compiled
-kernels are the user's, since those are the same wherever they are kept.
+"""Isolate tests from the user's tuning records: the run has its own cache folder and shares only compiled kernels.
 
 Tests compile what they compile: no plan is kept or found, except where a test is about kept plans.
 
 Kernels are compiled in the process that wants them: the run has a process for each core, and one that compiled for
-another would first import Numba."""
+another would first import Numba.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _KEPT = pytest.StashKey[contextlib.ExitStack]()
 
 
 def keep_byte_code(patch: pytest.MonkeyPatch, folder: Path) -> None:
-    """Byte code of what this process imports from now on, and of what it starts imports, is kept in the folder."""
+    """Keep the byte code of modules that this process and its child processes import in a folder."""
     patch.setattr(sys, "dont_write_bytecode", False)
     patch.setattr(sys, "pycache_prefix", str(folder))
     patch.delenv("PYTHONDONTWRITEBYTECODE", raising=False)

@@ -1,4 +1,4 @@
-"""What is released works where nothing else is: `python -m tests.distribution [--out FOLDER] [PYTHON ...]`.
+"""The released files work in empty environments: `python -m tests.distribution [--out FOLDER] [PYTHON ...]`.
 
 Builds a source distribution of this tree and a wheel of that, looks at what is in them, and for each interpreter
 (default: this one) installs the wheel into an environment of its own and runs a small model there, outside of the tree.

@@ -25,7 +25,7 @@ ROOT = Path(__file__).parents[1]
 
 @dataclass
 class Outcomes:
-    """How many files were loaded and refused, and what happened to the others by number."""
+    """Counts of loaded and refused files, and failures by file number."""
 
     counts: Counter[str] = field(default_factory=Counter)
     failures: dict[int, str] = field(default_factory=dict)

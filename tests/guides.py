@@ -1,10 +1,10 @@
 """Walks through guides of MIGraphX as a user would: `python -m tests.guides FOLDER [--out FILE]`.
 
-Every code block and every command of every file in the folder (Markdown, HTML or plain text) is tried in order, in one
-process and one scratch folder for each guide, with small models under the file names that the guide uses. The table
-says of each whether it works, and of those that ask for a GPU that they did there. Where this process has none, the
-`cpu` target stands in for it, and the table says so. C++ is compiled and run (`tests.guide_programs`); other blocks are
-listed with what they are. The exit status counts what fails.
+Every code block and every command of every file in the folder (Markdown, HTML or plain text) is tried in order. Each
+guide has one process and one scratch folder, with small models under the file names that the guide uses. The table
+states whether each block works, and for blocks that ask for a GPU, whether they ran on one. Without a GPU the `cpu`
+target stands in for it, and the table says so. C++ is compiled and run (`tests.guide_programs`); other blocks are
+listed by kind. The exit status counts failures.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ _OTHERS = (
     "tar ",
     "cd ",
 )
-"""How commands begin that install MIGraphX or build its C++ example."""
+"""Beginnings of commands that install MIGraphX or build its C++ example."""
 
 
 @dataclass(frozen=True)
@@ -71,7 +71,7 @@ class Block:
 
     @property
     def title(self) -> str:
-        """Its first line that says something."""
+        """First line that is neither empty nor a comment."""
         lines = [line.strip() for line in self.text.splitlines()]
         return next((line for line in lines if line and not line.startswith(("#", "//"))), "")[:60]
 
@@ -163,7 +163,7 @@ def _network(name: str, lens: list[Any]) -> onnx.ModelProto:
 
 
 class Walk:
-    """One guide in the making: what its blocks have defined so far."""
+    """The state of one guide's walk: the names that its blocks have defined so far."""
 
     def __init__(self) -> None:
         self.names: dict[str, Any] = {"__name__": "__main__", "migraphx": mgx_numba, "np": np}
@@ -171,7 +171,7 @@ class Walk:
         self._cpp = CppGuide()
 
     def verdict(self, block: Block) -> tuple[str, str]:
-        """What became of a block, and a word about it."""
+        """Run a block; return its outcome and a remark."""
         self.used_gpu = False
         if block.language in ("python", "py"):
             if "torch" in block.text and "migraphx" not in block.text:
@@ -351,7 +351,7 @@ def _without_cuda(stack: contextlib.ExitStack, walk: Walk) -> None:
 
 
 def _without_devices(stack: contextlib.ExitStack, walk: Walk) -> None:
-    """What is copied to a device stays on the host."""
+    """Keep data that is copied to a device on the host."""
 
     def stay(tensor: Any, *_: Any) -> Any:
         walk.used_gpu = True

@@ -1,4 +1,4 @@
-"""Work of tests in threads that run at once, and in Python processes of their own."""
+"""Execution of test code in concurrent threads, and in separate Python processes."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ __all__ = ["ROOT", "at_once", "ended", "said"]
 
 T = TypeVar("T")
 ROOT = Path(__file__).parents[1]
-"""Of the repository, the folder in which processes run."""
+"""Root of the repository, the folder in which processes run."""
 
 
 def at_once(work: Callable[[T], None], each: Iterable[T]) -> None:
@@ -60,7 +60,7 @@ def ended(
 
 
 def said(program: str, *arguments: object, seconds: float = 120, **environment: object) -> str:
-    """What such a process wrote, without white space at the ends; one that fails makes the test fail, and says why."""
+    """Return a process's output, stripped; fail the test with its error output if the process fails."""
     done = ended(program, *arguments, seconds=seconds, **environment)
     assert done.returncode == 0, f"{done.returncode}: {done.stderr}"
     return done.stdout.strip()

@@ -25,7 +25,8 @@ def normal(*lens: int, seed: int = 0, dtype: Any = np.float32, scale: float = 1.
 
 
 def with_special(values: np.ndarray, rng: np.random.Generator, count: int) -> np.ndarray:
-    """The same with so many elements of `SPECIAL` at random places, each of them once if there is room."""
+    """Return a copy with ``count`` elements of `SPECIAL` at random positions, each at least once if ``count``
+    suffices."""
     result = np.array(values)
     places = rng.permutation(result.size)[:count]
     result.reshape(-1)[places] = np.resize(SPECIAL, places.size)
@@ -66,7 +67,7 @@ def element_strides(array: np.ndarray) -> tuple[int, ...]:
 
 
 def apart(array: np.ndarray) -> np.ndarray:
-    """The same values, no two neighbours beside each other."""
+    """Return the same values in memory with a gap after each element."""
     return np.stack([array, array], -1)[..., 0]
 
 
@@ -85,7 +86,7 @@ def in_order(array: np.ndarray, order: Sequence[int] | None = None, gap: int = 0
 def empty_in_order(
     lens: Sequence[int], dtype: np.dtype, order: Sequence[int] | None = None, gap: int = 0
 ) -> np.ndarray:
-    """As `in_order`, with a pattern in place of values, so that elements that are never written show."""
+    """Return an array like `in_order` filled with a pattern, which reveals elements that are never written."""
     array = in_order(np.zeros(lens, dtype), order, gap)
     array[...] = np.frombuffer(b"\xa5" * np.dtype(dtype).itemsize, dtype)[0] if dtype != np.bool_ else True
     return array

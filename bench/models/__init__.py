@@ -40,7 +40,7 @@ MODELS: dict[str, Builder] = {
 
 
 def build(name: str, *, batch: int = 1, scale: str = "full") -> onnx.ModelProto:
-    """The model called `name` with fixed shapes; "tiny" keeps the structure of "full" with small dimensions.
+    """Return the model called `name` with fixed shapes; "tiny" keeps the structure of "full" with small dimensions.
 
     Raises ValueError for an unknown name or scale, or a batch below one.
     """

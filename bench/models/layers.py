@@ -1,4 +1,4 @@
-"""Layers that several models share, each as the nodes that PyTorch's exporter makes of it."""
+"""Layers shared by several models, each as the nodes that PyTorch's exporter makes of it."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ def conv(
     bias_mean: ArrayLike = 0.0,
     gain: float = math.sqrt(2.0),
 ) -> str:
-    """Square convolution, NCHW; `padding` defaults to kernel // 2, `gain` suits the activation that follows.
+    """Append a square convolution, NCHW; `padding` defaults to kernel // 2, `gain` suits the activation that follows.
 
-    `bias_mean` is what the bias scatters around: a scalar, or an array of `channels_out` values.
+    `bias_mean` is the mean of the random bias: a scalar, or an array of `channels_out` values.
     """
     pad = kernel // 2 if padding is None else padding
     fan_in = channels_in // groups * kernel * kernel

@@ -14,7 +14,7 @@ from bench.models.layers import batch_norm, conv, gemm
 
 EXPANSION = 4
 RESIDUAL_GAIN = 0.5
-"""Of the last convolution of a block: sums of 16 blocks stay of order one, as in a trained network."""
+"""Gain of the last convolution of a block: sums of 16 blocks stay of order one, as in a trained network."""
 
 
 @dataclass(frozen=True)
@@ -70,7 +70,8 @@ def _conv_norm(
 
 
 def _bottleneck(g: GraphBuilder, x: str, channels_in: int, width: int, stride: int) -> str:
-    """1 by 1, 3 by 3, 1 by 1, and what came in, through a convolution where its size changes."""
+    """Append 1x1, 3x3 and 1x1 convolutions plus the block's input, which passes a convolution where its size
+    changes."""
     out = width * EXPANSION
     y = g.node("Relu", _conv_norm(g, "1", x, channels_in, width))
     y = g.node("Relu", _conv_norm(g, "2", y, width, width, kernel=3, stride=stride))

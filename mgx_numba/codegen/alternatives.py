@@ -1,12 +1,13 @@
-"""Problems whose lengths are symbols: one solution that serves all lengths, of alternatives that lengths choose.
+"""Solutions of problems with symbolic lengths: one solution for all lengths, built from alternatives with conditions.
 
-A planner is tried for sample lengths. What it asks of them beyond what ranges decide, such as whether rows are shorter
-than a vector, leads to one of several solutions; the answers are the solution's condition. Alternatives with the same
-kernels become one, whose arguments are chosen; others become launches without tasks where they are not wanted.
+A planner is tried for sample lengths. Questions that ranges do not decide, such as whether rows are shorter than a
+vector, lead to different solutions; the answers are the solution's condition. Alternatives with the same kernels are
+merged, and their arguments are selected at run time. Other alternatives become launches that have no tasks where their
+condition is false.
 
-Where the answers only chose between right ways (`core.dim.preferred`), a solution is right for more lengths than it was
-chosen for. One of these takes the lengths that no sample stood for; if there is none for all of them, the planner is
-asked for what needs nothing of the lengths.
+If the answers only chose between correct alternatives (`core.dim.preferred`), a solution is valid for more lengths than
+its condition covers. One such solution takes the lengths that no sample represents. If none is valid for all of them,
+the planner is tried again without assumptions on the lengths.
 """
 
 from __future__ import annotations
@@ -44,14 +45,14 @@ __all__ = [
 
 T = TypeVar("T")
 WHOLE = (Module, Scope)
-"""Kinds of values that are not looked into."""
+"""Types of values that are not searched for lengths."""
 
 
 @dataclass(frozen=True)
 class Alternative(Generic[T]):
-    """A result, and the condition under which it is taken: 1, or an expression that is 1 where it holds.
+    """A result and the condition under which it is taken: 1, or an expression that is 1 where the condition holds.
 
-    ``valid`` is the condition under which it would be right.
+    ``valid`` is the condition under which the result would be correct.
     """
 
     condition: Length
@@ -64,22 +65,22 @@ def alternatives(
 ) -> list[Alternative[T]]:
     """Return the distinct results of a function of a problem; their conditions exclude each other.
 
-    The last one is taken wherever the others are not and it is right.
+    The last result is taken wherever it is valid and no other is taken.
 
     Args:
         problem: dataclasses, tuples, lists, dictionaries and lengths.
-        solve: gets the problem; its questions are not noted in the scope of the problem's symbols.
+        solve: computes a result; its questions are not recorded in the scope of the problem's symbols.
         samples: values of the problem's symbols to try, besides the hints of their scope and its samples.
 
     Raises:
-        UnsupportedError: what ``solve`` raises for the hints. Other lengths for which it does are not covered.
+        UnsupportedError: raised by ``solve`` for the hints. Other lengths for which it raises are not covered.
     """
     symbols = symbols_of(lengths_in(problem))
     if not symbols:
         return [Alternative(1, solve(problem))]
     scope = symbols[0].scope
-    holds, hints = scope.holds(), scope.hints()  # the program serves no lengths for which its guards do not hold
-    given = [{**hints, **one} for one in (*scope.samples, *samples)]  # symbols may be younger than samples
+    holds, hints = scope.holds(), scope.hints()  # only lengths that satisfy the program's guards matter
+    given = [{**hints, **one} for one in (*scope.samples, *samples)]  # a symbol may have been created after the samples
     tries = [hints, *(one for one in given if evaluate(holds, one))]
     tried: set[tuple[int, ...]] = set()
     found: list[Alternative[T]] = []
@@ -105,7 +106,7 @@ def alternatives(
             needed = {condition: guard.answer for condition, guard in scope.guards.items()}
             asked = {**scope.preferences, **needed}
             permitted |= any(condition in scope.preferences for condition in needed)
-        # Planners that look at the example lengths themselves may ask different questions for others.
+        # Planners that read example lengths directly may ask different questions at other samples.
         others = [a for a, own in zip(found, answers) if not any(asked.get(c, yes) != yes for c, yes in own.items())]
         condition = all_of(_holds(asked), *(negate(one.condition) for one in others))
         found.append(Alternative(condition, result, all_of(_holds(needed), *(negate(a.condition) for a in others))))
@@ -123,12 +124,12 @@ def alternatives(
 
 
 def served(found: Sequence[Alternative[Any]]) -> Any:
-    """Return the condition that one of some alternatives is taken: 1, or an expression."""
+    """Return the condition that some alternative is taken: 1, or an expression."""
     return 1 if type(found[-1].valid) is int else any_of(*(one.condition for one in found))
 
 
 def _holds(answers: Mapping[Dim, bool]) -> Any:
-    """Return the condition that every question has its answer. Answers that follow from other answers are left out."""
+    """Return the conjunction of all answers, without answers that follow from others."""
     conditions = [c if yes else negate(c) for c, yes in answers.items()]
     atoms = {c: c.terms[0][0][0] for c in conditions if len(c.terms) == 1 and len(c.terms[0][0]) == 1}
     bounds = [(c, atom.operands[0]) for c, atom in atoms.items() if atom.kind == "negative"]
@@ -148,16 +149,16 @@ def _holds(answers: Mapping[Dim, bool]) -> Any:
 
 
 def fixed(length: Length) -> int:
-    """Return a length as a number, that of the example, where texts of kernels depend on it; that is a guard."""
+    """Return the example value of a length on which kernel text depends; this records a guard."""
     if not isinstance(length, Dim):
         return length
     value = length.scope.value(length)
-    assert length == value  # answered by the example
+    assert length == value  # this records the guard
     return value
 
 
 def one_solution(found: Sequence[Alternative[Solution]]) -> Solution:
-    """Return the solution that consists of alternatives."""
+    """Combine alternatives into one solution."""
     merged: list[Alternative[Solution]] = []
     for one in found:
         for k, other in enumerate(merged):
@@ -195,7 +196,7 @@ def _only_where(condition: Length, launch: Launch) -> Launch:
 
 
 def _joined(a: Alternative[Solution], b: Alternative[Solution]) -> Alternative[Solution] | None:
-    """Return two alternatives as one if only their numbers differ, else None."""
+    """Merge two alternatives that differ only in numbers; None if they differ otherwise."""
     try:
         return Alternative(a.condition + b.condition, _chosen(a.condition, a.result, b.result))
     except _Different:
@@ -203,7 +204,7 @@ def _joined(a: Alternative[Solution], b: Alternative[Solution]) -> Alternative[S
 
 
 class _Different(Exception):
-    """Two results differ in more than numbers."""
+    """Raised if two results differ in more than numbers."""
 
 
 _TEXTUAL: dict[type, tuple[str, ...]] = {
@@ -211,7 +212,7 @@ _TEXTUAL: dict[type, tuple[str, ...]] = {
     Grid: ("threads", "shared_bytes", "cooperative"),
     Operand: ("name",),
 }
-"""Fields that are no numbers of a launch: what they say holds for all lengths, or kernels depend on it."""
+"""Fields that are not run-time numbers of a launch: they hold for all lengths, or kernels depend on them."""
 
 
 def _chosen(condition: Length, a: Any, b: Any) -> Any:
@@ -246,7 +247,7 @@ def has_lengths(value: Any) -> bool:
 
 
 def at_lengths(value: Any, values: Mapping[Dim, int]) -> Any:
-    """Return a problem, a solution or a number with what its expressions are for values of their symbols."""
+    """Return a problem, a solution or a number with its expressions evaluated at values of their symbols."""
     if isinstance(value, Dim):
         return evaluate(value, values)
     if isinstance(value, (tuple, list)):
@@ -273,7 +274,7 @@ def _collect(value: Any, found: list[Dim]) -> None:
 
 
 def _members(value: Any) -> Collection[Any]:
-    """Return the values that a value consists of."""
+    """Return the direct members of a value."""
     kind: Any = type(value)
     if kind is int or kind is str:
         return ()
@@ -287,7 +288,7 @@ def _members(value: Any) -> Collection[Any]:
 
 @functools.cache
 def _fields(kind: Any) -> tuple[str, ...] | None:
-    """Return the names of the fields of a dataclass; None of another type, and of values that are not looked into."""
+    """Return the field names of a dataclass; None for other types and for the types in `WHOLE`."""
     if issubclass(kind, WHOLE) or not is_dataclass(kind):
         return None
     return tuple(field.name for field in fields(kind))

@@ -160,7 +160,7 @@ def data_object(
 ) -> list[bytes | memoryview]:
     """Return an x86-64 object, in pieces, that defines hidden symbol ``symbol`` as ``size`` read-only bytes with this
     alignment."""
-    names = b"\0.rodata\0.symtab\0.strtab\0.note.GNU-stack\0"  # the last: its stack need not be executable
+    names = b"\0.rodata\0.symtab\0.strtab\0.note.GNU-stack\0"  # the last one: no executable stack
     symbols = SYMBOL.pack(0, 0, 0, 0, 0, 0) + SYMBOL.pack(len(names), _GLOBAL_OBJECT, _HIDDEN, 1, 0, size)
     strings = names + symbol.encode("ascii") + b"\0"
     padding = -size % 8

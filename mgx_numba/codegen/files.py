@@ -29,7 +29,7 @@ __all__ = [
 ENVIRONMENT = "MGX_CACHE_DIR"
 NOT_OF_CPU = frozenset(("driver", "gpu", "ray"))
 """Folders of the package that programs for the CPU do not depend on: a quarter of its files."""
-_MARK_AFTER_SECONDS = 24 * 3600.0  # a day: uses are told apart by the day, and a file in use is seldom written to
+_MARK_AFTER_SECONDS = 24 * 3600.0  # a resolution of one day, so that a file in use is seldom written to
 _PACKAGE = Path(__file__).resolve().parent.parent
 
 
@@ -84,7 +84,7 @@ def replace_file(path: Path, *pieces: bytes | memoryview) -> None:
     Raises:
         OSError: it cannot be written.
     """
-    from ..graph import atomic_file  # late: a process that finds all it needs writes nothing
+    from ..graph import atomic_file  # late: a process with only cache hits writes nothing
 
     atomic_file.replace_file(path, lambda write: [write(piece) for piece in pieces])
 

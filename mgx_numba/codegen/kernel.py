@@ -34,5 +34,5 @@ class KernelSource:
     def symbol(self) -> str:
         """Return the exported symbol and store key: ``mgx_`` and 24 hexadecimal digits."""
         lines = "".join(f"{key}={value}\n" for key, value in sorted(self.identity().items()))
-        # 96 bits: two of the kernels of all users together do not meet by chance.
+        # 96 bits: collisions are negligible even over the kernels of all users.
         return "mgx_" + hashlib.sha256(lines.encode()).hexdigest()[:24]

@@ -1,8 +1,8 @@
-"""What LLVM says of this CPU and which code generators are installed, remembered in the cache folder.
+"""LLVM's description of this CPU and the versions of code generators, cached in the cache folder.
 
 LLVM takes tens of milliseconds and megabytes to load. A process whose kernels are all in the object store needs only
-its name of the CPU, which cannot change while the CPU, its features as the system lists them, and the packages' own
-version files stay the same: these are the key of what is remembered.
+LLVM's name of the CPU. The name cannot change while the CPU, its features as the system lists them, and the packages'
+version files stay the same: these form the key of the cache entry.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from .files import default_folder, make_folder, read_trusted, replace_file
 
 __all__ = ["Platform", "is_pretended", "platform", "pretending"]
 
-FORMAT = 2  # of the file that remembers the answers; raised with each change of its fields
+FORMAT = 2  # version of the cache file; raised with each change of its fields
 _CPU_FIELDS = frozenset(
     (
         "vendor_id",
@@ -64,13 +64,14 @@ def platform() -> Platform:
 
 
 def is_pretended() -> bool:
-    """Return whether `platform` is not this process's."""
+    """Return whether `platform` returns another platform than this process's."""
     return bool(_pretended)
 
 
 @contextlib.contextmanager
 def pretending(other: Platform) -> Iterator[None]:
-    """Give ``other`` as the platform meanwhile, in any thread. See `host.pretending`, which CPU code needs."""
+    """Let `platform` return ``other`` inside a ``with`` block, in all threads. CPU code also needs
+    `host.pretending`."""
     _pretended.append(other)
     try:
         yield
@@ -91,7 +92,8 @@ def _platform() -> Platform:
 
 
 def _key() -> str:
-    """SHA-256 of what the facts depend on; empty if the system does not tell all of it."""
+    """Return the SHA-256 of everything that the cached facts depend on; empty if the system does not provide all of
+    it."""
     try:
         cpu = {line.strip() for line in Path("/proc/cpuinfo").read_text().splitlines() if _is_lasting(line)}
         versions = [_version_file(name) for name in ("numba", "llvmlite")]
@@ -108,7 +110,7 @@ def _is_lasting(line: str) -> bool:
 
 
 def _version_file(package: str) -> str:
-    """The text that tells a package's version; the package is not imported."""
+    """Return the text of a package's version file, without importing the package."""
     spec = importlib.util.find_spec(package)
     if spec is None or spec.origin is None:
         return ""
@@ -139,7 +141,7 @@ def _remember(path: Path, key: str, found: Platform) -> None:
         make_folder(path.parent)
         replace_file(path, json.dumps({"key": key, "platform": asdict(found)}).encode())
     except OSError:
-        pass  # the object store tells of a folder that cannot be written
+        pass  # the object store warns about an unwritable folder
 
 
 def _ask() -> Platform:
@@ -159,7 +161,7 @@ def _triple(default: str) -> str:
     architecture, _, system = default.partition("-")
     if system.endswith(("linux-gnu", "linux-musl")):
         return f"{architecture}-unknown-linux-gnu"
-    # ELF as the object format, which MCJIT loads on every system
+    # object format ELF, which MCJIT loads on every system
     return default if "linux" in default else default + "-elf"
 
 

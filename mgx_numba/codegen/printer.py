@@ -1,6 +1,6 @@
-"""Printing kernel source: a code buffer, and the handler that prints scalar operations as vector calls.
+"""Printing of kernel source: a code buffer, and a handler that prints scalar operations as vector calls.
 
-Needs no Numba: text is printed, and looked up in the object store, without compiling anything.
+It needs no Numba: text is printed, and looked up in the object store, without compiling anything.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ __all__ = [
     "print_body",
 ]
 
-# The names of `lang` that have a version with the suffix `_fast`. Division has none: with `arcp` LLVM multiplies with a
-# reciprocal, which overflows for small divisors, and which it may compute in float16.
+# Names of `lang` with a version of suffix `_fast`. Division has none: with `arcp` LLVM multiplies by a
+# reciprocal, which overflows for small divisors and may be computed in float16.
 FAST_NAMES = frozenset("add sub mul exp sigmoid tanh gelu_erf gelu_tanh silu softplus".split())
 LARGEST_FLOAT8 = {t: float(ml_dtypes.finfo(t.numpy).max) for t in NEAREST}
-"""The largest number of each type."""
+"""The largest finite number of each float8 type."""
 _ANY = (-math.inf, math.inf)
 _FLOAT8 = {name: t for t, name in NEAREST.items()}
 _PREDICATES = COMPARE | LOGICAL | {"isnan", "isinf", "logical_not"}
@@ -45,8 +45,8 @@ _SPANS = {
     "abs": (0.0, math.inf), "exp": (0.0, math.inf), "sigmoid": (0.0, 1.0), "gelu_erf": (-0.171, math.inf),
     "gelu_tanh": (-0.171, math.inf), "silu": (-0.279, math.inf),
 }  # fmt: skip
-"""By word the least and the greatest result besides NaN. Those of GELU and SiLU are -0.1700 and -0.2785 by definition;
-the rest is for roundings."""
+"""Least and greatest result of a function, except NaN. GELU and SiLU have the minima -0.1700 and -0.2785 by definition;
+the difference allows for rounding."""
 _SAME_TYPE = UNARY | BINARY | BITWISE | {"bitwise_not"}
 _FLOATS_ONLY = UNARY - {"neg", "abs", "floor", "ceil", "nearbyint", "sign"}
 _INTEGERS_ONLY = BITWISE | {"bitwise_not"}
@@ -55,7 +55,7 @@ _BOOLS |= {"bitwise_and", "bitwise_or", "bitwise_xor", "bitwise_not"}
 
 
 def _is_defined(name: str, dtype: Type) -> bool:
-    """Whether `lang` has an operation for this element type."""
+    """Return whether `lang` has an operation for this element type."""
     if dtype is Type.bool_type:
         return name in _BOOLS
     return name not in (_INTEGERS_ONLY if dtype.is_floating else _FLOATS_ONLY)
@@ -64,9 +64,9 @@ def _is_defined(name: str, dtype: Type) -> bool:
 class CodeBuffer:
     """Lines of Python at a current indentation, and single-assignment names for expressions.
 
-    An expression that was emitted before in this block or one around it is not emitted again: so it may only
-    read names that are assigned once, or through `assign`, and memory that the kernel does not write
-    meanwhile. `lines` may be taken out and cleared; the names stay known.
+    An expression that was emitted before in this block or an enclosing block is not emitted again. So it may only read
+    names that are assigned once or through `assign`, and memory that the kernel does not write meanwhile. `lines` may
+    be taken out and cleared; the names stay known.
     """
 
     def __init__(self, prefix: str = "v") -> None:
@@ -76,13 +76,14 @@ class CodeBuffer:
         self._count = 0
 
     def line(self, *texts: str) -> None:
-        """Append statements, one a line."""
+        """Append statements, one per line."""
         indent = INDENT * (len(self._scopes) - 1)
         self.lines.extend(indent + text if text else "" for text in texts)
 
     @contextmanager
     def block(self, header: str) -> Iterator[None]:
-        """Append `header` (ending in a colon) and indent what follows; names emitted inside end with it."""
+        """Append `header` (ending in a colon) and indent the lines of the ``with`` block; names emitted inside end with
+        the block."""
         self.line(header)
         self._scopes.append({})
         start = len(self.lines)
@@ -94,7 +95,7 @@ class CodeBuffer:
             self._scopes.pop()
 
     def emit(self, expression: str) -> str:
-        """The name that holds an expression's value, assigned now unless it already is."""
+        """Return the name that holds an expression's value; assign it unless it is already assigned."""
         for scope in reversed(self._scopes):
             if expression in scope:
                 return scope[expression]
@@ -104,12 +105,12 @@ class CodeBuffer:
         return name
 
     def fresh(self) -> str:
-        """A name not used before."""
+        """Return an unused name."""
         self._count += 1
         return f"{self._prefix}{self._count - 1}"
 
     def assign(self, name: str, expression: str) -> None:
-        """Assign a variable that may be assigned more than once; forgets the expressions that read it."""
+        """Assign a variable that may be assigned more than once; forget the expressions that read it."""
         self.line(f"{name} = {expression}")
         reads = re.compile(rf"\b{re.escape(name)}\b")
         for scope in self._scopes:
@@ -117,12 +118,12 @@ class CodeBuffer:
                 del scope[known]
 
     def drain(self) -> list[str]:
-        """Take out the lines so far; names that they assigned stay known."""
+        """Remove and return the lines so far; names that they assigned stay known."""
         lines, self.lines = self.lines, []
         return lines
 
     def text(self) -> str:
-        """Everything so far, ending in a newline."""
+        """Return all lines, ending in a newline."""
         return "\n".join(self.lines) + "\n"
 
 
@@ -130,8 +131,8 @@ class CodeBuffer:
 class VectorValue:
     """A vector in printed code.
 
-    `name` holds it, as elements of `dtype` if `raw` (the form in memory), else in the type that `dtype`
-    computes in. `constant` is its value if it is the same known number in every lane.
+    `name` holds it, as elements of `dtype` if `raw` (the form in memory), else in the compute type of `dtype`.
+    `constant` is its value if all lanes have the same known number.
     """
 
     name: str
@@ -144,18 +145,18 @@ class VectorPrinter:
     """Handler of the scalar-operation protocol that prints vector calls of `lang` into a buffer.
 
     Values are `VectorValue`s of `lanes` lanes. An operation that `lang` lacks for an element type raises
-    `UnsupportedError`. Narrow floats are computed in float32 and rounded only when they are stored or cast, to wider
-    types, too. With `fast_math` they are rounded where they become narrow, float32 operations are printed by their
-    ``_fast`` names, and conversions of float32 that are stored, or that the compiler added, by those of `FAST_CASTS`.
+    `UnsupportedError`. Narrow floats are computed in float32 and rounded only when they are stored or cast, even to
+    wider types. With `fast_math` they are rounded where they become narrow, and float32 operations use their ``_fast``
+    names. Conversions of float32 that are stored, or that the compiler added, then use `FAST_CASTS`.
     """
 
     FAST_CASTS: ClassVar[Mapping[str, str]] = {"bfloat16": "round_bfloat16"}
-    """By the dtype that is made."""
+    """`lang`'s fast conversions from float32, by result dtype."""
     ROUNDERS: ClassVar[Mapping[Type, str]] = {t: f"round_{dtype_name(t)}" for t in (Type.int8_type, Type.uint8_type)}
-    """Of `lang`, by the type that is made: what rounds float32 to the nearest integers and adds a literal."""
+    """`lang`'s functions that round float32 to the nearest integers and add a literal, by result type."""
     NEAREST: ClassVar[Mapping[Type, str]] = NEAREST
-    """Of `lang`, by the type: what rounds float32 to a type that is storage only, and keeps it in float32.
-    With fast math its name ends in ``_fast``."""
+    """`lang`'s functions that round float32 to a storage-only type and keep the result in float32, by type. With fast
+    math the name ends in ``_fast``."""
 
     def __init__(self, buffer: CodeBuffer, lanes: int, fast_math: bool = False) -> None:
         self.buffer = buffer
@@ -180,20 +181,21 @@ class VectorPrinter:
         self._scaled_silu: dict[str, tuple[str, str]] = {}
         """Of names that hold such a silu times another number the argument and that number."""
 
-    # In and out
+    # Loads and stores
 
     def loaded(self, expression: str, dtype: str | Type) -> VectorValue:
-        """The value of an expression (`load`, ...) that gives elements of `dtype` as memory holds them."""
+        """Return the value of an expression (`load`, ...) that gives elements of `dtype` in their memory form."""
         dtype = dtype if isinstance(dtype, Type) else from_numpy(numpy_dtype(dtype))
         name = expression if expression.isidentifier() else self.buffer.emit(expression)
         return VectorValue(name, dtype, raw=dtype.compute != dtype)
 
     def register(self, x: VectorValue) -> str:
-        """Name of `x` in the type that its dtype computes in."""
+        """Return the name of `x` in the compute type of its dtype."""
         return self.stored(x, x.dtype.compute)
 
     def stored(self, x: VectorValue, dtype: str | Type | None = None) -> str:
-        """Name of `x` as elements of `dtype` (its own by default), which `store` to such memory takes."""
+        """Return the name of `x` as elements of `dtype` (its own by default), as `store` to memory of this type
+        requires."""
         target = dtype if isinstance(dtype, str) else dtype_name(x.dtype if dtype is None else dtype)
         held = dtype_name(x.dtype if x.raw else x.dtype.compute)
         if target == "float32" and x.name in self._narrowed:
@@ -202,7 +204,7 @@ class VectorPrinter:
         return x.name if held == target else self.buffer.emit(f"{self._caster(held, target)}({x.name})")
 
     def _nearest(self, type: Type, name: str, scale: VectorValue, exact: bool = False) -> str:
-        """What a name holds as products of a constant scale and numbers of a type; ``exact`` keeps signs of zeros."""
+        """Round a named value to constant ``scale`` times numbers of ``type``; ``exact`` keeps signs of zeros."""
         least, greatest = self._spans.get(name, _ANY)
         limited = max(-least, greatest) <= LARGEST_FLOAT8[type] * float(scale.constant or 0)
         word = f"{self.NEAREST[type]}{'_fast' * (self.fast_math and not exact)}"
@@ -211,7 +213,7 @@ class VectorPrinter:
         return self.buffer.emit(f"{word}({coarse or name}, {scale.name}, {limits})")
 
     def _coarse(self, name: str) -> str:
-        """What holds the number of a name as precisely as float8 needs it, where that is quicker, else nothing."""
+        """Return a name that holds a value in the precision that float8 requires, if that is faster; else ""."""
         if name in self._scaled_silu:
             return self.buffer.emit("scaled_silu_coarse({}, {})".format(*self._scaled_silu[name]))
         if name in self._silu:
@@ -221,15 +223,15 @@ class VectorPrinter:
         return self.buffer.emit(f"{word}({limit}, {coarse})") if coarse else ""
 
     def _caster(self, held: str, target: str) -> str:
-        """The name of `lang` that makes one dtype of another."""
+        """Return `lang`'s conversion from dtype ``held`` to dtype ``target``."""
         fast = self.FAST_CASTS.get(target) if self.fast_math and self.lanes and held == "float32" else None
         return fast or f"cast_{target}"
 
     def splat(self, x: VectorValue) -> VectorValue:
-        """A scalar value in every lane; a vector as it is."""
+        """Broadcast a scalar value to all lanes; a vector stays."""
         return replace(x, name=self.buffer.emit(f"splat({x.name}, {self.lanes})"))
 
-    # The protocol
+    # The scalar-operation protocol
 
     def dtype(self, x: VectorValue) -> Type:
         return x.dtype
@@ -241,7 +243,7 @@ class VectorPrinter:
         return VectorValue(name, dtype, constant=number)
 
     def cast(self, x: VectorValue, dtype: Type) -> VectorValue:
-        """A value in another type; bits that the value's own type has no room for are rounded off first."""
+        """Convert a value to another type, after rounding it to its own type."""
         if x.dtype == dtype:
             return x
         if x.constant is None and not x.raw and x.dtype.compute != x.dtype:
@@ -254,11 +256,11 @@ class VectorPrinter:
         return made
 
     def _exactly(self, x: VectorValue, dtype: Type) -> VectorValue:
-        """A value as memory holds elements of a narrower type, denormal numbers included."""
+        """Convert a value to the memory form of a narrower type, denormal numbers included."""
         return VectorValue(self.buffer.emit(f"cast_{dtype_name(dtype)}({self.register(x)})"), dtype, raw=True)
 
     def cast_loosely(self, x: VectorValue, dtype: Type) -> VectorValue:
-        """A value in another type; some printers keep more bits than that has."""
+        """Convert a value to another type; some printers keep extra precision."""
         return self._cast(x, dtype)
 
     def _cast(self, x: VectorValue, dtype: Type) -> VectorValue:
@@ -270,7 +272,7 @@ class VectorPrinter:
         if source:
             return VectorValue(self.buffer.emit(f"{self.ROUNDERS[dtype]}({source}, {zero})"), dtype)
         if not (x.raw or self.fast_math or x.dtype.compute is x.dtype):
-            x = VectorValue(self.stored(x), x.dtype, raw=True)  # it has more bits than its type
+            x = VectorValue(self.stored(x), x.dtype, raw=True)  # round extra precision to its type
         name = self.register(x)
         if dtype.compute != dtype:
             caster = self._caster(dtype_name(x.dtype.compute), dtype_name(dtype))
@@ -283,14 +285,14 @@ class VectorPrinter:
         return VectorValue(self.buffer.emit(f"cast_{dtype_name(dtype)}({name})"), dtype)
 
     def nearbyint(self, x: VectorValue) -> VectorValue:
-        """The nearest integer, ties to even."""
+        """Round to the nearest integer, ties to even."""
         made = self._call("nearbyint", x.dtype, x)
         if x.dtype.compute is Type.float_type:
             self._rounded[made.name] = self.register(x), None
         return made
 
     def add(self, x: VectorValue, y: VectorValue) -> VectorValue:
-        """The sum."""
+        """Add two values."""
         made = self._call("add", x.dtype, x, y)
         source, point = self._rounded.get(x.name, ("", None))
         if source and point is None:
@@ -298,8 +300,11 @@ class VectorPrinter:
         return made
 
     def _rounding(self, x: VectorValue, dtype: Type) -> tuple[str, int]:
-        """What a whole number was before it was rounded, and what was added then, if it becomes ``dtype`` as it is
-        rounded; else an empty name."""
+        """Return the source of a rounded integer and the constant added to it, if ``dtype`` has a combined rounding
+        function.
+
+        The name is empty otherwise.
+        """
         source, point = self._rounded.get(x.name, ("", None))
         if not source or not self.lanes or dtype not in self.ROUNDERS:
             return "", 0
@@ -321,7 +326,7 @@ class VectorPrinter:
         return self._call("fma", a.dtype, a, b, c)
 
     def pow(self, x: VectorValue, y: VectorValue) -> VectorValue:
-        """x**y; the exponents 1, 2 and 3 are products."""
+        """Compute ``x**y``; the exponents 1, 2 and 3 become products."""
         if y.constant == 1:
             return x
         if y.constant == 2:
@@ -346,7 +351,7 @@ class VectorPrinter:
         raise AttributeError(f"{type(self).__name__} has no operation {name!r}")
 
     def _quantized(self, type: Type, x: VectorValue, scale: VectorValue) -> VectorValue:
-        """``x`` by way of a type, with a constant scale, in float32."""
+        """Quantise ``x`` to ``type`` with a constant scale and convert it back, in float32."""
         step = float(scale.constant or 0)
         if type not in self.NEAREST or not self.lanes:
             x = self.mul(x, self.const(1 / step, x.dtype))
@@ -357,7 +362,7 @@ class VectorPrinter:
         return self.mul(self._cast(self._cast(near, type), x.dtype), scale)
 
     def _extreme(self, name: str, x: VectorValue, y: VectorValue) -> VectorValue:
-        if y.constant is not None and y.constant == y.constant:  # a constant first costs one comparison less
+        if y.constant is not None and y.constant == y.constant:  # a constant as first operand saves a comparison
             x, y = y, x
         if x.constant is None or y.constant is not None or x.dtype.compute is not Type.float_type:
             return self._call(name, x.dtype, x, y)
@@ -396,13 +401,17 @@ class VectorPrinter:
 def print_body(
     body: ScalarBody, names: tuple[str, ...], lanes: int, fast_math: bool, prefix: str = "v"
 ) -> tuple[tuple[str, ...], str]:
-    """Statements that compute a body's result, and the name that then holds it as elements of its dtype.
+    """Print statements that compute a body; return them and the name of the result, as elements of its dtype.
 
-    `names` hold the parameters, as memory does, in vectors of `lanes`. What the statements assign is named `prefix`
-    and a number.
+    Args:
+        body: the operations.
+        names: names of the parameters, in memory form, in vectors of `lanes`.
+        lanes: lanes of a vector.
+        fast_math: whether to use fast operations.
+        prefix: the statements assign names of this prefix and a number.
 
     Raises:
-        UnsupportedError: `lang` lacks one of the operations for its element type.
+        UnsupportedError: `lang` lacks an operation for its element type.
     """
     buffer = CodeBuffer(prefix)
     printer = VectorPrinter(buffer, lanes, fast_math)
@@ -415,6 +424,6 @@ def check_body(body: ScalarBody) -> None:
     """Check that `print_body` can print a body.
 
     Raises:
-        UnsupportedError: `lang` lacks one of the operations for its element type.
+        UnsupportedError: `lang` lacks an operation for its element type.
     """
     print_body(body, tuple(f"x{k}" for k in range(len(body.parameters))), 1, fast_math=False)

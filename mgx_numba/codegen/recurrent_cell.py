@@ -1,4 +1,4 @@
-"""The steps of recurrent cells as calls of a printer: from the sums of its gates to the next states."""
+"""Steps of recurrent cells, printed from the gate sums to the next states."""
 
 from __future__ import annotations
 
@@ -15,9 +15,12 @@ __all__ = ["RecurrentCell", "declare_given"]
 
 
 def declare_given(problem: RecurrenceProblem, arguments: Arguments) -> None:
-    """Declare what a kernel of cells is given and gives: all operands of the problem but weights and initial states,
-    and the integers ``batch``, ``hidden``, ``backward`` (`RecurrenceProblem.backward_lanes`), and strides of ``x`` and
-    ``y`` by the axis, such as ``x_step``."""
+    """Declare the arguments of a cell kernel: all operands of the problem except weights and initial states, and
+    integers.
+
+    The integers are ``batch``, ``hidden``, ``backward`` (`RecurrenceProblem.backward_lanes`), and strides of ``x`` and
+    ``y`` by axis, such as ``x_step``.
+    """
     p = problem
     for name in ("x", "y", "last", *(["last_cell"] if p.cell == "lstm" else [])):
         arguments.pointer(name, name, p.dtype)
@@ -34,10 +37,10 @@ def declare_given(problem: RecurrenceProblem, arguments: Arguments) -> None:
 
 
 class RecurrentCell(ABC):
-    """What is computed of some units of a row at one step; a back end says where everything is.
+    """The computation of some units of a row at one step; a back end provides access to operands and states.
 
-    States are called ``now`` (hidden, before the step) and ``cell_at``; ``update_at`` and ``reset_at`` are what the
-    first phase of gru keeps for the second one.
+    States are called ``now`` (hidden, before the step) and ``cell_at``. ``update_at`` and ``reset_at`` carry values
+    from the first phase of gru to the second.
     """
 
     def __init__(self, problem: RecurrenceProblem, printer: VectorPrinter) -> None:
@@ -45,7 +48,7 @@ class RecurrentCell(ABC):
         self.type = from_numpy(numpy_dtype(problem.dtype)).compute
 
     def print_phase(self, number: int) -> None:
-        """Print phase ``number`` of the cell; all but gru that resets before the product have one."""
+        """Print phase ``number`` of the cell; only gru that resets before the product has two phases."""
         if len(self.problem.phases) > 1:
             (self._gru_gates, self._gru_candidate)[number]()
         else:
@@ -53,27 +56,27 @@ class RecurrentCell(ABC):
 
     @abstractmethod
     def product(self, gate: int) -> VectorValue:
-        """The recurrent product of a gate of this phase."""
+        """Return the recurrent product of a gate of this phase."""
 
     @abstractmethod
     def given(self, gate: int) -> VectorValue:
-        """The gate's part of ``x``."""
+        """Return the gate's part of ``x``."""
 
     @abstractmethod
     def side(self, name: str, gate: int) -> VectorValue:
-        """The gate's part of ``peephole`` or ``inner_bias``."""
+        """Return the gate's part of ``peephole`` or ``inner_bias``."""
 
     @abstractmethod
     def state(self, place: str) -> VectorValue:
-        """A state."""
+        """Return a state."""
 
     @abstractmethod
     def keep(self, place: str, value: VectorValue) -> None:
-        """Print what keeps a value for the next phase."""
+        """Print a store of a value for the next phase."""
 
     @abstractmethod
     def finish(self, hidden: VectorValue, cell: VectorValue | None = None) -> None:
-        """Print what stores the new states; past a sequence's end the old ones stay, and the result is zero."""
+        """Print stores of the new states; past a sequence's end the old states stay, and the result is zero."""
 
     def _rnn(self) -> None:
         self.finish(self._apply(0, self._gate(0)))
@@ -126,7 +129,7 @@ class RecurrentCell(ABC):
         return total
 
     def _apply(self, position: int, x: VectorValue) -> VectorValue:
-        """Function of a gate on clipped input."""
+        """Apply a gate's function to its clipped input."""
         clip = self.problem.clip
         if clip > 0:
             s: Any = self.printer

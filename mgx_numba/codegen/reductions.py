@@ -1,4 +1,4 @@
-"""The reductions that clusters know: neutral element, how two values combine, what an element contributes."""
+"""Reductions of clusters: neutral element, combining operation, contribution of an element."""
 
 from __future__ import annotations
 
@@ -20,10 +20,12 @@ class Reduction:
     """One associative reduction.
 
     ``combine`` is the operation of the scalar protocol that joins two accumulators. Narrow floats accumulate in
-    float32, the mean of integers in 64 bits. A mean is a sum until it is divided by the number of elements; back ends
-    must not let that sum's overflow through, see `sum_can_overflow`: ONNX defines normalisations by the means of their
-    rows, which rows of finite elements have. That of squares is infinite only where a square is, and normal values are
-    then 0. A sum itself may be infinite, or NaN if sums of some elements are infinite with both signs.
+    float32, the mean of integers in 64 bits.
+
+    A mean is a sum, divided by the number of elements at the end. ONNX defines normalisations by row means, which are
+    finite for finite elements, so back ends must handle overflow of that sum (`sum_can_overflow`). A mean of squares is
+    infinite only if a square is, and normalised values are then 0. A plain sum may be infinite, or NaN if partial sums
+    are infinite with both signs.
     """
 
     operator: type[ReduceOperator]
@@ -31,19 +33,19 @@ class Reduction:
 
     @property
     def name(self) -> str:
-        """The operator's."""
+        """Name of the operator."""
         return self.operator.name
 
     def accumulator(self, type: Type) -> Type:
-        """Element type of the accumulator."""
+        """Return the element type of the accumulator."""
         return self.operator.accumulator_type(type)
 
     def sum_can_overflow(self, type: Type) -> bool:
-        """Whether this is a mean of elements whose sum may be beyond the accumulator while the mean is not."""
+        """Return whether this is a mean whose sum may overflow the accumulator although the mean does not."""
         return self.operator.sum_can_overflow(type)
 
     def neutral(self, type: Type) -> float | int | bool:
-        """The neutral element, for elements of ``type``."""
+        """Return the neutral element for elements of ``type``."""
         if self.name in ("reduce_sum", "reduce_mean"):
             return 0
         if self.name == "reduce_prod":
@@ -59,7 +61,7 @@ class Reduction:
         return int(info.min if greatest else info.max)
 
     def contribution(self, handler: Any, value: Any, type: Type) -> Any:
-        """What one element contributes, through a handler of the scalar protocol."""
+        """Return the contribution of one element, through a handler of the scalar protocol."""
         if self.name in ("reduce_any", "reduce_all"):
             return handler.cast(value, Type.bool_type)
         if self.name == "reduce_mean" and not type.is_floating:

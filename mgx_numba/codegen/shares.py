@@ -1,5 +1,7 @@
-"""Symbolic lengths that several candidates serve between them, such as solvers of a contraction: each some lengths, by
-thresholds, and one, the *general* one, all that no other takes."""
+"""Division of symbolic lengths among candidates, such as solvers of a contraction.
+
+Each candidate serves lengths by thresholds; the *general* candidate serves all lengths that no other takes.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,7 @@ Sample = Mapping[Dim, int]
 
 
 def loss(costs: Mapping[K, float], candidates: Iterable[K]) -> float:
-    """Return the part by which the quickest of some candidates takes longer than the quickest of all."""
+    """Return the relative time lost by the fastest of ``candidates`` against the fastest of all."""
     if not costs:
         return 0.0
     return min((costs[one] for one in candidates if one in costs), default=math.inf) / min(costs.values()) - 1
@@ -34,14 +36,14 @@ def shares(
     table: Iterable[tuple[Sample, Mapping[K, float]]],
     plan: Callable[[K, Any], Solution],
 ) -> tuple[list[tuple[K, Solution]], Length]:
-    """Return the launches of each candidate, which have no tasks at lengths that another one serves, and the condition
-    that one of them serves.
+    """Return the launches of each candidate, without tasks at other candidates' lengths, and the condition that one
+    serves.
 
     Args:
         problem: holds symbolic lengths.
-        candidates: the general one last.
-        where: the condition under which each is taken; that of the general one is not looked at.
-        table: sample lengths, with the costs of those that compute these.
+        candidates: the general candidate last.
+        where: the condition under which each candidate is taken; the general candidate's is ignored.
+        table: sample lengths, with the costs of the candidates that apply.
         plan: plans the problem by a candidate, or raises `UnsupportedError`.
     """
     rows = list(table)
@@ -57,7 +59,7 @@ def shares(
             continue
         conditions = [all_of(limit, one.condition) for one in found]
         solution = one_solution([replace(one, condition=c) for one, c in zip(found, conditions)])
-        if len(solution.launches) == len(found[0].result.launches):  # all are one
+        if len(solution.launches) == len(found[0].result.launches):  # all merged into one
             solution = only_where(any_of(*conditions), solution)
         parts.append((candidate, solution))
         taken += conditions
@@ -68,7 +70,7 @@ def shares(
 def _planned(
     problem: Any, solve: Callable[[Any], Solution], limit: Length, samples: Sequence[Sample]
 ) -> list[Alternative[Solution]]:
-    """Return solutions for the samples within a limit, and where they serve there."""
+    """Return solutions for the samples within ``limit``, and the conditions under which they are valid there."""
     inside = [sample for sample in samples if evaluate(limit, sample)]
     if not inside:
         return []

@@ -1,18 +1,18 @@
 """Kernels that ship with the package: a read-only layer below the object store.
 
 There is one file for each platform, ``<backend>-<triple>.kernels``, with a section for each class of devices. A section
-is of one environment: the fields of a kernel's identity without its source and without the versions of Numba and LLVM.
-An object runs whatever compiler is installed; ``python -m tools.prebuild --check`` proves that each object is what
-compiling gives with the compiler of the release.
+has one environment: the fields of a kernel's identity without its source and without the versions of Numba and LLVM. An
+object runs whatever compiler is installed. ``python -m tools.prebuild --check`` proves that each object equals the
+output of the release's compiler.
 
 Layout of a file (little-endian):
 
 - `MAGIC` and the length of the header (uint32);
 - the header: a JSON array with an object for each section: ``environment``, ``toolchain``, ``machine`` (for readers)
-  and ``kernels``, their number;
+and ``kernels``, their number;
 - the entries of all sections, in each sorted by key: key, the start of the SHA-256 of the stored bytes, offset, length;
 - the stored bytes: objects, compressed by zlib, in which the exported symbol is `NEUTRAL`. Equal objects, such as most
-  of AVX-512 classes, are stored once.
+of AVX-512 classes, are stored once.
 
 A file is mapped when the first kernel is missing from the object store.
 """
@@ -41,13 +41,13 @@ FOLDER = Path(__file__).parent / "prebuilt"
 """The package's own folder. A source checkout has none."""
 MAGIC = b"MGXKERN1"
 NEUTRAL = "mgx_" + "0" * 24
-"""The symbol that shipped objects export. It has the length of `KernelSource.symbol`, which replaces it."""
+"""The symbol that shipped objects export. `KernelSource.symbol`, of the same length, replaces it."""
 _TOOLCHAIN = ("llvm", "llvmlite", "numba")
-"""Fields of an identity that a shipped object may differ in."""
+"""Fields of an identity in which a shipped object may differ."""
 _START = struct.Struct("<8sI")
 _ENTRY = struct.Struct("<16s16sII")
 _HASH_BYTES = 16
-"""Bytes of a SHA-256 that are kept: of a kernel's text as its key, of stored bytes to find damage."""
+"""Stored bytes of a SHA-256: of a kernel's text as its key, of stored bytes to detect damage."""
 
 
 @dataclass(frozen=True)
@@ -55,8 +55,8 @@ class ShippedSection:
     """The kernels of one class of devices.
 
     Attributes:
-        identity: of its kernels, see `KernelSource.identity`; a source in it is left out.
-        machine: the device that stands for the class, for readers.
+        identity: identity of its kernels, see `KernelSource.identity`, without the source.
+        machine: a representative device of the class, for readers.
         objects: objects that export `NEUTRAL`, by the SHA-256 of the kernel's text in hexadecimal digits.
     """
 
@@ -66,7 +66,7 @@ class ShippedSection:
 
 
 def file_name(identity: Mapping[str, str]) -> str:
-    """Return the name of the file that has a kernel of this identity, if any has."""
+    """Return the name of the file that may hold kernels of this identity."""
     return "-".join(filter(None, (identity["backend"], identity.get("triple")))) + ".kernels"
 
 
@@ -85,7 +85,7 @@ def pack(sections: Sequence[ShippedSection]) -> bytes:
         sort_keys=True,
     ).encode()
     offset = _START.size + len(header) + _ENTRY.size * sum(len(section.objects) for section in sections)
-    places: dict[bytes, bytes] = {}  # what follows the key of an entry, by the object
+    places: dict[bytes, bytes] = {}  # entry bytes after the key, by object
     entries, bodies = [], []
     for section in sections:
         for digest, data in sorted(section.objects.items()):
@@ -99,7 +99,7 @@ def pack(sections: Sequence[ShippedSection]) -> bytes:
 
 
 class ShippedKernels:
-    """The files of a folder. A damaged file is not used any more, and one warning says so."""
+    """The files of a folder. A damaged file is ignored, with one warning."""
 
     def __init__(self, folder: Path = FOLDER) -> None:
         self.folder = folder
@@ -129,8 +129,8 @@ class _File:
         """Map the file.
 
         Raises:
-            OSError: it cannot be read.
-            FormatError: it is damaged.
+            OSError: the file cannot be read.
+            FormatError: the file is damaged.
         """
         with path.open("rb") as file:
             if os.fstat(file.fileno()).st_size < _START.size:
@@ -153,7 +153,7 @@ class _File:
             raise FormatError("its index is damaged")
 
     def get(self, identity: Mapping[str, str]) -> bytes | None:
-        """Return the object of the kernel of an identity, or None.
+        """Return the object of the kernel with this identity, or None.
 
         Raises:
             FormatError: the object is damaged.

@@ -1,4 +1,4 @@
-"""Iteration spaces: dropping, ordering and merging dimensions until only those that matter to a kernel are left."""
+"""Iteration spaces: drop, order and merge dimensions until only those that a kernel needs are left."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ __all__ = ["Space", "collapse"]
 class Space:
     """Lengths of the merged dimensions (outermost first) and, for each operand, its element strides along them.
 
-    ``axes`` are the original dimensions that each was merged from, outermost first, if it was.
+    ``axes`` lists, for each merged dimension, its original dimensions, outermost first.
     """
 
     lens: tuple[SharedLength, ...]
@@ -43,10 +43,10 @@ def collapse(
 ) -> Space:
     """Return the smallest iteration space that is equivalent for all lengths.
 
-    Dimensions of length 1 go, the others are ordered by descending stride of operand ``order_by``, and neighbours merge
-    where every operand walks them as one (``stride[i] == stride[i + 1] * lens[i + 1]``). What symbolic lengths leave
-    open stays: a dimension that may have length 1 is one of the space, and strides that have no order are in that of
-    usual lengths.
+    Dimensions of length 1 are dropped, and the others are ordered by descending stride of operand ``order_by``.
+    Neighbours merge where every operand walks them as one (``stride[i] == stride[i + 1] * lens[i + 1]``). Decisions
+    that symbolic lengths leave open are conservative: a dimension that may have length 1 stays, and undecided strides
+    are ordered by typical lengths.
 
     Args:
         lens: lengths of the original dimensions.
@@ -87,8 +87,8 @@ def _outermost_first(strides: Sequence[Sequence[Length]], lead: Sequence[Length]
 
 
 def _order(x: Length, y: Length) -> int:
-    """Return -1, 0 or 1: whether a stride is usually less than another, and if usually equal, whether it is never
-    more."""
+    """Return -1, 0 or 1: the order of two strides at typical lengths; on a tie, -1 if the first is provably never
+    larger."""
     usual = typical(x) - typical(y)
     if usual or x is y:
         return (usual > 0) - (usual < 0)

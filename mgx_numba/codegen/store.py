@@ -1,10 +1,14 @@
-"""The object store: compiled kernels kept between processes, one ELF file and one JSON record each.
+"""The object store: compiled kernels kept between processes, as one ELF file and one JSON record each.
 
-``<folder>/objects/<symbol>.o`` is the object, ``<symbol>.json`` its readable name, length, SHA-256 and
-identity. Files are replaced atomically, so any number of processes may share a folder. An object counts as absent if it
-does not match its record, if the record has another identity than the kernel, or if a user other than this one and root
-owns either file. The folder is ``MGX_CACHE_DIR``, or the platform's cache folder. Kernels that the folder lacks are
-looked for among the `shipped` ones, which are not copied into the folder.
+``<folder>/objects/<symbol>.o`` is the object, ``<symbol>.json`` its readable name, length, SHA-256 and identity. Files
+are replaced atomically, so any number of processes may share a folder. An object counts as absent in these cases:
+
+- it does not match its record;
+- the record's identity differs from the kernel's;
+- another user than this user and root owns either file.
+
+The folder is ``MGX_CACHE_DIR``, or the platform's cache folder. Kernels that the folder lacks are looked up among the
+`shipped` kernels, which are not copied into the folder.
 """
 
 from __future__ import annotations
@@ -28,13 +32,13 @@ from .shipped import FOLDER, ShippedKernels
 __all__ = ["ObjectStore", "Store", "default_store", "explain", "look_up", "shipped_folder"]
 
 DEFAULT_LIMIT = 1 << 30
-"""Bytes of all objects: some hundred thousand kernels of about 10 KB."""
-_PRUNE_EVERY = 256  # objects put between two looks at the size of the folder, which go through all of its files
-_PRUNE_TO = 0.75  # part of the limit that is left, so that the next look finds nothing to do
+"""Total bytes of all objects: some hundred thousand kernels of about 10 KB."""
+_PRUNE_EVERY = 256  # stored objects between checks of the folder's size, which scan all its files
+_PRUNE_TO = 0.75  # remaining fraction of the limit, so that the next check need not prune
 
 
 def default_store() -> ObjectStore:
-    """The store of `default_folder()`, over the shipped kernels; the same object for the same folders."""
+    """Return the store of `default_folder()`, over the shipped kernels; the same object for the same folders."""
     return _store(default_folder(), shipped_folder())
 
 
@@ -52,25 +56,25 @@ def _store(folder: Path, shipped: Path | None) -> ObjectStore:
 
 
 def explain(source: KernelSource) -> str:
-    """Why the default store does or does not hold this kernel; see `ObjectStore.explain`."""
+    """Return the reason why the default store does or does not hold this kernel; see `ObjectStore.explain`."""
     return default_store().explain(source)
 
 
 class Store(Protocol):
-    """Where objects are looked for before anything is compiled, and where compiled ones go."""
+    """A store of objects: it is searched before a kernel is compiled, and receives compiled objects."""
 
     def get(self, source: KernelSource) -> bytes | None:
-        """The object of a kernel, or None."""
+        """Return the object of a kernel, or None."""
 
     def put(self, source: KernelSource, data: bytes) -> None:
-        """Keep an object."""
+        """Store an object."""
 
 
 class ObjectStore:
-    """Objects under ``folder``, at most about ``limit`` bytes, the least recently used dropped first.
+    """Objects under ``folder``, at most about ``limit`` bytes; the least recently used are deleted first.
 
-    Kernels that are absent are asked of ``shipped``. A folder that cannot be written is reported by one warning, and
-    the store then keeps nothing.
+    Absent kernels are looked up in ``shipped``. A folder that cannot be written is reported by one warning, and nothing
+    is stored from then on.
     """
 
     def __init__(self, folder: Path, limit: int = DEFAULT_LIMIT, shipped: ShippedKernels | None = None) -> None:
@@ -81,7 +85,7 @@ class ObjectStore:
         self._writable = True
 
     def get(self, source: KernelSource) -> bytes | None:
-        """The object of a kernel, or None if it is absent or damaged here and among the shipped kernels."""
+        """Return the object of a kernel, or None if neither the folder nor the shipped kernels have an intact one."""
         data = self._kept(source)
         return self._shipped.get(source) if data is None and self._shipped is not None else data
 
@@ -100,7 +104,7 @@ class ObjectStore:
         return data
 
     def put(self, source: KernelSource, data: bytes) -> None:
-        """Keep an object; a failure to write is not an error."""
+        """Store an object; a failure to write is not an error."""
         if not self._writable:
             return
         object_path, record_path = self._paths(source.symbol)
@@ -127,7 +131,7 @@ class ObjectStore:
         self._puts += 1
 
     def explain(self, source: KernelSource) -> str:
-        """Which identity fields differ from the nearest stored kernel of the same readable name."""
+        """Return the identity fields in which the nearest stored kernel of the same readable name differs."""
         if self.get(source) is not None:
             return f"{source.name}: stored as {source.symbol}"
         wanted = source.identity()
@@ -147,7 +151,7 @@ class ObjectStore:
         return f"{source.name}: not stored; the nearest stored one differs in " + ", ".join(nearest)
 
     def prune(self) -> int:
-        """Drop the least recently used objects if the store is over its limit; returns the bytes freed."""
+        """Delete the least recently used objects if the store exceeds its limit; return the bytes freed."""
         entries = []
         with contextlib.suppress(OSError), os.scandir(self.folder) as files:
             for entry in files:
@@ -185,7 +189,7 @@ class ObjectStore:
 def look_up(
     store: Store, sources: Sequence[KernelSource], loadable: Callable[[KernelSource, bytes], bool]
 ) -> tuple[dict[str, bytes], list[KernelSource]]:
-    """Objects by symbol of the kernels that are stored and ``loadable``, and the other kernels."""
+    """Return the stored and ``loadable`` objects by symbol, and the kernels without one."""
     found: dict[str, bytes] = {}
     missing = []
     for source in sources:

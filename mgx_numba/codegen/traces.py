@@ -1,4 +1,4 @@
-"""What is printed and logged of kernels on their way to machine code, the same for every back end."""
+"""Printing and logging of kernels on their way to machine code, common to all back ends."""
 
 from __future__ import annotations
 
@@ -12,8 +12,10 @@ __all__ = ["dump_kernels", "show_kernels"]
 
 
 def show_kernels(sources: Sequence[KernelSource], missing: Sequence[KernelSource]) -> None:
-    """Tell of kernels that this process has not loaded yet, and which of them the store lacks;
-    ``MIGRAPHX_TRACE_COMPILE`` prints it."""
+    """Log kernels that this process has not loaded yet, and which of them the store lacks.
+
+    ``MIGRAPHX_TRACE_COMPILE`` prints them.
+    """
     tell("kernels", INFO if missing else DEBUG, "%d kernels, %d to be compiled", len(sources), len(missing))
     traced = environment_flag("MIGRAPHX_TRACE_COMPILE")
     lacking = {source.symbol for source in missing}
@@ -25,8 +27,10 @@ def show_kernels(sources: Sequence[KernelSource], missing: Sequence[KernelSource
 
 
 def dump_kernels(sources: Sequence[KernelSource], assembly: Callable[[KernelSource], str]) -> None:
-    """Print kernels that a program uses: ``MIGRAPHX_GPU_DUMP_SRC`` their text, ``MIGRAPHX_GPU_DUMP_ASM`` what
-    ``assembly`` gives for each."""
+    """Print a program's kernels.
+
+    ``MIGRAPHX_GPU_DUMP_SRC`` prints their text, ``MIGRAPHX_GPU_DUMP_ASM`` the result of ``assembly`` for each.
+    """
     text, code = environment_flag("MIGRAPHX_GPU_DUMP_SRC"), environment_flag("MIGRAPHX_GPU_DUMP_ASM")
     for source in sources if text or code else ():
         if text:

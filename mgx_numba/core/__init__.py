@@ -1,1 +1,1 @@
-"""What every layer speaks of: element types, shapes, arguments, and their exchange with other libraries."""
+"""Base vocabulary of all layers: element types, shapes, arguments, and tensor exchange with other libraries."""

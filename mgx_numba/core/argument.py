@@ -23,7 +23,7 @@ class Argument:
     """A tensor (or a tuple of tensors) and its shape.
 
     Attributes:
-        shape: type, lengths and strides; strides are what the array has in memory.
+        shape: type, lengths and strides; the strides are the array's own.
         array: NumPy view of the data with the logical lengths (``None`` for tuples).
         sub: the members of a tuple.
     """
@@ -64,7 +64,7 @@ class Argument:
 
     @classmethod
     def from_shape(cls, shape: Shape) -> Argument:
-        """Uninitialised memory for ``shape`` (its element space, so strides are honoured)."""
+        """Allocate uninitialised memory for ``shape`` (its element space, so strides are honoured)."""
         if shape.sub_shapes:
             return cls.from_tuple([cls.from_shape(s) for s in shape.sub_shapes])
         if shape.is_dynamic:
@@ -97,12 +97,12 @@ class Argument:
 
     @classmethod
     def from_tuple(cls, members: Iterable[Argument]) -> Argument:
-        """A tuple of values, as multi-output operators give it."""
+        """Return a tuple of values, as multi-output operators give it."""
         members = list(members)
         return cls(Shape.tuple(m.shape for m in members), None, members)
 
     def copy(self) -> Argument:
-        """The same shape and values in memory of its own."""
+        """Return a copy with the same shape and values in new memory."""
         if self.array is None:
             return Argument(self.shape, None, [member.copy() for member in self.sub])
         result = Argument.from_shape(self.shape)
@@ -110,11 +110,11 @@ class Argument:
         return result
 
     def reshape(self, lens: Sequence[int]) -> Argument:
-        """View with other lengths; copies only when strides do not allow a view."""
+        """Return a view with other lengths; copy only where strides do not allow a view."""
         return Argument.from_array(self.numpy().reshape(lens))
 
     def numpy(self) -> np.ndarray:
-        """The data as an array (a view).
+        """Return the data as an array (a view).
 
         Raises:
             ShapeError: this is a tuple.
@@ -129,7 +129,7 @@ class Argument:
         return int(self.numpy().__array_interface__["data"][0])
 
     def tolist(self) -> list:
-        """Elements in logical order, flat."""
+        """Return the elements as a flat list in logical order."""
         return self.numpy().ravel().tolist()
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
@@ -165,9 +165,9 @@ class Argument:
 
 
 def strided(flat: np.ndarray, lens: Sequence[int], strides: Sequence[int]) -> np.ndarray:
-    """View of one-dimensional contiguous storage with other lengths; strides count elements.
+    """Return a view of one-dimensional contiguous storage with other lengths; strides count elements.
 
-    Unlike NumPy's ``as_strided`` it takes every element type (float8 too), and stays inside of the storage.
+    Unlike NumPy's ``as_strided``, it accepts every element type (float8 too), and stays inside the storage.
 
     Raises:
         ValueError: the view would reach outside.

@@ -25,15 +25,15 @@ __all__ = [
 ]
 
 Range = tuple["int | None", "int | None"]
-"""Least and largest value; None where there is no bound."""
+"""Least and largest value; None for no bound."""
 Sum = dict["Monomial", int]
 """Coefficients of products of atoms."""
 
 MOST_WORK = 128
-"""Terms that a proof looks at, a product of n atoms counting as 2**n: of 255 proofs that were found when six language
-models were compiled 251 needed fewer; those that are not found would take nine tenths of the time."""
+"""Work limit of a proof, in terms; a product of n atoms counts as 2**n. Of 255 proofs found while six language models
+were compiled, 251 needed less. Failing proofs would take nine tenths of the time."""
 MOST_FACTORS = 6
-"""Atoms of a product that are taken apart: there are two terms for each subset."""
+"""Most atoms of a product that is expanded around least values: there are two terms for each subset."""
 
 
 FUNCTIONS: dict[str, Callable[..., int]] = {
@@ -41,16 +41,16 @@ FUNCTIONS: dict[str, Callable[..., int]] = {
     "negative": lambda a: int(a < 0), "zero": lambda a: int(a == 0), "nonzero": lambda a: int(a != 0),
     "all": lambda *conditions: int(all(conditions)), "bit_length": lambda a: a.bit_length(),
 }  # fmt: skip
-"""What operations of atoms do to plain integers. What is divided by 0 gives 0: plans evaluate all alternatives, also
-those that are not taken because a divisor is 0."""
+"""Operations of atoms on plain integers. Division by 0 gives 0: plans evaluate all alternatives, even alternatives not
+taken because a divisor is 0."""
 
 POINTS = ((0, 0), (0, 48), (48, 0), (48, 48), (1000, 1000))
-"""Values of symbols of even and of odd numbers, beyond their least one, at which a proof looks first whether it is in
-vain."""
+"""Sample values of even-numbered and odd-numbered symbols, relative to their least values. A sum that is negative at a
+point needs no proof attempt."""
 
 
 class AtomRanges:
-    """AtomRanges of atoms, narrower ones where facts tell so.
+    """Ranges of atoms, narrowed by facts.
 
     Args:
         facts: sums that are never negative.
@@ -65,7 +65,7 @@ class AtomRanges:
             self._narrow(fact)
 
     def _narrow(self, fact: Terms) -> None:
-        """Take in that ``c*atom + k`` is never negative."""
+        """Narrow an atom's range by the fact ``c*atom + k >= 0``; ignore facts of other forms."""
         (monomial, c), *more = fact
         if len(monomial) != 1 or len(more) > 1 or (more and more[0][0]):
             return
@@ -97,14 +97,14 @@ class AtomRanges:
 
 
 OWN = AtomRanges()
-"""The ranges that atoms have of their own."""
+"""The ranges of atoms without further facts."""
 
 
 def quotient_range(a: Range, b: Range) -> Range:
-    """Return the range of quotients; of other divisors than positive ones none is known."""
+    """Return the range of a quotient; unbounded unless the divisor is positive, or neither operand is ever negative."""
     (low, high), (least, most) = a, b
     if least == 0 and low is not None and low >= 0:
-        return 0, high  # what is divided by 0 gives 0
+        return 0, high  # division by 0 gives 0
     if least is None or least <= 0:
         return None, None
     ends: list[int | None] = []
@@ -112,13 +112,13 @@ def quotient_range(a: Range, b: Range) -> Range:
         divisor = towards if end is None or end >= 0 else away
         if end is None:
             ends.append(None)
-        else:  # without a largest divisor the quotient comes near 0, or to -1
+        else:  # an unbounded divisor drives the quotient to 0 or -1
             ends.append(end // divisor if divisor is not None else (0 if end >= 0 else -1))
     return ends[0], ends[1]
 
 
 def extreme_range(kind: str, a: Range, b: Range) -> Range:
-    """Return the range of the least, the largest or either ("select") of two numbers."""
+    """Return the range of the minimum, the maximum, or either ("select") of two numbers."""
     lows, highs = [one for one in (a[0], b[0]) if one is not None], [one for one in (a[1], b[1]) if one is not None]
     low = (max(lows) if kind == "max" else min(lows)) if len(lows) == 2 or (lows and kind == "max") else None
     high = (min(highs) if kind == "min" else max(highs)) if len(highs) == 2 or (highs and kind == "min") else None
@@ -126,7 +126,7 @@ def extreme_range(kind: str, a: Range, b: Range) -> Range:
 
 
 def interval(terms: Iterable[tuple[Monomial, int]], ranges: AtomRanges = OWN) -> Range:
-    """Return the least and the largest value of a sum, of each product by itself."""
+    """Return bounds of a sum by interval arithmetic on its products."""
     low: int | None = 0
     high: int | None = 0
     for monomial, coefficient in terms:
@@ -155,7 +155,7 @@ def _product_range(monomial: Monomial, ranges: AtomRanges) -> Range:
 
 
 def tightened(terms: Terms, found: Range) -> Range:
-    """Return a range of a sum that is narrower where a proof tells its sign."""
+    """Narrow a sum's range where its sign can be proven."""
     low, high = found
     if (low is None or low < 0) and never_negative(terms):
         low = 1 if never_negative(_plus(terms, -1)) else 0
@@ -167,7 +167,7 @@ def tightened(terms: Terms, found: Range) -> Range:
 
 
 def never_negative(terms: Terms, ranges: AtomRanges = OWN) -> bool:
-    """Return whether it is proven that a sum is at least 0."""
+    """Return whether a sum is proven to be at least 0."""
     if ranges is OWN and min(values_at_points(terms)) < 0:
         return False
     return _Proof(ranges).holds(dict(terms))
@@ -203,7 +203,7 @@ def _of_symbol(atom: Atom, more: int) -> int:
 
 
 def facts_of(condition: Terms, answer: bool, ranges: AtomRanges = OWN) -> list[Terms]:
-    """Return sums that are never negative where a condition has an answer."""
+    """Return sums that are never negative if a condition has the given answer."""
     (monomial, coefficient), *more = condition
     if len(monomial) != 1:
         return []
@@ -227,7 +227,7 @@ def facts_of(condition: Terms, answer: bool, ranges: AtomRanges = OWN) -> list[T
 
 
 def decided(condition: Terms, ranges: AtomRanges) -> bool | None:
-    """Return the answer to a condition; None where ranges do not decide it."""
+    """Return the answer to a condition; None if the ranges do not decide it."""
     (monomial, coefficient), *more = condition
     if len(monomial) != 1:
         return None
@@ -260,7 +260,8 @@ class _Proof:
         self.work = 0
 
     def holds(self, terms: Sum, kept: frozenset[Atom] = frozenset()) -> bool:
-        """Return whether a sum is proved never to be negative. Of ``kept`` operations only the ranges are used."""
+        """Return whether a sum is proven never to be negative; operations in ``kept`` are not expanded, only their
+        ranges are used."""
         self.work += sum([1 << len(monomial) for monomial in terms])
         if self.work > MOST_WORK:
             return False
@@ -278,8 +279,10 @@ class _Proof:
         return False
 
     def _low(self, terms: Sum) -> bool:
-        """Whether ranges tell it: of atoms, or of what they are above their least values: b*s - b is b' + b's' for
-        b = 1 + b' and s = 1 + s'."""
+        """Return whether ranges prove it: of atoms, or of atoms less their least values.
+
+        For example, ``b*s - b`` is ``b' + b'*s'`` for ``b = 1 + b'`` and ``s = 1 + s'``.
+        """
         low = interval(terms.items(), self.ranges)[0]
         if low is not None and low >= 0:
             return True
@@ -311,7 +314,8 @@ class _Proof:
         return low >= 0
 
     def _less_fact(self, terms: Sum, fact: Sum) -> Iterable[Sum]:
-        """Sums to which a multiple of a sum that is never negative was added to make this one."""
+        """Yield the sums that remain after subtracting a positive multiple of a fact; if one is never negative, so is
+        ``terms``."""
         for m, c in fact.items():
             if c >= 0 or not m:
                 continue
@@ -323,7 +327,7 @@ class _Proof:
                     yield {n: d for n, d in rest.items() if d}
 
     def _without(self, terms: Sum, atom: Atom, kept: frozenset[Atom]) -> bool:
-        """Whether the sum is never negative for what an operation says of its value."""
+        """Return whether the sum is proven after replacing an operation's atom by its bounds or its alternatives."""
         own = {m: c for m, c in terms.items() if atom in m}
         if any(m.count(atom) > 1 for m in own):
             return False
@@ -340,12 +344,12 @@ class _Proof:
         least = interval(b.items(), self.ranges)[0]
         if least is None or least < 1:
             return False
-        if atom.kind == "mod":  # from 0 to b - 1, and at most a
+        if atom.kind == "mod":  # 0 <= a % b <= min(a, b - 1)
             ends = [{**b, (): b.get((), 0) - 1}]
             low = interval(a.items(), self.ranges)[0]
             ends += [a] if low is not None and low >= 0 else []
             return any(self.holds(self._replaced(terms, atom, {}, end), kept) for end in ends)
-        # a // b is from (a - b + 1) / b to a / b; of integers x >= 0 is the same as b*x + b - 1 >= 0
+        # (a - b + 1) / b <= a // b <= a / b; for integers, x >= 0 is equivalent to b*x + b - 1 >= 0.
         smallest = dict(a)
         _add(smallest, {m: -c for m, c in b.items()})
         _add(smallest, {(): 1})
@@ -355,7 +359,7 @@ class _Proof:
         return self.holds({m: c for m, c in found.items() if c}, kept)
 
     def _where(self, terms: Sum, atom: Atom, answer: bool, chosen: Sum, kept: frozenset[Atom]) -> bool:
-        """Whether the sum is never negative where a choice's condition has an answer."""
+        """Return whether the sum is proven under one answer to the condition of a choice."""
         outer = self.ranges
         self.ranges = AtomRanges([*outer.given, *facts_of(_terms(atom.operands[0]), answer)])
         try:
@@ -364,8 +368,8 @@ class _Proof:
             self.ranges = outer
 
     def _replaced(self, terms: Sum, atom: Atom, low: Sum, high: Sum, scale: Sum | None = None) -> Sum:
-        """The sum, times ``scale``, with ``low`` in the place of the atom where it is added, ``high`` where it is
-        subtracted."""
+        """Return the sum times ``scale``, with the atom replaced by ``low`` in added and by ``high`` in subtracted
+        terms."""
         found: Sum = {}
         for monomial, coefficient in terms.items():
             if atom in monomial:
@@ -404,13 +408,13 @@ def _times(a: Monomial, b: Monomial) -> Monomial:
 
 
 def _other(monomial: Monomial, atom: Atom) -> Monomial:
-    """A product without one of its atoms."""
+    """Return a product without one occurrence of an atom."""
     place = monomial.index(atom)
     return monomial[:place] + monomial[place + 1 :]
 
 
 def quotient_of_products(a: Monomial, b: Monomial) -> Monomial | None:
-    """What a product is multiplied by in another; None if it is no factor of that."""
+    """Return ``a / b`` for products of atoms; None if ``b`` is not a factor of ``a``."""
     left = list(a)
     for atom in b:
         if atom not in left:

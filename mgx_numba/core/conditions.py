@@ -1,4 +1,4 @@
-"""Conditions on lengths, and what depends on them: minimum, maximum, choices. See `core.dim`."""
+"""Conditions on lengths and operations that depend on them: minimum, maximum, choices. See `core.dim`."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ __all__ = [
 
 
 def minimum(first: Length, *others: Length) -> Any:
-    """Return the least of some lengths."""
+    """Return the minimum of lengths."""
     for other in others:
         if type(first) is int is type(other):
             if other < first:
@@ -58,7 +58,7 @@ def minimum(first: Length, *others: Length) -> Any:
 
 
 def maximum(first: Length, *others: Length) -> Any:
-    """Return the largest of some lengths."""
+    """Return the maximum of lengths."""
     for other in others:
         if type(first) is int is type(other):
             if other > first:
@@ -71,7 +71,7 @@ def maximum(first: Length, *others: Length) -> Any:
 
 
 def less(a: Length, b: Length) -> Any:
-    """Return the condition that a is less than b: 1, 0, or an expression."""
+    """Return the condition ``a < b``: 1, 0, or an expression."""
     scope = a.scope if isinstance(a, Dim) else b.scope if isinstance(b, Dim) else None
     if scope is None:
         return int(a < b)
@@ -93,13 +93,13 @@ def _less(a: Length, b: Length) -> Any:
         return int(plain < 0)
     difference = without_factor(difference)
     divisor, constant = content_of(difference), constant_of(difference)
-    if divisor > 1:  # d*x + c < 0 is x < ceil(-c/d), the same as x + floor(c/d) < 0
+    if divisor > 1:  # d*x + c < 0 is equivalent to x + floor(c/d) < 0
         difference = polynomial([(m, c // divisor) for m, c in difference.terms if m] + [((), constant // divisor)])
     return of_atom("negative", (difference,), 0, 1, 1)
 
 
 def less_equal(a: Length, b: Length) -> Any:
-    """Return the condition that a is at most b."""
+    """Return the condition ``a <= b``."""
     return negate(less(b, a))
 
 
@@ -126,13 +126,13 @@ def _equal(a: Length, b: Length) -> Any:
     divisor, constant = content_of(difference), constant_of(difference)
     if constant % divisor:
         return 0
-    sign = -1 if difference.terms[-1][1] < 0 else 1  # of both signs one form
+    sign = -1 if difference.terms[-1][1] < 0 else 1  # canonical sign
     difference = polynomial([(m, sign * c // divisor) for m, c in difference.terms])
     return of_atom("zero", (difference,), 0, 1, 1)
 
 
 def known_equal(a: Length, b: Length) -> bool:
-    """Return whether two lengths are equal whatever the symbols are; no guard is noted."""
+    """Return whether two lengths are equal for all symbol values, without recording a guard."""
     if a is b:
         return True
     if not isinstance(a, Dim) and not isinstance(b, Dim):
@@ -141,44 +141,47 @@ def known_equal(a: Length, b: Length) -> bool:
 
 
 def known_in(length: Length, *values: int) -> bool:
-    """Return whether a length is a plain integer, and one of these; no guard is noted."""
+    """Return whether a length is a plain integer among ``values``, without recording a guard."""
     return not isinstance(length, Dim) and length in values
 
 
 def known_less(a: Length, b: Length) -> bool:
-    """Return whether a is less than b whatever the symbols are; no guard is noted."""
+    """Return whether ``a < b`` for all symbol values, without recording a guard."""
     if not isinstance(a, Dim) and not isinstance(b, Dim):
         return a < b
     return type(found := less(a, b)) is int and found == 1
 
 
 def known_less_equal(a: Length, b: Length) -> bool:
-    """Return whether a is at most b whatever the symbols are; no guard is noted."""
+    """Return whether ``a <= b`` for all symbol values, without recording a guard."""
     if not isinstance(a, Dim) and not isinstance(b, Dim):
         return a <= b
     return type(found := less(b, a)) is int and found == 0
 
 
 def known_same(a: Sequence[Length], b: Sequence[Length]) -> bool:
-    """Return whether two sequences hold equal lengths whatever the symbols are; no guard is noted."""
+    """Return whether two sequences hold equal lengths for all symbol values, without recording a guard."""
     return len(a) == len(b) and all(x is y or known_equal(x, y) for x, y in zip(a, b))
 
 
 def preferred(condition: Length) -> bool:
-    """Return whether a condition holds, where a right result follows from either answer.
+    """Return whether a condition holds, for a choice between two correct alternatives.
 
-    What ranges do not decide is answered by the example lengths, without a guard.
+    If the ranges do not decide the condition, the example lengths do, without a guard.
     """
     return condition.scope.prefer(condition, False) if isinstance(condition, Dim) else bool(condition)
 
 
 def permitted(condition: Length) -> bool:
-    """Return whether a condition holds that only one way needs: a yes may become a guard, a no is for any length."""
+    """Return whether a condition holds that only one alternative requires.
+
+    True may add a guard; False is correct for all lengths.
+    """
     return condition.scope.prefer(condition, True) if isinstance(condition, Dim) else bool(condition)
 
 
 def negate(condition: Length) -> Any:
-    """Return the opposite of a condition."""
+    """Return the negation of a condition."""
     if isinstance(condition, Dim) and len(condition.terms) == 1 and len(condition.terms[0][0]) == 1:
         (((atom,), coefficient),) = condition.terms
         if coefficient == 1 and atom.kind == "negative":
@@ -212,7 +215,7 @@ def any_of(*conditions: Length) -> Any:
 
 
 def select(condition: Length, a: Length, b: Length) -> Any:
-    """Return a where a condition holds, else b."""
+    """Return ``a`` where a condition holds, else ``b``."""
     if not isinstance(condition, Dim):
         return a if condition else b
     if a is b or (type(a) is int and type(b) is int and a == b):
@@ -248,7 +251,7 @@ def _extreme(kind: str, a: Length, b: Length) -> Any:
 
 
 def chosen_where(length: Length) -> list[Dim]:
-    """Return the condition of a length that is a choice between something and 0; none of another one."""
+    """Return, as a list, the condition of a length ``select(condition, x, 0)``; empty for any other length."""
     atom = single_atom(length)
     if atom is None or atom.kind != "select" or not known_equal(atom.operands[2], 0):
         return []

@@ -1,4 +1,4 @@
-"""Tensors in the memory of a device: what they are and where they lie, without a word of the device's interface."""
+"""Tensors in device memory, independent of the device's programming interface."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ class DeviceArray:
 
     Attributes:
         shape: type, lengths and strides.
-        address: of its first element.
+        address: address of its first element.
         device: the device's number.
-        owner: what keeps the memory: a block of this package's, an exporter, or None where the caller does.
-        stream: the stream (a driver's handle) whose order its elements are written in; None if they are there.
+        owner: the object that keeps the memory alive: a block of this package, an exporter, or None if the caller does.
+        stream: the stream (a driver's handle) in which its elements are written; None if they are complete.
     """
 
     __slots__ = ("address", "device", "owner", "shape", "stream")
@@ -31,7 +31,7 @@ class DeviceArray:
 
 
 def is_in_a_row(shape: Shape) -> bool:
-    """Whether elements lie one after the other in row-major order; strides of axes of one element say nothing."""
+    """Return whether elements are contiguous in row-major order; strides of axes of length 1 are ignored."""
     if 0 in shape.lens:
         return True
     wanted = row_major_strides(shape.lens)

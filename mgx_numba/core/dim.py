@@ -2,17 +2,17 @@
 
 A `Dim` is a sum of products of *atoms*, with integer coefficients. An atom is a symbol, or an operation that sums and
 products do not express: floor division, remainder, minimum, maximum, a choice, or a condition (1 if it holds, else 0).
-Expressions have one canonical form and are interned: equal ones are one object. An expression that has one value is
-never a `Dim`; it is a plain ``int``.
+Expressions have one canonical form and are interned: equal expressions are the same object. An expression with a single
+value is never a `Dim` but a plain ``int``.
 
 A `Dim` is no ``int``, and Python cannot use it as one by accident: ``int(dim)``, ``range(dim)`` and NumPy raise
 `SymbolicLengthError`. A comparison is answered if the ranges of the symbols decide it. Any other comparison is a
 *guard*: it is answered for the example lengths (hints) of the symbols' `Scope`, which records the question, the answer
-and who asked. What was computed so is right for all lengths that give every guard the same answer.
+and the caller. The result is valid for all lengths that give every guard the same answer.
 
-Code that serves all lengths asks no questions. It writes `minimum`, `maximum`, `select`, `ceil_div` and conditions
-(`less`, `equal`), which take plain integers, too, and give plain integers then. A question whose answer chooses between
-two right ways is asked by `preferred`, or, if only one of these ways serves all lengths, by `permitted`.
+Code that is valid for all lengths records no guards. It uses `minimum`, `maximum`, `select`, `ceil_div` and conditions
+(`less`, `equal`), which map plain integers to plain integers. `preferred` answers a question that chooses between two
+correct alternatives; `permitted` answers it if only one alternative is correct for all lengths.
 """
 
 from __future__ import annotations

@@ -1,12 +1,12 @@
-"""DLPack exchange of every element type, those that NumPy has no DLPack code for included, of hosts and of devices.
+"""DLPack exchange of every element type, including types without a DLPack code in NumPy, in host and device memory.
 
-NumPy's own export and import refuse bfloat16 and float8. Their data crosses as unsigned integers of the same size;
-the type code in the capsule (``DLDataType`` of dlpack.h) is set to what it really is, or read and replaced. Capsules of
-device memory are read and written here; ``__cuda_array_interface__`` (version 3, Numba's documentation) is read where
-there is no DLPack.
+NumPy's own export and import refuse bfloat16 and float8. Their data is exchanged as unsigned integers of the same size.
+The type code in the capsule (``DLDataType`` of dlpack.h) is set to the true type on export, and read and replaced on
+import. Capsules of device memory are read and written here; without DLPack, ``__cuda_array_interface__`` (version 3,
+Numba's documentation) is read.
 
-Elements below a byte have a byte each here. DLPack 1.1 has a flag for that; without it such elements are packed, from
-the low bits of each byte upwards, and importing unpacks them.
+Elements below a byte take a byte each in this package. DLPack 1.1 has a flag for that. Without the flag such elements
+are packed, from the low bits of each byte upwards, and importing unpacks them.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _MANAGED = 13  # kDLCUDAManaged
 _CPU_DEVICES = (1, 3, 11)  # kDLCPU, kDLCUDAHost, kDLROCMHost
 _UNSIGNED = 1  # kDLUInt
 _KINDS = {"i": 0, "u": _UNSIGNED, "f": 2, "c": 5, "b": 6}
-"""DLDataTypeCode by the kind of a NumPy dtype."""
+"""DLDataTypeCode of each NumPy dtype kind."""
 _NAME = b"dltensor"
 _VERSIONED = b"dltensor_versioned"
 # KDLBfloat and the kDLFloat8 types of dlpack.h.
@@ -96,11 +96,11 @@ class _VersionedHead(ctypes.Structure):
 
 
 def export_dlpack(array: np.ndarray, type: Type, **options: Any) -> Any:
-    """A DLPack capsule over the array's memory; ``options`` are those of ``__dlpack__``.
+    """Return a DLPack capsule over the array's memory; ``options`` are those of ``__dlpack__``.
 
     Raises:
-        BufferError: what NumPy raises, for instance for memory that is read-only; or elements have less than a byte,
-            and the consumer asks for a version of DLPack that has no form for a byte each.
+        BufferError: NumPy refuses, for instance for read-only memory; or elements are below a byte, and the consumer's
+            DLPack version cannot express a byte for each.
     """
     if type.is_narrow:
         return _export_narrow(array, type, options)
@@ -113,11 +113,11 @@ def export_dlpack(array: np.ndarray, type: Type, **options: Any) -> Any:
 
 
 def import_dlpack(exporter: Any) -> np.ndarray:
-    """The exporter's memory as an array, without copying.
+    """Return the exporter's memory as an array, without copying.
 
     Raises:
-        ShapeError: it lies on a device (`import_device` takes it), takes part in automatic differentiation, or has an
-            element type without a counterpart.
+        ShapeError: the tensor is on a device (`import_device` takes it), takes part in automatic differentiation, or
+            has an unsupported element type.
     """
     if getattr(exporter, "requires_grad", False):
         raise ShapeError("the tensor requires grad, so its memory is not given away; pass tensor.detach()")
@@ -147,10 +147,10 @@ def _export_narrow(array: np.ndarray, type: Type, options: dict[str, Any]) -> An
 
 
 def _unpacked(tensor: _Tensor, type: Type) -> np.ndarray:
-    """The codes of packed elements, in new memory.
+    """Unpack packed elements into new memory, a byte each.
 
     Raises:
-        ShapeError: they do not lie in row-major order.
+        ShapeError: the elements are not in row-major order.
     """
     lens = tuple(tensor.shape[: tensor.ndim])
     if tensor.strides and not _shaped(type, lens, tuple(tensor.strides[: tensor.ndim])).standard:
@@ -164,7 +164,7 @@ def _unpacked(tensor: _Tensor, type: Type) -> np.ndarray:
 
 
 class _Importer:
-    """Passes an exporter's capsule on, with unsigned integers for the types that NumPy does not know."""
+    """Wraps an exporter for NumPy: types that NumPy does not know become unsigned integers."""
 
     def __init__(self, exporter: Any) -> None:
         self.exporter = exporter
@@ -197,25 +197,28 @@ class _Importer:
 
 
 def _data_type(capsule: Any) -> _DataType:
-    """The element type inside of a capsule that nobody has consumed yet."""
+    """Return the element type in an unconsumed capsule."""
     return _tensor(capsule).dtype
 
 
 def _head(capsule: Any) -> _VersionedHead:
-    """What stands before the tensor in a capsule of version 1 or later that nobody has consumed yet."""
+    """Return the header before the tensor in an unconsumed capsule of version 1 or later."""
     return _VersionedHead.from_address(_pointer(capsule, _VERSIONED))
 
 
 def _tensor(capsule: Any) -> _Tensor:
-    """The tensor inside of a capsule that nobody has consumed yet."""
+    """Return the tensor in an unconsumed capsule."""
     if _is_valid(capsule, _VERSIONED):
         return _Tensor.from_address(_pointer(capsule, _VERSIONED) + ctypes.sizeof(_VersionedHead))
     return _Tensor.from_address(_pointer(capsule, _NAME))
 
 
 def device_of(value: Any) -> tuple[int, int] | None:
-    """Kind (DLPack's) and number of the device that a tensor of any library lies on, -1 for a number that it does not
-    tell; None for what lies in host memory or is no tensor."""
+    """Return DLPack's device kind and the device number of a tensor of any library.
+
+    Returns:
+        The number is -1 if the tensor does not state it. None for host memory and for values that are no tensors.
+    """
     if hasattr(type(value), "__dlpack_device__"):
         kind, number = value.__dlpack_device__()
         return None if int(kind) in _CPU_DEVICES else (int(kind), int(number))
@@ -223,19 +226,19 @@ def device_of(value: Any) -> tuple[int, int] | None:
 
 
 def import_device(exporter: Any, stream: int) -> DeviceArray:
-    """A tensor in the memory of a CUDA device, without copying; its owner is kept.
+    """Import a tensor in the memory of a CUDA device, without copying; its owner is kept alive.
 
     Args:
         exporter: has ``__dlpack__``, or else ``__cuda_array_interface__``.
-        stream: the work that is to see its elements comes in the order of this stream, as DLPack counts them: a handle
-            of the driver's, 1 for its default one.
+        stream: the stream that will read the elements, in DLPack's numbering: a driver's handle, 1 for the default
+            stream.
 
     Returns:
-        The tensor; ``stream`` of it is one that has to be waited for, ``device`` -1 if the exporter does not tell.
+        The tensor; its ``stream`` must be waited for, its ``device`` is -1 if the exporter does not state it.
 
     Raises:
-        ShapeError: it lies elsewhere, takes part in automatic differentiation, or has an element type without a
-            counterpart or strides that are not whole elements.
+        ShapeError: the tensor is elsewhere, takes part in automatic differentiation, has an unsupported element type,
+            or strides that are not whole elements.
     """
     if getattr(exporter, "requires_grad", False):
         raise ShapeError("the tensor requires grad, so its memory is not given away; pass tensor.detach()")
@@ -256,7 +259,7 @@ def import_device(exporter: Any, stream: int) -> DeviceArray:
         raise ShapeError(f"no element type for DLPack's type code {code} of {bits} bits in {lanes} lanes")
     lens = tuple(tensor.shape[: tensor.ndim])
     strides = tuple(tensor.strides[: tensor.ndim]) if tensor.strides else None
-    # The capsule is kept unconsumed: when nothing refers to it any more it tells its exporter.
+    # The capsule stays unconsumed, so that its destructor notifies the exporter.
     return DeviceArray(_shaped(kind, lens, strides), (tensor.data or 0) + tensor.byte_offset, found[1], capsule)
 
 
@@ -277,13 +280,14 @@ def _from_interface(exporter: Any) -> DeviceArray:
     return DeviceArray(shape, told["data"][0] or 0, -1, exporter, told.get("stream"))
 
 
-@functools.lru_cache(maxsize=256)  # a process has few shapes, and making one takes as long as the rest of an import
+@functools.lru_cache(maxsize=256)  # making a shape takes as long as the rest of an import
 def _shaped(kind: Type, lens: tuple[int, ...], strides: tuple[int, ...] | None) -> Shape:
     return Shape(kind, lens, strides) if len(lens) else Shape(kind)
 
 
 def export_device(array: DeviceArray, owner: Any) -> Any:
-    """A DLPack capsule (of version 0) over memory of a CUDA device; ``owner`` is kept until whoever takes it is done.
+    """Return a DLPack capsule (version 0) over memory of a CUDA device; ``owner`` is kept alive until the consumer is
+    done.
 
     Raises:
         BufferError: DLPack has no code for the element type.
@@ -304,11 +308,11 @@ def export_device(array: DeviceArray, owner: Any) -> Any:
 
 _numbers = itertools.count(1)
 _exported: dict[int, tuple[_ManagedTensor, Any]] = {}
-"""What other libraries hold of ours, by number."""
+"""Exported tensors that other libraries still hold, by number."""
 _api = ctypes.pythonapi
 _is_valid = ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.py_object, ctypes.c_char_p)(("PyCapsule_IsValid", _api))
 _pointer = ctypes.PYFUNCTYPE(ctypes.c_void_p, ctypes.py_object, ctypes.c_char_p)(("PyCapsule_GetPointer", _api))
-# Of a capsule that is going: a reference to it as an object must not be made any more.
+# For a capsule in its destructor, to which no new reference may be made.
 _going_is_valid = ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_char_p)(("PyCapsule_IsValid", _api))
 _going_pointer = ctypes.PYFUNCTYPE(ctypes.c_void_p, ctypes.c_void_p, ctypes.c_char_p)(("PyCapsule_GetPointer", _api))
 _Callback = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
@@ -317,12 +321,12 @@ _new_capsule = ctypes.PYFUNCTYPE(ctypes.py_object, ctypes.c_void_p, ctypes.c_cha
 
 @_Callback
 def _delete(managed: int) -> None:
-    """Whoever took a tensor is done with it."""
+    """Release an exported tensor; its consumer calls this."""
     del _exported[_ManagedTensor.from_address(managed).manager]
 
 
 @_Callback
 def _discard(capsule: int) -> None:
-    """A capsule goes; nobody has taken its tensor if its name is still the first one."""
+    """Destroy a capsule; release its tensor if the capsule's name shows that nobody has consumed it."""
     if _going_is_valid(capsule, _NAME):
         _delete(_going_pointer(capsule, _NAME))

@@ -1,4 +1,4 @@
-"""Values of symbolic expressions, and others in the place of their symbols. See `core.dim`."""
+"""Evaluation of symbolic expressions, and substitution of their symbols. See `core.dim`."""
 
 from __future__ import annotations
 
@@ -27,14 +27,15 @@ __all__ = [
 
 
 def parts_of(atom: Atom) -> tuple[Any, ...]:
-    """Return what `again` makes an atom of: a number of the scope's symbols, or an operation."""
+    """Return the picklable parts of an atom, from which `again` rebuilds it: a symbol's number in the scope, or an
+    operation."""
     if atom.kind != "symbol":
         return atom.kind, atom.operands
     return (next(k for k, s in enumerate(atom.scope.symbols) if s.terms[0][0][0] is atom),)
 
 
 def again(scope: Scope, parts: Iterable[tuple[Sequence[tuple[Any, ...]], int]]) -> Any:
-    """Return an expression that was pickled."""
+    """Rebuild a pickled expression."""
     found: Any = 0
     for factors, coefficient in parts:
         term: Any = coefficient
@@ -45,17 +46,18 @@ def again(scope: Scope, parts: Iterable[tuple[Sequence[tuple[Any, ...]], int]]) 
 
 
 def of_operation(kind: str, operands: Sequence[Any]) -> Any:
-    """Return the length that an operation of an atom gives."""
+    """Return the length that an atom's operation gives for these operands."""
     return _BUILDERS[kind](*operands)
 
 
 def operand_count(kind: str) -> int:
-    """Return how many operands an operation of an atom has; of ``all``, which may have more, 2."""
+    """Return the number of operands of an atom's operation; 2 for ``all``, which may have more."""
     return _OPERANDS.get(kind, 2)
 
 
 TYPICAL = 48
-"""What a symbol counts as where an order is wanted that no result depends on; no power of two, which alignment is."""
+"""Typical value of a symbol, for orderings that affect no result. It is no power of two, so alignment is not
+assumed."""
 
 
 def typical(length: Length) -> int:
@@ -71,8 +73,8 @@ def evaluate(length: Length, values: Mapping[Any, int], known: dict[Dim, int] | 
 
     Args:
         length: the expression; a plain integer is its own value.
-        values: of the symbols, or of their atoms.
-        known: values that were computed before for the same symbols; it takes new ones.
+        values: values of the symbols, or of their atoms.
+        known: cache of values for the same symbols, which is extended.
     """
     if not isinstance(length, Dim):
         return length
@@ -90,8 +92,10 @@ def evaluate(length: Length, values: Mapping[Any, int], known: dict[Dim, int] | 
 
 
 def hint(length: Length) -> int:
-    """Return an expression's value for the example lengths. No guard is noted: it may decide between ways that are all
-    right for all lengths, such as which of two buffers lies first, and nothing else."""
+    """Return an expression's value for the example lengths, without recording a guard.
+
+    The value may only decide between alternatives that are correct for all lengths, such as the order of two buffers.
+    """
     return length.scope.value(length) if isinstance(length, Dim) else length
 
 
@@ -111,11 +115,11 @@ _BUILDERS: dict[str, Callable[..., Any]] = {
     "all": all_of, "bit_length": lambda a: a.bit_length(),
 }  # fmt: skip
 _OPERANDS = {"select": 3, "negative": 1, "zero": 1, "nonzero": 1, "bit_length": 1}
-"""How many operands an operation has, if it does not have two."""
+"""Number of operands of operations that do not have two."""
 
 
 def substitute(length: Length, replacements: Mapping[Dim, Length], known: dict[Dim, Any] | None = None) -> Any:
-    """Return an expression with other expressions in the place of symbols; symbols without one stay."""
+    """Return an expression with symbols replaced by other expressions; symbols without a replacement stay."""
     if not isinstance(length, Dim):
         return length
     if known is None:
@@ -136,7 +140,7 @@ def substitute(length: Length, replacements: Mapping[Dim, Length], known: dict[D
 
 
 def symbols_of(lengths: Iterable[Any]) -> list[Dim]:
-    """Return the symbols in some expressions, each once; plain values have none."""
+    """Return the symbols in expressions, each once; plain values have none."""
     found: dict[Dim, None] = {}
     seen: set[Dim] = set()
     waiting = [one for one in lengths if isinstance(one, Dim)]

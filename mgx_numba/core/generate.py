@@ -12,19 +12,19 @@ from .types import Type
 __all__ = ["generate"]
 
 _MASK = (1 << 64) - 1  # 64 bits
-_SEEDS = (123456789, 362436069, 521288629)  # Marsaglia's of xorshf96, as MIGraphX has them
+_SEEDS = (123456789, 362436069, 521288629)  # Marsaglia's seeds of xorshf96, as in MIGraphX
 _LANES = 1024
-"""Generators that go on side by side, each from its own place of the one sequence, in one NumPy operation."""
-_BITS = 192  # of the state: three words of 64
+"""Generators that advance side by side in one NumPy operation, each from its own position of the sequence."""
+_BITS = 192  # bits of the state: three 64-bit words
 
 
 def generate(shape: Shape, seed: int = 0) -> Argument:
-    """Values for every place of the shape's element space.
+    """Return an argument with pseudo-random values in the shape's whole element space.
 
-    Floats are ``-1 + (z % 32) / 16``, signed integers ``max / 2 - z % max`` and unsigned ones ``z % max`` with
-    ``max = 2**(5 * bytes)``, bools ``z % 2``, for the generator's successive outputs ``z``. Of the types that MIGraphX
-    does not have, strings are those of ``z % 32``, complex numbers are floats, and e8m0 powers ``2**(z % 32 - 16)``.
-    Signed integers below a byte are ``max / 2 - 1 - z % max``, all their values with ``max = 2**bits``.
+    For the generator's successive outputs ``z``: floats are ``-1 + (z % 32) / 16``, bools ``z % 2``, signed integers
+    ``max / 2 - z % max`` and unsigned integers ``z % max`` with ``max = 2**(5 * bytes)``. For types that MIGraphX does
+    not have: strings are the decimal digits of ``z % 32``, complex numbers are real floats, and e8m0 is ``2**(z % 32 -
+    16)``. Signed integers below a byte are ``max / 2 - 1 - z % max``, with ``max = 2**bits``, which covers their range.
 
     Raises:
         ShapeError: the shape is dynamic.
@@ -59,9 +59,9 @@ def _step(x: int, y: int, z: int) -> tuple[int, int, int]:
 
 
 def _outputs(count: int, seed: int) -> np.ndarray:
-    """The generator's first ``count`` outputs; long sequences are computed in lanes that start far apart.
+    """Return the generator's first ``count`` outputs; long sequences are computed in lanes that start far apart.
 
-    The generator is linear over GF(2), so the state any number of steps ahead is a matrix product.
+    The generator is linear over GF(2), so a jump ahead by any number of steps is a matrix product.
     """
     state = (_SEEDS[0], _SEEDS[1], (_SEEDS[2] ^ seed) & _MASK)
     if count <= 4 * _LANES:

@@ -1,4 +1,4 @@
-"""Integers as Python has them."""
+"""Integer helpers for plain, NumPy and symbolic integers."""
 
 from __future__ import annotations
 
@@ -12,15 +12,16 @@ __all__ = ["plain_int", "slice_bounds"]
 
 
 def plain_int(value: Any) -> int:
-    """NumPy's integers and truth values as int. What else computes as integers do, such as one that notes what is done
-    with it, stays as it is."""
+    """Convert NumPy integers and truth values to int; return other integer-like objects, such as `Dim`, unchanged."""
     found: int = int(value) if isinstance(value, (bool, np.integer, np.bool_)) else value
     return found
 
 
 def slice_bounds(start: int, end: int, length: int, step: int = 1) -> tuple[int, int]:
-    """``slice(start, end, step).indices(length)`` without the step, by Python's operators, so that integers that note
-    what is done with them do so here, too. Symbolic ones are asked nothing."""
+    """Return start and end of ``slice(start, end, step).indices(length)``, also for symbolic integers, without a guard.
+
+    It uses Python's operators only, so integers that record operations record these.
+    """
     low, high = (-1, length - 1) if step < 0 else (0, length)
     if any(isinstance(one, Dim) for one in (start, end, length)):
         return tuple([_clipped(bound, length, low, high) for bound in (start, end)])  # type: ignore[return-value]
@@ -29,11 +30,12 @@ def slice_bounds(start: int, end: int, length: int, step: int = 1) -> tuple[int,
 
 
 LONGEST = 1 << 62
-"""No axis is longer: a shape has fewer bytes (`shape.MAX_BYTES`). Models write the largest int64 for "to the end"."""
+"""Upper bound of axis lengths: a shape has fewer bytes (`shape.MAX_BYTES`). Models write the largest int64 for "to the
+end"."""
 
 
 def _clipped(bound: Length, length: Length, low: Length, high: Length) -> Length:
-    """A bound of a slice as a position from ``low`` to ``high``."""
+    """Return a slice bound as a position from ``low`` to ``high``."""
     if not isinstance(bound, Dim) and abs(bound) >= LONGEST:
         return high if bound > 0 else low
     position = select(less(bound, 0), bound + length, bound)

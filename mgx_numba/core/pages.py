@@ -1,8 +1,8 @@
-"""Memory for kernels, in huge pages where it fills them.
+"""Memory for kernels, in huge pages where a block fills one.
 
-Kernels that wait for weights read them up to a fifth faster from there, and products by Strassen's method, whose sums
-have to stay in the L2 cache, do not depend on which pages a process was given. What an allocator hands out again keeps
-its small pages, so large blocks are asked of the system.
+Kernels that are bound by reading weights run up to a fifth faster from huge pages. Strassen products, whose sums must
+stay in the L2 cache, no longer depend on the pages that a process was given. Memory that an allocator reuses keeps its
+small pages, so large blocks are requested from the system.
 """
 
 from __future__ import annotations
@@ -17,43 +17,46 @@ import numpy as np
 __all__ = ["aligned_array", "aligned_bytes", "memory_owner"]
 
 ALIGNMENT = 64  # bytes of a cache line
-HUGE_PAGE = 2 << 20  # of x86-64, and of ARM with pages of 4 KiB
+HUGE_PAGE = 2 << 20  # on x86-64, and on ARM with pages of 4 KiB
 
 
 def aligned_bytes(size: int) -> np.ndarray:
-    """``size`` zeros that start on a cache line; many of them on a huge page.
+    """Return ``size`` zero bytes that start on a cache line; a large block starts on a huge page.
 
     Raises:
-        MemoryError: the system has not so many.
+        MemoryError: the system has not enough memory.
     """
     huge = size >= HUGE_PAGE and hasattr(mmap, "MADV_HUGEPAGE")
     try:
         raw = _huge_pages(size) if huge else np.zeros(size + ALIGNMENT, np.uint8)
-    except (MemoryError, OSError, OverflowError, ValueError) as error:  # the last two of what cannot be counted
+    except (MemoryError, OSError, OverflowError, ValueError) as error:  # the last two for sizes beyond the C type
         raise MemoryError(f"{size} bytes for a kernel") from error
     start = -raw.ctypes.data % (HUGE_PAGE if huge else ALIGNMENT)
     return raw[start : start + size]
 
 
 def aligned_array(lens: Sequence[int], dtype: np.dtype) -> np.ndarray:
-    """An array of zeros, or of None, in memory as of `aligned_bytes`: a large one is written to for the first time in a
-    quarter of what small pages take. One of objects is anywhere."""
+    """Return an array of zeros in memory as of `aligned_bytes`; an array of objects holds None, in any memory.
+
+    The first write to a large array takes a quarter of the time that small pages take.
+    """
     if dtype.hasobject:
         return np.empty(lens, dtype)
     return aligned_bytes(prod(lens) * dtype.itemsize).view(dtype).reshape(lens)
 
 
 def memory_owner(array: np.ndarray) -> np.ndarray:
-    """The array that an array is a view of, itself if of none: while that lives no other one is in its memory."""
+    """Return the array that owns the memory of a view; while the owner lives, no other array uses its memory."""
     while isinstance(array.base, np.ndarray):
         array = array.base
     return array
 
 
 def _huge_pages(size: int) -> np.ndarray:
-    """Zeros in which ``size`` bytes from the first multiple of a huge page on lie in huge pages, but for their end."""
+    """Return zero bytes of which ``size``, from the first multiple of a huge page, are in huge pages, except for their
+    end."""
     pages = mmap.mmap(-1, size + HUGE_PAGE, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     raw = np.frombuffer(pages, np.uint8)
-    with contextlib.suppress(OSError):  # a kernel without them
+    with contextlib.suppress(OSError):  # a system kernel without huge pages
         pages.madvise(mmap.MADV_HUGEPAGE, -raw.ctypes.data % HUGE_PAGE, size - size % HUGE_PAGE)
     return raw

@@ -41,22 +41,22 @@ __all__ = [
 
 
 class SymbolicLengthError(MgxError, TypeError):
-    """A symbolic length was used where only a number will do, or asked a question that nothing decides."""
+    """A symbolic length was used where a number is required, or a closed scope was asked an undecided question."""
 
 
 class Atom:
     """A factor of a product: a symbol, or an operation on lengths.
 
     Attributes:
-        kind: "symbol", "floordiv", "mod", "min", "max", "bit_length", "select", or of a condition "negative" (1 if the
+        kind: "symbol", "floordiv", "mod", "min", "max", "bit_length", "select", or a condition: "negative" (1 if the
             operand is below 0), "zero", "nonzero", "all" (1 if all operands are 1).
-        operands: of the operation; of a symbol empty.
-        low, high: least and largest value; None where there is no bound.
+        operands: operands of the operation; empty for a symbol.
+        low, high: least and largest value; None for no bound.
         divisor: an integer that divides every value.
-        scope: whose symbols it consists of.
-        name: of a symbol.
-        own: the expression that it is.
-        at: values at some values of the symbols, by which most proofs fail early.
+        scope: the scope of its symbols.
+        name: a symbol's name.
+        own: the expression that consists of this atom.
+        at: values at `bounds.POINTS`, by which most proofs fail early.
     """
 
     __slots__ = ("at", "divisor", "high", "kind", "low", "name", "number", "operands", "own", "scope")
@@ -96,16 +96,17 @@ _numbers = itertools.count()
 
 
 OPERATIONS: dict[str, Callable[..., Any]] = {}
-"""What operators and methods of `Dim` do, from the modules that know, which are all there with `core.dim`."""
+"""Implementations of operators and methods of `Dim`, registered by the other modules that `core.dim` imports."""
 
 
 class Dim:
-    """A symbolic length: a sum of products of atoms that has no single value. Immutable; equal ones are one object.
+    """A symbolic length: a sum of products of atoms without a single value. Immutable; equal expressions are the same
+    object.
 
     Attributes:
         terms: pairs of a product of atoms and its coefficient, in canonical order; the empty product is the constant.
-        scope: whose symbols it consists of.
-        at: values at some values of the symbols, as an `Atom` has.
+        scope: the scope of its symbols.
+        at: values at `bounds.POINTS`, as in an `Atom`.
     """
 
     __slots__ = ("_divisor", "_range", "_text", "at", "scope", "terms")
@@ -116,16 +117,16 @@ class Dim:
 
     @property
     def low(self) -> int | None:
-        """The least value; None where there is no bound."""
+        """The least value; None for no bound."""
         return (self._range or self._bounded())[0]
 
     @property
     def high(self) -> int | None:
-        """The largest value; None where there is no bound."""
+        """The largest value; None for no bound."""
         return (self._range or self._bounded())[1]
 
     def _bounded(self) -> tuple[int | None, int | None]:
-        """Find the range; few expressions are asked for theirs."""
+        """Compute and cache the range on first use, since few ranges are ever read."""
         found = interval(self.terms)
         if len({c > 0 for m, c in self.terms if m}) > 1:
             found = tightened(self.terms, found)
@@ -282,7 +283,7 @@ class Dim:
         return self
 
     def __reduce__(self) -> Any:
-        """A sum is made again of its atoms, so that equal ones are one object there, too."""
+        """Pickle by atoms, so that equal expressions are the same object after unpickling too."""
         parts = [
             ([OPERATIONS["parts"](atom) for atom in monomial], coefficient) for monomial, coefficient in self.terms
         ]
@@ -297,7 +298,7 @@ Length = int | Dim
 
 
 SharedLength = Any
-"""A `Length` in records that back ends without symbolic lengths share, for which it is a plain integer."""
+"""A `Length` in records shared with back ends without symbolic lengths, where it is a plain integer."""
 
 
 def is_symbolic(value: Any) -> bool:
@@ -306,7 +307,7 @@ def is_symbolic(value: Any) -> bool:
 
 
 def range_of(length: Length) -> tuple[int | None, int | None]:
-    """Return the least and the largest value; None where there is no bound."""
+    """Return the least and the largest value; None for no bound."""
     return (length.low, length.high) if isinstance(length, Dim) else (length, length)
 
 
@@ -329,22 +330,22 @@ def _answer(condition: Any) -> bool:
 
 
 def _are_equal(a: Any, b: Any) -> bool:
-    """Ask whether two lengths are equal."""
+    """Answer whether two lengths are equal; an undecided answer records a guard."""
     return _answer(OPERATIONS["equal"](a, b))
 
 
 def _is_less(a: Any, b: Any) -> bool:
-    """Ask whether a is less than b."""
+    """Answer whether ``a < b``; an undecided answer records a guard."""
     return _answer(OPERATIONS["less"](a, b))
 
 
 def is_positive(length: Length) -> bool:
-    """Return whether a length is above 0 for all values of the symbols."""
+    """Return whether a length is above 0 for all symbol values."""
     return always_from(length, 1) if isinstance(length, Dim) else length > 0
 
 
 def always_from(dim: Dim, least: int) -> bool:
-    """Return whether a length is at least a number for all values of the symbols."""
+    """Return whether a length is at least ``least`` for all symbol values."""
     if min(dim.at) < least:
         return False
     low = dim.low
@@ -352,7 +353,7 @@ def always_from(dim: Dim, least: int) -> bool:
 
 
 def always_below(dim: Dim, end: int) -> bool:
-    """Return whether a length is less than a number for all values of the symbols."""
+    """Return whether a length is less than ``end`` for all symbol values."""
     if max(dim.at) >= end:
         return False
     high = dim.high
@@ -372,7 +373,7 @@ def _order(term: tuple[Monomial, int]) -> tuple[int, list[int]]:
 
 
 def polynomial(terms: Sequence[tuple[Monomial, int]]) -> Any:
-    """Return the sum of terms in its canonical form."""
+    """Return the sum of terms in canonical form."""
     collected: dict[Monomial, int] = {}
     for monomial, coefficient in terms:
         collected[monomial] = collected.get(monomial, 0) + coefficient
@@ -386,7 +387,7 @@ def polynomial(terms: Sequence[tuple[Monomial, int]]) -> Any:
 
 
 def _interned(terms: Terms) -> Any:
-    """Return the sum of terms that are in canonical form."""
+    """Return the interned sum of terms in canonical form."""
     scope = terms[0][0][0].scope
     found = scope.interned.get(terms)
     if found is None:
@@ -409,7 +410,7 @@ def _made(terms: Terms, scope: Scope) -> Dim:
 
 
 def content_of(dim: Dim) -> int:
-    """Return the largest number that divides all coefficients but the constant."""
+    """Return the greatest common divisor of all coefficients except the constant."""
     return gcd(*(c for m, c in dim.terms if m))
 
 
@@ -419,7 +420,7 @@ def constant_of(dim: Dim) -> int:
 
 
 def of_atom(kind: str, operands: tuple[Length, ...], low: int | None, high: int | None, divisor: int) -> Any:
-    """Return the expression that is one operation."""
+    """Return the expression that consists of one operation."""
     scope = next(o.scope for o in operands if isinstance(o, Dim))
     key = _Key((kind, *operands))
     atom = scope.atoms.get(key)
@@ -431,7 +432,7 @@ def of_atom(kind: str, operands: tuple[Length, ...], low: int | None, high: int 
 
 
 class _Key:
-    """The key of an atom: its operands by identity, so that looking it up asks no questions."""
+    """The key of an atom. It compares operands by identity, so a look-up records no guards."""
 
     __slots__ = ("parts",)
 
@@ -450,7 +451,7 @@ class _Key:
 
 
 def single_atom(length: Length) -> Atom | None:
-    """Return the atom that an expression is, if it is one."""
+    """Return the single atom that an expression consists of, or None."""
     if not isinstance(length, Dim) or len(length.terms) > 1:
         return None
     monomial, coefficient = length.terms[0]
@@ -458,7 +459,7 @@ def single_atom(length: Length) -> Atom | None:
 
 
 def place_of(length: Length) -> tuple[int, Any]:
-    """Return a key that orders operands in one way: plain integers first."""
+    """Return a sort key for the canonical order of operands: plain integers first."""
     if not isinstance(length, Dim):
         return 0, [length]
     return 1, [[-len(m), [atom.number for atom in m], c] for m, c in length.terms]
@@ -494,7 +495,7 @@ _SIGNS = {"negative": "<", "zero": "==", "nonzero": "!="}
 
 
 def _sum_text(terms: Sequence[tuple[Monomial, int]]) -> str:
-    """Return the text of a sum; of a condition's opposite ``not`` and the condition."""
+    """Return the text of a sum; a negated condition is written as ``not`` and the condition."""
     if len(terms) == 2 and not terms[1][0] and (terms[0][1], terms[1][1]) == (-1, 1):
         (atom, *more) = terms[0][0]
         if not more and atom.kind in (*_SIGNS, "all"):

@@ -1,4 +1,4 @@
-"""Quotients and remainders of symbolic lengths, in one form. See `core.dim`."""
+"""Canonical quotients and remainders of symbolic lengths. See `core.dim`."""
 
 from __future__ import annotations
 
@@ -34,18 +34,19 @@ __all__ = [
 
 
 def ceil_div(a: Length, b: Length) -> Any:
-    """Return the quotient, rounded up."""
+    """Return ``a / b``, rounded up."""
     if type(b) is int:
         return -(-a // b)
     if isinstance(b, Dim) and is_positive(b):
-        return (a - 1) // b + 1  # whose range begins at 1 where that of a does
+        return (a - 1) // b + 1  # this form has least value 1 where a has
     return -(-a // b)
 
 
 def exact_quotient(a: Length, b: Length) -> Any:
-    """Return a // b if b is not 0, or symbolic, and divides a whatever the symbols are; else None. No guard is noted.
+    """Return ``a // b`` if ``b`` divides ``a`` for all symbol values and is not the constant 0; else None. No guard is
+    recorded.
 
-    Where a symbolic b is 0, a is, too, and the quotient is right in that its product with b is a.
+    Where a symbolic ``b`` is 0, so is ``a``, and the product of the quotient and ``b`` is still ``a``.
     """
     if isinstance(b, Dim):
         return quotient_if_exact(a, b)
@@ -89,7 +90,7 @@ def _divided(a: Any, b: int) -> Any:
     whole, rest = _split(a, b)
     if not isinstance(rest, Dim):
         return whole + rest // b
-    if rest.terms[0][1] < 0:  # the quotient of x is the one of b - 1 - x, rounded up and negative: one form of both
+    if rest.terms[0][1] < 0:  # x // b == -((b - 1 - x) // b): one canonical sign
         return whole - _divided(b - 1 - rest, b)
     low, high = quotient_range((rest.low, rest.high), (b, b))
     if low is not None and low == high:
@@ -105,14 +106,14 @@ def _divided(a: Any, b: int) -> Any:
 
 
 def _split(a: Dim, b: int) -> tuple[Any, Any]:
-    """Return the quotients of the coefficients, rounded towards 0, and what is left; it has a constant from 0 on."""
+    """Split ``a`` into a quotient, with coefficients rounded toward 0, and a rest whose constant is not negative."""
     terms = [(m, c // b if c > 0 or not m else -(-c // b)) for m, c in a.terms]
     whole = polynomial([(m, c) for m, c in terms if c])
     return whole, a - whole * b
 
 
 def _nested(dim: Dim) -> tuple[Any, Any] | None:
-    """Return a and b for an expression that is a // b, such as x + y // b, for a positive b; None for others."""
+    """Return ``(x + y*b, b)`` for an expression ``x // b + y`` with a positive ``b``; None for others."""
     for monomial, coefficient in dim.terms:
         if coefficient == 1 and len(monomial) == 1 and monomial[0].kind == "floordiv":
             a, b = monomial[0].operands
@@ -122,7 +123,7 @@ def _nested(dim: Dim) -> tuple[Any, Any] | None:
 
 
 def _common_factor(terms: Sequence[tuple[Monomial, int]]) -> Dim | None:
-    """Return the product of atoms that all terms have in common and that are at least 1; None if there is none."""
+    """Return the product of the atoms of least value 1 or more that all terms share; None if there is none."""
     if any(not m for m, _ in terms):
         return None
     common = [atom for atom in terms[0][0] if atom.low is not None and atom.low > 0]
@@ -137,7 +138,7 @@ def _common_factor(terms: Sequence[tuple[Monomial, int]]) -> Dim | None:
 
 
 def without_factor(difference: Dim) -> Dim:
-    """Return an expression that has the sign of another one: without what all its terms have in common."""
+    """Return an expression of the same sign: ``difference`` without its terms' common factor."""
     factor = _common_factor(difference.terms)
     if factor is None:
         return difference
@@ -146,7 +147,7 @@ def without_factor(difference: Dim) -> Dim:
 
 
 def _whole_part(a: Dim, b: Dim) -> Any:
-    """Return the quotient of the terms of ``a`` that the one term of ``b`` divides; None if there is no such term."""
+    """Return the quotient of the terms of ``a`` that the single term of ``b`` divides; None if it divides no term."""
     if len(b.terms) > 1:
         return None
     ((factor, divisor),) = b.terms
@@ -159,7 +160,8 @@ def _whole_part(a: Dim, b: Dim) -> Any:
 
 
 def quotient_if_exact(a: Length, b: Dim) -> Any:
-    """Return a // b if b divides a as an expression: b of one term, or the two in proportion; else None."""
+    """Return ``a // b`` if ``b`` divides ``a`` as an expression (``b`` has one term, or both are proportional); else
+    None."""
     if not isinstance(a, Dim):
         return None
     if len(b.terms) == 1:
@@ -177,7 +179,7 @@ def quotient_if_exact(a: Length, b: Dim) -> Any:
         return polynomial(found)
     quotient: Any = 0
     rest: Any = a
-    while isinstance(rest, Dim):  # division of polynomials by the leading term
+    while isinstance(rest, Dim):  # polynomial division by the leading term
         (m, c), (n, d) = rest.terms[0], b.terms[0]
         left = list(m)
         for atom in n:
@@ -216,7 +218,7 @@ def modulo(a: Length, b: Length) -> Any:
 
 
 def _remainder(a: Dim, b: int) -> Any:
-    """Return the remainder of the division by a plain integer, of the same form as `_divided` gives the quotient."""
+    """Return the remainder of the division by a plain integer, in the same form as the quotient of `_divided`."""
     _, rest = _split(a, b)
     if not isinstance(rest, Dim):
         return rest % b
@@ -235,7 +237,7 @@ def _remainder(a: Dim, b: int) -> Any:
 
 
 def without_remainders(length: Dim) -> Any:
-    """Return an expression with a - a//b*b in the place of a % b."""
+    """Return an expression with ``a % b`` rewritten as ``a - a//b*b``."""
     found: Any = length
     while isinstance(found, Dim):
         remainders = [atom for monomial, _ in found.terms for atom in monomial if atom.kind == "mod"]

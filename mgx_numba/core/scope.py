@@ -1,4 +1,4 @@
-"""The symbols of a program, and the questions that were asked of them. See `core.dim`."""
+"""Scopes: the symbols of a program, and guards on them. See `core.dim`."""
 
 from __future__ import annotations
 
@@ -20,7 +20,8 @@ __all__ = [
 
 
 class Guard(NamedTuple):
-    """A question that ranges do not decide: ``condition`` is 1 where its answer is yes; ``place`` is who asked."""
+    """A question that ranges do not decide: ``condition`` is 1 if its answer is yes, ``place`` is the code that
+    asked."""
 
     condition: Dim
     answer: bool
@@ -28,15 +29,15 @@ class Guard(NamedTuple):
 
 
 class Scope:
-    """The symbols of one compiled program, their example lengths, and the questions that were answered by these.
+    """The symbols of one compiled program, their example lengths, and the guards and preferences that these answered.
 
     Attributes:
-        symbols: in the order in which they were made.
-        samples: values of all symbols for which kernels are looked for (`codegen.alternatives`), besides the hints.
-        guards: the questions that ranges did not decide, each once, in the order of asking.
-        preferences: conditions that chose between right ways, with the answers, see `preferred`.
-        interned: expressions by their terms, and ``atoms`` by their operation: equal ones are one object.
-        usual: values of expressions for usual lengths, see `typical`.
+        symbols: all symbols, in order of creation.
+        samples: values of all symbols for which kernels are chosen (`codegen.alternatives`), besides the hints.
+        guards: questions that ranges did not decide, each once, in order of asking.
+        preferences: conditions that chose between correct alternatives, with the answers, see `preferred`.
+        interned: expressions by their terms; ``atoms`` by their operation. Equal ones are the same object.
+        usual: values of expressions for typical lengths, see `typical`.
     """
 
     def __init__(self) -> None:
@@ -64,13 +65,13 @@ class Scope:
         self._cautious = False
 
     def clear(self) -> None:
-        """Forget symbols, samples and questions."""
+        """Remove all symbols, samples, guards and preferences."""
         interned, atoms = self.interned, self.atoms
         self.__init__()  # type: ignore[misc]
         self.interned, self.atoms = interned, atoms  # expressions of those symbols may still be in use
 
     def symbol(self, name: str, low: int = 0, high: int | None = None, hint: int | None = None) -> Dim:
-        """Make a symbol for lengths from ``low`` to ``high`` (None: without end); ``hint`` is its example length."""
+        """Create a symbol for lengths from ``low`` to ``high`` (None: unbounded); ``hint`` is its example length."""
         atom = Atom("symbol", (), low, high, 1, self, name)
         made = atom.own = polynomial([((atom,), 1)])
         assert isinstance(made, Dim)
@@ -79,7 +80,7 @@ class Scope:
         return made
 
     def __reduce__(self) -> Any:
-        """Symbols come first: the expressions of the rest are made of them."""
+        """Pickle symbols first, since all other expressions are built from them."""
         symbols = [(s.terms[0][0][0].name, s.low, s.high, self._hints[s.terms[0][0][0]]) for s in self.symbols]
         state = {
             "samples": self.samples,
@@ -101,7 +102,7 @@ class Scope:
         return evaluate(length, self._hints, self._values)
 
     def ask(self, condition: Dim) -> bool:
-        """Answer a condition by the example lengths, and note it as a guard.
+        """Answer a condition by the example lengths, and record the answer as a guard.
 
         Raises:
             SymbolicLengthError: the scope is closed.
@@ -116,7 +117,7 @@ class Scope:
         return answer
 
     def answered(self, condition: Dim) -> bool | None:
-        """Return the answer that a guard gave, or that follows from guards; None if there is none."""
+        """Return the answer that guards give or imply; None if they do not."""
         if not self.guards:
             return None
         known = self.guards.get(condition)
@@ -138,8 +139,8 @@ class Scope:
         return self._implied[condition]
 
     def prefer(self, condition: Dim, needed: bool) -> bool:
-        """Answer a condition by the example lengths, and note it as a preference, or as a guard if it holds and that is
-        ``needed``."""
+        """Answer a condition by the example lengths and record a preference; if it holds and is ``needed``, record a
+        guard."""
         known = self.answered(condition)
         if known is not None:
             return known
@@ -152,10 +153,10 @@ class Scope:
 
     @contextlib.contextmanager
     def trial(self, values: Mapping[Dim, int], cautious: bool = False) -> Iterator[None]:
-        """Ask questions at other example lengths, without effect on the questions that were asked before.
+        """Answer questions at other example lengths inside a ``with`` block, without effect on the recorded answers.
 
         Args:
-            values: the example lengths meanwhile.
+            values: the example lengths inside the block.
             cautious: let `permitted` answer False unless the ranges decide.
         """
         kept = self.guards, self.preferences, self._hints, self._values, self._closed, self._cautious
@@ -168,13 +169,13 @@ class Scope:
             self.guards, self.preferences, self._hints, self._values, self._closed, self._cautious = kept
 
     def close(self) -> None:
-        """Refuse new questions from now on, and forget what was computed on the way."""
+        """Refuse new questions from now on, and drop intermediate caches."""
         self._closed = True
         for known in (self.sums, self.products, self.lesser, self.equal):
             known.clear()
 
     def holds(self) -> Length:
-        """Return the condition that all guards have the answers that they had."""
+        """Return the condition that all guards have the recorded answers."""
         return all_of(*(g.condition if g.answer else negate(g.condition) for g in self.guards.values()))
 
 
@@ -186,7 +187,8 @@ def _scope_of(symbols: Iterable[tuple[str, int, int | None, int]]) -> Scope:
 
 
 def _replacement(guard: Guard) -> tuple[Dim, Length] | None:
-    """Return a symbol, and what a guard says that it is equal to; None if it says nothing of the kind."""
+    """Return a symbol and the expression that a guard states to be equal to it; None if the guard states no
+    equality."""
     atom = single_atom(guard.condition)
     if atom is None or atom.kind != ("zero" if guard.answer else "nonzero"):
         return None
@@ -196,14 +198,14 @@ def _replacement(guard: Guard) -> tuple[Dim, Length] | None:
             symbol = polynomial([(monomial, 1)])
             other = symbol - coefficient * difference
             low = range_of(other)[0]
-            alone = not any(s is symbol for s in symbols_of([other]))  # comparing them would ask
+            alone = not any(s is symbol for s in symbols_of([other]))  # by identity: == would record a guard
             if alone and low is not None and low >= (symbol.low or 0):
                 return symbol, other
     return None
 
 
 def _asker() -> str:
-    """Return the first place outside of the modules of `core.dim`, as ``file:line function``."""
+    """Return the calling code outside the modules of `core.dim`, as ``file:line function``."""
     frame = sys._getframe(2)
     while frame.f_back is not None and frame.f_code.co_filename in _OWN_FILES:
         frame = frame.f_back

@@ -1,19 +1,25 @@
 """Shapes: element type, lengths and strides; strides are in elements and express every view without copying.
 
-A tensor without elements is row-major, whatever strides are given: nothing lies apart. So shapes of empty tensors of
-the same lengths are equal.
+A tensor without elements is row-major, whatever strides are given, since it has no elements to place. So shapes of
+empty tensors of the same lengths are equal.
 
-The flags have MIGraphX's meaning: ``standard`` is packed row-major, ``packed`` has as many elements as its
-element space, ``transposed`` has strides that do not descend, ``broadcasted`` has a zero stride, ``scalar`` has
-only zero strides. A dynamic shape has ranges instead of lengths, a tuple shape has sub-shapes. Where even the number of
-axes is known only at run time a shape is unranked: it has a type and nothing else. A sequence, an optional and a map
-have the shape of what they hold, and no lengths.
+The flags have MIGraphX's meaning:
+
+- ``standard``: packed and row-major;
+- ``packed``: as many elements as the element space;
+- ``transposed``: strides do not descend;
+- ``broadcasted``: some stride is zero;
+- ``scalar``: all strides are zero.
+
+A dynamic shape has ranges instead of lengths, a tuple shape has sub-shapes. A shape whose number of axes is known only
+at run time is unranked: it has a type and nothing else. A sequence, an optional and a map have the shape of their
+elements, and no lengths.
 
 A tensor without axes (rank 0 in ONNX and NumPy) is written as MIGraphX writes it: one length 1 with stride 0,
-``float_type, {1}, {0}``. That shape is where a model's rank 0 is kept, in programs and in files, and it has no other;
-a vector of one element has stride 1, also where it is a view (`Shape.view`). So `Shape.rank` is part of a value's type.
-Passes keep it (`graph.module`). Operators compute both as arrays of shape (1,); arrays that users give and get have
-`Shape.array_lens`, and those of unranked values their true rank everywhere.
+``float_type, {1}, {0}``. This is the only form of a model's rank 0, in programs and in files. A vector of one element
+has stride 1, also if it is a view (`Shape.view`). So `Shape.rank` is part of a value's type, and passes keep it
+(`graph.module`). Operators compute both as arrays of shape (1,). Arrays that users give and get have
+`Shape.array_lens`; arrays of unranked values have their true rank everywhere.
 """
 
 from __future__ import annotations
@@ -44,20 +50,20 @@ __all__ = [
 ]
 
 MAX_BYTES = 1 << 62
-"""Bytes of all elements of a tensor, repeated ones and those beside an empty axis counted: NumPy's products of lengths
-stay within int64, with room for a sign."""
+"""Most bytes of a tensor, counting repeated elements and axes beside an empty axis: NumPy's products of lengths stay
+within int64, with room for a sign."""
 _HOLDERS = (Type.sequence_type, Type.optional_type, Type.map_type)
 UNBOUNDED = (1 << 64) - 1
-"""Upper end of the range of a length about which nothing is known: MIGraphX's largest ``size_t``."""
+"""Upper end of the range of an unbounded length: MIGraphX's largest ``size_t``."""
 MAX_RANK = 64
-"""Axes of a tensor: NumPy's ``NPY_MAXDIMS``."""
+"""Most axes of a tensor: NumPy's ``NPY_MAXDIMS``."""
 
 
 @dataclass(frozen=True)
 class DynamicDimension:
-    """A length known only to lie in ``[min, max]``; ``optimals`` are lengths worth tuning for.
+    """A length known only to be in ``[min, max]``; ``optimals`` are lengths worth tuning for.
 
-    ``symbol`` is what the model calls it; it is for readers, and no part of the dimension's value.
+    ``symbol`` is the model's name for it, for readers; it is not part of the dimension's value.
     """
 
     min: int = 0
@@ -69,11 +75,11 @@ class DynamicDimension:
         if isinstance(self.min, Dim) and self.min is self.max:  # a symbolic length
             object.__setattr__(self, "optimals", frozenset())
             return
-        if isinstance(self.min, Dim) or isinstance(self.max, Dim):  # a range that holds for all values of the symbols
+        if isinstance(self.min, Dim) or isinstance(self.max, Dim):  # the range must hold for all symbol values
             low, high = range_of(self.min)[0], range_of(self.max)[1]
             object.__setattr__(self, "min", max(low or 0, 0))
             object.__setattr__(self, "max", UNBOUNDED if high is None else high)
-        if isinstance(self.min, Dim) or isinstance(self.max, Dim):  # a range between lengths: as far as it may reach
+        if isinstance(self.min, Dim) or isinstance(self.max, Dim):  # between symbolic lengths: the widest extent
             object.__setattr__(self, "min", max(range_of(self.min)[0] or 0, 0))
             most = range_of(self.max)[1]
             object.__setattr__(self, "max", UNBOUNDED if most is None else most)
@@ -86,11 +92,11 @@ class DynamicDimension:
 
     @property
     def is_fixed(self) -> bool:
-        """Whether only one length is possible, be it a symbolic one."""
+        """Whether only one length is possible; it may be symbolic."""
         return self.min is self.max or self.min == self.max
 
     def clamp(self, length: int) -> int:
-        """The length of the range that is nearest to this one."""
+        """Return the length in the range that is nearest to ``length``."""
         return min(max(length, self.min), self.max)
 
     def __str__(self) -> str:
@@ -113,17 +119,17 @@ def _check_rank(rank: int) -> None:
 
 
 def _integers(values: Iterable[int]) -> Lens:
-    """The values, those of other types than int (NumPy's) as int."""
+    """Convert NumPy integers to int; int and `Dim` stay."""
     return tuple([v if isinstance(v, (int, Dim)) else int(v) for v in values])
 
 
 def _plain(dims: Iterable[DynamicDimension | int]) -> list[DynamicDimension | int]:
-    """The dimensions, those of other types than int (NumPy's) as int."""
+    """Convert NumPy integers to int; int, `Dim` and `DynamicDimension` stay."""
     return [d if isinstance(d, (DynamicDimension, int, Dim)) else int(d) for d in dims]
 
 
 def row_major_strides(lens: Sequence[int]) -> tuple[int, ...]:
-    """Strides of a packed row-major tensor of these lengths."""
+    """Return the strides of a packed row-major tensor of these lengths."""
     strides = [1] * len(lens)
     for axis in range(len(lens) - 2, -1, -1):
         strides[axis] = strides[axis + 1] * lens[axis + 1]
@@ -131,7 +137,7 @@ def row_major_strides(lens: Sequence[int]) -> tuple[int, ...]:
 
 
 def invert_permutation(permutation: Sequence[int]) -> tuple[int, ...]:
-    """The permutation that undoes ``permutation``."""
+    """Return the inverse permutation."""
     inverse = [0] * len(permutation)
     for position, axis in enumerate(permutation):
         inverse[axis] = position
@@ -139,7 +145,8 @@ def invert_permutation(permutation: Sequence[int]) -> tuple[int, ...]:
 
 
 def same_lengths(a: Sequence[DynamicDimension], b: Sequence[DynamicDimension]) -> bool:
-    """Whether dimensions have the same lengths in every run: equal ranges may turn out to be 1 and another length."""
+    """Return whether dimensions have the same lengths in every run; equal ranges may turn out to be 1 and another
+    length."""
     return len(a) == len(b) and all(
         x == y and (x.is_fixed or (x.symbol != "" and x.symbol == y.symbol)) for x, y in zip(a, b)
     )
@@ -148,7 +155,8 @@ def same_lengths(a: Sequence[DynamicDimension], b: Sequence[DynamicDimension]) -
 def common_range(dims: Sequence[DynamicDimension]) -> DynamicDimension | None:
     """Return the intersection of ranges; None if it is empty.
 
-    The equality of symbolic lengths is asked. Whether a symbolic length lies in the other ranges shows in a run.
+    Equality of symbolic lengths may record a guard. Whether a symbolic length is in the other ranges is checked at run
+    time.
     """
     if any(isinstance(d.min, Dim) for d in dims):
         fixed = [d for d in dims if d.is_fixed]
@@ -164,23 +172,23 @@ def common_range(dims: Sequence[DynamicDimension]) -> DynamicDimension | None:
 
 
 def common_lens(*lens: Sequence[int]) -> tuple[int, ...]:
-    """Return the lengths that arrays broadcast to, by NumPy's rule; NumPy's own function knows at most 32 axes.
+    """Return the lengths that arrays broadcast to, by NumPy's rule; NumPy's own function supports at most 32 axes.
 
     Raises:
-        ValueError: they do not broadcast.
+        ValueError: the lengths do not broadcast.
     """
     rank = max(map(len, lens), default=0)
     result = []
     for column in zip(*((1,) * (rank - len(n)) + tuple(n) for n in lens)):
         wide = list(dict.fromkeys(n for n in column if not known_equal(n, 1)))
         numbers = [n for n in wide if not isinstance(n, Dim)]
-        if numbers:  # symbolic lengths beside a number are this or 1; whoever broadcasts asks which
+        if numbers:  # a symbolic length equals the number or 1; the broadcast decides
             wide = numbers
-        elif any(a != b for a, b in pairwise(wide)):  # lengths that are equal may all be 1
+        elif any(a != b for a, b in pairwise(wide)):  # equal lengths may all be 1
             wide = [n for n in wide if n != 1]
         if any(a != b for a, b in pairwise(wide)):
             raise ValueError(f"lengths do not broadcast: {', '.join(str(list(n)) for n in lens)}")
-        # of equal lengths the simplest one, so that fewer of them are only equal because something asked
+        # the simplest of the equal lengths, so that fewer shapes depend on a guard
         result.append(min(wide, key=lambda n: len(str(n))) if len(wide) > 1 else wide[0] if wide else 1)
     return tuple(result)
 
@@ -193,18 +201,19 @@ def other_rank(a: Shape, b: Shape) -> bool:
 
 
 class Shape:
-    """Type, lengths and strides of a tensor. Immutable, hashable, compared by value (strides included): shapes with
-    symbolic lengths are equal if they are for all lengths.
+    """Type, lengths and strides of a tensor. Immutable, hashable, compared by value, including strides.
+
+    Shapes with symbolic lengths are equal if they are equal for all lengths.
 
     Args:
         type: element type.
-        lens: lengths, outermost first. Without lengths the shape is a scalar: lens ``{1}``, strides ``{0}``. It has one
-            form: `absent` alone has no lengths in a program.
+        lens: lengths, outermost first. Without lengths the shape is a scalar: lens ``{1}``, strides ``{0}``. Only
+            `absent` has no lengths in a program.
         strides: elements between neighbours on each axis; row-major packed when absent.
 
     Raises:
-        ShapeError: negative lengths, or lens and strides of different ranks, or more than 64 axes, or more than 2**62
-            bytes, also where they are repeated or another axis is empty.
+        ShapeError: lengths are negative, lens and strides differ in rank, or the shape has more than 64 axes or more
+            than 2**62 bytes. Repeated elements and axes beside an empty axis count.
     """
 
     __slots__ = (
@@ -228,8 +237,8 @@ class Shape:
     ranked: bool
     element: Shape | None
     is_dynamic: bool
-    """Whether some length (or some sub-shape's) is a range, or the number of lengths is not known, or this is a
-    sequence, an optional or a map."""
+    """Whether a length (or a sub-shape's length) is a range, the rank is unknown, or this is a sequence, an optional or
+    a map."""
 
     def __init__(self, type: Type, lens: Iterable[int] | None = None, strides: Iterable[int] | None = None) -> None:
         self.type = type
@@ -261,21 +270,22 @@ class Shape:
             return
         self.symbolic = any(isinstance(v, Dim) for v in (*own, *self.strides))
         if strides is not None and not elements:
-            self.strides = row_major_strides(own)  # no element lies anywhere: all strides mean the same
+            self.strides = row_major_strides(own)  # there are no elements: all strides are equivalent
         space = 0
         if elements:
             space = 1
             for n, stride in zip(own, self.strides):
                 space += (n - 1) * stride
-        most = MAX_BYTES // max(1, type.size)  # tuples have none of their own
-        # of traced lengths max() would note which of both is larger
+        most = MAX_BYTES // max(1, type.size)  # a tuple's element size is 0
+        # max() would record a comparison of traced lengths
         if (elements or prod(n for n in own if not isinstance(n, Dim) and n)) > most or space > most:
             raise ShapeError(f"shape {list(own)} of {type.name} exceeds 2**62 bytes")
         self.elements, self.element_space = elements, space
 
     @classmethod
     def dynamic(cls, type: Type, dims: Iterable[DynamicDimension | int]) -> Shape:
-        """Shape with ranges for lengths; plain integers are fixed dimensions. All fixed gives a static shape."""
+        """Return a shape with ranges for lengths; plain integers are fixed dimensions. If all are fixed, the shape is
+        static."""
         own = _plain(dims)
         ranges = tuple(d if isinstance(d, DynamicDimension) else DynamicDimension(d, d) for d in own)
         if all(d.is_fixed for d in ranges):
@@ -284,19 +294,19 @@ class Shape:
 
     @classmethod
     def ranged(cls, type: Type, dims: Iterable[DynamicDimension]) -> Shape:
-        """Shape with ranges for lengths that stays dynamic even when all are fixed."""
+        """Return a shape with ranges for lengths that stays dynamic even if all are fixed."""
         ranges = tuple(dims)
         _check_rank(len(ranges))
         return cls._without_lens(type, ranges, ())
 
     @classmethod
     def tuple(cls, shapes: Iterable[Shape]) -> Shape:
-        """Shape of a tuple of values (results of multi-output operators)."""
+        """Return the shape of a tuple of values (results of multi-output operators)."""
         return cls._without_lens(Type.tuple_type, (), tuple(shapes))
 
     @classmethod
     def unranked(cls, type: Type) -> Shape:
-        """Shape of a value whose number of axes is known only at run time; there its arrays have their true rank, 0
+        """Return the shape of a value whose rank is known only at run time; its arrays then have their true rank, 0
         included."""
         shape = cls._without_lens(type, (), ())
         shape.ranked, shape.is_dynamic = False, True
@@ -313,22 +323,22 @@ class Shape:
 
     @classmethod
     def absent(cls, type: Type) -> Shape:
-        """Shape of an optional input that is not there, ``{}, {}``."""
+        """Return the shape of an absent optional input, ``{}, {}``."""
         return cls(type, (), ())
 
     @classmethod
     def sequence(cls, element: Shape) -> Shape:
-        """Shape of a sequence of any number of values of a shape: tensors, of one element type."""
+        """Return the shape of a sequence of any number of tensors of one element type."""
         return cls._holding(Type.sequence_type, element)
 
     @classmethod
     def optional(cls, element: Shape) -> Shape:
-        """Shape of a value that may be missing: a tensor or a sequence."""
+        """Return the shape of an optional tensor or sequence."""
         return cls._holding(Type.optional_type, element)
 
     @classmethod
     def map(cls, key: Type, value: Type) -> Shape:
-        """Shape of a map from numbers or strings to numbers or strings."""
+        """Return the shape of a map from numbers or strings to numbers or strings."""
         return cls._holding(Type.map_type, cls.tuple([cls(key), cls(value)]))
 
     @classmethod
@@ -349,7 +359,7 @@ class Shape:
 
     @classmethod
     def from_permutation(cls, type: Type, lens: Sequence[int], permutation: Sequence[int]) -> Shape:
-        """Packed shape whose axes lie in memory in the order ``permutation`` (slowest first)."""
+        """Return a packed shape whose axes have the memory order ``permutation`` (slowest first)."""
         if sorted(permutation) != list(range(len(lens))):
             raise ShapeError(f"{list(permutation)} is not a permutation of {len(lens)} axes")
         packed = row_major_strides([lens[axis] for axis in permutation])
@@ -373,7 +383,7 @@ class Shape:
 
     @cached_property
     def element_space(self) -> int:
-        """Elements of memory from the first to the last one used."""
+        """Elements of memory from the first to the last used element."""
         if self.is_dynamic:
             return self.elements
         if 0 in self.lens:
@@ -382,7 +392,7 @@ class Shape:
 
     @property
     def bytes(self) -> int:
-        """Bytes of memory from the first to the last element, sub-shapes added up."""
+        """Bytes of memory from the first to the last element, summed over sub-shapes."""
         if self.sub_shapes:
             return sum(s.bytes for s in self.sub_shapes)
         return self.element_space * self.type.size
@@ -399,31 +409,31 @@ class Shape:
 
     @cached_property
     def packed(self) -> bool:
-        """Every place in the element space holds exactly one element."""
+        """Whether every place in the element space holds exactly one element."""
         return not self.is_dynamic and not self.sub_shapes and known_equal(self.elements, self.element_space)
 
     @cached_property
     def transposed(self) -> bool:
-        """Non-zero strides do not descend from the first axis to the last."""
+        """Whether non-zero strides do not descend from the first axis to the last."""
         strides = [s for s in self.strides if not known_equal(s, 0)] if self.broadcasted else list(self.strides)
         return not self.is_dynamic and any(known_less(a, b) for a, b in pairwise(strides))
 
     @cached_property
     def broadcasted(self) -> bool:
-        """Some stride is zero."""
+        """Whether some stride is zero."""
         return not self.is_dynamic and any(known_equal(s, 0) for s in self.strides)
 
     @cached_property
     def standard(self) -> bool:
-        """Packed and row-major."""
-        if self.symbolic and not self.sub_shapes:  # for all lengths: strides that only may descend are none
+        """Whether the shape is packed and row-major."""
+        if self.symbolic and not self.sub_shapes:  # strides must descend for all lengths
             descends = all(known_less_equal(b, a) for a, b in pairwise(self.strides))
             return known_same(self.strides, row_major_strides(self.lens)) or (self.packed and descends)
         return self.packed and not self.transposed and not (self.broadcasted and self.elements > 1)
 
     @cached_property
     def scalar(self) -> bool:
-        """One element seen through zero strides only."""
+        """Whether all strides are zero."""
         return not self.is_dynamic and bool(self.strides) and all(known_equal(s, 0) for s in self.strides)
 
     @property
@@ -436,24 +446,24 @@ class Shape:
 
     @property
     def rank(self) -> int | None:
-        """Number of axes of its arrays: 0 of a tensor without axes, None if only a run tells it."""
+        """Number of axes of its arrays: 0 for a tensor without axes, None if it is known only at run time."""
         if not self.ranked:
             return None
         return 0 if self.without_axes else self.ndim
 
     @property
     def array_lens(self) -> Lens:
-        """Lengths of an array of this (static) shape as a user sees it: none for a tensor without axes."""
+        """Lengths of a user's array of this (static) shape: none for a tensor without axes."""
         return () if self.without_axes else self.lens
 
     def with_lens(self, lens: Sequence[int], type: Type | None = None) -> Shape:
-        """Packed shape of other lengths whose axes keep this shape's memory order."""
+        """Return a packed shape of other lengths whose axes keep this shape's memory order."""
         if len(lens) != len(self.lens):
             raise ShapeError(f"with_lens: rank {len(lens)} does not match {self}")
         return Shape.from_permutation(self.type if type is None else type, lens, find_permutation([self]))
 
     def with_type(self, type: Type) -> Shape:
-        """The same lengths and strides with another element type."""
+        """Return the same lengths and strides with another element type."""
         if self.sub_shapes or self.element is not None:
             raise ShapeError(f"a shape of {self.type.name} has no element type to change: {self}")
         if type is self.type and not self.is_dynamic:
@@ -463,15 +473,15 @@ class Shape:
         return Shape(type, self.lens, self.strides) if self.ranked else Shape.unranked(type)
 
     def to_standard(self) -> Shape:
-        """Row-major packed shape of the same type and lengths (dynamic shapes are returned as they are)."""
+        """Return the row-major packed shape of the same type and lengths (a dynamic shape itself)."""
         return self if self.is_dynamic or self.sub_shapes else Shape(self.type, self.lens)
 
     def row_major(self) -> Shape:
-        """As `to_standard`, but a tensor without axes keeps having none."""
+        """Return the row-major packed shape as `to_standard`, but keep a tensor without axes."""
         return Shape(self.type) if self.without_axes else self.to_standard()
 
     def opened(self) -> Shape:
-        """A sequence or an optional of tensors of any lengths; maps stay what they are."""
+        """Return a sequence or an optional with elements of any lengths; a map stays unchanged."""
         if self.type is Type.map_type:
             return self
         if self.element is None:
@@ -479,16 +489,16 @@ class Shape:
         return Shape._holding(self.type, self.element.opened())
 
     def to_dynamic(self) -> Shape:
-        """The shape with every axis as a range, kept dynamic even when all are fixed."""
+        """Return the shape with every axis as a range, dynamic even if all are fixed."""
         return Shape.ranged(self.type, self.dims)
 
     def flatten(self) -> list[Shape]:
-        """Leaf shapes of a tuple shape, or the shape itself."""
+        """Return the leaf shapes of a tuple shape, or the shape itself."""
         return [leaf for s in self.sub_shapes for leaf in s.flatten()] if self.sub_shapes else [self]
 
     @cached_property
     def plain(self) -> bool:
-        """Whether its values are arrays of known lengths that kernels may have."""
+        """Whether its values are arrays of known lengths and of a type that kernels support."""
         return not (self.sub_shapes or self.is_dynamic or self.type.hosted)
 
     @property
@@ -503,7 +513,8 @@ class Shape:
 
     @cached_property
     def _hash(self) -> int:
-        """Of numbers alone: those of strings differ between processes, to which a shape may go with what is cached."""
+        """Hash of numbers only: hashes of strings differ between processes, and cached shapes travel between
+        processes."""
         ends = tuple([(d.min, d.max) for d in self.dyn_dims])
         return hash((self.type.value, self.lens, self.strides, ends, self.sub_shapes, self.ranked, self.element or 0))
 
@@ -527,8 +538,10 @@ class Shape:
 
 
 def covering(a: Shape, b: Shape) -> Shape | None:
-    """A shape that stands for values of either of two: with ranges where their lengths differ, unranked where their
-    ranks do. None if their types differ, or one is a tuple."""
+    """Return a shape that covers values of both shapes: ranges where lengths differ, unranked where ranks differ.
+
+    None if the types differ, or one shape is a tuple.
+    """
     if a == b:
         return a
     if a.type is not b.type or a.sub_shapes or b.sub_shapes:
@@ -543,15 +556,15 @@ def covering(a: Shape, b: Shape) -> Shape | None:
 
 
 def _either(x: DynamicDimension, y: DynamicDimension) -> DynamicDimension:
-    """A range that two have in it; of symbolic lengths the ranges count."""
+    """Return the range that contains two ranges; symbolic lengths count with their ranges."""
     low, high = [range_of(d.min)[0] or 0 for d in (x, y)], [range_of(d.max)[1] for d in (x, y)]
     return DynamicDimension(min(low), max(UNBOUNDED if most is None else most for most in high))
 
 
 def find_permutation(shapes: Sequence[Shape]) -> tuple[int, ...]:
-    """Memory order of the axes (slowest first) that most of the shapes have; ties go to the row-major order.
+    """Return the memory order of the axes (slowest first) that most shapes have; row-major wins ties.
 
-    Broadcast and one-element shapes say nothing about order and do not vote.
+    Broadcast and one-element shapes have no definite order and do not vote.
     """
     votes: dict[tuple[int, ...], int] = {}
     rank = shapes[0].ndim if shapes else 0
@@ -561,7 +574,7 @@ def find_permutation(shapes: Sequence[Shape]) -> tuple[int, ...]:
             continue
         order = identity
         if not shape.standard:
-            # of symbolic lengths any order is right: views and copies go by strides
+            # Any order is correct for symbolic lengths, since views and copies use strides.
             lens, strides = (list(map(typical, own)) for own in (shape.lens, shape.strides))
             order = tuple(sorted(range(rank), key=lambda axis: (-strides[axis], -lens[axis], axis)))
         votes[order] = votes.get(order, 0) + 1

@@ -1,4 +1,4 @@
-"""Shapes of all kinds as JSON values, for files of this package's own."""
+"""Shapes of all kinds as JSON values, for this package's own files."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def _plain(length: Any) -> int:
 
 
 def shape_to_json(shape: Shape, length: Codec = _plain) -> list[Any]:
-    """Return a shape as JSON values; ``length`` writes each length and each stride."""
+    """Return a shape as JSON values; ``length`` encodes each length and stride."""
     if shape.type is Type.tuple_type:
         return [[shape_to_json(member, length) for member in shape.sub_shapes]]
     if shape.element is not None:
@@ -35,7 +35,7 @@ def shape_to_json(shape: Shape, length: Codec = _plain) -> list[Any]:
 
 
 def shape_from_json(written: list[Any], length: Codec = _plain) -> Shape:
-    """Return the shape that `shape_to_json` wrote; ``length`` reads lengths."""
+    """Return the shape that `shape_to_json` encoded; ``length`` decodes each length and stride."""
     if len(written) == 1 and isinstance(written[0], list):
         return Shape.tuple([shape_from_json(member, length) for member in written[0]])
     type = Type[written[0]]

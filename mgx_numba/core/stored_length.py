@@ -1,4 +1,4 @@
-"""Symbolic lengths that were read from a file: numbers of values there, and expressions as soon as somebody asks."""
+"""Symbolic lengths that were read from a file: value numbers, expanded to expressions on demand."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ __all__ = ["StoredLength"]
 
 
 class StoredLength(Dim):
-    """An expression whose terms are made when they are first looked at.
+    """A lazily built expression.
 
-    A run needs none of them: it evaluates the values of ``owner`` natively.
+    A run does not build it: it evaluates the values of ``owner`` natively.
 
     Attributes:
-        owner: what the number is of.
-        number: of the value.
+        owner: the object whose value the number identifies.
+        number: number of the value.
     """
 
     __slots__ = ("_expression", "_make", "number", "owner")
 
     def __init__(self, owner: Any, number: int, make: Callable[[int], Length]) -> None:
-        """``make`` gives the expression of a number."""
+        """Create a stored length; ``make(number)`` builds its expression."""
         self.owner = owner
         self.number = number
         self._make = make
@@ -34,7 +34,7 @@ class StoredLength(Dim):
 
     @property
     def expression(self) -> Length:
-        """The expression itself, as code that made a plan knows it."""
+        """The expression, built on first access."""
         if self._expression is None:
             self._expression = self._make(self.number)
         return self._expression

@@ -1,7 +1,7 @@
-"""Views: where in memory the elements of a tensor lie, and what transposes, slices, broadcasts and reshapes make of it.
+"""Strided views: memory positions of a tensor's elements under transposes, slices, broadcasts and reshapes.
 
-Lengths, strides and offsets may be symbolic (`core.dim`). They ask nothing about symbols that
-shape rules have not asked: a reshape that is no view for all lengths is none.
+Lengths, strides and offsets may be symbolic (`core.dim`). Views record no guards beyond those of the shape rules: a
+reshape that is not a view for all lengths is not a view.
 """
 
 from __future__ import annotations
@@ -15,8 +15,10 @@ __all__ = ["Strided", "reshaped"]
 
 
 class Strided(NamedTuple):
-    """Lengths, strides and offset of a view, in elements. Its methods give other views of the same memory, with the
-    strides that NumPy would give."""
+    """Lengths, strides and offset of a view, in elements.
+
+    Its methods return other views of the same memory, with the strides that NumPy would give.
+    """
 
     lens: tuple[Any, ...]  # of `Length`s
     strides: tuple[Any, ...]
@@ -28,7 +30,7 @@ class Strided(NamedTuple):
         return Strided(tuple([lens[p] for p in permutation]), tuple([strides[p] for p in permutation]), self.offset)
 
     def slice(self, axis: int, start: Length, end: Length, step: int = 1) -> Strided:
-        """Return every ``step``-th position of an axis from ``start`` to before ``end``, which is not before it.
+        """Return every ``step``-th position of an axis from ``start`` up to, excluding, ``end >= start``.
 
         A negative step walks down from ``start`` to above ``end``, which may be -1.
         """
@@ -47,7 +49,7 @@ class Strided(NamedTuple):
         return found
 
     def broadcast(self, lens: Sequence[Length]) -> Strided:
-        """Return the view with new axes in front and axes of length 1 stretched; these get stride 0.
+        """Return the view with new axes in front and axes of length 1 stretched, both with stride 0.
 
         Raises:
             ValueError: the lengths do not broadcast.
@@ -59,7 +61,7 @@ class Strided(NamedTuple):
         for own, length, stride in zip(self.lens, lens[missing:], self.strides):
             if known_equal(own, 1):
                 strides.append(0)
-            elif own == length:  # the shape rule asked what is not known
+            elif own == length:  # the shape rule has recorded this guard
                 strides.append(stride)
             elif own == 1:
                 strides.append(0)
@@ -71,7 +73,7 @@ class Strided(NamedTuple):
         """Return the view with other lengths of the same elements in row-major order.
 
         Raises:
-            ValueError: that takes a copy.
+            ValueError: the reshape requires a copy.
         """
         strides = reshaped(self.lens, self.strides, lens)
         if strides is None:
@@ -82,10 +84,10 @@ class Strided(NamedTuple):
 def reshaped(
     lens: Sequence[Length], strides: Sequence[Length], new_lens: Sequence[Length]
 ) -> tuple[Length, ...] | None:
-    """Return strides with which new lengths show the same elements in row-major order; None if that takes a copy.
+    """Return strides for a view with new lengths of the same elements in row-major order; None if it requires a copy.
 
-    Of symbolic lengths a view is found only where it is one for all lengths. The strides are those of
-    ``numpy.reshape(copy=False)``, also of axes of length 1 and of empty tensors.
+    With symbolic lengths, a view must be valid for all lengths. The strides are those of ``numpy.reshape(copy=False)``,
+    also for axes of length 1 and for empty tensors.
     """
     if len(lens) == len(new_lens) and all(map(known_equal, lens, new_lens)):
         return tuple(strides)
@@ -103,7 +105,7 @@ def reshaped(
 def _split_and_merged(
     lens: Sequence[Length], strides: Sequence[Length], new_lens: Sequence[Length]
 ) -> tuple[Length, ...] | None:
-    """Return strides as NumPy finds them: the fewest axes of both sides that have equal products are one run."""
+    """Return strides by NumPy's algorithm: match the shortest runs of old and new axes with equal products."""
     old = [(n, stride) for n, stride in zip(lens, strides) if isinstance(n, Dim) or n != 1]
     found: list[Length] = [0] * len(new_lens)
     i = j = 0  # the runs' first axes
@@ -111,7 +113,7 @@ def _split_and_merged(
         end, new_end = i + 1, j + 1
         size, new_size = old[i][0], new_lens[j]
         while not known_equal(size, new_size):
-            smaller = typical(new_size) <= typical(size)  # a wrong choice finds no view; that there is one is proven
+            smaller = typical(new_size) <= typical(size)  # a wrong choice only misses a view; equality is proven
             if smaller and new_end < len(new_lens):
                 new_size, new_end = new_size * new_lens[new_end], new_end + 1
             elif not smaller and end < len(old):
@@ -132,7 +134,7 @@ def _split_and_merged(
 
 
 def _row_major(lens: Sequence[Length], strides: Sequence[Length]) -> bool:
-    """Return whether elements are contiguous in row-major order. Strides of axes of length 1 do not matter."""
+    """Return whether elements are contiguous in row-major order; strides of axes of length 1 are ignored."""
     if any(isinstance(n, int) and n == 0 for n in lens):
         return True
     step: Length = 1

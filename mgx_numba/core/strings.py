@@ -12,15 +12,15 @@ _TEXT_KINDS = "OSUT"  # objects, bytes, fixed-width str, and NumPy 2's StringDTy
 
 
 def is_text(dtype: np.dtype) -> bool:
-    """Whether arrays of this dtype may hold strings."""
+    """Return whether arrays of this dtype may hold strings."""
     return dtype.kind in _TEXT_KINDS
 
 
 def as_strings(array: np.ndarray) -> np.ndarray:
-    """An array of ``str`` objects: the array itself if it is one, else a copy with bytes decoded (UTF-8).
+    """Return an array of ``str`` objects: the array itself if it is one, else a copy with bytes decoded (UTF-8).
 
     Raises:
-        ShapeError: an element is neither ``str`` nor UTF-8 bytes; the message has its position, if there is a choice.
+        ShapeError: an element is neither ``str`` nor UTF-8 bytes; the message has its position in an array of several.
     """
     if array.dtype.kind == "O" and all(type(x) is str for x in array.reshape(-1)):
         return array

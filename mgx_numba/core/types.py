@@ -1,9 +1,9 @@
 """Element types of the IR: MIGraphX's ``shape::type_t`` with its names, wire values and C++ spellings.
 
-Types that MIGraphX does not have (from `FIRST_OWN` on) are the host's: no kernel computes with them. Elements of types
-below a byte (`Type.is_narrow`) lie in the low bits of a byte each, as ``ml_dtypes`` has them; the pass `rewrite_narrow`
-makes bytes of them, which have kernels. Elements of four types are Python objects in NumPy arrays of dtype ``object``:
-strings, what sequences and optionals hold, and maps.
+Types that MIGraphX does not have (from `FIRST_OWN` on) are computed on the host: they have no kernels. Elements of
+types below a byte (`Type.is_narrow`) occupy the low bits of a byte each, as in ``ml_dtypes``. The pass `rewrite_narrow`
+converts them to bytes, which have kernels. Elements of four types are Python objects in NumPy arrays of dtype
+``object``: strings, sequences, optionals and maps.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class Type(IntEnum):
     optional_type = 133
     map_type = 134
 
-    __hash__ = int.__hash__  # that of `Enum` is a function in Python, and shapes are looked up by their types
+    __hash__ = int.__hash__  # faster than Enum's Python function; shapes are looked up by type
 
     @property
     def numpy(self) -> np.dtype:
@@ -71,12 +71,13 @@ class Type(IntEnum):
 
     @property
     def is_narrow(self) -> bool:
-        """Whether an element has less than a byte."""
+        """Whether an element is below a byte."""
         return self in _NARROW_BITS
 
     @property
     def dtype_name(self) -> str:
-        """NumPy's (or ml_dtypes') name of `numpy`, as kernels have it, too; NumPy puts it together at each look."""
+        """NumPy's (or ml_dtypes') name of `numpy`, also used in kernels. Cached, since NumPy builds the name at each
+        access."""
         return _NAMES[self]
 
     @property
@@ -96,22 +97,22 @@ class Type(IntEnum):
 
     @property
     def hosted(self) -> bool:
-        """Whether values are computed on the host alone, having no kernels."""
+        """Whether values are computed on the host only, without kernels."""
         return self >= FIRST_OWN
 
     @property
     def coded(self) -> bool:
-        """Whether values are computed on the host alone, but have a byte for each element, which kernels can move."""
+        """Whether values are computed on the host only, but take a byte each, which kernels can move."""
         return FIRST_OWN <= self <= Type.fp8e8m0_type
 
     @property
     def holds_objects(self) -> bool:
-        """Whether elements are Python objects: a ``str`` each, what a sequence or an optional holds, or a ``dict``."""
+        """Whether elements are Python objects: ``str``, the value of a sequence or an optional, or ``dict``."""
         return self >= Type.string_type
 
     @property
     def unsigned(self) -> Type:
-        """The unsigned integers of this size."""
+        """The unsigned integer type of the same size."""
         return {1: Type.uint8_type, 2: Type.uint16_type, 4: Type.uint32_type, 8: Type.uint64_type}[self.size]
 
     @property
@@ -121,8 +122,8 @@ class Type(IntEnum):
 
     @property
     def compute(self) -> Type:
-        """Type in which arithmetic on this storage type is done: float32 for floats below 32 bits, int32 for integers
-        below a byte."""
+        """Type of arithmetic on this storage type: float32 for floats below 32 bits, int32 for integers below a
+        byte."""
         if self in _NARROW:
             return Type.float_type
         return Type.int32_type if self in _NARROW_BITS else self
@@ -132,7 +133,7 @@ class Type(IntEnum):
 
 
 FIRST_OWN = Type.uint2_type
-"""The first wire value of a type that MIGraphX does not have, far from its own, of which there may be more one day."""
+"""The first wire value of a type that MIGraphX does not have, far above its own values to leave room for new ones."""
 
 _EXTENDED: dict[Type, str] = {
     Type.fp8e4m3fnuz_type: "float8_e4m3fnuz",
@@ -147,11 +148,11 @@ _EXTENDED: dict[Type, str] = {
     Type.fp4e2m1_type: "float4_e2m1fn",
     Type.fp8e8m0_type: "float8_e8m0fnu",
 }
-"""Types whose dtypes ``ml_dtypes`` adds to NumPy, and their names there. It is imported when one is asked for."""
+"""Types with ``ml_dtypes`` dtypes, and their names there. The package is imported on first use."""
 
 
 class _Dtypes(dict[Type, np.dtype]):
-    """Dtypes by type."""
+    """Map from type to dtype."""
 
     def __missing__(self, type: Type) -> np.dtype:
         found = self[type] = np.dtype(getattr(_ml_dtypes(), _EXTENDED[type]))
@@ -258,7 +259,7 @@ _INTEGRAL = _SIGNED | {
     Type.uint64_type,
 }
 _SHARED = frozenset({Type.fp4x2_type, Type.sequence_type, Type.optional_type, Type.map_type})
-"""Types stored in the dtype of another: bytes, and objects, which are strings unless a shape says something else."""
+"""Types that share another type's dtype: bytes, and objects, which are strings unless a shape says otherwise."""
 _BY_NAME: dict[str, Type] = {str(dtype): t for t, dtype in _NUMPY.items() if t not in _SHARED and not dtype.hasobject}
 _BY_NAME |= {name: t for t, name in _EXTENDED.items()}
 _BY_NAME |= {t.name: t for t in Type} | {name: t for t, name in _CPP.items()}
@@ -266,10 +267,10 @@ _BY_NUMPY = {dtype: t for t, dtype in _NUMPY.items() if t not in _SHARED}
 
 
 def parse_type(name: object) -> Type:
-    """``Type`` from an enum member, a wire value, an enum name, a C++ name or a NumPy name.
+    """Return the ``Type`` of an enum member, a wire value, an enum name, a C++ name or a NumPy name.
 
     Raises:
-        ValueError: the name is none of these; the message lists the known names.
+        ValueError: the name is unknown; the message lists the known names.
     """
     if isinstance(name, Type):
         return name
@@ -283,10 +284,10 @@ def parse_type(name: object) -> Type:
 
 @functools.cache
 def numpy_dtype(name: str) -> np.dtype:
-    """The dtype that NumPy or ml_dtypes calls by this name.
+    """Return the NumPy or ml_dtypes dtype of this name.
 
     Raises:
-        TypeError: neither knows it.
+        TypeError: neither package knows the name.
     """
     if name in _EXTENDED.values():
         return np.dtype(getattr(_ml_dtypes(), name))
@@ -298,14 +299,14 @@ def numpy_dtype(name: str) -> np.dtype:
 
 @functools.cache
 def from_numpy(dtype: np.dtype) -> Type:
-    """``Type`` whose stored elements have this NumPy dtype (byte order is ignored for the match).
+    """Return the ``Type`` whose stored elements have this NumPy dtype, in either byte order.
 
     Raises:
-        ValueError: no IR type is stored so (structured, dates ...).
+        ValueError: no IR type is stored in this dtype (structured, dates ...).
     """
     dtype = np.dtype(dtype)
     found = _BY_NUMPY.get(dtype.newbyteorder("=") if dtype.kind in "iufbc" else dtype)
-    if found is None and dtype.isbuiltin == 2:  # of `ml_dtypes`, which then is there
+    if found is None and dtype.isbuiltin == 2:  # an ml_dtypes dtype, so ml_dtypes is imported
         found = next((t for t, name in _EXTENDED.items() if name == dtype.name and t.numpy == dtype), None)
     if found is None:
         raise ValueError(f"no element type for NumPy dtype {dtype}")

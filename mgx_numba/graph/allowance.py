@@ -1,4 +1,4 @@
-"""How much of a program may be computed before it is run: by constant folding, and while a model is read."""
+"""Limits on the work and memory of computing constants before a program runs: in constant folding and in a frontend."""
 
 from __future__ import annotations
 
@@ -16,20 +16,25 @@ if TYPE_CHECKING:
 __all__ = ["Allowance"]
 
 WORK, WORK_GROWTH = 1 << 30, 64
-"""Elementary operations in all, and those for each byte of the program's literals: some seconds of NumPy, and for
-weights more than unpacking, scaling and transposing them takes."""
+"""Elementary operations per program, plus operations per byte of the program's literals. They bound folding to some
+seconds of NumPy, and suffice to unpack, scale and transpose weights."""
 HELD, HELD_GROWTH = 1 << 28, 8
-"""Bytes that computed constants may take at once, and those for each byte of literals: int4 weights become float32."""
+"""Bytes of computed constants per program, plus bytes per byte of literals: int4 weights become float32."""
 
 
 class Allowance:
-    """Work and memory that constants of one program may take in all; what is beyond it is left to the run.
+    """The budget of work and memory for the computed constants of one program; a constant beyond it is computed at run
+    time.
 
-    A program of a few bytes may double a constant forty times, each time within reason.
+    A program of a few bytes may double a constant forty times, each time within a limit per constant.
     """
 
     def __init__(self, modules: Callable[[], Iterable[Module]]) -> None:
-        """``modules`` gives the program's modules; their literals are counted when something is asked for first."""
+        """Create the budget of a program.
+
+        Args:
+            modules: returns the program's modules; their literals are counted at the first request.
+        """
         self._modules = modules
         self._literals: int | None = None
         self._work = 0
@@ -37,7 +42,8 @@ class Allowance:
         self._watched: dict[int, weakref.ref[Any]] = {}
 
     def take(self, work: int, bytes: int) -> bool:
-        """Whether a constant of so many bytes may be computed in so many operations, which count as done then."""
+        """Return whether a constant of ``bytes`` bytes may be computed in ``work`` operations; if so, count the
+        operations."""
         if self._literals is None:
             arrays = (i.literal.array for m in self._modules() for i in m if i.literal is not None)
             self._literals = sum(a.nbytes for a in arrays if a is not None and 0 not in a.strides)
@@ -49,7 +55,7 @@ class Allowance:
         return True
 
     def hold(self, array: np.ndarray) -> None:
-        """Count the memory of a computed constant for as long as it lives."""
+        """Count the memory of a computed constant until the constant is freed."""
         owner = memory_owner(array)
         key, size = id(owner), owner.nbytes
         if key in self._watched:

@@ -1,8 +1,8 @@
-"""Files that are replaced as a whole or not at all, by any number of processes, and leave nothing beside them.
+"""Atomic replacement of files by any number of processes, without leftover temporary files.
 
-What is being written has no name where the system can do that (Linux), so that it goes with a process that dies. A
-process that dies between giving it a name and moving it into place leaves that name; where files have names from the
-start, any that dies does. Such files are removed when the same file is next written durably: nobody holds their lock.
+On Linux the temporary file has no name, so it disappears with a process that dies. A process that dies between naming
+the file and moving it into place leaves the named file. On systems without nameless files, any process that dies while
+writing leaves it. Such leftovers are removed when the same file is next written durably: no process holds their lock.
 """
 
 from __future__ import annotations
@@ -26,23 +26,26 @@ __all__ = ["replace_file"]
 
 Write = Callable[[Any], Any]
 _ABANDONED_SECONDS = 60.0
-"""A file that is not locked may be about to be: it has just been made."""
+"""Age (s) below which an unlocked file is not abandoned: its writer may have created but not locked it yet."""
 _PIECE_BYTES = 64 << 20
-"""Written at a time: some hundredths of a second."""
+"""Bytes per write call: some hundredths of a second."""
 _KEPT = 48
-"""Characters of a name in a temporary one, of up to 4 bytes each: names have at most 255."""
+"""Characters of the target's name in a temporary name, up to 4 bytes each: names have at most 255 bytes."""
 
 
 def replace_file(
     path: str | os.PathLike[str], fill: Callable[[Write], Any], mode: int = 0o600, durable: bool = False
 ) -> None:
-    """Write a file by ``fill(write)``, which may be called twice, and move it to ``path``; a device is written to.
+    """Write a file by ``fill(write)`` and move it to ``path``; a device or a pipe is written in place.
 
-    ``mode`` (less the process's mask) are the permissions of a new file; one that is replaced keeps its own. With
-    ``durable`` the content, then the name, is on the disk when this returns, and what others abandoned is gone.
+    Args:
+        path: the file that is replaced or created.
+        fill: passes the content to ``write``, piece by piece. It may be called twice.
+        mode: permissions of a new file, less the process's mask; a replaced file keeps its permissions.
+        durable: whether content and name are on the disk on return, and abandoned temporary files are removed.
 
     Raises:
-        OSError: it cannot be written; the old file is as it was. It names ``path``, or the folder that is missing.
+        OSError: the file cannot be written; the old file is unchanged. The error names ``path`` or the missing folder.
     """
     if _is_device(path):
         with open(path, "wb") as file:
@@ -59,12 +62,12 @@ def replace_file(
     try:
         try:
             _write(_unnamed(folder, mode), target, fill, durable, lambda handle: _give_name(handle, temporary))
-        except OSError:  # a system or file system that has no such files, or one that has no room
+        except OSError:  # nameless files are unsupported, or the disk is full
             named = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
             _write(named, target, fill, durable, lambda handle: None)
         os.replace(temporary, target)
     except OSError as error:
-        if error.filename == temporary:  # a name that nobody knows
+        if error.filename == temporary:  # the caller does not know the temporary name
             raise OSError(error.errno, error.strerror, os.fspath(path)) from None
         raise
     finally:
@@ -75,7 +78,7 @@ def replace_file(
 
 
 def _is_device(path: str | os.PathLike[str]) -> bool:
-    """Whether nothing could take the place of what is there, as of a pipe or ``/dev/null``."""
+    """Return whether ``path`` is a device or a pipe (``/dev/null``), which a file cannot replace."""
     try:
         mode = os.stat(path).st_mode
     except OSError:
@@ -94,7 +97,7 @@ def _write(
 ) -> None:
     with os.fdopen(handle, "wb") as file:
         _lock(handle)
-        with contextlib.suppress(FileNotFoundError):  # first: what is written may be for few eyes
+        with contextlib.suppress(FileNotFoundError):  # before writing: the content may be confidential
             os.fchmod(handle, os.stat(target).st_mode & 0o777)
         fill(lambda data: _write_pieces(file, data))
         file.flush()
@@ -104,7 +107,7 @@ def _write(
 
 
 def _write_pieces(file: IO[bytes], data: Any) -> None:
-    """Write bytes so that an interrupt need not wait for all of them: it cannot come while the system writes."""
+    """Write bytes in pieces, so that an interrupt waits for one system call, not for the whole file."""
     view = memoryview(data).cast("B") if len(data) else memoryview(b"")
     for at in range(0, len(view), _PIECE_BYTES):
         file.write(view[at : at + _PIECE_BYTES])
@@ -113,19 +116,19 @@ def _write_pieces(file: IO[bytes], data: Any) -> None:
 def _give_name(handle: int, name: str) -> None:
     folder = os.open(os.path.dirname(name), os.O_RDONLY)
     try:
-        # only with a descriptor of a folder does Python follow the link
+        # Python follows the link only if a folder descriptor is given.
         os.link(f"/proc/self/fd/{handle}", os.path.basename(name), dst_dir_fd=folder, follow_symlinks=True)
     finally:
         os.close(folder)
 
 
 def _lock(handle: int) -> bool:
-    """Whether this process has the lock of a file now, which goes with its last descriptor."""
+    """Try to lock a file for this process; return whether it succeeded. The lock ends with the last descriptor."""
     if fcntl is None:
         return False
     try:
         fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:  # held, or a file system without locks
+    except OSError:  # locked by another process, or the file system has no locks
         return False
     return True
 

@@ -1,6 +1,6 @@
-"""What calibration has seen of each value that is to be quantised: an observer of its range, and its channels.
+"""Calibration results of a program: an observer of the range, and channel statistics, of each value to be quantised.
 
-Calibrations of the same program can be merged, in any order, and travel in an ``.mxr`` file.
+Calibrations of the same program can be merged in any order, and are saved in an ``.mxr`` file.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ def _none() -> np.ndarray:
 
 @dataclass
 class ChannelStatistics:
-    """Of each channel of a value: ends of its range, sum, sum of squares and number of finite elements, all float64."""
+    """Per channel of a value: range, sum, sum of squares and number of finite elements, all float64."""
 
     low: np.ndarray = field(default_factory=_none)
     high: np.ndarray = field(default_factory=_none)
@@ -35,7 +35,7 @@ class ChannelStatistics:
     seen: np.ndarray = field(default_factory=_none)
 
     def observe(self, values: np.ndarray, axis: int) -> None:
-        """Take note of one batch; ``axis`` has the channels."""
+        """Add one batch of values; ``axis`` is the channel axis."""
         if not values.size:
             return
         wide = np.moveaxis(np.asarray(values, np.float32), axis, 0).reshape(values.shape[axis], -1).astype(np.float64)
@@ -54,10 +54,10 @@ class ChannelStatistics:
         )
 
     def merge(self, other: ChannelStatistics) -> None:
-        """Take over what others have seen of the same channels.
+        """Add the statistics of the same channels from another calibration.
 
         Raises:
-            OptionError: there are more or fewer.
+            OptionError: the numbers of channels differ.
         """
         if not other.seen.size:
             return
@@ -72,22 +72,22 @@ class ChannelStatistics:
 
     @property
     def means(self) -> np.ndarray:
-        """The mean of each channel, float64; 0 of one without finite elements."""
+        """Mean of each channel, float64; 0 for a channel without finite elements."""
         return self.total / np.maximum(self.seen, 1)
 
     @property
     def mean_squares(self) -> np.ndarray:
-        """The mean of the squares of each channel, float64."""
+        """Mean square of each channel, float64."""
         return self.squares / np.maximum(self.seen, 1)
 
 
 @dataclass
 class ValueStatistics:
-    """Of one value.
+    """Statistics of one value.
 
     Attributes:
-        label: the layers that read it, by which calibrations are matched.
-        axis: where its channels are, from 0 on.
+        label: names the layers that read the value; calibrations are matched by label.
+        axis: channel axis, from 0 on.
     """
 
     label: str
@@ -96,34 +96,34 @@ class ValueStatistics:
     channels: ChannelStatistics = field(default_factory=ChannelStatistics)
 
     def merge(self, other: ValueStatistics) -> None:
-        """Take over what others have seen; see `Observer.merge`."""
+        """Add the statistics of the same value from another calibration; see `Observer.merge`."""
         self.observer.merge(other.observer)
         self.channels.merge(other.channels)
 
 
 @dataclass
 class Calibration:
-    """Statistics of values, in the order of the program.
+    """Statistics of all values to be quantised, in program order.
 
     Attributes:
-        batches: how many have been seen.
+        batches: number of observed batches.
     """
 
     values: list[ValueStatistics]
     batches: int = 0
 
     def observe(self, results: Sequence[np.ndarray]) -> None:
-        """Take note of one batch: the values in their order."""
+        """Add one batch: the values in program order."""
         for one, result in zip(self.values, results, strict=True):
             one.observer.observe(result)
             one.channels.observe(result, one.axis)
         self.batches += 1
 
     def merge(self, other: Calibration) -> None:
-        """Take over what another calibration of the same program has seen.
+        """Add the statistics of another calibration of the same program.
 
         Raises:
-            OptionError: it is one of other values, or by another observer.
+            OptionError: the other calibration has other values, or another observer method.
         """
         self.expect([one.label for one in other.values], "the other calibration")
         for one, more in zip(self.values, other.values):
@@ -131,10 +131,10 @@ class Calibration:
         self.batches += other.batches
 
     def expect(self, labels: Sequence[str], whose: str) -> None:
-        """Make sure that the values are these.
+        """Check that the statistics are those of the values with ``labels``.
 
         Raises:
-            OptionError: they are not; the first one that differs is named.
+            OptionError: the labels differ; the message names the first difference.
         """
         own = [one.label for one in self.values]
         if own != list(labels):
@@ -143,15 +143,15 @@ class Calibration:
             raise OptionError(f"the calibration has {a!r} as value {at} where {whose} has {b!r}")
 
     def to_json(self) -> dict[str, Any]:
-        """A value tree, from which `from_json` makes the same."""
+        """Return a value tree that `from_json` reads."""
         return {"batches": self.batches, "values": [_value_to_json(v) for v in self.values]}
 
     @classmethod
     def from_json(cls, tree: Any) -> Calibration:
-        """What `to_json` gave.
+        """Return the calibration in a value tree of `to_json`.
 
         Raises:
-            FormatError: it is something else.
+            FormatError: the tree is malformed.
         """
         try:
             return cls([_value_from_json(v) for v in tree["values"]], int(tree["batches"]))
@@ -193,7 +193,7 @@ def _packed(array: np.ndarray) -> str:
 
 
 def _unpacked(text: Any, dtype: type, size: int | None = None) -> np.ndarray:
-    """The array of `_packed`; nothing is allocated on its word beyond what it may be."""
+    """Return the array that `_packed` encoded; decompression is bounded by the largest admissible size."""
     most = (BINS if size is None else size) * np.dtype(dtype).itemsize * (1 if size else _MOST_CHANNELS // BINS)
     inflate = zlib.decompressobj()
     data = inflate.decompress(base64.b64decode(text, validate=True), most)
@@ -203,4 +203,4 @@ def _unpacked(text: Any, dtype: type, size: int | None = None) -> np.ndarray:
 
 
 _MOST_CHANNELS = 1 << 20
-"""Of a value that a file may have: far more than any model has."""
+"""Largest number of channels of a value in a file: far more than any model has."""

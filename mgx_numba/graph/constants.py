@@ -41,17 +41,18 @@ CONSTANT_VIEWS = frozenset(
 """Operators whose value on a literal is computed as a view, or kept as one."""
 
 UNSEEN = frozenset({"identity", "contiguous", "layout"})
-"""Those that change neither lengths nor the order of elements."""
+"""View operators that change neither lengths nor the order of elements."""
 
 STORED = frozenset({"dequantizelinear", "unpack_int4", "unpack_fp4"})
-"""Operators that stand for a constant in fewer bits: not folded, so that a target may compute with the bits."""
+"""Operators that represent a constant in fewer bits. They are not folded, so that a target may compute with the packed
+bits."""
 
 UNIFORM_LIMIT = 1 << 16
-"""Elements that are compared to find that a literal is one value: some ten microseconds."""
+"""Most elements that are compared to find whether a literal is uniform: some ten microseconds."""
 
 
 def is_constant(ins: Instruction) -> bool:
-    """Whether the value is a literal, directly or through views of one input."""
+    """Return whether the value is a literal, directly or through views of one input."""
     while ins.literal is None:
         if ins.op.name not in CONSTANT_VIEWS or len(ins.inputs) != 1:
             return False
@@ -60,9 +61,9 @@ def is_constant(ins: Instruction) -> bool:
 
 
 def constant_array(ins: Instruction) -> np.ndarray | None:
-    """Value of a constant with its logical lengths (a view where possible), ``None`` for anything else.
+    """Return the value of a constant with its logical lengths (a view where possible); ``None`` for any other value.
 
-    A constant repeats along an axis of symbolic length: the array has length 1 there.
+    A constant repeats along an axis of symbolic length: the array has length 1 on that axis.
     """
     chain: list[Instruction] = []
     while ins.literal is None:
@@ -81,7 +82,7 @@ def constant_array(ins: Instruction) -> np.ndarray | None:
 
 
 def viewed(view: Instruction, array: np.ndarray) -> np.ndarray | None:
-    """Return what a view makes of a constant, as `constant_array` has it; None if it is not known."""
+    """Return the result of a view operator on a constant (an array as of `constant_array`); None if it is unknown."""
     if view.op.symbolic or view.shape.symbolic or view.inputs[0].shape.symbolic:
         return _repeating_view(view, array)
     found: np.ndarray = array if view.op.name in UNSEEN else view.op.compute(view.shape, [array])
@@ -89,7 +90,8 @@ def viewed(view: Instruction, array: np.ndarray) -> np.ndarray | None:
 
 
 def _repeating_view(view: Instruction, array: np.ndarray) -> np.ndarray | None:
-    """Return the value of a view of symbolic lengths with length 1 on axes of such; None where it repeats otherwise."""
+    """Return the value of a view with symbolic lengths, with length 1 on symbolic axes; None if it repeats on another
+    axis."""
     before, after = view.inputs[0].shape.lens, view.shape.lens
     lens = tuple(1 if is_symbolic(n) else n for n in after)
     if view.op.name in UNSEEN:
@@ -103,14 +105,15 @@ def _repeating_view(view: Instruction, array: np.ndarray) -> np.ndarray | None:
             axis = view.op.attributes()["axis"] % len(after)
             array = array.reshape(array.shape + (1,) * (len(after) - axis - array.ndim))
         fits = all(n in (1, m) for n, m in zip(array.shape[::-1], lens[::-1]))
-        return np.broadcast_to(array, lens) if fits else None  # a guard may make a number of a symbolic length
+        return np.broadcast_to(array, lens) if fits else None  # a guard may have fixed a symbolic length
     if known_same([n for n in before if is_symbolic(n) or n != 1], [n for n in after if is_symbolic(n) or n != 1]):
-        return array.reshape(lens)  # axes of length 1 come or go
+        return array.reshape(lens)  # axes of length 1 are added or removed
     return None
 
 
 def uniform(array: np.ndarray) -> bool:
-    """Whether all elements are equal: NaN is equal to NaN, and 0 not to -0. Of arrays too large to look at, false."""
+    """Return whether all elements are equal (NaN equals NaN, 0 does not equal -0); False beyond `UNIFORM_LIMIT`
+    elements."""
     small = compact(array)
     if small.size <= 1:
         return array.size > 0
@@ -126,7 +129,7 @@ def uniform(array: np.ndarray) -> bool:
 
 
 def uniform_value(ins: Instruction) -> Any:
-    """The element that every place of a constant has, as a NumPy scalar; ``None`` if it is not such a constant."""
+    """Return the single element value of a uniform constant as a NumPy scalar; ``None`` for any other value."""
     shape = ins.shape
     while ins.literal is None:
         if ins.op.name not in CONSTANT_VIEWS or len(ins.inputs) != 1:
@@ -139,7 +142,7 @@ def uniform_value(ins: Instruction) -> Any:
 
 
 def is_causal(keep: np.ndarray) -> bool:
-    """Whether a boolean array [..., s, t] is true exactly where position i + t - s reaches j, alike in all batches."""
+    """Return whether a boolean array [..., s, t] is true exactly where ``j <= i + t - s``, equally in all batches."""
     if keep.ndim < 2 or keep.size != keep.shape[-1] * keep.shape[-2]:
         return False
     s, t = keep.shape[-2:]
@@ -148,8 +151,8 @@ def is_causal(keep: np.ndarray) -> bool:
 
 
 def follows(array: np.ndarray) -> str:
-    """The pattern by which an array's values follow from its lengths: ``causal`` (`is_causal`), ``future``, where that
-    is false, or ``counting`` from 0; empty if there is none."""
+    """Return the pattern of an array that is determined by its lengths: ``causal`` (`is_causal`), ``future`` (the
+    negation of causal), ``counting`` (0, 1, 2, ...), or empty for none."""
     if array.dtype == bool:
         return "causal" if is_causal(array) else "future" if is_causal(~array) else ""
     if array.ndim == 1 and array.dtype.kind in "iu" and np.array_equal(array, np.arange(array.size)):
@@ -158,14 +161,14 @@ def follows(array: np.ndarray) -> str:
 
 
 def compact(array: np.ndarray) -> np.ndarray:
-    """The array with length 1 on every axis along which it repeats (zero stride); a view."""
+    """Return a view of the array with length 1 on every axis along which it repeats (zero stride)."""
     if 0 not in array.strides or 0 in array.shape:
         return array
     return array[tuple(slice(0, 1) if stride == 0 else slice(None) for stride in array.strides)]
 
 
 def fold_pointwise(op: Operator, output: Shape, arrays: Sequence[np.ndarray]) -> np.ndarray:
-    """Value of a pointwise operator on constants, with length 1 on axes along which every operand repeats.
+    """Return the value of a pointwise operator on constants, with length 1 on axes along which every operand repeats.
 
     Args:
         op: a pointwise operator.
@@ -179,12 +182,12 @@ def fold_pointwise(op: Operator, output: Shape, arrays: Sequence[np.ndarray]) ->
 
 
 def scalar_array(value: Any, type: Type) -> np.ndarray:
-    """A zero-dimensional array of an element type."""
+    """Return a zero-dimensional array of an element type."""
     return np.asarray(value).astype(type.numpy).reshape(())
 
 
 def literal_argument(array: np.ndarray) -> Argument:
-    """Literal value for an array, packed in its own axis order; no axes give a scalar."""
+    """Return an array as a literal, packed in the array's own axis order; an array without axes gives a scalar."""
     argument = Argument.from_array(array)
     if array.ndim and not (argument.shape.packed and not argument.shape.broadcasted):
         argument = Argument.from_array(np.ascontiguousarray(array))
@@ -192,7 +195,7 @@ def literal_argument(array: np.ndarray) -> Argument:
 
 
 def laid_out(array: np.ndarray, shape: Shape) -> Argument:
-    """Literal value for an array with the (packed) strides of a shape."""
+    """Return an array as a literal with the (packed) strides of a shape."""
     order = sorted(range(array.ndim), key=lambda axis: -shape.strides[axis])
     turned = np.transpose(array, order)
     if not turned.flags.c_contiguous:
@@ -202,5 +205,5 @@ def laid_out(array: np.ndarray, shape: Shape) -> Argument:
 
 
 def spread_operator(shape: Shape) -> Operator:
-    """``multibroadcast`` to a shape's lengths."""
+    """Return a ``multibroadcast`` to a shape's lengths."""
     return make_op("multibroadcast", out_lens=shape.lens)

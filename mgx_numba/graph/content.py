@@ -1,7 +1,7 @@
-"""What files hold, read into memory of one's own.
+"""File content, read into private memory.
 
-Nothing is mapped: a file that is cut off after it was mapped kills the process that touches what is missing, and one
-that is written to in place changes the weights of programs that were loaded from it.
+Files are not memory-mapped. A mapped file that is truncated kills the process that touches the missing pages; one that
+is overwritten changes the weights of loaded programs.
 """
 
 from __future__ import annotations
@@ -23,22 +23,23 @@ FilePath = Union[str, "os.PathLike[str]"]
 
 _ALIGNMENT = 64  # bytes of a cache line
 _PIECE_BYTES = 16 << 20
-"""What one thread reads at a time: some milliseconds' work."""
+"""Bytes that one thread reads at a time: some milliseconds of work."""
 _WINDOW_BYTES = 1 << 14
-"""Read for a small piece of a large file: four pages cost about as much as one."""
+"""Bytes read for a small piece of a large file: four pages cost about as much as one."""
 
 
 class FileContent:
-    """The content of a file that is open as long as this lives; what is no regular file is read at once.
+    """The content of a file, which stays open as long as this object lives; a pipe or device is read at once.
 
     Attributes:
         size: bytes.
     """
 
     def __init__(self, path: FilePath) -> None:
-        """
+        """Open a file.
+
         Raises:
-            OSError: it cannot be opened.
+            OSError: the file cannot be opened.
         """
         self.path = path
         self._whole: weakref.ref[np.ndarray] | None = None
@@ -52,7 +53,7 @@ class FileContent:
 
     @classmethod
     def of_bytes(cls, data: bytes) -> FileContent:
-        """Return the content of a file that is in memory already; it is not copied."""
+        """Return the content of a file that is already in memory, without a copy."""
         self = cls.__new__(cls)
         self.path, self._whole, self._status = "the model", None, None
         self._kept = self._held = np.frombuffer(data, np.uint8)
@@ -60,7 +61,7 @@ class FileContent:
         return self
 
     def hold(self) -> None:
-        """Read all of it into memory for as long as this lives, and close the file.
+        """Read the whole file, keep it in memory as long as this object lives, and close the file.
 
         Raises:
             FormatError: as `read`.
@@ -72,15 +73,15 @@ class FileContent:
 
     @property
     def held(self) -> bool:
-        """Whether all of it is in memory for as long as this lives."""
+        """Whether the whole file is in memory as long as this object lives."""
         return self._held is not None
 
     def status(self) -> os.stat_result:
-        """Return the status of the file: now, or when `hold` had read it."""
+        """Return the file's status: the current one, or the status when `hold` had read the file."""
         return os.fstat(self._file.fileno()) if self._status is None else self._status
 
     def read(self, begin: int, target: np.ndarray) -> None:
-        """Fill a contiguous array of bytes with those from ``begin`` on; the interpreter's lock is free meanwhile.
+        """Fill a contiguous byte array from offset ``begin``; the interpreter's lock is released meanwhile.
 
         Raises:
             FormatError: the file has become shorter, or cannot be read.
@@ -103,7 +104,8 @@ class FileContent:
             done += count
 
     def array(self, begin: int, size: int) -> np.ndarray:
-        """Bytes from ``begin`` on as a new read-only array that starts on a cache line; many are read by all threads.
+        """Return ``size`` bytes from offset ``begin`` as a new read-only array aligned to a cache line; large reads use
+        all threads.
 
         Raises:
             FormatError: as `read`.
@@ -120,7 +122,7 @@ class FileContent:
         return found
 
     def whole(self) -> memoryview:
-        """All of it, read-only; the same memory as long as something of it is in use.
+        """Return the whole content, read-only; calls share one buffer as long as some view of it is alive.
 
         Raises:
             FormatError: as `read`.
@@ -135,8 +137,9 @@ class FileContent:
         return self._held if self._held is not None or self._whole is None else self._whole()
 
     def pieces(self, begin: int, size: int, room: np.ndarray) -> Iterator[memoryview]:
-        """Bytes from ``begin`` on, one piece after the other, each valid until the next: what `whole` gave if that is
-        in memory, else read into ``room``.
+        """Yield ``size`` bytes from offset ``begin`` in pieces, each valid until the next.
+
+        The pieces are views of the buffer of `whole` if that is in memory; otherwise they are read into ``room``.
 
         Raises:
             FormatError: as `read`.
@@ -152,7 +155,7 @@ class FileContent:
 
 
 class FileWindow:
-    """The bytes of a file as a sequence, of which a few at a time are in memory."""
+    """The bytes of a file as a sequence; only a small window is in memory."""
 
     def __init__(self, content: FileContent) -> None:
         self._content = content
@@ -163,7 +166,7 @@ class FileWindow:
         return self._content.size
 
     def __getitem__(self, key: Any) -> Any:
-        """A byte as a number, or a slice as bytes.
+        """Return one byte as a number, or a slice as bytes.
 
         Raises:
             FormatError: as `FileContent.read`.
@@ -179,10 +182,10 @@ class FileWindow:
 
 
 def open_content(path: FilePath) -> FileContent:
-    """The content of a file.
+    """Open a file and return its content.
 
     Raises:
-        FormatError: it cannot be opened, or is empty.
+        FormatError: the file cannot be opened, or is empty.
     """
     try:
         content = FileContent(path)
@@ -194,14 +197,14 @@ def open_content(path: FilePath) -> FileContent:
 
 
 def read_bytes(path: FilePath) -> memoryview:
-    """All bytes of a file in memory, read-only.
+    """Return all bytes of a file, in read-only memory.
 
     Raises:
-        FormatError: it cannot be read, or is empty.
+        FormatError: the file cannot be read, or is empty.
     """
     return open_content(path).whole()
 
 
 def _reason(error: Exception) -> str:
-    """What the system says of a file, without its number and the file's name."""
+    """Return the system's error message without the error number and the file's name."""
     return getattr(error, "strerror", None) or str(error)

@@ -1,6 +1,6 @@
-"""Readers of deferred nodes: what turns an `ops.deferred.Deferred` into operators, by the name in it.
+"""Registry of readers, which expand deferred nodes (`ops.deferred.Deferred`) into operators.
 
-A frontend registers its reader; nothing here knows any format.
+A frontend registers its reader under the name that its nodes carry; this module knows no model format.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ __all__ = ["Reader", "reader", "register_reader"]
 
 
 class Reader(Protocol):
-    """Writes operators for deferred nodes into the modules of one program."""
+    """Expands deferred nodes into operators in the modules of one program."""
 
     def expand(self, module: Module, op: Deferred, inputs: Sequence[Instruction]) -> list[Instruction]:
-        """Append what the node does to these inputs; its results are returned, in order.
+        """Append the operators of a deferred node to ``module`` and return the node's results, in order.
 
         Raises:
-            UnknownValueError: something that must be known is not; the module is as it was.
+            UnknownValueError: a value that must be constant is unknown; the module is unchanged.
             MgxError: the node cannot be read, or does not fit the inputs.
         """
 
@@ -37,21 +37,21 @@ _READERS: dict[str, Callable[[Program, Constants], Reader]] = {}
 
 
 _MODULES = {"onnx": "mgx_numba.frontends.onnx.rereading"}
-"""Where readers of this package register themselves."""
+"""Modules of this package that register readers, by reader name."""
 
 
 def register_reader(name: str, make: Callable[[Program, Constants], Reader]) -> None:
-    """Make a reader known: ``make`` gives one for a program, and for the values that are known of it."""
+    """Register a reader; ``make(program, constants)`` creates it for a program and the program's known values."""
     _READERS[name] = make
 
 
 def reader(name: str, program: Program, constants: Constants) -> Reader:
-    """The reader of this name.
+    """Return a new reader of this name for a program.
 
     Raises:
-        UnsupportedError: there is none.
+        UnsupportedError: there is no reader of this name.
     """
-    if name in _MODULES and name not in _READERS:  # no frontend was needed for a program whose plans are in a file
+    if name in _MODULES and name not in _READERS:  # a program with saved plans needs no frontend until now
         whole_module(_MODULES[name])
     make = _READERS.get(name)
     if make is None:

@@ -1,4 +1,4 @@
-"""A program as Python or C++ source, as a Graphviz graph and as JSON."""
+"""Export of a program as Python or C++ source, as a Graphviz graph and as JSON."""
 
 from __future__ import annotations
 
@@ -29,26 +29,26 @@ from .serialize import operator_to_value
 __all__ = ["to_cpp", "to_dot", "to_json", "to_py"]
 
 LARGE_LITERAL = 1024
-"""Literals of this many elements and more are generated values in Python source, as in MIGraphX."""
+"""Literals of at least this many elements become generated values in Python source, as in MIGraphX."""
 
 
 def to_py(program: Program) -> str:
-    """Python source that builds the program through the public API, in MIGraphX's style.
+    """Return Python source that builds the program through the public API, in MIGraphX's style.
 
     Variables are ``x_N``, parameters ``p_name``, modules ``m<name>``. Literals of 1024 elements and more get
     pseudo-random values of the same shape; all others keep their values.
 
     Raises:
-        UnsupportedError: the program holds what the API cannot make (outlines, tuples as literals).
+        UnsupportedError: the API cannot make a value of the program (an outline, a tuple as a literal).
     """
     return _PythonPrinter(program).source()
 
 
 def to_cpp(program: Program) -> str:
-    """C++ statements that build the program, ``p``, through MIGraphX's classes; names and literals as in `to_py`.
+    """Return C++ statements that build the program ``p`` through MIGraphX's classes; names and literals as in `to_py`.
 
     Raises:
-        UnsupportedError: the program holds what the API cannot make (outlines, tuples as literals).
+        UnsupportedError: the API cannot make a value of the program (an outline, a tuple as a literal).
     """
     return _CppPrinter(program).source()
 
@@ -196,13 +196,13 @@ def _cpp_value(value: Any) -> str:
 
 
 def _cpp_string(text: str) -> str:
-    """A C++ string literal in UTF-8."""
+    """Return a C++ string literal in UTF-8."""
     escaped = re.sub(r'["\\]', r"\\\g<0>", text)
     return '"' + re.sub(r"[\x00-\x1f\x7f?]", lambda found: f"\\{ord(found[0]):03o}", escaped) + '"'
 
 
 def _cpp_numbers(values: list[Any]) -> list[str]:
-    """Numbers of one C++ type: initializers that C++ takes for several are no list."""
+    """Return C++ literals of a single type: an initializer list of several types does not compile."""
     if any(isinstance(v, float) for v in values):
         return [_cpp_double(v) for v in values]
     low, high = min(values), max(values)
@@ -267,7 +267,7 @@ def _dimension(dimension: DynamicDimension) -> str:
 
 
 def _operator(op: Operator) -> str:
-    """A call of ``migraphx.op`` with the attributes that differ from their defaults."""
+    """Return a ``migraphx.op`` call with the attributes that differ from their defaults."""
     changed = [f.name for f in fields(op) if getattr(op, f.name) != f.default]
     attributes = "".join(f", {name}={_attribute(getattr(op, name))}" for name in changed)
     return f"migraphx.op({op.name!r}{attributes})"
@@ -290,10 +290,10 @@ def _attribute(value: Any) -> str:
 
 
 def to_dot(program: Program, brief: bool = False) -> str:
-    """The program as a directed graph in Graphviz's language; submodules are clusters.
+    """Return the program as a directed graph in Graphviz's language; submodules are clusters.
 
-    Nodes are instructions with their attributes, edges carry shapes. ``brief`` leaves out attributes, shapes
-    and literals.
+    Nodes are instructions with their attributes, edges carry shapes. ``brief`` leaves out attributes, shapes and
+    literals.
     """
     modules = program.reachable_modules()
     names = instruction_names(modules)
@@ -356,5 +356,5 @@ def _quoted(text: str) -> str:
 
 
 def to_json(program: Program) -> str:
-    """The program in the JSON form of ``.mxr`` files."""
+    """Return the program in the JSON form of ``.mxr`` files."""
     return save_buffer(program, format="json").decode()

@@ -1,4 +1,4 @@
-"""Values known before a program runs: literals, and what operators make of them by their NumPy meaning."""
+"""Values that are known before a program runs: literals, and NumPy evaluation of operators on literals."""
 
 from __future__ import annotations
 
@@ -18,14 +18,15 @@ from .printer import format_instruction
 __all__ = ["Constants", "awaits_lengths", "integers"]
 
 LARGEST = 1 << 24
-"""Elements of a constant that is computed while reading: 64 MiB of float32. What is larger stays an instruction."""
+"""Most elements of a folded constant: 64 MiB of float32. Larger results remain instructions."""
 _NOT_PURE = frozenset(
     {"random_seed", "random_uniform", "multinomial", "undefined", "allocate", "unknown", "@param", "@outline"}
 )
 
 
 def integers(value: np.ndarray) -> list[int] | None:
-    """The elements of an array of integers, flat, symbolic lengths among them; None of one of another type."""
+    """Return the elements of an integer array as a flat list that may contain symbolic lengths; None for another
+    type."""
     if value.dtype.kind in "iu":
         found: list[int] = value.ravel().tolist()
         return found
@@ -35,17 +36,17 @@ def integers(value: np.ndarray) -> list[int] | None:
 
 
 class Constants:
-    """Evaluates instructions that depend on literals only, within an allowance; results are remembered."""
+    """Evaluates instructions that depend on literals only, within an `Allowance`, and caches the results."""
 
     def __init__(self, allowance: Allowance) -> None:
         self._allowance = allowance
         self._values: dict[Instruction, Any] = {}
 
     def value(self, x: Instruction) -> Any:
-        """Value of an instruction, ``None`` when it depends on a parameter, has more than 2**24 elements, or what may
-        be computed of the program before it is run is used up.
+        """Return the value of an instruction, or ``None`` if it is unknown.
 
-        What has no elements is known without being computed.
+        A value is unknown if it depends on a parameter, has more than 2**24 elements, or exceeds the program's
+        allowance. A value without elements is known without evaluation.
         """
         stack = [x]
         while stack:
@@ -78,13 +79,13 @@ class Constants:
         return literal.numpy()
 
     def _computed(self, ins: Instruction, values: list[Any]) -> Any:
-        """What an instruction gives for these values of its inputs; for none if it gives no elements."""
+        """Evaluate an instruction on the values of its inputs; without values, return an empty array."""
         if any(map(has_symbolic_elements, values)):
             return fold_lengths(ins.op, ins.shape, [i.shape for i in ins.inputs], values)
         return ins.op.compute(ins.shape, values) if values else np.empty(ins.shape.lens, ins.shape.type.numpy)
 
     def reason(self, x: Instruction) -> str:
-        """Why an instruction has no value, in words that follow "it"."""
+        """Return the reason why an instruction has no value, worded to follow "it"."""
         self.value(x)
         seen = {x}
         stack = [x]
@@ -101,8 +102,10 @@ class Constants:
         return "takes more work or memory than may be spent on constants while parsing"
 
     def follows_lengths(self, x: Instruction) -> bool:
-        """Whether a value that is not known follows from literals and symbolic lengths alone: a plan could compute it,
-        and nothing in the data decides it."""
+        """Return whether an unknown value follows from literals and symbolic lengths alone.
+
+        A plan could compute such a value, and no data decides it.
+        """
         seen = {x}
         stack = [x]
         found = False
@@ -117,7 +120,7 @@ class Constants:
         return found
 
     def _take(self, ins: Instruction) -> bool:
-        """Whether an instruction may be evaluated; broadcasts and other views cost nothing."""
+        """Return whether the allowance admits evaluating an instruction; views cost nothing."""
         if ins.op.view:
             return True
         inputs = [i.shape for i in ins.inputs]
@@ -132,7 +135,7 @@ class Constants:
 
 
 def awaits_lengths(ins: Instruction) -> bool:
-    """Whether lengths or attributes of an instruction are known only when a plan runs."""
+    """Return whether lengths or attributes of an instruction are known only when a plan runs."""
     return ins.shape.symbolic or ins.op.symbolic
 
 

@@ -53,10 +53,10 @@ class Instruction:
         op: the operator.
         inputs: instructions whose values it takes, in order.
         shape: shape of its value (of its first result for ``@return``).
-        module_args: submodules it runs (pointwise, fused_reduce, if, loop).
+        module_args: submodules that it runs (pointwise, fused_reduce, if, loop).
         literal: value of a ``@literal``.
-        users: instructions that take its value, each once, with the positions among their inputs at which they do.
-        debug_symbols: names of the source nodes it came from.
+        users: instructions that read its value, each once, with the input positions at which they read it.
+        debug_symbols: names of the source nodes that it came from.
         module: the module that holds it, ``None`` once removed.
     """
 
@@ -102,7 +102,7 @@ class Instruction:
         return self.op.name
 
     def located(self, message: str) -> str:
-        """A message about it, behind the nodes that it came from, if these are known."""
+        """Return a message prefixed with the names of the instruction's source nodes, if they are known."""
         return f"node {', '.join(self.debug_symbols)}: {message}" if self.debug_symbols else message
 
     @property
@@ -117,14 +117,15 @@ class Instruction:
 
     @property
     def dependencies(self) -> list[Instruction]:
-        """Instructions that must run before: the inputs, and the outer values that submodules use."""
+        """Return the instructions that must run before this instruction: its inputs, and outer values that its
+        submodules use."""
         if not self.module_args:
             return list(self.inputs)
         return [*self.inputs, *(i for module in self.module_args for i in module.captured())]
 
     @property
     def single_use(self) -> bool:
-        """Whether the value is taken once: by one instruction, at one position."""
+        """Whether one instruction reads the value, at one position."""
         return len(self.users) == 1 and len(next(iter(self.users.values()))) == 1
 
     def __repr__(self) -> str:
@@ -132,7 +133,7 @@ class Instruction:
 
 
 class Results(Instruction):
-    """A ``@return``. Its shape (of the only result, or the tuple of all) is made where it is read: it may have many."""
+    """A ``@return`` instruction. It may have many results, so its shape is made when it is read."""
 
     __slots__ = ()
 
@@ -141,7 +142,7 @@ class Results(Instruction):
 
     @property
     def shape(self) -> Shape:
-        """Shape of the only result, or the tuple of all shapes."""
+        """Shape of the only result, or a tuple of the shapes of all results."""
         return self.inputs[0].shape if len(self.inputs) == 1 else Shape.tuple(i.shape for i in self.inputs)
 
     @shape.setter

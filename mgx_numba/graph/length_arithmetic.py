@@ -1,7 +1,7 @@
-"""Arithmetic on values of which some elements are symbolic lengths, as models compute shapes.
+"""Arithmetic on values with symbolic lengths among their elements, as models compute shapes.
 
-Such a value is an array of objects: integers and `Dim`; of floating-point types also floats and `Ratio`. Operators keep
-their meaning: pointwise ones are evaluated through the scalar protocol, others move elements.
+A value is an object array of integers and `Dim`; a floating-point value may also hold floats and `Ratio`. Operators
+keep their meaning: pointwise operators are evaluated through the scalar protocol, others move elements.
 """
 
 from __future__ import annotations
@@ -39,16 +39,16 @@ from ..ops.reduce import ReduceOperator
 __all__ = ["Ratio", "array_of_lengths", "fold_lengths", "has_symbolic_elements"]
 
 MOST = 1 << 12
-"""Elements of a value that is followed: shapes have some tens."""
+"""Most elements of a value that is folded: shapes have some tens."""
 
 MOVING = frozenset(
     "gather concat slice step reverse squeeze unsqueeze reshape reshape_lazy transpose flatten contiguous"
     " broadcast multibroadcast scalar".split()
 )
-"""Operators whose result consists of elements of their first input, of ``concat`` of all."""
+"""Operators whose result consists of elements of their first input (``concat``: of all inputs)."""
 
 EXACT_BITS = {Type.half_type: 11, Type.bf16_type: 8, Type.float_type: 24, Type.double_type: 53}
-"""Bits of significands (IEEE 754; bfloat16 has 8): integers of so many bits are exact."""
+"""Significand bits (IEEE 754; bfloat16 has 8): integers of at most this many bits are exact."""
 
 
 class Ratio(NamedTuple):
@@ -67,7 +67,7 @@ class _Element(NamedTuple):
 
 
 class _NotFoldable(Exception):
-    """An operator's result is no number that follows from lengths exactly."""
+    """Raised if an operator's result does not follow exactly from lengths."""
 
 
 def has_symbolic_elements(value: Any) -> bool:
@@ -89,13 +89,13 @@ def array_of_lengths(values: Sequence[Any], lens: Sequence[int]) -> np.ndarray:
 def fold_lengths(
     op: Operator, output: Shape, inputs: Sequence[Shape], values: Sequence[np.ndarray]
 ) -> np.ndarray | None:
-    """Return the value of an operator on values of which some are symbolic; None if it does not follow exactly.
+    """Return the value of an operator on values with symbolic elements; None if it does not follow exactly.
 
     Args:
-        op: the operator; it holds no symbolic length itself.
+        op: the operator; its attributes hold no symbolic length.
         output: shape of its result.
         inputs: shapes of its inputs.
-        values: of its inputs.
+        values: values of its inputs.
     """
     if output.is_dynamic or output.symbolic or output.elements > MOST:
         return None
@@ -152,14 +152,14 @@ def _value(element: _Element) -> Any:
 
 
 def _exact(numerator: Length, denominator: int, type: Type) -> _Element:
-    """Return an element, if its type holds it exactly for all lengths; else that is asked."""
+    """Return an element that its type represents exactly; a guard is recorded if that depends on the lengths."""
     if type in EXACT_BITS:
         most = 1 << EXACT_BITS[type]
         while denominator > 1 and _divides(2, numerator):
             numerator, denominator = numerator // 2, denominator // 2
         least = -most
         if denominator > most:
-            raise _NotFoldable  # far below what is normal, or no sum of few powers of two
+            raise _NotFoldable  # far below the normal range, or too many significant bits
     elif type is Type.bool_type:
         least, most = 0, 1
     elif type.is_integral and not type.is_narrow:
@@ -168,7 +168,7 @@ def _exact(numerator: Length, denominator: int, type: Type) -> _Element:
     else:
         raise _NotFoldable
     low, high = range_of(numerator)
-    if type is not Type.int64_type:  # a tensor has fewer elements, and so have lengths
+    if type is not Type.int64_type:  # int64 holds every length
         if (low is None or low < least) and not less_equal(least, numerator):
             raise _NotFoldable
         if (high is None or high > most) and not less_equal(numerator, most):
@@ -181,7 +181,7 @@ def _divides(divisor: int, length: Length) -> bool:
 
 
 class _LengthScalar:
-    """Handler of the scalar protocol whose values are `_Element`; what it lacks is not followed."""
+    """Handler of the scalar protocol on `_Element` values; an operation without a method here is not folded."""
 
     def dtype(self, x: _Element) -> Type:
         return x.type
@@ -301,13 +301,13 @@ def _holds(x: _Element) -> Length:
 
 
 def _common(a: _Element, b: _Element) -> tuple[Any, Any, int]:
-    """Return the numerators of two elements over their common denominator, and that."""
+    """Return the numerators of two elements over their common denominator, and the denominator."""
     over = max(a.denominator, b.denominator)
     return a.numerator * (over // a.denominator), b.numerator * (over // b.denominator), over
 
 
 def _number(x: _Element) -> Type:
-    if x.type is Type.bool_type:  # a sum of these is a disjunction
+    if x.type is Type.bool_type:  # a sum of bools is a disjunction
         raise _NotFoldable
     return x.type
 
@@ -319,7 +319,7 @@ def _integral(x: _Element) -> Type:
 
 
 def _divisor(x: Length) -> Length:
-    """Return a divisor that is not negative. What it divides gives 0 where it is 0, as of operators of the IR."""
+    """Return a divisor after checking that it is not negative; division by 0 gives 0, as in the IR."""
     low, _ = range_of(x)
     if low is None or low < 0:
         raise _NotFoldable
@@ -327,7 +327,7 @@ def _divisor(x: Length) -> Length:
 
 
 def _truncated(a: Length, b: Length) -> Any:
-    """Return the quotient, rounded toward zero."""
+    """Return ``a / b`` rounded toward zero."""
     if isinstance(b, int) and b < 0:
         a, b = -a, -b
     _divisor(b)

@@ -1,4 +1,4 @@
-"""Where an ``.mxr`` file has machine code, found without decoding the program."""
+"""Location of the machine code in an ``.mxr`` file, found without decoding the program."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from .wire import Decoder
 __all__ = ["LIBRARY", "OBJECTS", "load_objects"]
 
 OBJECTS = "mgx_numba_objects"
-"""Key of the machine code, in a msgpack file and in what is returned beside a program."""
+"""Key of the machine code, in a msgpack file and in the extra data that is returned with a program."""
 
 LIBRARY = "mgx_numba_library"
-"""Key of the shared library that runs the program, in a msgpack file; C++ reads it, Python passes it over."""
+"""Key, in a msgpack file, of the shared library that runs the program; C++ reads it, Python skips it."""
 
 
 def load_objects(data: memoryview) -> Any:
-    """The machine code of a msgpack file's content, None if it has none; the rest is passed over.
+    """Return the machine code in a msgpack file's content, or None; all other entries are skipped.
 
     Raises:
         FormatError: the content is malformed, or the machine code is damaged.

@@ -1,4 +1,4 @@
-"""Modules: ordered lists of instructions, ending in ``@return``; the unit that passes rewrite."""
+"""Modules: ordered instruction lists that end in ``@return``; passes rewrite one module at a time."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ __all__ = ["Module"]
 class Module:
     """A list of instructions in execution order.
 
-    Every mutation keeps both directions of the use graph and recomputes shapes that depend on what changed, those of
-    instructions that run the module among them.
+    Every mutation keeps the use graph consistent in both directions and recomputes all dependent shapes, including
+    those of instructions that run the module.
     Literals and parameters are put at the front, as MIGraphX does (its text form depends on it).
     """
 
     def __init__(self, name: str, allowance: Allowance | None = None) -> None:
-        """``allowance`` is that of the program; a module of its own has one of its own."""
+        """Create an empty module; ``allowance`` is the program's, or a new one for a module outside a program."""
         self.name = name
         self.allowance = allowance or Allowance(lambda: [self])
         self._head: Instruction | None = None
@@ -74,7 +74,7 @@ class Module:
 
     @property
     def return_instruction(self) -> Instruction | None:
-        """The ``@return``, or ``None``."""
+        """The ``@return`` instruction, or ``None``."""
         return self._tail if self._tail is not None and isinstance(self._tail.op, Return) else None
 
     def results(self) -> list[Instruction]:
@@ -88,7 +88,7 @@ class Module:
         return sorted(self._by_name.values(), key=lambda i: i.op.order)  # type: ignore[attr-defined]
 
     def parameter(self, name: str) -> Instruction | None:
-        """The parameter of this name, or ``None``."""
+        """Return the parameter of this name, or ``None``."""
         return self._by_name.get(name)
 
     def add_instruction(
@@ -98,7 +98,7 @@ class Module:
         modules: Sequence[Module] = (),
         **attributes: Any,
     ) -> Instruction:
-        """Append an operation (before ``@return`` if there is one) and return it; its shape is computed here."""
+        """Append an operation (before ``@return``), compute its shape and return it."""
         return self.insert_instruction(self.return_instruction, op, inputs, modules, **attributes)
 
     def insert_instruction(
@@ -116,11 +116,11 @@ class Module:
         return self._link(Instruction(op, inputs, shape, modules), before)
 
     def add_literal(self, value: Argument | np.ndarray | Sequence | float | int) -> Instruction:
-        """Put a constant at the front of the module."""
+        """Insert a constant at the front of the module."""
         return self.insert_literal(self._head, value)
 
     def insert_literal(self, before: Instruction | None, value: Any) -> Instruction:
-        """Put a constant before another instruction."""
+        """Insert a constant before another instruction."""
         argument = value if isinstance(value, Argument) else Argument.from_array(value)
         return self._link(Instruction(Literal(), (), argument.shape, literal=argument), before)
 
@@ -143,7 +143,7 @@ class Module:
         return self._link(Results(results), None)
 
     def replace_return(self, results: Sequence[Instruction]) -> Instruction:
-        """End the module with other results; shapes of instructions that run the module stay as they are."""
+        """Replace the module's results; shapes of instructions that run the module are not recomputed."""
         if self.return_instruction is None:
             return self.add_return(results)
         self._set_inputs(self.return_instruction, list(results))
@@ -156,11 +156,11 @@ class Module:
         inputs: Sequence[Instruction] | None = None,
         modules: Sequence[Module] | None = None,
     ) -> Instruction:
-        """Replace an instruction by another one (all users are redirected), or change its operator in place.
+        """Replace an instruction and redirect all its users, or change its operator in place.
 
         Returns:
-            The instruction that now gives the value. A replaced instruction stays, unused, for dead-code elimination.
-            Of a replacement that has an axis where the value had none, or the reverse, it is a view.
+            The instruction that now gives the value: the replacement, or a view of it if only one of the two has an
+                axis. A replaced instruction stays, unused, for dead-code elimination.
         """
         if isinstance(replacement, Operator):
             ins.op = replacement
@@ -187,11 +187,11 @@ class Module:
         return replacement
 
     def set_input(self, ins: Instruction, index: int, value: Instruction) -> None:
-        """Give an instruction another input and recompute its shape."""
+        """Replace one input of an instruction and recompute its shape."""
         self.set_inputs(ins, {index: value})
 
     def set_inputs(self, ins: Instruction, values: Mapping[int, Instruction]) -> None:
-        """Give an instruction other inputs at some positions and recompute its shape."""
+        """Replace inputs of an instruction, by position, and recompute its shape."""
         for index, value in values.items():
             old = ins.inputs[index]
             value = self._of_rank(value, old.shape, ins)
@@ -215,10 +215,10 @@ class Module:
         return view
 
     def remove_instruction(self, ins: Instruction) -> None:
-        """Take an instruction without users out of the module.
+        """Remove an instruction without users from the module.
 
         Raises:
-            ValidationError: something still uses it.
+            ValidationError: the instruction has users.
         """
         if ins.users:
             raise ValidationError(f"cannot remove {ins!r}: it has {len(ins.users)} users")
@@ -227,7 +227,7 @@ class Module:
         self._unlink(ins)
 
     def remove_unused(self) -> None:
-        """Take out all instructions whose value nothing uses, but for parameters and the end."""
+        """Remove all instructions without users, except parameters and ``@return``."""
         for ins in reversed(list(self)):
             if not ins.users and not isinstance(ins.op, (Parameter, Return)):
                 self.remove_instruction(ins)
@@ -246,11 +246,11 @@ class Module:
         self._splice(ins, before)
 
     def rewire(self, ins: Instruction, inputs: Sequence[Instruction]) -> None:
-        """Give an instruction other inputs; shapes stay as they are until ``recompute_shapes``."""
+        """Replace all inputs of an instruction without recomputing shapes; call ``recompute_shapes`` afterwards."""
         self._set_inputs(ins, list(inputs))
 
     def recompute_shapes(self) -> None:
-        """Compute all shapes again in program order, submodules with the instructions that run them."""
+        """Recompute all shapes in program order, submodules with the instructions that run them."""
         done: set[Module] = set()
         self._recompute_shapes(done)
 
@@ -296,7 +296,7 @@ class Module:
         self.reorder(order)
 
     def reorder(self, order: Sequence[Instruction]) -> None:
-        """Put the module's instructions in this order, which must have each of them once and inputs first.
+        """Reorder the module's instructions; ``order`` must hold each of them once, inputs first.
 
         Raises:
             ValidationError: instructions are missing, foreign or given twice.
@@ -316,7 +316,7 @@ class Module:
         self._running = {ins: None for ins in order if ins.module_args}
 
     def captured(self) -> list[Instruction]:
-        """Values of enclosing modules that this one and its submodules use, each once."""
+        """Return the values of enclosing modules that this module and its submodules use, each once."""
         found: dict[Instruction, None] = {}
         if not self._running:
             for ins in self:
@@ -333,7 +333,7 @@ class Module:
         return list(found)
 
     def submodules(self) -> list[Module]:
-        """All modules that instructions run, directly or not, each once, in order of first use."""
+        """Return all modules that instructions run, directly or not, each once, in order of first use."""
         found: dict[Module, None] = {}
         pending = [self._bodies()]
         while pending:
@@ -346,7 +346,7 @@ class Module:
         return list(found)
 
     def running(self) -> Iterable[Instruction]:
-        """The instructions that run modules, in any order."""
+        """Return the instructions that run submodules, in any order."""
         return self._running
 
     def _bodies(self) -> Iterator[Module]:
@@ -373,7 +373,7 @@ class Module:
 
     @staticmethod
     def _reshape(*changed: Instruction) -> None:
-        """Recompute the shapes of instructions and of all that depends on them, also outside of their modules."""
+        """Recompute the shapes of instructions and of all dependent instructions, also in other modules."""
         pending = deque(changed)
         waiting = set(changed)
         while pending:
@@ -395,7 +395,7 @@ class Module:
                     pending.append(other)
 
     def _note_running(self, ins: Instruction) -> None:
-        """Know whether an instruction of this module runs modules."""
+        """Update the record of instructions that run submodules."""
         if ins.module_args:
             self._running[ins] = None
         else:

@@ -1,11 +1,11 @@
 """``.mxr`` files: a program in its portable form, its weights, and how it was compiled and tuned.
 
 The structure is MIGraphX's (``program::to_value``, file version 8), as msgpack or JSON: ``version``,
-``migraphx_version``, ``targets``, ``contexts`` and ``modules``. A map ``mgx_numba`` beside them holds what
-MIGraphX has no place for; its own key ``format`` is the version of that map. Opening a file runs nothing from
-it, and weights are views of the bytes that were read. A msgpack file may end with machine code (``mgx_numba_objects``),
-which is passed over unless the caller asks for it, and with a library that is C++'s alone (``mgx_numba_library``).
-Its sections have checksums (`checksums`), which are compared when a section is read. JSON, which people edit, has none.
+``migraphx_version``, ``targets``, ``contexts`` and ``modules``. A further map ``mgx_numba`` holds everything that
+MIGraphX has no place for; its key ``format`` is the version of that map. Opening a file runs nothing from it, and
+weights are views of the bytes that were read. A msgpack file may end with machine code (``mgx_numba_objects``), which
+is skipped unless the caller requests it, and with a library for C++ only (``mgx_numba_library``). Its sections have
+checksums (`checksums`), which are compared when a section is read. JSON, which people edit, has none.
 """
 
 from __future__ import annotations
@@ -39,9 +39,9 @@ __all__ = [
     "save_program",
 ]
 
-FILE_VERSION = 8  # MIGraphX's own, of the version below
+FILE_VERSION = 8  # MIGraphX's file version, for the release below
 MIGRAPHX_VERSION = "2.16.0"
-FORMAT = 1  # of the map `mgx_numba`; raised with each change that older versions cannot read
+FORMAT = 1  # version of the map `mgx_numba`; raised with each incompatible change
 
 
 def save_program(
@@ -52,11 +52,11 @@ def save_program(
     objects: Any = None,
     library: Any = None,
 ) -> None:
-    """Write a program to a file; the file is replaced as a whole or not at all.
+    """Write a program to a file; the file is replaced atomically.
 
     Args:
         format: ``msgpack`` or ``json``.
-        extra: what to keep beside the program, a value tree; ``tuning`` in it is the list of tuning records.
+        extra: data to save with the program, a value tree; its ``tuning`` is the list of tuning records.
         objects: machine code, a value tree; None for none.
         library: the program as a shared library, a value tree; None for none.
 
@@ -70,11 +70,11 @@ def save_program(
 
 
 def load_program(path: FilePath, format: str = "msgpack", with_objects: bool = False) -> tuple[Program, dict[str, Any]]:
-    """The program that a file holds, and what was kept beside it (``tuning`` is always there).
+    """Return the program in a file and the extra data saved with it (``tuning`` is always present).
 
     Literals of a msgpack file are views of its content, which is read into memory as a whole; the file may change
-    afterwards. `load_buffer` of a mapped file takes no memory, but then it must not change. ``with_objects`` adds the
-    file's machine code under the key `OBJECTS`, if it has any.
+    afterwards. `load_buffer` of a mapped file takes no memory, but then the file must not change. ``with_objects`` adds
+    the file's machine code under the key `OBJECTS`, if it has any.
 
     Raises:
         OptionError: a format other than ``msgpack`` and ``json``.
@@ -87,7 +87,7 @@ def load_program(path: FilePath, format: str = "msgpack", with_objects: bool = F
 def load_content(
     data: memoryview, path: FilePath, format: str = "msgpack", with_objects: bool = False
 ) -> tuple[Program, dict[str, Any]]:
-    """As `load_program`, from the bytes of ``path``."""
+    """Return the program in ``data``, the content of ``path``, as `load_program` does."""
     try:
         return _load(data, with_objects) if format == "msgpack" else _load_json(data)
     except FormatError as error:
@@ -101,7 +101,7 @@ def save_buffer(
     objects: Any = None,
     library: Any = None,
 ) -> bytes:
-    """What `save_program` would write.
+    """Return the bytes that `save_program` would write.
 
     Raises:
         OptionError: unknown format, or machine code in JSON.
@@ -112,7 +112,7 @@ def save_buffer(
 
 
 def load_buffer(data: bytes | bytearray | memoryview, with_objects: bool = False) -> tuple[Program, dict[str, Any]]:
-    """As `load_program`, from the bytes of a msgpack file; literals are views of them.
+    """Return the program in the bytes of a msgpack file, as `load_program` does; literals are views of the bytes.
 
     Raises:
         FormatError: the bytes are malformed, or of another version.
@@ -121,13 +121,13 @@ def load_buffer(data: bytes | bytearray | memoryview, with_objects: bool = False
 
 
 def save_argument(argument: Argument, path: FilePath) -> None:
-    """Write a tensor (msgpack); the file is replaced as a whole or not at all."""
+    """Write a tensor (msgpack); the file is replaced atomically."""
     tree = argument_to_value(argument)
     _replace(path, lambda write: pack(tree, write))
 
 
 def load_argument(path: FilePath) -> Argument:
-    """The tensor that `save_argument` wrote, in memory of its own.
+    """Return the tensor that `save_argument` wrote, in memory of its own.
 
     Raises:
         FormatError: the file cannot be read or is malformed.
@@ -239,7 +239,8 @@ def _finish(header: Mapping[str, Any], modules: Mapping[str, Nodes]) -> tuple[Pr
 
 
 def _index_module(decoder: Decoder, name: str) -> Nodes:
-    """Where the nodes of the next value, a module, begin; they are read when the module is built."""
+    """Return the position of a module's nodes, which are decoded when the module is built; ``decoder`` is at the
+    module."""
     start: int | None = None
     for key in decoder.entries(f"module {name!r}"):
         if key == "nodes":
@@ -278,7 +279,7 @@ def _check_extra(own: Any) -> dict[str, Any]:
 
 
 def _check_open_dims(found: Any) -> dict[str, dict[int, str]]:
-    """`Program.open_dims`, written as pairs of axis and symbol by input."""
+    """Return `Program.open_dims` from its saved form: per input, pairs of axis and symbol."""
     if not isinstance(found, dict) or not all(isinstance(pairs, list) for pairs in found.values()):
         raise FormatError("mgx_numba: 'open_dims' must be a map of arrays")
     for name, pairs in found.items():

@@ -1,15 +1,15 @@
-"""Calibration: which range of an activation 8 bits shall cover, from the values that batches of inputs give it.
+"""Calibration observers: choose the range of an activation that 8 bits cover, from values of sample batches.
 
-Four observers, each with a way of its own to choose the range from what it has seen:
+Four observers choose the range by different methods:
 
     minmax      the smallest and the largest value
-    percentile  the range that leaves out one value in so many
-    entropy     the clipping with the least Kullback-Leibler divergence between the values and their quantised form
+    percentile  the range without the share `LEFT_OUT` of the values at either end
+    entropy     the clipping with the least Kullback-Leibler divergence from the quantised values
                 (Migacz, "8-bit inference with TensorRT", 2017)
     mse         the clipping with the least mean squared error of the quantised values
 
-All keep a histogram of bounded size, so any number of batches may be observed; what two observers have seen can be
-merged. Ranges do not depend on the order of the batches beyond the width of a histogram's bins.
+Each keeps a histogram of bounded size, so it can observe any number of batches, and observers can be merged. Ranges
+depend on the order of the batches by at most the width of a histogram bin.
 """
 
 from __future__ import annotations
@@ -27,28 +27,28 @@ from ..errors import OptionError
 __all__ = ["OBSERVERS", "Observer", "QuantParameters", "make_observer"]
 
 BINS = 1 << 14
-"""Bins of a histogram: values are still told apart where one is a thousand times as large as the others."""
+"""Bins of a histogram: enough to resolve values a thousand times smaller than the largest."""
 NEARLY_SYMMETRIC = 0.9
-"""Least ratio of the shorter to the longer side of a range around 0 from which on its zero point is the middle of
-uint8: that loses a twentieth of the steps at most, and int8 has the same values without a zero point."""
+"""Least ratio of the shorter to the longer side of a range around 0 at which the zero point becomes the middle of
+uint8. That loses at most a twentieth of the steps, and int8 then represents the same values without a zero point."""
 LEVELS = 256
-"""Values of 8 bits."""
+"""Number of values of an 8-bit type."""
 LEFT_OUT = 1e-5
 """Share of the values that the percentile observer leaves out at either end: 99.999%, as is usual."""
 RATIO = 2.0 ** (-1 / 8)
-"""How much narrower each clipping that is compared is than the one before."""
+"""Ratio of the widths of successive candidate clippings."""
 CLIPPINGS = 80
-"""How many clippings are compared: down to a thousandth of the range."""
+"""Number of candidate clippings: down to a thousandth of the range."""
 
 
 @dataclass(frozen=True)
 class QuantParameters:
-    """``q = saturate(round(x / scale) + zero_point)`` in 8 bits of ``type``.
+    """Parameters of ``q = saturate(round(x / scale) + zero_point)`` in 8 bits of ``type``.
 
     Attributes:
         scale: a positive normal float32.
-        zero_point: what 0 becomes, exactly.
-        clipped: share of the observed values that lie outside of what ``type`` can hold.
+        zero_point: the exact image of 0.
+        clipped: share of the observed values outside the range of ``type``.
     """
 
     scale: float
@@ -62,7 +62,7 @@ class Observer:
     """A histogram of finite values over ``[-limit, limit]``, and their range.
 
     Attributes:
-        method: how `range` chooses, one of `OBSERVERS`.
+        method: how `range` chooses, a key of `OBSERVERS`.
         low, high: smallest and largest finite value.
         seen: number of finite values.
         strange: number of infinities and NaNs, which are left out.
@@ -77,7 +77,7 @@ class Observer:
     counts: np.ndarray = field(default_factory=lambda: np.zeros(BINS, np.int64))
 
     def observe(self, values: np.ndarray) -> None:
-        """Take note of one batch of values."""
+        """Add one batch of values."""
         flat = np.asarray(values, np.float32).reshape(-1)
         finite = flat[np.isfinite(flat)]
         self.strange += flat.size - finite.size
@@ -91,10 +91,10 @@ class Observer:
             self.counts += np.bincount(np.minimum(places, BINS - 1), minlength=BINS)
 
     def merge(self, other: Observer) -> None:
-        """Take over what another observer of the same method has seen.
+        """Add the values seen by another observer of the same method.
 
         Raises:
-            OptionError: its method is another.
+            OptionError: the other observer's method differs.
         """
         if other.method != self.method:
             raise OptionError(f"an observer by {other.method} cannot be merged into one by {self.method}")
@@ -108,7 +108,7 @@ class Observer:
             self.counts = self.counts + counts
 
     def _widen(self, largest: float) -> None:
-        """Let the histogram reach ``largest``: its limit is a power of two, doubled while neighbouring bins join."""
+        """Extend the histogram to ``largest``: double its limit, a power of two, while merging neighbouring bins."""
         wanted = 2.0 ** math.ceil(math.log2(max(largest, 2.0**-126)))
         if not self.limit:
             self.limit = wanted
@@ -116,15 +116,17 @@ class Observer:
             self.counts, self.limit = _halved(self.counts), 2 * self.limit
 
     def range(self) -> tuple[float, float]:
-        """Smallest and largest value to be covered; 0 is between them."""
+        """Return the smallest and largest value to be covered; 0 is between them."""
         if not self.seen:
             return 0.0, 0.0
         low, high = OBSERVERS[self.method](self)
         return min(low, 0.0), max(high, 0.0)
 
     def parameters(self, type: Type = Type.uint8_type) -> QuantParameters:
-        """Scale and zero point for 8 bits: with a zero point if ``type`` is uint8; int8 and fp8e4m3fn are symmetric.
-        The scale of fp8e4m3fn is a power of two: floats have the same relative steps whatever the scale."""
+        """Return scale and zero point for 8 bits; uint8 has a zero point, int8 and fp8e4m3fn are symmetric.
+
+        The scale of fp8e4m3fn is a power of two: floats have the same relative steps at any scale.
+        """
         low, high = self.range()
         if type is not Type.uint8_type:
             limit = 448 if type is Type.fp8e4m3fn_type else 127
@@ -136,18 +138,18 @@ class Observer:
         else:
             if min(-low, high) >= NEARLY_SYMMETRIC * max(-low, high):
                 low, high = min(low, -high), max(high, -low)
-                low -= (high - low) / (LEVELS - 2)  # one step more below the middle than above
+                low -= (high - low) / (LEVELS - 2)  # the middle has one more step below than above
             scale = _scale((high - low) / (LEVELS - 1))
             zero = int(np.clip(round(-low / scale), 0, LEVELS - 1))
             low, high = -zero * scale, (LEVELS - 1 - zero) * scale
         return QuantParameters(scale, zero, type, self._outside(low, high))
 
     def divided(self, low: np.ndarray, high: np.ndarray) -> Observer:
-        """What an observer would have seen of the same values, whose channels are divided by factors.
+        """Return the observer of the same values with channels divided by factors.
 
         Args:
-            low, high: ends of the channels' ranges after that. The share of the range that this method covers stays
-                what it is.
+            low, high: ends of the channels' ranges after the division. The share of the range that this method covers
+                is kept.
         """
         before, after = self.range(), (min(float(low.min()), 0.0), max(float(high.max()), 0.0))
         whole = min(self.low, 0.0), max(self.high, 0.0)
@@ -163,17 +165,17 @@ class Observer:
 
     @property
     def centres(self) -> np.ndarray:
-        """The middle of each bin."""
+        """Return the centre of each bin."""
         return (np.arange(BINS) + 0.5) * (2 * self.limit / BINS) - self.limit
 
 
 def _scale(step: float) -> float:
-    """A step as a positive normal float32; 1 for values that are all 0."""
+    """Return a step as a positive normal float32; 1 for values that are all 0."""
     return float(max(np.float32(step), np.finfo(np.float32).tiny)) if step else 1.0
 
 
 def _halved(counts: np.ndarray) -> np.ndarray:
-    """A histogram over twice the range."""
+    """Return the histogram over twice the range."""
     inner = counts.reshape(-1, 2).sum(1)
     quarter = np.zeros(BINS // 4, counts.dtype)
     return np.concatenate([quarter, inner, quarter])
@@ -192,7 +194,7 @@ def _percentile(seen: Observer) -> tuple[float, float]:
 
 
 def _clippings(seen: Observer) -> list[tuple[float, float]]:
-    """Ranges from the whole to narrow ones: both ends come in by the same share."""
+    """Return candidate ranges from the whole to narrow ones: both ends shrink by the same ratio."""
     return [(seen.low * RATIO**k, seen.high * RATIO**k) for k in range(CLIPPINGS)]
 
 
@@ -213,7 +215,7 @@ def _entropy(seen: Observer) -> tuple[float, float]:
 
 
 def _divergence(seen: Observer, low: float, high: float) -> float:
-    """Kullback-Leibler divergence between the clipped values and the same in `LEVELS` steps."""
+    """Return the Kullback-Leibler divergence between the clipped values and their quantisation to `LEVELS` steps."""
     low, high = min(low, 0.0), max(high, 0.0)
     centres = seen.centres
     inside = (centres >= low) & (centres <= high)
@@ -229,7 +231,7 @@ def _divergence(seen: Observer, low: float, high: float) -> float:
     rough = np.where(filled, sums[levels] / np.maximum(cells[levels], 1), 0)
     p, q = given / given.sum(), rough / max(rough.sum(), 1)
     some = p > 0
-    # what is clipped lies where the steps may have nothing: a bin's width of probability stands for it
+    # Clipped values fall where the steps may have no probability: a small one stands in for it.
     floor = 1e-6
     return float((p[some] * np.log(p[some] / np.maximum(q[some], floor))).sum())
 
@@ -240,14 +242,14 @@ OBSERVERS: dict[str, Callable[[Observer], tuple[float, float]]] = {
     "entropy": _entropy,
     "mse": _mse,
 }
-"""How a range is chosen, by name."""
+"""Methods that choose a range, by name."""
 
 
 def make_observer(method: str) -> Observer:
-    """An observer that has seen nothing.
+    """Return a new, empty observer.
 
     Raises:
-        OptionError: there is no such method.
+        OptionError: the method is unknown.
     """
     if method not in OBSERVERS:
         raise OptionError(f"unknown observer {method!r}; known: {', '.join(OBSERVERS)}")

@@ -1,4 +1,4 @@
-"""What a model's file says of itself that changes nothing of what is computed."""
+"""Names, declared dimensions and metadata of a model's file, which do not affect the computed values."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ class Origin:
     """Names, dimensions and metadata that a model's file declares; ONNX's ``ModelProto`` has the same fields.
 
     Attributes:
-        output_names: the results' names, in their order; empty if the model has none.
-        output_dims: for each result its declared dimensions: a length, a symbol, or "" for neither. Empty for a result
+        output_names: names of the results, in order; empty if the model has none.
+        output_dims: declared dimensions of each result: a length, a symbol, or "" for neither. Empty for a result
             without declared dimensions.
         properties: ``metadata_props``, values by key.
     """
@@ -34,26 +34,27 @@ class Origin:
     properties: Mapping[str, str] = field(default_factory=dict)
 
     def names(self, count: int) -> list[str]:
-        """Names of a program's ``count`` results: the model's, or ``output_0`` and so on if it has not as many."""
+        """Return the names of a program's ``count`` results: the model's, or ``output_0`` and so on if their number
+        differs."""
         known = self.output_names
         return list(known) if len(known) == count else [f"output_{k}" for k in range(count)]
 
     def to_json(self) -> dict[str, Any]:
-        """As a value tree, without what is empty."""
+        """Return a value tree without empty fields."""
         found = {name: value for name, value in asdict(self).items() if value}
         lists = {"output_names": list(self.output_names), "output_dims": list(map(list, self.output_dims))}
         return found | {name: value for name, value in lists.items() if name in found}
 
     @classmethod
     def from_json(cls, found: Any) -> Origin:
-        """What `to_json` gave.
+        """Return the origin in a value tree of `to_json`.
 
         Raises:
-            FormatError: it is none.
+            FormatError: the tree is malformed.
         """
         if not isinstance(found, dict):
             raise FormatError("mgx_numba: 'origin' must be a map")
-        if "output_symbols" in found:  # of files from before lengths were kept, too
+        if "output_symbols" in found:  # written by versions that stored only symbols
             found = {("output_dims" if name == "output_symbols" else name): value for name, value in found.items()}
         kinds = {f.name: type(getattr(_NONE, f.name)) for f in fields(cls)}
         kinds |= {"output_names": list, "output_dims": list}

@@ -1,4 +1,4 @@
-"""The text form, as MIGraphX prints it; programs are equal when their text is."""
+"""The text form of programs, as MIGraphX prints it; programs are equal if their texts are equal."""
 
 from __future__ import annotations
 
@@ -19,7 +19,8 @@ __all__ = ["format_instruction", "format_literal", "instruction_names", "print_m
 
 
 def instruction_names(modules: list[Module]) -> dict[Instruction, str]:
-    """Printed name of every instruction: ``@N``, the parameter's name, prefixed by the module's in submodules."""
+    """Return the printed name of every instruction: ``@N`` or the parameter's name, with the module's prefix in
+    submodules."""
     names: dict[Instruction, str] = {}
     for position, module in enumerate(modules):
         prefix = "" if position == 0 else f"{module.name}:"
@@ -30,7 +31,7 @@ def instruction_names(modules: list[Module]) -> dict[Instruction, str]:
 
 
 def format_literal(value: Argument) -> str:
-    """Elements of a literal in braces, ``{ ... }`` beyond ten."""
+    """Return the elements of a literal in braces, ``{ ... }`` beyond ten."""
     if value.shape.sub_shapes:
         return ", ".join(format_literal(v) for v in value.sub)
     if value.shape.elements > 10:
@@ -49,7 +50,7 @@ def _format_element(x: Any, type: Type) -> str:
 
 
 def format_instruction(ins: Instruction, names: dict[Instruction, str], symbols: bool = True) -> str:
-    """One line of the text form."""
+    """Return one line of the text form."""
     if isinstance(ins.op, Parameter):
         head = f"@param:{ins.op.parameter}"
     elif ins.literal is not None:
@@ -73,14 +74,14 @@ def format_instruction(ins: Instruction, names: dict[Instruction, str], symbols:
 
 
 def print_module(module: Module, names: dict[Instruction, str] | None = None) -> str:
-    """Text of one module's instructions, a line each."""
+    """Return the text of one module, a line for each instruction."""
     if names is None:
         names = instruction_names([module])
     return "".join(f"{format_instruction(ins, names)}\n" for ins in module)
 
 
 def program_lines(program: Program) -> Iterator[tuple[str, Instruction | None]]:
-    """Lines of the text form with the instruction of each (``None`` for headings and blank lines)."""
+    """Yield the lines of the text form, each with its instruction (``None`` for headings and blank lines)."""
     modules = program.reachable_modules()
     names = instruction_names(modules)
     for module in modules:
@@ -91,7 +92,7 @@ def program_lines(program: Program) -> Iterator[tuple[str, Instruction | None]]:
 
 
 def print_program(program: Program, notes: Mapping[str, str] | None = None) -> str:
-    """Text of a program: its main module, then the submodules; ``notes`` are put behind the lines that they name."""
+    """Return the text of a program: main module, then submodules; ``notes`` maps lines to comments appended to them."""
     lines = (line for line, _ in program_lines(program))
     if notes:
         lines = (f"{line} # {notes[line]}" if line in notes else line for line in lines)

@@ -17,17 +17,17 @@ __all__ = ["Program"]
 
 
 class Program:
-    """The portable form of a model: what is printed, saved, verified and compiled for a target.
+    """The portable form of a model: it is printed, saved, verified and compiled for a target.
 
     Attributes:
-        allowance: what may be computed of it before it is run.
-        open_dims: which axes of which inputs the model left open, its reader giving them a length: symbols (or "") by
-            axis, by input. Error messages name them.
-        defaults: shapes of the constants that the model also declares as inputs, by name, which a run may give other
-            values in ONNX; a reader fills it, and clones and files have none.
-        origin: what the model's file says of itself, its results' names among it.
-        log: what passes and lowering did to it and refused to do; a clone begins with none.
-        is_body: whether it does what a submodule does: its inputs are not those of a model.
+        allowance: budget for constants that are computed before the program runs.
+        open_dims: open axes of the inputs to which the reader gave a length: symbol (or "") by axis, by input. Error
+            messages name them.
+        defaults: shapes of constants that the model also declares as inputs, by name; ONNX lets a run override their
+            values. A reader fills the map; clones and files have none.
+        origin: metadata of the model's file, including the results' names.
+        log: rewrites that passes and lowering applied or refused; a clone begins with none.
+        is_body: whether the program stands for a submodule: its inputs are not a model's inputs.
     """
 
     def __init__(self) -> None:
@@ -54,17 +54,17 @@ class Program:
 
     @property
     def module_count(self) -> int:
-        """How many modules there are."""
+        """Number of modules."""
         return len(self._modules)
 
     def remove_modules_since(self, count: int) -> None:
-        """Forget the modules created after there were ``count`` of them, if none was removed since."""
+        """Remove the modules created after there were ``count`` modules, provided that none was removed since."""
         for module in list(islice(reversed(self._modules.values()), max(0, len(self._modules) - count))):
-            if self._modules.get(module.name) is module:  # not yet gone with the instruction that runs it
+            if self._modules.get(module.name) is module:  # not yet removed with the instruction that runs it
                 self.remove_module(module)
 
     def create_module(self, name: str) -> Module:
-        """A new empty module.
+        """Create an empty module.
 
         Raises:
             ValidationError: the name is taken, or no string.
@@ -78,7 +78,7 @@ class Program:
         return module
 
     def unique_module(self, stem: str) -> Module:
-        """A new empty module named ``stem`` and the first free number."""
+        """Create an empty module named ``stem`` plus the first free number."""
         number = self._taken.get(stem, 0)
         while f"{stem}{number}" in self._modules:
             number += 1
@@ -86,39 +86,39 @@ class Program:
         return self.create_module(f"{stem}{number}")
 
     def module(self, name: str) -> Module | None:
-        """The module of this name, or ``None``."""
+        """Return the module of this name, or ``None``."""
         return self._modules.get(name)
 
     def reachable_modules(self) -> list[Module]:
-        """Main module and the submodules in use, in order of first use."""
+        """Return the main module and the submodules in use, in order of first use."""
         return [self.main, *self.main.submodules()]
 
     def remove_module(self, module: Module) -> None:
-        """Forget a module that no instruction runs, its instructions, and the modules that these alone run."""
+        """Remove a module that no instruction runs, with its instructions and the submodules that only they run."""
         for ins in reversed(list(module)):
             bodies = dict.fromkeys(ins.module_args)
             module.remove_instruction(ins)
-            for body in bodies:  # before what they use of this module
+            for body in bodies:  # before the instructions whose values they capture
                 if not body._runners and body.name in self._modules:
                     self.remove_module(body)
         del self._modules[module.name]
 
     def remove_unused_modules(self) -> None:
-        """Forget modules that no instruction runs."""
+        """Remove modules that no instruction runs."""
         used = {id(m) for m in self.reachable_modules()}
         self._modules = {name: m for name, m in self._modules.items() if id(m) in used}
         self._taken.clear()
 
     def parameter_shapes(self) -> dict[str, Shape]:
-        """Shapes of the inputs by name, in order of declaration."""
+        """Return the shapes of the inputs by name, in order of declaration."""
         return {ins.op.parameter: ins.shape for ins in self.main.parameters()}  # type: ignore[attr-defined]
 
     def output_shapes(self) -> list[Shape]:
-        """Shapes of the results."""
+        """Return the shapes of the results."""
         return [ins.shape for ins in self.main.results()]
 
     def copy_metadata(self, other: Program) -> None:
-        """Take what is known of another program besides its instructions."""
+        """Copy another program's metadata: everything except instructions and log."""
         self.open_dims = {name: dict(axes) for name, axes in other.open_dims.items()}
         self.origin = other.origin
         self.is_body = other.is_body
@@ -129,7 +129,7 @@ class Program:
             module.sort()
 
     def clone(self) -> Program:
-        """A copy with its own modules and instructions; literals share memory.
+        """Return a copy with its own modules and instructions; literals share memory.
 
         Raises:
             ValidationError: an instruction takes a value of another program, or one that comes after it.
@@ -151,10 +151,11 @@ class Program:
 
     @classmethod
     def of_module(cls, module: Module) -> tuple[Program, list[Instruction]]:
-        """A program that does what a submodule does, as a copy, and the values that it takes from outside.
+        """Copy a submodule into a program of its own; return the program and the outer values that the submodule
+        captures.
 
-        Parameters of the program are those of the module, in their order, then one for each of these values, which it
-        has copies of where they are literals.
+        The program's parameters are the submodule's, in order, then one for each captured value. Captured literals are
+        copied instead.
 
         Raises:
             ValidationError: an instruction takes a value that comes after it.
@@ -184,7 +185,7 @@ class Program:
         return copy, captured
 
     def _outer_first(self) -> list[Module]:
-        """Modules such that values captured from an outer module are already copied: outer modules first."""
+        """Return the modules, outer modules first, so that captured values are copied before their uses."""
         seen: dict[int, Module] = {id(m): m for m in self.reachable_modules()}
         for module in self.modules:
             seen.setdefault(id(module), module)
@@ -204,7 +205,7 @@ class Program:
 def _copied(
     ins: Instruction, target: Module, mapped: dict[Instruction, Instruction], modules: dict[int, Module]
 ) -> Instruction:
-    """A copy of an instruction at the end of a module, on copies of its inputs."""
+    """Append to ``target`` a copy of an instruction on the copies of its inputs."""
     owner = ins.module
     assert owner is not None
     inputs = [_twin(mapped, i, ins, owner) for i in ins.inputs]

@@ -1,9 +1,9 @@
-"""Between which numbers the elements of a value lie, as far as the instructions that make it say.
+"""Value-range analysis: intervals that contain the elements of a value, derived from the instructions that compute it.
 
-It tells whether indices need a check, and whether divisors have normal reciprocals.
+It decides whether indices need a bounds check, and whether divisors have normal reciprocals.
 
-Ends are those of what is computed, not of exact arithmetic: integers that may wrap around can be all that their type
-holds, and ends of floats are moved outward by what rounding may add.
+Intervals hold for computed values, not for exact arithmetic. Integers that may wrap around span their whole type, and
+ends of floats are moved outward by the possible rounding.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from .instruction import Instruction
 __all__ = ["Ranges", "Span"]
 
 DEEPEST = 100
-"""Instructions that are followed one after another: a bound for Python's stack, beyond what computes an index."""
+"""Longest chain of instructions that is followed: it bounds Python's stack and exceeds any index computation."""
 SAME = frozenset(
     "reshape reshape_lazy transpose squeeze unsqueeze flatten slice step reverse contiguous layout identity broadcast"
     " multibroadcast broadcast_with_dims scalar gather gather_elements gathernd scan_slice".split()
@@ -35,7 +35,7 @@ SAME = frozenset(
 
 
 class Span(NamedTuple):
-    """Numbers of a type from ``low`` to ``high``, and NaN if it is one of floats. The ends of integers are int."""
+    """The interval of a type's numbers from ``low`` to ``high``; floats may also be NaN. Ends of integers are int."""
 
     type: Type
     low: float
@@ -43,7 +43,7 @@ class Span(NamedTuple):
 
     @classmethod
     def whole(cls, type: Type) -> Span:
-        """All that the type holds."""
+        """Return the span of all values of the type."""
         if not type.is_integral:
             return cls(type, -math.inf, math.inf)
         if type is Type.bool_type:
@@ -52,26 +52,26 @@ class Span(NamedTuple):
         return cls(type, int(info.min), int(info.max))
 
     def within(self, low: int, high: int) -> bool:
-        """Whether all are integers from ``low`` to ``high``."""
+        """Return whether the span is of integers and contained in ``[low, high]``."""
         return self.type.is_integral and low <= self.low and self.high <= high
 
     def union(self, other: Span) -> Span:
-        """What holds both."""
+        """Return the smallest span that contains both spans."""
         return Span(self.type, min(self.low, other.low), max(self.high, other.high))
 
 
 class Ranges:
-    """Spans of instructions; what was found is remembered, so it is for a program that no longer changes."""
+    """Spans of instructions, cached; so the program must not change."""
 
     def __init__(self, deepest: int = DEEPEST) -> None:
-        """``deepest`` instructions are followed, one after another."""
+        """Create the analysis; ``deepest`` is the longest chain of instructions that is followed."""
         self._deepest = deepest
         self._found: dict[Instruction, Span] = {}
         self._modules: dict[Instruction, list[Span | None]] = {}
         self._depth = 0
 
     def span(self, ins: Instruction) -> Span:
-        """What the elements of a value lie in."""
+        """Return the span that contains the elements of a value."""
         if ins not in self._found:
             whole = Span.whole(ins.shape.type)
             if self._depth >= self._deepest:
@@ -84,7 +84,7 @@ class Ranges:
         return self._found[ins]
 
     def along(self, ins: Instruction, axis: int) -> list[Span]:
-        """As ``span``, for each position of an axis of fixed length."""
+        """Return the span for each position of an axis of fixed length."""
         length = ins.shape.dims[axis].min
         if is_symbolic(length):
             return []
@@ -139,7 +139,7 @@ class Ranges:
         return whole
 
     def _reduced(self, ins: Instruction, whole: Span) -> Span:
-        """Of a reduction of floats over axes that have elements."""
+        """Return the span of a float reduction over axes that have elements."""
         x = ins.inputs[0].shape
         dims = [x.dims[axis] for axis in ins.op.axes] or x.dims  # type: ignore[attr-defined]
         if x.type.is_integral or any(_fewest(d) < 1 for d in dims):
@@ -156,7 +156,7 @@ class Ranges:
         return _positions(ins.inputs[0], ins.op.axis, whole)  # type: ignore[attr-defined]
 
     def _pointwise(self, fused: Instruction, index: int, whole: Span) -> Span:
-        """A result of a module of pointwise operators."""
+        """Return the span of result ``index`` of a module of pointwise operators."""
         if fused not in self._modules:
             module = fused.module_args[0]
             values = dict(zip(module.parameters(), map(self.span, fused.inputs), strict=True))
@@ -174,18 +174,18 @@ def _positions(x: Instruction, axis: int, whole: Span) -> Span:
 
 
 def _fewest(dim: DynamicDimension) -> int:
-    """The least length."""
+    """Return the least length of a dimension."""
     return max(range_of(dim.min)[0] or 0, 0)
 
 
 def _most(dim: DynamicDimension) -> int:
-    """The largest length."""
+    """Return the largest length of a dimension."""
     most = range_of(dim.max)[1]
     return UNBOUNDED if most is None else max(most, 0)
 
 
 def _of_array(array: np.ndarray, type: Type) -> Span:
-    """Of the elements of a constant; NaN, packed nibbles and the host's types say nothing."""
+    """Return the span of a constant's elements; the whole type for NaN, packed nibbles and host-only types."""
     if not array.size or type is Type.fp4x2_type or type.hosted:
         return Span.whole(type)
     few = compact(array)
@@ -194,7 +194,7 @@ def _of_array(array: np.ndarray, type: Type) -> Span:
 
 
 def _result(ins: Instruction, spans: Sequence[Span]) -> Span:
-    """Of a pointwise operator's result."""
+    """Return the span of a pointwise operator's result."""
     found = ins.op.scalar(_Arithmetic(), *spans)  # type: ignore[attr-defined]
     squared = ins.name == "mul" and ins.inputs[0] is ins.inputs[1] and found.type.is_floating
     return Span(found.type, 0.0, math.inf) if squared else found
@@ -208,7 +208,8 @@ def _union(spans: Sequence[Span]) -> Span:
 
 
 class _Arithmetic:
-    """Handler of scalar operations (`ops.scalar`) on spans; what may wrap around holds all integers of its type."""
+    """Handler of scalar operations (`ops.scalar`) on spans; an integer result that may wrap around spans its whole
+    type."""
 
     def dtype(self, x: Span) -> Type:
         return x.type
@@ -260,7 +261,7 @@ def _mul(a: Span, b: Span) -> Ends:
 
 
 def _mod(a: Span, b: Span) -> Ends | None:
-    """The remainder has the divisor's sign; that of a division by 0 is 0."""
+    """Return the ends of ``a mod b``: the remainder has the divisor's sign, and is 0 for a division by 0."""
     if b.low < 0:
         return None
     most = max(b.high - 1, 0)
@@ -268,13 +269,13 @@ def _mod(a: Span, b: Span) -> Ends | None:
 
 
 def _fmod(a: Span, b: Span) -> Ends | None:
-    """The remainder has the dividend's sign."""
+    """Return the ends of ``fmod(a, b)``: the remainder has the dividend's sign."""
     most = max(abs(b.low), abs(b.high), 1) - 1
     return max(-most, min(a.low, 0)), min(most, max(a.high, 0))
 
 
 def _div(a: Span, b: Span) -> Ends | None:
-    """Quotients are cut toward 0; those of a division by 0 are 0."""
+    """Return the ends of ``a / b``, truncated toward 0; None unless ``b`` is a positive constant."""
     if b.low != b.high or b.low <= 0:
         return None
     low, high = (abs(end) // b.low * (1 if end > 0 else -1) for end in a[1:])
@@ -292,12 +293,12 @@ _INTEGER_ENDS: dict[str, Any] = {
     "max": lambda a, b: (max(a.low, b.low), max(a.high, b.high)),
     "neg": lambda a: (-a.high, -a.low),
 }
-"""Ends of the results of operations on integers, None if nothing can be said."""
+"""Ends of the results of integer operations; None if they are unknown."""
 
 
 def _rounded(type: Type, low: float, high: float, roundings: int = 1) -> Span:
-    """Ends that were computed exactly, for results of so many roundings one after another, and one to the type."""
-    slack = 4 * (_numbers(type).eps + roundings * _numbers(type.compute).eps)  # twice what it may be, and as much again
+    """Widen exactly computed ends by the error of ``roundings`` successive roundings and one rounding to the type."""
+    slack = 4 * (_numbers(type).eps + roundings * _numbers(type.compute).eps)  # 4 times the error bound, for safety
     low, high = -math.inf if math.isnan(low) else low, math.inf if math.isnan(high) else high
     size = max(abs(low), abs(high))
     below, above = (abs(low), abs(high)) if low >= 0 or high <= 0 else (size, size)
@@ -318,20 +319,20 @@ def _numbers(type: Type) -> Any:
 
 
 def _mean(x: Span, count: int) -> Span:
-    """The sum may be infinite where the mean is not."""
+    """Return the span of a mean of ``count`` elements; the sum may overflow to infinity although the mean does not."""
     if max(abs(x.low), abs(x.high)) * count <= float(_numbers(x.type.compute).max):
         return _rounded(x.type, x.low, x.high, count)
     return Span(x.type, 0.0 if x.low >= 0 else -math.inf, 0.0 if x.high <= 0 else math.inf)
 
 
 def _least(a: Span, b: Span) -> Span:
-    """The other operand may be what becomes of NaN, which a constant of one value is not."""
+    """Return the span of ``min(a, b)``; only a constant operand bounds it from above, since the other may be NaN."""
     low, high = min(a.low, b.low), max(a.high, b.high)
     return Span(a.type, low, min((s.high for s in (a, b) if s.low == s.high), default=high))
 
 
 def _greatest(a: Span, b: Span) -> Span:
-    """As `_least`."""
+    """Return the span of ``max(a, b)``; for NaN see `_least`."""
     low, high = min(a.low, b.low), max(a.high, b.high)
     return Span(a.type, max((s.low for s in (a, b) if s.low == s.high), default=low), high)
 
@@ -353,7 +354,7 @@ _FLOAT_SPANS: dict[str, Any] = {
     "sigmoid": lambda x: _rounded(x.type, 0.0, 1.0),
     "sqrt": _root,
 }
-"""Results of operations on floats; what is not here says nothing."""
+"""Spans of the results of float operations; other operations span their whole type."""
 
 _REDUCED: dict[str, Any] = {
     "reduce_max": lambda x, count: x,
@@ -361,4 +362,4 @@ _REDUCED: dict[str, Any] = {
     "reduce_mean": _mean,
     "reduce_sum": lambda x, count: Span(x.type, x.low if x.low >= 0 else -math.inf, math.inf),
 }
-"""Reductions of ``count`` elements of a span of floats."""
+"""Spans of float reductions over ``count`` elements."""

@@ -1,4 +1,4 @@
-"""A program from its saved modules, every part of them checked."""
+"""Reconstruction of a program from its saved modules, with validation of every part."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ from .serialize import argument_from_value, operator_from_value, shape_from_valu
 
 __all__ = ["rebuild_program"]
 
-MAX_NESTING = 64  # far above what control flow has, and below the depth of recursion of Python
+MAX_NESTING = 64  # far above real control flow, and below Python's recursion limit
 
 Nodes = Callable[[], Iterator[Any]]
 
 
 def rebuild_program(modules: Mapping[str, Nodes]) -> Program:
-    """The program whose modules have these nodes.
+    """Build the program of these modules.
 
     Args:
-        modules: for each module's name a function that gives its nodes (value trees) in order.
+        modules: per module name, a function that returns the module's nodes (value trees) in order.
 
     Raises:
-        FormatError: something is missing, of the wrong kind, or contradicts something else; the message names
-            the module, the node, its operator and the field.
+        FormatError: a part is missing, of the wrong kind, or contradictory; the message names the module, the node, its
+            operator and the field.
     """
     if "main" not in modules:
         raise FormatError("modules: there is no module 'main'")
@@ -58,7 +58,7 @@ class _Rebuild:
         return self._program
 
     def _build(self, name: str) -> None:
-        """Fill the module of this name; the modules in ``_open`` enclose it."""
+        """Build the module of this name; the modules in ``_open`` enclose it."""
         module = self._program.module(name)
         if module is None:
             raise FormatError(f"there is no module {name!r}")
@@ -76,7 +76,7 @@ class _Rebuild:
                 place = f"module {name!r}, node {position} ({what if isinstance(what, str) else '?'})"
                 raise FormatError(f"{place}: {error}") from None
             except (ArithmeticError, LookupError, TypeError, AttributeError, NotImplementedError) as error:
-                # Shape rules may meet attributes that no parser gives them.
+                # Damaged files may give shape rules attributes that no parser gives.
                 place = f"module {name!r}, node {position} ({what})"
                 raise FormatError(f"{place}: {type(error).__name__}: {error}") from error
         module._parameters = 1 + max(self._parameters.get(name, (set(), {-1}))[1])

@@ -1,4 +1,4 @@
-"""What was done to a program on its way to kernels, and what was refused, with the reasons."""
+"""Log of the rewrites applied to a program on its way to kernels, and of refused rewrites with reasons."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ __all__ = ["Refusal", "RewriteLog"]
 
 @dataclass(frozen=True)
 class Refusal:
-    """A rewrite, a fusion or a kernel that could have been and was not.
+    """A rewrite, fusion or kernel that matched and was refused.
 
     Attributes:
-        rule: what refused: a rewrite rule, a pass, or a lowering rule (``lower_gather``).
-        op, shape: the instruction's; it is not held itself, nor are its values.
+        rule: the rewrite rule, pass, or lowering rule (``lower_gather``) that refused.
+        op, shape: the instruction's. The instruction itself and its values are not kept alive.
         reason: why.
-        nodes: names of the model's nodes that it is of, if the program has them (debug symbols).
+        nodes: names of the model's nodes that the instruction came from, if known (debug symbols).
     """
 
     rule: str
@@ -40,15 +40,15 @@ class Refusal:
 
 
 class RewriteLog:
-    """Rewrites that were applied, counted by rule, and those that were refused, once for a rule and an instruction.
+    """Applied rewrites, counted by rule, and refusals, one for each rule and instruction.
 
-    ``MIGRAPHX_TRACE_MATCHES`` has them printed as they come, ``MIGRAPHX_TRACE_MATCHES_FOR`` those of rules with one of
-    some words in their names.
+    ``MIGRAPHX_TRACE_MATCHES`` prints entries as they are added. ``MIGRAPHX_TRACE_MATCHES_FOR`` prints the entries of
+    rules whose name contains one of its words.
 
     Attributes:
-        applied: how often each rule, or pass, was.
-        exhausted: whether rules were stopped because they did not come to an end.
-        parent: another log that takes everything too, such as the program's of a pass.
+        applied: number of applications by rule or pass.
+        exhausted: whether rules were stopped because they did not reach a fixed point.
+        parent: another log that receives every entry too: a pass's log has the program's log as parent.
     """
 
     def __init__(self, parent: RewriteLog | None = None) -> None:
@@ -59,7 +59,7 @@ class RewriteLog:
         self._open: dict[tuple[str, int], Refusal] = {}
 
     def apply(self, rule: str, ins: Instruction, forget: bool = False) -> None:
-        """A rule was applied at an instruction; with ``forget``, what it refused there before is forgotten."""
+        """Record that a rule was applied at an instruction; with ``forget``, drop the rule's earlier refusal there."""
         self.applied[rule] = self.applied.get(rule, 0) + 1
         if forget:
             self._open.pop((rule, id(ins)), None)
@@ -69,7 +69,7 @@ class RewriteLog:
             self._tell(rule, "%s matched %s -> %s", rule, ins.op, ins.shape)
 
     def refuse(self, rule: str, ins: Instruction, reason: str) -> None:
-        """A rule matched at an instruction and was not applied; of several reasons the last is kept."""
+        """Record that a rule matched at an instruction and was not applied; the last reason is kept."""
         known = self._open.get((rule, id(ins)))
         if known is not None and known.reason == reason:
             return
@@ -80,35 +80,35 @@ class RewriteLog:
             self._tell(rule, "refused %s", refusal)
 
     def close(self) -> None:
-        """What follows is of other instructions: one of them may come to have the identity of one that is gone."""
+        """Detach refusals from instruction identities: a new instruction may get the ``id`` of a deleted one."""
         self._closed += self._open.values()
         self._open.clear()
 
     def include(self, other: RewriteLog) -> None:
-        """Take over what another log has."""
+        """Add all entries of another log."""
         for rule, count in other.applied.items():
             self.applied[rule] = self.applied.get(rule, 0) + count
         self.exhausted |= other.exhausted
         self._closed += other.refusals()
 
     def converted(self, function: Callable[[Refusal], Refusal]) -> RewriteLog:
-        """A log of the same whose refusals are what a function makes of these."""
+        """Return a copy of the log with ``function`` applied to each refusal."""
         log = RewriteLog()
         log.include(self)
         log._closed = [function(refusal) for refusal in log._closed]
         return log
 
     def refusals(self, rule: str | None = None) -> list[Refusal]:
-        """Refusals, of one rule or of all, in order."""
+        """Return the refusals of one rule, or all refusals, in order."""
         return [r for r in (*self._closed, *self._open.values()) if rule is None or r.rule == rule]
 
     @functools.cached_property
     def _asked(self) -> tuple[list[str], bool]:
-        """Words in the names of rules that are printed, and whether all are if there is none; read once."""
+        """Words that select the rules to print, and whether all rules are printed if there are no words; read once."""
         return environment_words("MIGRAPHX_TRACE_MATCHES_FOR"), environment_flag("MIGRAPHX_TRACE_MATCHES")
 
     def _tell(self, rule: str, text: str, *values: object) -> None:
-        """Print and log ``text % values``, as far as it is asked for."""
+        """Print ``text % values`` if the rule is selected by the environment, and log it."""
         words, all_rules = self._asked
         if any(word in rule for word in words) if words else all_rules:
             print(text % values)

@@ -1,4 +1,4 @@
-"""Programs, shapes and arguments as value trees, in the structure of MIGraphX's ``to_value``."""
+"""Conversion of programs, shapes and arguments to and from value trees, in the structure of MIGraphX's ``to_value``."""
 
 from __future__ import annotations
 
@@ -31,8 +31,11 @@ MAX_RANK = 64  # NumPy's own limit
 
 
 def shape_to_value(shape: Shape) -> dict[str, Any]:
-    """A shape as a map; all keys but ``unranked``, ``element`` (of a sequence, an optional or a map) and a dimension's
-    ``symbol``, which MIGraphX does not have, are always there."""
+    """Return a shape as a map.
+
+    Keys that MIGraphX has are always present. ``unranked``, ``element`` (of a sequence, an optional or a map) and a
+    dimension's ``symbol`` are present where needed.
+    """
     value: dict[str, Any] = {
         "type": shape.type.name,
         "sub_shapes": [shape_to_value(s) for s in shape.sub_shapes],
@@ -46,10 +49,10 @@ def shape_to_value(shape: Shape) -> dict[str, Any]:
 
 
 def shape_from_value(value: Any) -> Shape:
-    """The shape that a map describes.
+    """Return the shape that a map describes.
 
     Raises:
-        FormatError: a key is missing or holds what no shape can have.
+        FormatError: a key is missing or holds an invalid value.
     """
     fields = _map(value, "shape")
     name = fields.get("type")
@@ -77,7 +80,7 @@ def shape_from_value(value: Any) -> Shape:
 
 
 def _holder(type: Type, element: Shape) -> Shape:
-    """The shape of what holds values of another shape."""
+    """Return the shape of a sequence, an optional or a map of ``element``."""
     if type is not Type.map_type:
         return Shape.sequence(element) if type is Type.sequence_type else Shape.optional(element)
     both = element.sub_shapes
@@ -103,7 +106,8 @@ def _dimension_from_value(value: Any) -> DynamicDimension:
 
 
 def argument_to_value(argument: Argument) -> dict[str, Any]:
-    """A tensor as shape and data; data are its element space, so a broadcast one stores each element once."""
+    """Return a tensor as shape and data. The data are its element space, so a broadcast tensor stores each element
+    once."""
     shape = shape_to_value(argument.shape)
     if argument.array is None:
         return {"shape": shape, "sub": [argument_to_value(member) for member in argument.sub]}
@@ -113,7 +117,7 @@ def argument_to_value(argument: Argument) -> dict[str, Any]:
 
 
 def _storage(argument: Argument) -> np.ndarray:
-    """The element space, one-dimensional, without a copy where the elements fill it without gaps."""
+    """Return the element space as a one-dimensional array, without a copy where the elements fill it without gaps."""
     shape, array = argument.shape, argument.numpy()
     if array.dtype != shape.type.numpy:
         array = array.astype(shape.type.numpy)
@@ -121,7 +125,7 @@ def _storage(argument: Argument) -> np.ndarray:
     kept.sort(key=lambda axis: -shape.strides[axis])
     lens = [shape.lens[axis] for axis in kept]
     if [shape.strides[axis] for axis in kept] == list(row_major_strides(lens)):
-        once = array[(*(slice(None) if axis in kept else 0 for axis in range(array.ndim)), ...)]  # an array, if of one
+        once = array[(*(slice(None) if axis in kept else 0 for axis in range(array.ndim)), ...)]  # keep 0-d arrays
         solid = once.transpose([sorted(kept).index(axis) for axis in kept])
         return np.ascontiguousarray(solid).reshape(-1)
     filler = "" if shape.type is Type.string_type else 0
@@ -131,7 +135,7 @@ def _storage(argument: Argument) -> np.ndarray:
 
 
 def argument_from_value(value: Any) -> Argument:
-    """The tensor that a map describes; it is a read-only view of the blob where that is aligned.
+    """Return the tensor that a map describes: a read-only view of the blob if the blob is aligned.
 
     Raises:
         FormatError: data and shape do not fit each other.
@@ -175,7 +179,7 @@ def _blob(value: Any) -> memoryview:
 
 
 def attribute_to_value(value: Any) -> Any:
-    """An operator's attribute; enumerations and element types are integers."""
+    """Return an operator's attribute as a value tree; enumerations and element types become integers."""
     if isinstance(value, Enum):
         return int(value.value)
     if isinstance(value, Shape):
@@ -192,15 +196,15 @@ def attribute_to_value(value: Any) -> Any:
 
 
 def operator_to_value(operator: Operator) -> dict[str, Any]:
-    """The attributes of an operator by name."""
+    """Return the attributes of an operator by name."""
     return {key: attribute_to_value(value) for key, value in operator.attributes().items()}
 
 
 def operator_from_value(name: str, value: Any) -> Operator:
-    """The operator of this name and these attributes.
+    """Return the operator with this name and these attributes.
 
     Raises:
-        MgxError: there is no such operator, or an attribute that it does not have, or of another kind.
+        MgxError: the operator or an attribute is unknown, or an attribute has the wrong kind.
     """
     fields = _map(value, "operator")
     return make_op(name, **{key: _within(f"operator.{key}", _attribute_from_value, v) for key, v in fields.items()})
@@ -221,10 +225,10 @@ def _attribute_from_value(value: Any) -> Any:
 
 
 def program_modules(program: Program) -> dict[str, Any]:
-    """All modules of a program by name, the main module first.
+    """Return all modules of a program by name, the main module first.
 
     Raises:
-        ValidationError: two modules have one name.
+        ValidationError: two modules have the same name.
     """
     modules = list(dict.fromkeys([*program.reachable_modules(), *program.modules]))
     names = _unique(instruction_names(modules))
@@ -237,7 +241,7 @@ def program_modules(program: Program) -> dict[str, Any]:
 
 
 def _unique(names: Mapping[Instruction, str]) -> dict[Instruction, str]:
-    """Printed names, with quotes added to those that another instruction has too."""
+    """Return the printed names, with quotes added to duplicates."""
     taken: set[str] = set()
     result = {}
     for ins, name in names.items():
@@ -269,10 +273,10 @@ def _node(ins: Instruction, names: Mapping[Instruction, str]) -> dict[str, Any]:
 
 
 def strings(value: Any, what: str) -> list[str]:
-    """``value`` if it is a list of strings.
+    """Return ``value`` if it is a list of strings.
 
     Raises:
-        FormatError: it is something else.
+        FormatError: it is not.
     """
     items = _list(value, what)
     for item in items:

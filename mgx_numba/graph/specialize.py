@@ -1,8 +1,8 @@
-"""Programs for given lengths: what the inputs are settles shapes, and everything that follows from shapes.
+"""Specialisation of a dynamic program for given input lengths.
 
-A program with dynamic inputs says how lengths follow from lengths. Given those of its inputs, and the values of some of
-them, its copy has lengths in place of ranges and literals in place of arithmetic on lengths; deferred nodes have become
-operators. What then still is dynamic depends on data.
+A program with dynamic inputs derives lengths from lengths. Given the lengths of its inputs, and optionally values of
+some inputs, its copy has fixed lengths instead of ranges and literals instead of length arithmetic. Deferred nodes
+become operators. Shapes that remain dynamic depend on data.
 """
 
 from __future__ import annotations
@@ -31,15 +31,15 @@ from .program import Program
 __all__ = ["FOLDED", "Settling", "is_dynamic", "specialize"]
 
 _BROADCASTS = frozenset({"broadcast", "multibroadcast", "broadcast_for_dot"})
-"""Operators whose result is their first input, and the other inputs say how long."""
+"""Operators whose result is their first input; the other inputs give the lengths."""
 
 FOLDED = 1 << 16
-"""Elements of results that are computed here because their number depends on values: tables of positions, as a model
-computes them from lengths."""
+"""Most elements of results that are folded because their number depends on values: tables of positions, which models
+compute from lengths."""
 
 
 def is_dynamic(program: Program) -> bool:
-    """Whether some input, a tensor, has a range for a length."""
+    """Return whether an input tensor has a range as a length."""
     return any(s.is_dynamic and s.element is None for s in program.parameter_shapes().values())
 
 
@@ -48,19 +48,19 @@ def specialize(
     lens: Mapping[str, Sequence[int | DynamicDimension]],
     values: Mapping[str, np.ndarray] | None = None,
 ) -> Program:
-    """A copy whose inputs have these lengths, with all shapes computed again.
+    """Return a copy of a program whose inputs have these lengths, with all shapes recomputed.
 
-    What is broadcast to the lengths of another value is broadcast to lengths then, as in a program that was static from
-    the start.
+    A broadcast to the lengths of another value becomes a broadcast to fixed lengths, as in a program that was static
+    from the start.
 
     Args:
-        program: it stays as it is.
-        lens: lengths, or ranges, of the inputs that are dynamic, by name; those that are not given stay as they are.
-        values: inputs that are literals of the copy, which has them as inputs still.
+        program: the dynamic program, which is not changed.
+        lens: lengths, or ranges, of the dynamic inputs by name; inputs that are not listed keep their ranges.
+        values: values of inputs that become literals of the copy; the copy keeps these inputs.
 
     Raises:
-        ShapeError: the lengths do not fit the operators.
-        MgxError: a deferred node does not fit its inputs. Both name the lengths of a model's inputs.
+        ShapeError: the lengths do not fit the operators. The message names the lengths of a model's inputs.
+        MgxError: a deferred node does not fit its inputs. The message names the lengths of a model's inputs.
     """
     try:
         copy = Settling(lens, values or {}).copy(program)
@@ -73,7 +73,7 @@ def specialize(
 
 
 class Settling:
-    """One copy in the making; see `specialize`."""
+    """A specialised copy under construction; see `specialize`."""
 
     def __init__(self, lens: Mapping[str, Sequence[Any]], values: Mapping[str, np.ndarray]) -> None:
         self.lens = lens
@@ -149,10 +149,10 @@ class Settling:
         return known if known is not None else self._settled(ins, inputs, shape, target)
 
     def _shape(self, op: Operator, inputs: Sequence[Instruction]) -> Shape:
-        """The operator's result: computed once for equal operators on equal shapes, such as those of equal layers."""
+        """Return an operator's output shape, computed once for equal operators on equal shapes, as in equal layers."""
         shapes = tuple([i.shape for i in inputs])
         if any(s.is_dynamic for s in shapes):
-            return op.compute_shape(shapes)  # equal ranges may have other symbols
+            return op.compute_shape(shapes)  # not cached: equal ranges may have different symbols
         found = self._shapes.get((op, shapes))
         if found is None:
             found = self._shapes[op, shapes] = op.compute_shape(shapes)
@@ -174,7 +174,7 @@ class Settling:
         return twin
 
     def _settled(self, ins: Instruction, inputs: list[Instruction], shape: Shape, target: Module) -> Instruction:
-        """The instruction on settled inputs, in its form for lengths or values that are known now."""
+        """Append the instruction on specialised inputs, in its form for the lengths and values that are now known."""
         op = ins.op
         if any(i.shape.is_dynamic for i in inputs):
             return self._add(ins, op, inputs, target, shape=shape)
@@ -196,8 +196,8 @@ class Settling:
     def _known(
         self, ins: Instruction, inputs: Sequence[Instruction], shape: Shape, target: Module
     ) -> Instruction | None:
-        """A literal in place of lengths that are known, and of results whose number of elements depends on values that
-        are."""
+        """Return a literal for known lengths, or for a result whose number of elements depends on known values; else
+        None."""
         if ins.name == "dimensions_of":
             if inputs[0].shape.is_dynamic:
                 return None
@@ -212,14 +212,14 @@ class Settling:
         return self._computed(ins, shape, values, target)
 
     def _lengths(self, ins: Instruction, lens: Sequence[int], target: Module) -> Instruction:
-        """The literal of a ``dimensions_of`` a value of these lengths."""
+        """Return the literal of a ``dimensions_of`` instruction on a value of these lengths."""
         value = ins.op.compute(ins.shape, [np.broadcast_to(np.int8(0), lens)])
         return self._literal(ins, value, target)
 
     def _computed(
         self, ins: Instruction, shape: Shape, values: Sequence[np.ndarray], target: Module
     ) -> Instruction | None:
-        """The result of an instruction for these values, unless it is large."""
+        """Return the folded result of an instruction on these values, unless it is large."""
         found = ins.op.compute(shape, values)
         if isinstance(found, tuple):
             self.members[ins] = [self._literal(ins, v, target) for v in found]
@@ -227,7 +227,7 @@ class Settling:
         return self._literal(ins, found, target) if found.size <= FOLDED else None
 
     def _values(self, inputs: Sequence[Instruction]) -> list[np.ndarray]:
-        """Values of all inputs; none if one is not known."""
+        """Return the values of all inputs; an empty list if one is unknown."""
         values = []
         for i in inputs:
             value = None if i.shape.is_dynamic else self.constants.value(i)
@@ -237,7 +237,7 @@ class Settling:
         return values
 
     def _given(self, value: np.ndarray) -> np.ndarray:
-        """A value as `Operator.with_values` takes it."""
+        """Convert a value for `Operator.with_values`."""
         return value
 
     def _literal(self, ins: Instruction, value: np.ndarray, target: Module) -> Instruction:
@@ -247,7 +247,8 @@ class Settling:
         return literal
 
     def _broadcast(self, ins: Instruction, inputs: list[Instruction], target: Module) -> list[Instruction]:
-        """Inputs of a pointwise operator whose ranges were the same and whose lengths are not: one of them is 1."""
+        """Return the inputs of a pointwise operator, broadcast where equal ranges became different lengths, one of them
+        1."""
         if any(i.shape.is_dynamic for i in inputs) or all(
             known_same(i.shape.lens, inputs[0].shape.lens) for i in inputs
         ):
@@ -257,12 +258,12 @@ class Settling:
         try:
             common = common_lens(*(i.shape.lens for i in inputs))
         except ValueError:
-            return inputs  # the operator says what does not fit
+            return inputs  # the operator's shape rule raises the error
         op = make_op("multibroadcast", out_lens=common)
         return [i if known_same(i.shape.lens, common) else self._add(ins, op, [i], target) for i in inputs]
 
     def _expanded(self, ins: Instruction, op: Deferred, inputs: list[Instruction], target: Module) -> Instruction:
-        """What a deferred node is for these inputs; the node itself if they are not known well enough."""
+        """Expand a deferred node for these inputs; keep the node if the inputs are not known well enough."""
         if op.reader not in self._readers:
             self._readers[op.reader] = reader(op.reader, self.program, self.constants)
         last = target.last
@@ -273,7 +274,7 @@ class Settling:
         except SymbolicLengthError:
             raise
         except MgxError:
-            if any(i.shape.is_dynamic for i in inputs):  # what is wrong may be that lengths are not known
+            if any(i.shape.is_dynamic for i in inputs):  # the fault may be due to unknown lengths
                 return self._add(ins, op, inputs, target)
             raise
         for new in _after(target, last):
@@ -284,8 +285,11 @@ class Settling:
         return results[0]
 
     def _chosen(self, ins: Instruction, inputs: Sequence[Instruction]) -> Module | None:
-        """The branch of an ``if`` whose condition is known; the submodule of a ``select_module`` that takes tensors of
-        these lengths. None if that is not known, there is none, or the tuple is used as a whole."""
+        """Return the branch of an ``if`` with a known condition, or the submodule of a ``select_module`` for these
+        lengths.
+
+        None if the choice is unknown, no submodule fits, or the result tuple is used as a whole.
+        """
         if any(user.name != "get_tuple_elem" for user in ins.users):
             return None
         if isinstance(ins.op, If):
@@ -298,7 +302,7 @@ class Settling:
         return next(fitting, None)
 
     def _in_place(self, ins: Instruction, body: Module, inputs: Sequence[Instruction], target: Module) -> Instruction:
-        """What a submodule computes of inputs, in the place of an instruction that would run it."""
+        """Inline a submodule in the place of the instruction that would run it."""
         if isinstance(ins.op, If):
             inputs = inputs[1:]
         for inner in body:
@@ -315,7 +319,7 @@ class Settling:
         return self.members[ins][0]
 
     def _counted(self, op: Loop, inputs: Sequence[Instruction], body: Module) -> Loop:
-        """A loop with room for exactly the iterations that it will run, if these are known."""
+        """Return a loop with room for exactly the iterations that it will run, if their number is known."""
         values = self._values(inputs[:2])
         if not op.use_dyn_output or not values:
             return op
@@ -330,25 +334,28 @@ class Settling:
         return replace(op, max_iterations=maximum(0, trips), use_dyn_output=False)
 
     def _ranked_rows(self, ins: Instruction, made: Instruction, target: Module) -> None:
-        """Make vectors of scan outputs whose rows turn out to be scalars, where ``ins`` does not tell a row's rank.
+        """Make vectors of scan outputs whose rows turn out to be scalars, where ``ins`` does not determine a row's
+        rank.
 
-        A loop's scan output has an axis for the one element of a scalar, which parsers remove if they know the rank.
+        A loop's scan output has an axis for the single element of a scalar; parsers remove the axis if they know the
+        rank.
         """
         before, after = ([r.shape for r in loop.module_args[0].results()] for loop in (ins, made))
         scalars = [k for k in range(len(ins.inputs) - 1, len(after)) if not before[k].ranked and after[k].rank == 0]
         if scalars:
-            count = len(after) - 1  # members of the tuple: results of the body without the condition
+            count = len(after) - 1  # tuple members: the body's results without the condition
             members = [self._add(ins, make_op("get_tuple_elem", index=k), [made], target) for k in range(count)]
             for k in scalars:
                 members[k - 1] = self._add(ins, make_op("squeeze", axes=(1,)), [members[k - 1]], target)
             self.members[ins] = members
 
     def _bodies(self, ins: Instruction, inputs: Sequence[Instruction]) -> list[Module]:
-        """The submodules for settled inputs. A branch that these do not fit fails when it is taken, the body of a loop
-        in the first iteration.
+        """Return the submodules for specialised inputs.
+
+        A branch that does not fit the inputs fails when it is taken; the body of a loop fails in the first iteration.
 
         Raises:
-            ShapeError: inputs fit no branch.
+            ShapeError: the inputs fit no branch.
         """
         if not isinstance(ins.op, (If, Loop)):
             return [self._body(ins, body, inputs) for body in ins.module_args]
@@ -370,7 +377,7 @@ class Settling:
         ]
 
     def _fitting(self, ins: Instruction, body: Module, inputs: Sequence[Instruction]) -> Module | str:
-        """A submodule for settled inputs, or why these do not fit it."""
+        """Return a submodule for specialised inputs, or the reason why the inputs do not fit it."""
         count = self.program.module_count
         try:
             return self._body(ins, body, inputs)
@@ -381,7 +388,8 @@ class Settling:
             return str(error)
 
     def _unfitting(self, body: Module, reason: str, given: Sequence[Shape], results: Sequence[Shape]) -> Module:
-        """A submodule that fails when it runs, with parameters of given shapes; else its results would have these."""
+        """Return a submodule that fails when it runs, with parameters of shapes ``given`` and results of shapes
+        ``results``."""
         module = self._module(body.name)
         for parameter, shape in zip(body.parameters(), given):
             module._link(Instruction(parameter.op, (), shape), None)
@@ -391,8 +399,7 @@ class Settling:
         return module
 
     def _body(self, ins: Instruction, body: Module, inputs: Sequence[Instruction]) -> Module:
-        """A submodule for settled inputs; what a loop carries from one iteration to the next keeps its range if it has
-        not one length."""
+        """Return a submodule for specialised inputs; a loop-carried value keeps its range unless it has one length."""
         parameters = body.parameters()
         loops = isinstance(ins.op, Loop)
         shapes = self._loop_parameters(body, inputs) if loops else [p.shape for p in parameters]
@@ -406,13 +413,13 @@ class Settling:
 
     @staticmethod
     def _loop_parameters(body: Module, inputs: Sequence[Instruction]) -> list[Shape]:
-        """Shapes of the parameters of a loop's body in the first iteration."""
+        """Return the shapes of the parameters of a loop's body in the first iteration."""
         number, condition, *carried = (p.shape for p in body.parameters())
         first = (i.shape.row_major() if s.element is None else s for i, s in zip(inputs[2:], carried))
         return [number, condition, *first]
 
     def _module(self, name: str) -> Module:
-        """A new module of this name, or with a number behind it."""
+        """Create a module of this name, or of this name with a number appended."""
         taken = self.program.module(name) is not None
         return self.program.unique_module(name) if taken else self.program.create_module(name)
 
@@ -429,7 +436,7 @@ class Settling:
 
 
 def _settles(ins: Instruction) -> bool:
-    """Whether an instruction may have another form although its inputs have the shapes that they had."""
+    """Return whether an instruction may change its form although the shapes of its inputs are unchanged."""
     return ins.shape.is_dynamic or (ins.name in _BROADCASTS and len(ins.inputs) > 1)
 
 

@@ -1,4 +1,4 @@
-"""What a body of a kernel computes, to be compared with others at once."""
+"""Structural keys of kernel bodies, so that bodies are compared at once."""
 
 from __future__ import annotations
 
@@ -11,12 +11,15 @@ from .module import Module
 __all__ = ["content", "structure"]
 
 SMALL_BYTES = 64
-"""Of a constant that is known by its value: a scalar, or a vector of few elements."""
+"""Largest constant (bytes) that is compared by value: a scalar, or a vector of few elements."""
 
 
 def structure(body: Module) -> Hashable:
-    """What a module without submodules computes. Operators and shapes count as equal if they are one object, as those
-    of equal layers are in replayed programs: it says nothing once the module is gone, or changed."""
+    """Return a hashable key of the computation of a module without submodules.
+
+    Operators and shapes are compared by identity, since equal layers of replayed programs share them. The key is valid
+    only while the module lives and is unchanged.
+    """
     changes, known = body.structure
     if changes == body.changes and known is not None:
         return known
@@ -26,7 +29,7 @@ def structure(body: Module) -> Hashable:
         places[ins] = number
         if ins.literal is not None:
             row += (content(ins.literal), id(ins.shape))
-        elif not isinstance(ins.op, Return):  # each has one of its own
+        elif not isinstance(ins.op, Return):  # every @return has its own operator object
             row += (id(ins.op), id(ins.shape))
         row += [places[i] for i in ins.inputs]
         row.append(None)
@@ -34,6 +37,6 @@ def structure(body: Module) -> Hashable:
 
 
 def content(literal: Argument) -> Hashable:
-    """What is compared of a constant: its value if it is small, else which object it is."""
+    """Return a constant's key: its value if the constant is small, else its identity."""
     array = literal.array
     return id(literal) if array is None or array.nbytes > SMALL_BYTES else (array.dtype, array.tobytes())

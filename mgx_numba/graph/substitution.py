@@ -1,4 +1,4 @@
-"""Numbers in the place of symbolic lengths: in shapes, operators, instructions, programs."""
+"""Substitution of numbers for symbolic lengths in shapes, operators, instructions and programs."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ __all__ = ["holds_symbols", "lengths_of", "put_numbers", "settled", "with_number
 
 
 def settled(program: Program, values: Mapping[Dim, int]) -> Program:
-    """Return a copy of a program in which the symbols of its lengths have values."""
+    """Return a copy of a program with values in place of the symbols of its lengths."""
     copy = program.clone()
     put_numbers(copy, values)
     return copy
 
 
 def put_numbers(program: Program, values: Mapping[Dim, int]) -> None:
-    """Give the symbols of a program's lengths values, in place."""
+    """Replace the symbols of a program's lengths by values, in place."""
     known: dict[Dim, int] = {}
     for module in program.modules:
         for ins in module:
@@ -65,12 +65,12 @@ def holds_symbols(value: Any) -> bool:
 
 
 def with_numbers(value: Any, values: Mapping[Dim, int], known: dict[Dim, int] | None = None) -> Any:
-    """Return a length, a shape, an operator, or a sequence of such, with numbers in the place of symbols.
+    """Return a length, shape, operator, or sequence of them with numbers in place of symbols.
 
     Args:
-        value: what holds no symbols is returned as it is.
-        values: of all symbols.
-        known: values of expressions that were computed before; it takes new ones.
+        value: returned unchanged if it holds no symbols.
+        values: values of all symbols.
+        known: cache of evaluated expressions, which is extended.
     """
     if isinstance(value, Shape) and not (value.symbolic or value.is_dynamic or value.sub_shapes):
         return value

@@ -1,9 +1,8 @@
-"""Programs for all lengths: the lengths of inputs are symbols, and everything that follows from shapes is computed with
-these.
+"""Symbolic programs for all lengths: input lengths are symbols, and shapes are computed from symbols.
 
-A program with dynamic inputs is settled as by `specialize`, for lengths that are symbols. What it computes of lengths
-alone is folded to expressions (`length_arithmetic`). Where such values are data they are `lengths` instructions; tables
-of positions, masks and fillings stay instructions, which a plan computes.
+A program with dynamic inputs is specialised as by `specialize`, with symbols as lengths. Values that depend on lengths
+alone are folded to expressions (`length_arithmetic`). Where an expression is used as data, it becomes a `lengths`
+instruction. Tables of positions, masks and fill values stay instructions, which a plan computes.
 """
 
 from __future__ import annotations
@@ -38,40 +37,40 @@ from .specialize import Settling, _after
 __all__ = ["symbolic_program"]
 
 LONGEST = (1 << 24, (1 << 31) - 1)
-"""Greatest value of a symbol, the first unless lengths are given that are greater: lengths are exact then as float32,
-or int32, in which many models compute with them."""
+"""Greatest value of a symbol: the first limit, unless a given length exceeds it. Below the limits, lengths are exact in
+float32 and int32, in which many models compute with them."""
 HINTS = (
     (37, 41, 43, 47, 53, 59, 61, 67, 71, 73, 79, 83, 89, 97, 101, 103, 107, 109, 113),
     (211, 223, 227, 229, 233, 239, 241, 251, 257, 263, 269, 271, 277, 281, 283, 293, 307, 311, 313),
     (1009, 1013, 1019, 1021, 1031, 1033, 1039, 1049, 1051, 1061, 1063, 1069, 1087, 1091, 1093, 1097),
     (17, 19, 23, 29, 31, 13, 11, 7),
 )
-"""Example lengths: primes beyond the sizes of vectors, so that no product of some is one of others by chance. The next
-ones are for programs that fail for these: they take the best 100 of what there is, or fewer positions."""
+"""Example lengths: primes beyond vector sizes, so that a product of lengths equals another length only by intent. Later
+rows are for programs that fail for the first row, such as those that take the best 100 of all positions or fewer."""
 SHORT_HINTS = (31, 29, 23, 19, 17, 13, 11, 7, 5, 3, 2)
-"""Example lengths of dimensions that end below these."""
+"""Example lengths of dimensions whose maximum is below `HINTS`."""
 TOGETHER = (1, 2, 3, 4, 8, 16, 64, 300, 1024)
-"""Lengths that all symbols have together in samples: kernels differ where an axis has one element, where rows are
-shorter than a vector or a tile, and where estimates prefer another algorithm."""
+"""Lengths that all symbols share in a sample. Kernels differ where an axis has one element, where rows are shorter than
+a vector or a tile, and where estimates prefer another algorithm."""
 LAST = 4
-"""Comparisons that an operator may have made before it fails."""
+"""Number of last comparisons before an operator's failure that are examined first."""
 MOST_RELATIONS = 64
-"""Relations between lengths that are looked for in a program."""
+"""Most relations between lengths that are derived for one program."""
 
 
 def symbolic_program(program: Program, scope: Scope, lens: Mapping[str, Sequence[int]] | None = None) -> Program:
     """Return a copy of a program whose dynamic inputs have symbols for lengths.
 
-    Equal names of dimensions are one symbol. A name such as ``past + tokens`` is that expression if its parts are names
-    of others. Where operators fit only if one dimension follows from others, its length is that expression. So lengths
-    of inputs serve that are those of the parameters' shapes for some values of the symbols within their ranges,
-    and for which the guards have the answers that they have.
+    Dimensions of the same name share a symbol. A name such as ``past + tokens`` is parsed as an expression if its parts
+    are names of other dimensions. Where operators fit only if one dimension follows from others, its length is that
+    expression. The copy is valid for input lengths that satisfy the parameters' shapes for some symbol values within
+    their ranges, and for which all guards have the recorded answers.
 
     Args:
-        program: it stays as it is.
-        scope: takes symbols, hints, samples and guards. Lengths in the program may have symbols of it.
-        lens: of dynamic inputs, for which the copy shall serve: they are the hints, what is 0 is no symbol, and names
-            whose lengths differ are not taken for one.
+        program: the dynamic program, which is not changed.
+        scope: receives symbols, hints, samples and guards. Lengths in the program may already use its symbols.
+        lens: lengths of dynamic inputs for which the copy must be valid. They become the hints. A length of 0 gets no
+            symbol, and dimensions of one name with different lengths get separate symbols.
 
     Raises:
         SymbolicLengthError: the program needs a number where a length is symbolic.
@@ -137,11 +136,11 @@ class _Inputs:
                 self._ranges[key] = DynamicDimension(low, max(low, min(d.max, known.max)), d.optimals | known.optimals)
 
     def lengths(self, scope: Scope, relations: dict[str, Length], primes: Sequence[int]) -> dict[str, list[Length]]:
-        """Return lengths of the inputs, of new symbols of a scope; some follow from others by ``relations``."""
+        """Return the lengths of the inputs: new symbols of a scope, or expressions by ``relations`` and names."""
         lengths: dict[str, Length] = {}
         hints = itertools.count()
         parsed = {key: tree for key in self._ranges if (tree := _expression(key, self._ranges)) is not None}
-        if self._given:  # of given lengths names may be wrong
+        if self._given:  # names may contradict the given lengths
             parsed = {key: tree for key, tree in parsed.items() if _value(tree, self._given) == self._given.get(key)}
         for key, d in self._ranges.items():
             if key not in parsed and key not in relations:
@@ -150,7 +149,7 @@ class _Inputs:
                 low, high = d.min, max(min(d.max, most), given)
                 hint = given if given >= 0 else _hint(low, high, primes, next(hints))
                 lengths[key] = scope.symbol(key, low, high, hint)
-        for key, expression in reversed(relations.items()):  # later ones have no symbols that earlier ones replace
+        for key, expression in reversed(relations.items()):  # a later relation never uses a symbol replaced earlier
             lengths[key] = substitute(expression, {s: lengths[str(s)] for s in symbols_of([expression])})
         for key, tree in parsed.items():
             lengths[key] = _value(tree, lengths)
@@ -158,7 +157,8 @@ class _Inputs:
         return {name: [lengths[k] if isinstance(k, str) else k for k in keys] for name, keys in self._keys.items()}
 
     def _samples(self, scope: Scope) -> Iterator[dict[Dim, int]]:
-        """Yield lengths for which kernels are looked for: optimal ones, all together, and 1 of each."""
+        """Yield sample lengths for which kernels are chosen: optimal lengths, equal lengths, and length 1 for single
+        symbols."""
         hints = scope.hints()
         ranges = {s: self._ranges[str(s)] for s in hints if str(s) in self._ranges}
         earlier = [{**hints, **sample} for sample in scope.samples]
@@ -179,7 +179,7 @@ class _Inputs:
 
 
 def _hint(low: int, high: int, primes: Sequence[int], number: int) -> int:
-    """Return the example length of a symbol, which is another one than others have as far as its range allows that."""
+    """Return the example length of symbol ``number``, different from other symbols' as far as its range allows."""
     prime = primes[number % len(primes)]
     if prime < low:
         return min(high, low + prime)
@@ -190,7 +190,7 @@ def _hint(low: int, high: int, primes: Sequence[int], number: int) -> int:
 
 
 def _expression(name: str, known: Mapping[str, Any]) -> ast.expr | None:
-    """Return the expression that a dimension's name is, if it consists of other names."""
+    """Parse a dimension's name as an expression of other dimensions' names; None if it is not one."""
     if name.isidentifier():
         return None
     try:
@@ -223,14 +223,14 @@ def _value(tree: ast.expr, lengths: Mapping[str, Length]) -> Any:
 
 
 def _relation(scope: Scope, known: Mapping[str, Length], ordered: bool) -> tuple[str, Length] | None:
-    """Return what one symbol would have to be so that two lengths are equal that operators compared last.
+    """Return a symbol and the expression that would make two lengths equal which operators compared last.
 
-    Of the last comparisons those with other symbols come before those with numbers: what broadcasts asks for 1, too.
+    Among the last comparisons, symbolic expressions are tried before numbers, since broadcasting also compares with 1.
 
     Args:
-        scope: has the comparisons.
-        known: symbols for which there is a relation.
-        ordered: whether comparisons for order count, too: where these fail, such as for a part longer than the whole,
+        scope: holds the comparisons.
+        known: symbols that already have a relation.
+        ordered: whether to use order comparisons too. Where one fails, for example a slice longer than its source,
             equal lengths fit.
     """
     guards = list(reversed(scope.guards.values()))
@@ -250,10 +250,10 @@ def _relation(scope: Scope, known: Mapping[str, Length], ordered: bool) -> tuple
 
 
 def _settled_equality(scope: Scope, known: Mapping[str, Length]) -> tuple[str, Length] | None:
-    """Return a symbol that is an expression of others in all runs that a guard admits, and that expression.
+    """Return a symbol that equals an expression of other symbols in all runs that a guard admits, and the expression.
 
-    In the place of the symbol the expression leaves less to prove: what is broadcast to it has its length, and weights
-    have numbers of rows.
+    Replacing the symbol by the expression leaves less to prove: broadcasts to it have equal lengths, and weights have
+    fixed numbers of rows.
     """
     for guard in scope.guards.values():
         ((monomial, coefficient), *more) = guard.condition.terms
@@ -265,11 +265,12 @@ def _settled_equality(scope: Scope, known: Mapping[str, Length]) -> tuple[str, L
 
 
 def _solved(scope: Scope, difference: Any, known: Mapping[str, Length]) -> tuple[str, Length] | None:
-    """Return a symbol that may be meant to be an expression of others where a difference is 0, and that expression."""
+    """Return a symbol and an expression of other symbols that makes ``difference`` 0; operands of min and max are tried
+    too."""
     found = _symbol_of(scope, difference, known)
     if found is not None:
         return found
-    for m, _ in difference.terms:  # min(a, b) is a where a is b
+    for m, _ in difference.terms:  # where a == b, min(a, b) == a
         for atom in m:
             if atom.kind in ("min", "max"):
                 found = _solved(scope, atom.operands[0] - atom.operands[1], known)
@@ -279,7 +280,7 @@ def _solved(scope: Scope, difference: Any, known: Mapping[str, Length]) -> tuple
 
 
 def _symbol_of(scope: Scope, difference: Any, known: Mapping[str, Length]) -> tuple[str, Length] | None:
-    """Return a symbol, and the expression of others that it is where a difference is 0."""
+    """Return a symbol and the expression of other symbols for which ``difference`` is 0."""
     for symbol in reversed(scope.symbols):
         for m, c in difference.terms:
             rest = -c * (difference - c * symbol)
@@ -290,7 +291,7 @@ def _symbol_of(scope: Scope, difference: Any, known: Mapping[str, Length]) -> tu
 
 
 class _Symbolic(Settling):
-    """A copy of a program for symbolic lengths in the making."""
+    """A symbolic copy of a program under construction."""
 
     def __init__(self, lens: Mapping[str, Sequence[Length]]) -> None:
         super().__init__(lens, {})
@@ -312,15 +313,15 @@ class _Symbolic(Settling):
         return twin
 
     def _fitting(self, ins: Instruction, body: Module, inputs: Sequence[Instruction]) -> Module | str:
-        return self._body(ins, body, inputs)  # an error may be of lengths that are not known to be equal
+        return self._body(ins, body, inputs)  # an error may be due to lengths not known to be equal
 
     def _note(self, ins: Instruction) -> None:
-        """Remember whether the value of an instruction holds symbolic lengths."""
+        """Record whether the value of an instruction holds symbolic lengths."""
         if has_symbolic_elements(self.constants.value(ins)):
             self._valued[ins] = None
 
     def _folded(self, ins: Instruction, target: Module) -> Instruction:
-        """Return an instruction that holds lengths in the place of a new one that computes these."""
+        """Replace a new instruction that computes lengths by one that holds them, where the value is known."""
         if ins.users or not any(i in self._valued for i in ins.inputs):
             return ins
         value = self.constants.value(ins)
@@ -358,7 +359,7 @@ class _Symbolic(Settling):
         raise SymbolicLengthError(ins.located(f"{ins.name} of lengths gives a number of elements that is not followed"))
 
     def _range(self, ins: Instruction, bounds: Sequence[Any], target: Module) -> Instruction:
-        """Write a range between bounds that are symbolic lengths."""
+        """Append a range between bounds that are symbolic lengths."""
         builder = RewriteBuilder(target, None)
         start, _, delta = (self.mapped[i] for i in ins.inputs)
         made = builder.progression(start, delta, bounds)

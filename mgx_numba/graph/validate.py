@@ -1,4 +1,4 @@
-"""The validator: the invariants of the IR, checked after every pass in tests and on request."""
+"""IR validator: invariants, checked after every pass in tests and on request."""
 
 from __future__ import annotations
 
@@ -16,8 +16,13 @@ __all__ = ["validate", "validate_module"]
 def validate(program: Program) -> None:
     """Check every module of a program.
 
-    Invariants: inputs stand before their users, in the same module or in one that encloses it; uses are recorded in
-    both directions; shapes are what the operators compute; parameter names are unique; ``@return`` is last.
+    Invariants:
+
+    - inputs precede their users, in the same module or in an enclosing module;
+    - uses are recorded in both directions;
+    - shapes equal the operators' computed shapes;
+    - parameter names are unique;
+    - ``@return`` is last.
 
     Raises:
         ValidationError: the first broken invariant, with the instruction's text.
@@ -28,7 +33,7 @@ def validate(program: Program) -> None:
 
 
 def validate_module(module: Module) -> None:
-    """Check one module, and those that it runs, as `validate` does; values that it captures are taken for granted.
+    """Check one module and its submodules as `validate` does; captured values are assumed to be valid.
 
     Raises:
         ValidationError: the first broken invariant, with the instruction's text.
@@ -39,7 +44,12 @@ def validate_module(module: Module) -> None:
 def _validate_module(
     module: Module, visible: set[Instruction], names: dict[Instruction, str], done: dict[Module, list[Instruction]]
 ) -> None:
-    """Check a module; ``visible`` are the values of enclosing modules before it, ``done`` what modules capture."""
+    """Check a module.
+
+    Args:
+        visible: values of enclosing modules that precede it.
+        done: captured values of modules that have been checked.
+    """
     parameters: set[str] = set()
     members = list(module)
     own: set[Instruction] = set()
@@ -84,7 +94,7 @@ def _validate_module(
 
 
 def _check_uses(ins: Instruction, fail: Callable[[Instruction, str], ValidationError]) -> None:
-    """Check that an instruction's inputs and users know of each other at the same positions."""
+    """Check that an instruction's inputs and users refer to each other at the same positions."""
     if sum(len(i.users[ins]) for i in dict.fromkeys(ins.inputs)) != len(ins.inputs):
         raise fail(ins, "its inputs do not know all positions at which it takes them")
     for user, places in ins.users.items():
@@ -93,7 +103,8 @@ def _check_uses(ins: Instruction, fail: Callable[[Instruction, str], ValidationE
 
 
 def _check_shape(ins: Instruction, fail: Callable[[Instruction, str], ValidationError]) -> None:
-    """Check that a literal has its value's shape, and that any other has what its operator computes."""
+    """Check that a literal has its value's shape, and that any other instruction has the shape its operator
+    computes."""
     if isinstance(ins.op, Literal):
         if ins.literal is None or ins.literal.shape != ins.shape:
             raise fail(ins, "literal's value and shape differ")

@@ -1,11 +1,11 @@
 """Value trees as bytes: msgpack, and the JSON of the same structure.
 
-A tree is made of ``None``, bools, integers of 64 bits, floats, strings, lists, maps with string keys, and
-blobs. As in MIGraphX, a blob is an array of ``bin`` chunks in msgpack and ``{"bytes": [...]}`` in JSON. One
-that is too long for a ``bin`` (4 GiB) follows after the tree, so that it can be mapped as a whole: in the tree stands
-``{"tail": offset, "bytes": length}``, with the offset from the first multiple of 64 after the tree.
-Reading walks over the bytes: nothing is allocated on the word of a length, blobs are views of the input,
-and every fault is a ``FormatError`` that says where it is.
+A tree is made of ``None``, bools, integers of 64 bits, floats, strings, lists, maps with string keys, and blobs. As in
+MIGraphX, a blob is an array of ``bin`` chunks in msgpack and ``{"bytes": [...]}`` in JSON. A blob that is too long for
+a ``bin`` (4 GiB) follows after the tree, so that it can be mapped as a whole. The tree then holds ``{"tail": offset,
+"bytes": length}``, with the offset from the first multiple of 64 after the tree.
+Decoding does not trust lengths in the data: no memory is allocated by them, blobs are views of the input, and every
+fault raises a ``FormatError`` with its position.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ __all__ = ["ALIGNMENT", "Blob", "Decoder", "Encoder", "pack"]
 ALIGNMENT = 64
 """Large blobs start at multiples of this many bytes, so that a mapped file gives aligned arrays."""
 
-MAX_DEPTH = 64  # far above what programs have, and below the depth of recursion of Python
+MAX_DEPTH = 64  # far above real programs, and below Python's recursion limit
 _LONGEST_BIN = (1 << 32) - 1  # bin 32 of msgpack
 _PADDED_FROM = 256  # bytes from which padding, of at most 63, costs little
 _PAD = "pad"
@@ -31,7 +31,7 @@ Write = Callable[[Any], Any]
 
 
 class Blob:
-    """Bytes to be written as they lie in memory, without a copy."""
+    """Bytes that are written from memory without a copy."""
 
     __slots__ = ("data",)
 
@@ -40,9 +40,9 @@ class Blob:
 
 
 def pack(tree: Any, write: Write) -> int:
-    """Write a tree as msgpack, piece by piece; returns the number of bytes.
+    """Write a tree as msgpack, piece by piece; return the number of bytes.
 
-    A map that holds a large blob gets an entry ``pad`` before it, whose length aligns the blob in the output.
+    A map that holds a large blob gets an entry ``pad`` before the blob; its length aligns the blob in the output.
     """
     encoder = Encoder(write)
     encoder.value(tree)
@@ -51,11 +51,11 @@ def pack(tree: Any, write: Write) -> int:
 
 
 class Encoder:
-    """Writes values as msgpack.
+    """A msgpack writer.
 
     Attributes:
         write: takes the bytes, piece by piece.
-        written: bytes that `write` has been given.
+        written: number of bytes passed to `write`.
     """
 
     def __init__(self, write: Write) -> None:
@@ -83,7 +83,7 @@ class Encoder:
             self.flush()
 
     def flush(self) -> None:
-        """Give `write` all that was encoded."""
+        """Pass all encoded bytes to `write`."""
         self.write(b"".join(self._pending))
         self.written += self._pending_bytes
         self._pending.clear()
@@ -103,7 +103,7 @@ class Encoder:
             self._put(self._packer.pack(value))
 
     def map_header(self, count: int) -> None:
-        """Begin a map of so many entries; the caller encodes a key and a value for each."""
+        """Begin a map of ``count`` entries; the caller encodes a key and a value for each."""
         self._put(self._packer.pack_map_header(count))
 
     def _map(self, value: dict[str, Any]) -> None:
@@ -154,7 +154,7 @@ _NUMBER = {
         for code, (size, form) in table.items()
     }
 }
-# Bytes of the length by first byte, msgpack specification.
+# Size (bytes) of the length field by first byte, msgpack specification.
 _LENGTH = {0xC4: 1, 0xC5: 2, 0xC6: 4, 0xD9: 1, 0xDA: 2, 0xDB: 4, 0xDC: 2, 0xDD: 4, 0xDE: 2, 0xDF: 4}
 _ARRAY, _MAP, _STRING, _BINARY = "array", "map", "string", "binary"
 _KIND = {0xC4: _BINARY, 0xC5: _BINARY, 0xC6: _BINARY, 0xD9: _STRING, 0xDA: _STRING, 0xDB: _STRING}
@@ -163,7 +163,7 @@ for _code in range(0x80, 0xC0):
     _KIND[_code] = _MAP if _code < 0x90 else _ARRAY if _code < 0xA0 else _STRING
 
 _WHOLE = [1 if c < 0x80 or c >= 0xE0 or c in (0xC0, 0xC2, 0xC3) else 0 for c in range(256)]
-"""Bytes of a value that its first byte tells (0 for others)."""
+"""Total bytes of a value that its first byte determines (0 for other values)."""
 for _code, (_number, _) in _NUMBER.items():
     _WHOLE[_code] = 1 + _number
 for _code in range(0xA0, 0xC0):
@@ -171,7 +171,8 @@ for _code in range(0xA0, 0xC0):
 
 
 class _Tail:
-    """Where the blobs after the tree begin (until that is known, behind the end), and up to where they were read."""
+    """Position of the blobs after the tree (until it is known, beyond the end), and the end of the blobs read so
+    far."""
 
     __slots__ = ("start", "used")
 
@@ -181,7 +182,7 @@ class _Tail:
 
 
 class Decoder:
-    """Reads msgpack from ``data`` without trusting it.
+    """A msgpack reader for untrusted ``data``.
 
     Attributes:
         position: offset of the next value.
@@ -195,28 +196,28 @@ class Decoder:
         self.position = position
 
     def at(self, position: int) -> Decoder:
-        """A decoder of the same data at another offset."""
+        """Return a decoder of the same data at another offset."""
         other = Decoder(self._data, position)
         other._strings, other._tail = self._strings, self._tail
         return other
 
     def end_tree(self) -> None:
-        """Say that the tree ends here: what follows are the blobs after it, which can be read from now on."""
+        """Mark the end of the tree; the blobs that follow the tree can be read from now on."""
         self._tail.start = self._tail.used = self.position
 
     @property
     def finished(self) -> bool:
-        """Whether nothing follows the tree and those of the blobs after it that have been read."""
+        """Return whether nothing follows the tree and the tail blobs read so far."""
         return max(self.position, self._tail.used) == self._end
 
     def fail(self, message: str) -> FormatError:
-        """A ``FormatError`` that names the offset."""
+        """Return a ``FormatError`` that names the offset."""
         return FormatError(f"at byte {self.position}: {message}")
 
     def _header(self) -> tuple[str | None, int]:
-        """Kind and length of the next container, string or binary, whose head is consumed.
+        """Read the head of the next container, string or binary; return its kind and length.
 
-        For other values the kind is ``None``, the number the type code, and nothing is consumed.
+        For other values the kind is ``None``, the number is the type code, and nothing is consumed.
         """
         if self.position >= self._end:
             raise self.fail("the data end where a value was expected")
@@ -240,7 +241,7 @@ class Decoder:
         return kind, count
 
     def value(self, depth: int = 0) -> Any:
-        """The next value; blobs are memory views.
+        """Return the next value; blobs are memory views.
 
         Raises:
             FormatError: malformed data, or nesting beyond 64 levels.
@@ -274,10 +275,10 @@ class Decoder:
         return self._data[start + offset : start + offset + count]
 
     def entries(self, what: str) -> Iterator[str]:
-        """Keys of the next value, a map; the caller reads or skips the value after each.
+        """Yield the keys of the next value, a map; the caller reads or skips the value after each key.
 
         Raises:
-            FormatError: it is no map, or has a key twice.
+            FormatError: the next value is no map, or has a duplicate key.
         """
         seen: dict[str, None] = {}
         for _ in range(self._expect(_MAP, what)):
@@ -286,15 +287,15 @@ class Decoder:
             yield key
 
     def array(self, what: str) -> int:
-        """Length of the next value, an array, whose elements the caller reads.
+        """Return the length of the next value, an array, whose elements the caller reads.
 
         Raises:
-            FormatError: it is no array.
+            FormatError: the next value is no array.
         """
         return self._expect(_ARRAY, what)
 
     def skip(self) -> None:
-        """Pass over the next value."""
+        """Skip the next value."""
         remaining = 1
         data, end = self._data, self._end
         while remaining:

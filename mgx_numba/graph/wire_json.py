@@ -16,7 +16,7 @@ from .wire import Blob, Write
 
 __all__ = ["pack_json", "unpack_json"]
 
-_CHUNK = 1 << 20  # bytes at a time, so that text of many times the size is never there at once
+_CHUNK = 1 << 20  # bytes converted at a time: their decimal text is several times as large
 _PLACE = re.compile(r'\{"bytes": \[(\d+)\]\}')
 _BYTES = re.compile(rb'\{\s*"bytes"\s*:\s*\[([0-9,\s]*)\]\s*\}')
 _SPACE = b" \t\r\n"
@@ -32,7 +32,7 @@ def pack_json(tree: Any, write: Write) -> None:
         blobs.append(value.data)
         return {"bytes": [len(blobs) - 1]}
 
-    # A quote inside of a JSON string is escaped, so the placeholders' text occurs nowhere else.
+    # A quote inside a JSON string is escaped, so the placeholders' text occurs nowhere else.
     text = json.dumps(tree, default=place)
     position = 0
     for match in _PLACE.finditer(text):
@@ -53,10 +53,10 @@ def _write_numbers(data: memoryview, write: Write) -> None:
 
 
 def unpack_json(data: memoryview) -> Any:
-    """The tree of a JSON text; blobs are memory views.
+    """Return the tree of a JSON text; blobs are memory views.
 
     Raises:
-        FormatError: it is no JSON, or holds integers of more than 64 bits, bytes beyond 255 or a key twice.
+        FormatError: it is no JSON, or holds integers of more than 64 bits, bytes beyond 255 or a duplicate key.
     """
     blobs: list[memoryview] = []
     pieces: list[bytes] = []
@@ -95,7 +95,7 @@ def _integer(text: str) -> int:
 
 
 def _read_numbers(text: memoryview, offset: int) -> memoryview:
-    """Bytes from their decimal numbers, separated by commas."""
+    """Convert decimal numbers, separated by commas, to bytes."""
     result = bytearray()
     position = 0
     while position < len(text):

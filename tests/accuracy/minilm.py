@@ -1,4 +1,4 @@
-"""The sentence encoder all-MiniLM-L6-v2 as an ONNX model, of the weights that a package brings."""
+"""The sentence encoder all-MiniLM-L6-v2 as an ONNX model, with the real weights of a package."""
 
 from __future__ import annotations
 

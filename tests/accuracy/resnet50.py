@@ -1,4 +1,4 @@
-"""How often ResNet-50 in 8 bits finds the same class as in float32: ``python -m tests.accuracy.resnet50 --images 200``.
+"""Agreement of ResNet-50 in 8 bits with float32: ``python -m tests.accuracy.resnet50 --images 200``.
 
 Its weights and the statistics of its batch normalisations are random, but for the last layer, whose rows are the mean
 features of each class of images (waves over colours, in any contrast and with noise). With random rows, which is
@@ -68,8 +68,8 @@ def with_head(model: onnx.ModelProto, batch: int, size: int) -> onnx.ModelProto:
 
 @dataclass(frozen=True)
 class Agreement:
-    """Of how many images the class is the same, how many classes float32 finds among them, of how many images it finds
-    the right one, and the error of the scores over what they differ by between images."""
+    """Number of images with equal class, number of distinct classes that float32 finds, number of images with the
+    correct class, and the error of the scores over their spread between images."""
 
     share: float
     classes: int

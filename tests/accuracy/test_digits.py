@@ -1,4 +1,4 @@
-"""What fewer bits cost on real data: networks that are trained here, on images that they have not seen."""
+"""Accuracy of lower precision on real data: small networks, trained by the tests, on images not used for training."""
 
 from __future__ import annotations
 

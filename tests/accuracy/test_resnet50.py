@@ -1,4 +1,4 @@
-"""A residual network in 8 bits finds the classes that float32 finds; `resnet50` has the command for the full size."""
+"""A residual network in 8 bits finds the classes of float32; `resnet50` has the command for the full size."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`install_as_migraphx`: unchanged scripts, in this process and in an environment of their own."""
+"""`install_as_migraphx`: unchanged scripts, in this process and in a separate environment."""
 
 from __future__ import annotations
 

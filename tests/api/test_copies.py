@@ -18,7 +18,7 @@ W = np.linspace(-2, 1, 20, dtype=np.float32).reshape(4, 5)
 
 
 def network(**options: object) -> mgx_numba.program:
-    """A product and what follows it, compiled with these options if there are any."""
+    """Return a program of a product and an activation, compiled if options are given."""
     program = mgx_numba.program()
     main = program.get_main_module()
     x = main.add_parameter("x", mgx_numba.shape(type="float", lens=[3, 4]))

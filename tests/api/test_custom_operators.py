@@ -161,7 +161,7 @@ def test_a_function_of_numba_is_taken_for_the_function_in_it() -> None:
 
 @pytest.mark.parametrize("rows", [4, "n"])
 def test_functions_and_kernels_between_other_operators(rows: int | str) -> None:
-    """Of fixed and of open lengths; transposed inputs, several results, a result without axes."""
+    """Fixed and open lengths; transposed inputs, several results, a result without axes."""
     nodes = [
         helper.make_node("Transpose", ["x"], ["t"], perm=[1, 0]),
         custom("Sums", ["t"], ["a"]),

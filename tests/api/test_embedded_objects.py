@@ -1,4 +1,4 @@
-"""Machine code in a file: used when the reader trusts it and it fits this environment, else passed over."""
+"""Machine code in a file: used if the reader trusts it and it fits this environment, else skipped."""
 
 from __future__ import annotations
 

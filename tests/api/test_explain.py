@@ -1,4 +1,4 @@
-"""What `program.explain` and the driver's `explain` say of nodes, instructions and operators."""
+"""Output of `program.explain` and the driver's `explain` for nodes, instructions and operators."""
 
 from __future__ import annotations
 

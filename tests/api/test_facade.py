@@ -1,4 +1,4 @@
-"""What the public names accept, refuse and give back, beyond what the guides do."""
+"""Arguments, errors and results of the public names, beyond the guides."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ dynamic = migraphx.shape(dyn_dims=[migraphx.dynamic_dimension(1, 4), migraphx.dy
 
 
 def built(op: migraphx.op, **shape: Any) -> migraphx.program:
-    """A program of one operator on the parameter ``x``."""
+    """Return a program of one operator on the parameter ``x``."""
     net = migraphx.program()
     main = net.get_main_module()
     main.add_return([main.add_instruction(op, [main.add_parameter("x", migraphx.shape(**shape))])])

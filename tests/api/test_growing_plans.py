@@ -1,4 +1,4 @@
-"""Plans that runs make are kept in the cache folder like the first one: the next process finds them."""
+"""Plans made by runs are saved in the cache folder like the first plan, and the next process finds them."""
 
 from __future__ import annotations
 
@@ -28,7 +28,8 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture
 def planned(monkeypatch: pytest.MonkeyPatch) -> list[object]:
-    """The lengths that plans were asked for, in order; None for lengths in general, "fixed" for a plan of one set."""
+    """Record the lengths of requested plans, in order: None for a plan for all lengths, "fixed" for a plan of one
+    set."""
     found: list[object] = []
     several, one = dynamic.OpenPlans._planned, dynamic.OpenPlans._fixed_for
 

@@ -1,4 +1,4 @@
-"""Saving a compiled program over an older file, cut short at any moment: the file is the old or the new one, whole.
+"""Saving over an older file, interrupted at any moment, leaves the complete old file or the complete new one.
 
 ``python -m tests.api.test_interrupted_saves 60`` does so at that many moments, with and without files that have no name
 while they are written.
@@ -16,7 +16,7 @@ from mgx_numba.codegen.files import default_folder
 from ..running import said
 
 MOMENTS = 6
-"""Of them a third for each signal."""
+"""Number of interruptions, a third for each signal."""
 
 SCRIPT = """
 import os, random, signal, sys, time
@@ -98,7 +98,7 @@ print("torn", torn, "left", left, "replaced", replaced)
 
 
 def ends_of_saves(folder: Path, moments: int, seed: int, unnamed: bool) -> str:
-    """What the script prints of saves in ``folder`` and in a cache folder there."""
+    """Return the script's output for interrupted saves in ``folder`` and in a cache folder in it."""
     cache = folder / "cache"
     cache.mkdir()
     objects = default_folder() / "objects"
@@ -110,7 +110,7 @@ def ends_of_saves(folder: Path, moments: int, seed: int, unnamed: bool) -> str:
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="files without names, and SIGKILL")
 @pytest.mark.parametrize("unnamed", [True, False])
 def test_a_save_that_is_cut_short_leaves_a_whole_file(unnamed: bool, tmp_path: Path) -> None:
-    """Nothing stays beside it, nor in the cache folder, of one that was interrupted."""
+    """An interrupted save leaves no further file, neither in the target's folder nor in the cache folder."""
     assert ends_of_saves(tmp_path, MOMENTS, 0, unnamed).startswith("torn 0 left 0 replaced ")
 
 

@@ -1,4 +1,4 @@
-"""Models that were compiled before: reading and compiling one again reads its plan from the cache folder.
+"""Models compiled before: the plan is read from the cache folder.
 
 Each fault of the cache folder or of a model's files gives the right result, as if there were no cache.
 """
@@ -45,7 +45,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture
 def work(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """What was read and compiled, in order."""
+    """Record the files read and the kernels compiled, in order."""
     from mgx_numba.frontends.onnx import parser
     from mgx_numba.targets.cpu import program
 

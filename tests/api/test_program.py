@@ -160,7 +160,7 @@ def test_run_says_which_parameter_is_wrong():
 
 @pytest.mark.parametrize("given", [np.zeros((4, 16), np.float32), [np.zeros((4, 16), np.float32)]])
 def test_an_array_where_a_mapping_is_meant_after_a_run_that_left_a_plan(given):
-    """It was an IndexError of NumPy."""
+    """NumPy raised an IndexError."""
     net = migraphx.program()
     main = net.get_main_module()
     x = main.add_parameter("x", migraphx.shape(dyn_dims=[migraphx.dynamic_dimension(1, 64), 16]))
@@ -274,7 +274,7 @@ def test_operators_say_their_attributes():
 
 
 def test_a_dynamic_program_has_one_plan_for_all_lengths():
-    """It kept a plan for each of the last lengths; new ones took milliseconds and memory."""
+    """The program kept a plan for each of the last lengths; new lengths took milliseconds and memory."""
     net = migraphx.program()
     main = net.get_main_module()
     x = main.add_parameter("x", migraphx.shape(dyn_dims=[migraphx.dynamic_dimension(0, 64), 2]))

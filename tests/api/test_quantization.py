@@ -1,4 +1,4 @@
-"""``quantize_*`` and the options that do the same: in place, types kept, near the float32 results."""
+"""``quantize_*`` and the equivalent options: in place, types kept, results near float32."""
 
 from __future__ import annotations
 

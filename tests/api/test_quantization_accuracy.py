@@ -1,4 +1,4 @@
-"""What `quantize_int8` does for accuracy: channels alike, means corrected, layers kept for a budget; calibrations."""
+"""Accuracy of `quantize_int8`: equalised channels, corrected means, layers kept for a budget; calibrations."""
 
 from __future__ import annotations
 
@@ -285,7 +285,7 @@ def test_products_of_empty_values(rows: int, inner: int, accuracy: Any) -> None:
 
 
 def hard() -> mgx_numba.program:
-    """Three products of which the second cannot do with 8 bits: a value a thousand times as large as all others."""
+    """Return three products of which the second is inaccurate in 8 bits: one value is a thousand times the others."""
     p = mgx_numba.program()
     main = p.get_main_module()
     rng = np.random.default_rng(3)

@@ -1,4 +1,4 @@
-"""Models of float16, bfloat16 and double in 8 bits, and calls that quantise nothing."""
+"""Quantisation of float16, bfloat16 and double models to 8 bits, and calls that quantise nothing."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Programs with dynamic inputs that were saved compiled: the next process has their plans from the cache folder."""
+"""Saved compiled programs with dynamic inputs: the next process finds their plans in the cache folder."""
 
 from __future__ import annotations
 

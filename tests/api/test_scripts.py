@@ -1,4 +1,4 @@
-"""What MIGraphX's own scripts do: branches, scalars, modules built by hand, arguments and literals of a shape."""
+"""Features that MIGraphX's scripts use: branches, scalars, hand-built modules, arguments and literals of a shape."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What ``accuracy`` does for 16 bits: products that lose most stay in float32."""
+"""Option ``accuracy`` for 16 bits: products with the largest errors stay in float32."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ both = pytest.mark.parametrize("kind", list(QUANTIZE))
 
 
 def network(lens: Any = (6, 24), count: int = 4) -> mgx_numba.program:
-    """Products of which the second has large results, whose sines magnify what rounding loses."""
+    """Return a chain of products of which the second has large results, whose sines magnify rounding errors."""
     p = mgx_numba.program()
     main = p.get_main_module()
     rng = np.random.default_rng(1)
@@ -68,7 +68,7 @@ def test_products_that_lose_most_stay_in_float32(kind: str, target: str) -> None
 
 
 def test_what_a_target_rounds_besides_is_made_up_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where products alone kept what was asked and the compiled program did not, all stayed in float32."""
+    """Where the products alone met the accuracy but the compiled program did not, all products stayed in float32."""
     monkeypatch.setattr(In16Bits, "lost_as_compiled", lambda self, budget, kept: 1.0 if len(list(kept)) < 3 else 0.0)
     p = mgx_numba.quantize_bf16(network(), t=REF, calibration=batches(), accuracy=0.9)
     assert [c.choice for c in p.quantization_choices()].count("bf16") == 1
@@ -163,7 +163,7 @@ def test_a_loss_of_ones_own_and_batches_that_are_run() -> None:
 
 @pytest.mark.parametrize("strange", range(4))
 def test_a_loss_that_is_no_number_is_too_much(strange: int) -> None:
-    """It was passed over but for the first batch."""
+    """NaN was ignored except in the first batch."""
     given = batches()
 
     def loss(found: Any, right: Any) -> float:

@@ -1,4 +1,4 @@
-"""Warnings point at the line that called the package, whatever calls what inside of it."""
+"""Warnings point at the line that called the package, not at lines inside the package."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A second back end and its target, as an exercise: pointwise clusters and copies as plain Python over one element.
+"""A second back end and its target, as an example: pointwise clusters and copies as plain Python on one element.
 
 Nothing outside of this file knows it but the two registries. A kernel's text is a function of one block of a grid,
 which is one element; values are NumPy scalars and its words are those of the scalar protocol.

@@ -1,5 +1,4 @@
-"""Errors of loops and branches whose lengths are known when they run, and branches that these lengths do not fit: the
-same on all targets."""
+"""Errors of loops and branches with lengths known only at run time, and unfitting branches, equal on all targets."""
 
 from __future__ import annotations
 
@@ -31,7 +30,7 @@ def target(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> s
 
 
 def results_of(target: str, program: Program) -> Results:
-    """What runs a program on a target; the interpreter stands in for a device."""
+    """Return a function that runs a program on a target; the interpreter stands in for a device."""
     with interpreted():
         net = compile_for(target, program)
 

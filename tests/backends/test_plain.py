@@ -1,4 +1,4 @@
-"""A back end and a target that nothing but the registries knows: what a second one has to bring."""
+"""A back end and a target known only through the registries: the minimum that a second back end must provide."""
 
 from __future__ import annotations
 

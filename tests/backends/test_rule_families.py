@@ -1,4 +1,4 @@
-"""Lowering rules that are imported for programs that need them."""
+"""Lowering rules are imported only for programs that need them."""
 
 from __future__ import annotations
 

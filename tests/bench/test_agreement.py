@@ -1,4 +1,4 @@
-"""What counts as right: errors, choices among values that are off by a little, and what rounding operands leads to."""
+"""Verdicts on results: errors, choices among slightly inexact values, and the effect of rounding operands."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ KEEP, OVERLAP, LOWEST = 4, 0.3, 0.2
 
 
 def suppressed(boxes: np.ndarray, scores: np.ndarray, by_centre: bool, lowest: float = LOWEST) -> list[np.ndarray]:
-    """Rows that are kept, and what they were chosen from."""
+    """Return the rows kept by NonMaxSuppression, and its inputs."""
     given = [boxes, scores, np.array([KEEP]), np.float32([OVERLAP]), np.float32([lowest])]
     op = make_op("nonmaxsuppression", center_point_box=by_centre, use_dyn_output=True)
     return [op.compute(None, given), *given]

@@ -1,4 +1,4 @@
-"""The program that shows whether tuning travels, on a small model."""
+"""`bench.carry` on a small model."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The tool that measures what the cost model's choices lose."""
+"""The tool that measures the regret of the cost model's choices."""
 
 from __future__ import annotations
 

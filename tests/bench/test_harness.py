@@ -1,4 +1,4 @@
-"""What the benchmarks rest on: cases, engines behind one interface, tables, replayed numbers."""
+"""Components of the benchmarks: cases, engines behind one interface, tables, replayed numbers."""
 
 from __future__ import annotations
 

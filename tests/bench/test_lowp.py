@@ -1,4 +1,4 @@
-"""The comparison in lower precision, on sizes that take no time."""
+"""`bench.lowp` on small sizes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`bench.packages`: how results of packages are compared. What it runs is installed by hand: see its text."""
+"""`bench.packages`: comparison of packages' results. The packages are installed by hand, see its text."""
 
 from __future__ import annotations
 

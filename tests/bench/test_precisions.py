@@ -1,4 +1,4 @@
-"""The comparison of whole models in lower precision, on one that takes no time."""
+"""`bench.precisions` on a small model."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""What compiling a model three times as large calls: about three times as much, in every stage and for graphs of every
-form."""
+"""Compiling a model three times as large makes about three times as many calls, in every stage and graph form."""
 
 from __future__ import annotations
 
@@ -11,8 +10,8 @@ NODES = 60
 FEW = 2e-3
 """Millions of calls; what a stage calls once shows in fewer."""
 GROWTH = 6
-"""What is quadratic grows by 9. Regions that are fused, and buffers that are placed beside all others, have bounds that
-such small models do not reach."""
+"""Accepted growth; a quadratic cost grows by 9. Fusion regions and buffer placement have limits that such small models
+do not reach."""
 
 
 @pytest.mark.parametrize("form", FORMS)

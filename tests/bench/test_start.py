@@ -1,4 +1,4 @@
-"""Whole processes are measured from their start to the first result."""
+"""`bench.start` measures whole processes from their start to the first result."""
 
 from __future__ import annotations
 

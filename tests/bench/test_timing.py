@@ -1,4 +1,4 @@
-"""Taking turns, on a machine whose clocks are simulated."""
+"""Timing in turns, on simulated clocks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Running contraction plans on NumPy arrays, and what they should compute."""
+"""Execution of contraction plans on NumPy arrays, and reference results."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def full_epilogue(dtype: str) -> Epilogue:
 
 
 def apply_full_epilogue(sums: np.ndarray, e: Mapping[str, np.ndarray]) -> np.ndarray:
-    """What `full_epilogue` makes of the sums."""
+    """Return the reference of `full_epilogue` for these sums."""
     return np.maximum((sums + e["e0"] + e["e1"]) * e["e2"], e["e3"])
 
 

@@ -1,4 +1,4 @@
-"""Running kernels and launches on NumPy arrays, without a plan or threads."""
+"""Execution of kernels and launches on NumPy arrays, without a plan or threads."""
 
 from __future__ import annotations
 
@@ -56,5 +56,5 @@ def _word(arg: Any, operands: Mapping[str, np.ndarray], marks: Mapping[Mark, int
 
 
 def tensor_of(array: np.ndarray) -> Tensor:
-    """How an array lies in memory."""
+    """Return the memory layout of an array."""
     return Tensor(from_numpy(array.dtype), array.shape, element_strides(array))

@@ -1,4 +1,4 @@
-"""Running contractions of symbolic lengths: planned once, run for any lengths."""
+"""Execution of contractions of symbolic lengths: planned once, run for any lengths."""
 
 from __future__ import annotations
 

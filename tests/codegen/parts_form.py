@@ -1,4 +1,4 @@
-"""Float32 in parts, as NumPy splits it."""
+"""Float32 in two 16-bit parts, split by NumPy."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def split_parts(numbers: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 
 def joined_parts(high: np.ndarray, low: np.ndarray) -> np.ndarray:
-    """The numbers, those that are not tiny to 16 bits."""
+    """Return the float32 numbers that high and low parts represent; tiny numbers have their own encoding."""
     upper, lower = (np.ascontiguousarray(part).view(np.uint16).astype(np.uint32) for part in (high, low))
     tiny = (upper << 16 | lower & 0x8000 | (lower & 0x1FFF) << 2).view(np.float32)
     with np.errstate(invalid="ignore"):

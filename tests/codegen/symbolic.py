@@ -1,4 +1,4 @@
-"""Solutions for symbolic lengths, run at lengths of which some were no sample."""
+"""Solutions for symbolic lengths, run also at lengths that were not samples."""
 
 from __future__ import annotations
 
@@ -52,17 +52,17 @@ def planned(
 
 
 def symbols(*names: str) -> list[Dim]:
-    """Return symbols of one scope whose least value is 1."""
+    """Return symbols of one scope with least value 1."""
     return [*scope_of(**dict.fromkeys(names, (1, None)))[1].values()]
 
 
 class Plans:
-    """One solution for symbolic lengths, and runs of it.
+    """A solution for symbolic lengths, and runs of it.
 
     Args:
-        problem: what is to be planned, with symbolic lengths in it.
-        solve: plans it, as one launch or a solution.
-        most: alternatives that it may have.
+        problem: the problem, with symbolic lengths.
+        solve: plans the problem as one launch or a solution.
+        most: most alternatives that the solution may have.
     """
 
     def __init__(self, problem: Any, solve: Callable[[Any], Launch | Solution], most: int = 2) -> None:

@@ -1,4 +1,4 @@
-"""Alternatives for symbolic lengths: which serves, that one does at any lengths, and how they become one solution."""
+"""Alternatives for symbolic lengths: selection, coverage of all lengths, and merging into one solution."""
 
 from __future__ import annotations
 

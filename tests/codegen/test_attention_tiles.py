@@ -1,5 +1,4 @@
-"""Attention whose products are of bfloat16 or of float32 in parts, over AMX's tiles and vector code that stands for
-them."""
+"""Attention with products in bfloat16 or float32 in parts, on AMX tiles and on vector code that emulates them."""
 
 from __future__ import annotations
 
@@ -28,8 +27,8 @@ FORMS = [host.EMULATED_TILES, *([""] if matrix_tile(TYPES) is not None else [])]
 pytestmark = pytest.mark.skipif(host.host().vector_bits < 512, reason="the CPU has no AVX-512")
 PRODUCTS = ("bfloat16_products", "products_in_parts")
 TOLERANCE = {"bfloat16_products": 4e-3, "products_in_parts": 5e-5}
-"""Of the largest result: weights are rounded to 8 bits, half a unit of which is 2**-9 of one, or in parts to 16 bits,
-where scores of up to ten have errors of 5e-6 of that."""
+"""Error relative to the largest result. Weights are rounded to 8 bits (half a unit is 2**-9), or in parts to 16 bits,
+where scores of up to ten have relative errors of 5e-6."""
 
 
 @pytest.fixture(params=PRODUCTS)

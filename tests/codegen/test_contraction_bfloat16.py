@@ -1,5 +1,4 @@
-"""Products and convolutions with weights in bfloat16: rounded to nearest even on the left, or stored so, summed in
-float32."""
+"""Products and convolutions with bfloat16 weights; left operands in bfloat16 or rounded to it, sums in float32."""
 
 from __future__ import annotations
 
@@ -36,7 +35,7 @@ NARROW = element_types("bfloat16 bfloat16 float32 float32")
 needs_tile = pytest.mark.skipif(declared_tile(NARROW) is None, reason="the CPU has no fast AVX512-BF16")
 GEMM, CONV = GemmBfloat16(), ConvBfloat16()
 TOLERANCE = 2e-6
-"""Of the largest result: sums in float32."""
+"""Error of float32 sums, relative to the largest result."""
 
 
 def narrow(x: np.ndarray) -> np.ndarray:
@@ -222,7 +221,7 @@ def test_the_cost_of_rounding_and_of_finishing_counts() -> None:
 
 @needs_tile
 def test_sums_of_tiles_of_all_rows_are_finished_in_registers() -> None:
-    """Those of fewer rows at the end of a matrix lie in memory between."""
+    """Sums of partial tiles, at the end of a matrix, go through memory."""
     a, b = pair(31, 77, 46)
     problem = GemmProblem(31, 77, 46, types=NARROW)
     whole = multiply(narrow(a), b)

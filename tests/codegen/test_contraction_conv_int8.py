@@ -1,4 +1,4 @@
-"""Convolutions of 8-bit integers: exact in int32, by every form that the CPU has."""
+"""Convolutions of 8-bit integers: exact in int32, for every instruction set of the CPU."""
 
 from __future__ import annotations
 

@@ -54,7 +54,7 @@ def pair(m: int, n: int, k: int, batch: tuple[int, ...] = (), dtype: str = "floa
 
 
 def transposed(a: np.ndarray) -> np.ndarray:
-    """The same matrix, stored by columns."""
+    """Return the same matrix in column-major memory."""
     return np.ascontiguousarray(a.swapaxes(-1, -2)).swapaxes(-1, -2)
 
 

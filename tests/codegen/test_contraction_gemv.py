@@ -1,4 +1,4 @@
-"""Products of a few rows: what the tests of all solvers for products leave out."""
+"""Products of a few rows: cases that the tests of all product solvers omit."""
 
 from __future__ import annotations
 

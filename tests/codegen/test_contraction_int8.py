@@ -1,4 +1,4 @@
-"""Products of 8-bit integers: exact in int32, by every form that the CPU has."""
+"""Products of 8-bit integers: exact in int32, for every instruction set of the CPU."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from ..features import features
 from .contracting import GuardedPages, needs_page_protection, run_plan
 
 FORMS = ("", "avx2", "-avx512vnni,-avxvnni", "avx2,-avxvnni", "sse")
-"""What of a CPU may be used: all of it, VNNI on 256 bits, none on 512, on 256 and on 128."""
+"""Enabled CPU features: all, VNNI on 256 bits, and no VNNI on 512, 256 and 128 bits."""
 SOLVER = GemmInt8()
 
 

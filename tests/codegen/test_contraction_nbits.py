@@ -1,4 +1,4 @@
-"""Products with weights of few bits in blocks, of few rows and of many, against the operator's meaning."""
+"""Products with low-bit block weights, for few and many rows, against the operator's NumPy meaning."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ NATIVE = [("", form, fast_math) for form in FORMS + HALVES for fast_math in (Tru
 PAIRS = "x86-64-v3"
 """Features with which two bytes are multiplied at once: those of AVX2 leave VNNI of 256 bits where there is such."""
 OTHERS = [("avx2", FORMS[0], True), *((PAIRS, form, True) for form in FORMS + HALVES[:2]), ("sse", FORMS[0], True)]
-"""What of this machine may be used, here without dot products of four bytes: with halves of them, and with none."""
+"""Enabled CPU features, without dot products of four bytes: with dot products of pairs, and without any."""
 
 
 @pytest.mark.parametrize("features, form, fast_math", [*NATIVE, *OTHERS], ids=str)
@@ -153,7 +153,7 @@ BYTES = ["", "avx2", PAIRS, "-avx512vnni,-avxvnni"]
 @pytest.mark.parametrize("features", BYTES)
 @pytest.mark.parametrize("form", [*FORMS[:3], HALVES[1]], ids=str)
 def test_rows_of_bytes(features: str, form: BlockFormat, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Integers with the largest one in each block are as they are; others are half a step of 127 off."""
+    """Integer rows with each block's largest magnitude are exact; other rows have an error of half a step of 127."""
     monkeypatch.setenv("MGX_CPU_FEATURES", features)
     n, k = 70, 300
     w, allowed = weights(form, n, k), replace(form, int8_rows=True)
@@ -171,7 +171,7 @@ def test_rows_of_bytes(features: str, form: BlockFormat, monkeypatch: pytest.Mon
 
 @pytest.mark.parametrize("form", FORMS, ids=str)
 def test_threads_share_a_row(form: BlockFormat) -> None:
-    """Shares of a row, the last one shorter, are as the whole; what no integer stands for counts in any of them."""
+    """Parts of a row, the last one shorter, give the whole row's result; infinities in any part count."""
     n, k = 20, 3 * SHARE + 40
     w = weights(form, n, k)
     x = rows(2, k)
@@ -223,7 +223,7 @@ def test_extremes_fit_the_sums(features: str, bits: int, int8_rows: bool, monkey
 
 
 def check_extremes(form: BlockFormat, k: int, value: float, rtol: float) -> None:
-    """Rows of one value times the largest codes."""
+    """Check rows of one value times the largest codes."""
     x = np.full((1, k), np.float32(value))
     w = weights(form, 16, k)
     w.codes[...] = 255
@@ -245,7 +245,7 @@ def test_blocks_whose_sums_would_not_fit_32_bits(form: BlockFormat) -> None:
 
 @pytest.mark.parametrize("m", [1, 2, 3])
 def test_upper_codes_that_are_not_shifted(m: int) -> None:
-    """As long as their sums fit the registers: exact for integers, as the others are."""
+    """Exact for integers as long as the sums fit the registers, like shifted codes."""
     for size in (64, 128):
         form, k = BlockFormat(4, size, True, True), 3 * size - 5
         w = weights(form, 70, k)
@@ -365,8 +365,8 @@ def test_weights_that_come_from_memory_are_asked_for_early(features: str, monkey
 def test_weights_that_come_from_memory_are_read_by_a_loop_of_a_line(
     form: BlockFormat, features: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Where there are so few sums that reading is waited for; results are those of other loops. NaN and infinities in
-    rows go the way of float32."""
+    """With few sums, reading dominates; results equal those of other loops. NaN and infinities in rows use the float32
+    path."""
     monkeypatch.setenv("MGX_CPU_FEATURES", features)
     n, k, quads = 83, 3 * form.size + 7, has_dot4(host.host(), host.host().vector_bits)
     w = weights(form, n, k)

@@ -1,4 +1,4 @@
-"""Prologues of 1x1 convolutions and products against the same in float64."""
+"""Prologues of 1x1 convolutions and products against float64 references."""
 
 from __future__ import annotations
 

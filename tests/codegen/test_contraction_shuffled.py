@@ -1,4 +1,4 @@
-"""Grouped convolutions that read shuffled channels, against ones over shuffled arrays."""
+"""Grouped convolutions that read shuffled channels, against grouped convolutions of shuffled arrays."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Products and convolutions of float32 with weights that stay in 16 bits."""
+"""Float32 products and convolutions with weights stored in 16 bits."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from .contracting import (
 
 STORED = {"float16": np.dtype(np.float16), "bfloat16": np.dtype(ml_dtypes.bfloat16)}
 TOLERANCE = 3e-6
-"""Of the largest result: sums in float32 of products that are exact but for their rounding."""
+"""Error of float32 sums of rounded products, relative to the largest result."""
 
 
 @pytest.fixture(

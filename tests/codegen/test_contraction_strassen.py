@@ -32,8 +32,8 @@ from .contracting import (
 SOLVERS = (GemmStrassen(1), GemmStrassen(2))
 TILE = tile_for(element_types("float32"))
 FINITE = 0x45
-"""What scratch is filled with, about 3e3 in every float: a task that met NaN there would be done again, which would
-hide that it read what nothing was written to."""
+"""Fill byte of scratch, about 3e3 in every float. A task that meets NaN is repeated, which would hide a read of
+unwritten memory."""
 
 pytestmark = pytest.mark.skipif(max(TILE.variants()) > TILE.lanes, reason="no tile of Strassen's product")
 
@@ -41,7 +41,7 @@ pytestmark = pytest.mark.skipif(max(TILE.variants()) > TILE.lanes, reason="no ti
 def multiply(
     solver: GemmStrassen, a: np.ndarray, b: np.ndarray, blocking: Blocking | None = None, threads: int = 1
 ) -> tuple[np.ndarray, np.ndarray]:
-    """The product with an epilogue, and what it should be."""
+    """Return the product with an epilogue, and its reference."""
     problem = replace(gemm_problem(a, b, True), fast_math=True)
     with np.errstate(invalid="ignore"):
         sums = a.astype(np.float64) @ b.astype(np.float64)

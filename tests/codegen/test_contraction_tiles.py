@@ -1,4 +1,4 @@
-"""Products and convolutions over tiles that read whole matrices: AMX's, and vector code that stands for them."""
+"""Products and convolutions on matrix tiles: AMX's, and vector code that emulates them."""
 
 from __future__ import annotations
 
@@ -52,7 +52,8 @@ NARROW = element_types("bfloat16 bfloat16 float32 float32")
 UNSIGNED, SIGNED = element_types("uint8 int8 int32 int32"), element_types("int8 int8 int32 int32")
 ALL = (PARTS, BFLOAT16, NARROW, UNSIGNED, SIGNED)
 TOLERANCE = {PARTS: 2.0**-16, BFLOAT16: 2e-6, NARROW: 2e-6, UNSIGNED: 0.0, SIGNED: 0.0}
-"""Of the largest result: products in parts have 16 bits of a number, the others are exact but for sums in float32."""
+"""Error relative to the largest result: products in parts have 16 bits, the others are exact except for float32
+sums."""
 GEMM, CONV = GemmTiles(), ConvTiles()
 FORMS = [host.EMULATED_TILES, *([""] if matrix_tile(PARTS) is not None else [])]
 pytestmark = pytest.mark.skipif(host.host().vector_bits < 512, reason="the CPU has no AVX-512")
@@ -70,7 +71,7 @@ def values(rng: np.random.Generator, types: ElementTypes, lens: tuple[int, ...],
 
 
 def seen(types: ElementTypes, a: np.ndarray) -> np.ndarray:
-    """The left-hand side as it is multiplied."""
+    """Return the left operand as the kernel multiplies it, rounded to bfloat16 where that is its type."""
     return a.astype(ml_dtypes.bfloat16).astype(np.float64) if types is BFLOAT16 else a.astype(np.float64)
 
 
@@ -276,7 +277,8 @@ def test_infinite_pixels_behind_a_tap_that_fills_no_step(types: ElementTypes) ->
 
 @pytest.mark.parametrize("blocking", [Blocking(256, 1, 2, 16), Blocking(256, 2, 2, 16)])
 def test_rows_wait_while_none_of_a_block_exist(blocking: Blocking) -> None:
-    """Of the 80 places of a line 64 are dropped, two blocks of rows; those of the first line are not multiplied."""
+    """Of the 80 positions of a line, 64 are dropped, two blocks of rows; the first line's dropped rows are not
+    multiplied."""
     rng = np.random.default_rng(6)
     problem = ConvProblem(1, 32, 40, (3, 80), (1, 2), dilation=(1, 64), types=PARTS, fast_math=True)
     x, w = values(rng, PARTS, (1, 3, 80, 32)), values(rng, PARTS, problem.weight_lens, True)
@@ -503,7 +505,7 @@ def test_products_of_few_terms_are_left_to_vectors_that_keep_their_sums() -> Non
 
 
 def test_threads_wait_for_few_weights() -> None:
-    """What the first block needs comes from memory before anything is multiplied; the rest comes meanwhile."""
+    """Only the first block's weights are loaded before multiplication begins; the others load meanwhile."""
     for types in ALL:
         tile = matrix_tile(types)
         assert tile is not None
@@ -567,7 +569,7 @@ def sapphire_rapids(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 def test_the_instructions_of_amx(sapphire_rapids: None) -> None:
-    """What becomes of the tiles: three products a step for parts, an operand loaded for each."""
+    """Assembly of the tiles: three products per step for parts, with one load for each operand."""
     for types, product in ((PARTS, "tdpbf16ps"), (UNSIGNED, "tdpbusd"), (SIGNED, "tdpbssd")):
         plan = GEMM.plan(GemmProblem(64, 64, 64, types=types, fast_math=True))
         texts = {kernel.name: inspect(kernel).assembly for kernel in plan.kernels}
@@ -587,7 +589,7 @@ def test_the_instructions_of_amx(sapphire_rapids: None) -> None:
 
 @pytest.mark.parametrize("alone", [True, False])
 def test_lines_of_the_next_panel_are_asked_for(sapphire_rapids: None, alone: bool) -> None:
-    """Beside each row of a panel: those of the results, as float32 and in parts, and of a residual."""
+    """For each row of a panel, the lines of the results (float32 and parts) and of a residual are prefetched."""
     tile = matrix_tile(PARTS)
     assert tile is not None
     kernel = finisher_source(tile, full_epilogue("float32").with_parts(alone))

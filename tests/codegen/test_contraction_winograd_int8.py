@@ -1,4 +1,4 @@
-"""Winograd's filtering of 8-bit integers in 16 bits: exact, on CPUs that do not add four products at once."""
+"""Winograd convolution of 8-bit integers in 16 bits: exact, on CPUs without a four-term dot product instruction."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Winograd's filtering over tiles that read whole matrices: AMX's, and vector code that stands for them."""
+"""Winograd convolution on matrix tiles: AMX's, and vector code that emulates them."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from .test_contraction_conv import same
 
 SOLVER = ConvWinogradTiles(Form(2, 3, True))
 TOLERANCE = 3e-5
-"""Of the largest result: 16 bits of a number, and sums of four of them."""
+"""Error relative to the largest result: 16-bit numbers, and sums of four."""
 FORMS = [host.EMULATED_TILES, *([""] if matrix_tile(element_types("float32")) is not None else [])]
 pytestmark = pytest.mark.skipif(host.host().vector_bits < 512, reason="the CPU has no AVX-512")
 
@@ -74,7 +74,7 @@ def test_many_channels_and_blockings_of_tuning() -> None:
 
 @pytest.mark.parametrize("exponent", [-64, -75, -120, -140])
 def test_small_numbers_keep_their_bits(exponent: int) -> None:
-    """A tile of inputs whose low parts would be denormals, beside others; the last are denormals themselves."""
+    """A tile of inputs has denormal low parts, beside normal tiles; for the last exponents the inputs are denormal."""
     problem = same(32, 24, 8, fast_math=True)
     x, w = random_arrays(problem)
     x[0, :4, :, :] *= np.float32(2.0**exponent)

@@ -1,4 +1,4 @@
-"""Tensors of lengths and of positions, which kernels store."""
+"""Kernels that store tensors of lengths and of positions."""
 
 from __future__ import annotations
 

@@ -129,7 +129,7 @@ def test_nan_is_the_largest() -> None:
 @pytest.mark.parametrize("mode", ["max", "average", "lpnorm"])
 @pytest.mark.parametrize("lens", [(1, 64, 4, 9), (2, 70, 5, 3), (1, 131, 3, 70), (1, 66, 2, 2)], ids=str)
 def test_windows_that_slide_over_channels_last(mode: str, lens: tuple[int, ...]) -> None:
-    """What a window shares with the one before is kept, for whole parts of the channels and the rest of them."""
+    """Overlaps of successive windows are reused, for whole vectors of channels and the remainder."""
     x = random(*lens)
     for lengths, stride, dilation in (
         ((3, 3), (1, 1), (1, 1)),

@@ -1,4 +1,4 @@
-"""Tables of positions that kernels make: what NumPy's meaning of resizing and padding has, bit by bit."""
+"""Position tables made by kernels equal NumPy's for resizing and padding, bit by bit."""
 
 from __future__ import annotations
 

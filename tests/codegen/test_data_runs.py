@@ -53,7 +53,7 @@ def test_axes_around_runs_change_places(sizes: str, run: int) -> None:
 @pytest.mark.parametrize("start", [0, 1])
 @pytest.mark.parametrize("dtype", ["uint8", "float16", "float32", "float64"])
 def test_runs_of_whole_lines(sizes: str, dtype: str, start: int) -> None:
-    """What NumPy allocates begins anywhere; here all runs of the target begin with a line, or one element later."""
+    """All runs of the target begin at a cache line, or one element later; NumPy's allocations begin anywhere."""
     x = digits(3, 7, 2, 128, dtype=dtype).transpose(1, 0, 2, 3)[:, :, ::-1]
     room = np.zeros(x.size + 2 * host.CACHE_LINE, dtype)
     start += -_start(room) % host.CACHE_LINE // room.itemsize
@@ -102,7 +102,7 @@ def test_what_has_no_short_runs_is_left_to_others() -> None:
 @pytest.mark.parametrize("dtype", ["bool", "uint8", "float16", "float32", "float64"])
 @pytest.mark.parametrize("step", [2, 3, 4, 5, -1, -2])
 def test_elements_at_small_steps(sizes: str, dtype: str, step: int) -> None:
-    """Vectors are taken out of all that lies between the elements, but nothing behind the last one is read."""
+    """Vectors are extracted from contiguous loads, which never read beyond the last element."""
     for cols in (1, 2, 31, 32, 33, 64, 65, 200):
         x = digits(3, cols * abs(step), dtype=dtype)[:, ::step]
         x = x if step < 0 else x[:, : cols - 1]

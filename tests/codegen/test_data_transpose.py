@@ -100,7 +100,7 @@ def test_past_the_caches(dtype: str, given_machine: Any) -> None:
 @pytest.mark.parametrize("start", [0, 1])
 @pytest.mark.parametrize("dtype", ["uint8", "float16", "float32", "float64"])
 def test_past_the_caches_from_the_beginning_of_a_line(dtype: str, start: int, given_machine: Any) -> None:
-    """What NumPy allocates begins anywhere; here all rows of the target begin with a line, or one element later."""
+    """All rows of the target begin at a cache line, or one element later; NumPy's allocations begin anywhere."""
     given_machine(last_cache_bytes=0)
     x = np.random.default_rng(0).integers(0, 100, (40, 64)).astype(dtype)
     room = np.zeros(x.size + 2 * host.CACHE_LINE, dtype)

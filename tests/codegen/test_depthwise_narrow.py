@@ -71,7 +71,8 @@ CASES: list[tuple[int, tuple[int, ...], tuple[int, ...], dict[str, Any]]] = [
 @pytest.mark.parametrize("ceiling", ["", "avx2", "sse"])
 @pytest.mark.parametrize("types", ALL, ids=str)
 def test_convolutions(types: ElementTypes, ceiling: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Windows, other taps, channels that fill no vector, pixels that lie apart; sums of the extremes are exact."""
+    """Windows, other taps, channels that fill no vector, pixels with gaps between them; sums of extreme values are
+    exact."""
     monkeypatch.setenv("MGX_CPU_FEATURES", ceiling)
     rng = np.random.default_rng(3)
     for channels, lens, kernel, options in CASES if not ceiling else CASES[1:4]:

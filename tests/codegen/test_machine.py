@@ -1,4 +1,4 @@
-"""The record of the machine that plans are made for."""
+"""The description of the machine for which plans are made."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""What becomes of the register tiles on ARM, by the assembly: a multiplying instruction a step for each vector of sums,
-all of which stay in registers."""
+"""Register tiles on ARM: one multiply-add per step and accumulator vector, all accumulators in registers."""
 
 from __future__ import annotations
 

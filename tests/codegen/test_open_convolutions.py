@@ -1,4 +1,4 @@
-"""Convolutions of a symbolic number of images, and of images of symbolic lengths: planned once, right for all."""
+"""Convolutions of symbolic batch and image sizes: planned once, correct for all."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def problem_of(batch: Any, lens: tuple[Any, ...], shape: dict[str, Any], types: 
 
 
 def check(problem: ConvProblem, samples: list[dict[Dim, int]], only: str = "") -> set[str]:
-    """Who computed it, for all samples right."""
+    """Check results for all samples; return the solvers that computed them."""
     rng = np.random.default_rng(problem.taps)
     types = problem.types
     float32 = types.uniform == "float32"

@@ -1,4 +1,4 @@
-"""Matrix products of symbolic lengths: planned once, right for every length."""
+"""Matrix products of symbolic lengths: planned once, correct for every length."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Results in parts, written by the kernels that make them and read by products."""
+"""Results in parts, written by their producers and read by products."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ form = features([host.EMULATED_TILES], autouse=True)
 
 
 def same(found: np.ndarray, wanted: np.ndarray) -> None:
-    """Parts that tell what there is to be told of float32, with zeros where there is more."""
+    """Check that parts hold the information of float32, and that padding columns are zero."""
     high, low = found
     columns = wanted.shape[-1]
     np.testing.assert_array_equal(
@@ -111,7 +111,7 @@ def test_depthwise_channels_that_fill_no_lines_are_written_as_they_are() -> None
 
 @pytest.mark.parametrize("k", [5, 32, 70, 1100])
 def test_products_read_parts(k: int) -> None:
-    """Of any numbers; rows of small ones alone, of which some are not zero, are multiplied in float32."""
+    """Any numbers; rows of only small numbers, not all zero, are multiplied in float32."""
     rng = np.random.default_rng(k)
     a, b = rng.standard_normal((70, k)).astype(np.float32), rng.standard_normal((k, 50)).astype(np.float32)
     a[3, 1], a[5, 2], a[7, 4], b[4] = np.inf, np.nan, 3.4e38, b[4] * np.float32(0.01)
@@ -188,7 +188,7 @@ def test_epilogues_that_store_parts_have_them_last() -> None:
 
 
 def normalised(lens: tuple[int, ...]) -> Module:
-    """Rows less their means, besides what they were added of."""
+    """Return a cluster of a sum of two inputs, and the sum less its row means."""
     module = Module("cluster")
     x, y = (module.add_parameter(name, Shape(Type.float_type, lens)) for name in ("x0", "x1"))
     both = module.add_instruction("add", [x, y])

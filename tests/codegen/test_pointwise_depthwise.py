@@ -1,4 +1,4 @@
-"""A 1x1 convolution and the depthwise one behind it in one launch."""
+"""A 1x1 convolution and the following depthwise convolution in one launch."""
 
 from __future__ import annotations
 

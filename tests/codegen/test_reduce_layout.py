@@ -1,4 +1,4 @@
-"""Kernels of reduction clusters: which strategy a layout has, and that texts and results follow from it alone."""
+"""Kernels of reduction clusters: the strategy for each layout, which determines texts and results."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Scalar operations as data: what is recorded means what the operators mean, for every handler."""
+"""Scalar operations as data: recorded operations have the operators' results, for every handler."""
 
 from __future__ import annotations
 
@@ -181,7 +181,7 @@ def test_what_becomes_float8_and_float32_again_is_rounded_in_place(
 
 @pytest.mark.parametrize("least, limits, maxima", [(0.0, 2, 1), (1.5, 2, 1), (-3.0, 1, 1), (-500.0, 1, 2)])
 def test_limits_that_hold_already_are_not_computed(least: float, limits: int, maxima: int) -> None:
-    """What is not negative is rounded to float8 by fewer instructions."""
+    """Non-negative values are rounded to float8 by fewer instructions."""
     lines, _ = print_body(float8_body(448.0, least), ("x",), 8, True)
     assert sum(line.endswith(f", {limits})") and "= nearest_float8_e4m3fn_fast(" in line for line in lines) == 1
     assert sum(" = max(" in line for line in lines) == maxima

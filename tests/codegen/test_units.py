@@ -1,4 +1,4 @@
-"""What multiplies in a kernel, as reports name it, and the rates that its units reach."""
+"""Functional units that multiply in a kernel, as reports name them, and their attainable rates."""
 
 from __future__ import annotations
 

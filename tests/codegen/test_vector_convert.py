@@ -1,4 +1,4 @@
-"""Casts between all element types agree with NumPy and ml_dtypes, rounding to bytes with the two steps that it is."""
+"""Casts between all element types agree with NumPy and ml_dtypes; fused rounding to bytes equals its two steps."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def test_float32_rounds_to_storage_everywhere() -> None:
 @pytest.mark.parametrize("limit", ["", "x86-64-v3", "sse"], ids=["native", "avx2", "sse"])
 @pytest.mark.parametrize("dtype", STORAGE[2:])
 def test_nearest_is_a_cast_there_and_back(dtype: str, limit: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """All codes, ties between them, what is beside those, all exponents, infinities and NaN."""
+    """All codes, the ties between them, neighbours of ties, all exponents, infinities and NaN."""
     monkeypatch.setenv("MGX_CPU_FEATURES", limit)
     codes = np.unique(samples(dtype).astype(np.float32))
     codes = codes[np.isfinite(codes)]

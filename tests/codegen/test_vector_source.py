@@ -37,7 +37,7 @@ def run_all(fast_math: bool, operation, types: list[Type], arrays: list[np.ndarr
 
 
 def run_printed(fast_math: bool, operation, types: list[Type], arrays: list[np.ndarray]) -> tuple[np.ndarray, str]:
-    """As `run_all` for an operation with one result."""
+    """Run an operation with one result; see `run_all`."""
     (out,), text = run_all(fast_math, lambda *x: [operation(*x)], types, arrays)
     return out, text
 

@@ -1,4 +1,4 @@
-"""Views of lengths and strides: as NumPy makes them of integers, and of symbols the same for all their values."""
+"""Strided views: equal to NumPy's for integers, and for symbols equal at all their values."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Comparison of the cpu target with ref where rounding is the only licence.
+"""Comparison of the cpu target with ref within rounding tolerances.
 
 How far rounding may move a result is measured, not guessed: the reference runs again with every floating result
 disturbed by a few units in the last place, and what the results then move by bounds the difference that is allowed.
@@ -256,7 +256,7 @@ def run(optimized: Program, batches: Sequence[Mapping[str, np.ndarray]], **optio
 
 
 def assert_agrees(got: Sequence[np.ndarray], wanted: Reference) -> None:
-    """Same number, types, lengths, and values within what rounding allows."""
+    """Check number, types and lengths of results, and values within the rounding tolerance."""
     assert len(got) == len(wanted.results)
     for k, (a, b, allowed) in enumerate(zip(got, wanted.results, wanted.allowed)):
         assert a.dtype == b.dtype and a.shape == b.shape, f"result {k}: {a.dtype} {a.shape}, not {b.dtype} {b.shape}"
@@ -265,7 +265,7 @@ def assert_agrees(got: Sequence[np.ndarray], wanted: Reference) -> None:
 
 
 def wrong_elements(got: np.ndarray, wanted: np.ndarray, allowed: np.ndarray) -> str:
-    """What to say of elements that are further apart than ``allowed``; nothing if none is."""
+    """Return a message on elements that differ by more than ``allowed``; empty if there are none."""
     wrong = _distance(wanted, got) > allowed
     if not wrong.any():
         return ""
@@ -277,6 +277,6 @@ def wrong_elements(got: np.ndarray, wanted: np.ndarray, allowed: np.ndarray) -> 
 
 
 def assert_identical(got: Sequence[np.ndarray], again: Sequence[np.ndarray]) -> None:
-    """The very same bits, whatever NaN they are."""
+    """Check that results have the same bits, including those of NaN."""
     for k, (a, b) in enumerate(zip(got, again, strict=True)):
         assert a.tobytes() == b.tobytes(), f"result {k} differs between runs"

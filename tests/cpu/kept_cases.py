@@ -1,4 +1,4 @@
-"""Programs of each kind that a plan file has to hold, with inputs of several lengths."""
+"""Programs of each kind that a plan file must represent, with inputs of several lengths."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ def late_branch() -> KeptCase:
 
 
 def nonzero() -> KeptCase:
-    """A result whose length only its value tells."""
+    """Return a model whose result's length depends on values."""
     model = _model("g (float[N, 8] x) => (int64[2, K] y) { p = Relu (x) y = NonZero (p) }")
     return KeptCase(model, [{"x": x} for x in _rows(6, 1, 0, 20)])
 

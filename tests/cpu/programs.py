@@ -69,7 +69,7 @@ def broadcast(m: Module, x: Instruction, lens: Sequence[int]) -> Instruction:
 
 
 def softmax(m: Module, x: Instruction, axis: int, lens: Sequence[int]) -> Instruction:
-    """Softmax of ``x``, which has these lengths, written out."""
+    """Append the softmax of ``x``, of lengths ``lens``, as elementary operations."""
     top = m.add_instruction("reduce_max", [x], axes=[axis])
     e = m.add_instruction("exp", [m.add_instruction("sub", [x, broadcast(m, top, lens)])])
     return m.add_instruction("div", [e, broadcast(m, m.add_instruction("reduce_sum", [e], axes=[axis]), lens)])

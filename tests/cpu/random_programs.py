@@ -482,7 +482,7 @@ class Builder(Choices):
 
 
 def seeded(seed: int, steps: int) -> Builder:
-    """A program of so many steps; of one seed and number it is always the same."""
+    """Return a program of ``steps`` steps, determined by seed and number of steps."""
     rng = np.random.default_rng([seed, steps])
     builder = Builder(lambda low, high: int(rng.integers(low, high, endpoint=True)))
     builder.build(steps)

@@ -1,4 +1,4 @@
-"""Programs that are lowered once for symbolic lengths, run at lengths and compared with NumPy's meaning of them."""
+"""Programs lowered once for symbolic lengths, run at given lengths and compared with NumPy."""
 
 from __future__ import annotations
 

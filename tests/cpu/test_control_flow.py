@@ -1,4 +1,4 @@
-"""Branches and loops on the cpu target: what they run is compiled, and gives what ref gives."""
+"""Branches and loops on the cpu target: their bodies are compiled, and results equal those of ref."""
 
 from __future__ import annotations
 
@@ -201,7 +201,7 @@ def test_branches_are_compiled(other: int) -> None:
 def test_an_index_out_of_range_in_an_iteration_is_an_error_of_the_call(
     trips: int, way: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It named no iteration where one native function runs all of them."""
+    """The error named no iteration where one native function runs all iterations."""
     if way != "inlined":
         monkeypatch.setattr(control, "inline", lambda low, ins: False)
     if way == "one by one":

@@ -1,4 +1,4 @@
-"""Concatenations and results lend their memory to what feeds them, also through transposes and reshapes."""
+"""Producers write directly into the memory of concatenations and results, also through transposes and reshapes."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def kernels(inputs: Sequence[np.ndarray], build: Build) -> list[str]:
 
 
 def test_a_nested_concatenation_of_another_axis_is_written_in_place() -> None:
-    """As a detector's levels: fields joined, pixels and anchors flattened, levels joined."""
+    """A detector's levels: fields joined, pixels and anchors flattened, levels joined."""
 
     def build(m: Module, p: list[Instruction]) -> Instruction:
         levels = []
@@ -79,7 +79,7 @@ def test_a_transpose_into_a_result_stays_a_step_of_its_own() -> None:
 @pytest.mark.parametrize("times", [2, 4])
 @pytest.mark.parametrize("last", [False, True], ids=["nchw", "nhwc"])
 def test_repeated_elements_are_copied_once(last: bool, times: int) -> None:
-    """As in the upsampling of a decoder, whose result is joined with another."""
+    """The upsampling of a decoder, whose result is concatenated with another value."""
 
     def enlarged(m: Module, x: Instruction) -> Instruction:
         n, a, b, c = x.shape.lens

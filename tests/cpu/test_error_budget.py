@@ -1,4 +1,4 @@
-"""How often a program takes a method with larger errors than direct products, on tiles that are emulated."""
+"""Limits on how often a program uses methods with larger errors than direct products, on emulated tiles."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ pytestmark = pytest.mark.skipif(host.host().vector_bits < 512, reason="the CPU h
 
 SIDE = 56
 CHANNELS = (64, 128, *[64] * 9)
-"""Of the image and of the results: of three sizes of layers two are there once."""
+"""Channels of the image and of the results; of the three sizes of layers, two occur once."""
 LAYERS = len(CHANNELS) - 1
 RNG = np.random.default_rng(3)
 NAME = "conv_winograd_2x2_tiles"
 
 
 def network(*behind: onnx.NodeProto, last: str, side: int = SIDE) -> onnx.ModelProto:
-    """Convolutions of 3x3, and what is ``behind`` them."""
+    """Return a chain of 3x3 convolutions, followed by the nodes ``behind``."""
     nodes, weights = [], []
     for k in range(LAYERS):
         values = RNG.standard_normal((CHANNELS[k + 1], CHANNELS[k], 3, 3)).astype(np.float32) / 24
@@ -44,7 +44,7 @@ def network(*behind: onnx.NodeProto, last: str, side: int = SIDE) -> onnx.ModelP
 
 
 def coarse_layers(model: onnx.ModelProto, monkeypatch: pytest.MonkeyPatch) -> int:
-    """How many convolutions Winograd's method over tiles computes."""
+    """Return the number of convolutions that use Winograd's method over tiles."""
     monkeypatch.setenv("MGX_CPU_FEATURES", host.EMULATED_TILES)
     program = mgx_numba.parse_onnx(model)
     program.compile(mgx_numba.get_target("cpu"), num_threads=1)
@@ -65,7 +65,7 @@ def test_before_a_softmax_few_layers_have_larger_errors(monkeypatch: pytest.Monk
 
 @pytest.mark.filterwarnings("ignore:.*used as hints:RuntimeWarning")
 def test_records_of_such_a_method_count_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of images so small that the estimates do not take it."""
+    """The images are so small that the estimates do not choose the method."""
     monkeypatch.setenv("MGX_CPU_FEATURES", host.EMULATED_TILES)
     target, path, taken = mgx_numba.get_target("cpu"), tmp_path / "records.json", {}
     for behind, last in (((SOFTMAX,), "y"), ((), X)):

@@ -1,4 +1,4 @@
-"""The option ``float32_matmul_precision`` on the CPU, whose tiles of matrices are emulated where it has none."""
+"""The option ``float32_matmul_precision`` on the CPU, with emulated matrix tiles where it has none."""
 
 from __future__ import annotations
 

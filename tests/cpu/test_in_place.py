@@ -1,4 +1,4 @@
-"""Sums take the place of a residual that nothing reads after them, and of nothing else."""
+"""Sums overwrite a residual that has no later reader, and no other operand."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Indices out of range are errors of `run`, on cpu as on ref, and disturb nothing else."""
+"""Indices out of range are errors of `run`, on cpu as on ref, and corrupt nothing else."""
 
 from __future__ import annotations
 
@@ -152,7 +152,7 @@ def test_dynamic_lengths_and_debug_symbols() -> None:
 
 
 def checks(inputs: Sequence[np.ndarray], build: Build) -> list[tuple[str, str]]:
-    """What the plan's steps check, after the target's passes."""
+    """Return the index checks of the plan's steps, after the target's passes."""
     check(inputs, build)
     executable = compiled(inputs, build)._compiled.executable
     steps = [s for s in executable.plan.steps if isinstance(s, Step)]

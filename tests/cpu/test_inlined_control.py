@@ -1,4 +1,4 @@
-"""Loops and branches that are steps of the plan around them, with jumps between them."""
+"""Loops and branches inlined as steps of the enclosing plan, with jumps between them."""
 
 from __future__ import annotations
 
@@ -52,8 +52,10 @@ def body(nodes: list, carried: list[str], results: list[str], name: str = "body"
 @pytest.mark.parametrize("threads", [1, 2])
 @pytest.mark.parametrize("trips", [0, 1, 2, 5])
 def test_values_change_places_and_outer_ones_stay(trips: int, threads: int) -> None:
-    """What is handed on may be another carried value, one from outside, or a constant; ``x`` is read by each iteration,
-    for the last time in the order of steps."""
+    """A carried result may be another carried value, an outer value, or a constant.
+
+    ``x`` is read by each iteration, for the last time in the order of steps.
+    """
     nodes = [
         helper.make_node("Add", ["x", "a"], ["s"]),
         helper.make_node("Mul", ["s", "s"], ["t"]),

@@ -1,4 +1,4 @@
-"""ConvInteger and MatMulInteger by integer tiles: exact, whatever the zero points, signs, groups and lengths."""
+"""ConvInteger and MatMulInteger by integer tiles: exact for all zero points, signs, groups and lengths."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ NAMES = ("x", "w", "x_zero", "w_zero")
 def model_of(
     node: onnx.NodeProto, values: dict[str, np.ndarray], inputs: Sequence[str], opened: bool = False
 ) -> onnx.ModelProto:
-    """Return a model of one node; ``inputs`` names the values that are inputs, all other values are constants."""
+    """Return a model of one node; values named in ``inputs`` are its inputs, all other values are constants."""
     given = [
         helper.make_tensor_value_info(
             name,
@@ -144,7 +144,7 @@ def test_product_of_integers_is_exact(case: str) -> None:
 
 
 def test_a_zero_point_of_the_pixels_is_as_it_was_quantised() -> None:
-    """As in models of `quantize_dynamic`: the padding surrounds the quantised pixels."""
+    """A model as of `quantize_dynamic`: the padding surrounds the quantised pixels."""
     rng = np.random.default_rng(3)
     w = integers(rng, np.uint8, 7, 4, 3, 3)
     nodes = [

@@ -1,4 +1,4 @@
-"""A depthwise convolution takes the 1x1 one along whose result nothing else reads."""
+"""A depthwise convolution is joined with the 1x1 convolution whose result it alone reads."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def test_a_record_of_a_layer_alone_does_not_part_a_pair() -> None:
 
 
 def test_a_record_of_a_layer_that_an_epilogue_reads_is_heeded() -> None:
-    """The depthwise convolution behind it takes another input."""
+    """The depthwise convolution that follows has another input."""
     found = labels(
         [normal(1, 16, 40, 31), normal(1, 72, 40, 31)],
         lambda m, p: m.add_instruction("add", [conv(m, p[1], 72, 3, 72, act="relu"), conv(m, p[0], 72, 1)]),

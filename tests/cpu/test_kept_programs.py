@@ -1,4 +1,4 @@
-"""Compiled programs of each kind, through a file: their results are the same bit for bit."""
+"""Compiled programs of each kind, saved and loaded: results are bit-identical."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def bytes_of(net: Any) -> bytes:
 
 
 def read(path: Path) -> Kept:
-    """What a file holds."""
+    """Return a file's content."""
     with path.open("rb", buffering=0) as file:
         reader = KeptFile(file)
         block = reader.allocate()
@@ -160,7 +160,7 @@ def test_custom_operators_are_in_no_file() -> None:
 
 
 def test_files_with_changed_bytes_are_refused(tmp_path: Path) -> None:
-    """Of each part: a plan's numbers become addresses, and constants were not checked."""
+    """Every part is checked: a plan's numbers become addresses, and constants were not checked."""
     net, _ = compiled("branches")
     data = bytes_of(net)
     path = tmp_path / "a.plan"

@@ -1,4 +1,4 @@
-"""Programs in 16, 8 and 4 bits on the CPU: kernels for all of them, results as near as the reference's."""
+"""Programs in 16, 8 and 4 bits on the CPU: kernels for all operators, and the reference's accuracy."""
 
 from __future__ import annotations
 
@@ -101,8 +101,10 @@ def test_whole_models_in_16_bits(name: str, quantize: Any) -> None:
 
 
 def block_model() -> onnx.ModelProto:
-    """A residual block with a depthwise convolution behind a maximum, and a transposed convolution joined to what it
-    was made of; 64 channels."""
+    """Return a residual block with a depthwise convolution after a maximum, and a transposed convolution; 64 channels.
+
+    The transposed convolution's result is concatenated with an earlier activation.
+    """
     rng = np.random.default_rng(2)
     shapes = {
         "w0": (64, 3, 3, 3),
@@ -409,7 +411,7 @@ def test_products_with_weights_of_few_bits(
 
 
 def test_products_of_the_same_codes_keep_their_scales() -> None:
-    """They were packed once for all products, with the scales of the first one."""
+    """Equal codes were packed once for all products, with the first product's scales."""
     program, rng = Program(), np.random.default_rng(3)
     m = program.main
     x = m.add_parameter("x", Shape(Type.float_type, (1, 128)))
@@ -543,7 +545,7 @@ def test_four_bit_weights_of_a_transformer_stay_in_four_bits() -> None:
 
 
 def constants(p: mgx_numba.program) -> list[np.ndarray]:
-    """What a compiled program holds, without what is empty since no step reads it."""
+    """Return a compiled program's constants, without the empty ones that no step reads."""
     compiled: Any = p._compiled
     return [a for a in compiled.executable.plan.constants if a.nbytes]
 

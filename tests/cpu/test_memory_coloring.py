@@ -1,4 +1,4 @@
-"""Memory colouring: buffers that are alive at one step never share bytes."""
+"""Memory colouring: buffers live at the same step never share bytes."""
 
 from __future__ import annotations
 

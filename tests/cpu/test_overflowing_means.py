@@ -1,5 +1,4 @@
-"""Means of elements whose sum is beyond their type: those of rows near its limits were infinite or NaN, and so were
-normalisations of such rows."""
+"""Means of elements whose sum overflows: they were infinite or NaN, and so were normalisations of these rows."""
 
 from __future__ import annotations
 
@@ -47,7 +46,7 @@ def rows_of(kind, rows, count, rng):
 
 
 def along(x, lens, axes):
-    """Rows as what is reduced of a tensor of these lengths."""
+    """Arrange rows ``x`` as a tensor of lengths ``lens``, with each row along the reduced axes."""
     kept = [a for a in range(len(lens)) if a not in axes]
     order = [*kept, *axes]
     return np.ascontiguousarray(x.reshape([lens[a] for a in order]).transpose(np.argsort(order)))
@@ -65,7 +64,7 @@ def two_means(m, x, axes):
 
 
 def with_elements(m, x, axes):
-    """As `two_means`, with results of each element that take long, after them."""
+    """Append `two_means` and expensive elementwise results after them."""
     means = two_means(m, x, axes)
     spread = broadcast(m, means[0], x.shape.lens)
     total = broadcast(m, m.add_instruction("reduce_sum", [m.add_instruction("tanh", [x])], axes=axes), x.shape.lens)

@@ -1,4 +1,4 @@
-"""Packed weights of programs with dynamic inputs: one copy for all lengths that want the same."""
+"""Packed weights of programs with dynamic inputs: one copy for all lengths that use the same form."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def test_each_set_of_lengths_packed_its_own_weights(kind: str, monkeypatch: pyte
 
 
 def test_weights_that_look_alike_are_told_apart() -> None:
-    """Those of the program by their place, what passes compute by content; a view by the way in which it is one."""
+    """The program's weights are keyed by address, weights computed by passes by content, and views by their layout."""
     program = Program()
     literals = [program.main.add_literal(np.float32(values)) for values in (DENSE[:96, :96], DENSE[:96, 64:])]
     mine = [ins.literal.numpy() for ins in literals if ins.literal is not None]
@@ -82,7 +82,7 @@ def test_weights_that_look_alike_are_told_apart() -> None:
 
 
 def test_transposed_convolutions_with_other_phases_of_as_many_taps_shared_weights() -> None:
-    """An output of one row has no second phase along rows, one of one column none along columns."""
+    """An output of one row has no second phase along rows, an output of one column none along columns."""
     net = migraphx.program()
     ref = migraphx.program()
     for network, name in ((net, "cpu"), (ref, "ref")):
@@ -99,7 +99,8 @@ def test_transposed_convolutions_with_other_phases_of_as_many_taps_shared_weight
 
 
 def test_products_of_dynamic_batches_spread_and_packed_their_weights_for_each(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As ONNX's ``MatMul`` and ``Add`` with weights have them; by the host in every run, before they were settled."""
+    """ONNX's ``MatMul`` and ``Add`` with weights; the host packed the weights in every run before they were
+    specialised."""
     monkeypatch.setenv("MGX_CPU_FEATURES", "avx512")  # with AMX many rows take another form of the weights than few
     packings = []
     original = SharedWeights.packed

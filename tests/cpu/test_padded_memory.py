@@ -1,4 +1,4 @@
-"""What a padding reads is written inside of its result, and convolutions over tiles read their taps from there."""
+"""Producers write inside the padded memory, from which convolutions over tiles read their taps."""
 
 from __future__ import annotations
 
@@ -118,7 +118,7 @@ def test_cut_and_reflected_values_are_copied() -> None:
 def test_convolutions_of_8_bits_read_padded_memory(
     point: float, channels: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A zero point that is not 0 is what images are padded by; what makes the image writes it inside."""
+    """The padding value is a nonzero zero point; the producer writes the image inside the padding."""
     monkeypatch.setenv("MGX_CPU_FEATURES", host.EMULATED_TILES)
     monkeypatch.setenv("MGX_NUM_THREADS", "2")  # what is written where depends on how many threads share the work
     rng = np.random.default_rng(3)
@@ -197,7 +197,7 @@ def images(batch: int, height: int, special: bool = False) -> np.ndarray:
 
 @needs_tiles
 def test_images_in_bfloat16_are_written_into_padding(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Results are those of images that are copied onto a grid, also where these are not finite."""
+    """Results equal those of images copied onto a padded grid, also for values that are not finite."""
     monkeypatch.setenv("MGX_CPU_FEATURES", host.EMULATED_TILES)
     found, filled = [], []
     for disabled in ("", "pad_convolutions"):

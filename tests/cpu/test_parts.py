@@ -1,4 +1,4 @@
-"""Values that products in parts read are written in parts by the kernels that make them (`targets.cpu.parts`)."""
+"""Values read by products in parts are written in parts by their producers (`targets.cpu.parts`)."""
 
 from __future__ import annotations
 
@@ -104,7 +104,7 @@ def test_what_a_product_makes_and_others_read_too_is_split() -> None:
 
 
 def test_what_a_product_adds_to_its_result_is_split() -> None:
-    """The same product reads a value in parts and in its epilogue, as it is."""
+    """The same product reads a value in parts as operand, and as float32 in its epilogue."""
 
     def build(m: Module, p: list[Instruction]) -> Instruction:
         x = conv(m, p[0], 256)
@@ -126,7 +126,7 @@ def test_columns_of_a_value_are_no_rows_in_parts(rows: int) -> None:
 
 @pytest.mark.parametrize(("channels", "out", "group"), [(264, 160, 4), (256, 64, 2), (320, 320, 8)])
 def test_groups_leave_the_channels_of_others_as_they_are(channels: int, out: int, group: int) -> None:
-    """What ends the channels of a group, up to whole lines, would be channels of the next one."""
+    """The padding after a group's channels, up to whole lines, would overwrite channels of the next group."""
 
     def build(m: Module, p: list[Instruction]) -> Instruction:
         return conv(m, conv(m, p[0], out, 3, group), 512)
@@ -145,7 +145,8 @@ def test_one_result_of_a_cluster_is_written_in_parts() -> None:
 
 
 def test_products_of_several_launches_write_no_parts() -> None:
-    """Of five dimensions of a batch that cannot be walked as fewer; the last launch makes but some of the result."""
+    """Five batch dimensions that cannot be merged take several launches; the last launch makes only some of the
+    result."""
 
     def build(m: Module, p: list[Instruction]) -> Instruction:
         w = m.add_literal(np.random.default_rng(1).standard_normal((2, 1, 2, 1, 2, 256, 288)).astype(np.float32) / 16)
@@ -241,7 +242,7 @@ def test_parts_are_not_written_where_products_are_exact() -> None:
 
 
 def test_plans_for_other_lengths_write_parts_by_the_kernels_that_are_there() -> None:
-    """One value is read by a product alone, and one by two of them, the first of which knows of another reader."""
+    """One value has one product as reader; another has two, the first of which knows of the second reader."""
     program = migraphx.program()
     m = program._portable.main
     x = m.add_parameter("p0", Shape.dynamic(Type.float_type, [DynamicDimension(16, 256), DynamicDimension(768, 768)]))

@@ -1,4 +1,4 @@
-"""The cpu target's list of passes: each leaves valid IR and has nothing left to do, none is needed for right values."""
+"""The cpu target's list of passes: each leaves valid IR and is idempotent, and none is needed for correct values."""
 
 from __future__ import annotations
 

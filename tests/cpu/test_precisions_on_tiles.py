@@ -1,4 +1,4 @@
-"""Models in every precision and in two at once have kernels on a CPU with AMX, whatever solvers tuning takes."""
+"""Models in every precision, and in two at once, have kernels on a CPU with AMX, whatever solvers tuning chooses."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Random programs through the whole cpu pipeline: the values of ref, however memory and work are shared."""
+"""Random programs through the whole cpu pipeline have the values of ref, for any sharing of memory and work."""
 
 from __future__ import annotations
 

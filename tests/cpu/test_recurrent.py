@@ -160,7 +160,7 @@ def test_results_lie_as_their_users_read_them() -> None:
 def kernel_names(
     cell: str, h: int, b: int, weight: float = 0.0, functions: tuple[str, ...] = (), **options: Any
 ) -> list[str]:
-    """The kernels of all steps, which say how weights lie."""
+    """Return the kernels of all steps; their names contain the layout of the weights."""
     arrays = operands(cell, 1, 2, b, h, 3, "bias", None, np.float32)
     arrays[2][0, 0, 0] = weight
     given = {"actv_func": tuple(make_op(f) for f in functions)} if functions else {}
@@ -200,7 +200,7 @@ def test_weights_in_16_bits_of_every_variant() -> None:
 
 @pytest.mark.parametrize("scale", [0.0, 1e-40, 1e-30, 1e30])
 def test_weights_in_16_bits_of_any_size(scale: float) -> None:
-    """Whole columns that are zero, denormal or huge beside others of usual size."""
+    """Whole columns are zero, denormal or huge; other columns have usual magnitudes."""
     arrays = operands("lstm", 1, 3, 1, 128, 3, "hidden", None, np.float32)
     arrays[2][0, ::3] *= np.float32(scale)
     with np.errstate(over="ignore"):
@@ -211,7 +211,7 @@ def test_weights_in_16_bits_of_any_size(scale: float) -> None:
 @pytest.mark.parametrize("cell", ["rnn", "gru"])
 @pytest.mark.parametrize("scale", [1e-38, 1e-20, 1e20, 1e36])
 def test_states_of_any_size_meet_weights_in_16_bits(scale: float, cell: str) -> None:
-    """Those beyond 1e33 are within float32 times the weights, but their codes times the weights' are not."""
+    """For states beyond 1e33, products with the weights fit float32, but products with the weights' codes do not."""
     arrays = operands(cell, 1, 3, 2, 128, 3, "hidden", None, np.float32)
     arrays[5] *= np.float32(scale)
     chosen, build = layer(cell, arrays, True, hidden_size=128)
@@ -221,7 +221,7 @@ def test_states_of_any_size_meet_weights_in_16_bits(scale: float, cell: str) -> 
 @pytest.mark.filterwarnings("ignore:invalid value:RuntimeWarning")
 @pytest.mark.parametrize("cell", ["rnn", "gru", "lstm"])
 def test_infinities_and_nan_meet_weights_in_16_bits(cell: str) -> None:
-    """They reach what they would in float32: one infinity saturates gates, two of them or a NaN give NaN."""
+    """Results equal those of float32: one infinity saturates gates; two infinities or a NaN give NaN."""
     for value, places in ((np.inf, [7]), (-np.inf, [8, 101]), (np.nan, [100])):
         arrays = operands(cell, 1, 3, 2, 129, 3, "hidden", None, np.float32)
         arrays[5][0, 1, places] = value

@@ -25,9 +25,9 @@ from .programs import FUSION, check, compile_and_run, program_of
 GATES = {"rnn": 1, "gru": 3, "lstm": 4}
 FUNCTIONS = {"rnn": ("tanh",), "gru": ("sigmoid", "tanh"), "lstm": ("sigmoid", "tanh", "tanh")}
 FORMS = ("", "avx2", "-avx512vnni,-avxvnni", "avx2,-avxvnni", "sse")
-"""What of a CPU may be used: all of it, VNNI on 256 bits, none on 512, on 256 and on 128."""
+"""Enabled CPU features: all, VNNI on 256 bits, and no VNNI on 512, 256 and 128 bits."""
 FLIP = 3e-3
-"""Of the largest result: how far states go apart where float32 sums, added in another order, round to another code."""
+"""Error relative to the largest result: float32 sums in another order round some states to another code."""
 
 
 form = features(FORMS)
@@ -81,7 +81,7 @@ def test_one_step_is_exact(cell: str) -> None:
 
 
 def one_step_is_exact(cell: str) -> None:
-    """Sums of integers are: what is left is the cells' functions."""
+    """Check one step: sums of integers are exact, so only the cell's functions contribute errors."""
     for h, b in ((1, 1), (17, 3), (66, 2)):
         found = steps(cell, s=1, b=b, h=h, given="hidden state" if cell == "lstm" else "hidden")
         check(*found, rtol=2e-6)
@@ -100,7 +100,7 @@ def test_several_steps_in_each_form(form: str) -> None:
 
 
 def test_states_by_the_range_of_all_sequences(form: str) -> None:
-    """As DynamicQuantizeLSTM has it."""
+    """The quantisation of DynamicQuantizeLSTM."""
     for points in (False, True):
         check(*steps("rnn", s=1, b=3, h=21, given="hidden", dynamic=True, points=points), rtol=2e-6)
         check(*steps("lstm", s=3, b=2, h=37, d=2, dynamic=True, points=points), rtol=FLIP)

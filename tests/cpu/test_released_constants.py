@@ -1,4 +1,4 @@
-"""Constants that passes computed: kept beside their packed copies by nobody, and computed again to be shown."""
+"""Constants computed by passes: released once packed, and recomputed for display."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Reductions of rows that registers hold, and maxima that need not pass NaN on, against ref."""
+"""Reductions of rows that fit in registers, and maxima that need not propagate NaN, against ref."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Grouped convolutions read shuffled channels where they lie, behind depthwise ones that do not mind the order."""
+"""Grouped convolutions read shuffled channels in place; preceding depthwise convolutions work in any order."""
 
 from __future__ import annotations
 

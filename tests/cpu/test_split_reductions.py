@@ -1,4 +1,4 @@
-"""Reductions made in parts, and columns with accumulators in memory, against ref."""
+"""Reductions split into parts, and columns with accumulators in memory, against ref."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def small_tensors_count_as_large(given_machine):
 
 
 def launches(build, *arrays):
-    """How many steps the plan for two threads has."""
+    """Return the number of steps in the plan for two threads."""
     program = program_of(arrays, build)
     options = TargetOptions(fast_math=False, num_threads=2)
     run_passes(program, list(FUSION), pass_options(options), validate=True)

@@ -153,7 +153,7 @@ def test_log_softmax_of_long_rows(rows, cols, fast_math):
 
 
 def test_rows_apart_with_masks_and_scales():
-    """Rows that do not follow one another, operands of one value a row and of one a column, results of one a row."""
+    """Rows with gaps between them, operands with one value per row and per column, results with one value per row."""
     lens = (5, 3, 700)
 
     def build(m, p):

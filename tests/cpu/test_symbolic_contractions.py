@@ -1,4 +1,4 @@
-"""Contractions lowered once for symbolic lengths: no questions to the program, right for any lengths, 0 too."""
+"""Contractions lowered once for symbolic lengths: without guards, correct for any lengths including 0."""
 
 from __future__ import annotations
 

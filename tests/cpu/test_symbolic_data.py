@@ -1,4 +1,4 @@
-"""Rules of operators that move, pool and order elements: lowered once for symbolic lengths, without questions."""
+"""Operators that move, pool and order elements: lowered once for symbolic lengths, without guards."""
 
 from __future__ import annotations
 

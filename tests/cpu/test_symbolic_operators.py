@@ -1,4 +1,4 @@
-"""Operators outside of clusters, lowered once for symbolic lengths: NumPy's numbers at any lengths, no questions."""
+"""Operators outside clusters, lowered once for symbolic lengths: NumPy's results at any lengths, without guards."""
 
 from __future__ import annotations
 

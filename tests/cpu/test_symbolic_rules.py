@@ -1,4 +1,4 @@
-"""Rules that lower a program once for symbolic lengths: no questions to the program, NumPy's numbers at any lengths."""
+"""Rules that lower a program once for symbolic lengths: no guards, NumPy's results at any lengths."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Ensembles of decision trees in one kernel: every comparison, values at the ends of the range, few and many rows."""
+"""Ensembles of decision trees in one kernel: every comparison, extreme values, few and many rows."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Commands measure what a machine reaches before they judge a program by it; where no test reads that, few runs do."""
+"""Commands measure the machine's limits before they judge a program; tests that do not read them use few runs."""
 
 from __future__ import annotations
 

@@ -48,7 +48,8 @@ def scalar_model(path: Path) -> Path:
 
 
 def held_model(path: Path) -> Path:
-    """Strings ``t + "!"``, a sequence ``s`` with ``x`` behind its tensors, and an optional as it is."""
+    """Write a model with results ``t + "!"`` (strings), sequence ``s`` with ``x`` appended, and an unchanged
+    optional."""
     sequence = helper.make_sequence_type_proto(helper.make_tensor_type_proto(TensorProto.FLOAT, ["n", 3]))
     optional = helper.make_optional_type_proto(helper.make_tensor_type_proto(TensorProto.FLOAT, None))
     nodes = [

@@ -1,4 +1,4 @@
-"""Where the model file and the flags' words stand on the command line, and what becomes of a file saved compiled."""
+"""Positions of the model file and the flags' values on the command line, and files saved compiled."""
 
 from __future__ import annotations
 

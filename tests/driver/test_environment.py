@@ -1,4 +1,4 @@
-"""The variables of the environment: the page about them, and that each does what its row says."""
+"""Environment variables: their page in the docs, and the effect that each row states."""
 
 from __future__ import annotations
 
@@ -114,7 +114,7 @@ def test_workers_are_as_many_as_the_variable_says(monkeypatch: Any) -> None:
 
 
 def _parsed() -> mgx_numba.program:
-    """Two results of one cluster, and a reduction among pointwise operations."""
+    """Return a program with a cluster of two results, and a reduction among pointwise operations."""
     p = mgx_numba.program()
     m = p.get_main_module()
     x = m.add_parameter("x", mgx_numba.shape(type="float", lens=[4, 64]))
@@ -148,7 +148,7 @@ def test_switches_keep_results(name: str, value: str, monkeypatch: Any) -> None:
 
 @pytest.mark.parametrize("value", ["-2", "many"])
 def test_numbers_that_passes_read_are_options(value: str, monkeypatch: Any) -> None:
-    """It was told that the pass had failed."""
+    """The error message said that the pass had failed."""
     monkeypatch.setenv("MIGRAPHX_SPLIT_REDUCE_SIZE", value)
     with pytest.raises(OptionError, match=f"^environment variable MIGRAPHX_SPLIT_REDUCE_SIZE: .*from -1 on.*{value}"):
         _parsed().compile("cpu")

@@ -1,4 +1,4 @@
-"""Mistakes that users make over the Python interface and the driver, each with the message that it gets."""
+"""Mistakes of users in the Python interface and the driver, each with its error message."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The page of `perf --html`: what is in it, and that it needs nothing else."""
+"""The page of `perf --html`: its content, and that it is self-contained."""
 
 from __future__ import annotations
 

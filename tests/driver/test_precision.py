@@ -1,4 +1,4 @@
-"""``verify --precision`` and what the driver tells of quantisation."""
+"""``verify --precision`` and the driver's messages on quantisation."""
 
 from __future__ import annotations
 

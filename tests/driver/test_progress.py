@@ -1,4 +1,4 @@
-"""Progress is shown to people only, with and without ``rich``."""
+"""Progress is shown only on a terminal, with and without ``rich``."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""When threads work at what: the executor's notes, and the files made of them."""
+"""Timelines of threads: the executor's spans, and trace files."""
 
 from __future__ import annotations
 

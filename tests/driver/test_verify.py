@@ -1,4 +1,4 @@
-"""Verification: what agrees passes, what does not is found, by step, by pass and by instruction."""
+"""Verification: correct results pass, wrong results are located by step, by pass and by instruction."""
 
 from __future__ import annotations
 

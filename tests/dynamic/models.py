@@ -48,7 +48,7 @@ class Graph:
         return names[0] if outputs == 1 else names
 
     def dim(self, x: str, axis: int) -> str:
-        """One length, as a vector."""
+        """Return one length as a vector."""
         return self.op("Gather", self.op("Shape", x), self.ints(axis), axis=0)
 
     def vector(self, *parts: str | int) -> str:

@@ -1,4 +1,4 @@
-"""Symbolic programs held to what `specialize` makes of the same program for the lengths of a run."""
+"""Symbolic programs compared with `specialize` of the same program for a run's lengths."""
 
 from __future__ import annotations
 

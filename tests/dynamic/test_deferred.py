@@ -1,4 +1,4 @@
-"""Deferred nodes: what they keep, how they are told apart, and damaged ones."""
+"""Deferred nodes: the fields that they store, equality, and damaged nodes."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from .models import FLOAT, INT64, MODELS, Graph
 
 
 def tiled(dims: list[int | str | None], op_type: str = "Tile") -> Program:
-    """One node of two inputs, data and a vector of two integers."""
+    """Return a program of one node with two inputs: data and a vector of two integers."""
     g = Graph()
     return parse_onnx(g.model({"x": (FLOAT, dims), "n": (INT64, [2])}, [g.op(op_type, "x", "n")]))
 
@@ -62,7 +62,7 @@ def test_a_length_that_onnx_does_not_infer_is_not_0() -> None:
 
 
 def test_types_are_found_for_lengths_that_constants_have() -> None:
-    """Of an operator that ONNX does not know, whose inputs have to have 33 columns."""
+    """An operator that ONNX does not know; its inputs must have 33 columns."""
     g = Graph()
     one, zero = g.const(np.float32(0.5)), g.const(np.int8(3))
     parts = ("x", one, zero, g.const(np.ones((33, 5), np.int8)), one, zero, "", one, zero)
@@ -175,7 +175,7 @@ def test_a_length_that_is_not_known_is_not_the_number_it_is_divided_by(operator:
 
 @pytest.mark.parametrize("target", ["ref", "cpu"])
 def test_a_length_that_only_a_run_tells_broadcasts_with_a_fixed_length_of_one(target: str) -> None:
-    """Such as those of a range times one number, where other lengths are given: its shape was that of the number."""
+    """A range times one number, specialised for lengths, had the shape of the number."""
     g = Graph()
     count = g.op("Squeeze", g.op("Slice", "size", g.ints(0), g.ints(1)))
     positions = g.op("Cast", g.op("Range", g.const(0), count, g.const(1)), to=FLOAT)

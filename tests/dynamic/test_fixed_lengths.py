@@ -35,7 +35,7 @@ def head(program: Program) -> Program:
 
 
 def settled_by_rules(source: Program, lens: Mapping[str, tuple[int, ...]]) -> Program:
-    """Return the program specialised for lengths, by shape rules alone."""
+    """Return the program specialised for lengths, by shape rules only."""
     settled = specialize(source, lens)
     run_passes(settled, SETTLED)
     return settled
@@ -43,7 +43,7 @@ def settled_by_rules(source: Program, lens: Mapping[str, tuple[int, ...]]) -> Pr
 
 @pytest.mark.parametrize("name", MODELS)
 def test_plans_are_those_of_a_program_that_was_static_from_the_start(name: str) -> None:
-    """The same kernels with the same numbers, so they take the same time."""
+    """Kernels and numbers are equal, so both plans take the same time."""
     case = MODELS[name]()
     source = parse_onnx(case.model, default_dyn_dim_value=DynamicDimension(0, 4096))
     run_passes(source, SOURCE_PASSES)

@@ -1,4 +1,4 @@
-"""Networks of nearly alike layers, at lengths that nothing was compiled for: each layer has its own weights."""
+"""Networks of similar layers, at lengths that were not compiled for: each layer has its own weights."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What fuzzing of plans with symbols on the CPU has found."""
+"""Faults that fuzzing found in CPU plans with symbols."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ from .models import FLOAT, INT64, MODELS, Graph
 def test_a_table_of_positions_on_an_axis_of_fixed_length_has_no_symbolic_steps(
     build: Callable[[Graph], str], heights: int
 ) -> None:
-    """Its positions times the open length of an axis inside were a constant, whose memory a kernel read as numbers."""
+    """Positions times the open length of an inner axis were a constant, whose memory a kernel read as numbers."""
     g = Graph()
     model = g.model({"x": (FLOAT, ["n", 3, heights, "w"])}, [build(g)])
     compiled = public_program.wrap(parse_onnx(model)).compile("cpu")

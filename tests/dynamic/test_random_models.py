@@ -1,5 +1,5 @@
-"""Random models of all operator families, with every dimension open, or with lengths, axes and counts as inputs: they
-give what they give with fixed lengths and constants, which `tests.random_models` holds to ONNX Runtime."""
+"""Random models with open dimensions, or with lengths, axes and counts as inputs, against fixed lengths and
+constants."""
 
 from __future__ import annotations
 

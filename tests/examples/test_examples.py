@@ -1,4 +1,4 @@
-"""The scripts of `examples/` run as they are, and what they print is right."""
+"""The scripts of `examples/` run unchanged and print correct results."""
 
 from __future__ import annotations
 

@@ -2,9 +2,9 @@
 
     python -m tests.frontends.empty_axes [--each N] [--only TEXT] [--first NAME]
 
-Each axis of each input becomes empty by itself, then all axes of the same length together, so that lengths that must be
-equal (of a product, for example) stay equal. The model's lengths are fixed, or open. A case that ONNX Runtime refuses
-is not compared. Each case runs in its own process, because ONNX Runtime crashes on some cases.
+Each axis of each input becomes empty alone, then all axes of the same length together. So lengths that must be equal
+(as in a product) stay equal. The model's lengths are fixed, or open. A case that ONNX Runtime refuses is not compared.
+Each case runs in its own process, because ONNX Runtime crashes on some cases.
 """
 
 from __future__ import annotations

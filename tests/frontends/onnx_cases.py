@@ -1,6 +1,4 @@
-"""ONNX's node tests as this package's tests use them: models with some inputs as initializers, run on the target
-``ref`` (the operators' NumPy meaning) and compiled for ``cpu``, compared with expected outputs, ranks included.
-"""
+"""ONNX's node tests, with some inputs as initializers, on the targets ``ref`` and ``cpu``, ranks included."""
 
 from __future__ import annotations
 
@@ -78,7 +76,7 @@ def run_program(program: Program, feeds: dict[str, np.ndarray]) -> list[np.ndarr
 
 
 def run_compiled(program: Program, feeds: dict[str, np.ndarray]) -> list[np.ndarray]:
-    """As `run_program`, compiled for ``cpu`` without licence to change values."""
+    """Run a program compiled for ``cpu`` without fast math; see `run_program`."""
     compiled = public_program.wrap(program.clone()).compile("cpu", fast_math=False, num_threads=1)
     return [np.asarray(result) for result in compiled.run(feeds)]
 
@@ -140,7 +138,7 @@ def freezing(name: str) -> list[str] | None:
 
 
 def _integer_input(case: Any, frozen: Sequence[str]) -> str | None:
-    """A small integer input that may be what makes lengths dynamic."""
+    """Return a small integer input on which lengths may depend, or None."""
     for info, value in zip(case.model.graph.input, case.data_sets[0][0], strict=False):
         small = isinstance(value, np.ndarray) and value.dtype.kind in "iu" and value.size <= 8
         if small and info.name not in frozen:

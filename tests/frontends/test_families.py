@@ -1,4 +1,4 @@
-"""Files of parsers that are imported for models with their operators."""
+"""Files of parsers are imported only for models with their operators."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Everything that is wrong with a model, at once."""
+"""`check` reports all faults of a model at once."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def declared(name: str, type: int = FLOAT, dims: Any = None) -> onnx.ValueInfoPr
 
 
 def broken_model(rows: int | str = 2) -> onnx.ModelProto:
-    """A model with many things wrong, some behind others and some inside of branches."""
+    """Return a model with many faults, some after other faults and some inside branches."""
     branch = [
         helper.make_node("Nothing", ["x"], ["t"], name="inner"),
         helper.make_node("Relu", ["t"], ["u"], name="behind", gain=2),

@@ -105,7 +105,7 @@ def test_values_inside_of_an_operator_are_float32(name: str) -> None:
 
 @pytest.mark.parametrize("target", ["ref", "cpu"])
 def test_statistics_in_16_bits_are_rounded_once(target: str) -> None:
-    """They were computed in the type of ``stash_type``, where squares overflow; results of them have that type."""
+    """Statistics were computed in the type of ``stash_type``, where squares overflow; their results have that type."""
     x = LARGE.astype(np.float32)
     model = make_model(
         [helper.make_node("LayerNormalization", ["x", "s"], ["y", "mean", "inverse"], stash_type=TensorProto.BFLOAT16)],
@@ -182,7 +182,7 @@ def test_casts_around_one_operation_round_where_the_author_wrote_them(fast: bool
 
 
 def test_products_of_a_resize_are_rounded_once() -> None:
-    """The axes are handled one after the other."""
+    """A resize handles its axes one after the other."""
     scales = np.array([1, 1, 0.6, 1.5], np.float32)
     x = np.where(np.arange(54).reshape(1, 1, 6, 9) % 4 < 2, 60000, -60000).astype(np.float16)
     results = []

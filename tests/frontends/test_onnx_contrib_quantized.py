@@ -1,5 +1,7 @@
-"""Quantised and other operators of domain com.microsoft, against ONNX Runtime; those of Quark and Brevitas against
-OCP's definition of microscaling formats."""
+"""Quantised and other operators of domain com.microsoft, against ONNX Runtime.
+
+Operators of Quark and Brevitas are compared with OCP's definition of microscaling formats.
+"""
 
 from __future__ import annotations
 
@@ -165,7 +167,7 @@ def test_operator_agrees_with_onnxruntime(name: str) -> None:
 
 
 def lstm_inputs(directions: int, by_column: bool, dtype: Any) -> list[Any]:
-    """Of a DynamicQuantizeLSTM with 6 features and 5 units."""
+    """Return the inputs of a DynamicQuantizeLSTM with 6 features and 5 units."""
     lens = (directions, 20) if by_column else (directions,)
     zero = np.full(lens, 0 if dtype == np.int8 else 131, dtype)  # which ONNX Runtime wants alike
     scales = [np.random.default_rng(9).uniform(0.002, 0.006, lens).astype(np.float32), zero]

@@ -1,4 +1,4 @@
-"""Test nodes that fit another operator set's schema, and inputs of types that ONNX does not allow together."""
+"""Nodes valid under another operator set's schema, and input types that ONNX does not allow together."""
 
 from __future__ import annotations
 

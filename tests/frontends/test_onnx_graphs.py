@@ -1,4 +1,4 @@
-"""Graphs: constants and weights, folding, functions, subgraphs, the text of what the parsers emit."""
+"""Graphs: constants and weights, folding, functions, subgraphs, and the text of the emitted program."""
 
 from __future__ import annotations
 
@@ -376,7 +376,7 @@ def test_a_loop_without_condition_that_waited_for_lengths_lost_an_input(target: 
 
 @pytest.mark.parametrize("trips", [3, None])
 def test_scan_outputs_of_scalars_have_one_axis(trips: int | None) -> None:
-    """Of a captured value, which is an input of the model, and of a carried one."""
+    """Scan outputs of a captured model input, and of a carried value."""
     names = {"i": INT64, "go": TensorProto.BOOL, "v": FLOAT}
     results = {"go_out": TensorProto.BOOL, "v_out": FLOAT, "captured": FLOAT, "carried": FLOAT}
     body = helper.make_graph(

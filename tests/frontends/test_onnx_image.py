@@ -1,4 +1,4 @@
-"""Sampling of images, against ONNX Runtime and by equations where it has no kernel."""
+"""Sampling of images, against ONNX Runtime, or against equations where it has no kernel."""
 
 from __future__ import annotations
 

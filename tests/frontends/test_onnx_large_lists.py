@@ -66,7 +66,7 @@ def test_words_are_told_from_texts_that_contain_them() -> None:
 
 
 def renumbered(attributes: dict[str, Any], how: str) -> dict[str, Any]:
-    """The same trees with other numbers of nodes, or in another order."""
+    """Return the same trees with other node numbers, or in another order."""
     found = {name: np.array(given) for name, given in attributes.items()}
     random = np.random.default_rng(0)
     if how == "gaps":
@@ -143,7 +143,7 @@ def test_trees_are_not_read_node_by_node(op_type: str) -> None:
 
 
 def many_sets(nodes: int) -> onnx.ModelProto:
-    """One root for each node that looks for its feature in a set of two."""
+    """Return one root for each node that looks up its feature in a set of two."""
     values = np.stack([np.arange(nodes), np.arange(nodes) + 0.5, np.full(nodes, np.nan)], 1).astype(np.float32).ravel()
     tensors = {
         "nodes_splits": np.zeros(nodes, np.float32),

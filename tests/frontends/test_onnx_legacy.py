@@ -1,4 +1,4 @@
-"""Operator sets 1 to 6: each old form against the form of set 7 or later that says the same."""
+"""Operator sets 1 to 6: each old form against the equivalent form of set 7 or later."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Files that are broken or hostile: one clear error that names the place, and never anything but an MgxError."""
+"""Damaged or hostile files: one clear error that names the position, and never an exception other than MgxError."""
 
 from __future__ import annotations
 
@@ -284,7 +284,7 @@ def test_operator_sets() -> None:
 
 
 def external_model(folder: Path, location: str, offset: str = "", length: str = "") -> Path:
-    """A model whose weight is said to lie in another file."""
+    """Write a model whose weight is declared to be in another file."""
     model = relu_model()
     tensor = model.graph.initializer[0]
     tensor.ClearField("raw_data")

@@ -1,4 +1,4 @@
-"""ai.onnx.ml against ONNX Runtime; where that differs from the specification, against ONNX's evaluator."""
+"""ai.onnx.ml against ONNX Runtime; where ONNX Runtime differs from the specification, against ONNX's evaluator."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ X = normal(5, 4)
 def model(
     op_type: str, inputs: list[np.ndarray], outputs: list[int] | None = None, version: int = 3, **attributes: Any
 ):
-    """A model of one operator, and its feeds."""
+    """Return a model of one operator, and its feeds."""
     feeds = {f"x{k}": value for k, value in enumerate(inputs)}
     types = outputs or [FLOAT]
     node = helper.make_node(op_type, list(feeds), [f"y{k}" for k in range(len(types))], domain=ML, **attributes)

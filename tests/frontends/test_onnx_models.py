@@ -1,4 +1,4 @@
-"""Whole models: those of the onnx package are read, small copies of real architectures agree with ONNX Runtime."""
+"""Whole models: the onnx package's models are read, and small copies of real architectures agree with ONNX Runtime."""
 
 from __future__ import annotations
 

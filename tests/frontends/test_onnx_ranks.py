@@ -1,4 +1,4 @@
-"""Tensors without axes, and vectors of one element, which are told apart as ONNX Runtime does."""
+"""Tensors without axes and vectors of one element, which are distinguished as in ONNX Runtime."""
 
 from __future__ import annotations
 

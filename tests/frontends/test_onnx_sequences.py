@@ -43,7 +43,7 @@ def model_of(
     outputs: dict[str, onnx.TypeProto],
     opset: int = 17,
 ) -> onnx.ModelProto:
-    """A model of some nodes, inputs and outputs of any types."""
+    """Return a model of these nodes, with inputs and outputs of any types."""
     infos = [[helper.make_value_info(n, t) for n, t in names.items()] for names in (inputs, outputs)]
     model = helper.make_model(helper.make_graph(nodes, "g", *infos), opset_imports=[helper.make_opsetid("", opset)])
     model.ir_version = min(model.ir_version, 10)
@@ -346,7 +346,7 @@ def test_files_and_text(format: str, tmp_path: Path) -> None:
 
 
 def test_strings_and_sequences_on_a_gpu() -> None:
-    """What has no kernel runs on the host, beside what has one."""
+    """Operators without kernels run on the host, between operators with kernels."""
     program = Program()
     main = program.main
     texts = main.add_parameter("t", Shape(Type.string_type, (2,)))

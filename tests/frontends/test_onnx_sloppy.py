@@ -1,4 +1,4 @@
-"""Files that are not quite as ONNX wants them, but whose meaning is beyond doubt."""
+"""Files that violate ONNX slightly, but have an unambiguous meaning."""
 
 from __future__ import annotations
 
@@ -167,7 +167,7 @@ def test_is_accepted_with_one_warning(rule: Callable[[], Sloppy]) -> None:
 @pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.__name__)
 @pytest.mark.filterwarnings("ignore::UserWarning")
 def test_means_what_onnxruntime_makes_of_it(rule: Callable[[], Sloppy]) -> None:
-    """Of the file itself, where ONNX Runtime takes it, else of a proper file that says the same."""
+    """Compare with ONNX Runtime on the file itself, or, if it refuses the file, on an equivalent valid file."""
     sloppy = rule()
     if sloppy.proper is None:
         assert_like_onnxruntime(sloppy.model, sloppy.feeds)

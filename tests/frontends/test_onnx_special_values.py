@@ -165,7 +165,7 @@ def test_a_float16_product_is_rounded_before_it_is_converted(target: str) -> Non
 
 @pytest.mark.parametrize("target", ["ref", "cpu", "gpu"])
 def test_the_largest_of_a_window_with_nan_is_nan(target: str) -> None:
-    """As of ReduceMax and in NumPy; ONNX Runtime's depends on where in the window it lies."""
+    """As in ReduceMax and NumPy; ONNX Runtime's result depends on the position of NaN in the window."""
     x = np.array([[[np.nan, 1, 2, 3, np.nan]]], np.float32)
     model = make_model(
         [helper.make_node("MaxPool", ["x"], ["y"], kernel_shape=[2])], {"x": x}, {"y": TensorProto.FLOAT}

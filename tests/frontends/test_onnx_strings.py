@@ -1,4 +1,4 @@
-"""Strings as inputs, outputs and constants, against ONNX Runtime; what they are in programs and files."""
+"""Strings as inputs, outputs and constants, against ONNX Runtime; their form in programs and files."""
 
 from __future__ import annotations
 

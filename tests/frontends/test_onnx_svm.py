@@ -1,4 +1,4 @@
-"""SVMClassifier against ONNX Runtime, and probabilities of classes against their definition."""
+"""SVMClassifier against ONNX Runtime, and class probabilities against their definition."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ X = normal(7, 4)
 
 
 def classifier(x: np.ndarray, label: int = INT64, **attributes: Any) -> Any:
-    """A model of one classifier, and its feeds."""
+    """Return a model of one classifier, and its feeds."""
     node = helper.make_node("SVMClassifier", ["x"], ["label", "score"], domain=ML, **attributes)
     model = make_model([node], {"x": x}, {"label": label, "score": FLOAT})
     model.opset_import.append(helper.make_opsetid(ML, 1))
@@ -81,7 +81,8 @@ def test_coefficients_that_are_all_positive() -> None:
 @pytest.mark.parametrize("positive", [False, True])
 @pytest.mark.parametrize("classes", [2, 3])
 def test_a_row_of_coefficients_for_each_class(classes: int, positive: bool) -> None:
-    """Of two classes ONNX Runtime takes the second if any score is positive, ONNX's evaluator that with the larger."""
+    """With two classes, ONNX Runtime takes the second if any score is positive; ONNX's evaluator takes the larger
+    score."""
     coefficients = normal(classes * 4, seed=1)
     given = {
         "classlabels_ints": list(range(5, 5 + classes)),
@@ -121,7 +122,7 @@ def test_attributes_that_do_not_fit() -> None:
 
 @pytest.mark.parametrize("classes", [2, 3, 5])
 def test_probabilities_that_pairs_agree_on(classes: int) -> None:
-    """Pairs' probabilities that come of classes' give these again."""
+    """Pairwise probabilities derived from class probabilities give the class probabilities back."""
     p = np.abs(normal(6, classes)) + 0.1
     p /= p.sum(1, keepdims=True)
     i, j = np.triu_indices(classes, 1)

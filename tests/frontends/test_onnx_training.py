@@ -1,4 +1,4 @@
-"""Optimisers' steps against ONNX's evaluator, determinants against ONNX Runtime, optionals that are known."""
+"""Optimiser steps against ONNX's evaluator, determinants against ONNX Runtime, optionals with known values."""
 
 from __future__ import annotations
 

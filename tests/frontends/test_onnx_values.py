@@ -30,7 +30,7 @@ def complexes(*lens: int, seed: int = 0, dtype: Any = np.complex64) -> np.ndarra
 
 
 def both(model: onnx.ModelProto, feeds: dict[str, np.ndarray]) -> list[np.ndarray]:
-    """Results of ``cpu``, which are those of ``ref``."""
+    """Return the results of ``cpu`` after checking that they equal those of ``ref``."""
     found = {}
     for target in ("ref", "cpu"):
         found[target] = [np.asarray(r) for r in migraphx.parse_onnx(model).compile(target).run(feeds)]

@@ -1,4 +1,4 @@
-"""Reading of whole TensorFlow graphs: inputs, results, functions, SavedModels, and what is wrong with them."""
+"""Reading of whole TensorFlow graphs: inputs, results, functions, SavedModels, and errors."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Models of Keras with random weights, frozen by TensorFlow (extra ``tensorflow``), against what TensorFlow gives."""
+"""Models of Keras with random weights, frozen by TensorFlow (extra ``tensorflow``), against TensorFlow's results."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import mgx_numba
 tf = pytest.importorskip("tensorflow")
 
 LARGEST_ERROR = 1e-4
-"""Of a result relative to its largest element."""
+"""Accepted error of a result relative to its largest element."""
 
 
 def frozen(function: Callable[..., Any], *specs: Any) -> Any:

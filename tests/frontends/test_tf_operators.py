@@ -24,7 +24,7 @@ def normal(*lens: int) -> np.ndarray:
 
 @dataclass
 class Case:
-    """An operator, its inputs (those at ``constant`` as Const nodes), and what it gives."""
+    """An operator, its inputs (positions in ``constant`` become Const nodes), and the expected result."""
 
     op: str
     inputs: list[Any]
@@ -259,7 +259,7 @@ INSIDE: dict[str, Callable[[np.ndarray], Any]] = {
     "Rsqrt": lambda x: 1 / np.sqrt(x),
     "Sqrt": np.sqrt,
 }
-"""Of numbers between 0 and 1."""
+"""Functions that are defined for numbers between 0 and 1."""
 BINARY: dict[str, Callable[[np.ndarray, np.ndarray], Any]] = {
     "Add": np.add,
     "AddV2": np.add,
@@ -467,7 +467,7 @@ FAMILIES: dict[str, Callable[[], list[Case]]] = {
 
 
 def cases_of(family: str) -> list[Case]:
-    """The same whichever tests ran before."""
+    """Return a family's cases, independent of tests that ran before."""
     RNG.bit_generator.state = START
     return FAMILIES[family]()
 
@@ -507,7 +507,7 @@ def test_every_operator_has_a_case() -> None:
 
 @pytest.mark.parametrize("target", ["ref", "cpu"])
 def test_values_inside_of_an_operator_are_float32(target: str) -> None:
-    """Of float16 ``erf(x)`` is 1 for numbers whose complement is none."""
+    """In float16, ``erf(x)`` rounds to 1 for numbers whose complement is not 0."""
     x = np.array([0.5, 1, 2, 2.5, 3], np.float16)
     graph = Graph()
     graph.input("x", x.shape, x.dtype)

@@ -1,4 +1,4 @@
-"""Small TensorFlow graphs, written with the package's own messages, and what they give on a target."""
+"""Small TensorFlow graphs, written with the package's own messages, and their results on a target."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Reads AMD's code objects as a loader does: by program headers and what they lead to, not by sections."""
+"""A reader of AMD's code objects that works like a loader: by program headers, not by sections."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ ENTRY_OFFSET = 16
 
 @dataclass
 class CodeObject:
-    """What is loaded of one: ``memory`` from address 0 on, dynamic entries, metadata of its kernels, and which
-    addresses may be executed."""
+    """A loaded code object: ``memory`` from address 0 on, dynamic entries, kernel metadata, and executable
+    addresses."""
 
     memory: bytes
     dynamic: dict[int, int]

@@ -1,4 +1,4 @@
-"""Tests marked ``gpu`` need an NVIDIA device; elsewhere they are skipped with what is missing."""
+"""Tests marked ``gpu`` need an NVIDIA device; elsewhere they are skipped with the reason."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def on(request: pytest.FixtureRequest) -> Engine:
 
 @pytest.fixture(params=PLACES)
 def where(request: pytest.FixtureRequest) -> Iterator[str]:
-    """The name of what the target ``gpu`` runs on meanwhile."""
+    """Name of the engine on which the target ``gpu`` runs during the test."""
     with place(request.param):
         yield request.param
 

@@ -1,4 +1,4 @@
-"""Programs whose data lies on a device, and tensors that another library would have there."""
+"""Programs with data on a device, and device tensors as other libraries provide them."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ PLACES = ["interpreter", pytest.param("device", marks=pytest.mark.gpu)]
 
 @contextlib.contextmanager
 def place(name: str, devices: int = 1) -> Iterator[None]:
-    """The interpreter in the place of so many devices, or those of this machine."""
+    """Use the interpreter as ``devices`` devices inside a ``with`` block, or this machine's devices."""
     with interpreted(devices) if name == "interpreter" else contextlib.nullcontext():
         yield
 
@@ -34,7 +34,7 @@ def softmax_of_sum(lens: tuple[int, ...] = (3, 5), type: str = "float") -> Any:
 
 
 def wanted(x: np.ndarray, y: np.ndarray) -> list[np.ndarray]:
-    """What `softmax_of_sum` gives."""
+    """Return the reference of `softmax_of_sum`."""
     total = x + y
     e = np.exp(total - total.max(-1, keepdims=True))
     return [e / e.sum(-1, keepdims=True), total]
@@ -60,7 +60,7 @@ def close(results: list[Any], expected: list[np.ndarray]) -> None:
 
 
 class Interfaced:
-    """A tensor by ``__cuda_array_interface__`` alone, as Numba's are; ``stream`` is what it says there."""
+    """A tensor with only ``__cuda_array_interface__``, as Numba's; ``stream`` is its entry there."""
 
     def __init__(self, holder: Any, stream: int | None = None, strides: tuple[int, ...] | None = None) -> None:
         self.holder = holder
@@ -74,7 +74,7 @@ class Interfaced:
 
 
 class Packed:
-    """A tensor by DLPack alone, as PyTorch's are; ``streams`` are those that it was asked for."""
+    """A tensor with only DLPack, as PyTorch's; ``streams`` records the streams of the requests."""
 
     requires_grad = False
 

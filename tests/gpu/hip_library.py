@@ -20,7 +20,7 @@ OUT_OF_MEMORY, INVALID_DEVICE, NOT_FOUND = 2, 101, 500
 
 
 class HipLibrary:
-    """One device of an architecture; ``sources`` has the kernels that may be loaded, by symbol."""
+    """A device of one architecture; ``sources`` has the loadable kernels by symbol."""
 
     def __init__(self, architecture: str = "gfx942", version: int = 60200000, bytes: int = 1 << 30) -> None:
         self.architecture, self.version, self.free = architecture, version, bytes

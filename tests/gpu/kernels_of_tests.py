@@ -1,4 +1,4 @@
-"""Compiles every kernel that the tests of the GPU let the interpreter run with Numba's official CUDA target.
+"""Compiles, with Numba's official CUDA target, every kernel that the GPU tests run on the interpreter.
 
     python -m tests.gpu.kernels_of_tests [--arch sm_90a] [--every N] [--tests FOLDER_OR_FILE]
 
@@ -44,7 +44,7 @@ class Recorder:
 
 
 def main() -> int:
-    """Run the tests, compile what they ran, and tell of it."""
+    """Run the tests, compile the kernels that they ran, and print the errors."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--arch", default="sm_90a", choices=[a.name for a in ARCHITECTURES.values() if a.nvidia])
     parser.add_argument("--every", type=int, default=1, help="compile one of so many")

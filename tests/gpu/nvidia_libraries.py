@@ -1,7 +1,7 @@
-"""Stand-ins for libcublasLt and libcudnn: descriptions as they are told, what is asked for computed by NumPy at once.
+"""Stand-ins for libcublasLt and libcudnn: they parse descriptors and compute calls by NumPy at once.
 
-Arguments are those that ctypes would give to the libraries, and are taken apart as they would. Whatever is read or
-written must be an engine's memory; a workspace is overwritten, so that what lies there besides would be lost.
+Arguments arrive as ctypes passes them to the libraries. All memory that is read or written must be an engine's. A
+workspace is overwritten, so that overlaps with other data are detected.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class _Memory:
         self.engine = engine
 
     def tensor(self, address: int, dtype: Any, lens: tuple[int, ...], strides: tuple[int, ...]) -> np.ndarray:
-        """A view, of which every element lies in one piece of memory."""
+        """Return a view whose elements must all be in one allocation."""
         allocation, start = self.engine.memory.find(address)
         size = np.dtype(dtype).itemsize
         assert start + (sum((n - 1) * s for n, s in zip(lens, strides)) + 1) * size <= allocation.data.size, lens
@@ -50,7 +50,7 @@ class _Memory:
 
 
 class _Made:
-    """What is told of by handles."""
+    """Objects that the library's handles refer to."""
 
     def __init__(self) -> None:
         self.things: dict[int, Any] = {}
@@ -70,7 +70,7 @@ class _Made:
 
 
 class CublasLtLibrary:
-    """A version of it with three algorithms, of which one takes a workspace; of bytes it has those that Hopper has."""
+    """A stand-in for cuBLASLt with three algorithms, one of which needs a workspace; its 8-bit types are Hopper's."""
 
     def __init__(self, engine: InterpreterEngine, version: int = 130100) -> None:
         self.memory, self.made = _Memory(engine), _Made()
@@ -334,8 +334,7 @@ class _Device:
 def standing_in(
     engine: InterpreterEngine, monkeypatch: pytest.MonkeyPatch, products: Any = None, convolutions: Any = None
 ) -> Iterator[tuple[CublasLtLibrary, CudnnLibrary]]:
-    """Both libraries for programs on an engine, or those that are given; what is remembered of libraries is forgotten
-    before and afterwards."""
+    """Replace both libraries for programs on an engine; caches of library functions are cleared before and after."""
     own = products or CublasLtLibrary(engine), convolutions or CudnnLibrary(engine)
     caches = (cublaslt.cublaslt, cudnn.cudnn, calls.bound_call, library_solver._tilings)
     for cache in caches:

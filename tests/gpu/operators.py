@@ -1,4 +1,4 @@
-"""Single operators on an engine, on operands that lie in order and on views of others, held against ref."""
+"""Single operators on an engine, on contiguous operands and on views, compared with ref."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def hosted(made: GpuProgram) -> list[str]:
 
 
 def check_operator(on: Engine, name: str, arrays: Sequence[np.ndarray], **attributes: Any) -> None:
-    """The operator has the values of ref, in kernels alone."""
+    """Check that the operator gives the values of ref, using only kernels."""
     for turned in (False, True):
         program = operator_program(name, arrays, turned, **attributes)
         made = compiled(program, on)
@@ -57,7 +57,7 @@ def check_operator(on: Engine, name: str, arrays: Sequence[np.ndarray], **attrib
 
 
 def check_compiles(name: str, arrays: Sequence[np.ndarray], on: Engine, **attributes: Any) -> None:
-    """Its kernels compile for devices of both vendors."""
+    """Check that an operator's kernels compile for devices of both vendors."""
     for kernel in compiled(operator_program(name, arrays, **attributes), on).kernels():
         for architecture in ("sm_75", "sm_90a", "gfx942", "gfx1201"):
             assert kernel.symbol.encode() in compile_object(kernel, ARCHITECTURES[architecture])

@@ -1,9 +1,10 @@
-"""Compile every kernel that the target gpu plans for ONNX's node tests and the benchmark's models; no device is needed.
+"""Compile every kernel that the target gpu plans for ONNX's node tests and the benchmark's models, without a device.
 
     python -m tests.gpu.planned_kernels [--arch sm_90a] [--every N]
 
-A kernel does not compile if a path ends in a trap or is unreachable for LLVM (`dead_ends.py`), or if its text reads a
-variable that may have no value (`assignment.py`). Prints the errors; the exit status is 1 if there is any.
+A kernel fails to compile if a path ends in a trap or is unreachable for LLVM (`dead_ends.py`). It also fails if its
+text reads a variable that may have no value (`assignment.py`). The program prints the errors; the exit status is 1 if
+there is any.
 """
 
 from __future__ import annotations

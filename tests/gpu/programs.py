@@ -1,4 +1,4 @@
-"""Programs on the interpreter and on the device, held against the reference."""
+"""Programs on the interpreter and on the device, compared with the reference."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def compiled(program: Program, on: Engine, **options: object) -> Any:
 
 
 def labels(made: GpuProgram) -> list[str]:
-    """What the steps of its plan are called."""
+    """Return the labels of the plan's steps."""
     assert made.executable is not None
     return [step.label for step in made.executable.plan.steps]
 

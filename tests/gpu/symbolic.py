@@ -34,8 +34,8 @@ class SymbolicPlan:
     """One plan of a program with dynamic inputs.
 
     Attributes:
-        plan: with expressions.
-        guards: texts of the questions that the program's lowering depends on.
+        plan: the plan, with expressions.
+        guards: texts of the guards that the program's lowering depends on.
     """
 
     def __init__(self, program: Program, **options: Any) -> None:
@@ -54,7 +54,7 @@ class SymbolicPlan:
 
     @property
     def labels(self) -> list[str]:
-        """What steps are called."""
+        """Return the labels of the steps."""
         return [step.label for step in self.plan.steps]
 
     def values(self, inputs: Mapping[str, np.ndarray]) -> dict[Dim, int]:
@@ -68,7 +68,7 @@ class SymbolicPlan:
 
     @cached_property
     def executable(self) -> DeviceExecutable:
-        """What runs the plan on the interpreter."""
+        """Return an executable of the plan on the interpreter."""
         with interpreted():
             return DeviceExecutable(self.plan, engine())
 
@@ -79,8 +79,8 @@ class SymbolicPlan:
         return grouped(self.trees, results)
 
     def check(self, *lengths: Sequence[int]) -> None:
-        """Compare the results with those of ref for random inputs, whose dynamic lengths are these in order of names of
-        dimensions."""
+        """Compare results with those of ref for random inputs of these lengths, given in order of the dimensions'
+        names."""
         for own in lengths:
             inputs = random_inputs(self.source, own)
             assert_agrees(self.run(inputs), reference(self.source, inputs))

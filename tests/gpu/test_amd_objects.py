@@ -1,5 +1,7 @@
-"""Code objects for AMD's GPUs: linked as ROCm's loader reads them, with the instructions and registers that they are
-meant to have. Nothing here has run on such a GPU."""
+"""Code objects for AMD's GPUs: linked as ROCm's loader reads them, with the expected instructions and registers.
+
+Nothing in this file has run on an AMD GPU.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Attention on tensor cores has the values of ref: masks, groups of heads, parts of the keys, rows that see nothing."""
+"""Attention on tensor cores has the values of ref: masks, groups of heads, split keys, fully masked rows."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ F16, BF16, F32, BOOL = Type.half_type, Type.bf16_type, Type.float_type, Type.boo
 ALLOWED = {F16: 2e-3, BF16: 2e-2, F32: 1e-5}
 """Errors relative to the largest result: those of rounding weights and results; float32 is multiplied in parts."""
 IN_TF32 = 4e-3
-"""The same of float32 that is multiplied in TF32 once: ten bits of the scores, and of the weights."""
+"""Accepted error of float32 multiplied once in TF32: ten bits of the scores, and of the weights."""
 
 Mask = tuple[Type, tuple[int, ...]] | None
 
@@ -147,7 +147,7 @@ def test_float32_as_one_product_in_tf32(queries: int, on: Engine) -> None:
     ],
 )
 def test_scores_far_from_zero(name: str, type: Type, queries: int, key: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whose products with the scale are rounded by more than exponents have room for."""
+    """Products of these scores with the scale are rounded by more than the exponent's range."""
     monkeypatch.setenv("MGX_GPU_ARCH", name)
     program, rng = Program(), np.random.default_rng(key)
     rows = {"q": queries, "k": 130, "v": 130}
@@ -166,7 +166,7 @@ def test_scores_far_from_zero(name: str, type: Type, queries: int, key: int, mon
 
 @pytest.mark.parametrize("name", ["sm_80", "sm_90a"])
 def test_a_row_of_no_numbers_beside_one_far_from_zero(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A thread has both rows: what one of them is says nothing of the other one."""
+    """A thread computes both rows; NaN in one row must not affect the other."""
     monkeypatch.setenv("MGX_GPU_ARCH", name)
     program, rng = Program(), np.random.default_rng(1)
     inputs = {x: rng.standard_normal((1, 1, 16, 16)).astype(np.float32) for x in "qkv"}

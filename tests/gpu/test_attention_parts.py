@@ -1,5 +1,7 @@
-"""Attention of float32 by warpgroups, in parts: within 1e-5 of exact results, and infinities and NaN as float32 has
-them; what the interpreter says of wrong synchronisation."""
+"""Float32 attention by warpgroups, in parts: within 1e-5 of exact results, with float32's infinities and NaN.
+
+The interpreter must report wrong synchronisation.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +31,7 @@ SMALL = AttentionTile(1, 64, 2, 1)
 
 @pytest.fixture(autouse=True)
 def hopper(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Warpgroups compute whatever they can, also of few queries."""
+    """Use warpgroups for all problems that they support, even with few queries."""
     monkeypatch.setenv("MGX_GPU_ARCH", "sm_90a")
     monkeypatch.setattr(warpgroup_parts, "LEAST_QUERIES", 1)
     monkeypatch.setattr(warpgroup_parts, "least_tiles", lambda: 1)
@@ -88,7 +90,7 @@ def qkv(lens: tuple[int, int, int, int], queries: int | None = None) -> tuple[Pr
 
 
 def test_heads_that_are_not_packed(on: Engine) -> None:
-    """Heads are slices of one product's rows, none of which begins where a box could."""
+    """Heads are slices of one product's rows; none starts at an address that is valid for a TMA box."""
     program, rng = Program(), np.random.default_rng(5)
     m: Module = program.main
     x = m.add_parameter("x", Shape(F32, (2, 70, 3, 2, 12)))

@@ -9,7 +9,7 @@ from .device_data import place
 
 NAMES = sorted(set(cases("gpu")) - set(manifest()))
 SAMPLED = NAMES[::40]
-"""One in forty: the interpreter takes half a second for one."""
+"""One test in forty, since the interpreter takes half a second for each."""
 
 
 @pytest.mark.parametrize("name", SAMPLED)

@@ -1,4 +1,4 @@
-"""Products with weights of few bits in blocks have the values of ref: of a few rows as they are, of more unpacked."""
+"""Products with low-bit block weights have the values of ref: few rows on packed weights, more rows on unpacked."""
 
 from __future__ import annotations
 
@@ -151,7 +151,7 @@ def test_blocks_take_tile_after_tile(rows: int, points: bool, on: Engine, monkey
     ],
 )
 def test_chunks_are_waited_for(line: str, said: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The interpreter tells who leaves out a wait."""
+    """The interpreter reports a missing wait."""
     written = nbits.gpu_kernel
 
     def wrong(name: str, lines: list[str], *rest: Any, **options: Any) -> KernelSource:
@@ -229,7 +229,7 @@ def test_chunks_keep_all_codes_scales_and_points(size: int, points: bool) -> Non
 
 
 def test_products_of_the_same_codes_keep_their_scales(on: Engine) -> None:
-    """Codes are packed with their scales: those of one product are not another's."""
+    """Codes are packed with their scales, so products with equal codes and different scales share no packed weights."""
     program, rng = Program(), np.random.default_rng(3)
     m = program.main
     x = m.add_parameter("x", Shape(F16, (1, 128)))

@@ -93,7 +93,7 @@ def test_columns_of_any_number_of_vectors(type: Type, lens: tuple[int, ...], on:
 
 
 def test_sums_of_columns_take_turns_in_a_blocks_memory(on: Engine) -> None:
-    """Four reductions of one type, one after the other, and one of another type between."""
+    """Four reductions of one type in sequence, and one of another type between them."""
     lens = (2, 12, 8)
 
     def build(m: Module) -> None:
@@ -264,7 +264,7 @@ def test_a_division_that_does_not_lie_as_rows_do_is_refused() -> None:
 @pytest.mark.parametrize("type", [Type.half_type, Type.bf16_type, Type.uint8_type, Type.bool_type])
 @pytest.mark.parametrize(("high", "wide", "cut"), [(68, 72, 0), (68, 71, 0), (18, 136, 0), (36, 40, 3), (36, 40, 4)])
 def test_small_elements_are_turned_by_words(type: Type, high: int, wide: int, cut: int, on: Engine) -> None:
-    """Of a slice that begins at ``cut``, beside operands in the results' order and broadcast ones."""
+    """The source is a slice that begins at ``cut``; other operands are in the results' order, or broadcast."""
     builder = Program()
     m: Module = builder.main
     x = m.add_parameter("x", Shape(type, (2, high, wide + cut)))

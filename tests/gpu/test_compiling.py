@@ -1,4 +1,4 @@
-"""Kernels compile for every architecture, with the instructions that they are meant to have; errors name the kernel."""
+"""Kernels compile for every architecture, with the expected instructions; errors name the kernel."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Concatenations of what lies elsewhere are one launch, and right whatever the pieces are."""
+"""Concatenations of several operands take one launch, and are correct for pieces of any length and layout."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from .programs import compiled
 
 
 def launches(program: Program, on: Engine) -> list[str]:
-    """The kernels of a program, whose results are those of ref."""
+    """Check that results equal those of ref; return the program's kernels."""
     rng = np.random.default_rng(0)
     inputs = {}
     for name, shape in program.parameter_shapes().items():

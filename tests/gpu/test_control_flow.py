@@ -1,4 +1,4 @@
-"""Branches and loops on the gpu target: their bodies are plans of the device, between which nothing leaves it."""
+"""Branches and loops on the gpu target: their bodies are device plans, and no data leaves the device between them."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def parsed(model: bytes, most: int = 10) -> Program:
 
 
 def agrees(model: bytes, feeds: dict[str, np.ndarray], on: Engine, most: int = 10) -> Plan:
-    """Gives what ref gives, twice; returns the plan."""
+    """Check twice that results equal those of ref; return the plan."""
     program = parsed(model, most)
     net = compiled(program, on)
     for _ in range(2):
@@ -281,7 +281,7 @@ def test_the_module_that_lengths_select_is_part_of_the_plan(target: str) -> None
 
 @pytest.mark.parametrize("changes", [False, True])
 def test_a_condition_is_all_that_is_read_back(changes: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of a loop of five iterations; where these do not change the condition, not even that."""
+    """For a loop of five iterations, only the condition is read back, and nothing if iterations do not change it."""
     last = helper.make_node("Less", ["i", "end"], ["go_out"]) if changes else GO
     nodes = [last, helper.make_node("Add", ["v", "v"], ["v_out"])]
     feeds = {"x": normal(3)}

@@ -1,4 +1,4 @@
-"""Convolutions in which each channel is a group have the values of ref, whatever surrounds them."""
+"""Depthwise convolutions have the values of ref, in all contexts."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def check(program: Program, on: Engine, inputs: dict[str, np.ndarray] | None = N
 
 @pytest.fixture(params=[1, 2, 3])
 def pixels(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> int:
-    """As many pixels in a thread, where lines are so long."""
+    """Set the number of pixels per thread, where lines are long enough."""
     monkeypatch.setattr(depthwise, "PIXELS", (1, request.param))
     monkeypatch.setattr(depthwise, "ENOUGH_THREADS", 0)
     return int(request.param)
@@ -129,7 +129,7 @@ def test_loads_come_together(side: int, loads: int, monkeypatch: pytest.MonkeyPa
 
 
 def scaled(type: Type) -> Program:
-    """What blocks of squeeze and excitation end with: y = convolution(x), and convolution(y * scale)."""
+    """Return the end of a squeeze-and-excitation block: y = convolution(x), and convolution(y * scale)."""
     program = Program()
     m = program.main
     lens = (1, 64, 4, 5)

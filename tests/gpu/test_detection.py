@@ -1,4 +1,4 @@
-"""Non-maximum suppression: ties, limits that are missing, rows whose number the host reads."""
+"""Non-maximum suppression: ties, missing limits, and a number of rows that the host reads."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""Data on a device, by the interpreter in its place and on a device: MIGraphX's functions, ``offload_copy=False``, and
-exchange with other libraries without a copy."""
+"""Data on a device, real or interpreted: MIGraphX's functions, ``offload_copy=False``, zero-copy exchange."""
 
 from __future__ import annotations
 

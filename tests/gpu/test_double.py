@@ -1,4 +1,4 @@
-"""Elementary functions of float64 without a C library are within two units of the last place, everywhere."""
+"""Elementary functions of float64 without a C library have errors of at most two units in the last place."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def powers(rng: np.random.Generator, low: float, high: float) -> np.ndarray:
 
 
 def arguments(name: str) -> np.ndarray:
-    """Of all sizes, and near what is special to a function."""
+    """Return arguments of all magnitudes, and close to a function's special points."""
     rng = np.random.default_rng(len(name))
     near_one = 1 - np.abs(powers(rng, -52, -1))
     if name in ("sin", "cos", "tan"):

@@ -1,4 +1,4 @@
-"""What goes wrong with devices is told, and hangs nothing: memory, kernels, forks, drivers, several processes."""
+"""Device faults are reported and hang nothing: memory, kernels, forks, drivers, several processes."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from mgx_numba.runtime.gpu.interpreter import InterpreterQueue, InterpreterRecor
 from .device_data import close, numbers, one_input, softmax_of_sum, wanted
 
 SECONDS = 120
-"""What a process of a test may take: starting and compiling take some seconds, and a hang is what is looked for."""
+"""Time limit of a test's process: starting and compiling take some seconds, and the tests look for hangs."""
 
 
 class Library:
@@ -175,7 +175,7 @@ def test_a_call_that_cannot_be_recorded_leaves_the_program_usable(monkeypatch: p
 
 
 def test_a_host_step_that_raises_leaves_the_program_usable(where: str) -> None:
-    """What it raises passes through, and later runs are not mixed up with the broken one."""
+    """The step's exception passes through, and later runs are not affected by the failed run."""
 
     def reshaped(main: Any, x: Any) -> list[Any]:
         return [main.add_instruction(mgx.op("add"), [x, x]), main.add_instruction(mgx.op("nonzero"), [x])]
@@ -200,7 +200,7 @@ def _process(text: str) -> subprocess.Popen[str]:
 
 
 def _says(text: str) -> str:
-    """What a process writes, which ends by itself and with success."""
+    """Return the output of a process, which must end by itself and successfully."""
     process = _process(text)
     out = process.communicate(timeout=SECONDS)[0]
     assert process.returncode == 0, out

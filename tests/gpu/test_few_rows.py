@@ -1,5 +1,4 @@
-"""Products of a few rows, and convolutions of a few images that a filter covers, have the values of float64, whatever
-follows them and wherever the operands lie."""
+"""Products of few rows and convolutions of few small images have float64's values, for any epilogue and layout."""
 
 from __future__ import annotations
 

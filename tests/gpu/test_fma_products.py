@@ -1,4 +1,4 @@
-"""Products of float32 in ordinary arithmetic are those of float32, with the work after them in the same kernel."""
+"""Float32 products by multiply-adds have float32 accuracy, with the epilogue in the same kernel."""
 
 from __future__ import annotations
 
@@ -163,7 +163,8 @@ def test_each_architecture_has_the_kernels(name: str, turned: bool, monkeypatch:
 
 
 def test_tiles_are_chosen_by_what_multiprocessors_get() -> None:
-    """Of a large product the largest; of one whose large tiles leave a round half empty, smaller ones or parts."""
+    """A large product gets the largest tile; if large tiles leave a round half empty, smaller tiles or split-K are
+    chosen."""
     types = ElementTypes(*["float32"] * 4)
 
     def chosen(rows: int, columns: int, depth: int) -> tuple[FmaTile, int]:
@@ -193,7 +194,7 @@ def test_tiles_are_chosen_by_what_multiprocessors_get() -> None:
 def test_tiles_are_those_that_were_the_fastest(
     rows: int, columns: int, depth: int, lens: tuple[int, int], splits: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Of an H200, which has 132 multiprocessors."""
+    """The choices measured on an H200, which has 132 multiprocessors."""
     monkeypatch.setenv("MGX_GPU_ARCH", "sm_90a")
     monkeypatch.setattr(fma_tiles, "multiprocessors", lambda: 132)
     problem = GemmProblem(rows, columns, depth, types=ElementTypes(*["float32"] * 4), b_strides=(columns, 1))

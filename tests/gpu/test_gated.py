@@ -1,5 +1,4 @@
-"""Gated linear units in the kernel of their product, by warpgroups: the values of ref for odd widths, several tiles,
-what is added before and after, numbers that are not finite, and lengths that are known later."""
+"""Gated linear units fused into their product by warpgroups, for odd widths, several tiles, NaN, and late lengths."""
 
 from __future__ import annotations
 
@@ -28,7 +27,7 @@ ALLOWED = {F16: 2e-3, BF16: 2e-2, F32: 2e-3}
 
 @pytest.fixture(autouse=True)
 def hopper(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Warpgroups compute whatever they can, also what is so small that others might be quicker."""
+    """Use warpgroups for all problems that they support, even for small problems where others may be faster."""
     monkeypatch.setenv("MGX_GPU_ARCH", "sm_90a")
     monkeypatch.setattr(solvers, "SOLVERS", (solvers.Warpgroups(), solvers.Tiles()))
 
@@ -58,7 +57,7 @@ def unit(
 def agree(
     program: Program, on: Engine, type: Type = F16, fast_math: bool = False, kernel: str = "warpgroup"
 ) -> GpuProgram:
-    """One kernel has the values of ref."""
+    """Check that one kernel has the values of ref."""
     made = compiled(program, on, fast_math=fast_math, float32_matmul_precision="medium")
     (label,) = labels(made)
     assert kernel in label, label

@@ -1,5 +1,7 @@
-"""AMD's run time: programs run by way of it on a stand-in, which reads code objects and interprets kernels; what fails
-is told. Nothing here has run on an AMD GPU."""
+"""AMD's runtime on a stand-in, which reads code objects and interprets kernels; failures are reported.
+
+Nothing in this file has run on an AMD GPU.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +32,7 @@ def _forget() -> None:
 
 @pytest.fixture
 def installed(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., HipLibrary]]:
-    """What installs a stand-in in the place of a process without any driver."""
+    """Return a function that installs a stand-in in a process without any driver."""
     load = engines.HipEngine.load
 
     def install(**options: Any) -> HipLibrary:

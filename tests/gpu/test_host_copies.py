@@ -1,4 +1,4 @@
-"""Parameters that calls bring from the host, and results that they take there: in pieces, from and to pinned memory."""
+"""Inputs copied from the host by calls, and results copied to it: in pieces, from and to pinned memory."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from .programs import interpreter
 from .test_streams import stream
 
 LENS = (7, 33)
-"""Of tensors that are large, in several pieces, where these begin at 256 bytes."""
+"""Lengths of tensors that are copied in several pieces if tensors from 256 bytes on count as large."""
 
 
 @pytest.fixture(params=PLACES)
@@ -70,7 +70,7 @@ def test_every_call_copies_its_own(where: str) -> None:
 
 
 def test_what_lies_otherwise_in_memory(where: str) -> None:
-    """Other strides, the same array twice, a part of it, a result, and numbers that are none."""
+    """Other strides, the same array twice, a slice, a result as input, and NaN."""
     model = softmax_of_sum(LENS).compile("gpu")
     x, y = numbers(0, LENS)
     whole = np.stack([x, y], axis=-1)
@@ -155,7 +155,7 @@ def test_memory_that_is_not_of_the_engine_is_not_pinned(where: str) -> None:
 
 
 def test_memory_that_is_pinned_in_part_is_not() -> None:
-    """Of two pieces of pinned memory side by side, what lies in both is not either's; a device's is not the host's."""
+    """A range across two adjacent pinned buffers is not pinned; device memory is not host memory."""
     buffers = {range(1000, 2000): (1, 1), range(2000, 3000): (1, 2), range(4000, 5000): (2, 3)}
 
     def asked(name: str, place: Any, attribute: int, address: Any) -> bool:
@@ -173,7 +173,7 @@ def test_memory_that_is_pinned_in_part_is_not() -> None:
 
 
 def test_inputs_are_let_go_when_a_run_has_returned(where: str) -> None:
-    """Each way of calling has inputs of its own."""
+    """Each way of calling stores inputs separately."""
     model = softmax_of_sum(LENS).compile("gpu")
     x, y = numbers(0, LENS)
     refs = [weakref.ref(x), weakref.ref(y)]
@@ -199,7 +199,7 @@ def test_inputs_were_kept_after_a_run_step_by_step(where: str, way: str) -> None
 
 
 def test_results_stay_as_they_are(where: str) -> None:
-    """More of them than there is memory of a form, and parts of them alone."""
+    """More results than kept buffers of a size, and slices of results that outlive the results."""
     model = softmax_of_sum(LENS).compile("gpu")
     kept, parts = [], []
     for seed in range(LOANS + 4):

@@ -1,4 +1,4 @@
-"""Gathers, scatters and one-hot encoding, of every element type, with indices that repeat and that are negative."""
+"""Gathers, scatters and one-hot encoding, for every element type, with repeated and negative indices."""
 
 from __future__ import annotations
 

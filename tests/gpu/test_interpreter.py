@@ -1,4 +1,4 @@
-"""The interpreter runs what is right, and says what is wrong, where."""
+"""The interpreter runs correct kernels, and reports faults with their position."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def test_writes_of_two_blocks_to_one_place_race() -> None:
 
 
 def run_grid(lines: list[str], blocks: int = 3, cooperative: bool = True) -> tuple[np.ndarray, np.ndarray]:
-    """Of 64 threads each, that share floats and a counter."""
+    """Run a grid of blocks of 64 threads that share floats and a counter."""
     memory, out, counter = Memory(), zeros(blocks * THREADS), aligned_empty((4,), "int32")
     counter[:] = 0
     for name, array in (("out", out), ("counter", counter)):

@@ -1,4 +1,4 @@
-"""Races that the interpreter's memory reports, against the definition, over random accesses."""
+"""Race detection of the interpreter's memory against its definition, on random accesses."""
 
 from __future__ import annotations
 

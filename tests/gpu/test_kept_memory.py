@@ -1,4 +1,4 @@
-"""Memory that waits for its next use: whole blocks of a driver, and pieces of slabs."""
+"""Memory pools: whole blocks of a driver, and pieces of slabs."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ NAMES = DriverNames("take", "give", "", "", "", "", "")
 
 
 class Source:
-    """Addresses that follow each other; ``given`` are those that were freed."""
+    """An allocator of successive addresses; ``given`` lists the freed addresses."""
 
     def __init__(self, room: int = 1 << 30) -> None:
         self.sizes: dict[int, int] = {}

@@ -1,4 +1,4 @@
-"""Programs whose plans a process has kept, and machine code in files."""
+"""Programs with plans cached in the process, and machine code in files."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def test_a_plan_that_was_kept_has_all_of_it(tmp_path: Path) -> None:
 
 
 def test_blocks_that_wait_for_each_other_do_so_in_a_plan_that_was_kept(tmp_path: Path) -> None:
-    """As an ordinary launch they would wait for blocks that have no room beside them."""
+    """In an ordinary launch they would wait for blocks that are not resident."""
     kept = compiled(program_of("lstm", h=300)[0], interpreter()).kept_plan()
     assert kept is not None
     again = through_a_file(tmp_path / "a.plan", kept)
@@ -177,7 +177,7 @@ print(json.dumps([m for m in sys.modules if m in unwanted or m.startswith("mgx_n
 
 
 def test_restoring_a_plan_imports_neither_numba_nor_operators(tmp_path: Path) -> None:
-    """As loading a saved program does: a process took a second before its first result, importing all that compiles."""
+    """Loading a saved program took a second before its first result, to import everything that compiles."""
     kept = compiled(product_program(), interpreter()).kept_plan()
     assert kept is not None
     through_a_file(tmp_path / "a.plan", kept)

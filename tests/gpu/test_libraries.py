@@ -1,4 +1,4 @@
-"""What NVIDIA's libraries compute as solvers, and how their calls come into graphs.
+"""NVIDIA's libraries as solvers, and their calls in graphs.
 
 Away from a device a stand-in has the place of the libraries, and the interpreter that of the device.
 """
@@ -44,7 +44,7 @@ ALLOWED = {F64: 1e-12, F32: 2e-6, F16: 2e-3, BF16: 2e-2, I8: 0, F8: 5e-4}
 
 @pytest.fixture(params=["interpreter", pytest.param("device", marks=pytest.mark.gpu)])
 def on(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[Engine]:
-    """What programs run on, with libraries."""
+    """Return an engine with libraries."""
     if request.param == "device":
         yield cuda_engine()
         return
@@ -92,7 +92,8 @@ def close(got: np.ndarray, wanted: np.ndarray, type: Type) -> None:
 
 
 def product(type: Type, a: tuple[int, ...], b: tuple[int, ...], turned: str, after: str) -> tuple[Program, Any]:
-    """A product of two inputs and what follows, and what NumPy says of it; ``turned`` operands lie by columns."""
+    """Return a program of a product and following operations, and its NumPy reference; ``turned`` operands are
+    transposed."""
     program = Program()
     m, batch = program.main, np.broadcast_shapes(a[:-2], b[:-2])
     out, sides = (*batch, a[-2], b[-1]), []
@@ -170,7 +171,7 @@ def test_products(
 
 
 def test_results_in_8_bits_are_converted_by_a_launch_of_ours(on: Engine, called: Callable[..., None]) -> None:
-    """What a library makes of a sum that 8 bits cannot hold is its own; a conversion to float8 gives NaN."""
+    """Libraries saturate sums beyond the 8-bit range in their own way; our conversion to float8 gives NaN."""
     program = Program()
     m = program.main
     a, b = m.add_parameter("a", Shape(F8, (16, 32))), m.add_parameter("b", Shape(F8, (16, 32)))
@@ -323,7 +324,7 @@ def epilogue(steps: Callable[..., Any], out: Type, *operands: tuple[Type, str]) 
 
 
 def residual(s: Any, x: Any, e: Any, b: Any) -> Any:
-    """As `quantize_fp16` leaves a residual: in float32, and rounded at the end."""
+    """Add a residual as `quantize_fp16` leaves it: in float32, rounded at the end."""
     total = s.add(s.add(s.cast_loosely(x, F32), b), s.cast_loosely(e, F32))
     return s.cast_loosely(s.max(total, s.const(0.0, F32)), F16)
 

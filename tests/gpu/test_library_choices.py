@@ -1,4 +1,4 @@
-"""When NVIDIA's libraries are taken for contractions, and what happens where they are not there.
+"""Selection of NVIDIA's libraries for contractions, and behaviour without the libraries.
 
 Stand-ins have their place, and times are given: the interpreter's say nothing.
 """
@@ -266,7 +266,7 @@ def test_explain_names_library_and_algorithm(tuned: Both) -> None:
 
 
 def test_programs_with_dynamic_inputs_call_no_library(tuned: Both) -> None:
-    """Though there are records of products of some of their lengths."""
+    """No library is called even with records of products of matching lengths."""
     fixed = network()
     fixed.compile(mgx.get_target("gpu"), exhaustive_tune=True)
     net = mgx.program()

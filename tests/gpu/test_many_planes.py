@@ -1,4 +1,4 @@
-"""Products and attention of more planes than a grid's second and third axis have room for."""
+"""Products and attention of more planes than a grid's second and third axis can hold."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The instructions of AMD's matrix cores multiply what lanes hold, and contractions by them have the values of ref.
+"""Instructions of AMD's matrix cores multiply the lanes' elements, and contractions with them have the values of ref.
 
 Nothing here has run on such a device.
 """
@@ -52,7 +52,7 @@ def some_architecture(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def multiply(tile: MatrixTile) -> KernelSource:
-    """One instruction's product of matrices that have their rows (of ``b``, columns) side by side."""
+    """Return a kernel of one instruction's matrix product, with contiguous rows (``b``: columns)."""
     side, depth, own = tile.side, tile.depth, tile.lanes // tile.side
     lines = [
         f"p = pointer_{tile.a}(args, 0)",

@@ -1,4 +1,4 @@
-"""Convolutions of images with few channels, whose rows under the filter become channels: values of ref."""
+"""Convolutions of images with few channels, where filter rows are folded into channels: values of ref."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The native loop that launches the kernels of a symbolic plan, over functions that stand in for NVIDIA's driver."""
+"""The native loop that launches the kernels of a symbolic plan, with stand-ins for NVIDIA's driver functions."""
 
 from __future__ import annotations
 

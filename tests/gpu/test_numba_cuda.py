@@ -1,5 +1,8 @@
-"""Numba's official CUDA target as toolchain: it takes the same texts. Without its packages what needs them is skipped;
-``python -m tests.gpu.kernels_of_tests`` compiles every kernel of the tests with it."""
+"""Numba's official CUDA target as toolchain: it compiles the same kernel texts.
+
+Without its packages, tests that need them are skipped. ``python -m tests.gpu.kernels_of_tests`` compiles every kernel
+of the tests with it.
+"""
 
 from __future__ import annotations
 

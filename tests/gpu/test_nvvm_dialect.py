@@ -1,4 +1,4 @@
-"""What libNVVM's language lacks is written in other words that mean the same: both forms are run on the CPU."""
+"""Constructs that libNVVM's dialect lacks are rewritten equivalently; both forms are run on the CPU."""
 
 from __future__ import annotations
 

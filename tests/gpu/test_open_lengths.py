@@ -1,4 +1,4 @@
-"""Programs with dynamic inputs on a device: one plan for all lengths, launched for new ones, recorded for others."""
+"""Programs with dynamic inputs on a device: one plan for all; new lengths are launched, repeated ones recorded."""
 
 from __future__ import annotations
 

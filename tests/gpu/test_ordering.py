@@ -1,4 +1,4 @@
-"""Positions of extremes, sorted selections and running sums: ties, NaN, infinities, zeros of either sign."""
+"""Positions of extremes, sorted selections and running sums: ties, NaN, infinities, signed zeros."""
 
 from __future__ import annotations
 

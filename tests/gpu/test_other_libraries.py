@@ -1,4 +1,4 @@
-"""Tensors of PyTorch and CuPy in and out without a copy, and the guides' snippets for data on a device."""
+"""Zero-copy exchange of tensors with PyTorch and CuPy, and the guides' snippets for data on a device."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ def test_arrays_of_cupy(cupy: Any) -> None:
 
 
 def test_the_guides_snippet_for_data_on_a_device(torch: Any) -> None:
-    """As the guide writes it, but for its indentation, which is not Python's."""
+    """The guide's text, except for its indentation, which is not valid Python."""
     model = softmax_of_sum()
     inputName = model.get_parameter_names()[0]
     model.compile(t=migraphx.get_target("gpu"), offload_copy=False, device_id=0)
@@ -115,7 +115,7 @@ def test_the_guides_snippet_for_data_on_a_device(torch: Any) -> None:
 
 
 def test_pointers_of_torch_in_its_stream(torch: Any) -> None:
-    """What MIGraphX's examples do: addresses of tensors, a stream of torch's, and one wait at the end."""
+    """The pattern of MIGraphX's examples: addresses of tensors, torch's stream, and one wait at the end."""
     model = softmax_of_sum()
     model.compile(migraphx.get_target("gpu"), offload_copy=False)
     tensors = {name: torch.empty(*s.lens(), device="cuda") for name, s in model.get_parameter_shapes().items()}

@@ -1,4 +1,4 @@
-"""Means of elements whose sum is beyond their type, in registers, in rounds, and across rows."""
+"""Means of elements whose sum overflows their type, in registers, in rounds, and across rows."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Float32 as three products of parts by warpgroups: within 1e-5 of exact results, and what halves do not have."""
+"""Float32 as three products of parts by warpgroups: within 1e-5 of exact results, also for numbers beyond the parts."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ LARGEST = np.finfo(np.float32).max
 
 @pytest.fixture(autouse=True)
 def hopper(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Warpgroups compute whatever they can, also what is so small that others might be quicker."""
+    """Use warpgroups for all problems that they support, even for small problems where others may be faster."""
     monkeypatch.setenv("MGX_GPU_ARCH", "sm_90a")
     monkeypatch.setattr(solvers, "SOLVERS", (solvers.WarpgroupParts(), solvers.Tiles()))
 
@@ -184,7 +184,7 @@ def test_a_convolution_at_the_edge_of_infinity(on: Engine) -> None:
 
 @pytest.mark.parametrize("right", ["columns", "depth"])
 def test_halves_of_constants_are_those_that_a_launch_makes(right: str, on: Engine) -> None:
-    """Of columns that are no whole blocks; results are the same in each bit."""
+    """Numbers of columns that are no multiple of a block; results are bit-identical."""
 
     def spoil(a: np.ndarray, b: np.ndarray) -> None:
         b[:7, 5] = np.inf, -np.inf, LARGEST, -LARGEST, 1e-40, 0, np.nan
@@ -214,7 +214,7 @@ def test_halves_are_what_bfloat16_has_of_numbers() -> None:
 
 @pytest.mark.parametrize("lens", [(1, 3, 9, 64), (2, 70, 33), (5, 1), (0, 64), (4, 0), (9000, 96)])
 def test_halves_are_those_of_one_number_after_the_other(lens: tuple[int, ...]) -> None:
-    """As ml_dtypes converts them: every exponent, ties and what is not finite, views too, and on several threads."""
+    """Compare with ml_dtypes' conversions: every exponent, ties, NaN and infinities, views, and several threads."""
     rng, largest, rest_of_it = np.random.default_rng(sum(lens)), right_columns.LARGEST, right_columns.LARGEST_REST
     bits = rng.integers(0, 1 << 32, prod(lens), np.uint32)
     bits[::7] &= 0xFFFF8000  # ties
@@ -271,7 +271,7 @@ def test_the_instructions_are_those_of_warpgroups() -> None:
 
 
 def test_no_call_keeps_products_of_images_from_running_beside_other_work() -> None:
-    """As divisions of 64 bits would be."""
+    """64-bit divisions would be calls."""
     program, _ = convolution(2, (7, 5), 64, 40, 3, 2, 1, 1)
     made = compiled(program, interpreter(), fast_math=True)
     (kernel,) = (k for k in made.kernels() if "warpgroup_parts" in k.name)

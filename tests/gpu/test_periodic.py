@@ -1,4 +1,4 @@
-"""Sine, cosine and tangent of all angles that a float32 can be."""
+"""Sine, cosine and tangent over the full range of float32 angles."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ UNITS = 1.0
 
 
 def angles() -> np.ndarray:
-    """Of every exponent, ordinary ones, and near multiples of a quarter turn."""
+    """Return angles of every exponent, of ordinary size, and near multiples of a quarter turn."""
     rng = np.random.default_rng(0)
     every = rng.integers(0, 1 << 32, 1 << 16, dtype=np.uint64).astype(np.uint32).view(np.float32)
     near = np.arange(-500, 500) * (np.pi / 2)

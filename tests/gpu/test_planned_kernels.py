@@ -1,4 +1,4 @@
-"""Kernels that are planned for ONNX's node tests have no path that ends in a trap; `planned_kernels` compiles all."""
+"""Kernels planned for ONNX's node tests have no path that ends in a trap; `planned_kernels` compiles all."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Products and convolutions of 8-bit integers have the very values of ref, those of float8 its within rounding."""
+"""Products and convolutions of 8-bit integers equal ref exactly, of float8 within rounding."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ from .programs import compiled, interpreter
 
 I8, U8, E4M3, E5M2 = Type.int8_type, Type.uint8_type, Type.fp8e4m3fn_type, Type.fp8e5m2_type
 KINDS = {"warpgroup": "sm_90a", "tensor": "sm_89", "": "sm_75"}
-"""What kernels are called that multiply so, and an architecture that has nothing better."""
+"""Prefixes of kernel names by kind of multiplication, each with an architecture that has no better kind."""
 FLOAT8_ERROR = 5e-4
-"""Of sums of float8, to the largest: tensor cores add these with fewer bits than float32 has (H200: 8e-5 for 32 terms).
-"""
+"""Error of float8 sums relative to the largest: tensor cores accumulate with fewer bits than float32 (H200: 8e-5 for 32
+terms)."""
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""Models that come quantised, or are quantised here, run in 8 bits on the device's kernels with the values of ref."""
+"""Models quantised by their file or by this package run in 8-bit device kernels with the values of ref."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def codes(dtype: Any, *lens: int) -> np.ndarray:
 def model(
     nodes: Sequence[tuple[str, Sequence[str], Sequence[str], dict[str, Any]]], given: np.ndarray, held: dict[str, Any]
 ) -> tuple[Model, dict[str, np.ndarray]]:
-    """A model of one input ``x`` and one result ``y``."""
+    """Return a model of one input ``x`` and one result ``y``, and its feeds."""
     kinds = [helper.np_dtype_to_tensor_dtype(given.dtype), TensorProto.UNDEFINED]
     graph = helper.make_graph(
         [helper.make_node(op, ins, outs, **attributes) for op, ins, outs, attributes in nodes],

@@ -1,4 +1,4 @@
-"""The fast functions, on the device: within some units in the last place, with infinities and NaN where they belong."""
+"""Fast functions on the device: errors of a few units in the last place; correct infinities and NaN."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Recurrent layers of all cells, directions, lengths of sequences and floats: launches for each step, or one."""
+"""Recurrent layers of all cells, directions, lengths and float types: a launch for each step, or one launch."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def launches(monkeypatch: pytest.MonkeyPatch) -> None:
 def tile_of(
     problem: RecurrenceProblem, kind: str, units: int = 2, slices: int = 1, directions: int = 2
 ) -> PersistentTile:
-    """Of blocks of two warps, too."""
+    """Return a tile with blocks of two warps."""
     rows = -(-problem.batch // min(slices, problem.batch))
     return PersistentTile(
         2, units, -(-problem.hidden // (2 * units)), -(-problem.batch // rows), kind, min(directions, problem.lanes)
@@ -52,7 +52,7 @@ def tile_of(
 
 
 class Form:
-    """One launch computes all steps, whose blocks give each other states in one way."""
+    """One launch computes all steps; its blocks exchange states in one of several ways."""
 
     def __init__(self, kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
         self.kind, self._monkeypatch = kind, monkeypatch

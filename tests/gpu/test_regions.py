@@ -1,4 +1,4 @@
-"""Regions of images pooled to bins: both modes, samples that are given and counted, places outside, other strides."""
+"""Pooling of image regions to bins: both modes, given and adaptive sample counts, regions outside, other strides."""
 
 from __future__ import annotations
 

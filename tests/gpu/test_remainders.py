@@ -1,4 +1,4 @@
-"""Remainders of float32 and float64, which are exact."""
+"""Remainders of float32 and float64 are exact."""
 
 from __future__ import annotations
 

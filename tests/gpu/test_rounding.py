@@ -1,4 +1,4 @@
-"""Float32 rounded to 8 bits as quantisation ends: the values of ref, saturated, with ties to even and NaN as 0."""
+"""Rounding of float32 to 8 bits for quantisation: values of ref, saturated, ties to even, NaN as 0."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from .programs import compiled
 
 
 def numbers() -> np.ndarray:
-    """Ties, neighbours of ties, what saturates, infinities, NaN."""
+    """Return ties, neighbours of ties, saturating values, infinities and NaN."""
     ties = np.arange(-300, 300, dtype=np.float32) / 2
     beside = [np.nextafter(ties, np.float32(way)) for way in (-np.inf, np.inf)]
     special = np.array([np.nan, np.inf, -np.inf, 3e9, -3e9, 1e38, -0.0, 1e-40], np.float32)
@@ -42,7 +42,7 @@ def numbers() -> np.ndarray:
     ("type", "zero"), [(np.uint8, 0), (np.uint8, 255), (np.uint8, 77), (np.int8, -128), (np.int8, 0), (np.int8, 5)]
 )
 def test_quantised_values(type: Any, zero: int, more: int, on: Engine) -> None:
-    """Also those ``more`` that are behind the last whole vector."""
+    """The lengths include ``more`` elements after the last whole vector."""
     x, program = np.concatenate([numbers(), np.array([2.5, 77, -3.5], np.float32)[:more]]), Program()
     m = program.main
     p = m.add_parameter("x", Shape(Type.float_type, x.shape))
@@ -148,8 +148,10 @@ def test_products_are_rounded_once(type: Type, activation: str, on: Engine) -> N
 
 @pytest.mark.parametrize("type", [Type.int8_type, Type.uint8_type, Type.fp8e4m3fn_type, Type.fp8e5m2_type])
 def test_gelu_in_float16_is_as_exact_as_that(type: Type, on: Engine) -> None:
-    """With fast math: within a rounding of the result, what float16 leaves of GELU's values before it, of steps that
-    are small beside them and large; and infinities, NaN, what float16 cannot hold."""
+    """With fast math the error is within one rounding of the result plus float16's error of GELU's result.
+
+    Steps are small and large relative to it; values include infinities, NaN and values beyond float16.
+    """
     rng, floats = np.random.default_rng(3), type.is_floating
     special = np.array([np.inf, -np.inf, 6e4, -6e4, 20, -20, 0, -0.0, 6e-8, -6e-8], np.float16)
     x = np.concatenate([rng.uniform(-6, 6, 2003).astype(np.float16), special, [np.float16(np.nan)]])
@@ -205,7 +207,7 @@ FLOATS8 = (Type.fp8e4m3fn_type, Type.fp8e5m2_type, Type.fp8e4m3fnuz_type)
 @pytest.mark.parametrize("count", [1, 7, 64])
 @pytest.mark.parametrize("type", FLOATS8)
 def test_floats_of_8_bits(type: Type, count: int, on: Engine) -> None:
-    """Every one as float32; and float32 as these: ties, neighbours of ties, what overflows, infinities and NaN."""
+    """Every 8-bit float to float32; and float32 to 8 bits: ties, neighbours of ties, overflow, infinities and NaN."""
     every = np.arange(256, dtype=np.uint8).view(type.numpy)
     finite = np.unique(every.astype(np.float32)[np.isfinite(every.astype(np.float32))])
     between = np.concatenate([(finite[1:] + finite[:-1]) / 2, finite[[0, -1]] * 1.03, finite[[0, -1]] * 1.3])
@@ -240,7 +242,7 @@ def test_quantised_floats_saturate(type: Type, fast_math: bool, on: Engine) -> N
 
 @pytest.mark.parametrize("dtype", ["float8_e4m3fn", "float8_e5m2"])
 def test_conversions_of_pairs(dtype: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where there are instructions for two floats of 8 bits these are what converts them, else integer arithmetic."""
+    """Pairs of 8-bit floats are converted by instructions where they exist, else by integer arithmetic."""
     monkeypatch.setenv("MGX_GPU_ARCH", "sm_90a")
     text = f"""THREADS = 32
 SLOTS = 3
@@ -263,7 +265,7 @@ def kernel(args):
 
 @pytest.mark.parametrize("dtype", ["double", "float", "int32"])
 def test_a_float16_is_rounded_before_it_becomes_another_type(dtype: str, on: Engine) -> None:
-    """It is computed in float32, in the same kernel."""
+    """The float16 value is computed in float32, in the same kernel."""
     x, program = np.array([1.0009765625, 1.001953125, 3.3, 99.7, 300, np.nan], np.float16), Program()
     m = program.main
     p = m.add_parameter("x", Shape(Type.half_type, x.shape))

@@ -1,4 +1,4 @@
-"""Rows that several blocks hold together: values of ref, and faults that the interpreter sees."""
+"""Rows shared by several blocks: values of ref, and faults that the interpreter detects."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ F32, F16 = Type.float_type, Type.half_type
 
 @pytest.fixture(autouse=True)
 def short(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Blocks of one warp that hold two vectors a thread: rows of some hundred elements are long."""
+    """Use blocks of one warp with two vectors per thread, so that rows of some hundred elements count as long."""
     monkeypatch.setenv("MGX_GPU_ARCH", "sm_90a")
     monkeypatch.setattr(layout, "MOST_THREADS", 32)
     monkeypatch.setattr(layout, "MOST_HELD", 2)

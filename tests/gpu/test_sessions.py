@@ -1,4 +1,4 @@
-"""Sessions on a GPU: values that lie there are read and left where they are."""
+"""Sessions on a GPU: values in device memory are read and written in place."""
 
 from __future__ import annotations
 

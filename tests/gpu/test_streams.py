@@ -1,4 +1,4 @@
-"""Runs in the order of streams, by the interpreter (which does nothing before somebody waits) and on a device."""
+"""Runs ordered by streams, on the interpreter (which runs nothing before a wait) and on a device."""
 
 from __future__ import annotations
 

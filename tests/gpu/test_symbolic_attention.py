@@ -1,4 +1,4 @@
-"""Attention of symbolic lengths on the interpreter: one plan is right for any lengths."""
+"""Attention of symbolic lengths on the interpreter: one plan is correct for any lengths."""
 
 from __future__ import annotations
 

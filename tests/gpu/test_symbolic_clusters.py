@@ -1,4 +1,4 @@
-"""Clusters, copies and numbers of symbolic lengths on the interpreter: one plan is right for any lengths."""
+"""Clusters, copies and numbers of symbolic lengths on the interpreter: one plan is correct for any lengths."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Models with open lengths on the interpreter: one plan asks nothing of the lengths, and is right for any."""
+"""Models with open lengths on the interpreter: one plan has no guards, and is correct for any lengths."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Products and convolutions of symbolic lengths on the interpreter: one plan is right for any lengths."""
+"""Products and convolutions of symbolic lengths on the interpreter: one plan is correct for any lengths."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The target as a user meets it: what is missing is said, importing the package loads nothing of it."""
+"""The target for users: missing components are reported, and importing the package loads none of them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Products and convolutions on tensor cores have the values of ref, within what their types allow."""
+"""Products and convolutions on tensor cores have the values of ref, within the accuracy of their types."""
 
 from __future__ import annotations
 
@@ -116,7 +116,7 @@ def test_convolutions(type: Type, kernel: int, stride: int, group: int, on: Engi
 @pytest.mark.parametrize("type", [F32, F16])
 @pytest.mark.parametrize(("channels", "kernel", "stride"), [(3, 3, 2), (5, 1, 1), (2, 3, 1)])
 def test_few_channels_are_filled_up(type: Type, channels: int, kernel: int, stride: int, on: Engine) -> None:
-    """Of images as they come, channels first; two convolutions, whose weights are packed apart."""
+    """Channels-first images; two convolutions, whose weights are packed separately."""
     program, rng = Program(), np.random.default_rng(channels)
     m: Module = program.main
     x = m.add_parameter("x", Shape(type, (2, channels, 6, 5)))
@@ -163,7 +163,7 @@ def test_the_instructions_are_those_of_tensor_cores(monkeypatch: pytest.MonkeyPa
 
 
 def test_smaller_instructions_make_the_same_product() -> None:
-    """Those of compute capability 7.5, each thread's words as PTX ISA has them for m16n8k8 and m8n8k16."""
+    """Instructions of compute capability 7.5, with each thread's words as in PTX ISA's m16n8k8 and m8n8k16."""
     rng, lanes = np.random.default_rng(5), np.arange(32)
     g, c = lanes // 4, lanes % 4
     for steps, rows in ((tensor_cores.HALVES, 16), (tensor_cores.QUARTERS, 8)):

@@ -1,4 +1,4 @@
-"""Tuning on a device: which solvers there are to choose from, what is measured, where records go and come from.
+"""Tuning on a device: candidate solvers, measurements, and sources and destinations of records.
 
 The interpreter's times say nothing, so a time is given for each kernel of a candidate's plan.
 """

@@ -1,4 +1,4 @@
-"""Two devices of one machine: programs on each at once, and what other libraries have made of the current one."""
+"""Two devices of one machine: programs run on both at once, and other libraries' current device is respected."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""Attention by warpgroups has the values of ref: masks, groups of heads, tiles and rings of several sizes, lengths that
-no tile divides; and what the interpreter says of wrong synchronisation."""
+"""Attention by warpgroups has the values of ref, for masks, head groups, tiles and rings; wrong waits are detected."""
 
 from __future__ import annotations
 
@@ -27,7 +26,7 @@ TURNS = AttentionTile(2, 64, 2, 1, producer=True)
 
 @pytest.fixture(autouse=True)
 def hopper(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Warpgroups compute whatever they can, also of few queries."""
+    """Use warpgroups for all problems that they support, even with few queries."""
     monkeypatch.setenv("MGX_GPU_ARCH", "sm_90a")
     monkeypatch.setattr(warpgroups, "LEAST_QUERIES", 1)
 

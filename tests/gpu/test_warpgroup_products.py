@@ -1,4 +1,4 @@
-"""Products of warpgroups on what the copy engine brings: values of ref, and faults that the interpreter sees."""
+"""Warpgroup products with operands loaded by TMA: values of ref, and faults that the interpreter detects."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ ALLOWED = {F16: 2e-3, BF16: 2e-2, F32: 2e-3}
 
 @pytest.fixture(autouse=True)
 def hopper(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Warpgroups compute whatever they can, also what is so small that others might be quicker."""
+    """Use warpgroups for all problems that they support, even for small problems where others may be faster."""
     monkeypatch.setenv("MGX_GPU_ARCH", "sm_90a")
     monkeypatch.setattr(solvers, "SOLVERS", (solvers.Warpgroups(), solvers.Tiles()))
 
@@ -277,7 +277,7 @@ def test_most_multiprocessors_have_a_tile_of_bert(turned: bool) -> None:
 
 
 def test_blocks_that_ask_for_constants_early_need_no_pairs() -> None:
-    """As a convolution of 32 images of 7 by 7 pixels of 512 channels."""
+    """A convolution of 32 images of 7 by 7 pixels with 512 channels."""
     question = TileQuestion(32 * 7 * 7, 512, 72, 1, taps=9, constant=True)
     ((_, tile, splits), *_) = wgmma_tiles.weighed_tiles(question, 132)
     assert (tile.rows, tile.columns, tile.cluster * tile.across, splits) == (64, 128, 1, 1)
@@ -291,7 +291,7 @@ def test_columns_side_by_side_come_in_whole_boxes_to_blocks_below_one_another() 
 
 
 def test_what_an_epilogue_reads_counts_where_sums_are_short() -> None:
-    """As the last convolution of ResNet-50's first blocks, of 64 to 256 channels, for 32 images."""
+    """The last convolution of ResNet-50's first blocks, from 64 to 256 channels, for 32 images."""
     alone, _ = wgmma_tiles.chosen_tile(TileQuestion(32 * 56 * 56, 256, 1, 1))
     beside, _ = wgmma_tiles.chosen_tile(TileQuestion(32 * 56 * 56, 256, 1, 1, reads=True))
     assert alone.reads_at_once < beside.reads_at_once == wgmma_tiles.AHEAD
@@ -307,7 +307,7 @@ def test_turns_are_taken_where_tiles_are_many_and_nothing_else_is_read() -> None
 
 
 def test_each_set_that_takes_tiles_in_turns_asks_for_its_vectors(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Four tiles beside one another, two a block."""
+    """Four adjacent tiles, two per block."""
     asked: set[int] = set()
 
     def names() -> dict[str, Any]:
@@ -350,7 +350,8 @@ def test_columns_of_constants_lie_in_turns(
 
 
 def test_the_order_of_columns_in_turns() -> None:
-    """Of 4 times 4 columns thread q has those from 4 q on; sums give it 2 q, the next one, and both 8 further."""
+    """Thread q stores 4 successive columns from 4 q on; its accumulators hold columns 2 q, 2 q + 1, 8 + 2 q and 9 + 2
+    q."""
     order = in_turns(np.arange(32)[:, None], 0, 4).reshape(2, 16)
     for q in range(4):
         own = [2 * q, 2 * q + 1, 8 + 2 * q, 8 + 2 * q + 1]

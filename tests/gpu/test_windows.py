@@ -89,7 +89,7 @@ def test_pooling(mode: PoolingMode, dtype: Any, padded: bool, on: Engine) -> Non
     ],
 )
 def test_maxima_of_vectors_of_channels(dtype: Any, window: dict[str, Any], on: Engine) -> None:
-    """Words of 8 bits, of which two are compared at once; taps outside of the image, of which the nearest is taken."""
+    """8-bit words, compared in pairs; a tap outside the image is replaced by the nearest inside."""
     x = values(2, 7, 8, 32, dtype=dtype, special=True)
     if dtype is not np.float16:
         x = np.random.default_rng(0).integers(np.iinfo(dtype).min, np.iinfo(dtype).max + 1, x.shape).astype(dtype)

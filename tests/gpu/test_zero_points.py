@@ -1,4 +1,4 @@
-"""Zero points become operands of fused operators: the values stay, and layers share submodules' texts."""
+"""Zero points become operands of fused operators: values are unchanged, and layers share submodules' texts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""DLPack both ways for every element type, those that NumPy itself refuses included."""
+"""DLPack import and export for every element type, including types that NumPy itself refuses."""
 
 from __future__ import annotations
 

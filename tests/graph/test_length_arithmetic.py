@@ -1,4 +1,4 @@
-"""Arithmetic on symbolic lengths gives, for lengths, what operators give of numbers."""
+"""Arithmetic on symbolic lengths, evaluated at lengths, gives the operators' results for numbers."""
 
 from __future__ import annotations
 

@@ -450,7 +450,7 @@ def test_msgpack_decoder_agrees_with_the_library() -> None:
 
 
 def test_blobs_of_several_chunks_are_joined() -> None:
-    """As MIGraphX writes those beyond 4 GiB."""
+    """MIGraphX writes blobs beyond 4 GiB in several chunks."""
     root = file_tree(save_buffer(literal_program()))
     for node in root["modules"]["main"]["nodes"]:
         if "data" in node.get("literal", {}):

@@ -75,7 +75,7 @@ def resident() -> int:
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="needs sparse files and /proc")
 def test_more_than_four_gib(tmp_path: Path) -> None:
-    """Weights are sparse files, and so is what is written of them, so that no more than their ends is ever touched."""
+    """Weights and the written file are sparse, so only their ends are ever touched."""
     sizes = (GIB, 4 * GIB + GIB // 2, 4 * GIB + 4)
     program, before = Program(), resident()
     for number, size in enumerate(sizes):

@@ -1,4 +1,4 @@
-"""Every model comes back from its text, from JSON and from msgpack as it was, with bit-equal results."""
+"""Every model is restored unchanged from its text, JSON and msgpack, with bit-equal results."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def from_text(program: Program) -> Program:
 
 @pytest.mark.parametrize("name", [*sorted(MODELS), *LIGHT])
 def test_model_round_trips(name: str, tmp_path: Path) -> None:
-    """Of large ones one file is run, too: the others show that equal programs have equal results."""
+    """For large models only one file is run: the others show that equal programs have equal results."""
     large = name in LIGHT
     model = onnx.load(light_models()[name]) if large else build(name, scale="tiny")
     feeds = inputs(name, model)

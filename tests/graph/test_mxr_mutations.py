@@ -1,4 +1,4 @@
-"""Mutated files load or say why; ``python -m tests.fuzz_mxr`` tries many more of them."""
+"""Mutated files load or give the reason; ``python -m tests.fuzz_mxr`` tries many more."""
 
 from __future__ import annotations
 

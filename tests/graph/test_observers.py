@@ -1,4 +1,4 @@
-"""Ranges of activations: what each observer chooses, in whatever order and parts it sees the values."""
+"""Ranges of activations: the choice of each observer, for any order and partition of the values."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is computed lies within the span that was told of it."""
+"""Computed values are within the spans of value-range analysis."""
 
 from __future__ import annotations
 

@@ -12,14 +12,14 @@ from ..running import said
 
 
 def shapes() -> list[Shape]:
-    """Of each kind one."""
+    """Return one shape of each kind."""
     static = Shape(Type.float_type, (2, 3), (1, 2))
     named = Shape.dynamic(Type.half_type, [DynamicDimension(1, 8, symbol="batch"), 4])
     return [static, Shape(Type.int64_type), named, Shape.tuple([static, named])]
 
 
 def test_equal_shapes_have_one_hash_in_all_processes() -> None:
-    """It is cached, and what is cached goes with a shape to processes that hash strings otherwise."""
+    """Cached hashes travel with shapes to processes with another hash seed for strings."""
     here = [hash(shape) for shape in shapes()]
     assert here == [hash(shape) for shape in shapes()] and len(set(here)) == len(here)
     code = "from tests.graph.test_shapes import shapes; print([hash(shape) for shape in shapes()])"
@@ -35,7 +35,7 @@ def test_tuples_have_no_size_that_limits_their_lengths() -> None:
 
 @pytest.mark.parametrize(("lens", "strides"), [((1 << 61, 3), None), ((0, 1 << 61), None), ((2, 3), (1 << 61, 1))])
 def test_shapes_beyond_all_memory_are_refused(lens: tuple[int, int], strides: tuple[int, int] | None) -> None:
-    """By their elements, what is empty by its other lengths, and by where the last element would lie."""
+    """Refused by number of elements, by the other lengths of an empty tensor, and by the last element's address."""
     with pytest.raises(ShapeError, match=r"of float_type exceeds 2\*\*62 bytes"):
         Shape(Type.float_type, lens, strides)
 

@@ -1,4 +1,4 @@
-"""`mgx-numba-driver` of a machine whose `gpu` is the CPU: `python -m tests.guide_programs.driver`."""
+"""`mgx-numba-driver` for a machine whose `gpu` is the CPU: `python -m tests.guide_programs.driver`."""
 
 from __future__ import annotations
 

@@ -29,7 +29,7 @@ _MISPRINTS = {
     "{32,3,224,224}\n": "{32,3,224,224};\n",
     'printf("%d,",resultData[i])': 'printf("%f,",resultData[i])',
 }
-"""What guides say, and what they mean: the compiler refuses the first, or its numbers would not be seen."""
+"""Misprints of guides and their corrections: the compiler refuses the misprint, or its numbers would not be seen."""
 _BROKEN_COMMENT = re.compile(
     r"(//[^\n]*)\n[ \t]*((?:\(N, C, H, W\)|[^\x00-\x7f](?:[^\n]*[^\x00-\x7f])?)(?: ?\(?N, ?C, ?H, ?W\)?)?)"
 )
@@ -52,7 +52,7 @@ _NAMES = """    migraphx::program net = migraphx::parse_onnx("resnet50.onnx");
 
 
 def mended(text: str) -> tuple[str, int]:
-    """A block without its misprints, and how many places these were."""
+    """Return a block with its misprints corrected, and the number of corrections."""
     count = 0
     for wrong, right in _MISPRINTS.items():
         count += text.count(wrong)
@@ -62,7 +62,7 @@ def mended(text: str) -> tuple[str, int]:
 
 
 class CppGuide:
-    """The C++ of one guide. The current folder has its models."""
+    """The C++ code of one guide; the current folder has its models."""
 
     def __init__(self) -> None:
         self._functions = ""

@@ -1,4 +1,4 @@
-"""Python of a guide whose lines were broken, or lost their indentation, on the way into the guide.
+"""Repair of Python code in guides whose lines were broken or lost their indentation.
 
 A block that parses is left as it is. In another one, lines are joined that a statement or a comment goes on in, names
 that a space parts are closed up, and what stands at the margin goes back into the function or the ``if`` before it.
@@ -70,7 +70,7 @@ def _indented(lines: list[str]) -> tuple[list[str], int]:
 
 
 def stand_in_for_opencv() -> types.ModuleType:
-    """A module ``cv2`` with what guides use of it, over one picture of 320 times 240 points that is made up."""
+    """Return a module ``cv2`` with the functions that guides use, on one synthetic image of 320x240 pixels."""
 
     def imread(path: str, flag: int = 1) -> np.ndarray:
         return np.arange(240 * 320 * 3, dtype=np.uint32).reshape(240, 320, 3).astype(np.uint8)

@@ -1,4 +1,4 @@
-"""Small models, what a library of them gives, and how programs in C++ are built."""
+"""Small models, results of their exported libraries, and builds of C++ programs."""
 
 from __future__ import annotations
 
@@ -73,6 +73,6 @@ def run_library(
 
 
 def _line(kind: str, name: str, like: np.ndarray) -> str:
-    """What the example says of a tensor."""
+    """Return the example's output line for a tensor."""
     lens = ", ".join(map(str, like.shape))
     return f"{kind} {name}: type {int(from_numpy(like.dtype))}, {{{lens}}}"

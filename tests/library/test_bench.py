@@ -1,4 +1,4 @@
-"""The benchmark of libraries, on a model that takes no time."""
+"""The benchmark of libraries, on a small model."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The programs of docs/cpp.md compile and run as they are."""
+"""The programs of docs/cpp.md compile and run unchanged."""
 
 from __future__ import annotations
 

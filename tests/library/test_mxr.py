@@ -32,7 +32,7 @@ NO_PYTHON = {**os.environ, "MGX_DRIVER": "/nowhere/mgx-numba-driver"}
 
 
 def network() -> onnx.ModelProto:
-    """A convolution with weights of some size, and what needs none."""
+    """Return a model with a convolution that has large weights, and a branch without weights."""
     feeds = {"image": normal(1, 3, 8, 8)}
     nodes = [
         helper.make_node("Conv", ["image", "w"], ["a"], pads=[1, 1, 1, 1]),
@@ -62,7 +62,7 @@ def file(program: migraphx.program, tmp_path_factory: pytest.TempPathFactory) ->
 
 
 def refused(loader: Path, *arguments: object) -> str:
-    """What a run says that must fail, without the folder's name."""
+    """Return the message of a run that must fail."""
     done = subprocess.run(
         [loader, "run", *map(str, arguments)], capture_output=True, text=True, env=NO_PYTHON, timeout=60, check=False
     )

@@ -1,4 +1,4 @@
-"""Libraries of programs with open lengths: one plan for all, as in Python bit by bit."""
+"""Libraries of programs with open lengths: one plan for all lengths, bit-identical to Python."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What cannot become a library is refused, with what was wrong."""
+"""Programs that cannot become a library are refused with the reason."""
 
 from __future__ import annotations
 

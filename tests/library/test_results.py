@@ -1,4 +1,4 @@
-"""A library gives what the program gives in Python, bit by bit, for models of all kinds."""
+"""A library's results are bit-identical to the program's in Python, for models of all kinds."""
 
 from __future__ import annotations
 

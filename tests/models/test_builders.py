@@ -1,4 +1,4 @@
-"""The model builders make valid graphs that another runtime accepts and whose values stay sane."""
+"""The model builders make valid graphs that another runtime accepts and whose values stay in a sane range."""
 
 from __future__ import annotations
 

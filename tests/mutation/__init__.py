@@ -1,1 +1,1 @@
-"""Mutated ``.mxr`` files: how they are made, and what each must come to. ``python -m tests.fuzz_mxr`` runs many."""
+"""Mutated ``.mxr`` files: their generation and accepted outcomes. ``python -m tests.fuzz_mxr`` runs many."""

@@ -1,4 +1,4 @@
-"""Saved programs that mutations start from: every part of the format occurs in one of them."""
+"""Saved programs to mutate; together they contain every part of the format."""
 
 from __future__ import annotations
 

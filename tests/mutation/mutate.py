@@ -1,4 +1,4 @@
-"""Mutations of a saved program: of its bytes, of the lengths and types in them, and of the values they stand for."""
+"""Mutations of a saved program: of its bytes, of lengths and types in them, and of the decoded values."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _CODES = (0x00, 0x7F, 0x80, 0x8F, 0x90, 0x9F, 0xA0, 0xBF, *range(0xC0, 0x100))
 
 
 def mutate(data: bytes, json_form: bool, rng: random.Random) -> bytes:
-    """One to three faults in the bytes of a file, or in its values."""
+    """Insert one to three faults into the bytes of a file, or into its values."""
     if rng.random() < 0.4:
         return _mutate_values(data, json_form, rng)
     result = bytearray(data)
@@ -75,7 +75,7 @@ def _overwrite(data: bytearray, rng: random.Random) -> None:
 
 
 def _place(data: bytearray, rng: random.Random) -> int:
-    """Where a string, array or map begins, as far as bytes alone tell."""
+    """Return an offset that probably starts a string, array or map, judged by its byte."""
     for _ in range(50):
         place = rng.randrange(len(data))
         if 0x80 <= data[place] < 0xC0 or 0xC4 <= data[place] <= 0xC6 or 0xD9 <= data[place] <= 0xDF:
@@ -89,7 +89,7 @@ _BYTE_MUTATIONS: tuple[Callable[[bytearray, random.Random], None], ...] = (
 
 
 def _mutate_values(data: bytes, json_form: bool, rng: random.Random) -> bytes:
-    """The same file with other values: changed, missing, doubled or exchanged, while the form stays right."""
+    """Return a well-formed file with values changed, removed, duplicated or exchanged."""
     root, tail = (json.loads(data), b"") if json_form else _unpack(data)
     for _ in range(rng.randint(1, 3)):
         holder, key = _slot(root, rng)

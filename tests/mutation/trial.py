@@ -1,4 +1,4 @@
-"""A process that loads mutated files one after the other and says of each what became of it.
+"""A process that loads mutated files one after the other and reports the outcome of each.
 
 ``python -m tests.mutation.trial EXAMPLES SEED FIRST LAST`` writes a line ``index outcome`` for each file. It ends
 itself when one takes longer than the limit, and memory beyond twice the file and a constant, code that is executed, or
@@ -33,7 +33,8 @@ from tests.mutation.mutate import mutate
 
 LIMIT_SECONDS = 20
 MEMORY_BYTES = 4 << 20
-"""What loading may take beyond twice the file; compiling its program up to code generation may take four times that."""
+"""Memory that loading may take beyond twice the file; compiling its program up to code generation may take four times
+that."""
 ADDRESS_BYTES = 512 << 20
 """Address space beyond what the warmed-up process has, so that a wild allocation fails instead of the machine."""
 
@@ -50,7 +51,7 @@ class Executed(Exception):
 
 
 class Trial:
-    """Mutated files of one seed, checked in this process."""
+    """A series of mutated files of one seed, checked in this process."""
 
     def __init__(self, examples: Path, seed: int, folder: Path) -> None:
         self._examples = sorted(examples.iterdir())
@@ -83,7 +84,7 @@ class Trial:
         return self.check(data, form)
 
     def check(self, data: bytes, form: str, again: bool = False) -> str:
-        """As `run`, for these bytes."""
+        """Check these bytes; see `run`."""
         self._path.write_bytes(data)
         try:
             found = self._guarded(len(data), MEMORY_BYTES, lambda: _parse(self._path, form), FormatError)
@@ -100,7 +101,7 @@ class Trial:
         return "loaded"
 
     def _guarded(self, size: int, constant: int, load: Callable[[], Any], refusal: type[Exception]) -> Any:
-        """What ``load`` returns, None if it refuses; anything else than that raises."""
+        """Return the result of ``load``, None if it refuses the file; raise for any other outcome."""
         gc.collect(0)
         self._events.clear()
         result = None

@@ -1,1 +1,1 @@
-"""ONNX's own backend tests, run on `mgx_numba.backend`; the manifest says what does not pass, and why."""
+"""ONNX's own backend tests, run on `mgx_numba.backend`; the manifest lists the failing tests with reasons."""

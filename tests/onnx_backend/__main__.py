@@ -21,7 +21,8 @@ _CONSTANT = re.compile("must be constant|dynamic|needs fixed")
 
 
 def failure(target: str, name: str) -> str | None:
-    """Why a test does not pass, ``None`` if it does; what is written down for it comes before its own message."""
+    """Return the reason why a test fails, ``None`` if it passes; a recorded reason is preferred to the error's
+    message."""
     try:
         run_case(target, name)
     except MgxError as error:

@@ -1,4 +1,4 @@
-"""Why backend tests do not pass whose failure does not say it."""
+"""Reasons for failing backend tests whose error message does not state one."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`onnx.backend.test.BackendTest` over this package's backend, one runner a target, and the manifest.
+"""`onnx.backend.test.BackendTest` over this package's backend, with a runner for each target, and the manifest.
 
 A line of the manifest is a test's name, the targets on which it does not pass, and the reason, separated by ``|``. The
 reason ``constant: a b`` says that these inputs must be known while a model is parsed; with them as initializers the
@@ -58,7 +58,7 @@ class Exclusion:
 
     @property
     def line(self) -> str:
-        """As it stands in the manifest."""
+        """The line of the manifest."""
         return f"{self.name} | {' '.join(self.targets)} | {self.reason}"
 
 

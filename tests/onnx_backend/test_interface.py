@@ -1,4 +1,4 @@
-"""`mgx_numba.backend` beyond what ONNX's own tests call."""
+"""Functions of `mgx_numba.backend` that ONNX's own tests do not call."""
 
 from __future__ import annotations
 

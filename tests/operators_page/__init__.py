@@ -1,1 +1,1 @@
-"""The page of ONNX operators in ``docs``, from what the parsers, ONNX's schemas and plans say."""
+"""The page of ONNX operators in ``docs``, generated from the parsers, ONNX's schemas and plans."""

@@ -1,4 +1,4 @@
-"""Models of one operator each: ONNX's node tests, and those of this package's own tests."""
+"""Models of one operator each, from ONNX's node tests and this package's own tests."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the page says of operators beyond what can be computed: limits, and why some are not there."""
+"""Text of the operators page that cannot be computed: limits, and reasons for missing operators."""
 
 from __future__ import annotations
 

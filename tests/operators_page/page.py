@@ -103,7 +103,7 @@ def _schemas(key: Key) -> list[onnx.defs.OpSchema]:
 
 
 def _types(schema: onnx.defs.OpSchema) -> str:
-    """Types of the first input of which there is a choice."""
+    """Return the types of the first input that has a choice of types."""
     if not schema.inputs:
         return ""
     constraints = {c.type_param_str: set(c.allowed_type_strs) for c in schema.type_constraints}
@@ -129,7 +129,7 @@ def _is_held(name: str) -> bool:
 
 
 def _both(column: tuple[str, ...]) -> str:
-    """What some models of an operator come to."""
+    """Return the combined entry for several models of an operator."""
     kinds = {k for k in column if k}
     if not kinds:
         return "-"

@@ -1,4 +1,4 @@
-"""The page of operators says what is so."""
+"""The operators page is correct and current."""
 
 from __future__ import annotations
 

@@ -74,7 +74,7 @@ def call(name: str, *args: Any, **attributes: Any) -> Any:
 
 
 def _model(op_type: str, inputs: Sequence[np.ndarray | None], opset: int, outputs: int, attributes: dict) -> Any:
-    """Model of one ONNX operator, and the feeds of its inputs."""
+    """Return a model of one ONNX operator, and the feeds of its inputs."""
     names = [f"x{k}" if a is not None else "" for k, a in enumerate(inputs)]
     results = [f"y{k}" for k in range(outputs)]
     node = onnx.helper.make_node(op_type, names, results, **attributes)

@@ -1,4 +1,4 @@
-"""Macros expand into instructions whose values are those of the operation they stand for."""
+"""Macros expand into instructions with the values of the operation that they represent."""
 
 from __future__ import annotations
 

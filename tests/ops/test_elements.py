@@ -1,4 +1,4 @@
-"""Scalar expressions in NumPy's notation: what they mean to each handler of the protocol."""
+"""Scalar expressions in NumPy's notation: their results for each handler of the protocol."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Files of operators that are imported when their operators are asked for."""
+"""Files of operators are imported on first request of their operators."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Counts of n-grams against ONNX Runtime, and images against what was encoded."""
+"""Counts of n-grams against ONNX Runtime, and decoded images against their source."""
 
 from __future__ import annotations
 

@@ -26,7 +26,7 @@ def direct(
     include: bool,
     lens: Any,
 ) -> Any:
-    """Pooling by its definition, one output element after the other."""
+    """Compute pooling by its definition, element by element."""
     result = np.zeros((*x.shape[:2], *lens))
     for place in itertools.product(*map(range, lens)):
         values, count = [], 0

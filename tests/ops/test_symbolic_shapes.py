@@ -1,4 +1,4 @@
-"""Shape rules of operators for symbolic lengths: for all lengths what they give for plain ones, with few questions."""
+"""Shape rules for symbolic lengths give the results of plain lengths for all lengths, with few guards."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Views: lengths, strides, values, and what the shape rules refuse."""
+"""Views: lengths, strides, values, and errors of the shape rules."""
 
 from __future__ import annotations
 

@@ -27,7 +27,7 @@ def standardised(g: Graph, x: Instruction, axes: Sequence[int]) -> Instruction:
 
 
 def scaled(g: Graph, x: Instruction) -> Instruction:
-    """A scale of each channel, and a shift of which each image has its own."""
+    """Append a scale for each channel, and a shift for each channel of each image."""
     lens, ones = x.shape.lens, (1,) * (x.shape.ndim - 2)
     x = g.op("mul", x, g.spread(g.random(lens[1], *ones), *lens))
     own = g.op("unsqueeze", g.param("shift", lens[:2]), axes=tuple(range(2, len(lens))))

@@ -1,4 +1,4 @@
-"""Small programs built by hand, and the check that every pass must meet: same values, valid IR, nothing left to do."""
+"""Small hand-built programs, and the check for every pass: equal values, valid IR, idempotence."""
 
 from __future__ import annotations
 

@@ -303,7 +303,8 @@ ELEMENTS = [t for t in Type if not t.hosted and t not in (Type.tuple_type, Type.
 
 
 def edges(type: Type) -> np.ndarray:
-    """Every value of a type of one or two bytes; of wider ones those about powers of two and at the ends."""
+    """Return every value of a 1- or 2-byte type; for wider types, values near powers of two and the ends of the
+    range."""
     dtype = type.numpy
     if type is Type.bool_type:
         return np.array([False, True])
@@ -362,7 +363,7 @@ def test_lossless_conversions_in_between_vanish() -> None:
 
 @pytest.mark.parametrize("type", ["half", "bf16"])
 def test_conversions_around_a_pointwise_operation_vanish(type: str) -> None:
-    """It computes in float32 and rounds once by itself."""
+    """The operation itself computes in float32 and rounds once."""
     g = Graph()
     x, y, c = g.param("x", [2, 8], type), g.param("y", [2, 8], type), g.param("c", [2, 8], "bool")
     a, b = (g.op("convert", v, target_type="float", elidable=True) for v in (x, y))

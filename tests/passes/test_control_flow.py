@@ -1,4 +1,4 @@
-"""Values that submodules use: fusion, copies and shapes across the border of a module."""
+"""Values captured by submodules: fusion, copies and shapes across a module's border."""
 
 from __future__ import annotations
 

@@ -122,7 +122,7 @@ def test_rounding_between_operations_is_left_out_with_fast_math_alone(narrowed: 
 
 @pytest.mark.parametrize("given", [True, False])
 def test_what_is_rounded_to_float8_is_moved_in_float32(given: bool) -> None:
-    """It is rounded where it is made and nowhere again; what is given in float8 is moved as it is."""
+    """A value is rounded once, at its producer; a float8 input is moved as float8."""
     g = Graph()
     x = g.param("x", [2, 6], "fp8e4m3fn_type" if given else "float_type")
     narrow = x if given else g.op("convert", x, target_type=int(Type.fp8e4m3fn_type))

@@ -1,4 +1,4 @@
-"""Every rewrite rule, and every pass, on tensors without elements, of one element and without axes.
+"""Every rewrite rule and every pass on tensors without elements, of one element and without axes.
 
 Rules are found by walking through the package, so that a new one is tried, too.
 """

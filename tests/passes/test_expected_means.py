@@ -1,4 +1,4 @@
-"""What products take on the average, as far as a program says it."""
+"""Mean values of products' operands, as far as a program determines them."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Net:
         return self.add("add", value, self.add("broadcast", number, axis=axis, out_lens=lens))
 
     def expected(self, value: Any) -> np.ndarray | None:
-        """Of the first operand of a product with constant weights that takes the value."""
+        """Return the expected mean of ``value`` as first operand of a product with constant weights."""
         lens = value.shape().lens()
         if len(lens) > 3:
             last = self.add("convolution", value, self.weights(4, lens[1], 1, 1))

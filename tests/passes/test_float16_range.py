@@ -1,4 +1,4 @@
-"""What would overflow in float16 stays right on every target, for lengths that are known and that are not."""
+"""Values that would overflow in float16 stay correct on every target, for known and unknown lengths."""
 
 from __future__ import annotations
 
@@ -159,7 +159,7 @@ def test_weights_beyond_the_range(size: float, dynamic: bool) -> None:
 @DYNAMIC
 @pytest.mark.parametrize("odd", [np.inf, -np.inf, np.nan, 1e-10])
 def test_constants_that_lose_nothing(odd: float, dynamic: bool) -> None:
-    """Infinities, NaN, and some that vanish beside larger ones."""
+    """Infinities, NaN, and numbers that vanish beside larger ones."""
     n = Numbers((2, 3), dynamic)
     value = n.both("mul", n.x, np.array([0.5, odd, 1.0], np.float32))
     program = n.g.ret(n.both("add", n.g.op("relu", value), np.array([1e-10, 0.0, 1e-9], np.float32)))

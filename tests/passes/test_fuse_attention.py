@@ -1,4 +1,4 @@
-"""Attention recognised in the forms that exporters write, and left alone where it would mean something else."""
+"""Attention is recognised in the forms that exporters write, and not where the meaning would change."""
 
 from __future__ import annotations
 

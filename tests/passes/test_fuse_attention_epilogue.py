@@ -1,4 +1,4 @@
-"""What quantises the result of attention becomes part of it, past views, if it is all that reads it."""
+"""Quantisation of attention's result is fused into attention, across views, if it is the only reader."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Halves of a product's columns that become one value do so in one instruction, if nothing else reads the product."""
+"""Halves of a product's columns that are combined into one value are fused, if the product has no other reader."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Products with dequantised constants keep the weights' bits, on targets that have kernels for that."""
+"""Products with dequantised constants keep the packed weights, on targets with kernels for packed weights."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Work and memory of compiling: in proportion to the program, and bounded where constants are computed ahead."""
+"""Work and memory of compiling are proportional to the program, and bounded for constants computed ahead."""
 
 from __future__ import annotations
 

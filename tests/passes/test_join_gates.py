@@ -1,4 +1,4 @@
-"""Products of one input whose results meet in a gated linear unit become one, if nothing else reads them."""
+"""Products of one input that form a gated linear unit are joined, if their results have no other readers."""
 
 from __future__ import annotations
 

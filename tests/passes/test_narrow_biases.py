@@ -1,4 +1,4 @@
-"""Biases of products in 16 bits are rounded as these are, where nothing else reads the sums."""
+"""Biases of products in 16 bits are rounded to 16 bits too, if the sums have no other reader."""
 
 from __future__ import annotations
 

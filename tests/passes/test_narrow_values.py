@@ -1,4 +1,4 @@
-"""Values that are quantised are stored in few bits alone where the target's kernels read and write them so."""
+"""Quantised values are stored only in few bits where the target's kernels read and write them so."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from .support import STRICT, Graph, check, find, names, random_inputs
 from .test_quantize import quantized, weights
 
 GPU = pass_options(TargetOptions(fast_math=True))
-"""What the ``gpu`` target tells its passes."""
+"""Options that the ``gpu`` target gives to its passes."""
 FLOAT, HALF, U8, I8 = Type.float_type, Type.half_type, Type.uint8_type, Type.int8_type
 
 

@@ -1,4 +1,4 @@
-"""A value is rounded for the readers that ask for it, and wherever the model's author converts it."""
+"""A value is rounded only for readers that need it, and wherever the model converts it explicitly."""
 
 from __future__ import annotations
 
@@ -197,7 +197,7 @@ def test_a_cast_to_integers_and_back_truncates(target: str, fast_math: bool) -> 
 
 @MATH
 def test_products_between_casts_are_of_what_they_round(fast_math: bool) -> None:
-    """As an exporter writes mixed precision; quantize_bf16 leaves the author's casts alone."""
+    """Mixed precision as exporters write it; quantize_bf16 leaves the author's casts unchanged."""
     rng = np.random.default_rng(3)
     x, w = rng.normal(0, 1, (5, 16)).astype(np.float32), rng.normal(0, 1, (16, 7)).astype(np.float32)
     nodes: Nodes = [

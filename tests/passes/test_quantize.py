@@ -1,4 +1,4 @@
-"""Quantisation to 8 and 4 bits in the graph, and its pairs as contractions of integers."""
+"""Quantisation to 8 and 4 bits in the graph, and QDQ pairs as integer contractions."""
 
 from __future__ import annotations
 
@@ -108,7 +108,7 @@ def transposed(type: str = "uint8", zero: int = 0, axis: int = 1, **attributes: 
 
 
 SCATTERING = replace(FAST, capabilities=replace(pass_options(TargetOptions()).capabilities, scattered_integers=True))
-"""Of a target that computes transposed convolutions of integers."""
+"""Options of a target that computes transposed convolutions of integers."""
 
 
 def test_transposed_convolutions_of_quantised_values() -> None:

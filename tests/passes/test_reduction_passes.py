@@ -1,4 +1,4 @@
-"""Reductions in parts, variances in one pass, and maxima that need not pass NaN on: as passes, by NumPy meaning."""
+"""Passes on reductions: splitting, one-pass variances, and maxima that need not propagate NaN, against NumPy."""
 
 from __future__ import annotations
 
@@ -223,7 +223,7 @@ def capabilities(options: Options) -> Capabilities:
 
 
 def test_verify_and_traces_see_the_rewrites(small: Options, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What the passes make is compared with the meaning of its operators: after each pass, and step by step."""
+    """Verification compares rewritten programs with the operators' meaning, after each pass and step by step."""
     g = Graph()
     program = g.ret(g.op("softmax", g.op("tanh", g.param("x", [2, 3000])), axis=1))
     inputs = random_inputs(program)

@@ -1,4 +1,4 @@
-"""Attention that no kernel computes is written out, with its values."""
+"""Attention without a kernel is expanded into elementary operations with equal values."""
 
 from __future__ import annotations
 

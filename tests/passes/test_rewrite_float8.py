@@ -1,4 +1,4 @@
-"""Float8 as storage: quantised by powers of two and back in one operation, and which layers are quantised."""
+"""Float8 as storage: quantisation by powers of two and back in one operation, and the choice of layers."""
 
 from __future__ import annotations
 

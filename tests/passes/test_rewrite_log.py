@@ -1,4 +1,4 @@
-"""What was refused on a program's way to kernels can be read, and printed: rules, fusions, and kernels."""
+"""The log of refused rewrites, fusions and kernels can be read and printed."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from .support import Graph
 
 
 def refusals(program: Program, name: str) -> list[str]:
-    """What a pass refuses, as operator names with reasons."""
+    """Run a pass and return its refusals, as operator names with reasons."""
     run_passes(program, [make_pass(name)], validate=True)
     return [f"{r.op.name}: {r.reason}" for r in program.log.refusals(name)]
 

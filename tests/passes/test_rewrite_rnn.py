@@ -1,4 +1,4 @@
-"""Recurrent layers as a product and ``recurrent_steps`` agree with the operators' own meaning."""
+"""Recurrent layers rewritten as a product and ``recurrent_steps`` agree with the operators' NumPy meaning."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The producer of a value rounds it where contractions read it in 16 bits, and kernels read the rounded form."""
+"""A value that contractions read in 16 bits is rounded once, by its producer, and kernels read the rounded form."""
 
 from __future__ import annotations
 

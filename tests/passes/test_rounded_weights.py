@@ -1,4 +1,4 @@
-"""Weights in 16 bits whose sums over what a result adds up are those of the exact ones."""
+"""16-bit weights are rounded so that sums along the reduced axis equal those of the exact weights."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ TYPES = [Type.bf16_type, Type.half_type]
 
 
 def neighbours(values: np.ndarray, type: Type) -> tuple[np.ndarray, np.ndarray]:
-    """The numbers of a type on both sides of some values."""
+    """Return the nearest numbers of a type below and above each value."""
     near = values.astype(type.numpy)
     wide = near.astype(np.float32)
     towards = np.where(wide < values, np.inf, -np.inf).astype(type.numpy)
@@ -210,7 +210,7 @@ def test_branches_have_weights_of_their_own_where_both_read_one_constant() -> No
 
 @pytest.mark.parametrize("quantize", [mgx_numba.quantize_bf16, mgx_numba.quantize_fp16])
 def test_products_of_positive_values_lose_less(quantize: Any) -> None:
-    """What the mean of the inputs makes of errors of weights is most of what is lost here."""
+    """Most of the error is the mean of the inputs times the sum of the weights' errors."""
     rng = np.random.default_rng(7)
     matrix = rng.standard_normal((400, 24)).astype(np.float32)
     given = {"x": (1 + rng.random((16, 400)) / 4).astype(np.float32)}

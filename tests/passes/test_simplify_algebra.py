@@ -1,4 +1,4 @@
-"""Each algebraic rule: the structure it leaves, equal values (NaN and infinities too), and when it must decline."""
+"""Each algebraic rule: resulting structure, equal values (NaN and infinities too), and cases where it must decline."""
 
 from __future__ import annotations
 
@@ -344,7 +344,7 @@ def test_batch_norm_alone_subtracts_the_mean_first() -> None:
 
 
 def test_batch_norm_of_concatenated_convolutions_is_one_product_and_one_sum() -> None:
-    """As in DenseNet, offsets may be merged: cancellation adds no more error than the contractions already have."""
+    """The structure of DenseNet. Offsets may be merged: cancellation adds no more error than the contractions have."""
     g = Graph()
     x = g.param("x", [2, 3, 6, 6])
     parts = [g.op("convolution", x, g.random(4, 3, 3, 3, seed=k)) for k in (1, 2)]
@@ -473,7 +473,7 @@ def test_dots_of_broadcasts_are_done_before_broadcasting() -> None:
 
 
 def heads(biases: list[bool], activation: str | None = None, shared: bool = False) -> Graph:
-    """Several dense layers of one input, each followed by a reshape."""
+    """Return a program of dense layers of one input, each followed by a reshape."""
     g = Graph()
     x = g.param("x", [2, 7, 8])
     results = []

@@ -1,4 +1,4 @@
-"""Each rule about views: the structure it leaves and equal values."""
+"""Each rule on views: resulting structure and equal values."""
 
 from __future__ import annotations
 
@@ -293,7 +293,7 @@ def test_random_chains_of_views_keep_their_values() -> None:
 
 
 def random_view(g: Graph, x: Instruction, rng: np.random.Generator) -> Instruction:
-    """One more view or pointwise step on a value."""
+    """Append a random view or pointwise step to a value."""
     lens = x.shape.lens
     kind = rng.integers(9)
     if kind == 0:

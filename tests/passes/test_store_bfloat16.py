@@ -1,4 +1,4 @@
-"""Values that products in bfloat16 read are stored so, once for all that reads them, where kernels can."""
+"""Values read by bfloat16 products are stored in bfloat16, once for all readers, where kernels support it."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ LOOSE = {"rtol": 3e-2, "atol": 3e-2}
 
 
 def taking(kernels: tuple[str, ...] = ("convolution", "convolution_backwards", "dot")) -> Options:
-    """As of a CPU whose tiles compute these."""
+    """Return options of a CPU whose tiles compute these operators."""
     known = pass_options(TargetOptions()).capabilities
     assert known is not None
     return Options(fast_math=True, capabilities=replace(known, multiplies_bfloat16=lambda ins: ins.name in kernels))
@@ -40,7 +40,7 @@ def convolution(g: Graph, x: Instruction, channels: int, group: int = 1) -> Inst
 
 
 def rounded(program: Program) -> list[str]:
-    """What makes the values that are stored in bfloat16."""
+    """Return the operators whose results are stored in bfloat16."""
     return sorted(i.inputs[0].name for i in program.main if i.name == "convert" and i.shape.type is NARROW)
 
 
@@ -152,7 +152,7 @@ def test_views_of_a_rounded_value_are_read_so() -> None:
 
 
 def half_is_a_result() -> Program:
-    """One half leads to a product, the other is a result."""
+    """Return a program in which one half of a value leads to a product, and the other half is a result."""
     g = Graph()
     x = g.op("relu", g.param("x", [1, 8, 6, 6]))
     low, high = (g.op("slice", x, axes=(1,), starts=(start,), ends=(start + 4,)) for start in (0, 4))

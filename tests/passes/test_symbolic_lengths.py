@@ -1,5 +1,4 @@
-"""Programs of symbolic lengths go through the passes once: for all lengths they give what they gave before, and no pass
-asks about a length."""
+"""Programs of symbolic lengths pass through the passes once: results are equal for all lengths, without guards."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Mixed precision: which instructions compute in 16 bits, and that the rest stays right where 16 bits have no room."""
+"""Mixed precision: the instructions that compute in 16 bits, and correct values where 16 bits would overflow."""
 
 from __future__ import annotations
 
@@ -201,8 +201,10 @@ def test_what_is_spread_for_more_than_pointwise_operations_is_rounded() -> None:
 
 @pytest.mark.parametrize("given", ["float", "double"])
 def test_biases_and_scales_keep_their_bits_in_bfloat16(given: str) -> None:
-    """What they are taken with, and what is made of it, is rounded; tables of all elements and single numbers are, too,
-    and so is all of an operation that is named."""
+    """Their other operands and their results are rounded.
+
+    Full-size constants and single numbers are rounded, too, and so are all operands of an operation that is named.
+    """
     g = Graph()
     x = g.param("x", [3, 5], given)
 

@@ -1,1 +1,1 @@
-"""Plans as text, to see what a change to code generation changes: ``python -m tests.plans``."""
+"""Plans as text, to show the effect of a change to code generation: ``python -m tests.plans``."""

@@ -1,4 +1,4 @@
-"""What is planned for ONNX's node tests, the benchmark's models, and each solver: ``python -m tests.plans --out FILE``.
+"""Record the plans of ONNX's node tests, the benchmark's models, and each solver: ``python -m tests.plans --out FILE``.
 
 ``python -m tests.plans --compare BEFORE AFTER`` prints what differs between two such files; the exit status is 1 if
 anything does. No kernel is compiled. ``MGX_CPU_FEATURES`` narrows the CPU that is planned for.

@@ -1,4 +1,4 @@
-"""What differs between two files of plans."""
+"""Differences between two files of plans."""
 
 from __future__ import annotations
 

@@ -33,7 +33,7 @@ class Record:
         self.kernels: dict[str, list[str]] = {}
 
     def plan(self, plan: Plan) -> dict[str, Any]:
-        """What a plan does: steps, arena, constants (by hash), parameters and outputs."""
+        """Return a plan as JSON: steps, arena, constants (by hash), parameters and outputs."""
         return {
             "steps": [self._step(step) for step in plan.steps],
             "arena_bytes": plan.arena_bytes,
@@ -44,7 +44,7 @@ class Record:
         }
 
     def solution(self, solution: Solution) -> dict[str, Any]:
-        """What a back end answered to a problem: launches and scratch memory."""
+        """Return a back end's solution as JSON: launches and scratch memory."""
         return {"steps": [self._launch(launch) for launch in solution.launches], "scratch": solution.scratch}
 
     def _launch(self, launch: Launch) -> dict[str, Any]:

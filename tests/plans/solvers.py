@@ -1,5 +1,4 @@
-"""Contractions, attention and recurrent layers, each planned by every solver that applies: what programs are planned
-with are those that the cost model takes."""
+"""Contractions, attention and recurrent layers, each planned by every applicable solver."""
 
 from __future__ import annotations
 

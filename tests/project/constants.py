@@ -1,4 +1,4 @@
-"""Numbers that no word says the origin of: `python -m tests.project.constants [FOLDER]` lists those of the package.
+"""List numbers without a stated origin in the package: `python -m tests.project.constants [FOLDER]`.
 
 A number has a word if a comment stands beside it, directly above it or above the assignments that it stands among, if a
 string follows it, or if the docstring of its class names it in double backquotes. Two kinds are looked for:
@@ -133,7 +133,10 @@ def bare_literals(source: str, path: str = "") -> Iterator[Bare]:
 
 
 def _literals(node: Any, source: str, path: str, every: set[int], whole: set[int]) -> Iterator[Bare]:
-    """Of a statement or expression, not of the functions and classes in it. Messages count nothing but characters."""
+    """Yield the numbers of a statement or expression without a stated origin.
+
+    Nested functions and classes, and numbers in messages, are skipped.
+    """
     if isinstance(node, (*Function, ast.ClassDef, ast.JoinedStr)):
         return
     if is_scalar(node):

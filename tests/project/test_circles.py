@@ -1,4 +1,4 @@
-"""No module imports, at once or late, what imports it; nor does a package."""
+"""No circular imports between modules or packages, neither at import time nor late."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def package(name: str, known: Mapping[str, Path]) -> str:
 
 
 def run_time_nodes(node: ast.AST) -> Iterator[ast.AST]:
-    """All nodes but those that are there for type checkers only."""
+    """Yield all nodes except those for type checkers only."""
     for child in ast.iter_child_nodes(node):
         if not (isinstance(child, ast.If) and "TYPE_CHECKING" in ast.unparse(child.test)):
             yield child
@@ -73,7 +73,7 @@ def test_no_modules_import_one_another(graph: dict[str, set[str]]) -> None:
 
 
 def test_no_packages_beside_one_another_import_one_another(graph: dict[str, set[str]]) -> None:
-    """Modules of an outer package may be below its inner ones (what they share) or above them (what unites them)."""
+    """Modules of an outer package may be below its inner packages (shared by them) or above them (combining them)."""
     beside: dict[str, dict[str, set[str]]] = {}
     for name, used in graph.items():
         for other in used:

@@ -1,4 +1,4 @@
-"""Every number that something was tuned by, or that another specification gives, says where it comes from."""
+"""Every tuned number, and every number from another specification, states its origin."""
 
 from __future__ import annotations
 

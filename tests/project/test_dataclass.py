@@ -1,4 +1,4 @@
-"""The package's dataclasses are the standard library's, but for when their methods are written."""
+"""The package's dataclasses equal the standard library's, except that methods are generated later."""
 
 from __future__ import annotations
 

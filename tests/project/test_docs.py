@@ -1,4 +1,4 @@
-"""The documentation: the site builds without a warning, and what it shows works."""
+"""The documentation: the site builds without a warning, and its code blocks work."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The project's files agree with one another."""
+"""The project's files are consistent with one another."""
 
 from __future__ import annotations
 

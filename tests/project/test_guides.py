@@ -1,4 +1,4 @@
-"""`tests.guides` says of a guide's blocks what is true of them."""
+"""`tests.guides` reports the outcome of a guide's blocks correctly."""
 
 from __future__ import annotations
 

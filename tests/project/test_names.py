@@ -1,4 +1,4 @@
-"""One name for one thing."""
+"""Each concept has one name."""
 
 from __future__ import annotations
 

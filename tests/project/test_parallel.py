@@ -1,4 +1,4 @@
-"""Work on several threads of Python."""
+"""Work on several Python threads."""
 
 from __future__ import annotations
 
@@ -129,7 +129,7 @@ def test_kept_threads_beyond_the_most_end() -> None:
 
 @pytest.mark.parametrize("kept", [False, True])
 def test_an_interrupt_while_others_work_is_raised_when_they_have_ended(kept: bool) -> None:
-    """What they write, a caller that was interrupted may use again."""
+    """An interrupted caller may reuse the memory that the other threads write."""
     begun, sent, done = threading.Event(), threading.Event(), []
 
     def item(slow: bool) -> None:

@@ -1,4 +1,4 @@
-"""No generator of kernels writes the number of a word: `Arguments` and `RecordText` do, from names."""
+"""Kernel generators never write word numbers literally: `Arguments` and `RecordText` derive them from names."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ TABLES = {("contraction/strassen/sums.py", "moves")}
 """Arrays of equal words that are filled while a kernel is printed: file and name."""
 
 VALUE = "\0"
-"""What stands for a formatted value, which may be a number."""
+"""Placeholder for a formatted value, which may be a number."""
 WORD_ACCESS = re.compile(
     r"\bpointer_(?:\w|\0)+\(args\b"  # bound by Arguments
     r"|\b(?:call_kernel|words_at|put_pointer|local_pointer_(?:\w|\0)+)\("  # printed by Arguments and RecordText

@@ -1,4 +1,4 @@
-"""An ONNX graph under construction whose every value is known, as NNSmith has it.
+"""An ONNX graph under construction in which every value is known, as in NNSmith.
 
 Each node is evaluated by ONNX Runtime when it is added, so that a step of the generator can see whether indices are
 valid, a divisor is zero or a product has overflowed, and take the node back.
@@ -223,11 +223,11 @@ class Builder(Choices):
         return _graph(self.nodes, inputs, [v.name for v in outputs], self.constants, name, outputs)
 
     def captured(self) -> list[Value]:
-        """What the nodes take from the graphs around."""
+        """Return the values of outer graphs that the nodes read."""
         return self.outer.visible(free_names(self.nodes)) if self.outer is not None else []
 
     def visible(self, names: set[str]) -> list[Value]:
-        """The values of these names here and around."""
+        """Return the values of these names in this graph and outer graphs."""
         known = {v.name: v for v in (*self.pool, *self.inputs, *self.constants)}
         found = [known[n] for n in names if n in known]
         return found + (self.outer.visible(names - known.keys()) if self.outer is not None else [])
@@ -240,12 +240,12 @@ class Builder(Choices):
         return _model(self.graph("graph", self.inputs, outputs), self.opset)
 
     def shape_elements(self, *lens: int) -> bool:
-        """Whether a tensor of these lengths is not too large."""
+        """Return whether a tensor of these lengths is within the size limit."""
         return prod(lens) <= 2 * MAX_ELEMENTS
 
 
 def free_names(nodes: Sequence[onnx.NodeProto]) -> set[str]:
-    """Names that nodes and their bodies read, whoever makes them."""
+    """Return the names that nodes and their bodies read, whether or not the nodes define them."""
     found: set[str] = set()
     for node in nodes:
         found.update(n for n in node.input if n)

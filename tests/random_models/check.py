@@ -1,4 +1,4 @@
-"""One model through the frontend, ``ref`` and ``cpu``, held to ONNX Runtime.
+"""Compare one model, through the frontend, ``ref`` and ``cpu``, with ONNX Runtime.
 
 How far rounding may move a result is measured by `tests.cpu.agreement`: the parsed program runs again with every
 floating operation disturbed by a few units in the last place. Integers and bools must be equal to the bit unless that
@@ -64,7 +64,7 @@ class Outcome:
 
     @property
     def signature(self) -> tuple[str, str]:
-        """What minimisation must keep: where it goes wrong, and by which error."""
+        """Key that minimisation must keep: the differing configuration, and the error."""
         return self.where, self.message.split(":")[0] if self.message.startswith("raises") else "value"
 
 
@@ -125,7 +125,7 @@ def _parsed(case: Case, configuration: str = "") -> Program:
 
 
 def _wrong_indices(case: Case, target: str, options: Mapping[str, int | bool], configuration: str = "") -> str:
-    """What is wrong about runs with indices out of range, which are to be refused as such, one input at a time."""
+    """Run with indices out of range, one input at a time, which must be refused; return the problem."""
     if not case.wrong:
         return ""
     compiled = api.wrap(_parsed(case, configuration)).compile(target, **options)
@@ -184,7 +184,7 @@ def _ranked_reference(program: Program, case: Case, **how: Any) -> Reference:
 
 
 def _unexplained(got: Sequence[np.ndarray], measure: Callable[[int], Reference]) -> str:
-    """What rounding does not explain; ``measure`` gives the reference by a number of runs."""
+    """Return differences beyond rounding; ``measure`` gives the reference from a number of runs."""
     return _difference(got, measure(RUNS)) and _difference(got, measure(MANY))
 
 

@@ -1,4 +1,4 @@
-"""Random choices, all made by one source of integers, so that a seed or hypothesis decides everything."""
+"""Random choices from one source of integers, so that a seed or hypothesis determines everything."""
 
 from __future__ import annotations
 
@@ -42,5 +42,5 @@ class Choices:
         return [rest.pop(self.integer(0, len(rest) - 1)) for _ in range(rank)]
 
     def subset(self, rank: int) -> list[int]:
-        """Some axes, at least one if there is any."""
+        """Return random axes, at least one if there is any."""
         return [a for a in range(rank) if self.chance(2)] or ([self.integer(0, rank - 1)] if rank else [])

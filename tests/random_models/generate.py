@@ -1,4 +1,4 @@
-"""A random model by its seed."""
+"""Generate a random model from a seed."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from .families import STEPS
 __all__ = ["Case", "generate", "operators_of"]
 
 MAX_STEPS = 16
-"""Of nodes or small groups of nodes: enough for several clusters, few enough to compile in about a second."""
+"""Most nodes or small groups of nodes: enough for several clusters, few enough to compile in about a second."""
 LONG_EVERY, LONG_STEPS = 50, 100
 """Each so many seeds a model of so many steps: of more than 80 nodes, whatever steps come to nothing."""
 KINDS = 6

@@ -1,6 +1,6 @@
-"""What the generator keeps clear of: ONNX Runtime's known defects.
+"""Cases that the generator avoids: known defects of ONNX Runtime.
 
-Steps themselves leave out what nobody defines: conversions of NaN to integers, the order of updates of one element.
+Steps themselves avoid undefined behaviour: conversions of NaN to integers, the order of updates of one element.
 """
 
 from __future__ import annotations

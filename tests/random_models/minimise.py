@@ -1,4 +1,4 @@
-"""Shrinking a model that differs: fewer results, and values in place of the nodes that made them."""
+"""Shrink a differing model: fewer results, and constants in place of nodes."""
 
 from __future__ import annotations
 

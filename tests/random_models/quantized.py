@@ -1,14 +1,17 @@
-"""Random quantised (QDQ) ONNX models, held to ONNX Runtime: ``python -m tests.random_models.quantized --seeds 0:2000``.
+"""Random quantised (QDQ) models against ONNX Runtime: ``python -m tests.random_models.quantized --seeds 0:2000``.
 
-Every value between two operators is quantised with a scale of its own, as ONNX Runtime's quantiser does it: activations
-in uint8 or int8 with a zero point, weights in int8 with one scale or one for each output channel, biases in int32. The
-result is quantised too. It may differ by one step: sums of integers are exact in both engines, but a quotient near the
-middle of two steps is rounded up in one and down in the other, depending on whether it was computed as a product with
-the inverse of a scale or as a division, and on the order of float32 sums (means, sigmoids). How many do is told. Where
-a value on the way differs by one step, the result may differ by more: a sigmoid makes twenty of one in its middle. That
-is no error either, if the first value that differs does so by one. Where no value differs once all of them are results,
-which leaves less to be fused, it is an engine's fused kernels that round another way than its plain ones: then both
-must agree in the plain ones.
+Every value between two operators is quantised with its own scale, as ONNX Runtime's quantiser does. Activations are
+uint8 or int8 with a zero point, weights int8 with one scale or one for each output channel, biases int32. The result is
+quantised too.
+
+The result may differ by one step. Sums of integers are exact in both engines, but a quotient near the middle of two
+steps may be rounded up in one engine and down in the other. This depends on whether it is computed by a reciprocal or a
+division, and on the order of float32 sums (means, sigmoids). The number of differences is printed.
+
+Where an intermediate value differs by one step, the result may differ by more: a sigmoid amplifies one step to twenty
+in its middle. That is no error if the first differing value differs by one step. If no value differs once all values
+are results, which prevents fusions, an engine's fused kernels round differently than its plain ones. Then both engines
+must agree in the plain kernels.
 """
 
 from __future__ import annotations
@@ -54,7 +57,7 @@ class _Graph:
         return name
 
     def numbers(self, *values: int) -> str:
-        """A constant of int64, which stays as it is."""
+        """Add an int64 constant, which is not quantised."""
         name = f"n{len(self.arrays)}"
         self.arrays[name] = np.array(values, np.int64)
         return name
@@ -156,7 +159,7 @@ def _leaky(g: _Graph, x: str) -> str:
 
 
 MOST_PIXELS = 200
-"""Of an image that is made larger."""
+"""Most pixels of an enlarged image."""
 IMAGES = (_conv, _conv, _conv, _relu, _pool, _add, _concat, _sigmoid)
 ROWS = (_dense, _dense, _relu, _add, _concat, _sigmoid)
 MOVES = (_mul, _transpose, _slice, _pad, _leaky)

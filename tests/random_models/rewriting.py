@@ -1,4 +1,4 @@
-"""What ONNX Runtime does not run, by nodes that it does run."""
+"""Rewrite nodes that ONNX Runtime does not support into nodes that it supports."""
 
 from __future__ import annotations
 

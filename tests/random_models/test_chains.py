@@ -1,4 +1,4 @@
-"""Chains of arithmetic with constants of extreme size keep their meaning; ``python -m tests.random_models.chains``."""
+"""Chains of arithmetic with extreme constants keep their meaning; ``python -m tests.random_models.chains``."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Random models in lower precision: they stay valid, keep their types, lower to plans, and mean what ``ref`` says.
+"""Random models in lower precision stay valid, keep their types, lower to plans, and agree with ``ref``.
 
 Nothing is compiled: passes and lowering alone are under test, on programs of all operator families.
 """
@@ -25,7 +25,8 @@ from mgx_numba.targets.ref.interpreter import evaluate
 from .generate import generate
 
 BOUND = 0.1
-"""Of a result's norm: models of a few steps in 16 bits and less; what is wrong is mostly of the size of the result."""
+"""Accepted error relative to a result's norm, for models of a few steps in 16 bits or less; faults mostly cause errors
+of the result's size."""
 KINDS: dict[str, Any] = {
     "fp16": lambda p, feeds: truncate(p, "fp16"),
     "bf16": lambda p, feeds: truncate(p, "bf16"),

@@ -8,7 +8,7 @@ from .quantized import MOVING, ONE_SIDED, difference
 
 SEEDS, FEWER_SEEDS, PARTS = 50, 20, 10
 MOST_DIFFERING = 0.01
-"""Of all results: those whose quotient lies about between two steps."""
+"""Accepted share of differing results: those with a quotient about midway between two steps."""
 
 
 @pytest.mark.parametrize(("start", "seeds"), [(0, SEEDS), (MOVING, SEEDS), (ONE_SIDED, FEWER_SEEDS)])

@@ -1,4 +1,4 @@
-"""Random ONNX models: the results of ONNX Runtime, by ref and by the cpu target in every configuration.
+"""Random ONNX models on ref and on the cpu target in every configuration, against ONNX Runtime.
 
 ``python -m tests.random_models`` runs any number of them.
 """
@@ -26,7 +26,7 @@ from .minimise import describe, minimise
 
 SEEDS = 40
 MORE_SEEDS = 200
-"""Those from `SEEDS` on run on the CPU's vectors alone."""
+"""Seeds from `SEEDS` on, which run only on the CPU's vector code."""
 OPEN_EVERY = 8
 """Open dimensions take as long as all else: `tests/dynamic` has more of them."""
 OPERATORS = 80

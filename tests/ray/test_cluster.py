@@ -1,4 +1,4 @@
-"""A real cluster of several processes on this machine, with workers that are killed in the middle."""
+"""A real cluster of several processes on this machine, with workers that are killed while they work."""
 
 from __future__ import annotations
 
@@ -61,13 +61,13 @@ def model() -> bytes:
 
 @pytest.fixture(scope="module")
 def expected(model: bytes) -> np.ndarray:
-    """Of one process."""
+    """Return the result of one process."""
     settings = SessionOptions(intra_op_num_threads=1)
     return RowSession(InferenceSession(model, settings)).run({"image": images(IMAGES)})["scores"]
 
 
 def predictions(predictor: Any, **given: Any) -> dict[str, np.ndarray]:
-    """What two actors make of a data set of images, in as many blocks as make both work."""
+    """Return the results of two actors on a data set of images, in enough blocks that both work."""
     dataset = ray.data.from_items([{"id": k} for k in range(IMAGES)], override_num_blocks=20)
     data = ray.put(images(IMAGES))
     dataset = dataset.map_batches(lambda batch: {**batch, "pixels": ray.get(data)[batch["id"]]}, batch_size=50)

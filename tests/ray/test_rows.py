@@ -1,4 +1,4 @@
-"""What needs no cluster: rows in batches, what `prepare` writes, the server's protocol."""
+"""Tests without a cluster: rows in batches, files written by `prepare`, the server's protocol."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Runtime tests share an object store of their own: they find nothing in it and leave nothing behind."""
+"""Runtime tests share their own object store, which starts empty and is deleted afterwards."""
 
 from __future__ import annotations
 

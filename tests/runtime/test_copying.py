@@ -1,4 +1,4 @@
-"""Copies of arrays of any layout, of large ones by several threads."""
+"""Copies of arrays of any layout, multithreaded for large arrays."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ DTYPES = [
 
 @pytest.fixture
 def little_is_large(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int]]:
-    """Parts of some hundred bytes; what is copied in parts is noted: lengths of axes and numbers of bytes."""
+    """Set parts to some hundred bytes, and record partitioned copies: axis lengths and numbers of bytes."""
     seen = []
     original = copying.in_parts
 

@@ -1,4 +1,4 @@
-"""The native entry of a plan: what it takes, what it leaves to the general way, and that it keeps nothing."""
+"""The native entry of a plan: accepted inputs, fallback to the general path, and no retained references."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ LENS = (2, 3, 8)
 
 
 class Result(np.ndarray):
-    """What outputs are asked to be."""
+    """The requested type of outputs."""
 
 
 def plan_of(kernel: KernelSource, lens: tuple[int, ...] = LENS, outputs: int = 2) -> Plan:
@@ -285,6 +285,6 @@ print(all(run() for _ in range(20)))
 
 
 def test_a_numpy_of_another_abi_has_no_entry(add_kernel: KernelSource, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its table may have other functions in the same places; NumPy 2 up to 2.5 at least are of one ABI."""
+    """Its function table may differ; NumPy 2 up to 2.5 at least share one ABI."""
     monkeypatch.setattr(direct, "_NUMPY_ABI", 0x03000000)
     assert not direct._known() and Executable(plan_of(add_kernel), 1).direct(Result) is None

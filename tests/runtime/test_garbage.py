@@ -1,4 +1,4 @@
-"""The search for garbage stands still where it is put off, and is afterwards as it was."""
+"""The garbage collector is paused on request, and its state is restored afterwards."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def test_it_is_as_it_was_afterwards(enabled: bool) -> None:
 
 
 class Watched:
-    """What a weak reference may look at."""
+    """An object that supports weak references."""
 
 
 def test_what_was_made_meanwhile_is_old_afterwards_and_garbage_still_found(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,4 +1,4 @@
-"""Python functions between kernels: values whose shape only the run knows, errors, views."""
+"""Python functions between kernels: values whose shape is known only at run time, errors, views."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Interrupts (Ctrl-C) while a plan runs, a kernel is compiled or a package is imported: nothing is left in pieces."""
+"""Interrupts (Ctrl-C) during a run, a compilation or an import leave everything consistent."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def run_script(body: str, **environment: str) -> list[str]:
 
 @pytest.mark.parametrize("threads", [1, 2, 3])
 def test_a_long_run_was_interrupted_at_its_end_only(threads: int) -> None:
-    """One long step; a chain of steps that one thread runs; steps of unknown cost. Entered in each of three ways."""
+    """One long step; a chain of steps on one thread; steps of unknown cost. Each is entered in three ways."""
     body = f"""
 quick, slow = ({{"x": np.arange(TASKS), "pause": np.array([pause])}} for pause in (0, 10_000))
 references = sys.getrefcount(slow["x"])

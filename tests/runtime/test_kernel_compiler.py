@@ -1,4 +1,4 @@
-"""Kernel text to object: what is refused, and how it is said."""
+"""Kernel text to object: refused texts and their error messages."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ def test_refusal_names_kernel_line_and_origin(text: str, says: str) -> None:
 
 
 def test_refusal_leaves_no_llvm_object_to_the_garbage_collector() -> None:
-    """A module collected after what it depends on ended the process."""
+    """Collecting an LLVM module after the objects that it depends on crashed the process."""
     for i in range(5):
         try:
             compile_object(cpu_kernel("bad_kernel", HEADER + f"    print({i})\n"))

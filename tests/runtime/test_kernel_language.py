@@ -52,7 +52,7 @@ def native(text: str, words: np.ndarray, begin: int, end: int) -> np.ndarray:
 
 
 def interpreted(text: str, words: np.ndarray, begin: int, end: int) -> np.ndarray:
-    """The same, run by Python."""
+    """Run the same kernel by Python."""
     found: list[Any] = words.tolist()
     found[0] = floats = words[WORDS // 2 :].view(np.float64).tolist()
     names = dict(_PYTHON)

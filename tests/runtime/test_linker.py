@@ -1,4 +1,4 @@
-"""Our own linker places the objects that LLVM emits as LLVM's does, and leaves alone what it does not know."""
+"""Our own linker places objects emitted by LLVM as LLVM does, and leaves objects with unknown features to LLVM."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Size programs: the native loop computes what `core.dim.evaluate` does, or says that int64 cannot hold it."""
+"""Size programs: the native loop computes what `core.dim.evaluate` computes, or reports an int64 overflow."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Lengths that were read from a file: of a size program's numbers, the expressions again."""
+"""Stored lengths: from numbers of a size program back to expressions."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Worker processes: forks of the first, and kernels that they compile while a plan is made."""
+"""Worker processes: forks of the first worker, and kernels compiled while a plan is built."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""Sessions in ONNX Runtime's shape."""
+"""Tests of the interface in ONNX Runtime's form."""

@@ -1,4 +1,4 @@
-"""Errors of sessions are instances of this package's class and of the class that ONNX Runtime raises."""
+"""Errors of sessions are instances of both this package's class and ONNX Runtime's class."""
 
 from __future__ import annotations
 

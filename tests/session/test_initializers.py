@@ -1,4 +1,4 @@
-"""Initializers that a run overrides, that options replace, or with external data in memory, as in ONNX Runtime."""
+"""Initializers overridden by a run, replaced by options, or with external data in memory, as in ONNX Runtime."""
 
 from __future__ import annotations
 

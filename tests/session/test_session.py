@@ -1,4 +1,4 @@
-"""`mgx_numba.session` beside ONNX Runtime itself: one piece of code, run with each of the two as ``ort``."""
+"""`mgx_numba.session` against ONNX Runtime: the same code, run with each of the two as ``ort``."""
 
 from __future__ import annotations
 

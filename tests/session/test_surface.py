@@ -1,4 +1,4 @@
-"""Sessions have every public name of the installed ONNX Runtime, except names listed here with a reason."""
+"""Sessions have every public name of the installed ONNX Runtime, except listed names with reasons."""
 
 from __future__ import annotations
 

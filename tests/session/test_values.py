@@ -1,4 +1,4 @@
-"""Sequences, maps and optionals of a session, beside ONNX Runtime's."""
+"""Sequences, maps and optionals of a session, against ONNX Runtime's."""
 
 from __future__ import annotations
 

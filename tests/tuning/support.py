@@ -1,4 +1,4 @@
-"""Records made up for tests, and a small network to tune."""
+"""Synthetic records for tests, and a small network to tune."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def network() -> migraphx.program:
 
 
 def product(m: int = 3, n: int = 8, k: int = 5) -> migraphx.program:
-    """One product: one problem."""
+    """Return a program of one product."""
     net = migraphx.program()
     main = net.get_main_module()
     x = main.add_parameter("x", migraphx.shape(type="float_type", lens=[m, k]))
@@ -66,6 +66,6 @@ def check(net: migraphx.program) -> None:
 
 
 def choices(net: migraphx.program) -> list[str]:
-    """What the compiled program runs: for each step its kernel, its number of tasks, its integer arguments."""
+    """Return each step of the compiled program as text: kernel, number of tasks, integer arguments."""
     steps = net._compiled.executable.plan.steps
     return [f"{s.kernel.name} {s.geometry.tasks} {[a for a in s.args if isinstance(a, int)]}" for s in steps]

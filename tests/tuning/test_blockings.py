@@ -1,4 +1,4 @@
-"""Whatever blocking a record names, each solver makes it fit and computes the same."""
+"""Each solver adapts any blocking of a record and computes the same result."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The SQLite database: best records, several writers, damage, a writer that is killed."""
+"""The SQLite database: best records, concurrent writers, damage, a killed writer."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tuning measures sums with a residual where a plan has them: in the residual's place."""
+"""Tuning measures sums with a residual in place, as the plan runs them."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def test_choices_measure_what_the_plan_does(monkeypatch: pytest.MonkeyPatch):
     "problem,can_or_not", [(PRODUCT, "gemm"), (CONVOLUTION, "conv_winograd_4x4"), (DEPTHWISE, "conv_depthwise")]
 )
 def test_only_what_can_run_in_place_is_measured_so(problem: GemmProblem | ConvProblem, can_or_not: str):
-    """What runs in place adds to its operand in every run, from the value that it is given before."""
+    """An in-place run adds to its operand, which is reset before each run."""
     strides = problem.out_strides
     given = Request(problem, SUM, ((), strides), 1, True)
     found = {}

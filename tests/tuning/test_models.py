@@ -90,8 +90,10 @@ def read(folder: Path, file: str) -> tuple[list[Any], list[str], list[str], list
 
 
 def test_carried_and_hinted_choices(tuned: migraphx.program, tmp_path: Path) -> None:
-    """The same solver and configuration for every problem, without a measurement and bit-equal: on this machine by
-    record, on another one as hints, which is told once."""
+    """Every problem has the same solver and configuration without a measurement, and results are bit-equal.
+
+    On this machine the records are used; on another machine they are hints, with one warning.
+    """
     feeds = dict(np.load(tmp_path / "feeds.npz"))
     wanted = [np.array(r) for r in tuned.run(feeds)]
     own = [[c.problem.key, c.solver, dict(c.configuration)] for c in tuned.tuning_choices()]

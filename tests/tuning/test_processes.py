@@ -1,4 +1,4 @@
-"""Several processes that tune at once, and processes that are killed while they tune or save."""
+"""Concurrent tuning by several processes, and processes killed while they tune or save."""
 
 from __future__ import annotations
 

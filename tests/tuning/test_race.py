@@ -1,4 +1,4 @@
-"""The race between candidates, on a clock of its own."""
+"""The race between candidates, on a simulated clock."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Records as data: round trips, refusals of what is malformed, explanations of misses."""
+"""Records as data: round trips, refusal of malformed records, explanations of misses."""
 
 from __future__ import annotations
 
@@ -134,7 +134,7 @@ def test_problem_of_a_contraction_names_everything_that_a_kernel_depends_on():
 
 
 def test_formats_of_blocks_are_read_back() -> None:
-    """Whatever records of earlier versions lack is false."""
+    """Flags that are missing in records of earlier versions are false."""
     seen = set()
     for flags in itertools.product([False, True], repeat=4):
         form = BlockFormat(4, 32, *flags)

@@ -1,4 +1,4 @@
-"""A solver whose kernels have changed is measured again where it applies; other records stay, and none is lost."""
+"""A solver with a new revision is measured again where it applies; other records stay."""
 
 from __future__ import annotations
 
@@ -123,7 +123,7 @@ def test_pruning_kept_no_records_of_solvers_with_revisions(tmp_path: Path) -> No
 
 
 def test_pruning_failed_where_a_record_is_damaged(tmp_path: Path) -> None:
-    """Its machine is not the one that is kept; a damaged one of that machine is of no concern."""
+    """A record with a damaged fingerprint is deleted; other damage in a record of the kept machine does not matter."""
     database = Database(tmp_path / "a")
     kept = [record(4), record(5, fingerprint=HERE.with_revisions({"tiled": 2}))]
     database.put([*kept, record(6), record(7, fingerprint=THERE)])

@@ -1,4 +1,4 @@
-"""Records that come with the package: used last, for their CPU only, without a word, and never taken for measured."""
+"""Shipped records: used last, only for their CPU, without a message, and never taken for measured ones."""
 
 from __future__ import annotations
 

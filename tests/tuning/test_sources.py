@@ -1,4 +1,4 @@
-"""Lookup in layers: who wins, what is a hint, what happens when a layer cannot be read."""
+"""Look-up in layers: precedence, hints, and layers that cannot be read."""
 
 from __future__ import annotations
 

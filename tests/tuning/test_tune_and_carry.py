@@ -33,7 +33,7 @@ def never(self: Bench, candidate: object) -> float:
 
 @pytest.fixture(scope="module")
 def tuned_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The network, tuned in a folder of its own."""
+    """Return a file of the network, tuned in its own cache folder."""
     folder = with_kernels(tmp_path_factory.mktemp("tuned"))
     program = "from tests.tuning.support import network; import mgx_numba, sys\n"
     program += "net = network(); net.compile(exhaustive_tune=True, num_threads=2); mgx_numba.save(net, sys.argv[1])"
@@ -94,7 +94,7 @@ def test_records_survive_every_form_and_recompilation(tuned_file: Path, tmp_path
 
 
 def other_machine(tuned_file: Path, path: Path) -> None:
-    """The same file as if another CPU had tuned it."""
+    """Write the same file as if another CPU had tuned it."""
     net = migraphx.load(str(tuned_file))
     migraphx.save(net, path, format="json")
     tree = json.loads(path.read_text())

@@ -1,3 +1,3 @@
-"""Tuning: problems, measured records of how they are best solved, and where such records are kept."""
+"""Tuning: problems, measured records of their fastest solvers, and storage of records."""
 
 from __future__ import annotations

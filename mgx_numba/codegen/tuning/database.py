@@ -1,7 +1,8 @@
-"""Tuning records in an SQLite file, which any number of processes may read and write at once.
+"""Tuning records in an SQLite database that any number of processes may read and write concurrently.
 
-``<cache folder>/tuning.sqlite`` is the user's; the folder is that of the object store. For each problem and machine
-the fastest record is kept. Writing is a transaction in write-ahead mode: a process that dies leaves the file whole.
+The user's database is ``<cache folder>/tuning.sqlite``, in the folder of the object store. It keeps the fastest record
+for each problem and machine. Writes are transactions in write-ahead mode, so a process that dies leaves the file
+intact.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ SCHEMA = 1  # raised with each change of the tables
 _DAY_SECONDS = 24 * 3600.0  # by definition
 _RETRY_SECONDS = 0.01  # about as long as a transaction takes
 _BUSY_SECONDS = 30.0
-"""For other processes to end their transactions, of milliseconds each; then one of them hangs."""
+"""Time (s) to wait for transactions of other processes, which take milliseconds; beyond it, a process hangs."""
 _TABLE = """
 CREATE TABLE IF NOT EXISTS records (
     problem TEXT NOT NULL, fingerprint TEXT NOT NULL, work TEXT NOT NULL, solver TEXT NOT NULL,
@@ -44,34 +45,34 @@ _COLUMNS = "problem, fingerprint, solver, configuration, seconds, noise, date"
 
 
 def default_path() -> Path:
-    """The user's database: ``tuning.sqlite`` in ``MGX_CACHE_DIR`` or the platform's cache folder."""
+    """Return the path of the user's database: ``tuning.sqlite`` in ``MGX_CACHE_DIR`` or the platform's cache folder."""
     return default_folder() / "tuning.sqlite"
 
 
 class Database:
-    """Records in one file, which the first write creates; every call opens it for itself.
+    """Tuning records in one file, which the first write creates. Every call opens its own connection.
 
-    Methods raise `FormatError` if the file is no such database, or damaged, and `MgxError` if it cannot be used.
+    Methods raise `FormatError` if the file is damaged or not a tuning database, and `MgxError` if it cannot be used.
     """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self.path = Path(path)
 
     def exact(self, problem: Problem, fingerprint: DeviceFingerprint) -> TuningRecord | None:
-        """The record of this problem on this machine."""
+        """Return the record of this problem on this machine, or None."""
         found = self._select("problem = ? AND fingerprint = ?", (problem.key, fingerprint.key))
         return found[0] if found else None
 
     def similar(self, problem: Problem) -> list[TuningRecord]:
-        """Records of the same work on any machine and any number of threads."""
+        """Return the records of the same work on any machine and any number of threads."""
         return self._select("work = ?", (problem.work,))
 
     def records(self) -> list[TuningRecord]:
-        """All records, ordered by problem."""
+        """Return all records, ordered by problem."""
         return self._select("1", (), " ORDER BY problem, fingerprint")
 
     def rows(self) -> dict[str, list[Row]]:
-        """All rows by `Problem.work`, as `record` reads them: what it takes to look up many problems at once."""
+        """Return all rows by `Problem.work`, for bulk look-ups; `record` converts a row."""
         found: dict[str, list[Row]] = {}
         with self._opened(create=False) as connection:
             if connection is not None:
@@ -80,8 +81,8 @@ class Database:
         return found
 
     def put(self, records: Iterable[TuningRecord]) -> int:
-        """Keep records, in one transaction; one that is slower than what is known is dropped. Returns how many changed
-        the database."""
+        """Insert records in one transaction, except records slower than the stored ones; return the number of
+        changes."""
         rows = [
             (
                 r.problem.key, r.fingerprint.key, r.problem.work, r.solver, json.dumps(dict(r.configuration)),
@@ -96,11 +97,13 @@ class Database:
             return connection.total_changes - before
 
     def prune(self, keep: DeviceFingerprint | None = None, older_than_days: float | None = None) -> int:
-        """Drop records of machines other than ``keep``, whatever the revisions of its solvers were, and those older
-        than so many days; returns how many.
+        """Delete records of machines other than ``keep``, and records older than ``older_than_days``; return their
+        number.
+
+        Revisions of solvers do not count as a difference of machines.
 
         Raises:
-            OptionError: the number of days is negative, which would drop all.
+            OptionError: the number of days is negative, which would delete all.
         """
         if older_than_days is not None and not older_than_days >= 0:
             raise OptionError(f"records older than {older_than_days:g} days are no part of them: expected 0 or more")
@@ -128,7 +131,7 @@ class Database:
         return [self.record(row) for row in rows]
 
     def record(self, row: Row) -> TuningRecord:
-        """The record that a row holds."""
+        """Return the record in a row."""
         problem, fingerprint, solver, configuration, seconds, noise, date = row
         try:
             tree = {
@@ -144,7 +147,7 @@ class Database:
 
     @contextlib.contextmanager
     def _opened(self, create: bool) -> Iterator[sqlite3.Connection | None]:
-        """A connection inside a transaction; None if there is no file yet and none is to be made."""
+        """Open a connection inside a transaction; None if the file does not exist and ``create`` is false."""
         if not create and not self.path.exists():
             yield None
             return
@@ -175,7 +178,8 @@ class Database:
                 connection.close()
 
     def _prepare(self, connection: sqlite3.Connection) -> None:
-        """Make the tables; SQLite does not wait for others while it changes the journal's mode, so that we do."""
+        """Create the tables; retry while the file is locked, since SQLite does not wait when it changes the journal
+        mode."""
         deadline = time.monotonic() + _BUSY_SECONDS
         while not self._has_schema(connection):
             try:
@@ -192,7 +196,7 @@ class Database:
             connection.execute("COMMIT")
 
     def _has_schema(self, connection: sqlite3.Connection) -> bool:
-        # tables and version come into being at once: the count is read first, so that another process may make them
+        # Tables and version are created in one transaction. The count is read first: another process may create them.
         (count,) = connection.execute("SELECT count(*) FROM sqlite_master").fetchone()
         (version,) = connection.execute("PRAGMA user_version").fetchone()
         if version not in (0, SCHEMA):
@@ -203,7 +207,7 @@ class Database:
 
 
 def _machine_of(key: str) -> DeviceFingerprint | None:
-    """The machine that a record's fingerprint in a database is of; None of one that is damaged."""
+    """Return the machine of a stored fingerprint; None if the fingerprint is damaged."""
     try:
         return DeviceFingerprint.from_json(json.loads(key)).machine
     except (MgxError, TypeError, ValueError, RecursionError):

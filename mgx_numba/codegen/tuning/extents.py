@@ -1,4 +1,4 @@
-"""How much memory the operands of a contraction reach over, for who measures or checks one without its program."""
+"""Memory extents of a contraction's operands, for measuring or checking a contraction without its program."""
 
 from __future__ import annotations
 
@@ -13,14 +13,15 @@ from .request import Request
 __all__ = ["extents", "prologue_extent", "result_axes"]
 
 LINE_ELEMENTS = 64
-"""Elements that a cache line has at the most, of bytes."""
+"""Most elements in a cache line: 64 of one byte."""
 
 
 def extents(request: Request) -> tuple[int, int, int, list[int]]:
-    """Elements that a plan may touch: of the left operand, an unpacked right one, the result, the epilogue's operands.
+    """Return the elements that a plan may touch: of the left operand, the unpacked right operand, the result, and each
+    epilogue operand.
 
     Raises:
-        UnsupportedError: an operand is walked backwards.
+        UnsupportedError: an operand has a negative stride.
     """
     problem = request.problem
     if isinstance(problem, GemmProblem):
@@ -30,7 +31,7 @@ def extents(request: Request) -> tuple[int, int, int, list[int]]:
         x = _reach((problem.batch, *problem.in_lens, problem.in_channels), (*problem.x_strides, 1))
         x += LINE_ELEMENTS if problem.line_behind else 0
         w = math.prod(problem.weight_lens)
-    if problem.low_parts:  # two elements of a part take the room of one; zeros end the last row
+    if problem.low_parts:  # two 16-bit parts take the space of one element; zeros end the last row
         x = (problem.low_parts + x + LINE_ELEMENTS) // 2
     (*rows, columns), out_strides = result_axes(problem)
     out = _reach((*rows, columns), out_strides)
@@ -50,9 +51,9 @@ def extents(request: Request) -> tuple[int, int, int, list[int]]:
 
 
 def result_axes(problem: GemmProblem | ConvProblem) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """Lengths and strides of a result's rows and columns, behind those of a batch's matrices or images.
+    """Return lengths and strides of a result's batch axes, rows and columns.
 
-    Of a convolution whose lines are apart, they are without what lies between them.
+    The gaps between the lines of a convolution's result are left out.
     """
     if isinstance(problem, GemmProblem):
         return (*problem.batch, problem.m, problem.n), (*problem.out_strides, 1)
@@ -61,14 +62,14 @@ def result_axes(problem: GemmProblem | ConvProblem) -> tuple[tuple[int, ...], tu
 
 
 def prologue_extent(problem: GemmProblem | ConvProblem, operand: PrologueOperand) -> int:
-    """Elements of an operand of the prologue."""
+    """Return the number of elements that a prologue operand spans."""
     batch = (problem.batch,) if isinstance(problem, ConvProblem) else problem.batch
     depth = problem.in_channels if isinstance(problem, ConvProblem) else problem.k
     return _reach((*batch, depth if operand.access == "per_k" else 1), (*operand.batch_strides, 1))
 
 
 def _reach(lens: tuple[int, ...], strides: tuple[int, ...]) -> int:
-    """Elements from the first to the last one of a tensor."""
+    """Return the number of elements from the first to the last element of a tensor."""
     if min(strides, default=0) < 0:
         raise UnsupportedError(f"operands with strides {strides} are not measured")
     return 1 + sum((n - 1) * s for n, s in zip(lens, strides) if n > 0)

@@ -25,11 +25,11 @@ VERSION = 1  # raised with each change of a record's form
 
 
 def read_records(path: str | os.PathLike[str]) -> list[TuningRecord]:
-    """The records of a file.
+    """Return the records in a file.
 
     Raises:
-        FormatError: the file is not one of tuning records, or damaged.
-        OSError: it cannot be read.
+        FormatError: the file is damaged or holds no tuning records.
+        OSError: the file cannot be read.
     """
     data = Path(path).read_bytes()
     try:
@@ -49,7 +49,7 @@ def read_records(path: str | os.PathLike[str]) -> list[TuningRecord]:
 
 
 def records_from(values: Any) -> list[TuningRecord]:
-    """Records from JSON values.
+    """Convert JSON values to records.
 
     Raises:
         FormatError: a value is malformed; the message has its number.
@@ -66,7 +66,7 @@ def records_from(values: Any) -> list[TuningRecord]:
 
 
 def write_records(path: str | os.PathLike[str], records: Iterable[TuningRecord]) -> None:
-    """Replace a file atomically; each record has a line of its own."""
+    """Replace a file atomically; each record takes one line."""
     target = Path(path)
     target.parent.mkdir(parents=True, exist_ok=True)
     lines = ",\n".join(json.dumps(record.to_json(), separators=(",", ":")) for record in records)
@@ -77,11 +77,11 @@ def write_records(path: str | os.PathLike[str], records: Iterable[TuningRecord])
 def merge_records(path: str | os.PathLike[str], records: Iterable[TuningRecord]) -> None:
     """Add records to a file, which may be absent or empty, and keep the fastest of each problem and machine.
 
-    Processes that do so at once wait for one another (where the system has ``flock``; else the last one wins).
+    Concurrent calls wait for one another where the system has ``flock``; elsewhere the last one wins.
 
     Raises:
-        FormatError: the file holds something else.
-        OSError: it cannot be read or written.
+        FormatError: the file holds other data.
+        OSError: the file cannot be read or written.
     """
     target = Path(path)
     target.parent.mkdir(parents=True, exist_ok=True)
@@ -92,10 +92,10 @@ def merge_records(path: str | os.PathLike[str], records: Iterable[TuningRecord])
 
 @contextlib.contextmanager
 def _locked(target: Path) -> Iterator[None]:
-    """Hold the lock of a file, which is made if absent.
+    """Hold the lock of a file, which is created if absent.
 
-    Writing replaces the file, so that a lock that was waited for may be that of a file that is gone; then it is taken
-    of the new one. A process that dies releases it.
+    Writing replaces the file, so the awaited lock may belong to a deleted file; then the new file is locked instead.
+    The lock ends with the process.
     """
     if fcntl is None:
         yield
@@ -113,7 +113,7 @@ def _locked(target: Path) -> Iterator[None]:
 
 
 def best(records: Iterable[TuningRecord]) -> list[TuningRecord]:
-    """One record for each problem and machine, the fastest, in order of first appearance."""
+    """Return the fastest record of each problem and machine, in order of first appearance."""
     found: dict[tuple[str, str], TuningRecord] = {}
     for record in records:
         place = record.problem.key, record.fingerprint.key

@@ -1,4 +1,4 @@
-"""What was asked for, on which machine, and what measuring found to be the fastest way: all as plain data."""
+"""Tuning records as plain data: a problem, a machine, and the fastest measured solver."""
 
 from __future__ import annotations
 
@@ -24,21 +24,21 @@ __all__ = [
 ]
 
 _REVISION = "solver "
-"""What a solver's name in the versions of a fingerprint follows."""
+"""Prefix of a solver's name among the versions of a fingerprint."""
 _MAX_PARAMETER = 1 << 40  # more than any length in memory, and far from overflowing an int64
 
 
 def canonical(value: Any) -> str:
-    """The one JSON text of a value: sorted keys, no spaces."""
+    """Return the canonical JSON text of a value: sorted keys, no spaces."""
     return json.dumps(value, sort_keys=True, separators=(",", ":"))
 
 
 Extents = tuple[Any, ...]
-"""What most problems of an operation differ in, see `extents_of`."""
+"""The lengths by which most problems of an operation differ, see `extents_of`."""
 
 
 def extents_of(fields: Mapping[str, Any]) -> Extents:
-    """Return a few fields of a problem that are found quickly; those that its operation does not have are None."""
+    """Return a few lengths of a problem as a cheap key; a field that the operation does not have is None."""
     lens = fields.get("in_lens")
     own = tuple(fields.get(name) for name in ("m", "n", "k", "in_channels", "out_channels"))
     return (*own, None if lens is None else tuple(lens))
@@ -46,16 +46,17 @@ def extents_of(fields: Mapping[str, Any]) -> Extents:
 
 @dataclass(frozen=True)
 class Problem:
-    """What a kernel must do, as the canonical JSON text of its fields.
+    """The task of a kernel, as the canonical JSON text of its fields.
 
-    Fields are ``operation``, ``threads``, ``fast_math``, and those of the operation: lengths, dtype, strides, epilogue.
+    Fields are ``operation``, ``threads``, ``fast_math``, and the operation's own fields: lengths, dtype, strides,
+    epilogue.
     """
 
     key: str
 
     @classmethod
     def of(cls, operation: str, threads: int, fields: Mapping[str, Any]) -> Problem:
-        """A problem of these fields (JSON values)."""
+        """Return the problem with these fields (JSON values)."""
         return cls(canonical({**fields, "operation": operation, "threads": threads}))
 
     @functools.cached_property
@@ -65,7 +66,7 @@ class Problem:
 
     @functools.cached_property
     def work(self) -> str:
-        """Canonical text of all fields but ``threads``: what is the same on a machine of other cores."""
+        """Canonical text of all fields except ``threads``, which is equal on machines with other numbers of cores."""
         return canonical({k: v for k, v in self.fields.items() if k != "threads"})
 
     @property
@@ -74,10 +75,10 @@ class Problem:
 
     @classmethod
     def from_json(cls, value: Any) -> Problem:
-        """Read what ``fields`` gave.
+        """Return the problem with these ``fields``.
 
         Raises:
-            FormatError: it is something else.
+            FormatError: the fields are malformed.
         """
         if not isinstance(value, dict) or not isinstance(value.get("operation"), str):
             raise FormatError("tuning record: 'problem' must be an object with an 'operation'")
@@ -91,15 +92,15 @@ class Problem:
 
 @dataclass(frozen=True)
 class DeviceFingerprint:
-    """What measured times depend on besides the problem.
+    """Everything besides the problem that measured times depend on.
 
     Attributes:
         cpu: LLVM's name of the CPU.
         features: its enabled LLVM features, sorted.
         cores: logical cores of the machine.
         vector_bits: width of the vectors that kernels use.
-        versions: of this package and of what makes its code, and revisions of solvers that apply to the problem, if
-            they have any (`with_revisions`).
+        versions: versions of this package and its code generators, and revisions of the solvers that apply to the
+            problem (`with_revisions`).
     """
 
     cpu: str
@@ -114,7 +115,8 @@ class DeviceFingerprint:
         return canonical(self.to_json())
 
     def with_revisions(self, revisions: Mapping[str, int]) -> DeviceFingerprint:
-        """The same with revisions of solvers by name: what was measured with others is of another fingerprint."""
+        """Return this fingerprint with revisions of solvers by name; a new revision invalidates earlier
+        measurements."""
         if not revisions:
             return self
         named = ((_REVISION + name, str(number)) for name, number in revisions.items())
@@ -122,11 +124,11 @@ class DeviceFingerprint:
 
     @functools.cached_property
     def machine(self) -> DeviceFingerprint:
-        """The same without revisions of solvers."""
+        """This fingerprint without revisions of solvers."""
         return replace(self, versions=tuple(v for v in self.versions if not v[0].startswith(_REVISION)))
 
     def to_json(self) -> dict[str, Any]:
-        """The fingerprint as a JSON object."""
+        """Return the fingerprint as a JSON object."""
         return {
             "cpu": self.cpu,
             "features": list(self.features),
@@ -137,10 +139,10 @@ class DeviceFingerprint:
 
     @classmethod
     def from_json(cls, value: Any) -> DeviceFingerprint:
-        """Read what `to_json` gave.
+        """Return the fingerprint in a JSON object of `to_json`.
 
         Raises:
-            FormatError: it is something else.
+            FormatError: the object is malformed.
         """
         if not isinstance(value, dict):
             raise FormatError("tuning record: 'fingerprint' must be an object")
@@ -159,14 +161,14 @@ class DeviceFingerprint:
 
 @dataclass(frozen=True)
 class TuningRecord:
-    """The fastest known way to solve one problem on one machine.
+    """The fastest known solver of one problem on one machine.
 
     Attributes:
         solver: name of the solver.
-        configuration: its parameters by name; empty means the solver's own choice.
+        configuration: its parameters by name; empty for the solver's own choice.
         seconds: median time of one execution.
         noise: relative spread of the measured times (scaled median absolute deviation).
-        date: when it was measured, ISO 8601 in UTC.
+        date: date of the measurement, ISO 8601 in UTC.
     """
 
     problem: Problem
@@ -178,7 +180,7 @@ class TuningRecord:
     date: str = ""
 
     def to_json(self) -> dict[str, Any]:
-        """The record as a JSON object."""
+        """Return the record as a JSON object."""
         return {
             "problem": self.problem.fields,
             "fingerprint": self.fingerprint.to_json(),
@@ -191,10 +193,10 @@ class TuningRecord:
 
     @classmethod
     def from_json(cls, value: Any) -> TuningRecord:
-        """Read what `to_json` gave.
+        """Return the record in a JSON object of `to_json`.
 
         Raises:
-            FormatError: it is something else; the message names the field.
+            FormatError: the object is malformed; the message names the field.
         """
         if not isinstance(value, dict):
             raise FormatError("a tuning record must be an object")
@@ -222,7 +224,8 @@ class TuningRecord:
 
 
 def explain_miss(problem: Problem, fingerprint: DeviceFingerprint, records: Iterable[TuningRecord]) -> str:
-    """Why no record fits exactly: which fields of the nearest one differ, of the problem and of the machine."""
+    """Return the reason why no record fits exactly: the fields of problem and machine in which the nearest record
+    differs."""
     same = [record for record in records if record.problem.operation == problem.operation]
     if not same:
         return f"no record of operation {problem.operation}"
@@ -232,7 +235,7 @@ def explain_miss(problem: Problem, fingerprint: DeviceFingerprint, records: Iter
 
 
 def difference(record: TuningRecord, problem: Problem, fingerprint: DeviceFingerprint) -> str:
-    """Which fields of a record differ from a problem and a machine, in words; empty if none."""
+    """Return a text that names the fields in which a record differs from a problem and a machine; empty if none."""
     parts = []
     if own := _differences(record.problem.fields, problem.fields):
         parts.append("the problem in " + ", ".join(own))
@@ -242,7 +245,7 @@ def difference(record: TuningRecord, problem: Problem, fingerprint: DeviceFinger
 
 
 def _distance(record: TuningRecord, problem: Problem, fingerprint: DeviceFingerprint) -> tuple[int, int]:
-    """Fields that differ: first those of the problem, since a record of another one is of no use."""
+    """Return the numbers of differing fields, the problem's first: a record of another problem is of no use."""
     own = _differences(record.problem.fields, problem.fields)
     return len(own), len(_differences(record.fingerprint.to_json(), fingerprint.to_json()))
 

@@ -1,4 +1,4 @@
-"""What tuning is asked, contraction by contraction, and its answers: plain data, the same for every back end."""
+"""Tuning requests, one for each contraction, and their answers: plain data, the same for all back ends."""
 
 from __future__ import annotations
 
@@ -19,27 +19,29 @@ __all__ = ["Asked", "Candidate", "Estimate", "Request", "format_configuration", 
 
 
 class Asked(Protocol):
-    """What a back end is asked to choose a solver for: a `Request`, or one with more that its solvers must know."""
+    """A request to choose a solver: a `Request`, or a back end's own form with further data for its solvers."""
 
     @property
     def problem(self) -> GemmProblem | ConvProblem:
-        """What is computed."""
+        """The contraction to compute."""
 
     def key(self) -> Problem:
-        """The problem under which records are kept."""
+        """Return the problem under which records are stored."""
 
 
 @dataclass(frozen=True)
 class Candidate:
-    """A solver of a back end and its blocking, None for its own choice: a dataclass of integers, or one with a
-    ``configuration`` of integers by name."""
+    """A solver of a back end and its blocking, which is None for the solver's own choice.
+
+    A blocking is a dataclass of integers, or has a ``configuration`` of integers by name.
+    """
 
     solver: Any
     blocking: Any = None
 
     @property
     def configuration(self) -> dict[str, int]:
-        """The blocking's parameters by name, empty for the solver's own choice."""
+        """The blocking's parameters by name; empty for the solver's own choice."""
         if self.blocking is None:
             return {}
         own: dict[str, int] | None = getattr(self.blocking, "configuration", None)
@@ -50,14 +52,16 @@ class Candidate:
 
 
 def format_configuration(configuration: Mapping[str, int]) -> str:
-    """A blocking's parameters as they follow a solver's name, ``[rows=8,depth=2]``; empty for its own choice."""
+    """Return a blocking's parameters as the suffix of a solver's name, ``[rows=8,depth=2]``; empty for no
+    parameters."""
     values = ",".join(f"{k}={v}" for k, v in configuration.items())
     return f"[{values}]" if values else ""
 
 
 @dataclass(frozen=True)
 class Estimate:
-    """What the cost model says of a solver for one problem: the seconds of a run, or why it does not apply."""
+    """The cost model's estimate of a solver for one problem: seconds of one run, or the reason why the solver does not
+    apply."""
 
     solver: str
     seconds: float | None
@@ -71,10 +75,10 @@ class Estimate:
 
 @dataclass(frozen=True)
 class Request:
-    """A contraction that a plan needs: the problem with its epilogue and how its operands lie.
+    """A contraction that a plan needs: the problem with its epilogue, and the layouts of its operands.
 
-    ``replaced`` names the operand of the epilogue that the result takes the place of, if the solver's kernel can do
-    that (`Launch.replaceable`); it is measured so, and no part of the problem.
+    ``replaced`` names the epilogue operand whose memory the result takes, if the solver's kernel supports that
+    (`Launch.replaceable`). It is measured so, but is not part of the problem.
     """
 
     problem: GemmProblem | ConvProblem
@@ -85,15 +89,15 @@ class Request:
     replaced: str = ""
 
     def key(self) -> Problem:
-        """The problem under which records are kept, see `fields`."""
+        """Return the problem under which records are stored, see `fields`."""
         operation = "dot" if isinstance(self.problem, GemmProblem) else "convolution"
         return Problem.of(operation, self.threads, self.fields())
 
     def fields(self) -> dict[str, Any]:
-        """What tells the problem from others, but for its operation and threads.
+        """Return the fields that identify the problem, without operation and threads.
 
-        The types are one text, ``dtype``. A prologue or epilogue counts by its name (its operations) and operands:
-        constants do not change what is fast.
+        The types are one text, ``dtype``. A prologue or epilogue is identified by its name (its operations) and
+        operands: values of constants do not affect speed.
         """
         fields: dict[str, Any] = {name: _plain(getattr(self.problem, name)) for name in _numbers(self.problem)}
         fields["dtype"] = str(self.problem.types)
@@ -119,7 +123,7 @@ class Request:
         if isinstance(self.problem, GemmProblem) and self.problem.blocks:
             form = self.problem.blocks
             flags = [form.zero_points, form.int8_rows, form.half_scales, form.from_memory]
-            while len(flags) > 1 and not flags[-1]:  # records are older than the last ones
+            while len(flags) > 1 and not flags[-1]:  # older records lack the last flags
                 flags.pop()
             fields["blocks"] = [form.bits, form.size, *map(int, flags)]
         if self.problem.low_parts:
@@ -128,7 +132,7 @@ class Request:
 
 
 def problem_of(record: TuningRecord) -> GemmProblem | ConvProblem | None:
-    """The contraction that a record is about, without a prologue, or None if its fields are not those of one."""
+    """Return the contraction of a record, without a prologue, or None if its fields are no contraction's."""
     kind: type[Any] = GemmProblem if record.problem.operation == "dot" else ConvProblem
     names = _numbers(kind)
     fields = {k: tuple(v) if isinstance(v, list) else v for k, v in record.problem.fields.items() if k in names}
@@ -147,7 +151,7 @@ def problem_of(record: TuningRecord) -> GemmProblem | ConvProblem | None:
 
 
 def least_bytes(problem: GemmProblem | ConvProblem) -> int:
-    """What any solver must move: operands once, and the result."""
+    """Return the bytes that any solver must move: each operand once, and the result."""
     types = problem.types
     a, b, out = ITEMSIZE[types.a], ITEMSIZE[types.b], ITEMSIZE[types.out]
     if isinstance(problem, GemmProblem):
@@ -158,13 +162,13 @@ def least_bytes(problem: GemmProblem | ConvProblem) -> int:
 
 
 def _numbers(problem: Any) -> list[str]:
-    """Names of a problem's fields, but for its types, its prologue and the forms of its operands."""
+    """Return the names of a problem's fields, except types, prologue and forms of operands."""
     others = ("types", "prologue", "blocks", "line_behind", "low_parts", "shuffled")
     return [f.name for f in dataclasses.fields(problem) if f.init and f.name not in others]
 
 
 def _plain(value: Any) -> Any:
-    """Tuples as lists, NumPy's integers as Python's."""
+    """Convert tuples to lists and NumPy integers to int."""
     if isinstance(value, (tuple, list)):
         return [_plain(v) for v in value]
     return value if isinstance(value, (bool, str)) or value is None else int(value)

@@ -1,4 +1,5 @@
-"""Tuning of one compiled program: which records it uses, what is still to be measured, where new records go."""
+"""Tuning of one compiled program: which records it uses, which problems are still to be measured, where new records
+go."""
 
 from __future__ import annotations
 
@@ -35,23 +36,24 @@ if TYPE_CHECKING:
 __all__ = ["Choice", "Progress", "Tuning", "open_tuning"]
 
 Progress = Callable[[int, int, str], None]
-"""``progress(done, remaining, best)``: problems tuned, problems left, and in words the best so far."""
+"""``progress(done, remaining, best)``: numbers of tuned and remaining problems, and a text on the best solver so
+far."""
 
 
 @dataclass(frozen=True)
 class Choice:
-    """How one problem of a program is solved, and why so.
+    """The solver of one problem of a program, and the reason for the choice.
 
     Attributes:
-        problem: what is computed; ``problem.fields`` has it field by field.
+        problem: the problem; ``problem.fields`` has it field by field.
         solver: name of the solver.
-        configuration: its parameters by name; empty means the solver's own choice.
+        configuration: its parameters by name; empty for the solver's own choice.
         record: the tuning record that decided; None if the cost model did.
-        origin: where the record is from (a file, ``model``, ``user database``, ``shipped``, ``measured``), else
-            ``cost model``.
-        miss: why there is no record of this problem and machine, with the fields in which the nearest one differs;
-            empty if there is one.
-        instructions: those of the compiled program that it computes, as they are printed.
+        origin: source of the record (a file, ``model``, ``user database``, ``shipped``, ``measured``), else ``cost
+            model``.
+        miss: why this problem and machine have no record, with the fields in which the nearest record differs; empty if
+            they have one.
+        instructions: the instructions of the compiled program that the solver computes, as printed.
     """
 
     problem: Problem
@@ -64,16 +66,16 @@ class Choice:
 
 
 Asking = tuple[dict[Problem, tuple[Asked, int]], dict[Problem, dict[str, Candidate]]]
-"""Requests and their numbers, and the instructions that they are for."""
+"""Requests with their numbers of uses, and candidates by instruction."""
 
 
 class Tuning:
-    """Answers how to compute each contraction of a program; may be asked from several threads.
+    """Chooses a solver for each contraction of a program; thread-safe.
 
     Attributes:
-        backend: whose solvers there are to choose from.
+        backend: the back end whose solvers are candidates.
         exhaustive: whether problems without a record of this machine are to be measured.
-        budget: seconds that all measurements may take, None for as long as they need.
+        budget: seconds that all measurements may take, None for no limit.
     """
 
     def __init__(
@@ -102,11 +104,11 @@ class Tuning:
 
     @functools.cached_property
     def fingerprint(self) -> DeviceFingerprint:
-        """This machine's."""
+        """This machine's fingerprint."""
         return self.backend.fingerprint()
 
     def _fingerprint_of(self, request: Asked) -> DeviceFingerprint:
-        """What times of a problem depend on: this machine, and the revisions of solvers that apply to it."""
+        """Return this machine's fingerprint with the revisions of the solvers that apply to a problem."""
         revisions = self.backend.revisions(request)
         if not revisions:
             return self.fingerprint
@@ -117,7 +119,7 @@ class Tuning:
         return found
 
     def choose(self, request: Asked) -> Candidate:
-        """The solver and blocking of the first record found, else what the cost model says.
+        """Return the solver and blocking of the first record found, else of the cost model.
 
         Raises:
             UnsupportedError: no solver applies.
@@ -134,32 +136,35 @@ class Tuning:
             if candidate is not None:
                 self._used[problem] = found
                 return candidate
-            if found.origin != ShippedLayer.origin:  # for CPUs of this name, of which some have more features
+            if found.origin != ShippedLayer.origin:  # shipped records are for a CPU name; features may vary
                 self._unusable[problem] = found.record.solver
         return self.backend.choose(request)
 
     def is_shipped(self, request: Asked) -> bool:
-        """Whether a record that comes with the package decided."""
+        """Return whether a record that comes with the package decided."""
         found = self._used.get(request.key())
         return found is not None and found.origin == ShippedLayer.origin
 
     def recorded(self, request: Asked) -> Candidate | None:
-        """The solver and blocking of the first record found, of which nothing is kept; None if there is no record."""
+        """Return the solver and blocking of the first record found, without recording the request; None if there is no
+        record."""
         found = self._sources.find(request.key(), self._fingerprint_of(request))
         return None if found is None else self.backend.candidate_of(request, found.record)
 
     def knows(self, request: Request) -> bool:
-        """Whether some record may be of the problem: quicker to tell than `recorded`."""
+        """Return whether a record of the problem may exist: a faster test than `recorded`."""
         return extents_of(vars(request.problem)) in self._sources.extents
 
     def place(self, request: Asked, instruction: str, taken: Candidate) -> None:
-        """An instruction of the program is computed so: by another solver than was chosen, where weights do not fit it
-        or would grow too much."""
+        """Record that an instruction uses another candidate than the chosen one.
+
+        The reason is that its weights do not fit the chosen solver or would grow too much.
+        """
         problem = self._keys.get(request) or request.key()
         self._placed.setdefault(problem, {})[instruction] = taken
 
     def in_place(self, request: Request, operand: str) -> None:
-        """Measure a problem that was asked for with its result in the place of this operand: a plan does so."""
+        """Measure a requested problem with its result in the memory of ``operand``, as the plan runs it."""
         if self.exhaustive:
             problem = request.key()
             self._requests[problem] = (replace(request, replaced=operand), self._requests[problem][1])
@@ -170,27 +175,27 @@ class Tuning:
         return list(self._told.values())
 
     def pending(self) -> list[tuple[Asked, int]]:
-        """Problems asked for that have no record of this machine, and how often the program has each."""
+        """Return the requested problems without a record of this machine, and their numbers of uses in the program."""
         return [
             entry for problem, entry in self._requests.items()
             if problem not in self._used or not self._used[problem].exact
         ]  # fmt: skip
 
     def asked(self) -> Asking:
-        """What was asked for until now, for `forget_since`."""
+        """Return a snapshot of the requests, for `forget_since`."""
         return dict(self._requests), {problem: dict(placed) for problem, placed in self._placed.items()}
 
     def forget_since(self, before: Asking) -> None:
-        """Forget what was asked for since then: it is asked for once more, with what was learnt since."""
+        """Restore a snapshot of `asked`, so that problems are requested again with the records learnt since."""
         self._requests, self._placed = dict(before[0]), {problem: dict(placed) for problem, placed in before[1].items()}
 
     def hint(self, request: Asked) -> Candidate | None:
-        """What a record of another machine says."""
+        """Return the candidate in the used record, which may be of another machine; None if there is no record."""
         found = self._used.get(request.key())
         return None if found is None else self.backend.candidate_of(request, found.record)
 
     def learn(self, request: Asked, outcome: Outcome[Candidate]) -> None:
-        """Take a measured winner as the record of its problem, and keep it."""
+        """Make a measured winner the record of its problem, and store the record."""
         problem, candidate = request.key(), outcome.candidate
         date = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
         record = TuningRecord(
@@ -201,27 +206,29 @@ class Tuning:
         self._keep([record])
 
     def used(self) -> list[Found]:
-        """The records that decided, in the order of the program."""
+        """Return the records that decided, in program order."""
         return [self._used[problem] for problem in self._requests if problem in self._used]
 
     def records(self) -> list[TuningRecord]:
-        """The records that decided, to be saved with the program."""
+        """Return the records that decided, to be saved with the program."""
         return [found.record for found in self.used()]
 
     def explain(self, request: Asked) -> str:
-        """Why a problem has no record of this machine that can be used."""
+        """Return the reason why a problem has no usable record of this machine."""
         unusable = self._unusable.get(request.key())
         if unusable is not None:
             return f"the solver {unusable} of its record does not apply here"
         return explain_miss(request.key(), self._fingerprint_of(request), self._sources.records())
 
     def choices(self) -> list[Choice]:
-        """How each problem asked for is solved, in the order of the program."""
+        """Return the choice for each requested problem, in program order."""
         return [self._choice(problem, request) for problem, (request, _) in list(self._requests.items())]
 
     def choice_of(self, instruction: str) -> tuple[Choice, list[Estimate]] | None:
-        """How an instruction of the compiled program is solved, and what the cost model says of all solvers; None if it
-        is not known for a contraction."""
+        """Return the choice for an instruction of the compiled program, and the cost model's estimates of all solvers.
+
+        None if the instruction is not a requested contraction.
+        """
         for problem, (request, _) in list(self._requests.items()):
             if instruction in self._placed.get(problem, ()):
                 return self._choice(problem, request), self.backend.estimates(request)
@@ -245,13 +252,13 @@ class Tuning:
         return candidate or self.backend.choose(request)
 
     def decline(self, reason: str) -> None:
-        """Measure nothing; says why, if measuring was asked for."""
+        """Disable measuring; warn with ``reason`` if measuring was requested."""
         if self.exhaustive:
             self.exhaustive = False
             self._tell("declined", f"exhaustive_tune: {reason}")
 
     def tell(self) -> None:
-        """Warn, once, of records that were measured elsewhere or that cannot be used."""
+        """Warn, once, about records that were measured elsewhere or that cannot be used."""
         hints = [(problem, found.record) for problem, found in self._used.items() if found.is_hint]
         if hints:
             problem, record = hints[0]
@@ -277,15 +284,16 @@ def open_tuning(
     budget: float | None = None,
     progress: Progress | None = None,
 ) -> Tuning:
-    """Tuning from all sources, first hit wins: ``problem_cache``, ``MIGRAPHX_PROBLEM_CACHE``, the model's own
-    ``records``, the user's database, what the package ships for this CPU.
+    """Open the tuning of a program, with records from all sources.
 
+    The first hit wins, in this order: ``problem_cache``, ``MIGRAPHX_PROBLEM_CACHE``, the model's own ``records``, the
+    user's database, records shipped for this CPU.
     New records go to the first file that the caller or the variable names, else to the user's database.
-    ``MIGRAPHX_MLIR_TUNE_EXHAUSTIVE`` asks for ``exhaustive``, ``MIGRAPHX_SKIP_BENCHMARKING`` rules it out.
+    ``MIGRAPHX_MLIR_TUNE_EXHAUSTIVE`` enables ``exhaustive``, ``MIGRAPHX_SKIP_BENCHMARKING`` disables it.
 
     Raises:
-        OptionError: a file of ``problem_cache`` does not exist (with ``exhaustive`` the first one is made).
-        FormatError: a file that is named holds something else.
+        OptionError: a file of ``problem_cache`` does not exist (with ``exhaustive`` the first one is created).
+        FormatError: a named file holds other data.
     """
     wanted = exhaustive or environment_flag("MIGRAPHX_MLIR_TUNE_EXHAUSTIVE")
     exhaustive = wanted and not environment_flag("MIGRAPHX_SKIP_BENCHMARKING")

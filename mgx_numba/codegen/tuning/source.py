@@ -1,4 +1,5 @@
-"""Where records come from (the caller, the model's file, the user's database), and where new ones go."""
+"""Sources of records (the caller, the model's file, the user's database, the package), and destinations of new
+records."""
 
 from __future__ import annotations
 
@@ -30,26 +31,26 @@ __all__ = [
 
 ENVIRONMENT = "MIGRAPHX_PROBLEM_CACHE"
 SHIPPED = Path(__file__).parent / "shipped"
-"""Folder of records that come with the package, a file for each `Backend.family`."""
+"""Folder of records that come with the package, one file for each `Backend.family`."""
 _SQLITE_MAGIC = b"SQLite format 3\0"
 
 
 class RecordLayer(Protocol):
-    """One place where records are looked up."""
+    """One source of records."""
 
     origin: str
 
     def exact(self, problem: Problem, fingerprint: DeviceFingerprint) -> TuningRecord | None:
-        """The record of this problem on this machine."""
+        """Return the record of this problem on this machine, or None."""
 
     def similar(self, problem: Problem) -> list[TuningRecord]:
-        """Records of the same work on any machine and any number of threads."""
+        """Return the records of the same work on any machine and any number of threads."""
 
     def records(self) -> list[TuningRecord]:
-        """All records."""
+        """Return all records."""
 
     def extents(self) -> Collection[Extents]:
-        """The extents of all problems with records."""
+        """Return the extents of all problems with records."""
 
 
 class MemoryLayer:
@@ -81,7 +82,7 @@ class MemoryLayer:
 
 
 class UserLayer:
-    """The user's database, read when it is first asked; one that cannot be read is told once and left alone."""
+    """The user's database, read on first use; if it cannot be read, it is reported once and ignored."""
 
     origin = "user database"
 
@@ -96,7 +97,7 @@ class UserLayer:
         return self._records(problem, None)
 
     def put(self, records: Sequence[TuningRecord]) -> None:
-        """Keep records; a failure is told once."""
+        """Store records; a failure is reported once."""
         self._ask(lambda database: database.put(records))
 
     def records(self) -> list[TuningRecord]:
@@ -106,14 +107,14 @@ class UserLayer:
         return {extents_of(json.loads(work)) for work in self._all()}
 
     def _records(self, problem: Problem, fingerprint: DeviceFingerprint | None) -> list[TuningRecord]:
-        """Records of the same work, of one machine or of all."""
+        """Return the records of the same work, of one machine or of all machines (None)."""
         rows = self._all().get(problem.work, ())
         return self._read([row for row in rows if fingerprint is None or row[1] == fingerprint.key])
 
     def _all(self) -> dict[str, list[Any]]:
-        """All rows by `Problem.work`."""
+        """Return all rows by `Problem.work`."""
         if self._rows is None:
-            # without a file there is nothing to read, and no need to import SQLite
+            # Without a file, SQLite need not be imported.
             exists = (default_folder() / "tuning.sqlite").exists()
             self._rows = (self._ask(lambda database: database.rows()) if exists else None) or {}
         return self._rows
@@ -135,9 +136,9 @@ class UserLayer:
 
 
 class ShippedLayer:
-    """Records that come with the package, for classes of devices: those whose best choice the cost model misses.
+    """Records that come with the package, for classes of devices, where the cost model misses the best choice.
 
-    None is exact: they were measured on a machine with such a device, not on this one.
+    None is exact: they were measured on another machine with such a device.
     """
 
     origin = "shipped"
@@ -163,13 +164,13 @@ class ShippedLayer:
 
 @functools.cache
 def _shipped(path: Path) -> MemoryLayer:
-    """Read the records of a file of the package, once in a process."""
+    """Read a file of shipped records, once per process."""
     return MemoryLayer(ShippedLayer.origin, read_records(path) if path.exists() else ())
 
 
 @dataclass(frozen=True)
 class Found:
-    """A record, the layer it came from, and whether it was measured for this problem on this machine."""
+    """A record, the layer that it came from, and whether it was measured for this problem on this machine."""
 
     record: TuningRecord
     origin: str
@@ -177,29 +178,31 @@ class Found:
 
     @property
     def is_hint(self) -> bool:
-        """Whether a user should hear that it was measured elsewhere."""
+        """Whether to tell the user that the record was measured elsewhere."""
         return not self.exact and self.origin != ShippedLayer.origin
 
 
 class Sources:
-    """Layers in order of precedence."""
+    """Layers of records in order of precedence."""
 
     def __init__(self, layers: Sequence[RecordLayer]) -> None:
         self._layers = tuple(layers)
 
     @functools.cached_property
     def extents(self) -> Collection[Extents]:
-        """The extents of all problems with records: others need not be looked for."""
+        """Extents of all problems with records; problems with other extents need no look-up."""
         return frozenset(one for layer in self._layers for one in layer.extents())
 
     def records(self) -> list[TuningRecord]:
-        """The records of all layers that somebody measured for a use of their own: not what the package ships."""
+        """Return the records of all layers except the package's own."""
         own = [layer for layer in self._layers if layer.origin != ShippedLayer.origin]
         return [record for layer in own for record in layer.records()]
 
     def find(self, problem: Problem, fingerprint: DeviceFingerprint) -> Found | None:
-        """The first layer's record that fits exactly, else the first layer's that was measured elsewhere: of the same
-        number of threads and CPU if there is one, then the newest."""
+        """Return the first layer's exact record, else the first layer's best record measured elsewhere.
+
+        Records of the same number of threads and the same CPU are preferred, then newer records.
+        """
         for layer in self._layers:
             record = layer.exact(problem, fingerprint)
             if record is not None:
@@ -214,11 +217,11 @@ class Sources:
 
 
 def given_layer(path: str | os.PathLike[str], may_be_new: bool) -> MemoryLayer:
-    """The records of a JSON file or SQLite database that the caller names.
+    """Return the records of a JSON file or SQLite database that the caller names.
 
     Raises:
-        OptionError: there is no such file, unless it ``may_be_new``.
-        FormatError: it holds something else.
+        OptionError: the file does not exist, unless it ``may_be_new``.
+        FormatError: the file holds other data.
     """
     target = Path(path).expanduser()
     if not target.exists():
@@ -232,11 +235,11 @@ def given_layer(path: str | os.PathLike[str], may_be_new: bool) -> MemoryLayer:
 
 
 def read_file(path: Path) -> list[TuningRecord]:
-    """The records of a JSON file or SQLite database; none of an empty file.
+    """Return the records of a JSON file or SQLite database; an empty file has none.
 
     Raises:
-        FormatError: it holds something else.
-        OSError: it cannot be read.
+        FormatError: the file holds other data.
+        OSError: the file cannot be read.
     """
     if path.exists() and not path.is_file():  # a pipe would wait for a writer
         raise FormatError(f"{path}: not a regular file, expected tuning records (.mxr, JSON or an SQLite database)")
@@ -250,12 +253,12 @@ def read_file(path: Path) -> list[TuningRecord]:
 
 
 def keep_in_file(path: str | os.PathLike[str], records: Sequence[TuningRecord]) -> None:
-    """Add records to a JSON file (what it is, or a new one's name ends in ``.json``) or else an SQLite database.
+    """Add records to a JSON file or an SQLite database; concurrent calls are safe.
 
-    Several processes may do so at once.
+    An existing file keeps its format. A new file is JSON if its name ends in ``.json``, else a database.
 
     Raises:
-        FormatError: the file holds something else, or cannot be written.
+        FormatError: the file holds other data, or cannot be written.
     """
     target = Path(path).expanduser()
     empty = not target.exists() or target.stat().st_size == 0

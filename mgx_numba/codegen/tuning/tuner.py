@@ -1,4 +1,4 @@
-"""Finding the fastest of several candidates by interleaved measurement."""
+"""Selection of the fastest of several candidates by interleaved measurement."""
 
 from __future__ import annotations
 
@@ -17,11 +17,12 @@ T = TypeVar("T", bound=Hashable)
 
 ROUNDS = 9
 """Samples of a candidate, whose median counts: more cost time, fewer let noise choose."""
-FEWEST_ROUNDS = 5  # the fewest from which a median deviation says something
+FEWEST_ROUNDS = 5  # fewest samples for a meaningful median deviation
 _MARGINS = (1.6, 1.3, 1.15)
-"""Times the best median from which a candidate is dropped after the first rounds; later the noise decides."""
+"""Factors over the best median beyond which a candidate is dropped after the first rounds; later the noise decides."""
 _LEAST_MARGIN = 0.03
-"""Part of a time below which two are taken for equal: what repeated runs of one plan differ by on a quiet machine."""
+"""Relative difference below which two times count as equal: the spread of repeated runs of one plan on a quiet
+machine."""
 _DEVIATION = 1.4826
 """Standard deviations of a normal distribution in one median absolute deviation."""
 
@@ -57,13 +58,17 @@ def race(
     deadline: float | None = None,
     clock: Callable[[], float] = time.monotonic,
 ) -> Outcome[T] | None:
-    """Measure candidates in turns, dropping those that lose, and return the fastest.
+    """Measure candidates in turns, dropping losers, and return the fastest; None if no candidate can be measured.
 
-    The first candidate is the incumbent: it is never dropped, and loses only to one that is faster by more than the
-    noise. ``measure`` gives the seconds of one execution; a candidate for which it raises `MgxError` is dropped. After
-    ``deadline`` (by ``clock``) what has been measured decides. The first round is always finished: without a sample of
-    each candidate all that was spent on the others, compiling them above all, would be lost. None if no candidate can
-    be measured.
+    The first candidate is the incumbent: it is never dropped, and loses only to a candidate that is faster by more than
+    the noise. The first round always completes: without a sample of each candidate, the time spent on the others, above
+    all on compiling, would be lost.
+
+    Args:
+        candidates: the candidates, incumbent first.
+        measure: returns the seconds of one execution; a candidate for which it raises `MgxError` is dropped.
+        deadline: time of ``clock`` after which the samples taken so far decide.
+        clock: returns the current time (s).
     """
     field_ = [_Runner(candidate) for candidate in candidates]
     incumbent = field_[0] if field_ else None

@@ -1,1 +1,1 @@
-"""Compiling many kernels at once, in worker processes where that pays; what is compiled how is for back ends to say."""
+"""Parallel compilation of kernels, in worker processes where that pays; back ends define how a kernel is compiled."""

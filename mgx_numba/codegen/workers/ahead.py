@@ -1,4 +1,4 @@
-"""Kernels that are compiled in other processes while the plan that needs them is still being made."""
+"""Compilation of kernels in worker processes while the plan that needs them is still being built."""
 
 from __future__ import annotations
 
@@ -16,24 +16,29 @@ if TYPE_CHECKING:
 __all__ = ["Ahead"]
 
 _FEWEST = 12
-"""Kernels of the plan of a small network with its executor."""
+"""Kernels for which workers are started: the plan of a small network with its executor."""
 
 
 class Ahead:
-    """A context in which kernels are added as they are found to be needed.
+    """A context that starts compiling kernels as soon as they are known to be needed.
 
-    Kernels that are loaded or stored are not compiled. A process without kernels to compile starts no worker.
+    Loaded and stored kernels are not compiled. A process without kernels to compile starts no worker.
 
     Attributes:
-        stored: objects that the store holds, by symbol.
-        batch: has begun to compile the other kernels; None if there are too few.
+        stored: objects found in the store, by symbol.
+        batch: the running compilation of the other kernels; None if there are too few.
     """
 
     def __init__(
         self, loaded: Callable[[KernelSource], bool], store: Store | None, always: Sequence[KernelSource]
     ) -> None:
-        """``loaded`` tells which kernels need no object; ``always`` are kernels that every plan needs: if they have to
-        be compiled, so have the others, as a rule."""
+        """Create the context.
+
+        Args:
+            loaded: returns whether a kernel needs no object.
+            store: the object store, or None.
+            always: kernels that every plan needs. If they must be compiled, most other kernels must be, too.
+        """
         self.stored: dict[str, bytes] = {}
         self.batch: ObjectBatch | None = None
         self._loaded = loaded
@@ -49,7 +54,7 @@ class Ahead:
         return self
 
     def add(self, kernels: Sequence[KernelSource]) -> None:
-        """Compile kernels that are neither loaded, stored nor known."""
+        """Start compiling kernels that are not loaded, stored or already added."""
         missing = self._lacking(kernels)
         if missing:
             self._begin(missing)
@@ -71,7 +76,8 @@ class Ahead:
         return missing
 
     def _begin(self, missing: Sequence[KernelSource], more: int = 0) -> None:
-        """Have kernels compiled, of which there will be ``more``, by all CPUs but the one that finds them."""
+        """Compile kernels with all CPUs except the one that builds the plan; about ``more`` further kernels will
+        follow."""
         from .batch import ObjectBatch, worker_count  # late: a process whose kernels are all stored needs no workers
 
         self._missing += missing

@@ -1,7 +1,7 @@
-"""Compiling many kernels at once: here, and in worker processes when there are enough to pay.
+"""Parallel compilation of many kernels: in this process, or in worker processes if enough kernels pay for them.
 
-One process is started. It imports Numba, and the other workers are forks of it, which have Numba then and what it has
-learned of kernels since. Where a process cannot be forked each worker is started.
+One process is started and imports Numba. The other workers are forks of it, which inherit Numba and its caches. Where
+processes cannot be forked, each worker is started.
 """
 
 from __future__ import annotations
@@ -31,21 +31,21 @@ WORKER_COMMAND = (sys.executable, "-m", "mgx_numba.codegen.workers.worker")
 # A worker imports Numba before it helps, so it must have this many kernels to compile to be worth it.
 _KERNELS_PER_WORKER = 6
 _MOST_WORKERS = 32
-"""Networks have up to some 100 kernels; each worker takes two pipes."""
+"""Most workers: networks have up to some 100 kernels, and each worker takes two pipes."""
 _FORKS = hasattr(os, "fork")
 _EXIT_SECONDS = 5.0
-"""A worker that was told to end and has not is killed after this time."""
+"""Time (s) after which a worker that was told to end is killed."""
 _REPORT_SECONDS = 0.05
-"""How often the progress is told while workers compile: often enough for a person who watches."""
+"""Interval (s) of progress reports while workers compile: often enough for a person who watches."""
 
 Finished = Callable[[KernelSource, bytes], None]
 
 
 def worker_count(kernels: int, cpus: int | None = None) -> int:
-    """Worker processes that pay off for so many kernels; 0 for few kernels or one core.
+    """Return the number of worker processes that pay off for ``kernels`` kernels; 0 for few kernels or one core.
 
-    With workers this process compiles nothing: Numba's and LLVM's memory stays theirs and goes with them.
-    ``MIGRAPHX_GPU_COMPILE_PARALLEL`` is the most there may be.
+    With workers this process compiles nothing: the memory of Numba and LLVM is freed with the workers.
+    ``MIGRAPHX_GPU_COMPILE_PARALLEL`` is the upper limit.
     """
     if getattr(sys, "frozen", False) or not sys.executable:
         return 0
@@ -54,7 +54,7 @@ def worker_count(kernels: int, cpus: int | None = None) -> int:
 
 
 def _available(cpus: int | None = None) -> int:
-    """The most workers that there may be."""
+    """Return the upper limit of the number of workers."""
     available = min(_MOST_WORKERS, cpus if cpus is not None else len(_affinity()))
     return min(available, environment_number("MIGRAPHX_GPU_COMPILE_PARALLEL") or available)
 
@@ -69,11 +69,15 @@ def compile_objects(
     finished: Finished | None = None,
     batch: ObjectBatch | None = None,
 ) -> list[bytes]:
-    """Compile kernels of one back end; the objects come in the order of the sources.
+    """Compile kernels of one back end; return the objects in the order of the sources.
 
-    ``workers`` is the number of worker processes (None: as `worker_count`). A worker that fails to start or
-    dies costs only time: its kernels are compiled here. ``finished`` is called for each kernel as it is done,
-    in this thread. ``batch`` may have begun with some of the kernels; it ends here.
+    A worker that fails to start or dies costs only time: its kernels are compiled in this process.
+
+    Args:
+        sources: the kernels.
+        workers: number of worker processes (None: as `worker_count`).
+        finished: called in this thread for each finished kernel.
+        batch: a batch that may have begun with some of the kernels; it ends here.
 
     Raises:
         CompileError: the first kernel that cannot be compiled.
@@ -91,7 +95,7 @@ def compile_objects(
 
 
 class ObjectBatch:
-    """Kernels that worker processes compile; any thread may add some while others are compiled."""
+    """A queue of kernels that worker processes compile; any thread may add kernels at any time."""
 
     def __init__(self) -> None:
         self._changed = threading.Condition()
@@ -104,18 +108,18 @@ class ObjectBatch:
         self._open = True
 
     def add(self, sources: Iterable[KernelSource]) -> None:
-        """Compile kernels, each once."""
+        """Queue kernels, each once."""
         with self._changed:
             for source in sources:
                 if source not in self._results:
                     self._results[source] = None
                     self._waiting.append(source)
-            # The longest text last, where it is taken from, so that all workers end at about the same time.
+            # Longest text last: workers take kernels from the end, and so finish at about the same time.
             self._waiting.sort(key=lambda source: len(source.text))
             self._changed.notify_all()
 
     def hire(self, count: int) -> None:
-        """Have at least ``count`` workers."""
+        """Raise the number of workers to at least ``count``."""
         with self._changed:
             self._wanted = max(self._wanted, count)
             while self._hired < self._wanted and (not _FORKS or not self._hired):
@@ -124,7 +128,7 @@ class ObjectBatch:
             self._changed.notify_all()
 
     def wait(self, sources: Sequence[KernelSource], finished: Finished | None) -> dict[KernelSource, bytes]:
-        """Return the objects of kernels that were added, when all are there; without workers compile them here.
+        """Wait for added kernels and return their objects; without workers, compile them in this process.
 
         Raises:
             CompileError: the first kernel that cannot be compiled.
@@ -139,7 +143,7 @@ class ObjectBatch:
                     continue
                 if not arrived:
                     self._waiting = [source for source in self._waiting if source not in missing]
-            if not arrived:  # all of them without workers, else what dead workers left
+            if not arrived:  # all kernels without workers, else those of dead workers
                 source = max(missing, key=lambda source: len(source.text))
                 arrived = {source: unbroken(_compiled_here, source)}
             for source, result in arrived.items():
@@ -153,14 +157,14 @@ class ObjectBatch:
         return objects
 
     def close(self) -> None:
-        """Compile no more; workers end when they are done with the kernels that they have."""
+        """Stop accepting kernels; each worker ends after its current kernel."""
         with self._changed:
             self._open = False
             self._waiting.clear()
             self._changed.notify_all()
 
     def cancel(self) -> None:
-        """Compile no more; workers end at once: they keep nothing."""
+        """Stop at once: kill all workers; partial results are not kept."""
         self.close()
         for process in list(self._processes):
             _kill(process)
@@ -171,7 +175,7 @@ class ObjectBatch:
         helper.start()
 
     def _start(self) -> None:
-        """Start a process and feed it until the batch ends or the process does; its forks by other threads."""
+        """Start a process and feed it until the batch or the process ends; other threads feed its forks."""
         with self._changed:
             if not self._changed.wait_for(lambda: self._results or not self._open) or not self._results:
                 return
@@ -195,7 +199,7 @@ class ObjectBatch:
         stop_worker(process)
 
     def _feed(self, requests: IO[bytes], answers: IO[bytes], forks: bool = True) -> None:
-        """Feed one worker, which ``forks`` when more are wanted."""
+        """Feed one worker; ``forks``: whether it can be forked when more workers are wanted."""
         source: KernelSource | None = None
         try:
             read_message(answers)
@@ -220,7 +224,7 @@ class ObjectBatch:
                 with self._changed:
                     self._results[source], source = result, None
                     self._changed.notify_all()
-        except Exception:  # whatever went wrong with a worker, the kernel is compiled by another one or in this process
+        except Exception:  # on any worker failure, another worker or this process compiles the kernel
             if source is not None:
                 with self._changed:
                     self._waiting.append(source)
@@ -244,16 +248,16 @@ class _Pipes:
         self.ends = (request, answer)
 
     def passed(self) -> None:
-        """Close the other process's ends here: when that ends, so do the answers."""
+        """Close the other process's pipe ends in this process, so that the answers end when the other process ends."""
         for end in self.ends:
             os.close(end)
 
     def close(self) -> None:
-        """Close this process's ends."""
+        """Close this process's pipe ends."""
         for stream in (self.requests, self.answers):
             try:
                 stream.close()
-            except OSError:  # what a dead fork has not read
+            except OSError:  # buffered data for a dead fork
                 pass
 
 
@@ -269,11 +273,14 @@ def _result(source: KernelSource, answer: dict[str, Any]) -> bytes | CompileErro
 
 
 def start_worker(settings: Mapping[str, str] | None = None, forks: Sequence[_Pipes] = ()) -> subprocess.Popen[bytes]:
-    """Start a process that speaks the protocol of `mgx_numba.codegen.workers.worker` on its pipes; ``settings`` are
-    variables of its environment besides this process's, ``forks`` pipes to its forks.
+    """Start a process that speaks the protocol of `mgx_numba.codegen.workers.worker` on its pipes.
+
+    Args:
+        settings: environment variables in addition to this process's.
+        forks: pipes to its future forks.
 
     Raises:
-        OSError: it cannot be started.
+        OSError: the process cannot be started.
     """
     if environment_flag("MIGRAPHX_TRACE_CMD_EXECUTE"):
         print(shlex.join(WORKER_COMMAND), flush=True)
@@ -288,12 +295,12 @@ def start_worker(settings: Mapping[str, str] | None = None, forks: Sequence[_Pip
         cwd=root,  # not the caller's folder, whose files could shadow modules
         env=environment,
         pass_fds=passed,
-        start_new_session=True,  # an interrupt from the terminal is for this process, which then closes the pipes
+        start_new_session=True,  # a terminal interrupt reaches only this process, which closes the pipes
     )
 
 
 def stop_worker(process: subprocess.Popen[bytes]) -> None:
-    """End a worker: by the end of its input, or by force if that takes too long."""
+    """End a worker by closing its input; kill it if that takes too long."""
     for stream in (process.stdin, process.stdout):
         try:
             if stream is not None:
@@ -308,9 +315,9 @@ def stop_worker(process: subprocess.Popen[bytes]) -> None:
 
 
 def _kill(process: subprocess.Popen[bytes]) -> None:
-    """End a worker and its forks at once."""
+    """Kill a worker and its forks."""
     if not _FORKS:
         process.kill()
         return
-    with contextlib.suppress(OSError):  # they have ended
+    with contextlib.suppress(OSError):  # the processes have ended
         os.killpg(process.pid, signal.SIGKILL)

@@ -1,4 +1,4 @@
-"""Objects of kernels: those that a store holds, and the others compiled, by whichever back end it is."""
+"""Compiled objects of kernels, from the store or by compilation, for any back end."""
 
 from __future__ import annotations
 
@@ -20,11 +20,16 @@ def objects_of(
     workers: int | None = None,
     ahead: Ahead | None = None,
 ) -> dict[str, bytes]:
-    """Objects of distinct kernels of one back end by symbol; what the store lacks, or holds for another system, is
-    compiled and kept.
+    """Return the objects of distinct kernels of one back end by symbol.
 
-    ``progress(done, total, name)`` is called for each kernel that had to be compiled. ``store`` defaults to
-    `default_store()`, ``workers`` (processes to compile in) to what pays off. ``ahead`` may have begun with kernels.
+    Kernels that the store lacks, or holds for another system, are compiled and stored.
+
+    Args:
+        sources: the kernels.
+        progress: ``progress(done, total, name)`` is called for each compiled kernel.
+        store: the object store (None: `default_store()`).
+        workers: number of worker processes (None: as many as pay off).
+        ahead: a context that may have begun to compile kernels.
 
     Raises:
         CompileError: a kernel cannot be compiled.

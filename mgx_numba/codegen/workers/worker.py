@@ -1,9 +1,9 @@
-"""A process that compiles kernels for another one: ``python -m mgx_numba.codegen.workers.worker [FD FD]...``.
+"""A worker process that compiles kernels: ``python -m mgx_numba.codegen.workers.worker [FD FD]...``.
 
-Both pipes carry messages of a 4-byte little-endian length and a msgpack value. The worker sends ``{"ready":
-True}`` once Numba is imported; then answers each ``{"backend", "name", "text", "origin"}`` by ``{"object": bytes}`` or
-``{"error": str}``, until its input ends. To ``{"fork": True}`` it gives no answer: a fork of it serves the next two
-descriptors of its arguments, requests and answers, and says ready there.
+Both pipes carry messages: a 4-byte little-endian length and a msgpack value. The worker sends ``{"ready": True}`` once
+Numba is imported. It then answers each ``{"backend", "name", "text", "origin"}`` by ``{"object": bytes}`` or
+``{"error": str}``, until its input ends. The worker does not answer ``{"fork": True}``: its fork serves the next two
+descriptors of its arguments, requests and answers, and sends the ready message there.
 """
 
 from __future__ import annotations
@@ -25,14 +25,15 @@ __all__ = ["main", "read_message", "write_message"]
 
 _LENGTH = struct.Struct("<I")
 _ALLOCATIONS_BETWEEN_COLLECTIONS = 100_000
-"""Python's is 700 to 2000: Numba makes so much that lives as long as its compilation that collecting finds little."""
+"""Threshold of the garbage collector, Python's is 700 to 2000: Numba's objects live as long as a compilation, so
+collections find little."""
 
 
 def read_message(stream: IO[bytes]) -> Any:
-    """The next message.
+    """Read the next message.
 
     Raises:
-        EOFError: the other side has gone.
+        EOFError: the other process has ended.
     """
     header = stream.read(_LENGTH.size)
     if len(header) < _LENGTH.size:
@@ -45,14 +46,14 @@ def read_message(stream: IO[bytes]) -> Any:
 
 
 def write_message(stream: IO[bytes], message: Any) -> None:
-    """Send one message at once."""
+    """Send one message and flush."""
     body = msgpack.packb(message)
     stream.write(_LENGTH.pack(len(body)) + body)
     stream.flush()
 
 
 def _answer(stream: IO[bytes], message: Any) -> None:
-    """Send a message; if whoever asked is gone, so is this process, without a word."""
+    """Send a message; exit silently if the reader has gone."""
     try:
         write_message(stream, message)
     except OSError:
@@ -60,16 +61,16 @@ def _answer(stream: IO[bytes], message: Any) -> None:
 
 
 def main() -> NoReturn:
-    """Serve until the input ends, and with it the process.
+    """Serve requests until the input ends, then exit.
 
-    What is printed meanwhile goes to standard error, not into the protocol.
+    Printed output goes to standard error, not into the protocol.
     """
     source_stream = os.fdopen(os.dup(0), "rb")
     answer_stream = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)
     from ..toolchain import frontend  # noqa: F401  imports Numba before saying ready
 
-    gc.freeze()  # nothing imported becomes garbage, and what a compilation leaves behind may wait
+    gc.freeze()  # imported objects never become garbage; garbage of compilations may wait
     gc.set_threshold(_ALLOCATIONS_BETWEEN_COLLECTIONS)
     ends = list(map(int, sys.argv[1:]))
     forks: list[int] = []
@@ -103,7 +104,8 @@ def main() -> NoReturn:
 
 
 def _end(ends: Sequence[int], forks: Sequence[int]) -> NoReturn:
-    """End this process after its forks, whose input ends, too; taking Numba's modules down would take longer."""
+    """Exit after this process's forks have ended; skip Python's shutdown, since unloading Numba's modules takes
+    longer."""
     _close(ends)
     for child in forks:
         os.waitpid(child, 0)

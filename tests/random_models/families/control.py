@@ -1,4 +1,4 @@
-"""If, Loop and Scan whose bodies are graphs of all families and capture values from around them."""
+"""If, Loop and Scan whose bodies are graphs of all families and capture outer values."""
 
 from __future__ import annotations
 

@@ -137,7 +137,7 @@ def clip(b: Builder) -> Any:
 
 @step(3)
 def cast(b: Builder) -> Any:
-    """A conversion of what the target type can hold; other conversions of floats to integers are undefined."""
+    """Append a conversion of values that the target type can hold; other float-to-integer conversions are undefined."""
     x = b.tensor()
     to = np.dtype(b.pick((*FLOATS, *INTEGERS, np.bool_)))
     if x.floating and to.kind in "iu":

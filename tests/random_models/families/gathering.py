@@ -18,7 +18,7 @@ def _filled(v: Value) -> bool:
 
 
 def indices(b: Builder, lens: Any, below: int, type: Any = None) -> Value:
-    """Indices of an axis with so many elements."""
+    """Return indices of an axis with ``below`` elements."""
     array = np.asarray(b.rng.integers(-below if b.chance(2) else 0, below, lens), type or b.pick((np.int64, np.int32)))
     return b.constant(array) if b.outer is not None or b.chance(2) else b.input(array)
 
@@ -61,7 +61,8 @@ def gather_elements(b: Builder) -> Any:
 
 @step()
 def index_out_of_range(b: Builder) -> Any:
-    """Indices that the caller gives, and others, of which one is out of range, which is an error: a result needs it."""
+    """Append indices, from the caller or constant, one of which is out of range; a result needs them, so this is an
+    error."""
     x = b.tensor(_filled)
     if not x.array.size or b.outer is not None:
         return None

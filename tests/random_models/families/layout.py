@@ -1,4 +1,4 @@
-"""Operators that move data without looking at it."""
+"""Operators that move data without reading values."""
 
 from __future__ import annotations
 

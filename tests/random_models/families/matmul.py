@@ -1,4 +1,4 @@
-"""Matrix products of any ranks and what follows them."""
+"""Matrix products of any ranks, and following operations."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Operators that compare elements with one another."""
+"""Operators that compare elements."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def top_k(b: Builder) -> Any:
 
 @step()
 def nonzero_places(b: Builder) -> Any:
-    """As many results as the values say: gathered, so that lengths depend on values."""
+    """Append NonZero, so that lengths depend on values."""
     x = b.tensor(lambda v: v.rank > 0 and not v.constant)
     if b.outer is not None or not b.chance(3):
         return None

@@ -1,4 +1,4 @@
-"""Steps that mix scalars and vectors of one element, and values whose rank differs between runs."""
+"""Steps that mix scalars and vectors of one element, and values whose rank varies between runs."""
 
 from __future__ import annotations
 

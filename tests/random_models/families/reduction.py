@@ -76,7 +76,7 @@ def softmax(b: Builder) -> Any:
 
 @step()
 def softmax_by_hand(b: Builder) -> Any:
-    """What exporters write where they have no softmax."""
+    """Append a softmax as elementary operations, as some exporters write it."""
     x = b.tensor(lambda v: v.floating and v.rank > 0)
     axes = [b.integer(-x.rank, x.rank - 1)]
     top = reduce(b, x, "Max", axes, 1)

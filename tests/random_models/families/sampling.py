@@ -1,4 +1,4 @@
-"""Places in images: patches, regions, unpooling; and spectra."""
+"""Image positions: patches, regions, unpooling; and spectra."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Arithmetic on lengths, and tensors that are made from lengths."""
+"""Arithmetic on lengths, and tensors made from lengths."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def shape_of(b: Builder) -> Any:
 
 @step(2)
 def reshape_by_shape(b: Builder) -> Any:
-    """What exporters write for ``view(x.size(0), -1)``."""
+    """Append the nodes that exporters write for ``view(x.size(0), -1)``."""
     x = b.tensor(lambda v: v.rank > 0 and v.array.size > 0)
     if not x.array.size:
         return None
