@@ -1,1 +1,1 @@
-"""From a kernel's text to LLVM IR: what every back end does alike. Numba types and writes what the text calls."""
+"""Compilation of a kernel's text to LLVM IR, common to all back ends. Numba types and lowers the functions it calls."""

@@ -1,4 +1,4 @@
-"""A kernel's Python text as LLVM IR: Numba says what its names and operators are for which types, and writes them.
+"""Frontend of kernels: Python text to LLVM IR, with Numba's typing and lowering of names and operators.
 
 Importing this module imports Numba.
 """
@@ -29,11 +29,18 @@ def write_function(
     returned: types.Type = types.void,
     unrolled: int = 0,
 ) -> None:
-    """Write a kernel's function at the place of a builder, which is in a function that returns the same; it ends in
-    returns. Loops over literal ranges are unrolled whose copies have at most ``unrolled`` operations together.
+    """Emit a kernel's function at the position of a builder; every path ends in a return.
+
+    Args:
+        builder: positioned in an LLVM function with the same return type.
+        function: the kernel's function.
+        namespace: names that the function may use.
+        arguments: type and value of each argument.
+        returned: the return type.
+        unrolled: most operations, over all copies of the body, of a loop over a literal range that is unrolled.
 
     Raises:
-        Refused: it does not type or does not lower.
+        Refused: the function does not type or does not lower.
     """
     known = Inference(namespace, returned)
     known.run(function, [kind for kind, _ in arguments])

@@ -1,7 +1,7 @@
-"""Types of a kernel's variables and expressions, from those of its parameters.
+"""Type inference of a kernel's variables and expressions from the types of its parameters.
 
-The language has assignments, loops, branches and calls of names that are given; a variable may change its type from one
-assignment to the next. So types flow through the statements in their order, those of a loop until nothing changes.
+The language has assignments, loops, branches and calls of given names; a variable may change its type from one
+assignment to the next. So types flow through the statements in order, through loops until a fixed point.
 
 Importing this module imports Numba.
 """
@@ -23,21 +23,21 @@ from . import overloads
 __all__ = ["Inference", "Refused", "Way", "folded", "variables"]
 
 Environment = dict[str, types.Type]
-"""Types of the variables that have a value at one place of the text."""
+"""Types of the variables that have a value at one program point."""
 Way = tuple[ast.AST, str]
-"""A way from one statement to another: of a branch "then" and "else", of a loop "before" (into it), "head", "end" (of
-its body) and "behind" (past it), of a break or continue "leave"."""
+"""A control-flow edge: a statement and an edge name. Branch: "then", "else". Loop: "before" (into the loop), "head",
+"end" (of the body), "behind" (past the loop). Break or continue: "leave"."""
 
 
 class Refused(Exception):
-    """A kernel does not type or does not lower; the text says why and on which line."""
+    """A kernel does not type or does not lower; the text states the reason and the line."""
 
     def __init__(self, node: ast.AST, message: str) -> None:
         super().__init__(f"line {getattr(node, 'lineno', '?')}: {message}\n{ast.unparse(node)}")
 
 
 def folded(node: ast.expr) -> int | float | bool | str | None:
-    """The value of an expression of constants, as Python computes it before it runs; None of any other."""
+    """Return the value of a constant expression; None for any other expression."""
     if isinstance(node, ast.Constant):
         return node.value if isinstance(node.value, (int, float, str)) else None
     if isinstance(node, ast.UnaryOp) and not isinstance(node.op, ast.Not):
@@ -52,13 +52,13 @@ def folded(node: ast.expr) -> int | float | bool | str | None:
 
 
 def variables(target: ast.expr) -> list[ast.expr]:
-    """What an assignment's target assigns: itself, or the elements of a tuple."""
+    """Return the targets of an assignment: the target itself, or the elements of a tuple."""
     return list(target.elts) if isinstance(target, ast.Tuple) else [target]
 
 
 @dataclass
 class _Loop:
-    """Types where a loop's body is left: for its next iteration, and for what follows it; by way."""
+    """Types at the exits of a loop's body, by edge: for the next iteration, and for the code after the loop."""
 
     again: list[tuple[Way, Environment]] = field(default_factory=list)
     after: list[tuple[Way, Environment]] = field(default_factory=list)
@@ -66,18 +66,18 @@ class _Loop:
 
 @dataclass
 class Inference:
-    """What is known of a kernel's text when `run` has been through it.
+    """Results of type inference, after `run`.
 
     Attributes:
-        namespace: what its text may name.
-        returned: the type that it returns.
+        namespace: names that the text may use.
+        returned: the return type.
         kinds: types of expressions, by node.
-        constants: values of those that are known while compiling.
+        constants: values of expressions that are known at compile time.
         calls: function and signature of each call, operator and subscript, by node.
-        stores: the same of each subscript that is assigned.
-        conversions: variables that have another type behind a way than on it: name, that type, the type there.
-        many: variables that are assigned in several places, or read where their one assignment may not have been
-            passed.
+        stores: function and signature of each assigned subscript, by node.
+        conversions: by edge, variables whose type changes on it: name, old type, new type.
+        many: variables that need a stack slot: assigned in several places, or read where their single assignment may
+            not have run.
     """
 
     namespace: Mapping[str, Any]
@@ -94,10 +94,10 @@ class Inference:
     _assigned: dict[ast.stmt, set[str]] = field(default_factory=dict)
 
     def run(self, function: ast.FunctionDef, arguments: Sequence[types.Type]) -> None:
-        """Type a function of these arguments.
+        """Infer the types of a function with these argument types.
 
         Raises:
-            Refused: it does not type, or has what no kernel may contain.
+            Refused: the function does not type, or contains a construct that no kernel may contain.
         """
         names = [argument.arg for argument in function.args.args]
         if len(names) != len(arguments):
@@ -198,7 +198,7 @@ class Inference:
         return self._merge([*loop.after, *([] if endless else [((node, "behind"), again)])])
 
     def _names_assigned(self, node: ast.stmt) -> set[str]:
-        """Variables that a statement assigns, or what is in it."""
+        """Return the variables that a statement or its nested statements assign."""
         if node not in self._assigned:
             targets = getattr(node, "targets", [getattr(node, "target", None)])
             names = {name.id for target in targets for name in variables(target) if isinstance(name, ast.Name)}
@@ -241,10 +241,10 @@ class Inference:
     # Expressions
 
     def expression(self, node: ast.expr, known: Environment) -> types.Type:
-        """The type of an expression, given those of the variables.
+        """Return the type of an expression, given the types of the variables.
 
         Raises:
-            Refused: it has none.
+            Refused: the expression has no type.
         """
         constant = folded(node)
         if constant is not None:
@@ -331,7 +331,7 @@ class Inference:
         return types.unliteral(found)
 
     def _condition(self, node: ast.expr, known: Environment) -> None:
-        """Type a condition, of which only the branches that it takes are a value."""
+        """Type a condition; operands of ``and`` and ``or`` are conditions too, not values."""
         if isinstance(node, ast.BoolOp):
             for value in node.values:
                 self._condition(value, known)
@@ -347,7 +347,7 @@ class Inference:
         arguments: tuple[types.Type, ...],
         chosen: dict[ast.AST, tuple[Any, Any]] | None = None,
     ) -> Any:
-        """Choose the signature of what a node calls, and note it; the type of its result."""
+        """Choose and record the signature of the function that a node calls; return the type of its result."""
         try:
             found = overloads.signature(function, arguments)
         except NumbaError as error:

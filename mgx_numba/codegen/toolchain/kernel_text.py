@@ -1,4 +1,4 @@
-"""A kernel's Python text, read over the names of a back end's language. Needs neither Numba nor LLVM."""
+"""Parsing of a kernel's Python text with the names of a back end's language. Needs neither Numba nor LLVM."""
 
 from __future__ import annotations
 
@@ -14,11 +14,12 @@ __all__ = ["failure", "read_text"]
 
 
 def read_text(source: KernelSource, vocabulary: Mapping[str, Any]) -> tuple[ast.FunctionDef, dict[str, Any]]:
-    """The function ``kernel`` of a kernel's text, and the names that it may use: those of a vocabulary, and the
-    constants that the text defines beside it.
+    """Parse a kernel's text; return its function ``kernel`` and the names that it may use.
+
+    The names are the vocabulary and the constants that the text defines.
 
     Raises:
-        CompileError: the text is not valid, has no such function, or reads a variable that may have no value.
+        CompileError: the text is invalid, has no function ``kernel``, or reads a variable that may have no value.
     """
     try:
         tree = ast.parse(source.text)
@@ -41,7 +42,7 @@ def read_text(source: KernelSource, vocabulary: Mapping[str, Any]) -> tuple[ast.
 
 
 def failure(source: KernelSource, problem: str) -> CompileError:
-    """The error of a kernel that cannot be compiled, with the instructions that it was made from."""
+    """Return the error for a kernel that cannot be compiled, with the instructions that it was generated from."""
     message = f"kernel {source.name}: {problem}"
     if source.origin:
         message += f"\nIt was made from:\n{source.origin.rstrip()}"

@@ -1,7 +1,7 @@
-"""LLVM IR of a kernel whose types are known, written statement by statement at a builder's place.
+"""Lowering of a typed kernel to LLVM IR, statement by statement at a builder's position.
 
-A variable that is assigned in one place is the value itself; any other has a place on the stack for each type that it
-has, which LLVM's first pass makes into registers.
+A variable that is assigned in one place is an SSA value. Any other variable has a stack slot for each of its types,
+which LLVM's first pass promotes to registers.
 
 Importing this module imports Numba.
 """
@@ -24,10 +24,11 @@ __all__ = ["StatementWriter"]
 
 
 class StatementWriter:
-    """Writes a function's statements."""
+    """Emits LLVM IR for a function's statements."""
 
     def __init__(self, known: Inference, builder: ir.IRBuilder, unrolled: int = 0) -> None:
-        """Write at the place of ``builder``; loops are unrolled whose copies have at most ``unrolled`` operations."""
+        """Emit at the position of ``builder``; unroll loops whose copies have at most ``unrolled`` operations in
+        total."""
         self.known = known
         self.builder = builder
         self.unrolled = unrolled
@@ -38,7 +39,7 @@ class StatementWriter:
         self._loops: list[tuple[ir.Block, ir.Block]] = []  # where continue and break go
 
     def run(self, function: ast.FunctionDef, values: Sequence[ir.Value], arguments: Sequence[types.Type]) -> None:
-        """Write a function of these arguments; it ends in a return on every way that ends.
+        """Emit a function with these arguments; every terminating path ends in a return.
 
         Raises:
             Refused: a call that types does not lower.
@@ -106,7 +107,8 @@ class StatementWriter:
         self._meet(behind)
 
     def _while(self, node: ast.While) -> None:
-        """Its condition stands before the first iteration and at the end of each, where LLVM would bring it."""
+        """Emit a rotated loop: the condition is tested before the first iteration and at the end of each, LLVM's own
+        form."""
         head, inside, past, behind = self._blocks(4)
         self._go((node, "before"), head)
         self.builder.position_at_end(head)
@@ -127,7 +129,7 @@ class StatementWriter:
             self._condition(node.test, inside, past)
 
     def _for(self, node: ast.For) -> None:
-        """As Numba's: how often is computed before the loop, which a step of 0 never enters."""
+        """Emit a counted loop as Numba does: the trip count is computed before the loop, and is 0 for a step of 0."""
         assert isinstance(node.iter, ast.Call)
         build, chosen = self.builder, self.known.calls[node.iter][1]
         values = _literal_range(node)
@@ -161,7 +163,7 @@ class StatementWriter:
         self._meet(behind)
 
     def _unroll(self, node: ast.For, values: range, kind: types.Type) -> None:
-        """Write the body of a loop once for each value of its variable."""
+        """Emit the body of a loop once for each value of its variable."""
         (behind,) = self._blocks(1)
         for value in values:
             if self._arrive((node, "before" if value == values[0] else "end")):
@@ -172,7 +174,7 @@ class StatementWriter:
         self._meet(behind)
 
     def _count(self, start: ir.Value, stop: ir.Value, step: ir.Value) -> ir.Value:
-        """How many values a range has."""
+        """Emit the number of values of a range."""
         build = self.builder
         zero, one = ir.Constant(step.type, 0), ir.Constant(step.type, 1)
         distance = build.sub(stop, start)
@@ -218,13 +220,13 @@ class StatementWriter:
         return [self.builder.append_basic_block() for _ in range(count)]
 
     def _go(self, way: Way, block: ir.Block) -> None:
-        """Go a way, unless the code ended before."""
+        """Branch to ``block`` along an edge, unless the code has ended."""
         if self._arrive(way):
             self.builder.branch(block)
             self._reached.add(block)
 
     def _arrive(self, way: Way) -> bool:
-        """Give variables the types that they have at the end of a way; whether the code gets there."""
+        """Convert variables to their types at the end of an edge; return whether the code reaches it."""
         if self.builder.block.is_terminated:
             return False
         for name, kind, wanted in self.known.conversions.get(way, ()):
@@ -233,7 +235,7 @@ class StatementWriter:
         return True
 
     def _meet(self, block: ir.Block) -> None:
-        """Go on where ways meet; if none does, the code has ended."""
+        """Continue in a block where edges meet; if none reaches it, mark the code as unreachable."""
         self.builder.position_at_end(block)
         if block not in self._reached:
             self.builder.unreachable()
@@ -284,7 +286,7 @@ class StatementWriter:
         return self._meeting(behind, ways)
 
     def _both(self, node: ast.BoolOp) -> ir.Value:
-        """The first operand that decides, or the last one."""
+        """Emit ``and`` or ``or``: the first operand that decides, else the last operand."""
         (behind,) = self._blocks(1)
         ways = []
         for operand in node.values[:-1]:
@@ -307,11 +309,11 @@ class StatementWriter:
         return value
 
     def _as(self, node: ast.expr, way: ast.expr) -> ir.Value:
-        """The value of one way to an expression, in the type of that."""
+        """Emit one alternative of an expression, converted to the expression's type."""
         return self._cast(way, self._value(way), self.known.kinds[way], self.known.kinds[node])
 
     def _condition(self, node: ast.expr, yes: ir.Block, no: ir.Block) -> None:
-        """Go to one of two blocks."""
+        """Emit a branch to ``yes`` or ``no`` by a condition."""
         if isinstance(node, ast.BoolOp):
             for operand in node.values[:-1]:
                 (more,) = self._blocks(1)
@@ -337,7 +339,7 @@ class StatementWriter:
     def _write(
         self, node: ast.AST, function: Any, chosen: Any, given: Sequence[tuple[ir.Value, types.Type]]
     ) -> ir.Value:
-        """Call a function of Numba's, which writes its code here."""
+        """Emit a call of a function through Numba's lowering."""
         values = [
             self._cast(node, value, kind, wanted) for (value, kind), wanted in zip(given, chosen.args, strict=True)
         ]
@@ -360,7 +362,8 @@ class StatementWriter:
 
 
 def _literal_range(node: ast.For) -> range:
-    """Return the values of the variable of a loop that runs to its end; empty if the text does not tell them."""
+    """Return the values of a loop variable if the range is literal and the loop has no early exit; else an empty
+    range."""
     assert isinstance(node.iter, ast.Call)
     bounds = [folded(bound) for bound in node.iter.args]
     if any(isinstance(found, (ast.Break, ast.Continue, ast.Return)) for found in ast.walk(node)) or 0 in bounds[2:]:

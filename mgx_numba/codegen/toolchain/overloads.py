@@ -1,9 +1,9 @@
-"""What Numba knows of the names and operators of kernels: signatures for types, and what writes their LLVM IR.
+"""Numba's typing and lowering of the names and operators of kernels: signatures, and functions that emit LLVM IR.
 
-Kernels call the same few hundred functions with the same types again and again, so each is asked for once in a process.
-Numba's own contexts load all that Numba compiles (arrays, strings, linear algebra) before they lower an operator for
-the first time, which takes longer than a kernel. The contexts here know numbers, pointers and tuples. Intrinsics are
-asked for their signature and their code without Numba's registry.
+Kernels call the same few hundred functions with the same types, so each look-up is cached per process. Numba's own
+contexts load everything that Numba compiles (arrays, strings, linear algebra) before they first lower an operator,
+which takes longer than a kernel. The contexts in this module know numbers, pointers and tuples. Intrinsics are typed
+and lowered without Numba's registry.
 
 Importing this module imports Numba.
 """
@@ -74,7 +74,7 @@ class _Typing(BaseContext):
 
 @functools.cache
 def _builtins() -> templates.Registry:
-    """The part of Numba's registry that is about numbers, pointers and tuples; the rest loads what it is about."""
+    """Return the part of Numba's registry for numbers, pointers and tuples; the rest loads the modules it describes."""
 
     def own(template: type) -> bool:
         return any(base.__module__ == builtins.__name__ for base in template.__mro__)  # itself, or what it wraps
@@ -106,7 +106,7 @@ def _typing() -> BaseContext:
 
 @functools.cache
 def target() -> Any:
-    """Numba's context of lowering for CPUs, whose integer divisions by zero give a number, as NumPy's do."""
+    """Return Numba's lowering context for CPUs; an integer division by zero gives a number, as in NumPy."""
     context = _Lowering(_typing(), "cpu")
     context.refresh()
     return context.subtarget(error_model=create_error_model("numpy", context))
@@ -121,16 +121,16 @@ def _function(value: Any) -> types.Type | None:
 
 
 def is_function(value: Any) -> bool:
-    """Whether Numba knows a value as something that can be called."""
+    """Return whether Numba can call a value."""
     return isinstance(value, Intrinsic) or isinstance(_function(value), types.Function)
 
 
 @functools.cache
 def signature(function: Any, arguments: tuple[types.Type, ...]) -> Any:
-    """The signature of an intrinsic or operator for arguments of these types; they may be literal ones.
+    """Return the signature of an intrinsic or operator for arguments of these types, which may be literal types.
 
     Raises:
-        NumbaError: there is none.
+        NumbaError: no signature fits.
     """
     if isinstance(function, Intrinsic):
         return _defined(function, arguments)[0]
@@ -139,9 +139,9 @@ def signature(function: Any, arguments: tuple[types.Type, ...]) -> Any:
 
 @functools.cache
 def _defined(function: Intrinsic, arguments: tuple[types.Type, ...]) -> tuple[Any, Callable[..., Any]]:
-    """Signature of an intrinsic, and ``lower(context, builder, signature, values) -> value``.
+    """Return the signature of an intrinsic, and ``lower(context, builder, signature, values) -> value``.
 
-    As Numba does, it is asked with literal types and with those of any value, in the order that it prefers.
+    As in Numba, literal types and general types are tried, in the intrinsic's preferred order.
     """
     ways = [arguments, tuple(map(types.unliteral, arguments))]
     refusal: NumbaError | None = None
@@ -158,7 +158,7 @@ def _defined(function: Intrinsic, arguments: tuple[types.Type, ...]) -> tuple[An
 
 @functools.cache
 def implementation(function: Any, arguments: tuple[types.Type, ...], chosen: Any) -> Any:
-    """``write(builder, values) -> value`` for the signature that `signature` gave for the types of arguments."""
+    """Return ``write(builder, values) -> value`` for the signature that `signature` chose for these argument types."""
     if isinstance(function, Intrinsic):
         lower = _defined(function, arguments)[1]
         return lambda builder, values: lower(target(), builder, chosen, values)
@@ -167,12 +167,12 @@ def implementation(function: Any, arguments: tuple[types.Type, ...], chosen: Any
 
 @functools.cache
 def unified(first: types.Type, second: types.Type) -> types.Type | None:
-    """The type that a value has which may be of either type; None if there is none."""
+    """Return the common type of a value that may have either type; None if there is none."""
     return first if first == second else _typing().unify_types(first, second)
 
 
 def literal(value: int | float | bool | str) -> types.Type:
-    """The type of a constant: of integers, bools and strings it tells the value.
+    """Return the type of a constant; types of integers, bools and strings include the value.
 
     Raises:
         TypeError: an integer of more than 64 bits.

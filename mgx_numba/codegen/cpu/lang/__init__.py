@@ -1,1 +1,1 @@
-"""What the CPU's kernel language has besides the names that back ends share."""
+"""The CPU's additions to the kernel language that back ends share."""

@@ -1,8 +1,8 @@
 """Rounding to bfloat16 by the CPU's own instruction.
 
 round_bfloat16(v)
-    a vector of float32 rounded to nearest even, ties to even, as bfloat16; denormals may become zero. The quickest way
-    that the CPU has; ``cast_bfloat16`` keeps denormals.
+    a vector of float32 rounded to nearest even as bfloat16; denormals may become zero. The fastest way that the CPU
+    has; ``cast_bfloat16`` keeps denormals.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from .. import host
 __all__ = ["round_bfloat16"]  # the words of the language
 
 _LANES = 16
-"""Of the instruction, ``vcvtneps2bf16`` over a register of 512 bits."""
+"""Lanes of the instruction ``vcvtneps2bf16`` over a 512-bit register."""
 
 
 def rounded(b: VectorBuilder, value: ir.Value) -> ir.Value:
-    """A vector of float32 as the bits of bfloat16 in i16, as `round_bfloat16` rounds."""
+    """Return a vector of float32 as the bits of bfloat16 in i16, rounded as by `round_bfloat16`."""
     builder, lanes = b.ir, b.lanes(value)
     if not host.has("avx512bf16") or lanes % _LANES or lanes & (lanes - 1):
         return convert(b, value, "float32", "bfloat16")

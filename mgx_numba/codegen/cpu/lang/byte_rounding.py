@@ -1,11 +1,11 @@
-"""Rounding to 8 bits, as a quantisation ends.
+"""Rounding to 8 bits, the last step of a quantisation.
 
 round_int8(v, ZERO), round_uint8(v, ZERO)
     a vector of float32 rounded to the nearest integers, ties to even, plus ZERO (an integer literal of the result's
-    range), saturated; of NaN 0. One conversion instead of a rounding and a conversion.
+    range), saturated; NaN gives 0. One conversion instead of a rounding and a conversion.
 
-With AVX2 alone whole vectors of unsigned bytes are not held to the lower limit: what is below all int32, and NaN, is
-converted to the least of these, and what is packed saturates.
+With AVX2 alone whole vectors of unsigned bytes are not clamped to the lower limit: numbers below all int32, and NaN,
+convert to the least int32, and packing saturates.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ __all__ = ["round_int8", "round_uint8"]  # the words of the language
 
 _I8, _I16, _I32 = ir.IntType(8), ir.IntType(16), ir.IntType(32)
 _PACKED = 32
-"""Bytes of a vector of 256 bits, which four vectors of float32 become."""
+"""Bytes of a 256-bit vector, packed from four vectors of float32."""
 
 
 def _round(dtype: str) -> Any:
@@ -58,7 +58,7 @@ def _round(dtype: str) -> Any:
 
 
 def _packed(b: VectorBuilder, value: ir.Value, point: int) -> ir.Value:
-    """Whole vectors of unsigned bytes, of each the lanes of four vectors; ``point`` is 0 to 255."""
+    """Return whole vectors of unsigned bytes, each packed from four vectors; ``point`` is 0 to 255."""
     eight, words, octets = ir.VectorType(_I32, 8), ir.VectorType(_I16, 16), ir.VectorType(_I8, _PACKED)
 
     def call(name: str, result: ir.Type, *arguments: ir.Value) -> ir.Value:

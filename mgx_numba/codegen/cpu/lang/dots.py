@@ -1,17 +1,17 @@
 """Products of bytes in registers.
 
 add_dot4(sums, u, s)
-    each int32 lane of ``sums`` plus the products of the four bytes of that lane in ``u``, unsigned, and in ``s``,
-    signed; for CPUs with VNNI
+    each int32 lane of ``sums`` plus the products of the lane's four unsigned bytes in ``u`` and signed bytes in ``s``;
+    for CPUs with VNNI
 add_signed_dot4(sums, x, y)
     the same with signed bytes on both sides, those of ``x`` above -128; for any CPU
 add_dot2(sums, x, y)
-    each int32 lane of ``sums`` plus the products of the two int16 of that lane in ``x`` and in ``y``; for CPUs with
-    ``vpmaddwd`` over so many bits (`multiplies_pairs`)
+    each int32 lane of ``sums`` plus the products of the lane's two int16 in ``x`` and ``y``; for CPUs with ``vpmaddwd``
+    at this vector width (`multiplies_pairs`)
 dot2(u, s)
-    the sums of the products of two bytes each, as twice as many int16: bytes of ``u`` unsigned and below 128
+    the sums of pairs of byte products, as twice as many int16; bytes of ``u`` are unsigned and below 128
 add_pairs(sums, x, FACTOR)
-    each int32 lane of ``sums`` plus FACTOR times the two int16 of ``x`` that lie in its place
+    each int32 lane of ``sums`` plus FACTOR times the lane's two int16 in ``x``
 """
 
 from __future__ import annotations
@@ -37,14 +37,15 @@ _PAIRS = {
     256: ("avx2", "llvm.x86.avx2.pmadd.ub.sw"),
     512: ("avx512bw", "llvm.x86.avx512.pmaddubs.w.512"),
 }
-"""By bits, a CPU's feature and LLVM's name for sums of two products of bytes, which saturate from 2**15 on: two
-products of what is below 128 do not reach that, nor does one by 128."""
+"""By vector bits: the CPU feature and LLVM's name for sums of two byte products, which saturate from 2**15. Two
+products of numbers below 128 do not reach that, nor does one by 128."""
 _SIGNS = {128: ("ssse3", "llvm.x86.ssse3.psign.b.128"), 256: ("avx2", "llvm.x86.avx2.psign.b")}
-"""By bits, a CPU's feature and LLVM's name for bytes with the signs of others, zero where these are."""
+"""By vector bits: the CPU feature and LLVM's name that give bytes the signs of other bytes, zero where these are
+zero."""
 
 
 def _products(b: VectorBuilder, left: ir.Value, right: ir.Value) -> ir.Value:
-    """Two products each of bytes, the left ones unsigned and below 128, as int16 in vectors of int32."""
+    """Return sums of pairs of byte products, the left bytes unsigned and below 128, as int16 in vectors of int32."""
     lanes = left.type.count
     octets, words = ir.VectorType(_I8, 4 * lanes), ir.VectorType(_I16, 2 * lanes)
     left, right = b.ir.bitcast(left, octets), b.ir.bitcast(right, octets)
@@ -57,7 +58,7 @@ def _products(b: VectorBuilder, left: ir.Value, right: ir.Value) -> ir.Value:
 
 
 def _pair_sums(b: VectorBuilder, total: ir.Value, pairs: ir.Value, factor: int) -> ir.Value:
-    """Int32 plus a factor times two int16 each."""
+    """Return int32 lanes plus a factor times their two int16."""
     words, lanes = pairs.type, total.type.count
     if multiplies_pairs(host.host(), 32 * lanes):
         return _added_pairs(b, total, pairs, b.constant(words, factor))
@@ -69,13 +70,14 @@ def _pair_sums(b: VectorBuilder, total: ir.Value, pairs: ir.Value, factor: int) 
 
 
 def _added_pairs(b: VectorBuilder, total: ir.Value, x: ir.Value, y: ir.Value) -> ir.Value:
-    """Int32 plus the products of two int16 each; LLVM makes one instruction of it where the CPU has VNNI."""
+    """Return int32 lanes plus the products of their two int16; LLVM fuses the two instructions where the CPU has
+    VNNI."""
     name = MULTIPLY_PAIRS[32 * total.type.count]
     return b.ir.add(total, b.ir.call(b.function(name, total.type, [x.type] * 2), [x, y]))
 
 
 def _signed_products(b: VectorBuilder, left: ir.Value, right: ir.Value) -> ir.Value:
-    """As `_products` of signed bytes: those of ``right`` without their signs by those of ``left`` with both."""
+    """Return the result of `_products` for signed bytes: magnitudes of ``right`` times ``left`` with both signs."""
     lanes = left.type.count
     octets = ir.VectorType(_I8, 4 * lanes)
     left, right = b.ir.bitcast(left, octets), b.ir.bitcast(right, octets)

@@ -64,7 +64,7 @@ def _extern(builder: ir.IRBuilder, name: str, result: ir.Type, args: list[ir.Typ
 
 @intrinsic
 def words_at(typingctx, block, slot):
-    """The pointer held by word ``slot`` of ``block``, as words."""
+    """Return the pointer held by word ``slot`` of ``block``, as words."""
 
     def lower(context, builder, signature, args):
         place = builder.bitcast(_element(builder, args[0], args[1]), _I64.as_pointer().as_pointer())
@@ -75,7 +75,7 @@ def words_at(typingctx, block, slot):
 
 @intrinsic
 def words_from(typingctx, block, index):
-    """Pointer to word ``index`` of ``block``."""
+    """Return the pointer to word ``index`` of ``block``."""
 
     def lower(context, builder, signature, args):
         return _element(builder, args[0], args[1])
@@ -85,7 +85,7 @@ def words_from(typingctx, block, index):
 
 @intrinsic
 def words_of(typingctx, address):
-    """The words at an address."""
+    """Return the words at an address."""
 
     def lower(context, builder, signature, args):
         return builder.inttoptr(args[0], _I64.as_pointer())
@@ -142,19 +142,19 @@ def _read_modify_write(operation: str) -> Lowering:
 
 @intrinsic
 def atomic_add(typingctx, words, index, value):
-    """Add to a word; returns what it held before."""
+    """Add to a word and return its old value."""
     return _INT(_WORDS, _INT, _INT), _read_modify_write("add")
 
 
 @intrinsic
 def atomic_and(typingctx, words, index, value):
-    """Bitwise and into a word; returns what it held before."""
+    """Combine a word by bitwise and; return its old value."""
     return _INT(_WORDS, _INT, _INT), _read_modify_write("and")
 
 
 @intrinsic
 def atomic_or(typingctx, words, index, value):
-    """Bitwise or into a word; returns what it held before."""
+    """Combine a word by bitwise or; return its old value."""
     return _INT(_WORDS, _INT, _INT), _read_modify_write("or")
 
 
@@ -181,7 +181,7 @@ def atomic_store(typingctx, words, index, value):
 
 @intrinsic
 def compare_exchange(typingctx, words, index, expected, value):
-    """Write ``value`` if the word holds ``expected``; returns what it held before."""
+    """Write ``value`` if the word holds ``expected``; return its old value."""
 
     def lower(context, builder, signature, args):
         place = _element(builder, args[0], args[1])
@@ -239,7 +239,7 @@ def sleep_microseconds(typingctx, microseconds):
 
 @intrinsic
 def nanoseconds(typingctx):
-    """Time of a clock that only goes forward; 0 if the system has none that is known."""
+    """Return the time of a monotonic clock; 0 if the system has no known clock."""
 
     def lower(context, builder, signature, args):
         if "linux" not in builder.module.triple:
@@ -254,20 +254,20 @@ def nanoseconds(typingctx):
 
 
 def _half_address(builder: ir.IRBuilder, words: ir.Value, index: ir.Value, half: ir.Value) -> ir.Value:
-    """Address of the low (0) or high (1) 32 bits of a word on a little-endian machine."""
+    """Return the address of the low (0) or high (1) 32 bits of a word on a little-endian machine."""
     halves = builder.bitcast(_element(builder, words, index), _I32.as_pointer())
     return builder.gep(halves, [half])
 
 
 def _call_number(builder: ir.IRBuilder, numbers: dict[str, int]) -> int | None:
-    """The number of a Linux system call on the target; None elsewhere."""
+    """Return the number of a Linux system call on the target; None on other systems."""
     arch, _, system = builder.module.triple.partition("-")
     return numbers.get(arch) if "linux" in system else None
 
 
 @intrinsic
 def current_cpu(typingctx):
-    """Number of the CPU that runs this thread; -1 if the system does not say."""
+    """Return the number of the CPU that runs this thread; -1 if the system does not report it."""
 
     def lower(context, builder, signature, args):
         number = _call_number(builder, _GETCPU)
@@ -284,9 +284,9 @@ def current_cpu(typingctx):
 
 @intrinsic
 def allowed_cpus(typingctx, mask, count):
-    """Set the bits of the CPUs that this thread may run on in ``count`` words, which are zero before.
+    """Set the bits of the CPUs that this thread may run on in ``count`` words, which must be zero.
 
-    Returns how many bytes the system has written; -1 if it does not say, or has more CPUs.
+    Returns the bytes that the system has written; -1 if it does not report the CPUs, or has more.
     """
 
     def lower(context, builder, signature, args):
@@ -303,7 +303,7 @@ def allowed_cpus(typingctx, mask, count):
 
 @intrinsic
 def run_only_on(typingctx, thread, mask, count):
-    """Let the thread with this system-wide number run on the CPUs whose bits are set in ``count`` words only."""
+    """Restrict the thread with this system-wide number to the CPUs whose bits are set in ``count`` words."""
 
     def lower(context, builder, signature, args):
         number = _call_number(builder, _SCHED_SETAFFINITY)

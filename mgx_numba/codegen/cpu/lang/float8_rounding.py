@@ -1,14 +1,14 @@
-"""Rounding to what float8 holds, without the codes, and what leads to it.
+"""Rounding to values that float8 can represent, without the codes, and related functions.
 
 nearest_<float8>(v, s, LIMITS)
     v / s of vectors of float32 cast to a float8 dtype and back, times s, which has the same power of two in all lanes.
-    LIMITS, a literal: 1 says that no number is beyond the largest one of the dtype times s, 2 that none is negative
-    either, 0 that there may be such and infinities.
+    LIMITS, a literal: 1: no number exceeds the dtype's largest number times s; 2: also none is negative; 0: neither
+    holds, and infinities may occur.
 nearest_<float8>_fast(v, s, LIMITS)
     the same with zeros of any sign.
 scaled_silu_coarse(x, y)
     y silu(x) of vectors of float32, within 2**-11: for fast math where the result is only rounded to float8, whose
-    steps are 2**-4 of a number and more. Where exp(-x) overflows it is zero, or NaN if x y is infinite.
+    steps are at least 2**-4 of a number. Where exp(-x) overflows it is zero, or NaN if x y is infinite.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Intrinsics that read and write vectors whose elements are apart: at a stride, or at given indices."""
+"""Intrinsics that read and write vectors of strided or indexed elements."""
 
 from __future__ import annotations
 
@@ -45,13 +45,13 @@ _INT = types.int64
 
 
 class _Index(Protocol):
-    """Where the lanes of a vector lie, in elements from a base."""
+    """The offsets of a vector's lanes, in elements from a base."""
 
     def lane(self, b: VectorBuilder, k: ir.Value) -> ir.Value:
-        """i64 index of lane `k` (i64)."""
+        """Return the i64 index of lane `k` (i64)."""
 
     def vector(self, b: VectorBuilder) -> ir.Value:
-        """i64 vector of all indices."""
+        """Return the i64 vector of all indices."""
 
 
 @dataclass(frozen=True)
@@ -99,7 +99,7 @@ def _gather_instruction(
 
 
 def _read(b: VectorBuilder, base: ir.Value, index: _Index, lanes: int, dtype: str) -> ir.Value:
-    """Vector of base[index], in memory form."""
+    """Return the vector of base[index], in memory form."""
     type_ = ir.VectorType(memory_element(dtype), lanes)
     result = b.poison(type_)
     if _has_gather(dtype):
@@ -113,7 +113,7 @@ def _read(b: VectorBuilder, base: ir.Value, index: _Index, lanes: int, dtype: st
 def _read_tail(
     b: VectorBuilder, base: ir.Value, index: _Index, count: ir.Value, fill: ir.Value, dtype: str
 ) -> ir.Value:
-    """As `_read` for the lanes below `count`, `fill` in the others."""
+    """Return `_read` for the lanes below `count`, `fill` in the others."""
     if _has_gather(dtype):
         return _gather_instruction(b, base, index, tail_mask(b, count, fill.type.count), fill, dtype)
     scratch = b.spill(fill)
@@ -127,7 +127,7 @@ def _read_tail(
 
 
 def _write(b: VectorBuilder, base: ir.Value, index: _Index, value: ir.Value, dtype: str) -> None:
-    """base[index] = value, in lane order."""
+    """Emit base[index] = value, in lane order."""
     for k in range(value.type.count):
         place = b.ir.gep(base, [index.lane(b, ir.Constant(_I64, k))])
         b.ir.store(b.extract(value, k), place, align=alignment(dtype))

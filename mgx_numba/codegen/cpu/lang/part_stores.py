@@ -1,11 +1,11 @@
-"""Storing float32 as two bfloat16, for products in parts.
+"""Store float32 as two bfloat16 parts, for products in parts.
 
 store_parts(high, low, i, v)
-    what bfloat16 has of each float32 of v goes to high[i], ..., what it has of the rest to low[i], ...
+    each float32 of v rounded to bfloat16 goes to high[i], ..., the rounded remainder to low[i], ...
 store_parts_tail(high, low, i, v, count)
     the first count lanes only
 
-The parts are those of `part_form`.
+The parts have the format of `part_form`.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ _I32 = ir.IntType(32)
 
 
 def _split(b: VectorBuilder, value: ir.Value) -> tuple[ir.Value, ir.Value]:
-    """Both parts, where each rounds to a finite number."""
+    """Return both parts of numbers that round to finite bfloat16."""
     high = rounded(b, value)
     wide = b.ir.shl(b.ir.zext(high, b.like(value, _I32)), b.constant(b.like(value, _I32), 16))
     return high, rounded(b, b.ir.fsub(value, b.ir.bitcast(wide, value.type)))
 
 
 def _split_any(b: VectorBuilder, value: ir.Value, bits: ir.Value) -> tuple[ir.Value, ir.Value]:
-    """Both parts of any number."""
+    """Return both parts of any numbers."""
     bounded = value
     for relation, limit in ((">", LARGEST), ("<", -LARGEST)):
         beyond = b.ir.fcmp_ordered(relation, value, b.constant(value.type, limit))

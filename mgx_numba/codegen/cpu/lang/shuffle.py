@@ -1,17 +1,17 @@
-"""Intrinsics that rearrange elements in registers on their way from memory to memory.
+"""Intrinsics that rearrange elements in registers between two memory locations.
 
 interleave(p, p_step, q, COUNT, LANES)
     q[k * COUNT + r] = p[r * p_step + k] for r below COUNT and k below LANES
 deinterleave(p, q, q_step, COUNT, LANES)
     q[r * q_step + k] = p[k * COUNT + r] for r below COUNT and k below LANES
 load_every(p, i, COUNT, LANES)
-    p[i], p[i + COUNT], ...; reads the COUNT - 1 elements after the last one too
+    p[i], p[i + COUNT], ...; also reads the COUNT - 1 elements after the last
 load_every_tail(p, i, COUNT, count, fill, LANES)
-    the first count (0 to LANES) lanes from memory, fill in the others; reads nothing after the last one
+    the first count (0 to LANES) lanes from memory, fill in the others; reads nothing after the last
 load_back(p, i, LANES)
     p[i], p[i - 1], ...
 
-Source and target must not overlap. LANES is a power of two from 2 on, COUNT is 2, 3 or 4.
+Source and target must not overlap. LANES is a power of two from 2, COUNT is 2, 3 or 4.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def _same_pointers(name: str, p: types.Type, q: types.Type) -> str:
 
 
 class _Mover:
-    """Vectors of one dtype in memory form, from and to memory."""
+    """Moves vectors of one dtype, in memory form, between memory locations."""
 
     def __init__(self, builder: ir.IRBuilder, dtype: str) -> None:
         self.b = VectorBuilder(builder)
@@ -63,12 +63,12 @@ class _Mover:
         self.ir.store(value, self._place(base, index, value.type.count), align=self.align)
 
     def shuffle(self, x: ir.Value, y: ir.Value, lanes: Sequence[int | None]) -> ir.Value:
-        """Lanes of x followed by y; None where any value will do."""
+        """Return lanes of x followed by y; None where any value will do."""
         mask = [ir.Constant(_I32, ir.Undefined if k is None else k) for k in lanes]
         return self.ir.shuffle_vector(x, y, ir.Constant(ir.VectorType(_I32, len(lanes)), mask))
 
     def select(self, vectors: Sequence[ir.Value], lanes: Sequence[int]) -> ir.Value:
-        """Lanes of up to four vectors of one length, one after the other."""
+        """Return lanes of up to four concatenated vectors of one length."""
         width = vectors[0].type.count
         if len(vectors) <= 2:
             return self.shuffle(vectors[0], vectors[-1], lanes)

@@ -1,6 +1,6 @@
-"""Intrinsics for tensors larger than the caches: stores that go past them, loads ahead of time, and loops as written.
+"""Intrinsics for tensors larger than the caches: streaming stores, prefetches, and loops that are not unrolled.
 
-Streaming stores need no read of the line that they replace, which is a third of the traffic of a copy. Other
+Streaming stores do not read the cache line that they replace, which saves a third of the traffic of a copy. Other
 threads see them in order only after `stream_fence`.
 """
 
@@ -24,12 +24,12 @@ _INT = types.int64
 
 
 def _misaligned(b: VectorBuilder, address: ir.Value) -> ir.Value:
-    """Bytes from the last line boundary to an address."""
+    """Return the bytes from the last cache line boundary to an address."""
     return b.and_(b.ir.ptrtoint(address, _I64), host.CACHE_LINE - 1)
 
 
 def store_past_caches(builder: ir.IRBuilder, value: ir.Value, place: ir.Value) -> None:
-    """Store whole cache lines, from the beginning of one on, without reading what they replace."""
+    """Store whole cache lines, aligned, without reading the lines that they replace."""
     store = builder.store(value, place, align=host.CACHE_LINE)
     store.set_metadata("nontemporal", builder.module.add_metadata([ir.Constant(_I32, 1)]))
 

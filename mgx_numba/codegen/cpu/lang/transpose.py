@@ -1,4 +1,4 @@
-"""Square blocks transposed in registers."""
+"""Transposes of square blocks in registers."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ __all__ = ["transpose_block", "transpose_block_stream", "transpose_part"]
 _I32, _I64 = ir.IntType(32), ir.IntType(64)
 
 CHUNK_BYTES = 16
-"""Elements that are shuffled among each other: within such a part of a register, x86 does so at the least cost."""
+"""Bytes of the part of a register within which elements are shuffled, which is cheapest on x86."""
 
 
 @intrinsic(prefer_literal=True)
 def transpose_block(typingctx, source, source_row, rows, target, target_row, lanes):
-    """``target[i * target_row + j] = source[min(j, rows - 1) * source_row + i]`` for i and j below LANES.
+    """Store ``target[i * target_row + j] = source[min(j, rows - 1) * source_row + i]`` for i and j below LANES.
 
     ``source`` and ``target`` are pointers to elements of one dtype, ``lanes`` an integer literal, a power of two.
     """
@@ -34,13 +34,13 @@ def transpose_block(typingctx, source, source_row, rows, target, target_row, lan
 
 @intrinsic(prefer_literal=True)
 def transpose_block_stream(typingctx, source, source_row, rows, target, target_row, lanes):
-    """As ``transpose_block``; rows of the target that are whole cache lines go past the caches."""
+    """Do ``transpose_block`` with streaming stores for rows of the target that are whole cache lines."""
     return _definition("transpose_block_stream", source, target, lanes, streamed=True)
 
 
 @intrinsic(prefer_literal=True)
 def transpose_part(typingctx, source, source_row, rows, target, target_row, columns, lanes):
-    """As ``transpose_block``, of which only the rows i below ``columns``, an integer literal, are stored."""
+    """Do ``transpose_block`` but store only the rows i below ``columns``, an integer literal."""
     return _definition("transpose_part", source, target, lanes, getattr(columns, "literal_value", None))
 
 
@@ -100,7 +100,7 @@ def _definition(
 
 
 def _columns(builder: ir.IRBuilder, starts: list[ir.Value], column: int, chunk: int, align: int) -> list[ir.Value]:
-    """``chunk`` vectors, of which the i-th has in its part k the elements from ``column`` of row ``k * chunk + i``."""
+    """Return ``chunk`` vectors: part k of the i-th has the elements from ``column`` of row ``k * chunk + i``."""
     narrow = ir.VectorType(starts[0].type.pointee, chunk).as_pointer()
     parts = []
     for start in starts:
@@ -118,7 +118,7 @@ def _columns(builder: ir.IRBuilder, starts: list[ir.Value], column: int, chunk: 
 
 
 def _transposed(builder: ir.IRBuilder, rows: list[ir.Value], chunk: int) -> list[ir.Value]:
-    """Square blocks of ``chunk`` rows beside each other, each transposed: log2(chunk) perfect shuffles of the rows."""
+    """Return adjacent square blocks of ``chunk`` rows, each transposed: log2(chunk) perfect shuffles of the rows."""
     half = chunk // 2
     count = rows[0].type.count
     masks = []

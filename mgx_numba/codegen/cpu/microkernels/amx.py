@@ -1,16 +1,17 @@
-"""The intrinsics of the register tiles of AMX (`amx_table`), and what a thread is to set before it runs one.
+"""The intrinsics of the AMX register tiles (`amx_table`), and the tile configuration of a thread.
 
-As `tile_float32` over words of int32, by whole matrices (`MATRIX_BLOCK`): every product takes a step of k.
+They work like `tile_float32` over int32 words, but with matrix registers (`MATRIX_BLOCK`): every product takes one step
+of k.
 
-    tile_amx_bfloat16        two bfloat16 in a word on either side, sums in float32
-    tile_amx_parts           the same of numbers in two parts
-    tile_amx_uint8           four unsigned bytes on the left, four signed ones on the right, sums in int32
-    tile_amx_int8            four signed ones on either side
+    tile_amx_bfloat16        two bfloat16 in a word of either operand, accumulators in float32
+    tile_amx_parts           the same for numbers in two parts
+    tile_amx_uint8           four unsigned bytes on the left, four signed bytes on the right, accumulators in int32
+    tile_amx_int8            four signed bytes on either side
     tile_emulated_...        the same in vector code, on any CPU with AVX-512
-    configure_tiles(ROWS)    the shapes of the registers for blocks of so many rows, an integer literal
-    release_tiles()          the registers are no longer in use
+    configure_tiles(ROWS)    configure the registers for blocks of ROWS rows, an integer literal
+    release_tiles()          release the registers
 
-A thread that has configured its tiles runs code that knows nothing of that only after it has released them.
+A thread that has configured its tiles must release them before it runs code that does not expect them.
 """
 
 from __future__ import annotations
@@ -36,37 +37,45 @@ __all__ = [
 _I8, _I32, _I64 = (ir.IntType(bits) for bits in (8, 32, 64))
 _FLOAT = ir.FloatType()
 _BYTES = 4
-"""Of a word, and of a sum."""
+"""Bytes of a word, and of an accumulator."""
 _LINE = TILE_STEP * _BYTES
 """Bytes of a row of a register."""
 _PANEL_LINE = 2 * _LINE
-"""Bytes of a row of a panel: of two registers side by side."""
+"""Bytes of a row of a panel: two registers side by side."""
 _TILE_WORDS = TILE_STEP * _PANEL_LINE // _BYTES
 """Words of a step of a panel."""
 _LEFT, _RIGHT, _REGISTERS = 4, 5, 6
-"""The registers of the operands, and how many there are with those before, the sums: two for each 16 rows. Each of the
-eight that holds something leaves one less to rename: beside the core's other hyperthread every product and every load
-of a register takes 40 cycles with all eight in use, 22 with six and 18 with five (alone 16 and 8 with any; Emerald
-Rapids). UNet takes 0.88 of the time there with six instead of eight (in bfloat16 0.86), and as long with four, for
-which sums of 16 columns are made one after the other; ResNet-50 and BERT take 1.0 alone with six, and 1.2 with four."""
+"""The registers of the operands, and the number of registers; registers before them are accumulators, two for each 16
+rows.
+
+Each of the eight registers in use leaves one less for renaming. Beside the core's other hyperthread every product and
+every register load takes 40 cycles with all eight in use, 22 with six and 18 with five (alone 16 and 8 with any;
+Emerald Rapids). There UNet takes 0.88 of the time with six instead of eight (in bfloat16 0.86), and as long with four,
+which computes the accumulators of 16 columns one after the other. ResNet-50 and BERT take 1.0 alone with six, and 1.2
+with four.
+"""
 _PALETTE, _WIDTHS, _HEIGHTS = 1, 16, 48
-"""The first byte of a configuration, and where the widths in bytes (two each) and heights of the registers begin
-(Intel SDM, LDTILECFG)."""
+"""The first byte of a configuration, and the offsets of the registers' widths in bytes (two each) and heights (Intel
+SDM, LDTILECFG)."""
 _AHEAD = 2
-"""Steps ahead for which the right-hand side is asked: 4 to 8 KiB, as far as the other tiles do. On Emerald Rapids that
-is worth 20% where the right-hand side comes from beyond the L2 cache (1024 x 1024 x 1024 in parts), and costs up to 5%
-where it does not."""
+"""Prefetch distance (steps) of the right-hand side: 4 to 8 KiB, as for the other tiles.
+
+On Emerald Rapids that gains 20% where the right-hand side comes from beyond the L2 cache (1024 x 1024 x 1024 in parts),
+and costs up to 5% elsewhere.
+"""
 _LEFT_AHEAD = 1
-"""The same of the left-hand side in parts, which comes from the L2 cache for each panel: BERT, ViT and UNet take 0.97
-to 0.98 of the time, ResNet-50 1.0. In bfloat16 the instructions that this adds would cost more (in a loop 5%)."""
+"""Prefetch distance (steps) of a left-hand side in parts, which comes from the L2 cache for each panel: BERT, ViT and
+UNet take 0.97 to 0.98 of the time, ResNet-50 1.0. In bfloat16 the additional instructions would cost more (in a loop
+5%)."""
 
 
 _L1, _L2 = 3, 2
-"""How near a line is asked for, in the words of LLVM's prefetch."""
+"""Locality arguments of LLVM's prefetch for the L1 and L2 cache."""
 
 
 def _write_configuration(writer: VectorWriter, rows: ir.Value, room: ir.Value) -> None:
-    """Set the registers for blocks of ``rows`` rows of sums, 1 to 16; ``room`` is a pointer to 64 bytes."""
+    """Emit the configuration of the registers for blocks of ``rows`` rows, 1 to 16; ``room`` is a pointer to 64
+    bytes."""
     b = writer.ir
     words = b.bitcast(room, _I64.as_pointer())
     for k in range(_LINE // 8):
@@ -82,7 +91,7 @@ def _write_configuration(writer: VectorWriter, rows: ir.Value, room: ir.Value) -
 
 
 class MatrixWriter(TileWriter):
-    """Writes one variant of a tile of AMX: 16 or 32 rows by one or two vectors of 16 sums."""
+    """Writes one variant of an AMX tile: 16 or 32 rows by one or two vectors of 16 accumulators."""
 
     BLOCK: ClassVar[Record] = MATRIX_BLOCK
     product: ClassVar[str]
@@ -139,8 +148,10 @@ class MatrixWriter(TileWriter):
         self.ir.ret_void()
 
     def _step(self, x: ir.Value, w: ir.Value) -> None:
-        """The products of one step of k, of parts high by low, then high by high, then low by high. Each shares an
-        operand with the one before, so that between two of them one register is loaded."""
+        """Emit the products of one step of k; for parts: high by low, high by high, low by high.
+
+        Each product shares an operand with the product before, so that one register is loaded between two products.
+        """
         around = [(0, 0), (0, 1), (1, 1), (1, 0)]
         order = [(r, c) for r, c in around if r < self.down and c < self.across]
         lefts = [[self._left(x, r) for r in range(self.down)]]
@@ -150,8 +161,12 @@ class MatrixWriter(TileWriter):
         asked: set[tuple[int, int, int]] = set()
 
         def hold(register: int, operand: tuple[int, int], place: ir.Value, apart: ir.Value, ahead: int) -> None:
-            """Load an operand, if it is not there, whose rows are so many words apart; the first time ask for the one
-            that is so many words ``ahead``."""
+            """Load an operand into ``register`` unless it is there; the first time prefetch the operand ``ahead`` words
+            on.
+
+            Args:
+                apart: words between its rows.
+            """
             if held.get(register) == operand:
                 return
             held[register] = operand
@@ -172,11 +187,11 @@ class MatrixWriter(TileWriter):
             order = [order[-1], *order[:-1]]
 
     def _word(self, name: str) -> ir.Value:
-        """A field that changes during a call."""
+        """Load a field that changes during a call."""
         return self.read_word(self.block().word(name))
 
     def _finish_rows(self, most: ir.Value | None = None) -> None:
-        """Finish rows of the panel that waits: at ``most`` so many, else all that are left."""
+        """Emit the epilogue call for rows of the waiting panel: at most ``most`` rows, or all remaining rows."""
         done, waiting = self._word("done"), self._word("waiting")
         with self.ir.if_then(self.ir.icmp_signed("<", done, waiting)):
             stop = waiting
@@ -189,7 +204,7 @@ class MatrixWriter(TileWriter):
             self.ir.store(stop, self.word_place("done"))
 
     def _wait(self, number: ir.Value, sums: ir.Value) -> None:
-        """Let a panel's sums wait for being finished."""
+        """Make a panel's accumulators the waiting panel."""
         first = self.ir.mul(number, self.slot["acc_panel"])
         self._panel_word("sums", sums, "spare")
         self._panel_word("places", self.slot["places"])
@@ -200,7 +215,7 @@ class MatrixWriter(TileWriter):
         self.ir.store(self.slot["finish"], self.word_place("waiting"))
 
     def _panel_word(self, name: str, value: ir.Value, old: str = "") -> None:
-        """Set a word of the panel that waits, and the field ``old`` of the argument block to what it was."""
+        """Set a word of the waiting panel, and store its old value in the field ``old`` of the argument block."""
         place = self.at(self.slot["panel"], constant(panel_block(0).number(name)))
         place = self.ir.bitcast(place, value.type.as_pointer())
         if old:
@@ -211,20 +226,20 @@ class MatrixWriter(TileWriter):
         return self._rows_on(x, self.slot["x_row"], r)
 
     def _sums_places(self, acc: ir.Value, apart: ir.Value) -> Values:
-        """Where the registers of sums lie whose rows are ``apart``."""
+        """Return the addresses of the accumulator registers in memory; rows are ``apart`` words apart."""
         rows = [self._rows_on(acc, apart, r) for r in range(self.down)]
         return [self.at(row, constant(c * TILE_STEP)) for row in rows for c in range(self.across)]
 
     def _rows_on(self, place: ir.Value, apart: ir.Value, r: int) -> ir.Value:
-        """Where the rows of the register ``r`` begin."""
+        """Return the address of the first row of register ``r``."""
         return self.at(place, self.ir.mul(apart, self.second)) if r else place
 
     def _sums(self, r: int, c: int) -> int:
-        """The register of the sums of 16 rows and 16 columns."""
+        """Return the accumulator register of 16 rows and 16 columns."""
         return 2 * r + c
 
     def _ask(self, place: ir.Value, apart: ir.Value) -> None:
-        """Ask for the lines of a register that are so many words ``apart``."""
+        """Prefetch the lines of a register; they are ``apart`` words apart."""
         for _ in range(TILE_STEP):
             self._ask_line(place, _L1)
             place = self.at(place, apart)
@@ -234,7 +249,7 @@ class MatrixWriter(TileWriter):
         self.call("llvm.prefetch.p0", ir.VoidType(), [line, *hints])
 
     def _bring_near(self, far: ir.Value) -> ir.Value:
-        """Ask for ``far_lines`` lines, into the L2 cache; what follows them."""
+        """Prefetch ``far_lines`` cache lines into the L2 cache, and return the address after them."""
 
         def one_line(_: ir.Value, state: Values) -> Values:
             self._ask_line(state[0], _L2)
@@ -243,7 +258,7 @@ class MatrixWriter(TileWriter):
         return self.loop("line", constant(0), self.slot["far_lines"], 1, [far], one_line)[0]
 
     def _begin(self) -> None:
-        """Set what rows there are, if they are not all."""
+        """Configure the registers for the existing rows, if some are missing."""
         height = self._share_rows()
         self.part = self.ir.icmp_signed("<", self.slot["exist"], constant(self.rows))
         self.room = self.ir.bitcast(self.ir.alloca(ir.ArrayType(_I64, _LINE // 8)), _I8.as_pointer())
@@ -251,8 +266,11 @@ class MatrixWriter(TileWriter):
             _write_configuration(self, height, self.room)
 
     def _share_rows(self) -> ir.Value:
-        """Rows of a register. Two share what exists, of an odd number the middle row is in both: one call reads each
-        panel once for all rows, where whole registers would be calls of their own."""
+        """Return the rows of a register.
+
+        Two registers share the existing rows; of an odd number the middle row is in both. One call then reads each
+        panel once for all rows, where full registers would take further calls.
+        """
         exist = self.slot["exist"]
         if self.down == 1:
             return exist
@@ -282,7 +300,7 @@ class MatrixWriter(TileWriter):
 
 
 class EmulatedWriter(MatrixWriter):
-    """The same registers in memory. Denormal operands count as zero, as they do in AMX."""
+    """The same registers in memory. Denormal operands count as zero, as in AMX."""
 
     def _begin(self) -> None:
         register = ir.ArrayType(_I32, TILE_STEP * TILE_STEP)
@@ -296,7 +314,7 @@ class EmulatedWriter(MatrixWriter):
         return constant(TILE_STEP) if register == _RIGHT else self.height
 
     def _each_row(self, register: int, body: Callable[[ir.Value, ir.Value], None]) -> None:
-        """``body(row, place in the register)`` for the rows that exist."""
+        """Emit ``body(row, place in the register)`` for the existing rows."""
 
         def one(row: ir.Value, state: Values) -> Values:
             body(row, self._vector(self.at(self.registers[register], self.ir.mul(row, constant(TILE_STEP))), 0))
@@ -341,7 +359,8 @@ class EmulatedWriter(MatrixWriter):
         self._each_row(self._sums(r, c), one)
 
     def _add_products(self, left: ir.Value, right: ir.Value, sums: ir.Value) -> ir.Value:
-        """A vector of sums with the products of the elements of two vectors of words added, in the bits of int32."""
+        """Add the products of the elements of two vectors of words to a vector of accumulators, in the bits of
+        int32."""
         if self.product == "tdpbf16ps":
             floats = ir.VectorType(_FLOAT, self.lanes)
             total = self.ir.bitcast(sums, floats)
@@ -359,7 +378,7 @@ class EmulatedWriter(MatrixWriter):
         return sums
 
     def _half(self, words: ir.Value, half: int) -> ir.Value:
-        """The float32 of one bfloat16 of each word."""
+        """Return the float32 value of one bfloat16 of each word."""
         sixteen = self.b.constant(self.vector, 16)
         upper = self.ir.lshr(words, sixteen) if half else words
         bits = self.ir.shl(upper, sixteen)
@@ -370,7 +389,7 @@ class EmulatedWriter(MatrixWriter):
 
 
 def _tile(how: str, name: str, product: str, parts: int = 1) -> Any:
-    """The intrinsic ``tile_<how>_<name>``."""
+    """Return the intrinsic ``tile_<how>_<name>``."""
     base = {"amx": MatrixWriter, "emulated": EmulatedWriter}[how]
     writer = type(f"_{how.title()}{name.title()}Writer", (base,), {"product": product, "parts": parts})
     return tile_intrinsic(f"tile_{how}_{name}", "int32", writer)

@@ -1,9 +1,10 @@
-"""The register tiles of AMX: registers of 16 rows by 64 bytes, four of them sums of 32 rows by 32 columns.
+"""The AMX register tiles: registers of 16 rows by 64 bytes, of which four hold the accumulators of 32 rows by 32
+columns.
 
-``tdpbf16ps`` adds to 16 x 16 sums the products of 16 rows of 32 bfloat16 by as many columns, ``tdpbusd`` and
-``tdpbssd`` those of 64 bytes. Denormals count as zero in bfloat16. Float32 is multiplied in parts: what bfloat16 has
-of a number, and what bfloat16 has of the rest, together 16 bits of it; of their four products the three large ones
-are added in the same sums, and each part comes from beyond the L1 cache once for all of them.
+``tdpbf16ps`` adds to 16 x 16 accumulators the products of 16 rows of 32 bfloat16 by as many columns; ``tdpbusd`` and
+``tdpbssd`` do the same for 64 bytes. Denormal bfloat16 count as zero. Float32 is multiplied in parts: the number
+rounded to bfloat16 and its remainder rounded to bfloat16, together 16 bits. Of their four products the three large ones
+are added to the same accumulators, and each part is loaded once from beyond the L1 cache for all of them.
 """
 
 from __future__ import annotations
@@ -20,14 +21,19 @@ TILE_STEP = 16
 PRODUCT_CYCLES = 16
 """Cycles of one product of two tiles (Intel's optimisation manual, chapter on AMX)."""
 REACHED = {1: 0.65, 2: 0.64}
-"""Of that rate, by parts, what is reckoned with. Products of BERT's and ResNet-50's layers reach 1,200 to 1,500 of
-2,450 GFLOP/s in bfloat16 on Emerald Rapids. In parts what sums take counts besides (`gemm_tiles.PARKED_SECONDS`); of
-290 convolutions and products of ten models choices lose 1.4% of the time with 0.64, 1.6% with 0.53, 2.3% with 0.8
-(`bench.choices`, all cores busy, which makes a product of two tiles 2.4 times as long)."""
+"""Fraction of the peak rate that is assumed, by number of parts.
+
+Products of BERT's and ResNet-50's layers reach 1,200 to 1,500 of 2,450 GFLOP/s in bfloat16 on Emerald Rapids. In parts
+the cost of accumulators is counted in addition (`gemm_tiles.PARKED_SECONDS`). For 290 convolutions and products of ten
+models, choices lose 1.4% of the time with 0.64, 1.6% with 0.53, 2.3% with 0.8 (`bench.choices`, all cores busy, which
+makes a product of two tiles 2.4 times as long).
+"""
 NEAR_BYTES = 131072
-"""Of a block of rows of the left-hand side that is read for each panel, from the L2 cache: tiles are loaded as quickly
-from there (2,300 GFLOP/s in bfloat16, 2,450 from the L1 cache, Emerald Rapids), and each step more parks all sums: with
-a quarter of it 3x3 convolutions took 10 to 20% longer."""
+"""Bytes of a block of left-hand rows that is read for each panel, from the L2 cache.
+
+Tiles are loaded as fast from there (2,300 GFLOP/s in bfloat16, 2,450 from the L1 cache, Emerald Rapids), and each
+further step parks all accumulators: with a quarter of it 3x3 convolutions took 10 to 20% longer.
+"""
 
 _STATE = TileState((f"configure_tiles({TILE_STEP})",), ("release_tiles()",))
 
@@ -41,7 +47,7 @@ def _emulated(cpu: Host) -> bool:
 
 
 def _tiles(name: str, types: TileTypes, feature: str, packing: Packing) -> tuple[RegisterTile, RegisterTile]:
-    """The tile, and the one that stands for it where there is no AMX."""
+    """Return the tile, and the emulating tile for CPUs without AMX."""
     products = {1: 1, 2: 3}[packing.parts]
     rows = 2 * TILE_STEP
 

@@ -1,7 +1,7 @@
-"""The intrinsics of the register tiles of bfloat16 (`bfloat16_table`): a word holds two k of a row or column.
+"""The intrinsics of the bfloat16 register tiles (`bfloat16_table`): a word holds two k of a row or column.
 
-tile_dot2_bfloat16          two bfloat16 on either side, sums in float32
-tile_finish_dot2_bfloat16   the same, with an epilogue that works on the sums (`fused_epilogue`)
+tile_dot2_bfloat16          two bfloat16 on either side, accumulators in float32
+tile_finish_dot2_bfloat16   the same, with an epilogue in registers (`fused_epilogue`)
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ __all__ = ["tile_dot2_bfloat16", "tile_finish_dot2_bfloat16"]
 
 
 class _Pairs(ProductWriter):
-    """Words are loaded as float32; a row of the left-hand side starts at any bfloat16. Needs AVX512-BF16, or
-    NEON's BF16."""
+    """Writes tiles over bfloat16 pairs. Words are loaded as float32; a left-hand row starts at any bfloat16. Needs
+    AVX512-BF16, or NEON's BF16."""
 
     def __init__(self, *args: Any) -> None:
         super().__init__(*args)
@@ -37,7 +37,7 @@ class _Pairs(ProductWriter):
 
 
 class _PairsFinished(_Pairs, FinishWriter):
-    """The same, finished in registers."""
+    """Writes the same tiles with an epilogue in registers."""
 
 
 tile_dot2_bfloat16 = tile_intrinsic("tile_dot2_bfloat16", "float32", _Pairs)

@@ -1,9 +1,9 @@
-"""The register tiles of bfloat16 with sums in float32.
+"""The bfloat16 register tiles with float32 accumulators.
 
 With AVX512-BF16 (``vdpbf16ps``) a lane adds two products of bfloat16. The left-hand side is bfloat16, or float32 that
-is rounded to nearest even when its rows are packed; denormals count as zero, in the operands and in the sums. On Zen 5
-that is twice the float32 rate; on Intel's CPUs it is half of it (Sapphire and Emerald Rapids), and these have tiles of
-their own (AMX). ARM's ``bfdot`` (BF16) is the same over 128 bits; its rate is not measured.
+is rounded to nearest even when its rows are packed. Denormal operands and accumulators count as zero. On Zen 5 that is
+twice the float32 rate. On Intel's CPUs it is half of it (Sapphire and Emerald Rapids), and these CPUs use AMX tiles.
+ARM's ``bfdot`` (BF16) is the same over 128 bits; its rate is not measured.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ __all__ = ["BFLOAT16_TILES"]
 
 
 def _fast_bfloat16(cpu: host.Host) -> bool:
-    """AVX512-BF16 that is not the slow one beside AMX, nor beside what stands for AMX."""
+    """Return whether the CPU has fast AVX512-BF16, as CPUs with AMX (or emulated AMX) do not."""
     return avx512(cpu) and "avx512bf16" in cpu.features and cpu.features.isdisjoint({"amx-bf16", EMULATED_TILES})
 
 
@@ -29,7 +29,7 @@ def _neon_bfloat16(cpu: host.Host) -> bool:
 def _tiles(
     name: str, heights: tuple[int, ...], vectors: int, bits: int, isa: Callable[[host.Host], bool]
 ) -> Iterator[RegisterTile]:
-    """The tile whose left-hand side is to be rounded, and the one that reads it as it lies."""
+    """Yield the tile whose left-hand side has to be rounded, and the tile that reads it in place."""
     for left in ("float32", "bfloat16"):
         types = TileTypes(left, "bfloat16", "float32")
         packing = Packing("" if left == "bfloat16" else "bfloat16", "bfloat16", k_interleave=2)

@@ -1,25 +1,25 @@
-"""The inner loops of depthwise convolution as intrinsics: sums of a run of output pixels of one line, or of two.
+"""The inner loops of depthwise convolution as intrinsics: accumulators of a run of output pixels in one or two lines.
 
 ``depthwise_<dtype>(block, sums, x, w, pixel, PIXELS, LINES, DOWN, ROWS, WINDOW, STRIDE, LEFT, RIGHT, MASKED, LANES)``
-computes, for one vector of channels c, LINES lines l and PIXELS pixels p of each, the first of which is number
-``pixel`` of its line,
+computes, for one vector of channels c, LINES lines l and PIXELS pixels p of each line, starting with pixel number
+``pixel``,
 
     sums[l, p, c] = sum over planes d, rows i = l * DOWN + r with row0 <= i < row1 and 0 <= r < ROWS, taps k of
         x[d * x_plane + i * x_row + (p * STRIDE + k) * x_column + c] * w[d * w_plane + (r * WINDOW + k) * LANES + c]
 
-where ROWS and WINDOW are the numbers of rows and taps of the filter. A vector of the input that several sums share is
-loaded once.
-A column of the input exists if it is in ``[0, columns)`` when that of the first tap of pixel 0 is ``first``; nothing is
-added for others. Only the first LEFT and the last RIGHT of a run are looked at.
-``depthwise_taps_<dtype>(block, sums, x, w, pixel, PIXELS, MASKED, LANES)`` is for any number of ``taps``, ``dilation``
-columns apart, and any ``stride``; it looks at every column. No memory outside of the input is read; with MASKED only
-the first ``channels`` lanes are.
+where ROWS and WINDOW are the filter's numbers of rows and taps. An input vector that several accumulators share is
+loaded once. An input column exists if it is in ``[0, columns)`` when the column of the first tap of pixel 0 is
+``first``; other columns add nothing. Only the first LEFT and the last RIGHT columns of a run are tested.
 
-``depthwise_<dtype>`` and ``depthwise_taps_<dtype>`` are also for an input of int8, uint8 or bfloat16, with weights in
-float32. Sums are computed in float32; those of integers, all below 2**24, are exact, and stored as int32.
+``depthwise_taps_<dtype>(block, sums, x, w, pixel, PIXELS, MASKED, LANES)`` takes any number of ``taps``, ``dilation``
+columns apart, and any ``stride``; it tests every column. No memory outside the input is read; with MASKED only the
+first ``channels`` lanes are read.
+
+Both intrinsics also take int8, uint8 or bfloat16 inputs, with float32 weights. Accumulators are float32. For integers
+they are below 2**24, therefore exact, and are stored as int32.
 
 ``few_channels_<dtype>(block, sums, x, w, pixel, PIXELS, ROWS, WINDOW, STRIDE, LEFT, RIGHT, CHANNELS, VECTORS, LANES)``
-is for an ordinary convolution of CHANNELS (at most 4) input channels, which are all there is between two columns:
+is for an ordinary convolution of CHANNELS (at most 4) input channels, which are contiguous with the next column:
 
     sums[v, p] = sum over d, r, k, c of x[d * x_plane + r * x_row + (p * STRIDE + k) * CHANNELS + c]
                  * w[d * w_plane + (((r * WINDOW + k) * CHANNELS + c) * VECTORS + v) * LANES ...]
@@ -57,7 +57,7 @@ _I64 = ir.IntType(64)
 
 
 class DepthwiseWriter(VectorWriter):
-    """Writes the sums of one run over an input of a ``dtype``."""
+    """Writes the accumulation of one run over an input of a ``dtype``."""
 
     def __init__(
         self, builder: ir.IRBuilder, dtype: str, block: ir.Value, pixels: int, masked: int, lanes: int
@@ -83,7 +83,8 @@ class DepthwiseWriter(VectorWriter):
         lines: int = 1,
         down: int = 1,
     ) -> Values:
-        """Sums over ``rows`` rows of ``window`` taps, of ``lines`` lines ``down`` rows apart, one after the other."""
+        """Return accumulators over ``rows`` rows of ``window`` taps, for ``lines`` lines ``down`` rows apart, line by
+        line."""
         self.count *= lines
         inputs = (self.pixels - 1) * stride + window
         columns = [self.ir.mul(self.slot["x_column"], constant(j)) for j in range(inputs)]
@@ -119,8 +120,8 @@ class DepthwiseWriter(VectorWriter):
         return self._planes(x, w, add_plane)
 
     def _row(self, places: Values, w: dict[int, ir.Value], window: int, stride: int, sums: Values) -> Values:
-        """Sums with those of one row of the input, whose columns are at ``places``, by the taps at ``w`` for each line
-        that reads it."""
+        """Add one input row, whose columns are at ``places``, to the accumulators of each line that reads it, by the
+        taps at ``w``."""
         weights = {
             line: [self._load(self.at(row, constant(k * self.lanes))) for k in range(window)] for line, row in w.items()
         }
@@ -134,7 +135,7 @@ class DepthwiseWriter(VectorWriter):
         return sums
 
     def any_taps(self, x: ir.Value, w: ir.Value, pixel: ir.Value) -> Values:
-        """Sums over any number of rows and taps."""
+        """Return accumulators over any number of rows and taps."""
         slot = self.slot
         first = self.ir.add(slot["first"], self.ir.mul(pixel, slot["stride"]))
         tap_step = self.ir.mul(slot["dilation"], slot["x_column"])
@@ -164,7 +165,7 @@ class DepthwiseWriter(VectorWriter):
         return self._planes(x, w, add_plane)
 
     def store(self, place: ir.Value, sums: Values) -> None:
-        """Write the sums to memory."""
+        """Store the accumulators."""
         exact = DEPTHWISE_SUMS.get(self.given) == "int32"
         for p, value in enumerate(sums):
             if exact:
@@ -173,7 +174,7 @@ class DepthwiseWriter(VectorWriter):
             self.ir.store(value, goal, align=self.align)
 
     def _planes(self, x: ir.Value, w: ir.Value, add: Callable[[ir.Value, ir.Value, Values], Values]) -> Values:
-        """Sums over all planes of taps, to which ``add(x, w, sums)`` adds those of one."""
+        """Return accumulators over all planes of taps; ``add(x, w, sums)`` adds one plane."""
 
         def one_plane(_: ir.Value, state: Values) -> Values:
             plane_x, plane_w, *sums = state
@@ -201,7 +202,7 @@ class DepthwiseWriter(VectorWriter):
         return convert(self.b, value, self.given, "float32") if self.given in DEPTHWISE_SUMS else value
 
     def _zeros(self) -> ir.Value:
-        """Pointer to as many zeros as are read at one place."""
+        """Return a pointer to as many zeros as are read at one place."""
         name, module, room = f"zeros_{self.vector}", self.ir.module, ir.ArrayType(self.element, 4 * self.lanes)
         if name not in module.globals:
             made = ir.GlobalVariable(module, room, name)
@@ -211,7 +212,7 @@ class DepthwiseWriter(VectorWriter):
 
 
 class FewChannelsWriter(DepthwiseWriter):
-    """Writes the sums of one run where every output channel is a sum over all of few input channels."""
+    """Writes the accumulation of one run where every output channel reduces over all of few input channels."""
 
     def __init__(
         self, builder: ir.IRBuilder, dtype: str, block: ir.Value, pixels: int, channels: int, vectors: int, lanes: int
@@ -237,7 +238,8 @@ class FewChannelsWriter(DepthwiseWriter):
 
 
 def _signature(dtype: str, literals: tuple[Any, ...]) -> Any:
-    """Of a kernel's intrinsic for an input of a dtype: pointers to the block, the sums, the input and the weights."""
+    """Return the signature of an intrinsic for an input of a dtype: pointers to record, accumulators, input and
+    weights."""
     given = pointer_type(dtype)
     sums = pointer_type(DEPTHWISE_SUMS.get(dtype, dtype))
     weights = pointer_type("float32") if dtype in DEPTHWISE_SUMS else given
@@ -245,7 +247,7 @@ def _signature(dtype: str, literals: tuple[Any, ...]) -> Any:
 
 
 def _define(dtype: str) -> Any:
-    """The intrinsic ``depthwise_<dtype>``."""
+    """Return the intrinsic ``depthwise_<dtype>``."""
 
     def depthwise(
         typingctx, block, sums, x, w, pixel, pixels, lines, down, rows, window, stride, left, right, masked, lanes
@@ -267,7 +269,7 @@ def _define(dtype: str) -> Any:
 
 
 def _define_taps(dtype: str) -> Any:
-    """The intrinsic ``depthwise_taps_<dtype>``."""
+    """Return the intrinsic ``depthwise_taps_<dtype>``."""
 
     def depthwise(typingctx, block, sums, x, w, pixel, pixels, masked, lanes):
         literals = (pixels, masked, lanes)
@@ -286,7 +288,7 @@ def _define_taps(dtype: str) -> Any:
 
 
 def _define_few(dtype: str) -> Any:
-    """The intrinsic ``few_channels_<dtype>``."""
+    """Return the intrinsic ``few_channels_<dtype>``."""
 
     def few_channels(
         typingctx, block, sums, x, w, pixel, pixels, rows, window, stride, left, right, channels, vectors, lanes

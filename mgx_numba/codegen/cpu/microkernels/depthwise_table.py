@@ -1,4 +1,4 @@
-"""What depthwise kernels and the intrinsics of their inner loops agree on. Needs neither llvmlite nor Numba."""
+"""The interface between depthwise kernels and their inner-loop intrinsics. Needs neither llvmlite nor Numba."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from ..records import Record, Word
 __all__ = ["DEPTHWISE_SUMS", "LINE_BLOCK", "RUNS"]
 
 RUNS = (8, 7, 6, 5, 4, 3, 2, 1)
-"""Output pixels whose sums can be kept in registers."""
+"""Numbers of output pixels whose accumulators fit the registers."""
 
 DEPTHWISE_SUMS = {"int8": "int32", "uint8": "int32", "bfloat16": "float32"}
-"""Dtypes of an input that is multiplied in float32, and what its sums are stored as."""
+"""Stored accumulator dtype, by the dtype of an input that is multiplied in float32."""
 
 LINE_BLOCK = Record(
     "line",
@@ -30,4 +30,4 @@ LINE_BLOCK = Record(
         Word("columns", "columns of the input"),
     ),
 )
-"""The block that describes a line to `mgx_numba.codegen.cpu.microkernels.depthwise`."""
+"""The record that describes a line to `mgx_numba.codegen.cpu.microkernels.depthwise`."""

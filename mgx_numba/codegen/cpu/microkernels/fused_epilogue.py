@@ -1,10 +1,10 @@
-"""Register tiles that finish what they compute: the epilogue works on the sums while they are in registers.
+"""Register tiles with a fused epilogue: it works on the accumulators while they are in registers.
 
-One variant of an intrinsic that `finish_intrinsic` makes computes ``tiles`` blocks of ROWS rows below each other, over
-the panels ``begin`` to ``end`` of the right-hand side and, if ``last`` is set, over one more that has missing columns:
-LAST vectors, of which with MISSING the last one is not whole. Each sum goes through the statements of the epilogue, and
-only the result is stored. Sums whose epilogue calls long functions wait for it in the accumulators of panel 0 of the
-first block of rows. The operands are in a block of int64 words, `finish_block`.
+One variant of an intrinsic that `finish_intrinsic` makes computes ``tiles`` blocks of ROWS rows below each other. It
+covers the panels ``begin`` to ``end`` of the right-hand side and, if ``last`` is set, one more panel with missing
+columns: LAST vectors, the last of which is partial with MISSING. Each accumulator goes through the statements of the
+epilogue, and only the result is stored. Accumulators whose epilogue calls long functions are parked in the accumulator
+memory of panel 0 of the first block of rows. The operands are in a block of int64 words, `finish_block`.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _FLAGS = ("ROWS", "VECTORS", "LANES", "EVEN", "LAST", "MISSING", "THIN")
 
 @dataclass(frozen=True)
 class _Finish:
-    """An epilogue: dtype and access of each operand, statements, the stored name and its dtype."""
+    """An epilogue: dtype and access of each operand, statements, and the name and dtype of the stored value."""
 
     operands: tuple[tuple[str, str], ...]
     lines: tuple[str, ...]
@@ -42,16 +42,18 @@ class _Finish:
     dtype: str
 
     def called(self) -> set[str]:
-        """Names of the intrinsics."""
+        """Return the names of the called intrinsics."""
         return {line.split(" = ", 1)[1].split("(")[0] for line in self.lines}
 
 
 class FinishWriter(ThinWriter):
-    """Writes one variant; ``last`` vectors make up the last panel, of which with ``missing`` the last one is not whole;
-    if it is at most ``thin`` columns, several rows share it.
+    """Writes one variant.
 
-    With ``even`` the rows of the left-hand side lie ``x_row`` elements apart, and there is one tap; if that is `RUNS`,
-    taps are ``runs``, with places and lengths of their own in every row.
+    The last panel has ``last`` vectors, the last of which is partial with ``missing``; if it has at most ``thin``
+    columns, several rows share a vector.
+
+    With ``even`` the rows of the left-hand side are ``x_row`` elements apart, and there is one tap. If ``even`` is
+    `RUNS`, taps are ``runs``, with offsets and lengths of their own.
     """
 
     def __init__(self, function: ir.Function, context: Any, dtype: str, shape: Sequence[int], finish: _Finish) -> None:
@@ -91,7 +93,7 @@ class FinishWriter(ThinWriter):
         self.ir.ret_void()
 
     def _panels(self, tile: ir.Value) -> None:
-        """All panels of one block of rows."""
+        """Emit all panels of one block of rows."""
         skipped = self.ir.add(self.begin, constant(int(self.even > 0)))
         streams = self.ir.add(self.slot["stream"], self.ir.mul(tile, self.ir.sub(self.end, skipped)))
         next_rows = self.at(self.slot["x"], self.ir.mul(self.slot["x_row"], constant(self.rows)))
@@ -128,9 +130,10 @@ class FinishWriter(ThinWriter):
         self.vectors = vectors
 
     def _far_part(self, stream: ir.Value, w: ir.Value) -> ir.Value:
-        """Where the part of the next right-hand side begins that is brought near beside this panel's products.
+        """Return the start of the part of the next right-hand side that is prefetched beside this panel's products.
 
-        Parts of one row of lines after the other, panel by panel; then what is near already.
+        Successive panels prefetch successive rows of cache lines; when all are prefetched, an address that is cached
+        already.
         """
         lines = constant(-(-self.vectors * self.lanes // self.line))
         panel, part = self.ir.sdiv(stream, lines), self.ir.srem(stream, lines)
@@ -140,11 +143,11 @@ class FinishWriter(ThinWriter):
         return self.ir.select(more, self.at(self.slot["far"], place), w)
 
     def _panel(self, panel: ir.Value, w: ir.Value, columns: ir.Value | None = None) -> None:
-        """Products and epilogue of one panel, in which columns are missing if their number is given."""
+        """Emit the products and the epilogue of one panel; ``columns`` is its number of columns if some are missing."""
         self._columns(self.ir.mul(panel, self.slot["acc_panel"]), w, columns)
 
     def _columns(self, column: ir.Value, w: ir.Value, columns: ir.Value | None, thin: int = 0) -> None:
-        """Those of one panel from `column` on."""
+        """Emit the products and the epilogue of one panel from column ``column``."""
         steps = {
             "out": 1,
             **{f"e{k}": int(access in ("full", "per_n")) for k, (_, access) in enumerate(self.finish.operands)},
@@ -171,7 +174,7 @@ class FinishWriter(ThinWriter):
                     self._store(acc, sums)
 
     def _finish_sums(self, at: dict[str, ir.Value], sums: Values, column: ir.Value, columns: ir.Value | None) -> None:
-        """The epilogue of one panel."""
+        """Emit the epilogue of one panel."""
         rest = None
         if columns is not None:
             rest = self.ir.sub(self.ir.sub(columns, column), constant((self.vectors - 1) * self.lanes))
@@ -185,9 +188,11 @@ class FinishWriter(ThinWriter):
         self._call_rows(at, rest)
 
     def _call_rows(self, at: dict[str, ir.Value], rest: ir.Value | None) -> None:
-        """The epilogue of one panel whose sums are parked, as a function of its own: it has more constants than there
-        are registers, and inside of the loop over panels LLVM places them worse (rounding to float8 after silu, AVX2:
-        1 to 1.5% of EfficientNet-B0 and of YOLO)."""
+        """Emit the epilogue of one panel with parked accumulators as a separate function.
+
+        It has more constants than there are registers, and inside the loop over panels LLVM places them worse (rounding
+        to float8 after silu, AVX2: 1 to 1.5% of EfficientNet-B0 and of YOLO).
+        """
         steps = {f"{name}_row": self.slot[f"{name}_row"] for name in ["acc", *self.walking]}
         given = {"parked": self.parked, **at, **steps} | ({} if rest is None else {"rest": rest})
         outside = self.ir, self.b, self.slot, self.parked
@@ -206,7 +211,7 @@ class FinishWriter(ThinWriter):
         self.ir.call(function, list(given.values()))
 
     def _rows(self, at: dict[str, ir.Value], rest: ir.Value | None) -> None:
-        """The epilogue of rows whose sums are parked."""
+        """Emit the epilogue of rows with parked accumulators."""
         fixed = self._column_operands(at, rest)
 
         def one_row(_: ir.Value, state: Values) -> Values:
@@ -223,7 +228,7 @@ class FinishWriter(ThinWriter):
         return {name: self.at(at[name], self.slot[f"{name}_row"]) for name in self.walking}
 
     def _column_operands(self, at: dict[str, ir.Value], rest: ir.Value | None) -> list[dict[str, Typed]]:
-        """The operands that are the same in all rows, for each vector of a row."""
+        """Load the operands that are the same in all rows, for each vector of a row."""
         fixed: list[dict[str, Typed]] = [{} for _ in range(self.vectors)]
         for k, (_, access) in enumerate(self.finish.operands):
             for j, names in enumerate(fixed):
@@ -234,7 +239,7 @@ class FinishWriter(ThinWriter):
         return fixed
 
     def _row(self, at: dict[str, ir.Value], fixed: list[dict[str, Typed]], sums: Values, rest: ir.Value | None) -> None:
-        """Finish and store the vectors of one row."""
+        """Emit the epilogue and the stores of the vectors of one row."""
         every = {}
         for k, (_, access) in enumerate(self.finish.operands):
             if access == "per_m":
@@ -263,7 +268,7 @@ class FinishWriter(ThinWriter):
         return inline(self.context, self.ir, [f"value = {text}"], names)["value"]
 
     def _touch_rows(self, at: dict[str, ir.Value]) -> None:
-        """Ask early for the rows of the result, and of the first operand that varies like it."""
+        """Prefetch the rows of the result, and of the first operand with the same shape."""
         reads = [
             f"e{k}" for k, (own, access) in enumerate(self.finish.operands) if (own, access) == (self.dtype, "full")
         ]
@@ -299,11 +304,11 @@ class FinishWriter(ThinWriter):
 
 
 def finish_intrinsic(called: str, dtype: str, writer: type[FinishWriter]) -> Any:
-    """The intrinsic ``called(args, begin, end, *shape, OPERANDS, LINES, RESULT)`` over words of ``dtype``, with
-    `_FLAGS` as the shape.
+    """Return the intrinsic ``called(args, begin, end, *shape, OPERANDS, LINES, RESULT)`` over words of ``dtype``; the
+    shape is `_FLAGS`.
 
     ``OPERANDS`` names dtype and access of each operand (``"float32 per_n, float32 full"``), ``LINES`` has the
-    statements of the epilogue, one a line, and ``RESULT`` is what is stored: a dtype and a name.
+    statements of the epilogue, one a line, and ``RESULT`` is the dtype and name of the stored value.
     """
 
     def tile(typingctx, args, begin, end, rows, vectors, lanes, even, last, missing, thin, operands, lines, result):

@@ -1,8 +1,8 @@
-"""Straight-line kernel text written into the code of another intrinsic, where its values are in registers.
+"""Inline kernel text into the code of another intrinsic, whose values are in registers.
 
-A kernel is its text: workers compile it, and the object store finds it by that. So what an intrinsic is to do with
-values that it has in registers comes to it as statements of the same language, in a literal of the call, which
-`codegen.printer` prints and this reads.
+A kernel is identified by its text: workers compile it, and the object store finds it by that text. So the statements
+that an intrinsic applies to its register values are a literal of its call, in the same kernel language:
+`codegen.printer` prints them and this module reads them.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ Typed = tuple[types.Type, ir.Value]
 
 
 def inline(context: Any, builder: ir.IRBuilder, lines: Sequence[str], names: dict[str, Typed]) -> dict[str, Typed]:
-    """Write the assignments of ``lines`` at the builder's place; ``names`` and those that they assign.
+    """Emit the assignments of ``lines`` at the builder's position; return ``names`` with the assigned names.
 
     The right-hand sides are names, numbers, and calls of intrinsics that `make_intrinsic` made.
 
     Raises:
-        TypingError: anything else, or what an intrinsic says of its operands.
+        TypingError: for any other right-hand side, or raised by an intrinsic for its operands.
     """
     names = dict(names)
 
@@ -56,7 +56,7 @@ def inline(context: Any, builder: ir.IRBuilder, lines: Sequence[str], names: dic
 
 
 def _number(text: str) -> Typed:
-    """A Python number, INF or NAN, as Numba types it."""
+    """Return a Python number, INF or NAN, as Numba types it."""
     known = {"INF": INF, "-INF": -INF, "NAN": NAN}
     number = known[text] if text in known else ast.literal_eval(text)
     if isinstance(number, bool):

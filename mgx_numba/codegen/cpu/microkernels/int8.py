@@ -1,10 +1,11 @@
-"""The intrinsics of the register tiles of 8-bit integers (`int8_table`): a word holds several k of a row or column.
+"""The intrinsics of the 8-bit integer register tiles (`int8_table`): a word holds several k of a row or column.
 
-As `tile_float32` over words of int32, but each word's elements are multiplied one by one and their products added:
+They work like `tile_float32` over int32 words, but each word's elements are multiplied pairwise and their products
+added:
 
-    tile_dot4          four unsigned bytes on the left, four signed ones on the right
-    tile_dot4_signed   four signed bytes on either side, where NEON has them
-    tile_dot4_shifted  the same of a left-hand side to which 128 was added; each panel starts with its columns' sums
+    tile_dot4          four unsigned bytes on the left, four signed bytes on the right
+    tile_dot4_signed   four signed bytes on either side, with NEON
+    tile_dot4_shifted  the same for a left-hand side with 128 added; each panel starts with its column sums
     tile_dot2          two int16 on either side
 """
 
@@ -22,13 +23,13 @@ __all__ = ["tile_dot2", "tile_dot4", "tile_dot4_shifted", "tile_dot4_signed"]  #
 
 _I8, _I16, _I32 = ir.IntType(8), ir.IntType(16), ir.IntType(32)
 _SHIFT = 128
-"""What makes every int8 an unsigned byte."""
+"""Offset that makes every int8 an unsigned byte."""
 MULTIPLY_PAIRS = {128: "llvm.x86.sse2.pmadd.wd", 256: "llvm.x86.avx2.pmadd.wd", 512: "llvm.x86.avx512.pmaddw.d.512"}
-"""LLVM's intrinsic for each width in bits: all x86 CPUs have the first, and declared tiles need the others."""
+"""LLVM's intrinsic for each width in bits: all x86 CPUs have the first, and declared tiles require the others."""
 
 
 class _DotWriter(ProductWriter):
-    """Words are int32; a row of the left-hand side starts at any byte, and its words are neighbours."""
+    """Writes tiles over int32 words; a left-hand row starts at any byte, and its words are contiguous."""
 
     def __init__(self, *args: Any) -> None:
         super().__init__(*args)
@@ -40,7 +41,7 @@ class _DotWriter(ProductWriter):
 
 
 class _NeonWriter(_DotWriter):
-    """Four products with an instruction of NEON."""
+    """Multiplies and adds four products by a NEON instruction."""
 
     instruction = "sdot"
 
@@ -51,7 +52,7 @@ class _NeonWriter(_DotWriter):
 
 
 class _QuadWriter(_NeonWriter):
-    """Needs VNNI, or NEON's I8MM."""
+    """Multiplies and adds four products; needs VNNI, or NEON's I8MM."""
 
     instruction = "usdot"
 
@@ -63,7 +64,7 @@ class _QuadWriter(_NeonWriter):
 
 
 class _ShiftedWriter(_QuadWriter):
-    """The right sums of a shifted left-hand side: from new ones ``128 * column sum`` is taken."""
+    """Corrects the accumulators of a shifted left-hand side: new accumulators start at ``-128 * column sum``."""
 
     def _multiply(self, panel: ir.Value, w: ir.Value, sums: Values) -> Values:
         start = self.at(w, self.ir.neg(self.slot["w_step"]))
@@ -74,7 +75,7 @@ class _ShiftedWriter(_QuadWriter):
 
 
 class _PairWriter(_DotWriter):
-    """``vpmaddwd`` where there is one."""
+    """Multiplies and adds two products, by ``vpmaddwd`` where the CPU has it."""
 
     def _multiply_add(self, left: ir.Value, right: ir.Value, sums: ir.Value) -> ir.Value:
         halves = ir.VectorType(_I16, 2 * self.lanes)

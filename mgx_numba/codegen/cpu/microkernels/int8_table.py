@@ -1,9 +1,9 @@
-"""The register tiles of 8-bit integers: exact sums in int32, which wrap around as NumPy's do.
+"""The 8-bit integer register tiles: exact int32 accumulators, which wrap around as NumPy's do.
 
 With VNNI (``vpdpbusd``) a lane adds four products of an unsigned by a signed byte. A signed left-hand side is read with
-128 added to it, for which the sums of the columns make up. ARM has ``sdot`` for signed bytes (DotProd), ``usdot`` for
-unsigned ones on the left (I8MM). Elsewhere two products of 16-bit integers are added at once (``vpmaddwd``), to which
-both operands are widened when they are packed.
+128 added, and the column sums correct for it. ARM has ``sdot`` for signed bytes (DotProd), ``usdot`` for unsigned bytes
+on the left (I8MM). Elsewhere two products of 16-bit integers are added at once (``vpmaddwd``), to which both operands
+are widened when they are packed.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ def _vnni(cpu: host.Host) -> bool:
 
 
 def has_dot4(cpu: host.Host, bits: int) -> bool:
-    """Whether a CPU has ``vpdpbusd`` over vectors of so many bits."""
+    """Return whether a CPU has ``vpdpbusd`` over vectors of ``bits`` bits."""
     return {512: _avx512_vnni, 256: _vnni}.get(bits, lambda cpu: False)(cpu)
 
 
 def multiplies_pairs(cpu: host.Host, bits: int) -> bool:
-    """Whether a CPU has ``vpmaddwd`` over vectors of so many bits."""
+    """Return whether a CPU has ``vpmaddwd`` over vectors of ``bits`` bits."""
     feature = {128: "sse2", 256: "avx2", 512: "avx512bw"}.get(bits)
     return feature in cpu.features
 
@@ -58,7 +58,7 @@ _DOT4, _DOT4_SHIFTED, _DOT2 = _INTRINSICS
 
 
 def _intrinsic(types: TileTypes, packing: Packing) -> str:
-    """That of a packing; where the left-hand side is signed and stays so, one of its own."""
+    """Return the intrinsic of a packing; a signed left-hand side that stays signed has its own."""
     return "tile_dot4_signed" if (types, packing) == (_SIGNED, _DOT4) else _INTRINSICS[packing]
 
 

@@ -1,5 +1,8 @@
-"""What a register tile declares: the types that it multiplies, its size in registers, where its operands lie, what
-the CPU must have, and what it must be told before. Needs neither llvmlite nor Numba."""
+"""The declaration of a register tile: element types, size in registers, packing, required CPU features, and thread
+state.
+
+Needs neither llvmlite nor Numba.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +24,8 @@ FMA_CHAINS = 8
 
 @dataclass(frozen=True)
 class TileTypes:
-    """Dtypes of the left and of the right operand and of the sums; a result of another type is an epilogue's work."""
+    """Dtypes of the left operand, the right operand and the accumulators; an epilogue converts to other result
+    types."""
 
     a: str
     b: str
@@ -29,12 +33,12 @@ class TileTypes:
 
     @classmethod
     def of(cls, types: ElementTypes) -> TileTypes:
-        """What a contraction of these types asks of a tile."""
+        """Return the tile types for a contraction of these element types."""
         return cls(types.a, types.b, types.accumulator)
 
     @property
     def uniform(self) -> str | None:
-        """The one dtype of all three, None if they differ."""
+        """Return the dtype that all three share, or None if they differ."""
         return self.a if self.a == self.b == self.accumulator else None
 
     def __str__(self) -> str:
@@ -43,16 +47,17 @@ class TileTypes:
 
 @dataclass(frozen=True)
 class Packing:
-    """How a tile finds its operands in memory.
+    """The memory format of a tile's operands.
 
-    ``a`` and ``b`` are the dtypes of their elements there, where these are not their own. A panel of the right-hand
-    side is ``[k / k_interleave, columns, k_interleave]``: so many successive k of a column lie side by side, and as
-    many of a row on the left; they are multiplied at once. Where k ends before such a group does, the rest of it is
-    zero on the right. With ``column_sums`` each panel starts with one more row: the sums of its columns over k, as
-    accumulators.
+    A panel of the right-hand side is ``[k / k_interleave, columns, k_interleave]``: ``k_interleave`` successive k of a
+    column, and of a left-hand row, are contiguous and multiplied at once. The last such group of a column is padded
+    with zeros.
 
-    Where elements are in two ``parts`` (their high and their low half, which together are nearly the element), those
-    of the left-hand side are two matrices, and each step of a panel is followed by its low halves.
+    Attributes:
+        a, b: dtypes of the elements in memory, where they differ from the tile's types.
+        column_sums: each panel starts with another row: the sums of its columns over k, as accumulators.
+        parts: 2 if elements are split into a high and a low part, which together approximate the element. A left-hand
+            side in parts is two matrices; in a panel each step is followed by its low parts.
     """
 
     a: str = ""
@@ -64,9 +69,9 @@ class Packing:
 
 @dataclass(frozen=True)
 class TileState:
-    """What a thread has to set before it runs a tile and to undo behind it (the configuration of AMX's tiles, say).
+    """The state that a thread sets before it runs a tile and resets after it (such as AMX's tile configuration).
 
-    Both are statements of the kernel language; they surround all tasks of a call of a kernel.
+    Both are statements of the kernel language; they surround all tasks of a kernel's call.
     """
 
     enter: tuple[str, ...]
@@ -75,17 +80,23 @@ class TileState:
 
 @dataclass(frozen=True)
 class RegisterTile:
-    """One declared tile: the most rows and vectors of accumulators that it holds, and the row counts of its variants.
+    """One declared tile.
 
-    ``bits`` is the width of its vector registers, ``isa`` says whether a CPU has its instructions. A variant of
-    ``tall`` rows (0: there is none) takes a row of the remainder along where a matrix has several blocks of ``rows``.
-    Constant right-hand sides are packed for it in panels of ``columns`` columns, each panel K-major. ``intrinsic``
-    names the variants in the kernel language (by default ``tile_<dtype>``); ``finishes`` says that there is also an
-    intrinsic, `finishing`, which works on the sums before they leave the registers.
-
-    A tile whose ``step``, the words of k that it multiplies at once, is more than one reads whole matrices: rows lie
-    evenly, and k ends with a step, what is too much of it being zero on the right. It is best run over ``near_depth``
-    words at a time (0: as many as any other). ``cycles`` are those of a vector of sums for one word.
+    Attributes:
+        heights: row counts of its variants, the most rows first.
+        vectors: vectors of accumulators of a row.
+        bits: width of its vector registers.
+        isa: returns whether a CPU has its instructions.
+        tall: rows of a variant that also takes one row of the remainder where a matrix has several blocks of rows (0:
+            none).
+        packing: memory format. Constant right-hand sides are packed in panels of ``columns`` columns, each panel
+            K-major.
+        intrinsic: name of the variants in the kernel language (by default ``tile_<dtype>``).
+        finishes: whether there is also an intrinsic, `finishing`, with an epilogue in registers.
+        step: words of k multiplied at once. With more than one it is a matrix tile: rows are evenly spaced, and k is
+            padded to whole steps, with zeros on the right.
+        near_depth: best number of words to run it over at a time (0: no preference).
+        cycles: cycles of a vector of accumulators for one word.
     """
 
     name: str
@@ -109,15 +120,15 @@ class RegisterTile:
 
     @property
     def finishing(self) -> str:
-        """Name of the intrinsic that finishes its sums, of a tile that ``finishes``."""
+        """Return the name of the intrinsic with an epilogue in registers, for a tile that ``finishes``."""
         return self.intrinsic.replace("tile_", "tile_finish_", 1)
 
     @property
     def dtype(self) -> str:
-        """The dtype of a tile that has the same on all sides.
+        """Return the dtype of a tile whose types are all the same.
 
         Raises:
-            ValueError: it has several.
+            ValueError: the types differ.
         """
         if self.types.uniform is None:
             raise ValueError(f"tile {self.name} multiplies {self.types}")
@@ -125,27 +136,27 @@ class RegisterTile:
 
     @functools.cached_property
     def rows(self) -> int:
-        """Rows of a block."""
+        """Return the rows of a block."""
         return self.heights[0]
 
     @functools.cached_property
     def lanes(self) -> int:
-        """Accumulators of a vector."""
+        """Return the accumulators of a vector."""
         return self.bits // (8 * itemsize(self.types.accumulator))
 
     @functools.cached_property
     def columns(self) -> int:
-        """Columns of one packed panel."""
+        """Return the columns of a packed panel."""
         return self.vectors * self.lanes
 
     @functools.cached_property
     def left_word(self) -> str:
-        """Dtype as which a row of the left-hand side is read: what of it is multiplied at once, the unit of strides."""
+        """Return the dtype as which a left-hand row is read: the elements multiplied at once, the unit of strides."""
         return self._word(self.packing.a or self.types.a)
 
     @functools.cached_property
     def right_word(self) -> str:
-        """The same of a panel's column."""
+        """Return the dtype as which a panel's column is read."""
         return self._word(self.packing.b or self.types.b)
 
     def _word(self, dtype: str) -> str:
@@ -153,36 +164,37 @@ class RegisterTile:
         return dtype if together == 1 else f"int{8 * together * itemsize(dtype)}"
 
     def depth(self, k: Length) -> Any:
-        """Words of a row of k elements, in whole steps."""
+        """Return the words of a row of k elements, in whole steps."""
         return -(-k // (self.packing.k_interleave * self.step)) * self.step
 
     @property
     def step_bytes(self) -> int:
-        """Bytes of a panel's step."""
+        """Return the bytes of a panel's step."""
         return self.packing.parts * self.step * self.columns * itemsize(self.right_word)
 
     def variants(self) -> tuple[int, ...]:
-        """Row counts of all variants, those taken most first."""
+        """Return the row counts of all variants, the most used first."""
         return (*self.heights, self.tall) if self.tall else self.heights
 
     def split(self, rows: int, vectors: int) -> int:
-        """Accumulator sets, each over its own share of K, that a variant needs to keep the FMA units busy."""
+        """Return the accumulator sets, each over its own share of K, that a variant needs to keep the FMA units
+        busy."""
         sets = 1
         while sets * rows * vectors < FMA_CHAINS and sets < 4:
             sets *= 2
         return sets
 
     def widths(self) -> tuple[int, ...]:
-        """Vectors of a row in the variants: a full panel, and one for a last panel of few columns."""
+        """Return the vectors of a row in the variants: a full panel, and one vector for a last panel of few columns."""
         return (self.vectors, 1) if self.vectors > 1 else (1,)
 
     def in_state(self, statements: Sequence[str]) -> list[str]:
-        """Statements that run the tile, in the state that it needs."""
+        """Return statements that run the tile, in the state that it needs."""
         return [*self.state.enter, *statements, *self.state.leave] if self.state else list(statements)
 
 
 def avx512(cpu: host.Host) -> bool:
-    """Vectors of 512 bits with all that AVX-512 has had since its servers' first version."""
+    """Return whether the CPU has 512-bit vectors and the AVX-512 extensions of its first server CPUs."""
     return cpu.vector_bits >= 512
 
 
@@ -195,5 +207,5 @@ def neon(cpu: host.Host) -> bool:
 
 
 def any_cpu(cpu: host.Host) -> bool:
-    """LLVM has code for the tile on every CPU."""
+    """Return True: LLVM can compile the tile for every CPU."""
     return True

@@ -1,6 +1,6 @@
-"""The intrinsics of the register tiles with weights in 16 bits (`stored_table`).
+"""The intrinsics of the register tiles with 16-bit weights (`stored_table`).
 
-As `tile_float32`, but the right-hand side, its strides and what is brought into the cache of it count in elements of
+They work like `tile_float32`, but the right-hand side, its strides and its prefetch distances count elements of:
 
     tile_stored_float16    float16
     tile_stored_bfloat16   bfloat16
@@ -27,7 +27,7 @@ _ZERO = 128  # by definition: vpshufb makes a zero of a byte whose place has the
 
 
 class _StoredWriter(ProductWriter):
-    """Never masked: weights are packed."""
+    """Writes tiles over 16-bit weights; never masked, as weights are packed."""
 
     stored: ClassVar[str]
 
@@ -52,9 +52,12 @@ class _Float16Writer(_StoredWriter):
 
 
 class _StoredBFloat16Writer(_StoredWriter):
-    """In vectors of 256 bits one instruction orders the bytes of eight weights, which lie in both halves, behind zeros:
-    to widen and to shift takes two, and products of 4 to 8% more time than in float32 (Zen 5 with AVX2, 128 and 197
-    rows by 768x768, 3072x768; so 2% at most)."""
+    """Writes tiles over bfloat16 weights.
+
+    In 256-bit vectors one byte shuffle moves eight weights, which are in both halves, behind zeros. To widen and to
+    shift takes two instructions, with which products take 4 to 8% more time than in float32 (Zen 5 with AVX2, 128 and
+    197 rows by 768x768, 3072x768); with the shuffle 2% at most.
+    """
 
     stored = "bfloat16"
 

@@ -1,8 +1,9 @@
-"""The register tiles of float32 by weights that are stored in 16 bits: these become float32 in registers, exactly, so
-that they are held and read in half the bytes. One conversion serves all rows of a tile.
+"""The register tiles of float32 by 16-bit weights, which are converted to float32 in registers, exactly.
 
-AVX512-FP16 is not used: its multiply-adds (``vfmadd231ph``) sum in float16, and no instruction of it adds products of
-float16 to float32."""
+Weights so take half the memory and bandwidth. One conversion serves all rows of a tile. AVX512-FP16 is not used: its
+multiply-adds (``vfmadd231ph``) accumulate in float16, and it has no instruction that adds products of float16 to
+float32.
+"""
 
 from __future__ import annotations
 

@@ -5,10 +5,10 @@ One variant of ``tile_<dtype>`` computes, for the panels ``begin`` to ``end`` of
 
     acc[i, p * columns + j] (+)= sum over taps t, k of  x[o[t, i] + k * x_step] * w[p, t, k, j]
 
-A row whose offset o is negative reads from ``zero`` instead of ``x``, which is how padding is done. The sums stay in
-registers over all taps and all k. A variant whose tile is too small to hide the latency of the multiply-add units keeps
-SPLIT sums of each element, over interleaved k. MASKED variants read no column of the right-hand side that does not
-exist. The operands are in a block of int64 words, `TILE_BLOCK`.
+A row whose offset o is negative reads from ``zero`` instead of ``x``, which implements padding. The accumulators stay
+in registers over all taps and all k. A variant whose tile is too small to hide the latency of the multiply-add units
+keeps SPLIT accumulators of each element, over interleaved k. MASKED variants read no missing column of the right-hand
+side. The operands are in a block of int64 words, `TILE_BLOCK`.
 """
 
 from __future__ import annotations
@@ -34,10 +34,10 @@ _CONSTANTS = ("ROWS", "VECTORS", "LANES", "SPLIT", "MASKED")
 
 
 def literal_shape(names: Sequence[str], literals: Sequence[types.Type]) -> list[int]:
-    """The values of an intrinsic's literal arguments.
+    """Return the values of an intrinsic's literal arguments.
 
     Raises:
-        TypingError: one is no literal, or negative.
+        TypingError: an argument is not a literal, or is negative.
     """
     values = []
     for name, numba_type in zip(names, literals):
@@ -54,8 +54,10 @@ def written_function(
     write: Callable[[ir.Function], None],
     arguments: Sequence[ir.Type] = (_I64.as_pointer(), _I64, _I64),
 ) -> ir.Function:
-    """The module's function ``void name(i64 *block, i64 begin, i64 end)``, or of other arguments, written on first
-    use and never inlined."""
+    """Return the module's function ``void name(i64 *block, i64 begin, i64 end)``, or with other arguments.
+
+    It is written on first use and never inlined.
+    """
     if name in module.globals:
         return module.globals[name]
     function = ir.Function(module, ir.FunctionType(ir.VoidType(), list(arguments)), name=name)
@@ -67,7 +69,8 @@ def written_function(
 
 
 def tile_intrinsic(called: str, dtype: str, writer: type[ProductWriter]) -> Any:
-    """The intrinsic ``called(args, begin, end, ROWS, VECTORS, LANES, SPLIT, MASKED)`` over words of ``dtype``."""
+    """Return the intrinsic ``called(args, begin, end, ROWS, VECTORS, LANES, SPLIT, MASKED)`` over words of
+    ``dtype``."""
 
     def tile(typingctx, args, begin, end, rows, vectors, lanes, split, masked):
         literals = (rows, vectors, lanes, split, masked)

@@ -1,4 +1,4 @@
-"""The register tiles that contractions are made of, declared in one line each; the host's best one by predicate.
+"""The register tiles of contractions, declared in one line each; a predicate selects the host's best tile.
 
 A tile computes ``rows`` x ``vectors * lanes`` results of a matrix product in registers. Its variants of fewer rows
 serve the last rows of a matrix and products of few rows. Needs llvmlite, never Numba.
@@ -34,7 +34,7 @@ __all__ = [
 ]
 
 PREFETCH_STEPS = 32
-"""How many k ahead the right-hand side is prefetched: about 4 KiB of a packed panel."""
+"""Prefetch distance (k) of the right-hand side: about 4 KiB of a packed panel."""
 
 TILE_BLOCK = Record(
     "tile",
@@ -104,16 +104,16 @@ MATRIX_BLOCK = TILE_BLOCK.followed_by(
         Word("pace", "rows that are finished beside each step of k"),
     ),
 )
-"""The argument block of a tile that reads whole matrices. Its table has, for each tap, where the first row is.
+"""The argument block of a matrix tile. Its table has, for each tap, the offset of the first row.
 
-What it has multiplied is finished while it multiplies the next panel, also that of the next call: the caller sees to
-the rows that are left of the last one.
+The epilogue of a panel runs while the tile multiplies the next panel, also across calls: the caller runs it for the
+remaining rows of the last panel.
 """
 
 RUNS = 2
-"""The ``EVEN`` of a variant of runs (`fused_epilogue`)."""
+"""The value of ``EVEN`` for a variant of runs (`fused_epilogue`)."""
 MOST_RUNS = 16
-"""Row length of a table of runs, by the stack memory for it."""
+"""Row length of a table of runs, limited by its stack memory."""
 
 TILE_TABLE_ROWS = 16
 """Row length of the offsets table, at least the rows of the tallest tile."""
@@ -134,14 +134,14 @@ TILES = (
     *BFLOAT16_TILES,
     *STORED_TILES,
 )
-"""The tiles that read rows wherever they lie, the better ones of the same types first."""
+"""The tiles that read rows at arbitrary offsets, the best tile of the same types first."""
 
 
 @functools.lru_cache(maxsize=16)
 def finish_block(operands: int) -> Record:
-    """The argument block of a tile that finishes, for so many operands of its epilogue.
+    """Return the argument block of a tile with an epilogue of ``operands`` operands.
 
-    It begins with that of a tile that does not, and ends with each operand's first row and the elements between rows.
+    It begins with the argument block of a plain tile, and ends with each operand's first row and row stride.
     """
     own = [word for k in range(operands) for word in (pointer(f"e{k}"), Word(f"e{k}_row"))]
     return TILE_BLOCK.followed_by("finishing tile", (*_FINISH_WORDS, *own))
@@ -149,7 +149,7 @@ def finish_block(operands: int) -> Record:
 
 @functools.lru_cache(maxsize=16)
 def panel_block(operands: int) -> Record:
-    """The argument block of a kernel that finishes rows of one panel of sums, for so many operands of its epilogue."""
+    """Return the argument block of the epilogue kernel for rows of one panel, with ``operands`` operands."""
     return Record(
         "panel",
         (
@@ -165,15 +165,16 @@ def panel_block(operands: int) -> Record:
 
 
 def declared_tile(types: ElementTypes) -> RegisterTile | None:
-    """The first declared tile of these types that the CPU (as narrowed by ``MGX_CPU_FEATURES``) can run."""
+    """Return the first declared tile of these types that the CPU (as restricted by ``MGX_CPU_FEATURES``) can run, or
+    None."""
     return _declared(types, host.host())
 
 
 def tile_for(types: ElementTypes) -> RegisterTile:
-    """As `declared_tile`, where there is one.
+    """Return the result of `declared_tile`.
 
     Raises:
-        UnsupportedError: there is none.
+        UnsupportedError: there is no such tile.
     """
     tile = declared_tile(types)
     if tile is None:
@@ -182,7 +183,7 @@ def tile_for(types: ElementTypes) -> RegisterTile:
 
 
 def matrix_tile(types: ElementTypes) -> RegisterTile | None:
-    """The first declared tile of these types that reads whole matrices and that the CPU can run."""
+    """Return the first declared matrix tile of these types that the CPU can run, or None."""
     return _declared_matrix(types, host.host())
 
 

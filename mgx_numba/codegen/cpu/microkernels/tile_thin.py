@@ -1,8 +1,8 @@
 """LLVM vector IR for the products of a few columns: several rows share a vector register.
 
-Where `width` columns are left, one vector holds those of ``lanes / width`` rows. Its left factors are made from
-contiguous terms of these rows: one load for `STEPS` of them, then a permutation for each. Beside a whole vector, whose
-left factors are in registers anyway, two of these are blended.
+With `width` remaining columns, one vector holds the columns of ``lanes / width`` rows. Its left factors are made from
+contiguous terms of these rows: one load for `STEPS` terms, then a permutation for each. Beside a whole vector, whose
+left factors are in registers anyway, two of them are blended.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class ThinWriter(ProductWriter):
     """Adds a panel of ``width`` columns, less than a vector, whose left-hand side has contiguous terms."""
 
     def multiply_thin(self, w: ir.Value, sums: Values, width: int) -> Values:
-        """`_multiply` for sums as `load_thin` gives them."""
+        """Emit `_multiply` for accumulators in the format of `load_thin`."""
         size = len(sums)
         sets = 1
         while sets * size < FMA_CHAINS and sets < STEPS:
@@ -49,7 +49,7 @@ class ThinWriter(ProductWriter):
         return state[:size]
 
     def multiply_halved(self, w: ir.Value, sums: Values) -> Values:
-        """`_multiply` for rows of two vectors of which the second is at most half full: two rows share one."""
+        """Emit `_multiply` for rows of two vectors, the second at most half full: two rows share one second vector."""
         half = self.lanes // 2
         lower = range(half)
         seconds = [*sums[1::2], *sums[-1:]]
@@ -84,7 +84,7 @@ class ThinWriter(ProductWriter):
         return [value for pair in pairs for value in pair]
 
     def _thin_step(self, rows: Sequence[Values], count: int, width: int, state: Values) -> Values:
-        """`count` successive k, 1 or `STEPS`, each into the next set of sums."""
+        """Emit ``count`` successive k, 1 or `STEPS`, each into the next set of accumulators."""
         index, w, *sums = state
         size = len(rows)
         lefts = []
@@ -102,7 +102,8 @@ class ThinWriter(ProductWriter):
         return [self.ir.add(index, constant(count)), w, *sums]
 
     def load_thin(self, acc: ir.Value, width: int) -> Values:
-        """As `_load`, vectors of ``lanes / width`` rows each; the last row is repeated in the last one."""
+        """Load accumulators as `_load` does, in vectors of ``lanes / width`` rows; the last row fills the last
+        vector."""
 
         def loaded() -> Values:
             rows = self._rows_of_vectors(self._thin_places(acc), width)
@@ -116,7 +117,7 @@ class ThinWriter(ProductWriter):
             self.ir.store(few, self.ir.bitcast(place, few.type.as_pointer()), align=self.align)
 
     def thin_rows(self, sums: Values, width: int) -> Values:
-        """For each row a vector that begins with its sums."""
+        """Return for each row a vector that starts with its accumulators."""
         rows = []
         for i in range(self.rows):
             first = i * width % self.lanes
@@ -131,7 +132,7 @@ class ThinWriter(ProductWriter):
         return places
 
     def _rows_of_vectors(self, rows: Values, width: int) -> list[Values]:
-        """Rows that share a vector."""
+        """Return the groups of rows that share a vector."""
         count = self.lanes // width
         rows = [*rows, *[rows[-1]] * (-len(rows) % count)]
         return [rows[first : first + count] for first in range(0, len(rows), count)]
@@ -141,7 +142,7 @@ class ThinWriter(ProductWriter):
         return self.ir.load(self.ir.bitcast(pointer, few.as_pointer()), align=align or self.align)
 
     def _joined(self, parts: Values) -> ir.Value:
-        """Vectors one behind the other; their number is a power of two."""
+        """Concatenate vectors; their number is a power of two."""
         while len(parts) > 1:
             size = parts[0].type.count
             parts = [
@@ -151,7 +152,7 @@ class ThinWriter(ProductWriter):
         return parts[0]
 
     def _shuffle(self, value: ir.Value, lanes: Sequence[int]) -> ir.Value:
-        """Lanes of one vector in another order."""
+        """Return the lanes of one vector in another order."""
         undefined = ir.Constant(value.type, ir.Undefined)
         order = ir.Constant(ir.VectorType(_I32, len(lanes)), list(lanes))
         return self.ir.shuffle_vector(value, undefined, order)

@@ -1,4 +1,4 @@
-"""LLVM vector IR of register tiles: what `mgx_numba.codegen.cpu.microkernels.tile` offers as intrinsics."""
+"""LLVM vector IR of register tiles, which `mgx_numba.codegen.cpu.microkernels.tile` exports as intrinsics."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ Values = list[ir.Value]
 
 
 def constant(value: int) -> ir.Constant:
-    """An int64."""
+    """Return an int64 constant."""
     return ir.Constant(_I64, value)
 
 
 class VectorWriter:
-    """Writes loops over vectors of ``lanes`` elements where ``builder`` stands."""
+    """Writes loops over vectors of ``lanes`` elements at the position of ``builder``."""
 
     def __init__(self, builder: ir.IRBuilder, dtype: str, lanes: int) -> None:
         self.ir, self.b, self.lanes = builder, VectorBuilder(builder), lanes
@@ -40,15 +40,15 @@ class VectorWriter:
         return self.ir.call(cgutils.get_or_insert_function(self.ir.module, signature, name), arguments)
 
     def splat(self, value: ir.Value) -> ir.Value:
-        """A scalar in every lane."""
+        """Return a vector with a scalar in every lane."""
         return self.b.splat(value, self.lanes)
 
     def at(self, pointer: ir.Value, index: ir.Value) -> ir.Value:
-        """Pointer to ``pointer[index]``."""
+        """Return the pointer to ``pointer[index]``."""
         return self.ir.gep(pointer, [index])
 
     def _vector(self, pointer: ir.Value, index: int) -> ir.Value:
-        """Pointer to the index-th vector from `pointer`."""
+        """Return the pointer to the index-th vector from `pointer`."""
         return self.ir.bitcast(self.at(pointer, constant(index * self.lanes)), self.vector.as_pointer())
 
     def loop(
@@ -60,7 +60,7 @@ class VectorWriter:
         state: Values,
         body: Callable[[ir.Value, Values], Values],
     ) -> Values:
-        """``for index in range(start, stop, step): state = body(index, state)``; the state after it."""
+        """Emit ``for index in range(start, stop, step): state = body(index, state)`` and return the final state."""
         before = self.ir.block
         head, inside, after = (self.ir.append_basic_block(name + part) for part in ("", "_body", "_end"))
         self.ir.branch(head)
@@ -83,8 +83,8 @@ class VectorWriter:
 class TileWriter(VectorWriter):
     """Writes one variant of a tile into an empty function ``void(i64 *block, i64 begin, i64 end)``.
 
-    For each panel the sums are loaded or cleared, `_multiply` adds the products, and the sums are stored. With
-    ``masked`` the panel in which columns are missing goes a way of its own that reads none of them.
+    For each panel the accumulators are loaded or cleared, `_multiply` adds the products, and the accumulators are
+    stored. With ``masked`` a separate path handles the panel with missing columns and reads none of them.
     """
 
     BLOCK: ClassVar[Record] = TILE_BLOCK
@@ -101,27 +101,27 @@ class TileWriter(VectorWriter):
         self.slot = {word.name: self.read_word(word) for word in self.block().words if word.count == 1}
 
     def block(self) -> Record:
-        """The layout of the argument block."""
+        """Return the layout of the argument block."""
         return self.BLOCK
 
     def read_word(self, word: Word) -> ir.Value:
-        """A field of the argument block: an int64, or a pointer of its type."""
+        """Load a field of the argument block: an int64, or a pointer of its type."""
         place = self.word_place(word.name)
         if word.holds is not Holds.INTEGER:
             place = self.ir.bitcast(place, self.pointer_to(word).as_pointer())
         return self.ir.load(place, name=word.name)
 
     def word_place(self, name: str, index: ir.Value | None = None) -> ir.Value:
-        """Where a field lies in the argument block, or the word ``index`` of it."""
+        """Return the address of a field in the argument block, or of its word ``index``."""
         first = constant(self.block().number(name))
         return self.at(self.args, first if index is None else self.ir.add(first, index))
 
     def pointer_to(self, word: Word) -> ir.Type:
-        """The type of a pointer that a field holds."""
+        """Return the type of the pointer in a field."""
         return (_I64 if word.holds is Holds.WORDS else self.element).as_pointer()
 
     def write(self) -> None:
-        """The whole function."""
+        """Emit the whole function."""
 
         def one_panel(panel: ir.Value, state: Values) -> Values:
             w, acc = state
@@ -146,14 +146,14 @@ class TileWriter(VectorWriter):
         self.ir.ret_void()
 
     def _touch(self, panel: ir.Value) -> None:
-        """Ask early for the memory that the epilogue of this panel will use."""
+        """Prefetch the memory that the epilogue of this panel will use."""
 
     def _multiply(self, panel: ir.Value, w: ir.Value, sums: Values) -> Values:
-        """Sums with all products of one panel added."""
+        """Return the accumulators with all products of one panel added."""
         raise NotImplementedError
 
     def row_pointers(self, tap: ir.Value, start: ir.Value | None = None) -> Values:
-        """Where each row reads for one tap, ``start`` elements on."""
+        """Return the address that each row reads for one tap, ``start`` elements on."""
         table = self.at(self.slot["offsets"], self.ir.mul(tap, constant(TILE_TABLE_ROWS)))
         x = self.slot["x"] if start is None else self.at(self.slot["x"], start)
         pointers = []
@@ -164,11 +164,11 @@ class TileWriter(VectorWriter):
         return pointers
 
     def terms(self, tap: ir.Value) -> ir.Value:
-        """How many k a tap has."""
+        """Return the number of k of a tap."""
         return self.slot["depth"]
 
     def _load(self, acc: ir.Value) -> Values:
-        """What the accumulators hold if they are to be added to, else zeros."""
+        """Return the stored accumulators if products are added to them, else zeros."""
 
         def loaded() -> Values:
             return [self.ir.load(place, align=self.align) for place in self._places(acc)]
@@ -176,7 +176,7 @@ class TileWriter(VectorWriter):
         return self._sums_or_zeros(loaded)
 
     def _sums_or_zeros(self, load: Callable[[], Values]) -> Values:
-        """What `load` gives if sums are to be added to, else zeros."""
+        """Return the result of ``load`` if products are added to it, else zeros."""
         zero = ir.Constant(self.vector, None)
         entry = self.ir.block
         with self.ir.if_then(self.ir.icmp_signed("!=", self.slot["accumulate"], constant(0))):
@@ -202,7 +202,7 @@ class TileWriter(VectorWriter):
         return places
 
     def _column_masks(self, count: ir.Value) -> Values:
-        """For each vector of a row, which of its lanes lie among the first `count` columns."""
+        """Return for each vector of a row the mask of its lanes among the first ``count`` columns."""
         counts = self.splat(count)
         masks = []
         for j in range(self.vectors):
@@ -211,7 +211,7 @@ class TileWriter(VectorWriter):
         return masks
 
     def load_columns(self, pointer: ir.Value, j: int) -> ir.Value:
-        """The j-th vector from `pointer`, without the lanes of missing columns."""
+        """Load the j-th vector from ``pointer``, without the lanes of missing columns."""
         place = self._vector(pointer, j)
         if not self.masks:
             return self.ir.load(place, align=self.align)
@@ -220,7 +220,7 @@ class TileWriter(VectorWriter):
 
 
 class ProductWriter(TileWriter):
-    """Matrix product: every k multiplies one element of each row by one row of the panel."""
+    """Writes matrix products: every k multiplies one element of each row by one row of the panel."""
 
     def _multiply(self, panel: ir.Value, w: ir.Value, sums: Values) -> Values:
         size = len(sums)
@@ -246,7 +246,7 @@ class ProductWriter(TileWriter):
         return sets[0]
 
     def _step(self, rows: Values, count: int, state: Values) -> Values:
-        """`count` successive k, the k-th into the k-th set of sums."""
+        """Emit ``count`` successive k, the k-th into the k-th set of accumulators."""
         index, w, *sums = state
         size = self.rows * self.vectors
         for k in range(count):
@@ -262,16 +262,16 @@ class ProductWriter(TileWriter):
         return [index, w, *sums]
 
     def _multiply_add(self, left: ir.Value, right: ir.Value, sums: ir.Value) -> ir.Value:
-        """A vector of sums with the products of one word of a row, in every lane, and those of the columns added."""
+        """Add the products of one word of a row, in every lane, and the columns to a vector of accumulators."""
         return self.b.muladd(left, right, sums)
 
     def _sum(self, x: ir.Value, y: ir.Value) -> ir.Value:
-        """Two vectors of sums added."""
+        """Add two vectors of accumulators."""
         return self.ir.fadd(x, y)
 
     def _prefetch(self, w: ir.Value, index: ir.Value) -> None:
-        """Ask for the right-hand side `PREFETCH_STEPS` ahead, which may be in the next panel, or for what the caller
-        will need instead."""
+        """Prefetch the right-hand side `PREFETCH_STEPS` ahead, which may be in the next panel, or other memory that the
+        caller names."""
         ahead = self.at(w, self.ir.mul(self.slot["w_step"], constant(PREFETCH_STEPS)))
         ahead = self.at(ahead, self.slot["elsewhere"])
         self._prefetch_columns(ahead, write=False)
@@ -281,7 +281,7 @@ class ProductWriter(TileWriter):
             self.prefetch_line(self.at(pointer, constant(start)), write)
 
     def prefetch_line(self, pointer: ir.Value, write: bool) -> None:
-        """Ask for one cache line."""
+        """Prefetch one cache line."""
         hints = [ir.Constant(_I32, hint) for hint in (int(write), 3, 1)]  # near, data
         self.call("llvm.prefetch.p0", ir.VoidType(), [pointer, *hints])
 

@@ -1,9 +1,8 @@
-"""From a kernel's Python text to an ELF object, through Numba's front end and LLVM.
+"""Compile a kernel's Python text to an ELF object, through Numba's front end and LLVM.
 
-Numba types the text and lowers it to LLVM IR; the function it makes is wrapped into the kernel ABI, optimised
-by a short list of LLVM's passes (the text is explicit about vectors) and emitted as a position-independent
-object. Numba is imported on the first compilation. Compilation may be asked for from any number of threads;
-it runs in one at a time.
+Numba types the text and lowers it to LLVM IR. The function is wrapped into the kernel ABI, optimised by a short list of
+LLVM passes (the text is explicitly vectorised) and emitted as a position-independent object. Numba is imported on the
+first compilation. Any number of threads may request compilations, which run one at a time.
 """
 
 from __future__ import annotations
@@ -36,13 +35,13 @@ _PASSES = (
     "sccp",  # finds undefined behaviour, for `expect_returns`
     "simplify_cfg",
 )
-"""LLVM's passes over a kernel, by llvmlite's names. Kernels are written as vectors, and unrolled. On Zen 5 the passes
-of -O2, without vectorisers, take 6 times as long, and the kernels of no network of the benchmarks run 1% faster."""
+"""LLVM's passes over a kernel, by llvmlite's names. Kernels are written with vectors and unrolled loops. On Zen 5 the
+passes of -O2, without vectorisers, take 6 times as long, and speed up the kernels of no benchmark network by 1%."""
 
 
 @dataclass(frozen=True)
 class Inspection:
-    """What became of a kernel: LLVM IR before and after optimisation, and assembly."""
+    """The stages of a compiled kernel: LLVM IR before and after optimisation, and assembly."""
 
     lowered: str
     optimised: str
@@ -53,8 +52,9 @@ def compile_object(source: KernelSource, symbol: str = "") -> bytes:
     """Compile a kernel to an ELF object that exports ``symbol``, by default `source.symbol`.
 
     Raises:
-        CompileError: the text is not valid, does not type, calls what no kernel may call, or has a path that ends in
-            undefined behaviour. The message names the kernel, the line of its text, and the instructions it came from.
+        CompileError: the text is invalid, does not type, calls a forbidden function, or has a path that ends in
+            undefined behaviour. The message names the kernel, the line of its text, and the kernel's source
+            instructions.
     """
     symbol = symbol or source.symbol
     with (
@@ -76,10 +76,10 @@ def compile_object(source: KernelSource, symbol: str = "") -> bytes:
 
 
 def inspect(source: KernelSource) -> Inspection:
-    """Compile a kernel and show the stages.
+    """Compile a kernel and return all stages.
 
     Raises:
-        CompileError: as `compile_object`.
+        CompileError: as for `compile_object`.
     """
     with _lock:
         lowered = _lower(source, source.symbol)
@@ -98,7 +98,7 @@ def _parse(source: KernelSource, lowered: str) -> llvm.ModuleRef:
 
 
 def _optimise(module: llvm.ModuleRef, machine: llvm.TargetMachine) -> None:
-    """Run LLVM's passes. LLVM objects are closed, in order, not left to the garbage collector."""
+    """Run LLVM's passes. LLVM objects are closed explicitly, in order, rather than by the garbage collector."""
     module.triple = machine.triple
     module.data_layout = str(machine.target_data)
     options = llvm.PipelineTuningOptions(speed_level=1)  # of passes that ask: this list has none
@@ -109,7 +109,7 @@ def _optimise(module: llvm.ModuleRef, machine: llvm.TargetMachine) -> None:
 
 
 def _lower(source: KernelSource, symbol: str) -> str:
-    """LLVM IR text of a kernel with its exported wrapper."""
+    """Return the LLVM IR text of a kernel with its exported wrapper."""
     from . import frontend  # imports Numba
 
     function, names = read_text(source, _namespace())
@@ -121,7 +121,7 @@ def _lower(source: KernelSource, symbol: str) -> str:
 
 @functools.lru_cache(maxsize=1)
 def _namespace() -> dict[str, Any]:
-    """What a kernel's text may name, besides Python's own words."""
+    """Return the names that a kernel's text may use, besides Python's keywords."""
     from .. import vocabulary
 
     names: dict[str, Any] = {"__name__": vocabulary.__name__}

@@ -1,4 +1,4 @@
-"""A kernel's Python function as LLVM IR text with the entry that the CPU's executor calls.
+"""Lower a kernel's Python function to LLVM IR text with the entry point that the CPU's executor calls.
 
 Importing this module imports Numba.
 """
@@ -20,15 +20,16 @@ __all__ = ["Refused", "lower"]
 
 _I32, _I64 = ir.IntType(32), ir.IntType(64)
 _UNROLLED_OPERATIONS = 160
-"""Operations in the copies of a body: epilogues of depthwise convolutions, of 8 pixels, have 50 to 120. On Zen 5 they
-take 1.2 times as long in a loop, whose sums stay in memory. More of setup loops only makes code longer."""
+"""Most operations in the copies of an unrolled body: epilogues of depthwise convolutions, of 8 pixels, have 50 to 120.
+On Zen 5 these take 1.2 times as long in a loop, whose accumulators stay in memory. A higher limit only makes setup
+loops longer."""
 _ARGUMENTS = (types.CPointer(types.int64), types.int64, types.int64)
 
 
 def lower(function: ast.FunctionDef, namespace: Mapping[str, Any], symbol: str) -> str:
-    """LLVM IR of ``function(args, begin, end)``, exported as ``void symbol(i64*, i64, i64)``.
+    """Return the LLVM IR of ``function(args, begin, end)``, exported as ``void symbol(i64*, i64, i64)``.
 
-    A function that is annotated ``-> int`` returns an i64 instead.
+    A function annotated ``-> int`` returns an i64 instead.
 
     Raises:
         Refused: the function does not type or does not lower.
@@ -48,10 +49,10 @@ def lower(function: ast.FunctionDef, namespace: Mapping[str, Any], symbol: str) 
 
 
 def _call_through_table(module: ir.Module) -> None:
-    """Call the C library through the object's own address table.
+    """Make calls of the C library go through the object's own address table.
 
-    The loader's memory manager, which keeps an object's sections within reach of each other, reserves room
-    for that table, but not for the stubs that direct calls to functions out of reach would need.
+    The loader's memory manager keeps an object's sections within range of each other and reserves room for that table.
+    It reserves none for the stubs that direct calls to functions out of range would need.
     """
     for function in module.functions:
         if function.is_declaration and not function.name.startswith("llvm."):

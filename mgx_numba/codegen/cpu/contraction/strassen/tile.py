@@ -1,15 +1,15 @@
 """Register tiles of Strassen's product as intrinsics.
 
 One variant of ``strassen_tile_<dtype>(args, begin, end, ROWS, VECTORS, LANES)`` computes products ``begin`` to ``end``
-of the seven of Winograd's form, each of ROWS rows with one panel, and adds the four quadrants of the result to, or
-subtracts them from, up to two places:
+of the seven of Winograd's form, each of ROWS rows with one panel. It adds the four quadrants of the result to, or
+subtracts them from, up to two targets:
 
     P0, P0 + P1 and P0 + P1 + P2 are parked;  quadrant (1, 0) is P0 + P1 + P2 + P3, which ends the first chain
     P4 + (P0 + P1 + P2) is quadrant (1, 1);  P4 + P5 + (P0 + P1) is (0, 1);  P6 + (P0) is (0, 0)
 
-A chain's sums stay in registers. On the side, products make sums of two panels, operands of products to come: the units
-that add are idle otherwise, and the caches answer before anybody waits. The more evenly that is spread, the less it
-delays. The operands are in a block of int64 words, `STRASSEN_BLOCK`.
+The accumulators of a chain stay in registers. On the side, products make sums of two panels, operands of later
+products: the add units are idle otherwise, and the loads have time to arrive. The more evenly this work is spread, the
+less it delays. The operands are in a block of int64 words, `STRASSEN_BLOCK`.
 """
 
 from __future__ import annotations
@@ -30,15 +30,15 @@ from .tile_table import CHAIN_ENDS, LEFT_PITCH, PARKED_PRODUCTS, SIDE_STEPS, SID
 __all__ = ["strassen_tile_float32"]
 
 _LINES = 4
-"""Cache lines of the targets that are asked for in one step."""
+"""Cache lines of the targets that are prefetched in one step."""
 _AHEAD = 32
-"""How many k ahead the right-hand side is asked for."""
+"""Prefetch distance (k) of the right-hand side."""
 _I64 = ir.IntType(64)
 _CONSTANTS = ("ROWS", "VECTORS", "LANES")
 
 
 class StrassenWriter(ProductWriter):
-    """Writes one variant. Its inner loops carry the left-hand side's pointer, the panel's, and the sums."""
+    """Writes one variant. Its inner loops carry the left-hand pointer, the panel pointer, and the accumulators."""
 
     BLOCK: ClassVar[Record] = STRASSEN_BLOCK
 
@@ -50,7 +50,7 @@ class StrassenWriter(ProductWriter):
         self.ir.ret_void()
 
     def _chain(self, chain: ir.Value, _: Values) -> Values:
-        """The products of a chain that are asked for. A loop of its own, so that sums begin from constants."""
+        """Emit the requested products of a chain, in a loop of its own so that accumulators start from constants."""
         first, end = constant(0), constant(CHAIN_ENDS[-1])
         for index, chain_end in enumerate(CHAIN_ENDS[:-1]):
             first = self.ir.select(self.ir.icmp_signed(">", chain, constant(index)), constant(chain_end), first)
@@ -81,7 +81,7 @@ class StrassenWriter(ProductWriter):
         return sums
 
     def _last_steps(self, u: ir.Value, state: Values) -> Values:
-        """The k that are left; the last of them bring the beginning of the next product's panel near."""
+        """Emit the remaining k; the last of them prefetch the start of the next product's panel."""
         depth = self.slot["depth"]
         turn = self.ir.sub(depth, constant(_AHEAD))
         turn = self.ir.select(self.ir.icmp_signed(">", turn, state[0]), turn, state[0])
@@ -93,7 +93,7 @@ class StrassenWriter(ProductWriter):
         return self.loop("last_k", turn, depth, 1, state, lambda _, inner: self._one(inner, gap))
 
     def _one(self, state: Values, ahead: ir.Value | None = None) -> Values:
-        """One k; the right-hand side ``ahead`` elements from its own is asked for."""
+        """Emit one k, and prefetch the right-hand side ``ahead`` elements on."""
         k, x, w, *sums = state
         near = constant(_AHEAD * self.vectors * self.lanes) if ahead is None else ahead
         self._prefetch_columns(self.at(w, near), write=False)
@@ -107,7 +107,7 @@ class StrassenWriter(ProductWriter):
         return [self.ir.add(k, one), self.at(x, one), self.at(w, constant(self.vectors * self.lanes)), *sums]
 
     def _sum_beside(self, u: ir.Value, busy: ir.Value, state: Values) -> Values:
-        """`SIDE_STEPS` k for each vector of the sum."""
+        """Emit `SIDE_STEPS` k for each vector of the sum on the side."""
         job = self.ir.mul(u, constant(SIDE_SUM.size))
 
         def place(name: str) -> ir.Value:
@@ -145,7 +145,7 @@ class StrassenWriter(ProductWriter):
         return self.loop("run", constant(0), runs, 1, [*places, *state], one_run)[3:]
 
     def _ask_for_targets(self, u: ir.Value, targets: ir.Value, state: Values) -> Values:
-        """Further k, each with some cache lines of the targets."""
+        """Emit further k, each with prefetches of some cache lines of the targets."""
         per_line = host.CACHE_LINE // self.align
         steps = -(-self.rows * self.vectors * self.lanes // (per_line * _LINES))
 
@@ -164,7 +164,7 @@ class StrassenWriter(ProductWriter):
         return self.loop("targets", constant(0), targets, 1, state, one_target)
 
     def _ask_for_results(self, u: ir.Value, early: ir.Value, state: Values) -> Values:
-        """Further k, each with a row of the memory that the epilogue of the quadrant will use."""
+        """Emit further k, each with prefetches of a row of the memory that the quadrant's epilogue will use."""
         index = self.ir.select(early, constant(0), self.ir.sub(u, constant(PARKED_PRODUCTS)))
         for count, name in enumerate(("written", "read"), 1):
             wanted = self.ir.and_(self.ir.icmp_signed(">=", self.slot["touched"], constant(count)), self.ir.not_(early))
@@ -182,11 +182,11 @@ class StrassenWriter(ProductWriter):
         return state
 
     def _word(self, name: str, index: ir.Value) -> ir.Value:
-        """Word ``index`` of a field."""
+        """Load word ``index`` of a field."""
         return self.ir.load(self.word_place(name, index))
 
     def _pointer(self, name: str, index: ir.Value) -> ir.Value:
-        """The same of a pointer."""
+        """Load pointer ``index`` of a field."""
         place = self.word_place(name, index)
         return self.ir.load(self.ir.bitcast(place, self.element.as_pointer().as_pointer()))
 
@@ -198,7 +198,7 @@ class StrassenWriter(ProductWriter):
         return self.at(self.slot["parked"], self.ir.mul(u, constant(self.rows * self.vectors * self.lanes)))
 
     def _finish(self, u: ir.Value, targets: ir.Value, sums: Values) -> None:
-        """Add what was parked, and change the targets by it."""
+        """Emit the addition of the parked sums, and the update of the targets."""
         plain = self.ir.icmp_signed("==", u, constant(PARKED_PRODUCTS))
         parked = self._parked(self.ir.sub(constant(CHAIN_ENDS[-1] - 1), u))
 

@@ -1,4 +1,4 @@
-"""What a tile of Strassen's product is told. Needs neither Numba nor llvmlite."""
+"""The argument records and constants of Strassen's tile. Needs neither Numba nor llvmlite."""
 
 from __future__ import annotations
 
@@ -19,16 +19,17 @@ __all__ = [
 INNER = 7
 """Products that one call computes, one after the other."""
 CHAIN_ENDS = (4, 6, 7)
-"""Products after which sums begin from zero again."""
+"""Products after which accumulators restart from zero."""
 PARKED_PRODUCTS = 3
-"""The first of them, which leave their sums in ``parked``. Each further one completes a quadrant of the result."""
+"""Number of first products whose accumulators go to ``parked``. Each later product completes a quadrant of the
+result."""
 SIDE_STEPS = 2
-"""Steps of a product's sum for each vector that it makes on the side, of a sum for products to come."""
+"""Steps of a product's reduction for each vector that it adds on the side for later products."""
 MOST_TARGETS = 2
-"""Blocks of the outer form that one of its products goes to."""
+"""Most blocks of the outer form to which a product is added."""
 LEFT_PITCH = 1456
-"""Elements from one row of a left-hand side to the next, a constant so that one pointer serves all rows. No multiple
-of a large power of two, which would put them into the same sets of the cache."""
+"""Elements from one row of a left-hand side to the next, a constant so that one pointer serves all rows. It is no
+multiple of a large power of two, which would map rows to the same cache sets."""
 
 _FINISHED = INNER - PARKED_PRODUCTS
 
@@ -70,6 +71,6 @@ SIDE_SUM = Record(
         Word("second_pitch", "the same"),
     ),
 )
-"""One sum of two places in memory."""
+"""A sum of two memory regions."""
 SUM_PLACES = ("made", "first", "second")
-"""Its places, each of which has a pitch."""
+"""The memory regions of a `SIDE_SUM`, each with a pitch."""

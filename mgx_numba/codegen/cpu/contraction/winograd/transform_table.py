@@ -1,4 +1,4 @@
-"""What the transforms of Winograd's filtering are told. Needs neither Numba nor llvmlite."""
+"""The argument records and constants of Winograd's transforms. Needs neither Numba nor llvmlite."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from ...records import Record, Word
 __all__ = ["INPUT_PLACE", "PAIRED", "SCALE", "SMALL_BITS"]
 
 PAIRED = 16
-"""Channels of a word of two parts lie so far apart: what one register holds of float32."""
+"""Distance of the two channels in a word of two parts: the float32 elements of one register."""
 SCALE = 2.0**64
-"""What inputs are multiplied by that are all so small that their low parts would be denormals."""
+"""Factor of inputs that are all so small that their low parts would be denormal."""
 SMALL_BITS = 0x20000000
-"""Bits of 2**-63. Numbers are all below it if what they are united to is: their exponents have no more bits."""
+"""Bits of 2**-63. Numbers are all below it if the bitwise or of their bits is: their exponents have no further bits."""
 
 INPUT_PLACE = Record(
     "input tile",
@@ -26,4 +26,4 @@ INPUT_PLACE = Record(
         Word("bits", "(parts) where all bits go that transformed values have, but for signs"),
     ),
 )
-"""Where a tile of the input lies."""
+"""The location of an input tile."""

@@ -49,9 +49,10 @@ _I64 = ir.IntType(64)
 _INT = types.int64
 
 _BYTES, _HALF, _WORD = ("uint8", "int8"), "int16", "int32"
-"""Of integers: what inputs are, what they and filters are transformed as, and what holds two of these."""
+"""For integers: dtypes of inputs, dtype in which inputs and filters are transformed, and dtype that holds two
+transformed values."""
 _HALVINGS = 2
-"""What filters of integers were not multiplied by: 1/4."""
+"""Halvings of integer outputs in place of the filter scale 1/4."""
 
 _AT_0 = -1.5  # what the point 0 is scaled by, less the 1/36 of the filters and the factor that they have in common
 
@@ -59,7 +60,7 @@ Values = list[ir.Value]
 
 
 class _LineArithmetic(Protocol):
-    """What transforms are written in."""
+    """The arithmetic operations in which transforms are written."""
 
     def add(self, x: ir.Value, y: ir.Value) -> ir.Value: ...
 
@@ -69,7 +70,7 @@ class _LineArithmetic(Protocol):
 
 
 class _LineIntegers:
-    """The same modulo the range of integers, by whole factors."""
+    """`_LineArithmetic` for integers, modulo their range, with integer factors."""
 
     def __init__(self, builder: ir.IRBuilder) -> None:
         self.ir, self.b = builder, VectorBuilder(builder)
@@ -105,7 +106,7 @@ def _input6(b: _LineArithmetic, d: Values) -> Values:
 
 
 def _at_pair(b: _LineArithmetic, g: Values, point: float) -> Values:
-    """Values of the polynomial with coefficients ``g`` at ``point`` and at ``-point``."""
+    """Return the values of the polynomial with coefficients ``g`` at ``point`` and at ``-point``."""
     even, odd = g[0], g[1]
     for k in range(2, len(g)):
         factor = point ** (k - k % 2)
@@ -164,10 +165,10 @@ _OUTPUT: dict[tuple[int, int], Line] = {(4, 2): _output4, (6, 2): _output6_2, (6
 
 
 def _both_sides(b: _LineArithmetic, value: Callable[[int, int], ir.Value], side: int, line: Line) -> Iterator[Values]:
-    """The rows of ``T X T^t`` for the transform ``line`` of one line and a square block X of that side.
+    """Yield the rows of ``T X T^t`` for the transform ``line`` of one line and a square block X of side ``side``.
 
-    ``value`` loads an element of X by row and column just before it is needed; a row that is stored before the next
-    one is asked for needs no registers from then on.
+    ``value`` loads an element of X by row and column just before it is needed. A row that is stored before the next row
+    is requested needs no more registers.
     """
     columns = [line(b, [value(i, j) for i in range(side)]) for j in range(side)]
     for i in range(len(columns[0])):
@@ -175,9 +176,9 @@ def _both_sides(b: _LineArithmetic, value: Callable[[int, int], ir.Value], side:
 
 
 class _Channels:
-    """A function of the module that runs a body for each vector of ``channels``: its last argument.
+    """A function of the module that runs a body for each vector of ``channels``, its last argument.
 
-    Vectors hold ``lanes`` values of a type in which the transform is computed.
+    Vectors hold ``lanes`` values of the type in which the transform is computed.
     """
 
     def __init__(self, module: ir.Module, name: str, arguments: list[ir.Type], dtype: str, lanes: int) -> None:
@@ -193,7 +194,7 @@ class _Channels:
         self.b: _LineArithmetic = _LineIntegers(self.ir) if is_signed(dtype) else VectorBuilder(self.ir)
 
     def at(self, pointer: ir.Value, *terms: ir.Value) -> ir.Value:
-        """Pointer to ``pointer[sum of terms]``."""
+        """Return the pointer to ``pointer[sum of terms]``."""
         for term in terms:
             pointer = self.ir.gep(pointer, [term])
         return pointer
@@ -202,11 +203,11 @@ class _Channels:
         return self.ir.mul(value, ir.Constant(_I64, count))
 
     def halves(self, pointer: ir.Value) -> ir.Value:
-        """A pointer to words as one to the values in them."""
+        """Return a pointer to words as a pointer to the values in the words."""
         return self.ir.bitcast(pointer, self.vector.element.as_pointer())
 
     def load(self, pointer: ir.Value, dtype: str = "") -> ir.Value:
-        """A vector of values, which memory may hold in fewer bits, as ``dtype``."""
+        """Load a vector of values, stored in memory as ``dtype``."""
         if not dtype:
             return self.ir.load(self.ir.bitcast(pointer, self.vector.as_pointer()), align=self.align)
         held = ir.VectorType(element_type(dtype), self.vector.count)
@@ -217,7 +218,7 @@ class _Channels:
         self.ir.store(value, self.ir.bitcast(pointer, self.vector.as_pointer()), align=self.align)
 
     def run(self, body: Callable[[ir.Value], None]) -> None:
-        """``for channel in range(0, channels, lanes): body(channel)``; there is at least one."""
+        """Emit ``for channel in range(0, channels, lanes): body(channel)``; there is at least one iteration."""
         entry = self.ir.block
         head, after = self.ir.append_basic_block("channels"), self.ir.append_basic_block("end")
         self.ir.branch(head)
@@ -240,10 +241,12 @@ class _Channels:
         held: str = "",
         halvings: int = 0,
     ) -> None:
-        """Transform the block of which ``source`` points to an element of a channel, to ``target`` and every ``step``
-        on.
+        """Emit the transform of a block to ``target``, with ``step`` elements between points.
 
-        Elements are ``held`` in memory as `load` says. What comes out, integers, is halved so many times.
+        Args:
+            source: returns the pointer to an element of a channel.
+            held: dtype of the elements in memory, as for `load`.
+            halvings: number of halvings of integer results.
         """
 
         def body(channel: ir.Value) -> None:
@@ -279,13 +282,13 @@ def _place_word(build: ir.IRBuilder, place: ir.Value, name: str) -> ir.Value:
 
 
 Source = Callable[[int, int, ir.Value], ir.Value]
-"""Pointer to an element of a block by row, column and channel."""
+"""Returns the pointer to an element of a block by row, column and channel."""
 
 
 def _at_place(
     loop: _Channels, x: ir.Value, place: ir.Value, zero: ir.Value, side: int, each: Callable[[Source], None]
 ) -> None:
-    """``each`` with the pixels of a tile at ``place``, written for those that are all inside and for others."""
+    """Emit ``each`` with the pixels of a tile at ``place``, once for tiles that are all inside and once for others."""
     build = loop.ir
 
     def word(name: str) -> ir.Value:
@@ -335,7 +338,7 @@ def _parts_function(module: ir.Module, name: str, dtype: str, lanes: int, side: 
         return [b.shuffle(bits, range(k, k + lanes // 2)) for k in (0, lanes // 2)]
 
     def words(bits: ir.Value) -> ir.Value:
-        """Of both halves of a vector the upper halves of elements, side by side."""
+        """Return the upper halves of the elements of both halves of a vector, side by side."""
         first, second = both(bits)
         return build.or_(build.lshr(first, b.constant(word, 16)), build.and_(second, b.constant(word, 0xFFFF0000)))
 
@@ -402,10 +405,10 @@ def _output_function(module: ir.Module, name: str, dtype: str, lanes: int, side:
 
 
 def _define(name: str, write: Callable[..., ir.Function], operands: tuple[types.Type, ...], literals: int) -> Any:
-    """Signature and lowering of an intrinsic, the last of whose operands are ``literals`` numbers, LANES last.
+    """Return the signature and lowering of an intrinsic; the last ``literals`` operands are numbers, with LANES last.
 
     Raises:
-        TypingError: a literal is none, or there is no such transform.
+        TypingError: an operand is not a literal, or there is no such transform.
     """
     dtype = pointer_dtype(name, operands[0])
     least = 0 if write is _parts_function else 1
