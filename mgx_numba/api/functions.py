@@ -144,8 +144,12 @@ def check_onnx(
 
     Args:
         filename: path of the model, its bytes, or a ``ModelProto``.
-        default_dim_value, dim_params, map_input_dims, map_dyn_input_dims, strict: as in `parse_onnx`.
+        default_dim_value: as in `parse_onnx`.
+        dim_params: as in `parse_onnx`.
+        map_input_dims: as in `parse_onnx`.
+        map_dyn_input_dims: as in `parse_onnx`.
         external_data_path: folder of external data (by default the model's own if ``filename`` is a path).
+        strict: as in `parse_onnx`.
 
     Returns:
         The faults for which `parse_onnx` would refuse the model, each with its node, operator, domain, operator set and
