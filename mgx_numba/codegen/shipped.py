@@ -112,14 +112,21 @@ class ShippedKernels:
         path = self.folder / name
         try:
             if name not in self._files:
-                self._files[name] = _File(path) if path.exists() else None
+                self._files[name] = self._open(path)
             file = self._files[name]
             data = None if file is None else file.get(identity)
         except (OSError, FormatError) as error:
             self._files[name] = None
-            warn(f"shipped kernels are compiled, for {path} is not used: {error}", RuntimeWarning)
+            warn(f"{path} is not used, so its kernels are compiled: {error}", RuntimeWarning)
             return None
         return None if data is None else data.replace(NEUTRAL.encode(), source.symbol.encode())
+
+    def _open(self, path: Path) -> _File | None:
+        if path.exists():
+            return _File(path)
+        if self.folder != FOLDER and not self.folder.is_dir():
+            raise FormatError(f"{ENVIRONMENT} names a folder that does not exist")
+        return None
 
 
 class _File:

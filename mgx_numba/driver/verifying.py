@@ -37,7 +37,7 @@ Compiler = Callable[[Program], Compiled]
 
 @dataclass(frozen=True)
 class Check:
-    """Outcome of one comparison; ``what`` names the compared value, for output."""
+    """The difference that one comparison found; ``what`` is the printed name of the compared value."""
 
     what: str
     difference: Difference

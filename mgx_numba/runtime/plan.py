@@ -22,6 +22,7 @@ from ..codegen.kernel import KernelSource
 from ..codegen.launch import Geometry, TensorLayout
 from ..core.dim import Dim, Length
 from ..dataclass import dataclass
+from ..errors import CompileError
 from .size_program import SizeProgram
 
 __all__ = [
@@ -334,6 +335,21 @@ class Plan:
     def size_program(self) -> SizeProgram:
         """Return the size program of a plan from a file, or a new one for the symbols."""
         return SizeProgram(self.symbols) if self.sizes is None else self.sizes
+
+    def symbol_axes(self) -> list[tuple[int, int]]:
+        """Return, for each symbol, the number of the parameter and the axis whose length the symbol is.
+
+        Raises:
+            CompileError: no parameter has an axis of such a length.
+        """
+        axes: dict[Length, tuple[int, int]] = {}
+        for number, parameter in enumerate(self.parameters):
+            for axis, length in enumerate(parameter.lens):
+                axes.setdefault(length, (number, axis))
+        missing = [str(symbol) for symbol in self.symbols if symbol not in axes]
+        if missing:
+            raise CompileError(f"the length {missing[0]} is that of no parameter's axis, so that no run can tell it")
+        return [axes[symbol] for symbol in self.symbols]
 
     def all_steps(self) -> Iterator[PlannedStep]:
         """Yield all steps, each before the steps of plans that it runs."""

@@ -94,7 +94,7 @@ def test_a_damaged_object_was_run(folder: Path, tmp_path: Path) -> None:
     shipped = ShippedKernels(folder)
     store = ObjectStore(tmp_path / "cache", shipped=shipped)
     with pytest.warns(
-        RuntimeWarning, match=r"shipped kernels are compiled, for .* is not used: the object of kernel .* is damaged"
+        RuntimeWarning, match=r"is not used, so its kernels are compiled: the object of kernel .* is damaged"
     ):
         assert sum(shipped.get(_source(value)) is None for value in (7, 8)) >= 1
     assert [loader.loadable(s, store.get(s) or compiler.compile_object(s)) for s in (_source(7), _source(8))] == [
@@ -115,7 +115,14 @@ def test_a_damaged_file_was_read(damage: str, folder: Path) -> None:
         }[damage]
     )
     shipped = ShippedKernels(folder)
-    with pytest.warns(RuntimeWarning, match="is not used: it"):
+    with pytest.warns(RuntimeWarning, match="is not used, so its kernels are compiled: it"):
+        assert shipped.get(_source(7)) is None
+    assert shipped.get(_source(8)) is None  # told once
+
+
+def test_a_folder_that_does_not_exist_was_ignored_without_a_word(tmp_path: Path) -> None:
+    shipped = ShippedKernels(tmp_path / "missing")
+    with pytest.warns(RuntimeWarning, match="MGX_SHIPPED_KERNELS names a folder that does not exist"):
         assert shipped.get(_source(7)) is None
     assert shipped.get(_source(8)) is None  # told once
 

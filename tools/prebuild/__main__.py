@@ -17,9 +17,6 @@ import time
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any
-
-import onnx
 
 from mgx_numba.codegen.cpu.kernel import NAME
 from mgx_numba.codegen.files import replace_file
@@ -51,11 +48,17 @@ def main(arguments: Sequence[str]) -> int:
     what.add_argument("--check", action="store_true", help="compare the files with what compiling gives now")
     what.add_argument("--coverage", nargs="*", metavar="MODEL", help="tell how many kernels the files have")
     given = parser.parse_args(arguments)
+    groups = given.groups.split(",")
+    for option, asked, known in (("machines", given.machines.split(","), MACHINES), ("groups", groups, GROUPS)):
+        if unknown := [name for name in asked if name not in known]:
+            parser.error(f"--{option}: unknown {', '.join(unknown)}; there are {', '.join(known)}")
+    if given.jobs < 1:
+        parser.error(f"--jobs: expected an integer from 1 on, got {given.jobs}")
     machines = [MACHINES[name] for name in given.machines.split(",")]
     if given.coverage is not None:
         return _cover(given.out, machines, given.coverage)
     started = time.perf_counter()
-    names = collected(machines, given.groups.split(","), given.jobs)
+    names = collected(machines, groups, given.jobs)
     print(f"{sum(map(len, names.values()))} kernels planned in {time.perf_counter() - started:.0f} s", flush=True)
     if given.check:
         wrong = differences(given.out, machines, names, given.jobs)
@@ -75,19 +78,19 @@ def _write(folder: Path, machines: Sequence[Machine], names: Names, jobs: int) -
     return int(total > LIMIT)
 
 
-def _read(path: str) -> Any:
-    return parsed(onnx.load(path))
-
-
 def _cover(folder: Path, machines: Sequence[Machine], paths: Sequence[str]) -> int:
-    """Print the share of models' kernels that the files have."""
-    items = [Item(Path(path).name, partial(_read, path)) for path in paths] or list(held_out())
+    """Print the share of models' kernels that the files have; return 1 if a model cannot be read or compiled."""
+    os.environ["MGX_PLAN_CACHE"] = "0"  # a cached plan would ask for no kernel
+    items = [Item(Path(path).name, partial(parsed, path)) for path in paths] or list(held_out())
     shipped = ShippedKernels(folder)
     print(f"{'model':28}" + "".join(f"{one.cpu:>16}" for one in machines))
     sums = {one.cpu: [0, 0] for one in machines}
     for item in items:
         collector = Collector(machines)
         collector.collect([item])
+        if item.name in collector.failed:
+            print(f"{item.name}: {collector.failed[item.name]}", file=sys.stderr)
+            return 1
         shown = []
         for one in machines:
             with one.pretended():

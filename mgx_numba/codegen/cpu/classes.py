@@ -35,8 +35,8 @@ class CpuClass:
 
     @property
     def feature_string(self) -> str:
-        """Return the ``+a,-b`` list for a target machine. Features that LLVM would infer from enabled features are
-        switched off."""
+        """Return the ``+a,-b`` list for a target machine. Features that the class lacks but LLVM would infer from
+        enabled features are switched off."""
         signs = {**dict.fromkeys(self.features, "+"), **dict.fromkeys(self.without, "-")}
         return ",".join(signs[name] + name for name in sorted(signs))
 

@@ -261,8 +261,8 @@ _SWITCHES = {
 
 
 def disabled_names(names: Iterable[str] = ()) -> set[str]:
-    """Return the names of passes to skip: ``names``, those in ``MIGRAPHX_DISABLE_PASSES``, and those of other
-    variables."""
+    """Return the names of passes to skip: ``names``, the passes in ``MIGRAPHX_DISABLE_PASSES``, and the passes that
+    variables of their own switch off."""
     switched = (name for name, (variable, usual) in _SWITCHES.items() if environment_flag(variable, usual) != usual)
     return {*names, *environment_words("MIGRAPHX_DISABLE_PASSES"), *switched}
 

@@ -16,7 +16,7 @@ import numpy as np
 from ...codegen.launch import TaskRange
 from ...core.dim import Dim, Length, evaluate
 from ...core.types import numpy_dtype
-from ...errors import CompileError, MgxError, ShapeError, UnsupportedError
+from ...errors import MgxError, ShapeError, UnsupportedError
 from ..host.native import NativeKernel
 from ..host.sizes import Evaluator
 from ..memory import ALIGNMENT, BIG, address_of, expect_room, scratch
@@ -60,7 +60,7 @@ class BindingTables:
             CompileError: a symbol is no parameter's length.
         """
         self.plan = plan
-        self.sources = [_source(plan, symbol) for symbol in plan.symbols]
+        self.sources = plan.symbol_axes()
         self._run = NativeKernel(code[1])
         self.program = program = plan.size_program()
         axes = [program.number(length) for p in plan.parameters for length in p.lens]
@@ -340,15 +340,6 @@ class Binding:
                 f"one grain a thread must stay below {MAX_CLAIMS}"
             )
         return MgxError(f"run: for the lengths {self._lengths()} sizes exceed the bytes that can be addressed")
-
-
-def _source(plan: Plan, symbol: Dim) -> tuple[int, int]:
-    """Return the parameter and the axis whose length a symbol is."""
-    for number, parameter in enumerate(plan.parameters):
-        for axis, length in enumerate(parameter.lens):
-            if isinstance(length, Dim) and length is symbol:
-                return number, axis
-    raise CompileError(f"the length {symbol} is that of no parameter's axis, so that no run can tell it")
 
 
 def _table(rows: Sequence[Any]) -> np.ndarray:

@@ -80,7 +80,7 @@ class OpenLengths:
         """
         self.plan = plan
         self.program = program = SizeProgram(plan.symbols)
-        self._sources = [_source(plan, symbol) for symbol in plan.symbols]
+        self._sources = plan.symbol_axes()
         self._condition = program.number(plan.condition)
         self._axes = [program.number(n) for p in plan.parameters for n in p.lens]
         self._axes += [program.number(n) for o in plan.outputs for n in o.lens or ()]
@@ -331,15 +331,6 @@ class PlanLaunches:
         numbered = TensorLayout(layout.dtype, lens, strides, layout.box, layout.windows)
         address = int(self.maps[k, TensorMapArguments.ADDRESS])
         self.slots[one.slot : one.slot + TensorMap.WORDS] = engine.tensor_map(numbered, address)
-
-
-def _source(plan: Plan, symbol: Dim) -> tuple[int, int]:
-    """Return the parameter and the axis whose length a symbol is."""
-    for number, parameter in enumerate(plan.parameters):
-        for axis, length in enumerate(parameter.lens):
-            if isinstance(length, Dim) and length is symbol:
-                return number, axis
-    raise CompileError(f"the length {symbol} is that of no parameter's axis, so that no run can tell it")
 
 
 def _bytes(spec: ParameterSpec | TensorSpec) -> Length:

@@ -44,8 +44,8 @@ class Item:
         return zlib.crc32((self.family or self.name).encode()) % parts
 
 
-def parsed(model: onnx.ModelProto) -> Any:
-    """Return the program of a model; lengths that have names are in the range `OPEN`."""
+def parsed(model: onnx.ModelProto | str) -> Any:
+    """Return the program of a model or of a model file; lengths that have names are in the range `OPEN`."""
     return mgx_numba.parse_onnx(model, default_dyn_dim_value=OPEN)
 
 

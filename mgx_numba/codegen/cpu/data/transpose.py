@@ -127,7 +127,7 @@ def _block(widest: int, *lens: Length) -> int:
 
 
 class _Plan:
-    """Prints the kernel of one pair of dimensions inside any others."""
+    """Printer of the kernel that transposes two dimensions, with all other dimensions as outer loops."""
 
     def __init__(self, x: Tensor, out: Tensor, origin: str) -> None:
         self.x, self.out, self.origin = x, out, origin
