@@ -30,21 +30,21 @@ def joined_product(
 
     None if another instruction reads the 1x1 convolution's result, or if the joined estimate exceeds the sum of both.
     """
-    if not low.requested:
+    if not low.draft.requested:
         return None
-    before, taken, own, start, stop = low.requested[-1]
+    before, taken, own, start, stop = low.draft.requested[-1]
     if (taken.solver.name, chosen.solver.name) != (ConvPointwise.name, ConvDepthwise.name):
         return None
-    if (start, stop) != (len(low.steps) - 1, len(low.steps)):
+    if (start, stop) != (len(low.draft.steps) - 1, len(low.draft.steps)):
         return None
     assert isinstance(before.problem, ConvProblem) and isinstance(request.problem, ConvProblem)
     between, read = own["out"], operands["x"]
-    producer, buffer = low.steps[-1].instruction, between.buffer
+    producer, buffer = low.draft.steps[-1].instruction, between.buffer
     if buffer.region is not Region.ARENA or buffer.bytes != between.shape.bytes or between.tensor != read.tensor:
         return None
     if read.buffer is not buffer or any(view.buffer is buffer for name, view in operands.items() if name != "x"):
         return None
-    writer = low.writers.get(buffer)
+    writer = low.draft.writers.get(buffer)
     if list(producer.users) != [ins] or (writer is not None and writer.taken):
         return None
     solver = PointwiseDepthwise(before.problem, before.epilogue, tuple(before.strides))
@@ -93,7 +93,7 @@ def first_of_pair(low: Lowering, ins: Instruction, request: Request, chosen: Can
 
 def drop_product(low: Lowering) -> Instruction:
     """Remove the last step, a product that a joined step computes instead, and return its instruction."""
-    low.requested.pop()
-    step = low.steps.pop()
-    low.writers.pop(step.operands["out"].buffer, None)
+    low.draft.requested.pop()
+    step = low.draft.steps.pop()
+    low.draft.writers.pop(step.operands["out"].buffer, None)
     return step.instruction

@@ -13,6 +13,7 @@ from ...graph.rewrite_log import RewriteLog
 from ...graph.specialize import is_dynamic
 from ...interrupts import whole_module
 from ...runtime.cpu.executor import Executable, kernels_ahead
+from ..lowering.job import Job
 from ..lowering.shared_weights import SharedWeights
 from ..lowering.tuples import without_tuples
 from ..options import TargetOptions
@@ -20,7 +21,7 @@ from ..passes import PASSES
 from ..stages import split
 from .capabilities import pass_options
 from .compiled import LoweredProgram
-from .lower import lower, lower_and_release
+from .lower import lower, lowering
 
 if TYPE_CHECKING:
     from ...codegen.tuning.session import Tuning
@@ -116,7 +117,8 @@ class CpuProgram(LoweredProgram):
         if options.tuning is not None and options.tuning.exhaustive:
             _measure(options.tuning, lambda: lower(optimized, options))
         later = partial(compile_program, options=options)
-        plan, whole = lower_and_release(optimized, options, program, weights, later, ahead)
+        low = lowering(Job(optimized, options, weights=weights, original=program), later, ahead)
+        plan, whole = low.run(), not low.draft.freed
         if options.tuning is not None:
             options.tuning.tell()
         source = optimized if whole else program.clone()

@@ -8,6 +8,7 @@ from typing import Any
 from ...codegen.gpu.backend import BACKEND
 from ...graph.passes import run_passes
 from ...graph.program import Program
+from ..lowering.job import Job, Resources
 from ..lowering.lowering import Lowering
 from ..options import TargetOptions
 from .capabilities import pass_options
@@ -33,8 +34,6 @@ def optimized(program: Program, options: TargetOptions) -> Program:
     return program
 
 
-def lowering(program: Program, options: TargetOptions, later: Callable[[Program], Any] | None = None) -> Lowering:
-    """Return the lowering of an optimised program; ``later`` as in `Lowering`."""
-    low = Lowering(program, options, RULES, BACKEND, WORKERS)
-    low.later = later
-    return low
+def lowering(job: Job, later: Callable[[Program], Any] | None = None) -> Lowering:
+    """Return the lowering of an optimised program; ``later`` as in `Resources`."""
+    return Lowering(job, Resources(RULES, BACKEND, WORKERS, later=later))

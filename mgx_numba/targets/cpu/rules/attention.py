@@ -81,7 +81,7 @@ def _offer_parts(low: Lowering, problem: AttentionProblem, out: View, origin: st
 
     if columns % LINE_ELEMENTS == 0:
         rows = out.with_shape(Shape(out.type, (problem.batch, problem.queries, columns)))
-        offer_parts(low, low.steps[-1], rows, columns, remake, besides=True)
+        offer_parts(low, low.draft.steps[-1], rows, columns, remake, besides=True)
 
 
 def _mask(low: Lowering, ins: Instruction, type: Type, turned: bool) -> View:

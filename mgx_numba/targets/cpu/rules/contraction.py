@@ -159,14 +159,14 @@ def _launch(low: Lowering, ins: Instruction, what: Contraction) -> None:
     if plan.scratch:
         scratch = Shape(Type.uint8_type, (plan.scratch,))
         operands["scratch"] = View(Buffer(Region.ARENA, 0, plan.scratch), scratch)
-    start = len(low.steps)
+    start = len(low.draft.steps)
     for launch in plan.launches:
         low.launch(launch, operands, ins)
     if along:
-        low.steps[-1].along = along
-    low.requested.append((request, chosen, operands, start, len(low.steps)))
+        low.draft.steps[-1].along = along
+    low.draft.requested.append((request, chosen, operands, start, len(low.draft.steps)))
     at_once = sum("out" in launch.operands for launch in plan.launches) == 1
-    if at_once and solver.writes_parts(problem) and len(low.steps) == start + len(plan.launches):
+    if at_once and solver.writes_parts(problem) and len(low.draft.steps) == start + len(plan.launches):
         _offer_parts(low, request, chosen, operands["out"])
     contraction.note_solver(low, ins, request, taken)
 
@@ -340,8 +340,8 @@ def _with_stored_blocks(low: Lowering, problem: Any, scales: np.ndarray) -> Gemm
 def _constant_bytes(low: Lowering) -> int:
     """Return the bytes of the program's constants that a run reads, without constants of which only rows are
     gathered."""
-    while low.outer is not None:
-        low = low.outer
+    while low.job.outer is not None:
+        low = low.job.outer
     return low.solutions.of("constant bytes", lambda: sum(map(_bytes_read, low.program.modules)))
 
 
@@ -414,7 +414,7 @@ def _offer_parts(low: Lowering, request: Request, chosen: Candidate, out: View) 
         results = {f"e{count}": high, f"e{count + 1}": parts.behind} | ({"out": high} if alone else {})
         return _plan(low, own, chosen).launches[-1], results
 
-    offer_parts(low, low.steps[-1], out, columns, remake, besides=False)
+    offer_parts(low, low.draft.steps[-1], out, columns, remake, besides=False)
 
 
 def _packed_at_run_time(
@@ -426,7 +426,7 @@ def _packed_at_run_time(
     reason = "the weights are not constant, and no kernel packs them"
     warn_if_slow(ins, reason)
     call = FunctionCall(packed_weights, SOLVERS.index(solver), problem)
-    low.steps.append(function_step(f"cpu::pack_{solver.name}", ins, call, [weights], target, reason))
+    low.draft.steps.append(function_step(f"cpu::pack_{solver.name}", ins, call, [weights], target, reason))
     return target
 
 

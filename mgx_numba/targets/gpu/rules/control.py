@@ -208,7 +208,7 @@ def _late_bodies(low: Lowering, ins: Instruction, first: int) -> tuple[list[_Lat
     Raises:
         UnsupportedError: the bodies do not justify plans of their own.
     """
-    if low.later is None or not any(map(is_worthwhile, ins.module_args)):
+    if low.resources.later is None or not any(map(is_worthwhile, ins.module_args)):
         raise UnsupportedError(_unknown(low, ins))
     bodies, taken = [], []
     for module in ins.module_args:
@@ -216,10 +216,10 @@ def _late_bodies(low: Lowering, ins: Instruction, first: int) -> tuple[list[_Lat
         place = {value: first + k for k, value in enumerate(module.captured())}
         first += len(place)
         if lengths_of(program):
-            assert low.scope is not None
-            made: Any = OpenBody(program, low.later, low.scope.hints())
+            assert low.job.scope is not None
+            made: Any = OpenBody(program, low.resources.later, low.job.scope.hints())
         else:
-            made = low.later(program)
+            made = low.resources.later(program)
         bodies.append((LateBody(made, program.parameter_shapes()), made.kernels()))
         taken.append([place[value] for value in captured])
     return bodies, taken
@@ -272,4 +272,4 @@ def _append(
 ) -> None:
     label = f"{low.backend.name}::{ins.name}"
     step = PendingStep(None, {}, label, ins, None, list(inputs), list(outputs), tuple(plans), control=control)
-    low.steps.append(step)
+    low.draft.steps.append(step)
