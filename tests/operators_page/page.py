@@ -20,7 +20,7 @@ from mgx_numba.runtime.plan import HostStep
 from mgx_numba.targets.cpu.lower import lower
 from mgx_numba.targets.cpu.program import optimize
 from mgx_numba.targets.gpu.lower import lowering, optimized
-from mgx_numba.targets.lowering.job import Job
+from mgx_numba.targets.lowering.job import LoweringJob
 from mgx_numba.targets.lowering.tuples import without_tuples
 from mgx_numba.targets.options import TargetOptions
 
@@ -143,7 +143,7 @@ def _on_cpu(program: Program) -> str:
 
 def _on_gpu(program: Program) -> str:
     options = TargetOptions()
-    return _planned(program, lambda p: lowering(Job(optimized(p, options), options)).run())
+    return _planned(program, lambda p: lowering(LoweringJob(optimized(p, options), options)).run())
 
 
 def _planned(program: Program, lowered) -> str:  # type: ignore[no-untyped-def]

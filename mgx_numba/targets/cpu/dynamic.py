@@ -14,7 +14,7 @@ from ...runtime.cpu.executor import Executable, kernels_ahead
 from ...runtime.told_lengths import with_told_lengths
 from ..base import Observer, Progress, Stage, ThreadSpan, Tree
 from ..dynamic import OpenPlans
-from ..lowering.job import Job
+from ..lowering.job import LoweringJob
 from ..lowering.shared_weights import SharedWeights
 from ..options import TargetOptions
 from ..passes import PASSES
@@ -60,7 +60,7 @@ class DynamicProgram(OpenPlans[LoweredProgram], PlanChoice):
         with kernels_ahead(options.store) as ahead:
             run_passes(program, PASSES, pass_options(options), disabled=options.disabled_passes)
             program.remove_unused_modules()
-            job = Job(program, options, scope, self._weights)
+            job = LoweringJob(program, options, scope, self._weights)
             plan = with_told_lengths(lowering(job, self._body, ahead).run())
             executable = Executable(plan, options.num_threads or None, progress, options.store, ahead)
         return LoweredProgram(executable, trees, lambda: program, options.store)

@@ -10,7 +10,7 @@ from ...codegen.workers.ahead import Ahead
 from ...graph.program import Program
 from ...runtime.cpu.threads import resolve_num_threads
 from ...runtime.plan import Plan
-from ..lowering.job import Job, Resources
+from ..lowering.job import LoweringJob, Resources
 from ..lowering.lowering import Lowering
 from ..options import TargetOptions
 from .rules import RULES
@@ -20,10 +20,10 @@ __all__ = ["lower", "lowering"]
 
 def lower(program: Program, options: TargetOptions) -> Plan:
     """Return the plan that runs an optimised program on this machine."""
-    return lowering(Job(program, options)).run()
+    return lowering(LoweringJob(program, options)).run()
 
 
-def lowering(job: Job, later: Callable[[Program], Any] | None = None, ahead: Ahead | None = None) -> Lowering:
+def lowering(job: LoweringJob, later: Callable[[Program], Any] | None = None, ahead: Ahead | None = None) -> Lowering:
     """Return the lowering of a program for this machine.
 
     Args:

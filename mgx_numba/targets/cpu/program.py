@@ -13,7 +13,7 @@ from ...graph.rewrite_log import RewriteLog
 from ...graph.specialize import is_dynamic
 from ...interrupts import whole_module
 from ...runtime.cpu.executor import Executable, kernels_ahead
-from ..lowering.job import Job
+from ..lowering.job import LoweringJob
 from ..lowering.shared_weights import SharedWeights
 from ..lowering.tuples import without_tuples
 from ..options import TargetOptions
@@ -117,7 +117,7 @@ class CpuProgram(LoweredProgram):
         if options.tuning is not None and options.tuning.exhaustive:
             _measure(options.tuning, lambda: lower(optimized, options))
         later = partial(compile_program, options=options)
-        low = lowering(Job(optimized, options, weights=weights, original=program), later, ahead)
+        low = lowering(LoweringJob(optimized, options, weights=weights, original=program), later, ahead)
         plan, whole = low.run(), not low.draft.freed
         if options.tuning is not None:
             options.tuning.tell()

@@ -15,7 +15,7 @@ from ...runtime.gpu.executor import DeviceExecutable
 from ...runtime.told_lengths import with_told_lengths
 from ..base import Progress, Stage, Tree
 from ..dynamic import OpenPlans
-from ..lowering.job import Job
+from ..lowering.job import LoweringJob
 from ..lowering.shared_weights import SharedWeights
 from ..options import TargetOptions
 from ..seam import Seam
@@ -64,7 +64,7 @@ class DynamicGpuProgram(OpenPlans[Any], DeviceProgram):
     ) -> DeviceProgram:
         options, on = self._options, self._engine
         optimize(program, options)
-        plan = with_told_lengths(lowering(Job(program, options, scope, self._weights), self._body).run())
+        plan = with_told_lengths(lowering(LoweringJob(program, options, scope, self._weights), self._body).run())
         made = DeviceProgram(on, options, plan, trees, lambda: program)
         made.executable = DeviceExecutable(plan, on, progress, options.store, self._constants)
         return made

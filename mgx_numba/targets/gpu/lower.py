@@ -8,7 +8,7 @@ from typing import Any
 from ...codegen.gpu.backend import BACKEND
 from ...graph.passes import run_passes
 from ...graph.program import Program
-from ..lowering.job import Job, Resources
+from ..lowering.job import LoweringJob, Resources
 from ..lowering.lowering import Lowering
 from ..options import TargetOptions
 from .capabilities import pass_options
@@ -34,6 +34,6 @@ def optimized(program: Program, options: TargetOptions) -> Program:
     return program
 
 
-def lowering(job: Job, later: Callable[[Program], Any] | None = None) -> Lowering:
+def lowering(job: LoweringJob, later: Callable[[Program], Any] | None = None) -> Lowering:
     """Return the lowering of an optimised program; ``later`` as in `Resources`."""
     return Lowering(job, Resources(RULES, BACKEND, WORKERS, later=later))

@@ -13,7 +13,7 @@ from ...runtime.gpu.constants import DeviceConstants
 from ...runtime.gpu.engine import Engine
 from ...runtime.gpu.executor import DeviceExecutable
 from ..base import Progress
-from ..lowering.job import Job
+from ..lowering.job import LoweringJob
 from ..lowering.shared_weights import SharedWeights
 from ..lowering.tuples import without_tuples
 from ..options import TargetOptions
@@ -98,7 +98,7 @@ class GpuProgram(DeviceProgram):
             self._measure(options.tuning)
         later = functools.partial(compile_program, options=options, on=on)
         weights = None if common is None else common.weights
-        self._plan = lowering(Job(made, options, weights=weights), later).run()
+        self._plan = lowering(LoweringJob(made, options, weights=weights), later).run()
         if options.tuning is not None:
             options.tuning.tell()
         constants = None if common is None else common.constants
@@ -112,6 +112,6 @@ class GpuProgram(DeviceProgram):
         from ..tuning import tune  # late: only needed for tuning
         from .measuring import DeviceBench, compile_candidates
 
-        lowering(Job(self.program, self._options)).run()  # makes all requests to tuning
+        lowering(LoweringJob(self.program, self._options)).run()  # makes all requests to tuning
         compile_candidates(self._engine, tuning)
         tune(tuning, functools.partial(DeviceBench, self._engine))

@@ -1,4 +1,4 @@
-"""The inputs of a lowering, a `Job` and its `Resources`, and its output under construction, a `Draft`."""
+"""The inputs of a lowering, a `LoweringJob` and its `Resources`, and its output under construction, a `Draft`."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from ...codegen.tuning.request import Candidate, Request
     from .lowering import Lowering
 
-__all__ = ["Draft", "Job", "Resources"]
+__all__ = ["Draft", "LoweringJob", "Resources"]
 
 
 @dataclass(frozen=True)
@@ -47,7 +47,7 @@ class Resources:
 
 
 @dataclass(frozen=True)
-class Job:
+class LoweringJob:
     """What a plan is for.
 
     Attributes:

@@ -48,7 +48,7 @@ from .host_values import (
     no_kernels,
 )  # fmt: skip
 from .in_place import replaced, replaced_operand
-from .job import Draft, Job, Resources
+from .job import Draft, LoweringJob, Resources
 from .plan_constants import PlanConstants
 from .released_constants import ReleasedConstants
 from .rules import Body, LoweringRule
@@ -74,7 +74,7 @@ class Lowering(PlanConstants):
         destinations: memory lent to instructions for their results.
     """
 
-    def __init__(self, job: Job, resources: Resources) -> None:
+    def __init__(self, job: LoweringJob, resources: Resources) -> None:
         super().__init__(resources.backend, job.options.packing_growth, job.weights)
         self.job, self.resources, self.draft = job, resources, Draft()
         self.program, self.options, self.module = job.program, job.options, job.program.main
@@ -132,7 +132,7 @@ class Lowering(PlanConstants):
     def lowered(self, program: Program) -> Plan:
         """Return the plan of another program, such as a submodule, for the same target."""
         program.log.parent = self.program.log
-        inner = Lowering(Job(program, self.options, self.job.scope, outer=self), self.resources)
+        inner = Lowering(LoweringJob(program, self.options, self.job.scope, outer=self), self.resources)
         plan = inner.run()
         for condition in inner.draft.conditions:
             self.require(condition)
