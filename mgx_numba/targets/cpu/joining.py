@@ -24,11 +24,11 @@ __all__ = ["drop_product", "first_of_pair", "joined_product"]
 
 def joined_product(
     low: Lowering, ins: Instruction, request: Request, chosen: Candidate, operands: Mapping[str, View]
-) -> tuple[Candidate, Mapping[str, View]] | None:
-    """Return the solver that computes a depthwise convolution and the preceding step's 1x1 convolution, and its further
-    operands.
+) -> tuple[Candidate, Mapping[str, View], float] | None:
+    """Return the solver that computes a depthwise convolution and the preceding step's 1x1 convolution, its further
+    operands, and the time (s) of that step.
 
-    None if another instruction reads the 1x1 convolution's result, or if the joined estimate exceeds the sum of both.
+    None if another instruction reads the 1x1 convolution's result.
     """
     if not low.draft.requested:
         return None
@@ -50,11 +50,9 @@ def joined_product(
     solver = PointwiseDepthwise(before.problem, before.epilogue, tuple(before.strides))
     if solver.refusal(request.problem) is not None:
         return None
-    apart = taken.solver.estimate(before.problem, low.threads) + chosen.solver.estimate(request.problem, low.threads)
-    if solver.estimate(request.problem, low.threads) > apart + LAUNCH_SECONDS:
-        return None
+    saved = taken.solver.estimate(before.problem, low.threads) + LAUNCH_SECONDS
     names = {name: f"{BEFORE}{name}" for name in own if name not in ("x", "out")}
-    return Candidate(solver), {"x": own["x"], **{given: own[name] for name, given in names.items()}}
+    return Candidate(solver), {"x": own["x"], **{given: own[name] for name, given in names.items()}}, saved
 
 
 def first_of_pair(low: Lowering, ins: Instruction, request: Request, chosen: Candidate) -> Candidate:
@@ -91,9 +89,8 @@ def first_of_pair(low: Lowering, ins: Instruction, request: Request, chosen: Can
     return own if taken and tuning is not None and tuning.is_shipped(request) else chosen
 
 
-def drop_product(low: Lowering) -> Instruction:
-    """Remove the last step, a product that a joined step computes instead, and return its instruction."""
+def drop_product(low: Lowering) -> None:
+    """Remove the last step, a product that a joined step computes instead."""
     low.draft.requested.pop()
     step = low.draft.steps.pop()
     low.draft.writers.pop(step.operands["out"].buffer, None)
-    return step.instruction
