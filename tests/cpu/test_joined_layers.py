@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import mgx_numba as migraphx
-from mgx_numba.codegen.cpu.contraction.configurations import solver_candidates
+from mgx_numba.codegen.cpu.contraction.configurations import candidates
 from mgx_numba.codegen.cpu.contraction.conv import ConvPointwise
 from mgx_numba.codegen.tuning.request import Candidate, Request
 from mgx_numba.graph.instruction import Instruction
@@ -59,7 +59,7 @@ class Other:
     exhaustive = False
 
     def choose(self, request: Request) -> Candidate:
-        (taken, *others) = solver_candidates(request)
+        (taken, *others) = candidates(request)
         (other,) = (
             (c for c in others if c.solver.name == "conv_direct")
             if taken.solver.name == ConvPointwise.name
