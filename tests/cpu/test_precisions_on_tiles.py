@@ -62,9 +62,6 @@ class Drawn:
         self.random = random.Random(seed)
         self.names: set[str] = set()
 
-    def is_shipped(self, request: Request) -> bool:
-        return False
-
     def choose(self, request: Request) -> Candidate:
         every = candidates(request)
         tiles = [c for c in every if c.solver.name.endswith("_tiles") or c.solver.name in INTEGERS]

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import field, replace
+from dataclasses import replace
 from typing import Any, TypeAlias
 
 from ...codegen.alternatives import at_lengths, has_lengths, lengths_in
@@ -27,17 +27,16 @@ from ..lowering.buffers import View
 from ..lowering.contraction import Contraction, chosen_solver
 from ..lowering.lowering import Lowering
 from .error_budget import over_budget
-from .joining import drop_product, first_of_pair, joined_product
 from .parts import parts_of, take_parts
 from .shuffling import before_shuffle, drop_shuffle
 
-__all__ = ["Choice", "Form", "Layer", "chosen_form", "forms_of", "plan_of"]
+__all__ = ["ChosenSolver", "ContractionForm", "Layer", "chosen_form", "forms_of", "plan_of"]
 
 Problem: TypeAlias = "GemmProblem | ConvProblem"
 
 
 @dataclass(frozen=True)
-class Choice:
+class ChosenSolver:
     """The solver of a form.
 
     Attributes:
@@ -50,24 +49,18 @@ class Choice:
 
 
 @dataclass(frozen=True)
-class Form:
+class ContractionForm:
     """One form of a contraction.
 
     Attributes:
         problem: what the solver computes.
         operands: the left-hand side ``x``, and operands that only this form has.
         take: makes earlier steps fit; returns whether they do.
-        choice: the solver, if the form is only for this solver.
-        saved: time (s) of earlier steps that the form makes unnecessary.
-        along: instructions of earlier steps that the form computes, too.
     """
 
     problem: Problem
     operands: Mapping[str, View]
     take: Callable[[], bool] = lambda: True
-    choice: Choice | None = None
-    saved: float = 0.0
-    along: tuple[Instruction, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -78,7 +71,6 @@ class Layer:
     ins: Instruction
     what: Contraction
     strides: tuple[tuple[int, ...], ...]
-    choices: dict[Problem, Choice] = field(default_factory=dict)
 
     @property
     def constant(self) -> Any:
@@ -90,7 +82,7 @@ class Layer:
         """Bytes by which packed weights may grow; weights packed in every run are not worth transforming."""
         return 0 if self.constant is None else self.low.packing_room
 
-    def operands(self, form: Form) -> dict[str, View]:
+    def operands(self, form: ContractionForm) -> dict[str, View]:
         """Return all views that a form's launches may read or write, by operand name."""
         extras = {f"e{k}": view for k, view in enumerate(self.what.extras)}
         return {**self.what.operands, **extras, **form.operands}
@@ -120,7 +112,7 @@ class Layer:
         question = (select, problem, threads, room, tuple(sorted(unsuited)))
         return self.low.solutions.of(question, lambda: select(problem, threads, room, unsuited))
 
-    def is_quicker(self, form: Form, other: Form) -> bool:
+    def is_quicker(self, form: ContractionForm, other: ContractionForm) -> bool:
         """Return whether a form is not slower than another, by the estimates.
 
         Symbolic lengths are compared at their hints and at their least values: few rows profit most from short types.
@@ -129,39 +121,32 @@ class Layer:
         if has_lengths(form.problem):
             symbols = symbols_of(lengths_in(form.problem))
             points = [symbols[0].scope.hints(), {s: max(s.low or 1, 1) for s in symbols}]
-        return any(self._seconds(form, at) - form.saved <= self._seconds(other, at) for at in points)
+        return any(self._seconds(form, at) <= self._seconds(other, at) for at in points)
 
-    def _seconds(self, form: Form, at: Any) -> float:
+    def _seconds(self, form: ContractionForm, at: Any) -> float:
         problem = form.problem if at is None else at_lengths(form.problem, at)
-        choice = form.choice or (self.choices.get(problem) if at is None else None)
         try:
-            solver = self.quickest(problem, self.unsuited(problem)) if choice is None else choice.candidate.solver
+            solver = self.quickest(problem, self.unsuited(problem))
         except UnsupportedError:
             return float("inf")
         return float(solver.estimate(problem, self.low.threads))
 
-    def choose(self, form: Form) -> Choice:
+    def choose(self, form: ContractionForm) -> ChosenSolver:
         """Return the solver of a form: that of the tuning record or the cost model, or the quickest if that does not
         suit.
 
         Raises:
             UnsupportedError: no solver applies.
         """
-        if form.choice is not None:
-            return form.choice
-        if form.problem not in self.choices:
-            self.choices[form.problem] = self._choose(form.problem)
-        return self.choices[form.problem]
-
-    def _choose(self, problem: Problem) -> Choice:
+        problem = form.problem
         request, unsuited = self.request(problem), self.unsuited(problem)
-        chosen = first_of_pair(self.low, self.ins, request, chosen_solver(self.low, request))
+        chosen = chosen_solver(self.low, request)
         while True:
             if chosen.solver.name in unsuited or chosen.solver.packing_growth(problem) > self.room:
                 chosen = Candidate(self.quickest(problem, unsuited))
             plan_of(self.low, request, chosen)
             try:
-                return Choice(chosen, self._packed(chosen.solver, problem))
+                return ChosenSolver(chosen, self._packed(chosen.solver, problem))
             except UnsuitedWeights:
                 unsuited.append(chosen.solver.name)
 
@@ -192,7 +177,7 @@ def plan_of(low: Lowering, request: Request, chosen: Candidate) -> Solution:
     )
 
 
-def forms_of(layer: Layer, plain: Form, symbolic: bool) -> list[Form]:
+def forms_of(layer: Layer, plain: ContractionForm, symbolic: bool) -> list[ContractionForm]:
     """Return the forms of a contraction in which it may be computed, the preferred form first, ``plain`` last.
 
     With symbolic lengths only the element types vary.
@@ -205,7 +190,7 @@ def forms_of(layer: Layer, plain: Form, symbolic: bool) -> list[Form]:
     return forms
 
 
-def chosen_form(layer: Layer, forms: Sequence[Form]) -> tuple[Form, Choice]:
+def chosen_form(layer: Layer, forms: Sequence[ContractionForm]) -> tuple[ContractionForm, ChosenSolver]:
     """Return the first form whose solver can be planned and that earlier steps fit, and the solver.
 
     Raises:
@@ -219,7 +204,7 @@ def chosen_form(layer: Layer, forms: Sequence[Form]) -> tuple[Form, Choice]:
     return forms[-1], layer.choose(forms[-1])
 
 
-def _stored(layer: Layer, plain: Form) -> Form | None:
+def _stored(layer: Layer, plain: ContractionForm) -> ContractionForm | None:
     """Propose weights stored in 16 bits."""
     weights, types = layer.what.weights, plain.problem.types
     if weights is None or plain.operands["x"].type.dtype_name != layer.what.problem.types.a:
@@ -232,7 +217,7 @@ def _stored(layer: Layer, plain: Form) -> Form | None:
     return replace(plain, problem=replace(plain.problem, types=replace(types, b=dtype)))
 
 
-def _before_shuffle(layer: Layer, plain: Form) -> Form | None:
+def _before_shuffle(layer: Layer, plain: ContractionForm) -> ContractionForm | None:
     """Propose to read the input of a channel shuffle in place of the shuffle's copy."""
     problem, x = plain.problem, plain.operands["x"]
     if not isinstance(problem, ConvProblem) or problem.groups == 1:
@@ -249,7 +234,7 @@ def _before_shuffle(layer: Layer, plain: Form) -> Form | None:
     return replace(plain, problem=own, operands={"x": view}, take=take)
 
 
-def _in_parts(layer: Layer, plain: Form) -> Form | None:
+def _in_parts(layer: Layer, plain: ContractionForm) -> ContractionForm | None:
     """Propose a left-hand side in bfloat16 parts, which the step before writes."""
     problem, what = plain.problem, layer.what
     if what.weights is None or problem.types.uniform != "float32" or not problem.fast_math or problem.prologue:
@@ -270,28 +255,5 @@ def _in_parts(layer: Layer, plain: Form) -> Form | None:
     return replace(plain, problem=own, operands={"x": high}, take=take)
 
 
-def _joined(layer: Layer, plain: Form) -> Form | None:
-    """Propose to compute the preceding 1x1 convolution, too."""
-    if not isinstance(plain.problem, ConvProblem):
-        return None
-    try:
-        chosen = layer.choose(plain)
-    except UnsupportedError:
-        return None
-    request, operands = layer.request(plain.problem), layer.operands(plain)
-    found = joined_product(layer.low, layer.ins, request, chosen.candidate, operands)
-    if found is None:
-        return None
-    candidate, before, saved = found
-
-    def take() -> bool:
-        drop_product(layer.low)
-        return plain.take()
-
-    choice = Choice(candidate, chosen.packed)
-    producer = layer.low.draft.steps[-1].instruction
-    return replace(plain, operands=before, take=take, choice=choice, saved=saved, along=(producer,))
-
-
-FORMS: tuple[Callable[[Layer, Form], Form | None], ...] = (_stored, _before_shuffle, _in_parts, _joined)
-"""Proposals in order: the element types, then the left-hand side, then the steps before."""
+FORMS: tuple[Callable[[Layer, ContractionForm], ContractionForm | None], ...] = (_stored, _before_shuffle, _in_parts)
+"""Proposals in order: the element types, then the left-hand side."""

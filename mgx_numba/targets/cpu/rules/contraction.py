@@ -47,7 +47,7 @@ from ...lowering.lowering import Lowering
 from ...lowering.slow_steps import warn_if_slow
 from ...lowering.steps import function_step
 from ..capabilities import line_gaps
-from ..contraction_forms import Form, Layer, chosen_form, forms_of, plan_of
+from ..contraction_forms import ContractionForm, Layer, chosen_form, forms_of, plan_of
 from ..parts import ValueParts, offer_parts
 from .table import lowering
 
@@ -93,7 +93,7 @@ def _launch(low: Lowering, ins: Instruction, what: Contraction) -> None:
     layer = Layer(low, ins, what, places)
     problem, x = _prepared(layer), what.operands["x"]
     symbolic = has_lengths((problem, places))
-    forms = forms_of(layer, Form(problem, {"x": x}), symbolic)
+    forms = forms_of(layer, ContractionForm(problem, {"x": x}), symbolic)
     if symbolic:
         _launch_open(layer, layer.request(forms[0].problem))
         return
@@ -112,13 +112,11 @@ def _launch(low: Lowering, ins: Instruction, what: Contraction) -> None:
     start = len(steps)
     for launch in plan.launches:
         low.launch(launch, operands, ins)
-    if form.along:
-        steps[-1].along = form.along
     low.draft.requested.append((request, choice.candidate, operands, start, len(steps)))
     at_once = sum("out" in launch.operands for launch in plan.launches) == 1
     if at_once and solver.writes_parts(form.problem) and len(steps) == start + len(plan.launches):
         _offer_parts(low, request, choice.candidate, operands["out"])
-    contraction.note_solver(low, ins, request, layer.choices[form.problem].candidate)
+    contraction.note_solver(low, ins, request, choice.candidate)
 
 
 def _prepared(layer: Layer) -> GemmProblem | ConvProblem:
