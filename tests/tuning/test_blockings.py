@@ -12,7 +12,6 @@ from mgx_numba.codegen.cpu.contraction.blocking import Blocking, fit
 from mgx_numba.codegen.cpu.contraction.configurations import candidates, refinements
 from mgx_numba.codegen.cpu.contraction.solver import NO_EPILOGUE
 from mgx_numba.codegen.cpu.contraction.solvers import CONV_SOLVERS, GEMM_SOLVERS
-from mgx_numba.codegen.cpu.microkernels.int8_table import has_dot4
 from mgx_numba.codegen.cpu.microkernels.tile_table import TILES, tile_for
 from mgx_numba.codegen.problems.convolution import ConvProblem
 from mgx_numba.codegen.problems.element_types import element_types
@@ -184,8 +183,6 @@ CASES = {
     "conv_depthwise": lambda: convolution("depthwise"),
     "conv_depthwise_any": quantized_depthwise,
     "conv_int8": quantized_convolution,
-    "conv_few_outputs": lambda: quantized_convolution(32, 3, 1),
-    "conv_few_channels": lambda: convolution("few"),
     "conv_transposed": lambda: convolution("transposed"),
     "conv_transposed_tiles": lambda: convolution("transposed 2x2 by 2"),
     "conv_winograd_2x2_int8": quantized_convolution,
@@ -209,10 +206,6 @@ def test_any_blocking_is_safe_and_exact(solver: Any, monkeypatch: pytest.MonkeyP
         monkeypatch.setenv("MGX_CPU_FEATURES", host.EMULATED_TILES)
     if solver.name.startswith("conv_winograd_2x2_int8"):
         monkeypatch.setenv("MGX_CPU_FEATURES", "-avx512vnni,-avxvnni")
-    if solver.name == "conv_few_outputs" and not has_dot4(
-        host.host(), tile_for(element_types("uint8 int8 int32 int32")).bits
-    ):
-        pytest.skip("the CPU has no VNNI")
     if solver.name.startswith("gemm_strassen") and max(TILE.variants()) > TILE.lanes:
         pytest.skip("no tile of Strassen's product")
     program, feeds = CASES[solver.name]()

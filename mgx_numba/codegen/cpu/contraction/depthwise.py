@@ -49,10 +49,7 @@ from .roofline import seconds
 from .rows import image_strides, row_offsets, stride_arguments
 from .solver import Setting, Solver
 
-__all__ = [
-    "LINE", "MOST_ROWS", "WINDOWS", "ConvDepthwise", "ConvDepthwiseAny", "best_run",
-    "line_locals", "line_unit", "missing", "taps_inside", "volume_arguments",
-]  # fmt: skip
+__all__ = ["ConvDepthwise", "ConvDepthwiseAny"]
 
 DEPTHWISE_OPERATIONS = 2.7
 """Operations counted for a multiply-add, instead of 2, since input loads take time, too. Fitted to measured choices."""

@@ -11,7 +11,6 @@ from .conv import ConvDirect, ConvPointwise
 from .conv_int8 import ConvInt8
 from .conv_tiles import ConvTiles
 from .depthwise import ConvDepthwise, ConvDepthwiseAny
-from .few_outputs import ConvFewOutputs
 from .gemm import GemmInPlace, GemmPacked, GemmPacking
 from .gemm_int8 import GemmInt8, GemmPackingInt8
 from .gemm_nbits import GemmNBits
@@ -19,7 +18,6 @@ from .gemm_tiles import ConvPointwiseTiles, GemmTiles
 from .gemv import GemvPacked
 from .gemv_int16 import GemvInt16
 from .gemv_nbits import GemvNBits
-from .small_channels import ConvFewChannels
 from .strassen.solver import GemmStrassen
 from .transposed import ConvTransposed
 from .transposed_tiles import ConvTransposedTiles
@@ -51,10 +49,8 @@ CONV_SOLVERS = (
     ConvPointwiseTiles(),
     ConvDepthwise(),
     ConvDepthwiseAny(),
-    ConvFewChannels(),
     ConvDirect(),
     ConvInt8(),
-    ConvFewOutputs(),
     ConvBfloat16(),
     ConvTiles(),
     ConvTransposed(),
