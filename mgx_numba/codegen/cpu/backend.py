@@ -58,9 +58,9 @@ class CpuBackend(ChoosesSolvers):
         return plan(problem)
 
     def _solvers(self) -> Any:
-        from .contraction import configurations
+        from .contraction import tuning_candidates
 
-        return configurations
+        return tuning_candidates
 
     def objects(
         self, sources: Sequence[KernelSource], progress: Progress | None = None, store: Store | None = None

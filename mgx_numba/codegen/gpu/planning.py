@@ -9,11 +9,11 @@ from ...graph.module import Module
 from ..launch import Launch, Solution
 from ..planning import Planners, planned
 from ..problems.cluster import CopyProblem, PointwiseProblem, ReductionProblem
-from ..problems.indexing import IndexedCopy
+from ..problems.indexed_copy import IndexedCopy
 from ..problems.numbers import NumbersProblem, RangeProblem
 from .cluster.pointwise import pointwise_launch
-from .cluster.rows import reduction_launch
-from .contraction.placed import PlacedRequest
+from .cluster.reduction_rows import reduction_launch
+from .contraction.gpu_contraction import GpuContraction
 from .contraction.solvers import choose
 from .data.indexed import indexed_launch
 from .data.numbers import numbers_launch, range_launch
@@ -37,8 +37,8 @@ def _copy(problem: CopyProblem) -> Launch:
     return pointwise_launch(module, [problem.source], [problem.target], origin=problem.origin)
 
 
-def _contraction(placed: PlacedRequest) -> Solution:
-    return choose(placed).solver.plan(placed)  # type: ignore[no-any-return]
+def _contraction(contraction: GpuContraction) -> Solution:
+    return choose(contraction).solver.plan(contraction)  # type: ignore[no-any-return]
 
 
 PLANNERS: Planners = {
@@ -48,5 +48,5 @@ PLANNERS: Planners = {
     IndexedCopy: indexed_launch,
     NumbersProblem: numbers_launch,
     RangeProblem: range_launch,
-    PlacedRequest: _contraction,
+    GpuContraction: _contraction,
 }

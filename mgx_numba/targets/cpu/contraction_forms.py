@@ -12,7 +12,7 @@ from dataclasses import replace
 from typing import Any, TypeAlias
 
 from ...codegen.alternatives import at_lengths, has_lengths, lengths_in
-from ...codegen.cpu.contraction.packing import SOLVERS
+from ...codegen.cpu.contraction.runtime_packing import SOLVERS
 from ...codegen.cpu.contraction.select import select
 from ...codegen.cpu.contraction.solver import UnsuitedWeights
 from ...codegen.launch import Solution
@@ -24,10 +24,10 @@ from ...dataclass import dataclass
 from ...errors import UnsupportedError
 from ...graph.instruction import Instruction
 from ..lowering.buffers import View
-from ..lowering.contraction import Contraction, chosen_solver
+from ..lowering.contraction_problem import Contraction, chosen_solver
 from ..lowering.lowering import Lowering
+from .bf16_split_values import bf16_split_of, take_bf16_split
 from .error_budget import over_budget
-from .parts import parts_of, take_parts
 from .shuffling import before_shuffle, drop_shuffle
 
 __all__ = ["ChosenSolver", "ContractionForm", "Layer", "chosen_form", "forms_of", "plan_of"]
@@ -239,7 +239,7 @@ def _in_parts(layer: Layer, plain: ContractionForm) -> ContractionForm | None:
     problem, what = plain.problem, layer.what
     if what.weights is None or problem.types.uniform != "float32" or not problem.fast_math or problem.prologue:
         return None
-    found = parts_of(layer.low, plain.operands["x"], 1 if isinstance(problem, ConvProblem) else -1)
+    found = bf16_split_of(layer.low, plain.operands["x"], 1 if isinstance(problem, ConvProblem) else -1)
     if found is None:
         return None
     high, writer = found
@@ -250,7 +250,7 @@ def _in_parts(layer: Layer, plain: ContractionForm) -> ContractionForm | None:
         own = replace(problem, low_parts=writer.parts.low, a_strides=high.strides)
 
     def take() -> bool:
-        return take_parts(layer.low, writer, layer.ins, what.extras) and plain.take()
+        return take_bf16_split(layer.low, writer, layer.ins, what.extras) and plain.take()
 
     return replace(plain, problem=own, operands={"x": high}, take=take)
 

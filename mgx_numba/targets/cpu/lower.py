@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from ...codegen.cpu.backend import BACKEND
-from ...codegen.workers.ahead import Ahead
+from ...codegen.workers.background import BackgroundCompilation
 from ...graph.program import Program
 from ...runtime.cpu.threads import resolve_num_threads
 from ...runtime.plan import Plan
@@ -23,13 +23,15 @@ def lower(program: Program, options: TargetOptions) -> Plan:
     return lowering(LoweringJob(program, options)).run()
 
 
-def lowering(job: LoweringJob, later: Callable[[Program], Any] | None = None, ahead: Ahead | None = None) -> Lowering:
+def lowering(
+    job: LoweringJob, compile_body: Callable[[Program], Any] | None = None, ahead: BackgroundCompilation | None = None
+) -> Lowering:
     """Return the lowering of a program for this machine.
 
     Args:
         job: what the plan is for.
-        later: see `Resources`.
+        compile_body: see `Resources`.
         ahead: compiles kernels as lowering finds them.
     """
     threads = resolve_num_threads(job.options.num_threads or None)
-    return Lowering(job, Resources(RULES, BACKEND, threads, None if ahead is None else ahead.add, later))
+    return Lowering(job, Resources(RULES, BACKEND, threads, None if ahead is None else ahead.add, compile_body))

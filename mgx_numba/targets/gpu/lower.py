@@ -34,6 +34,6 @@ def optimized(program: Program, options: TargetOptions) -> Program:
     return program
 
 
-def lowering(job: LoweringJob, later: Callable[[Program], Any] | None = None) -> Lowering:
-    """Return the lowering of an optimised program; ``later`` as in `Resources`."""
-    return Lowering(job, Resources(RULES, BACKEND, WORKERS, later=later))
+def lowering(job: LoweringJob, compile_body: Callable[[Program], Any] | None = None) -> Lowering:
+    """Return the lowering of an optimised program; ``compile_body`` as in `Resources`."""
+    return Lowering(job, Resources(RULES, BACKEND, WORKERS, compile_body=compile_body))

@@ -13,15 +13,15 @@ from ...runtime.gpu.constants import DeviceConstants
 from ...runtime.gpu.engine import Engine
 from ...runtime.gpu.executor import DeviceExecutable
 from ..base import Progress
+from ..data_dependent_split import split
 from ..lowering.job import LoweringJob
 from ..lowering.shared_weights import SharedWeights
 from ..lowering.tuples import without_tuples
 from ..options import TargetOptions
-from ..stages import split
 from .compiled import DeviceProgram
 from .dynamic import DynamicGpuProgram
 from .lower import lowering, optimized
-from .staged import StagedGpuProgram
+from .split_program import SplitGpuProgram
 
 if TYPE_CHECKING:
     from ...codegen.tuning.session import Tuning
@@ -43,7 +43,7 @@ def compile_program(
     progress: Progress | None = None,
     on: Engine | None = None,
     common: Common | None = None,
-) -> DeviceProgram | StagedGpuProgram:
+) -> DeviceProgram | SplitGpuProgram:
     """Compile a program for a device, in stages where its lengths depend on data.
 
     Args:
@@ -62,7 +62,7 @@ def compile_program(
 
         def fixed(
             program: Program, weights: SharedWeights, constants: DeviceConstants
-        ) -> DeviceProgram | StagedGpuProgram:
+        ) -> DeviceProgram | SplitGpuProgram:
             return compile_program(program, options, None, device, Common(weights, constants))
 
         return DynamicGpuProgram(program, options, progress, device, fixed)
@@ -71,7 +71,7 @@ def compile_program(
     if stages is None:
         return GpuProgram(program, options, progress, device, common)
     made = functools.partial(compile_program, options=options, progress=progress, on=device, common=common)
-    return StagedGpuProgram(made(stages.head), made(stages.tail), stages.seam, trees, arrays, device, options)
+    return SplitGpuProgram(made(stages.head), made(stages.tail), stages.split_point, trees, arrays, device, options)
 
 
 class GpuProgram(DeviceProgram):
@@ -96,9 +96,9 @@ class GpuProgram(DeviceProgram):
         super().__init__(on, options, None, trees, lambda: made)
         if options.tuning is not None and options.tuning.exhaustive:
             self._measure(options.tuning)
-        later = functools.partial(compile_program, options=options, on=on)
+        compile_body = functools.partial(compile_program, options=options, on=on)
         weights = None if common is None else common.weights
-        self._plan = lowering(LoweringJob(made, options, weights=weights), later).run()
+        self._plan = lowering(LoweringJob(made, options, weights=weights), compile_body).run()
         if options.tuning is not None:
             options.tuning.tell()
         constants = None if common is None else common.constants

@@ -34,7 +34,8 @@ class Resources:
         backend: plans problems and compiles kernels.
         threads: number of threads, or other workers, that share the plan's steps.
         found: called with the kernels of each planned step; None: nothing is called.
-        later: compiles a body whose lengths become known when it runs; None: such bodies run by their NumPy meaning.
+        compile_body: compiles a body whose lengths become known when it runs; None: such bodies run by their NumPy
+        meaning.
         solutions: solutions of problems planned before.
     """
 
@@ -42,7 +43,7 @@ class Resources:
     backend: Backend
     threads: int
     found: Callable[[Sequence[KernelSource]], None] | None = None
-    later: Callable[[Program], Any] | None = None
+    compile_body: Callable[[Program], Any] | None = None
     solutions: Solutions = field(default_factory=Solutions)
 
 
@@ -86,6 +87,6 @@ class Draft:
         self.jumps: list[PendingJump] = []
         self.requested: list[tuple[Request, Candidate, Mapping[str, View], int, int]] = []
         self.writers: dict[Buffer, Any] = {}
-        self.settling: list[Callable[[], None]] = []
+        self.finalizers: list[Callable[[], None]] = []
         self.conditions: dict[Dim, None] = {}  # a dict: `in` on a list compares conditions, which adds guards
         self.freed = 0

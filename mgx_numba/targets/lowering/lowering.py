@@ -2,7 +2,7 @@
 
 Every instruction's value is a view of a buffer. Views of views are free. Concatenations and program results lend their
 memory to the instructions that feed them, also through transposes and reshapes, so that these write in place. An
-operator without a kernel runs by its NumPy meaning in a host step between native steps.
+operator without a kernel runs by its NumPy meaning in a fallback step between native steps.
 """
 
 from __future__ import annotations
@@ -38,17 +38,17 @@ from ...runtime.plan import (
     Use,
 )
 from .buffers import Buffer, View, color
-from .destinations import destinations
-from .host_call import HostCall, ReturnCall
-from .host_values import (
+from .fallback_call import FallbackCall, ReturnCall
+from .fallback_values import (
     flatten,
     has_memory,
-    is_hosts,
-    made_by_host,
+    is_on_host,
+    made_by_fallback,
     no_kernels,
 )  # fmt: skip
 from .in_place import replaced, replaced_operand
 from .job import Draft, LoweringJob, Resources
+from .output_aliasing import output_aliases
 from .plan_constants import PlanConstants
 from .released_constants import ReleasedConstants
 from .rules import Body, LoweringRule
@@ -71,7 +71,7 @@ class Lowering(PlanConstants):
         resources: what the plan may use.
         draft: the plan under construction.
         values: view of each lowered instruction's result, or views of a tuple's members.
-        destinations: memory lent to instructions for their results.
+        output_aliases: memory lent to instructions for their results.
     """
 
     def __init__(self, job: LoweringJob, resources: Resources) -> None:
@@ -81,7 +81,7 @@ class Lowering(PlanConstants):
         self.rules, self.threads, self.solutions = resources.rules, resources.threads, resources.solutions
         self._texts: dict[Instruction, str] = {}
         self.values: dict[Instruction, Any] = {}
-        self.destinations: dict[Instruction, View] = {}
+        self.output_aliases: dict[Instruction, View] = {}
         self.parameters = self.module.parameters()
         self._positions = {ins: index for index, ins in enumerate(self.parameters)}
         self.outputs: list[TensorSpec] = []
@@ -101,9 +101,9 @@ class Lowering(PlanConstants):
             CompileError: an instruction cannot be lowered; the message has its text.
         """
         for ins in self.module.results():
-            lens = None if is_hosts(ins.shape) and not has_memory(ins.shape) else ins.shape.array_lens
+            lens = None if is_on_host(ins.shape) and not has_memory(ins.shape) else ins.shape.array_lens
             self.outputs.append(TensorSpec(ins.shape.type.dtype_name, lens))
-        self.destinations = destinations(self.module, self.rules, self.allocate)
+        self.output_aliases = output_aliases(self.module, self.rules, self.allocate)
         original = self.job.original
         released = None if original is None else ReleasedConstants(self, original)
         for ins in self.module:
@@ -123,9 +123,9 @@ class Lowering(PlanConstants):
             if released is not None:
                 released.lowered(ins)
         self._return_results()
-        for settle in self.draft.settling:
+        for settle in self.draft.finalizers:
             settle()
-        self.resources = replace(self.resources, later=None)  # steps may keep this object alive
+        self.resources = replace(self.resources, compile_body=None)  # steps may keep this object alive
         self._fill_all()
         return self._finish()
 
@@ -148,14 +148,14 @@ class Lowering(PlanConstants):
             results: memory offered for its first results; the submodule need not use it.
 
         Raises:
-            UnsupportedError: an instruction of the submodule needs a host step.
+            UnsupportedError: an instruction of the submodule needs a fallback step.
         """
         if module.first not in self._names:
             self._names.update(instruction_names(self.program.reachable_modules()))
-        steps, settling, writers = len(self.draft.steps), len(self.draft.settling), self.draft.writers
+        steps, settling, writers = len(self.draft.steps), len(self.draft.finalizers), self.draft.writers
         self.draft.writers = {}  # steps inside may be skipped, so parts are not passed in or out
         self.values.update(zip(module.parameters(), parameters, strict=True))
-        self.destinations.update(destinations(module, self.rules, self.allocate, results))
+        self.output_aliases.update(output_aliases(module, self.rules, self.allocate, results))
         try:
             for ins in module:
                 if isinstance(ins.op, Return):
@@ -168,7 +168,7 @@ class Lowering(PlanConstants):
             if not all(isinstance(value, View) for value in made):
                 raise UnsupportedError("a result is a tuple")
         except UnsupportedError:
-            del self.draft.settling[settling:]
+            del self.draft.finalizers[settling:]
             self.draft.writers = writers
             raise
         self.draft.writers = writers | {Buffer(Region.ARENA): writer for writer in self.draft.writers.values()}
@@ -214,7 +214,7 @@ class Lowering(PlanConstants):
         return view
 
     def _needs_host(self, ins: Instruction, rule: LoweringRule | None) -> str:
-        """Return why an instruction needs a host step whatever its rule does; empty if it does not."""
+        """Return why an instruction needs a fallback step whatever its rule does; empty if it does not."""
         if rule is not None and rule.hosted:
             return ""
         shapes = [ins.shape, *[i.shape for i in ins.inputs]]
@@ -231,8 +231,8 @@ class Lowering(PlanConstants):
             return "lengths of its result are known at run time only"
         if any(i.shape.is_dynamic for i in ins.inputs):
             return "lengths of an input are known at run time only"
-        hosted = self.hosted and any(made_by_host(self.values[i]) for i in ins.inputs)
-        return "an input is made by a host step" if hosted else ""
+        hosted = self.hosted and any(made_by_fallback(self.values[i]) for i in ins.inputs)
+        return "an input is made by a fallback step" if hosted else ""
 
     def _literal(self, literal: Any) -> Any:
         if literal.array is None:
@@ -273,7 +273,7 @@ class Lowering(PlanConstants):
 
     def output(self, ins: Instruction) -> View:
         """Return and register the view for an instruction's result: the destination lent to it, else a new buffer."""
-        view = self.destinations.get(ins) or self.allocate(ins.shape)
+        view = self.output_aliases.get(ins) or self.allocate(ins.shape)
         self.values[ins] = view
         return view
 
@@ -284,8 +284,8 @@ class Lowering(PlanConstants):
         elements = {u.op.index: u for u in ins.users if u.name == "get_tuple_elem"}  # type: ignore[attr-defined]
         views = []
         for k, shape in enumerate(ins.shape.sub_shapes):
-            lent = self.destinations.get(elements[k]) if k in elements else None
-            views.append(lent or self.allocate(shape))
+            donated = self.output_aliases.get(elements[k]) if k in elements else None
+            views.append(donated or self.allocate(shape))
         self.values[ins] = views
         return views
 
@@ -296,8 +296,8 @@ class Lowering(PlanConstants):
         self.draft.steps.append(
             PendingStep(launch, dict(operands), label or f"{self.backend.name}::{launch.kernel.name}", ins)
         )
-        if self.resources.found is not None:
-            self.resources.found(launch.kernels)
+        if self.resources.on_kernels is not None:
+            self.resources.on_kernels(launch.kernels)
 
     def compute(
         self,
@@ -405,7 +405,7 @@ class Lowering(PlanConstants):
         return target
 
     def on_host(self, shape: Shape) -> View:
-        """Return a view of a new value that a host step makes in each run."""
+        """Return a view of a new value that a fallback step makes in each run."""
         self.hosted += 1
         return View(Buffer(Region.HOST, self.hosted - 1), shape)
 
@@ -417,7 +417,7 @@ class Lowering(PlanConstants):
         on_device: DeviceFunction | None = None,
         kernels: Sequence[KernelSource] = (),
     ) -> None:
-        """Append a host step that computes the instruction by its NumPy meaning.
+        """Append a fallback step that computes the instruction by its NumPy meaning.
 
         Args:
             ins: the instruction.
@@ -435,16 +435,16 @@ class Lowering(PlanConstants):
         sources = [*ins.inputs, *captured]
         flat: list[View] = []
         layout = [flatten(self.values[i], flat) for i in sources]
-        call = HostCall(ins, layout, captured, bodies)
+        call = FallbackCall(ins, layout, captured, bodies)
         if call.symbolic and ins.module_args and bodies is None and on_device is None:
-            raise SymbolicLengthError(f"a host step would run submodules of {ins.name} that have symbolic lengths")
+            raise SymbolicLengthError(f"a fallback step would run submodules of {ins.name} that have symbolic lengths")
         shapes = ins.shape.flatten()
         views: list[View] = []
         for shape in shapes:
-            if is_hosts(shape):
+            if is_on_host(shape):
                 views.append(self.on_host(shape))
-            elif len(shapes) == 1 and ins in self.destinations:
-                views.append(self.destinations[ins])
+            elif len(shapes) == 1 and ins in self.output_aliases:
+                views.append(self.output_aliases[ins])
             else:
                 views.append(self.allocate(shape))
         self.values[ins] = views if ins.shape.sub_shapes else views[0]
@@ -463,11 +463,13 @@ class Lowering(PlanConstants):
                 raise CompileError(f"result {k} is a tuple; add get_tuple_elem for its members")
             if value.buffer.region is Region.OUTPUT and value.buffer.index == k:
                 continue
-            if ins.shape.is_dynamic and value.buffer.region is Region.HOST:  # the host step's array is the result
+            if ins.shape.is_dynamic and value.buffer.region is Region.HOST:  # the fallback step's array is the result
                 value.buffer.region, value.buffer.index = Region.OUTPUT, k
                 continue
             target = View(Buffer(Region.OUTPUT, k), ins.shape.to_standard())
-            hosted = "a host step made the value" if ins.shape.is_dynamic or value.buffer.region is Region.HOST else ""
+            hosted = (
+                "a fallback step made the value" if ins.shape.is_dynamic or value.buffer.region is Region.HOST else ""
+            )
             if not hosted and ins.shape.type.coded:
                 value, target = (v.with_shape(v.shape.with_type(Type.uint8_type)) for v in (value, target))
             reason = no_kernels([value.shape]) or hosted

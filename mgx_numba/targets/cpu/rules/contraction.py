@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 
 from ....codegen.alternatives import at_lengths, has_lengths, lengths_in
-from ....codegen.cpu.contraction.nbits import halves_are_read, halves_hold
-from ....codegen.cpu.contraction.open_lengths import SolverShare, flattened, solve_open, solvers_of
-from ....codegen.cpu.contraction.packing import SOLVERS, packed_weights
+from ....codegen.cpu.contraction.block_quant import halves_are_read, halves_hold
+from ....codegen.cpu.contraction.runtime_packing import SOLVERS, packed_weights
 from ....codegen.cpu.contraction.solver import UnsuitedWeights
+from ....codegen.cpu.contraction.symbolic_lengths import SolverShare, flattened, solve_open, solvers_of
 from ....codegen.cpu.machine import machine
 from ....codegen.launch import Launch, Solution
 from ....codegen.printer import check_body
@@ -30,14 +30,14 @@ from ....graph.instruction import Instruction
 from ....graph.module import Module
 from ....runtime.memory import address_of
 from ....runtime.plan import Region
-from ...lowering import contraction
+from ...lowering import contraction_problem
 from ...lowering.buffers import Buffer, View
-from ...lowering.contraction import (
+from ...lowering.contraction_problem import (
     BLOCK_PRODUCTS,
     CONVOLUTIONS,
     PRODUCTS,
     Contraction,
-    Contractions,
+    ContractionSupport,
     accepts_contraction,
     core_of,
     line_strides,
@@ -46,9 +46,9 @@ from ...lowering.function_call import FunctionCall
 from ...lowering.lowering import Lowering
 from ...lowering.slow_steps import warn_if_slow
 from ...lowering.steps import function_step
+from ..bf16_split_values import SplitValue, offer_bf16_split
 from ..capabilities import line_gaps
 from ..contraction_forms import ContractionForm, Layer, chosen_form, forms_of, plan_of
-from ..parts import ValueParts, offer_parts
 from .table import lowering
 
 _WIDE = (Type.float_type, Type.double_type)
@@ -85,13 +85,13 @@ def _accepts(ins: Instruction, shape: Shape) -> bool:
 @lowering(*PRODUCTS, *BLOCK_PRODUCTS, *CONVOLUTIONS, "fused_contraction", accepts=_accepts)
 def lower_contraction(low: Lowering, ins: Instruction) -> None:
     """Append the launches of the solver that tuning or the cost model chooses."""
-    contraction.lower_contraction(low, ins, _HERE)
+    contraction_problem.lower_contraction(low, ins, CPU_SUPPORT)
 
 
-def _launch(low: Lowering, ins: Instruction, what: Contraction) -> None:
-    places = tuple(tuple(map(plain_int, own)) for own in what.strides)
-    layer = Layer(low, ins, what, places)
-    problem, x = _prepared(layer), what.operands["x"]
+def _launch(low: Lowering, ins: Instruction, contraction: Contraction) -> None:
+    places = tuple(tuple(map(plain_int, own)) for own in contraction.strides)
+    layer = Layer(low, ins, contraction, places)
+    problem, x = _prepared(layer), contraction.operands["x"]
     symbolic = has_lengths((problem, places))
     forms = forms_of(layer, ContractionForm(problem, {"x": x}), symbolic)
     if symbolic:
@@ -114,18 +114,18 @@ def _launch(low: Lowering, ins: Instruction, what: Contraction) -> None:
         low.launch(launch, operands, ins)
     low.draft.requested.append((request, choice.candidate, operands, start, len(steps)))
     at_once = sum("out" in launch.operands for launch in plan.launches) == 1
-    if at_once and solver.writes_parts(form.problem) and len(steps) == start + len(plan.launches):
-        _offer_parts(low, request, choice.candidate, operands["out"])
-    contraction.note_solver(low, ins, request, choice.candidate)
+    if at_once and solver.writes_bf16_split(form.problem) and len(steps) == start + len(plan.launches):
+        _offer_bf16_split(low, request, choice.candidate, operands["out"])
+    contraction_problem.note_solver(low, ins, request, choice.candidate)
 
 
 def _prepared(layer: Layer) -> GemmProblem | ConvProblem:
     """Return the problem with facts that hold in all its forms: the permitted rounding, and how operands are stored."""
-    low, what = layer.low, layer.what
-    problem = replace(what.problem, fast_math=low.options.precision != "highest")
-    if what.blocks is not None:
-        problem = _with_stored_blocks(low, problem, what.blocks.scales)
-    stored = what.operands["x"].type.dtype_name
+    low, contraction = layer.low, layer.contraction
+    problem = replace(contraction.problem, fast_math=low.options.precision != "highest")
+    if contraction.blocks is not None:
+        problem = _with_stored_blocks(low, problem, contraction.blocks.scales)
+    stored = contraction.operands["x"].type.dtype_name
     if stored != problem.types.a:  # `store_bfloat16` stores both operands in bfloat16
         problem = replace(problem, types=replace(problem.types, a=stored, b="bfloat16"))
     return problem
@@ -137,7 +137,7 @@ def _launch_open(layer: Layer, request: Request) -> None:
     Raises:
         UnsupportedError: no solver applies.
     """
-    low, ins, what = layer.low, layer.ins, layer.what
+    low, ins, contraction = layer.low, layer.ins, layer.contraction
     unsuited, request = layer.unsuited(request.problem), flattened(request)
     example = at_lengths(request.problem, lengths_in((request.problem, request.strides))[0].scope.hints())
     unsuited += [
@@ -162,12 +162,12 @@ def _launch_open(layer: Layer, request: Request) -> None:
             unsuited += [part.candidate.solver.name for part in parts[:-1]]  # a run packs weights in one form only
             continue
         try:
-            views = [_packed_once(low, ins, part.candidate.solver, part.request.problem, what) for part in parts]
+            views = [_packed_once(low, ins, part.candidate.solver, part.request.problem, contraction) for part in parts]
             break
         except _Unsuited as error:
             unsuited.append(error.args[0])
     low.require(served)
-    operands = what.operands | {f"e{k}": view for k, view in enumerate(what.extras)}
+    operands = contraction.operands | {f"e{k}": view for k, view in enumerate(contraction.extras)}
     scratch = maximum(0, *(part.solution.scratch for part in parts))
     if not known_in(scratch, 0):
         operands["scratch"] = View(Buffer(Region.ARENA, 0, scratch), Shape(Type.uint8_type, (scratch,)))
@@ -187,7 +187,7 @@ def _packs(part: SolverShare) -> bool:
 
 
 def _packed_once(
-    low: Lowering, ins: Instruction, solver: Any, problem: GemmProblem | ConvProblem, what: Contraction
+    low: Lowering, ins: Instruction, solver: Any, problem: GemmProblem | ConvProblem, contraction: Contraction
 ) -> View | None:
     """Return the packed weights of a problem with symbolic lengths; see `_packed`.
 
@@ -197,16 +197,16 @@ def _packed_once(
         UnsupportedError: the weights have another type than the solver reads, or symbolic lengths.
         _Unsuited: their values do not fit the packed form.
     """
-    weights = what.weights if what.blocks is None else what.blocks
+    weights = contraction.weights if contraction.blocks is None else contraction.blocks
     lens = solver.packed_lens(problem)
     if not lens:
         if isinstance(weights, np.ndarray) and weights.dtype.name != problem.types.b:
             raise UnsupportedError(f"{solver.name} reads weights of {weights.dtype} where they lie")
         return None
     if weights is None:
-        if what.operands["w"].shape.symbolic:
+        if contraction.operands["w"].shape.symbolic:
             raise UnsupportedError(f"{solver.name} packs weights, whose lengths are symbolic")
-        return _packed_at_run_time(low, ins, solver, problem, lens, what.operands["w"])
+        return _packed_at_run_time(low, ins, solver, problem, lens, contraction.operands["w"])
     if isinstance(weights, np.ndarray) and isinstance(problem, GemmProblem):
         weights = weights[(0,) * (weights.ndim - len(problem.b_strides))]
     try:
@@ -235,8 +235,8 @@ def _with_stored_blocks(low: Lowering, problem: Any, scales: np.ndarray) -> Gemm
 def _constant_bytes(low: Lowering) -> int:
     """Return the bytes of the program's constants that a run reads, without constants of which only rows are
     gathered."""
-    while low.job.outer is not None:
-        low = low.job.outer
+    while low.job.parent is not None:
+        low = low.job.parent
     return low.solutions.of("constant bytes", lambda: sum(map(_bytes_read, low.program.modules)))
 
 
@@ -245,29 +245,29 @@ def _bytes_read(module: Module) -> int:
     return sum(ins.shape.bytes for ins in literals if any(user.name != "gather" for user in ins.users))
 
 
-def _offer_parts(low: Lowering, request: Request, chosen: Candidate, out: View) -> None:
+def _offer_bf16_split(low: Lowering, request: Request, chosen: Candidate, out: View) -> None:
     """Record that the last step can write its result in bfloat16 parts."""
     problem, epilogue = request.problem, request.epilogue
     columns, count = result_axes(problem)[0][-1], len(epilogue.operands)
     if (epilogue.dtype or problem.types.out) != "float32" or epilogue.gated:
         return
 
-    def remake(parts: ValueParts, alone: bool) -> tuple[Launch, Mapping[str, View]]:
+    def remake(parts: SplitValue, alone: bool) -> tuple[Launch, Mapping[str, View]]:
         high = parts.high
         strides = high.strides[:-1]
         if isinstance(problem, ConvProblem):
-            strides = contraction.pixel_strides(high.lens, high.strides) or ()
+            strides = contraction_problem.pixel_strides(high.lens, high.strides) or ()
         own = replace(request, epilogue=epilogue.with_parts(alone), strides=(*request.strides, strides, strides))
         results = {f"e{count}": high, f"e{count + 1}": parts.behind} | ({"out": high} if alone else {})
         return plan_of(low, own, chosen).launches[-1], results
 
-    offer_parts(low, low.draft.steps[-1], out, columns, remake, besides=False)
+    offer_bf16_split(low, low.draft.steps[-1], out, columns, remake, besides=False)
 
 
 def _packed_at_run_time(
     low: Lowering, ins: Instruction, solver: Any, problem: Any, lens: tuple[int, ...], weights: View
 ) -> View:
-    """Append a host step that packs weights, which are not constant, in every run; return the packed weights."""
+    """Append a fallback step that packs weights, which are not constant, in every run; return the packed weights."""
     form = solver.pack_weights(problem, np.zeros(weights.lens, weights.type.numpy)).dtype
     target = low.allocate(Shape(from_numpy(form), lens))
     reason = "the weights are not constant, and no kernel packs them"
@@ -277,4 +277,4 @@ def _packed_at_run_time(
     return target
 
 
-_HERE = Contractions(_refused, check_body, _launch, line_gaps=True)
+CPU_SUPPORT = ContractionSupport(_refused, check_body, _launch, line_gaps=True)
