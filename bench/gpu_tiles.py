@@ -66,6 +66,12 @@ GEMMS = (
     (197, 768, 3072, False),
     (1, 768, 768, False), (8, 3072, 768, False), (1, 50257, 768, False), (6272, 256, 2304, False),
     (1568, 512, 4608, False), (6272, 256, 1024, False), (100352, 64, 56, False), (100352, 64, 64, False),
+    (2056, 4096, 1024, False), (2056, 1024, 4096, False), (2056, 3072, 1024, False), (2056, 1024, 1024, False),
+    (512, 2048, 8192, False), (512, 8192, 2048, False), (512, 2048, 2048, False), (25088, 384, 96, False),
+    (25088, 96, 384, False), (6272, 768, 192, False), (6272, 192, 768, False), (1568, 1536, 384, False),
+    (1568, 384, 1536, False), (392, 3072, 768, False), (392, 768, 3072, False), (1024, 3072, 768, False),
+    (1500, 2048, 512, False), (1500, 512, 2048, False), (2048, 1024, 800, False), (8192, 8192, 1024, False),
+    (577, 4096, 1024, False), (16384, 320, 320, False),
 )  # fmt: skip
 """Rows, columns, depth, and whether the right operand's columns are contiguous."""
 CONVS = tuple(
