@@ -48,7 +48,7 @@ def product(
 def agrees(program: Program, made: GpuProgram) -> None:
     inputs = inputs_of(program)
     (got,), (wanted,) = made.run(inputs), reference(program, inputs).results
-    assert not hosted(made), made.host_reasons()
+    assert not hosted(made), made.fallback_reasons()
     assert np.abs(got.astype(np.float32) - wanted.astype(np.float32)).max() <= 4e-3 * np.abs(wanted).max()
 
 
