@@ -116,7 +116,7 @@ def test_host_steps_of_a_kept_plan_run(tmp_path: Path) -> None:
     with interpreted():
         made = GpuProgram(program, TargetOptions())
         kept = made.kept_plan()
-        assert isinstance(kept, KeptPlan) and made.host_reasons()
+        assert isinstance(kept, KeptPlan) and made.fallback_reasons()
         again = TARGET.restore(through_a_file(tmp_path / "a.plan", kept), TargetOptions(), lambda: program)
         for mine, theirs in zip(again.run(feed), made.run(feed), strict=True):
             np.testing.assert_array_equal(mine, theirs)
