@@ -170,7 +170,7 @@ with Path(sys.argv[1]).open("rb", buffering=0) as file:
     reader = KeptFile(file)
     plan = reader.kept(reader.allocate()).plan
 made = DeviceProgram(None, TargetOptions(), plan, None, lambda: None)
-assert made.kernels() and made.kept_plan() is not None and not made.host_reasons()
+assert made.kernels() and made.kept_plan() is not None and not made.fallback_reasons()
 unwanted = ("numba", "llvmlite", "onnx", "msgpack", "mgx_numba.ops", "mgx_numba.graph.passes", "sqlite3")
 print(json.dumps([m for m in sys.modules if m in unwanted or m.startswith("mgx_numba.targets.lowering")]))
 """
