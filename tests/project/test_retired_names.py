@@ -78,7 +78,7 @@ _is_lent:_is_donated LEAST_LENT:LEAST_DONATED
 """Retired identifiers, each with its replacement."""
 
 LANGUAGE = ("codegen/gpu/vocabulary.py", "codegen/gpu/matrix_tiles.py")
-"""Files with retired names in prose. An edit would change the identity of all GPU kernels (`codegen/gpu/identity.py`)."""
+"""Retired names in prose: an edit would change the identity of all GPU kernels (`codegen/gpu/identity.py`)."""
 
 
 def test_retired_modules_stay_away() -> None:
