@@ -15,7 +15,6 @@ from mgx_numba.codegen.gpu.contraction import nbits, nbits_cores
 from mgx_numba.codegen.gpu.contraction.nbits import codes_of_vector, pack_codes
 from mgx_numba.codegen.gpu.contraction.nbits_cores import CODE_WORDS, EXPONENTS, chunk_words, pack_chunks
 from mgx_numba.codegen.gpu.contraction.placed import PlacedRequest
-from mgx_numba.codegen.gpu.interpreter.memory import KernelFault
 from mgx_numba.codegen.gpu.lang.codes import codes_float16
 from mgx_numba.codegen.gpu.toolchain.compiler import compile_object
 from mgx_numba.codegen.kernel import KernelSource
@@ -32,6 +31,7 @@ from mgx_numba.runtime.gpu.engine import Engine
 from mgx_numba.runtime.plan import Step
 
 from ..cpu.agreement import reference, run
+from ..interpreter.memory import KernelFault
 from .operators import hosted
 from .programs import compiled, interpreter
 
