@@ -1,6 +1,6 @@
 """Operators with submodules, which their shape rule and their evaluation read.
 
-A submodule is known here by the protocol `Body` alone: the IR rests on operators, operators do not know the IR.
+A submodule is known here by the protocol `Submodule` alone: the IR rests on operators, operators do not know the IR.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ from ..core.shape import Shape
 from ..dataclass import dataclass
 from .base import Operator
 
-__all__ = ["Body", "BodyOperator", "Repeat", "RunModule", "Value", "expect_bodies", "expect_parameters"]
+__all__ = ["BodyOperator", "Repeat", "RunModule", "Submodule", "SubmoduleValue", "expect_bodies", "expect_parameters"]
 
 
-class Value(Protocol):
+class SubmoduleValue(Protocol):
     """A value of a submodule: an instruction's result or a parameter."""
 
     @property
@@ -29,17 +29,17 @@ class Value(Protocol):
         """The value's shape."""
 
 
-class Body(Protocol):
+class Submodule(Protocol):
     """A submodule as operators see it."""
 
     @property
     def name(self) -> str:
         """The submodule's name."""
 
-    def parameters(self) -> Sequence[Value]:
+    def parameters(self) -> Sequence[SubmoduleValue]:
         """Return the parameters in order."""
 
-    def results(self) -> Sequence[Value]:
+    def results(self) -> Sequence[SubmoduleValue]:
         """Return the results in order."""
 
 
@@ -58,7 +58,7 @@ class RunModule:
     """
 
     def __init__(
-        self, modules: Sequence[Body], evaluate: Callable[[Any, Sequence[Any]], list], repeat: Repeat | None = None
+        self, modules: Sequence[Submodule], evaluate: Callable[[Any, Sequence[Any]], list], repeat: Repeat | None = None
     ) -> None:
         """Store the evaluator; ``repeat`` implements `repeat`."""
         self.modules = modules
@@ -92,7 +92,7 @@ class RunModule:
 class BodyOperator(Operator):
     """Base class of operators with submodules."""
 
-    def compute_shape(self, inputs: Sequence[Shape], bodies: Sequence[Body] = ()) -> Shape:
+    def compute_shape(self, inputs: Sequence[Shape], bodies: Sequence[Submodule] = ()) -> Shape:
         """See `Operator.compute_shape`; ``bodies`` are the submodules."""
         raise NotImplementedError(f"{self.name} has no shape rule")
 
@@ -109,13 +109,13 @@ class BodyOperator(Operator):
         return self.compute(output, args, run)
 
 
-def expect_bodies(op: Operator, bodies: Sequence[Body], count: int) -> None:
+def expect_bodies(op: Operator, bodies: Sequence[Submodule], count: int) -> None:
     """Raise ``ShapeError`` unless the instruction has this many submodules."""
     if len(bodies) != count:
         raise op.fail(f"got {len(bodies)} submodules, expected {count}")
 
 
-def expect_parameters(op: Operator, body: Body, inputs: Sequence[Shape]) -> None:
+def expect_parameters(op: Operator, body: Submodule, inputs: Sequence[Shape]) -> None:
     """Raise ``ShapeError`` unless the submodule has a parameter of the right type for each input."""
     parameters = body.parameters()
     if len(parameters) != len(inputs):

@@ -14,13 +14,13 @@ from ..core.types import Type, from_numpy
 from ..dataclass import dataclass
 from ..errors import MgxError, ShapeError
 from .base import register
-from .bodies import Body, BodyOperator, RunModule, Value, expect_bodies, expect_runner
+from .bodies import BodyOperator, RunModule, Submodule, SubmoduleValue, expect_bodies, expect_runner
 
 LONGEST = 65535
 """MIGraphX's default of ``limit_max_iterations``."""
 
 
-def _carried_over(value: Any, result: Value, target: Shape) -> Any:
+def _carried_over(value: Any, result: SubmoduleValue, target: Shape) -> Any:
     """Return a submodule's result as a value of shape ``target``; if that is unranked, the array has its true rank."""
     return value.reshape(()) if not target.ranked and result.shape.without_axes else value
 
@@ -41,7 +41,7 @@ class If(BodyOperator):
 
     name: ClassVar[str] = "if"
 
-    def compute_shape(self, inputs: Sequence[Shape], bodies: Sequence[Body] = ()) -> Shape:
+    def compute_shape(self, inputs: Sequence[Shape], bodies: Sequence[Submodule] = ()) -> Shape:
         expect_bodies(self, bodies, 2)
         if not inputs or inputs[0].is_dynamic or inputs[0].elements != 1 or inputs[0].type is not Type.bool_type:
             raise self.fail(f"the condition must be one bool, got {inputs[0] if inputs else 'no input'}")
@@ -89,7 +89,7 @@ class Loop(BodyOperator):
     scan_output_directions: tuple[int, ...] = ()
     use_dyn_output: bool = False
 
-    def compute_shape(self, inputs: Sequence[Shape], bodies: Sequence[Body] = ()) -> Shape:
+    def compute_shape(self, inputs: Sequence[Shape], bodies: Sequence[Submodule] = ()) -> Shape:
         expect_bodies(self, bodies, 1)
         if len(inputs) < 2:
             raise self.fail(f"got {len(inputs)} inputs, expected trip count, condition and carried values")
@@ -220,7 +220,7 @@ class SelectModule(BodyOperator):
     name: ClassVar[str] = "select_module"
     output_dyn_shapes: Shape = NOTHING
 
-    def compute_shape(self, inputs: Sequence[Shape], bodies: Sequence[Body] = ()) -> Shape:
+    def compute_shape(self, inputs: Sequence[Shape], bodies: Sequence[Submodule] = ()) -> Shape:
         if not inputs:
             raise self.fail("got no input")
         return self.output_dyn_shapes

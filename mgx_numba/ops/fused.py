@@ -11,7 +11,7 @@ from ..core.dim import maximum
 from ..core.shape import Shape, find_permutation
 from ..dataclass import dataclass
 from .base import Operator, pointwise_shape, register
-from .bodies import Body, BodyOperator, RunModule, expect_bodies, expect_parameters, expect_runner
+from .bodies import BodyOperator, RunModule, Submodule, expect_bodies, expect_parameters, expect_runner
 from .dims import any_dynamic, meet_dim
 
 
@@ -24,7 +24,7 @@ def tuple_of(shapes: Sequence[Shape]) -> Shape:
 class ModuleOperator(BodyOperator):
     """Base: runs one submodule on the inputs, in its parameters' order; several results make a tuple."""
 
-    def compute_shape(self, inputs: Sequence[Shape], bodies: Sequence[Body] = ()) -> Shape:
+    def compute_shape(self, inputs: Sequence[Shape], bodies: Sequence[Submodule] = ()) -> Shape:
         expect_bodies(self, bodies, 1)
         expect_parameters(self, bodies[0], inputs)
         return tuple_of([r.shape for r in bodies[0].results()])
@@ -45,7 +45,7 @@ class PointwiseModule(ModuleOperator):
     name: ClassVar[str] = "pointwise"
     pointwise: ClassVar[bool] = True
 
-    def compute_shape(self, inputs: Sequence[Shape], bodies: Sequence[Body] = ()) -> Shape:
+    def compute_shape(self, inputs: Sequence[Shape], bodies: Sequence[Submodule] = ()) -> Shape:
         expect_bodies(self, bodies, 1)
         expect_parameters(self, bodies[0], inputs)
         if not inputs:
@@ -129,7 +129,7 @@ class FusedConcat(BodyOperator):
     AXES: ClassVar[tuple[str, ...]] = ("axis",)
     axis: int = 0
 
-    def _split(self, bodies: Sequence[Body], values: Sequence[Any]) -> tuple[list[Sequence[Any]], Sequence[Any]]:
+    def _split(self, bodies: Sequence[Submodule], values: Sequence[Any]) -> tuple[list[Sequence[Any]], Sequence[Any]]:
         """Return the values for each part, and those left for the last submodule."""
         if len(bodies) < 2:
             raise self.fail(f"got {len(bodies)} submodules, expected at least 2")
@@ -142,7 +142,7 @@ class FusedConcat(BodyOperator):
             raise self.fail(f"{len(values)} inputs do not match the parameters of its {len(bodies)} submodules")
         return parts, values[start:]
 
-    def compute_shape(self, inputs: Sequence[Shape], bodies: Sequence[Body] = ()) -> Shape:
+    def compute_shape(self, inputs: Sequence[Shape], bodies: Sequence[Submodule] = ()) -> Shape:
         if any_dynamic(inputs):
             raise self.fail("needs static lengths")
         parts, rest = self._split(bodies, inputs)
