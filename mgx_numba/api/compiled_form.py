@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..core.shape import Shape
 from ..interrupts import whole_module
-from ..targets.base import Compiled, Direct, OnDevice
+from ..targets.base import Compiled, FastPath, OnDevice
 from ..targets.options import TargetOptions
 from .argument import argument
 from .file_form import FileForm
@@ -49,8 +49,9 @@ class CompiledForm:
         shapes_beside: see `shapes_beside_arrays`.
         level: level of the run trace, see `trace_level`.
         find_tuning: returns the tuning of the compilation on first access.
-        told: warnings of tuning.
-        direct, quick: fast paths of ``run``, which return None to decline: ``direct`` is tried first, then ``quick``,
+        messages: warnings of tuning.
+        direct, quick: fast paths of ``run``, which return None to decline: ``direct`` is tried first, then
+        ``fast_path``,
             which covers more lengths (see `Compiled.direct`).
         in_stream: fast path of ``run_async``.
         on: the compiled program, if it is for a device.
@@ -66,7 +67,7 @@ class CompiledForm:
         results: Sequence[Shape],
         level: int,
         find_tuning: Callable[[], Tuning | None],
-        told: list[str],
+        messages: list[str],
     ) -> None:
         """Set up the fast paths of ``run``."""
         self.compiled, self.target = compiled, of
@@ -74,13 +75,13 @@ class CompiledForm:
         self.shapes_beside = shapes_beside_arrays(results)
         self.level = level
         self.find_tuning = find_tuning
-        self.told = told
-        self.direct: Direct = declined
-        self.quick: Direct = declined
+        self.messages = messages
+        self.direct: FastPath = declined
+        self.fast_path: FastPath = declined
         self.in_stream: Callable[[Any, int | None], list[Any] | None] = declined
-        quick = None if level else compiled.direct(argument, _preferring(self))
-        if quick is not None:
-            self.direct = self.quick = quick
+        fast_path = None if level else compiled.direct(argument, _preferring(self))
+        if fast_path is not None:
+            self.direct = self.fast_path = fast_path
         self.on = compiled if isinstance(compiled, OnDevice) else None
         self.home: OnDevice | None = None
         self.buffers: Mapping[str, Shape] = {}
@@ -95,13 +96,13 @@ class CompiledForm:
     def _stay_on(self, compiled: OnDevice) -> None:
         """Set up a program whose results stay on the device."""
         whole_module("mgx_numba.api.device")
-        from .device import quick_run
+        from .device import fast_run
 
         self.home, self.buffers = compiled, compiled.output_parameters()
-        quick = None if self.level else quick_run(compiled, self.parameters)
-        if quick is not None:
-            self.in_stream = quick
-            self.direct = lambda params: quick(params, None)
+        fast_path = None if self.level else fast_run(compiled, self.parameters)
+        if fast_path is not None:
+            self.in_stream = fast_path
+            self.direct = lambda params: fast_path(params, None)
 
     def with_shapes(self, results: list[Any]) -> list[Any]:
         """Attach to results of the fast path the shapes that their arrays do not determine."""
@@ -114,19 +115,19 @@ class CompiledForm:
         return [result_of(r, self.shapes_beside.get(k)) for k, r in enumerate(results)]
 
 
-def _preferring(form: CompiledForm) -> Callable[[Direct | None], None]:
+def _preferring(form: CompiledForm) -> Callable[[FastPath | None], None]:
     """Return a callback that makes ``run`` try a given fast path first; given None, it restores the general fast path.
 
     The callback holds the form weakly.
     """
     own = weakref.ref(form)
 
-    def prefer(quick: Direct | None) -> None:
-        asked = own()
-        if asked is not None:
-            asked.direct = quick or asked.quick
+    def prefer_fast_path(fast_path: FastPath | None) -> None:
+        owner = own()
+        if owner is not None:
+            owner.direct = fast_path or owner.fast_path
 
-    return prefer
+    return prefer_fast_path
 
 
 def declined(*given: Any) -> None:

@@ -12,7 +12,7 @@ from ..messages import recorded
 from ..targets.registry import DEFAULT, compile_for
 from .compiled_form import CompiledForm, target_options
 from .file_form import FileForm
-from .options import CompileOptions, asked_quantizations, parse_compile_options, trace_level
+from .options import CompileOptions, parse_compile_options, requested_quantizations, trace_level
 from .portable import PortableForm
 from .target import get_target, target
 from .tuning import merged_records, tuning_for
@@ -55,8 +55,8 @@ def compiled_form(
     if found is not None:
         file.target, file.options = t, parsed
         return found
-    with recorded() as told:
-        kinds = asked_quantizations(given)
+    with recorded() as messages:
+        kinds = requested_quantizations(given)
         portable = quantized(kinds, t.name(), given) if kinds else source.program
         from ..progress import shown_progress
 
@@ -67,9 +67,9 @@ def compiled_form(
     file.target, file.options = t, parsed
     source.program = portable
     shapes = portable.parameter_shapes(), portable.output_shapes()
-    form = CompiledForm(compiled, t, *shapes, level, lambda: tuning, tuning.told if tuning is not None else [])
+    form = CompiledForm(compiled, t, *shapes, level, lambda: tuning, tuning.messages if tuning is not None else [])
     if kept is not None:
-        kept.keep(form, told)
+        kept.keep(form, messages)
     return form
 
 
@@ -84,7 +84,7 @@ def _kept(
 
     def again(portable: Program) -> Tuning | None:
         with recorded(quiet=True):
-            asked = dataclasses.asdict(options)
-            return compiled_form(PortableForm.of(portable), FileForm(), t, asked, lambda *_: portable).tuning
+            requested = dataclasses.asdict(options)
+            return compiled_form(PortableForm.of(portable), FileForm(), t, requested, lambda *_: portable).tuning
 
     return kept_compilation(source, file, t, options, given, again)

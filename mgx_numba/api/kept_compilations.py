@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Any
 
 from ..core.shape_json import shape_from_json
 from ..interrupts import whole_module
-from ..messages import Told, recorded
+from ..messages import Messages, recorded
 from ..targets import registry
 from ..targets.base import Compiled, Kept
 from .compiled_form import CompiledForm, target_options
 from .file_form import FileForm
 from .kept_models import keep_known
-from .options import CompileOptions, asked_quantizations
+from .options import CompileOptions, requested_quantizations
 from .portable import PortableForm
 from .saved_plans import find
 from .saving import keep_plan
@@ -57,7 +57,7 @@ def kept_compilation(
     lineage = source.lineage_now() if options.plan_cache else None
     if lineage is None or file.store is not None or file.disabled_passes or file.records:
         return None
-    kinds = asked_quantizations(given)
+    kinds = requested_quantizations(given)
     of_measuring = any(getattr(options, name) for name in _OF_MEASURING)
     if of_measuring or given.get("calibration") or not _WITHOUT_DATA.issuperset(kinds):
         return None
@@ -81,8 +81,8 @@ class KeptCompilation:
         if kinds:
             lineage = lineage.after(f"use {' '.join(kinds)} on {t.name()}")
         self._own = lineage
-        told = {name: value for name, value in dataclasses.asdict(options).items() if name != "device_id"}
-        self._lineage = lineage.after(f"compile {json.dumps(told, sort_keys=True)}")
+        compile_options = {name: value for name, value in dataclasses.asdict(options).items() if name != "device_id"}
+        self._lineage = lineage.after(f"compile {json.dumps(compile_options, sort_keys=True)}")
         self._decode = _quantized(source.decode, kinds, t.name()) if kinds else source.decode
         self._changes = bool(kinds)
 
@@ -110,19 +110,19 @@ class KeptCompilation:
         decode, again = self._decode, self._again
         parameters = {key: shape_from_json(entry) for key, entry in about["parameters"].items()}
         results = [shape_from_json(entry) for entry in about["results"]]
-        told = [text for text, _ in about["told"]]
-        return CompiledForm(compiled, self._target, parameters, results, level, lambda: again(decode()), told)
+        messages = [text for text, _ in about["told"]]
+        return CompiledForm(compiled, self._target, parameters, results, level, lambda: again(decode()), messages)
 
-    def keep(self, form: CompiledForm, told: list[Told]) -> None:
+    def keep(self, form: CompiledForm, messages: list[Messages]) -> None:
         """Store the plan of the program, which has just been compiled.
 
         Args:
             form: the compiled form.
-            told: warnings of the compilation, which a cache hit repeats.
+            messages: warnings of the compilation, which a cache hit repeats.
         """
         if self._changes:
             self._source.take_lineage(self._own, self._decode)
-        if keep_plan(self._lineage, self._source, self._file, form, told=told):
+        if keep_plan(self._lineage, self._source, self._file, form, messages=messages):
             keep_known(self._source)
 
 

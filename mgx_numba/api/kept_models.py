@@ -17,7 +17,7 @@ from ..codegen.files import mark_used, read_trusted
 from ..core.shape_json import shape_from_json, shape_to_json
 from ..errors import FormatError
 from ..graph.origin import Origin
-from ..messages import Told, recorded, tell_again
+from ..messages import Messages, recorded, repeat_messages
 from .digests import plans_folder
 from .lineage import Lineage
 from .portable import Known, PortableForm
@@ -53,14 +53,14 @@ def derive(source: PortableForm, call: str, change: Callable[[Program], object])
 
     known = None if source.decoded else find_known(after)
     if known is not None:
-        tell_again(known.told)
+        repeat_messages(known.messages)
         source.lineage, source.known, source.decode, source.origin = after, known, again, known.origin
         return True
     portable = source.program
     source.lineage = None  # until the change is complete
-    with recorded() as told:
+    with recorded() as messages:
         change(portable)
-    note(source, after, told, again, {})
+    note(source, after, messages, again, {})
     return True
 
 
@@ -72,7 +72,7 @@ def keep_known(source: PortableForm) -> None:
             "parameters": {name: shape_to_json(s) for name, s in known.parameters.items()},
             "results": [shape_to_json(s) for s in known.results],
             "origin": known.origin.to_json(),
-            "told": known.told,
+            "told": known.messages,
             "beside": known.beside,
         }
         path = _path(lineage)
@@ -83,13 +83,17 @@ def keep_known(source: PortableForm) -> None:
 
 
 def note(
-    source: PortableForm, lineage: Lineage, told: list[Told], decode: Callable[[], Program], beside: Mapping[str, Any]
+    source: PortableForm,
+    lineage: Lineage,
+    messages: list[Messages],
+    decode: Callable[[], Program],
+    beside: Mapping[str, Any],
 ) -> None:
     """Record the lineage and the metadata of a program that was read or changed."""
     portable = source.program
     source.take_lineage(lineage, decode)
     shapes = portable.parameter_shapes(), portable.output_shapes()
-    source.unkept = [*source.unkept, (lineage, Known(*shapes, portable.origin, list(told), beside))]
+    source.unkept = [*source.unkept, (lineage, Known(*shapes, portable.origin, list(messages), beside))]
 
 
 def find_known(lineage: Lineage, folders: Sequence[Path] = ()) -> Known | None:

@@ -161,9 +161,9 @@ def _of_plan(
     compiled = registry.target(chosen.name()).restore(kept, target_options(file, options), portable)
     parameters = {name: shape_from_json(entry) for name, entry in about["parameters"].items()}
     results = [shape_from_json(entry) for entry in about["results"]]
-    told = [text for text, _ in about["told"]]
+    messages = [text for text, _ in about["told"]]
     result = program.wrap(source, file)
-    result._form = CompiledForm(compiled, chosen, parameters, results, trace_level(), tuning, told)
+    result._form = CompiledForm(compiled, chosen, parameters, results, trace_level(), tuning, messages)
     return compiled, result
 
 

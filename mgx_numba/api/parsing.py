@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from ..dataclass import dataclass
 from ..errors import FormatError
 from ..interrupts import whole_module
-from ..messages import recorded, tell_again
+from ..messages import recorded, repeat_messages
 from .kept_models import find_known, note
 from .lineage import Lineage, open_source
 from .portable import PortableForm
@@ -55,13 +55,13 @@ Parse = Callable[[Any, "Mapping[str, memoryview] | None"], Parsed]
 
 
 def read_model(
-    given: Any, asked: str, parse: Parse, path: Any = None, folders: Sequence[Path] = ()
+    given: Any, requested: str, parse: Parse, path: Any = None, folders: Sequence[Path] = ()
 ) -> tuple[program, Mapping[str, Any]]:
     """Return the program of a model, with `Parsed.beside`; parsing is deferred if the cache has the model's metadata.
 
     Args:
         given: the model, as ``parse`` accepts it.
-        asked: the front end and all options that its result depends on; empty disables caching.
+        requested: the front end and all options that its result depends on; empty disables caching.
         parse: parses the model; or its bytes, with the bytes of its external data by location.
         path: path of the model's file, if it differs from ``given``.
         folders: folders that may hold external data.
@@ -70,11 +70,11 @@ def read_model(
         MgxError: as ``parse``.
     """
     at = given if path is None else path
-    source = open_source(at) if asked else None
+    source = open_source(at) if requested else None
     if source is None:
         parsed = parse(given, None)
         return program.wrap(parsed.program), parsed.beside
-    lineage = Lineage(source, asked)
+    lineage = Lineage(source, requested)
 
     def decode() -> Program:
         with recorded(quiet=True):
@@ -82,9 +82,9 @@ def read_model(
 
     known = find_known(lineage, folders)
     if known is not None:
-        tell_again(known.told)
+        repeat_messages(known.messages)
         return program.wrap(PortableForm(decode, lineage, known)), known.beside
-    with recorded() as told:
+    with recorded() as messages:
         parsed = parse(given, None)
     form = PortableForm.of(parsed.program)
     try:
@@ -92,7 +92,7 @@ def read_model(
     except (OSError, FormatError):
         unchanged = False
     if unchanged:
-        note(form, lineage, told, decode, parsed.beside)
+        note(form, lineage, messages, decode, parsed.beside)
     return program.wrap(form), parsed.beside
 
 
@@ -107,9 +107,9 @@ def parsed_onnx(given: Any, options: Mapping[str, Any]) -> program:
         MgxError: as `parse_onnx`.
     """
     checked = _onnx_options(options)
-    asked = f"onnx {option_text({k: v for k, v in vars(checked).items() if k not in _OF_ERRORS})}"
+    requested = f"onnx {option_text({k: v for k, v in vars(checked).items() if k not in _OF_ERRORS})}"
     folders = external_folders(given, checked.external_data_path)
-    return read_model(given, asked, _onnx_reader(checked), folders=folders)[0]
+    return read_model(given, requested, _onnx_reader(checked), folders=folders)[0]
 
 
 def onnx_parser(options: Mapping[str, Any]) -> Parse:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from ..dataclass import dataclass
 from ..graph.origin import Origin
 from ..interrupts import whole_module
-from ..messages import Told
+from ..messages import Messages
 
 if TYPE_CHECKING:
     from ..core.shape import Shape
@@ -26,14 +26,14 @@ class Known:
     """Metadata of a program: all that is needed without its instructions.
 
     Attributes:
-        told: warnings of parsing or changing the model.
+        messages: warnings of parsing or changing the model.
         beside: JSON values that the caller of `read_model` stored.
     """
 
     parameters: Mapping[str, Shape]
     results: Sequence[Shape]
     origin: Origin
-    told: list[Told]
+    messages: list[Messages]
     beside: Mapping[str, Any]
 
 

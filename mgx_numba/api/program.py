@@ -307,8 +307,8 @@ class program:
         form = self._form
         if form is not None:
             results = form.direct(params)
-            if results is None and form.quick is not form.direct:
-                results = form.quick(params)
+            if results is None and form.fast_path is not form.direct:
+                results = form.fast_path(params)
             if results is not None:
                 return form.with_shapes(results) if form.shapes_beside else results
         return self._run_checked({} if params is None else params)
@@ -320,7 +320,7 @@ class program:
 
         On the target ``gpu`` with ``offload_copy=False`` this returns at once, and work submitted to the stream later
         sees the results. Inputs and output buffers must stay valid until then. An index out of range is reported by a
-        later run. Results that go to the host (``offload_copy``, host steps) are complete on return. On ``ref`` and
+        later run. Results that go to the host (``offload_copy``, fallback steps) are complete on return. On ``ref`` and
         ``cpu``, which have no streams, results are complete on return, whatever the stream has pending.
 
         Args:
@@ -499,7 +499,7 @@ class program:
         """Return the log of rewrites by passes and lowering.
 
         ``applied`` counts rules by name. ``refusals()`` lists refused rewrites, each with ``rule``, ``op``, ``shape``
-        and ``reason``; the reasons of host steps are included.
+        and ``reason``; the reasons of fallback steps are included.
 
         Raises:
             MgxError: the program is not compiled.
@@ -583,7 +583,7 @@ class program:
         return f"<details><summary>{escape(repr(self))}</summary><pre>{escape(str(self))}</pre></details>"
 
     def __str__(self) -> str:
-        reasons = self._form.compiled.host_reasons() if self._form is not None else {}
+        reasons = self._form.compiled.fallback_reasons() if self._form is not None else {}
         if not reasons:
             return str(self._shown)
         from ..graph.printer import print_program

@@ -12,7 +12,7 @@ from ..interrupts import whole_module
 
 if TYPE_CHECKING:
     from ..graph.program import Program
-    from ..messages import Told
+    from ..messages import Messages
     from .compiled_form import CompiledForm
     from .file_form import FileForm
     from .lineage import Lineage
@@ -89,14 +89,14 @@ def keep_plan(
     file: FileForm,
     form: CompiledForm,
     with_code: bool = False,
-    told: Sequence[Told] | None = None,
+    messages: Sequence[Messages] | None = None,
 ) -> bool:
     """Store the plan of a compiled program in the cache folder under this lineage; see `saved_plans.keep`.
 
     Plans with custom operators are not stored: their code is in no file, and may differ in the next process.
 
     Args:
-        told: warnings of the compilation; None for the warnings about tuning.
+        messages: warnings of the compilation; None for the warnings about tuning.
 
     Returns:
         Whether the plan was stored.
@@ -109,7 +109,7 @@ def keep_plan(
         "saved": _saved_options(file),
         "parameters": {name: shape_to_json(s) for name, s in form.parameters.items()},
         "results": [shape_to_json(s) for s in form.results],
-        "told": [[text, "RuntimeWarning"] for text in form.told] if told is None else list(told),
+        "told": [[text, "RuntimeWarning"] for text in form.messages] if messages is None else list(messages),
         "origin": source.origin.to_json(),
     }
     return keep(lineage, form.target.name(), form.compiled, about, with_code, file.options.device_id)
