@@ -50,9 +50,8 @@ class CompiledForm:
         level: level of the run trace, see `trace_level`.
         find_tuning: returns the tuning of the compilation on first access.
         messages: warnings of tuning.
-        direct, quick: fast paths of ``run``, which return None to decline: ``direct`` is tried first, then
-        ``fast_path``,
-            which covers more lengths (see `Compiled.direct`).
+        fast_path, general_fast_path: fast paths of ``run``, which return None to decline. ``fast_path`` is tried first,
+            ``general_fast_path`` covers more lengths (see `Compiled.direct`).
         in_stream: fast path of ``run_async``.
         on: the compiled program, if it is for a device.
         home: the compiled program, if results stay on a device.
@@ -76,12 +75,12 @@ class CompiledForm:
         self.level = level
         self.find_tuning = find_tuning
         self.messages = messages
-        self.direct: FastPath = declined
         self.fast_path: FastPath = declined
+        self.general_fast_path: FastPath = declined
         self.in_stream: Callable[[Any, int | None], list[Any] | None] = declined
         fast_path = None if level else compiled.direct(argument, _preferring(self))
         if fast_path is not None:
-            self.direct = self.fast_path = fast_path
+            self.fast_path = self.general_fast_path = fast_path
         self.on = compiled if isinstance(compiled, OnDevice) else None
         self.home: OnDevice | None = None
         self.buffers: Mapping[str, Shape] = {}
@@ -102,7 +101,7 @@ class CompiledForm:
         fast_path = None if self.level else fast_run(compiled, self.parameters)
         if fast_path is not None:
             self.in_stream = fast_path
-            self.direct = lambda params: fast_path(params, None)
+            self.fast_path = lambda params: fast_path(params, None)
 
     def with_shapes(self, results: list[Any]) -> list[Any]:
         """Attach to results of the fast path the shapes that their arrays do not determine."""
@@ -125,7 +124,7 @@ def _preferring(form: CompiledForm) -> Callable[[FastPath | None], None]:
     def prefer_fast_path(fast_path: FastPath | None) -> None:
         owner = own()
         if owner is not None:
-            owner.direct = fast_path or owner.fast_path
+            owner.fast_path = fast_path or owner.general_fast_path
 
     return prefer_fast_path
 

@@ -306,9 +306,9 @@ class program:
         """
         form = self._form
         if form is not None:
-            results = form.direct(params)
-            if results is None and form.fast_path is not form.direct:
-                results = form.fast_path(params)
+            results = form.fast_path(params)
+            if results is None and form.general_fast_path is not form.fast_path:
+                results = form.general_fast_path(params)
             if results is not None:
                 return form.with_shapes(results) if form.shapes_beside else results
         return self._run_checked({} if params is None else params)
