@@ -13,9 +13,6 @@ from mgx_numba.codegen.gpu.architecture import ARCHITECTURES
 from mgx_numba.codegen.gpu.contraction import solvers, wgmma, wgmma_tiles
 from mgx_numba.codegen.gpu.contraction.gpu_contraction import permuted_lanes
 from mgx_numba.codegen.gpu.contraction.wgmma_tiles import TileQuestion, WarpgroupTile
-from mgx_numba.codegen.gpu.interpreter import run as interpreter_run
-from mgx_numba.codegen.gpu.interpreter.memory import KernelFault
-from mgx_numba.codegen.gpu.interpreter.names import memory_names
 from mgx_numba.codegen.gpu.toolchain.compiler import assembly
 from mgx_numba.codegen.kernel import KernelSource
 from mgx_numba.core.shape import Shape
@@ -26,6 +23,9 @@ from mgx_numba.runtime.gpu.engine import Engine
 from mgx_numba.targets.gpu.program import GpuProgram
 
 from ..cpu.agreement import reference
+from ..interpreter import run as interpreter_run
+from ..interpreter.memory import KernelFault
+from ..interpreter.names import memory_names
 from .programs import compiled, interpreter
 
 F16, BF16, F32 = Type.half_type, Type.bf16_type, Type.float_type
