@@ -179,6 +179,12 @@ ORDER: tuple[PassRun, ...] = (
             "join_gates": "it fuses the product that join_gates made",
         },
     ),
+    PassRun(
+        "shift_variance",
+        after={"fuse_reduce": "it rewrites bodies of fused reductions"},
+        before={"split_reduce": "mean and variance are split together"},
+        targets=GPU,
+    ),
     PassRun("split_reduce", after={"fuse_reduce": "it splits fused reductions"}),
     PassRun(
         "one_pass_variance",
