@@ -112,6 +112,21 @@ class StoredBlocks(NamedTuple):
         both = [[values for values in layout.decode_scales(part) if values is not None] for part in self.parts]
         return np.concatenate([np.concatenate(each, 1) for each in both])
 
+    def plain(self) -> BlockWeights:
+        """Return the same weights without a layout, codes of more than 4 bits as bytes.
+
+        Raises:
+            ShapeError: the blocks have offsets.
+        """
+        layout = layout_named(self.layout)
+        if layout.has_offsets:
+            raise ShapeError(f"weights of layout {self.layout} have offsets")
+        codes, scales, _ = layout.decode(np.concatenate(self.parts))
+        if layout.bits == 4:
+            codes = codes[..., ::2] | codes[..., 1::2] << 4
+        points = None if layout.bits in (4, 8) else np.full(scales.shape, layout.zero_point, np.uint8)
+        return BlockWeights(codes, scales, points)
+
     def _rows(self, first: int, last: int) -> np.ndarray:
         found, start = [], 0
         for part in self.parts:

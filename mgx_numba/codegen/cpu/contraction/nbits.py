@@ -225,9 +225,7 @@ def unpacked_bytes(form: BlockFormat, unit: Sequence[str], lanes: int, raised: b
     if form.bits > 4:
         whole = BlockFormat(4, form.size, False)
         low = [part for word in unit[1:] for part in unpacked_bytes(whole, [word], lanes, False)]
-        return [
-            f"bitwise_or({part}, {_high_part(form, unit[0], group, lanes)})" for group, part in enumerate(low)
-        ]
+        return [f"bitwise_or({part}, {_high_part(form, unit[0], group, lanes)})" for group, part in enumerate(low)]
     (words,) = unit
     mask = f"const_int32({0x0F0F0F0F}, {lanes})"
     upper = f"bitwise_and(shift_right({words}, const_int32(4, {lanes})), {mask})"

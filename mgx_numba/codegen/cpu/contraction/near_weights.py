@@ -12,7 +12,17 @@ from ...statements import indent
 from ..microkernels.register_tile import RegisterTile
 from .blocking import Blocking, fit
 from .macro_kernel import MacroKernel
-from .nbits import LANES_TOGETHER, block_words, codes_place, head_words, offset_of, points_of, scale_of, unit_of, weight_of
+from .nbits import (
+    LANES_TOGETHER,
+    block_words,
+    codes_place,
+    head_words,
+    offset_of,
+    points_of,
+    scale_of,
+    unit_of,
+    weight_of,
+)
 
 __all__ = ["NearWeights"]
 
@@ -61,7 +71,9 @@ class NearWeights:
         words, groups = unit_of(form)
         per = groups * LANES_TOGETHER
         raw = [f"raw{i}" for i in range(words)]
-        unit = [f"{name} = load(own_blocks, at + (unit * {words} + {i}) * {lanes}, {lanes})" for i, name in enumerate(raw)]
+        unit = [
+            f"{name} = load(own_blocks, at + (unit * {words} + {i}) * {lanes}, {lanes})" for i, name in enumerate(raw)
+        ]
         for k in range(per):
             weight = weight_of(form, raw, k, "point", "scale", "shift")
             unit.append(f"store(near, goal + (unit * {per} + {k}) * {columns}, {weight})")

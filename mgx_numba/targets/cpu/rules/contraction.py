@@ -430,4 +430,4 @@ def _packed_at_run_time(
     return target
 
 
-_HERE = Contractions(_refused, check_body, _launch, line_gaps=True)
+_HERE = Contractions(_refused, check_body, _launch, line_gaps=True, layouts=True)

@@ -31,7 +31,7 @@ from ....codegen.printer import CodeBuffer
 from ....codegen.problems.convolution import ConvProblem
 from ....codegen.problems.element_types import ElementTypes
 from ....codegen.problems.epilogue import Epilogue
-from ....codegen.problems.gemm import GemmProblem
+from ....codegen.problems.gemm import BlockWeights, GemmProblem
 from ....codegen.space import collapse
 from ....codegen.tuning.request import Candidate, Request, least_bytes
 from ....core.dim import Length, common_divisor, known_equal, known_in, known_less, known_same, less, negate
@@ -278,7 +278,7 @@ class _BlockPlans(NamedTuple):
 def _packed_blocks(low: Lowering, problem: GemmProblem, what: Contraction, operands: dict[str, View]) -> _BlockPlans:
     """Add block-quantised weights to the operands, packed for the kernels of the returned plans."""
     form, blocks = problem.blocks, what.blocks
-    assert form is not None and blocks is not None
+    assert form is not None and isinstance(blocks, BlockWeights)
     if chunked(problem):
         operands["w"] = low.packed_blocks(blocks, "chunks", lambda: pack_chunks(form, *blocks))
         return _BlockPlans(cores_refusal, cores_solution, unpacked_chunks_launch)
