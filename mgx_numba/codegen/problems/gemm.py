@@ -22,12 +22,12 @@ __all__ = ["BlockFormat", "BlockWeights", "Columns", "GemmProblem", "StoredBlock
 
 @dataclass(frozen=True)
 class BlockFormat:
-    """Format of constant block-quantised weights of 4, 5, 6 or 8 bits: ``(code - zero point) * scale + offset``, blocks
-    of ``size`` successive k of a column.
+    """Format of constant block-quantised weights of 4, 5, 6 or 8 bits: ``(code - zero point) * scale + offset``.
 
-    Without ``zero_points`` all zero points are ``middle``, or 0 with ``offsets``; else there are no offsets. With ``int8_rows`` the left operand may be quantised to
-    int8, block by block. With ``half_scales`` a target may store scales as float16 times a power of two per column.
-    ``from_memory``: the weights come from DRAM, because a program reads more than the caches hold between two uses.
+    Blocks are ``size`` successive k of a column. Without ``zero_points`` all zero points are ``middle``. There are no
+    zero points beside ``offsets``. With ``int8_rows`` the left operand may be quantised to int8, block by block. With
+    ``half_scales`` a target may store scales as float16 times a power of two per column. ``from_memory``: the weights
+    come from DRAM, because a program reads more than the caches hold between two uses.
     """
 
     bits: int
