@@ -53,7 +53,8 @@ FAMILIES = {
     ),
     "recurrent": "RNN GRU LSTM",
     "attention": "Attention",
-    "contrib_attention": "Attention MultiHeadAttention GroupQueryAttention",
+    "contrib_attention": "Attention MultiHeadAttention",
+    "contrib_gqa": "GroupQueryAttention",
     "rotary": "RotaryEmbedding",
     "contrib": "MatMulNBits MatMulBnb4 EmbedLayerNormalization ATen",
     "contrib_quantized": (
