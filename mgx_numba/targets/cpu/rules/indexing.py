@@ -22,7 +22,7 @@ lowering("scan_slice")(lower_scan_slice)
 
 @lowering(*(f"scatter_{r}" for r in REDUCTIONS), *(f"scatternd_{r}" for r in REDUCTIONS))
 def lower_scatter(low: Lowering, ins: Instruction) -> None:
-    """Append a copy of the data, which a run may skip, then a kernel that updates it; a host step for bools and narrow floats."""
+    """Append a copy of the data, which a run may skip, then a kernel that updates it; a host step for narrow types."""
     op, (data, indices, updates) = ins.op, low.inputs(ins)
     assert isinstance(op, (ScatterBase, ScatterNDBase))
     plain = data.type.compute is data.type and data.type is not Type.bool_type
