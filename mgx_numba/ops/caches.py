@@ -76,6 +76,10 @@ class CachedAttention(Operator):
     ``causal`` also ``j <= position``, and with ``window`` above 0 also ``j > position - window``. A score is
     ``scale * q @ k``, with ``softcap`` above 0 ``softcap * tanh(score / softcap)``. A sink takes part in the softmax
     with a value of zero. A query that sees no key gives zeros. Caches may have another element type than q.
+
+    With ``paged`` the caches are blocks [blocks, hk, block, d] that sequences share, and after the limits comes an
+    int64 table [b, pages]: key j of batch n is row ``j % block`` of block ``table[n, j // block]``. A key of a block
+    that does not exist (an entry of -1) is not seen.
     """
 
     name: ClassVar[str] = "cached_attention"
@@ -84,9 +88,10 @@ class CachedAttention(Operator):
     window: int = 0
     softcap: float = 0.0
     sink: bool = False
+    paged: bool = False
 
     def compute_shape(self, inputs: Sequence[Shape], modules: Sequence[Module] = ()) -> Shape:
-        self.expect_inputs(inputs, 5 if self.sink else 4)
+        self.expect_inputs(inputs, 4 + self.paged + self.sink)
         q, k, v, limits = inputs[:4]
         self.expect_same_type([k, v])
         if not q.type.is_floating or k.type not in CACHE_TYPES:
@@ -96,8 +101,13 @@ class CachedAttention(Operator):
             raise self.fail(f"q and the caches need 4 axes (batch, head, position, feature), got {q}; {k}; {v}")
         if limits.type is not Type.int64_type or limits.ndim != 2 or not known_equal(limits.dims[1].max, 2):
             raise self.fail(f"limits must be int64 [batch, 2], got {limits}")
+        rows = k
+        if self.paged:
+            rows = inputs[4]
+            if rows.type is not Type.int64_type or rows.ndim != 2:
+                raise self.fail(f"the table of blocks must be int64 [batch, pages], got {rows}")
         for what, a, b in (
-            ("batch lengths of q and keys", q.dims[0], k.dims[0]),
+            ("batch lengths of q and keys", q.dims[0], rows.dims[0]),
             ("batch lengths of keys and values", k.dims[0], v.dims[0]),
             ("batch lengths of q and limits", q.dims[0], limits.dims[0]),
             ("heads of keys and values", k.dims[1], v.dims[1]),
@@ -108,27 +118,37 @@ class CachedAttention(Operator):
         heads, shared = q.dims[1].max, k.dims[1].max
         if known_less(shared, 1) or not (known_equal(heads, shared) or heads % shared == 0):
             raise self.fail(f"{shared} key heads do not divide {heads} query heads")
-        if self.sink and (inputs[4].ndim != 1 or not inputs[4].type.is_floating):
-            raise self.fail(f"the sink must have a floating-point score for each head, got {inputs[4]}")
+        if self.sink and (inputs[-1].ndim != 1 or not inputs[-1].type.is_floating):
+            raise self.fail(f"the sink must have a floating-point score for each head, got {inputs[-1]}")
         return Shape.dynamic(q.type, [*q.dims[:3], v.dims[3]])
 
     def compute(self, output: Shape, args: Sequence[np.ndarray], run: RunModule | None = None) -> Any:
         wide = from_numpy(args[0].dtype).compute.numpy
         q, k, v = (a.astype(wide, copy=False) for a in args[:3])
-        (b, h, s, d), (hk, t) = q.shape, k.shape[1:3]
+        b, h, s, d = q.shape
+        exists = np.ones((b, 1, 1, 1), bool)
+        if self.paged:
+            table, size = args[4], k.shape[2]
+            known = (table >= 0) & (table < k.shape[0])
+            exists = np.repeat(known, size, 1)[:, None, None]
+            if k.shape[0]:
+                k, v = (np.concatenate(list(np.moveaxis(x[np.where(known, table, 0)], 1, 0)), 2) for x in (k, v))
+            else:
+                k, v = (np.zeros((b, x.shape[1], table.shape[1] * size, x.shape[3]), x.dtype) for x in (k, v))
+        hk, t = k.shape[1:3]
         start, count = (args[3][:, i].reshape(b, 1, 1, 1) for i in range(2))
         scores = np.matmul(q.reshape(b, hk, h // hk * s, d), np.swapaxes(k, 2, 3)).reshape(b, h, s, t)
         scores = scores * wide.type(self.scale)
         if self.softcap > 0:
             scores = wide.type(self.softcap) * np.tanh(scores / wide.type(self.softcap))
         position, key = start + np.arange(s)[:, None], np.arange(t)
-        seen = np.broadcast_to(key < count, (b, 1, s, t))
+        seen = np.broadcast_to((key < count) & exists, (b, 1, s, t))
         if self.causal:
             seen = seen & (key <= position)
         if self.window > 0:
             seen = seen & (key > position - self.window)
         scores = np.where(seen, scores, -np.inf)
-        sink = args[4].astype(wide).reshape(h, 1, 1) if self.sink else wide.type(-np.inf)
+        sink = args[-1].astype(wide).reshape(h, 1, 1) if self.sink else wide.type(-np.inf)
         top = np.maximum(scores.max(3, keepdims=True, initial=-np.inf), sink)
         top = np.where(top == -np.inf, 0, top)
         weights = np.where(seen, np.exp(scores - top), 0)  # a hidden NaN key has no weight

@@ -8,7 +8,6 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-import mgx_numba
 from mgx_numba.api.program import program
 from mgx_numba.core.shape import Shape
 from mgx_numba.core.types import Type

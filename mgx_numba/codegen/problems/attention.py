@@ -54,6 +54,9 @@ class AttentionProblem:
     With ``one_position`` all queries of a head stand at the first query's position. Keys and values have ``kv_dtype``;
     "" is ``dtype``. A ``softcap`` above 0 limits scores. ``sink_strides`` are the strides of the operand ``sink``, a
     score for each head and query; () without.
+
+    With ``page`` above 0 keys and values are blocks of ``page`` rows, ``pages`` for each batch, by the int64 operand
+    ``table`` [batch, pages]; the first strides of keys and values go from block to block.
     """
 
     batch: int
@@ -84,6 +87,9 @@ class AttentionProblem:
     softcap: float = 0.0
     kv_dtype: str = ""
     sink_strides: tuple[int, ...] = ()
+    page: int = 0
+    pages: int = 0
+    blocks: int = 0
 
     def __post_init__(self) -> None:
         if self.dtype not in FLOATS:

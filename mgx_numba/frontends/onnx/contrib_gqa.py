@@ -21,7 +21,7 @@ from .node import Node
 from .registry import MICROSOFT, register
 from .rotary import rotate, table_rows
 
-__all__ = ["Spans", "in_float", "score_scale", "with_sink"]
+__all__ = ["Spans", "in_float", "normalized", "rotated", "score_scale", "with_sink"]
 
 NARROW = (Type.half_type, Type.bf16_type)
 
@@ -84,8 +84,8 @@ def group_query_attention(
         raise ParseError("q_norm_weight and k_norm_weight must be given together")
     if q_norm is not None and k_norm is not None:
         both = node.get_float("qk_norm_epsilon", 1e-6)
-        q = _normalized(g, q, q_norm, node.get_float("q_norm_epsilon", both))
-        k = _normalized(g, k, k_norm, node.get_float("k_norm_epsilon", both))
+        q = normalized(g, q, q_norm, node.get_float("q_norm_epsilon", both))
+        k = normalized(g, k, k_norm, node.get_float("k_norm_epsilon", both))
     s = g.lens(q)[2]
     prompt = _is_known_prompt(g, total, s) if query_lengths is None else False
     spans = _spans(g, g.lens(q), last, total, prompt, query_lengths)
@@ -95,7 +95,7 @@ def group_query_attention(
         given = places is not None and query_lengths is None
         where = spans.tokens if places is None else _given_places(g, places, total, prompt) if given else places
         interleaved = node.get_bool("rotary_interleaved")
-        q, k = (in_float(g, x, lambda x: _rotated(g, x, cosine, sine, where, interleaved)) for x in (q, k))
+        q, k = (in_float(g, x, lambda x: rotated(g, x, cosine, sine, where, interleaved)) for x in (q, k))
     formats = cache_formats(g, node, past_key, past_value, k_scale, v_scale, g.lens(q)[3], shared)
     if node.get_bool("sliding_window_cache"):
         from .contrib_window_cache import attend_window_cache
@@ -166,14 +166,15 @@ def in_float(g: Builder, x: Instruction, make: object) -> Instruction:
     return g.convert(make(g.convert(x, Type.float_type)), x.shape.type)  # type: ignore[operator]
 
 
-def _rotated(
+def rotated(
     g: Builder, x: Instruction, cosine: Instruction, sine: Instruction, where: Instruction, interleaved: bool
 ) -> Instruction:
+    """Emit x [b, h, s, d] rotated by the tables' angles of the positions ``where`` [b, s]."""
     tables = (table_rows(g, table, where, x.shape.type) for table in (cosine, sine))
     return rotate(g, x, *tables, interleaved)
 
 
-def _normalized(g: Builder, x: Instruction, weight: Instruction, epsilon: float) -> Instruction:
+def normalized(g: Builder, x: Instruction, weight: Instruction, epsilon: float) -> Instruction:
     """Emit the root mean square normalisation of each head's features."""
 
     def make(x: Instruction) -> Instruction:

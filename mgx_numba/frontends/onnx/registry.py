@@ -55,6 +55,7 @@ FAMILIES = {
     "attention": "Attention",
     "contrib_attention": "Attention MultiHeadAttention",
     "contrib_gqa": "GroupQueryAttention",
+    "contrib_paged": "PagedAttention",
     "rotary": "RotaryEmbedding",
     "contrib": "MatMulNBits MatMulBnb4 EmbedLayerNormalization ATen",
     "contrib_quantized": (

@@ -35,6 +35,14 @@ def _compare(b: RewriteBuilder, name: str, x: Instruction, y: Instruction, lens:
     return made if made.shape.type is Type.bool_type else b.convert(made, Type.bool_type)
 
 
+def _gathered(b: RewriteBuilder, blocks: Instruction, table: Instruction) -> Instruction:
+    """Return the blocks [n, h, page, d] of each batch's row of a table [b, pages], as [b, h, pages * page, d]."""
+    batch, pages = table.shape.lens
+    _, heads, page, features = blocks.shape.lens
+    found = b.op("gather", blocks, b.op("max", table, b.scalar(0, table)), axis=0)
+    return b.reshape(b.transpose(found, (0, 2, 1, 3, 4)), (batch, heads, pages * page, features))
+
+
 @rule("rewrite_cached_attention", op("cached_attention"), _check, exact=True)
 def with_mask(m: Match, b: RewriteBuilder) -> object:
     """``cached_attention(q, k, v, limits) -> attention(q, k, v with zeros for invalid rows, mask)``."""
@@ -42,6 +50,8 @@ def with_mask(m: Match, b: RewriteBuilder) -> object:
     assert isinstance(given, CachedAttention)
     q, k, v, limits = m.ins.inputs[:4]
     wide = made.type.compute if given.softcap > 0 or given.sink or k.shape.type is Type.int8_type else made.type
+    if given.paged:
+        k, v = (_gathered(b, x, m.ins.inputs[4]) for x in (k, v))
     q, k, v = (b.convert(x, wide) for x in (q, k, v))
     (batch, heads, queries, depth), (shared, keys) = q.shape.lens, k.shape.lens[1:3]
     start, count = (
@@ -49,6 +59,11 @@ def with_mask(m: Match, b: RewriteBuilder) -> object:
     )
     at, rows = _axis(b, keys, 2), (batch, 1, keys, 1)
     valid = _compare(b, "less", at, count, rows)
+    if given.paged:
+        held = b.op("not", b.op("less", table := m.ins.inputs[4], b.scalar(0, table)))
+        pages = (batch, table.shape.lens[1], m.ins.inputs[1].shape.lens[2])
+        held = b.reshape(_spread(b, b.unsqueeze(b.convert(held, Type.bool_type), [2]), pages), rows)
+        valid = b.op("logical_and", valid, held)
     v = b.op("where", _spread(b, valid, v.shape.lens), v, b.scalar(0, v))
     lens = (batch, 1, queries, keys)
     seen = _spread(b, b.reshape(valid, (batch, 1, 1, keys)), lens)
@@ -72,7 +87,7 @@ def with_mask(m: Match, b: RewriteBuilder) -> object:
     scores = b.op("where", _spread(b, seen, whole), scores, b.scalar(-np.inf, scores))
     column = (batch, heads, queries, 1)
     if given.sink:
-        sink = _spread(b, b.reshape(b.convert(m.ins.inputs[4], wide), (1, heads, 1, 1)), column)
+        sink = _spread(b, b.reshape(b.convert(m.ins.inputs[-1], wide), (1, heads, 1, 1)), column)
     else:
         sink = b.scalar(-np.inf, Shape(wide, column))
     top = b.op("max", b.op("reduce_max", scores, axes=(3,)), sink)

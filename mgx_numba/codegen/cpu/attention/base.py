@@ -130,6 +130,9 @@ class AttentionKernel:
         if p.limited:
             arguments.pointer("limits", "limits", "int64")
             arguments.integers(window=p.window)
+        if self.paged:
+            arguments.pointer("table", "table", "int64")
+            arguments.integers(page=p.page, pages=p.pages, blocks=p.blocks)
         if p.softcap > 0:
             arguments.integers(cap_bits=float64_bits(p.softcap))
         if p.sink_strides:
@@ -238,6 +241,35 @@ class AttentionKernel:
         """Return the expression of a vector of scores under the softcap."""
         tanh = "tanh_fast" if self.problem.fast_math and self.dtype == "float32" else "tanh"
         return f"mul(cap, {tanh}(div({x}, cap)))"
+
+    @property
+    def paged(self) -> bool:
+        """Return whether keys and values are found by a table of blocks."""
+        return not known_equal(self.problem.page, 0)
+
+    def row_of(self, name: str, key: str, result: str) -> list[str]:
+        """Return statements that set ``result`` to the offset of a key's row in ``k`` or ``v``.
+
+        A block that does not exist gives the row of another; `hide_missing` hides its scores.
+        """
+        if not self.paged:
+            return [f"{result} = {name}0 + ({key}) * {name}_row"]
+        return [
+            f"at_page = idiv({key}, page)",
+            "held = imax(imin(load_scalar(table, batch * pages + at_page), blocks - 1), 0)",
+            f"{result} = held * {name}_batch + kv_head * {name}_head + ({key} - at_page * page) * {name}_row",
+        ]
+
+    def hide_missing(self) -> list[str]:
+        """Return statements that hide the scores of keys, from ``j0``, in blocks that do not exist."""
+        if not self.paged:
+            return []
+        return [
+            "for j in range(count):",
+            "    held = load_scalar(table, batch * pages + idiv(j0 + j, page))",
+            "    if held < 0 or held >= blocks:",
+            "        store_scalar(scores, row + j, -INF)",
+        ]
 
     def kv(self, load: str) -> str:
         """Return the expression of keys or values in the problem's type."""

@@ -49,7 +49,7 @@ class FewQueries(AttentionKernel):
             "        last = imin(m0 + r + first_seen - j0, count - 1)",
             f"        for j in range(imax(last + 1, 0), count + {self.lanes}):",
             "            store_scalar(scores, row + j, -INF)",
-            *indent(self._windowed(), 2),
+            *indent([*self._windowed(), *self.hide_missing()], 2),
             *indent(self._softmax(), 2),
             *indent([*self.rescale("0", "rows"), *self._values(), "started = 1"]),
         ]
@@ -103,7 +103,7 @@ class FewQueries(AttentionKernel):
             return lines
 
         return [
-            *(f"key{u} = k0 + (j0 + j + {u} * stride) * k_row" for u in range(streams)),
+            *(line for u in range(streams) for line in self.row_of("k", f"j0 + j + {u} * stride", f"key{u}")),
             *(f"query{i} = q0 + (m0 + r + {i}) * q_row" for i in range(rows)),
             *(f"sum{i}_{u} = const_{dtype}(0, {lanes})" for i, u in every),
             f"for f in range(0, whole, {lanes}):",
@@ -203,7 +203,7 @@ class FewQueries(AttentionKernel):
         lines += [f"s{i}_{c}_{k} = const_{self.dtype}(0, {lanes})" for i, c in every for k in range(1, sets)]
         lines += ["for j in range(start, stop):"]
         for u in range(streams):
-            lines += [f"    value = v0 + (j0 + j + {u} * stride) * v_row + e0 + e"]
+            lines += [*indent(self.row_of("v", f"j0 + j + {u} * stride", "value")), "    value += e0 + e"]
             lines += [
                 f"    w{i} = load_splat(scores, (r + {i}) * scores_row + j + {u} * stride, {lanes})"
                 for i in range(rows)

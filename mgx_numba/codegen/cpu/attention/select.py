@@ -47,9 +47,9 @@ def plan(problem: AttentionProblem, threads: int = 1, origin: str = "") -> Solut
 
 def cached_refusal(problem: AttentionProblem) -> str:
     """Return why no kernel reads keys and values of this element type and layout; "" if one does."""
-    if problem.kv_dtype in ("", problem.dtype):
+    if problem.kv_dtype in ("", problem.dtype) and known_equal(problem.page, 0):
         return ""
-    return "" if problem.features_contiguous else "features of narrow keys and values lie apart"
+    return "" if problem.features_contiguous else "features of narrow or paged keys and values lie apart"
 
 
 def reads_turned_masks(problem: AttentionProblem) -> bool:
@@ -74,6 +74,6 @@ def _with_elements(problem: AttentionProblem) -> AttentionProblem:
 def _few(problem: AttentionProblem) -> bool:
     """Return whether lanes are better filled with features: for at most a quarter of a vector of queries."""
     most = few_queries(tile_for(element_types(problem.dtype)))
-    if problem.kv_dtype not in ("", problem.dtype):
-        return True  # keys and values are converted as they are loaded, in lanes of features
+    if problem.kv_dtype not in ("", problem.dtype) or not known_equal(problem.page, 0):
+        return True  # rows are found, and converted, as they are loaded, in lanes of features
     return problem.features_contiguous and preferred(less_equal(problem.queries, most))

@@ -47,6 +47,4 @@ def cache_copy_launch(
         "        item += step",
     ]
     kernel = gpu_kernel("cache_copy_kernel", lines, THREADS, len(arguments.values), origin)
-    return Launch(
-        kernel, arguments.values, gpu_grid(blocks, THREADS), bytes=2 * total * type.size, replaceable=("x",)
-    )
+    return Launch(kernel, arguments.values, gpu_grid(blocks, THREADS), bytes=2 * total * type.size, replaceable=("x",))

@@ -52,19 +52,27 @@ def lower_cached_attention(low: Lowering, ins: Instruction) -> None:
     declared = attention_output(low, ins)
     target = declared if declared.type is type else low.allocate(Shape(type, declared.lens, declared.strides))
     operands = {"q": q, "k": k, "v": v, "out": target, "limits": limits}
+    page = pages = 0
+    if op.paged:
+        operands["table"] = low.materialized(low.input(ins, 4), low.input(ins, 4).shape.to_standard().strides, ins)
+        page, pages = k.lens[2], operands["table"].lens[1]
     if op.sink:
-        operands["sink"] = as_type(low, ins, low.input(ins, 4), type)
+        operands["sink"] = as_type(low, ins, low.inputs(ins)[-1], type)
 
     def problem(k: View, v: View) -> AttentionProblem:
         return AttentionProblem(
-            batch=q.lens[0], heads=q.lens[1], kv_heads=k.lens[1], queries=q.lens[2], keys=k.lens[2], depth=q.lens[3],
+            batch=q.lens[0], heads=q.lens[1], kv_heads=k.lens[1], queries=q.lens[2],
+            keys=page * pages if op.paged else k.lens[2], depth=q.lens[3],
             width=v.lens[3], q_strides=q.strides, k_strides=k.strides, v_strides=v.strides, out_strides=target.strides,
             dtype=type.dtype_name, scale=op.scale, causal=op.causal, fast_math=low.options.fast_math,
             limited=True, window=op.window, softcap=op.softcap, kv_dtype=k.type.dtype_name,
-            sink_strides=(operands["sink"].strides[0], 0) if op.sink else (),
+            page=page, pages=pages, blocks=k.lens[0], sink_strides=(operands["sink"].strides[0], 0) if op.sink else (),
         )  # fmt: skip
 
-    if cached_refusal(problem(k, v)):
+    if op.paged:
+        k, v = (low.materialized(x, _with_features_inside(x), ins) for x in (k, v))
+        operands |= {"k": k, "v": v}
+    elif cached_refusal(problem(k, v)):
         k, v = (as_type(low, ins, x, type) for x in (k, v))
         operands |= {"k": k, "v": v}
     wanted = problem(k, v)
@@ -75,3 +83,9 @@ def lower_cached_attention(low: Lowering, ins: Instruction) -> None:
         low.launch(launch, operands, ins)
     if target is not declared:
         convert(low, ins, target, declared)
+
+
+def _with_features_inside(view: View) -> tuple[int, ...]:
+    """Return the view's strides if the features of a position are contiguous, else row-major strides."""
+    inside = known_in(view.lens[3], 1) or known_in(view.strides[3], 1)
+    return view.strides if inside else view.shape.to_standard().strides
