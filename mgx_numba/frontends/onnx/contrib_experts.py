@@ -24,9 +24,7 @@ Product = Callable[[Instruction, int], Instruction]
 ACTIVATIONS = ("relu", "gelu", "silu", "swiglu", "identity")
 
 
-def _routing(
-    g: Builder, node: Node, router: Instruction, weights: Instruction | None, normalized: bool
-) -> Instruction:
+def _routing(g: Builder, node: Node, router: Instruction, weights: Instruction | None, normalized: bool) -> Instruction:
     """Emit the weight of each token for each expert, [n, experts], zero for experts that are not chosen."""
     if node.get_bool("use_sparse_mixer"):
         raise UnsupportedError("use_sparse_mixer is not supported")
