@@ -142,7 +142,7 @@ class CachedAttention(Operator):
         if self.softcap > 0:
             scores = wide.type(self.softcap) * np.tanh(scores / wide.type(self.softcap))
         position, key = start + np.arange(s)[:, None], np.arange(t)
-        seen = np.broadcast_to((key < count) & exists, (b, 1, s, t))
+        seen: np.ndarray = np.broadcast_to((key < count) & exists, (b, 1, s, t))
         if self.causal:
             seen = seen & (key <= position)
         if self.window > 0:
