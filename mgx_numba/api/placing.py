@@ -10,8 +10,8 @@ import numpy as np
 from ..core.device_array import DeviceArray
 from ..errors import ParameterError
 from ..targets.base import output_buffer
+from .argument import argument
 from .checking import buffer_of
-from .results import result_of
 
 if TYPE_CHECKING:
     from .program import program
@@ -36,21 +36,24 @@ def run_into(p: program, params: Mapping[str, Any], outputs: Mapping[str, Any], 
     if unknown:
         raise ParameterError(f"run: no result {unknown[0]!r}; the program's are: {', '.join(names)}")
     inputs = p._checked(params)
+    form = p._form
     shapes = [s._value for s in p.get_output_shapes()]
     places = {names.index(name): value for name, value in outputs.items()}
-    given = {k: buffer_of(names[k], value, shapes[k], p) for k, value in places.items()}
+    given = {k: buffer_of(names[k], value, shapes[k], form, p._open_dims) for k, value in places.items()}
     offered = {output_buffer(k): value for k, value in given.items()}
-    compiled = p._compiled
-    if compiled is None:
+    if form is None:
         results = p._run_checked(params)
-    elif p._on is not None:
-        there = there or not p._on.offload_copy
-        results = (p._on.run_there if there else compiled.run)({**inputs, **(offered if there else {})})
+        for k, memory in given.items():
+            results[k] = _in_memory(names[k], results[k].view(np.ndarray), memory).view(argument)
+        return results
+    if form.on is not None:
+        stays = there or not form.on.offload_copy
+        results = (form.on.run_there if stays else form.compiled.run)({**inputs, **(offered if stays else {})})
     else:
-        results = compiled.run({**inputs, **offered})
+        results = form.compiled.run({**inputs, **offered})
     for k, memory in given.items():
         results[k] = _in_memory(names[k], results[k], memory)
-    return [result_of(r, p._shapes_beside.get(k)) for k, r in enumerate(results)]
+    return form.shown(results)
 
 
 def _in_memory(name: str, result: Any, memory: Any) -> Any:
