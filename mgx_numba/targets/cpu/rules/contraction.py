@@ -18,7 +18,7 @@ from ....codegen.cpu.machine import machine
 from ....codegen.launch import Launch, Solution
 from ....codegen.printer import check_body
 from ....codegen.problems.convolution import ConvProblem
-from ....codegen.problems.gemm import GemmProblem
+from ....codegen.problems.gemm import BlockWeights, GemmProblem, StoredBlocks
 from ....codegen.tuning.extents import result_axes
 from ....codegen.tuning.request import Candidate, Request
 from ....core.dim import known_equal, known_in, maximum
@@ -124,7 +124,7 @@ def _prepared(layer: Layer) -> GemmProblem | ConvProblem:
     low, contraction = layer.low, layer.contraction
     problem = replace(contraction.problem, fast_math=low.options.precision != "highest")
     if contraction.blocks is not None:
-        problem = _with_stored_blocks(low, problem, contraction.blocks.scales)
+        problem = _with_stored_blocks(low, problem, contraction.blocks)
     stored = contraction.operands["x"].type.dtype_name
     if stored != problem.types.a:  # `store_bfloat16` stores both operands in bfloat16
         problem = replace(problem, types=replace(problem.types, a=stored, b="bfloat16"))
@@ -215,7 +215,7 @@ def _packed_once(
         raise _Unsuited(solver.name) from error
 
 
-def _with_stored_blocks(low: Lowering, problem: Any, scales: np.ndarray) -> GemmProblem:
+def _with_stored_blocks(low: Lowering, problem: Any, blocks: BlockWeights | StoredBlocks) -> GemmProblem:
     """Return the problem with facts about its block-quantised weights: whether they come from memory, and whether
     scales are float16.
 
@@ -226,9 +226,9 @@ def _with_stored_blocks(low: Lowering, problem: Any, scales: np.ndarray) -> Gemm
     if not halves_are_read():
         return problem
     identity = address_of if low.shared is None else low.shared.identity
-    question = ("halves hold", identity(scales), scales.shape, scales.strides)
+    question = ("halves hold", *((identity(array), array.shape, array.strides) for array in blocks.arrays))
     rough = problem.blocks.int8_rows and problem.fast_math
-    half = rough or low.solutions.of(question, lambda: halves_hold(scales))
+    half = rough or low.solutions.of(question, lambda: halves_hold(blocks.scale_rows()))
     return replace(problem, blocks=replace(problem.blocks, half_scales=half))
 
 
@@ -277,4 +277,4 @@ def _packed_at_run_time(
     return target
 
 
-CPU_SUPPORT = ContractionSupport(_refused, check_body, _launch, line_gaps=True)
+CPU_SUPPORT = ContractionSupport(_refused, check_body, _launch, line_gaps=True, layouts=True)

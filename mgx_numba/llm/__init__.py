@@ -1,0 +1,1 @@
+"""Language models: from a file to streamed text."""
