@@ -12,12 +12,13 @@ import numpy as np
 from ...codegen.kernel import KernelSource
 from ...core.copying import row_major
 from ...core.dim import Dim
+from ...core.output_buffers import OUTPUT_BUFFERS, output_buffer
 from ...errors import UnsupportedError
 from ...interrupts import whole_module
 from ...runtime.cpu.executor import EXECUTOR_KERNELS, Executable
 from ...runtime.cpu.native_call import Entry
 from ...runtime.plan import FallbackStep, Plan, PlannedStep, Step, TensorView
-from ..base import OUTPUT_BUFFERS, FastPath, Kept, KeptPlan, Stage, Tree, grouped, output_buffer, step_observer
+from ..base import FastPath, Kept, KeptPlan, Stage, Tree, grouped, step_observer
 from ..shown import renamed, with_lengths
 
 if TYPE_CHECKING:

@@ -17,6 +17,7 @@ from ...codegen.kernel import KernelSource
 from ...core.copying import row_major
 from ...core.device_array import DeviceArray
 from ...core.dim import Dim
+from ...core.output_buffers import output_buffer
 from ...core.shape import Shape
 from ...core.types import Type
 from ...runtime.explicit_lengths import is_explicit
@@ -26,7 +27,7 @@ from ...runtime.gpu.open_plan import OpenLengths, Shapes, lens_of
 from ...runtime.gpu.transfers import to_device, to_host
 from ...runtime.host.plan_numbers import runs
 from ...runtime.plan import FallbackStep, ParameterSpec, Plan
-from ..base import KeptPlan, Observation, Observer, Stage, Tree, grouped, output_buffer, step_observer
+from ..base import KeptPlan, Observation, Observer, Stage, Tree, grouped, step_observer
 from ..options import TargetOptions
 from ..shown import renamed, with_lengths
 
