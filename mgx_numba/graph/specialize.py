@@ -168,7 +168,7 @@ class Settling:
         shape: Shape | None = None,
     ) -> Instruction:
         if shape is None:
-            shape = op.compute_shape([i.shape for i in inputs], modules) if modules else self._shape(op, inputs)
+            shape = op.result_shape([i.shape for i in inputs], modules) if modules else self._shape(op, inputs)
         twin = target._link(Instruction(op, inputs, shape, modules), None)
         twin.debug_symbols, twin.normalized, twin.target_id = ins.debug_symbols, ins.normalized, ins.target_id
         return twin

@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 
 from ..core.shape import Shape
 from ..core.types import Type
 from ..dataclass import dataclass
-from .base import Operator, RunModule, register
+from .base import Operator, register
 from .dims import any_dynamic
-
-if TYPE_CHECKING:
-    from ..graph.module import Module
 
 
 @register
@@ -33,7 +30,7 @@ class MatMulNBits(Operator):
     block_size: int = 32
     accuracy_level: int = 0
 
-    def compute_shape(self, inputs: Sequence[Shape], modules: Sequence[Module] = ()) -> Shape:
+    def compute_shape(self, inputs: Sequence[Shape]) -> Shape:
         self.expect_inputs(inputs, 3, 4)
         rows, codes, scales, *points = inputs
         if any_dynamic(inputs[1:]) or codes.ndim != 3 or codes.type is not Type.uint8_type:
@@ -59,7 +56,7 @@ class MatMulNBits(Operator):
         if -(-depth // self.block_size) != blocks:
             raise self.fail(f"an inner length of {depth} does not fit {blocks} blocks of {self.block_size}")
 
-    def compute(self, output: Shape, args: Sequence[np.ndarray], run: RunModule | None = None) -> Any:
+    def compute(self, output: Shape, args: Sequence[np.ndarray]) -> Any:
         rows, codes, scales, *points = args
         if self.bits == 4:
             codes = np.stack([codes & 15, codes >> 4], -1).reshape(*codes.shape[:2], self.block_size)

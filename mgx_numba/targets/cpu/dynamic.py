@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any, TextIO
+from typing import Any
 
 import numpy as np
 
@@ -12,7 +12,7 @@ from ...graph.passes import run_passes
 from ...graph.program import Program
 from ...runtime.cpu.executor import Executable, compile_in_background
 from ...runtime.explicit_lengths import with_explicit_lengths
-from ..base import Observer, Progress, Stage, ThreadSpan, Tree
+from ..base import Progress, ThreadSpan, Tree
 from ..dynamic import OpenPlans
 from ..lowering.shared_weights import SharedWeights
 from ..options import TargetOptions
@@ -84,18 +84,6 @@ class DynamicProgram(OpenPlans[LoweredProgram], PlanChoice):
         """See `LoweredProgram.run`."""
         return self._tried(inputs, lambda plan: plan.run(inputs))
 
-    def observe(self, inputs: Mapping[str, np.ndarray], observer: Observer) -> list[Any]:
-        """See `LoweredProgram.observe`."""
-        return self._tried(inputs, lambda plan: plan.observe(inputs, observer))
-
-    def stages(self, inputs: Mapping[str, np.ndarray]) -> list[Stage]:
-        """See `Planned.stages`."""
-        return self._tried(inputs, lambda plan: plan.stages(inputs))
-
     def timeline(self, inputs: Mapping[str, np.ndarray]) -> tuple[list[Any], list[ThreadSpan]]:
         """See `Timed.timeline`."""
         return self._tried(inputs, lambda plan: plan.timeline(inputs))
-
-    def trace(self, inputs: Mapping[str, np.ndarray], level: int, out: TextIO) -> list[Any]:
-        """See `LoweredProgram.trace`."""
-        return self._tried(inputs, lambda plan: plan.trace(inputs, level, out))

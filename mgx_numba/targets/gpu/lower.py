@@ -10,8 +10,8 @@ from ...graph.passes import run_passes
 from ...graph.program import Program
 from ..lowering.lowering import Lowering
 from ..options import TargetOptions
+from ..passes import GPU_PASSES
 from .capabilities import pass_options
-from .passes import PASSES
 from .rules import RULES
 
 __all__ = ["lowering", "optimize", "optimized"]
@@ -22,7 +22,7 @@ WORKERS = 1
 
 def optimize(program: Program, options: TargetOptions) -> None:
     """Run a program through the passes, in place."""
-    run_passes(program, PASSES, pass_options(options), disabled=options.disabled_passes)
+    run_passes(program, GPU_PASSES, pass_options(options), disabled=options.disabled_passes)
     program.remove_unused_modules()
 
 

@@ -107,7 +107,7 @@ class GpuProgram(DeviceProgram):
     def _measure(self, tuning: Tuning) -> None:
         """Measure the program's contractions that have no tuning record."""
         if not self._engine.name:
-            tuning.decline("times of the interpreter say nothing of a device")
+            tuning.decline("the engine that stands in for a device measures no times")
             return
         from ..tuning import tune  # late: only needed for tuning
         from .measuring import DeviceBench, compile_candidates

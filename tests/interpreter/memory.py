@@ -8,10 +8,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ....dataclass import dataclass
-from ....errors import MgxError
-from ...launch import TensorLayout, TensorMap
-from ..architecture import WARP
+from mgx_numba.codegen.gpu.architecture import WARP
+from mgx_numba.codegen.launch import TensorLayout, TensorMap
+from mgx_numba.dataclass import dataclass
+from mgx_numba.errors import MgxError
 
 __all__ = ["EPOCH", "GENERATION", "Allocation", "KernelFault", "Memory", "Place", "Thread", "block_number"]
 

@@ -15,8 +15,9 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
-from ....core.types import from_numpy, numpy_dtype
-from ....ops.scalar import BINARY, BITWISE, COMPARE, LOGICAL, UNARY, converted, evaluator
+from mgx_numba.core.types import from_numpy, numpy_dtype
+from mgx_numba.ops.scalar import BINARY, BITWISE, COMPARE, LOGICAL, UNARY, converted, evaluator
+
 from .memory import KernelFault, Place
 
 __all__ = ["DTYPES", "elementwise_names", "memory_names"]

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from .base import MacroBuilder, macro
 
 if TYPE_CHECKING:
-    from ...graph.instruction import Instruction
+    from ..instruction import Instruction
 
 
 @macro("celu", inputs=(1, 1), alpha=1.0)

@@ -10,12 +10,12 @@ import numpy as np
 from ...core.types import Type
 from ...dataclass import dataclass
 from ...errors import OperatorError, ShapeError
-from ..base import make_op
+from ...ops.base import make_op
 from ..emitter import Emitter
 
 if TYPE_CHECKING:
-    from ...graph.instruction import Instruction
-    from ...graph.module import Module
+    from ..instruction import Instruction
+    from ..module import Module
 
     Values = Sequence[Instruction]
 

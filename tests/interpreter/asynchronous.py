@@ -14,10 +14,11 @@ from typing import Any
 
 import numpy as np
 
-from ....core.types import numpy_dtype
-from ....dataclass import dataclass
-from ...launch import TensorLayout
-from ..products import Product
+from mgx_numba.codegen.gpu.products import Product
+from mgx_numba.codegen.launch import TensorLayout
+from mgx_numba.core.types import numpy_dtype
+from mgx_numba.dataclass import dataclass
+
 from .memory import Allocation, KernelFault, Memory, Place, Thread, block_number
 
 __all__ = ["ROW", "STEP_BYTES", "WARPGROUP", "BlockAsync", "Copies", "added_products", "kept_by_tf32"]

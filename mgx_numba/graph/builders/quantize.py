@@ -9,7 +9,7 @@ from ...errors import OperatorError
 from .base import MacroBuilder, macro
 
 if TYPE_CHECKING:
-    from ...graph.instruction import Instruction
+    from ..instruction import Instruction
 
 
 @macro("quantizelinear", inputs=(2, 3), axis=1, block_size=0, output_type="")

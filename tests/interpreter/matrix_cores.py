@@ -8,8 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from ....core.types import numpy_dtype
-from ..matrix_tiles import TILES, MatrixTile
+from mgx_numba.codegen.gpu.matrix_tiles import TILES, MatrixTile
+from mgx_numba.core.types import numpy_dtype
+
 from .asynchronous import added_products, kept_by_tf32
 from .memory import KernelFault
 

@@ -11,8 +11,8 @@ import numpy as np
 from ..errors import MgxError
 
 if TYPE_CHECKING:
-    from ..graph.instruction import Instruction
     from .emitter import Emitter
+    from .instruction import Instruction
 
     Labelled = tuple[list[str], Instruction]  # a value, and the label of each of its axes
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from .base import MacroBuilder, macro
 
 if TYPE_CHECKING:
-    from ...graph.instruction import Instruction
+    from ..instruction import Instruction
 
 
 @macro("dot", "quant_dot", inputs=(2, 2))

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from .base import MacroBuilder, macro
 
 if TYPE_CHECKING:
-    from ...graph.instruction import Instruction
+    from ..instruction import Instruction
 
 
 @macro("batchnorm", inputs=(5, 5), epsilon=1e-5)

@@ -7,10 +7,11 @@ from typing import Any
 
 import numpy as np
 
-from ....core.types import numpy_dtype
-from ....dataclass import dataclass
-from ..architecture import WARP
-from ..products import PRODUCTS, Product
+from mgx_numba.codegen.gpu.architecture import WARP
+from mgx_numba.codegen.gpu.products import PRODUCTS, Product
+from mgx_numba.core.types import numpy_dtype
+from mgx_numba.dataclass import dataclass
+
 from .asynchronous import ROW, STEP_BYTES, WARPGROUP, BlockAsync
 from .memory import KernelFault
 

@@ -9,7 +9,7 @@ from ..einsum import einsum
 from .base import MacroBuilder, macro
 
 if TYPE_CHECKING:
-    from ...graph.instruction import Instruction
+    from ..instruction import Instruction
 
 MOST_INPUTS = 26  # letters of the alphabet
 

@@ -13,7 +13,7 @@ from ..core.types import Type
 from ..errors import ShapeError, UnsupportedError
 
 if TYPE_CHECKING:
-    from ..graph.instruction import Instruction
+    from .instruction import Instruction
 
 __all__ = ["Emitter"]
 

@@ -8,7 +8,7 @@ from ...core.types import Type
 from .base import MacroBuilder, common_type, macro
 
 if TYPE_CHECKING:
-    from ...graph.instruction import Instruction
+    from ..instruction import Instruction
 
 NAMES = (
     "add div equal fmod greater less logical_and logical_or logical_xor max min mod mul pow prelu sqdiff sub"

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from ..window import PaddingMode, auto_padding
+from ...ops.window import PaddingMode, auto_padding
 from .base import MacroBuilder, macro
 
 if TYPE_CHECKING:
-    from ...graph.instruction import Instruction
+    from ..instruction import Instruction
 
 _AUTO = {"SAME_UPPER": PaddingMode.same_upper, "SAME_LOWER": PaddingMode.same_lower}
 

@@ -11,31 +11,40 @@ import itertools
 import threading
 import weakref
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from functools import partial
 from typing import Any
 
 import numpy as np
 
-from ...codegen.gpu.interpreter.memory import KernelFault, Memory
-from ...codegen.gpu.interpreter.run import interpret
-from ...codegen.gpu.libraries.calls import BoundCall, described
-from ...codegen.kernel import KernelSource
-from ...codegen.launch import Grid, TensorLayout
-from ...codegen.store import Store
-from ...core.pages import memory_owner
-from ...errors import DeviceError
-from ..memory import address_of, scratch
-from .device_allocator import KeptBlocks
-from .engine import Event, Progress, Queue, Recording
-from .open_plan import PlanLaunches
+from mgx_numba.codegen.gpu.libraries.calls import BoundCall, described
+from mgx_numba.codegen.kernel import KernelSource
+from mgx_numba.codegen.launch import Grid, TensorLayout
+from mgx_numba.codegen.store import Store
+from mgx_numba.core.pages import memory_owner
+from mgx_numba.errors import DeviceError
+from mgx_numba.runtime.gpu.choice import substituted
+from mgx_numba.runtime.gpu.device_allocator import KeptBlocks
+from mgx_numba.runtime.gpu.engine import Event, Progress, Queue, Recording
+from mgx_numba.runtime.gpu.open_plan import PlanLaunches
+from mgx_numba.runtime.memory import address_of, scratch
 
-__all__ = ["InterpreterEngine"]
+from .memory import KernelFault, Memory
+from .run import interpret
+
+__all__ = ["InterpreterEngine", "interpreted"]
 
 _POISON = 0xA5
 """Byte that fills new memory, so that reads before writes show."""
 _numbers = itertools.count(1)
+
+
+@contextlib.contextmanager
+def interpreted(devices: int = 1) -> Iterator[None]:
+    """Substitute the interpreter for ``devices`` devices while the block runs, in this thread; no device is needed."""
+    with substituted([InterpreterEngine(number) for number in range(devices)]):
+        yield
 
 
 class InterpreterEngine:

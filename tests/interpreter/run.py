@@ -15,13 +15,14 @@ from typing import Any
 
 import numpy as np
 
-from ....core.types import numpy_dtype
-from ....errors import CompileError, MgxError
-from ...kernel import KernelSource
-from ...launch import Grid
-from ...toolchain.assignment import Unassigned, check_assignments
-from ..architecture import WARP
-from ..products import PRODUCTS, Product
+from mgx_numba.codegen.gpu.architecture import WARP
+from mgx_numba.codegen.gpu.products import PRODUCTS, Product
+from mgx_numba.codegen.kernel import KernelSource
+from mgx_numba.codegen.launch import Grid
+from mgx_numba.codegen.toolchain.assignment import Unassigned, check_assignments
+from mgx_numba.core.types import numpy_dtype
+from mgx_numba.errors import CompileError, MgxError
+
 from .asynchronous import WARPGROUP, BlockAsync, Copies, added_products, kept_by_tf32
 from .matrix_cores import MATRIX_NAMES, WAVES
 from .memory import EPOCH, GENERATION, Allocation, KernelFault, Memory, Place, Thread, block_number
