@@ -53,6 +53,11 @@ ORDER: tuple[PassRun, ...] = (
     ),
     PassRun("rewrite_narrow", before={"rewrite_quantization": "4-bit codes are read as bytes"}),
     PassRun(
+        "rewrite_cached_attention",
+        before={"rewrite_attention": "it makes attention with a mask, which may have no kernel either"},
+        targets=GPU,
+    ),
+    PassRun(
         "simplify_qdq",
         before={
             "rewrite_float8": "float8 that the target multiplies is no longer rounded beside the product",
@@ -178,6 +183,12 @@ ORDER: tuple[PassRun, ...] = (
             "fuse_pointwise": "it fuses a region that combines both halves of a product",
             "join_gates": "it fuses the product that join_gates made",
         },
+    ),
+    PassRun(
+        "shift_variance",
+        after={"fuse_reduce": "it rewrites bodies of fused reductions"},
+        before={"split_reduce": "mean and variance are split together"},
+        targets=GPU,
     ),
     PassRun("split_reduce", after={"fuse_reduce": "it splits fused reductions"}),
     PassRun(
