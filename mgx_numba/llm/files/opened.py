@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from ...dataclass import dataclass
 from ...errors import FormatError
-from ..architectures import Architecture
+from ..architectures import DecoderArchitecture
 from ..config import ModelConfig
 from .gguf import GgufFile, is_gguf
 from .gguf_config import config_of_gguf
@@ -19,7 +19,7 @@ from .transformers_config import config_of_transformers
 
 if TYPE_CHECKING:
     from ...api.program import program
-    from .weights import WeightSource
+    from ..weights import WeightSource
 
 __all__ = ["GgufTokenizer", "OpenedModel", "open_model"]
 
@@ -46,7 +46,7 @@ class OpenedModel:
     tokenizer_source: str | GgufTokenizer | None
     chat_template: str | None
     path: str
-    architecture: Architecture
+    architecture: DecoderArchitecture
     source: WeightSource
     gguf: bool
 

@@ -11,7 +11,7 @@ import ml_dtypes
 import numpy as np
 
 from ...errors import FormatError, UnsupportedError
-from .weights import Weight
+from ..weights import Weight
 
 __all__ = ["SafetensorsFolder"]
 
