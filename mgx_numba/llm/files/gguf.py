@@ -51,15 +51,18 @@ class GgufFile:
         names: names of the tensors.
     """
 
-    def __init__(self, path: str | os.PathLike[str]) -> None:
-        """Map a file and read its header.
+    def __init__(self, path: str | os.PathLike[str], data: memoryview | None = None) -> None:
+        """Map a file and read its header; ``data`` is its content, if that is in memory already.
 
         Raises:
             FormatError: the file is no GGUF file, or ends too early.
         """
         self.path = os.fspath(path)
-        empty = not os.path.getsize(self.path)
-        self._data: np.ndarray = np.empty(0, np.uint8) if empty else np.memmap(self.path, np.uint8, "r")
+        self._data: np.ndarray = np.empty(0, np.uint8)  # a file without bytes cannot be mapped
+        if data is not None:
+            self._data = np.frombuffer(data, np.uint8)
+        elif os.path.getsize(self.path):
+            self._data = np.memmap(self.path, np.uint8, "r")
         self._bytes = self._data.data
         self._at = len(MAGIC)
         self.metadata: dict[str, Any] = {}
