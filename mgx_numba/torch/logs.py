@@ -1,0 +1,23 @@
+"""Lines of the logger ``mgx_numba.torch``."""
+
+from __future__ import annotations
+
+import logging
+
+__all__ = ["log_info", "warn_once"]
+
+_log = logging.getLogger("mgx_numba.torch")
+_told: set[str] = set()
+
+
+def warn_once(text: str, *values: object) -> None:
+    """Log a warning, once a process."""
+    line = text % values
+    if line not in _told:
+        _told.add(line)
+        _log.warning("%s", line)
+
+
+def log_info(text: str, *values: object) -> None:
+    """Log what a user may want to know."""
+    _log.info(text, *values)
