@@ -22,8 +22,8 @@ __all__ = ["compiled_graph", "decompositions", "mgx_numba", "register"]
 Boxed = Callable[[list[Any]], Sequence[Any]]
 
 _NEEDS_GRADIENTS = (
-    "a graph runs in eager mode, since it needs gradients; this backend compiles what is called under torch.no_grad() or "
-    "torch.inference_mode()"
+    "a graph runs in eager mode, since it needs gradients; this backend compiles models that are called under "
+    "torch.no_grad() or torch.inference_mode()"
 )
 
 

@@ -37,8 +37,8 @@ def digest_of(tensors: Mapping[str, torch.Tensor]) -> str:
         data = host_array(tensor)
         whole.update(f"{name} {tensor.dtype} {tuple(tensor.shape)} {data.nbytes}\n".encode())
         if data.nbytes:
-            flat = data.reshape(-1).view("uint8")
-            whole.update(content_digest(FileContent.of_bytes(flat.data)).encode())
+            flat: Any = data.reshape(-1).view("uint8").data
+            whole.update(content_digest(FileContent.of_bytes(flat)).encode())
     return whole.hexdigest()
 
 

@@ -1,7 +1,7 @@
-"""Parameters and buffers as constants: what was compiled with their values, as long as they have these.
+"""Compilations with parameters and buffers as constants, each valid as long as these keep their values.
 
-A tensor is the same if its address and its version counter are. An assignment to its memory by way of ``tensor.data`` or
-of a NumPy array over it moves neither, and cannot be seen.
+A tensor has kept its values if its address and its version counter are the same. Writing to its memory by way of
+``tensor.data`` or of a NumPy array changes neither, and is not detected.
 """
 
 from __future__ import annotations
@@ -21,21 +21,21 @@ __all__ = ["Frozen"]
 T = TypeVar("T")
 
 _FEW_CALLS = 16
-"""Calls below which a compilation was for nothing when a constant changes."""
+"""Calls from which on a compilation was worth its time, although a constant then changes."""
 _CHANGES = 3
-"""Compilations for nothing, because of one tensor, after which it is an input."""
+"""Changes of one constant, each after few calls, after which the constant becomes an input."""
 
 _version = torch.Tensor._version.__get__  # type: ignore[attr-defined]
 _same_addresses = torch._C._tensors_data_ptrs_at_indices_equal
 
 
 class _Variant(Generic[T]):
-    """What was compiled for some values of constants.
+    """A compilation for one set of constants.
 
     Attributes:
-        value: what was compiled.
-        calls: how often it was used.
-        gone: a tensor is no more; another may lie at its address.
+        value: the result of the compilation.
+        calls: number of calls that used it.
+        gone: a constant has been deleted; another tensor may lie at its address.
     """
 
     def __init__(self, constants: Sequence[int], args: Sequence[Any], value: T) -> None:
@@ -78,10 +78,10 @@ def _lost(own: weakref.ref[_Variant[Any]]) -> None:
 
 
 class Frozen(Generic[T]):
-    """Compilations of one graph for each set of constants that calls pass.
+    """Compilations of one graph, one for each set of constants that calls pass.
 
-    Blocks of one class share a graph, each with its own parameters. If a parameter changes, the graph is compiled again;
-    if that happens often, the parameter becomes an input.
+    Blocks of one class share a graph, each with its own parameters. If a parameter changes, the graph is compiled
+    again; if the parameter changes often, it becomes an input.
 
     Args:
         constants: positions of the arguments that are constants.
@@ -97,7 +97,7 @@ class Frozen(Generic[T]):
         self._lock = threading.Lock()
 
     def find(self, args: Sequence[Any]) -> T:
-        """Return what is compiled for a call's arguments; compile it if it is not there."""
+        """Return the compilation for a call's arguments; compile if there is none."""
         current = self._current
         if current is None or not current.holds(args):
             current = self._other(args)
@@ -120,7 +120,7 @@ class Frozen(Generic[T]):
         return int(args[self._constants[0]].data_ptr()) if self._constants else 0
 
     def _drop(self, args: Sequence[Any]) -> None:
-        """Forget what was compiled with tensors that are no more, or with other values of the tensors in ``args``."""
+        """Delete compilations with deleted tensors, or with other values of the tensors in ``args``."""
         kept: dict[int, list[_Variant[T]]] = {}
         for address, variants in self._variants.items():
             for variant in variants:
@@ -132,9 +132,7 @@ class Frozen(Generic[T]):
         self._variants = kept
 
     def _note(self, changed: Sequence[int], calls: int) -> None:
-        log_info(
-            "%s parameters have changed since the graph was compiled with them; it is compiled again", len(changed)
-        )
+        log_info("%s parameters have changed since the graph was compiled; it is compiled again", len(changed))
         if calls >= _FEW_CALLS:
             return
         for place in changed:

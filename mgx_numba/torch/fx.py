@@ -1,4 +1,4 @@
-"""``torch_migraphx.fx``: a module of PyTorch's with what can be compiled replaced by compiled programs."""
+"""``torch_migraphx.fx``: replacement of the supported parts of a PyTorch module by compiled programs."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def lower_to_mgx(
 ) -> SplitModule:
     """Return a module that computes what ``module`` does in eval mode, compiled for inputs like ``input``.
 
-    The module is exported (`torch.export`); graphs that it divides into have at least ``min_acc_module_size`` operators.
+    The module is exported by `torch.export`.
 
     Args:
         module: the module; it is put in eval mode.
@@ -97,8 +97,7 @@ def lower_to_mgx(
         verbose_log: log which parts are compiled.
         exhaustive_tune: measure kernels, as ``program.compile`` does.
         target: ``cpu`` or ``gpu``; None for that of the inputs' device.
-        use_aten, suppress_accuracy_check, tracer_base_cls, leaf_modules: of torch_migraphx, without effect: there is one
-            way of tracing, and no check.
+        use_aten, suppress_accuracy_check, tracer_base_cls, leaf_modules: torch_migraphx's arguments, without effect.
 
     Raises:
         MgxError: a part cannot be compiled, or the module changes its buffers.

@@ -1,11 +1,12 @@
-"""Layouts of a region's inputs and results: what PyTorch keeps in another order than row-major is row-major transposed.
+"""Layouts of a region's inputs and results: a dense tensor in another order is passed transposed, thus row-major.
 
-A program's inputs and results are row-major. An image in ``torch.channels_last`` becomes an input of shape (N, H, W, C),
-which the graph transposes back; the compiler makes a view of that.
+A program's inputs and results are row-major. An image in ``torch.channels_last`` becomes an input of shape
+(N, H, W, C), which the graph transposes back; the compiler makes a view of that.
 """
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 
 import torch
@@ -17,7 +18,7 @@ Order = tuple[int, ...]
 
 
 def transpose_inputs(graph_module: GraphModule) -> dict[str, Order]:
-    """Make every dense input that is not row-major a row-major one, in place; return the axes' order of each by name."""
+    """Make every dense input row-major, in place; return by name the order of axes of each input that was not."""
     found = {}
     graph = graph_module.graph
     for node in graph.find_nodes(op="placeholder"):
@@ -92,5 +93,5 @@ def _moved_behind_inputs(graph_module: GraphModule) -> None:
     """Put all inputs before all other nodes, as a graph has them."""
     graph = graph_module.graph
     inputs = graph.find_nodes(op="placeholder")
-    for before, node in zip(inputs, inputs[1:]):
+    for before, node in itertools.pairwise(inputs):
         before.append(node)

@@ -1,7 +1,7 @@
 """Division of an ATen graph into regions that are compiled and nodes that PyTorch runs.
 
-Views at the end of a graph are left to PyTorch: they cost no time there, and results then share memory as in eager mode.
-Arithmetic of symbolic lengths is Python's.
+PyTorch makes the views at the end of a graph: they take little time, and results then share memory as in eager mode.
+Python computes symbolic lengths.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ Count = Callable[[Collection[Node]], int]
 
 
 def divide(graph_module: GraphModule, unsupported: Collection[Node], min_size: int) -> GraphModule:
-    """Move what can be compiled into submodules; return the outer graph module, whose submodules `REGION` names.
+    """Move the nodes that are compiled into submodules, named after `REGION`; return the outer graph module.
 
     Args:
         graph_module: a functional ATen graph; changed.
         unsupported: nodes that cannot be compiled.
-        min_size: least number of operators of a region, if there is more than one, or an operator left between.
+        min_size: least number of operators of a region, unless one region has all nodes that can be compiled.
     """
     left = set(unsupported) | _views_at_end(graph_module) | _of_lengths(graph_module)
     for node in graph_module.graph.find_nodes(op="call_function", target=operator.getitem):
@@ -88,7 +88,7 @@ def _of_lengths(graph_module: GraphModule) -> set[Node]:
 
 
 def _is_one_region(graph_module: GraphModule, compiled: set[Node]) -> bool:
-    """Return whether all nodes to compile can be one region: no node that is left lies on a path between two of them."""
+    """Return whether ``compiled`` can be one region: no other node lies on a path between two of its nodes."""
     after: set[Node] = set()  # nodes that are left and read, directly or not, what is compiled
     for node in graph_module.graph.nodes:
         reads = node.all_input_nodes

@@ -66,7 +66,7 @@ class Region:
 def compiled_program(
     graph_module: GraphModule, constants: Mapping[str, torch.Tensor], target: str, options: Mapping[str, Any]
 ) -> program:
-    """Return the compiled program of a graph; the plan cache is looked in by the graph's text and the constants' digest.
+    """Return the compiled program of a graph; its key in the plan cache: the graph's text and the constants' digest.
 
     Raises:
         MgxError: the graph has an operator that the frontend lacks, or compilation fails.
