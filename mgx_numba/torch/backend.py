@@ -93,10 +93,10 @@ def compiled_graph(graph_module: GraphModule, static: Collection[int], options: 
     if lacking:
         names = sorted({f"{node.target} ({reason})" for node, reason in lacking.items()})
         warn_once("PyTorch runs what cannot be compiled: %s", ", ".join(names))
-    placeholders = graph_module.graph.find_nodes(op="placeholder")
-    constant = {node for place, node in enumerate(placeholders) if place in static}
     if any(n.op == "call_function" and not of_no_cost(n) for n in graph_module.graph.nodes):
         divide(graph_module, lacking, options.min_size)
+    placeholders = graph_module.graph.find_nodes(op="placeholder")
+    constant = {node for place, node in enumerate(placeholders) if place in static}
     calls = [n for n in graph_module.graph.find_nodes(op="call_module") if str(n.target).startswith(REGION)]
     for call in calls:
         inner = graph_module.get_submodule(str(call.target))

@@ -26,7 +26,7 @@ _CHANGES = 3
 """Changes of one constant, each after few calls, after which the constant becomes an input."""
 
 _version = torch.Tensor._version.__get__  # type: ignore[attr-defined]
-_same_addresses = torch._C._tensors_data_ptrs_at_indices_equal
+_address = torch.Tensor.data_ptr
 
 
 class _Variant(Generic[T]):
@@ -41,8 +41,9 @@ class _Variant(Generic[T]):
     def __init__(self, constants: Sequence[int], args: Sequence[Any], value: T) -> None:
         self.value, self.calls, self.gone = value, 0, False
         self._places = list(constants)
-        tensors = [args[place] for place in constants]
-        self._addresses = [tensor.data_ptr() for tensor in tensors]
+        self._all = _picker(constants)
+        tensors = self._all(args)
+        self._addresses = tuple(map(_address, tensors))
         watched = [place for place in constants if not args[place].is_inference()]  # others have no version
         self._pick = _picker(watched)
         self._versions = tuple(map(_version, self._pick(args)))
@@ -53,7 +54,7 @@ class _Variant(Generic[T]):
         """Return whether the constants among a call's arguments have the values of the compilation."""
         return (
             not self.gone
-            and _same_addresses(args, self._addresses, self._places)
+            and tuple(map(_address, self._all(args))) == self._addresses
             and tuple(map(_version, self._pick(args))) == self._versions
         )
 
