@@ -9,7 +9,7 @@ import ml_dtypes
 import numpy as np
 import torch
 
-__all__ = ["device_tensor", "from_array", "from_device", "host_array", "quick_array"]
+__all__ = ["from_array", "from_device", "host_array", "quick_array"]
 
 _BY_BITS: dict[torch.dtype, tuple[torch.dtype, np.dtype[Any]]] = {
     torch.bfloat16: (torch.int16, np.dtype(ml_dtypes.bfloat16)),
@@ -48,13 +48,6 @@ def from_array(array: np.ndarray[Any, Any]) -> torch.Tensor:
         return torch.from_numpy(array)
     theirs, bits = known
     return torch.from_numpy(array.view(np.int16 if bits is torch.int16 else np.uint8)).view(theirs)
-
-
-def device_tensor(tensor: torch.Tensor) -> Any:
-    """Return a tensor in device memory as a `device_argument`; it must be complete for the stream that reads it."""
-    from ..api.device import device_argument
-
-    return device_argument(tensor.detach().contiguous())
 
 
 def from_device(value: Any) -> torch.Tensor:

@@ -33,6 +33,7 @@ class MGXModule(torch.nn.Module):
         exhaustive_tune: as of ``program.compile``.
         enable_par_conversion: without effect: results need no conversion.
         target: what an uncompiled program is compiled for.
+        on_device: inputs and results are tensors on a CUDA device.
         input_orders, output_orders: orders of axes in which tensors become inputs, and results tensors, as
             `torch.permute` takes them; None: all as they are.
     """
@@ -48,6 +49,7 @@ class MGXModule(torch.nn.Module):
         enable_par_conversion: bool = False,
         *,
         target: str = "cpu",
+        on_device: bool = False,
         input_orders: Sequence[Sequence[int] | None] | None = None,
         output_orders: Sequence[Sequence[int] | None] | None = None,
     ) -> None:
@@ -57,7 +59,7 @@ class MGXModule(torch.nn.Module):
         self.output_names = None if output_names is None else list(output_names)
         self.quantize_fp16, self.quantize_bf16 = quantize_fp16, quantize_bf16
         self.exhaustive_tune, self.enable_par_conversion = exhaustive_tune, enable_par_conversion
-        self.target = target
+        self.target, self.on_device = target, on_device
         self.input_orders, self.output_orders = input_orders, output_orders
         if program is not None:
             self._prepare(program)
@@ -69,6 +71,7 @@ class MGXModule(torch.nn.Module):
             lowered.program,
             [name for name, _, _ in lowered.inputs],
             target=lowered.target,
+            on_device=lowered.on_device,
             input_orders=[order for _, _, order in lowered.inputs],
             output_orders=lowered.results,
         )
@@ -80,7 +83,7 @@ class MGXModule(torch.nn.Module):
                 quantize_fp16(made)
             if self.quantize_bf16:
                 quantize_bf16(made)
-            made.compile(self.target, offload_copy=self.target != "gpu", exhaustive_tune=self.exhaustive_tune)
+            made.compile(self.target, offload_copy=not self.on_device, exhaustive_tune=self.exhaustive_tune)
         known = [name for name in made.get_parameter_names() if "#output_" not in name]
         self.input_names = known if self.input_names is None else self.input_names
         if sorted(self.input_names) != sorted(known):
@@ -104,7 +107,7 @@ class MGXModule(torch.nn.Module):
         if self._run is None:
             assert self.input_orders is not None and self.output_orders is not None
             named = [(n, k, order) for k, (n, order) in enumerate(zip(self.input_names, self.input_orders))]
-            self._run = runner(Lowered(self.program, named, self.output_orders, self.target), inputs)
+            self._run = runner(Lowered(self.program, named, self.output_orders, self.target, self.on_device), inputs)
         results = self._run(inputs)
         return results[0] if len(results) == 1 else tuple(results)
 
@@ -134,6 +137,7 @@ _KEPT = (
     "exhaustive_tune",
     "enable_par_conversion",
     "target",
+    "on_device",
     "input_orders",
     "output_orders",
 )

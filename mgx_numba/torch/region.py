@@ -95,12 +95,14 @@ class Lowered:
             tensor's axes are row-major (None: as they are).
         results: of each result the order of axes that gives PyTorch's form back, likewise.
         target: name of the target.
+        on_device: inputs and results are tensors on a CUDA device.
     """
 
     program: program
     inputs: Sequence[tuple[str, int, Sequence[int] | None]]
     results: Sequence[Sequence[int] | None]
     target: str
+    on_device: bool = False
 
 
 def lower(graph_module: GraphModule, args: Sequence[Any], constant: Sequence[int], options: Options) -> Lowered:
@@ -127,10 +129,11 @@ def lower(graph_module: GraphModule, args: Sequence[Any], constant: Sequence[int
     graph_module.recompile()
     device = _device(given.values())
     target = options.target or ("cpu" if device.type == "cpu" else "gpu")
-    if (target == "gpu") != (device.type == "cuda"):
+    on_device = device.type == "cuda"
+    if on_device and target != "gpu":
         raise UnsupportedError(f"the target {target} does not run tensors that are on {device}")
     asked = dict(options.compile)
-    if target == "gpu":
+    if on_device:
         asked.update(offload_copy=False, device_id=device.index or 0)
     if options.calibrates:
         tensors = {name: x for name, x in given.items() if isinstance(x, torch.Tensor) and name not in constants}
@@ -138,22 +141,22 @@ def lower(graph_module: GraphModule, args: Sequence[Any], constant: Sequence[int
     made = compiled_program(graph_module, constants, target, asked)
     wanted = set(made.get_parameter_names())
     inputs = [(name, place, orders.get(name)) for place, name in enumerate(names) if name in wanted]
-    return Lowered(made, inputs, back, target)
+    return Lowered(made, inputs, back, target, on_device)
 
 
 def _row_major(graph_module: GraphModule, constants: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    """Return constants row-major, and note in the graph that they are."""
+    """Return constants row-major in host memory, and note in the graph that they are row-major."""
     for node in graph_module.graph.find_nodes(op="placeholder"):
         value = node.meta.get("val")
         if node.name in constants and isinstance(value, torch.Tensor):
             node.meta["val"] = value.contiguous()
-    return {name: tensor.contiguous() for name, tensor in constants.items()}
+    return {name: tensor.cpu().contiguous() for name, tensor in constants.items()}
 
 
 def runner(lowered: Lowered, args: Sequence[Any]) -> Run:
     """Return a function that runs a compiled graph on lists of inputs like ``args``."""
-    if lowered.target == "gpu":
-        return _on_device(lowered)
+    if lowered.on_device:
+        return _on_device(lowered, _device(args))
     run, results = lowered.program.run, lowered.results
     turned = any(order is not None for order in results)
     inputs = [(name, place, _entry(args[place], order)) for name, place, order in lowered.inputs]
@@ -165,21 +168,20 @@ def runner(lowered: Lowered, args: Sequence[Any]) -> Run:
     return call
 
 
-def _on_device(lowered: Lowered) -> Run:
-    """Return the function that submits a program to PyTorch's current stream."""
+def _on_device(lowered: Lowered, device: torch.device) -> Run:
+    """Return the function that submits a program to PyTorch's current stream of a device."""
     submit, results, inputs = lowered.program.run_async, lowered.results, lowered.inputs
 
+    def entry(value: Any, order: Sequence[int] | None) -> torch.Tensor:
+        tensor = torch.as_tensor(value, device=device).detach()
+        return ordered(tensor, order).contiguous()
+
     def call(args: Sequence[Any]) -> list[torch.Tensor]:
-        given = {name: _on_row(args[place], order) for name, place, order in inputs}
-        stream = torch.cuda.current_stream().cuda_stream
+        given = {name: entry(args[place], order) for name, place, order in inputs}
+        stream = torch.cuda.current_stream(device).cuda_stream
         return [ordered(from_device(x), order) for x, order in zip(submit(given, stream, "cudaStream_t"), results)]
 
     return call
-
-
-def _on_row(value: Any, order: Sequence[int] | None) -> Any:
-    """Return a tensor's elements row-major on its device; a number as it is."""
-    return ordered(value.detach(), order).contiguous() if isinstance(value, torch.Tensor) else value
 
 
 def _entry(example: Any, order: Sequence[int] | None) -> Callable[[Any], Any]:
