@@ -16,7 +16,6 @@ import torch
 from torch import Tensor, nn
 
 from mgx_numba.errors import MgxError, OptionError
-from mgx_numba.torch import region
 from mgx_numba.torch.backend import mgx_numba
 from mgx_numba.torch.options import parse_options
 
@@ -26,20 +25,6 @@ from .models import Block, Counting, Images, Odd, agree, odd
 def compiled(model: Any, **options: Any) -> Any:
     """Return a model or function that the backend compiles."""
     return torch.compile(model, backend=mgx_numba, options=options)
-
-
-@pytest.fixture
-def programs(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
-    """The programs that are compiled during a test."""
-    made: list[Any] = []
-    own = region.compiled_program
-
-    def noting(*args: Any) -> Any:
-        made.append(own(*args))
-        return made[-1]
-
-    monkeypatch.setattr(region, "compiled_program", noting)
-    return made
 
 
 @torch.no_grad()
