@@ -117,7 +117,7 @@ def _graph() -> Case:
 
 
 class Recurrent(nn.Module):
-    """A bidirectional LSTM behind two convolutions, as speech recognisers have them."""
+    """A speech recogniser: two convolutions, a bidirectional LSTM and a linear layer."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -118,7 +118,7 @@ def _process(name: str, options: argparse.Namespace, environment: Any, engines: 
 
 
 def _measured(options: argparse.Namespace) -> dict[str, Any]:
-    """Return the figures of one model in this process."""
+    """Measure one model in this process and return the figures."""
     import torch
 
     from bench.torch_zoo import build

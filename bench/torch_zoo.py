@@ -110,7 +110,7 @@ def _torchvision(name: str) -> Case:
 
 
 def _settle(module: nn.Module) -> None:
-    """Give batch norms other statistics than those of no training, and weights of zeros random values."""
+    """Give batch norms random statistics, and weights that are all zero random values."""
     for part in module.modules():
         if isinstance(part, nn.BatchNorm2d):
             nn.init.uniform_(part.running_var, 0.8, 1.2)

@@ -59,7 +59,7 @@ class _Variant(Generic[T]):
         )
 
     def changed(self, args: Sequence[Any]) -> list[int]:
-        """Return the positions at which ``args`` has the same tensors with other values; empty if some are others."""
+        """Return the positions of changed constants; empty unless ``args`` has the tensors of the compilation."""
         if any(args[place] is not own() for place, own in zip(self._places, self._references)):
             return []
         return [place for k, place in enumerate(self._places) if self._is_changed(k, args)]

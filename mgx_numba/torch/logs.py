@@ -19,5 +19,5 @@ def warn_once(text: str, *values: object) -> None:
 
 
 def log_info(text: str, *values: object) -> None:
-    """Log what a user may want to know."""
+    """Log a line at the level INFO."""
     _log.info(text, *values)

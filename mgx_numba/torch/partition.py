@@ -78,7 +78,7 @@ def _views_at_end(graph_module: GraphModule) -> set[Node]:
 
 
 def _of_lengths(graph_module: GraphModule) -> set[Node]:
-    """Return the nodes that compute numbers of Python: symbolic lengths and what is made of them."""
+    """Return the nodes whose values are numbers of Python, such as symbolic lengths and their products."""
     numbers = (torch.SymInt, torch.SymFloat, torch.SymBool, int, float, bool)
     return {
         node
@@ -88,7 +88,7 @@ def _of_lengths(graph_module: GraphModule) -> set[Node]:
 
 
 def _is_one_region(graph_module: GraphModule, compiled: set[Node]) -> bool:
-    """Return whether ``compiled`` can be one region: no other node lies on a path between two of its nodes."""
+    """Return whether ``compiled`` can be one region: no path between two of its nodes leaves it."""
     after: set[Node] = set()  # nodes that are left and read, directly or not, what is compiled
     for node in graph_module.graph.nodes:
         reads = node.all_input_nodes

@@ -20,7 +20,7 @@ from .models import Block, Counting, Images, Odd, agree
 
 
 def again(value: Any, **options: Any) -> Any:
-    """Return what `torch.load` makes of what `torch.save` has written."""
+    """Return a copy of ``value``, by way of `torch.save` and `torch.load`."""
     file = io.BytesIO()
     torch.save(value, file)
     file.seek(0)
