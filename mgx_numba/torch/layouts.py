@@ -77,8 +77,7 @@ def _hint(length: int | torch.SymInt) -> int | None:
     """Return a length, or the example of a symbolic one, without a guard on it."""
     if not isinstance(length, torch.SymInt):
         return int(length)
-    hint = length.node.hint
-    return int(hint) if hint is not None else None
+    return int(length.node.hint) if length.node.has_hint() else None
 
 
 def _inverse(order: Order) -> list[int]:
