@@ -24,7 +24,7 @@ def _fresh(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     from mgx_numba.torch import logs
 
     lines: set[str] = set()
-    monkeypatch.setattr(logs, "_told", lines)
+    monkeypatch.setattr(logs, "_warned", lines)
     torch.manual_seed(0)
     yield
     torch._dynamo.reset()
