@@ -7,14 +7,14 @@ import logging
 __all__ = ["log_info", "warn_once"]
 
 _log = logging.getLogger("mgx_numba.torch")
-_told: set[str] = set()
+_warned: set[str] = set()
 
 
 def warn_once(text: str, *values: object) -> None:
     """Log a warning, once a process."""
     line = text % values
-    if line not in _told:
-        _told.add(line)
+    if line not in _warned:
+        _warned.add(line)
         _log.warning("%s", line)
 
 
