@@ -11,7 +11,7 @@ from ..core.device_array import DeviceArray
 from ..core.dim import Dim
 from ..runtime.explicit_lengths import explicit_lengths
 from ..runtime.plan import Plan
-from .base import Stage
+from .base import Stage, without_buffers
 from .split_point import SplitCompiled
 
 __all__ = ["Lens", "SymbolicSplit", "UnservedLengths", "lens_of"]
@@ -58,6 +58,7 @@ class SymbolicSplit(SplitCompiled):
         return [*self._head.own_plans(), *self._tail.own_plans()]
 
     def _in_stages(self, inputs: Inputs, run: Callable[[Any, Inputs], list[Any]]) -> list[Any]:
+        inputs = without_buffers(inputs)
         return self._split_point.run(inputs, partial(run, self._head), lambda given: self._later(inputs, given, run))
 
     def stages(self, inputs: Inputs) -> list[Stage]:
