@@ -287,8 +287,7 @@ def _reports(
     found: dict[tuple[int, str], list[StepReport]] = {}
     for number, (stage, step) in enumerate(steps):
         report = _report(step, seconds[number] if seconds else None, limits)
-        for text in (step.instruction, *(step.along if isinstance(step, Step) else ())):
-            found.setdefault((stage, text), []).append(report)
+        found.setdefault((stage, step.instruction), []).append(report)
     return found
 
 

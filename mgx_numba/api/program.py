@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ..core.output_buffers import output_buffer
 from ..core.shape import Shape
 from ..errors import MgxError, OptionError, ParameterError
 from ..interrupts import whole_module
@@ -181,6 +182,11 @@ class program:
         """Return the names of the results, in order: the model's, or ``output_0`` and so on without names."""
         return self._origin.names(len(self.get_output_shapes()))
 
+    @functools.cached_property
+    def _result_places(self) -> dict[str, tuple[int, str]]:
+        """Position and `output_buffer` of each result, by name."""
+        return {name: (k, output_buffer(k)) for k, name in enumerate(self.get_output_names())}
+
     def get_main_module(self) -> module:
         """Return the main module (of the compiled form, once compiled)."""
         whole_module("mgx_numba.api.module")
@@ -283,7 +289,7 @@ class program:
         if other._options is not None:
             self.compile(other._target, dataclasses.asdict(other._options))
 
-    def run(self, params: Mapping[str, Any] | None = None) -> list[argument]:
+    def run(self, params: Mapping[str, Any] | None = None, outputs: Mapping[str, Any] | None = None) -> list[argument]:
         """Run the program on inputs and return the results; safe to call from any number of threads at once.
 
         An uncompiled program runs on the target ``ref``, with a `RuntimeWarning` once.
@@ -299,11 +305,19 @@ class program:
                 bool).
                 Strings are arrays, or nested lists, of ``str`` (or bytes, UTF-8). A sequence is a list of tensors, an
                 optional is its value or ``None``, a map is a dictionary, in inputs and in results.
+            outputs: memory for results, by name (`get_output_names`): writeable arrays, or tensors on the device of the
+                program. The results are written there. Memory of a key or value cache that is also an input is updated
+                in place: only the new rows are written. Results are right whatever memory the caller shares.
 
         Raises:
             ParameterError: a parameter is missing, or has the wrong type or shape; the message names the parameter, the
                 value's shape and the expected shape.
         """
+        if outputs:
+            whole_module("mgx_numba.api.placing")
+            from .placing import run_into
+
+            return run_into(self, {} if params is None else params, outputs)
         form = self._form
         if form is not None:
             results = form.fast_path(params)

@@ -53,6 +53,11 @@ ORDER: tuple[PassRun, ...] = (
     ),
     PassRun("rewrite_narrow", before={"rewrite_quantization": "4-bit codes are read as bytes"}),
     PassRun(
+        "rewrite_cached_attention",
+        before={"rewrite_attention": "it makes attention with a mask, which may have no kernel either"},
+        targets=GPU,
+    ),
+    PassRun(
         "simplify_qdq",
         before={
             "rewrite_float8": "float8 that the target multiplies is no longer rounded beside the product",

@@ -20,6 +20,7 @@ from mgx_numba.runtime.plan import Plan
 from mgx_numba.targets.base import grouped
 from mgx_numba.targets.gpu.capabilities import pass_options
 from mgx_numba.targets.gpu.lower import lowering
+from mgx_numba.targets.lowering.job import LoweringJob
 from mgx_numba.targets.lowering.shared_weights import SharedWeights
 from mgx_numba.targets.lowering.tuples import without_tuples
 from mgx_numba.targets.options import TargetOptions
@@ -46,9 +47,7 @@ class SymbolicPlan:
         made, self.trees = without_tuples(symbolic_program(program, scope))
         run_passes(made, GPU_PASSES, pass_options(given), disabled=given.disabled_passes)
         made.remove_unused_modules()
-        low = lowering(made, given)
-        low.scope, low.shared, low.compile_body = scope, SharedWeights(program), None
-        self.plan: Plan = low.run()
+        self.plan: Plan = lowering(LoweringJob(made, given, scope, SharedWeights(program))).run()
         self.program = made
         scope.close()
         self.guards = [f"{g.condition} is {g.answer} ({g.place})" for g in scope.guards.values()]

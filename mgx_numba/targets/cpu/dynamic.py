@@ -14,6 +14,7 @@ from ...runtime.cpu.executor import Executable, compile_in_background
 from ...runtime.explicit_lengths import with_explicit_lengths
 from ..base import Progress, ThreadSpan, Tree
 from ..dynamic import OpenPlans
+from ..lowering.job import LoweringJob
 from ..lowering.shared_weights import SharedWeights
 from ..options import TargetOptions
 from ..passes import PASSES
@@ -21,7 +22,7 @@ from ..split_point import SplitPoint
 from .capabilities import pass_options
 from .choice import PlanChoice
 from .compiled import LoweredProgram
-from .lower import lower_symbolic
+from .lower import lowering
 from .split_program import CpuSymbolicSplit
 
 __all__ = ["DynamicProgram"]
@@ -59,7 +60,8 @@ class DynamicProgram(OpenPlans[LoweredProgram], PlanChoice):
         with compile_in_background(options.store) as ahead:
             run_passes(program, PASSES, pass_options(options), disabled=options.disabled_passes)
             program.remove_unused_modules()
-            plan = with_explicit_lengths(lower_symbolic(program, options, self._weights, scope, self._body, ahead))
+            job = LoweringJob(program, options, scope, self._weights)
+            plan = with_explicit_lengths(lowering(job, self._body, ahead).run())
             executable = Executable(plan, options.num_threads or None, progress, options.store, ahead)
         return LoweredProgram(executable, trees, lambda: program, options.store)
 

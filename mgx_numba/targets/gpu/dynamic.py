@@ -15,6 +15,7 @@ from ...runtime.gpu.engine import Engine, Queue
 from ...runtime.gpu.executor import DeviceExecutable
 from ..base import Progress, Tree
 from ..dynamic import OpenPlans
+from ..lowering.job import LoweringJob
 from ..lowering.shared_weights import SharedWeights
 from ..options import TargetOptions
 from ..split_point import SplitPoint
@@ -60,9 +61,7 @@ class DynamicGpuProgram(OpenPlans[Any], DeviceProgram):
     ) -> DeviceProgram:
         options, on = self._options, self._engine
         optimize(program, options)
-        low = lowering(program, options, self._body)
-        low.scope, low.shared = scope, self._weights
-        plan = with_explicit_lengths(low.run())
+        plan = with_explicit_lengths(lowering(LoweringJob(program, options, scope, self._weights), self._body).run())
         made = DeviceProgram(on, options, plan, trees, lambda: program)
         made.executable = DeviceExecutable(plan, on, progress, options.store, self._constants)
         return made

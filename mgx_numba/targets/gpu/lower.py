@@ -8,6 +8,7 @@ from typing import Any
 from ...codegen.gpu.backend import BACKEND
 from ...graph.passes import run_passes
 from ...graph.program import Program
+from ..lowering.job import LoweringJob, Resources
 from ..lowering.lowering import Lowering
 from ..options import TargetOptions
 from ..passes import GPU_PASSES
@@ -33,10 +34,6 @@ def optimized(program: Program, options: TargetOptions) -> Program:
     return program
 
 
-def lowering(
-    program: Program, options: TargetOptions, compile_body: Callable[[Program], Any] | None = None
-) -> Lowering:
-    """Return the lowering of an optimised program; ``compile_body`` as in `Lowering`."""
-    low = Lowering(program, options, RULES, BACKEND, WORKERS)
-    low.compile_body = compile_body
-    return low
+def lowering(job: LoweringJob, compile_body: Callable[[Program], Any] | None = None) -> Lowering:
+    """Return the lowering of an optimised program; ``compile_body`` as in `Resources`."""
+    return Lowering(job, Resources(RULES, BACKEND, WORKERS, compile_body=compile_body))
