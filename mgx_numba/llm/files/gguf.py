@@ -59,7 +59,7 @@ class GgufFile:
         """
         self.path = os.fspath(path)
         self._data = np.memmap(self.path, np.uint8, "r") if os.path.getsize(self.path) else np.empty(0, np.uint8)
-        self._bytes = memoryview(self._data)
+        self._bytes = self._data.data
         self._at = len(MAGIC)
         self.metadata: dict[str, Any] = {}
         self._tensors: dict[str, _Tensor] = {}
