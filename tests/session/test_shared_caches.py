@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,6 +14,8 @@ from onnx import TensorProto, helper
 import mgx_numba
 from mgx_numba.errors import ParameterError
 from mgx_numba.session import InferenceSession, OrtValue
+
+from ..caches import with_kernels
 
 HEADS, SHARED, HEAD = 4, 2, 8
 TYPES = {np.dtype(np.float32): TensorProto.FLOAT, np.dtype(np.float16): TensorProto.FLOAT16}
@@ -127,6 +130,21 @@ def test_nothing_but_new_rows_is_written() -> None:
     for made, array in zip(present, own.values(), strict=True):
         assert made.ctypes.data == array.ctypes.data
         assert np.isfinite(array[:, :, :4]).all() and np.isnan(array[:, :, 4:]).all()
+
+
+def test_a_plan_from_the_cache_folder_updates_in_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MGX_CACHE_DIR", str(with_kernels(tmp_path / "cache")))
+    monkeypatch.delenv("MGX_PLAN_CACHE", raising=False)
+    path = tmp_path / "decoder.onnx"
+    path.write_bytes(decoder(1).SerializeToString())
+    feeds = step([4], 4, 4, False, 0, np.float32)
+    for _ in range(2):  # the second program has the plan that the first has kept
+        own = caches(1, 9, 1, np.float32, np.nan)
+        program = mgx_numba.parse_onnx(str(path)).compile("cpu")
+        past = {f"past_key_values.{name}": array for name, array in own.items()}
+        y, key, _ = program.run({**feeds, **past}, {f"present.{name}": array for name, array in own.items()})
+        assert np.isfinite(y).all() and key.ctypes.data == own["0.key"].ctypes.data
+        assert np.isnan(own["0.key"][:, :, 4:]).all()
 
 
 def test_results_in_other_memory_leave_the_inputs_alone() -> None:
