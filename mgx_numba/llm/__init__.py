@@ -6,7 +6,7 @@ The classes have onnxruntime-genai's names and meaning, so a script runs with ``
 
 from __future__ import annotations
 
-from .config import Config
+from .genai import Config
 from .generation.generator import Generator
 from .generation.params import GeneratorParams, SearchOptions
 from .generation.prefixes import PrefixCache

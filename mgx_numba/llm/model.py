@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import functools
 import os
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..errors import FormatError, OptionError
-from .config import CONFIG_FILE, Config
+from .genai import CONFIG_FILE, Config
 from .decoder import Decoder, Names, decoder_of
 
 if TYPE_CHECKING:
@@ -25,7 +26,8 @@ class Model:
 
     Attributes:
         path: the folder or file.
-        decoder: the compiled program and the roles of its inputs and results.
+        decoder: the compiled program and the roles of its inputs and results; its logits may be of the last token of
+            a step alone.
         search: default search options, as `GeneratorParams` takes them.
         eos_token_ids: tokens that end a sequence.
         bos_token_id, pad_token_id: token, or None if the model has none.
@@ -54,6 +56,7 @@ class Model:
         self.chat_template: str | None = None
         self.tokenizer_source: Any = None
         self.search: dict[str, Any] = {}
+        self._make_whole: Callable[[], Decoder]
         if isinstance(model, Config):
             self._read_genai(model)
         elif (Path(model) / CONFIG_FILE).is_file():
@@ -108,24 +111,36 @@ class Model:
         self.tokenizer_source = config.folder
         compact = bool(_COMPACT_OPERATORS & _operators(file, data))
         self.decoder = self._compiled(program, names, heads, int(decoder.get("head_size", 0)), compact)
+        self._make_whole = lambda: self.decoder
 
     def _read_other(self, path: Path) -> None:
-        from .files import open_model
+        from .files import GgufTokenizer, open_model
 
         opened = open_model(path)
         config = opened.config
         self.path = path
-        self._type = str(config.architecture)
+        self._type = config.architecture
         self._target = "cpu" if self._target is None else self._target
-        self.context_length = int(config.context_length)
-        self.vocab_size = int(config.vocab_size)
-        self.shares_buffer = False
-        self.eos_token_ids = _ids(config.eos_token_ids)
-        self.bos_token_id = config.bos_token_id
-        self.pad_token_id = config.pad_token_id
-        self.tokenizer_source = opened.tokenizer_source
+        self.context_length = config.context_length
+        self.vocab_size = config.vocabulary
+        self.shares_buffer = True
+        self.search = {"past_present_share_buffer": True}
+        self.eos_token_ids = config.eos_ids
+        self.bos_token_id, self.pad_token_id = (None if i < 0 else i for i in (config.bos_id, config.pad_id))
+        source = opened.tokenizer_source
+        self.tokenizer_source = source.metadata if isinstance(source, GgufTokenizer) else source
         self.chat_template = opened.chat_template
-        self.decoder = self._compiled(opened.program(), Names(), config.key_heads, config.head_size, False)
+
+        def compiled(last: bool) -> Decoder:
+            program = opened.program(last_logits=last, shared_cache=True)
+            return self._compiled(program, Names(), config.key_heads, config.head_size, True)
+
+        self.decoder, self._make_whole = compiled(True), lambda: compiled(False)
+
+    @functools.cached_property
+    def whole_decoder(self) -> Decoder:
+        """Return the decoder whose logits are of all tokens of a step, compiled on first use."""
+        return self._make_whole()
 
     def _compiled(self, program: Program, names: Names, heads: int, size: int, compact: bool) -> Decoder:
         if self._target not in ("cpu", "gpu", "ref"):

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ..errors import FormatError, OptionError
-from .config import Config
+from .genai import Config
 from .optional import required
 from .templates import rendered
 from .tensor import Tensor

@@ -64,6 +64,8 @@ class Generator:
             self._proposer = DraftModel(draft.decoder, draft.shares_buffer)
         elif single and params.speculative.ngram_size:
             self._proposer = PromptLookup(params.speculative.ngram_size)
+        forced = single and params.guidance is not None and params.guidance[2]
+        self._decoder = model.whole_decoder if self._proposer is not None or forced else model.decoder
         self._proposed = self._accepted = self._steps = 0
         if params.guidance is not None and options.num_beams > 1:
             raise OptionError("guidance with num_beams above 1 is not supported")
@@ -310,7 +312,7 @@ class Generator:
         self._logits = self._engine.prefill(np.stack(following), chunk)[:, -1]
 
     def _new_engine(self, rows: int = 1) -> Engine:
-        return Engine(self._model.decoder, rows, self._options.past_present_share_buffer)
+        return Engine(self._decoder, rows, self._options.past_present_share_buffer)
 
     def _current_logits(self) -> np.ndarray:
         """Return the logits of the next token, (rows, vocabulary)."""
