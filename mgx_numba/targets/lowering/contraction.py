@@ -20,7 +20,7 @@ from ...codegen.problems.fused_contraction import (
     prologue_parameters,
     weights_parameter,
 )
-from ...codegen.problems.gemm import BlockFormat, BlockWeights, GemmProblem
+from ...codegen.problems.gemm import BlockFormat, BlockWeights, GemmProblem, StoredBlocks
 from ...codegen.tuning.request import Asked, Candidate
 from ...core.dim import Dim, Length, known_equal, known_in, known_less, known_less_equal
 from ...core.shape import Shape, row_major_strides
@@ -28,6 +28,7 @@ from ...core.types import Type
 from ...dataclass import dataclass
 from ...errors import UnsupportedError
 from ...graph.instruction import Instruction
+from ...ops.block_layouts import layout_named
 from ...runtime.plan import Region
 from .buffers import View
 from .lowering import Lowering
@@ -68,7 +69,7 @@ class Contraction:
     extras: Sequence[View]
     right: Instruction
     weights: np.ndarray | None
-    blocks: BlockWeights | None = None
+    blocks: BlockWeights | StoredBlocks | None = None
 
 
 @dataclass(frozen=True)
@@ -236,9 +237,12 @@ def _lower_dot(low: Lowering, ins: Instruction, core: Instruction, has: Contract
     n, b_strides = core.shape.lens[-1], b.strides
     weights, blocks, form = _constant(low, b_ins), None, None
     if core.name in BLOCK_PRODUCTS:
-        weights, blocks = None, _block_weights(low, [b_ins, *more])
         op: Any = core.op
-        form = BlockFormat(op.bits, op.block_size, blocks.zero_points is not None, op.accuracy_level == 4)
+        weights, blocks = None, _block_weights(low, op.layout, [b_ins, *more])
+        form = BlockFormat(
+            op.bits, op.block_size, isinstance(blocks, BlockWeights) and blocks.zero_points is not None,
+            op.accuracy_level == 4, offsets=bool(op.layout) and layout_named(op.layout).has_offsets,
+        )  # fmt: skip
         b_strides = (*(0 for _ in a.lens[:-2]), n, 1)
     target = low.output(ins)
     prepared, access, strides = [], [], []
@@ -257,8 +261,11 @@ def _lower_dot(low: Lowering, ins: Instruction, core: Instruction, has: Contract
     has.launch(low, ins, Contraction(problem, epilogue, strides, operands, prepared, b_ins, weights, blocks))
 
 
-def _block_weights(low: Lowering, inputs: Sequence[Instruction]) -> BlockWeights:
+def _block_weights(low: Lowering, layout: str, inputs: Sequence[Instruction]) -> BlockWeights | StoredBlocks:
     """Return the constants of a product with block-quantised weights."""
+    if layout:
+        parts = tuple(part for i in inputs if (part := low.constant_value(i)) is not None)
+        return StoredBlocks(layout, parts)
     codes, scales, *points = (low.constant_value(i) for i in inputs)
     assert codes is not None and scales is not None
     return BlockWeights(codes, scales, points[0] if points else None)

@@ -21,7 +21,7 @@ from ....codegen.cpu.machine import machine
 from ....codegen.launch import Launch, Solution
 from ....codegen.printer import check_body
 from ....codegen.problems.convolution import ConvProblem
-from ....codegen.problems.gemm import GemmProblem
+from ....codegen.problems.gemm import BlockWeights, GemmProblem, StoredBlocks
 from ....codegen.tuning.extents import result_axes
 from ....codegen.tuning.request import Candidate, Request
 from ....core.dim import known_equal, known_in, maximum, symbols_of
@@ -98,7 +98,7 @@ def _launch(low: Lowering, ins: Instruction, what: Contraction) -> None:
     problem, operands, weights = replace(what.problem, fast_math=precise != "highest"), what.operands, what.weights
     constant = weights if what.blocks is None else what.blocks
     if what.blocks is not None:
-        problem = _with_stored_blocks(low, problem, what.blocks.scales)
+        problem = _with_stored_blocks(low, problem, what.blocks)
     if operands["x"].type.dtype_name != problem.types.a:  # `store_bfloat16` stores both operands in bfloat16
         types = replace(problem.types, a=operands["x"].type.dtype_name, b="bfloat16")
         problem = replace(problem, types=types)
@@ -320,7 +320,7 @@ def _plan(low: Lowering, request: Request, chosen: Candidate) -> Solution:
     )
 
 
-def _with_stored_blocks(low: Lowering, problem: Any, scales: np.ndarray) -> GemmProblem:
+def _with_stored_blocks(low: Lowering, problem: Any, blocks: BlockWeights | StoredBlocks) -> GemmProblem:
     """Return the problem with facts about its block-quantised weights: whether they come from memory, and whether
     scales are float16.
 
@@ -331,9 +331,9 @@ def _with_stored_blocks(low: Lowering, problem: Any, scales: np.ndarray) -> Gemm
     if not halves_are_read():
         return problem
     identity = address_of if low.shared is None else low.shared.identity
-    question = ("halves hold", identity(scales), scales.shape, scales.strides)
+    question = ("halves hold", *((identity(array), array.shape, array.strides) for array in blocks.arrays))
     rough = problem.blocks.int8_rows and problem.fast_math
-    half = rough or low.solutions.of(question, lambda: halves_hold(scales))
+    half = rough or low.solutions.of(question, lambda: halves_hold(blocks.scale_rows()))
     return replace(problem, blocks=replace(problem.blocks, half_scales=half))
 
 
