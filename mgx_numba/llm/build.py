@@ -6,7 +6,6 @@ the caches; sequences of a batch begin at position 0 and are padded at their end
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 import numpy as np
@@ -252,9 +251,7 @@ class _Decoder:
         both = self.weight("gate_up", i) is not None or (up is not None and up.lens[0] == 2 * inner and self.gguf)
         if both:
             (whole,) = self._project(i, x, ("up" if self.gguf else "gate_up",))
-            gate, y = (
-                g.op("slice", whole, axes=(2,), starts=(a,), ends=(a + inner,)) for a in (0, inner)
-            )
+            gate, y = (g.op("slice", whole, axes=(2,), starts=(a,), ends=(a + inner,)) for a in (0, inner))
         elif self.weight("gate", i) is not None:
             gate, y = self._project(i, x, ("gate", "up"))
         else:

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..errors import FormatError, OptionError
-from .genai import CONFIG_FILE, Config
 from .decoder import Decoder, Names, decoder_of
+from .genai import CONFIG_FILE, Config
 
 if TYPE_CHECKING:
     from ..api.program import program as Program
@@ -70,6 +70,11 @@ class Model:
     def type(self) -> str:
         """Return the model's architecture, such as ``llama``."""
         return self._type
+
+    @property
+    def target(self) -> str:
+        """Return the name of the target that the model is compiled for."""
+        return self._target or "cpu"
 
     @property
     def device_type(self) -> str:

@@ -241,7 +241,7 @@ def test_known_beginnings_of_prompts_are_reused(compiled):
         known = PrefixCache(least=2)
         first = finished(started(model, PROMPTS[2], shared, known))
         first.remember()
-        for prompt in (PROMPTS[2] + [9, 9], PROMPTS[2][:4] + [30, 31, 32], PROMPTS[2]):
+        for prompt in (PROMPTS[2] + [9, 9], [*PROMPTS[2][:4], 30, 31, 32], PROMPTS[2]):
             assert generated(model, prompt, shared, known) == greedy(weights, prompt)
         assert (known.hits, known.reused) == (3, 7 + 4 + 6)
 
@@ -308,5 +308,3 @@ def test_a_draft_model_of_another_vocabulary_is_refused(compiled):
 
     with pytest.raises(OptionError, match=r"draft model: its vocabulary has 7 tokens, expected the model's: 50"):
         started(compiled["plain"][1], PROMPTS[0], prepare=lambda p: setattr(p, "draft_model", Other()))
-
-

@@ -35,9 +35,7 @@ class Tiny:
         x = self.embedding[list(tokens)].astype(np.float64)
         if self.kind == "plain":
             x = x + self.positions[:count]
-        q, k, v = (
-            (x @ w).reshape(count, HEADS, SIZE).transpose(1, 0, 2) for w in (self.query, self.key, self.value)
-        )
+        q, k, v = ((x @ w).reshape(count, HEADS, SIZE).transpose(1, 0, 2) for w in (self.query, self.key, self.value))
         if self.kind == "grouped":
             q, k = _rotated(q), _rotated(k)
         scores = q @ k.transpose(0, 2, 1) / np.sqrt(SIZE)
@@ -55,9 +53,7 @@ def _angles() -> np.ndarray:
 def _rotated(x):
     angles = _angles()[: x.shape[1]]
     a, b = x[..., : SIZE // 2], x[..., SIZE // 2 :]
-    return np.concatenate(
-        [a * np.cos(angles) - b * np.sin(angles), b * np.cos(angles) + a * np.sin(angles)], axis=-1
-    )
+    return np.concatenate([a * np.cos(angles) - b * np.sin(angles), b * np.cos(angles) + a * np.sin(angles)], axis=-1)
 
 
 def tiny(kind: str, seed: int = 0) -> Tiny:
@@ -69,7 +65,11 @@ def tiny(kind: str, seed: int = 0) -> Tiny:
 
     inner = [weights(WIDTH, WIDTH, scale=0.3) for _ in range(4)]
     return Tiny(
-        kind, weights(VOCABULARY, WIDTH), weights(LONGEST, WIDTH, scale=0.5), *inner, weights(WIDTH, VOCABULARY, scale=0.4)
+        kind,
+        weights(VOCABULARY, WIDTH),
+        weights(LONGEST, WIDTH, scale=0.5),
+        *inner,
+        weights(WIDTH, VOCABULARY, scale=0.4),
     )
 
 

@@ -142,10 +142,12 @@ class Engine:
         self._mask = np.concatenate([np.pad(mask, ((0, 0), (0, columns - mask.shape[1]))) for mask in masks])
         self._tidy()
 
-    def snapshot(self, length: int) -> Snapshot:
-        """Return a copy of the caches of the first ``length`` tokens of the only sequence."""
-        assert self.rows == 1 and self._mask is None
-        return Snapshot([np.array(self._feeds[name][:, :, :length]) for name, _ in self._moves])
+    def snapshot(self, length: int, row: int = 0) -> Snapshot:
+        """Return a copy of the caches of the first ``length`` tokens of a sequence."""
+        columns: Any = slice(length)
+        if self._mask is not None and not self.decoder.compact:
+            columns = np.flatnonzero(self._mask[row])[:length]
+        return Snapshot([np.array(self._feeds[name][row : row + 1, :, columns]) for name, _ in self._moves])
 
     def restore(self, snapshot: Snapshot, length: int) -> None:
         """Fill the empty caches of the only sequence with the first ``length`` tokens of a snapshot."""

@@ -56,16 +56,16 @@ class PrefixCache:
         engine.restore(snapshot, best)
         return best
 
-    def remember(self, engine: Engine, tokens: np.ndarray) -> None:
-        """Keep the caches of an engine of one sequence, whose first tokens are ``tokens``."""
-        tokens = np.array(tokens[: engine.columns], np.int64)
+    def remember(self, engine: Engine, tokens: np.ndarray, row: int = 0) -> None:
+        """Keep the caches of an engine's sequence, whose first tokens are ``tokens``."""
+        tokens = np.array(tokens[: engine.lengths[row]], np.int64)
         if len(tokens) < self._least:
             return
         key = tokens.tobytes()
         with self._lock:
             if any(known.startswith(key) for known in self._known):
                 return
-        snapshot = engine.snapshot(len(tokens))
+        snapshot = engine.snapshot(len(tokens), row)
         with self._lock:
             for shorter in [known for known in self._known if key.startswith(known)]:
                 self._bytes -= self._known.pop(shorter)[1].bytes
