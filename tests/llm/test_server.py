@@ -174,7 +174,7 @@ def test_a_client_that_leaves_ends_its_request(server, stream, monkeypatch):
     body = {"prompt": "t5 t6", "max_tokens": 80, "ignore_eos": True, "stream": stream}
 
     async def talk(application):
-        await ask(application, COMPLETIONS, body, leave_after=2 if stream else 0)
+        await ask(application, COMPLETIONS, body, leave_after=1 if stream else 0)
         gone.set()
         for _ in range(1000):
             text = (await ask(application, "/metrics"))[1]
