@@ -18,7 +18,7 @@ from .argument import argument
 if TYPE_CHECKING:
     from .program import program
 
-__all__ = ["check"]
+__all__ = ["buffer_of", "check"]
 
 
 def check(name: str, value: Any, wanted: Shape, model: program, stream: int | None = None) -> Any:
@@ -69,6 +69,26 @@ def check(name: str, value: Any, wanted: Shape, model: program, stream: int | No
     if not wanted.is_dynamic and array.shape != wanted.lens:
         array = array.reshape(wanted.lens)
     return array.reshape(()) if not wanted.ranked and actual.without_axes else array
+
+
+def buffer_of(name: str, value: Any, wanted: Shape, model: program) -> Any:
+    """Return the memory for a result as an array over it, or as its tensor on a device.
+
+    Raises:
+        ParameterError: the memory is no array, cannot be written, or lies on another device than the program's.
+    """
+    if isinstance(value, np.ndarray):
+        found: np.ndarray = value.view(np.ndarray)
+    elif device_of(value) is not None:
+        return check(name, value, wanted, model)
+    else:
+        try:
+            found = Argument.from_array(value).numpy()
+        except (MgxError, TypeError, ValueError) as error:
+            raise ParameterError(f"memory for result {name}: {error}") from None
+    if not found.flags.writeable:
+        raise ParameterError(f"memory for result {name}: the array is read-only")
+    return found
 
 
 def _fits(actual: Shape, wanted: Shape) -> bool:

@@ -264,7 +264,7 @@ class program:
         compile_program(self, DEFAULT if t is None else t, given)
         return self
 
-    def run(self, params: Mapping[str, Any] | None = None) -> list[argument]:
+    def run(self, params: Mapping[str, Any] | None = None, outputs: Mapping[str, Any] | None = None) -> list[argument]:
         """Run the program on inputs and return the results; safe to call from any number of threads at once.
 
         An uncompiled program runs on the target ``ref``, with a `RuntimeWarning` once.
@@ -280,11 +280,19 @@ class program:
                 bool).
                 Strings are arrays, or nested lists, of ``str`` (or bytes, UTF-8). A sequence is a list of tensors, an
                 optional is its value or ``None``, a map is a dictionary, in inputs and in results.
+            outputs: memory for results, by name (`get_output_names`): writeable arrays, or tensors on the device of the
+                program. The results are written there. Memory of a key or value cache that is also an input is updated
+                in place: only the new rows are written. Results are right whatever memory the caller shares.
 
         Raises:
             ParameterError: a parameter is missing, or has the wrong type or shape; the message names the parameter, the
                 value's shape and the expected shape.
         """
+        if outputs:
+            whole_module("mgx_numba.api.placing")
+            from .placing import run_into
+
+            return run_into(self, {} if params is None else params, outputs)
         results = self._direct(params)
         if results is None and self._quick is not self._direct:
             results = self._quick(params)

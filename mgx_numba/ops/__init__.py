@@ -13,6 +13,7 @@ OPERATORS = {
         "clip where"
     ),
     "broadcast": "broadcast multibroadcast broadcast_with_dims broadcast_for_dot scalar",
+    "caches": "update_cache cached_attention",
     "concat": "concat",
     "control": "if loop select_module",
     "convolution": "convolution quant_convolution convolution_backwards quant_convolution_backwards im2col",

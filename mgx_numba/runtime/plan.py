@@ -318,6 +318,7 @@ class Plan:
         condition: 1 for the lengths that the plan serves, within the ranges of the symbols.
         sizes: for a plan from a file, the size program whose values its lengths are; else None.
         jumps: jumps between steps; several jumps at one step are tested in their order.
+        updates: pairs of an output and a parameter that may be the same memory: the plan then updates it in place.
     """
 
     steps: list[PlannedStep]
@@ -330,6 +331,7 @@ class Plan:
     symbols: tuple[Dim, ...] = ()
     condition: Length = 1
     jumps: tuple[Jump, ...] = ()
+    updates: tuple[tuple[int, int], ...] = ()
     sizes: SizeProgram | None = None
 
     def size_program(self) -> SizeProgram:

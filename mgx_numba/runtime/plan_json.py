@@ -104,6 +104,7 @@ class PlansWriter:
             "steps": [self._step(step, lengths) for step in plan.steps],
             "uses": [[*map(lengths, (u.offset, u.bytes)), u.first, u.last] for u in plan.uses],
             "jumps": [[j.by, j.at, j.to, j.where, j.place] for j in plan.jumps],
+            "updates": plan.updates,
         }
         return {**written, "sizes": lengths.rows()}
 
@@ -249,6 +250,7 @@ class PlansReader:
             parallel=written["parallel"],
             uses=tuple([Use(*lengths.all(entry[:2]), *entry[2:]) for entry in written["uses"]]),
             jumps=tuple([Jump(by, at, to, where, tuple(place)) for by, at, to, where, place in written["jumps"]]),
+            updates=tuple([(output, parameter) for output, parameter in written["updates"]]),
             symbols=symbols,
             condition=lengths(written["condition"]),
             sizes=sizes,

@@ -135,6 +135,22 @@ class Stage:
 Observer = Callable[[Observation], None]
 
 
+OUTPUT_BUFFERS = "main:#output_"
+"""What MIGraphX's names of parameters that are memory for results begin with."""
+
+
+def output_buffer(number: int) -> str:
+    """Return MIGraphX's name of the parameter that is memory for a result."""
+    return f"{OUTPUT_BUFFERS}{number}"
+
+
+def without_buffers(inputs: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return inputs without memory for results, whose numbers count the results of a whole program."""
+    if not any(name.startswith(OUTPUT_BUFFERS) for name in inputs):
+        return inputs
+    return {name: value for name, value in inputs.items() if not name.startswith(OUTPUT_BUFFERS)}
+
+
 def units_of(stages: Sequence[Stage]) -> list[str]:
     """Return the names (`Step.unit`) of the arithmetic units with own limits that the stages' steps use, sorted."""
     steps = [step for stage in stages if stage.plan is not None for step in stage.plan.steps]

@@ -10,6 +10,7 @@ PASSES: tuple[str, ...] = (
     "dead_code_elimination",
     "inline_module",
     "rewrite_narrow",
+    "rewrite_cached_attention",
     "simplify_qdq",
     "fuse_matmul_nbits",
     "rewrite_float8",

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 
 from ..dataclass import dataclass
-from .base import Kept, Stage
+from .base import Kept, Stage, without_buffers
 
 if TYPE_CHECKING:
     from ..graph.rewrite_log import RewriteLog
@@ -77,7 +77,7 @@ class TwoStages:
 
     def _in_stages(self, inputs: Inputs, run: Callable[[Any, Inputs], list[Any]]) -> list[Any]:
         """Return the program's results, with ``run`` called on each stage and its inputs."""
-        return self._seam.run(inputs, partial(run, self._head), partial(run, self._tail))
+        return self._seam.run(without_buffers(inputs), partial(run, self._head), partial(run, self._tail))
 
     def stages(self, inputs: Mapping[str, np.ndarray]) -> list[Stage]:
         """Return the stages of both programs; see `Planned.stages`. The first is run to find the second's lengths."""

@@ -53,7 +53,9 @@ FAMILIES = {
     ),
     "recurrent": "RNN GRU LSTM",
     "attention": "Attention",
-    "contrib_attention": "Attention MultiHeadAttention GroupQueryAttention",
+    "contrib_attention": "Attention MultiHeadAttention",
+    "contrib_gqa": "GroupQueryAttention",
+    "contrib_paged": "PagedAttention",
     "rotary": "RotaryEmbedding",
     "contrib": "MatMulNBits MatMulBnb4 EmbedLayerNormalization ATen",
     "contrib_quantized": (

@@ -17,7 +17,7 @@ from ...interrupts import whole_module
 from ...runtime.cpu.direct import Entry
 from ...runtime.cpu.executor import EXECUTOR_KERNELS, Executable
 from ...runtime.plan import HostStep, Plan, PlannedStep, Step, TensorView
-from ..base import Direct, Kept, KeptPlan, Stage, Tree, grouped, step_observer
+from ..base import OUTPUT_BUFFERS, Direct, Kept, KeptPlan, Stage, Tree, grouped, output_buffer, step_observer
 from ..shown import renamed, with_lengths
 
 if TYPE_CHECKING:
@@ -106,12 +106,18 @@ class LoweredProgram:
         return sum(part.arena_bytes() for part in self._parts())
 
     def run(self, inputs: Mapping[str, np.ndarray]) -> list[Any]:
-        """Return the results for checked inputs, by name."""
+        """Return the results for checked inputs, by name.
+
+        Entries named by `output_buffer` are memory for results, which the run uses where it can.
+        """
         target = self._for(inputs)
         if target is not self:
             return target.run(inputs)
         assert target.executable is not None
-        results = target.executable.run(target.arrays(inputs))
+        outputs = None
+        if target.trees is None and any(name.startswith(OUTPUT_BUFFERS) for name in inputs):
+            outputs = [inputs.get(output_buffer(k)) for k in range(len(target.executable.plan.outputs))]
+        results = target.executable.run(target.arrays(inputs), outputs)
         return results if target.trees is None else grouped(target.trees, results)
 
     def direct(

@@ -26,7 +26,7 @@ from ...runtime.gpu.transfers import to_device, to_host
 from ...runtime.host.plan_numbers import runs
 from ...runtime.plan import HostStep, ParameterSpec, Plan
 from ...runtime.told_lengths import is_told
-from ..base import KeptPlan, Observation, Observer, Stage, Tree, grouped, step_observer
+from ..base import KeptPlan, Observation, Observer, Stage, Tree, grouped, output_buffer, step_observer
 from ..options import TargetOptions
 from ..shown import renamed, with_lengths
 
@@ -167,7 +167,7 @@ class DeviceProgram(DeviceCalls):
         executable = self.executable
         if self.offload_copy or executable is None or executable.lengths is not None or self._trees is not None:
             return {}
-        return {_output(k): s for k, s in enumerate(executable.result_shapes()) if s is not None}
+        return {output_buffer(k): s for k, s in enumerate(executable.result_shapes()) if s is not None}
 
     def entry(self) -> Callable[[Sequence[Any], Sequence[Any], int | None], list[Any]] | None:
         """See `OnDevice.entry`."""
@@ -193,7 +193,7 @@ class DeviceProgram(DeviceCalls):
         assert executable is not None
         outputs = None
         if stays:
-            outputs = [inputs.get(_output(k)) for k in range(len(executable.plan.outputs))]
+            outputs = [inputs.get(output_buffer(k)) for k in range(len(executable.plan.outputs))]
         return grouped(self._trees, executable.run(self._arrays(inputs), outputs, stream))
 
     def run_on(self, queue: Queue, inputs: Mapping[str, Any]) -> list[Any]:
@@ -288,11 +288,6 @@ class DeviceProgram(DeviceCalls):
         from ...codegen.embedding import embed  # late: few programs are saved with machine code
 
         return embed([*self.kernels(), transfer_kernel()], self._options.store)
-
-
-def _output(number: int) -> str:
-    """Return MIGraphX's name of the parameter that is memory for a result."""
-    return f"main:#output_{number}"
 
 
 def on_host(engine: Engine, value: Any) -> Any:

@@ -40,6 +40,7 @@ from ...runtime.plan import (
 )
 from ..options import TargetOptions
 from .buffers import Buffer, View, color
+from .caches import updates
 from .destinations import destinations
 from .host_call import HostCall, ReturnCall
 from .host_values import (
@@ -77,6 +78,7 @@ class Lowering(PlanConstants):
         settling: functions called when all steps exist.
         scope: scope of the program's symbols; None for a program without symbols.
         outer: lowering of the program that holds this program as a submodule; None otherwise.
+        cache_copies: steps that copy a parameter to a result, and do nothing if both are the same memory.
         later: compiles a body whose lengths become known when it runs; None: such bodies run by their NumPy meaning.
     """
 
@@ -108,6 +110,7 @@ class Lowering(PlanConstants):
         self.solutions = Solutions()
         self.ranges = Ranges()
         self.scope: Scope | None = None
+        self.cache_copies: list[PendingStep] = []
         self._conditions: dict[Dim, None] = {}  # a dict: `in` on a list compares conditions, which adds guards
         self._traces = environment_flag("MIGRAPHX_TRACE_FINALIZE")
         self._traces_pointwise = environment_flag("MIGRAPHX_TRACE_NARY")
@@ -541,6 +544,7 @@ class Lowering(PlanConstants):
             symbols=() if self.scope is None else tuple(self.scope.symbols),
             condition=1 if self.scope is None else all_of(self.scope.holds(), *self._conditions),
             jumps=jumps,
+            updates=updates(self.cache_copies, self.steps, jumps),
             uses=tuple(Use(b.offset, b.bytes, b.first, b.last) for b in arena.values()),
         )
 

@@ -1,0 +1,68 @@
+"""Run with results in memory of the caller."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from ..core.device_array import DeviceArray
+from ..errors import ParameterError
+from ..targets.base import output_buffer
+from .checking import buffer_of
+from .results import result_of
+
+if TYPE_CHECKING:
+    from .program import program
+
+__all__ = ["run_into"]
+
+
+def run_into(p: program, params: Mapping[str, Any], outputs: Mapping[str, Any], there: bool = False) -> list[Any]:
+    """Run a program with some results in given memory; see `program.run`.
+
+    Args:
+        p: the program.
+        params: inputs.
+        outputs: memory by result name: writeable arrays, or tensors on the program's device.
+        there: leave the results of a program for a device on the device, whatever ``offload_copy`` is.
+
+    Raises:
+        ParameterError: an input or result is unknown or does not fit.
+    """
+    names = p.get_output_names()
+    unknown = [name for name in outputs if name not in names]
+    if unknown:
+        raise ParameterError(f"run: no result {unknown[0]!r}; the program's are: {', '.join(names)}")
+    inputs = p._checked(params)
+    shapes = [s._value for s in p.get_output_shapes()]
+    places = {names.index(name): value for name, value in outputs.items()}
+    given = {k: buffer_of(names[k], value, shapes[k], p) for k, value in places.items()}
+    offered = {output_buffer(k): value for k, value in given.items()}
+    compiled = p._compiled
+    if compiled is None:
+        results = p._run_checked(params)
+    elif p._on is not None:
+        there = there or not p._on.offload_copy
+        results = (p._on.run_there if there else compiled.run)({**inputs, **(offered if there else {})})
+    else:
+        results = compiled.run({**inputs, **offered})
+    for k, memory in given.items():
+        results[k] = _in_memory(names[k], results[k], memory)
+    return [result_of(r, p._shapes_beside.get(k)) for k, r in enumerate(results)]
+
+
+def _in_memory(name: str, result: Any, memory: Any) -> Any:
+    """Return the result in the caller's memory, to which it is copied unless the run wrote it there."""
+    if result is memory:
+        return memory
+    if isinstance(memory, DeviceArray) or isinstance(result, DeviceArray):
+        if isinstance(memory, DeviceArray) and isinstance(result, DeviceArray) and memory.address == result.address:
+            return result
+        raise ParameterError(f"result {name!r} and the memory for it do not lie on the same device")
+    if not isinstance(result, np.ndarray) or result.dtype != memory.dtype or result.shape != memory.shape:
+        got = f"{result.dtype} {list(result.shape)}" if isinstance(result, np.ndarray) else type(result).__name__
+        raise ParameterError(f"result {name!r} is {got}, the memory bound for it {memory.dtype} {list(memory.shape)}")
+    memory[...] = result
+    return memory
