@@ -34,10 +34,11 @@ class Names:
 class CacheTensor:
     """One cache parameter: shape (batch, heads, past, size).
 
-    ``result`` is the position of the result that holds the cache after a step.
+    ``present`` and ``result`` are name and position of the result that holds the cache after a step.
     """
 
     name: str
+    present: str
     result: int
     heads: int
     size: int
@@ -104,7 +105,9 @@ def decoder_of(program: Program, names: Names, heads: int, size: int, compact: b
                 f"{where}: cache {past!r} has {len(lengths)} dimensions, expected 4: batch, heads, past, head size"
             )
         caches.append(
-            CacheTensor(past, results.index(present), lengths[1] or heads, lengths[3] or size, _numpy_type(shape))
+            CacheTensor(
+                past, present, results.index(present), lengths[1] or heads, lengths[3] or size, _numpy_type(shape)
+            )
         )
     return Decoder(
         program,

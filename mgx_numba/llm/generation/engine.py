@@ -33,7 +33,7 @@ class Engine:
 
     Sequences of a batch may have different lengths (``lengths``), each step gives every sequence equally many tokens.
     Two forms of caches exist. A *growing* cache has exactly the columns of past tokens. A *shared* buffer has room for
-    more tokens; past and present are the same length, and the program reads lengths from the attention mask.
+    more tokens and more sequences, into which the program writes; it reads lengths from the attention mask.
     Decoders that are not ``compact`` keep one column for each step of the batch, so a sequence may have columns that
     its mask excludes.
     """
@@ -56,13 +56,22 @@ class Engine:
         self.decoder = decoder
         self.shared = shared
         self.lengths = np.zeros(rows, np.int64)
-        self._moves = [(cache.name, cache.result) for cache in decoder.caches]
-        self._room = _ROOM if shared else 0
-        self._feeds: dict[str, Any] = {
-            c.name: np.zeros((rows, c.heads, self._room, c.size), c.dtype) for c in decoder.caches
-        }
+        self._feeds: dict[str, Any] = {}
+        self._outputs: dict[str, np.ndarray] | None = {} if shared else None
+        self._buffers: list[np.ndarray] = []
         self._mask: np.ndarray | None = None  # (rows, columns); None: all sequences are of one length without gaps
         self._ones = np.ones(0, np.int64)
+        room = _ROOM if shared else 0
+        self._take([np.zeros((rows, c.heads, room, c.size), c.dtype) for c in decoder.caches])
+
+    def _take(self, arrays: list[np.ndarray]) -> None:
+        """Use arrays as the caches; shared buffers may have more sequences than there are."""
+        self._buffers = arrays if self.shared else []
+        for cache, array in zip(self.decoder.caches, arrays, strict=True):
+            now = array[: self.rows]
+            self._feeds[cache.name] = now
+            if self._outputs is not None:
+                self._outputs[cache.present] = now
 
     @property
     def rows(self) -> int:
@@ -87,7 +96,7 @@ class Engine:
         count = ids.shape[1]
         total = self.columns + count
         if self.shared and total > self._room:
-            self._resize(max(total, 2 * self._room))
+            self._reserve(self.rows, max(total, 2 * self._room))
         feeds[decoder.input_ids] = np.ascontiguousarray(ids, decoder.types[decoder.input_ids])
         if decoder.positions is not None:
             places = self.lengths[:, None] + np.arange(count)
@@ -97,9 +106,10 @@ class Engine:
         if decoder.mask is not None:
             mask = self._all_ones(total) if self._mask is None else self._mask
             feeds[decoder.mask] = np.ascontiguousarray(mask, decoder.types[decoder.mask])
-        found: Any = decoder.program.run(feeds)
-        for name, place in self._moves:
-            feeds[name] = found[place]
+        found: Any = decoder.program.run(feeds, self._outputs)
+        if not self.shared:
+            for cache in decoder.caches:
+                feeds[cache.name] = found[cache.result]
         self.lengths += count
         return found[decoder.logits]
 
@@ -115,30 +125,50 @@ class Engine:
         assert self._mask is None
         assert length <= self.columns
         if length < self.columns and not self.shared:
-            self._change(lambda array: array[:, :, :length])
+            self._take([np.ascontiguousarray(array[:, :, :length]) for array in self._arrays])
         self.lengths[:] = length
 
     def select(self, rows: Sequence[int] | np.ndarray) -> None:
-        """Replace the sequences by those at ``rows``, which may repeat a sequence or leave it out."""
+        """Replace the sequences by those at ``rows``, which may repeat a sequence or leave it out.
+
+        Of shared buffers only the sequences are copied that change their place.
+        """
         chosen = np.asarray(rows, np.int64)
-        if len(chosen) == self.rows and np.array_equal(chosen, np.arange(self.rows)):
-            return
+        columns = self.columns
         self.lengths = self.lengths[chosen]
-        self._change(lambda array: array[chosen])
         if self._mask is not None:
             self._mask = self._mask[chosen]
-            self._tidy()
+        if not self.shared:
+            if len(chosen) != len(self._arrays[0]) or not np.array_equal(chosen, np.arange(len(chosen))):
+                self._take([array[chosen] for array in self._arrays])
+        else:
+            if len(chosen) > len(self._buffers[0]):
+                self._reserve(len(chosen), self._room, columns)
+            moved = np.flatnonzero(chosen != np.arange(len(chosen)))
+            for buffer in self._buffers:
+                buffer[moved, :, :columns] = buffer[chosen[moved], :, :columns]
+            self._take(self._buffers)
+        self._tidy()
 
     def join(self, other: Engine) -> None:
         """Append the sequences of another engine over the same decoder, whose caches are copied."""
         assert other.decoder is self.decoder
         masks = [self._columns_of(), other._columns_of()]
         columns = max(mask.shape[1] for mask in masks)
-        room = max(columns, self._room) if self.shared else columns
-        self._room = room if self.shared else 0
-        for name, _ in self._moves:
-            self._feeds[name] = np.concatenate([_padded(e._feeds[name], e.columns, room) for e in (self, other)])
+        before, used = self.rows, [self.columns, other.columns]
+        rows = before + other.rows
+        parts = self._arrays, other._arrays
         self.lengths = np.concatenate([self.lengths, other.lengths])
+        if self.shared:
+            if rows > len(self._buffers[0]) or columns > self._room:
+                self._reserve(max(rows, 2 * before), max(columns, self._room), used[0])
+            for buffer, array in zip(self._buffers, parts[1], strict=True):
+                buffer[before:rows, :, : used[1]] = array[:, :, : used[1]]
+            self._take(self._buffers)
+        else:
+            self._take(
+                [np.concatenate([_padded(a, columns), _padded(b, columns)]) for a, b in zip(*parts, strict=True)]
+            )
         self._mask = np.concatenate([np.pad(mask, ((0, 0), (0, columns - mask.shape[1]))) for mask in masks])
         self._tidy()
 
@@ -147,16 +177,29 @@ class Engine:
         columns: Any = slice(length)
         if self._mask is not None and not self.decoder.compact:
             columns = np.flatnonzero(self._mask[row])[:length]
-        return Snapshot([np.array(self._feeds[name][row : row + 1, :, columns]) for name, _ in self._moves])
+        return Snapshot([np.array(array[row : row + 1, :, columns]) for array in self._arrays])
 
     def restore(self, snapshot: Snapshot, length: int) -> None:
         """Fill the empty caches of the only sequence with the first ``length`` tokens of a snapshot."""
         assert self.rows == 1 and not self.columns
         if self.shared:
-            self._room = max(self._room, -(-length // _ROOM) * _ROOM)
-        for (name, _), array in zip(self._moves, snapshot.arrays, strict=True):
-            self._feeds[name] = _padded(array, length, self._room if self.shared else length)
+            if length > self._room:
+                self._reserve(1, length)
+            for buffer, array in zip(self._buffers, snapshot.arrays, strict=True):
+                buffer[:1, :, :length] = array[:, :, :length]
+        else:
+            self._take([np.ascontiguousarray(array[:, :, :length]) for array in snapshot.arrays])
         self.lengths[:] = length
+
+    @property
+    def _arrays(self) -> list[np.ndarray]:
+        """Return the caches: of shared buffers only the sequences that there are."""
+        return [self._feeds[cache.name] for cache in self.decoder.caches]
+
+    @property
+    def _room(self) -> int:
+        """Return the number of columns of shared buffers."""
+        return self._buffers[0].shape[2] if self._buffers else 0
 
     def _extended(self, mask: np.ndarray, count: int) -> np.ndarray:
         """Return the mask after ``count`` more tokens of each sequence."""
@@ -176,28 +219,36 @@ class Engine:
 
     def _tidy(self) -> None:
         """Remove columns that no sequence uses, and the mask if every sequence uses every column."""
-        assert self._mask is not None
+        if self._mask is None:
+            return
         used = self._mask.any(axis=0)
         if not used.all():
             self._mask = self._mask[:, used]
             if not self.shared:
-                self._change(lambda array: array[:, :, used])
+                self._take([np.ascontiguousarray(array[:, :, used]) for array in self._arrays])
         if self._mask.all():
             self._mask = None
 
-    def _resize(self, room: int) -> None:
-        used, self._room = self.columns, -(-room // _ROOM) * _ROOM
-        self._change(lambda array: _padded(array, used, self._room))
+    def _reserve(self, rows: int, room: int, columns: int | None = None) -> None:
+        """Make shared buffers larger.
 
-    def _change(self, changed: Any) -> None:
-        for name, _ in self._moves:
-            self._feeds[name] = np.ascontiguousarray(changed(self._feeds[name]))
+        Args:
+            rows: sequences that they have room for.
+            room: columns, rounded up.
+            columns: columns that hold tokens. Default: of the present sequences.
+        """
+        columns = self.columns if columns is None else columns
+        room = -(-room // _ROOM) * _ROOM
+        larger = []
+        for old, cache in zip(self._buffers, self.decoder.caches, strict=True):
+            new = np.zeros((max(rows, len(old)), cache.heads, room, cache.size), cache.dtype)
+            new[: len(old), :, :columns] = old[:, :, :columns]
+            larger.append(new)
+        self._take(larger)
 
 
-def _padded(array: np.ndarray, used: int, length: int) -> np.ndarray:
-    """Return an array of ``length`` columns with the first ``used`` columns of ``array``, else zeros."""
-    if used == length == array.shape[2]:
-        return array
+def _padded(array: np.ndarray, length: int) -> np.ndarray:
+    """Return an array of ``length`` columns that begins with ``array``, else zeros."""
     result = np.zeros((*array.shape[:2], length, array.shape[3]), array.dtype)
-    result[:, :, :used] = array[:, :, :used]
+    result[:, :, : array.shape[2]] = array
     return result

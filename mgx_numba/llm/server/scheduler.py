@@ -271,7 +271,11 @@ class Scheduler:
         for row, sequence in enumerate(self._batch):
             if sequence in gone:
                 self.prefixes.remember(self._engine, sequence.chooser.history.tokens, row)
+        # The last sequences take the places of those that go, so few are copied.
         rows = [row for row, sequence in enumerate(self._batch) if sequence not in gone]
+        count = len(rows)
+        places, late = set(rows), [row for row in rows if row >= count]
+        rows = [row if row in places else late.pop() for row in range(count)]
         self._batch = [self._batch[row] for row in rows]
         if rows:
             self._engine.select(rows)
