@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ..core.output_buffers import output_buffer
 from ..core.shape import Shape
 from ..errors import MgxError, OptionError, ParameterError
 from ..interrupts import whole_module
@@ -177,6 +178,11 @@ class program:
     def get_output_names(self) -> list[str]:
         """Return the names of the results, in order: the model's, or ``output_0`` and so on without names."""
         return self._origin.names(len(self.get_output_shapes()))
+
+    @functools.cached_property
+    def _result_places(self) -> dict[str, tuple[int, str]]:
+        """Position and `output_buffer` of each result, by name."""
+        return {name: (k, output_buffer(k)) for k, name in enumerate(self.get_output_names())}
 
     def get_main_module(self) -> module:
         """Return the main module (of the compiled form, once compiled)."""

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TextIO, runtime_checkable
 
 import numpy as np
 
+from ..core.output_buffers import OUTPUT_BUFFERS
 from ..dataclass import dataclass
 
 if TYPE_CHECKING:
@@ -133,15 +134,6 @@ class Stage:
 
 
 Observer = Callable[[Observation], None]
-
-
-OUTPUT_BUFFERS = "main:#output_"
-"""What MIGraphX's names of parameters that are memory for results begin with."""
-
-
-def output_buffer(number: int) -> str:
-    """Return MIGraphX's name of the parameter that is memory for a result."""
-    return f"{OUTPUT_BUFFERS}{number}"
 
 
 def without_buffers(inputs: Mapping[str, Any]) -> Mapping[str, Any]:

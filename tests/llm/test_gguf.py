@@ -112,7 +112,9 @@ def test_padded_sequences_and_last_logits(tmp_path: Path) -> None:
     np.testing.assert_allclose(logits[1, :4], alone[0], rtol=1e-4, atol=1e-4)
     last = opened.program(last_logits=True, positions=16)
     last.compile(mgx_numba.get_target("cpu"))
-    np.testing.assert_allclose(step(last, opened.config, IDS)[0], step(program, opened.config, IDS)[0][:, -1:], 1e-4, 1e-4)
+    np.testing.assert_allclose(
+        step(last, opened.config, IDS)[0], step(program, opened.config, IDS)[0][:, -1:], 1e-4, 1e-4
+    )
 
 
 def test_what_a_file_tells(tmp_path: Path) -> None:

@@ -56,7 +56,7 @@ def _rotated(x):
     return np.concatenate([a * np.cos(angles) - b * np.sin(angles), b * np.cos(angles) + a * np.sin(angles)], axis=-1)
 
 
-def tiny(kind: str, seed: int = 0) -> Tiny:
+def tiny(kind: str, seed: int = 0, vocabulary: int = VOCABULARY) -> Tiny:
     """Return a decoder with random weights."""
     rng = np.random.default_rng(seed)
 
@@ -66,14 +66,14 @@ def tiny(kind: str, seed: int = 0) -> Tiny:
     inner = [weights(WIDTH, WIDTH, scale=0.3) for _ in range(4)]
     return Tiny(
         kind,
-        weights(VOCABULARY, WIDTH),
+        weights(vocabulary, WIDTH),
         weights(LONGEST, WIDTH, scale=0.5),
         *inner,
-        weights(WIDTH, VOCABULARY, scale=0.4),
+        weights(WIDTH, vocabulary, scale=0.4),
     )
 
 
-def write(model: Tiny, folder: Path, **search) -> Path:
+def write(model: Tiny, folder: Path, vocabulary: int = VOCABULARY, end: int = END, **search) -> Path:
     """Write a genai folder of a decoder and return its path."""
     folder.mkdir(parents=True, exist_ok=True)
     constants = {
@@ -102,7 +102,7 @@ def write(model: Tiny, folder: Path, **search) -> Path:
         helper.make_tensor_value_info(f"past_key_values.0.{k}", TensorProto.FLOAT, ["b", HEADS, "p", SIZE])
         for k in ("key", "value")
     ]
-    outs = [helper.make_tensor_value_info("logits", TensorProto.FLOAT, ["b", "s", VOCABULARY])]
+    outs = [helper.make_tensor_value_info("logits", TensorProto.FLOAT, ["b", "s", vocabulary])]
     outs += [
         helper.make_tensor_value_info(f"present.0.{k}", TensorProto.FLOAT, ["b", HEADS, "q", SIZE])
         for k in ("key", "value")
@@ -115,9 +115,9 @@ def write(model: Tiny, folder: Path, **search) -> Path:
         "model": {
             "type": "tiny",
             "bos_token_id": 1,
-            "eos_token_id": [END],
+            "eos_token_id": [end],
             "pad_token_id": 0,
-            "vocab_size": VOCABULARY,
+            "vocab_size": vocabulary,
             "context_length": LONGEST,
             "decoder": {
                 "filename": "model.onnx",

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, TextIO
 import numpy as np
 
 from ...codegen.kernel import KernelSource
+from ...core.output_buffers import OUTPUT_BUFFERS, output_buffer
 from ...core.copying import row_major
 from ...core.dim import Dim
 from ...errors import UnsupportedError
@@ -17,7 +18,7 @@ from ...interrupts import whole_module
 from ...runtime.cpu.direct import Entry
 from ...runtime.cpu.executor import EXECUTOR_KERNELS, Executable
 from ...runtime.plan import HostStep, Plan, PlannedStep, Step, TensorView
-from ..base import OUTPUT_BUFFERS, Direct, Kept, KeptPlan, Stage, Tree, grouped, output_buffer, step_observer
+from ..base import Direct, Kept, KeptPlan, Stage, Tree, grouped, step_observer
 from ..shown import renamed, with_lengths
 
 if TYPE_CHECKING:

@@ -14,6 +14,7 @@ import numpy as np
 from ...codegen.gpu.libraries.calls import described
 from ...codegen.gpu.transfer import transfer_kernel
 from ...codegen.kernel import KernelSource
+from ...core.output_buffers import output_buffer
 from ...core.copying import row_major
 from ...core.device_array import DeviceArray
 from ...core.dim import Dim
@@ -26,7 +27,7 @@ from ...runtime.gpu.transfers import to_device, to_host
 from ...runtime.host.plan_numbers import runs
 from ...runtime.plan import HostStep, ParameterSpec, Plan
 from ...runtime.told_lengths import is_told
-from ..base import KeptPlan, Observation, Observer, Stage, Tree, grouped, output_buffer, step_observer
+from ..base import KeptPlan, Observation, Observer, Stage, Tree, grouped, step_observer
 from ..options import TargetOptions
 from ..shown import renamed, with_lengths
 
