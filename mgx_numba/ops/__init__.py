@@ -29,6 +29,7 @@ OPERATORS = {
     "gather": "gather gather_elements gathernd",
     "integer": "integer_dot integer_convolution pad_with",
     "lengths": "lengths iota",
+    "linear_attention": "linear_attention",
     "lrn": "lrn",
     "maps": "zip_map dict_vectorizer map_values",
     "matmul_nbits": "matmul_nbits",

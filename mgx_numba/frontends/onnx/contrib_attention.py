@@ -1,13 +1,15 @@
 """Attention operators of ONNX Runtime.
 
-com.microsoft: Attention MultiHeadAttention.
+com.microsoft: Attention DecoderMaskedMultiHeadAttention MultiHeadAttention.
 """
 
 from __future__ import annotations
 
 import math
 
-from ...core.dim import maximum
+import numpy as np
+
+from ...core.dim import known_equal, known_less, maximum
 from ...core.types import Type
 from ...errors import ParseError, ShapeError, UnsupportedError
 from ...graph.instruction import Instruction
@@ -130,12 +132,15 @@ def multi_head_attention(
     """
     if beams is not None:
         raise UnsupportedError("input 'cache_indirection' (the beams of a search) is not supported")
-    if past_length is not None:
-        raise UnsupportedError("input 'past_sequence_length' (a cache longer than what it holds) is not supported")
     heads = node.get_int("num_heads")
     q, k, v = _unpack(g, query, key, value, heads)
     if bias is not None:
         q, k, v = _add_biases(g, q, k, v, bias, projected=key is None or rank(key) != 4)
+    if past_length is not None:
+        if past_key is None or past_value is None or node.wants(3):
+            raise UnsupportedError("past_sequence_length needs past_key and past_value, and no output of scores")
+        new, caches = (q, k, v), (past_key, past_value)
+        return _attend_buffers(g, node, new, caches, past_length, (padding, attention_bias))
     past = 0
     if past_key is not None and past_value is not None:
         past = g.lens(past_key)[2]
@@ -154,6 +159,94 @@ def multi_head_attention(
         _, _, scores, _, y = stages(g, q, k, v, _scale(node, d), mask, 0.0)
         return [merge_heads(g, y), k, v, scores]
     return [merge_heads(g, attend(g, q, k, v, _scale(node, d), mask)), k, v]
+
+
+@register("DecoderMaskedMultiHeadAttention", domain=MICROSOFT)
+def decoder_masked_attention(
+    g: Builder,
+    node: Node,
+    query: Instruction,
+    key: Instruction | None = None,
+    value: Instruction | None = None,
+    padding: Instruction | None = None,
+    attention_bias: Instruction | None = None,
+    past_key: Instruction | None = None,
+    past_value: Instruction | None = None,
+    past_length: Instruction | None = None,
+    width: Instruction | None = None,
+    beams: Instruction | None = None,
+    bias: Instruction | None = None,
+) -> list[Instruction]:
+    """Emit attention of one new token; with ``past_present_share_buffer`` the caches are longer than what they hold."""
+    node.refuse("output_qk", 0)
+    if beams is not None and not (width is not None and np.all(g.constants.value(width) == 1)):
+        raise UnsupportedError("input 'cache_indirection' (the beams of a search) is supported for a beam_width of 1")
+    if key is None:
+        total = g.lens(query)[2]
+        if total % 3:
+            raise ShapeError(f"packed queries, keys and values of {total} features do not split into three parts")
+        query, key, value = g.split(query, 2, [total // 3] * 3)
+    shared = node.get_bool("past_present_share_buffer")
+    if past_length is None and shared and rank(key) != 4:
+        raise ParseError("past_present_share_buffer needs input 'past_sequence_length'")
+    places = (bias, padding, attention_bias, past_key, past_value, past_length if shared else None)
+    return multi_head_attention(g, node, query, key, value, *places)
+
+
+def _attend_buffers(
+    g: Builder,
+    node: Node,
+    new: tuple[Instruction, Instruction, Instruction],
+    caches: tuple[Instruction, Instruction],
+    past: Instruction,
+    masks: tuple[Instruction | None, Instruction | None],
+) -> list[Instruction]:
+    """Emit attention over caches [b, heads, t, d] that hold ``past`` tokens before the new ones; return it and caches.
+
+    Args:
+        g: the builder.
+        node: the node.
+        new: queries, keys and values of the new tokens, [b, heads, s, d].
+        caches: keys and values, longer than what they hold.
+        past: number of earlier tokens, one for all sequences.
+        masks: padding of keys, and a bias of scores.
+    """
+    q, k, v = new
+    (b, _, s, d), fresh = g.lens(q), g.lens(k)[2]
+    if known_less(g.lens(caches[0])[2], fresh):
+        raise ShapeError(f"{fresh} new tokens do not fit a cache of {g.lens(caches[0])[2]}")
+    before = g.broadcast(g.reshape(g.convert(past, Type.int64_type), (1, 1)), (b, 1))
+    ends = g.pointwise("add", before, g.literal(fresh, Type.int64_type))
+    places = g.pointwise("add", before, positions(g, fresh, 1))
+    keys, values = (g.op("update_cache", old, x, places) for old, x in zip(caches, (k, v)))
+    start = g.pointwise("sub", ends, g.literal(s, Type.int64_type))
+    tokens = g.pointwise("add", start, positions(g, s, 1))
+    causal, scale = node.get_bool("unidirectional"), _scale(node, d)
+    padding, attention_bias = masks
+    if padding is None and attention_bias is None:
+        limits = g.op("concat", start, ends, axis=1)
+        y = g.op("cached_attention", q, keys, values, limits, scale=scale, causal=causal)
+        return [merge_heads(g, y), keys, values]
+    whole = g.lens(keys)[2]
+    at = positions(g, whole, 3, 4)
+    mask = Mask(g.pointwise("less", at, g.reshape(ends, (b, 1, 1, 1))))
+    if causal:
+        mask.restrict(g, g.pointwise("less_or_equal", at, g.reshape(tokens, (b, 1, s, 1))))
+    if padding is not None:
+        filter_value = node.get_float("mask_filter_value", -10000.0)
+        if rank(padding) > 1:
+            padding = _as_long(g, padding, whole)
+        _padding(g, mask, padding, (b, s, whole), filter_value, q.shape.type)
+    if attention_bias is not None:
+        mask.add(g, _as_long(g, attention_bias, whole))
+    return [merge_heads(g, attend(g, q, keys, values, scale, mask)), keys, values]
+
+
+def _as_long(g: Builder, x: Instruction, whole: int) -> Instruction:
+    """Emit a mask or bias whose last axis has the cache's length; what is beyond it is hidden anyway."""
+    lens = g.lens(x)
+    missing = whole - lens[-1]
+    return x if known_equal(missing, 0) else g.op("pad", x, pads=(0,) * (2 * len(lens) - 1) + (missing,))
 
 
 def _unpack(

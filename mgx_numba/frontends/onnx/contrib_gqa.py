@@ -21,7 +21,7 @@ from .node import Node
 from .registry import MICROSOFT, register
 from .rotary import rotate, table_rows
 
-__all__ = ["Spans", "in_float", "normalized", "rotated", "score_scale", "with_sink"]
+__all__ = ["Spans", "grouped", "in_float", "normalized", "rotated", "score_scale", "spans_of", "with_sink"]
 
 NARROW = (Type.half_type, Type.bf16_type)
 
@@ -79,7 +79,7 @@ def group_query_attention(
         raise ParseError("inputs 'seqlens_k' and 'total_sequence_length' are missing")
     node.refuse("qk_output", 0)
     heads, shared = node.get_int("num_heads"), node.get_int("kv_num_heads")
-    q, k, v = _grouped(g, query, key, value, heads, shared)
+    q, k, v = grouped(g, query, key, value, heads, shared)
     if (q_norm is None) != (k_norm is None):
         raise ParseError("q_norm_weight and k_norm_weight must be given together")
     if q_norm is not None and k_norm is not None:
@@ -88,7 +88,7 @@ def group_query_attention(
         k = normalized(g, k, k_norm, node.get_float("k_norm_epsilon", both))
     s = g.lens(q)[2]
     prompt = _is_known_prompt(g, total, s) if query_lengths is None else False
-    spans = _spans(g, g.lens(q), last, total, prompt, query_lengths)
+    spans = spans_of(g, g.lens(q), last, total, query_lengths)
     if node.get_bool("do_rotary"):
         if cosine is None or sine is None:
             raise ParseError("do_rotary needs inputs 'cos_cache' and 'sin_cache'")
@@ -202,9 +202,10 @@ def with_sink(
     return k, v
 
 
-def _grouped(
+def grouped(
     g: Builder, query: Instruction, key: Instruction | None, value: Instruction | None, heads: int, shared: int
 ) -> tuple[Instruction, Instruction, Instruction]:
+    """Emit queries, keys and values, which may be packed, as [b, heads, s, d]."""
     if key is not None and value is not None:
         return split_heads(g, query, heads), split_heads(g, key, shared), split_heads(g, value, shared)
     packed = split_heads(g, query, heads + 2 * shared)
@@ -235,19 +236,18 @@ def _is_known_prompt(g: Builder, total: Instruction, s: int) -> bool | None:
     return None if isinstance(equal(wanted, s), Dim) else known_equal(wanted, s)
 
 
-def _spans(
+def spans_of(
     g: Builder,
     lens: tuple[int, ...],
     last: Instruction,
     total: Instruction,
-    prompt: bool | None,
     query_lengths: Instruction | None,
 ) -> Spans:
-    """Emit the spans of queries [b, h, s, d]."""
+    """Emit the spans of queries [b, h, s, d]; ``last`` has the last position of each sequence."""
     b, _, s, _ = lens
     ends = g.pointwise("add", g.reshape(g.convert(last, Type.int64_type), (b, 1)), g.literal(np.int64(1)))
     if query_lengths is None:
-        start = _start(g, ends, total, s, prompt)
+        start = _start(g, ends, total, s, _is_known_prompt(g, total, s))
         tokens = g.pointwise("add", start, positions(g, s, 1))
         return Spans(start, ends, tokens, tokens)
     valid = g.reshape(g.convert(query_lengths, Type.int64_type), (b, 1))
