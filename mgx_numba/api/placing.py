@@ -31,9 +31,9 @@ def run_into(p: program, params: Mapping[str, Any], outputs: Mapping[str, Any], 
     Raises:
         ParameterError: an input or result is unknown or does not fit.
     """
-    quick = None if there else _quickly(p, params, outputs)
-    if quick is not None:
-        return quick
+    fast_path = None if there else _quickly(p, params, outputs)
+    if fast_path is not None:
+        return fast_path
     names = p.get_output_names()
     unknown = [name for name in outputs if name not in names]
     if unknown:
@@ -66,9 +66,9 @@ def _quickly(p: program, params: Mapping[str, Any], outputs: Mapping[str, Any]) 
         if name not in places or not isinstance(memory, np.ndarray):
             return None
         merged[places[name][1]] = memory
-    results = p._direct(merged)
-    if results is None and p._quick is not p._direct:
-        results = p._quick(merged)
+    results = p._fast_path(merged)
+    if results is None and p._general_fast_path is not p._fast_path:
+        results = p._general_fast_path(merged)
     if results is None:
         return None
     for name, memory in outputs.items():

@@ -84,7 +84,9 @@ class MatMulNBits(Operator):
 
     def compute(self, output: Shape, args: Sequence[np.ndarray], run: RunModule | None = None) -> Any:
         if self.layout:
-            return self._product(output, args[0], np.concatenate([*map(layout_named(self.layout).dequantize, args[1:])]))
+            return self._product(
+                output, args[0], np.concatenate([*map(layout_named(self.layout).dequantize, args[1:])])
+            )
         rows, codes, scales, *points = args
         if self.bits == 4:
             codes = np.stack([codes & 15, codes >> 4], -1).reshape(*codes.shape[:2], self.block_size)

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from mgx_numba.codegen.cpu.contraction.gemm_nbits import GemmNBits
-from mgx_numba.codegen.cpu.contraction.gemv_nbits import GemvNBits
+from mgx_numba.codegen.cpu.contraction.gemm_block_quant import GemmBlockQuant
+from mgx_numba.codegen.cpu.contraction.gemv_block_quant import GemvBlockQuant
 from mgx_numba.codegen.problems.gemm import BlockFormat, GemmProblem, StoredBlocks
 from mgx_numba.core.shape import Shape
 from mgx_numba.core.types import Type
@@ -17,7 +17,7 @@ from mgx_numba.targets.cpu.measuring import _block_weights
 
 from .contracting import run_plan
 
-GEMV, GEMM = GemvNBits(), GemmNBits()
+GEMV, GEMM = GemvBlockQuant(), GemmBlockQuant()
 SCALE_PLACES = {"q6_k": (208,)}
 
 

@@ -16,7 +16,7 @@ from ..generation.guidance import Guide, guide
 from ..model import Model
 from ..optional import required
 from ..text import tokenizer_of
-from .bodies import Asked, BodyError, UnknownModelError, asked_chat, asked_completion, checked_body
+from .bodies import BodyError, TuningRequest, UnknownModelError, asked_chat, asked_completion, checked_body
 from .scheduler import Event, QueueFullError, Request, Scheduler
 
 __all__ = ["ServerOptions", "make_app", "serve"]
@@ -161,7 +161,7 @@ class _Server:
     def _entry(self) -> dict[str, Any]:
         return {"id": self._name, "object": "model", "created": self._created, "owned_by": "mgx_numba"}
 
-    async def _answered(self, request: Any, parse: Callable[..., Asked], form_type: Any) -> Any:
+    async def _answered(self, request: Any, parse: Callable[..., TuningRequest], form_type: Any) -> Any:
         try:
             body = checked_body(await self._read(request), self._name)
             # Tokens of a long text take a while, in which the loop serves other clients.
@@ -189,7 +189,7 @@ class _Server:
             )
         return await job.whole(form, request)
 
-    def _guides(self, asked: Asked) -> list[Guide | None]:
+    def _guides(self, asked: TuningRequest) -> list[Guide | None]:
         """Return the initial state of the grammar, if there is one, for each text."""
         count = len(asked.prompts) * asked.choices
         if asked.guidance is None:
@@ -216,7 +216,7 @@ class _Job:
     """The requests of one body, and their events."""
 
     def __init__(
-        self, asked: Asked, guides: list[Guide | None], loop: asyncio.AbstractEventLoop, context_length: int
+        self, asked: TuningRequest, guides: list[Guide | None], loop: asyncio.AbstractEventLoop, context_length: int
     ) -> None:
         self._asked = asked
         self._events: asyncio.Queue[tuple[int, Event]] = asyncio.Queue()

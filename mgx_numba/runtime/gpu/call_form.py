@@ -14,8 +14,18 @@ from ...core.types import numpy_dtype
 from ...dataclass import dataclass
 from ...errors import CompileError, ParameterError
 from ...garbage import uncollected
-from ..plan import ControlStep, HostStep, MappedTensor, ParameterSpec, PlannedStep, Pointer, Region, Step, TensorSpec
-from .blocks import DeviceBlock
+from ..plan import (
+    ControlStep,
+    FallbackStep,
+    MappedTensor,
+    ParameterSpec,
+    PlannedStep,
+    Pointer,
+    Region,
+    Step,
+    TensorSpec,
+)
+from .device_allocator import DeviceBlock
 from .engine import Queue, Recording
 from .host_copies import HostParameters, HostResults
 
@@ -233,7 +243,7 @@ class CallForm(CallData):
         memory: ContextMemory,
         given: Sequence[bool],
         keeps: bool,
-        run_between: Callable[[HostStep | ControlStep, Queue], None],
+        run_between: Callable[[FallbackStep | ControlStep, Queue], None],
     ) -> None:
         """Create the form; ``run_between`` runs a step that is no kernel. Other arguments are as in `CallData`."""
         plan = executable.plan

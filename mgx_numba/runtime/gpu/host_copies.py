@@ -18,7 +18,7 @@ from ...dataclass import dataclass
 from ...parallel import PART_BYTES, Helpers, KeptThreads, allowed_cpus, on_threads
 from ..memory import scratch
 from ..plan import TensorSpec
-from .blocks import MOST_KEPT, DeviceBlock, Packed, owned
+from .device_allocator import MOST_KEPT, DeviceBlock, Packed, owned
 from .engine import Engine, Event, Queue
 
 __all__ = ["HostParameters", "HostResults"]
@@ -38,7 +38,7 @@ MOST_THREADS = 6
 LOANS = 2
 """Number of pinned arrays for each large result, to which the device copies directly: the caller holds one while the
 next run fills the other."""
-LEAST_LENT = 2 << 20
+LEAST_DONATED = 2 << 20
 """Least size (bytes) of a result that is lent to the caller: that of a huge page."""
 
 _threads = KeptThreads(allowed_cpus())  # more threads than CPUs do not help
@@ -211,7 +211,7 @@ class _LargeResult:
     ) -> None:
         self._engine, self._size, self._address = engine, size, address
         self._loans: list[tuple[np.ndarray, weakref.ref[_Loan]]] = []
-        self._most = LOANS if lends and LEAST_LENT <= size <= MOST_KEPT else 0
+        self._most = LOANS if lends and LEAST_DONATED <= size <= MOST_KEPT else 0
         self._forks = _forks.count
         self.staged = staged
         self._made: np.ndarray | None = None
@@ -269,7 +269,7 @@ class HostResults(_HostTensors):
     def __init__(
         self, engine: Engine, sizes: Sequence[int], before: HostResults | None = None, lends: bool = True
     ) -> None:
-        """Allocate memory; ``sizes`` (bytes) are 0 for results that stay on the device, or that a host step makes.
+        """Allocate memory; ``sizes`` (bytes) are 0 for results that stay on the device, or that a fallback step makes.
 
         ``lends``: callers may get the memory to which the device copies.
         """

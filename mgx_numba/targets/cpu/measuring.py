@@ -146,7 +146,9 @@ def _block_weights(problem: GemmProblem, form: BlockFormat) -> BlockWeights | St
     """Return block-quantised weights whose values are all ones, or zeros in a layout of GGUF."""
     if form.offsets or form.bits in (5, 6):
         stored = next(
-            (name, o) for name, o in LAYOUTS.items() if (o.bits, o.size, o.has_offsets) == (form.bits, form.size, form.offsets)
+            (name, o)
+            for name, o in LAYOUTS.items()
+            if (o.bits, o.size, o.has_offsets) == (form.bits, form.size, form.offsets)
         )
         depth = -(-problem.k // stored[1].stored) * stored[1].stored
         return StoredBlocks(stored[0], (np.zeros((problem.n, stored[1].row_bytes(depth)), np.uint8),))

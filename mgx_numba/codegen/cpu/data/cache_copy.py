@@ -14,7 +14,7 @@ from ...statements import for_tasks, indent, kernel_text
 from .. import host
 from ..kernel import cpu_kernel
 from ..loops import tasks_unless_empty
-from .rows import mover
+from .row_tasks import mover
 
 __all__ = ["cache_copy_launch"]
 

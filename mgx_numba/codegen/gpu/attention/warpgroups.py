@@ -17,7 +17,7 @@ from ...problems.element_types import ITEMSIZE
 from ..architecture import WARP
 from ..contraction.wgmma_operands import moves
 from ..driver.device import known_architecture
-from .text import AttentionText
+from .attention_text import AttentionText
 
 __all__ = ["AttentionTile", "WarpgroupAttentionText", "chosen_tile", "fits_warpgroups", "rows_of_warpgroups"]
 

@@ -14,11 +14,11 @@ from ...arguments import Arguments
 from ...launch import Launch
 from ...printer import CodeBuffer
 from ...problems.cluster import Tensor
-from ..cluster.indexing import Axes
+from ..cluster.flat_index import Axes
 from ..kernel import gpu_grid, gpu_kernel
 from ..printer import dtype_name, most_lanes
 
-__all__ = ["filled_channels_launch"]
+__all__ = ["channel_padding_launch"]
 
 THREADS = 256
 """Most threads per block. ResNet-50's 32 images become 51 MB of float16 in 17 us on an H200; a copy of as many bytes
@@ -32,7 +32,7 @@ MOST_HELD = 32
 """Most elements that a thread loads at once, one register each. No figures kept."""
 
 
-def filled_channels_launch(
+def channel_padding_launch(
     data: Tensor,
     out: Tensor,
     own_channels: int,
@@ -50,10 +50,10 @@ def filled_channels_launch(
             before``. Pixels outside ``x`` are zeros. Axes before the last two must be copied unchanged.
         taken: input pixels of a block's last axis that are copied; the rest are zeros.
     """
-    return _FilledText(data, out, own_channels, before, step, block, taken).launch(origin)
+    return _ChannelPaddingText(data, out, own_channels, before, step, block, taken).launch(origin)
 
 
-class _FilledText:
+class _ChannelPaddingText:
     """Kernel text of one launch.
 
     Attributes:

@@ -11,7 +11,7 @@ from ....core.types import Type
 from ....graph.instruction import Instruction
 from ....ops.caches import CachedAttention, UpdateCache
 from ....runtime.plan import Region
-from ...lowering.attention import accepts_attention, as_type, attention_output, convert
+from ...lowering.attention_operands import accepts_attention, as_type, attention_output, convert
 from ...lowering.buffers import Buffer, View
 from ...lowering.caches import is_standard, keep_or_copy
 from ...lowering.lowering import Lowering
