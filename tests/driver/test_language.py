@@ -3,6 +3,7 @@
 import io
 import re
 
+import numpy as np
 import pytest
 
 from mgx_numba.llm import text
@@ -53,3 +54,20 @@ def test_chat_in_a_pipe_prints_answers_alone(folder, capsys, monkeypatch):
 def test_serve_needs_numbers_in_range(folder, capsys):
     assert drive("serve", folder, "--max-batch", 0) == 2
     assert "--max-batch is 0, expected a number from 1 on" in capsys.readouterr().err
+
+
+def test_perplexity_is_the_exponent_of_the_mean_loss(folder, tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr(text, "tokenizer_of", lambda model: Words())
+    rng = np.random.default_rng(0)
+    tokens = rng.integers(4, 50, 40).tolist()
+    (tmp_path / "text").write_text(Words().decode(tokens))
+    assert drive("perplexity", folder, "--text", tmp_path / "text", "--window", 16, "--num-threads", 1) == 0
+    losses = []
+    for start in (0, 16):
+        own = tokens[start : start + 16]
+        logits = tiny("grouped").logits(own)[8:15]
+        losses += (np.log(np.exp(logits).sum(-1)) - logits[np.arange(7), own[9:]]).tolist()
+    found = re.match(r"perplexity ([0-9.]+) ± [0-9.]+ \(14 tokens\)", capsys.readouterr().out)
+    assert float(found[1]) == pytest.approx(np.exp(np.mean(losses)), rel=1e-3)
+    assert drive("perplexity", folder, "--window", 200) == 2
+    assert "--window is 200, expected at most the model's context length 96" in capsys.readouterr().err

@@ -14,6 +14,7 @@ from . import (
     op,
     params,
     perf,
+    perplexity,
     read,
     roctx,
     run,
@@ -43,5 +44,6 @@ COMMANDS: dict[str, ModuleType] = {
     "cpp": cpp,
     "cache": cache,
     "chat": chat,
+    "perplexity": perplexity,
     "serve": serve,
 }
