@@ -58,9 +58,11 @@ def tokenizer_of_gguf(metadata: Mapping[str, Any]) -> Any:
     else:
         raise UnsupportedError(f"tokenizer.ggml.model is {kind!r}; expected 'gpt2' or 'llama'")
     kinds = np.asarray(metadata.get("tokenizer.ggml.token_type", ()))
-    for place in np.flatnonzero((kinds == _CONTROL) | (kinds == _USER_DEFINED) | (kinds == _UNKNOWN)).tolist():
-        added = package.AddedToken(tokens[place], special=bool(kinds[place] != _USER_DEFINED), normalized=False)
-        (found.add_tokens if kinds[place] == _USER_DEFINED else found.add_special_tokens)([added])
+    # Each call prepares the search for all added tokens again, so there are two calls.
+    for special, wanted in ((False, kinds == _USER_DEFINED), (True, (kinds == _CONTROL) | (kinds == _UNKNOWN))):
+        places = np.flatnonzero(wanted).tolist()
+        added = [package.AddedToken(tokens[place], special=special, normalized=False) for place in places]
+        (found.add_special_tokens if special else found.add_tokens)(added)
     _add_ends(package, found, metadata, tokens, kind)
     return found
 
