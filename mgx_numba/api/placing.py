@@ -10,6 +10,7 @@ import numpy as np
 from ..core.device_array import DeviceArray
 from ..core.output_buffers import output_buffer
 from ..errors import ParameterError
+from .argument import argument
 from .checking import buffer_of
 from .results import result_of
 
@@ -39,26 +40,30 @@ def run_into(p: program, params: Mapping[str, Any], outputs: Mapping[str, Any], 
     if unknown:
         raise ParameterError(f"run: no result {unknown[0]!r}; the program's are: {', '.join(names)}")
     inputs = p._checked(params)
+    form = p._form
     shapes = [s._value for s in p.get_output_shapes()]
     places = {names.index(name): value for name, value in outputs.items()}
-    given = {k: buffer_of(names[k], value, shapes[k], p) for k, value in places.items()}
+    given = {k: buffer_of(names[k], value, shapes[k], form, p._open_dims) for k, value in places.items()}
     offered = {output_buffer(k): value for k, value in given.items()}
-    compiled = p._compiled
-    if compiled is None:
+    if form is None:
         results = p._run_checked(params)
-    elif p._on is not None:
-        there = there or not p._on.offload_copy
-        results = (p._on.run_there if there else compiled.run)({**inputs, **(offered if there else {})})
+        for k, memory in given.items():
+            results[k] = _in_memory(names[k], results[k].view(np.ndarray), memory).view(argument)
+        return results
+    if form.on is not None:
+        stays = there or not form.on.offload_copy
+        results = (form.on.run_there if stays else form.compiled.run)({**inputs, **(offered if stays else {})})
     else:
-        results = compiled.run({**inputs, **offered})
+        results = form.compiled.run({**inputs, **offered})
     for k, memory in given.items():
         results[k] = _in_memory(names[k], results[k], memory)
-    return [result_of(r, p._shapes_beside.get(k)) for k, r in enumerate(results)]
+    return form.shown(results)
 
 
 def _quickly(p: program, params: Mapping[str, Any], outputs: Mapping[str, Any]) -> list[Any] | None:
     """Run by the program's fast path, which updates caches in place; None if the general path has to run."""
-    if p._on is not None:
+    form = p._form
+    if form is None or form.on is not None:
         return None
     places = p._result_places
     merged = dict(params)
@@ -66,17 +71,17 @@ def _quickly(p: program, params: Mapping[str, Any], outputs: Mapping[str, Any]) 
         if name not in places or not isinstance(memory, np.ndarray):
             return None
         merged[places[name][1]] = memory
-    results = p._fast_path(merged)
-    if results is None and p._general_fast_path is not p._fast_path:
-        results = p._general_fast_path(merged)
+    results = form.fast_path(merged)
+    if results is None and form.general_fast_path is not form.fast_path:
+        results = form.general_fast_path(merged)
     if results is None:
         return None
     for name, memory in outputs.items():
         k = places[name][0]
         if results[k] is not memory:
-            memory = _in_memory(name, results[k], buffer_of(name, memory, p._results[k], p))
-            results[k] = result_of(memory, p._shapes_beside.get(k))
-    return p._with_shapes(results) if p._shapes_beside else results
+            memory = _in_memory(name, results[k], buffer_of(name, memory, form.results[k], form, p._open_dims))
+            results[k] = result_of(memory, form.shapes_beside.get(k))
+    return form.with_shapes(results) if form.shapes_beside else results
 
 
 def _in_memory(name: str, result: Any, memory: Any) -> Any:

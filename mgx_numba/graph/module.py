@@ -112,7 +112,7 @@ class Module:
         """Insert an operation before another instruction (at the end for ``None``) and return it."""
         if isinstance(op, str):
             op = make_op(op, **attributes)
-        shape = op.compute_shape([i.shape for i in inputs], modules)
+        shape = op.result_shape([i.shape for i in inputs], modules)
         return self._link(Instruction(op, inputs, shape, modules), before)
 
     def add_literal(self, value: Argument | np.ndarray | Sequence | float | int) -> Instruction:
@@ -262,7 +262,7 @@ class Module:
                 if body not in done:
                     body._recompute_shapes(done)
             if ins.literal is None and not isinstance(ins.op, (Parameter, Return)):
-                ins.shape = ins.op.compute_shape([i.shape for i in ins.inputs], ins.module_args)
+                ins.shape = ins.op.result_shape([i.shape for i in ins.inputs], ins.module_args)
 
     def sort(self) -> None:
         """Order instructions so that inputs come first (stable for already sorted modules).
@@ -381,7 +381,7 @@ class Module:
             waiting.discard(current)
             following = list(current.users)
             if not isinstance(current.op, Return):
-                shape = current.op.compute_shape([i.shape for i in current.inputs], current.module_args)
+                shape = current.op.result_shape([i.shape for i in current.inputs], current.module_args)
                 if shape == current.shape:
                     continue
                 current.shape = shape

@@ -6,6 +6,7 @@ the caches; sequences of a batch begin at position 0 and are padded at their end
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
 
 import numpy as np
@@ -192,7 +193,7 @@ class _Decoder:
         if self.weight("qkv", i) is not None:
             (whole,) = self._project(i, y, ("qkv",))
             bounds = np.cumsum([0, *sizes]).tolist()
-            parts = [g.op("slice", whole, axes=(2,), starts=(a,), ends=(b,)) for a, b in zip(bounds, bounds[1:])]
+            parts = [g.op("slice", whole, axes=(2,), starts=(a,), ends=(b,)) for a, b in itertools.pairwise(bounds)]
         else:
             parts = self._project(i, y, ("q", "k", "v"))
         if c.clip_qkv:

@@ -1,4 +1,4 @@
-"""What a decoder's file tells of it beside the weights."""
+"""Configuration of a decoder: lengths, constants, rotary embeddings and special tokens."""
 
 from __future__ import annotations
 

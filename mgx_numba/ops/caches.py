@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -11,11 +11,8 @@ from ..core.dim import known_equal, known_less
 from ..core.shape import DynamicDimension, Shape
 from ..core.types import Type, from_numpy
 from ..dataclass import dataclass
-from .base import Operator, RunModule, register
+from .base import Operator, register
 from .dims import meet_dim
-
-if TYPE_CHECKING:
-    from ..graph.module import Module
 
 __all__ = ["CACHE_TYPES", "CachedAttention", "UpdateCache"]
 
@@ -37,7 +34,7 @@ class UpdateCache(Operator):
     name: ClassVar[str] = "update_cache"
     length: int = -1
 
-    def compute_shape(self, inputs: Sequence[Shape], modules: Sequence[Module] = ()) -> Shape:
+    def compute_shape(self, inputs: Sequence[Shape]) -> Shape:
         self.expect_inputs(inputs, 3)
         cache, rows, positions = inputs
         self.expect_same_type([cache, rows])
@@ -54,7 +51,7 @@ class UpdateCache(Operator):
             dims[2] = DynamicDimension(self.length, self.length)
         return Shape.dynamic(cache.type, dims)
 
-    def compute(self, output: Shape, args: Sequence[np.ndarray], run: RunModule | None = None) -> Any:
+    def compute(self, output: Shape, args: Sequence[np.ndarray]) -> Any:
         cache, rows, positions = args
         length = cache.shape[2] if self.length == -1 else self.length
         result = np.zeros((*cache.shape[:2], length, cache.shape[3]), cache.dtype)
@@ -90,7 +87,7 @@ class CachedAttention(Operator):
     sink: bool = False
     paged: bool = False
 
-    def compute_shape(self, inputs: Sequence[Shape], modules: Sequence[Module] = ()) -> Shape:
+    def compute_shape(self, inputs: Sequence[Shape]) -> Shape:
         self.expect_inputs(inputs, 4 + self.paged + self.sink)
         q, k, v, limits = inputs[:4]
         self.expect_same_type([k, v])
@@ -122,7 +119,7 @@ class CachedAttention(Operator):
             raise self.fail(f"the sink must have a floating-point score for each head, got {inputs[-1]}")
         return Shape.dynamic(q.type, [*q.dims[:3], v.dims[3]])
 
-    def compute(self, output: Shape, args: Sequence[np.ndarray], run: RunModule | None = None) -> Any:
+    def compute(self, output: Shape, args: Sequence[np.ndarray]) -> Any:
         wide = from_numpy(args[0].dtype).compute.numpy
         q, k, v = (a.astype(wide, copy=False) for a in args[:3])
         b, h, s, d = q.shape
@@ -142,7 +139,7 @@ class CachedAttention(Operator):
         if self.softcap > 0:
             scores = wide.type(self.softcap) * np.tanh(scores / wide.type(self.softcap))
         position, key = start + np.arange(s)[:, None], np.arange(t)
-        seen = np.broadcast_to((key < count) & exists, (b, 1, s, t))
+        seen: np.ndarray = np.broadcast_to((key < count) & exists, (b, 1, s, t))
         if self.causal:
             seen = seen & (key <= position)
         if self.window > 0:

@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 
 from ..core.dim import known_equal
 from ..core.shape import Shape
 from ..dataclass import dataclass
-from .base import Operator, RunModule, register
+from .base import Operator, register
 from .dims import meet_dim
-
-if TYPE_CHECKING:
-    from ..graph.module import Module
 
 
 @register
@@ -32,7 +29,7 @@ class LinearAttention(Operator):
     scale: float = 1.0
     retrieves: bool = True
 
-    def compute_shape(self, inputs: Sequence[Shape], modules: Sequence[Module] = ()) -> Shape:
+    def compute_shape(self, inputs: Sequence[Shape]) -> Shape:
         self.expect_inputs(inputs, 6)
         self.expect_same_type(inputs)
         if any(s.ndim != 4 for s in inputs):
@@ -54,7 +51,7 @@ class LinearAttention(Operator):
             )
         return Shape.tuple([Shape.dynamic(q.type, [*q.dims[:3], v.dims[3]]), Shape.dynamic(q.type, state.dims)])
 
-    def compute(self, output: Shape, args: Sequence[np.ndarray], run: RunModule | None = None) -> Any:
+    def compute(self, output: Shape, args: Sequence[np.ndarray]) -> Any:
         q, k, v, state, decay, beta = (a.astype(np.result_type(a.dtype, np.float32), copy=False) for a in args)
         (b, h, t, d), shared, e = q.shape, k.shape[1], v.shape[3]
         grouped = q.reshape(b, shared, h // shared, t, d)

@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 
 from ..core.shape import Shape
 from ..core.types import Type
 from ..dataclass import dataclass
-from .base import Operator, RunModule, register
+from .base import Operator, register
 from .block_layouts import layout_named
 from .dims import any_dynamic
-
-if TYPE_CHECKING:
-    from ..graph.module import Module
 
 
 @register
@@ -27,8 +24,8 @@ class MatMulNBits(Operator):
     [n, blocks] in float32, and perhaps zero points [n, blocks] in uint8, without which they are ``2**(bits - 1)``. The
     result has the rows' type. ``accuracy_level`` is that of `Dot`.
 
-    With a ``layout`` of `block_layouts` the inputs are the rows and matrices of bytes [n, bytes of a row] as a GGUF file
-    has them, whose columns follow one another. ``bits`` and ``block_size`` are then the layout's.
+    With a ``layout`` of `block_layouts` the inputs are the rows and matrices of bytes [n, bytes of a row] as a GGUF
+    file has them, whose columns follow one another. ``bits`` and ``block_size`` are then the layout's.
     """
 
     name: ClassVar[str] = "matmul_nbits"
@@ -38,7 +35,7 @@ class MatMulNBits(Operator):
     accuracy_level: int = 0
     layout: str = ""
 
-    def compute_shape(self, inputs: Sequence[Shape], modules: Sequence[Module] = ()) -> Shape:
+    def compute_shape(self, inputs: Sequence[Shape]) -> Shape:
         if self.layout:
             return self._shape_of_layout(inputs)
         self.expect_inputs(inputs, 3, 4)
@@ -82,7 +79,7 @@ class MatMulNBits(Operator):
                 )
         return Shape.dynamic(rows.type, [*rows.dims[:-1], sum(part.lens[0] for part in parts)])
 
-    def compute(self, output: Shape, args: Sequence[np.ndarray], run: RunModule | None = None) -> Any:
+    def compute(self, output: Shape, args: Sequence[np.ndarray]) -> Any:
         if self.layout:
             return self._product(
                 output, args[0], np.concatenate([*map(layout_named(self.layout).dequantize, args[1:])])

@@ -106,7 +106,6 @@ class Step:
         label, instruction: names for readers.
         outputs: tensors that the step writes, for traces.
         checks: for each check of the kernel, the operator and the range of its indices, for the message of a fault.
-        along: other instructions that the step also computes.
     """
 
     kernel: KernelSource
@@ -118,7 +117,6 @@ class Step:
     bytes: int = 0
     outputs: tuple[TensorView, ...] = ()
     checks: tuple[tuple[str, str], ...] = ()
-    along: tuple[str, ...] = ()
     reason: ClassVar[str] = ""
 
     @property

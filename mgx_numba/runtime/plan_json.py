@@ -120,7 +120,6 @@ class PlansWriter:
                 lengths(step.bytes),
                 [_view(view, lengths) for view in step.outputs],
                 [_check(who, what, lengths) for who, what in step.checks],
-                [self.text(text) for text in step.along],
             ]
         if isinstance(step, ControlStep) or step.write is None:
             raise UnsupportedError(f"step {step.label or step.instruction} is in no file")
@@ -265,7 +264,7 @@ class PlansReader:
                 **{name: self._texts[number] for name, number in zip(_FIELDS, texts, strict=True)},
                 **self._host(function, lengths),
             )
-        kernel, args, geometry, label, instruction, flops, bytes_, outputs, checks, along = written
+        kernel, args, geometry, label, instruction, flops, bytes_, outputs, checks = written
         return Step(
             self.kernels[kernel],
             tuple([arg if type(arg) is int else self._argument(arg, lengths) for arg in args]),
@@ -276,7 +275,6 @@ class PlansReader:
             lengths(bytes_),
             tuple([_read_view(view, lengths) for view in outputs]),
             tuple([_read_check(check, lengths) for check in checks]),
-            tuple([self._texts[number] for number in along]),
         )
 
     def _argument(self, arg: Any, lengths: LengthsReader) -> Any:

@@ -210,7 +210,7 @@ class InferenceSession:
     @property
     def _has_device(self) -> bool:
         """Return whether the session runs on a device, so that inputs and results may lie in device memory."""
-        return self._program._on is not None
+        return self._program._form is not None and self._program._form.on is not None
 
     def _run_where(self, output_places: Mapping[str, tuple[bool, Any]], input_feed: Mapping[str, Any]) -> list[Any]:
         """Run as `run` does, for `IOBinding`, and return the named results.

@@ -12,7 +12,7 @@ import pytest
 import mgx_numba
 from bench.models import build, inputs
 from mgx_numba.codegen.cpu import host
-from mgx_numba.codegen.cpu.contraction.tuning_candidates import solver_candidates
+from mgx_numba.codegen.cpu.contraction.tuning_candidates import candidates
 from mgx_numba.codegen.tuning.request import Candidate, Request
 from mgx_numba.runtime.plan import FallbackStep
 from mgx_numba.targets.cpu.lower import lower
@@ -62,17 +62,14 @@ class Drawn:
         self.random = random.Random(seed)
         self.names: set[str] = set()
 
-    def is_shipped(self, request: Request) -> bool:
-        return False
-
     def choose(self, request: Request) -> Candidate:
-        every = solver_candidates(request)
+        every = candidates(request)
         tiles = [c for c in every if c.solver.name.endswith("_tiles") or c.solver.name in INTEGERS]
         found = self.random.choice(tiles if tiles and self.random.random() < 0.7 else every)
         self.names.add(found.solver.name)
         return found
 
-    def place(self, request: Request, instruction: str, taken: Candidate) -> None:
+    def note_instruction(self, request: Request, instruction: str, taken: Candidate) -> None:
         pass
 
     def in_place(self, request: Request, operand: str) -> None:

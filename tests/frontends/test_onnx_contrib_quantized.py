@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from onnx import TensorProto
 
-from mgx_numba.errors import ShapeError, UnsupportedError
+from mgx_numba.errors import MgxError, ParseError, ShapeError, UnsupportedError
 from mgx_numba.frontends.onnx import parse_onnx
 
 from ..exact_integers import ExactSession

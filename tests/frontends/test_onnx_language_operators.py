@@ -83,6 +83,9 @@ CASES: dict[str, Case] = {
          scalar(110, np.uint8), scalar(0.1), scalar(128, np.uint8)],
         {"channels_last": 1, "outputs": (U8,), "constant": [1, 2, 3, 4, 5, 6, 7]},
     ),
+    "grid_sample": (
+        "GridSample", [normal(1, 2, 4, 5), 2 * share(1, 3, 3, 2, seed=1) - 1], {"padding_mode": "border"},
+    ),
     "masked_attention_token": (
         "DecoderMaskedMultiHeadAttention",
         [*(normal(2, 1, 16, seed=n) for n in range(3)), None, None, normal(2, 2, 6, 8, seed=3),

@@ -9,7 +9,8 @@ import pytest
 from onnx import TensorProto, helper
 
 import mgx_numba
-from mgx_numba.runtime.gpu.choice import interpreted
+
+from ..interpreter.engine import interpreted
 
 HEADS, SHARED, HEAD, BLOCK, BLOCKS = 4, 2, 16, 4, 12
 TABLE = np.array([[3, 7, 1], [0, 5, -1], [9, 2, 11]], np.int32)

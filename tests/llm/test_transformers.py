@@ -26,8 +26,8 @@ LLAMA3 = {
 }  # fmt: skip
 YARN = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 32, "rope_theta": 10000.0}
 LONG = {
-    "rope_type": "longrope", "short_factor": [1.0 + k / 10 for k in range(8)], "long_factor": [2.0 + k for k in range(8)],
-    "rope_theta": 10000.0,
+    "rope_type": "longrope", "short_factor": [1.0 + k / 10 for k in range(8)],
+    "long_factor": [2.0 + k for k in range(8)], "rope_theta": 10000.0,
 }  # fmt: skip
 CASES = {
     "llama": ("Llama", SMALL),

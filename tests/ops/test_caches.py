@@ -14,7 +14,8 @@ from mgx_numba.core.types import Type
 from mgx_numba.errors import ShapeError
 from mgx_numba.graph.program import Program
 from mgx_numba.ops.base import make_op
-from mgx_numba.runtime.gpu.choice import interpreted
+
+from ..interpreter.engine import interpreted
 
 TYPES = {
     "float32": Type.float_type, "float16": Type.half_type, "int8": Type.int8_type, "bfloat16": Type.bf16_type,

@@ -22,12 +22,12 @@ __all__ = ["BlockFormat", "BlockWeights", "Columns", "GemmProblem", "StoredBlock
 
 @dataclass(frozen=True)
 class BlockFormat:
-    """Format of constant block-quantised weights of 4, 5, 6 or 8 bits: ``(code - zero point) * scale + offset``, blocks
-    of ``size`` successive k of a column.
+    """Format of constant block-quantised weights of 4, 5, 6 or 8 bits: ``(code - zero point) * scale + offset``.
 
-    Without ``zero_points`` all zero points are ``middle``, or 0 with ``offsets``; else there are no offsets. With ``int8_rows`` the left operand may be quantised to
-    int8, block by block. With ``half_scales`` a target may store scales as float16 times a power of two per column.
-    ``from_memory``: the weights come from DRAM, because a program reads more than the caches hold between two uses.
+    Blocks are ``size`` successive k of a column. Without ``zero_points`` all zero points are ``middle``. There are no
+    zero points beside ``offsets``. With ``int8_rows`` the left operand may be quantised to int8, block by block. With
+    ``half_scales`` a target may store scales as float16 times a power of two per column. ``from_memory``: the weights
+    come from DRAM, because a program reads more than the caches hold between two uses.
     """
 
     bits: int
@@ -111,6 +111,21 @@ class StoredBlocks(NamedTuple):
         layout = layout_named(self.layout)
         both = [[values for values in layout.decode_scales(part) if values is not None] for part in self.parts]
         return np.concatenate([np.concatenate(each, 1) for each in both])
+
+    def plain(self) -> BlockWeights:
+        """Return the same weights without a layout, codes of more than 4 bits as bytes.
+
+        Raises:
+            ShapeError: the blocks have offsets.
+        """
+        layout = layout_named(self.layout)
+        if layout.has_offsets:
+            raise ShapeError(f"weights of layout {self.layout} have offsets")
+        codes, scales, _ = layout.decode(np.concatenate(self.parts))
+        if layout.bits == 4:
+            codes = codes[..., ::2] | codes[..., 1::2] << 4
+        points = None if layout.bits in (4, 8) else np.full(scales.shape, layout.zero_point, np.uint8)
+        return BlockWeights(codes, scales, points)
 
     def _rows(self, first: int, last: int) -> np.ndarray:
         found, start = [], 0

@@ -6,6 +6,7 @@ com.microsoft: GroupQueryAttention.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 import numpy as np
 
@@ -159,19 +160,19 @@ def score_scale(node: Node, head: int) -> float:
     return node.get_float("scale", 0.0) or 1 / math.sqrt(head)
 
 
-def in_float(g: Builder, x: Instruction, make: object) -> Instruction:
+def in_float(g: Builder, x: Instruction, make: Callable[[Instruction], Instruction]) -> Instruction:
     """Emit what ``make`` makes of ``x`` in float32, rounded to the type of ``x`` once."""
     if x.shape.type not in NARROW:
-        return make(x)  # type: ignore[operator,no-any-return]
-    return g.convert(make(g.convert(x, Type.float_type)), x.shape.type)  # type: ignore[operator]
+        return make(x)
+    return g.convert(make(g.convert(x, Type.float_type)), x.shape.type)
 
 
 def rotated(
     g: Builder, x: Instruction, cosine: Instruction, sine: Instruction, where: Instruction, interleaved: bool
 ) -> Instruction:
     """Emit x [b, h, s, d] rotated by the tables' angles of the positions ``where`` [b, s]."""
-    tables = (table_rows(g, table, where, x.shape.type) for table in (cosine, sine))
-    return rotate(g, x, *tables, interleaved)
+    cosine, sine = (table_rows(g, table, where, x.shape.type) for table in (cosine, sine))
+    return rotate(g, x, cosine, sine, interleaved)
 
 
 def normalized(g: Builder, x: Instruction, weight: Instruction, epsilon: float) -> Instruction:

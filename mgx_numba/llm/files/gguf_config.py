@@ -10,6 +10,7 @@ import numpy as np
 from ...errors import FormatError
 from ..architectures import Architecture, architecture_of_gguf
 from ..config import ModelConfig, Rope
+from ..rope_scaling import scaled_rope
 from .gguf import GgufFile
 
 __all__ = ["config_of_gguf"]
@@ -93,10 +94,8 @@ def _ropes(
     if kind == "linear":
         factors = (factor,) * (size // 2)
     elif kind == "yarn":
-        from ..rope_scaling import scaled_rope
-
-        given = {"rope_type": "yarn", "factor": factor}
-        factors = scaled_rope(theta, size, given, longest, original).factors
+        full = scaled_rope(theta, size, {"rope_type": "yarn", "factor": factor}, longest, original)
+        return tuple(full for _ in windows)
     which = "rope_factors_long" if (context or original) > original else "rope_factors_short"
     for tensor in ("rope_freqs.weight", which + ".weight"):
         found = file.weight(tensor)

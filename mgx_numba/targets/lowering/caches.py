@@ -57,7 +57,7 @@ def keep_or_copy(low: Lowering, cache: View, out: View, ins: Instruction, launch
         before = len(low.steps)
         low.launch(one, operands, ins)
         if len(low.steps) > before and _is_whole(cache, Region.PARAMETER) and _is_whole(out, Region.OUTPUT):
-            low.cache_copies.append(low.steps[-1])
+            low.draft.cache_copies.append(low.draft.steps[-1])
 
 
 def _is_whole(view: View, region: Region) -> bool:

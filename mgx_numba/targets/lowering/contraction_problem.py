@@ -29,6 +29,7 @@ from ...dataclass import dataclass
 from ...errors import UnsupportedError
 from ...graph.instruction import Instruction
 from ...ops.block_layouts import layout_named
+from ...runtime.memory import address_of
 from ...runtime.plan import Region
 from .buffers import View
 from .lowering import Lowering
@@ -86,6 +87,8 @@ class ContractionSupport:
         line_gaps: whether ``launch`` takes convolutions with gaps between the lines of the output. For these it may
             raise `UnsupportedError`. It is also told of a readable cache line after 8-bit inputs
             (`ConvProblem.line_behind`).
+        layouts: whether ``launch`` takes block-quantised weights in a layout of `ops.block_layouts`, with their
+        offsets.
     """
 
     refused: Callable[[Type, Type, Type, bool], str | None]
@@ -93,6 +96,7 @@ class ContractionSupport:
     launch: Callable[[Lowering, Instruction, Contraction], None]
     any_order: bool = False
     line_gaps: bool = False
+    layouts: bool = False
 
 
 def accepts_contraction(ins: Instruction, shape: Shape) -> bool:
@@ -125,7 +129,7 @@ def chosen_solver(low: Lowering, request: TuningRequest) -> Candidate:
 def note_solver(low: Lowering, ins: Instruction, request: TuningRequest, taken: Candidate) -> None:
     """Tell the tuning session which solver computes an instruction; not for symbolic plans."""
     if low.options.tuning is not None and low.shared is None:
-        low.options.tuning.place(request, low.text(ins), taken)
+        low.options.tuning.note_instruction(request, low.text(ins), taken)
 
 
 def core_of(ins: Instruction) -> Instruction:
@@ -154,6 +158,9 @@ def _refused(low: Lowering, ins: Instruction, core: Instruction, support: Contra
     constant = all(_constant(low, i) is not None for i in _operands(low, ins, core)[0][1:])
     if core.name in BLOCK_PRODUCTS and not constant:
         return "the weights are not constant"
+    layout = core.op.layout if core.name in BLOCK_PRODUCTS else ""  # type: ignore[attr-defined]
+    if layout and not support.layouts and layout_named(layout).has_offsets:
+        return f"no kernel is for the offsets of layout {layout}"
     return support.refused(a, b, out, constant)
 
 
@@ -241,10 +248,14 @@ def _lower_dot(low: Lowering, ins: Instruction, core: Instruction, support: Cont
     if core.name in BLOCK_PRODUCTS:
         op: Any = core.op
         weights, blocks = None, _block_weights(low, op.layout, [b_ins, *more])
-        form = BlockFormat(
-            op.bits, op.block_size, isinstance(blocks, BlockWeights) and blocks.zero_points is not None,
-            op.accuracy_level == 4, offsets=bool(op.layout) and layout_named(op.layout).has_offsets,
-        )  # fmt: skip
+        bits, offsets = op.bits, bool(op.layout) and layout_named(op.layout).has_offsets
+        if isinstance(blocks, StoredBlocks) and not support.layouts:
+            identity = address_of if low.shared is None else low.shared.identity
+            question = ("plain", op.layout, *((identity(part), part.shape) for part in blocks.parts))
+            blocks = low.solutions.of(question, blocks.plain)
+            bits = 4 if bits == 4 else 8
+        points = isinstance(blocks, BlockWeights) and blocks.zero_points is not None
+        form = BlockFormat(bits, op.block_size, points, op.accuracy_level == 4, offsets=offsets)
         b_strides = (*(0 for _ in a.lens[:-2]), n, 1)
     target = low.output(ins)
     prepared, access, strides = [], [], []

@@ -31,11 +31,11 @@ class PlanConstants:
         packing_room: bytes by which transformed weights may still exceed the model's own.
     """
 
-    def __init__(self, backend: Backend, packing_room: int) -> None:
+    def __init__(self, backend: Backend, packing_room: int, shared: SharedWeights | None) -> None:
         self.backend = backend
         self.constants: list[np.ndarray] = []
         self.packing_room = packing_room
-        self.shared: SharedWeights | None = None
+        self.shared = shared
         self._constant_owners: list[np.ndarray] = []
         self._constant_views: dict[int, View] = {}
         self._packed: dict[tuple[Any, ...], View] = {}

@@ -6,9 +6,8 @@ scales are float16. Vectors of words of zero points follow, if there are any; su
 Each block then has a vector of scales, a vector of offsets if there are any, and its codes. With float16 scales, these
 vectors of words hold the numbers of two blocks, and the codes of both follow. A 32-bit word of a column holds
 successive k as bytes. Codes of 4 bits fill the low halves of the bytes first, then the high halves. Codes of 5 or 6
-bits
-come in units: a word of high bits, then words of low halves. Bits ``e * g`` to ``e * (g + 1) - 1`` of byte j of the
-former belong to byte j of group g of four codes, with e = 1 or 2 bits.
+bits come in units: a word of high bits, then words of low halves. Bits ``e * g`` to ``e * (g + 1) - 1`` of byte j of
+the high bits belong to byte j of group g of four codes, with e = 1 or 2 bits.
 """
 
 from __future__ import annotations
