@@ -69,13 +69,13 @@ class Layer:
 
     low: Lowering
     ins: Instruction
-    what: Contraction
+    contraction: Contraction
     strides: tuple[tuple[int, ...], ...]
 
     @property
     def constant(self) -> Any:
         """The constant right-hand side; None if it is not constant."""
-        return self.what.weights if self.what.blocks is None else self.what.blocks
+        return self.contraction.weights if self.contraction.blocks is None else self.contraction.blocks
 
     @property
     def room(self) -> int:
@@ -84,16 +84,16 @@ class Layer:
 
     def operands(self, form: ContractionForm) -> dict[str, View]:
         """Return all views that a form's launches may read or write, by operand name."""
-        extras = {f"e{k}": view for k, view in enumerate(self.what.extras)}
-        return {**self.what.operands, **extras, **form.operands}
+        extras = {f"e{k}": view for k, view in enumerate(self.contraction.extras)}
+        return {**self.contraction.operands, **extras, **form.operands}
 
     def request(self, problem: Problem) -> Request:
         """Return the tuning request of a problem."""
-        return Request(problem, self.what.epilogue, self.strides, self.low.threads, self.low.options.fast_math)
+        return Request(problem, self.contraction.epilogue, self.strides, self.low.threads, self.low.options.fast_math)
 
     def unsuited(self, problem: Problem) -> list[str]:
         """Return the names of solvers whose rounding or weights do not suit the contraction."""
-        saturates = self.what.epilogue.saturates
+        saturates = self.contraction.epilogue.saturates
         return [
             own.name
             for own in SOLVERS
@@ -157,7 +157,7 @@ class Layer:
             UnsuitedWeights: their values do not fit the packed form.
             UnsupportedError: the solver reads weights of another type where they lie.
         """
-        low, what, lens = self.low, self.what, solver.packed_lens(problem)
+        low, what, lens = self.low, self.contraction, solver.packed_lens(problem)
         if not lens and what.weights is not None and what.weights.dtype.name != problem.types.b:
             raise UnsupportedError(f"{solver.name} reads weights of {what.weights.dtype} where they lie")
         if self.constant is None or not lens:
@@ -206,8 +206,8 @@ def chosen_form(layer: Layer, forms: Sequence[ContractionForm]) -> tuple[Contrac
 
 def _stored(layer: Layer, plain: ContractionForm) -> ContractionForm | None:
     """Propose weights stored in 16 bits."""
-    weights, types = layer.what.weights, plain.problem.types
-    if weights is None or plain.operands["x"].type.dtype_name != layer.what.problem.types.a:
+    weights, types = layer.contraction.weights, plain.problem.types
+    if weights is None or plain.operands["x"].type.dtype_name != layer.contraction.problem.types.a:
         return None
     dtype = weights.dtype.name
     if dtype == types.b:
@@ -236,7 +236,7 @@ def _before_shuffle(layer: Layer, plain: ContractionForm) -> ContractionForm | N
 
 def _in_parts(layer: Layer, plain: ContractionForm) -> ContractionForm | None:
     """Propose a left-hand side in bfloat16 parts, which the step before writes."""
-    problem, what = plain.problem, layer.what
+    problem, what = plain.problem, layer.contraction
     if what.weights is None or problem.types.uniform != "float32" or not problem.fast_math or problem.prologue:
         return None
     found = bf16_split_of(layer.low, plain.operands["x"], 1 if isinstance(problem, ConvProblem) else -1)

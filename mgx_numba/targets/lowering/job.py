@@ -33,7 +33,7 @@ class Resources:
         rules: lowering rules of the target.
         backend: plans problems and compiles kernels.
         threads: number of threads, or other workers, that share the plan's steps.
-        found: called with the kernels of each planned step; None: nothing is called.
+        on_kernels: called with the kernels of each planned step; None: nothing is called.
         compile_body: compiles a body whose lengths become known when it runs; None: such bodies run by their NumPy
         meaning.
         solutions: solutions of problems planned before.
@@ -42,7 +42,7 @@ class Resources:
     rules: RuleTable
     backend: Backend
     threads: int
-    found: Callable[[Sequence[KernelSource]], None] | None = None
+    on_kernels: Callable[[Sequence[KernelSource]], None] | None = None
     compile_body: Callable[[Program], Any] | None = None
     solutions: Solutions = field(default_factory=Solutions)
 
@@ -58,7 +58,7 @@ class LoweringJob:
         weights: constants shared with plans for other lengths; None if there are no other plans.
         original: the program before the passes. Large literals that it does not have are freed once packed; None:
             nothing is freed.
-        outer: lowering of the program that holds this program as a submodule; None otherwise.
+        parent: lowering of the program that holds this program as a submodule; None otherwise.
     """
 
     program: Program
@@ -66,7 +66,7 @@ class LoweringJob:
     scope: Scope | None = None
     weights: SharedWeights | None = None
     original: Program | None = None
-    outer: Lowering | None = None
+    parent: Lowering | None = None
 
 
 class Draft:

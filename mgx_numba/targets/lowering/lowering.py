@@ -133,7 +133,7 @@ class Lowering(PlanConstants):
     def lowered(self, program: Program) -> Plan:
         """Return the plan of another program, such as a submodule, for the same target."""
         program.log.parent = self.program.log
-        inner = Lowering(LoweringJob(program, self.options, self.job.scope, outer=self), self.resources)
+        inner = Lowering(LoweringJob(program, self.options, self.job.scope, parent=self), self.resources)
         plan = inner.run()
         for condition in inner.draft.conditions:
             self.require(condition)
