@@ -4,17 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from math import prod
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from ..errors import MgxError
+from .emitter import Emitter
+from .instruction import Instruction
 
-if TYPE_CHECKING:
-    from .emitter import Emitter
-    from .instruction import Instruction
-
-    Labelled = tuple[list[str], Instruction]  # a value, and the label of each of its axes
+Labelled = tuple[list[str], Instruction]  # a value, and the label of each of its axes
 
 __all__ = ["einsum"]
 

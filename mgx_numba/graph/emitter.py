@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -11,9 +11,7 @@ from ..core.dim import Dim, Length, SymbolicLengthError, ceil_div, known_equal, 
 from ..core.shape import common_lens, same_lengths
 from ..core.types import Type
 from ..errors import ShapeError, UnsupportedError
-
-if TYPE_CHECKING:
-    from .instruction import Instruction
+from .instruction import Instruction
 
 __all__ = ["Emitter"]
 

@@ -154,7 +154,6 @@ class Module:
         ins: Instruction,
         replacement: Instruction | Operator,
         inputs: Sequence[Instruction] | None = None,
-        modules: Sequence[Module] | None = None,
     ) -> Instruction:
         """Replace an instruction and redirect all its users, or change its operator in place.
 
@@ -168,8 +167,6 @@ class Module:
             self.structure = -1, None
             if inputs is not None:
                 self._set_inputs(ins, list(inputs))
-            if modules is not None:
-                self._set_bodies(ins, modules)
             self._reshape(ins)
             return ins
         if replacement is ins:

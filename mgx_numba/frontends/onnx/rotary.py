@@ -134,5 +134,5 @@ def multimodal_rotary_embedding(
         for stream in (1, 2):
             chosen = g.pointwise("where", g.literal(owner == stream), rows[stream], chosen)
         tables.append(chosen)
-    y = mul_scalar(g, rotate(g, x4, *tables, node.get_bool("interleaved")), node.get_float("scale", 1.0))
+    y = mul_scalar(g, rotate(g, x4, tables[0], tables[1], node.get_bool("interleaved")), node.get_float("scale", 1.0))
     return merge_heads(g, y) if flat else y

@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 from math import pi, sqrt
-from typing import TYPE_CHECKING
 
+from ..instruction import Instruction
 from .base import MacroBuilder, macro
-
-if TYPE_CHECKING:
-    from ..instruction import Instruction
 
 
 @macro("celu", inputs=(1, 1), alpha=1.0)

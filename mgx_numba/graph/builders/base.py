@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -12,12 +12,10 @@ from ...dataclass import dataclass
 from ...errors import OperatorError, ShapeError
 from ...ops.base import make_op
 from ..emitter import Emitter
+from ..instruction import Instruction
+from ..module import Module
 
-if TYPE_CHECKING:
-    from ..instruction import Instruction
-    from ..module import Module
-
-    Values = Sequence[Instruction]
+Values = Sequence[Instruction]
 
 __all__ = ["MacroBuilder", "add_macro", "common_type", "macro", "macro_options"]
 

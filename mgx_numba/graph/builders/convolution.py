@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 from ...ops.window import PaddingMode, auto_padding
+from ..instruction import Instruction
 from .base import MacroBuilder, macro
-
-if TYPE_CHECKING:
-    from ..instruction import Instruction
 
 _AUTO = {"SAME_UPPER": PaddingMode.same_upper, "SAME_LOWER": PaddingMode.same_lower}
 

@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from ...errors import OperatorError
 from ..einsum import einsum
+from ..instruction import Instruction
 from .base import MacroBuilder, macro
-
-if TYPE_CHECKING:
-    from ..instruction import Instruction
 
 MOST_INPUTS = 26  # letters of the alphabet
 

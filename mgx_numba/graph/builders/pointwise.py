@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from ...core.types import Type
+from ..instruction import Instruction
 from .base import MacroBuilder, common_type, macro
-
-if TYPE_CHECKING:
-    from ..instruction import Instruction
 
 NAMES = (
     "add div equal fmod greater less logical_and logical_or logical_xor max min mod mul pow prelu sqdiff sub"

@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from ...core.types import Type, parse_type
 from ...errors import OperatorError
+from ..instruction import Instruction
 from .base import MacroBuilder, macro
-
-if TYPE_CHECKING:
-    from ..instruction import Instruction
 
 
 @macro("quantizelinear", inputs=(2, 3), axis=1, block_size=0, output_type="")

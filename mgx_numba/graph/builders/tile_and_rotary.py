@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
+from ..instruction import Instruction
 from .base import MacroBuilder, macro
-
-if TYPE_CHECKING:
-    from ..instruction import Instruction
 
 
 @macro("tile", inputs=(1, 1), repeats=())

@@ -58,8 +58,7 @@ class GgufFile:
             FormatError: the file is no GGUF file, or ends too early.
         """
         self.path = os.fspath(path)
-        empty = not os.path.getsize(self.path)
-        self._data: np.ndarray = np.empty(0, np.uint8) if empty else np.memmap(self.path, np.uint8, "r")
+        self._data = np.memmap(self.path, np.uint8, "r") if os.path.getsize(self.path) else np.empty(0, np.uint8)
         self._bytes = self._data.data
         self._at = len(MAGIC)
         self.metadata: dict[str, Any] = {}

@@ -54,9 +54,9 @@ def keep_or_copy(low: Lowering, cache: View, out: View, ins: Instruction, launch
     made = low.solve(launch, rows, minimum(given, length), given, length, out.type, low.origin(ins))
     operands = {"x": cache, "out": out}
     for one in made.launches:
-        before = len(low.steps)
+        before = len(low.draft.steps)
         low.launch(one, operands, ins)
-        if len(low.steps) > before and _is_whole(cache, Region.PARAMETER) and _is_whole(out, Region.OUTPUT):
+        if len(low.draft.steps) > before and _is_whole(cache, Region.PARAMETER) and _is_whole(out, Region.OUTPUT):
             low.draft.cache_copies.append(low.draft.steps[-1])
 
 

@@ -77,7 +77,7 @@ class Draft:
         jumps: jumps between steps.
         requested: for each tuning request: the chosen candidate, its operands, and its range of steps.
         writers: for the target's rules: steps that wrote a buffer and could also write another form, by buffer.
-        settling: functions called when all steps exist.
+        finalizers: functions called when all steps exist.
         cache_copies: steps that copy a parameter to a result, and do nothing if both are the same memory.
         conditions: conditions on the lengths that the plan serves.
         freed: number of literals that were freed; if not 0, the lowered program is no longer complete.

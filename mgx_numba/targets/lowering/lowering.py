@@ -523,7 +523,7 @@ class Lowering(PlanConstants):
             symbols=() if scope is None else tuple(scope.symbols),
             condition=1 if scope is None else all_of(scope.holds(), *self.draft.conditions),
             jumps=jumps,
-            updates=updates(self.draft.cache_copies, self.steps, jumps),
+            updates=updates(self.draft.cache_copies, self.draft.steps, jumps),
             uses=tuple(Use(b.offset, b.bytes, b.first, b.last) for b in arena.values()),
         )
 
