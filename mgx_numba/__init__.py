@@ -63,7 +63,8 @@ _HOMES = {
     "api.custom": "custom_kernel register_custom_op unregister_custom_op",
     "api.device": ("allocate_gpu argument_from_pointer device_argument from_gpu gpu_sync gpudata_to_argument to_gpu"),
     "api.functions": (
-        "check_onnx from_torch get_onnx_operators get_tf_operators optimize parse_onnx parse_onnx_buffer parse_tf parse_tf_buffer"
+        "check_onnx from_torch get_onnx_operators get_tf_operators optimize parse_onnx parse_onnx_buffer parse_tf "
+        "parse_tf_buffer"
     ),
     "api.loading": "load load_buffer",
     "api.module": "instruction_ref macro module op",

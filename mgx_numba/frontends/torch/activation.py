@@ -159,16 +159,17 @@ def glu(g: AtenBuilder, node: AtenNode, x: Instruction, dim: int = -1) -> Instru
 def shrink(g: AtenBuilder, node: AtenNode, x: Instruction, lambd: Any = 0.5) -> Instruction:
     """Emit 0 where the magnitude is at most ``lambd``; the soft one moves other values towards 0 by it."""
     above, below = g.pointwise("greater", x, g.like(lambd, x)), g.pointwise("less", x, g.like(-lambd, x))
+    nothing = g.pointwise("mul", x, g.like(0, x))  # NaN stays NaN
     if node.base == "hardshrink":
-        return g.pointwise("where", g.op("logical_or", above, below), x, g.like(0, x))
-    low = g.pointwise("where", below, g.pointwise("add", x, g.like(lambd, x)), g.like(0, x))
+        return g.pointwise("where", g.op("logical_or", above, below), x, nothing)
+    low = g.pointwise("where", below, g.pointwise("add", x, g.like(lambd, x)), nothing)
     return g.pointwise("where", above, g.pointwise("sub", x, g.like(lambd, x)), low)
 
 
 @register("threshold")
 def threshold(g: AtenBuilder, node: AtenNode, x: Instruction, threshold: Any, value: Any) -> Instruction:
     """Emit ``x`` where above the threshold, ``value`` elsewhere."""
-    return g.pointwise("where", g.pointwise("greater", x, g.like(threshold, x)), x, g.like(value, x))
+    return g.pointwise("where", g.pointwise("less_or_equal", x, g.like(threshold, x)), g.like(value, x), x)
 
 
 @register("logit")

@@ -39,7 +39,8 @@ def from_module(
     if kinds:
         changed = sorted(str(s.target) for s in signature.output_specs if s.kind in kinds)
         raise UnsupportedError(f"the model changes {', '.join(changed)} in place, which a program cannot")
-    return parse_graph(exported.graph_module, constants=_constants(exported, weights))
+    constants = _constants(exported, weights)
+    return parse_graph(exported.graph_module, constants=constants, ranges=exported.range_constraints)
 
 
 def _exported(model: Any, example_inputs: Any, dynamic_shapes: Any) -> ExportedProgram:

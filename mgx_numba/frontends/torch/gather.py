@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from math import prod
 from typing import Any
 
+from ...core.dim import known_equal
 from ...core.types import Type
 from ...errors import UnsupportedError
 from ...graph.instruction import Instruction
@@ -103,14 +104,9 @@ def index_put(
 ) -> Instruction:
     """Emit ``x`` with the elements at tuples of indices replaced or added to."""
     values = g.cast(values, x.shape.type)
-    given = [k for k, v in enumerate(indices) if v is not None]
-    mask = indices[given[0]] if len(given) == 1 else None
-    if mask is not None and mask.shape.type is Type.bool_type and not values.shape.is_dynamic:
-        if values.shape.elements == 1 or (rank(mask) + given[0] < rank(x) and rank(values) <= rank(x) - rank(mask)):
-            aligned = g.reshape(mask, (*g.lens(mask), *(1,) * (rank(x) - rank(mask) - given[0])))
-            new = g.pointwise("add", x, values) if accumulate else values
-            new = g.reshape(values, ()) if values.shape.elements == 1 and not accumulate else new
-            return g.pointwise("where", aligned, new, x)
+    masked = _where_mask(g, x, indices, values, accumulate)
+    if masked is not None:
+        return masked
     axes, places = _places(g, x, indices)
     if not axes:
         return g.pointwise("add", x, values) if accumulate else g.broadcast(values, g.lens(x))
@@ -135,6 +131,23 @@ def index_put(
     y = g.op("scatternd_add" if accumulate else "scatternd_none", front, tuples, spread)
     back = [order.index(k) for k in range(rank(x))]
     return g.transpose(y, back)
+
+
+def _where_mask(
+    g: AtenBuilder, x: Instruction, indices: Sequence[Instruction | None], values: Instruction, accumulate: bool
+) -> Instruction | None:
+    """Emit the replacement of the elements where a mask holds by one value, or by values of inner axes alone; None if
+    the indices or values are others."""
+    given = [k for k, v in enumerate(indices) if v is not None]
+    mask = indices[given[0]] if len(given) == 1 else None
+    if mask is None or mask.shape.type is not Type.bool_type or values.shape.is_dynamic:
+        return None
+    inner = rank(x) - rank(mask) - given[0]
+    if not known_equal(values.shape.elements, 1) and (rank(values) > inner or given[0]):
+        return None
+    value = g.reshape(values, ()) if known_equal(values.shape.elements, 1) else values
+    aligned = g.reshape(mask, (*g.lens(mask), *(1,) * inner))
+    return g.pointwise("where", aligned, g.pointwise("add", x, value) if accumulate else value, x)
 
 
 def _scattered(

@@ -83,9 +83,9 @@ def _resized(
     }
     open_ = any(isinstance(n, Dim) for n in (*lens, *target))
     given = [1.0, 1.0, *(f if f else None for f in factors)]
-    if not open_ and all(f is not None for f in given) and coordinates != "align_corners":
-        if all(int(n * f) == m for n, f, m in zip(lens, given, target)):  # type: ignore[operator]
-            return g.op("resize", x, scales=tuple(float(f) for f in given), **attributes)  # type: ignore[arg-type]
+    scaled = not open_ and all(f is not None for f in given) and coordinates != "align_corners"
+    if scaled and all(int(n * f) == m for n, f, m in zip(lens, given, target)):  # type: ignore[operator]
+        return g.op("resize", x, scales=tuple(float(f) for f in given), **attributes)  # type: ignore[arg-type]
     return g.op("resize", x, sizes=tuple(target), **attributes)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -15,7 +15,6 @@ from ...errors import MgxError, ParseError, UnsupportedError
 from ...garbage import uncollected
 from ...graph.folding import Constants
 from ...graph.instruction import Instruction
-from ...graph.origin import Origin
 from ...graph.program import Program
 from . import registry
 from .arrays import array_of
@@ -50,22 +49,20 @@ def parse_graph(
     graph_module: GraphModule,
     *,
     constants: Mapping[str, torch.Tensor | np.ndarray],
-    names: Mapping[str, str] | None = None,
-    results: Sequence[str] = (),
+    ranges: Mapping[Any, Any] | None = None,
 ) -> Program:
     """Return the program of a functional ATen graph.
 
     Args:
         graph_module: the graph, whose nodes have their values' types and shapes in ``meta["val"]``.
         constants: tensors (or arrays) of placeholders that become constants, which use their memory.
-        names: names of the program's inputs by placeholder, where they differ.
-        results: names of the program's results.
+        ranges: ranges of symbols (SymPy's) that hold instead of those that PyTorch has assumed for tracing.
 
     Raises:
         MgxError: an operator is not supported or does not fit; the message names the node and its source line.
     """
     with uncollected():
-        return GraphParser(graph_module, constants, names or {}, results).parse()
+        return GraphParser(graph_module, constants, ranges or {}).parse()
 
 
 def unsupported(graph_module: GraphModule) -> list[tuple[Node, str]]:
@@ -114,16 +111,13 @@ class GraphParser:
         self,
         graph_module: GraphModule,
         constants: Mapping[str, torch.Tensor | np.ndarray],
-        names: Mapping[str, str],
-        results: Sequence[str],
+        ranges: Mapping[Any, Any],
     ) -> None:
         self.graph_module = graph_module
         self.given = constants
-        self.names = names
-        self.results = results
         self.program = Program()
         self.builder = AtenBuilder(self.program.main, Constants(self.program.allowance))
-        self.symbols = Symbols(self.builder)
+        self.symbols = Symbols(self.builder, ranges)
         self.values: dict[Node, Any] = {}
         self._literals: dict[Any, Instruction] = {}
 
@@ -143,8 +137,7 @@ class GraphParser:
         return self.program
 
     def _placeholder(self, node: Node) -> Any:
-        name = self.names.get(node.name, node.name)
-        value = node.meta.get("val")
+        name, value = node.name, node.meta.get("val")
         if node.name in self.given:
             return self._constant(self.given[node.name])
         if isinstance(value, torch.Tensor):
@@ -245,7 +238,6 @@ class GraphParser:
             found.append(x if isinstance(x, Instruction) else self.builder.literal(x))
         self.program.main.add_return(found)
         self.program.main.remove_unused()
-        self.program.origin = Origin(output_names=tuple(self.results) if len(self.results) == len(found) else ())
 
 
 def _source_line(node: Node) -> str:

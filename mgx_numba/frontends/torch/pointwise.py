@@ -32,8 +32,6 @@ UNARY = {
     "neg": "neg",
     "reciprocal": "recip",
     "rsqrt": "rsqrt",
-    "sgn": "sign",
-    "sign": "sign",
     "sin": "sin",
     "sinh": "sinh",
     "sqrt": "sqrt",
@@ -182,6 +180,13 @@ def truncated(g: AtenBuilder, x: Instruction) -> Instruction:
 def trunc(g: AtenBuilder, node: AtenNode, x: Instruction) -> Instruction:
     """Emit the value rounded towards 0."""
     return truncated(g, x) if x.shape.type.is_floating else x
+
+
+@register("sign", "sgn")
+def sign(g: AtenBuilder, node: AtenNode, x: Instruction) -> Instruction:
+    """Emit the sign; PyTorch's sign of NaN is 0."""
+    y = g.op("sign", x)
+    return g.pointwise("where", g.op("isnan", x), g.like(0, x), y) if x.shape.type.is_floating else y
 
 
 @register("frac")
@@ -364,8 +369,21 @@ def copysign(g: AtenBuilder, node: AtenNode, a: Any, b: Any) -> Instruction:
 
 @register("lerp.Scalar", "lerp.Tensor")
 def lerp(g: AtenBuilder, node: AtenNode, a: Instruction, b: Instruction, weight: Any) -> Instruction:
-    """Emit ``a + weight * (b - a)``."""
-    return g.pointwise("add", a, g.combined("mul", node.type, g.pointwise("sub", b, a), weight))
+    """Emit ``a + weight * (b - a)``, from the nearer end, as PyTorch does."""
+    a, b = g.same_lens(a, b)
+    distance = g.op("sub", b, a)
+
+    def from_start() -> Instruction:
+        return g.pointwise("add", a, g.combined("mul", node.type, distance, weight))
+
+    def from_end() -> Instruction:
+        rest = 1 - weight if is_number(weight) else g.pointwise("sub", g.like(1, weight), weight)
+        return g.pointwise("sub", b, g.combined("mul", node.type, distance, rest))
+
+    if is_number(weight):
+        return from_start() if abs(weight) < 0.5 else from_end()
+    near = g.pointwise("less", g.op("abs", weight), g.like(0.5, weight))
+    return g.pointwise("where", near, from_start(), from_end())
 
 
 @register("addcmul", "addcdiv")
@@ -396,7 +414,9 @@ def hypot(g: AtenBuilder, node: AtenNode, a: Any, b: Any) -> Instruction:
 def atan2(g: AtenBuilder, node: AtenNode, y: Any, x: Any) -> Instruction:
     """Emit the angle of the point (x, y)."""
     y, x = g.same_lens(g.value(y, node.type), g.value(x, node.type))
-    flat = g.op("atan", g.op("div", y, x))
+    vast = g.op("logical_and", g.op("isinf", x), g.op("isinf", y))
+    ratio = g.pointwise("where", vast, g.op("mul", g.op("sign", x), g.op("sign", y)), g.op("div", y, x))
+    flat = g.op("atan", ratio)
     left = g.pointwise("less", x, g.like(0, x))
     down = signbit(g, node, y)
     turn = g.pointwise("where", down, g.like(-math.pi, y), g.like(math.pi, y))
@@ -405,7 +425,7 @@ def atan2(g: AtenBuilder, node: AtenNode, y: Any, x: Any) -> Instruction:
     nothing = g.op("logical_and", upright, g.pointwise("equal", y, g.like(0, y)))
     half = g.pointwise("where", down, g.like(-math.pi / 2, y), g.like(math.pi / 2, y))
     on_axis = g.pointwise("where", nothing, g.pointwise("where", signbit(g, node, x), turn, y), half)
-    return g.pointwise("where", upright, on_axis, angle)
+    return g.pointwise("where", g.op("logical_and", upright, g.op("not", g.op("isnan", y))), on_axis, angle)
 
 
 @register("nan_to_num")

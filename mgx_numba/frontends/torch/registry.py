@@ -32,7 +32,8 @@ FAMILIES = {
         "tril_indices triu_indices"
     ),
     "layout": (
-        "view _unsafe_view reshape _reshape_alias _reshape_copy view_copy expand expand_copy expand_as permute permute_copy "
+        "view _unsafe_view reshape _reshape_alias _reshape_copy view_copy expand expand_copy expand_as permute "
+        "permute_copy "
         "transpose.int transpose_copy.int t t_copy squeeze squeeze_copy unsqueeze unsqueeze_copy flatten.using_ints "
         "unflatten.int clone alias alias_copy detach detach_copy contiguous copy _to_copy to.dtype to.device "
         "to.dtype_layout to.other type_as float double half bfloat16 int long bool repeat tile pixel_shuffle "

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
+from torch.utils._sympy.value_ranges import bound_sympy
 
 from ...core.shape import UNBOUNDED, DynamicDimension, Shape
 from ...core.types import Type
@@ -26,11 +27,14 @@ class Symbols:
     A symbol is the length of an axis of an input where it can be; a symbol that no input has is an input of its own.
     """
 
-    def __init__(self, g: AtenBuilder) -> None:
+    def __init__(self, g: AtenBuilder, ranges: Mapping[Any, Any]) -> None:
+        """Set up no symbols; ``ranges`` are those of symbols that differ from PyTorch's own."""
         self._g = g
+        self._ranges = ranges
         self._sources: dict[Any, Instruction] = {}
         self._known: dict[Any, Instruction] = {}
         self._waiting: dict[Any, str] = {}
+        self._indirect: list[tuple[Any, Instruction, int]] = []
 
     @staticmethod
     def is_symbolic(value: Any) -> bool:
@@ -44,13 +48,25 @@ class Symbols:
                 expression = n.node.expr
                 if expression.is_Symbol and expression not in self._sources:
                     self._sources[expression] = self._length(x, axis)
+                elif len(expression.free_symbols) == 1:
+                    self._indirect.append((expression, x, axis))
+
+    def _solved(self, symbol: Any) -> Instruction | None:
+        """Return a symbol that an input's length determines by a factor and a summand; None if there is none."""
+        g = self._g
+        for expression, x, axis in self._indirect:
+            factor, summand = expression.coeff(symbol, 1), expression.coeff(symbol, 0)
+            if factor.is_Integer and summand.is_Integer and factor > 0 and expression == factor * symbol + summand:
+                moved = self._pair("sub", self._length(x, axis), int(summand))
+                return g.pointwise("div", moved, g.literal(int(factor), Type.int64_type))
+        return None
 
     def _length(self, x: Instruction, axis: int) -> Instruction:
         one = self._g.op("dimensions_of", x, start=axis, end=axis + 1)
         return self._g.squeeze(one, [0])
 
     def placeholder(self, name: str, value: torch.SymInt) -> Any:
-        """Return the value of an input that is a number; it becomes an input of the program if nothing else gives it."""
+        """Return the value of an input that is a number: an input of the program only if nothing else gives it."""
         expression = value.node.expr
         if expression.is_Symbol:
             self._waiting.setdefault(expression, name)
@@ -63,7 +79,8 @@ class Symbols:
         expression = n.node.expr
         if expression.is_number:
             return DynamicDimension(int(expression), int(expression))
-        found = n.node.shape_env.bound_sympy(expression)
+        known = {s: self._ranges.get(s) or n.node.shape_env.var_to_range[s] for s in expression.free_symbols}
+        found = bound_sympy(expression, known)
         low, high = _integer(found.lower, 0), _integer(found.upper, UNBOUNDED)
         low = max(0, low)
         return DynamicDimension(low, max(low, UNBOUNDED if high > _UNLIMITED else high), symbol=str(expression))
@@ -84,6 +101,8 @@ class Symbols:
         g = self._g
         if expression.is_Symbol:
             found = self._sources.get(expression)
+            if found is None:
+                found = self._solved(expression)
             if found is None and expression in self._waiting:
                 name = self._waiting[expression]
                 found = self._sources[expression] = g.module.add_parameter(name, Shape(Type.int64_type))
