@@ -43,7 +43,7 @@ UNARY: dict[str, Any] = {
     "small": lambda x: (x.expm1(), x.log1p(), x.exp2(), x.log10(), x.erfc(), x.rad2deg()),
     "activations": lambda x: (f.relu(x), f.relu6(x), f.elu(x), f.selu(x), f.celu(x, 0.7), f.leaky_relu(x), f.silu(x)),
     "gates": lambda x: (f.hardtanh(x), f.hardsigmoid(x), f.hardswish(x), f.softplus(x), f.softplus(x, 2, 5)),
-    "shrinks": lambda x: (f.softshrink(x), f.hardshrink(x), f.threshold(x, 0.2, 9.0), f.gelu(x), f.logsigmoid(x)),
+    "shrinks": lambda x: (f.softshrink(x), f.hardshrink(x), f.threshold(x, 0.2, 9.0), f.logsigmoid(x)),
     "clamps": lambda x: (x.clamp(-1, 1), x.clamp(min=0), x.clamp(max=0), x.clamp(torch.tensor(0.5), torch.tensor(1.0))),
 }
 

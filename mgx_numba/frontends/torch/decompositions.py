@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -32,15 +33,16 @@ def decomposition_table() -> dict[torch._ops.OperatorBase, Callable[..., Any]]:
     }
 
 
-def export_table() -> Any:
+@functools.cache
+def _for_export() -> dict[Any, Any]:
+    table = torch.export.default_decompositions()
+    found = {**table.materialize(), **decomposition_table()}
+    return {op: made for op, made in found.items() if registry.find(_name(op)) is None}
+
+
+def export_table() -> dict[Any, Any]:
     """Return the decompositions for ``ExportedProgram.run_decompositions``.
 
     Composite operators that are missing from it stay whole, too.
     """
-    table = torch.export.default_decompositions()
-    for op, made in decomposition_table().items():
-        table[op] = made
-    for op in list(table.materialize() if hasattr(table, "materialize") else table):
-        if isinstance(op, torch._ops.OpOverload) and registry.find(_name(op)) is not None:
-            table.pop(op, None)
-    return table
+    return dict(_for_export())
