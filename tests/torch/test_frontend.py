@@ -167,7 +167,9 @@ def test_unknown_operator_is_named_with_node_and_source_line() -> None:
         def forward(self, x: Any) -> Any:
             return torch.linalg.eigvalsh(x)
 
-    with pytest.raises(mgx.MgxError, match=r"node '_linalg_eigh' \(aten::_linalg_eigh, from \".*frontend.py\", line \d+"):
+    with pytest.raises(
+        mgx.MgxError, match=r"node '_linalg_eigh' \(aten::_linalg_eigh, from \".*frontend.py\", line \d+"
+    ):
         mgx.from_torch(Eigenvalues(), torch.eye(3))
 
 

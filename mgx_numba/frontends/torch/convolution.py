@@ -74,7 +74,7 @@ def _transposed(
     longer = [max(0, -n) for n in ends]
     if cut[: len(padding)] == cut[len(padding) :]:
         cut = cut[: len(padding)]
-    attributes = {"stride": tuple(stride), "dilation": tuple(dilation), "group": groups}
+    attributes: dict[str, Any] = {"stride": tuple(stride), "dilation": tuple(dilation), "group": groups}
     y = g.op("convolution_backwards", x, w, padding=tuple(cut), **attributes)
     return g.op("pad", y, pads=(0,) * (rank(y) + 2) + tuple(longer)) if any(longer) else y
 

@@ -155,7 +155,7 @@ def _adaptive(g: AtenBuilder, x: Instruction, lens: Sequence[Any], out: Sequence
         if largest or any(isinstance(n, Dim) for n in lens):
             return g.reduce(op, x, axes)
         ones = (1,) * len(lens)
-        attributes = {"padding": (0,) * len(lens), "stride": ones, "dilations": ones}
+        attributes: dict[str, Any] = {"padding": (0,) * len(lens), "stride": ones, "dilations": ones}
         return g.op("pooling", x, mode="average", lengths=tuple(lens), **attributes)
     if any(isinstance(n, Dim) for n in (*lens, *out)):
         raise UnsupportedError("adaptive pooling of an open length is not supported")

@@ -131,7 +131,7 @@ def _layer(
     inputs = [x, w, r, bias, g.undefined(), hidden]
     attributes: dict[str, Any] = {
         "hidden_size": size,
-        "actv_func": tuple(make_op(f) for f in (functions or FUNCTIONS[kind]) * len(own)),
+        "actv_func": tuple(make_op(f) for f in tuple(functions or FUNCTIONS[kind]) * len(own)),
         "direction": "bidirectional" if len(own) == 2 else "forward",
     }
     if kind == "gru":
