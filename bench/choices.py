@@ -36,7 +36,7 @@ from mgx_numba.codegen.cpu.host import EMULATED_TILES
 from mgx_numba.codegen.gpu.contraction.library_solvers import LIBRARIES
 from mgx_numba.codegen.tuning.files import best, read_records, write_records
 from mgx_numba.codegen.tuning.record import TuningRecord
-from mgx_numba.codegen.tuning.request import Asked, Candidate, Request
+from mgx_numba.codegen.tuning.request import Candidate, Request, TuningRequest
 from mgx_numba.errors import MgxError, OptionError
 from mgx_numba.frontends.onnx import parse_onnx
 from mgx_numba.graph.program import Program
@@ -63,14 +63,14 @@ class Recorder:
 
     def __init__(self, backend: Backend) -> None:
         self.backend = backend
-        self.requests: Counter[Asked] = Counter()
+        self.requests: Counter[TuningRequest] = Counter()
         self.replaced: dict[Request, str] = {}
 
-    def choose(self, request: Asked) -> Candidate:
+    def choose(self, request: TuningRequest) -> Candidate:
         self.requests[request] += 1
         return self.backend.choose(request)
 
-    def pending(self) -> list[tuple[Asked, int]]:
+    def pending(self) -> list[tuple[TuningRequest, int]]:
         """Return all problems with their numbers of uses in the model."""
         return list(self.requests.items())
 
@@ -78,7 +78,7 @@ class Recorder:
         """Record that the model's plan puts the result into the memory of ``operand``."""
         self.replaced[request] = operand
 
-    def place(self, request: Asked, instruction: str, taken: Candidate) -> None:
+    def note_instruction(self, request: TuningRequest, instruction: str, taken: Candidate) -> None:
         """Ignore the instruction of a request."""
 
     def tell(self) -> None:
@@ -116,7 +116,7 @@ def measure(
 
     ``quantize`` is ``fp16``, ``bf16`` or None; ``libraries`` adds the candidates of libraries.
     """
-    found: dict[Any, tuple[Asked, Counter[str]]] = {}
+    found: dict[Any, tuple[TuningRequest, Counter[str]]] = {}
     with tempfile.TemporaryDirectory(prefix="bench-") as folder:
         for name in models:
             case = prepare(name, Path(folder), scale)
@@ -180,7 +180,7 @@ def _bench(request: Any) -> CandidateBench:
     return DeviceBench(engine(), request)
 
 
-def _measure(own: Backend, request: Asked, counts: Counter[str], libraries: bool) -> dict[str, Any]:
+def _measure(own: Backend, request: TuningRequest, counts: Counter[str], libraries: bool) -> dict[str, Any]:
     bench = _bench(request)
     solvers = [c for c in own.candidates(request) if c.solver not in LIBRARIES or (libraries and _able(bench, c))]
     chosen = solvers[0]

@@ -20,7 +20,7 @@ import numpy as np
 
 from bench.gpu_tiles import Runner, torch_seconds
 from mgx_numba.codegen.gpu.attention.flash import attention_solution
-from mgx_numba.codegen.gpu.attention.warpgroup_parts import KEYS, fits_parts
+from mgx_numba.codegen.gpu.attention.warpgroup_bf16_split import KEYS, fits_bf16_split
 from mgx_numba.codegen.gpu.attention.warpgroups import AttentionTile, fits_warpgroups
 from mgx_numba.codegen.launch import Grid, Solution
 from mgx_numba.codegen.problems.attention import AttentionProblem
@@ -55,7 +55,7 @@ def problem_of(kind: str, case: tuple[Any, ...]) -> AttentionProblem:
 def by_warpgroups(problem: AttentionProblem, kind: str, tile: AttentionTile) -> bool:
     """Return whether a kernel with selectable tiles computes a problem on the device."""
     parts = (tile.keys, tile.blocks, tile.producer) == (KEYS, 1, False)
-    return fits_warpgroups(problem) or (fits_parts(problem, kind) and parts)
+    return fits_warpgroups(problem) or (fits_bf16_split(problem, kind) and parts)
 
 
 def solutions(kind: str, case: tuple[Any, ...], tiles: list[AttentionTile]) -> Iterator[tuple[str, Solution]]:

@@ -115,8 +115,8 @@ def _pointwise(count: int, type: Type) -> Callable[[Module], None]:
 def _turned(side: int, type: Type) -> Callable[[Module], None]:
     def build(m: Module) -> None:
         x = m.add_parameter("x", Shape(type, (side, side)))
-        turned = m.add_instruction("transpose", [x], permutation=(1, 0))
-        m.add_return([m.add_instruction("relu", [turned])])
+        transposed = m.add_instruction("transpose", [x], permutation=(1, 0))
+        m.add_return([m.add_instruction("relu", [transposed])])
 
     return build
 

@@ -96,7 +96,7 @@ class Ours:
         self.compiling = time.perf_counter() - start
         compiled = program._compiled
         assert isinstance(compiled, GpuProgram) and compiled.executable is not None
-        self.hosted = sorted(set(compiled.host_reasons().values()))
+        self.hosted = sorted(set(compiled.fallback_reasons().values()))
         self.executable, self._compiled = compiled.executable, compiled
         given = [inputs[int(p.name[1:])] for p in self.executable.plan.parameters]
         self._on_host = [x.cpu().numpy() for x in given]

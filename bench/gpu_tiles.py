@@ -26,12 +26,12 @@ import numpy as np
 from mgx_numba.codegen.gpu.contraction.fma import FmaText, fma_refusal
 from mgx_numba.codegen.gpu.contraction.fma_tiles import FmaTile
 from mgx_numba.codegen.gpu.contraction.fma_tiles import weighed_tiles as weighed_exact
-from mgx_numba.codegen.gpu.contraction.placed import PlacedRequest, in_turns
+from mgx_numba.codegen.gpu.contraction.gpu_contraction import GpuContraction, permuted_lanes
 from mgx_numba.codegen.gpu.contraction.right_columns import POSITIONS, in_halves
 from mgx_numba.codegen.gpu.contraction.ring import ring_solution
 from mgx_numba.codegen.gpu.contraction.wgmma import tile_question, wgmma_solution
-from mgx_numba.codegen.gpu.contraction.wgmma_operands import parts_refusal, wgmma_refusal
-from mgx_numba.codegen.gpu.contraction.wgmma_parts import parts_solution
+from mgx_numba.codegen.gpu.contraction.wgmma_bf16_split import bf16_split_solution
+from mgx_numba.codegen.gpu.contraction.wgmma_operands import bf16_split_refusal, wgmma_refusal
 from mgx_numba.codegen.gpu.contraction.wgmma_tiles import (
     TILES,
     WarpgroupTile,
@@ -85,9 +85,9 @@ def types_of(kind: str) -> ElementTypes:
     return ElementTypes(*[KINDS[kind][0]] * 4)
 
 
-def gemm_problem(rows: int, columns: int, depth: int, turned: bool, kind: str = "fp16") -> GemmProblem:
+def gemm_problem(rows: int, columns: int, depth: int, transposed: bool, kind: str = "fp16") -> GemmProblem:
     """Return a product."""
-    return GemmProblem(rows, columns, depth, types=types_of(kind), b_strides=(columns, 1) if turned else (1, depth))
+    return GemmProblem(rows, columns, depth, types=types_of(kind), b_strides=(columns, 1) if transposed else (1, depth))
 
 
 def conv_problem(
@@ -117,7 +117,7 @@ def size_of(problem: GemmProblem | ConvProblem) -> tuple[int, int]:
 
 def exact_candidates(problem: GemmProblem | ConvProblem) -> Iterator[tuple[FmaTile | None, int, Solution]]:
     """Yield the tiles and splits of multiply-add kernels for a problem, the chosen one first."""
-    placed = PlacedRequest(Request(problem, Epilogue(), (), 1, False))
+    placed = GpuContraction(Request(problem, Epilogue(), (), 1, False))
     refused = fma_refusal(placed)
     assert not refused, refused
     weighed = weighed_exact(placed)
@@ -136,24 +136,24 @@ def candidates(
         return
     parts = kind == "high"
     request = Request(problem, Epilogue(), (), 1, False)
-    placed = PlacedRequest(request, precision="high", constant=parts or constant, any_order=parts or constant)
-    refused = parts_refusal(placed) if parts else wgmma_refusal(placed)
+    placed = GpuContraction(request, precision="high", constant=parts or constant, any_order=parts or constant)
+    refused = bf16_split_refusal(placed) if parts else wgmma_refusal(placed)
     assert not refused, refused
-    planned = parts_solution if parts else wgmma_solution
+    planned = bf16_split_solution if parts else wgmma_solution
     rows, columns = size_of(problem)
     depth = problem.k if isinstance(problem, GemmProblem) else problem.taps * problem.group_in
     yield None, 0, planned(placed)
     question, cores = tile_question(placed, parts), multiprocessors()
     longest = NEAR * weighed_tiles(question, cores)[0][0]
-    for tile in (tile.turned() if question.turned else tile for tile in (*TILES, *MORE)):
+    for tile in (tile.transposed() if question.transposed else tile for tile in (*TILES, *MORE)):
         for splits in (1, 2, 3, 4, 6, 8):
-            if question.turned and tile.cluster > 1 and tile.columns % (64 * tile.cluster):
+            if question.transposed and tile.cluster > 1 and tile.columns % (64 * tile.cluster):
                 continue
             if splits > 1 and tile.rows * tile.columns > 128 * 256:
                 continue
             if tile_cycles(tile, splits, question, cores) > longest:
                 continue
-            if parts and not tile.fits_parts(-(-depth // (POSITIONS * splits))):
+            if parts and not tile.fits_bf16_split(-(-depth // (POSITIONS * splits))):
                 continue
             try:
                 solution = planned(placed, tile, splits)
@@ -270,10 +270,10 @@ def compare(
     dtype, wide = getattr(torch, name_of), torch.float32 if name_of == "float16" else torch.float64
     rand = lambda *lens: (torch.randn(*lens, device="cuda") / lens[-1] ** 0.25).to(dtype)  # noqa: E731
     if isinstance(problem, GemmProblem):
-        turned = problem.b_strides[1] == 1
+        transposed = problem.b_strides[1] == 1
         x, w = rand(problem.m, problem.k), rand(problem.n, problem.k)
-        w = w.t().contiguous() if turned else w
-        right = w if turned else w.t()
+        w = w.t().contiguous() if transposed else w
+        right = w if transposed else w.t()
         wanted, library = x.to(wide) @ right.to(wide), torch_seconds(torch, lambda: x @ right)
         columns = w.cpu().numpy()
     else:
@@ -292,9 +292,11 @@ def compare(
     found = []
     for tile, splits, solution in candidates(problem, kind, constant):
         out.fill_(float("nan"))
-        how = solution.turns, solution.halves
+        how = solution.lane_permutation, solution.halves
         if how not in ordered:
-            turned_columns = in_turns(columns, 0, solution.turns) if solution.turns else columns
+            turned_columns = (
+                permuted_lanes(columns, 0, solution.lane_permutation) if solution.lane_permutation else columns
+            )
             kept = in_halves(turned_columns).view(np.int16) if solution.halves else np.ascontiguousarray(turned_columns)
             ordered[how] = torch.from_numpy(kept).cuda()
         torch.cuda.synchronize()

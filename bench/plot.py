@@ -43,7 +43,7 @@ _BELOW = 2e-4
 def draw_roofline(path: Path, steps: Sequence[StepTime], roofs: Roofs, subtitle: str) -> None:
     """Write a PNG; a kernel's area grows with its share of its model's time.
 
-    Steps without operations or bytes (copies, host steps) have no place in it.
+    Steps without operations or bytes (copies, fallback steps) have no place in it.
     """
     import matplotlib
 

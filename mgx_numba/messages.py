@@ -11,9 +11,9 @@ import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-__all__ = ["DEBUG", "INFO", "NAME", "TRACE", "Told", "recorded", "shortened", "tell", "tell_again", "warn"]
+__all__ = ["DEBUG", "INFO", "NAME", "TRACE", "Messages", "recorded", "repeat_messages", "shortened", "tell", "warn"]
 
-Told = list[str]
+Messages = list[str]
 """A warning that was issued: its text, and the name of its class."""
 
 NAME = "mgx_numba"
@@ -47,14 +47,14 @@ def warn(text: str, category: type[Warning] = UserWarning) -> None:
     warnings.warn(text, category, stacklevel=level)
 
 
-class _Record(list[Told]):
+class _Record(list[Messages]):
     """The warnings of a `recorded` block; with ``quiet`` they are not issued."""
 
     quiet = False
 
 
 @contextmanager
-def recorded(quiet: bool = False) -> Iterator[list[Told]]:
+def recorded(quiet: bool = False) -> Iterator[list[Messages]]:
     """Record the warnings that this thread issues by `warn` inside the block.
 
     Args:
@@ -70,11 +70,11 @@ def recorded(quiet: bool = False) -> Iterator[list[Told]]:
         _recording.records = records
 
 
-def tell_again(told: list[Told]) -> None:
+def repeat_messages(messages: list[Messages]) -> None:
     """Issue warnings that `recorded` has recorded, in this process or another."""
     import builtins
 
-    for text, name in told:
+    for text, name in messages:
         category = getattr(builtins, name, UserWarning)
         warn(text, category if isinstance(category, type) and issubclass(category, Warning) else UserWarning)
 

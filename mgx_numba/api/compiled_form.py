@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..core.shape import Shape
 from ..interrupts import whole_module
-from ..targets.base import Compiled, Direct, OnDevice
+from ..targets.base import Compiled, FastPath, OnDevice
 from ..targets.options import TargetOptions
 from .argument import argument
 from .options import CompileOptions
@@ -55,10 +55,10 @@ def take_compiled(
     p._signature, p._results, p._shapes_beside = parameters, list(results), shapes_beside_arrays(results)
     p._trace_level = level
     p._compiled, p._options, p._target = compiled, options, t
-    p._direct = p._quick = declined
-    quick = None if p._trace_level else compiled.direct(argument, _preferring(p, compiled))
-    if quick is not None:
-        p._direct = p._quick = quick
+    p._fast_path = p._general_fast_path = declined
+    fast_path = None if p._trace_level else compiled.direct(argument, _preferring(p, compiled))
+    if fast_path is not None:
+        p._fast_path = p._general_fast_path = fast_path
     p._in_stream, p._on, p._home, p._kept = declined, None, None, {}
     if isinstance(compiled, OnDevice):
         p._on = compiled
@@ -66,31 +66,31 @@ def take_compiled(
             _stay_on(p, compiled)
 
 
-def _preferring(p: program, compiled: Compiled) -> Callable[[Direct | None], None]:
+def _preferring(p: program, compiled: Compiled) -> Callable[[FastPath | None], None]:
     """Return a callback that makes ``run`` try a given fast path first, as long as ``compiled`` is the program's form.
 
     The callback holds the program weakly. Given None, it restores the general fast path.
     """
     own = weakref.ref(p)
 
-    def prefer(quick: Direct | None) -> None:
-        asked = own()
-        if asked is not None and asked._compiled is compiled:
-            asked._direct = quick or asked._quick
+    def prefer_fast_path(fast_path: FastPath | None) -> None:
+        owner = own()
+        if owner is not None and owner._compiled is compiled:
+            owner._fast_path = fast_path or owner._general_fast_path
 
-    return prefer
+    return prefer_fast_path
 
 
 def _stay_on(p: program, compiled: OnDevice) -> None:
     """Set up a program whose results stay on the device."""
     whole_module("mgx_numba.api.device")
-    from .device import quick_run
+    from .device import fast_run
 
     p._home, p._kept = compiled, compiled.output_parameters()
-    quick = None if p._trace_level else quick_run(compiled, p._signature)
-    if quick is not None:
-        p._in_stream = quick
-        p._direct = lambda params: quick(params, None)
+    fast_path = None if p._trace_level else fast_run(compiled, p._signature)
+    if fast_path is not None:
+        p._in_stream = fast_path
+        p._fast_path = lambda params: fast_path(params, None)
 
 
 def declined(*given: Any) -> None:

@@ -10,7 +10,7 @@ from ..interrupts import whole_module
 from ..messages import recorded
 from ..targets.registry import DEFAULT, compile_for
 from .compiled_form import take_compiled, target_options
-from .options import CompileOptions, asked_quantizations, parse_compile_options, trace_level
+from .options import CompileOptions, parse_compile_options, requested_quantizations, trace_level
 from .target import get_target, target
 from .tuning import merged_records, tuning_for
 
@@ -41,7 +41,7 @@ def compile_program(p: program, t: Any, given: Mapping[str, Any]) -> None:
     kept = _kept(p, t, parsed, given)
     if kept is not None and kept.find(level):
         return
-    with recorded() as told:
+    with recorded() as messages:
         portable = _quantized(p, given, t)
         from ..progress import shown_progress
 
@@ -51,10 +51,10 @@ def compile_program(p: program, t: Any, given: Mapping[str, Any]) -> None:
     p._records = merged_records(tuning, p._records)
     p._portable = portable
     p._tuning = tuning
-    p._told = tuning.told if tuning is not None else []
+    p._messages = tuning.messages if tuning is not None else []
     take_compiled(p, compiled, parsed, t, level, portable.parameter_shapes(), portable.output_shapes())
     if kept is not None:
-        kept.keep(told)
+        kept.keep(messages)
 
 
 def _kept(p: program, t: target, options: CompileOptions, given: Mapping[str, Any]) -> KeptCompilation | None:
@@ -69,7 +69,7 @@ def _kept(p: program, t: target, options: CompileOptions, given: Mapping[str, An
 
 def _quantized(p: program, options: Mapping[str, Any], t: target) -> Program:
     """Return the portable form, or a copy quantised as the options ``use_fp16`` and so on request."""
-    kinds = asked_quantizations(options)
+    kinds = requested_quantizations(options)
     if not kinds:
         return p._portable
     whole_module("mgx_numba.api.quantizing")

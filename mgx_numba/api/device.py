@@ -26,10 +26,10 @@ __all__ = [
     "argument_from_pointer",
     "borrowed",
     "device_argument",
+    "fast_run",
     "from_gpu",
     "gpu_sync",
     "gpudata_to_argument",
-    "quick_run",
     "to_gpu",
 ]
 
@@ -160,7 +160,7 @@ class device_argument:
 
 
 def _shown(value: DeviceArray) -> None:
-    if isinstance(value.owner, whole_module("mgx_numba.runtime.gpu.blocks").DeviceBlock):
+    if isinstance(value.owner, whole_module("mgx_numba.runtime.gpu.device_allocator").DeviceBlock):
         value.owner.shown()
 
 
@@ -292,7 +292,7 @@ def _at(wanted: Shape, address: int, holder: Engine) -> device_argument:
     return device_argument.wrap(DeviceArray(wanted, address, holder.number))
 
 
-def quick_run(
+def fast_run(
     compiled: OnDevice, parameters: Mapping[str, Shape]
 ) -> Callable[[Any, int | None], list[device_argument] | None] | None:
     """Return the fast path of ``run`` for a program whose results stay on the device; None if there is none.

@@ -45,7 +45,7 @@ class StepReport:
 
     Attributes:
         label: description of the step, as in `Observation.label`.
-        symbol: name of the kernel in the object store; empty for host steps.
+        symbol: name of the kernel in the object store; empty for fallback steps.
         work: division of the work among tasks or thread blocks, in words.
         flops, bytes: operations, and the least number of bytes that must move; 0 if unknown.
         reason: why the step runs on the host; empty for kernels.

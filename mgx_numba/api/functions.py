@@ -13,7 +13,7 @@ from ..errors import OptionError, ParseError
 from ..interrupts import whole_module
 from ..targets.registry import DEFAULT
 from .file_kinds import taken_for
-from .options import asked_quantizations, parse_optimize_options
+from .options import parse_optimize_options, requested_quantizations
 from .parsing import onnx_parser, parsed_onnx, parsed_tf
 from .program import program
 from .quantizing import quantize
@@ -306,7 +306,7 @@ def optimize(model: program, options: Mapping[str, Any] | None = None) -> progra
     from ..graph.passes import Options, run_passes
 
     level, disabled = parse_optimize_options(options or {})
-    quantizations = asked_quantizations(options or {})
+    quantizations = requested_quantizations(options or {})
     if not level and not disabled and not quantizations:
         return model
     changed = model.clone() if model.is_compiled() else model

@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Any
 
 from ..core.shape_json import shape_from_json
 from ..interrupts import whole_module
-from ..messages import Told, recorded
+from ..messages import Messages, recorded
 from ..targets import registry
 from ..targets.base import Compiled, Kept
 from .compiled_form import take_compiled, target_options
 from .kept_models import keep_known
-from .options import CompileOptions, asked_quantizations
+from .options import CompileOptions, requested_quantizations
 from .saved_plans import find
 from .saving import keep_plan
 from .target import target
@@ -49,7 +49,7 @@ def kept_compilation(
     lineage = p._lineage_now() if options.plan_cache else None
     if lineage is None or p._store is not None or p._disabled_passes or p._records:
         return None
-    kinds = asked_quantizations(given)
+    kinds = requested_quantizations(given)
     of_measuring = any(getattr(options, name) for name in _OF_MEASURING)
     if of_measuring or given.get("calibration") or not _WITHOUT_DATA.issuperset(kinds):
         return None
@@ -66,8 +66,8 @@ class KeptCompilation:
         if kinds:
             lineage = lineage.after(f"use {' '.join(kinds)} on {t.name()}")
         self._own = lineage
-        told = {name: value for name, value in dataclasses.asdict(options).items() if name != "device_id"}
-        self._lineage = lineage.after(f"compile {json.dumps(told, sort_keys=True)}")
+        compile_options = {name: value for name, value in dataclasses.asdict(options).items() if name != "device_id"}
+        self._lineage = lineage.after(f"compile {json.dumps(compile_options, sort_keys=True)}")
         self._decode = _quantized(p._decode, kinds, t.name()) if kinds else p._decode
         self._changes = bool(kinds)
 
@@ -98,22 +98,22 @@ class KeptCompilation:
         p._read_records = lambda: records_of(about["saved"])
         new = type(p)
         p._find_tuning = lambda: _tuning(new.wrap(decode()), t, options)
-        p._told = [text for text, _ in about["told"]]
+        p._messages = [text for text, _ in about["told"]]
         parameters = {key: shape_from_json(entry) for key, entry in about["parameters"].items()}
         results = [shape_from_json(entry) for entry in about["results"]]
         take_compiled(p, compiled, options, t, level, parameters, results)
         return True
 
-    def keep(self, told: list[Told]) -> None:
+    def keep(self, messages: list[Messages]) -> None:
         """Store the plan of the program, which has just been compiled.
 
         Args:
-            told: warnings of the compilation, which a cache hit repeats.
+            messages: warnings of the compilation, which a cache hit repeats.
         """
         p = self._program
         if self._changes:
             p._take_lineage(self._own, self._decode)
-        if keep_plan(self._lineage, p, told=told):
+        if keep_plan(self._lineage, p, messages=messages):
             keep_known(p)
 
 

@@ -18,7 +18,7 @@ from ..core.shape_json import shape_from_json, shape_to_json
 from ..dataclass import dataclass
 from ..errors import FormatError
 from ..graph.origin import Origin
-from ..messages import Told, recorded, tell_again
+from ..messages import Messages, recorded, repeat_messages
 from .digests import plans_folder
 from .lineage import Lineage
 from .saved_plans import write
@@ -36,14 +36,14 @@ class Known:
     """Metadata of a program: all that is needed without its instructions.
 
     Attributes:
-        told: warnings of parsing or changing the model.
+        messages: warnings of parsing or changing the model.
         beside: JSON values that the caller of `read_model` stored.
     """
 
     parameters: Mapping[str, Shape]
     results: Sequence[Shape]
     origin: Origin
-    told: list[Told]
+    messages: list[Messages]
     beside: Mapping[str, Any]
 
 
@@ -71,14 +71,14 @@ def derive(p: program, call: str, change: Callable[[Program], object]) -> bool:
 
     known = find_known(after) if "_portable" not in p.__dict__ else None
     if known is not None:
-        tell_again(known.told)
+        repeat_messages(known.messages)
         defer(p, after, known, again)
         return True
     portable = p._portable
     p._lineage = None  # until the change is complete
-    with recorded() as told:
+    with recorded() as messages:
         change(portable)
-    note(p, after, told, again, {})
+    note(p, after, messages, again, {})
     return True
 
 
@@ -90,7 +90,7 @@ def keep_known(p: program) -> None:
             "parameters": {name: shape_to_json(s) for name, s in known.parameters.items()},
             "results": [shape_to_json(s) for s in known.results],
             "origin": known.origin.to_json(),
-            "told": known.told,
+            "told": known.messages,
             "beside": known.beside,
         }
         path = _path(lineage)
@@ -101,13 +101,13 @@ def keep_known(p: program) -> None:
 
 
 def note(
-    p: program, lineage: Lineage, told: list[Told], decode: Callable[[], Program], beside: Mapping[str, Any]
+    p: program, lineage: Lineage, messages: list[Messages], decode: Callable[[], Program], beside: Mapping[str, Any]
 ) -> None:
     """Record the lineage and the metadata of a program that was read or changed."""
     portable = p._portable
     p._take_lineage(lineage, decode)
     shapes = portable.parameter_shapes(), portable.output_shapes()
-    p._unkept = [*p._unkept, (lineage, Known(*shapes, portable.origin, list(told), beside))]
+    p._unkept = [*p._unkept, (lineage, Known(*shapes, portable.origin, list(messages), beside))]
 
 
 def defer(p: program, lineage: Lineage, known: Known, decode: Callable[[], Program]) -> program:

@@ -176,12 +176,12 @@ class Lineage:
     The first line is the parser with its options; each later line is a call.
     """
 
-    def __init__(self, source: ModelSource, asked: str = "") -> None:
-        self.source, self.asked = source, asked
+    def __init__(self, source: ModelSource, requested: str = "") -> None:
+        self.source, self.requested = source, requested
 
     def after(self, call: str) -> Lineage:
         """Return the lineage of the program that results from applying ``call``."""
-        return Lineage(self.source, f"{self.asked}\n{call}")
+        return Lineage(self.source, f"{self.requested}\n{call}")
 
     def key(self, of: str, whole: bool = True) -> str | None:
         """Return the base name of this lineage's file in the cache folder; None if the program may not be cached.
@@ -197,7 +197,7 @@ class Lineage:
         if common is None:
             return None
         digest = self.source.digest() if whole else self.source.own_digest
-        text = "\n".join((digest, str(self.source.content.size), common, of, self.asked))
+        text = "\n".join((digest, str(self.source.content.size), common, of, self.requested))
         return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:32]
 
     def machine_key(self, target: Target, device_id: int) -> str | None:

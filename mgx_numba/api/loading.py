@@ -148,7 +148,7 @@ def _of_plan(
     result._find_tuning = lambda: _restored(*decoded(), device_id=device_id)._tuning
     result._store = store
     result._disabled_passes = tuple(saved["disabled_passes"])
-    result._told = [text for text, _ in about["told"]]
+    result._messages = [text for text, _ in about["told"]]
     result._origin = Origin.from_json(about["origin"])
 
     def portable() -> Program:

@@ -17,10 +17,10 @@ from ..targets.registry import DEFAULT
 __all__ = [
     "COMPILE_OPTIONS",
     "CompileOptions",
-    "asked_quantizations",
     "checked_device",
     "parse_compile_options",
     "parse_optimize_options",
+    "requested_quantizations",
     "trace_level",
 ]
 
@@ -89,7 +89,7 @@ _FUSION_RULES: dict[str, str] = {
     "softmax": "fuse_reduce",
     "pointwise": "fuse_pointwise",
 }
-_told: set[str] = set()
+_warned: set[str] = set()
 
 
 def checked_device(number: Any) -> int:
@@ -122,8 +122,8 @@ def parse_compile_options(given: Mapping[str, Any], target: str = DEFAULT) -> Co
             key in _OF_TUNING and not chosen.tunes
         )
         if without_effect and value != _SILENT_DEFAULTS.get(key, object()):
-            _tell_once(key, value)
-    asked_quantizations(given)
+            _warn_once(key, value)
+    requested_quantizations(given)
     names = ("offload_copy", "fast_math", "memory_reuse", "exhaustive_tune", "plan_cache")
     flags = {name: _flag(name, given[name]) for name in names if name in given}
     threads = given.get("num_threads", 0)
@@ -148,7 +148,7 @@ def parse_compile_options(given: Mapping[str, Any], target: str = DEFAULT) -> Co
     )
 
 
-def asked_quantizations(given: Mapping[str, Any]) -> tuple[str, ...]:
+def requested_quantizations(given: Mapping[str, Any]) -> tuple[str, ...]:
     """Return the members of `quantizing.KINDS` that the options ``use_<kind>`` request.
 
     Raises:
@@ -162,7 +162,7 @@ def parse_optimize_options(given: Mapping[str, Any]) -> tuple[int, tuple[str, ..
     """Return the level (0 to 2) and the passes that are disabled by fusion rules set to False.
 
     The options are ``level`` or ``aggressiveness`` (2 allows changes of rounding), ``fusion_rules`` (a mapping of rule
-    names to bool), and the quantisations (see `asked_quantizations`). A pass that implements several rules stays
+    names to bool), and the quantisations (see `requested_quantizations`). A pass that implements several rules stays
     enabled while one of the rules in the mapping is True.
 
     Raises:
@@ -213,9 +213,9 @@ def _paths(value: Any) -> tuple[str, ...]:
     return tuple(os.fspath(p) for p in value)
 
 
-def _tell_once(key: str, value: Any) -> None:
-    if key not in _told:
-        _told.add(key)
+def _warn_once(key: str, value: Any) -> None:
+    if key not in _warned:
+        _warned.add(key)
         warn(f"compile option {key}={value!r} has no effect on this target: {COMPILE_OPTIONS[key]}")
 
 

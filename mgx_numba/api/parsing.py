@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from ..dataclass import dataclass
 from ..errors import FormatError
 from ..interrupts import whole_module
-from ..messages import recorded, tell_again
+from ..messages import recorded, repeat_messages
 from .kept_models import defer, find_known, note
 from .lineage import Lineage, open_source
 from .program import program
@@ -54,13 +54,13 @@ Parse = Callable[[Any, "Mapping[str, memoryview] | None"], Parsed]
 
 
 def read_model(
-    given: Any, asked: str, parse: Parse, path: Any = None, folders: Sequence[Path] = ()
+    given: Any, requested: str, parse: Parse, path: Any = None, folders: Sequence[Path] = ()
 ) -> tuple[program, Mapping[str, Any]]:
     """Return the program of a model, with `Parsed.beside`; parsing is deferred if the cache has the model's metadata.
 
     Args:
         given: the model, as ``parse`` accepts it.
-        asked: the front end and all options that its result depends on; empty disables caching.
+        requested: the front end and all options that its result depends on; empty disables caching.
         parse: parses the model; or its bytes, with the bytes of its external data by location.
         path: path of the model's file, if it differs from ``given``.
         folders: folders that may hold external data.
@@ -69,11 +69,11 @@ def read_model(
         MgxError: as ``parse``.
     """
     at = given if path is None else path
-    source = open_source(at) if asked else None
+    source = open_source(at) if requested else None
     if source is None:
         parsed = parse(given, None)
         return program.wrap(parsed.program), parsed.beside
-    lineage = Lineage(source, asked)
+    lineage = Lineage(source, requested)
 
     def decode() -> Program:
         with recorded(quiet=True):
@@ -81,9 +81,9 @@ def read_model(
 
     known = find_known(lineage, folders)
     if known is not None:
-        tell_again(known.told)
+        repeat_messages(known.messages)
         return defer(program(), lineage, known, decode), known.beside
-    with recorded() as told:
+    with recorded() as messages:
         parsed = parse(given, None)
     result = program.wrap(parsed.program)
     try:
@@ -91,7 +91,7 @@ def read_model(
     except (OSError, FormatError):
         unchanged = False
     if unchanged:
-        note(result, lineage, told, decode, parsed.beside)
+        note(result, lineage, messages, decode, parsed.beside)
     return result, parsed.beside
 
 
@@ -106,9 +106,9 @@ def parsed_onnx(given: Any, options: Mapping[str, Any]) -> program:
         MgxError: as `parse_onnx`.
     """
     checked = _onnx_options(options)
-    asked = f"onnx {option_text({k: v for k, v in vars(checked).items() if k not in _OF_ERRORS})}"
+    requested = f"onnx {option_text({k: v for k, v in vars(checked).items() if k not in _OF_ERRORS})}"
     folders = external_folders(given, checked.external_data_path)
-    return read_model(given, asked, _onnx_reader(checked), folders=folders)[0]
+    return read_model(given, requested, _onnx_reader(checked), folders=folders)[0]
 
 
 def onnx_parser(options: Mapping[str, Any]) -> Parse:

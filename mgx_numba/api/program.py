@@ -15,7 +15,7 @@ from ..core.shape import Shape
 from ..errors import MgxError, OptionError, ParameterError
 from ..interrupts import whole_module
 from ..messages import warn
-from ..targets.base import Compiled, Direct, Exportable, OnDevice, OpenPlan, OpenPlanned
+from ..targets.base import Compiled, Exportable, FastPath, OnDevice, OpenPlan, OpenPlanned
 from ..targets.registry import DEFAULT, REFERENCE, compile_for
 from .argument import argument
 from .checking import check
@@ -71,10 +71,11 @@ class program:
         self._results: list[Shape] = []
         self._shapes_beside: dict[int, Shape] = {}  # see `shapes_beside_arrays`
         self._trace_level = 0
-        # Fast paths of `run`, which return None to decline: `_direct` is tried first, then `_quick`, which covers more
+        # Fast paths of `run`, which return None to decline: `_fast_path` is tried first, then `_general_fast_path`,
+        # which covers more
         # lengths (see `Compiled.direct`), and `_in_stream` in `run_async`.
-        self._direct: Direct = declined
-        self._quick: Direct = declined
+        self._fast_path: FastPath = declined
+        self._general_fast_path: FastPath = declined
         self._in_stream: Callable[[Any, int | None], list[Any] | None] = declined
         # The compiled form, if for a device (`_on`), and if results stay on the device, too (`_home`); then `_kept` has
         # the shapes of the output buffers that callers may pass, by name.
@@ -84,7 +85,7 @@ class program:
         self._disabled_passes: tuple[str, ...] = ()
         self._store: Store | None = None  # machine code embedded in a file
         self._reread: Reread | None = None  # reads the model again for other lengths
-        self._told: list[str] = []  # warnings of tuning
+        self._messages: list[str] = []  # warnings of tuning
         self._told_uncompiled = False  # whether a run has warned that the program is not compiled
         self._layer_choices: list[LayerChoice] = []
         # Plan cache: the lineage, if plans may be cached; the portable form of this lineage and its change counters, to
@@ -285,9 +286,9 @@ class program:
             ParameterError: a parameter is missing, or has the wrong type or shape; the message names the parameter, the
                 value's shape and the expected shape.
         """
-        results = self._direct(params)
-        if results is None and self._quick is not self._direct:
-            results = self._quick(params)
+        results = self._fast_path(params)
+        if results is None and self._general_fast_path is not self._fast_path:
+            results = self._general_fast_path(params)
         if results is None:
             return self._run_checked({} if params is None else params)
         return self._with_shapes(results) if self._shapes_beside else results
@@ -299,7 +300,7 @@ class program:
 
         On the target ``gpu`` with ``offload_copy=False`` this returns at once, and work submitted to the stream later
         sees the results. Inputs and output buffers must stay valid until then. An index out of range is reported by a
-        later run. Results that go to the host (``offload_copy``, host steps) are complete on return. On ``ref`` and
+        later run. Results that go to the host (``offload_copy``, fallback steps) are complete on return. On ``ref`` and
         ``cpu``, which have no streams, results are complete on return, whatever the stream has pending.
 
         Args:
@@ -473,7 +474,7 @@ class program:
         """Return the log of rewrites by passes and lowering.
 
         ``applied`` counts rules by name. ``refusals()`` lists refused rewrites, each with ``rule``, ``op``, ``shape``
-        and ``reason``; the reasons of host steps are included.
+        and ``reason``; the reasons of fallback steps are included.
 
         Raises:
             MgxError: the program is not compiled.
@@ -558,7 +559,7 @@ class program:
         return f"<details><summary>{escape(repr(self))}</summary><pre>{escape(str(self))}</pre></details>"
 
     def __str__(self) -> str:
-        reasons = self._compiled.host_reasons() if self._compiled is not None else {}
+        reasons = self._compiled.fallback_reasons() if self._compiled is not None else {}
         if not reasons:
             return str(self._shown)
         from ..graph.printer import print_program

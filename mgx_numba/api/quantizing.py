@@ -69,9 +69,9 @@ NO_LAYERS = "the main module has no contraction that is chosen"
 
 def _nothing(kind: str, reasons: Sequence[str]) -> None:
     """Warn that nothing was quantised; equal reasons are counted, and at most `MOST_REASONS` are listed."""
-    told = {reason: reasons.count(reason) for reason in reasons}
-    few = [f"{reason} ({count} layers)" if count > 1 else reason for reason, count in told.items()][:MOST_REASONS]
-    listed = "; ".join(few) + (f"; and {len(told) - len(few)} more reasons" if len(told) > len(few) else "")
+    messages = {reason: reasons.count(reason) for reason in reasons}
+    few = [f"{reason} ({count} layers)" if count > 1 else reason for reason, count in messages.items()][:MOST_REASONS]
+    listed = "; ".join(few) + (f"; and {len(messages) - len(few)} more reasons" if len(messages) > len(few) else "")
     warn(f"quantize_{kind}: nothing is quantised: {listed}")
 
 
@@ -295,8 +295,8 @@ def _check_observed(calibration: Calibration) -> None:
             )
         seen, strange = seen + observer.seen, strange + observer.strange
     if strange:
-        told = f"calibration: {strange} of {seen + strange} elements are infinite or NaN; ranges leave them out"
-        warn(told)
+        messages = f"calibration: {strange} of {seen + strange} elements are infinite or NaN; ranges leave them out"
+        warn(messages)
 
 
 def _first(batches: Iterable[Inputs], samples: list[Inputs]) -> Iterable[Inputs]:

@@ -22,7 +22,7 @@ from ..codegen.kernel import KernelSource
 from ..codegen.store import default_store
 from ..errors import FormatError
 from ..graph.content import FileContent
-from ..messages import tell_again
+from ..messages import repeat_messages
 from ..targets.base import Compiled, Growing, Kept
 from ..targets.kept_file import KeptFile, kept_pieces
 from ..targets.registry import target, target_names
@@ -111,7 +111,7 @@ def keep(
         lineage: lineage of the program.
         target_name: target that the program was compiled for.
         compiled: compiled form of the program.
-        about: metadata that ``build`` of `find` needs, as JSON values; ``told`` holds the warnings to repeat.
+        about: metadata that ``build`` of `find` needs, as JSON values; ``messages`` holds the warnings to repeat.
         with_code: machine code in the lineage's file has been written or read, and so is well formed.
         device_id: device that the program was compiled for, if the target has devices.
 
@@ -191,7 +191,7 @@ def _restored(
         with Background(lambda ended: reader.fill(block, ended)) as filled:
             result = build(reader.kept(block), about, decode, store)
             filled.result()
-    tell_again(about["told"])
+    repeat_messages(about["told"])
     return result
 
 

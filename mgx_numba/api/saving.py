@@ -12,7 +12,7 @@ from ..interrupts import whole_module
 
 if TYPE_CHECKING:
     from ..graph.program import Program
-    from ..messages import Told
+    from ..messages import Messages
     from .lineage import Lineage
     from .program import program
 
@@ -80,13 +80,15 @@ def _check_program(function: str, given: Any) -> None:
         raise OptionError(f"{function} needs a program, got {type(given).__name__}")
 
 
-def keep_plan(lineage: Lineage, p: program, with_code: bool = False, told: Sequence[Told] | None = None) -> bool:
+def keep_plan(
+    lineage: Lineage, p: program, with_code: bool = False, messages: Sequence[Messages] | None = None
+) -> bool:
     """Store the plan of a compiled program in the cache folder under this lineage; see `saved_plans.keep`.
 
     Plans with custom operators are not stored: their code is in no file, and may differ in the next process.
 
     Args:
-        told: warnings of the compilation; None for the warnings about tuning.
+        messages: warnings of the compilation; None for the warnings about tuning.
 
     Returns:
         Whether the plan was stored.
@@ -101,7 +103,7 @@ def keep_plan(lineage: Lineage, p: program, with_code: bool = False, told: Seque
         "saved": saved_options(p),
         "parameters": {name: shape_to_json(s) for name, s in p._signature.items()},
         "results": [shape_to_json(s) for s in p._results],
-        "told": [[text, "RuntimeWarning"] for text in p._told] if told is None else list(told),
+        "told": [[text, "RuntimeWarning"] for text in p._messages] if messages is None else list(messages),
         "origin": p._origin.to_json(),
     }
     return keep(lineage, p._target.name(), p._compiled, about, with_code, p._options.device_id)

@@ -362,20 +362,20 @@ class In8Bits(Trial):
 
     def refused(self, layers: Sequence[Instruction]) -> dict[int, str]:
         narrow = [k for k, ins in enumerate(layers) if self.type.is_floating and _inputs(ins) < FEWEST_INPUTS]
-        told = dict.fromkeys(narrow, f"as it is: fewer than {FEWEST_INPUTS} inputs for each channel")
+        reasons = dict.fromkeys(narrow, f"as it is: fewer than {FEWEST_INPUTS} inputs for each channel")
         transposed = {k: ins.inputs[0] for k, ins in enumerate(layers) if ins.name == "convolution_backwards"}
         if not transposed:
-            return told
+            return reasons
         from ..graph.passes.quantization_plan import calibrated_values
 
         can = target(self.target).pass_options(TargetOptions()).capabilities
         if self.type.is_floating or can is None or not can.scattered_integers:
-            return told | dict.fromkeys(transposed, "as it is: the target has no kernel for it in 8 bits")
+            return reasons | dict.fromkeys(transposed, "as it is: the target has no kernel for it in 8 bits")
         values = calibrated_values(self.program, self.selection)
         points = [seen.observer.parameters(self.type).zero_point for seen in self.calibration.values]
         shifted = {x for x, point in zip(values, points, strict=True) if point}
         signed = [k for k, x in transposed.items() if x in shifted]
-        return told | dict.fromkeys(signed, "as it is: its input has a zero point, and each result its own taps")
+        return reasons | dict.fromkeys(signed, "as it is: its input has a zero point, and each result its own taps")
 
     def planned(self, program: Program) -> Quantise:
         from ..graph.passes import run_passes

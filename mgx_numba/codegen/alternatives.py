@@ -208,7 +208,7 @@ class _Different(Exception):
 
 
 _TEXTUAL: dict[type, tuple[str, ...]] = {
-    Solution: ("turns", "gated", "halves"),
+    Solution: ("lane_permutation", "gated", "halves"),
     Grid: ("threads", "shared_bytes", "cooperative"),
     Operand: ("name",),
 }

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from .launch import Solution
     from .store import Store
     from .tuning.record import DeviceFingerprint, TuningRecord
-    from .tuning.request import Asked, Candidate, Estimate
+    from .tuning.request import Candidate, Estimate, TuningRequest
 
 __all__ = ["Backend", "Progress", "backend", "register"]
 
@@ -53,27 +53,27 @@ class Backend(Protocol):
             UnsupportedError: this back end has no kernel for it; the message says why.
         """
 
-    def choose(self, request: Asked) -> Candidate:
+    def choose(self, request: TuningRequest) -> Candidate:
         """Return the solver that the cost model selects for a contraction.
 
         Raises:
             UnsupportedError: no solver applies; the message lists every solver's reason.
         """
 
-    def revisions(self, request: Asked) -> Mapping[str, int]:
+    def revisions(self, request: TuningRequest) -> Mapping[str, int]:
         """Return the nonzero revisions of applicable solvers by name. Records measured with another revision are
         outdated."""
 
-    def estimates(self, request: Asked) -> list[Estimate]:
+    def estimates(self, request: TuningRequest) -> list[Estimate]:
         """Return the cost model's estimate of every solver, applicable ones first, least time first."""
 
-    def candidates(self, request: Asked) -> list[Candidate]:
+    def candidates(self, request: TuningRequest) -> list[Candidate]:
         """Return every applicable solver with its own blocking, least estimated time first."""
 
-    def refinements(self, request: Asked, winner: Candidate) -> list[Candidate]:
+    def refinements(self, request: TuningRequest, winner: Candidate) -> list[Candidate]:
         """Return a few other blockings of a candidate's solver that may be faster."""
 
-    def candidate_of(self, request: Asked, record: TuningRecord) -> Candidate | None:
+    def candidate_of(self, request: TuningRequest, record: TuningRecord) -> Candidate | None:
         """Return the candidate of a tuning record; None if its solver does not exist or does not apply."""
 
     def objects(

@@ -236,16 +236,16 @@ class Solution:
     Attributes:
         launches: in order.
         scratch: scratch bytes that they share, 64-byte aligned.
-        turns: nonzero if the right operand's columns must be permuted: columns per thread of four
-            (`gpu.contraction.placed.in_turns`).
+        lane_permutation: nonzero if the right operand's columns must be permuted: columns per thread of four
+            (`gpu.contraction.gpu_contraction.permuted_lanes`).
         gated: nonzero if the halves of the right operand's columns must be interleaved: columns per run
-            (`gpu.contraction.placed.interleaved`), before ``turns``.
+            (`gpu.contraction.gpu_contraction.interleaved`), before ``lane_permutation``.
         halves: whether the right operand must be split by `gpu.contraction.right_columns.in_halves`.
     """
 
     launches: tuple[Launch, ...]
     scratch: SharedLength = 0
-    turns: int = 0
+    lane_permutation: int = 0
     gated: int = 0
     halves: bool = False
 

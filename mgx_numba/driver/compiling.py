@@ -13,10 +13,10 @@ from ..api.target import get_target
 from ..targets.registry import DEFAULT
 from .logs import LOG
 
-__all__ = ["asked_options", "compilation", "compile_model"]
+__all__ = ["compilation", "compile_model", "requested_options"]
 
 
-def asked_options(args: argparse.Namespace) -> dict[str, Any]:
+def requested_options(args: argparse.Namespace) -> dict[str, Any]:
     """Return the options of ``program.compile`` that flags set."""
     options: dict[str, Any] = {}
     if args.disable_fast_math:
@@ -40,7 +40,7 @@ def compilation(model: program, args: argparse.Namespace) -> tuple[str, dict[str
     """Return target and options of ``program.compile`` from the flags; unset flags keep a compiled program's own."""
     known = CompileOptions() if model._options is None else model._options
     saved = DEFAULT if model._target is None else model._target.name()
-    return args.target or saved, {**dataclasses.asdict(known), **asked_options(args)}
+    return args.target or saved, {**dataclasses.asdict(known), **requested_options(args)}
 
 
 def compile_model(model: program, args: argparse.Namespace) -> program:

@@ -20,7 +20,7 @@ from .arguments import FILE_TYPES
 from .dims import parse_dimension, parse_dynamic_inputs, parse_inputs, parse_symbols
 from .literals import replace_literals
 from .onnx_edits import read_proto, set_batch_of_reshapes, set_outputs
-from .quantizing import asked_kinds, quantize_model
+from .quantizing import quantize_model, requested_kinds
 from .trim import trim
 
 if TYPE_CHECKING:
@@ -82,7 +82,7 @@ def load_model(args: argparse.Namespace) -> program:
         raise type(error)(_placed(str(error), args, kind)) from error
     _tell_idle_flags(model, args, kind)
     edits = any((args.trim, args.trim_size, args.optimize, args.apply_pass, args.replace_literals, args.strip_context))
-    edits = edits or bool(asked_kinds(args))
+    edits = edits or bool(requested_kinds(args))
     return _edited(model, args) if edits else model
 
 

@@ -17,10 +17,10 @@ from ..targets.registry import DEFAULT
 from .feeding import with_types
 from .logs import LOG
 
-__all__ = ["asked_kinds", "quantize_model"]
+__all__ = ["quantize_model", "requested_kinds"]
 
 
-def asked_kinds(args: argparse.Namespace) -> list[str]:
+def requested_kinds(args: argparse.Namespace) -> list[str]:
     """Return the members of `KINDS` that flags ask for.
 
     Raises:
@@ -45,7 +45,7 @@ def quantize_model(model: program, args: argparse.Namespace) -> None:
     Raises:
         MgxError: flags contradict each other, or a calibration file is wrong.
     """
-    kinds = asked_kinds(args)
+    kinds = requested_kinds(args)
     if not kinds:
         return
     target = args.target or (DEFAULT if model._target is None else model._target.name())

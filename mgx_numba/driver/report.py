@@ -59,7 +59,7 @@ def _grouped(steps: Iterable[StepTime], detailed: bool) -> list[_Group]:
 
 
 def _write_instructions(measured: Measurement, total: float) -> None:
-    """Print the program's lines, stage by stage, with the time of their steps, and the reasons for host steps."""
+    """Print the program's lines, stage by stage, with the time of their steps, and the reasons for fallback steps."""
     for number, stage in enumerate(measured.stages):
         if len(measured.stages) > 1:
             print(f"stage {number + 1} of {len(measured.stages)}:")

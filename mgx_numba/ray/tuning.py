@@ -20,7 +20,7 @@ from ..targets.tuning import tune as measure
 
 if TYPE_CHECKING:
     from ..codegen.tuning.record import TuningRecord
-    from ..codegen.tuning.request import Asked
+    from ..codegen.tuning.request import TuningRequest
 
 __all__ = ["tune"]
 
@@ -63,7 +63,7 @@ def tune(
     if num_threads < 1:
         raise OptionError(f"num_threads is {num_threads}, expected at least 1")
     caches = [os.fspath(path)] if os.path.exists(path) and os.path.getsize(path) else []
-    requests: dict[str, Asked] = {}
+    requests: dict[str, TuningRequest] = {}
     for model in models:
         tuning = _tuning(model, {**options, "num_threads": num_threads, "problem_cache": caches})
         requests.update({request.key().key: request for request, _ in tuning.pending()})
@@ -97,7 +97,7 @@ def _tuning(model: program | str | os.PathLike[str], options: dict[str, Any]) ->
     return tuning
 
 
-def _measured(request: Asked, budget: float | None) -> list[dict[str, Any]]:
+def _measured(request: TuningRequest, budget: float | None) -> list[dict[str, Any]]:
     """The record of one problem on the machine that this runs on; none if nothing could be measured."""
     found: list[TuningRecord] = []
     tuning = Tuning(backend(target(DEFAULT).backend), Sources([]), found.extend, exhaustive=True, budget=budget)

@@ -34,7 +34,7 @@ _BYTE = np.dtype(np.uint8)
 _HEADER = object.__basicsize__
 
 
-def _address_told(array: np.ndarray) -> int:
+def _address_of_interface(array: np.ndarray) -> int:
     return array.__array_interface__["data"][0]
 
 
@@ -47,10 +47,10 @@ def _holds_addresses() -> bool:
     if sys.implementation.name != "cpython":
         return False
     probe = np.empty(3)
-    return all(_address_held(array) == _address_told(array) for array in (probe, probe[1:]))
+    return all(_address_held(array) == _address_of_interface(array) for array in (probe, probe[1:]))
 
 
-address_of = _address_held if _holds_addresses() else _address_told
+address_of = _address_held if _holds_addresses() else _address_of_interface
 """Return the address of an array's first element."""
 
 

@@ -29,7 +29,7 @@ __all__ = [
     "CarriedValue",
     "ControlStep",
     "DeviceFunction",
-    "HostStep",
+    "FallbackStep",
     "Jump",
     "MappedTensor",
     "ParameterSpec",
@@ -52,7 +52,7 @@ class Region(IntEnum):
     """The kind of memory that a plan's pointer refers to.
 
     ``ARENA``: the run's own scratch memory. ``CONSTANT``: `Plan.constants`. ``PARAMETER``: the caller's inputs.
-    ``OUTPUT``: arrays made for this run and returned to the caller. ``HOST``: arrays that host steps of this run
+    ``OUTPUT``: arrays made for this run and returned to the caller. ``HOST``: arrays that fallback steps of this run
     returned, numbered by the plan; for values whose shape is known only then. ``FAULT``: the call's fault record
     (`codegen.launch.Mark`).
     """
@@ -130,12 +130,12 @@ class Step:
         return backend(self.kernel.backend).unit((self.kernel, *called)) if counted else ""
 
 
-HostFunction = Callable[[list[np.ndarray]], Sequence[np.ndarray]]
+FallbackFunction = Callable[[list[np.ndarray]], Sequence[np.ndarray]]
 DeviceFunction = Callable[[Any, Any, list[Any]], Sequence[Any] | None]
 
 
 @dataclass(frozen=True)
-class HostStep:
+class FallbackStep:
     """A Python function between kernels; takes one array for each input and returns one array for each output.
 
     The inputs are views of memory that is reused later: the function must not keep or write them. Results are copied
@@ -153,7 +153,7 @@ class HostStep:
             can hold the step.
     """
 
-    function: HostFunction
+    function: FallbackFunction
     inputs: tuple[TensorView, ...]
     outputs: tuple[TensorView, ...]
     label: str = ""
@@ -162,7 +162,7 @@ class HostStep:
     reason: str = ""
     kernels: tuple[KernelSource, ...] = ()
     on_device: DeviceFunction | None = None
-    bind: Callable[[Mapping[Dim, int]], HostFunction] | None = None
+    bind: Callable[[Mapping[Dim, int]], FallbackFunction] | None = None
     write: Callable[[Any], Any] | None = None
     flops: ClassVar[int] = 0
     bytes: ClassVar[int] = 0
@@ -255,7 +255,7 @@ class ControlStep:
     unit: ClassVar[str] = ""
 
 
-PlannedStep = Step | HostStep | ControlStep
+PlannedStep = Step | FallbackStep | ControlStep
 
 
 @dataclass(frozen=True)
@@ -288,7 +288,7 @@ class ParameterSpec:
 
 @dataclass(frozen=True)
 class TensorSpec:
-    """An output: a C-contiguous array; ``lens`` is None if only a host step's result determines the shape."""
+    """An output: a C-contiguous array; ``lens`` is None if only a fallback step's result determines the shape."""
 
     dtype: str
     lens: tuple[int, ...] | None
@@ -361,13 +361,13 @@ class Plan:
     def kernels(self) -> list[KernelSource]:
         """Return the distinct kernels of the plan, in order of first use.
 
-        These include kernels that other kernels call, and kernels that plans made by host steps may need.
+        These include kernels that other kernels call, and kernels that plans made by fallback steps may need.
         """
         found: dict[KernelSource, None] = {}
         for step in self.all_steps():
             if isinstance(step, Step):
                 found[step.kernel] = None
                 found.update([(arg, None) for arg in step.args if type(arg) is KernelSource])
-            elif isinstance(step, HostStep):
+            elif isinstance(step, FallbackStep):
                 found.update(dict.fromkeys(step.kernels))
         return list(found)

@@ -170,7 +170,7 @@ class PlanFile:
     def plans(self, block: np.ndarray, host: HostReader) -> PlansReader:
         """Return a reader of plans over the memory that `allocate` returned; the memory may be filled later.
 
-        ``host`` reads host steps.
+        ``host`` reads fallback steps.
         """
         return PlansReader(self._common, [_array(block, *entry) for entry in self._arrays], host)
 

@@ -18,7 +18,7 @@ from ..core.types import numpy_dtype
 from ..errors import UnsupportedError
 from .plan import (
     ControlStep,
-    HostStep,
+    FallbackStep,
     Jump,
     MappedTensor,
     ParameterSpec,
@@ -36,7 +36,7 @@ from .size_program import SizeProgram
 __all__ = ["LengthsReader", "LengthsWriter", "PlansReader", "PlansWriter"]
 
 _REGIONS = tuple(Region)
-_FIELDS = ("label", "instruction", "reason")  # texts of a host step
+_FIELDS = ("label", "instruction", "reason")  # texts of a fallback step
 
 
 class PlansWriter:
@@ -90,7 +90,7 @@ class PlansWriter:
         """Return a plan as JSON values.
 
         Raises:
-            UnsupportedError: a host step has no ``write``.
+            UnsupportedError: a fallback step has no ``write``.
         """
         lengths = LengthsWriter(self, plan)
         written = {
@@ -202,7 +202,7 @@ def _check(who: str, what: str, lengths: LengthsWriter) -> list[Any]:
 
 
 HostReader = Callable[[Any, "LengthsReader"], Mapping[str, Any]]
-"""Returns the fields of a `HostStep` from the result of its ``write``."""
+"""Returns the fields of a `FallbackStep` from the result of its ``write``."""
 
 
 class PlansReader:
@@ -214,7 +214,7 @@ class PlansReader:
     """
 
     def __init__(self, common: Mapping[str, Any], arrays: Sequence[np.ndarray], host: HostReader) -> None:
-        """Read the shared values ``common`` that `PlansWriter.common` returned; ``host`` reads host steps."""
+        """Read the shared values ``common`` that `PlansWriter.common` returned; ``host`` reads fallback steps."""
         self.arrays = arrays
         self._host = host
         self._texts: list[str] = common["texts"]
@@ -254,10 +254,10 @@ class PlansReader:
             sizes=sizes,
         )
 
-    def _step(self, written: list[Any], lengths: LengthsReader) -> Step | HostStep:
+    def _step(self, written: list[Any], lengths: LengthsReader) -> Step | FallbackStep:
         if len(written) == 4:
             texts, inputs, outputs, function = written
-            return HostStep(
+            return FallbackStep(
                 inputs=tuple([_read_view(view, lengths) for view in inputs]),
                 outputs=tuple([_read_view(view, lengths) for view in outputs]),
                 **{name: self._texts[number] for name, number in zip(_FIELDS, texts, strict=True)},

@@ -17,12 +17,33 @@ if TYPE_CHECKING:
     from ..graph.program import Program
     from ..graph.rewrite_log import RewriteLog
     from ..runtime.plan import Plan, PlannedStep, TensorView
-    from .seam import Seam
+    from .split_point import SplitPoint
 
 __all__ = [
-    "Compiled", "Direct", "Exportable", "Growing", "Kept", "KeptChoice", "KeptPlan", "KeptStages", "Observation",
-    "OnDevice", "OpenPlan", "OpenPlanned", "Outgrown", "Planned", "Progress", "Repeatable", "Stage",
-    "ThreadSpan", "Timed", "Tree", "grouped", "stages_of", "step_observer", "units_of",
+    "Compiled",
+    "Exportable",
+    "FastPath",
+    "Growing",
+    "Kept",
+    "KeptChoice",
+    "KeptPlan",
+    "KeptSplit",
+    "Observation",
+    "OnDevice",
+    "OpenPlan",
+    "OpenPlanned",
+    "Outgrown",
+    "Planned",
+    "Progress",
+    "Repeatable",
+    "Stage",
+    "ThreadSpan",
+    "Timed",
+    "Tree",
+    "grouped",
+    "stages_of",
+    "step_observer",
+    "units_of",
 ]  # fmt: skip
 
 Tree = Any
@@ -35,7 +56,7 @@ class Outgrown(Exception):
     """Raised when a program read from a file has no plan for a run's lengths; the program has to be compiled again."""
 
 
-Direct = Callable[[Any], "list[Any] | None"]
+FastPath = Callable[[Any], "list[Any] | None"]
 """A fast path of a run; see `Compiled.direct`."""
 
 
@@ -87,13 +108,13 @@ class KeptPlan:
 
 
 @dataclass(frozen=True)
-class KeptStages:
+class KeptSplit:
     """Two stages of a program; ``given``: whether the second stage's plan also takes lengths of the first stage's
     inputs."""
 
     head: Kept
     tail: Kept
-    seam: Seam
+    split_point: SplitPoint
     trees: list[Tree] | None
     given: bool
 
@@ -113,7 +134,7 @@ class KeptChoice:
     fixed: tuple[tuple[tuple[tuple[int, ...], ...], Kept], ...]
 
 
-Kept = KeptPlan | KeptStages | KeptChoice
+Kept = KeptPlan | KeptSplit | KeptChoice
 """The part of a compiled program that a file can hold; see `Compiled.kept_plan`."""
 
 
@@ -153,8 +174,8 @@ class Compiled(Protocol):
         model's rank (`Shape.array_lens`)."""
 
     def direct(
-        self, result_type: type[np.ndarray], prefer: Callable[[Direct | None], None] | None = None
-    ) -> Direct | None:
+        self, result_type: type[np.ndarray], prefer: Callable[[FastPath | None], None] | None = None
+    ) -> FastPath | None:
         """Return a fast path of `run`, or None if the program has none.
 
         The fast path takes the caller's inputs unchecked. It returns new arrays of ``result_type``, or None without
@@ -182,7 +203,7 @@ class Compiled(Protocol):
     def kernels(self) -> list[Any]:
         """Return the distinct kernels, in order of first use."""
 
-    def host_reasons(self) -> Mapping[str, str]:
+    def fallback_reasons(self) -> Mapping[str, str]:
         """Return why the host computes instructions for which kernels exist: reasons by printed instruction."""
 
     def rewrite_log(self) -> RewriteLog:

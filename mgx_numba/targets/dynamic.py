@@ -20,14 +20,14 @@ from ..graph.symbolic import symbolic_program
 from ..messages import INFO, shortened, tell
 from ..runtime.plan import Plan, Step
 from .base import OpenPlan, Progress, Tree
+from .data_dependent_split import split
 from .lowering.shared_weights import SharedWeights
 from .lowering.tuples import without_tuples
 from .options import TargetOptions
 from .passes import SOURCE_PASSES
-from .seam import Seam
 from .serving_plans import ServingPlans
-from .stages import split
-from .symbolic_stages import Lens, UnservedLengths, lens_of
+from .split_point import SplitPoint
+from .symbolic_split import Lens, UnservedLengths, lens_of
 
 __all__ = ["OpenPart", "OpenPlans"]
 
@@ -116,7 +116,7 @@ class OpenPlans(ServingPlans[P], ABC):
         """Return a program with symbolic lengths, after the passes and lowering."""
 
     @abstractmethod
-    def _in_two(self, head: P, tail: P, seam: Seam, trees: list[Tree] | None, whole: Program) -> P:
+    def _in_two(self, head: P, tail: P, split_point: SplitPoint, trees: list[Tree] | None, whole: Program) -> P:
         """Return the program that runs the stages ``head`` and ``tail``; ``trees`` groups the results of ``whole``, the
         program shown to users."""
 
@@ -152,7 +152,7 @@ class OpenPlans(ServingPlans[P], ABC):
         head = self._lowered(stages.head, scope, None, progress)
         tail = symbolic_program(stages.tail, scope, late[0] if late else None)
         after = self._stage(tail, scope, late[1:], None, progress)
-        return self._in_two(head, after, stages.seam, trees, program)
+        return self._in_two(head, after, stages.split_point, trees, program)
 
     def _for(self, inputs: Inputs) -> P:
         found = self._serving(inputs)

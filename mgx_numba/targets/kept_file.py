@@ -10,15 +10,15 @@ import numpy as np
 from ..errors import UnsupportedError
 from ..runtime.plan_file import PlanFile, file_pieces
 from ..runtime.plan_json import PlansReader, PlansWriter
-from .base import Kept, KeptChoice, KeptPlan, KeptStages
-from .host_file import read_host
-from .seam import Seam
+from .base import Kept, KeptChoice, KeptPlan, KeptSplit
+from .fallback_file import read_host
+from .split_point import SplitPoint
 
 __all__ = ["KeptFile", "kept_pieces", "read_kept", "written_kept"]
 
 
 def kept_pieces(kept: Kept, about: Mapping[str, Any]) -> list[bytes | memoryview] | None:
-    """Return the pieces of a program's file, in order; None if a host step calls a function of a user.
+    """Return the pieces of a program's file, in order; None if a fallback step calls a function of a user.
 
     Args:
         kept: the program.
@@ -44,13 +44,18 @@ def written_kept(kept: Kept, writer: PlansWriter) -> dict[str, Any]:
     """Return a program as JSON values.
 
     Raises:
-        UnsupportedError: a host step calls a function of a user.
+        UnsupportedError: a fallback step calls a function of a user.
     """
     if isinstance(kept, KeptPlan):
         return {"plan": writer.plan(kept.plan), "trees": kept.trees}
-    if isinstance(kept, KeptStages):
+    if isinstance(kept, KeptSplit):
         stages = {"head": written_kept(kept.head, writer), "tail": written_kept(kept.tail, writer)}
-        return {**stages, "seam": [kept.seam.inputs, kept.seam.results], "trees": kept.trees, "given": kept.given}
+        return {
+            **stages,
+            "seam": [kept.split_point.inputs, kept.split_point.results],
+            "trees": kept.trees,
+            "given": kept.given,
+        }
     fixed = [[key, written_kept(one, writer)] for key, one in kept.fixed]
     return {"names": kept.names, "plans": [written_kept(one, writer) for one in kept.plans], "fixed": fixed}
 
@@ -61,9 +66,9 @@ def read_kept(written: Mapping[str, Any], reader: PlansReader) -> Kept:
         return KeptPlan(reader.plan(written["plan"]), written["trees"])
     if "seam" in written:
         inputs, results = written["seam"]
-        seam = Seam(tuple(inputs), tuple([(early, k) for early, k in results]))
+        split_point = SplitPoint(tuple(inputs), tuple([(early, k) for early, k in results]))
         head, tail = read_kept(written["head"], reader), read_kept(written["tail"], reader)
-        return KeptStages(head, tail, seam, written["trees"], written["given"])
+        return KeptSplit(head, tail, split_point, written["trees"], written["given"])
     fixed = [(tuple(map(tuple, key)), read_kept(one, reader)) for key, one in written["fixed"]]
     return KeptChoice(
         tuple(written["names"]), tuple([read_kept(one, reader) for one in written["plans"]]), tuple(fixed)

@@ -6,7 +6,7 @@ from collections import OrderedDict
 from collections.abc import Mapping
 from typing import Any, Generic, Protocol, TypeVar
 
-from .symbolic_stages import lens_of
+from .symbolic_split import lens_of
 
 __all__ = ["ServingPlans"]
 

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
-from ..codegen.tuning.request import Asked, Candidate
+from ..codegen.tuning.request import Candidate, TuningRequest
 from ..codegen.tuning.session import Tuning
 from ..codegen.tuning.tuner import Outcome, race
 from ..environment import environment_number
@@ -45,7 +45,7 @@ def tune(tuning: Tuning, bench_of: Callable[[Any], CandidateBench], ask: Callabl
             product whose left-hand side another product writes in parts), which are measured in turn.
     """
     end = None if tuning.budget is None else time.monotonic() + tuning.budget
-    before = tuning.asked()
+    before = tuning.requests()
     seen: set[str] = set()
     learnt = 0
     for _ in range(_ROUNDS if ask else 1):
@@ -66,7 +66,7 @@ def tune(tuning: Tuning, bench_of: Callable[[Any], CandidateBench], ask: Callabl
 def _measure(
     tuning: Tuning,
     bench_of: Callable[[Any], CandidateBench],
-    requests: Sequence[tuple[Asked, int]],
+    requests: Sequence[tuple[TuningRequest, int]],
     end: float | None,
 ) -> tuple[int, bool]:
     """Measure the requests until the time ``end``; return how many have a winner, and whether there was time for
@@ -84,7 +84,7 @@ def _measure(
             left = max(left - weight, 1e-12)
             outcome = _tune_one(request, tuning, bench_of, deadline, done, len(pending) - done)
             if outcome is not None:
-                tuning.learn(request, outcome)
+                tuning.record_outcome(request, outcome)
                 learnt += 1
             done += 1
     except KeyboardInterrupt:
@@ -99,7 +99,7 @@ def _measure(
 
 
 def _tune_one(
-    request: Asked,
+    request: TuningRequest,
     tuning: Tuning,
     bench_of: Callable[[Any], CandidateBench],
     deadline: float | None,
@@ -148,6 +148,6 @@ def _tune_one(
     return best_of_all
 
 
-def _weight(tuning: Tuning, request: Asked, count: int) -> float:
+def _weight(tuning: Tuning, request: TuningRequest, count: int) -> float:
     """Return the estimated seconds of all occurrences of a request in the program."""
     return count * min(e.seconds for e in tuning.backend.estimates(request) if e.seconds is not None)

@@ -287,7 +287,7 @@ def test_literal_is_a_copy_with_the_same_strides(array: np.ndarray) -> None:
 def test_warning_of_an_option_without_effect_points_at_the_caller(monkeypatch: pytest.MonkeyPatch) -> None:
     from mgx_numba.api import options
 
-    monkeypatch.setattr(options, "_told", set())
+    monkeypatch.setattr(options, "_warned", set())
     with pytest.warns(UserWarning, match="device_id=3 has no effect") as caught:
         built(migraphx.op("relu"), lens=[2]).compile("cpu", device_id=3)
     assert caught[0].filename == __file__

@@ -125,7 +125,7 @@ def test_second_process_neither_reads_nor_compiles(path: Path) -> None:
 
 
 def test_second_process_of_a_detector_imports_no_operators(tmp_path: Path) -> None:
-    """The host step that counts the boxes of NonMaxSuppression took operators and passes with it."""
+    """The fallback step that counts the boxes of NonMaxSuppression took operators and passes with it."""
     node = helper.make_node("NonMaxSuppression", ["boxes", "scores", "most"], ["rows"])
     given = [("boxes", [1, 6, 4]), ("scores", [1, 2, 6])]
     inputs = [helper.make_tensor_value_info(name, TensorProto.FLOAT, lens) for name, lens in given]

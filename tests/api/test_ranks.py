@@ -13,7 +13,7 @@ import pytest
 import mgx_numba as migraphx
 from mgx_numba.errors import ParameterError
 from mgx_numba.graph.passes import run_passes
-from mgx_numba.runtime.cpu import direct
+from mgx_numba.runtime.cpu import native_call
 
 SCALAR = [("x", [1], [0]), ("v", [1], [1])]
 FEEDS = {"x": np.array(3, np.float32), "v": np.array([4], np.float32)}
@@ -21,7 +21,8 @@ RANKS = [(), (1,), (), (1,)]
 
 
 def network(type: str = "float_type", hosted: bool = False, tuples: bool = False) -> migraphx.program:
-    """A scalar and a vector of one element: negated, and with 2 added; in a host step or as a tuple if asked for."""
+    """A scalar and a vector of one element: negated, and with 2 added; in a fallback step or as a tuple if asked
+    for."""
     net = migraphx.program()
     main = net.get_main_module()
     x, v = (main.add_parameter(n, migraphx.shape(type=type, lens=n_, strides=s)) for n, n_, s in SCALAR)
@@ -58,12 +59,12 @@ def test_results_have_the_rank_of_their_shapes(target: str | None, options: dict
     assert [s.strides() for s in net.get_output_shapes()[:4]] == [[0], [1], [0], [1]]
 
 
-@pytest.mark.skipif(not direct._known(), reason="an interpreter or NumPy with other objects")
+@pytest.mark.skipif(not native_call._known(), reason="an interpreter or NumPy with other objects")
 def test_the_native_call_takes_and_gives_arrays_without_axes() -> None:
     net = prepared("cpu")
     net.run(FEEDS)  # leaves a context
-    check(net._direct(FEEDS))
-    assert net._direct({**FEEDS, "x": np.ones(1, np.float32)}) is None
+    check(net._fast_path(FEEDS))
+    assert net._fast_path({**FEEDS, "x": np.ones(1, np.float32)}) is None
 
 
 @pytest.mark.parametrize("trace", ["1", "3"])

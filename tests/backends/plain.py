@@ -25,7 +25,7 @@ from mgx_numba.graph.passes import Options, run_passes
 from mgx_numba.graph.program import Program
 from mgx_numba.graph.rewrite_log import RewriteLog
 from mgx_numba.ops.scalar import NumpyScalar
-from mgx_numba.runtime.plan import HostStep, Plan, Pointer, Region, Step, TensorView
+from mgx_numba.runtime.plan import FallbackStep, Plan, Pointer, Region, Step, TensorView
 from mgx_numba.targets import registry
 from mgx_numba.targets.base import KeptPlan, Observer
 from mgx_numba.targets.lowering.common import COMMON
@@ -200,8 +200,8 @@ class PlainProgram:
     def kernels(self) -> list[Any]:
         return self.plan.kernels()
 
-    def host_reasons(self) -> dict[str, str]:
-        return {step.instruction: step.reason for step in self.plan.steps if isinstance(step, HostStep)}
+    def fallback_reasons(self) -> dict[str, str]:
+        return {step.instruction: step.reason for step in self.plan.steps if isinstance(step, FallbackStep)}
 
     def rewrite_log(self) -> RewriteLog:
         return self.program.log

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from mgx_numba.codegen.body import scalar_body
-from mgx_numba.codegen.cpu.contraction.pack import aligned_zeros
+from mgx_numba.codegen.cpu.contraction.panels import aligned_zeros
 from mgx_numba.codegen.cpu.toolchain.loader import load
 from mgx_numba.codegen.launch import Solution
 from mgx_numba.codegen.problems.convolution import ConvProblem

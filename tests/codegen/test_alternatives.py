@@ -188,7 +188,7 @@ def test_one_order_of_weights_is_wanted_for_all_lengths() -> None:
     def solve(n: Length) -> Solution:
         small = preferred(less(n, 50))
         grid = Grid((n, 1, 1), (32, 1, 1))
-        return Solution((Launch(KernelSource("gpu", "a", "a"), (), grid),), turns=8 if small else 0)
+        return Solution((Launch(KernelSource("gpu", "a", "a"), (), grid),), lane_permutation=8 if small else 0)
 
     with pytest.raises(UnsupportedError, match="one order"):
         solution(solve, 1000)

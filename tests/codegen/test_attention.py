@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from mgx_numba.codegen.cpu.attention import AttentionProblem, MaskLayout, base, plan, select
+from mgx_numba.codegen.cpu.attention import AttentionProblem, MaskLayout, attention_kernel, plan, select
 from mgx_numba.codegen.cpu.microkernels.tile_table import TILES
 from mgx_numba.codegen.launch import Solution
 from mgx_numba.core.shape import Shape
@@ -129,7 +129,7 @@ def test_narrower_vectors(monkeypatch: pytest.MonkeyPatch, ceiling: str, queries
 
 def test_panels_of_three_vectors(monkeypatch: pytest.MonkeyPatch) -> None:
     tile = next(t for t in TILES if t.vectors == 3 and t.dtype == "float32")
-    for module in (base, select):
+    for module in (attention_kernel, select):
         monkeypatch.setattr(module, "tile_for", lambda dtype: tile)
     for queries in (1, 3, 5, 9, 29):
         q, k, v = operands(1, 2, 1, queries, 50, 20, 21)

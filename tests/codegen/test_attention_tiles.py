@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from mgx_numba.codegen.cpu import host
-from mgx_numba.codegen.cpu.attention import AttentionProblem, plan, reads_turned_masks
-from mgx_numba.codegen.cpu.attention.tiles import TYPES, tiles_refusal
+from mgx_numba.codegen.cpu.attention import AttentionProblem, plan, reads_transposed_masks
+from mgx_numba.codegen.cpu.attention.attention_amx import TYPES, tiles_refusal
 from mgx_numba.codegen.cpu.microkernels.tile_table import matrix_tile
 from mgx_numba.core.shape import Shape
 from mgx_numba.core.types import from_numpy
@@ -19,8 +19,8 @@ from mgx_numba.ops.base import make_op
 from tests.values import normal
 
 from ..features import features
+from .bf16_split_form import joined_parts, room_for_parts, split_parts
 from .contracting import GuardedPages, needs_page_protection, run_plan
-from .parts_form import joined_parts, room_for_parts, split_parts
 from .test_attention import attend, operands, problem_of
 
 FORMS = [host.EMULATED_TILES, *([""] if matrix_tile(TYPES) is not None else [])]
@@ -186,7 +186,7 @@ def test_what_is_left_to_the_other_kernels() -> None:
     assert "side by side" in reason(mask=np.broadcast_to(np.zeros((1, 1, 40, 1), np.float32), (1, 1, 40, 40)))
     q, k, v = operands(1, 1, 1, 40, 40, 32, 32)
     problem: AttentionProblem = problem_of(q, k, v, np.zeros_like(q), bfloat16_products=True)
-    assert not reads_turned_masks(problem)
+    assert not reads_transposed_masks(problem)
 
 
 def test_results_are_written_in_parts(products: str) -> None:

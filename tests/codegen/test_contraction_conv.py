@@ -12,11 +12,11 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from mgx_numba.codegen.cpu.contraction.conv import ConvDirect, ConvPointwise
+from mgx_numba.codegen.cpu.contraction.conv_small_cin import ConvSmallCin
+from mgx_numba.codegen.cpu.contraction.conv_transposed import ConvTransposed
 from mgx_numba.codegen.cpu.contraction.depthwise import ConvDepthwise
 from mgx_numba.codegen.cpu.contraction.select import select
-from mgx_numba.codegen.cpu.contraction.small_channels import ConvFewChannels
 from mgx_numba.codegen.cpu.contraction.solvers import CONV_SOLVERS
-from mgx_numba.codegen.cpu.contraction.transposed import ConvTransposed
 from mgx_numba.codegen.cpu.contraction.winograd.form import Form
 from mgx_numba.codegen.cpu.contraction.winograd.solver import ConvWinograd
 from mgx_numba.codegen.cpu.contraction.winograd.strided import ConvWinogradStrided
@@ -217,24 +217,24 @@ def test_few_channels(monkeypatch: pytest.MonkeyPatch, ceiling: str, channels: i
             2, channels, outputs, (6, width), (3, 3), (stride, stride), pads_begin=(1, 1), pads_end=(1, width % 3),
             types=element_types(dtype),
         )  # fmt: skip
-        assert run_conv(ConvFewChannels(), problem, 8, 2, gap=3) < TOLERANCE
+        assert run_conv(ConvSmallCin(), problem, 8, 2, gap=3) < TOLERANCE
 
 
 @quick(20)
 @given(problems(), st.integers(1, 3))
 def test_few_channels_wherever_they_are_taken(problem: ConvProblem, threads: int) -> None:
-    if ConvFewChannels().refusal(problem) is None:
-        assert run_conv(ConvFewChannels(), problem, 9, threads) < TOLERANCE
+    if ConvSmallCin().refusal(problem) is None:
+        assert run_conv(ConvSmallCin(), problem, 9, threads) < TOLERANCE
 
 
 def test_few_channels_refuses_what_it_does_not_compute() -> None:
-    assert ConvFewChannels().refusal(same(3, 16, 9)) is None
+    assert ConvSmallCin().refusal(same(3, 16, 9)) is None
     refused = [
         same(5, 16, 9), same(4, 16, 9, groups=2), same(3, 16, 9, kernel=1), same(3, 16, 9, kernel=5),
         same(3, 16, 9, dilation=(1, 2)), same(3, 16, 9, stride=(1, 3)), same(3, 16, 9, transposed=True),
         same(3, 16, 9, x_strides=(324, 36, 4)),
     ]  # fmt: skip
-    assert all(ConvFewChannels().refusal(problem) for problem in refused)
+    assert all(ConvSmallCin().refusal(problem) for problem in refused)
 
 
 @needs_page_protection
@@ -243,7 +243,7 @@ def test_few_channels_not_a_number_reaches_only_its_window_and_nothing_outside_i
     x = np.ones((1, 11, 11, 3), np.float32)
     x[0, 4, 10, 1], x[0, 0, 0, 2], x[0, 10, 10, 0] = np.nan, np.inf, -np.inf
     w = np.ones(problem.weight_lens, np.float32)
-    out, solver = pages.place(np.zeros((1, 11, 11, 20), np.float32)), ConvFewChannels()
+    out, solver = pages.place(np.zeros((1, 11, 11, 20), np.float32)), ConvSmallCin()
     packed = pages.place(solver.pack_weights(problem, w))
     run_plan(solver.plan(problem), {"x": pages.place(x), "w": packed, "out": out})
     for found, rows, columns in (
@@ -513,7 +513,7 @@ def test_kernels_do_not_depend_on_sizes() -> None:
     depthwise = [same(n, n, size, groups=n) for n, size in ((40, 16), (24, 56))]  # lines of which runs of 8 are made
     assert len({ConvDepthwise().plan(p, threads=t).kernels for t, p in enumerate(depthwise, 1)}) == 1
     few = [same(3, n, size) for n, size in ((40, 16), (104, 56))]
-    assert len({ConvFewChannels().plan(p, threads=t).kernels for t, p in enumerate(few, 1)}) == 1
+    assert len({ConvSmallCin().plan(p, threads=t).kernels for t, p in enumerate(few, 1)}) == 1
     winograd = [same(64, 8, 6, fast_math=True), same(32, 40, 30, fast_math=True)]
     assert len({ConvWinograd(Form(4, 3)).plan(p, threads=t).kernels for t, p in enumerate(winograd, 1)}) == 1
 
@@ -559,7 +559,7 @@ def test_nothing_past_the_end_is_read(monkeypatch: pytest.MonkeyPatch, ceiling: 
 @pytest.mark.parametrize(
     ("width", "kernel", "pads"), [(11, 7, (6, 0)), (57, 5, (2, 2)), (17, 3, (9, 1)), (1, 3, (5, -3))]
 )
-@pytest.mark.parametrize("solver", [ConvDepthwise(), ConvFewChannels()])
+@pytest.mark.parametrize("solver", [ConvDepthwise(), ConvSmallCin()])
 def test_runs_that_overlap_at_the_ends_of_a_line(solver: Any, width: int, kernel: int, pads: tuple[int, int]) -> None:
     """Columns that a run other than the first or the last one lacks, and lines that are all padding."""
     channels = 16 if isinstance(solver, ConvDepthwise) else 2

@@ -13,11 +13,11 @@ from hypothesis import strategies as st
 
 from mgx_numba.codegen.body import scalar_body
 from mgx_numba.codegen.cpu.contraction.conv_int8 import ConvInt8
-from mgx_numba.codegen.cpu.contraction.few_outputs import ConvFewOutputs
+from mgx_numba.codegen.cpu.contraction.conv_narrow_output import ConvNarrowOutput
+from mgx_numba.codegen.cpu.contraction.conv_transposed import ConvTransposed
 from mgx_numba.codegen.cpu.contraction.joined_taps import join_taps
 from mgx_numba.codegen.cpu.contraction.select import select
 from mgx_numba.codegen.cpu.contraction.solvers import CONV_SOLVERS
-from mgx_numba.codegen.cpu.contraction.transposed import ConvTransposed
 from mgx_numba.codegen.cpu.microkernels.tile_table import tile_for
 from mgx_numba.codegen.problems.convolution import ConvProblem
 from mgx_numba.codegen.problems.element_types import element_types
@@ -131,7 +131,7 @@ def test_few_output_channels(lens: tuple[Any, ...], options: dict[str, Any]) -> 
     """Sums, and an epilogue over operands of every access, stored side by side and in slices of more channels."""
     types = element_types("uint8 int8 int32 int32")
     problem = ConvProblem(*lens, (1,) * len(lens[3]), types=types, **options)
-    solver = ConvFewOutputs()
+    solver = ConvNarrowOutput()
     if solver.refusal(problem) == "the CPU has no VNNI":
         pytest.skip("the CPU has no VNNI")
     if not options:
@@ -170,7 +170,7 @@ def test_few_output_channels(lens: tuple[Any, ...], options: dict[str, Any]) -> 
 def test_few_output_channels_that_are_left_to_others() -> None:
     types = element_types("uint8 int8 int32 int32")
     large = ConvProblem(1, 32, 1, (64, 64), (1, 1), types=types)
-    if ConvFewOutputs().refusal(large) == "the CPU has no VNNI":
+    if ConvNarrowOutput().refusal(large) == "the CPU has no VNNI":
         pytest.skip("the CPU has no VNNI")
     assert select(large).name == "conv_few_outputs"
     assert select(dataclasses.replace(large, out_channels=8, out_strides=())).name in ("conv_few_outputs", "conv_int8")
@@ -181,7 +181,7 @@ def test_few_output_channels_that_are_left_to_others() -> None:
     ):  # fmt: skip
         given = {"in_channels": 32, "out_channels": 1, "kernel": (1, 1), "types": types, **options}
         lens = (given.pop("in_channels"), given.pop("out_channels"))
-        assert reason in (ConvFewOutputs().refusal(ConvProblem(1, *lens, (8, 8), **given)) or "")
+        assert reason in (ConvNarrowOutput().refusal(ConvProblem(1, *lens, (8, 8), **given)) or "")
 
 
 def square(channels: int, outputs: int, size: int, kernel: int, dtype: str = "uint8", **options: Any) -> ConvProblem:

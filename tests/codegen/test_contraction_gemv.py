@@ -9,13 +9,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from mgx_numba.codegen.cpu.contraction import gemv_int16, int16_weights, pack
-from mgx_numba.codegen.cpu.contraction.configurations import refinements
+from mgx_numba.codegen.cpu.contraction import gemv_int16, int16_weights, panels
 from mgx_numba.codegen.cpu.contraction.gemv import MOST_ROWS, GemvPacked
 from mgx_numba.codegen.cpu.contraction.gemv_int16 import GemvInt16
 from mgx_numba.codegen.cpu.contraction.int16_weights import BLOCK
 from mgx_numba.codegen.cpu.contraction.select import select
 from mgx_numba.codegen.cpu.contraction.solver import UnsuitedWeights
+from mgx_numba.codegen.cpu.contraction.tuning_candidates import refinements
 from mgx_numba.codegen.problems.element_types import element_types
 from mgx_numba.codegen.problems.epilogue import Epilogue
 from mgx_numba.codegen.problems.gemm import GemmProblem
@@ -244,7 +244,7 @@ def test_large_weights_were_packed_by_one_thread(
 
     packed = []
     for cpus in (3, 1):
-        for module in (pack, int16_weights):
+        for module in (panels, int16_weights):
             monkeypatch.setattr(module, "allowed_cpus", lambda cpus=cpus: cpus)
             monkeypatch.setattr(module, "on_threads", noting)
         packed.append(made.pack_weights(problem, b))

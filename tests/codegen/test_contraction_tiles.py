@@ -17,13 +17,13 @@ from mgx_numba.codegen.body import scalar_body
 from mgx_numba.codegen.cpu import host, tile_permission
 from mgx_numba.codegen.cpu.contraction.blocking import Blocking, cut, fit, groups_inside
 from mgx_numba.codegen.cpu.contraction.conv import ConvDirect
-from mgx_numba.codegen.cpu.contraction.conv_tiles import ConvTiles
-from mgx_numba.codegen.cpu.contraction.finishing import finisher_source
-from mgx_numba.codegen.cpu.contraction.gemm_tiles import ConvPointwiseTiles, GemmTiles, tile_of
-from mgx_numba.codegen.cpu.contraction.pixel_grid import PixelGrid
+from mgx_numba.codegen.cpu.contraction.conv_amx import ConvAmx
+from mgx_numba.codegen.cpu.contraction.conv_transposed_amx import ConvTransposedAmx
+from mgx_numba.codegen.cpu.contraction.epilogue_kernel import epilogue_kernel_source
+from mgx_numba.codegen.cpu.contraction.gemm_amx import ConvPointwiseAmx, GemmAmx, tile_of
+from mgx_numba.codegen.cpu.contraction.padded_input import PaddedInput
 from mgx_numba.codegen.cpu.contraction.select import select
 from mgx_numba.codegen.cpu.contraction.solver import UnsuitedWeights
-from mgx_numba.codegen.cpu.contraction.transposed_tiles import ConvTransposedTiles
 from mgx_numba.codegen.cpu.microkernels.tile_table import matrix_tile
 from mgx_numba.codegen.cpu.toolchain.compiler import inspect
 from mgx_numba.codegen.platform import platform
@@ -54,7 +54,7 @@ ALL = (PARTS, BFLOAT16, NARROW, UNSIGNED, SIGNED)
 TOLERANCE = {PARTS: 2.0**-16, BFLOAT16: 2e-6, NARROW: 2e-6, UNSIGNED: 0.0, SIGNED: 0.0}
 """Error relative to the largest result: products in parts have 16 bits, the others are exact except for float32
 sums."""
-GEMM, CONV = GemmTiles(), ConvTiles()
+GEMM, CONV = GemmAmx(), ConvAmx()
 FORMS = [host.EMULATED_TILES, *([""] if matrix_tile(PARTS) is not None else [])]
 pytestmark = pytest.mark.skipif(host.host().vector_bits < 512, reason="the CPU has no AVX-512")
 
@@ -297,7 +297,7 @@ def test_pixels_in_a_slice_of_channels() -> None:
         x = room[..., 7 : 7 + channels]
         convolution(types, problem, x, values(rng, types, problem.weight_lens, True))
         even = ConvProblem(2, channels, 24, (6, 5), (1, 1), types=types, fast_math=True, x_strides=(2400, 400, 80))
-        convolution(types, even, x, values(rng, types, even.weight_lens, True), ConvPointwiseTiles())
+        convolution(types, even, x, values(rng, types, even.weight_lens, True), ConvPointwiseAmx())
 
 
 @pytest.mark.parametrize("types", [PARTS, NARROW, UNSIGNED], ids=str)
@@ -306,10 +306,10 @@ def test_results_inside_of_a_padded_grid(types: ElementTypes) -> None:
     cases: list[tuple[Any, tuple[Any, ...], dict[str, Any]]] = [
         (CONV, (2, 12, 20, (7, 9), (3, 3)), {"stride": (1, 2), "pads_begin": (1, 0)}),
         (CONV, (1, 32, 33, (20, 3), (2, 2)), {}),
-        (ConvPointwiseTiles(), (3, 40, 20, (5, 7), (1, 1)), {}),
-        (ConvPointwiseTiles(), (1, 33, 17, (40, 1), (1, 1)), {}),
-        (ConvPointwiseTiles(), (2, 20, 24, (6, 5), (1, 1)), {"x_strides": (3000, 400, 80)}),  # images are apart
-        (ConvTransposedTiles(), (2, 7, 20, (3, 5), (2, 3)), {"stride": (2, 3), "transposed": True}),
+        (ConvPointwiseAmx(), (3, 40, 20, (5, 7), (1, 1)), {}),
+        (ConvPointwiseAmx(), (1, 33, 17, (40, 1), (1, 1)), {}),
+        (ConvPointwiseAmx(), (2, 20, 24, (6, 5), (1, 1)), {"x_strides": (3000, 400, 80)}),  # images are apart
+        (ConvTransposedAmx(), (2, 7, 20, (3, 5), (2, 3)), {"stride": (2, 3), "transposed": True}),
     ]
     for solver, lens, options in cases:
         problem = ConvProblem(*lens, types=types, fast_math=True, **options)
@@ -342,7 +342,7 @@ def test_images_share_a_block_of_panels(types: ElementTypes, given: Blocking, mo
     rng = np.random.default_rng(18)
     problem = ConvProblem(3, 40, 130, (5, 11), (3, 3), pads_begin=(1, 1), pads_end=(1, 1), types=types, fast_math=True)
     x, w = values(rng, types, (3, 5, 11, 40)), values(rng, types, problem.weight_lens, True)
-    grid = PixelGrid(problem, tile_of(types))
+    grid = PaddedInput(problem, tile_of(types))
     depth = grid.tile.depth(grid.terms)
     fitted = fit(given, grid.tile, grid.rows, 130, depth, 9)
     assert groups_inside(fitted, grid.tile, grid.rows, 5, depth, 9, 3)
@@ -424,14 +424,14 @@ def test_transposed_convolutions(types: ElementTypes) -> None:
         problem = ConvProblem(*lens, kernel, stride=kernel, transposed=True, types=types, fast_math=True, **options)
         room = values(rng, types, (problem.batch, *problem.in_lens, 80 if options else problem.in_channels))
         x, w = room[..., : problem.in_channels], values(rng, types, problem.weight_lens, True)
-        convolution(types, problem, x, w, ConvTransposedTiles())
+        convolution(types, problem, x, w, ConvTransposedAmx())
     if types is PARTS:
         x[0, 1, 2], x[0, 3, 3, 0], x[0, 0, 0, 0] = np.nan, np.inf, 3.4e38
-        convolution(types, problem, x, w * np.float32(0.01), ConvTransposedTiles())
+        convolution(types, problem, x, w * np.float32(0.01), ConvTransposedAmx())
 
 
 def test_transposed_convolutions_that_are_left_to_others() -> None:
-    solver = ConvTransposedTiles()
+    solver = ConvTransposedAmx()
 
     def reason(**options: Any) -> str:
         given = {"transposed": True, "stride": (2, 2), "fast_math": True, **options}
@@ -461,7 +461,7 @@ def test_rows_of_a_prologue_are_split_where_they_are_multiplied(types: ElementTy
             w[:, 5] *= np.float32(0.01)
         a0 = rng.uniform(0.1, 1.0, (2, channels)).astype(np.float32)
         a1, a2 = values(rng, PARTS, (channels,)), np.array([-0.25], np.float32)
-        solver, out = ConvPointwiseTiles(), np.zeros((2, 5, 7, 70), np.float32)
+        solver, out = ConvPointwiseAmx(), np.zeros((2, 5, 7, 70), np.float32)
         assert solver.refusal(problem) is None
         plan = solver.plan(problem, threads=2)
         assert plan.scratch == 0
@@ -520,7 +520,7 @@ def test_rows_in_bfloat16_are_read_where_they_lie() -> None:
     assert len(GEMM.plan(GemmProblem(70, 64, 96, types=NARROW)).launches) == 1
     assert len(GEMM.plan(GemmProblem(70, 64, 90, types=NARROW)).launches) == 2
     transposed = ConvProblem(1, 64, 48, (5, 7), (2, 2), stride=(2, 2), transposed=True, types=NARROW)
-    assert len(ConvTransposedTiles().plan(transposed).launches) == 1
+    assert len(ConvTransposedAmx().plan(transposed).launches) == 1
 
 
 def test_the_system_is_asked_once_and_a_refusal_is_told(
@@ -592,7 +592,7 @@ def test_lines_of_the_next_panel_are_asked_for(sapphire_rapids: None, alone: boo
     """For each row of a panel, the lines of the results (float32 and parts) and of a residual are prefetched."""
     tile = matrix_tile(PARTS)
     assert tile is not None
-    kernel = finisher_source(tile, full_epilogue("float32").with_parts(alone))
+    kernel = epilogue_kernel_source(tile, full_epilogue("float32").with_parts(alone))
     whole, narrow = kernel.text.split("    else:\n", 1)
     asked = [line.strip() for line in whole.splitlines() if "prefetch(" in line]
     assert len(asked) == 4 + (0 if alone else 2) and "prefetch(" not in narrow  # float32 has two lines
@@ -603,7 +603,7 @@ def test_16_bits_are_stored_in_whole_lines(sapphire_rapids: None) -> None:
     tile = matrix_tile(NARROW)
     assert tile is not None
     body = scalar_body(lambda s, acc: s.cast(acc, parse_type("bfloat16")), [parse_type("float32")])
-    assembly = inspect(finisher_source(tile, Epilogue((), body, name="convert"))).assembly
+    assembly = inspect(epilogue_kernel_source(tile, Epilogue((), body, name="convert"))).assembly
     rows = assembly.count("prefetcht0")  # one line of each
     assert rows >= 1 and len(re.findall(r"vmov\w+\s+%zmm\d+, -?\d*\((?!%rsp)", assembly)) == rows
 

@@ -13,7 +13,7 @@ from mgx_numba.codegen.cpu.contraction.conv import ConvDirect
 from mgx_numba.codegen.cpu.contraction.select import select
 from mgx_numba.codegen.cpu.contraction.solver import UnsuitedWeights
 from mgx_numba.codegen.cpu.contraction.winograd.form import Form
-from mgx_numba.codegen.cpu.contraction.winograd.tiles import ConvWinogradTiles
+from mgx_numba.codegen.cpu.contraction.winograd.winograd_amx import ConvWinogradAmx
 from mgx_numba.codegen.cpu.microkernels.tile_table import matrix_tile
 from mgx_numba.codegen.problems.convolution import ConvProblem
 from mgx_numba.codegen.problems.element_types import element_types
@@ -23,7 +23,7 @@ from ..features import features
 from .contracting import GuardedPages, convolve, needs_page_protection, run_conv, run_plan
 from .test_contraction_conv import same
 
-SOLVER = ConvWinogradTiles(Form(2, 3, True))
+SOLVER = ConvWinogradAmx(Form(2, 3, True))
 TOLERANCE = 3e-5
 """Error relative to the largest result: 16-bit numbers, and sums of four."""
 FORMS = [host.EMULATED_TILES, *([""] if matrix_tile(element_types("float32")) is not None else [])]

@@ -9,7 +9,7 @@ import pytest
 
 from mgx_numba.codegen.cpu.data.indexed import indexed_launch
 from mgx_numba.codegen.launch import Launch
-from mgx_numba.codegen.problems.indexing import gather_copy, gather_elements_copy, gathernd_copy
+from mgx_numba.codegen.problems.indexed_copy import gather_copy, gather_elements_copy, gathernd_copy
 from mgx_numba.core.shape import Shape
 from mgx_numba.core.types import from_numpy
 from mgx_numba.ops.base import make_op

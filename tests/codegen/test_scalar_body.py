@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from mgx_numba.codegen.body import ScalarBody, scalar_body
-from mgx_numba.codegen.cpu.contraction.tile_source import finish_source
+from mgx_numba.codegen.cpu.contraction.tile_source import epilogue_source
 from mgx_numba.codegen.cpu.microkernels.tile_table import tile_for
 from mgx_numba.codegen.gpu.printer import ThreadPrinter
 from mgx_numba.codegen.printer import CodeBuffer, VectorPrinter, check_body, print_body
@@ -76,7 +76,7 @@ def test_constants_that_compare_equal_are_not_taken_for_one_another(value, other
 def test_zeros_of_either_sign_have_a_tile_each() -> None:
     def source(zero: float) -> str:
         epilogue = epilogue_of(lambda s, acc: s.max(acc, s.const(zero, FLOAT)))
-        return finish_source(tile_for(element_types("float32")), epilogue, True, 64, True).text
+        return epilogue_source(tile_for(element_types("float32")), epilogue, True, 64, True).text
 
     assert "(0.0," in source(0.0) and "(-0.0," in source(-0.0)
 

@@ -19,7 +19,7 @@ from mgx_numba.codegen.cpu.data.suppression import PLANES, scratch_pitch, suppre
 from mgx_numba.codegen.cpu.data.topk import topk_launch
 from mgx_numba.codegen.cpu.planning import plan
 from mgx_numba.codegen.problems.cluster import Tensor
-from mgx_numba.codegen.problems.indexing import gather_copy, gather_elements_copy, gathernd_copy
+from mgx_numba.codegen.problems.indexed_copy import gather_copy, gather_elements_copy, gathernd_copy
 from mgx_numba.codegen.problems.numbers import NumbersProblem, RangeProblem
 from mgx_numba.core.dim import Length, evaluate, maximum, minimum
 from mgx_numba.core.shape import Shape

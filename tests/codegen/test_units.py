@@ -6,8 +6,8 @@ import pytest
 
 from mgx_numba.codegen.cpu import host
 from mgx_numba.codegen.cpu.contraction.gemm import GemmPacked
+from mgx_numba.codegen.cpu.contraction.gemm_amx import GemmAmx
 from mgx_numba.codegen.cpu.contraction.gemm_int8 import GemmInt8
-from mgx_numba.codegen.cpu.contraction.gemm_tiles import GemmTiles
 from mgx_numba.codegen.cpu.units import tile_of_unit, unit_of
 from mgx_numba.codegen.gpu import units as gpu_units
 from mgx_numba.codegen.kernel import KernelSource
@@ -27,7 +27,7 @@ def unit(solver: object, types: str, features: str, monkeypatch: pytest.MonkeyPa
 
 @pytest.mark.skipif(not WIDE, reason="the CPU has no AVX-512")
 def test_units_of_tiles(monkeypatch: pytest.MonkeyPatch) -> None:
-    emulated, tiles = host.EMULATED_TILES, GemmTiles()
+    emulated, tiles = host.EMULATED_TILES, GemmAmx()
     assert unit(tiles, "float32", emulated, monkeypatch) == "AMX in vector code float32 in parts"
     assert unit(tiles, "float32 bfloat16 float32 float32", emulated, monkeypatch) == "AMX in vector code bfloat16"
     assert unit(tiles, "uint8 int8 int32 int32", emulated, monkeypatch) == "AMX in vector code int8"

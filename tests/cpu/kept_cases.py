@@ -118,7 +118,7 @@ def strings() -> KeptCase:
 
 
 def packed() -> KeptCase:
-    """Weights of a convolution that a host step packs, since they are an input."""
+    """Weights of a convolution that a fallback step packs, since they are an input."""
     model = _model("g (float[1, 8, 6, 6] x, float[16, 8, 3, 3] w) => (float[1, 16, 4, 4] y) { y = Conv (x, w) }")
     return KeptCase(model, [{"x": normal(1, 8, 6, 6, seed=k), "w": normal(16, 8, 3, 3, seed=k + 9)} for k in range(2)])
 

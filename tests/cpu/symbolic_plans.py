@@ -16,8 +16,8 @@ from mgx_numba.graph.module import Module
 from mgx_numba.graph.passes import run_passes
 from mgx_numba.graph.program import Program
 from mgx_numba.runtime.cpu.executor import Executable
+from mgx_numba.runtime.explicit_lengths import explicit_lengths, with_explicit_lengths
 from mgx_numba.runtime.plan import Step
-from mgx_numba.runtime.told_lengths import told_lengths, with_told_lengths
 from mgx_numba.targets.cpu.capabilities import pass_options
 from mgx_numba.targets.cpu.rules import RULES
 from mgx_numba.targets.lowering.lowering import Lowering
@@ -84,8 +84,8 @@ class SymbolicCase:
             for k, shape in enumerate(self._shapes(lens))
         ]
         wanted = interpreter.evaluate(self._program(lens), {f"p{k}": a for k, a in enumerate(inputs)})
-        told = with_told_lengths(self.plan)
-        got = Executable(told, num_threads=self._threads).run([*inputs, *told_lengths(told, values).values()])
+        told = with_explicit_lengths(self.plan)
+        got = Executable(told, num_threads=self._threads).run([*inputs, *explicit_lengths(told, values).values()])
         assert len(got) == len(wanted)
         for a, b in zip(got, wanted):
             assert a.shape == b.shape and a.dtype == b.dtype

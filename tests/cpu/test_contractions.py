@@ -8,13 +8,13 @@ import numpy as np
 import pytest
 
 from mgx_numba.codegen.cpu.backend import BACKEND
-from mgx_numba.codegen.cpu.contraction.pack import aligned_zeros
+from mgx_numba.codegen.cpu.contraction.panels import aligned_zeros
 from mgx_numba.codegen.tuning.session import Tuning
 from mgx_numba.codegen.tuning.source import Sources
 from mgx_numba.core.types import Type
 from mgx_numba.runtime.cpu.executor import Executable
 from mgx_numba.runtime.memory import scratch
-from mgx_numba.runtime.plan import HostStep
+from mgx_numba.runtime.plan import FallbackStep
 from mgx_numba.targets.cpu.lower import lower
 from mgx_numba.targets.cpu.program import optimize
 from mgx_numba.targets.options import TargetOptions
@@ -180,7 +180,7 @@ def test_convolution_with_weights_of_a_parameter():
 
 @pytest.mark.parametrize("given", [1, 2])
 def test_an_epilogue_that_kernels_lack_packs_and_tunes_nothing(given):
-    """All of the contraction is one host step then."""
+    """All of the contraction is one fallback step then."""
 
     def build(m, p):
         w = p[1] if given == 2 else m.add_literal(normal(5, 4, 3, 3, seed=1))
@@ -191,7 +191,7 @@ def test_an_epilogue_that_kernels_lack_packs_and_tunes_nothing(given):
     optimized = check(arrays, build)
     tuning = Tuning(BACKEND, Sources([]), lambda records: None, exhaustive=True)
     plan = lower(optimized, TargetOptions(tuning=tuning))
-    assert [step.label for step in plan.steps if isinstance(step, HostStep)] == ["ref::fused_contraction"]
+    assert [step.label for step in plan.steps if isinstance(step, FallbackStep)] == ["ref::fused_contraction"]
     assert tuning.pending() == []
 
 

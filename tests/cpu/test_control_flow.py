@@ -14,10 +14,10 @@ import mgx_numba as migraphx
 from mgx_numba.codegen.workers import batch
 from mgx_numba.errors import ShapeError
 from mgx_numba.frontends.onnx import parse_onnx
-from mgx_numba.runtime.plan import HostStep, Plan
+from mgx_numba.runtime.plan import FallbackStep, Plan
 from mgx_numba.targets.cpu import bodies
 from mgx_numba.targets.cpu.rules import control
-from mgx_numba.targets.lowering import host_call
+from mgx_numba.targets.lowering import fallback_call
 
 from ..values import normal
 from .control_models import (
@@ -59,8 +59,8 @@ def agrees(model: bytes, feeds: dict[str, np.ndarray]) -> Plan:
     return plan
 
 
-def hosts(plan: Plan) -> list[HostStep]:
-    return [s for s in plan.steps if isinstance(s, HostStep)]
+def hosts(plan: Plan) -> list[FallbackStep]:
+    return [s for s in plan.steps if isinstance(s, FallbackStep)]
 
 
 def inlined(plan: Plan, jumps: int) -> None:
@@ -154,7 +154,7 @@ def test_iterations_of_new_lengths_have_plans_and_compile_nothing(
         raise AssertionError("compiled, or interpreted, in a run")
 
     monkeypatch.setattr(batch, "compile_objects", refused)
-    monkeypatch.setattr(host_call, "evaluate_module", refused)
+    monkeypatch.setattr(fallback_call, "evaluate_module", refused)
     for first, trips in ((2, 3), (2, 7), (2, 3)) if past else ((1, 3), (5, 2), (0, 2), (1, 4)):
         feeds = decoding_feeds(first) | {"n": np.array(trips)}
         for result, wanted in zip(program.run(feeds), reference.run(feeds), strict=True):

@@ -1,4 +1,4 @@
-"""Operators that move, select or window data, lowered for the CPU, against ref: no host steps, any destination."""
+"""Operators that move, select or window data, lowered for the CPU, against ref: no fallback steps, any destination."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 
 from mgx_numba.graph.instruction import Instruction
 from mgx_numba.graph.module import Module
-from mgx_numba.runtime.plan import HostStep
+from mgx_numba.runtime.plan import FallbackStep
 from mgx_numba.targets.cpu.lower import lower
 from mgx_numba.targets.options import TargetOptions
 
@@ -27,7 +27,7 @@ def native(inputs: Sequence[np.ndarray], build: Any) -> None:
     """Results agree with ref, and every step is a kernel."""
     check(inputs, build)
     plan = lower(program_of(inputs, build), TargetOptions())
-    assert not [s.label for s in plan.steps if isinstance(s, HostStep)]
+    assert not [s.label for s in plan.steps if isinstance(s, FallbackStep)]
 
 
 def in_layout(m: Module, x: Instruction) -> Instruction:

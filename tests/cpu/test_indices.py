@@ -15,7 +15,7 @@ from mgx_numba.core.types import Type
 from mgx_numba.errors import ShapeError
 from mgx_numba.graph.instruction import Instruction
 from mgx_numba.graph.module import Module
-from mgx_numba.runtime.plan import HostStep, Step
+from mgx_numba.runtime.plan import FallbackStep, Step
 from mgx_numba.targets.cpu.lower import lower
 from mgx_numba.targets.options import TargetOptions
 
@@ -93,7 +93,7 @@ def test_host_steps_do_not_run_on_what_a_wrong_index_gave() -> None:
         return m.add_instruction("nonzero", [picked])
 
     program = compiled([x, indices], build)
-    assert any(isinstance(s, HostStep) for s in lower(program_of([x, indices], build), TargetOptions()).steps)
+    assert any(isinstance(s, FallbackStep) for s in lower(program_of([x, indices], build), TargetOptions()).steps)
     with pytest.raises(ShapeError, match="index 4 is out of range"):
         program.run(feeds(x, indices))
     assert program.run(feeds(x, np.array([0, 3])))[0].tolist() == [0, 0, 0, 1, 1, 1, 0, 1, 2, 0, 1, 2]
@@ -270,4 +270,4 @@ def test_bits_read_as_another_type_are_no_copy() -> None:
         return [bits, m.add_instruction("div", [bits, three])]
 
     check([x], build)
-    assert not any(isinstance(s, HostStep) for s in lower(program_of([x], build), TargetOptions()).steps)
+    assert not any(isinstance(s, FallbackStep) for s in lower(program_of([x], build), TargetOptions()).steps)

@@ -10,9 +10,9 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 import mgx_numba
-from mgx_numba.codegen.cpu.data.control import ROW_TASK_BYTES
+from mgx_numba.codegen.cpu.data.loop_flags import ROW_TASK_BYTES
 from mgx_numba.errors import UnsupportedError
-from mgx_numba.runtime.plan import HostStep
+from mgx_numba.runtime.plan import FallbackStep
 
 FLOAT, INT64, BOOL = TensorProto.FLOAT, TensorProto.INT64, TensorProto.BOOL
 
@@ -39,7 +39,7 @@ def plans(program: mgx_numba.program) -> list:
 
 def inlined(program: mgx_numba.program, jumps: int) -> bool:
     (plan,) = plans(program)
-    return len(plan.jumps) == jumps and not any(isinstance(step, HostStep) for step in plan.steps)
+    return len(plan.jumps) == jumps and not any(isinstance(step, FallbackStep) for step in plan.steps)
 
 
 def body(nodes: list, carried: list[str], results: list[str], name: str = "body") -> Any:

@@ -13,7 +13,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 import mgx_numba
-from mgx_numba.runtime.plan import HostStep
+from mgx_numba.runtime.plan import FallbackStep
 
 CODES = {np.dtype(np.uint8): TensorProto.UINT8, np.dtype(np.int8): TensorProto.INT8}
 NAMES = ("x", "w", "x_zero", "w_zero")
@@ -49,7 +49,7 @@ def run(node: onnx.NodeProto, values: dict[str, np.ndarray], inputs: Sequence[st
     if not opened:
         compiled: Any = p._compiled
         steps = compiled.executable.plan.steps
-        assert not [step.label for step in steps if isinstance(step, HostStep)]
+        assert not [step.label for step in steps if isinstance(step, FallbackStep)]
     assert found.dtype == expected.dtype == np.int32
     np.testing.assert_array_equal(found, expected)
     return found

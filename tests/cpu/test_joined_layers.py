@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 import mgx_numba as migraphx
-from mgx_numba.codegen.cpu.contraction.configurations import solver_candidates
 from mgx_numba.codegen.cpu.contraction.conv import ConvPointwise
+from mgx_numba.codegen.cpu.contraction.tuning_candidates import solver_candidates
 from mgx_numba.codegen.tuning.request import Candidate, Request
 from mgx_numba.graph.instruction import Instruction
 from mgx_numba.graph.module import Module
@@ -70,7 +70,7 @@ class Other:
     def is_shipped(self, request: Request) -> bool:
         return True
 
-    def place(self, request: Request, instruction: str, taken: Candidate) -> None:
+    def note_instruction(self, request: Request, instruction: str, taken: Candidate) -> None:
         pass
 
     def in_place(self, request: Request, operand: str) -> None:

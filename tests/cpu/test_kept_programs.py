@@ -21,7 +21,7 @@ from mgx_numba.errors import FormatError
 from mgx_numba.graph.program import Program
 from mgx_numba.runtime.host.plan_numbers import PlanNumbers
 from mgx_numba.runtime.plan import Plan
-from mgx_numba.targets.base import Kept, KeptPlan, KeptStages
+from mgx_numba.targets.base import Kept, KeptPlan, KeptSplit
 from mgx_numba.targets.cpu.target import TARGET
 from mgx_numba.targets.kept_file import KeptFile, kept_pieces
 
@@ -184,7 +184,7 @@ def test_files_with_changed_bytes_are_refused(tmp_path: Path) -> None:
 def plans_of(kept: Kept) -> list[Plan]:
     if isinstance(kept, KeptPlan):
         return [kept.plan]
-    parts = (kept.head, kept.tail) if isinstance(kept, KeptStages) else kept.plans
+    parts = (kept.head, kept.tail) if isinstance(kept, KeptSplit) else kept.plans
     return [plan for part in parts for plan in plans_of(part)]
 
 
@@ -196,7 +196,9 @@ def test_every_field_of_a_plan_is_in_the_file(name: str, tmp_path: Path) -> None
     kept = net._compiled.kept_plan()
     assert kept is not None
     found = read(tmp_path / "a.plan")
-    assert TARGET.restore(found, target_options(net, net._options), lambda: net._portable)  # which completes host steps
+    assert TARGET.restore(
+        found, target_options(net, net._options), lambda: net._portable
+    )  # which completes fallback steps
     pairs = list(zip(plans_of(kept), plans_of(found), strict=True))
     assert pairs
     for plan, again in pairs:

@@ -20,7 +20,7 @@ from mgx_numba.codegen.problems.element_types import element_types
 from mgx_numba.core.shape import Shape
 from mgx_numba.core.types import Type
 from mgx_numba.graph.program import Program
-from mgx_numba.runtime.plan import HostStep
+from mgx_numba.runtime.plan import FallbackStep
 from mgx_numba.targets.registry import compile_for
 
 from ..exact_integers import ExactSession
@@ -32,7 +32,7 @@ TYPES = {"fp16": (np.float16, TensorProto.FLOAT16), "bf16": (ml_dtypes.bfloat16,
 def host_steps(p: mgx_numba.program) -> list[str]:
     """Labels of steps that NumPy runs."""
     compiled: Any = p._compiled
-    return [step.label for step in compiled.executable.plan.steps if isinstance(step, HostStep)]
+    return [step.label for step in compiled.executable.plan.steps if isinstance(step, FallbackStep)]
 
 
 def half_model(dtype: Any, code: int, convolution: bool) -> onnx.ModelProto:

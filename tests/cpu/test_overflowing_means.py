@@ -6,8 +6,8 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from mgx_numba.codegen.cpu.cluster.layout import reduce_layout
 from mgx_numba.codegen.cpu.cluster.reduce import reduce_launch
+from mgx_numba.codegen.cpu.cluster.reduction_layout import reduce_layout
 from mgx_numba.codegen.cpu.cluster.vectors import Strategy
 from mgx_numba.codegen.problems.cluster import ReductionProblem
 from mgx_numba.core.shape import Shape

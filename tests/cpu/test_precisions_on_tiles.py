@@ -12,9 +12,9 @@ import pytest
 import mgx_numba
 from bench.models import build, inputs
 from mgx_numba.codegen.cpu import host
-from mgx_numba.codegen.cpu.contraction.configurations import solver_candidates
+from mgx_numba.codegen.cpu.contraction.tuning_candidates import solver_candidates
 from mgx_numba.codegen.tuning.request import Candidate, Request
-from mgx_numba.runtime.plan import HostStep
+from mgx_numba.runtime.plan import FallbackStep
 from mgx_numba.targets.cpu.lower import lower
 from mgx_numba.targets.cpu.program import optimize
 from mgx_numba.targets.lowering.tuples import without_tuples
@@ -72,7 +72,7 @@ class Drawn:
         self.names.add(found.solver.name)
         return found
 
-    def place(self, request: Request, instruction: str, taken: Candidate) -> None:
+    def note_instruction(self, request: Request, instruction: str, taken: Candidate) -> None:
         pass
 
     def in_place(self, request: Request, operand: str) -> None:
@@ -91,7 +91,7 @@ def test_every_precision_has_kernels_by_any_solver(name: str, precision: str, mo
         drawn: Any = Drawn(seed)
         options = TargetOptions(fast_math=fast_math, num_threads=2, packing_growth=growth, tuning=drawn)
         plan = lower(optimize(arrays_only, options), options)
-        assert [step.label for step in plan.steps if isinstance(step, HostStep)] == []
+        assert [step.label for step in plan.steps if isinstance(step, FallbackStep)] == []
         if fast_math and precision != "fp16":  # so small, what is stored in float16 goes to float32's tiles
             assert any(chosen.endswith("_tiles") for chosen in drawn.names)
         if precision.startswith("int8"):

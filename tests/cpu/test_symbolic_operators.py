@@ -13,7 +13,7 @@ from mgx_numba.core.shape import Shape
 from mgx_numba.core.types import Type
 from mgx_numba.graph.instruction import Instruction
 from mgx_numba.graph.module import Module
-from mgx_numba.runtime.plan import HostStep
+from mgx_numba.runtime.plan import FallbackStep
 from tests.codegen.symbolic import scope_of
 
 from .symbolic_plans import Lens, SymbolicCase
@@ -125,7 +125,7 @@ def test_operators(name: str) -> None:
 
     case = SymbolicCase(*scope_of(batch=(0, None), seq=(0, None)), shapes, build)
     assert case.guards == []
-    assert any(isinstance(step, HostStep) for step in case.plan.steps) == given.hosted
+    assert any(isinstance(step, FallbackStep) for step in case.plan.steps) == given.hosted
     for batch, seq in ((1, 1), (3, 1), (2, 17), (1, 131)):
         case.check(2e-4, made, batch=batch, seq=seq)
     for batch, seq in ((0, 5), (2, 0)) if given.empty else ():  # what the plan does not serve gets one of its own

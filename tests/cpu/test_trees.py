@@ -18,7 +18,7 @@ from mgx_numba.graph.instruction import Instruction
 from mgx_numba.graph.module import Module
 from mgx_numba.graph.program import Program
 from mgx_numba.ops.tree_ensemble import MISSING
-from mgx_numba.runtime.plan import HostStep
+from mgx_numba.runtime.plan import FallbackStep
 from mgx_numba.targets.cpu.lower import lower
 from mgx_numba.targets.options import TargetOptions
 from tests.codegen.symbolic import scope_of
@@ -158,7 +158,7 @@ def test_tables_that_lead_out_of_themselves_have_no_kernel() -> None:
     """Kernels do not check indices, and a file may hold any indices."""
     fine = np.array([[1, 2], [1, 1], [2, 2]])
     plan = lower(ensemble(tables(fine)), TargetOptions())
-    assert not [step for step in plan.steps if isinstance(step, HostStep)]
+    assert not [step for step in plan.steps if isinstance(step, FallbackStep)]
     wrong = [
         tables(np.array([[1, 3], [1, 1], [2, 2]])),
         tables(np.array([[1, -1], [1, 1], [2, 2]])),
@@ -170,7 +170,7 @@ def test_tables_that_lead_out_of_themselves_have_no_kernel() -> None:
     ]
     for parts in wrong:
         plan = lower(ensemble(parts), TargetOptions())
-        (step,) = (step for step in plan.steps if isinstance(step, HostStep))
+        (step,) = (step for step in plan.steps if isinstance(step, FallbackStep))
         assert "has values that are not from 0 to" in step.reason
 
 

@@ -15,7 +15,7 @@ from tests.driver.support import drive, small_model
 
 
 def _mixed() -> mgx_numba.program:
-    """Large and small kernels, and a host step between them."""
+    """Large and small kernels, and a fallback step between them."""
     p = mgx_numba.program()
     m = p.get_main_module()
     x = m.add_parameter("x", mgx_numba.shape(type="float", lens=[256, 256]))

@@ -15,10 +15,10 @@ from mgx_numba.graph.specialize import specialize
 from mgx_numba.runtime.plan import Pointer, Region, Step
 from mgx_numba.targets.cpu import program as cpu_program
 from mgx_numba.targets.cpu.lower import lower
+from mgx_numba.targets.data_dependent_split import split
 from mgx_numba.targets.lowering.tuples import without_tuples
 from mgx_numba.targets.options import TargetOptions
 from mgx_numba.targets.passes import SOURCE_PASSES
-from mgx_numba.targets.stages import split
 
 from .models import MODELS
 from .symbolic_runs import SETTLED

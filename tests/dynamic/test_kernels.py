@@ -14,7 +14,7 @@ from mgx_numba.errors import ShapeError
 from mgx_numba.frontends.onnx import parse_onnx
 from mgx_numba.graph.program import Program
 from mgx_numba.graph.specialize import specialize
-from mgx_numba.runtime.plan import HostStep
+from mgx_numba.runtime.plan import FallbackStep
 from mgx_numba.targets.cpu import lower
 from mgx_numba.targets.cpu import program as cpu_program
 from mgx_numba.targets.options import TargetOptions
@@ -94,6 +94,6 @@ def test_means_of_any_lengths_have_the_same_kernels() -> None:
         optimized = cpu_program.optimize(specialize(source, {"x": lens}), options)
         assert optimized.log.applied["split_reduce"] == 1
         plan = lower.lower(optimized, options)
-        assert not any(isinstance(step, HostStep) for step in plan.steps)
+        assert not any(isinstance(step, FallbackStep) for step in plan.steps)
         found.append({kernel.text for kernel in plan.kernels() if "reduce" in kernel.name})
     assert found[0] == found[1] == found[2] and found[0]

@@ -20,9 +20,9 @@ from mgx_numba.runtime.gpu.choice import engine, interpreted
 from mgx_numba.runtime.gpu.transfers import to_device, to_host
 from mgx_numba.runtime.plan import Step
 from mgx_numba.targets.base import stages_of
-from mgx_numba.targets.gpu.staged import StagedGpuProgram
+from mgx_numba.targets.data_dependent_split import split
+from mgx_numba.targets.gpu.split_program import SplitGpuProgram
 from mgx_numba.targets.ref.interpreter import evaluate
-from mgx_numba.targets.stages import split
 
 from ..values import normal
 from .models import FLOAT, Graph, two_stages
@@ -51,11 +51,11 @@ def test_the_stages_give_together_what_the_program_gives() -> None:
     for seed in range(3):
         feeds = {"x": normal(6, 4, seed=seed), "y": normal(6, seed=seed + 9)}
         first = evaluate(stages.head, feeds)
-        passed = dict(zip(stages.seam.inputs, first[len(first) - len(stages.seam.inputs) :], strict=True))
+        passed = dict(zip(stages.split_point.inputs, first[len(first) - len(stages.split_point.inputs) :], strict=True))
         tail = specialize(stages.tail, {n: a.shape for n, a in passed.items()})
         assert not any(ins.shape.is_dynamic for ins in tail.main)
         second = evaluate(tail, passed)
-        together = [(first if early else second)[k] for early, k in stages.seam.results]
+        together = [(first if early else second)[k] for early, k in stages.split_point.results]
         for a, b in zip(together, evaluate(program, feeds), strict=True):
             np.testing.assert_allclose(a, b, rtol=1e-5)
 
@@ -95,7 +95,7 @@ def check_products_of_chosen_rows(target: str, none: bool) -> None:
     assert "nonzero" in out.getvalue()
     compiled.idle(feeds)
     assert len(stages_of(compiled, feeds)) == 2 and compiled.kernels() and "ref::nonzero" in labels
-    assert any("nonzero" in line for line in compiled.host_reasons())
+    assert any("nonzero" in line for line in compiled.fallback_reasons())
     assert compiled.rewrite_log()
 
 
@@ -106,7 +106,7 @@ def test_what_the_stages_of_a_device_hand_on_stays_there(monkeypatch: pytest.Mon
     with interpreted():
         program = public_program.wrap(chosen_rows()).compile("gpu", fast_math=False, offload_copy=False)
         compiled = program._compiled
-        assert isinstance(compiled, StagedGpuProgram) and compiled.entry() is None and not compiled.output_parameters()
+        assert isinstance(compiled, SplitGpuProgram) and compiled.entry() is None and not compiled.output_parameters()
         given = {name: to_device(engine(), value, "an input") for name, value in feeds.items()}
         for inputs in (feeds, given):
             found = compiled.run(inputs)

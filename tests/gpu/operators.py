@@ -13,7 +13,7 @@ from mgx_numba.core.shape import Shape
 from mgx_numba.core.types import from_numpy
 from mgx_numba.graph.program import Program
 from mgx_numba.runtime.gpu.engine import Engine
-from mgx_numba.runtime.plan import HostStep
+from mgx_numba.runtime.plan import FallbackStep
 from mgx_numba.targets.gpu.program import GpuProgram
 
 from ..cpu.agreement import assert_agrees, reference
@@ -41,9 +41,9 @@ def operator_program(name: str, arrays: Sequence[np.ndarray], turned: bool = Fal
 
 
 def hosted(made: GpuProgram) -> list[str]:
-    """Labels of the plan's host steps."""
+    """Labels of the plan's fallback steps."""
     assert made.executable is not None
-    return [step.label for step in made.executable.plan.steps if isinstance(step, HostStep)]
+    return [step.label for step in made.executable.plan.steps if isinstance(step, FallbackStep)]
 
 
 def check_operator(on: Engine, name: str, arrays: Sequence[np.ndarray], **attributes: Any) -> None:
@@ -51,7 +51,7 @@ def check_operator(on: Engine, name: str, arrays: Sequence[np.ndarray], **attrib
     for turned in (False, True):
         program = operator_program(name, arrays, turned, **attributes)
         made = compiled(program, on)
-        assert not hosted(made), made.host_reasons()
+        assert not hosted(made), made.fallback_reasons()
         feed = {f"p{k}": np.ascontiguousarray(a.T if turned else a) for k, a in enumerate(arrays)}
         assert_agrees(made.run(feed), reference(program, feed))
 

@@ -46,7 +46,7 @@ class SymbolicPlan:
         run_passes(made, PASSES, pass_options(given), disabled=given.disabled_passes)
         made.remove_unused_modules()
         low = lowering(made, given)
-        low.scope, low.shared, low.later = scope, SharedWeights(program), None
+        low.scope, low.shared, low.compile_body = scope, SharedWeights(program), None
         self.plan: Plan = low.run()
         self.program = made
         scope.close()

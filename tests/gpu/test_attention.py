@@ -59,7 +59,7 @@ def attention(
         np.abs(wanted.astype(np.float64))
     ), far
     assert made.executable is not None
-    assert not made.host_reasons()
+    assert not made.fallback_reasons()
     return made
 
 
@@ -207,7 +207,7 @@ def test_float32_that_no_kernel_takes_keeps_its_products(
     scores = m.add_instruction("dot", [q, m.add_instruction("transpose", [k], permutation=(0, 1, 3, 2))])
     m.add_return([m.add_instruction("dot", [m.add_instruction("softmax", [scores], axis=3), v])])
     made = compiled(program, on, float32_matmul_precision=precision)
-    assert not made.host_reasons()
+    assert not made.fallback_reasons()
     said = [r.reason for r in made.rewrite_log().refusals() if "no kernel computes attention" in r.reason]
     assert all(reason in text for text in said) and bool(said) == bool(reason)
 

@@ -12,7 +12,7 @@ import pytest
 
 from mgx_numba.codegen.gpu.architecture import ARCHITECTURES
 from mgx_numba.codegen.gpu.attention.flash import attention_refusal, attention_solution
-from mgx_numba.codegen.gpu.attention.matrix import attention_tile
+from mgx_numba.codegen.gpu.attention.matrix_cores import attention_tile
 from mgx_numba.codegen.gpu.interpreter.memory import Memory
 from mgx_numba.codegen.gpu.interpreter.run import interpret
 from mgx_numba.codegen.gpu.kernel import gpu_grid, gpu_kernel

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from mgx_numba.codegen.gpu.architecture import ARCHITECTURES
-from mgx_numba.codegen.gpu.attention import flash, warpgroup_parts
-from mgx_numba.codegen.gpu.attention.warpgroup_parts import chosen_parts_tile
+from mgx_numba.codegen.gpu.attention import flash, warpgroup_bf16_split
+from mgx_numba.codegen.gpu.attention.warpgroup_bf16_split import chosen_bf16_split_tile
 from mgx_numba.codegen.gpu.attention.warpgroups import AttentionTile
 from mgx_numba.codegen.gpu.interpreter.memory import KernelFault
 from mgx_numba.codegen.gpu.toolchain.compiler import assembly
@@ -33,15 +33,15 @@ SMALL = AttentionTile(1, 64, 2, 1)
 def hopper(monkeypatch: pytest.MonkeyPatch) -> None:
     """Use warpgroups for all problems that they support, even with few queries."""
     monkeypatch.setenv("MGX_GPU_ARCH", "sm_90a")
-    monkeypatch.setattr(warpgroup_parts, "LEAST_QUERIES", 1)
-    monkeypatch.setattr(warpgroup_parts, "least_tiles", lambda: 1)
+    monkeypatch.setattr(warpgroup_bf16_split, "LEAST_QUERIES", 1)
+    monkeypatch.setattr(warpgroup_bf16_split, "least_tiles", lambda: 1)
 
 
 def agree(
     lens: tuple[int, ...], tile: AttentionTile, on: Engine, monkeypatch: pytest.MonkeyPatch, **given: object
 ) -> None:
     """Compute and compare, with a tile; ``given`` as of `attention`."""
-    monkeypatch.setattr(warpgroup_parts, "chosen_parts_tile", lambda _: tile)
+    monkeypatch.setattr(warpgroup_bf16_split, "chosen_bf16_split_tile", lambda _: tile)
     made = attention(F32, lens, on, **given)  # type: ignore[arg-type]
     assert made.executable is not None
     labels = [step.label for step in made.executable.plan.steps]
@@ -164,7 +164,7 @@ def test_infinities_and_nan_are_those_of_float32(
 def test_what_the_interpreter_says_of_wrong_synchronisation(
     line: str, said: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(warpgroup_parts, "chosen_parts_tile", lambda _: AttentionTile(2, 64, 2, 1))
+    monkeypatch.setattr(warpgroup_bf16_split, "chosen_bf16_split_tile", lambda _: AttentionTile(2, 64, 2, 1))
     leave_out(line, monkeypatch)
     program, inputs = qkv((1, 1, 300, 16))
     with pytest.raises(KernelFault, match=said):
@@ -187,4 +187,4 @@ def test_tiles_fit_a_multiprocessor(lens: tuple[int, int, int]) -> None:
     problem = AttentionProblem(1, heads, heads, length, length, features, features, *[strides] * 4)
     (launch,) = flash.attention_solution(problem, "high").launches
     assert launch.geometry.shared_bytes + 2048 <= ARCHITECTURES["sm_90a"].shared_bytes  # type: ignore[union-attr]
-    assert chosen_parts_tile(problem).stages > 1
+    assert chosen_bf16_split_tile(problem).stages > 1

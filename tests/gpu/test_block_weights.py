@@ -11,10 +11,10 @@ from numba import njit
 
 import mgx_numba.ops  # noqa: F401  (registers the operators)
 from mgx_numba.codegen.gpu.architecture import ARCHITECTURES
-from mgx_numba.codegen.gpu.contraction import nbits, nbits_cores
-from mgx_numba.codegen.gpu.contraction.nbits import codes_of_vector, pack_codes
-from mgx_numba.codegen.gpu.contraction.nbits_cores import CODE_WORDS, EXPONENTS, chunk_words, pack_chunks
-from mgx_numba.codegen.gpu.contraction.placed import PlacedRequest
+from mgx_numba.codegen.gpu.contraction import block_quant, block_quant_mma
+from mgx_numba.codegen.gpu.contraction.block_quant import codes_of_vector, pack_codes
+from mgx_numba.codegen.gpu.contraction.block_quant_mma import CODE_WORDS, EXPONENTS, chunk_words, pack_chunks
+from mgx_numba.codegen.gpu.contraction.gpu_contraction import GpuContraction
 from mgx_numba.codegen.gpu.interpreter.memory import KernelFault
 from mgx_numba.codegen.gpu.lang.codes import codes_float16
 from mgx_numba.codegen.gpu.toolchain.compiler import compile_object
@@ -103,7 +103,7 @@ def test_products(
 ) -> None:
     program, inputs = product(type, lens, depth, columns, bits, size, points)
     made = compiled(program, on, fast_math=True)
-    assert made.executable is not None and not hosted(made), made.host_reasons()
+    assert made.executable is not None and not hosted(made), made.fallback_reasons()
     cores = type is not F32 and bits == 4 and size >= 32 and depth % max(128, size) == 0
     whole = depth % codes_of_vector(BlockFormat(bits, size, points)) == 0 and (bits, size) != (4, 16)
     few = lens[-1] <= 8 if cores else lens[-1] <= 4 and whole
@@ -131,12 +131,12 @@ def test_products_of_nothing_failed(type: Type, lens: tuple[int, ...], depth: in
 @pytest.mark.parametrize(("rows", "points"), [(1, False), (8, True)])
 def test_blocks_take_tile_after_tile(rows: int, points: bool, on: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
     """With fewer multiprocessors than tiles, and a last tile that is no whole one."""
-    monkeypatch.setattr(nbits_cores, "multiprocessors", lambda: 1)
+    monkeypatch.setattr(block_quant_mma, "multiprocessors", lambda: 1)
     program, inputs = product(F16, (rows,), 1152, 16 * 7 + 5, 4, 32, points)
     made = compiled(program, on, fast_math=True)
     assert made.executable is not None
     (step,) = (s for s in made.executable.plan.steps if isinstance(s, Step))
-    assert step.geometry.blocks == (nbits_cores.BLOCKS, 1, 1)
+    assert step.geometry.blocks == (block_quant_mma.BLOCKS, 1, 1)
     (got,), (wanted,) = made.run(inputs), reference(program, inputs).results
     error = np.abs(got.astype(np.float64) - wanted.astype(np.float64)).max() / np.abs(wanted.astype(np.float64)).max()
     assert error <= ALLOWED[F16], error
@@ -145,21 +145,21 @@ def test_blocks_take_tile_after_tile(rows: int, points: bool, on: Engine, monkey
 @pytest.mark.parametrize(
     ("line", "said"),
     [
-        (f"copy_wait({nbits_cores.TURNS - 1})", "which nobody has written"),
+        (f"copy_wait({block_quant_mma.TURNS - 1})", "which nobody has written"),
         ("warp_barrier()", "without a barrier between|which nobody has written"),
         ("barrier()", "without a barrier between|which nobody has written"),
     ],
 )
 def test_chunks_are_waited_for(line: str, said: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """The interpreter reports a missing wait."""
-    written = nbits.gpu_kernel
+    written = block_quant.gpu_kernel
 
     def wrong(name: str, lines: list[str], *rest: Any, **options: Any) -> KernelSource:
         assert any(text.strip() == line for text in lines)
         left = [text.replace(line, "pass") if text.strip() == line else text for text in lines]
         return written(name, left, *rest, **options)
 
-    monkeypatch.setattr(nbits, "gpu_kernel", wrong)
+    monkeypatch.setattr(block_quant, "gpu_kernel", wrong)
     program, inputs = product(F16, (2,), 2304, 33, 4, 64, True)
     with pytest.raises(KernelFault, match=said):
         compiled(program, interpreter()).run(inputs)
@@ -170,11 +170,13 @@ def test_chunks_are_waited_for(line: str, said: str, monkeypatch: pytest.MonkeyP
 def test_a_multiprocessor_has_room_for_so_many_blocks(rows: int, depth: int, size: int, points: bool) -> None:
     types = ElementTypes(*["float16"] * 4)
     problem = GemmProblem(rows, 640, depth, types=types, blocks=BlockFormat(4, size, points))
-    (launch,) = nbits_cores.cores_solution(PlacedRequest(Request(problem, Epilogue(), (), 1, True))).launches
+    (launch,) = block_quant_mma.block_quant_mma_solution(
+        GpuContraction(Request(problem, Epilogue(), (), 1, True))
+    ).launches
     (declared,) = re.findall(r"shared_float32\((\d+)\)", launch.kernel.text)
     # of 228 KiB each block takes one for the driver and one for alignment
     block = launch.geometry.shared_bytes + 4 * int(declared) + 2048
-    assert nbits_cores.BLOCKS * block <= 228 << 10 < (nbits_cores.BLOCKS + 1) * block
+    assert block_quant_mma.BLOCKS * block <= 228 << 10 < (block_quant_mma.BLOCKS + 1) * block
 
 
 @pytest.mark.parametrize("depth", [96, 128])

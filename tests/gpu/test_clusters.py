@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import mgx_numba.ops  # noqa: F401  (registers the operators)
-from mgx_numba.codegen.gpu.cluster.rows import reduction_launch
+from mgx_numba.codegen.gpu.cluster.reduction_rows import reduction_launch
 from mgx_numba.codegen.launch import Grid
 from mgx_numba.codegen.problems.cluster import ReductionProblem, Tensor
 from mgx_numba.core.shape import Shape
@@ -29,7 +29,7 @@ Build = Callable[[Module], None]
 
 
 def agree(build: Build, on: Engine, special: bool = False, hosted: int = 0) -> None:
-    """The program has the values of ref, in kernels but for so many host steps."""
+    """The program has the values of ref, in kernels but for so many fallback steps."""
     program = Program()
     build(program.main)
     rng = np.random.default_rng(len(program.main.parameters()))

@@ -17,10 +17,10 @@ from mgx_numba.errors import MgxError, ShapeError
 from mgx_numba.frontends.onnx import parse_onnx
 from mgx_numba.graph.program import Program
 from mgx_numba.ops import control as operators
+from mgx_numba.runtime.gpu.data_dependent import DataDependentBody, DataDependentLoop
 from mgx_numba.runtime.gpu.engine import Engine
-from mgx_numba.runtime.gpu.late import LateBody, LateLoop
 from mgx_numba.runtime.gpu.transfers import to_device, to_host
-from mgx_numba.runtime.plan import ControlStep, HostStep, Plan
+from mgx_numba.runtime.plan import ControlStep, FallbackStep, Plan
 from mgx_numba.targets.gpu.dynamic import DynamicGpuProgram
 from mgx_numba.targets.gpu.program import GpuProgram, compile_program
 from mgx_numba.targets.options import TargetOptions
@@ -62,8 +62,8 @@ def plan_of(net: GpuProgram) -> Plan:
 
 
 def controls(plan: Plan) -> list[ControlStep]:
-    """The control steps of a plan that has no host steps, nor have their bodies."""
-    assert not [s for s in plan.steps if isinstance(s, HostStep)]
+    """The control steps of a plan that has no fallback steps, nor have their bodies."""
+    assert not [s for s in plan.steps if isinstance(s, FallbackStep)]
     found = [s for s in plan.steps if isinstance(s, ControlStep)]
     for step in found:
         for body in step.plans:
@@ -81,7 +81,7 @@ def test_one_of_two_branches_runs(on: Engine) -> None:
 def test_branches_of_other_lengths_run_on_the_host() -> None:
     feeds = {"c": np.array([True]), "x": normal(4, 5)}
     net = compiled(parsed(branches(4, feeds)), interpreter())
-    assert any("lengths of its result are known at run time only" in why for why in net.host_reasons().values())
+    assert any("lengths of its result are known at run time only" in why for why in net.fallback_reasons().values())
 
 
 @pytest.mark.parametrize(("past", "seen"), [(2, False), (2, True), (None, True)])
@@ -93,8 +93,8 @@ def test_a_cache_that_grows_in_a_loop_has_one_plan_for_all_lengths(past: int | N
         feeds = decoding_feeds(first) | {"n": np.array(trips)}
         assert_agrees(net.run(feeds), reference(parsed(model), feeds))
     for step in plan_of(net).steps if past else ():
-        if isinstance(step, HostStep):
-            assert isinstance(step.on_device, LateLoop)
+        if isinstance(step, FallbackStep):
+            assert isinstance(step.on_device, DataDependentLoop)
             body = step.on_device._body._program
             assert isinstance(body, DynamicGpuProgram)
             assert len(body._plans) == 1 and not body._fixed
@@ -119,7 +119,7 @@ def test_results_whose_lengths_a_body_tells_are_in_the_order_of_the_queue() -> N
     program = parsed(model_of(nodes, {"x": x}, ["y", "rows"], chosen=chosen))
     engine = interpreter()
     queue = engine.queue()
-    body = LateBody(compile_program(program, TargetOptions(), on=engine), program.parameter_shapes())
+    body = DataDependentBody(compile_program(program, TargetOptions(), on=engine), program.parameter_shapes())
     given = to_device(engine, x, "x")
     results = [r for r in body.run(queue, [given]) if isinstance(r, DeviceArray)]
     for result, wanted in zip(results, (-x, x[chosen]), strict=True):
@@ -135,9 +135,9 @@ def test_of_a_loop_with_a_cache_conditions_are_all_that_is_read_back(monkeypatch
     feeds = decoding_feeds(2)
     engine = interpreter()
     net = compiled(parsed(model.SerializeToString()), engine, offload_copy=False)
-    placed = {name: to_device(engine, array, name) for name, array in feeds.items()}
+    contraction = {name: to_device(engine, array, name) for name, array in feeds.items()}
     read = downloads(monkeypatch)
-    results = net.run(placed)
+    results = net.run(contraction)
     assert set(read) <= {0, 1} and read.count(1) == 2
     wanted = reference(parsed(model.SerializeToString()), feeds)
     assert_agrees([to_host(engine, r).reshape(r.shape.lens) for r in results], wanted)
@@ -162,7 +162,7 @@ def test_a_branch_with_products_of_other_lengths_runs_on_the_device(condition: b
     constants = {"zero": np.array([0]), "two": np.array([2]), "three": np.array([3]), "w": normal(8, 8, seed=1)}
     model = model_of([node], feeds, ["y"], **constants)
     net = compiled(parsed(model), on)
-    (step,) = [s for s in plan_of(net).steps if isinstance(s, HostStep) and s.on_device]
+    (step,) = [s for s in plan_of(net).steps if isinstance(s, FallbackStep) and s.on_device]
     assert step.kernels
     for _ in range(2):
         assert_agrees(net.run(feeds), reference(parsed(model), feeds))
@@ -274,7 +274,7 @@ def test_the_module_that_lengths_select_is_part_of_the_plan(target: str) -> None
     for n in (3, 2, 3):
         feeds = {"x": normal(n, 4)}
         np.testing.assert_allclose(net.run(feeds)[0], feeds["x"] @ normal(4, 4, seed=n), rtol=1e-5, atol=1e-6)
-        assert not net._for(feeds).host_reasons()  # type: ignore[attr-defined]
+        assert not net._for(feeds).fallback_reasons()  # type: ignore[attr-defined]
     with pytest.raises(MgxError, match=r"no submodule takes float_type \[4, 4\]"):
         net.run({"x": normal(4, 4)})
 
@@ -299,7 +299,7 @@ def test_what_stays_on_the_device_is_given_there(on: Engine) -> None:
     net = compiled(parsed(branches(3, feeds)), on, offload_copy=False)
     for condition in (True, False, True):
         given = {"c": np.array([condition]), "x": feeds["x"]}
-        placed = {name: to_device(on, array, name) for name, array in given.items()}
-        (result,) = net.run(placed)
+        contraction = {name: to_device(on, array, name) for name, array in given.items()}
+        (result,) = net.run(contraction)
         wanted = reference(parsed(branches(3, feeds)), given)
         assert_agrees([to_host(on, result).reshape(result.shape.lens)], wanted)

@@ -60,9 +60,9 @@ def test_of_rows_on_a_device_their_number_alone_is_read(monkeypatch: pytest.Monk
     program = operator_program("nonmaxsuppression", arrays, use_dyn_output=True)
     net = compiled(program, engine, offload_copy=False)
     feed = {f"p{k}": a for k, a in enumerate(arrays)}
-    placed = {name: to_device(engine, array, name) for name, array in feed.items()}
+    contraction = {name: to_device(engine, array, name) for name, array in feed.items()}
     read = downloads(monkeypatch)
-    (result,) = net.run(placed)
+    (result,) = net.run(contraction)
     assert [size for size in read if size] == [8]
     assert_agrees([to_host(engine, result).reshape(result.shape.lens)], reference(program, feed))
 

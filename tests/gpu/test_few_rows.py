@@ -9,7 +9,7 @@ import pytest
 
 import mgx_numba.ops  # noqa: F401  (registers the operators)
 from mgx_numba.codegen.gpu.architecture import ARCHITECTURES
-from mgx_numba.codegen.gpu.contraction import few_rows
+from mgx_numba.codegen.gpu.contraction import gemv
 from mgx_numba.codegen.gpu.toolchain.compiler import assembly
 from mgx_numba.core.shape import Shape
 from mgx_numba.core.types import Type
@@ -118,7 +118,7 @@ def test_images(
 
 def test_more_rows_and_filters_that_do_not_cover_images_are_refused() -> None:
     one = {"padding": (0, 0), "stride": (1, 1), "dilation": (1, 1)}
-    more = few_rows.MOST_ROWS + 1
+    more = gemv.MOST_ROWS + 1
     programs = [
         product(F16, (), more, 5, 16),
         images(F16, (more, 16, 1, 1), 8, (1, 1), **one),

@@ -9,7 +9,7 @@ import mgx_numba.ops  # noqa: F401  (registers the operators)
 from mgx_numba.codegen.gpu.architecture import ARCHITECTURES
 from mgx_numba.codegen.gpu.contraction import fma, fma_tiles, solvers
 from mgx_numba.codegen.gpu.contraction.fma_tiles import TILES, FmaTile
-from mgx_numba.codegen.gpu.contraction.placed import PlacedRequest
+from mgx_numba.codegen.gpu.contraction.gpu_contraction import GpuContraction
 from mgx_numba.codegen.gpu.contraction.wgmma_tiles import multiprocessors
 from mgx_numba.codegen.gpu.toolchain.compiler import assembly
 from mgx_numba.codegen.problems.element_types import ElementTypes
@@ -169,10 +169,10 @@ def test_tiles_are_chosen_by_what_multiprocessors_get() -> None:
 
     def chosen(rows: int, columns: int, depth: int) -> tuple[FmaTile, int]:
         problem = GemmProblem(rows, columns, depth, types=types, b_strides=(columns, 1))
-        placed, solver = PlacedRequest(Request(problem, Epilogue(), (), 1, False)), solvers.MultiplyAdds()
-        times = [solver.estimate(placed, tiling) for tiling in solver.tilings(placed)]
-        assert solver.estimate(placed) == min(times) == times[0]
-        return fma.FmaText.chosen(placed)
+        contraction, solver = GpuContraction(Request(problem, Epilogue(), (), 1, False)), solvers.MultiplyAdds()
+        times = [solver.estimate(contraction, tiling) for tiling in solver.tilings(contraction)]
+        assert solver.estimate(contraction) == min(times) == times[0]
+        return fma.FmaText.chosen(contraction)
 
     cores = multiprocessors()
     assert chosen(128 * cores, 128 * 16, 4096) == (TILES[0], 1)
@@ -198,5 +198,5 @@ def test_tiles_are_those_that_were_the_fastest(
     monkeypatch.setenv("MGX_GPU_ARCH", "sm_90a")
     monkeypatch.setattr(fma_tiles, "multiprocessors", lambda: 132)
     problem = GemmProblem(rows, columns, depth, types=ElementTypes(*["float32"] * 4), b_strides=(columns, 1))
-    tile, parts = fma.FmaText.chosen(PlacedRequest(Request(problem, Epilogue(), (), 1, False)))
+    tile, parts = fma.FmaText.chosen(GpuContraction(Request(problem, Epilogue(), (), 1, False)))
     assert ((tile.rows, tile.columns), parts) == (lens, splits)

@@ -7,7 +7,7 @@ import pytest
 
 import mgx_numba.ops  # noqa: F401  (registers the operators)
 from mgx_numba.codegen.gpu.contraction import solvers, wgmma
-from mgx_numba.codegen.gpu.contraction.placed import interleaved
+from mgx_numba.codegen.gpu.contraction.gpu_contraction import interleaved
 from mgx_numba.codegen.gpu.contraction.wgmma_tiles import WarpgroupTile
 from mgx_numba.codegen.problems.epilogue import Epilogue
 from mgx_numba.core.shape import DynamicDimension, Shape
@@ -117,7 +117,7 @@ def test_tiles(tile: WarpgroupTile, cores: int, on: Engine, monkeypatch: pytest.
 def test_few_rows(
     type: Type, lens: tuple[int, ...], half: int, gate: str, on: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(solvers, "SOLVERS", (solvers.FewRows(), solvers.Tiles()))
+    monkeypatch.setattr(solvers, "SOLVERS", (solvers.Gemv(), solvers.Tiles()))
     agree(unit(type, lens, half, gate), on, type, kernel="gemm_rows")
 
 
@@ -182,7 +182,7 @@ def test_rows_that_are_known_later(on: Engine) -> None:
 
 @pytest.mark.parametrize("rows", [1, 70])
 def test_two_products_of_one_input_are_one_kernel(rows: int, on: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(solvers, "SOLVERS", (solvers.FewRows(), solvers.Warpgroups(), solvers.Tiles()))
+    monkeypatch.setattr(solvers, "SOLVERS", (solvers.Gemv(), solvers.Warpgroups(), solvers.Tiles()))
     program, rng = Program(), np.random.default_rng(0)
     m = program.main
     x = m.add_parameter("x", Shape(F16, (rows, 40)))

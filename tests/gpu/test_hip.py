@@ -79,7 +79,7 @@ def test_large_inputs_and_results_go_in_pieces(
     installed: Callable[..., HipLibrary], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     installed()
-    for name in ("LARGE", "ALONE", "LEAST_LENT", "PIECE", "MOST_OF_A_PIECE"):
+    for name in ("LARGE", "ALONE", "LEAST_DONATED", "PIECE", "MOST_OF_A_PIECE"):
         monkeypatch.setattr(host_copies, name, 256)
     model, kept = softmax_of_sum((7, 33)).compile("gpu"), []
     for seed in range(4):

@@ -43,7 +43,7 @@ def where(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> It
     monkeypatch.setattr(host_copies, "ALONE", 256)
     monkeypatch.setattr(host_copies, "PIECE", 256)
     monkeypatch.setattr(host_copies, "MOST_OF_A_PIECE", 256)
-    monkeypatch.setattr(host_copies, "LEAST_LENT", 256)
+    monkeypatch.setattr(host_copies, "LEAST_DONATED", 256)
     monkeypatch.setattr(host_copies, "_threads_for", lambda size: 3)
     with place(request.param):
         yield request.param
@@ -336,14 +336,14 @@ def test_an_index_of_a_run_that_failed_is_not_told_of_the_next(where: str, monke
         return [found, main.add_instruction(mgx.op("nonzero"), [found])]
 
     def fail(context: DeviceContext, step: Any, queue: Any) -> None:
-        raise MemoryError("no memory for a host step")
+        raise MemoryError("no memory for a fallback step")
 
     model = one_input(gathered, "int64", [200]).compile("gpu")
     right = np.arange(200) % 5
     model.run({"x": right})
     with monkeypatch.context() as meanwhile:
-        meanwhile.setattr(DeviceContext, "_run_host_step", fail)
-        with pytest.raises(MemoryError, match="host step"):
+        meanwhile.setattr(DeviceContext, "_run_fallback_step", fail)
+        with pytest.raises(MemoryError, match="fallback step"):
             model.run({"x": right + 5})
     np.testing.assert_array_equal(model.run({"x": right})[0], right.astype(np.float32))
     with pytest.raises(ZeroDivisionError):

@@ -12,10 +12,10 @@ import pytest
 
 from mgx_numba.codegen.gpu.driver.device import Device
 from mgx_numba.errors import DeviceError
-from mgx_numba.runtime.gpu.blocks import DeviceBlock, KeptBlocks
 from mgx_numba.runtime.gpu.cuda import CudaEngine
+from mgx_numba.runtime.gpu.device_allocator import DeviceBlock, KeptBlocks
 from mgx_numba.runtime.gpu.driver_engine import SLAB, DriverNames, PinnedMemory
-from mgx_numba.runtime.gpu.host_copies import LEAST_LENT, _LargeResult
+from mgx_numba.runtime.gpu.host_copies import LEAST_DONATED, _LargeResult
 
 PAGE = 4096
 """Bytes that a driver's pinned memory begins at multiples of."""
@@ -196,10 +196,10 @@ def test_memory_that_the_driver_knows_is_given_up_when_nothing_sees_it() -> None
 def test_memory_that_the_driver_refuses_is_not_asked_for_again() -> None:
     on = CudaEngine(Opened())  # type: ignore[arg-type]
     on.driver.refused = "cuMemHostRegister_v2"
-    large, queue = _LargeResult(on, LEAST_LENT, 0), on.queue()
+    large, queue = _LargeResult(on, LEAST_DONATED, 0), on.queue()
     for _ in range(3):
-        pieces = large.bring(queue)
-        assert sum(piece.other.size for piece in pieces) == large.made().size == LEAST_LENT
+        pieces = large.copy_large(queue)
+        assert sum(piece.other.size for piece in pieces) == large.made().size == LEAST_DONATED
     assert on.driver.calls.count("cuMemHostRegister_v2") == 1  # type: ignore[attr-defined]
 
 

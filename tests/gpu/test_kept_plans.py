@@ -116,7 +116,7 @@ def test_host_steps_of_a_kept_plan_run(tmp_path: Path) -> None:
     with interpreted():
         made = GpuProgram(program, TargetOptions())
         kept = made.kept_plan()
-        assert isinstance(kept, KeptPlan) and made.host_reasons()
+        assert isinstance(kept, KeptPlan) and made.fallback_reasons()
         again = TARGET.restore(through_a_file(tmp_path / "a.plan", kept), TargetOptions(), lambda: program)
         for mine, theirs in zip(again.run(feed), made.run(feed), strict=True):
             np.testing.assert_array_equal(mine, theirs)
@@ -170,7 +170,7 @@ with Path(sys.argv[1]).open("rb", buffering=0) as file:
     reader = KeptFile(file)
     plan = reader.kept(reader.allocate()).plan
 made = DeviceProgram(None, TargetOptions(), plan, None, lambda: None)
-assert made.kernels() and made.kept_plan() is not None and not made.host_reasons()
+assert made.kernels() and made.kept_plan() is not None and not made.fallback_reasons()
 unwanted = ("numba", "llvmlite", "onnx", "msgpack", "mgx_numba.ops", "mgx_numba.graph.passes", "sqlite3")
 print(json.dumps([m for m in sys.modules if m in unwanted or m.startswith("mgx_numba.targets.lowering")]))
 """

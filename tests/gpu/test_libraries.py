@@ -17,7 +17,7 @@ import pytest
 
 from mgx_numba.codegen.body import scalar_body
 from mgx_numba.codegen.gpu.contraction import library_solver, library_solvers, solvers
-from mgx_numba.codegen.gpu.contraction.placed import PlacedRequest
+from mgx_numba.codegen.gpu.contraction.gpu_contraction import GpuContraction
 from mgx_numba.codegen.gpu.driver.graphs import CallNode, GraphInMaking
 from mgx_numba.codegen.gpu.libraries import calls
 from mgx_numba.codegen.gpu.libraries.epilogues import Finish, finish_of
@@ -60,10 +60,10 @@ def called(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
     def choose(name: str, number: int = 0) -> None:
         own = next(s for s in library_solvers.LIBRARIES if s.name == name)
 
-        def chosen(placed: PlacedRequest) -> Candidate:
-            reason = own.refusal(placed)
+        def chosen(contraction: GpuContraction) -> Candidate:
+            reason = own.refusal(contraction)
             assert not reason, reason
-            found = own.tilings(placed)
+            found = own.tilings(contraction)
             return Candidate(own, found[number % len(found)])
 
         monkeypatch.setattr(solvers, "choose", chosen)
@@ -293,20 +293,20 @@ def test_one_image_for_all_of_a_batch_is_not_taken_for_several(on: Engine, monke
     weights = m.add_literal(values(np.random.default_rng(0), Shape(F32, (32, 32, 3, 3))))
     y = m.add_instruction("convolution", [x, weights], padding=[1, 1])
     m.add_return([m.add_instruction("add", [y, m.add_instruction("multibroadcast", [added], out_lens=lens)])])
-    asked: list[tuple[PlacedRequest, str]] = []
+    asked: list[tuple[GpuContraction, str]] = []
 
-    def chosen(placed: PlacedRequest) -> Candidate:
-        asked.append((placed, own.refusal(placed)))
-        return ours(placed) if asked[-1][1] else Candidate(own, own.tilings(placed)[0])
+    def chosen(contraction: GpuContraction) -> Candidate:
+        asked.append((contraction, own.refusal(contraction)))
+        return ours(contraction) if asked[-1][1] else Candidate(own, own.tilings(contraction)[0])
 
     monkeypatch.setattr(solvers, "choose", chosen)
     agrees(compiled(program, on), program, fed(program), 4e-6)
-    (placed, reason), *_ = asked
+    (contraction, reason), *_ = asked
     assert "one for all" in reason
-    alone = replace(placed.request, epilogue=Epilogue(), strides=())
-    assert not own.refusal(replace(placed, request=alone))
-    same = replace(placed.problem, x_strides=(0, *placed.problem.x_strides[1:]))
-    assert "one for all" in own.refusal(replace(placed, request=replace(alone, problem=same)))
+    alone = replace(contraction.request, epilogue=Epilogue(), strides=())
+    assert not own.refusal(replace(contraction, request=alone))
+    same = replace(contraction.problem, x_strides=(0, *contraction.problem.x_strides[1:]))
+    assert "one for all" in own.refusal(replace(contraction, request=replace(alone, problem=same)))
 
 
 @pytest.mark.parametrize("type", [F16, BF16])

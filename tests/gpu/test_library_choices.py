@@ -17,8 +17,8 @@ import pytest
 import mgx_numba as mgx
 from mgx_numba.codegen.gpu.backend import BACKEND
 from mgx_numba.codegen.gpu.contraction import library_solver, library_solvers, solvers
+from mgx_numba.codegen.gpu.contraction.gpu_contraction import GpuContraction
 from mgx_numba.codegen.gpu.contraction.library_solvers import CudnnConvolutions
-from mgx_numba.codegen.gpu.contraction.placed import PlacedRequest
 from mgx_numba.codegen.gpu.libraries import calls, cublaslt, cudnn, finding
 from mgx_numba.codegen.problems.convolution import ConvProblem
 from mgx_numba.codegen.problems.element_types import element_types
@@ -36,9 +36,9 @@ from .nvidia_libraries import CublasLtLibrary, CudnnLibrary, standing_in
 from .programs import interpreter
 
 
-def placed(m: int = 16, n: int = 24, k: int = 32, type: str = "float16", **more: Any) -> PlacedRequest:
+def contraction(m: int = 16, n: int = 24, k: int = 32, type: str = "float16", **more: Any) -> GpuContraction:
     problem = GemmProblem(m, n, k, types=element_types(type), b_strides=(1, k))
-    return PlacedRequest(Request(problem, Epilogue(), (), 1, False), **more)
+    return GpuContraction(Request(problem, Epilogue(), (), 1, False), **more)
 
 
 @pytest.fixture
@@ -52,7 +52,7 @@ Both = tuple[CublasLtLibrary, CudnnLibrary]
 
 
 def test_only_measuring_takes_a_library(libraries: Both) -> None:
-    asked = placed()
+    asked = contraction()
     assert [c.solver.name for c in solvers.candidates(asked)][-1] == "cublaslt"
     assert "cublaslt" not in [c.solver.name for c in solvers.own_candidates(asked)]
     assert BACKEND.choose(asked).solver in solvers.SOLVERS
@@ -64,21 +64,22 @@ def test_only_measuring_takes_a_library(libraries: Both) -> None:
 @pytest.mark.parametrize(
     ("asked", "reason"),
     [
-        (placed(type="int32"), "no products of int32"),
-        (placed(type="uint8 int8 int32 int32"), "no products of uint8"),
-        (PlacedRequest(Request(GemmProblem(4, 4, 4, a_strides=(9, 2)), Epilogue(), (), 1, False)),
+        (contraction(type="int32"), "no products of int32"),
+        (contraction(type="uint8 int8 int32 int32"), "no products of uint8"),
+        (GpuContraction(Request(GemmProblem(4, 4, 4, a_strides=(9, 2)), Epilogue(), (), 1, False)),
          "a matrix of 4 by 4 with strides 9 and 2"),
-        (PlacedRequest(Request(GemmProblem(4, 4, 4, batch=(2, 2), a_strides=(99, 16, 4, 1)), Epilogue(), (), 1, False)),
+        (GpuContraction(Request(
+            GemmProblem(4, 4, 4, batch=(2, 2), a_strides=(99, 16, 4, 1)), Epilogue(), (), 1, False)),
          "at no one distance"),
-        (PlacedRequest(Request(ConvProblem(1, 8, 8, (5, 5), (3, 3)), Epilogue(), (), 1, False)),
+        (GpuContraction(Request(ConvProblem(1, 8, 8, (5, 5), (3, 3)), Epilogue(), (), 1, False)),
          "more than single pixels"),
-        (placed(type="int8 int8 int32 int32", m=4), ""),
-        (dataclasses.replace(placed(type="int8 int8 int32 int32"), request=Request(
+        (contraction(type="int8 int8 int32 int32", m=4), ""),
+        (dataclasses.replace(contraction(type="int8 int8 int32 int32"), request=Request(
             GemmProblem(4, 4, 4, types=element_types("int8 int8 int32 int32")), Epilogue(), (), 1, False)),
          "has nothing for int8"),
     ],
 )  # fmt: skip
-def test_what_cublaslt_refuses(asked: PlacedRequest, reason: str, libraries: Both) -> None:
+def test_what_cublaslt_refuses(asked: GpuContraction, reason: str, libraries: Both) -> None:
     found = library_solvers.LIBRARIES[0].refusal(asked)
     assert reason in found and bool(reason) == bool(found), found
 
@@ -96,14 +97,14 @@ def test_what_cublaslt_refuses(asked: PlacedRequest, reason: str, libraries: Bot
 )
 def test_what_cudnn_refuses(changed: dict[str, Any], reason: str, libraries: Both) -> None:
     problem = dataclasses.replace(ConvProblem(1, 8, 8, (5, 5), (3, 3)), **changed)
-    found = library_solvers.LIBRARIES[1].refusal(PlacedRequest(Request(problem, Epilogue(), (), 1, False)))
+    found = library_solvers.LIBRARIES[1].refusal(GpuContraction(Request(problem, Epilogue(), (), 1, False)))
     assert reason in found and bool(reason) == bool(found), found
 
 
 def test_engines_that_round_otherwise_are_not_taken(libraries: Both) -> None:
     plain = ConvProblem(1, 8, 8, (5, 5), (3, 3))
     rounding = dataclasses.replace(plain, fast_math=True)
-    asked = [PlacedRequest(Request(p, Epilogue(), (), 1, False)) for p in (plain, rounding)]
+    asked = [GpuContraction(Request(p, Epilogue(), (), 1, False)) for p in (plain, rounding)]
     tf32 = dataclasses.replace(asked[0], precision="medium")
     for note, taken in ((0, [1, 1, 2]), (2, [1, 1, 1]), (4, [1, 1, 1]), (5, [1, 2, 1])):
         libraries[1].notes[4] = [note]
@@ -115,8 +116,8 @@ def test_engines_that_round_otherwise_are_not_taken(libraries: Both) -> None:
 
 
 def test_records_name_algorithms_of_a_version(libraries: Both, monkeypatch: pytest.MonkeyPatch) -> None:
-    image_ = PlacedRequest(Request(ConvProblem(1, 8, 8, (5, 5), (3, 3)), Epilogue(), (), 1, False))
-    for solver, asked in zip(library_solvers.LIBRARIES, (placed(), image_)):
+    image_ = GpuContraction(Request(ConvProblem(1, 8, 8, (5, 5), (3, 3)), Epilogue(), (), 1, False))
+    for solver, asked in zip(library_solvers.LIBRARIES, (contraction(), image_)):
         for tiling in solver.tilings(asked):
             own = Candidate(solver, tiling)
             record = TuningRecord(asked.key(), BACKEND.fingerprint(), solver.name, own.configuration, 1e-6)
@@ -126,8 +127,8 @@ def test_records_name_algorithms_of_a_version(libraries: Both, monkeypatch: pyte
                 assert solvers.candidate_of(asked, dataclasses.replace(record, configuration=changed)) is None
         assert len(solver.tilings(asked)) == 2
     newer = CublasLtLibrary(interpreter(), 140000)
-    kept = Candidate(library_solvers.LIBRARIES[0], library_solvers.LIBRARIES[0].tilings(placed())[0])
-    call = kept.solver.plan(placed(), kept.blocking).launches[0].kernel
+    kept = Candidate(library_solvers.LIBRARIES[0], library_solvers.LIBRARIES[0].tilings(contraction())[0])
+    call = kept.solver.plan(contraction(), kept.blocking).launches[0].kernel
     with (
         standing_in(interpreter(), monkeypatch, newer),
         pytest.raises(DeviceError, match="version 140000, what"),
@@ -138,8 +139,8 @@ def test_records_name_algorithms_of_a_version(libraries: Both, monkeypatch: pyte
 @pytest.mark.parametrize("number", [0, 1])
 def test_libraries_that_are_not_there_or_too_old(number: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MGX_GPU_ARCH", "sm_90a")
-    conv = PlacedRequest(Request(ConvProblem(1, 8, 8, (5, 5), (3, 3)), Epilogue(), (), 1, False))
-    asked, solver = (placed(), conv)[number], library_solvers.LIBRARIES[number]
+    conv = GpuContraction(Request(ConvProblem(1, 8, 8, (5, 5), (3, 3)), Epilogue(), (), 1, False))
+    asked, solver = (contraction(), conv)[number], library_solvers.LIBRARIES[number]
     old = CublasLtLibrary(interpreter(), 110000), CudnnLibrary(interpreter(), 8900)
     with standing_in(interpreter(), monkeypatch, *old):
         assert "is needed" in solver.refusal(asked)
@@ -243,7 +244,7 @@ def test_a_library_that_computes_something_else_is_not_taken(tuned: Both, monkey
 )
 def test_libraries_are_held_to_kernels_whatever_their_order_of_weights(problem: Any, tuned: Both) -> None:
     """The quickest kernels may have columns in turns, others read a convolution's weights by rows."""
-    asked = PlacedRequest(Request(problem, Epilogue(), (), 1, False), constant=True, any_order=True)
+    asked = GpuContraction(Request(problem, Epilogue(), (), 1, False), constant=True, any_order=True)
     *_, last = solvers.candidates(asked)
     assert last.solver in library_solvers.LIBRARIES
     assert DeviceBench(engine(), asked).sample(last) > 0
@@ -253,7 +254,7 @@ def test_groups_with_unequal_padding_are_refused(tuned: Both) -> None:
     problem = ConvProblem(
         1, 16, 32, (5, 5), (3, 3), pads_begin=(0, 1), pads_end=(1, 0), groups=2, types=element_types("float16")
     )
-    reason = CudnnConvolutions().refusal(PlacedRequest(Request(problem, Epilogue(), (), 1, False), constant=True))
+    reason = CudnnConvolutions().refusal(GpuContraction(Request(problem, Epilogue(), (), 1, False), constant=True))
     assert "groups and unequal padding" in reason
 
 

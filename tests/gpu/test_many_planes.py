@@ -7,7 +7,7 @@ import pytest
 
 import mgx_numba.ops  # noqa: F401  (registers the operators)
 from mgx_numba.codegen.gpu import kernel
-from mgx_numba.codegen.gpu.attention import text
+from mgx_numba.codegen.gpu.attention import attention_text
 from mgx_numba.codegen.gpu.contraction import solvers
 from mgx_numba.codegen.launch import MOST_PLANES, Grid
 from mgx_numba.core.shape import Shape
@@ -33,7 +33,7 @@ def grids(made: GpuProgram) -> list[Grid]:
 def agree(program: Program, inputs: dict[str, np.ndarray], on: Engine) -> None:
     """The values of ref, by kernels of which each block finds its plane along the first axis."""
     made = compiled(program, on, fast_math=True)
-    assert not hosted(made), made.host_reasons()
+    assert not hosted(made), made.fallback_reasons()
     assert all(grid.blocks[1] == 1 for grid in grids(made))
     (got,), (wanted,) = made.run(inputs), reference(program, inputs).results
     assert np.abs(got.astype(F32) - wanted.astype(F32)).max() <= 4e-3 * np.abs(wanted.astype(F32)).max()
@@ -43,7 +43,7 @@ def agree(program: Program, inputs: dict[str, np.ndarray], on: Engine) -> None:
 def few_planes(monkeypatch: pytest.MonkeyPatch) -> None:
     """A limit that small problems are beyond."""
     monkeypatch.setattr(kernel, "MOST_PLANES", 1)
-    monkeypatch.setattr(text, "MOST_PLANES", 1)
+    monkeypatch.setattr(attention_text, "MOST_PLANES", 1)
 
 
 @pytest.mark.parametrize(

@@ -13,8 +13,8 @@ import pytest
 import mgx_numba.ops  # noqa: F401  (registers the operators)
 from mgx_numba.codegen.gpu.architecture import ARCHITECTURES
 from mgx_numba.codegen.gpu.contraction import solvers
-from mgx_numba.codegen.gpu.contraction.placed import PlacedRequest
-from mgx_numba.codegen.gpu.contraction.tensor import MASK
+from mgx_numba.codegen.gpu.contraction.gpu_contraction import GpuContraction
+from mgx_numba.codegen.gpu.contraction.tensor_cores import MASK
 from mgx_numba.codegen.gpu.interpreter.memory import KernelFault, Memory
 from mgx_numba.codegen.gpu.interpreter.run import interpret
 from mgx_numba.codegen.gpu.kernel import gpu_grid, gpu_kernel
@@ -257,9 +257,9 @@ def test_kernels_of_all_tiles_have_their_instructions_and_no_spills(name: str, m
         types = element_types(f"{tile.a} {tile.b} {result} {result}")
         along = (1, SIDE) if tile.a != "float64" else (SIDE, 1)
         problem = GemmProblem(SIDE, SIDE, SIDE, (), (SIDE, 1), along, (SIDE,), types)
-        placed = PlacedRequest(Request(problem, Epilogue(), (), 1, False), precision="medium")
-        tiling = next(t for t in solver.tilings(placed) if t.splits == 1)
-        (launch,) = solver.plan(placed, tiling).launches
+        contraction = GpuContraction(Request(problem, Epilogue(), (), 1, False), precision="medium")
+        tiling = next(t for t in solver.tilings(contraction) if t.splits == 1)
+        (launch,) = solver.plan(contraction, tiling).launches
         assert isinstance(launch.kernel, KernelSource) and launch.geometry.shared_bytes <= arch.shared_bytes
         (kernel,) = read_code_object(compile_object(launch.kernel, arch)).kernels
         assert kernel[".vgpr_spill_count"] == kernel[".sgpr_spill_count"] == kernel[".private_segment_fixed_size"] == 0

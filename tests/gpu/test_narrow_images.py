@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import mgx_numba.ops  # noqa: F401  (registers the operators)
-from mgx_numba.codegen.gpu.contraction.narrow import filled_images
+from mgx_numba.codegen.gpu.contraction.im2row import channel_padding
 from mgx_numba.codegen.problems.convolution import ConvProblem
 from mgx_numba.codegen.problems.element_types import ElementTypes
 from mgx_numba.core.shape import Shape
@@ -128,7 +128,7 @@ def test_images_in_float8(on: Engine) -> None:
 def test_what_is_made_of_a_problem() -> None:
     half = ElementTypes("float16", "float16", "float16", "float16")
     stem = ConvProblem(2, 3, 64, (224, 224), (7, 7), (2, 2), pads_begin=(3, 3), pads_end=(3, 3), types=half)
-    (filled, *_) = filled_images(stem)
+    (filled, *_) = channel_padding(stem)
     assert filled is not None
     assert (filled.channels, filled.before, filled.step, filled.block) == (4, (4, 3), (2, 2), (2, 8))
     assert (filled.taken, filled.first_channel) == (7, 32)
@@ -140,13 +140,13 @@ def test_what_is_made_of_a_problem() -> None:
     others = packed[:, :, :7, :3, 1:].transpose(0, 3, 4, 1, 2).reshape(64, 3, 6, 7)
     assert np.array_equal(others, weights[:, :, 1:])
     assert not packed[:, 1, :, :, 0].any() and not packed[..., 3:, :].any() and not packed[:, :, 7:].any()
-    single = next(f for f in filled_images(stem) if f.first_channel == 0)  # for those who cannot leave channels out
+    single = next(f for f in channel_padding(stem) if f.first_channel == 0)  # for those who cannot leave channels out
     assert (single.before, single.step, single.block, single.taken) == ((0, 3), (1, 2), (1, 8), 7)
     assert single.problem.in_channels == 32 and single.lens == (2, 32, 224, 112)
     whole = ConvProblem(2, 16, 64, (8, 8), (3, 3), types=half)
     grouped = ConvProblem(2, 6, 6, (8, 8), (3, 3), groups=2, types=half)
     grey = ConvProblem(2, 1, 8, (8, 8), (3, 3), types=half)  # eight times the memory
-    assert filled_images(whole) == filled_images(grouped) == filled_images(grey) == []
+    assert channel_padding(whole) == channel_padding(grouped) == channel_padding(grey) == []
 
 
 @pytest.mark.parametrize(
@@ -182,7 +182,7 @@ def test_integers_of_several_rows_are_one_pixel(
 def test_a_stem_of_integers_has_two_rows_of_whole_slices() -> None:
     types = ElementTypes("uint8", "int8", "int32", "int32")
     stem = ConvProblem(32, 3, 64, (224, 224), (7, 7), (2, 2), pads_begin=(3, 3), pads_end=(3, 3), types=types)
-    (filled, *_) = filled_images(stem)
+    (filled, *_) = channel_padding(stem)
     assert filled is not None
     assert (filled.problem.in_channels, filled.problem.kernel, filled.problem.dilation) == (128, (2, 1), (2, 1))
     assert filled.lens == (32, 32, 114, 115) and filled.problem.out_lens == stem.out_lens

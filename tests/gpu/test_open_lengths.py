@@ -119,12 +119,12 @@ def test_recordings_are_for_addresses_and_an_arena(on: Engine, monkeypatch: pyte
     drawn = sorted((case.draw(rng) for _ in range(3)), key=lambda feeds: sum(a.size for a in feeds.values()))
     kept = []  # so that no memory is that of a run before
     for feeds in (drawn[0], drawn[2], drawn[0]):
-        placed = {name: to_device(on, array, name) for name, array in feeds.items()}
-        results = net.run(placed)
+        contraction = {name: to_device(on, array, name) for name, array in feeds.items()}
+        results = net.run(contraction)
         into = {f"main:#output_{k}": result for k, result in enumerate(results)}
-        kept.append((placed, results))
+        kept.append((contraction, results))
         for _ in range(2):
-            assert net.run(placed | into)[0].address == results[0].address
+            assert net.run(contraction | into)[0].address == results[0].address
             assert_agrees([at_host(on, result) for result in results], reference(program, feeds))
     (context,) = only_executable(net)._idle
     assert len(context._recorded) == 3
@@ -136,8 +136,8 @@ def test_runs_of_other_lengths_follow_one_another_on_a_stream(on: Engine) -> Non
     net = compiled(program, on, offload_copy=False)
     drawn = [values(rows, w) for rows in (5, 2, 33, 2, 9, 5)]
     wanted = [expected for _, expected in drawn]
-    placed = [to_device(on, feeds["x"], "x") for feeds, _ in drawn]
-    results = [net.run({"x": x}, stream=0)[0] for x in placed]
+    contraction = [to_device(on, feeds["x"], "x") for feeds, _ in drawn]
+    results = [net.run({"x": x}, stream=0)[0] for x in contraction]
     on.synchronize()
     for result, expected in zip(results, wanted):
         close(at_host(on, result), expected)
@@ -240,19 +240,19 @@ def test_steps_are_observed_with_the_numbers_of_the_lengths(on: Engine) -> None:
 def test_constants_are_on_a_device_once_as_long_as_they_live(on: Engine) -> None:
     constants = DeviceConstants(on)
     a, b = np.arange(100, dtype=np.float32), np.arange(7)
-    first = constants.placed([a, b, np.empty(0)])
-    again = constants.placed([b, a, a[:50], a.reshape(10, 10)])
+    first = constants.contraction([a, b, np.empty(0)])
+    again = constants.contraction([b, a, a[:50], a.reshape(10, 10)])
     assert [p.address for p in again[:2]] == [first[1].address, first[0].address]
     assert again[3].address == first[0].address
     assert len({p.address for p in (*first[:2], again[2])}) == 3
     del a, first, again
     gc.collect()
     c = np.arange(100, dtype=np.float32) + 1  # may lie where the first one did
-    (placed,) = constants.placed([c])
+    (contraction,) = constants.contraction([c])
     got = np.empty(100, np.float32)
     with on.use():
         queue = on.queue(0)
-        queue.download(got, placed.address)
+        queue.download(got, contraction.address)
         queue.wait()
     assert np.array_equal(got, c)
 
@@ -260,11 +260,11 @@ def test_constants_are_on_a_device_once_as_long_as_they_live(on: Engine) -> None
 def test_two_arrays_of_one_memory_each_have_a_place(on: Engine) -> None:
     memory = np.arange(8, dtype=np.float32).tobytes()
     arrays = [np.frombuffer(memory, np.float32), np.frombuffer(memory, np.float32), np.ones(4, np.float32)]
-    for array, placed in zip(arrays, DeviceConstants(on).placed(arrays), strict=True):
+    for array, contraction in zip(arrays, DeviceConstants(on).contraction(arrays), strict=True):
         got = np.empty_like(array)
         with on.use():
             queue = on.queue(0)
-            queue.download(got, placed.address)
+            queue.download(got, contraction.address)
             queue.wait()
         assert np.array_equal(got, array)
 

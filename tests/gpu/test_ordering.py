@@ -55,7 +55,7 @@ def test_selections_of_too_many_are_the_hosts(on: Engine, monkeypatch: pytest.Mo
     monkeypatch.setattr(ordering, "MOST_COMPARISONS", 100)
     made = compiled(operator_program("topk", [values(2, 20)], axis=1, k=3), on)
     assert hosted(made) == ["ref::topk"]
-    assert "kernels compare 100 elements, and 3 of 20 take 800" in str(made.host_reasons())
+    assert "kernels compare 100 elements, and 3 of 20 take 800" in str(made.fallback_reasons())
 
 
 @pytest.mark.parametrize("dtype", TYPES)

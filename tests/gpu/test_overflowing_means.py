@@ -8,7 +8,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from mgx_numba.codegen.gpu.cluster import layout
+from mgx_numba.codegen.gpu.cluster import thread_layout
 from mgx_numba.core.shape import Shape
 from mgx_numba.core.types import from_numpy
 from mgx_numba.graph.program import Program
@@ -45,9 +45,9 @@ def test_means_of_rows_and_columns(lens: tuple[int, ...], axes: tuple[int, ...],
 
 
 def test_means_of_rows_that_are_read_in_rounds(on: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(layout, "MOST_THREADS", 32)
-    monkeypatch.setattr(layout, "MOST_HELD", 2)
-    monkeypatch.setattr(layout, "CLUSTERS", ())  # which would hold these rows on a device that has them
+    monkeypatch.setattr(thread_layout, "MOST_THREADS", 32)
+    monkeypatch.setattr(thread_layout, "MOST_HELD", 2)
+    monkeypatch.setattr(thread_layout, "CLUSTERS", ())  # which would hold these rows on a device that has them
     texts = check(on, (KINDS, 301), (1,), np.float32)
     assert any("while item" in text and "again" in text for text in texts)
 

@@ -11,7 +11,7 @@ import pytest
 
 import mgx_numba.ops  # noqa: F401  (registers the operators)
 from mgx_numba.codegen.gpu.architecture import ARCHITECTURES
-from mgx_numba.codegen.gpu.contraction import right_columns, solvers, wgmma, wgmma_parts
+from mgx_numba.codegen.gpu.contraction import right_columns, solvers, wgmma, wgmma_bf16_split
 from mgx_numba.codegen.gpu.contraction.right_columns import halves_in_pieces, in_halves, place_in_slice
 from mgx_numba.codegen.gpu.contraction.wgmma_tiles import TILES, TileQuestion, WarpgroupTile, weighed_tiles
 from mgx_numba.codegen.gpu.toolchain.compiler import assembly
@@ -33,7 +33,7 @@ LARGEST = np.finfo(np.float32).max
 def hopper(monkeypatch: pytest.MonkeyPatch) -> None:
     """Use warpgroups for all problems that they support, even for small problems where others may be faster."""
     monkeypatch.setenv("MGX_GPU_ARCH", "sm_90a")
-    monkeypatch.setattr(solvers, "SOLVERS", (solvers.WarpgroupParts(), solvers.Tiles()))
+    monkeypatch.setattr(solvers, "SOLVERS", (solvers.WarpgroupBf16Split(), solvers.Tiles()))
 
 
 TILINGS = [(WarpgroupTile(64, 64, 2, 1), 0), (WarpgroupTile(128, 128, 2, 1), 1), (WarpgroupTile(64, 128, 2, 1, 2), 2)]
@@ -43,7 +43,7 @@ TILINGS = [(WarpgroupTile(64, 64, 2, 1), 0), (WarpgroupTile(128, 128, 2, 1), 1),
 def forced(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """A tile whose ring is shorter than sums, and in some cases so few blocks that each takes several tiles."""
     tile, cores = request.param
-    monkeypatch.setattr(solvers, "SOLVERS", (solvers.WarpgroupParts(),))
+    monkeypatch.setattr(solvers, "SOLVERS", (solvers.WarpgroupBf16Split(),))
     monkeypatch.setattr(wgmma, "chosen_tile", lambda *_: (tile, 1))
     if cores:
         monkeypatch.setattr(wgmma, "multiprocessors", lambda: cores)
@@ -103,7 +103,7 @@ def test_products(
 
 @pytest.mark.parametrize("splits", [1, 2])
 def test_long_sums_are_added_in_turns(splits: int, monkeypatch: pytest.MonkeyPatch, on: Engine) -> None:
-    monkeypatch.setattr(wgmma_parts, "PART_SLICES", 3)
+    monkeypatch.setattr(wgmma_bf16_split, "PART_SLICES", 3)
     monkeypatch.setattr(wgmma, "chosen_tile", lambda *_: (WarpgroupTile(64, 64, 2, 1), splits))
     program, inputs, values = product((), 20, 40, 456, "constant")
     made = compiled(program, on, fast_math=True)

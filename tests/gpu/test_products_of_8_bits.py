@@ -49,7 +49,7 @@ def values(rng: np.random.Generator, type: Type, lens: tuple[int, ...]) -> np.nd
 
 def agree(program: Program, inputs: dict[str, np.ndarray], kind: str, on: Engine, exact: bool = True) -> GpuProgram:
     made = compiled(program, on, fast_math=not exact)
-    assert made.executable is not None and not hosted(made), made.host_reasons()
+    assert made.executable is not None and not hosted(made), made.fallback_reasons()
     labels = [step.label for step in made.executable.plan.steps]
     assert any(re.search(f"(gemm|convolution)_{kind}", label) for label in labels), labels
     for got, wanted in zip(made.run(inputs), reference(program, inputs).results, strict=True):

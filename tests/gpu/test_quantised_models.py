@@ -88,7 +88,7 @@ MODELS = {
 def test_models_that_come_quantised(name: str, fast: bool, on: Engine) -> None:
     given, inputs = MODELS[name]()
     made = compiled(given._portable, on, fast_math=fast)
-    assert made.executable is not None and not hosted(made), made.host_reasons()
+    assert made.executable is not None and not hosted(made), made.fallback_reasons()
     labels = [step.label for step in made.executable.plan.steps]
     assert sum("warpgroup_int32" in label for label in labels) == 1, labels
     (got,), (wanted,) = made.run(inputs), reference(given._portable, inputs).results
@@ -107,7 +107,7 @@ def test_sums_of_integers_less_their_zero_point(on: Engine) -> None:
         {"w": codes(I8, 5, 3, 3, 3), "xz": U8(3)},
     )
     made = compiled(given._portable, on)
-    assert not hosted(made), made.host_reasons()
+    assert not hosted(made), made.fallback_reasons()
     np.testing.assert_array_equal(made.run(inputs)[0], reference(given._portable, inputs).results[0])
 
 
@@ -141,7 +141,7 @@ def test_a_network_is_quantised(kinds: tuple[str, ...], on: Engine) -> None:
     (exact,) = reference(program, inputs).results
     quantize(program, kinds, "ref", [inputs])
     made = compiled(program, on, fast_math=True)
-    assert made.executable is not None and not hosted(made), made.host_reasons()
+    assert made.executable is not None and not hosted(made), made.fallback_reasons()
     steps = [step.label for step in made.executable.plan.steps]
     wide = "float32" if kinds[0] == "fp8" else "int32"
     assert sum(f"convolution_tensor_{wide}" in s or f"convolution_warpgroup_{wide}" in s for s in steps) >= 4, steps

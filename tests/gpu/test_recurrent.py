@@ -91,7 +91,7 @@ def program_of(
 def compare(on: Engine, cell: str, **options: Any) -> None:
     program, feed = program_of(cell, **options)
     made = compiled(program, on)
-    assert not hosted(made), made.host_reasons()
+    assert not hosted(made), made.fallback_reasons()
     assert_agrees(made.run(feed), reference(program, feed))
 
 
@@ -203,7 +203,7 @@ def test_weights_in_8_bits_are_multiplied_as_floats(cell: str, on: Engine) -> No
     program.main.add_return(build(program.main, [program.main.add_parameter(f"p{k}", s) for k, s in enumerate(shapes)]))
     feed = {f"p{k}": a for k, a in enumerate(arrays)}
     made = compiled(program, on)
-    assert not hosted(made), made.host_reasons()
+    assert not hosted(made), made.fallback_reasons()
     for found, meant in zip(made.run(feed), evaluate(program, feed)):  # which rounds states to 8 bits
         np.testing.assert_allclose(np.asarray(found), meant, rtol=0, atol=1e-2)
 

@@ -7,7 +7,7 @@ import pytest
 
 import mgx_numba.ops  # noqa: F401  (registers the operators)
 from mgx_numba.codegen.gpu.architecture import ARCHITECTURES
-from mgx_numba.codegen.gpu.cluster import layout, rows
+from mgx_numba.codegen.gpu.cluster import reduction_rows, thread_layout
 from mgx_numba.codegen.gpu.interpreter.memory import KernelFault
 from mgx_numba.codegen.gpu.toolchain.compiler import assembly
 from mgx_numba.codegen.kernel import KernelSource
@@ -28,10 +28,10 @@ F32, F16 = Type.float_type, Type.half_type
 def short(monkeypatch: pytest.MonkeyPatch) -> None:
     """Use blocks of one warp with two vectors per thread, so that rows of some hundred elements count as long."""
     monkeypatch.setenv("MGX_GPU_ARCH", "sm_90a")
-    monkeypatch.setattr(layout, "MOST_THREADS", 32)
-    monkeypatch.setattr(layout, "MOST_HELD", 2)
-    monkeypatch.setattr(layout, "FEWEST_THREADS", 32)
-    monkeypatch.setattr(layout, "CLUSTERS", ((32, 2), (64, 4)))
+    monkeypatch.setattr(thread_layout, "MOST_THREADS", 32)
+    monkeypatch.setattr(thread_layout, "MOST_HELD", 2)
+    monkeypatch.setattr(thread_layout, "FEWEST_THREADS", 32)
+    monkeypatch.setattr(thread_layout, "CLUSTERS", ((32, 2), (64, 4)))
 
 
 def softmax(type: Type, lens: tuple[int, ...], axis: int = -1) -> Program:
@@ -107,13 +107,13 @@ def test_elsewhere_there_are_no_clusters(monkeypatch: pytest.MonkeyPatch) -> Non
 def test_what_the_interpreter_says_of_sums_that_do_not_come(
     spoilt: str, by: str, said: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    written = rows.gpu_kernel
+    written = reduction_rows.gpu_kernel
 
     def wrong(name: str, lines: list[str], *rest: int, **options: int) -> KernelSource:
         assert any(spoilt in line for line in lines)
         return written(name, [line.replace(spoilt, by) for line in lines], *rest, **options)
 
-    monkeypatch.setattr(rows, "gpu_kernel", wrong)
+    monkeypatch.setattr(reduction_rows, "gpu_kernel", wrong)
     with pytest.raises(KernelFault, match=said):
         compiled(softmax(F32, (2, 512)), interpreter()).run({"x": np.zeros((2, 512), np.float32)})
 

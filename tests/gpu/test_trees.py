@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from mgx_numba.codegen.gpu.data import trees
+from mgx_numba.codegen.gpu.data import tree_ensemble
 from mgx_numba.frontends.onnx import parse_onnx
 from mgx_numba.runtime.gpu.engine import Engine
 
@@ -16,7 +16,7 @@ from .programs import compiled
 
 @pytest.mark.parametrize(("scores", "aggregate"), [(1, 1), (3, 3)])
 def test_every_way_through_trees(scores: int, aggregate: int, on: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(trees, "THREADS", 32)
+    monkeypatch.setattr(tree_ensemble, "THREADS", 32)
     x = np.random.default_rng(1).choice([*SPECIAL, 0.25], (37, 4)).astype(np.float32)
     forest = grown(scores, 4, 3, scores, [*COMPARISONS] if scores > 1 else [0])
     program = parse_onnx(model_of(forest, aggregate, np.float32, 37))

@@ -20,7 +20,7 @@ import mgx_numba as mgx
 from mgx_numba.codegen import files
 from mgx_numba.codegen.gpu.backend import BACKEND
 from mgx_numba.codegen.gpu.contraction import library_solvers
-from mgx_numba.codegen.gpu.contraction.placed import PlacedRequest
+from mgx_numba.codegen.gpu.contraction.gpu_contraction import GpuContraction
 from mgx_numba.codegen.gpu.contraction.solvers import SOLVERS, candidate_of, candidates, refinements
 from mgx_numba.codegen.problems.convolution import ConvProblem
 from mgx_numba.codegen.problems.element_types import ElementTypes
@@ -48,15 +48,15 @@ def types(dtype: str) -> ElementTypes:
     return ElementTypes(dtype, dtype, dtype, dtype)
 
 
-def placed(m: int, n: int, k: int, dtype: str = "float16", **more: Any) -> PlacedRequest:
+def contraction(m: int, n: int, k: int, dtype: str = "float16", **more: Any) -> GpuContraction:
     """A product whose right operand has its columns side by side."""
     problem = GemmProblem(m, n, k, types=types(dtype), b_strides=(1, k))
-    return PlacedRequest(Request(problem, Epilogue(), (), 1, False), **more)
+    return GpuContraction(Request(problem, Epilogue(), (), 1, False), **more)
 
 
-def convolution(channels: int, side: int = 9, kernel: int = 3) -> PlacedRequest:
+def convolution(channels: int, side: int = 9, kernel: int = 3) -> GpuContraction:
     problem = ConvProblem(1, channels, 64, (side, side), (kernel, kernel), types=types("float16"))
-    return PlacedRequest(Request(problem, Epilogue(), (), 1, False))
+    return GpuContraction(Request(problem, Epilogue(), (), 1, False))
 
 
 @pytest.fixture(autouse=True)
@@ -124,23 +124,23 @@ def chosen(net: Any) -> list[tuple[str, dict[str, int]]]:
 @pytest.mark.parametrize(
     ("request_", "first", "refused"),
     [
-        (placed(1, 64, 64), "few_rows", []),
-        (placed(512, 512, 512), "warpgroup", ["few_rows"]),
-        (placed(512, 512, 510), "tiled", ["few_rows", "warpgroup", "tensor", "fma"]),
-        (placed(512, 512, 512, "float32"), "fma", ["few_rows", "warpgroup", "tensor"]),
-        (placed(512, 512, 512, "float32", precision="medium"), "warpgroup", ["few_rows"]),
-        (placed(512, 512, 512, "float32", precision="high"), "warpgroup_parts", ["few_rows", "warpgroup"]),
+        (contraction(1, 64, 64), "few_rows", []),
+        (contraction(512, 512, 512), "warpgroup", ["few_rows"]),
+        (contraction(512, 512, 510), "tiled", ["few_rows", "warpgroup", "tensor", "fma"]),
+        (contraction(512, 512, 512, "float32"), "fma", ["few_rows", "warpgroup", "tensor"]),
+        (contraction(512, 512, 512, "float32", precision="medium"), "warpgroup", ["few_rows"]),
+        (contraction(512, 512, 512, "float32", precision="high"), "warpgroup_parts", ["few_rows", "warpgroup"]),
         (
-            placed(512, 512, 512, "float32", precision="high", constant=True, any_order=True),
+            contraction(512, 512, 512, "float32", precision="high", constant=True, any_order=True),
             "warpgroup_parts",
             ["few_rows", "warpgroup"],
         ),
-        (placed(512, 512, 512, "float64"), "tiled", ["few_rows", "warpgroup", "tensor", "fma"]),
+        (contraction(512, 512, 512, "float64"), "tiled", ["few_rows", "warpgroup", "tensor", "fma"]),
         (convolution(64), "warpgroup", ["few_rows", "fma"]),
     ],
 )
 def test_the_cost_model_says_of_every_solver_what_it_takes_or_why_it_does_not_apply(
-    hopper: None, request_: PlacedRequest, first: str, refused: list[str]
+    hopper: None, request_: GpuContraction, first: str, refused: list[str]
 ) -> None:
     found = BACKEND.estimates(request_)
     assert {e.solver for e in found} == {s.name for s in (*SOLVERS, *library_solvers.LIBRARIES)}
@@ -151,8 +151,8 @@ def test_the_cost_model_says_of_every_solver_what_it_takes_or_why_it_does_not_ap
     assert set(refused) <= told.keys() and all(told.values())
 
 
-@pytest.mark.parametrize("request_", [placed(70, 40, 512), placed(70, 40, 512, "float32"), convolution(64)])
-def test_every_tiling_is_planned_and_found_again_by_its_record(hopper: None, request_: PlacedRequest) -> None:
+@pytest.mark.parametrize("request_", [contraction(70, 40, 512), contraction(70, 40, 512, "float32"), convolution(64)])
+def test_every_tiling_is_planned_and_found_again_by_its_record(hopper: None, request_: GpuContraction) -> None:
     fingerprint = BACKEND.fingerprint()
     for own in candidates(request_):
         for candidate in (own, *refinements(request_, own)):
@@ -169,14 +169,14 @@ def test_memory_for_weights_has_room_for_whole_slices(hopper: None) -> None:
     """Halves of float32 are kept for 32 positions of the sum at a time."""
     with interpreted():
         for constant, size in ((True, 8 * 64), (False, 8 * 40)):
-            bench = DeviceBench(engine(), placed(40, 8, 40, "float32", precision="high", constant=constant))
+            bench = DeviceBench(engine(), contraction(40, 8, 40, "float32", precision="high", constant=constant))
             assert [p.lens for p in bench._parameters if p.name == "w0"] == [(size,)]
 
 
 def test_weights_in_blocks_have_one_solver_which_is_not_measured(hopper: None) -> None:
     form = BlockFormat(4, 32, False)
     problem = GemmProblem(1, 64, 128, types=types("float16"), blocks=form)
-    own = PlacedRequest(Request(problem, Epilogue(), (), 1, False))
+    own = GpuContraction(Request(problem, Epilogue(), (), 1, False))
     assert [c.solver.name for c in candidates(own)] == [BACKEND.choose(own).solver.name]
     with interpreted(), pytest.raises(UnsupportedError, match="have one kernel"):
         DeviceBench(engine(), own)
@@ -186,7 +186,7 @@ def test_weights_in_blocks_have_one_solver_which_is_not_measured(hopper: None) -
 
 
 def test_records_that_do_not_fit_are_none(hopper: None) -> None:
-    request_ = placed(70, 40, 512)
+    request_ = contraction(70, 40, 512)
     record = TuningRecord(request_.key(), BACKEND.fingerprint(), "warpgroup", {}, 1e-3)
     for changed in (
         {"solver": "no such"},
@@ -198,14 +198,14 @@ def test_records_that_do_not_fit_are_none(hopper: None) -> None:
 
 
 def test_problems_differ_from_those_of_the_cpu_and_by_all_that_kernels_depend_on() -> None:
-    own = placed(8, 8, 8, "float32")
+    own = contraction(8, 8, 8, "float32")
     others = [
         dataclasses.replace(own, alignment=4),
         dataclasses.replace(own, constant=True),
         dataclasses.replace(own, precision="medium"),
     ]
     assert len({p.key().key for p in (own, own.request, *others)}) == 5  # type: ignore[attr-defined]
-    half = placed(8, 8, 8)
+    half = contraction(8, 8, 8)
     assert half.key() == dataclasses.replace(half, precision="medium").key()
 
 
@@ -275,15 +275,15 @@ def test_the_interpreter_is_not_measured(hopper: None, monkeypatch: pytest.Monke
 @pytest.mark.parametrize(
     ("where", "request_"),
     [
-        ("interpreter", placed(3, 8, 8, constant=True)),
+        ("interpreter", contraction(3, 8, 8, constant=True)),
         *(
             pytest.param("device", own, marks=pytest.mark.gpu)
-            for own in (placed(3, 8, 72, constant=True), placed(300, 400, 500), convolution(64, 28))
+            for own in (contraction(3, 8, 72, constant=True), contraction(300, 400, 500), convolution(64, 28))
         ),
     ],
 )
 def test_a_bench_runs_every_solver(
-    hopper: None, monkeypatch: pytest.MonkeyPatch, request_: PlacedRequest, where: str
+    hopper: None, monkeypatch: pytest.MonkeyPatch, request_: GpuContraction, where: str
 ) -> None:
     waited: list[float] = []
 
@@ -345,7 +345,12 @@ def test_dynamic_programs_are_not_measured(measured: list[tuple[DeviceBench, Can
 
 def test_records_of_all_tilings_can_be_read(hopper: None) -> None:
     """And those with a number that is 0, which a file may have."""
-    for request in (placed(512, 512, 512), placed(300, 200, 100, "float32"), placed(4, 512, 256), convolution(64, 14)):
+    for request in (
+        contraction(512, 512, 512),
+        contraction(300, 200, 100, "float32"),
+        contraction(4, 512, 256),
+        convolution(64, 14),
+    ):
         own = candidates(request)
         for candidate in (*own, *refinements(request, own[0])):
             made = TuningRecord(

@@ -11,7 +11,7 @@ import pytest
 import mgx_numba.ops  # noqa: F401  (registers the operators)
 from mgx_numba.codegen.gpu.architecture import ARCHITECTURES
 from mgx_numba.codegen.gpu.contraction import solvers, wgmma, wgmma_tiles
-from mgx_numba.codegen.gpu.contraction.placed import in_turns
+from mgx_numba.codegen.gpu.contraction.gpu_contraction import permuted_lanes
 from mgx_numba.codegen.gpu.contraction.wgmma_tiles import TileQuestion, WarpgroupTile
 from mgx_numba.codegen.gpu.interpreter import run as interpreter_run
 from mgx_numba.codegen.gpu.interpreter.memory import KernelFault
@@ -78,17 +78,17 @@ def agree(program: Program, inputs: dict[str, np.ndarray], type: Type, on: Engin
 
 
 def product(
-    type: Type, batch: tuple[int, ...], rows: int, columns: int, depth: int, turned: bool, shared: bool = False
+    type: Type, batch: tuple[int, ...], rows: int, columns: int, depth: int, transposed: bool, shared: bool = False
 ) -> tuple[Program, dict[str, np.ndarray]]:
     """relu(a b + bias + residual); ``shared``: all matrices of the batch are multiplied by one."""
     program, rng = Program(), np.random.default_rng(rows)
     m: Module = program.main
     own = () if shared else batch
-    lens = {"a": (*batch, rows, depth), "b": (*own, depth, columns) if turned else (*own, columns, depth)}
+    lens = {"a": (*batch, rows, depth), "b": (*own, depth, columns) if transposed else (*own, columns, depth)}
     lens |= {"bias": (columns,), "residual": (*batch, rows, columns)}
     p = {name: m.add_parameter(name, Shape(type, n)) for name, n in lens.items()}
     right = p["b"]
-    if not turned:
+    if not transposed:
         order = (*range(len(own)), len(own) + 1, len(own))
         right = m.add_instruction("transpose", [right], permutation=order)
     if shared and batch:
@@ -101,7 +101,7 @@ def product(
 
 
 @pytest.mark.parametrize(
-    ("type", "batch", "rows", "columns", "depth", "turned", "shared"),
+    ("type", "batch", "rows", "columns", "depth", "transposed", "shared"),
     [
         (F16, (), 70, 72, 136, False, False),
         (F16, (), 70, 136, 200, True, False),
@@ -117,13 +117,15 @@ def product(
     ],
 )
 def test_products(
-    type: Type, batch: tuple[int, ...], rows: int, columns: int, depth: int, turned: bool, shared: bool, forced: None,
-    on: Engine,
+    type: Type, batch: tuple[int, ...], rows: int, columns: int, depth: int, transposed: bool, shared: bool,
+    forced: None, on: Engine,
 ) -> None:  # fmt: skip
-    program, inputs = product(type, batch, rows, columns, depth, turned, shared)
+    program, inputs = product(type, batch, rows, columns, depth, transposed, shared)
     made = agree(program, inputs, type, on)
     assert made.executable is not None
-    steps = 1 + (type is F32 and turned)  # what follows is computed by the same kernel; no instruction turns float32
+    steps = 1 + (
+        type is F32 and transposed
+    )  # what follows is computed by the same kernel; no instruction turns float32
     assert len(made.executable.plan.steps) == steps
 
 
@@ -239,9 +241,9 @@ def test_tiles_fit_a_multiprocessor(tile: WarpgroupTile) -> None:
     # 228 KiB, of which each block takes one for the driver, one for alignment, and its barriers
     assert tile.blocks * (tile.shared_bytes + 2048 + 256) <= 228 << 10
     assert tile.shared_bytes + 1024 + 256 <= ARCHITECTURES["sm_90a"].shared_bytes
-    turned = tile.turned()
-    assert turned.stages >= 3 and turned.turned_bytes <= tile.shared_bytes
-    assert (turned == tile) == (tile.columns % 64 == 0)
+    transposed = tile.transposed()
+    assert transposed.stages >= 3 and transposed.transposed_bytes <= tile.shared_bytes
+    assert (transposed == tile) == (tile.columns % 64 == 0)
 
 
 def test_the_instructions_are_those_of_warpgroups() -> None:
@@ -268,11 +270,13 @@ def test_chosen_tiles_use_a_large_device() -> None:
     assert tile.rows == 64 and splits > 1
 
 
-@pytest.mark.parametrize("turned", [False, True])
-def test_most_multiprocessors_have_a_tile_of_bert(turned: bool) -> None:
+@pytest.mark.parametrize("transposed", [False, True])
+def test_most_multiprocessors_have_a_tile_of_bert(transposed: bool) -> None:
     """3072 by 768 sums: 128 tiles of 192 by 96; with 128 or 192 columns there would be 96 or two rounds."""
     for slices in (12, 48):
-        ((_, tile, splits), *_) = wgmma_tiles.weighed_tiles(TileQuestion(3072, 768, slices, 1, turned=turned), 132)
+        ((_, tile, splits), *_) = wgmma_tiles.weighed_tiles(
+            TileQuestion(3072, 768, slices, 1, transposed=transposed), 132
+        )
         assert (tile.rows, tile.columns, splits) == (192, 96, 1)
 
 
@@ -285,7 +289,7 @@ def test_blocks_that_ask_for_constants_early_need_no_pairs() -> None:
 
 def test_columns_side_by_side_come_in_whole_boxes_to_blocks_below_one_another() -> None:
     for columns in (96, 768, 1000):
-        for _, tile, _ in wgmma_tiles.weighed_tiles(TileQuestion(3000, columns, 12, 1, turned=True), 132):
+        for _, tile, _ in wgmma_tiles.weighed_tiles(TileQuestion(3000, columns, 12, 1, transposed=True), 132):
             assert tile.cluster == 1 or tile.columns // tile.cluster % 64 == 0
             assert tile.pingpong == 1
 
@@ -352,7 +356,7 @@ def test_columns_of_constants_lie_in_turns(
 def test_the_order_of_columns_in_turns() -> None:
     """Thread q stores 4 successive columns from 4 q on; its accumulators hold columns 2 q, 2 q + 1, 8 + 2 q and 9 + 2
     q."""
-    order = in_turns(np.arange(32)[:, None], 0, 4).reshape(2, 16)
+    order = permuted_lanes(np.arange(32)[:, None], 0, 4).reshape(2, 16)
     for q in range(4):
         own = [2 * q, 2 * q + 1, 8 + 2 * q, 8 + 2 * q + 1]
         assert order[0, own].tolist() == list(range(4 * q, 4 * q + 4))
@@ -360,7 +364,7 @@ def test_the_order_of_columns_in_turns() -> None:
 
 
 @pytest.mark.parametrize(
-    ("type", "columns", "turned", "after"),
+    ("type", "columns", "transposed", "after"),
     [
         (F16, 136, True, ""),
         (BF16, 72, False, "relu"),
@@ -370,14 +374,14 @@ def test_the_order_of_columns_in_turns() -> None:
     ],
 )
 def test_what_threads_made_of_their_sums_is_exchanged(
-    type: Type, columns: int, turned: bool, after: str, forced: None, on: Engine
+    type: Type, columns: int, transposed: bool, after: str, forced: None, on: Engine
 ) -> None:
     """Where right operands are no constants, and nothing is read for each column, sums are rounded before neighbours
     meet."""
     program, rng = Program(), np.random.default_rng(columns)
-    lens = {"a": (70, 128), "b": (128, columns) if turned else (columns, 128)}
+    lens = {"a": (70, 128), "b": (128, columns) if transposed else (columns, 128)}
     a, b = (program.main.add_parameter(name, Shape(type, n)) for name, n in lens.items())
-    if not turned:
+    if not transposed:
         b = program.main.add_instruction("transpose", [b], permutation=(1, 0))
     sums = program.main.add_instruction("dot", [a, b])
     program.main.add_return([program.main.add_instruction(after, [sums]) if after else sums])

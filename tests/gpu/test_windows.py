@@ -66,7 +66,7 @@ def test_resizing(mode: str, dtype: Any, on: Engine) -> None:
 def test_integers_are_interpolated_on_the_host_with_a_reason(on: Engine) -> None:
     made = compiled(operator_program("resize", [values(2, 4, dtype=np.int32)], sizes=(2, 7), mode="linear"), on)
     assert hosted(made) == ["ref::resize"]
-    assert "kernels interpolate floats, not int32_type" in str(made.host_reasons())
+    assert "kernels interpolate floats, not int32_type" in str(made.fallback_reasons())
 
 
 @pytest.mark.parametrize("dtype", [*FLOATS, np.int32, np.uint8, np.bool_])

@@ -17,7 +17,7 @@ from mgx_numba.frontends.onnx.functions import EXPANDED
 from mgx_numba.frontends.onnx.tensors import ELEMENT_NAMES, ir_type
 from mgx_numba.graph.program import Program
 from mgx_numba.graph.specialize import is_dynamic
-from mgx_numba.runtime.plan import HostStep
+from mgx_numba.runtime.plan import FallbackStep
 from mgx_numba.targets.cpu.lower import lower
 from mgx_numba.targets.cpu.program import optimize
 from mgx_numba.targets.gpu.lower import optimized
@@ -158,7 +158,7 @@ def _planned(program: Program, lowered) -> str:  # type: ignore[no-untyped-def]
             plan = lowered(without_tuples(program)[0])
         except MgxError:
             return ""
-    hosted = [s for s in plan.steps if isinstance(s, HostStep)]
+    hosted = [s for s in plan.steps if isinstance(s, FallbackStep)]
     works = [s for s in hosted if (s.label.startswith("ref::") and s.label != "ref::@return") or s.plans]
     native = len(plan.steps) - len(hosted)
     if works:

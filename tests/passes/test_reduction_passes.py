@@ -269,7 +269,7 @@ def test_memory_that_lies_otherwise_than_shapes_say_is_copied(small: Options) ->
     variance = g.op("reduce_mean", g.op("mul", away, away), axes=(0,))
     program = g.ret(x, g.op("mul", away, g.spread(g.op("rsqrt", variance), 1024, 6)))
     compiled = compile_for("cpu", program, TargetOptions(fast_math=True, num_threads=1))
-    assert "head_mean" in bodies(compiled.program) and not compiled.host_reasons()
+    assert "head_mean" in bodies(compiled.program) and not compiled.fallback_reasons()
     labels: list[str] = []
     values = random_inputs(program)
     results = compiled.observe(values, lambda seen: labels.append(seen.label))

@@ -133,7 +133,7 @@ def test_host_steps_say_which_rule_refused_and_why(
     assert refusal.reason == reason and refusal.op.name == "lrn"
     assert str(refusal) in capsys.readouterr().out
     reason = f"lower_lrn: {reason}"
-    assert list(compiled.host_reasons().values()) == [reason]
+    assert list(compiled.fallback_reasons().values()) == [reason]
     seen = []
     values = {"x": np.arange(36, dtype=np.int32).reshape(1, 4, 3, 3)}
     compiled.observe(values, seen.append)
@@ -161,7 +161,7 @@ def test_instructions_after_a_host_step_say_so() -> None:
     compiled = compile_for("cpu", g.ret(g.op("neg", found)), TargetOptions(num_threads=1))
     reasons = [r.reason for r in compiled.rewrite_log().refusals() if r.rule.startswith("lower")]
     assert reasons and all("run time" in r or "host" in r or "no lowering rule" in r for r in reasons)
-    assert all(compiled.host_reasons().values())
+    assert all(compiled.fallback_reasons().values())
 
 
 def test_refusals_in_submodules_and_other_lengths_are_in_the_program_s_log() -> None:

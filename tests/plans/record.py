@@ -12,7 +12,7 @@ import numpy as np
 
 from mgx_numba.codegen.kernel import KernelSource
 from mgx_numba.codegen.launch import Callee, Geometry, Launch, Mark, Operand, Solution, TaskRange
-from mgx_numba.runtime.plan import HostStep, Plan, Pointer, Step, TensorView
+from mgx_numba.runtime.plan import FallbackStep, Plan, Pointer, Step, TensorView
 
 __all__ = ["Record"]
 
@@ -57,9 +57,9 @@ class Record:
             "checks": list(launch.checks),
         }
 
-    def _step(self, step: Step | HostStep) -> dict[str, Any]:
+    def _step(self, step: Step | FallbackStep) -> dict[str, Any]:
         shown = {"label": step.label, "outputs": [_view(view) for view in step.outputs]}
-        if isinstance(step, HostStep):
+        if isinstance(step, FallbackStep):
             inputs = [_view(view) for view in step.inputs]
             return {"host": True, "inputs": inputs, "plans": [self.plan(plan) for plan in step.plans], **shown}
         return {

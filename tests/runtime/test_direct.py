@@ -13,14 +13,14 @@ import pytest
 from mgx_numba.codegen.kernel import KernelSource
 from mgx_numba.codegen.launch import TaskRange
 from mgx_numba.runtime import memory
-from mgx_numba.runtime.cpu import direct
+from mgx_numba.runtime.cpu import native_call
 from mgx_numba.runtime.cpu.executor import Executable
 from mgx_numba.runtime.memory import address_of
-from mgx_numba.runtime.plan import HostStep, ParameterSpec, Plan, Pointer, Region, Step, TensorSpec
+from mgx_numba.runtime.plan import FallbackStep, ParameterSpec, Plan, Pointer, Region, Step, TensorSpec
 
 from ..running import at_once, said
 
-pytestmark = pytest.mark.skipif(not direct._known(), reason="an interpreter or NumPy with other objects")
+pytestmark = pytest.mark.skipif(not native_call._known(), reason="an interpreter or NumPy with other objects")
 LENS = (2, 3, 8)
 
 
@@ -32,7 +32,7 @@ def plan_of(kernel: KernelSource, lens: tuple[int, ...] = LENS, outputs: int = 2
     """Output k is x + y's place + k; y is only checked."""
     tiles = int(np.prod(lens)) // 8
     x = Pointer(Region.PARAMETER, 0)
-    steps: list[Step | HostStep] = [
+    steps: list[Step | FallbackStep] = [
         Step(kernel, (x, Pointer(Region.OUTPUT, k), k), TaskRange(tiles)) for k in range(outputs)
     ]
     parameters = [ParameterSpec("x", "int64", lens), ParameterSpec("y", "float32", (5,))]
@@ -227,12 +227,12 @@ def test_eight_python_threads_share_contexts(add_kernel: KernelSource, threads: 
 
 def test_host_steps_have_no_entry(add_kernel: KernelSource) -> None:
     plan = plan_of(add_kernel)
-    plan.steps.append(HostStep(lambda _: [], (), ()))
+    plan.steps.append(FallbackStep(lambda _: [], (), ()))
     assert Executable(plan, 1).direct(Result) is None
 
 
 def test_an_unknown_interpreter_has_no_entry(add_kernel: KernelSource, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(direct, "_numpy_functions", lambda: None)
+    monkeypatch.setattr(native_call, "_numpy_functions", lambda: None)
     assert Executable(plan_of(add_kernel), 1).direct(Result) is None
 
 
@@ -286,5 +286,5 @@ print(all(run() for _ in range(20)))
 
 def test_a_numpy_of_another_abi_has_no_entry(add_kernel: KernelSource, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its function table may differ; NumPy 2 up to 2.5 at least share one ABI."""
-    monkeypatch.setattr(direct, "_NUMPY_ABI", 0x03000000)
-    assert not direct._known() and Executable(plan_of(add_kernel), 1).direct(Result) is None
+    monkeypatch.setattr(native_call, "_NUMPY_ABI", 0x03000000)
+    assert not native_call._known() and Executable(plan_of(add_kernel), 1).direct(Result) is None

@@ -19,10 +19,10 @@ from mgx_numba.codegen.launch import TaskRange
 from mgx_numba.errors import OptionError, UnsupportedError
 from mgx_numba.runtime.cpu import threads
 from mgx_numba.runtime.cpu.executor import Executable, View
-from mgx_numba.runtime.cpu.layout import PlanTables
+from mgx_numba.runtime.cpu.plan_tables import PlanTables
 from mgx_numba.runtime.cpu.spmd import Pool, StepRecord
 from mgx_numba.runtime.memory import address_of
-from mgx_numba.runtime.plan import HostStep, ParameterSpec, Plan, Pointer, Region, Step, TensorSpec, TensorView
+from mgx_numba.runtime.plan import FallbackStep, ParameterSpec, Plan, Pointer, Region, Step, TensorSpec, TensorView
 
 from ..running import at_once, said
 
@@ -34,7 +34,7 @@ def sum_plan(kernel: KernelSource, tasks: Sequence[int], grain: int = 1, tiles: 
     """Step i adds i + 1 to the first ``tasks[i]`` tiles; the last copies all of them to the output."""
     lens = (tiles * 8,)
     half = tiles * 64
-    steps: list[Step | HostStep] = [Step(kernel, (X, Pointer(Region.ARENA, 0, 0), 0), TaskRange(tiles, grain))]
+    steps: list[Step | FallbackStep] = [Step(kernel, (X, Pointer(Region.ARENA, 0, 0), 0), TaskRange(tiles, grain))]
     for i, count in enumerate(tasks):
         source, target = Pointer(Region.ARENA, 0, 0), Pointer(Region.ARENA, 0, half)
         steps.append(Step(kernel, (source, target, i + 1), TaskRange(count, grain), label=f"add {i + 1}"))
@@ -85,7 +85,7 @@ def test_parallel_attribute_changes_no_result(add_kernel: KernelSource, parallel
 
 def test_single_claims_form_chains_that_end_with_their_segment(add_kernel: KernelSource) -> None:
     one, many = Step(add_kernel, (X, Y, 0), TaskRange(2, 2)), Step(add_kernel, (X, Y, 0), TaskRange(3, 2))
-    plan = Plan([one, one, many, one, HostStep(lambda _: [], (), ()), one, one], 0, [], [], [])
+    plan = Plan([one, one, many, one, FallbackStep(lambda _: [], (), ()), one, one], 0, [], [], [])
     tables = PlanTables(plan, dict.fromkeys(plan.kernels(), 0), [], 2)
     assert tables.steps[:-1, StepRecord.CHAIN].tolist() == [2, 1, 0, 1, 2, 1]
     assert tables.segments == [(0, 4), plan.steps[4], (4, 6)]
@@ -97,7 +97,7 @@ def test_tracing_shows_each_step_and_its_memory(add_kernel: KernelSource) -> Non
     arena = TensorView(Pointer(Region.ARENA, 0, 0), "int64", (2, 4), (1, 2))
     seen: list[tuple[int, str, int]] = []
 
-    def note(index: int, step: Step | HostStep, seconds: float, view: View) -> None:
+    def note(index: int, step: Step | FallbackStep, seconds: float, view: View) -> None:
         assert seconds > 0
         seen.append((index, step.label, int(view(arena)[1, 3])))
 
@@ -263,7 +263,7 @@ def kernel(args, begin, end):
 @pytest.mark.parametrize("idle_seconds", [0.0, 0.02])
 def test_two_tiles_run_at_the_same_time(idle_seconds: float) -> None:
     """Each of two tiles waits, for a while, until the other has begun; workers may be asleep at the start."""
-    steps: list[Step | HostStep] = [Step(MEET, (Pointer(Region.PARAMETER, 0), Y), TaskRange(2))]
+    steps: list[Step | FallbackStep] = [Step(MEET, (Pointer(Region.PARAMETER, 0), Y), TaskRange(2))]
     plan = Plan(steps, 0, [], [ParameterSpec("counter", "int64", (1,))], [TensorSpec("int64", (16,))])
     executable = Executable(plan, 2)
     for _ in range(20):

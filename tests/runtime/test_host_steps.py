@@ -12,7 +12,7 @@ from mgx_numba.codegen.kernel import KernelSource
 from mgx_numba.codegen.launch import TaskRange
 from mgx_numba.errors import ShapeError
 from mgx_numba.runtime.cpu.executor import Executable, View
-from mgx_numba.runtime.plan import HostStep, ParameterSpec, Plan, Pointer, Region, Step, TensorSpec, TensorView
+from mgx_numba.runtime.plan import FallbackStep, ParameterSpec, Plan, Pointer, Region, Step, TensorSpec, TensorView
 
 Arrays = list[np.ndarray]
 X = TensorView(Pointer(Region.PARAMETER, 0), "int64", (8,), (1,))
@@ -21,14 +21,14 @@ OUTPUT = TensorView(Pointer(Region.OUTPUT, 0), "int64", (8,), (1,))
 HOST = TensorView(Pointer(Region.HOST, 0), "int64", (), ())
 
 
-def plan_of(*steps: Step | HostStep, lens: tuple[int, ...] | None = (8,)) -> Plan:
+def plan_of(*steps: Step | FallbackStep, lens: tuple[int, ...] | None = (8,)) -> Plan:
     return Plan(list(steps), 256, [], [ParameterSpec("x", "int64", (8,))], [TensorSpec("int64", lens)])
 
 
 def test_host_step_between_kernels(add_kernel: KernelSource) -> None:
     plan = plan_of(
         Step(add_kernel, (X.pointer, ARENA.pointer, 1), TaskRange(1)),
-        HostStep(lambda inputs: [inputs[0] * 10], (ARENA,), (ARENA,)),
+        FallbackStep(lambda inputs: [inputs[0] * 10], (ARENA,), (ARENA,)),
         Step(add_kernel, (ARENA.pointer, OUTPUT.pointer, 5), TaskRange(1)),
     )
     executable = Executable(plan, 2)
@@ -39,8 +39,8 @@ def test_host_step_between_kernels(add_kernel: KernelSource) -> None:
 
 def test_host_value_has_the_shape_of_the_run() -> None:
     plan = plan_of(
-        HostStep(lambda inputs: list(np.nonzero(inputs[0])), (X,), (HOST,)),
-        HostStep(lambda inputs: [inputs[0] + 100], (HOST,), (OUTPUT,)),
+        FallbackStep(lambda inputs: list(np.nonzero(inputs[0])), (X,), (HOST,)),
+        FallbackStep(lambda inputs: [inputs[0] + 100], (HOST,), (OUTPUT,)),
         lens=None,
     )
     executable = Executable(plan)
@@ -50,7 +50,7 @@ def test_host_value_has_the_shape_of_the_run() -> None:
 
 def test_kernel_reads_a_host_value(add_kernel: KernelSource) -> None:
     plan = plan_of(
-        HostStep(lambda inputs: [np.concatenate([inputs[0], inputs[0]])], (X,), (HOST,)),
+        FallbackStep(lambda inputs: [np.concatenate([inputs[0], inputs[0]])], (X,), (HOST,)),
         Step(add_kernel, (Pointer(Region.HOST, 0, 32), OUTPUT.pointer, 0), TaskRange(1)),
     )
     x = np.arange(8)
@@ -60,8 +60,8 @@ def test_kernel_reads_a_host_value(add_kernel: KernelSource) -> None:
 def test_kept_results_are_not_views_of_reused_memory() -> None:
     """A function that returns its input must not hand out the arena."""
     plan = plan_of(
-        HostStep(lambda inputs: [inputs[0] + 1], (X,), (ARENA,)),
-        HostStep(lambda inputs: [inputs[0].reshape(2, 4).T], (ARENA,), (OUTPUT,)),
+        FallbackStep(lambda inputs: [inputs[0] + 1], (X,), (ARENA,)),
+        FallbackStep(lambda inputs: [inputs[0].reshape(2, 4).T], (ARENA,), (OUTPUT,)),
         lens=None,
     )
     executable = Executable(plan)
@@ -71,7 +71,7 @@ def test_kept_results_are_not_views_of_reused_memory() -> None:
 
 
 def test_scalar_results_keep_rank_zero() -> None:
-    plan = plan_of(HostStep(lambda inputs: [inputs[0].sum()], (X,), (OUTPUT,)), lens=None)
+    plan = plan_of(FallbackStep(lambda inputs: [inputs[0].sum()], (X,), (OUTPUT,)), lens=None)
     assert Executable(plan).run([np.arange(8)])[0].shape == ()
 
 
@@ -83,7 +83,7 @@ def test_error_passes_through_and_the_context_is_used_again() -> None:
             raise KeyError("from the step")
         return [inputs[0] * 2]
 
-    executable = Executable(plan_of(HostStep(function, (X,), (OUTPUT,))))
+    executable = Executable(plan_of(FallbackStep(function, (X,), (OUTPUT,))))
     for _ in range(3):
         with pytest.raises(KeyError, match="from the step"):
             executable.run([np.arange(8)])
@@ -101,8 +101,8 @@ def test_error_passes_through_and_the_context_is_used_again() -> None:
     ],
 )
 def test_result_that_differs_from_the_declaration(function: Callable[[Arrays], Arrays], says: str) -> None:
-    executable = Executable(plan_of(HostStep(function, (X,), (OUTPUT,), label="odd")))
-    with pytest.raises(ShapeError, match="host step odd: returned .*" + says.removeprefix("returned ")):
+    executable = Executable(plan_of(FallbackStep(function, (X,), (OUTPUT,), label="odd")))
+    with pytest.raises(ShapeError, match="fallback step odd: returned .*" + says.removeprefix("returned ")):
         executable.run([np.arange(8)])
 
 
@@ -112,7 +112,7 @@ def test_inputs_are_read_only() -> None:
         return inputs
 
     with pytest.raises(ValueError, match="read-only"):
-        Executable(plan_of(HostStep(function, (X,), (OUTPUT,)))).run([np.arange(8)])
+        Executable(plan_of(FallbackStep(function, (X,), (OUTPUT,)))).run([np.arange(8)])
 
 
 def test_views_follow_strides_and_storage_types() -> None:
@@ -120,7 +120,7 @@ def test_views_follow_strides_and_storage_types() -> None:
     view = TensorView(Pointer(Region.CONSTANT, 0, 4), "bfloat16", (2, 3), (1, 3))
     target = TensorView(Pointer(Region.OUTPUT, 0), "bfloat16", (2, 3), (3, 1))
     plan = Plan(
-        [HostStep(lambda inputs: inputs, (view,), (target,))],
+        [FallbackStep(lambda inputs: inputs, (view,), (target,))],
         0,
         [constant],
         [],
@@ -130,16 +130,16 @@ def test_views_follow_strides_and_storage_types() -> None:
 
 
 def test_value_read_before_it_is_made_is_an_error() -> None:
-    plan = plan_of(HostStep(lambda inputs: inputs, (HOST,), (OUTPUT,)), lens=None)
+    plan = plan_of(FallbackStep(lambda inputs: inputs, (HOST,), (OUTPUT,)), lens=None)
     with pytest.raises(ShapeError, match="HOST 0"):
         Executable(plan).run([np.arange(8)])
 
 
 def test_tracing_covers_host_steps() -> None:
-    plan = plan_of(HostStep(lambda inputs: [inputs[0] + 1], (X,), (HOST,)), lens=None)
+    plan = plan_of(FallbackStep(lambda inputs: [inputs[0] + 1], (X,), (HOST,)), lens=None)
     seen: list[list[int]] = []
 
-    def note(index: int, step: Step | HostStep, seconds: float, view: View) -> None:
+    def note(index: int, step: Step | FallbackStep, seconds: float, view: View) -> None:
         seen.append(view(HOST).tolist())
 
     Executable(plan).run_traced([np.zeros(8, np.int64)], note)

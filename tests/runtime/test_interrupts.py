@@ -17,7 +17,7 @@ import numpy as np
 from mgx_numba.codegen.cpu.kernel import cpu_kernel
 from mgx_numba.codegen.launch import TaskRange
 from mgx_numba.runtime.cpu.executor import Executable
-from mgx_numba.runtime.plan import HostStep, ParameterSpec, Plan, Pointer, Region, Step, TensorSpec, TensorView
+from mgx_numba.runtime.plan import FallbackStep, ParameterSpec, Plan, Pointer, Region, Step, TensorSpec, TensorView
 
 signal.signal(signal.SIGINT, signal.default_int_handler)  # a job in a shell's background ignores it
 
@@ -127,7 +127,7 @@ def test_a_long_run_between_host_steps_was_interrupted_at_its_end_only() -> None
     body = """
 plan = slow_plan(1, TASKS, flops=10**10)
 view = TensorView(Y, "int64", (TASKS,), (1,))
-plan.steps.append(HostStep(lambda arrays: [arrays[0] + 1], (view,), (view,)))
+plan.steps.append(FallbackStep(lambda arrays: [arrays[0] + 1], (view,), (view,)))
 executable = Executable(plan, 2)
 x = np.arange(TASKS)
 interrupt_after(0.1)

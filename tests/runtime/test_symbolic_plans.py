@@ -16,19 +16,19 @@ from mgx_numba.codegen.kernel import KernelSource
 from mgx_numba.codegen.launch import TaskRange
 from mgx_numba.core.dim import Dim, Scope, equal, less, maximum, minimum, negate, select
 from mgx_numba.errors import CompileError, MgxError, ShapeError, UnsupportedError
-from mgx_numba.runtime.cpu import direct
+from mgx_numba.runtime.cpu import native_call
 from mgx_numba.runtime.cpu.executor import Executable, View
 from mgx_numba.runtime.cpu.repeat import may_repeat, repeat
 from mgx_numba.runtime.cpu.spmd import Job, StepRecord
+from mgx_numba.runtime.explicit_lengths import explicit_lengths, with_explicit_lengths
 from mgx_numba.runtime.host.plan_numbers import PlanNumbers, runs
 from mgx_numba.runtime.memory import address_of
-from mgx_numba.runtime.plan import HostStep, ParameterSpec, Plan, Pointer, Region, Step, TensorSpec, TensorView
-from mgx_numba.runtime.told_lengths import told_lengths, with_told_lengths
+from mgx_numba.runtime.plan import FallbackStep, ParameterSpec, Plan, Pointer, Region, Step, TensorSpec, TensorView
 
 from ..running import at_once
 
 X, Y = Pointer(Region.PARAMETER, 0), Pointer(Region.PARAMETER, 1)
-knows_objects = pytest.mark.skipif(not direct._known(), reason="an interpreter or NumPy with other objects")
+knows_objects = pytest.mark.skipif(not native_call._known(), reason="an interpreter or NumPy with other objects")
 
 
 def symbols(high: int | None = None) -> tuple[Dim, Dim]:
@@ -170,10 +170,10 @@ def test_a_binding_writes_the_tables_of_the_plan_for_these_lengths(add_kernel: K
     lengths: list[Any] = [0, 1, 3, b, s, b * s, maximum(s - 8, 0), select(less(b, s), b, 0), s % 5, (b + s) // 7]
     costs: list[Any] = [0, 1, 10**5, b * 10**5, s * 10**6, b * s * 10**7, 10**9]
     arena = Pointer(Region.ARENA, 0, 0)
-    steps: list[Step | HostStep] = []
+    steps: list[Step | FallbackStep] = []
     for k in range(60):
         if rng.random() < 0.1:
-            steps.append(HostStep(lambda _: [], (), ()))
+            steps.append(FallbackStep(lambda _: [], (), ()))
         geometry = TaskRange(rng.choice(lengths), rng.choice(lengths))
         args = (arena, Pointer(Region.OUTPUT, 0, rng.choice(lengths) * 8), rng.choice(lengths), k)
         steps.append(Step(add_kernel, args, geometry, flops=rng.choice(costs), bytes=rng.choice(costs)))
@@ -262,13 +262,13 @@ def test_functions_of_host_steps_are_bound_once_for_each_set_of_lengths(add_kern
     host = TensorView(Pointer(Region.HOST, 0), "int64", (), ())
     result = TensorView(Pointer(Region.OUTPUT, 1), "int64", (), ())
     steps = [
-        HostStep(lambda arrays: [np.zeros(64, np.int64)], (), (host,)),
+        FallbackStep(lambda arrays: [np.zeros(64, np.int64)], (), (host,)),
         Step(add_kernel, (X, Pointer(Region.ARENA, 0, 0), 0), TaskRange(tiles)),
-        HostStep(lambda arrays: [], (view,), (other,), bind=bind),
+        FallbackStep(lambda arrays: [], (view,), (other,), bind=bind),
         # one of two alternatives, the second of which reads what only a later step makes
         Step(add_kernel, (moved, Pointer(Region.OUTPUT, 0), s), TaskRange(select(less(b, 3), tiles, 0), 4)),
         Step(add_kernel, (moved, Pointer(Region.OUTPUT, 0), s * 2), TaskRange(select(less(b, 3), 0, tiles))),
-        HostStep(lambda arrays: [arrays[0].copy()], (whole,), (result,)),
+        FallbackStep(lambda arrays: [arrays[0].copy()], (whole,), (result,)),
     ]
     plan = Plan(
         steps,  # type: ignore[arg-type]
@@ -296,7 +296,7 @@ def test_results_of_host_steps_are_held_against_the_evaluated_lens(add_kernel: K
     b, s = symbols()
     view = TensorView(Pointer(Region.OUTPUT, 0), "int64", (b + s,), (1,))
     plan = Plan(
-        [HostStep(lambda arrays: [np.zeros(5, np.int64)], (), (view,), label="five")],
+        [FallbackStep(lambda arrays: [np.zeros(5, np.int64)], (), (view,), label="five")],
         0,
         [],
         [ParameterSpec("x", "int64", (b, s))],
@@ -305,7 +305,7 @@ def test_results_of_host_steps_are_held_against_the_evaluated_lens(add_kernel: K
     )
     executable = Executable(plan, 1)
     assert executable.run([np.zeros((2, 3), np.int64)])[0].shape == (5,)
-    with pytest.raises(ShapeError, match=r"host step five: returned shape \(5,\), expected \(6,\)"):
+    with pytest.raises(ShapeError, match=r"fallback step five: returned shape \(5,\), expected \(6,\)"):
         executable.run([np.zeros((2, 4), np.int64)])
 
 
@@ -427,7 +427,7 @@ def test_offsets_may_nest_as_deep_as_a_plan_has_steps(add_kernel: KernelSource) 
     places: list[Any] = [0]
     for _ in range(600):
         places.append(maximum(places[-1] + b * 64, s * 64))
-    steps: list[Step | HostStep] = []
+    steps: list[Step | FallbackStep] = []
     for source, target in itertools.pairwise(places):
         view = TensorView(Pointer(Region.ARENA, 0, target), "int64", (b, 8), (8, 1))
         begin = X if not steps else Pointer(Region.ARENA, 0, source)
@@ -458,7 +458,7 @@ def test_a_loop_of_a_symbolic_body_is_one_native_function(add_kernel: KernelSour
     body = "store_scalar(pointer_uint8(args, 1), 0, load_scalar(pointer_uint8(args, 0), 0))"
     flag = cpu_kernel("copy_flag", f"def kernel(args, begin, end):\n    {body}\n")
     x = Pointer(Region.PARAMETER, 2)
-    steps: list[Step | HostStep] = [
+    steps: list[Step | FallbackStep] = [
         Step(flag, (Pointer(Region.PARAMETER, 1), Pointer(Region.OUTPUT, 0)), TaskRange(1)),
         Step(add_kernel, (x, Pointer(Region.OUTPUT, 1), 5), TaskRange(select(less(b, 3), 0, b))),
         Step(add_kernel, (x, Pointer(Region.OUTPUT, 1), 1), TaskRange(b)),
@@ -498,10 +498,10 @@ def test_symbols_that_no_parameter_has_are_told_by_parameters_without_elements(a
         [TensorSpec("int64", (b, 8))],
         symbols=(b, s),
     )
-    told = with_told_lengths(plan)
+    told = with_explicit_lengths(plan)
     assert [p.lens for p in told.parameters] == [(b, 8), (s, 0)]
     executable = Executable(told, 1)
     for batch, seq in ((2, 3), (2, 500)):
         x = np.arange(batch * 8).reshape(batch, 8)
-        lengths = told_lengths(told, {b: batch, s: seq})
+        lengths = explicit_lengths(told, {b: batch, s: seq})
         np.testing.assert_array_equal(executable.run([x, *lengths.values()])[0], x + seq)

@@ -12,7 +12,7 @@ from mgx_numba.codegen.elf import read_object
 from mgx_numba.codegen.kernel import KernelSource
 from mgx_numba.codegen.store import ObjectStore
 from mgx_numba.codegen.workers import batch
-from mgx_numba.codegen.workers.ahead import Ahead
+from mgx_numba.codegen.workers.background import BackgroundCompilation
 from mgx_numba.codegen.workers.objects import objects_of
 
 
@@ -39,7 +39,7 @@ def test_kernels_are_compiled_while_the_plan_is_made(
     store = ObjectStore(tmp_path)
     always, found = [distinct(500), distinct(501)], [distinct(i) for i in range(502, 506)]
     told: list[int] = []
-    with Ahead(lambda kernel: False, store, always) as ahead:
+    with BackgroundCompilation(lambda kernel: False, store, always) as ahead:
         for kernel in found:
             ahead.add([kernel, found[0]])
         assert ahead.batch is not None
@@ -47,7 +47,7 @@ def test_kernels_are_compiled_while_the_plan_is_made(
         objects = objects_of([*found, *always], lambda done, total, name: told.append(total), store, ahead=ahead)
     assert all(source.symbol in read_object(objects[source.symbol]).defined for source in (*always, *found))
     assert told == [6] * 6
-    with Ahead(lambda kernel: False, store, always) as ahead:
+    with BackgroundCompilation(lambda kernel: False, store, always) as ahead:
         ahead.add(found)
         assert ahead.batch is None
         assert objects_of(found, None, store, ahead=ahead) == {k.symbol: objects[k.symbol] for k in found}
@@ -59,7 +59,7 @@ def test_workers_of_a_plan_that_failed_end(
     monkeypatch.setattr(batch, "_affinity", lambda: range(2))
     with (
         pytest.raises(ValueError, match="no plan"),
-        Ahead(lambda kernel: False, ObjectStore(tmp_path), [distinct(600)]) as ahead,
+        BackgroundCompilation(lambda kernel: False, ObjectStore(tmp_path), [distinct(600)]) as ahead,
     ):
         assert ahead.batch is not None
         ahead.batch.wait([distinct(600)], None)

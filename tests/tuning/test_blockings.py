@@ -9,9 +9,9 @@ import pytest
 
 from mgx_numba.codegen.cpu import host
 from mgx_numba.codegen.cpu.contraction.blocking import Blocking, fit
-from mgx_numba.codegen.cpu.contraction.configurations import refinements, solver_candidates
 from mgx_numba.codegen.cpu.contraction.solver import NO_EPILOGUE
 from mgx_numba.codegen.cpu.contraction.solvers import CONV_SOLVERS, GEMM_SOLVERS
+from mgx_numba.codegen.cpu.contraction.tuning_candidates import refinements, solver_candidates
 from mgx_numba.codegen.cpu.microkernels.int8_table import has_dot4
 from mgx_numba.codegen.cpu.microkernels.tile_table import TILES, tile_for
 from mgx_numba.codegen.problems.convolution import ConvProblem
@@ -54,7 +54,7 @@ class Fixed:
         self.chosen += 1
         return Candidate(self.solver, self.blocking)
 
-    def place(self, request: Request, instruction: str, taken: Candidate) -> None:
+    def note_instruction(self, request: Request, instruction: str, taken: Candidate) -> None:
         assert taken.solver is self.solver
 
     def tell(self) -> None:

@@ -9,8 +9,8 @@ import pytest
 
 import mgx_numba as migraphx
 from mgx_numba.codegen.body import scalar_body
-from mgx_numba.codegen.cpu.contraction.configurations import refinements, solver_candidates
 from mgx_numba.codegen.cpu.contraction.solver import NO_EPILOGUE
+from mgx_numba.codegen.cpu.contraction.tuning_candidates import refinements, solver_candidates
 from mgx_numba.codegen.cpu.fingerprint import device_fingerprint
 from mgx_numba.codegen.problems.convolution import ConvProblem
 from mgx_numba.codegen.problems.epilogue import Prologue, PrologueOperand

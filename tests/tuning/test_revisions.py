@@ -15,7 +15,7 @@ from mgx_numba.codegen.backend import backend
 from mgx_numba.codegen.cpu.contraction.gemm import GemmPacked
 from mgx_numba.codegen.cpu.contraction.gemm_int8 import GemmInt8
 from mgx_numba.codegen.gpu.contraction import solvers
-from mgx_numba.codegen.gpu.contraction.placed import PlacedRequest
+from mgx_numba.codegen.gpu.contraction.gpu_contraction import GpuContraction
 from mgx_numba.codegen.problems.epilogue import Epilogue
 from mgx_numba.codegen.problems.gemm import GemmProblem
 from mgx_numba.codegen.tuning.database import Database, default_path
@@ -96,7 +96,7 @@ def test_records_travel_to_packages_with_other_kernels(
 def test_revisions_are_those_of_solvers_that_apply(monkeypatch: pytest.MonkeyPatch) -> None:
     problem = GemmProblem(8, 16, 32, (), (32, 1), (16, 1))
     request = Request(problem, Epilogue(), (), 1, False)
-    placed = PlacedRequest(request)
+    placed = GpuContraction(request)
     monkeypatch.setenv("MGX_GPU_ARCH", "sm_90a")
     assert backend("cpu").revisions(request) == {} and backend("gpu").revisions(placed) == {}
     for solver in (GemmPacked, GemmInt8, solvers.Tiles, solvers.Depthwise):

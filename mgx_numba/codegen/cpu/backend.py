@@ -18,7 +18,7 @@ from .toolchain.loader import load, loadable
 if TYPE_CHECKING:
     from ..launch import Solution
     from ..tuning.record import DeviceFingerprint, TuningRecord
-    from ..tuning.request import Asked, Candidate, Estimate, Request
+    from ..tuning.request import Candidate, Estimate, Request, TuningRequest
 
 __all__ = ["BACKEND", "CpuBackend"]
 
@@ -57,7 +57,7 @@ class CpuBackend:
 
         return plan(problem)
 
-    def choose(self, request: Asked) -> Candidate:
+    def choose(self, request: TuningRequest) -> Candidate:
         """See `Backend.choose`."""
         from ..tuning.request import Candidate
         from .contraction.select import select
@@ -65,33 +65,33 @@ class CpuBackend:
         own = _own(request)
         return Candidate(select(own.problem, own.threads))
 
-    def revisions(self, request: Asked) -> Mapping[str, int]:
+    def revisions(self, request: TuningRequest) -> Mapping[str, int]:
         """See `Backend.revisions`."""
-        from .contraction.configurations import revisions
+        from .contraction.tuning_candidates import revisions
 
         return revisions(_own(request))
 
-    def estimates(self, request: Asked) -> list[Estimate]:
+    def estimates(self, request: TuningRequest) -> list[Estimate]:
         """See `Backend.estimates`."""
-        from .contraction.configurations import estimates
+        from .contraction.tuning_candidates import estimates
 
         return estimates(_own(request))
 
-    def candidates(self, request: Asked) -> list[Candidate]:
+    def candidates(self, request: TuningRequest) -> list[Candidate]:
         """See `Backend.candidates`."""
-        from .contraction.configurations import solver_candidates
+        from .contraction.tuning_candidates import solver_candidates
 
         return solver_candidates(_own(request))
 
-    def refinements(self, request: Asked, winner: Candidate) -> list[Candidate]:
+    def refinements(self, request: TuningRequest, winner: Candidate) -> list[Candidate]:
         """See `Backend.refinements`."""
-        from .contraction.configurations import refinements
+        from .contraction.tuning_candidates import refinements
 
         return refinements(_own(request), winner)
 
-    def candidate_of(self, request: Asked, record: TuningRecord) -> Candidate | None:
+    def candidate_of(self, request: TuningRequest, record: TuningRecord) -> Candidate | None:
         """See `Backend.candidate_of`."""
-        from .contraction.configurations import candidate_of
+        from .contraction.tuning_candidates import candidate_of
 
         return candidate_of(_own(request), record)
 
@@ -128,7 +128,7 @@ class CpuBackend:
         return load(sources, progress, store)
 
 
-def _own(request: Asked) -> Request:
+def _own(request: TuningRequest) -> Request:
     """Return the request as a `Request`, of which this back end needs nothing more."""
     from ..tuning.request import Request
 

@@ -10,14 +10,14 @@ from ...errors import UnsupportedError
 from ...graph.module import Module
 from ..launch import Launch, Solution
 from ..problems.cluster import CopyProblem, PointwiseProblem, ReductionProblem
-from ..problems.indexing import IndexedCopy
+from ..problems.indexed_copy import IndexedCopy
 from ..problems.numbers import NumbersProblem, RangeProblem
 from .cluster.pointwise import pointwise_launch
 from .cluster.reduce import reduce_launch
 from .data.indexed import indexed_launch
 from .data.numbers import numbers_launch, range_launch
-from .data.runs import runs_launch
-from .data.transpose import transpose_launch, turns_short_rows
+from .data.short_runs import runs_launch
+from .data.transpose import transpose_launch, transposes_short_rows
 from .kernel import NAME
 
 __all__ = ["plan"]
@@ -71,5 +71,5 @@ def _copy(problem: CopyProblem) -> Launch:
         return runs
     module = Module("copy")
     module.add_return([module.add_parameter("x0", Shape(problem.source.type))])
-    order_by = 0 if turns_short_rows(problem.source, problem.target) else None
+    order_by = 0 if transposes_short_rows(problem.source, problem.target) else None
     return pointwise_launch(module, [problem.source], [problem.target], origin=problem.origin, order_by=order_by)

@@ -16,8 +16,8 @@ from .kernel import NAME
 if TYPE_CHECKING:
     from ..launch import Solution
     from ..tuning.record import DeviceFingerprint, TuningRecord
-    from ..tuning.request import Asked, Candidate, Estimate
-    from .contraction.placed import PlacedRequest
+    from ..tuning.request import Candidate, Estimate, TuningRequest
+    from .contraction.gpu_contraction import GpuContraction
 
 __all__ = ["BACKEND", "GpuBackend"]
 
@@ -58,37 +58,37 @@ class GpuBackend:
 
         return plan(problem)
 
-    def choose(self, request: Asked) -> Candidate:
+    def choose(self, request: TuningRequest) -> Candidate:
         """See `Backend.choose`."""
         from .contraction.solvers import choose
 
         return choose(_own(request))
 
-    def revisions(self, request: Asked) -> Mapping[str, int]:
+    def revisions(self, request: TuningRequest) -> Mapping[str, int]:
         """See `Backend.revisions`."""
         from .contraction.solvers import revisions
 
         return revisions(_own(request))
 
-    def estimates(self, request: Asked) -> list[Estimate]:
+    def estimates(self, request: TuningRequest) -> list[Estimate]:
         """See `Backend.estimates`."""
         from .contraction.solvers import estimates
 
         return estimates(_own(request))
 
-    def candidates(self, request: Asked) -> list[Candidate]:
+    def candidates(self, request: TuningRequest) -> list[Candidate]:
         """See `Backend.candidates`."""
         from .contraction.solvers import candidates
 
         return candidates(_own(request))
 
-    def refinements(self, request: Asked, winner: Candidate) -> list[Candidate]:
+    def refinements(self, request: TuningRequest, winner: Candidate) -> list[Candidate]:
         """See `Backend.refinements`."""
         from .contraction.solvers import refinements
 
         return refinements(_own(request), winner)
 
-    def candidate_of(self, request: Asked, record: TuningRecord) -> Candidate | None:
+    def candidate_of(self, request: TuningRequest, record: TuningRecord) -> Candidate | None:
         """See `Backend.candidate_of`."""
         from .contraction.solvers import candidate_of
 
@@ -135,11 +135,11 @@ class GpuBackend:
         return load(sources, progress, store)
 
 
-def _own(request: Asked) -> PlacedRequest:
+def _own(request: TuningRequest) -> GpuContraction:
     """Return a request with this back end's additional fields."""
-    from .contraction.placed import PlacedRequest
+    from .contraction.gpu_contraction import GpuContraction
 
-    assert isinstance(request, PlacedRequest), request
+    assert isinstance(request, GpuContraction), request
     return request
 
 

@@ -10,11 +10,11 @@ from ...errors import UnsupportedError
 from ...graph.module import Module
 from ..launch import Solution
 from ..problems.cluster import CopyProblem, PointwiseProblem, ReductionProblem
-from ..problems.indexing import IndexedCopy
+from ..problems.indexed_copy import IndexedCopy
 from ..problems.numbers import NumbersProblem, RangeProblem
 from .cluster.pointwise import pointwise_launch
-from .cluster.rows import reduction_launch
-from .contraction.placed import PlacedRequest
+from .cluster.reduction_rows import reduction_launch
+from .contraction.gpu_contraction import GpuContraction
 from .contraction.solvers import choose
 from .data.indexed import indexed_launch
 from .data.numbers import numbers_launch, range_launch
@@ -56,7 +56,7 @@ def _(problem: RangeProblem) -> Solution:
 
 
 @plan.register
-def _(problem: PlacedRequest) -> Solution:
+def _(problem: GpuContraction) -> Solution:
     return choose(problem).solver.plan(problem)  # type: ignore[no-any-return]
 
 

@@ -15,10 +15,10 @@ from ..problems.epilogue import Epilogue
 from ..problems.gemm import BlockFormat, GemmProblem
 from .record import Problem, TuningRecord
 
-__all__ = ["Asked", "Candidate", "Estimate", "Request", "format_configuration", "least_bytes", "problem_of"]
+__all__ = ["Candidate", "Estimate", "Request", "TuningRequest", "format_configuration", "least_bytes", "problem_of"]
 
 
-class Asked(Protocol):
+class TuningRequest(Protocol):
     """A request to choose a solver: a `Request`, or a back end's own form with further data for its solvers."""
 
     @property

@@ -17,11 +17,11 @@ from ...errors import MgxError
 from ...messages import warn
 from ..backend import Backend
 from .record import DeviceFingerprint, Problem, TuningRecord, explain_miss, extents_of
-from .request import Asked, Candidate, Estimate, Request
+from .request import Candidate, Estimate, Request, TuningRequest
 from .source import (
     ENVIRONMENT,
-    Found,
     MemoryLayer,
+    RecordHit,
     RecordLayer,
     ShippedLayer,
     Sources,
@@ -65,7 +65,7 @@ class Choice:
     instructions: tuple[str, ...] = ()
 
 
-Asking = tuple[dict[Problem, tuple[Asked, int]], dict[Problem, dict[str, Candidate]]]
+Requests = tuple[dict[Problem, tuple[TuningRequest, int]], dict[Problem, dict[str, Candidate]]]
 """Requests with their numbers of uses, and candidates by instruction."""
 
 
@@ -94,10 +94,10 @@ class Tuning:
         self._sources = sources
         self._keep = keep
         self._revised: dict[tuple[tuple[str, int], ...], DeviceFingerprint] = {}
-        self._keys: dict[Asked, Problem] = {}
-        self._requests: dict[Problem, tuple[Asked, int]] = {}
-        self._used: dict[Problem, Found] = {}
-        self._new: dict[Problem, Found] = {}
+        self._keys: dict[TuningRequest, Problem] = {}
+        self._requests: dict[Problem, tuple[TuningRequest, int]] = {}
+        self._used: dict[Problem, RecordHit] = {}
+        self._new: dict[Problem, RecordHit] = {}
         self._unusable: dict[Problem, str] = {}
         self._told: dict[str, str] = {}
         self._placed: dict[Problem, dict[str, Candidate]] = {}
@@ -107,7 +107,7 @@ class Tuning:
         """This machine's fingerprint."""
         return self.backend.fingerprint()
 
-    def _fingerprint_of(self, request: Asked) -> DeviceFingerprint:
+    def _fingerprint_of(self, request: TuningRequest) -> DeviceFingerprint:
         """Return this machine's fingerprint with the revisions of the solvers that apply to a problem."""
         revisions = self.backend.revisions(request)
         if not revisions:
@@ -118,7 +118,7 @@ class Tuning:
             found = self._revised[key] = self.fingerprint.with_revisions(revisions)
         return found
 
-    def choose(self, request: Asked) -> Candidate:
+    def choose(self, request: TuningRequest) -> Candidate:
         """Return the solver and blocking of the first record found, else of the cost model.
 
         Raises:
@@ -140,12 +140,12 @@ class Tuning:
                 self._unusable[problem] = found.record.solver
         return self.backend.choose(request)
 
-    def is_shipped(self, request: Asked) -> bool:
+    def is_shipped(self, request: TuningRequest) -> bool:
         """Return whether a record that comes with the package decided."""
         found = self._used.get(request.key())
         return found is not None and found.origin == ShippedLayer.origin
 
-    def recorded(self, request: Asked) -> Candidate | None:
+    def recorded(self, request: TuningRequest) -> Candidate | None:
         """Return the solver and blocking of the first record found, without recording the request; None if there is no
         record."""
         found = self._sources.find(request.key(), self._fingerprint_of(request))
@@ -155,7 +155,7 @@ class Tuning:
         """Return whether a record of the problem may exist: a faster test than `recorded`."""
         return extents_of(vars(request.problem)) in self._sources.extents
 
-    def place(self, request: Asked, instruction: str, taken: Candidate) -> None:
+    def note_instruction(self, request: TuningRequest, instruction: str, taken: Candidate) -> None:
         """Record that an instruction uses another candidate than the chosen one.
 
         The reason is that its weights do not fit the chosen solver or would grow too much.
@@ -170,31 +170,31 @@ class Tuning:
             self._requests[problem] = (replace(request, replaced=operand), self._requests[problem][1])
 
     @property
-    def told(self) -> list[str]:
+    def messages(self) -> list[str]:
         """Texts of the warnings given."""
         return list(self._told.values())
 
-    def pending(self) -> list[tuple[Asked, int]]:
+    def pending(self) -> list[tuple[TuningRequest, int]]:
         """Return the requested problems without a record of this machine, and their numbers of uses in the program."""
         return [
             entry for problem, entry in self._requests.items()
             if problem not in self._used or not self._used[problem].exact
         ]  # fmt: skip
 
-    def asked(self) -> Asking:
+    def requests(self) -> Requests:
         """Return a snapshot of the requests, for `forget_since`."""
         return dict(self._requests), {problem: dict(placed) for problem, placed in self._placed.items()}
 
-    def forget_since(self, before: Asking) -> None:
-        """Restore a snapshot of `asked`, so that problems are requested again with the records learnt since."""
+    def forget_since(self, before: Requests) -> None:
+        """Restore a snapshot of `requests`, so that problems are requested again with the records learnt since."""
         self._requests, self._placed = dict(before[0]), {problem: dict(placed) for problem, placed in before[1].items()}
 
-    def hint(self, request: Asked) -> Candidate | None:
+    def hint(self, request: TuningRequest) -> Candidate | None:
         """Return the candidate in the used record, which may be of another machine; None if there is no record."""
         found = self._used.get(request.key())
         return None if found is None else self.backend.candidate_of(request, found.record)
 
-    def learn(self, request: Asked, outcome: Outcome[Candidate]) -> None:
+    def record_outcome(self, request: TuningRequest, outcome: Outcome[Candidate]) -> None:
         """Make a measured winner the record of its problem, and store the record."""
         problem, candidate = request.key(), outcome.candidate
         date = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
@@ -202,10 +202,10 @@ class Tuning:
             problem, self._fingerprint_of(request), candidate.solver.name, candidate.configuration, outcome.seconds,
             outcome.noise, date,
         )  # fmt: skip
-        self._new[problem] = self._used[problem] = Found(record, "measured", True)
+        self._new[problem] = self._used[problem] = RecordHit(record, "measured", True)
         self._keep([record])
 
-    def used(self) -> list[Found]:
+    def used(self) -> list[RecordHit]:
         """Return the records that decided, in program order."""
         return [self._used[problem] for problem in self._requests if problem in self._used]
 
@@ -213,7 +213,7 @@ class Tuning:
         """Return the records that decided, to be saved with the program."""
         return [found.record for found in self.used()]
 
-    def explain(self, request: Asked) -> str:
+    def explain(self, request: TuningRequest) -> str:
         """Return the reason why a problem has no usable record of this machine."""
         unusable = self._unusable.get(request.key())
         if unusable is not None:
@@ -234,7 +234,7 @@ class Tuning:
                 return self._choice(problem, request), self.backend.estimates(request)
         return None
 
-    def _choice(self, problem: Problem, request: Asked) -> Choice:
+    def _choice(self, problem: Problem, request: TuningRequest) -> Choice:
         found = self._used.get(problem)
         placed = self._placed.get(problem, {})
         candidate = self._candidate(request, found)
@@ -247,7 +247,7 @@ class Tuning:
             candidate, record, origin = taken, None, "cost model"
         return Choice(problem, candidate.solver.name, candidate.configuration, record, origin, miss, tuple(placed))
 
-    def _candidate(self, request: Asked, found: Found | None) -> Candidate:
+    def _candidate(self, request: TuningRequest, found: RecordHit | None) -> Candidate:
         candidate = None if found is None else self.backend.candidate_of(request, found.record)
         return candidate or self.backend.choose(request)
 

@@ -18,8 +18,8 @@ from .files import best, merge_records, read_records
 from .record import DeviceFingerprint, Extents, Problem, TuningRecord, extents_of
 
 __all__ = [
-    "Found",
     "MemoryLayer",
+    "RecordHit",
     "RecordLayer",
     "ShippedLayer",
     "Sources",
@@ -169,7 +169,7 @@ def _shipped(path: Path) -> MemoryLayer:
 
 
 @dataclass(frozen=True)
-class Found:
+class RecordHit:
     """A record, the layer that it came from, and whether it was measured for this problem on this machine."""
 
     record: TuningRecord
@@ -198,7 +198,7 @@ class Sources:
         own = [layer for layer in self._layers if layer.origin != ShippedLayer.origin]
         return [record for layer in own for record in layer.records()]
 
-    def find(self, problem: Problem, fingerprint: DeviceFingerprint) -> Found | None:
+    def find(self, problem: Problem, fingerprint: DeviceFingerprint) -> RecordHit | None:
         """Return the first layer's exact record, else the first layer's best record measured elsewhere.
 
         Records of the same number of threads and the same CPU are preferred, then newer records.
@@ -206,13 +206,13 @@ class Sources:
         for layer in self._layers:
             record = layer.exact(problem, fingerprint)
             if record is not None:
-                return Found(record, layer.origin, True)
+                return RecordHit(record, layer.origin, True)
         for layer in self._layers:
             records = layer.similar(problem)
             if records:
                 here = fingerprint.cpu
                 nearest = max(records, key=lambda r: (r.problem == problem, r.fingerprint.cpu == here, r.date))
-                return Found(nearest, layer.origin, False)
+                return RecordHit(nearest, layer.origin, False)
         return None
 
 

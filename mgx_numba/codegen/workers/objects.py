@@ -8,7 +8,7 @@ from ..backend import Progress, backend
 from ..kernel import KernelSource
 from ..store import Store, default_store, look_up
 from ..traces import show_kernels
-from .ahead import Ahead
+from .background import BackgroundCompilation
 
 __all__ = ["objects_of"]
 
@@ -18,7 +18,7 @@ def objects_of(
     progress: Progress | None = None,
     store: Store | None = None,
     workers: int | None = None,
-    ahead: Ahead | None = None,
+    ahead: BackgroundCompilation | None = None,
 ) -> dict[str, bytes]:
     """Return the objects of distinct kernels of one back end by symbol.
 

@@ -23,7 +23,7 @@ from ..compiling import compilation, compile_model
 from ..feeding import make_inputs
 from ..loading import file_type, load_model
 from ..precision import PrecisionCheck, in_float32, without_quantisation
-from ..quantizing import asked_kinds
+from ..quantizing import requested_kinds
 from ..verifying import (
     Check,
     check_layers,
@@ -144,7 +144,7 @@ def _by_precision(model: program, args: argparse.Namespace, inputs: Mapping[str,
     The reference is the unquantised model if flags ask for quantisation, else the model without its own Q/DQ pairs.
     """
     arrays = model._checked(inputs)
-    kinds = asked_kinds(args)
+    kinds = requested_kinds(args)
     plain = load_model(without_quantisation(args, kinds))._portable if kinds else model._portable
     name, options = compilation(model, args)
     settings = TargetOptions(**{key: options[key] for key in _OPTIONS})

@@ -78,12 +78,12 @@ class SplitReduce(Pass):
         like: Hashable = id(ins.op), shapes, structure(ins.module_args[0]), _is_tuple(ins)
         asked: list[bool] = []
 
-        def lent() -> bool:
-            asked.append(any(map(_is_lent, ins.inputs)))
+        def donated() -> bool:
+            asked.append(any(map(_is_donated, ins.inputs)))
             return asked[-1]
 
-        known = reasons.get(like) or (reasons.get((like, lent())) if like in reasons else None)
-        found = known or _division(ins, capabilities, lent)
+        known = reasons.get(like) or (reasons.get((like, donated())) if like in reasons else None)
+        found = known or _division(ins, capabilities, donated)
         if isinstance(found, str):
             reasons[like] = "" if asked else found
             if asked:
@@ -118,9 +118,9 @@ def _axes(ins: Instruction) -> tuple[int, ...]:
 
 
 def _division(
-    ins: Instruction, capabilities: Capabilities | None, lent: Callable[[], bool]
+    ins: Instruction, capabilities: Capabilities | None, donated: Callable[[], bool]
 ) -> tuple[Pieces, Division] | str:
-    """Return how to split a cluster, or the reason not to; ``lent`` tells whether an operand may be lent memory."""
+    """Return how to split a cluster, or the reason not to; ``donated`` tells whether an operand may be lent memory."""
     body, shapes = ins.module_args[0], [i.shape for i in ins.inputs]
     if capabilities is None:
         return "what the target can do is not known"
@@ -145,7 +145,7 @@ def _division(
             return "nothing of the full lengths would be left to walk over"
     few = pieces.repeats or elements < capabilities.part_elements
     folds = walk.fold > 1 and known_equal(prod(full[a] for a in walk.loops[-1]) % walk.fold, 0)
-    fold = walk.fold if not few and folds and not lent() else 1
+    fold = walk.fold if not few and folds and not donated() else 1
     parts = 1
     if walk.tasks < capabilities.tasks and (fold == 1 or walk.tasks == 1):
         kept = hint(prod(n for a, n in enumerate(full) if a not in axes))
@@ -156,7 +156,7 @@ def _division(
     return pieces, Division(parts, fold, _permutation(walk, full, axes, parts, fold))
 
 
-def _is_lent(value: Instruction) -> bool:
+def _is_donated(value: Instruction) -> bool:
     """Return whether lowering may place a value in memory with other strides than its shape: in a concatenation, or in
     a result of the program, directly or through views."""
     pending, standard = list(value.users), value.shape.standard

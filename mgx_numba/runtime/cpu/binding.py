@@ -20,7 +20,7 @@ from ...errors import MgxError, ShapeError, UnsupportedError
 from ..host.native import NativeKernel
 from ..host.sizes import Evaluator
 from ..memory import ALIGNMENT, BIG, address_of, expect_room, scratch
-from ..plan import HostFunction, HostStep, Plan, Pointer, Step, TensorView
+from ..plan import FallbackFunction, FallbackStep, Plan, Pointer, Step, TensorView
 from .bind_kernel import MAX_CLAIMS, ROOMS_EACH, Bound, Status
 
 __all__ = ["Binding", "BindingTables", "Made"]
@@ -167,8 +167,8 @@ class BindingTables:
 
     @cached_property
     def view_numbers(self) -> tuple[Evaluator, dict[int, np.ndarray]]:
-        """A size program for the tensors of host steps; and the numbers of offset, lens and strides of each view, by
-        its id."""
+        """A size program for the tensors of fallback steps; and the numbers of offset, lens and strides of each view,
+        by its id."""
         program = self.plan.size_program()
         numbers = {}
         for step in self.plan.steps:
@@ -264,8 +264,8 @@ class Binding:
             found = self._views[id(view)] = (made, view)
         return found[0]
 
-    def function(self, step: HostStep) -> HostFunction:
-        """Return the function of a host step for the lengths to which the context is bound."""
+    def function(self, step: FallbackStep) -> FallbackFunction:
+        """Return the function of a fallback step for the lengths to which the context is bound."""
         if step.bind is None:
             return step.function
         found = self._functions.get(id(step))
@@ -292,7 +292,7 @@ class Binding:
         self.values: dict[Dim, int] = dict(zip(plan.symbols, self._given.tolist()))
         self._views: dict[int, tuple[TensorView, TensorView]] = {}  # by id: comparing lengths evaluates expressions
         self._view_values = None
-        self._functions: dict[int, HostFunction] = {}
+        self._functions: dict[int, FallbackFunction] = {}
         lens = iter(self._lens.tolist())
         self._parameters = [tuple([next(lens) for _ in parameter.lens]) for parameter in plan.parameters]
         self.outputs: list[Made | None] = []

@@ -12,10 +12,10 @@ from ...core.dim import Dim
 from ...core.types import numpy_dtype
 from ...errors import MgxError, ShapeError
 from ..memory import address_of, aligned_array, aligned_empty, copied, expect_room, scratch, view_of
-from ..plan import HostStep, Plan, Pointer, Region, TensorView
+from ..plan import FallbackStep, Plan, Pointer, Region, TensorView
 from .binding import Binding, Made
 from .jumps import DriverOperation, driving_code
-from .layout import PlanTables
+from .plan_tables import PlanTables
 from .signals import restore_error
 from .spmd import Job, StepRecord, TraceRow
 
@@ -73,7 +73,7 @@ class Context:
 
     @property
     def outputs(self) -> list[Made | None]:
-        """Lens, dtype and bytes of a call's outputs; None where only a host step's result determines them."""
+        """Lens, dtype and bytes of a call's outputs; None where only a fallback step's result determines them."""
         return self._fixed_outputs if self.binding is None else self.binding.outputs
 
     def records(self, begin: int, end: int) -> tuple[int, int]:
@@ -110,7 +110,7 @@ class Context:
             self.bases[number] = address_of(array)
 
     def bind(self, inputs: Sequence[np.ndarray]) -> list[Any]:
-        """Set the addresses of a call's inputs, and make its outputs; None for outputs whose shape only a host step
+        """Set the addresses of a call's inputs, and make its outputs; None for outputs whose shape only a fallback step
         determines.
 
         Raises:
@@ -201,8 +201,8 @@ class Frame:
             return array.reshape(view.lens) if view.lens else array
         return _strided(_bytes(array), view)
 
-    def run_host_step(self, step: HostStep) -> None:
-        """Call a host step's function and store its results as the plan says.
+    def run_fallback_step(self, step: FallbackStep) -> None:
+        """Call a fallback step's function and store its results as the plan says.
 
         Raises:
             ShapeError: a result differs from the plan's declaration. Errors of the function pass through.
@@ -216,7 +216,7 @@ class Frame:
             self._put(step, np.asarray(result), view)
 
     def _argument(self, view: TensorView) -> np.ndarray:
-        """Return an input of a host step; a constant's array is the same in all calls."""
+        """Return an input of a fallback step; a constant's array is the same in all calls."""
         known = self._tables.constant_arrays
         found = known.get(id(view))
         if found is None:
@@ -227,7 +227,7 @@ class Frame:
                 known[id(view)] = found
         return found
 
-    def _put(self, step: HostStep, result: np.ndarray, view: TensorView) -> None:
+    def _put(self, step: FallbackStep, result: np.ndarray, view: TensorView) -> None:
         expected = numpy_dtype(view.dtype)
         if result.dtype != expected:
             raise ShapeError(f"{_title(step)}: returned {result.dtype}, expected {expected}")
@@ -262,8 +262,8 @@ def _arena(plan: Plan, tables: PlanTables) -> np.ndarray:
         raise MgxError(f"run: not enough memory for what is computed on the way to results: {error}") from error
 
 
-def _title(step: HostStep) -> str:
-    return f"host step {step.label or step.instruction or getattr(step.function, '__name__', 'function')}"
+def _title(step: FallbackStep) -> str:
+    return f"fallback step {step.label or step.instruction or getattr(step.function, '__name__', 'function')}"
 
 
 def _owned(array: np.ndarray) -> np.ndarray:

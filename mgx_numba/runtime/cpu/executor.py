@@ -1,4 +1,4 @@
-"""Run plans: kernels in native code on the worker threads, host steps in Python between them."""
+"""Run plans: kernels in native code on the worker threads, fallback steps in Python between them."""
 
 from __future__ import annotations
 
@@ -15,34 +15,34 @@ from ...codegen.backend import Progress
 from ...codegen.cpu.toolchain.loader import load, loaded
 from ...codegen.launch import OpenAxis, TaskRange
 from ...codegen.store import Store
-from ...codegen.workers.ahead import Ahead
+from ...codegen.workers.background import BackgroundCompilation
 from ...core.dim import Dim, known_less_equal, maximum
 from ...dataclass import dataclass
 from ...errors import IndexRangeError
 from ..host.native import NativeKernel
 from ..host.plan_numbers import PlanNumbers, kept_jumps, runs
 from ..host.sizes import EVALUATE
-from ..plan import HostStep, Jump, Plan, PlannedStep, Step, TensorView
+from ..plan import FallbackStep, Jump, Plan, PlannedStep, Step, TensorView
 from .bind_kernel import BIND
 from .binding import Binding
 from .context import Context, Frame
-from .direct import DIRECT, Entry, direct_call
 from .jumps import DRIVE
-from .layout import PlanTables, claims
+from .native_call import DIRECT, Entry, direct_call
+from .plan_tables import PlanTables, claims
 from .repeat import REPEAT
 from .spmd import CONFINE, LEAD, LOOK, WALK, WORKER, Job, TraceRow
 from .threads import pool, resolve_num_threads
 
-__all__ = ["EXECUTOR_KERNELS", "IDLE_BYTES", "Executable", "StepSpan", "TraceCallback", "View", "kernels_ahead"]
+__all__ = ["EXECUTOR_KERNELS", "IDLE_BYTES", "Executable", "StepSpan", "TraceCallback", "View", "compile_in_background"]
 
 EXECUTOR_KERNELS = (LEAD, WALK, WORKER, LOOK, CONFINE, DIRECT, REPEAT, EVALUATE, BIND, DRIVE)
 """Kernels that every plan needs besides its own."""
 
 
-def kernels_ahead(store: Store | None) -> Ahead:
+def compile_in_background(store: Store | None) -> BackgroundCompilation:
     """Return a context manager that compiles a plan's kernels while the plan is made, except for kernels in
     ``store``."""
-    return Ahead(loaded, store, EXECUTOR_KERNELS)
+    return BackgroundCompilation(loaded, store, EXECUTOR_KERNELS)
 
 
 IDLE_BYTES = 1 << 30
@@ -78,7 +78,7 @@ class Executable:
         num_threads: int | None = None,
         progress: Progress | None = None,
         store: Store | None = None,
-        ahead: Ahead | None = None,
+        ahead: BackgroundCompilation | None = None,
     ) -> None:
         """Load (and if need be compile) the plan's kernels.
 
@@ -104,8 +104,8 @@ class Executable:
         self._constants = [np.asarray(array, order="C") for array in plan.constants]
         self.tables = PlanTables(plan, addresses, self._constants, self.num_threads)
         self._drive = NativeKernel(addresses[DRIVE])
-        hosted = any(isinstance(step, HostStep) for step in plan.steps)
-        self._native_steps = None if hosted else len(plan.steps)
+        fallbacks = any(isinstance(step, FallbackStep) for step in plan.steps)
+        self._native_steps = None if fallbacks else len(plan.steps)
         self.shares = _worth_sharing(plan)
         self._threads = self.num_threads if self.shares else 1
         self._contexts: dict[int, Context] = {}
@@ -120,7 +120,7 @@ class Executable:
         """Return a fast path that runs the plan on a dictionary of inputs (see `direct_call`); None if there is none.
 
         The function returns new arrays of ``result_type``, or None where the caller has to use the general path. There
-        is none for plans with host steps, or on unsupported systems.
+        is none for plans with fallback steps, or on unsupported systems.
         """
         if self._native_steps is None:
             return None
@@ -181,7 +181,7 @@ class Executable:
         """Run the plan once; return new arrays, 64-byte aligned where their shape is declared.
 
         ``inputs`` has one C-contiguous array of the declared dtype and shape for each of `Plan.parameters`. Errors of
-        host steps pass through, and so do errors of signal handlers. In Python's main thread a signal handler runs
+        fallback steps pass through, and so do errors of signal handlers. In Python's main thread a signal handler runs
         within a twentieth of a second plus the time of one claim.
 
         Raises:
@@ -204,7 +204,7 @@ class Executable:
                     self._lead_all(context, segment)
                     self._check(context)
                 else:
-                    frame.run_host_step(segment)
+                    frame.run_fallback_step(segment)
             return _complete(frame.outputs)
         finally:
             self._give(context)
@@ -229,8 +229,8 @@ class Executable:
                     continue
                 native = self.tables.native_index[index]
                 start = time.perf_counter()
-                if isinstance(step, HostStep):
-                    frame.run_host_step(step)
+                if isinstance(step, FallbackStep):
+                    frame.run_fallback_step(step)
                 else:
                     self._lead(context, native, native + 1)
                     self._check(context)
@@ -255,7 +255,7 @@ class Executable:
             for segment in self.tables.segments:
                 if not isinstance(segment, tuple):
                     start = time.perf_counter_ns()
-                    frame.run_host_step(segment)
+                    frame.run_fallback_step(segment)
                     number = next(k for k, step in enumerate(self.plan.steps) if step is segment)
                     spans.append(StepSpan(number, 0, start, time.perf_counter_ns()))
                     continue
@@ -312,7 +312,7 @@ class Executable:
             self._idle_limit[0] = max(1, IDLE_BYTES // binding.capacity)
 
     def _lead_all(self, context: Context, segment: tuple[int, int]) -> None:
-        """Run the native steps between two host steps, following the plan's jumps."""
+        """Run the native steps between two fallback steps, following the plan's jumps."""
         operations = self.tables.operation_ranges.get(segment)
         if operations is None:
             self._lead(context, *segment)
@@ -321,17 +321,17 @@ class Executable:
             context.raise_error()
 
     def _ranges(self, context: Context, segment: tuple[int, int]) -> Iterable[tuple[int, int]]:
-        """Return the ranges of native steps that run between two host steps, each after all steps before it have
+        """Return the ranges of native steps that run between two fallback steps, each after all steps before it have
         run."""
         operations = self.tables.operation_ranges.get(segment)
         return [segment] if operations is None else context.ranges(*operations)
 
     def _order(self, context: Context) -> Iterator[int]:
         """Yield the numbers of the plan's steps in execution order, each after all steps before it have run."""
-        hosted = (k for k, step in enumerate(self.plan.steps) if isinstance(step, HostStep))
+        fallbacks = (k for k, step in enumerate(self.plan.steps) if isinstance(step, FallbackStep))
         for segment in self.tables.segments:
             if not isinstance(segment, tuple):
-                yield next(hosted)
+                yield next(fallbacks)
                 continue
             for begin, end in self._ranges(context, segment):
                 yield from self._native_indices[begin:end]

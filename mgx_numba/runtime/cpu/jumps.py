@@ -98,11 +98,11 @@ def operations(
 
     Args:
         plan: the plan.
-        segments: ranges of its native steps between host steps.
+        segments: ranges of its native steps between fallback steps.
         native_index: for each step of the plan its number among the native steps.
         starts: the slot of the first argument of each native step.
     """
-    following = [*native_index, len(starts)]  # number of the next native step, for host steps too
+    following = [*native_index, len(starts)]  # number of the next native step, for fallback steps too
     for k in range(len(following) - 2, -1, -1):
         if following[k] < 0:
             following[k] = following[k + 1]

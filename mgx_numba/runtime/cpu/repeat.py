@@ -16,7 +16,7 @@ from ...codegen.cpu.toolchain.loader import load
 from ...errors import MgxError
 from ..host.native import NativeKernel, constants_of
 from ..memory import ALIGNMENT, address_of, aligned_array, aligned_empty
-from ..plan import HostStep, Plan
+from ..plan import FallbackStep, Plan
 from .spmd import Job
 
 if TYPE_CHECKING:
@@ -114,7 +114,7 @@ def may_repeat(plan: Plan, carried: int) -> bool:
     results begin with the next condition and values.
     """
     given, made = plan.parameters[: carried + 2], plan.outputs
-    if any(o.lens is None for o in made) or any(isinstance(step, HostStep) for step in plan.steps):
+    if any(o.lens is None for o in made) or any(isinstance(step, FallbackStep) for step in plan.steps):
         return False
     if len(given) < carried + 2 or len(made) < carried + 1 or (given[0].dtype, given[1].dtype) != ("int64", "bool"):
         return False

@@ -14,8 +14,18 @@ from ...core.types import numpy_dtype
 from ...dataclass import dataclass
 from ...errors import CompileError, ParameterError
 from ...garbage import uncollected
-from ..plan import ControlStep, HostStep, MappedTensor, ParameterSpec, PlannedStep, Pointer, Region, Step, TensorSpec
-from .blocks import DeviceBlock
+from ..plan import (
+    ControlStep,
+    FallbackStep,
+    MappedTensor,
+    ParameterSpec,
+    PlannedStep,
+    Pointer,
+    Region,
+    Step,
+    TensorSpec,
+)
+from .device_allocator import DeviceBlock
 from .engine import Queue, Recording
 from .host_copies import HostParameters, HostResults
 
@@ -198,11 +208,11 @@ class CallData:
     def download(self, queue: Queue) -> None:
         """Enqueue copies of all results for the host, and of the fault record, now."""
         queue.recorded(partial(self._download, queue))()
-        self.bring(queue)
+        self.copy_large(queue)
 
-    def bring(self, queue: Queue) -> None:
+    def copy_large(self, queue: Queue) -> None:
         """Enqueue copies of large results, which are not part of ``segments``."""
-        self._out.bring(queue)
+        self._out.copy_large(queue)
 
     def _download(self, queue: Queue) -> None:
         self._out.download(queue)
@@ -225,7 +235,7 @@ class CallForm(CallData):
         memory: ContextMemory,
         given: Sequence[bool],
         keeps: bool,
-        run_between: Callable[[HostStep | ControlStep, Queue], None],
+        run_between: Callable[[FallbackStep | ControlStep, Queue], None],
     ) -> None:
         """Create the form; ``run_between`` runs a step that is no kernel. Other arguments are as in `CallData`."""
         plan = executable.plan

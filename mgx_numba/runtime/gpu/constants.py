@@ -11,7 +11,7 @@ import numpy as np
 from ...core.pages import memory_owner
 from ...dataclass import dataclass
 from ..memory import address_of
-from .blocks import DeviceBlock, Packed, owned
+from .device_allocator import DeviceBlock, Packed, owned
 from .engine import Engine
 
 __all__ = ["DeviceConstants", "PlacedConstant"]

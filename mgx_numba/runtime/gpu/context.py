@@ -18,10 +18,10 @@ from ...core.types import Type, from_numpy, numpy_dtype
 from ...errors import IndexRangeError, ShapeError
 from ..host.plan_numbers import runs
 from ..memory import view_of
-from ..plan import ControlStep, HostStep, PlannedStep, Pointer, Region, Step, TensorSpec, TensorView
-from .blocks import GRAIN, DeviceBlock, owned
+from ..plan import ControlStep, FallbackStep, PlannedStep, Pointer, Region, Step, TensorSpec, TensorView
 from .call_form import FAULT_BYTES, VECTOR_ALIGNMENT, CallForm, ContextMemory, in_turn
-from .control import Control
+from .device_allocator import GRAIN, DeviceBlock, owned
+from .device_control import Control
 from .direct_form import DirectForm, RecordedForm
 from .engine import Queue
 from .open_plan import BoundLengths, PlanLaunches
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 __all__ = ["DeviceContext", "Tensor", "TraceCallback", "View"]
 
 _UNKNOWN = Shape(Type.float_type)
-"""Placeholder for a result whose shape a host step determines."""
+"""Placeholder for a result whose shape a fallback step determines."""
 MOST_FORMS = 4
 """Maximum number of cached forms of call: data on the host, data on the device, and two mixed forms."""
 MOST_MET, MOST_RECORDED = 64, 16
@@ -117,7 +117,7 @@ class DeviceContext:
             for segment in form.segments:
                 segment(on)
             if outputs is None:
-                form.bring(on)
+                form.copy_large(on)
         except BaseException:
             self._leave(on)
             if not all(form.given) or outputs is None or self._executable.checked:
@@ -316,7 +316,7 @@ class DeviceContext:
         return made
 
     def _completed(self, made: list[Any], queue: Queue) -> list[Tensor]:
-        """Return the results, including results of host steps; strings stay on the host."""
+        """Return the results, including results of fallback steps; strings stay on the host."""
         for k, kept in enumerate(self._outputs):
             if isinstance(kept, DeviceArray):
                 kept.stream = made[k].stream
@@ -330,7 +330,7 @@ class DeviceContext:
     def _begin(self, form: CallForm | DirectForm, inputs: Sequence[Tensor]) -> None:
         self._form, self._inputs = form, inputs
         form.begin(inputs)
-        if self._executable.hosted:
+        if self._executable.has_fallbacks:
             self._hosted.clear()
             self._outputs = [None] * len(self._executable.plan.outputs)
 
@@ -381,7 +381,7 @@ class DeviceContext:
         return results
 
     def _on_host(self, value: Tensor, queue: Queue) -> np.ndarray:
-        """Return a value that a host step has made as a host array."""
+        """Return a value that a fallback step has made as a host array."""
         if not isinstance(value, DeviceArray):
             return value
         found = np.empty(value.shape.array_lens, value.shape.type.numpy)
@@ -412,7 +412,7 @@ class DeviceContext:
         return view_of(memory, view.lens, dtype, -low, view.strides)
 
     def _made_between(self, place: Pointer) -> Tensor | None:
-        """Return a value that a host step made and whose shape was not known before; None for other addresses."""
+        """Return a value that a fallback step made and whose shape was not known before; None for other addresses."""
         if place.region is Region.HOST:
             return self._hosted[place.index]
         if place.region is Region.OUTPUT and self._executable.plan.outputs[place.index].lens is None:
@@ -440,11 +440,11 @@ class DeviceContext:
         queue.wait()
         return memory
 
-    def _run_between(self, step: HostStep | ControlStep, queue: Queue) -> None:
+    def _run_between(self, step: FallbackStep | ControlStep, queue: Queue) -> None:
         """Run a step that is no kernel."""
         step = self._numbered(step)  # type: ignore[assignment]
-        if isinstance(step, HostStep):
-            self._run_host_step(step, queue)
+        if isinstance(step, FallbackStep):
+            self._run_fallback_step(step, queue)
             return
         if self._control is None:
             self._control = Control(self._executable)
@@ -458,8 +458,8 @@ class DeviceContext:
         given = self._inputs[place.index] if place.region is Region.PARAMETER else None
         return given.reshape(-1).view(np.uint8)[place.offset :] if isinstance(given, np.ndarray) else None
 
-    def _run_host_step(self, step: HostStep, queue: Queue) -> None:
-        """Call a host step's function and store its results as the plan says.
+    def _run_fallback_step(self, step: FallbackStep, queue: Queue) -> None:
+        """Call a fallback step's function and store its results as the plan says.
 
         Raises:
             ShapeError: a result differs from the plan's declaration. Errors of the function pass through.
@@ -475,12 +475,14 @@ class DeviceContext:
             argument.flags.writeable = False
         results = step.function(arguments)
         if len(results) != len(step.outputs):
-            raise ShapeError(f"host step {step.label}: returned {len(results)} arrays, expected {len(step.outputs)}")
+            raise ShapeError(
+                f"fallback step {step.label}: returned {len(results)} arrays, expected {len(step.outputs)}"
+            )
         for result, view in zip(results, step.outputs):
             self._put(step, np.asarray(result), view, queue)
 
-    def _place(self, step: HostStep, made: Tensor, view: TensorView, queue: Queue) -> None:
-        """Keep a host step's result on the device, or copy it to the address that the plan gives."""
+    def _place(self, step: FallbackStep, made: Tensor, view: TensorView, queue: Queue) -> None:
+        """Keep a fallback step's result on the device, or copy it to the address that the plan gives."""
         place = view.pointer
         if not isinstance(made, DeviceArray):
             self._put(step, made, view, queue)
@@ -493,10 +495,10 @@ class DeviceContext:
         else:
             self._put(step, self._on_host(made, queue).reshape(made.shape.lens), view, queue)
 
-    def _put(self, step: HostStep, result: np.ndarray, view: TensorView, queue: Queue) -> None:
+    def _put(self, step: FallbackStep, result: np.ndarray, view: TensorView, queue: Queue) -> None:
         dtype, place = numpy_dtype(view.dtype), view.pointer
         if result.dtype != dtype:
-            raise ShapeError(f"host step {step.label}: returned {result.dtype}, expected {dtype}")
+            raise ShapeError(f"fallback step {step.label}: returned {result.dtype}, expected {dtype}")
         if place.region is Region.HOST:
             self._hosted[place.index] = result.copy()
             return
@@ -504,7 +506,7 @@ class DeviceContext:
             self._outputs[place.index] = result.copy()
             return
         if result.shape != tuple(view.lens):
-            raise ShapeError(f"host step {step.label}: returned shape {result.shape}, expected {tuple(view.lens)}")
+            raise ShapeError(f"fallback step {step.label}: returned shape {result.shape}, expected {tuple(view.lens)}")
         low, high = _extent(view, dtype.itemsize)
         whole = high - low == result.nbytes
         memory = np.empty(high - low, np.uint8) if whole else self._copied(place, low, high, queue)

@@ -23,7 +23,7 @@ from ...codegen.store import Store
 from ...core.pages import memory_owner
 from ...errors import DeviceError
 from ..memory import address_of, scratch
-from .blocks import DEVICE_SLAB, KeptBlocks
+from .device_allocator import DEVICE_SLAB, KeptBlocks
 from .driver_engine import DriverNames, OpenedEngines, PinnedMemory, functions_of, timed
 from .engine import Event, Progress, Queue, Recording
 from .open_plan import PlanLaunches

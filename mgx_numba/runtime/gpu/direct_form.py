@@ -7,7 +7,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from ...garbage import uncollected
-from ..plan import ControlStep, HostStep, Region, Step
+from ..plan import ControlStep, FallbackStep, Region, Step
 from .call_form import CallData, ContextMemory, Segment
 from .engine import Queue
 from .host_copies import HostParameters, HostResults
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 __all__ = ["DirectForm", "RecordedForm"]
 
 _ARENA, _FAULT = (Region.ARENA, 0), (Region.FAULT, 0)
-RunBetween = Callable[[HostStep | ControlStep, Queue], None]
+RunBetween = Callable[[FallbackStep | ControlStep, Queue], None]
 
 
 class DirectForm(CallData):

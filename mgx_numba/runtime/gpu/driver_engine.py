@@ -15,7 +15,7 @@ from ...codegen.gpu.kernel import NAME
 from ...codegen.kernel import KernelSource
 from ...codegen.store import Store
 from ...dataclass import dataclass
-from .blocks import DeviceBlock, KeptBlocks
+from .device_allocator import DeviceBlock, KeptBlocks
 from .engine import Progress
 
 __all__ = ["DriverNames", "OpenedEngines", "PinnedMemory", "functions_of", "timed"]

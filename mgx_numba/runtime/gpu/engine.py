@@ -14,7 +14,7 @@ from ...codegen.store import Store
 
 if TYPE_CHECKING:
     from ...codegen.gpu.libraries.calls import BoundCall
-    from .blocks import KeptBlocks
+    from .device_allocator import KeptBlocks
     from .open_plan import PlanLaunches
 
 __all__ = ["Engine", "Event", "Progress", "Queue", "Recording"]

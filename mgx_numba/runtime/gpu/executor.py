@@ -1,4 +1,4 @@
-"""Run a plan on an engine: its kernels recorded once for each context, host steps in Python between them.
+"""Run a plan on an engine: its kernels recorded once for each context, fallback steps in Python between them.
 
 Kernels of a symbolic plan are launched one by one with the numbers for a call's lengths. For repeated lengths the plan
 is recorded with its numbers.
@@ -21,7 +21,7 @@ from ...core.shape import Shape
 from ...core.types import from_numpy, numpy_dtype
 from ...errors import DeviceError
 from ..host.plan_numbers import PlanNumbers
-from ..plan import ControlStep, HostStep, Plan, Pointer, Step
+from ..plan import ControlStep, FallbackStep, Plan, Pointer, Step
 from .constants import DeviceConstants, PlacedConstant
 from .context import DeviceContext, Tensor, TraceCallback
 from .engine import Engine, Progress, Queue
@@ -49,7 +49,7 @@ class DeviceExecutable:
 
     Attributes:
         checked: whether kernels check indices.
-        hosted: whether there are host steps.
+        has_fallbacks: whether there are fallback steps.
         bodies: executables of control steps, by the id of their plans.
         lengths: evaluates a symbolic plan's numbers for a call's lengths; None for other plans.
         launches: where a symbolic plan's kernels use these numbers.
@@ -107,7 +107,7 @@ class DeviceExecutable:
         else:
             self._shapes = None, [_shape_of(spec.dtype, spec.lens) for spec in plan.outputs]
         self.checked = any(isinstance(step, Step) and step.checks for step in plan.steps)
-        self.hosted = any(isinstance(step, HostStep) for step in plan.steps)
+        self.has_fallbacks = any(isinstance(step, FallbackStep) for step in plan.steps)
         self._lock = threading.Lock()
         self._idle: list[DeviceContext] = []
         if self.launches is not None:
@@ -128,8 +128,8 @@ class DeviceExecutable:
             outputs: None: results are new host arrays. Otherwise results stay on the device, each in the given memory,
                 or in new memory for None.
             stream: a driver handle; the run is enqueued in the order of that stream. The call does not wait if inputs
-                and results lie on the device and no host step comes last. Otherwise, and without a stream, the results
-                are complete on return.
+                and results lie on the device and no fallback step comes last. Otherwise, and without a stream, the
+                results are complete on return.
 
         Raises:
             DeviceError: a kernel failed, or there is not enough memory.
@@ -194,7 +194,7 @@ class DeviceExecutable:
         return None if self.lengths is None else self.lengths.expected(tuple([lens_of(value) for value in inputs]))
 
     def result_shapes(self, bound: BoundLengths | None = None) -> list[Shape | None]:
-        """Return the shapes of the results, None for a shape that a host step determines; for a symbolic plan with
+        """Return the shapes of the results, None for a shape that a fallback step determines; for a symbolic plan with
         ``bound``."""
         known, shapes = self._shapes
         if bound is not known:

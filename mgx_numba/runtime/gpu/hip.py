@@ -20,7 +20,7 @@ from ...codegen.launch import DYNAMIC_ALIGNMENT, Grid, TensorLayout
 from ...codegen.store import Store
 from ...errors import DeviceError
 from ..memory import address_of
-from .blocks import KeptBlocks
+from .device_allocator import KeptBlocks
 from .driver_engine import DriverNames, OpenedEngines, PinnedMemory, functions_of, timed
 from .engine import Event, Progress, Queue, Recording
 from .open_plan import PlanLaunches

@@ -18,7 +18,7 @@ from ...dataclass import dataclass
 from ...parallel import PART_BYTES, Helpers, KeptThreads, allowed_cpus, on_threads
 from ..memory import scratch
 from ..plan import TensorSpec
-from .blocks import MOST_KEPT, DeviceBlock, Packed, owned
+from .device_allocator import MOST_KEPT, DeviceBlock, Packed, owned
 from .engine import Engine, Event, Queue
 
 __all__ = ["HostParameters", "HostResults"]
@@ -38,7 +38,7 @@ MOST_THREADS = 6
 LOANS = 2
 """Number of pinned arrays for each large result, to which the device copies directly: the caller holds one while the
 next run fills the other."""
-LEAST_LENT = 2 << 20
+LEAST_DONATED = 2 << 20
 """Least size (bytes) of a result that is lent to the caller: that of a huge page."""
 
 _threads = KeptThreads(allowed_cpus())  # more threads than CPUs do not help
@@ -211,12 +211,12 @@ class _LargeResult:
     ) -> None:
         self._engine, self._size, self._address = engine, size, address
         self._loans: list[tuple[np.ndarray, weakref.ref[_Loan]]] = []
-        self._most = LOANS if lends and LEAST_LENT <= size <= MOST_KEPT else 0
+        self._most = LOANS if lends and LEAST_DONATED <= size <= MOST_KEPT else 0
         self._forks = _forks.count
         self.staged = staged
         self._made: np.ndarray | None = None
 
-    def bring(self, queue: Queue) -> list[_Piece]:
+    def copy_large(self, queue: Queue) -> list[_Piece]:
         """Enqueue the copy; return the pieces that the host then has to copy."""
         self._made = None  # left by a failed run
         loan = self._loan()
@@ -263,13 +263,13 @@ class _LargeResult:
 
 
 class HostResults(_HostTensors):
-    """Device memory for results that are copied to the host; `bring` copies ``large`` tensors, `download` the
+    """Device memory for results that are copied to the host; `copy_large` copies ``large`` tensors, `download` the
     others."""
 
     def __init__(
         self, engine: Engine, sizes: Sequence[int], before: HostResults | None = None, lends: bool = True
     ) -> None:
-        """Allocate memory; ``sizes`` (bytes) are 0 for results that stay on the device, or that a host step makes.
+        """Allocate memory; ``sizes`` (bytes) are 0 for results that stay on the device, or that a fallback step makes.
 
         ``lends``: callers may get the memory to which the device copies.
         """
@@ -284,21 +284,21 @@ class HostResults(_HostTensors):
         """Enqueue the copy of the small results."""
         queue.download(self._staged, self._block.address)
 
-    def bring(self, queue: Queue) -> None:
+    def copy_large(self, queue: Queue) -> None:
         """Enqueue copies of the large results, and wait for the pieces that the host has to copy."""
-        pieces = [piece for large in self._large_results.values() for piece in large.bring(queue)]
+        pieces = [piece for large in self._large_results.values() for piece in large.copy_large(queue)]
 
         if not pieces:
             return
 
-        def brought(piece: _Piece) -> None:
+        def copy_piece(piece: _Piece) -> None:
             assert piece.event is not None
             with self._engine.use():
                 piece.event.wait()
             np.copyto(piece.other, piece.staged)
 
-        brought(pieces.pop(0))  # then kernels are done: waiting for a device spins, so more threads only help now
-        on_threads(brought, pieces, _threads_for(sum(p.other.size for p in pieces)), self._helpers.helper)
+        copy_piece(pieces.pop(0))  # then kernels are done: waiting for a device spins, so more threads only help now
+        on_threads(copy_piece, pieces, _threads_for(sum(p.other.size for p in pieces)), self._helpers.helper)
         self._helpers.end()
 
     def result(self, number: int, spec: TensorSpec) -> np.ndarray:

@@ -27,7 +27,7 @@ from ...codegen.store import Store
 from ...core.pages import memory_owner
 from ...errors import DeviceError
 from ..memory import address_of, scratch
-from .blocks import KeptBlocks
+from .device_allocator import KeptBlocks
 from .engine import Event, Progress, Queue, Recording
 from .open_plan import PlanLaunches
 

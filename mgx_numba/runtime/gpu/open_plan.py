@@ -50,7 +50,8 @@ class BoundLengths:
     Attributes:
         given: values of the symbols.
         memory: values of the size program; value 0 comes after the constants.
-        parameter_lens, output_lens: lens of all parameters and outputs; None for an output whose lengths a host step
+        parameter_lens, output_lens: lens of all parameters and outputs; None for an output whose lengths a fallback
+        step
             determines.
         parameter_bytes, output_bytes: sizes on the device; 0 for tensors that only the host holds.
         arena_bytes: size of the arena.

@@ -11,7 +11,7 @@ from ...core.dim import Dim
 from ..plan import (
     CarriedValue,
     ControlStep,
-    HostStep,
+    FallbackStep,
     Jump,
     MappedTensor,
     ParameterSpec,
@@ -32,7 +32,7 @@ __all__ = ["PlanNumbers", "kept_jumps", "runs"]
 
 _CONTROL = (CarriedValue, ControlStep, PlannedBody, PlannedBranch, Repetition, Scan)
 """Types whose plans keep their symbols: executors look up these plans by identity."""
-_PARTS = (Grid, HostStep, MappedTensor, ParameterSpec, Step, TaskRange, TensorLayout, TensorSpec, TensorView, Use)
+_PARTS = (Grid, FallbackStep, MappedTensor, ParameterSpec, Step, TaskRange, TensorLayout, TensorSpec, TensorView, Use)
 _FIELDS = ("steps", "arena_bytes", "parameters", "outputs", "uses")
 """Fields of a plan that hold expressions."""
 
@@ -83,7 +83,7 @@ class PartsAt:
 
     def bound(self, step: PlannedStep) -> PlannedStep:
         """Return a step, whose expressions are replaced already, with its function bound to the symbols' values."""
-        if not isinstance(step, HostStep) or step.bind is None:
+        if not isinstance(step, FallbackStep) or step.bind is None:
             return step
         return dataclasses.replace(step, function=step.bind(self._values), bind=None)
 

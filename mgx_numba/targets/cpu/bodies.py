@@ -1,4 +1,4 @@
-"""Compiled submodules that host steps run: branches and loop bodies."""
+"""Compiled submodules that fallback steps run: branches and loop bodies."""
 
 from __future__ import annotations
 
@@ -19,25 +19,25 @@ from ...graph.instruction import Instruction
 from ...graph.module import Module
 from ...graph.program import Program
 from ...graph.substitution import lengths_of, settled
-from ...runtime.cpu.direct import Entry
 from ...runtime.cpu.executor import Executable
+from ...runtime.cpu.native_call import Entry
 from ...runtime.cpu.repeat import may_repeat, repeat
+from ...runtime.explicit_lengths import explicit_lengths, with_explicit_lengths
 from ...runtime.plan import Plan
 from ...runtime.plan_json import LengthsReader, LengthsWriter
-from ...runtime.told_lengths import told_lengths, with_told_lengths
 from ..base import Kept, Outgrown
 from ..kept_file import read_kept, written_kept
-from ..lowering.host_call import EvaluatedBody, evaluated
-from ..lowering.host_values import has_symbols
+from ..lowering.fallback_call import EvaluatedBody, evaluated
+from ..lowering.fallback_values import has_symbols
 from ..lowering.rules import Body
 from ..options import TargetOptions
 from .compiled import LoweredProgram
 
-__all__ = ["compiled_body", "late_program", "read_body"]
+__all__ = ["compiled_body", "data_dependent_program", "read_body"]
 
 Run = Callable[[Sequence[Any]], list]
 MOST_KNOWN = 16
-"""Maximum number of sets of outer lengths for which a `LateProgram` keeps compiled programs."""
+"""Maximum number of sets of outer lengths for which a `DataDependentProgram` keeps compiled programs."""
 
 
 class CompiledBody:
@@ -122,7 +122,7 @@ class CompiledBody:
         carried: Sequence[np.ndarray],
         place: Callable[[int], str],
     ) -> tuple[list[np.ndarray], list[np.ndarray]] | None:
-        """Run the body as a loop; see `RunModule.repeat`. None if the plan has host steps, or does not serve the
+        """Run the body as a loop; see `RunModule.repeat`. None if the plan has fallback steps, or does not serve the
         lengths."""
         plan = self.plan
         if not may_repeat(plan, len(carried)):
@@ -152,7 +152,7 @@ class CompiledBody:
         for k, value in enumerate(self._captured, len(self._module.parameters())):
             array, rank = np.ascontiguousarray(outer[value]), len(plan.parameters[k].lens)
             given[self._names[k]] = array if array.ndim == rank else array.reshape(self._lens[k])
-        return given | told_lengths(plan, self._at)
+        return given | explicit_lengths(plan, self._at)
 
     def write(self, lengths: LengthsWriter) -> tuple[str, Any, Sequence[Instruction]]:
         """See `Body.write`. A body read from the file cannot evaluate the module, whose constants are in no file."""
@@ -170,7 +170,7 @@ def compiled_body(module: Module, options: TargetOptions, lower: Callable[[Progr
     program, captured = Program.of_module(module)
     plan = lower(program)
     open_lengths = any(has_symbols(ins) for ins in program.main)
-    plan = with_told_lengths(plan) if open_lengths else replace(plan, symbols=(), condition=1)
+    plan = with_explicit_lengths(plan) if open_lengths else replace(plan, symbols=(), condition=1)
     return CompiledBody(module, plan, captured, options, lambda: evaluated(module))
 
 
@@ -184,7 +184,7 @@ def _declined(inputs: Any) -> None:
     return None
 
 
-class LateProgram:
+class DataDependentProgram:
     """A submodule whose lengths are known only when it runs, compiled as a program with dynamic inputs.
 
     The submodule may also have symbolic lengths of the outer program. It is then compiled for each set of values of
@@ -218,7 +218,7 @@ class LateProgram:
         self._compiled: Any = next(iter(self._known.values()), None)
         self._names = [f"p{k}" for k in range(len(module.parameters()))]
 
-    def at(self, values: Mapping[Dim, int]) -> LateProgram:
+    def at(self, values: Mapping[Dim, int]) -> DataDependentProgram:
         """See `Body.at`."""
         bound = copy.copy(self)
         bound._compiled = self._compiled_for(values)
@@ -273,7 +273,9 @@ class LateProgram:
         return "late", [list(map(lengths.writer.symbol, self._symbols)), known], self._captured
 
 
-def late_program(module: Module, compile: Callable[[Program], Any], examples: Mapping[Dim, int]) -> LateProgram:
+def data_dependent_program(
+    module: Module, compile: Callable[[Program], Any], examples: Mapping[Dim, int]
+) -> DataDependentProgram:
     """Return a submodule as a body that is compiled once its lengths are known.
 
     Args:
@@ -288,7 +290,7 @@ def late_program(module: Module, compile: Callable[[Program], Any], examples: Ma
         return compile(settled(program, values) if symbols else program)
 
     first = {tuple([examples[symbol] for symbol in symbols]): compiled_for(examples)}
-    return LateProgram(module, captured, symbols, compiled_for, first)
+    return DataDependentProgram(module, captured, symbols, compiled_for, first)
 
 
 def read_body(
@@ -315,7 +317,7 @@ def read_body(
         return CompiledBody(module, content, captured, how, _outgrown)
     symbols, known = content
     found = {tuple(key): runnable(read_kept(kept, lengths.reader), how, _outgrown) for key, kept in known}
-    return LateProgram(module, captured, list(map(lengths.reader.symbol, symbols)), _outgrown, found)
+    return DataDependentProgram(module, captured, list(map(lengths.reader.symbol, symbols)), _outgrown, found)
 
 
 def _outgrown(*values: Any) -> NoReturn:

@@ -9,8 +9,8 @@ from typing import Any
 
 from ...codegen.cpu.cluster.vectors import Vectors, vectors_of
 from ...codegen.cpu.cluster.walk import SHORTEST_PIPELINE
-from ...codegen.cpu.contraction.conv_tiles import ConvTiles
-from ...codegen.cpu.contraction.pixel_grid import PixelGrid, grid_refusal
+from ...codegen.cpu.contraction.conv_amx import ConvAmx
+from ...codegen.cpu.contraction.padded_input import PaddedInput, padded_input_refusal
 from ...codegen.cpu.contraction.select import select
 from ...codegen.cpu.contraction.solvers import CONV_SOLVERS
 from ...codegen.cpu.loops import lanes_for
@@ -31,9 +31,9 @@ from ...graph.passes.storage_types import widens
 from ...graph.program import Program
 from ...graph.substitution import put_numbers, with_numbers
 from ...runtime.cpu.threads import resolve_num_threads
-from ..lowering.contraction import CONVOLUTIONS, both_paddings, output_padding
+from ..data_dependent_split import has_data_dependent_lengths
+from ..lowering.contraction_problem import CONVOLUTIONS, both_paddings, output_padding
 from ..options import TargetOptions
-from ..stages import has_late_lengths
 
 __all__ = ["bare_problem", "line_gaps", "pass_options"]
 
@@ -68,7 +68,7 @@ def pass_options(options: TargetOptions) -> Options:
     here = machine()
     return Options(
         fast_math=options.fast_math,
-        later=has_late_lengths,
+        later=has_data_dependent_lengths,
         capabilities=Capabilities(
             threads=resolve_num_threads(options.num_threads or None),
             walk=reduction_walk,
@@ -159,9 +159,9 @@ def _reads_padding(options: TargetOptions) -> Callable[[Instruction], bool] | No
             return False
         lens = tuple(map(sum, zip(problem.in_lens, problem.pads_begin, problem.pads_end)))
         padded = replace(problem, in_lens=lens, pads_begin=(), pads_end=(), x_strides=(), line_behind=True)
-        if grid_refusal(padded) or not PixelGrid(padded, tile).in_place:
+        if padded_input_refusal(padded) or not PaddedInput(padded, tile).in_place:
             return False
-        return all(_taken(p, threads) == ConvTiles.name for p in (problem, padded))
+        return all(_taken(p, threads) == ConvAmx.name for p in (problem, padded))
 
     return reads
 

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ..base import Direct, Kept, KeptChoice, Outgrown
+from ..base import FastPath, Kept, KeptChoice, Outgrown
 from ..serving_plans import ServingPlans
-from ..symbolic_stages import UnservedLengths
+from ..symbolic_split import UnservedLengths
 from .compiled import LoweredProgram
 
 if TYPE_CHECKING:
@@ -83,11 +83,11 @@ class PlanChoice(ServingPlans[LoweredProgram], LoweredProgram):
         return found
 
     def direct(
-        self, result_type: type[np.ndarray], prefer: Callable[[Direct | None], None] | None = None
-    ) -> Direct | None:
+        self, result_type: type[np.ndarray], prefer: Callable[[FastPath | None], None] | None = None
+    ) -> FastPath | None:
         """Return a fast path that tries the plans' fast paths in turn, each of which checks its guards; see
         `LoweredProgram.direct`."""
-        preferred: Direct | None = None
+        preferred: FastPath | None = None
 
         def for_lengths(inputs: Any) -> list[Any] | None:
             nonlocal preferred

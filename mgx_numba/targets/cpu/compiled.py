@@ -14,10 +14,10 @@ from ...core.copying import row_major
 from ...core.dim import Dim
 from ...errors import UnsupportedError
 from ...interrupts import whole_module
-from ...runtime.cpu.direct import Entry
 from ...runtime.cpu.executor import EXECUTOR_KERNELS, Executable
-from ...runtime.plan import HostStep, Plan, PlannedStep, Step, TensorView
-from ..base import Direct, Kept, KeptPlan, Stage, Tree, grouped, step_observer
+from ...runtime.cpu.native_call import Entry
+from ...runtime.plan import FallbackStep, Plan, PlannedStep, Step, TensorView
+from ..base import FastPath, Kept, KeptPlan, Stage, Tree, grouped, step_observer
 from ..shown import renamed, with_lengths
 
 if TYPE_CHECKING:
@@ -115,8 +115,8 @@ class LoweredProgram:
         return results if target.trees is None else grouped(target.trees, results)
 
     def direct(
-        self, result_type: type[np.ndarray], prefer: Callable[[Direct | None], None] | None = None
-    ) -> Direct | None:
+        self, result_type: type[np.ndarray], prefer: Callable[[FastPath | None], None] | None = None
+    ) -> FastPath | None:
         """Return the executable's fast path (`Executable.direct`), cached by type; None also if results are tuples."""
         if self.executable is None or self.trees is not None:
             return None
@@ -213,7 +213,7 @@ class LoweredProgram:
             nonlocal total
             total += seconds
             outputs = [view(v) for v in step.outputs]
-            reason = f" (on the host: {step.reason})" if isinstance(step, HostStep) else ""
+            reason = f" (on the host: {step.reason})" if isinstance(step, FallbackStep) else ""
             write_trace(out, f"{text(step.instruction)} [{step.label}]{reason}", seconds, total, outputs, level)
 
         return grouped(target.trees, target.executable.run_traced(target.arrays(inputs), show))
@@ -223,10 +223,10 @@ class LoweredProgram:
         plans = [program.executable.plan for program in self._all() if program.executable is not None]
         return list(kernels_of(plans).values())
 
-    def host_reasons(self) -> dict[str, str]:
-        """See `Compiled.host_reasons`; empty with dynamic inputs, where each plan has reasons of its own."""
+    def fallback_reasons(self) -> dict[str, str]:
+        """See `Compiled.fallback_reasons`; empty with dynamic inputs, where each plan has reasons of its own."""
         steps = self.executable.plan.steps if self.executable is not None else []
-        return {step.instruction: step.reason for step in steps if isinstance(step, HostStep)}
+        return {step.instruction: step.reason for step in steps if isinstance(step, FallbackStep)}
 
     def rewrite_log(self) -> RewriteLog:
         """See `Compiled.rewrite_log`; for a plan from a file the passes run again to make the log."""
@@ -270,7 +270,7 @@ def kernels_of(plans: Iterable[Plan]) -> dict[KernelSource, KernelSource]:
     origins: dict[KernelSource, dict[str, None]] = {}
     for plan in plans:
         for step in plan.all_steps():
-            own = step.kernels if isinstance(step, HostStep) else ()
+            own = step.kernels if isinstance(step, FallbackStep) else ()
             if isinstance(step, Step):
                 own = (step.kernel, *(a for a in step.args if isinstance(a, KernelSource)))
             origin = own[0].origin or step.instruction if own else ""

@@ -10,19 +10,19 @@ import numpy as np
 from ...core.dim import Scope
 from ...graph.passes import run_passes
 from ...graph.program import Program
-from ...runtime.cpu.executor import Executable, kernels_ahead
-from ...runtime.told_lengths import with_told_lengths
+from ...runtime.cpu.executor import Executable, compile_in_background
+from ...runtime.explicit_lengths import with_explicit_lengths
 from ..base import Observer, Progress, Stage, ThreadSpan, Tree
 from ..dynamic import OpenPlans
 from ..lowering.shared_weights import SharedWeights
 from ..options import TargetOptions
 from ..passes import PASSES
-from ..seam import Seam
+from ..split_point import SplitPoint
 from .capabilities import pass_options
 from .choice import PlanChoice
 from .compiled import LoweredProgram
 from .lower import lower_symbolic
-from .staged import CpuSymbolicStages
+from .split_program import CpuSymbolicSplit
 
 __all__ = ["DynamicProgram"]
 
@@ -56,17 +56,22 @@ class DynamicProgram(OpenPlans[LoweredProgram], PlanChoice):
         self, program: Program, scope: Scope, trees: list[Tree] | None, progress: Progress | None
     ) -> LoweredProgram:
         options = self._options
-        with kernels_ahead(options.store) as ahead:
+        with compile_in_background(options.store) as ahead:
             run_passes(program, PASSES, pass_options(options), disabled=options.disabled_passes)
             program.remove_unused_modules()
-            plan = with_told_lengths(lower_symbolic(program, options, self._weights, scope, self._body, ahead))
+            plan = with_explicit_lengths(lower_symbolic(program, options, self._weights, scope, self._body, ahead))
             executable = Executable(plan, options.num_threads or None, progress, options.store, ahead)
         return LoweredProgram(executable, trees, lambda: program, options.store)
 
     def _in_two(
-        self, head: LoweredProgram, tail: LoweredProgram, seam: Seam, trees: list[Tree] | None, whole: Program
+        self,
+        head: LoweredProgram,
+        tail: LoweredProgram,
+        split_point: SplitPoint,
+        trees: list[Tree] | None,
+        whole: Program,
     ) -> LoweredProgram:
-        return CpuSymbolicStages(head, tail, seam, trees, lambda: whole)
+        return CpuSymbolicSplit(head, tail, split_point, trees, lambda: whole)
 
     def _with_fixed_lengths(self, program: Program) -> LoweredProgram:
         return self._compile_fixed(program, self._weights)

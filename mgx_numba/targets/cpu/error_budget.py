@@ -27,7 +27,7 @@ from ...graph.instruction import Instruction
 from ...graph.module import Module
 from ...ops.control import If, Loop
 from ...ops.pooling import PoolingMode
-from ..lowering.contraction import CONVOLUTIONS, PRODUCTS, core_of
+from ..lowering.contraction_problem import CONVOLUTIONS, PRODUCTS, core_of
 from ..lowering.lowering import Lowering
 from .capabilities import bare_problem
 
@@ -66,7 +66,7 @@ def _over_budget(low: Lowering) -> frozenset[Hashable]:
     magnified = False
     outer: Lowering | None = low
     while outer is not None and not magnified:
-        magnified, outer = _magnifies(outer.module), outer.outer
+        magnified, outer = _magnifies(outer.module), outer.parent
     modules = [module for module in _with_bodies(low.module) if magnified or _magnifies(module)]
     return frozenset().union(*(_refused_sizes(low, module) for module in modules))
 

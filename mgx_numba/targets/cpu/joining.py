@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 from ...codegen.cpu.contraction.conv import ConvPointwise
 from ...codegen.cpu.contraction.depthwise import ConvDepthwise
-from ...codegen.cpu.contraction.gemm_tiles import LAUNCH_SECONDS
+from ...codegen.cpu.contraction.gemm_amx import LAUNCH_SECONDS
 from ...codegen.cpu.contraction.pointwise_depthwise import BEFORE, PointwiseDepthwise
 from ...codegen.cpu.contraction.select import select
 from ...codegen.problems.convolution import ConvProblem
@@ -15,7 +15,7 @@ from ...codegen.tuning.request import Candidate, Request
 from ...graph.instruction import Instruction
 from ...runtime.plan import Region
 from ..lowering.buffers import View
-from ..lowering.contraction import CONVOLUTIONS, core_of
+from ..lowering.contraction_problem import CONVOLUTIONS, core_of
 from ..lowering.lowering import Lowering
 from .capabilities import bare_problem
 

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from ...codegen.cpu.backend import BACKEND
-from ...codegen.workers.ahead import Ahead
+from ...codegen.workers.background import BackgroundCompilation
 from ...core.dim import Scope
 from ...graph.program import Program
 from ...runtime.cpu.threads import resolve_num_threads
@@ -30,8 +30,8 @@ def lower_symbolic(
     options: TargetOptions,
     weights: SharedWeights,
     scope: Scope,
-    later: Callable[[Program], Any] | None = None,
-    ahead: Ahead | None = None,
+    compile_body: Callable[[Program], Any] | None = None,
+    ahead: BackgroundCompilation | None = None,
 ) -> Plan:
     """Return the plan of a program whose lengths are expressions over a scope's symbols.
 
@@ -40,12 +40,12 @@ def lower_symbolic(
         options: options of the compilation.
         weights: constants that the plans of the same program share.
         scope: scope of the symbols.
-        later: see `Lowering`.
+        compile_body: see `Lowering`.
         ahead: compiles kernels as lowering finds them.
     """
     run = _lowering(program, options)
-    run.found = ahead.add if ahead is not None else None
-    run.scope, run.shared, run.later = scope, weights, later
+    run.on_kernels = ahead.add if ahead is not None else None
+    run.scope, run.shared, run.compile_body = scope, weights, compile_body
     return run.run()
 
 
@@ -54,8 +54,8 @@ def lower_and_release(
     options: TargetOptions,
     original: Program,
     weights: SharedWeights | None = None,
-    later: Callable[[Program], Any] | None = None,
-    ahead: Ahead | None = None,
+    compile_body: Callable[[Program], Any] | None = None,
+    ahead: BackgroundCompilation | None = None,
 ) -> tuple[Plan, bool]:
     """Return the plan of a program; see `lower`. Large literals of ``program`` that ``original`` does not have are
     freed once packed.
@@ -65,16 +65,16 @@ def lower_and_release(
         options: options of the compilation.
         original: the program before the passes.
         weights: constants that the plans of the same dynamic program share.
-        later: see `Lowering`.
+        compile_body: see `Lowering`.
         ahead: compiles kernels as lowering finds them.
 
     Returns:
         The plan, and whether ``program`` still has all its literals.
     """
     run = _lowering(program, options)
-    run.found = ahead.add if ahead is not None else None
+    run.on_kernels = ahead.add if ahead is not None else None
     run.released = ReleasedConstants(run, original)
-    run.shared, run.later = weights, later
+    run.shared, run.compile_body = weights, compile_body
     plan, whole = run.run(), not run.released.count
     run.released = None  # breaks the reference cycle
     return plan, whole

@@ -6,18 +6,18 @@ from collections.abc import Callable, MutableMapping
 from functools import partial
 from typing import TYPE_CHECKING
 
-from ...codegen.workers.ahead import Ahead
+from ...codegen.workers.background import BackgroundCompilation
 from ...graph.passes import run_passes
 from ...graph.program import Program
 from ...graph.rewrite_log import RewriteLog
 from ...graph.specialize import is_dynamic
 from ...interrupts import whole_module
-from ...runtime.cpu.executor import Executable, kernels_ahead
+from ...runtime.cpu.executor import Executable, compile_in_background
+from ..data_dependent_split import split
 from ..lowering.shared_weights import SharedWeights
 from ..lowering.tuples import without_tuples
 from ..options import TargetOptions
 from ..passes import PASSES
-from ..stages import split
 from .capabilities import pass_options
 from .compiled import LoweredProgram
 from .lower import lower, lower_and_release
@@ -80,12 +80,12 @@ def compile_program(
     stages = split(arrays)
     if stages is None:
         return CpuProgram(program, options, progress, weights)
-    whole_module("mgx_numba.targets.cpu.staged")
-    from .staged import StagedProgram
+    whole_module("mgx_numba.targets.cpu.split_program")
+    from .split_program import SplitProgram
 
     common = weights or SharedWeights(arrays)
     head, tail = (compile_program(stage, options, progress, common) for stage in (stages.head, stages.tail))
-    return StagedProgram(head, tail, stages.seam, trees, lambda: arrays)
+    return SplitProgram(head, tail, stages.split_point, trees, lambda: arrays)
 
 
 class CpuProgram(LoweredProgram):
@@ -99,7 +99,7 @@ class CpuProgram(LoweredProgram):
         weights: SharedWeights | None = None,
     ) -> None:
         """Compile a program; arguments as in `compile_program`."""
-        with kernels_ahead(options.store) as ahead:
+        with compile_in_background(options.store) as ahead:
             self._compile(program, options, progress, weights, ahead)
 
     def _compile(
@@ -108,15 +108,15 @@ class CpuProgram(LoweredProgram):
         options: TargetOptions,
         progress: Callable[[int, int, str], None] | None,
         weights: SharedWeights | None,
-        ahead: Ahead,
+        ahead: BackgroundCompilation,
     ) -> None:
         program, trees = without_tuples(program)
         optimized = optimize(program, options)
         self._log = optimized.log
         if options.tuning is not None and options.tuning.exhaustive:
             _measure(options.tuning, lambda: lower(optimized, options))
-        later = partial(compile_program, options=options)
-        plan, whole = lower_and_release(optimized, options, program, weights, later, ahead)
+        compile_body = partial(compile_program, options=options)
+        plan, whole = lower_and_release(optimized, options, program, weights, compile_body, ahead)
         if options.tuning is not None:
             options.tuning.tell()
         source = optimized if whole else program.clone()

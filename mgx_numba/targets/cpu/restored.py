@@ -11,13 +11,13 @@ import numpy as np
 
 from ...interrupts import whole_module
 from ...runtime.cpu.executor import Executable
-from ...runtime.plan import HostStep
-from ..base import Direct, Growing, Kept, KeptPlan, KeptStages, OpenPlan, OpenPlanned, Outgrown, Stage
-from ..host_file import StoredCall
+from ...runtime.plan import FallbackStep
+from ..base import FastPath, Growing, Kept, KeptPlan, KeptSplit, OpenPlan, OpenPlanned, Outgrown, Stage
+from ..fallback_file import StoredCall
 from ..options import TargetOptions
 from .choice import PlanChoice
 from .compiled import LoweredProgram
-from .staged import CpuSymbolicStages, StagedProgram
+from .split_program import CpuSymbolicSplit, SplitProgram
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -35,7 +35,7 @@ def may_outgrow(kept: Kept) -> bool:
     """Return whether a run of a program from a file may raise `Outgrown`."""
     if not isinstance(kept, KeptPlan):
         return True
-    return any(isinstance(step, HostStep) and (step.plans or step.kernels) for step in kept.plan.steps)
+    return any(isinstance(step, FallbackStep) and (step.plans or step.kernels) for step in kept.plan.steps)
 
 
 def runnable(kept: Kept, options: TargetOptions, shown: Callable[[], Program]) -> LoweredProgram:
@@ -46,14 +46,14 @@ def runnable(kept: Kept, options: TargetOptions, shown: Callable[[], Program]) -
     """
     if isinstance(kept, KeptPlan):
         for step in kept.plan.all_steps():
-            if isinstance(step, HostStep) and isinstance(step.function, StoredCall):
+            if isinstance(step, FallbackStep) and isinstance(step.function, StoredCall):
                 step.function.body = partial(_body, options)
         executable = Executable(kept.plan, options.num_threads or None, store=options.store)
         return LoweredProgram(executable, kept.trees, shown, options.store)
-    if isinstance(kept, KeptStages):
-        kind = CpuSymbolicStages if kept.given else StagedProgram
+    if isinstance(kept, KeptSplit):
+        kind = CpuSymbolicSplit if kept.given else SplitProgram
         head, tail = (runnable(one, options, shown) for one in (kept.head, kept.tail))
-        return kind(head, tail, kept.seam, kept.trees, shown)
+        return kind(head, tail, kept.split_point, kept.trees, shown)
     plans = [runnable(one, options, shown) for one in kept.plans]
     fixed = {key: runnable(one, options, shown) for key, one in kept.fixed}
     return PlanChoice(kept.names, plans, fixed, shown, options.store)
@@ -136,10 +136,10 @@ class RestoredProgram(LoweredProgram):
         return results
 
     def direct(
-        self, result_type: type[np.ndarray], prefer: Callable[[Direct | None], None] | None = None
-    ) -> Direct | None:
+        self, result_type: type[np.ndarray], prefer: Callable[[FastPath | None], None] | None = None
+    ) -> FastPath | None:
         """Return a fast path that tries the file's plans, then the compiled program; see `LoweredProgram.direct`."""
-        first, functions = self._kept.direct(result_type, prefer), dict[LoweredProgram, Direct | None]()
+        first, functions = self._kept.direct(result_type, prefer), dict[LoweredProgram, FastPath | None]()
         if first is None:
             return None
         kept = first
@@ -186,9 +186,9 @@ class RestoredProgram(LoweredProgram):
         """See `Compiled.rewrite_log`."""
         return self._whole().rewrite_log()
 
-    def host_reasons(self) -> dict[str, str]:
-        """See `Compiled.host_reasons`."""
-        return self._kept.host_reasons()
+    def fallback_reasons(self) -> dict[str, str]:
+        """See `Compiled.fallback_reasons`."""
+        return self._kept.fallback_reasons()
 
     def open_plans(self) -> list[OpenPlan]:
         """See `OpenPlanned`."""

@@ -8,7 +8,7 @@ from functools import partial
 from typing import Any
 
 from ...codegen.alternatives import fixed
-from ...codegen.gpu.cluster.layout import row_layout
+from ...codegen.gpu.cluster.thread_layout import row_layout
 from ...codegen.gpu.driver.device import known_architecture
 from ...codegen.gpu.matrix_tiles import matrix_tiles
 from ...codegen.gpu.products import PRODUCTS
@@ -22,8 +22,8 @@ from ...graph.passes import Options
 from ...graph.passes.capabilities import Capabilities, ReductionWalk
 from ...graph.substitution import with_numbers
 from ...interrupts import whole_module
+from ..data_dependent_split import has_data_dependent_lengths
 from ..options import TargetOptions
-from ..stages import has_late_lengths
 from .rules.contraction import FLOATS, joins_halves, joins_products
 
 __all__ = ["pass_options"]
@@ -47,7 +47,7 @@ def pass_options(options: TargetOptions) -> Options:
     """Return the facts that passes may assume for plans of a device of any size."""
     return Options(
         fast_math=options.fast_math,
-        later=has_late_lengths,
+        later=has_data_dependent_lengths,
         attention_refusal=partial(_attention_refusal, options.precision),
         epilogue_types=FLOATS,
         capabilities=Capabilities(

@@ -19,13 +19,13 @@ from ...core.device_array import DeviceArray
 from ...core.dim import Dim
 from ...core.shape import Shape
 from ...core.types import Type
+from ...runtime.explicit_lengths import is_explicit
 from ...runtime.gpu.engine import Engine, Queue
 from ...runtime.gpu.executor import DeviceExecutable
 from ...runtime.gpu.open_plan import OpenLengths, Shapes, lens_of
 from ...runtime.gpu.transfers import to_device, to_host
 from ...runtime.host.plan_numbers import runs
-from ...runtime.plan import HostStep, ParameterSpec, Plan
-from ...runtime.told_lengths import is_told
+from ...runtime.plan import FallbackStep, ParameterSpec, Plan
 from ..base import KeptPlan, Observation, Observer, Stage, Tree, grouped, step_observer
 from ..options import TargetOptions
 from ..shown import renamed, with_lengths
@@ -70,7 +70,7 @@ class DeviceCalls(ABC):
     def run_on(self, queue: Queue, inputs: Mapping[str, Any]) -> list[Any]:
         """Enqueue a run on inputs that lie on the device, as part of an enclosing plan; return new results.
 
-        The run is complete on return only if its last step is a host step, or if kernels check indices.
+        The run is complete on return only if its last step is a fallback step, or if kernels check indices.
         """
 
     def run_in(self, inputs: Mapping[str, Any], stream: int) -> list[Any]:
@@ -183,7 +183,7 @@ class DeviceProgram(DeviceCalls):
 
     def _of_host(self, parameter: ParameterSpec, value: np.ndarray) -> Any:
         """Return a host array in the form that the plan takes; a told length needs no memory on host or device."""
-        if is_told(parameter):
+        if is_explicit(parameter):
             return DeviceArray(Shape(Type.bool_type, value.shape), 0, self._engine.number)
         return row_major(value)
 
@@ -262,10 +262,10 @@ class DeviceProgram(DeviceCalls):
         """Return the distinct kernels, in order of first use."""
         return list(dict.fromkeys(self._plan.kernels() if self._plan is not None else ()))
 
-    def host_reasons(self) -> dict[str, str]:
-        """See `Compiled.host_reasons`; empty with dynamic inputs, where each plan has reasons of its own."""
+    def fallback_reasons(self) -> dict[str, str]:
+        """See `Compiled.fallback_reasons`; empty with dynamic inputs, where each plan has reasons of its own."""
         steps = self._plan.steps if self._plan is not None else []
-        return {step.instruction: step.reason for step in steps if isinstance(step, HostStep)}
+        return {step.instruction: step.reason for step in steps if isinstance(step, FallbackStep)}
 
     def rewrite_log(self) -> RewriteLog:
         """See `Compiled.rewrite_log`."""

@@ -9,20 +9,20 @@ from ...codegen.kernel import KernelSource
 from ...core.dim import Scope
 from ...core.shape import Shape
 from ...graph.program import Program
+from ...runtime.explicit_lengths import with_explicit_lengths
 from ...runtime.gpu.constants import DeviceConstants
 from ...runtime.gpu.engine import Engine, Queue
 from ...runtime.gpu.executor import DeviceExecutable
-from ...runtime.told_lengths import with_told_lengths
 from ..base import Progress, Stage, Tree
 from ..dynamic import OpenPlans
 from ..lowering.shared_weights import SharedWeights
 from ..options import TargetOptions
-from ..seam import Seam
-from ..symbolic_stages import SymbolicStages
+from ..split_point import SplitPoint
+from ..symbolic_split import SymbolicSplit
 from .capabilities import pass_options
 from .compiled import DeviceProgram
 from .lower import lowering, optimize
-from .staged import StagedGpuProgram
+from .split_program import SplitGpuProgram
 
 if TYPE_CHECKING:
     from ..base import Observer
@@ -65,13 +65,13 @@ class DynamicGpuProgram(OpenPlans[Any], DeviceProgram):
         optimize(program, options)
         low = lowering(program, options, self._body)
         low.scope, low.shared = scope, self._weights
-        plan = with_told_lengths(low.run())
+        plan = with_explicit_lengths(low.run())
         made = DeviceProgram(on, options, plan, trees, lambda: program)
         made.executable = DeviceExecutable(plan, on, progress, options.store, self._constants)
         return made
 
-    def _in_two(self, head: Any, tail: Any, seam: Seam, trees: list[Tree] | None, whole: Program) -> Any:
-        return _Stages(head, tail, seam, trees, whole, self._engine, self._options)
+    def _in_two(self, head: Any, tail: Any, split_point: SplitPoint, trees: list[Tree] | None, whole: Program) -> Any:
+        return _Stages(head, tail, split_point, trees, whole, self._engine, self._options)
 
     def _with_fixed_lengths(self, program: Program) -> Any:
         return self._compile_fixed(program, self._weights, self._constants)
@@ -120,5 +120,5 @@ class DynamicGpuProgram(OpenPlans[Any], DeviceProgram):
         return list(dict.fromkeys(kernel for part in self._parts() for kernel in part.kernels()))
 
 
-class _Stages(SymbolicStages, StagedGpuProgram):
-    """See `SymbolicStages`."""
+class _Stages(SymbolicSplit, SplitGpuProgram):
+    """See `SymbolicSplit`."""

@@ -33,8 +33,10 @@ def optimized(program: Program, options: TargetOptions) -> Program:
     return program
 
 
-def lowering(program: Program, options: TargetOptions, later: Callable[[Program], Any] | None = None) -> Lowering:
-    """Return the lowering of an optimised program; ``later`` as in `Lowering`."""
+def lowering(
+    program: Program, options: TargetOptions, compile_body: Callable[[Program], Any] | None = None
+) -> Lowering:
+    """Return the lowering of an optimised program; ``compile_body`` as in `Lowering`."""
     low = Lowering(program, options, RULES, BACKEND, WORKERS)
-    low.later = later
+    low.compile_body = compile_body
     return low

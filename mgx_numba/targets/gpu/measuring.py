@@ -9,8 +9,8 @@ from math import prod
 import ml_dtypes
 import numpy as np
 
+from ...codegen.gpu.contraction.gpu_contraction import GpuContraction
 from ...codegen.gpu.contraction.library_solvers import LIBRARIES
-from ...codegen.gpu.contraction.placed import PlacedRequest
 from ...codegen.gpu.contraction.right_columns import POSITIONS
 from ...codegen.gpu.contraction.solvers import own_candidates
 from ...codegen.gpu.contraction.weights import COLUMNS, ROWS, packed_lens
@@ -20,7 +20,7 @@ from ...codegen.launch import Launch, Mark, Operand, Solution, TensorMap
 from ...codegen.problems.element_types import ITEMSIZE
 from ...codegen.problems.gemm import GemmProblem
 from ...codegen.tuning.extents import extents, prologue_extent, result_axes
-from ...codegen.tuning.request import Asked, Candidate
+from ...codegen.tuning.request import Candidate, TuningRequest
 from ...codegen.tuning.session import Tuning
 from ...core.device_array import DeviceArray
 from ...core.types import numpy_dtype
@@ -81,14 +81,14 @@ def compile_candidates(engine: Engine, tuning: Tuning) -> None:
 class DeviceBench:
     """Memory and executables for the candidates of one problem; see `targets.tuning.CandidateBench`."""
 
-    def __init__(self, engine: Engine, placed: PlacedRequest) -> None:
+    def __init__(self, engine: Engine, contraction: GpuContraction) -> None:
         """Prepare to measure a request.
 
         Raises:
             UnsupportedError: operands of this kind are not measured.
         """
-        self._engine, self._placed = engine, placed
-        request, problem = placed.request, placed.problem
+        self._engine, self._contraction = engine, contraction
+        request, problem = contraction.request, contraction.problem
         if isinstance(problem, GemmProblem) and problem.blocks is not None:
             raise UnsupportedError("products of weights in blocks have one kernel: there is nothing to choose")
         x, w, self._out, extras = extents(request)
@@ -98,7 +98,7 @@ class DeviceBench:
             named.append((f"a{k}", prologue_extent(problem, own), own.dtype))
         w = self._kept_elements(w)
         size = w * ITEMSIZE[problem.types.b]
-        self._copies = max(1, min(MOST_RUNS, ROTATED_BYTES // max(1, size))) if placed.constant else 1
+        self._copies = max(1, min(MOST_RUNS, ROTATED_BYTES // max(1, size))) if contraction.constant else 1
         named += [(f"w{k}", w, problem.types.b) for k in range(self._copies)]
         self._parameters = [ParameterSpec(name, dtype, (count,)) for name, count, dtype in named]
         self._inputs: list[DeviceArray] = []
@@ -111,8 +111,8 @@ class DeviceBench:
 
         A solver may store whole slices of each column; see `Solution.halves`.
         """
-        problem = self._placed.problem
-        if problem.types.b != "float32" or not self._placed.constant:
+        problem = self._contraction.problem
+        if problem.types.b != "float32" or not self._contraction.constant:
             return count
         depth = problem.k if isinstance(problem, GemmProblem) else problem.group_in
         return -(-count // depth) * -(-depth // POSITIONS) * POSITIONS
@@ -140,18 +140,18 @@ class DeviceBench:
             DeviceError: the results differ by more than `CLOSE`.
         """
         if self._wanted is None:
-            plain = next(c for c in own_candidates(self._placed) if c.solver.order == ROWS)
+            plain = next(c for c in own_candidates(self._contraction) if c.solver.order == ROWS)
             self._wanted = self._results(plain, self._with_rows_of_weights())
         got, wanted = self._results(candidate, self._inputs), self._wanted
         finite = np.isfinite(wanted)
-        allowed = CLOSE.get(self._placed.problem.types.a, 1e-2) * np.abs(wanted[finite]).max(initial=0)
+        allowed = CLOSE.get(self._contraction.problem.types.a, 1e-2) * np.abs(wanted[finite]).max(initial=0)
         alike = np.array_equal(finite, np.isfinite(got))
         if not alike or np.abs(got[finite] - wanted[finite]).max(initial=0) > allowed:
             raise DeviceError(f"{candidate} computes something else than the kernels do")
 
     def _with_rows_of_weights(self) -> list[DeviceArray]:
         """Return the inputs, with the first copy of a convolution's weights in the order `weights.ROWS`."""
-        problem = self._placed.problem
+        problem = self._contraction.problem
         if isinstance(problem, GemmProblem):
             return self._inputs
         number = next(k for k, p in enumerate(self._parameters) if p.name == "w0")
@@ -162,25 +162,25 @@ class DeviceBench:
 
     def _results(self, candidate: Candidate, inputs: list[DeviceArray]) -> np.ndarray:
         """Return a candidate's results as float64. Memory is filled with NaNs first; gaps between rows are ignored."""
-        dtype = self._placed.request.epilogue.out_dtype(self._placed.problem.types.out)
+        dtype = self._contraction.request.epilogue.out_dtype(self._contraction.problem.types.out)
         none = np.full(self._out * ITEMSIZE[dtype], 0xFF, np.uint8).view(numpy_dtype(dtype))
         plan = self._plan(candidate, 1, Pointer(Region.OUTPUT))
         plan.outputs.append(TensorSpec(dtype, (self._out,)))
         (made,) = DeviceExecutable(plan, self._engine).run(inputs, [to_device(self._engine, none, "a result")])
         flat = to_host(self._engine, made)
-        lens, strides = result_axes(self._placed.problem)
+        lens, strides = result_axes(self._contraction.problem)
         return np.lib.stride_tricks.as_strided(flat, lens, [s * flat.itemsize for s in strides]).astype(np.float64)
 
     def _repeated(self, candidate: Candidate) -> Plan:
         """Return a plan that computes the problem several times, with a different copy of the weights each time."""
-        seconds = candidate.solver.estimate(self._placed, candidate.blocking)
+        seconds = candidate.solver.estimate(self._contraction, candidate.blocking)
         runs = self._runs[candidate] = int(min(MOST_RUNS, max(FEWEST_RUNS, SAMPLE_SECONDS / seconds)))
         return self._plan(candidate, runs, Pointer(Region.ARENA))
 
     def _plan(self, candidate: Candidate, runs: int, out: Pointer) -> Plan:
         """Return a plan that computes the problem ``runs`` times, with its result at ``out``."""
-        solution = _solution(self._placed, candidate)
-        request = self._placed.request
+        solution = _solution(self._contraction, candidate)
+        request = self._contraction.request
         itemsize = ITEMSIZE[request.epilogue.out_dtype(request.problem.types.out)]
         out_bytes = -(-self._out * itemsize // _ALIGNMENT) * _ALIGNMENT
         places = {p.name: Pointer(Region.PARAMETER, k) for k, p in enumerate(self._parameters)}
@@ -198,8 +198,8 @@ class DeviceBench:
         )
 
 
-def _solution(placed: Asked, candidate: Candidate) -> Solution:
-    solution: Solution = candidate.solver.plan(placed, candidate.blocking)
+def _solution(contraction: TuningRequest, candidate: Candidate) -> Solution:
+    solution: Solution = candidate.solver.plan(contraction, candidate.blocking)
     return solution
 
 

@@ -13,14 +13,14 @@ from ...runtime.gpu.constants import DeviceConstants
 from ...runtime.gpu.engine import Engine
 from ...runtime.gpu.executor import DeviceExecutable
 from ..base import Progress
+from ..data_dependent_split import split
 from ..lowering.shared_weights import SharedWeights
 from ..lowering.tuples import without_tuples
 from ..options import TargetOptions
-from ..stages import split
 from .compiled import DeviceProgram
 from .dynamic import DynamicGpuProgram
 from .lower import lowering, optimized
-from .staged import StagedGpuProgram
+from .split_program import SplitGpuProgram
 
 if TYPE_CHECKING:
     from ...codegen.tuning.session import Tuning
@@ -42,7 +42,7 @@ def compile_program(
     progress: Progress | None = None,
     on: Engine | None = None,
     common: Common | None = None,
-) -> DeviceProgram | StagedGpuProgram:
+) -> DeviceProgram | SplitGpuProgram:
     """Compile a program for a device, in stages where its lengths depend on data.
 
     Args:
@@ -61,7 +61,7 @@ def compile_program(
 
         def fixed(
             program: Program, weights: SharedWeights, constants: DeviceConstants
-        ) -> DeviceProgram | StagedGpuProgram:
+        ) -> DeviceProgram | SplitGpuProgram:
             return compile_program(program, options, None, device, Common(weights, constants))
 
         return DynamicGpuProgram(program, options, progress, device, fixed)
@@ -70,7 +70,7 @@ def compile_program(
     if stages is None:
         return GpuProgram(program, options, progress, device, common)
     made = functools.partial(compile_program, options=options, progress=progress, on=device, common=common)
-    return StagedGpuProgram(made(stages.head), made(stages.tail), stages.seam, trees, arrays, device, options)
+    return SplitGpuProgram(made(stages.head), made(stages.tail), stages.split_point, trees, arrays, device, options)
 
 
 class GpuProgram(DeviceProgram):
@@ -95,8 +95,8 @@ class GpuProgram(DeviceProgram):
         super().__init__(on, options, None, trees, lambda: made)
         if options.tuning is not None and options.tuning.exhaustive:
             self._measure(options.tuning)
-        later = functools.partial(compile_program, options=options, on=on)
-        low = lowering(made, options, later)
+        compile_body = functools.partial(compile_program, options=options, on=on)
+        low = lowering(made, options, compile_body)
         low.shared = None if common is None else common.weights
         self._plan = low.run()
         if options.tuning is not None:

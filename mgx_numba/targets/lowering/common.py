@@ -47,7 +47,7 @@ def lower_contiguous(low: Lowering, ins: Instruction) -> None:
     source = low.input(ins, 0)
     wanted = ins.shape.strides
     alike = zip(source.strides, wanted, source.lens)
-    if ins not in low.destinations and all(known_equal(a, b) or known_equal(n, 1) for a, b, n in alike):
+    if ins not in low.output_aliases and all(known_equal(a, b) or known_equal(n, 1) for a, b, n in alike):
         low.values[ins] = source.with_shape(Shape(source.type, source.lens, wanted))
         return
     low.copy(source, low.output(ins), ins)

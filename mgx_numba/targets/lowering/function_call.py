@@ -1,4 +1,5 @@
-"""Host steps that call a function of this package. A plan file with such a step needs no operator to be imported."""
+"""Fallback steps that call a function of this package. A plan file with such a step needs no operator to be
+imported."""
 
 from __future__ import annotations
 
@@ -30,7 +31,7 @@ class FunctionCall:
         return FunctionCall(self._function, *with_numbers(self._values, values))
 
     def write(self, lengths: LengthsWriter) -> dict[str, Any]:
-        """See `HostStep.write`."""
+        """See `FallbackStep.write`."""
         from .instruction_json import InstructionWriter
 
         writer = InstructionWriter(lengths)

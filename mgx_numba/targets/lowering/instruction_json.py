@@ -1,4 +1,4 @@
-"""Convert instructions to JSON values beside plans: operators, shapes, and programs that host steps evaluate."""
+"""Convert instructions to JSON values beside plans: operators, shapes, and programs that fallback steps evaluate."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _OWN = {kind.name: kind for kind in (Literal, Outline, Parameter, Return)}
 
 
 class InstructionWriter:
-    """Converts the operators, shapes and programs of host steps to JSON values; ``lengths`` converts the plan's
+    """Converts the operators, shapes and programs of fallback steps to JSON values; ``lengths`` converts the plan's
     lengths."""
 
     def __init__(self, lengths: LengthsWriter) -> None:

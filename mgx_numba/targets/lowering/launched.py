@@ -32,7 +32,7 @@ def launch_with_tables(
 
 
 def lrn_rule(launch_of: Callable[[Lrn, Tensor, Tensor, str], Launch]) -> Rule:
-    """Return the rule of local response normalisation: a kernel with operands ``x`` and ``out``; a host step for
+    """Return the rule of local response normalisation: a kernel with operands ``x`` and ``out``; a fallback step for
     integers."""
 
     def lower_lrn(low: Lowering, ins: Instruction) -> None:
@@ -50,7 +50,7 @@ def lrn_rule(launch_of: Callable[[Lrn, Tensor, Tensor, str], Launch]) -> Rule:
 def onehot_rule(launch_of: Callable[[int, Tensor, Tensor, Tensor, str], Launch]) -> Rule:
     """Return the rule of one-hot encoding: a kernel with operands ``indices``, ``values`` and ``out``.
 
-    A depth that is known only at run time needs a host step.
+    A depth that is known only at run time needs a fallback step.
     """
 
     def lower_onehot(low: Lowering, ins: Instruction) -> None:
@@ -69,7 +69,7 @@ def onehot_rule(launch_of: Callable[[int, Tensor, Tensor, Tensor, str], Launch])
 
 
 def resize_refusal(ins: Instruction) -> str | None:
-    """Return why a resize needs a host step; None if there is a kernel."""
+    """Return why a resize needs a fallback step; None if there is a kernel."""
     op = ins.op
     assert isinstance(op, Resize)
     if len(ins.inputs) != 1:

@@ -2,7 +2,7 @@
 
 Every instruction's value is a view of a buffer. Views of views are free. Concatenations and program results lend their
 memory to the instructions that feed them, also through transposes and reshapes, so that these write in place. An
-operator without a kernel runs by its NumPy meaning in a host step between native steps.
+operator without a kernel runs by its NumPy meaning in a fallback step between native steps.
 """
 
 from __future__ import annotations
@@ -40,16 +40,16 @@ from ...runtime.plan import (
 )
 from ..options import TargetOptions
 from .buffers import Buffer, View, color
-from .destinations import destinations
-from .host_call import HostCall, ReturnCall
-from .host_values import (
+from .fallback_call import FallbackCall, ReturnCall
+from .fallback_values import (
     flatten,
     has_memory,
-    is_hosts,
-    made_by_host,
+    is_on_host,
+    made_by_fallback,
     no_kernels,
 )  # fmt: skip
 from .in_place import replaced, replaced_operand
+from .output_aliasing import output_aliases
 from .plan_constants import PlanConstants
 from .released_constants import ReleasedConstants
 from .rules import Body, LoweringRule, RuleTable
@@ -77,7 +77,8 @@ class Lowering(PlanConstants):
         settling: functions called when all steps exist.
         scope: scope of the program's symbols; None for a program without symbols.
         outer: lowering of the program that holds this program as a submodule; None otherwise.
-        later: compiles a body whose lengths become known when it runs; None: such bodies run by their NumPy meaning.
+        compile_body: compiles a body whose lengths become known when it runs; None: such bodies run by their NumPy
+        meaning.
     """
 
     def __init__(
@@ -90,7 +91,7 @@ class Lowering(PlanConstants):
         self.module = program.main
         self._texts: dict[Instruction, str] = {}
         self.values: dict[Instruction, Any] = {}
-        self.destinations: dict[Instruction, View] = {}
+        self.output_aliases: dict[Instruction, View] = {}
         self.steps: list[PendingStep] = []
         self.jumps: list[PendingJump] = []
         self.requested: list[tuple[Request, Candidate, Mapping[str, View], int, int]] = []
@@ -99,11 +100,11 @@ class Lowering(PlanConstants):
         self.outputs: list[TensorSpec] = []
         self.hosted = 0
         self.threads = threads
-        self.found: Callable[[Sequence[KernelSource]], None] | None = None
+        self.on_kernels: Callable[[Sequence[KernelSource]], None] | None = None
         self.writers: dict[Buffer, Any] = {}
-        self.settling: list[Callable[[], None]] = []
-        self.outer: Lowering | None = None
-        self.later: Callable[[Program], Any] | None = None
+        self.finalizers: list[Callable[[], None]] = []
+        self.parent: Lowering | None = None
+        self.compile_body: Callable[[Program], Any] | None = None
         self.released: ReleasedConstants | None = None
         self.solutions = Solutions()
         self.ranges = Ranges()
@@ -123,9 +124,9 @@ class Lowering(PlanConstants):
             CompileError: an instruction cannot be lowered; the message has its text.
         """
         for ins in self.module.results():
-            lens = None if is_hosts(ins.shape) and not has_memory(ins.shape) else ins.shape.array_lens
+            lens = None if is_on_host(ins.shape) and not has_memory(ins.shape) else ins.shape.array_lens
             self.outputs.append(TensorSpec(ins.shape.type.dtype_name, lens))
-        self.destinations = destinations(self.module, self.rules, self.allocate)
+        self.output_aliases = output_aliases(self.module, self.rules, self.allocate)
         for ins in self.module:
             if isinstance(ins.op, Return):
                 break
@@ -143,9 +144,9 @@ class Lowering(PlanConstants):
             if self.released is not None:
                 self.released.lowered(ins)
         self._return_results()
-        for settle in self.settling:
+        for settle in self.finalizers:
             settle()
-        self.later = None
+        self.compile_body = None
         self._fill_all()
         return self._finish()
 
@@ -153,8 +154,13 @@ class Lowering(PlanConstants):
         """Return the plan of another program, such as a submodule, for the same target."""
         program.log.parent = self.program.log
         inner = Lowering(program, self.options, self.rules, self.backend, self.threads)
-        inner.found = self.found
-        inner.solutions, inner.outer, inner.scope, inner.later = self.solutions, self, self.scope, self.later
+        inner.on_kernels = self.on_kernels
+        inner.solutions, inner.parent, inner.scope, inner.compile_body = (
+            self.solutions,
+            self,
+            self.scope,
+            self.compile_body,
+        )
         plan = inner.run()
         for condition in inner._conditions:
             self.require(condition)
@@ -170,14 +176,14 @@ class Lowering(PlanConstants):
             results: memory offered for its first results; the submodule need not use it.
 
         Raises:
-            UnsupportedError: an instruction of the submodule needs a host step.
+            UnsupportedError: an instruction of the submodule needs a fallback step.
         """
         if module.first not in self._names:
             self._names.update(instruction_names(self.program.reachable_modules()))
-        steps, settling, writers = len(self.steps), len(self.settling), self.writers
+        steps, settling, writers = len(self.steps), len(self.finalizers), self.writers
         self.writers = {}  # steps inside may be skipped, so parts are not passed in or out
         self.values.update(zip(module.parameters(), parameters, strict=True))
-        self.destinations.update(destinations(module, self.rules, self.allocate, results))
+        self.output_aliases.update(output_aliases(module, self.rules, self.allocate, results))
         try:
             for ins in module:
                 if isinstance(ins.op, Return):
@@ -190,7 +196,7 @@ class Lowering(PlanConstants):
             if not all(isinstance(value, View) for value in made):
                 raise UnsupportedError("a result is a tuple")
         except UnsupportedError:
-            del self.settling[settling:]
+            del self.finalizers[settling:]
             self.writers = writers
             raise
         self.writers = writers | {Buffer(Region.ARENA): writer for writer in self.writers.values()}
@@ -236,7 +242,7 @@ class Lowering(PlanConstants):
         return view
 
     def _needs_host(self, ins: Instruction, rule: LoweringRule | None) -> str:
-        """Return why an instruction needs a host step whatever its rule does; empty if it does not."""
+        """Return why an instruction needs a fallback step whatever its rule does; empty if it does not."""
         if rule is not None and rule.hosted:
             return ""
         shapes = [ins.shape, *[i.shape for i in ins.inputs]]
@@ -253,8 +259,8 @@ class Lowering(PlanConstants):
             return "lengths of its result are known at run time only"
         if any(i.shape.is_dynamic for i in ins.inputs):
             return "lengths of an input are known at run time only"
-        hosted = self.hosted and any(made_by_host(self.values[i]) for i in ins.inputs)
-        return "an input is made by a host step" if hosted else ""
+        hosted = self.hosted and any(made_by_fallback(self.values[i]) for i in ins.inputs)
+        return "an input is made by a fallback step" if hosted else ""
 
     def _literal(self, literal: Any) -> Any:
         if literal.array is None:
@@ -295,7 +301,7 @@ class Lowering(PlanConstants):
 
     def output(self, ins: Instruction) -> View:
         """Return and register the view for an instruction's result: the destination lent to it, else a new buffer."""
-        view = self.destinations.get(ins) or self.allocate(ins.shape)
+        view = self.output_aliases.get(ins) or self.allocate(ins.shape)
         self.values[ins] = view
         return view
 
@@ -306,8 +312,8 @@ class Lowering(PlanConstants):
         elements = {u.op.index: u for u in ins.users if u.name == "get_tuple_elem"}  # type: ignore[attr-defined]
         views = []
         for k, shape in enumerate(ins.shape.sub_shapes):
-            lent = self.destinations.get(elements[k]) if k in elements else None
-            views.append(lent or self.allocate(shape))
+            donated = self.output_aliases.get(elements[k]) if k in elements else None
+            views.append(donated or self.allocate(shape))
         self.values[ins] = views
         return views
 
@@ -318,8 +324,8 @@ class Lowering(PlanConstants):
         self.steps.append(
             PendingStep(launch, dict(operands), label or f"{self.backend.name}::{launch.kernel.name}", ins)
         )
-        if self.found is not None:
-            self.found(launch.kernels)
+        if self.on_kernels is not None:
+            self.on_kernels(launch.kernels)
 
     def compute(
         self,
@@ -427,7 +433,7 @@ class Lowering(PlanConstants):
         return target
 
     def on_host(self, shape: Shape) -> View:
-        """Return a view of a new value that a host step makes in each run."""
+        """Return a view of a new value that a fallback step makes in each run."""
         self.hosted += 1
         return View(Buffer(Region.HOST, self.hosted - 1), shape)
 
@@ -439,7 +445,7 @@ class Lowering(PlanConstants):
         on_device: DeviceFunction | None = None,
         kernels: Sequence[KernelSource] = (),
     ) -> None:
-        """Append a host step that computes the instruction by its NumPy meaning.
+        """Append a fallback step that computes the instruction by its NumPy meaning.
 
         Args:
             ins: the instruction.
@@ -457,16 +463,16 @@ class Lowering(PlanConstants):
         sources = [*ins.inputs, *captured]
         flat: list[View] = []
         layout = [flatten(self.values[i], flat) for i in sources]
-        call = HostCall(ins, layout, captured, bodies)
+        call = FallbackCall(ins, layout, captured, bodies)
         if call.symbolic and ins.module_args and bodies is None and on_device is None:
-            raise SymbolicLengthError(f"a host step would run submodules of {ins.name} that have symbolic lengths")
+            raise SymbolicLengthError(f"a fallback step would run submodules of {ins.name} that have symbolic lengths")
         shapes = ins.shape.flatten()
         views: list[View] = []
         for shape in shapes:
-            if is_hosts(shape):
+            if is_on_host(shape):
                 views.append(self.on_host(shape))
-            elif len(shapes) == 1 and ins in self.destinations:
-                views.append(self.destinations[ins])
+            elif len(shapes) == 1 and ins in self.output_aliases:
+                views.append(self.output_aliases[ins])
             else:
                 views.append(self.allocate(shape))
         self.values[ins] = views if ins.shape.sub_shapes else views[0]
@@ -485,11 +491,13 @@ class Lowering(PlanConstants):
                 raise CompileError(f"result {k} is a tuple; add get_tuple_elem for its members")
             if value.buffer.region is Region.OUTPUT and value.buffer.index == k:
                 continue
-            if ins.shape.is_dynamic and value.buffer.region is Region.HOST:  # the host step's array is the result
+            if ins.shape.is_dynamic and value.buffer.region is Region.HOST:  # the fallback step's array is the result
                 value.buffer.region, value.buffer.index = Region.OUTPUT, k
                 continue
             target = View(Buffer(Region.OUTPUT, k), ins.shape.to_standard())
-            hosted = "a host step made the value" if ins.shape.is_dynamic or value.buffer.region is Region.HOST else ""
+            hosted = (
+                "a fallback step made the value" if ins.shape.is_dynamic or value.buffer.region is Region.HOST else ""
+            )
             if not hosted and ins.shape.type.coded:
                 value, target = (v.with_shape(v.shape.with_type(Type.uint8_type)) for v in (value, target))
             reason = no_kernels([value.shape]) or hosted

@@ -22,19 +22,20 @@ if TYPE_CHECKING:
 __all__ = ["SHARED_FAMILIES", "Body", "LoweringRule", "RuleTable"]
 
 SHARED_FAMILIES = {
-    "indexing": "gather gather_elements gathernd scan_slice onehot scatter_none scatter_add scatter_mul "
+    "gather_scatter": "gather gather_elements gathernd scan_slice onehot scatter_none scatter_add scatter_mul "
     "scatter_min scatter_max scatternd_none scatternd_add scatternd_mul scatternd_min scatternd_max",
     "ordering": "argmax argmin topk prefix_scan_sum",
     "recurrent": "recurrent_steps",
 }
-"""Rarely used operators whose rules all targets share, by the module with the rules, for `RuleTable.import_late`."""
+"""Rarely used operators whose rules all targets share, by the module with the rules, for
+`RuleTable.register_lazily`."""
 
 Lower = Callable[["Lowering", Instruction], None]
 Accepts = Callable[[Instruction, Shape], bool]
 
 
 class Body(Protocol):
-    """A compiled submodule that a host step runs."""
+    """A compiled submodule that a fallback step runs."""
 
     @property
     def plan(self) -> Plan | None:
@@ -76,7 +77,7 @@ class LoweringRule:
         lower: appends the steps and registers the value.
         accepts: whether the result can be written directly into memory of a given shape (strides).
         dynamic: whether results may have lengths that are known only at run time.
-        hosted: whether inputs may also have such lengths, and be values of host steps.
+        hosted: whether inputs may also have such lengths, and be values of fallback steps.
         surrounds: whether the rule takes an input that was written in place inside the memory of its result.
     """
 
@@ -100,7 +101,7 @@ class RuleTable:
         self._base = base
         self.families: dict[str, str] = {}
 
-    def import_late(self, package: str, families: Mapping[str, str]) -> None:
+    def register_lazily(self, package: str, families: Mapping[str, str]) -> None:
         """Register modules of a package that are imported when a rule of theirs is first needed.
 
         Args:

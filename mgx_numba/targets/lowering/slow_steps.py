@@ -15,10 +15,10 @@ _INTEGERS = (Type.int8_type, Type.uint8_type)
 
 
 def warn_if_slow(ins: Instruction, reason: str) -> None:
-    """Warn if a host step computes, or packs weights for, a contraction of 8-bit integers that has elements.
+    """Warn if a fallback step computes, or packs weights for, a contraction of 8-bit integers that has elements.
 
     Args:
-        ins: the instruction of the host step, perhaps with the contraction in its submodule.
+        ins: the instruction of the fallback step, perhaps with the contraction in its submodule.
         reason: why no kernel computes the contraction.
     """
     for core in (ins, *(inner for module in ins.module_args for inner in module)):

@@ -17,7 +17,7 @@ from ...graph.instruction import Instruction
 from ...runtime.plan import (
     ControlStep,
     DeviceFunction,
-    HostStep,
+    FallbackStep,
     Jump,
     MappedTensor,
     Plan,
@@ -51,7 +51,7 @@ class PendingStep:
     outputs: list[View] = field(default_factory=list)
     plans: tuple[Plan, ...] = ()
     reason: str = ""
-    """For a host step: the rule that refused a kernel, and why."""
+    """For a fallback step: the rule that refused a kernel, and why."""
     kernels: tuple[KernelSource, ...] = ()
     on_device: DeviceFunction | None = None
     control: Callable[[], PlannedBranch | Repetition] | None = None
@@ -59,9 +59,9 @@ class PendingStep:
     problem: PointwiseProblem | ReductionProblem | None = None
     """For a step that computes a cluster: the cluster's problem."""
     bind: Callable[[Mapping[Dim, int]], Callable[[list], list]] | None = None
-    """For a host step with symbolic lengths: returns its function for values of the symbols."""
+    """For a fallback step with symbolic lengths: returns its function for values of the symbols."""
     write: Callable[[Any], Any] | None = None
-    """For a host step: see `HostStep`."""
+    """For a fallback step: see `FallbackStep`."""
     along: tuple[Instruction, ...] = ()
     """Other instructions that the step also computes."""
 
@@ -69,7 +69,7 @@ class PendingStep:
 def function_step(
     label: str, ins: Instruction, call: Any, inputs: Sequence[View], output: View, reason: str, bound: bool = False
 ) -> PendingStep:
-    """Return a host step that calls a function (`host_call.FunctionCall`), ``bound`` to the lengths of a run."""
+    """Return a fallback step that calls a function (`host_call.FunctionCall`), ``bound`` to the lengths of a run."""
     step = PendingStep(None, {}, label, ins, call, list(inputs), [output], reason=reason)
     step.bind, step.write = call.at if bound else None, call.write
     return step
@@ -113,7 +113,7 @@ def resolved(step: PendingStep, number: int, text: Callable[[Instruction], str])
         )
     if step.launch is None:
         assert step.host is not None
-        return HostStep(
+        return FallbackStep(
             function=step.host,
             inputs=tuple(_plan_view(v) for v in step.inputs),
             outputs=tuple(_plan_view(v) for v in step.outputs),

@@ -95,7 +95,7 @@ class RefProgram:
         """Return an empty list: no kernel is generated."""
         return []
 
-    def host_reasons(self) -> dict[str, str]:
+    def fallback_reasons(self) -> dict[str, str]:
         """Return an empty dictionary: every instruction runs on the host by intention."""
         return {}
 

@@ -6,6 +6,6 @@ Nothing here imports Numba.
 from __future__ import annotations
 
 from ...problems.attention import AttentionProblem, MaskLayout
-from .select import plan, reads_turned_masks
+from .select import plan, reads_transposed_masks
 
-__all__ = ["AttentionProblem", "MaskLayout", "plan", "reads_turned_masks"]
+__all__ = ["AttentionProblem", "MaskLayout", "plan", "reads_transposed_masks"]

@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from ...statements import indent, load_text
-from .base import AttentionKernel
+from .attention_kernel import AttentionKernel
 
-__all__ = ["FewQueries"]
+__all__ = ["DecodeAttention"]
 
 STREAMS = 4
 """Places in the keys, and in the values, that are read at the same time."""
@@ -22,7 +22,7 @@ MANY_REGISTERS = 16
 """A tile with more accumulators than this implies 32 vector registers."""
 
 
-class FewQueries(AttentionKernel):
+class DecodeAttention(AttentionKernel):
     """The kernel for few queries: a task is all queries of one head. ``scores`` holds [query, key].
 
     Features are contiguous in q, k and v.

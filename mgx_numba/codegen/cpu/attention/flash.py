@@ -20,13 +20,13 @@ from ....core.types import from_numpy
 from ...body import scalar_body
 from ...problems.epilogue import Epilogue, EpilogueOperand
 from ...statements import indent
-from ..contraction.tile_source import finish_source, tile_record, tile_source
+from ..contraction.tile_source import epilogue_source, tile_record, tile_source
 from ..microkernels.tile_table import TILE_TABLE_ROWS, finish_block
 from ..records import RecordText
-from .base import AttentionKernel, inverse
-from .blocks import BUFFER_BYTES
+from .attention_blocking import BUFFER_BYTES
+from .attention_kernel import AttentionKernel, inverse
 
-__all__ = ["ManyQueries"]
+__all__ = ["PrefillAttention"]
 
 BLOCK = finish_block(1)
 SCORES, VALUES = RecordText(BLOCK, "score_block"), RecordText(BLOCK, "value_block")
@@ -35,7 +35,7 @@ FEW = 32
 """Most mask elements that are transposed one by one: transposing a block takes some sixty instructions."""
 
 
-class ManyQueries(AttentionKernel):
+class PrefillAttention(AttentionKernel):
     """The kernel for blocks of queries: a task is a block of queries of one head, by groups of panels.
 
     ``scores`` holds [key, column] of a group.
@@ -55,28 +55,28 @@ class ManyQueries(AttentionKernel):
         type = from_numpy(np.dtype(self.dtype))
         product = scalar_body(lambda s, total, weight: s.mul(total, weight), (type, type))
         weighted = Epilogue((EpilogueOperand(self.dtype, "per_m"),), product, name="mul")
-        self.arguments.callee("finishing_tile", finish_source(self.tile, weighted, False, columns, True))
-        turned = []
+        self.arguments.callee("finishing_tile", epilogue_source(self.tile, weighted, False, columns, True))
+        transposed = []
         if mask is not None and self.mask_rows():
-            turned = [f"turned = local_{mask.dtype}({self.tile.vectors * self.lanes * self.lanes})"]
+            transposed = [f"turned = local_{mask.dtype}({self.tile.vectors * self.lanes * self.lanes})"]
         return [
             *(f"{name} = local_{self.dtype}({BUFFER_BYTES // self.problem.itemsize})" for name in ("packed", "panel")),
             *self._tile_block(SCORES, "score_rows", "k_row", "k_step", self.columns, "q_group"),
             *self._tile_block(VALUES, "value_rows", 1, "q_group", self.columns, "sums_row"),
-            *turned,
+            *transposed,
         ]
 
-    def mask_turned(self) -> bool:
+    def mask_transposed(self) -> bool:
         """Return whether the mask's elements for successive queries are contiguous."""
         mask = self.problem.mask
         return mask is not None and not self.mask_per_key() and known_equal(mask.strides[2], 1)
 
     def mask_rows(self) -> bool:
         """Return whether the mask's elements for successive queries are not contiguous."""
-        return self.problem.mask is not None and not self.mask_per_key() and not self.mask_turned()
+        return self.problem.mask is not None and not self.mask_per_key() and not self.mask_transposed()
 
     def mask_name(self) -> str:
-        kind = "" if self.mask_per_key() else "_turned" if self.mask_turned() else "_rows"
+        kind = "" if self.mask_per_key() else "_turned" if self.mask_transposed() else "_rows"
         return super().mask_name() + ("" if self.problem.mask is None else kind)
 
     def body(self) -> list[str]:
@@ -177,7 +177,7 @@ class ManyQueries(AttentionKernel):
     def _turned(self, vectors: int) -> list[str]:
         """Return statements that transpose the mask of the keys ``block`` to ``block + some``.
 
-        ``turned`` then has, from row ``back``, the mask elements of ``vectors`` vectors of successive queries
+        ``transposed`` then has, from row ``back``, the mask elements of ``vectors`` vectors of successive queries
         contiguously. Padding is left as it is.
         """
         lanes = self.lanes
@@ -208,7 +208,7 @@ class ManyQueries(AttentionKernel):
         places = [(u, f"p + c + {u * lanes}", f"j * q_group + c + {u * lanes}") for u in range(vectors)]
         lines = [f"peak{u} = load(top, {row}, {lanes})" for u, row, _ in places]
         lines += ["shown = imin(imax(last + c + 1, 0), count)"] if self.problem.mask else []
-        if self.mask_turned():
+        if self.mask_transposed():
             lines += [f"there{u} = imin(imax(left - c - {u * lanes}, 0), {lanes})" for u, _, _ in places]
         if self.mask_rows():
             lines += [
@@ -253,12 +253,12 @@ class ManyQueries(AttentionKernel):
         lines = []
         if self.mask_per_key():
             lines.append(f"hides = load_splat(mask, mask0 + (j0 + j) * mask_step, {lanes})")
-        elif self.mask_turned():
+        elif self.mask_transposed():
             lines.append("at = mask0 + (j0 + j) * mask_step + m0")
         for u, row, place in places:
             lines += [f"x = load(scores, {place}, {lanes})"]
             lines += ["x = mul_fast(x, scale)"] if masked else []
-            if self.mask_turned():
+            if self.mask_transposed():
                 lines += [f"hides = load_tail(mask, at + {row}, there{u}, 0, {lanes})"]
             elif self.mask_rows():
                 lines += [f"hides = load(turned, ({u * lanes} + back + j - block) * {lanes}, {lanes})"]

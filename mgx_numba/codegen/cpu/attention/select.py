@@ -9,13 +9,13 @@ from ...launch import Solution
 from ...problems.attention import AttentionProblem
 from ...problems.element_types import element_types
 from ..microkernels.tile_table import tile_for
-from .base import AttentionKernel, join_launch
-from .blocks import cut_few, cut_many, cut_tiles, few_queries, record_size
-from .decode import FewQueries
-from .flash import ManyQueries
-from .tiles import MatrixQueries, attention_tile, tiles_refusal
+from .attention_amx import PrefillAttentionAmx, attention_tile, tiles_refusal
+from .attention_blocking import cut_few, cut_many, cut_tiles, decode_queries, record_size
+from .attention_kernel import AttentionKernel, join_launch
+from .decode import DecodeAttention
+from .flash import PrefillAttention
 
-__all__ = ["plan", "reads_turned_masks"]
+__all__ = ["plan", "reads_transposed_masks"]
 
 
 def plan(problem: AttentionProblem, threads: int = 1, origin: str = "") -> Solution:
@@ -31,11 +31,11 @@ def plan(problem: AttentionProblem, threads: int = 1, origin: str = "") -> Solut
     sized = _with_elements(problem)
     kernel: AttentionKernel
     if matrix and tiles_refusal(problem) is None:
-        kernel = MatrixQueries(problem, cut_tiles(matrix, sized, threads), origin)
+        kernel = PrefillAttentionAmx(problem, cut_tiles(matrix, sized, threads), origin)
     elif _few(problem):
-        kernel = FewQueries(problem, cut_few(tile, sized, threads), origin)
+        kernel = DecodeAttention(problem, cut_few(tile, sized, threads), origin)
     else:
-        kernel = ManyQueries(problem, cut_many(tile, sized, threads), origin)
+        kernel = PrefillAttention(problem, cut_many(tile, sized, threads), origin)
     blocks, launches = kernel.blocks, [kernel.launch()]
     if known_equal(blocks.splits, 1):
         return Solution(tuple(launches))
@@ -45,7 +45,7 @@ def plan(problem: AttentionProblem, threads: int = 1, origin: str = "") -> Solut
     return Solution(tuple(launches), select(less(1, blocks.splits), scratch, 0))
 
 
-def reads_turned_masks(problem: AttentionProblem) -> bool:
+def reads_transposed_masks(problem: AttentionProblem) -> bool:
     """Return whether the kernel has queries in its lanes, so that a mask is best contiguous along the queries.
 
     False for a symbolic number of queries: no constant mask has elements for each query.
@@ -66,5 +66,5 @@ def _with_elements(problem: AttentionProblem) -> AttentionProblem:
 
 def _few(problem: AttentionProblem) -> bool:
     """Return whether lanes are better filled with features: for at most a quarter of a vector of queries."""
-    most = few_queries(tile_for(element_types(problem.dtype)))
+    most = decode_queries(tile_for(element_types(problem.dtype)))
     return problem.features_contiguous and preferred(less_equal(problem.queries, most))

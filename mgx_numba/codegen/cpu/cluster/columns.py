@@ -9,11 +9,11 @@ from __future__ import annotations
 from ....core.dim import known_in
 from ...statements import indent, vector_loop
 from .accumulators import initial_text
-from .ahead import prefetches
 from .element import Element
-from .layout import ReduceLayout
 from .means import mean_lines
 from .names import Names
+from .prefetch import prefetches
+from .reduction_layout import ReduceLayout
 from .row_values import rows_at
 from .tasks import each_row
 

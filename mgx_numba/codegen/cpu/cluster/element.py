@@ -8,11 +8,11 @@ from ....graph.instruction import Instruction
 from ...printer import CodeBuffer, VectorPrinter, VectorValue
 from ...statements import dtype_name, load_text, store_text
 from .accumulators import initial_text
+from .bf16_split_results import store_parts_text
 from .cached import cache_elements
 from .heads import head_lines
-from .layout import ReduceLayout
 from .names import Names
-from .part_results import store_parts_text
+from .reduction_layout import ReduceLayout
 from .vectors import Strategy
 
 __all__ = ["Element", "cache_memory", "lines_of_head"]

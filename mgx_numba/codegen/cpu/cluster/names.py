@@ -11,8 +11,8 @@ from ...arguments import Arguments
 from ...statements import dtype_name
 from ..loops import Odometer
 from .heads import head_vectors
-from .layout import ReduceLayout
-from .parts import Parts, parts_of
+from .reduction_layout import ReduceLayout
+from .row_split import RowSplit, row_split_of
 
 __all__ = ["Names", "names_of"]
 
@@ -35,7 +35,7 @@ class Names:
 
     operands: tuple[str, ...]
     odometer: Odometer
-    parts: Parts
+    parts: RowSplit
     steps: tuple[str, ...]
     loop_strides: tuple[tuple[tuple[int, str], ...], ...]
     accumulators: Mapping[Instruction, str]
@@ -65,7 +65,7 @@ def names_of(layout: ReduceLayout, arguments: Arguments) -> Names:
     if stages.heads:
         share = min(head.op.share for head in stages.heads)  # type: ignore[attr-defined]
         arguments.integer("heads", head_vectors(layout.lanes, layout.cols, layout.count, share))
-    parts = parts_of(layout, arguments, tuple(arguments.integer(f"m{d}", n) for d, n in enumerate(layout.loops)))
+    parts = row_split_of(layout, arguments, tuple(arguments.integer(f"m{d}", n) for d, n in enumerate(layout.loops)))
     odometer = Odometer(arguments, layout.outer, layout.row_strides)
     steps, loop_strides = [], []
     for k, stride in enumerate(layout.inner):

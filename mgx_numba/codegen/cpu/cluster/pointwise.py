@@ -25,7 +25,7 @@ from ..loops import (
     task_elements,
     tasks_unless_empty,
 )  # fmt: skip
-from .part_results import check_parts, parts_of_outputs, store_parts_text
+from .bf16_split_results import check_parts, parts_of_outputs, store_parts_text
 
 __all__ = ["pointwise_launch"]
 

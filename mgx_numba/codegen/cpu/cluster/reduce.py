@@ -17,10 +17,10 @@ from ...statements import kernel_text
 from ..kernel import cpu_kernel
 from ..loops import claim
 from .columns import column_lines
-from .layout import ReduceLayout, reduce_layout
 from .names import Names, names_of
+from .reduction_layout import ReduceLayout, reduce_layout
+from .row_loops import row_lines
 from .row_pipeline import pipeline_lines
-from .rows import row_lines
 from .vectors import Strategy
 from .whole_rows import whole_row_lines
 

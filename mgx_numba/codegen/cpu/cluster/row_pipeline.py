@@ -14,11 +14,11 @@ from ....graph.instruction import Instruction
 from ...statements import dtype_name, indent
 from ..loops import Odometer
 from .accumulators import across_lanes, initial_lines, initial_text
-from .ahead import prefetches, streamed_result
 from .element import Element, cache_memory, lines_of_head
-from .layout import ReduceLayout
 from .means import mean_lines, mean_name
 from .names import Names
+from .prefetch import prefetches, streamed_result
+from .reduction_layout import ReduceLayout
 from .row_values import RowValues
 
 __all__ = ["pipeline_lines"]

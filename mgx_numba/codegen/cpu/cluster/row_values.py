@@ -13,9 +13,9 @@ from ...reductions import REDUCTIONS
 from ...statements import load_text, store_text
 from .accumulators import across_lanes, finished
 from .element import lines_of_head
-from .layout import ReduceLayout
 from .means import mean_lines, mean_name
 from .names import Names
+from .reduction_layout import ReduceLayout
 
 __all__ = ["RowValues", "all_stages", "rows_at"]
 

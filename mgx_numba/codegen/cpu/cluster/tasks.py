@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ...statements import for_tasks
-from .layout import ReduceLayout
 from .names import Names
+from .reduction_layout import ReduceLayout
 
 __all__ = ["each_row"]
 

@@ -18,7 +18,7 @@ from ...problems.cluster import Tensor
 from ...reductions import REDUCTIONS
 from ...space import Space, collapse
 from ..loops import is_streamed
-from .part_results import parts_of_outputs
+from .bf16_split_results import parts_of_outputs
 
 __all__ = ["SHORTEST_PIPELINE", "Walk", "is_long", "walk_of"]
 

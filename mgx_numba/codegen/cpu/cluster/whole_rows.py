@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from ....graph.instruction import Instruction
 from ...printer import VectorValue
-from .ahead import soon_read
 from .element import Element
-from .layout import ReduceLayout
 from .names import Names
+from .prefetch import soon_read
+from .reduction_layout import ReduceLayout
 from .row_values import RowValues, all_stages
 from .tasks import each_row
 

@@ -20,15 +20,23 @@ from ...problems.gemm import GemmProblem
 from ..microkernels.register_tile import RegisterTile
 from ..microkernels.tile_table import tile_for
 from .blocking import Blocking, cut
+from .conv_output_rows import (
+    Lattice,
+    image_strides,
+    lattice_arguments,
+    lattice_rows,
+    phase_of_group,
+    pixel_rows,
+    stride_arguments,
+)
+from .convert_on_the_fly import convert_on_the_fly
 from .gemm import GemmPacked
 from .indirection import call_places, place_locals, spatial_arguments
 from .macro_kernel import MacroKernel
-from .pack import aligned_zeros, pack_panels, panel_count
+from .panels import aligned_zeros, pack_panels, panel_count
 from .roofline import seconds
-from .rows import Lattice, image_strides, lattice_arguments, lattice_rows, phase_of_group, pixel_rows, stride_arguments
 from .shuffled_rows import ShuffledRows, shuffled_order
 from .solver import Setting, Solver, stored_types_refused
-from .stored_near import stored_near
 
 __all__ = [
     "ConvDirect",
@@ -237,10 +245,10 @@ def direct_launch(
     packed_panel = (sums_row + taps * depth) * columns
     w_steps = columns, packed_panel
     left, right = ITEMSIZE[tile.left_word], ITEMSIZE[tile.right_word]
-    near = stored_near(tile, problem.types, rows, blocking, packed_panel)
-    if near:
-        tile, blocking = near.tile, near.fit(blocking, rows, problem.group_out, depth, taps)
-        w_steps = near.steps(blocking)
+    scratch = convert_on_the_fly(tile, problem.types, rows, blocking, packed_panel)
+    if scratch:
+        tile, blocking = scratch.tile, scratch.fit(blocking, rows, problem.group_out, depth, taps)
+        w_steps = scratch.steps(blocking)
     if phased:  # all phases of one part of the rows, then the next part
         blocking = replace(blocking, parts=blocking.parts * blocking.row_blocks(rows))
     shuffled = ShuffledRows(problem, tile) if problem.shuffled else None
@@ -270,7 +278,9 @@ def direct_launch(
         macro.setup = place_locals()
         macro.table = [*call_places(arguments, macro.block), macro.block.put("x", "offset(x, x0 + k0 + anchor)")]
     arguments.pointer("x", x, tile.left_word)
-    arguments.pointer("w", Operand("w", (start + sums_row * columns) * right), near.word if near else tile.right_word)
+    arguments.pointer(
+        "w", Operand("w", (start + sums_row * columns) * right), scratch.word if scratch else tile.right_word
+    )
     arguments.pointer("zero", Operand("w", zeros * right), tile.left_word)
     macro.rows.pointers(arguments)
     if not lattice and tile.finishes:
@@ -280,8 +290,8 @@ def direct_launch(
         macro.steady, macro.x_row, macro.in_place = "steady", "x_ld" if even else "", even
     macro.sizes(blocking, rows, problem.group_out, panels, depth, taps, groups, beside=True)
     arguments.integers(x_step=1, w_step=w_steps[0], w_panel=w_steps[1], w_group=panels * packed_panel)
-    if near:
-        near.declare(macro, blocking)
+    if scratch:
+        scratch.declare(macro, blocking)
     stride_arguments(arguments, strides)
     macro.decode = [
         *(shuffled.find_runs() if shuffled else ["x0 = group * depth"]),

@@ -21,12 +21,12 @@ from ...problems.gemm import GemmProblem
 from ..microkernels.register_tile import RegisterTile
 from ..microkernels.tile_table import tile_for
 from .conv import ConvDirect, direct_launch, panel_lens, tap_matrices
+from .conv_output_rows import image_strides
 from .gemm_int8 import left_words, word_rows
 from .joined_groups import join_groups, joined_group_weights
 from .joined_taps import join_taps, joined_weights
-from .pack import aligned_zeros, pack_panels
+from .panels import aligned_zeros, pack_panels
 from .pixel_words import pixel_words
-from .rows import image_strides
 from .solver import Setting, integer_types_refused
 
 __all__ = ["ConvInt8", "lies_in_words", "pixels_in_words"]

@@ -40,13 +40,13 @@ from ..microkernels.depthwise_table import DEPTHWISE_SUMS, LINE_BLOCK, RUNS
 from ..microkernels.register_tile import RegisterTile
 from ..microkernels.tile_table import tile_for
 from ..records import RecordText
+from .bf16_split_rows import fills_lines
 from .blocking import Blocking, cut_lines, line_order
+from .conv_output_rows import image_strides, row_offsets, stride_arguments
 from .epilogue_rows import Rows, kernel_name
-from .pack import aligned_zeros, pack_panels
-from .parts import fills_lines
-from .refinement import line_blockings
+from .nearby_blockings import line_blockings
+from .panels import aligned_zeros, pack_panels
 from .roofline import seconds
-from .rows import image_strides, row_offsets, stride_arguments
 from .solver import Setting, Solver
 
 __all__ = [
@@ -129,7 +129,7 @@ class ConvDepthwise(Solver[ConvProblem]):
             return f"sums over more than {most} taps may not be exact in float32"
         return None
 
-    def writes_parts(self, problem: ConvProblem) -> bool:
+    def writes_bf16_split(self, problem: ConvProblem) -> bool:
         return fills_lines(problem)
 
     def packed_lens(self, problem: ConvProblem) -> tuple[int, ...]:

@@ -21,18 +21,18 @@ from ...statements import indent
 from ..microkernels.register_tile import RegisterTile
 from ..microkernels.tile_table import tile_for
 from .batches import Batched, collapse
+from .bf16_split_rows import SplitRows, one_by_one, small_rows
 from .blocking import Blocking, cut
+from .conv_output_rows import LineGaps
+from .convert_on_the_fly import ConvertOnTheFly, convert_on_the_fly
+from .dequant_on_the_fly import DequantOnTheFly
 from .macro_kernel import MacroKernel
-from .near_weights import NearWeights
-from .pack import aligned_zeros, pack_panels, panel_count, without_repeats
 from .pack_kernel import pack_launch
-from .parts import SplitRows, one_by_one, small_rows
+from .panels import aligned_zeros, pack_panels, panel_count, without_repeats
 from .prologue import PrologueRows
 from .roofline import seconds
-from .rows import LineGaps
 from .solver import Setting, Solver, stored_types_refused
-from .split_near import SplitNear
-from .stored_near import StoredNear, stored_near
+from .split_on_the_fly import SplitOnTheFly
 
 __all__ = [
     "LEFT", "PACKING_SECONDS", "GemmInPlace", "GemmPacked", "GemmPacking", "Unpacked", "distinct_lens",
@@ -218,9 +218,9 @@ def product_launches(
     masked: bool = False,
     x: Operand = LEFT,
     name: str = "gemm",
-    near: NearWeights | None = None,
+    scratch: DequantOnTheFly | None = None,
     tile: RegisterTile | None = None,
-    split: SplitRows | SplitNear | None = None,
+    split: SplitRows | SplitOnTheFly | None = None,
     gaps: LineGaps | None = None,
 ) -> tuple[Launch, ...]:
     """Return one launch for each piece of the batch.
@@ -230,13 +230,13 @@ def product_launches(
     Args:
         w_steps: strides of the right-hand side along k, and from panel to panel.
         masked: columns past the last must not be read, as the right-hand side is not packed.
-        near: unpacks the right-hand side into a buffer step by step; ``w_steps`` is then unused.
+        scratch: unpacks the right-hand side into a buffer step by step; ``w_steps`` is then unused.
         tile: register tile; None: the tile of the problem's types.
         split: how a left-hand side in parts is stored in ``x``, or how the kernel splits it.
         gaps: gaps between rows of the result that its strides do not describe.
     """
     tile = tile or tile_for(problem.types)
-    how = (w, w_steps, threads, blocking, masked, x, name, near, tile, split, gaps)
+    how = (w, w_steps, threads, blocking, masked, x, name, scratch, tile, split, gaps)
     return tuple(_launch(problem, epilogue, piece, offsets, *how) for piece, offsets in batched.pieces())
 
 
@@ -252,38 +252,40 @@ def _launch(
     masked: bool,
     x: Operand,
     name: str,
-    near: NearWeights | StoredNear | None,
+    scratch: DequantOnTheFly | ConvertOnTheFly | None,
     tile: RegisterTile,
-    split: SplitRows | SplitNear | None,
+    split: SplitRows | SplitOnTheFly | None,
     gaps: LineGaps | None,
 ) -> Launch:
     depth, accumulator = maximum(tile.depth(problem.k), 1), problem.types.accumulator
     left, right, _ = _sizes(problem, tile)
-    before: PrologueRows | SplitNear | None = split if isinstance(split, SplitNear) else None
+    before: PrologueRows | SplitOnTheFly | None = split if isinstance(split, SplitOnTheFly) else None
     if problem.prologue and before is None:
         before = PrologueRows(problem.prologue, problem.dtype, tile)
-    forming = isinstance(before, SplitNear)
+    forming = isinstance(before, SplitOnTheFly)
     blocking = cut(tile, batched.m, problem.n, depth, 1, batched.count, threads, given, forming=forming)
     if before:
         blocking = before.fit(blocking, batched.m, problem.n, depth)
-    near = near or stored_near(tile, problem.types, batched.m, blocking, w_steps[1])
-    if near:
-        tile = near.tile
-        blocking = near.fit(blocking, batched.m, problem.n, depth)
-        w_steps = near.steps(blocking)
+    scratch = scratch or convert_on_the_fly(tile, problem.types, batched.m, blocking, w_steps[1])
+    if scratch:
+        tile = scratch.tile
+        blocking = scratch.fit(blocking, batched.m, problem.n, depth)
+        w_steps = scratch.steps(blocking)
     name = f"{problem.prologue.name}_{name}" if problem.prologue else name
     macro = MacroKernel(name, accumulator, tile, epilogue, masked=masked)
     arguments = macro.arguments
     x = Operand(x.name, x.offset + offsets["x"] * left) if problem.k else w
     arguments.pointer("x", x, problem.types.a if before else tile.left_word)
-    arguments.pointer("w", Operand(w.name, w.offset + offsets["w"] * right), near.word if near else tile.right_word)
+    arguments.pointer(
+        "w", Operand(w.name, w.offset + offsets["w"] * right), scratch.word if scratch else tile.right_word
+    )
     arguments.pointer("zero", w, tile.left_word)
     bytes_at = {"out": ITEMSIZE[epilogue.out_dtype(accumulator)] * offsets["out"]}
     bytes_at |= {f"e{k}": ITEMSIZE[o.dtype] * offsets.get(f"e{k}", 0) for k, o in enumerate(epilogue.operands)}
     macro.rows.pointers(arguments, bytes_at)
     panels = panel_count(tile, problem.n)
-    if near:
-        near.declare(macro, blocking)
+    if scratch:
+        scratch.declare(macro, blocking)
     if tile.finishes and not masked and not isinstance(problem.n % tile.columns, Dim):
         macro.steady, macro.x_row, macro.in_place = "True", "near_ld" if before else "x_ld", not before
         macro.contiguous = known_less(0, problem.k) and known_equal(problem.a_strides[-1], 1)

@@ -38,8 +38,8 @@ from .gemm import (
     product_launches,
     product_seconds,
 )
-from .pack import aligned_zeros, pack_panels, panel_count, without_repeats
 from .pack_kernel import row_start
+from .panels import aligned_zeros, pack_panels, panel_count, without_repeats
 from .solver import Setting, integer_types_refused
 
 __all__ = ["GemmInt8", "GemmPackingInt8", "left_words", "word_rows", "words_in_place"]

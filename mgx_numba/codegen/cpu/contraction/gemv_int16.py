@@ -20,7 +20,7 @@ from ..microkernels.tile_table import tile_for
 from .gemv import GemvPacked, chain_sets
 from .int16_packing import kernel_for, pack_by_kernel
 from .int16_weights import BLOCK, BLOCK_WORDS, DOWN, GROUP, SHARING, pack_words, unpack, unpacked_scale, words_lens
-from .pack import SHARED_BYTES, aligned_zeros
+from .panels import SHARED_BYTES, aligned_zeros
 from .solver import IsCompiled, LoadKernels
 
 __all__ = ["GemvInt16"]

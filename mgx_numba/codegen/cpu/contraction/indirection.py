@@ -18,7 +18,7 @@ from ..kernel import cpu_kernel
 from ..microkernels.register_tile import RegisterTile
 from ..microkernels.tile_table import TILE_TABLE_ROWS
 from ..records import Holds, Record, RecordText, Word
-from .rows import next_place, output_place
+from .conv_output_rows import next_place, output_place
 
 __all__ = ["call_places", "place_locals", "spatial_arguments"]
 

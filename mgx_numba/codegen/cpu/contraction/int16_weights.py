@@ -22,7 +22,7 @@ from __future__ import annotations
 import numpy as np
 
 from ....parallel import allowed_cpus, on_threads
-from .pack import SHARED_BYTES
+from .panels import SHARED_BYTES
 from .solver import UnsuitedWeights
 
 __all__ = [

@@ -25,9 +25,9 @@ from ..microkernels.register_tile import RegisterTile
 from ..microkernels.tile_table import MATRIX_BLOCK, RUNS, TILE_TABLE_ROWS, finish_block, panel_block
 from ..records import RecordText
 from .blocking import SUMS_BYTES, TABLE_TAPS, Blocking
+from .epilogue_kernel import PANEL_ROWS, epilogue_kernel_source, place_words, placed_rows, rows_at_once
 from .epilogue_rows import Rows, finished_lanes, kernel_name
-from .finishing import PANEL_ROWS, finisher_source, place_words, placed_rows, rows_at_once
-from .tile_source import finish_source, tile_record, tile_source
+from .tile_source import epilogue_source, tile_record, tile_source
 
 __all__ = ["MacroKernel", "even_table", "height_table", "next_height", "run_tile"]
 
@@ -49,12 +49,13 @@ class MacroKernel:
         contiguous: whether ``x_step`` is 1.
         runs: words of a tile whose taps are runs; empty for other tiles.
         masked: whether no right-hand column past the last may be read.
-        near: statements that unpack the right-hand side of a step to the buffer ``near``, which the tile then reads
+        scratch: statements that unpack the right-hand side of a step to the buffer ``scratch``, which the tile then
+        reads
             (empty: it is read in place).
         some_exist: whether the statements of ``row`` set ``exists``: whether the row has a result.
         instead: statements before a matrix tile that set ``special``: whether they have computed its accumulators.
 
-    Where row offsets grow steadily, tiles of full height run the epilogue in registers (`finish_source`).
+    Where row offsets grow steadily, tiles of full height run the epilogue in registers (`epilogue_source`).
     """
 
     solver: str
@@ -75,7 +76,7 @@ class MacroKernel:
     runs: Mapping[str, str] = field(default_factory=dict)
     several_taps: bool = False
     masked: bool = False
-    near: list[str] = field(default_factory=list)
+    scratch: list[str] = field(default_factory=list)
     some_exist: bool = False
     instead: list[str] = field(default_factory=list)
 
@@ -86,7 +87,7 @@ class MacroKernel:
         self.block = RecordText(MATRIX_BLOCK if matrix else finish_block(len(self.epilogue.operands)), "block")
         self.panel = RecordText(panel_block(len(self.epilogue.operands)), "panel")
         if matrix:
-            self.arguments.callee("finisher", finisher_source(self.tile, self.epilogue))
+            self.arguments.callee("finisher", epilogue_kernel_source(self.tile, self.epilogue))
 
     def sizes(
         self,
@@ -122,7 +123,7 @@ class MacroKernel:
             even = RUNS if self.runs else int(bool(self.x_row))
             columns = n if isinstance(n, int) else self.tile.columns + n % self.tile.columns
             assert isinstance(columns, int), f"sums of {n} columns are finished in registers"
-            kernel = finish_source(self.tile, self.epilogue, even, columns, self.contiguous)
+            kernel = epilogue_source(self.tile, self.epilogue, even, columns, self.contiguous)
             self.arguments.callee("finishing_tile", kernel)
 
     def source(self) -> KernelSource:
@@ -221,13 +222,13 @@ class MacroKernel:
         return lines
 
     def _steps(self, start: str, last_tap: str) -> list[str]:
-        right = "offset(near, 0)" if self.near else f"offset(w, w0 + p0 * w_panel + ({start}) * w_step)"
+        right = "offset(near, 0)" if self.scratch else f"offset(w, w0 + p0 * w_panel + ({start}) * w_step)"
         return [
             "for k0 in range(0, depth, k_block):",
             *indent([
                 "depth_now = imin(k_block, depth - k0)",
                 f"summed = {start}",
-                *self.near,
+                *self.scratch,
                 *self.block.fill(depth="depth_now", accumulate="summed", w=right),
                 f"finish = k0 + depth_now == depth{last_tap}",
                 "row = m0",
@@ -262,7 +263,7 @@ class MacroKernel:
         if not self.steady:
             return []
         first = ["stream = 0", self.block.put("finish", "1 if finish else 0")]
-        if self.near:
+        if self.scratch:
             return [*first, self.block.put("far_panels", 0), self.block.put("far", "offset(near, 0)")]
         return [
             *first,

@@ -12,7 +12,7 @@ from ...problems.element_types import ITEMSIZE
 from ...statements import for_tasks, kernel_text
 from ..kernel import cpu_kernel
 from ..microkernels.register_tile import RegisterTile
-from .pack import panel_count
+from .panels import panel_count
 
 __all__ = ["pack_launch", "row_start"]
 

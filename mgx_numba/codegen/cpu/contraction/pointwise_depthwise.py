@@ -31,7 +31,7 @@ from ..microkernels.tile_table import tile_for
 from .blocking import FOREIGN_CYCLES, Blocking, fit, line_order
 from .conv import ConvPointwise, uneven_pixels
 from .depthwise import DEPTHWISE_OPERATIONS, ConvDepthwise, lines_at_once
-from .pack import panel_count
+from .panels import panel_count
 from .roofline import seconds
 from .solver import Setting, Solver, Strides
 
@@ -125,8 +125,8 @@ class PointwiseDepthwise(Solver[ConvProblem]):
             return "the images of the product are no rows of one matrix"
         return None
 
-    def writes_parts(self, problem: ConvProblem) -> bool:
-        return ConvDepthwise().writes_parts(problem)
+    def writes_bf16_split(self, problem: ConvProblem) -> bool:
+        return ConvDepthwise().writes_bf16_split(problem)
 
     def packed_lens(self, problem: ConvProblem) -> tuple[int, ...]:
         return ConvDepthwise().packed_lens(problem)

@@ -18,7 +18,7 @@ from .macro_kernel import MacroKernel, even_table
 
 __all__ = ["PrologueRows"]
 
-NEAR_BYTES = 65536
+SCRATCH_BYTES = 65536
 """Stack memory (bytes) for the rows."""
 TOGETHER = 4
 """Rows that are computed together, so that operands are loaded once."""
@@ -36,7 +36,7 @@ class PrologueRows:
 
     def fit(self, blocking: Blocking, m: Length, n: int, depth: int) -> Blocking:
         """Return ``blocking`` with steps that fit the buffer."""
-        most = (NEAR_BYTES // max(self.tile.rows, self.tile.tall) // LINE - 1) * LINE // ITEMSIZE[self.dtype]
+        most = (SCRATCH_BYTES // max(self.tile.rows, self.tile.tall) // LINE - 1) * LINE // ITEMSIZE[self.dtype]
         if known_less_equal(blocking.depth, most):
             return blocking
         even = select(less_equal(blocking.depth, most), blocking.depth, ceil_div(depth, ceil_div(depth, most)))
@@ -50,7 +50,7 @@ class PrologueRows:
         for k, operand in enumerate(self.prologue.operands):
             start = ITEMSIZE[operand.dtype] * offsets[f"a{k}"]
             arguments.pointer(f"a{k}_at", Operand(f"a{k}", start), operand.dtype)
-        macro.setup = [f"near = local_{self.dtype}({NEAR_BYTES // size})", "filled = 0"]
+        macro.setup = [f"near = local_{self.dtype}({SCRATCH_BYTES // size})", "filled = 0"]
         macro.table = [*even_table("near_ld"), *self._rows(), macro.block.put("x", "offset(near, 0)")]
 
     def _rows(self) -> list[str]:

@@ -35,11 +35,11 @@ def select(
         UnsupportedError: no solver applies; the message has every solver's reason.
     """
     solvers = _solvers(problem)
-    ask_refusals: Callable[..., tuple[str | None, ...]] = _refusals
-    ask_cost: Callable[..., float] = _cost
+    collect_refusals: Callable[..., tuple[str | None, ...]] = _refusals
+    estimate_cost: Callable[..., float] = _cost
     if problem.symbolic:  # solvers' queries about lengths have to be recorded each time
-        ask_refusals, ask_cost = _refusals.__wrapped__, _cost.__wrapped__
-    refusals = list(ask_refusals(problem, machine()))
+        collect_refusals, estimate_cost = _refusals.__wrapped__, _cost.__wrapped__
+    refusals = list(collect_refusals(problem, machine()))
     for k, solver in enumerate(solvers):
         if refusals[k] is None and room is not None and solver.packing_growth(problem) > room:
             refusals[k] = f"its weights would grow by more than {room} bytes"
@@ -49,7 +49,7 @@ def select(
     if not applicable:
         reasons = "; ".join(f"{solver.name}: {reason}" for solver, reason in zip(solvers, refusals, strict=True))
         raise UnsupportedError(f"no solver for {problem}: {reasons}")
-    return solvers[min(applicable, key=lambda k: ask_cost(problem, k, threads, machine()))]
+    return solvers[min(applicable, key=lambda k: estimate_cost(problem, k, threads, machine()))]
 
 
 def _solvers(problem: GemmProblem | ConvProblem) -> tuple[Any, ...]:

@@ -23,7 +23,7 @@ from .macro_kernel import MacroKernel, even_table
 
 __all__ = ["ShuffledRows", "shuffled_order"]
 
-NEAR_BYTES = 65536
+SCRATCH_BYTES = 65536
 """Stack memory (bytes) for the rows."""
 
 
@@ -48,7 +48,9 @@ class ShuffledRows:
     def fits(self) -> bool:
         """Return whether the buffer and the table of runs have room for the rows of a tile."""
         rows = max(self.tile.variants())
-        return self.problem.shuffled <= MOST_RUNS and rows * self._near_ld() * ITEMSIZE[self.tile.types.a] <= NEAR_BYTES
+        return (
+            self.problem.shuffled <= MOST_RUNS and rows * self._near_ld() * ITEMSIZE[self.tile.types.a] <= SCRATCH_BYTES
+        )
 
     def declare(self, macro: MacroKernel) -> None:
         """Set the macro-kernel's ``setup``, ``runs`` and, for tiles that do not finish in registers, ``table``."""
@@ -58,7 +60,7 @@ class ShuffledRows:
         )
         macro.runs = {"taps": "shuffled", "depth": "idiv(depth + shuffled - 1, shuffled)", "runs": "runs"}
         macro.setup = [
-            f"near = local_{dtype}({NEAR_BYTES // ITEMSIZE[dtype]})",
+            f"near = local_{dtype}({SCRATCH_BYTES // ITEMSIZE[dtype]})",
             f"runs = local_int64({2 * MOST_RUNS})",
             "filled = 0",
         ]

@@ -16,7 +16,7 @@ from ...problems.epilogue import Epilogue
 from ...problems.gemm import GemmProblem
 from ..microkernels.tile_table import declared_tile
 from .blocking import Blocking
-from .refinement import near_blockings
+from .nearby_blockings import nearby_blockings
 
 __all__ = [
     "NO_EPILOGUE",
@@ -91,7 +91,7 @@ class Solver(Protocol, Generic[P]):
 
     Attributes:
         reads_blocks: whether it serves only products with block-quantised weights.
-        reads_parts: whether it also computes problems whose left-hand side comes in parts.
+        reads_bf16_split: whether it also computes problems whose left-hand side comes in parts.
         rounds_weights: whether weights lose bits, so that results differ by some 1e-5 of the largest sum, which is more
             of the largest result where results saturate.
         error_variance: mean square of its errors, relative to the direct method with the same tile.
@@ -108,7 +108,7 @@ class Solver(Protocol, Generic[P]):
     """
 
     reads_blocks: ClassVar[bool] = False
-    reads_parts: ClassVar[bool] = False
+    reads_bf16_split: ClassVar[bool] = False
     rounds_weights: ClassVar[bool] = False
     error_variance: ClassVar[float] = 1.0
     looks_at_values: ClassVar[bool] = False
@@ -134,7 +134,7 @@ class Solver(Protocol, Generic[P]):
         if isinstance(problem, ConvProblem) and problem.shuffled and not self.reads_shuffled:
             return "the channels of the input are shuffled"
         blocks = problem.blocks if isinstance(problem, GemmProblem) else None
-        if problem.low_parts and not self.reads_parts:
+        if problem.low_parts and not self.reads_bf16_split:
             return NO_PARTS
         symbols = self.refused_symbols(problem)
         if symbols is not None:
@@ -160,7 +160,7 @@ class Solver(Protocol, Generic[P]):
     def declines(self, problem: P) -> str | None:
         """Return why the problem is refused for any reason but its types, which this solver has accepted."""
 
-    def writes_parts(self, problem: P) -> bool:
+    def writes_bf16_split(self, problem: P) -> bool:
         """Return whether the last launch supports an epilogue that stores the result in parts."""
         return False
 
@@ -219,4 +219,4 @@ class Solver(Protocol, Generic[P]):
 
     def blockings(self, problem: P, threads: int) -> list[Blocking]:
         """Return the blockings that tuning tries beside the solver's own: near it, the most promising first."""
-        return near_blockings(problem, threads)
+        return nearby_blockings(problem, threads)

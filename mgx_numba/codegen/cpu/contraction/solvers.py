@@ -8,26 +8,26 @@ from __future__ import annotations
 
 from .bfloat16 import ConvBfloat16, GemmBfloat16
 from .conv import ConvDirect, ConvPointwise
+from .conv_amx import ConvAmx
 from .conv_int8 import ConvInt8
-from .conv_tiles import ConvTiles
+from .conv_narrow_output import ConvNarrowOutput
+from .conv_small_cin import ConvSmallCin
+from .conv_transposed import ConvTransposed
+from .conv_transposed_amx import ConvTransposedAmx
 from .depthwise import ConvDepthwise, ConvDepthwiseAny
-from .few_outputs import ConvFewOutputs
 from .gemm import GemmInPlace, GemmPacked, GemmPacking
+from .gemm_amx import ConvPointwiseAmx, GemmAmx
+from .gemm_block_quant import GemmBlockQuant
 from .gemm_int8 import GemmInt8, GemmPackingInt8
-from .gemm_nbits import GemmNBits
-from .gemm_tiles import ConvPointwiseTiles, GemmTiles
 from .gemv import GemvPacked
+from .gemv_block_quant import GemvBlockQuant
 from .gemv_int16 import GemvInt16
-from .gemv_nbits import GemvNBits
-from .small_channels import ConvFewChannels
 from .strassen.solver import GemmStrassen
-from .transposed import ConvTransposed
-from .transposed_tiles import ConvTransposedTiles
 from .winograd.form import Form
 from .winograd.int8 import ConvWinogradInt8
 from .winograd.solver import ConvWinograd
 from .winograd.strided import ConvWinogradStrided
-from .winograd.tiles import ConvWinogradTiles
+from .winograd.winograd_amx import ConvWinogradAmx
 
 __all__ = ["CONV_SOLVERS", "GEMM_SOLVERS"]
 
@@ -42,25 +42,25 @@ GEMM_SOLVERS = (
     GemmInt8(),
     GemmPackingInt8(),
     GemmBfloat16(),
-    GemmTiles(),
-    GemvNBits(),
-    GemmNBits(),
+    GemmAmx(),
+    GemvBlockQuant(),
+    GemmBlockQuant(),
 )
 CONV_SOLVERS = (
     ConvPointwise(),
-    ConvPointwiseTiles(),
+    ConvPointwiseAmx(),
     ConvDepthwise(),
     ConvDepthwiseAny(),
-    ConvFewChannels(),
+    ConvSmallCin(),
     ConvDirect(),
     ConvInt8(),
-    ConvFewOutputs(),
+    ConvNarrowOutput(),
     ConvBfloat16(),
-    ConvTiles(),
+    ConvAmx(),
     ConvTransposed(),
-    ConvTransposedTiles(),
+    ConvTransposedAmx(),
     *(ConvWinograd(Form(out, taps, stored)) for out, taps in ((2, 3), (4, 3), (2, 5)) for stored in (False, True)),
-    ConvWinogradTiles(Form(2, 3, True)),
+    ConvWinogradAmx(Form(2, 3, True)),
     *(ConvWinogradInt8(Form(2, 3, stored)) for stored in (False, True)),
     *(ConvWinogradStrided(Form(out, taps, stored)) for out, taps in ((4, 3), (3, 4)) for stored in (False, True)),
 )

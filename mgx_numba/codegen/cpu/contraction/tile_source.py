@@ -13,7 +13,7 @@ from ..microkernels.tile_table import MATRIX_BLOCK, TILE_BLOCK
 from ..records import RecordText
 from .epilogue_rows import epilogue_text, kernel_name
 
-__all__ = ["finish_source", "finished_heights", "tile_record", "tile_source"]
+__all__ = ["epilogue_source", "finished_heights", "tile_record", "tile_source"]
 
 THIN = 4
 """Remaining columns for which four rows share a vector; fewer rows in a vector gain nothing, except beside a whole
@@ -46,7 +46,7 @@ def tile_source(tile: RegisterTile, masked: bool = False) -> KernelSource:
 
 
 @functools.lru_cache(maxsize=256)
-def finish_source(tile: RegisterTile, epilogue: Epilogue, even: int, columns: int, contiguous: bool) -> KernelSource:
+def epilogue_source(tile: RegisterTile, epilogue: Epilogue, even: int, columns: int, contiguous: bool) -> KernelSource:
     """Return the kernel for a product over panels with an epilogue in registers; its argument block is a
     `tile_table.finish_block`.
 

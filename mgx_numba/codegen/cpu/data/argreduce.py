@@ -16,7 +16,7 @@ from ...space import collapse
 from ...statements import cast_text, dtype_name, indent, load_text, store_text, vector_loop
 from .. import host
 from ..loops import AHEAD_BYTES, claim, is_streamed, tasks_unless_empty
-from .rows import KEPT_COLUMNS, RowLoop, kept_columns, row_share, rows_ahead
+from .row_tasks import KEPT_COLUMNS, RowLoop, kept_columns, row_share, rows_ahead
 
 __all__ = ["arg_join_launch", "arg_part_launch", "arg_parts", "argreduce_launch"]
 

@@ -15,7 +15,7 @@ from ...problems.cluster import Tensor
 from ...space import collapse
 from ...statements import indent, vector_loop
 from ..loops import claim, tasks_unless_empty
-from .rows import RowLoop, mover, mover_lanes
+from .row_tasks import RowLoop, mover, mover_lanes
 
 __all__ = ["edges_launch"]
 

@@ -8,15 +8,15 @@ from __future__ import annotations
 from ....core.dim import known_in, known_less, less, minimum, preferred
 from ...arguments import Arguments
 from ...launch import Launch, TaskRange
-from ...problems.indexing import IndexedCopy
+from ...problems.indexed_copy import IndexedCopy
 from ...space import collapse
 from ...statements import dtype_name, load_text, store_text, vector_loop
 from .. import host
 from ..loops import tasks_unless_empty
 from ..machine import machine
 from .checks import Checks
-from .rows import KEPT_COLUMNS, RowLoop, mover, mover_lanes
-from .runs import runs_launch
+from .row_tasks import KEPT_COLUMNS, RowLoop, mover, mover_lanes
+from .short_runs import runs_launch
 
 __all__ = ["indexed_launch"]
 

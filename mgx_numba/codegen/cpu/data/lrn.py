@@ -17,7 +17,7 @@ from ...space import Space, collapse
 from ...statements import cast_text, const_text, dtype_name, indent, load_text, store_text, vector_loop
 from .. import host
 from ..loops import claim, is_streamed, tasks_unless_empty
-from .rows import RowLoop
+from .row_tasks import RowLoop
 
 __all__ = ["lrn_launch"]
 
@@ -72,12 +72,12 @@ def _divide(op: Lrn, x: Tensor, lanes: int, estimated: bool = False) -> list[str
     return [f"base = fma(s, {scale}, {bias})", *power, f"result = {result}"]
 
 
-Parts = dict[str, list[str]]
+KernelLines = dict[str, list[str]]
 
 
 def _along_channels(
     op: Lrn, arguments: Arguments, space: Space, x: Tensor, out: Tensor, lanes: int
-) -> tuple[RowLoop, Parts]:
+) -> tuple[RowLoop, KernelLines]:
     storage, compute = dtype_name(x.type), dtype_name(x.type.compute)
     loop = RowLoop(arguments, space.lens, space.strides, x.lens[1], lanes, op.size + 8, whole=True)
     steps = (x.strides[1], out.strides[1])
@@ -137,7 +137,7 @@ def _along_channels(
 
 def _along_rows(
     op: Lrn, arguments: Arguments, space: Space, x: Tensor, out: Tensor, lanes: int
-) -> tuple[RowLoop, Parts]:
+) -> tuple[RowLoop, KernelLines]:
     storage, compute = dtype_name(x.type), dtype_name(x.type.compute)
     lens, strides = space.lens or (1,), [s or (0,) for s in space.strides]
     rows = [(*strides[0][:-1], x.strides[1]), (*strides[1][:-1], out.strides[1])]

@@ -13,7 +13,7 @@ from ...statements import cast_text, dtype_name, for_tasks, kernel_text, store_t
 from .. import host
 from ..kernel import cpu_kernel
 from ..loops import tasks_unless_empty
-from .rows import RowLoop
+from .row_tasks import RowLoop
 
 __all__ = ["numbers_launch", "range_launch"]
 

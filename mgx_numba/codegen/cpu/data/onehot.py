@@ -10,7 +10,7 @@ from ...space import collapse
 from ...statements import dtype_name, load_text, store_text, vector_loop
 from .. import host
 from ..loops import tasks_unless_empty
-from .rows import RowLoop, mover
+from .row_tasks import RowLoop, mover
 
 __all__ = ["onehot_launch"]
 

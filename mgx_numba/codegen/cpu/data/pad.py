@@ -13,12 +13,12 @@ from ....dataclass import dataclass
 from ...arguments import Arguments
 from ...launch import Launch, TaskRange
 from ...problems.cluster import Tensor
-from ...problems.indexing import remapping
+from ...problems.indexed_copy import remapping
 from ...statements import indent, load_text, store_text, vector_loop
 from ..loops import claim, is_streamed, tasks_unless_empty
 from .edges import edges_launch
 from .indexed import indexed_launch
-from .rows import RowLoop, mover, mover_lanes
+from .row_tasks import RowLoop, mover, mover_lanes
 
 __all__ = ["border_launch", "has_short_rows", "pad_launch", "remap_launch"]
 

@@ -20,7 +20,7 @@ from ..loops import claim
 from .pooling_rows import along_rows, suits_rows
 from .pooling_sliding import may_slide, sliding
 from .pooling_window import UNROLL, PoolingKernel, PoolingWindow, windows
-from .rows import RowLoop
+from .row_tasks import RowLoop
 
 __all__ = ["PoolingWindow", "pooling_launch", "windows"]
 

@@ -13,7 +13,7 @@ from ....ops.pooling import PoolingMode
 from ...kernel import KernelSource
 from ...statements import indent, load_text, store_text, vector_loop
 from .pooling_window import UNROLLED_TAPS, PoolingKernel, PoolingWindow
-from .rows import RowLoop
+from .row_tasks import RowLoop
 
 __all__ = ["along_rows", "suits_rows"]
 

@@ -13,7 +13,7 @@ from ...kernel import KernelSource
 from ...space import Space
 from ...statements import indent, load_text, store_text, vector_loop
 from .pooling_window import UNROLL, UNROLLED_TAPS, PoolingKernel, PoolingWindow, places_of
-from .rows import RowLoop
+from .row_tasks import RowLoop
 
 __all__ = ["may_slide", "sliding"]
 

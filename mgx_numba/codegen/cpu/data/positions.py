@@ -14,7 +14,7 @@ from ...launch import Launch, TaskRange
 from ...statements import cast_text, const_text, indent
 from .. import host
 from ..loops import tasks_unless_empty
-from .rows import RowLoop
+from .row_tasks import RowLoop
 
 __all__ = ["Resampled", "nearest_positions", "pad_positions", "tap_positions", "taps_of"]
 

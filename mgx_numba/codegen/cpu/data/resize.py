@@ -31,7 +31,7 @@ from .. import host
 from ..loops import claim, is_streamed, tasks_unless_empty
 from .pad import remap_launch
 from .positions import Resampled, taps_of
-from .rows import RowLoop
+from .row_tasks import RowLoop
 
 __all__ = ["changed_axes", "open_axes", "open_resize_launch", "resize_launch"]
 

@@ -19,7 +19,7 @@ from ...statements import cast_text, dtype_name, indent, load_text, store_text, 
 from .. import host
 from ..loops import tasks_unless_empty
 from .checks import Checks
-from .rows import RowLoop, mover, mover_lanes
+from .row_tasks import RowLoop, mover, mover_lanes
 
 __all__ = ["scatter_launch", "scatternd_launch"]
 

@@ -29,7 +29,7 @@ from ...space import collapse
 from ...statements import cast_text, const_text, dtype_name, indent, load_text
 from .. import host
 from ..loops import AHEAD_BYTES, is_streamed, tasks_unless_empty
-from .rows import RowLoop, row_share
+from .row_tasks import RowLoop, row_share
 
 __all__ = ["LARGEST_K", "topk_launch", "topk_share"]
 

@@ -32,9 +32,9 @@ from ...statements import INDENT, for_tasks, indent, kernel_text, vector_loop
 from .. import host
 from ..kernel import cpu_kernel
 from ..loops import Odometer, claim, is_streamed, task_elements
-from .rows import mover
+from .row_tasks import mover
 
-__all__ = ["transpose_launch", "turns_short_rows"]
+__all__ = ["transpose_launch", "transposes_short_rows"]
 
 TILE = 64
 """Least rows and columns of a square tile: runs of 64 elements on both sides."""
@@ -106,7 +106,7 @@ def transpose_launch(x: Tensor, out: Tensor, origin: str = "") -> Launch | None:
     return plan.blocks(size, lens, (x_step, out_step)) if size else None
 
 
-def turns_short_rows(x: Tensor, out: Tensor) -> bool:
+def transposes_short_rows(x: Tensor, out: Tensor) -> bool:
     """Return whether the target's rows have unknown length and the source's have another, known length.
 
     `transpose_launch` has a kernel for target rows that are no shorter than a block.

@@ -9,7 +9,7 @@ import numpy as np
 from ...problems.element_types import element_types
 from ...problems.recurrence import RecurrenceProblem
 from ..contraction.int16_weights import pack_words, words_lens
-from ..contraction.pack import aligned_zeros
+from ..contraction.panels import aligned_zeros
 from ..microkernels.tile_table import tile_for
 from .phases import Phase, phases
 

@@ -19,7 +19,7 @@ from ...elf import ElfObject, read_object
 from ...kernel import KernelSource
 from ...store import Store, default_store
 from ...traces import dump_kernels
-from ...workers.ahead import Ahead
+from ...workers.background import BackgroundCompilation
 from ...workers.objects import objects_of
 from .linker import link
 from .symbols import address, unavailable
@@ -42,7 +42,7 @@ def load(
     progress: Progress | None = None,
     store: Store | None = None,
     workers: int | None = None,
-    ahead: Ahead | None = None,
+    ahead: BackgroundCompilation | None = None,
 ) -> list[int]:
     """Return the addresses of kernels, ``void (*)(int64_t *args, int64_t begin, int64_t end)``, in the order of the
     sources.

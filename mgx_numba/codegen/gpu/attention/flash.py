@@ -14,15 +14,15 @@ from ...printer import CodeBuffer
 from ...problems.attention import AttentionProblem
 from ...problems.element_types import ITEMSIZE
 from ..architecture import ARCHITECTURES
-from ..cluster.indexing import whole_vectors
-from ..contraction.tensor import split_words
+from ..cluster.flat_index import whole_vectors
+from ..contraction.tensor_cores import split_words
 from ..driver.device import known_architecture
 from ..kernel import gpu_kernel
 from ..products import PRODUCTS
-from .matrix import MatrixAttentionText, attention_tile
-from .parts import join_parts
-from .text import AttentionText
-from .warpgroup_parts import WarpgroupPartsText, fits_parts
+from .attention_text import AttentionText
+from .matrix_cores import MatrixAttentionText, attention_tile
+from .split_kv import join_split_kv
+from .warpgroup_bf16_split import WarpgroupBf16SplitText, fits_bf16_split
 from .warpgroups import AttentionTile, WarpgroupAttentionText, fits_warpgroups
 
 __all__ = ["attention_refusal", "attention_solution"]
@@ -65,7 +65,7 @@ def attention_refusal(problem: AttentionProblem, precision: str) -> str:
 
     Args:
         problem: its operands must be aligned to 16 bytes.
-        precision: of float32 products, as in `PlacedRequest`.
+        precision: of float32 products, as in `GpuContraction`.
     """
     if problem.dtype not in TYPES:
         return f"tensor cores have no attention of {problem.dtype}"
@@ -105,14 +105,14 @@ def attention_solution(
         tile: warpgroup tile; None to choose it.
     """
     problem = problem.with_grouped_rows()
-    text: _FlashText | MatrixAttentionText | WarpgroupAttentionText | WarpgroupPartsText
+    text: _FlashText | MatrixAttentionText | WarpgroupAttentionText | WarpgroupBf16SplitText
     arch = known_architecture()
     if arch is not None and not arch.nvidia:
         text, how = MatrixAttentionText(problem, precision, pairs), "_matrix"
     elif fits_warpgroups(problem):
         text, how = WarpgroupAttentionText(problem, pairs, tile), "_warpgroup"
-    elif fits_parts(problem, precision):
-        text, how = WarpgroupPartsText(problem, pairs, tile), "_warpgroup_parts"
+    elif fits_bf16_split(problem, precision):
+        text, how = WarpgroupBf16SplitText(problem, pairs, tile), "_warpgroup_parts"
     else:
         text, how = _FlashText(problem, precision, pairs), ""
     lines, values = text.lines(), text.arguments.values
@@ -127,7 +127,7 @@ def attention_solution(
         flops=problem.flops,
         bytes=problem.bytes,
     )
-    return join_parts(text.problem, launch, text.splits) if text.in_parts else Solution((launch,))
+    return join_split_kv(text.problem, launch, text.splits) if text.in_parts else Solution((launch,))
 
 
 def _fits(features: int, keys: int) -> bool:

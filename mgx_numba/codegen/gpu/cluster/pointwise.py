@@ -16,8 +16,8 @@ from ...problems.cluster import Tensor
 from ...space import Space, collapse
 from ..kernel import gpu_grid, gpu_kernel
 from ..printer import ThreadPrinter, dtype_name, most_lanes
-from .indexing import Axes, contiguous_lanes
-from .turned import turned_launch
+from .flat_index import Axes, contiguous_lanes
+from .transposed_pointwise import transposed_launch
 
 __all__ = ["Operands", "blocks_unless_empty", "operand_names", "pointwise_launch"]
 
@@ -65,9 +65,9 @@ def pointwise_launch(
     elements = prod(outputs[0].lens)
     names = operand_names(len(inputs), len(outputs))
     if not known_equal(elements, 0):
-        turned = turned_launch(module, inputs, outputs, space, names, fast_math, origin)
-        if turned is not None:
-            return turned
+        transposed = transposed_launch(module, inputs, outputs, space, names, fast_math, origin)
+        if transposed is not None:
+            return transposed
     printer = _PointwiseText(module, operands, fast_math)
     return Launch(
         kernel=gpu_kernel(

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from ...printer import CodeBuffer
 from ..architecture import WARP
-from .placed import PlacedRequest
+from .gpu_contraction import GpuContraction
 from .ring import STAGING_PAD, RingText, RingTile
 
 __all__ = ["CoresText"]
@@ -21,8 +21,8 @@ class CoresText(RingText):
         high, wide: rows and columns of a warp's sub-tile.
     """
 
-    def __init__(self, placed: PlacedRequest, tile: RingTile | None, splits: int) -> None:
-        super().__init__(placed, tile, splits)
+    def __init__(self, contraction: GpuContraction, tile: RingTile | None, splits: int) -> None:
+        super().__init__(contraction, tile, splits)
         self.width = min(self.width, self._side[0] * self.wide // self.tile.wave)  # its rows have one for each lane
 
     @property

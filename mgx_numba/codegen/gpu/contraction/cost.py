@@ -6,8 +6,8 @@ from __future__ import annotations
 from ....dataclass import dataclass
 from ...problems.convolution import ConvProblem
 from ...tuning.request import least_bytes
+from .gpu_contraction import GpuContraction
 from .operands import Extent
-from .placed import PlacedRequest
 from .wgmma_tiles import LATENCY, READING, multiprocessors
 
 __all__ = [
@@ -63,10 +63,10 @@ class BlockWork:
     together: int = 2
 
 
-def tiles_seconds(placed: PlacedRequest, work: BlockWork, splits: int = 1) -> float:
+def tiles_seconds(contraction: GpuContraction, work: BlockWork, splits: int = 1) -> float:
     """Return the estimated time (s) of a kernel with one tile per block; with ``splits`` > 1 (split-K) also of the
     launch that adds the partial sums."""
-    extent, cores = Extent.of(placed.problem), multiprocessors()
+    extent, cores = Extent.of(contraction.problem), multiprocessors()
     blocks = extent.tiles(work.rows, work.columns) * splits
     rounds = -(-blocks // (cores * work.together))
     sharing = min(work.together, -(-blocks // cores))
@@ -74,35 +74,35 @@ def tiles_seconds(placed: PlacedRequest, work: BlockWork, splits: int = 1) -> fl
     multiplying = work.rows * work.columns * work.slice / work.products
     bringing = (work.rows + work.columns) * work.slice * work.itemsize / ARRIVAL
     slice = max(sharing * max(multiplying, bringing), LATENCY / work.stages)
-    if isinstance(placed.problem, ConvProblem):
+    if isinstance(contraction.problem, ConvProblem):
         slice *= GATHERING
     storing = sharing * work.rows * work.columns / STORING
-    if splits == 1 and any(o.access == "full" for o in placed.request.epilogue.operands):
+    if splits == 1 and any(o.access == "full" for o in contraction.request.epilogue.operands):
         storing += READING
     cycles = rounds * (-(-slices // splits) * slice + storing)
-    seconds = not_below_memory(placed, (cycles + BEGINNING) / CLOCK)
+    seconds = not_below_memory(contraction, (cycles + BEGINNING) / CLOCK)
     if splits > 1:
         seconds += (LAUNCH + 8 * splits * extent.rows * extent.columns * extent.planes / ADDING) / CLOCK
     return seconds
 
 
-def not_below_memory(placed: PlacedRequest, seconds: float) -> float:
+def not_below_memory(contraction: GpuContraction, seconds: float) -> float:
     """Return ``seconds``, or the time (s) that DRAM traffic of operands and result takes if that is longer."""
-    return max(seconds, least_bytes(placed.problem) / BANDWIDTH + BEGINNING / CLOCK)
+    return max(seconds, least_bytes(contraction.problem) / BANDWIDTH + BEGINNING / CLOCK)
 
 
-def reading_seconds(placed: PlacedRequest, blocks: int) -> float:
+def reading_seconds(contraction: GpuContraction, blocks: int) -> float:
     """Return the estimated time (s) of a memory-bound kernel that reads each operand once."""
     busy = min(blocks, multiprocessors())
-    moved = least_bytes(placed.problem)
+    moved = least_bytes(contraction.problem)
     return max(moved / BANDWIDTH, moved / (busy * ARRIVAL * CLOCK)) + ROWS_BEGINNING / CLOCK
 
 
-def near_seconds(placed: PlacedRequest, loaded: int) -> float:
+def near_seconds(contraction: GpuContraction, loaded: int) -> float:
     """Return the estimated time (s) of a kernel that is bound by L1 loads.
 
     Args:
         loaded: bytes that all threads load, mostly L1 hits.
     """
     near = loaded / (multiprocessors() * NEAR * CLOCK)
-    return max(least_bytes(placed.problem) / BANDWIDTH, near) + ROWS_BEGINNING / CLOCK
+    return max(least_bytes(contraction.problem) / BANDWIDTH, near) + ROWS_BEGINNING / CLOCK

@@ -17,11 +17,11 @@ from ...printer import CodeBuffer
 from ...problems.convolution import ConvProblem
 from ...problems.element_types import ITEMSIZE
 from ...tuning.request import least_bytes
-from ..cluster.indexing import Axes
+from ..cluster.flat_index import Axes
 from ..kernel import gpu_grid, gpu_kernel
+from .contraction_text import ContractionText
+from .gpu_contraction import VECTOR_BYTES, GpuContraction
 from .operands import ConvolutionOperands
-from .placed import VECTOR_BYTES, PlacedRequest
-from .text import ContractionText
 from .wgmma_tiles import multiprocessors
 
 __all__ = ["PixelTiling", "chosen_pixels", "depthwise_refusal", "depthwise_solution", "depthwise_tilings", "loads"]
@@ -50,9 +50,9 @@ class PixelTiling:
     pixels: int
 
 
-def depthwise_refusal(placed: PlacedRequest) -> str:
+def depthwise_refusal(contraction: GpuContraction) -> str:
     """Return the reason why the depthwise kernel does not apply to a contraction; "" if it applies."""
-    problem = placed.problem
+    problem = contraction.problem
     if not isinstance(problem, ConvProblem):
         return "it is a matrix product"
     if problem.transposed:
@@ -64,54 +64,56 @@ def depthwise_refusal(placed: PlacedRequest) -> str:
     return "" if problem.kernel[-1] <= MOST_ACROSS else f"more than {MOST_ACROSS} taps across"
 
 
-def depthwise_tilings(placed: PlacedRequest) -> list[PixelTiling]:
+def depthwise_tilings(contraction: GpuContraction) -> list[PixelTiling]:
     """Return the applicable numbers of pixels per thread."""
-    across = _conv(placed).out_lens[-1]
+    across = _conv(contraction).out_lens[-1]
     return [PixelTiling(n) for n in PIXELS if n < 2 * across]
 
 
-def chosen_pixels(placed: PlacedRequest) -> PixelTiling:
+def chosen_pixels(contraction: GpuContraction) -> PixelTiling:
     """Return the most pixels per thread that leave `ENOUGH_THREADS` threads per multiprocessor."""
-    enough = [t for t in depthwise_tilings(placed) if _threads(placed, t) >= ENOUGH_THREADS * multiprocessors()]
+    enough = [
+        t for t in depthwise_tilings(contraction) if _threads(contraction, t) >= ENOUGH_THREADS * multiprocessors()
+    ]
     return enough[-1] if enough else PixelTiling(PIXELS[0])
 
 
-def loads(placed: PlacedRequest, tiling: PixelTiling) -> int:
+def loads(contraction: GpuContraction, tiling: PixelTiling) -> int:
     """Return the bytes of images and weights that all threads load; most of them hit the L1 cache."""
-    problem = _conv(placed)
+    problem = _conv(contraction)
     columns = len(_columns(problem, tiling.pixels)) + problem.kernel[-1]
     rows = prod(problem.kernel[:-1])
-    return _threads(placed, tiling) * rows * columns * _lanes(placed) * ITEMSIZE[problem.types.a]
+    return _threads(contraction, tiling) * rows * columns * _lanes(contraction) * ITEMSIZE[problem.types.a]
 
 
-def depthwise_solution(placed: PlacedRequest, tiling: PixelTiling) -> Solution:
+def depthwise_solution(contraction: GpuContraction, tiling: PixelTiling) -> Solution:
     """Return the launch of an applicable convolution; weights have the layout `weights.CHANNELS`.
 
     Raises:
         UnsupportedError: no kernel exists for this accumulator type or for an operation of the epilogue.
     """
-    text = _DepthwiseText(placed, tiling.pixels)
-    lines, values, problem = text.lines(), text.arguments.values, _conv(placed)
-    epilogue = placed.request.epilogue
+    text = _DepthwiseText(contraction, tiling.pixels)
+    lines, values, problem = text.lines(), text.arguments.values, _conv(contraction)
+    epilogue = contraction.request.epilogue
     name = f"convolution_depthwise_{problem.types.out}{'_' * bool(epilogue.name)}{epilogue.name}_kernel"
-    grid = gpu_grid(-(-_threads(placed, tiling) // THREADS), THREADS)
+    grid = gpu_grid(-(-_threads(contraction, tiling) // THREADS), THREADS)
     kernel = gpu_kernel(name, lines, THREADS, len(values))
     return Solution((Launch(kernel, values, grid, problem.flops, least_bytes(problem)),))
 
 
-def _conv(placed: PlacedRequest) -> ConvProblem:
-    problem = placed.problem
+def _conv(contraction: GpuContraction) -> ConvProblem:
+    problem = contraction.problem
     assert isinstance(problem, ConvProblem)
     return problem
 
 
-def _lanes(placed: PlacedRequest) -> int:
+def _lanes(contraction: GpuContraction) -> int:
     """Return the channels per vector, such that all vectors of images and results are aligned."""
-    problem = _conv(placed)
+    problem = _conv(contraction)
     lanes = min(MOST_LANES, VECTOR_BYTES // ITEMSIZE[problem.types.a])
     while lanes > 1 and any(n % lanes for n in (problem.in_channels, *problem.x_strides)):
         lanes //= 2
-    return placed.lanes(problem.out_channels, lanes)
+    return contraction.lanes(problem.out_channels, lanes)
 
 
 def _strips(problem: ConvProblem, pixels: int) -> tuple[int, ...]:
@@ -119,10 +121,10 @@ def _strips(problem: ConvProblem, pixels: int) -> tuple[int, ...]:
     return (problem.batch, *problem.out_lens[:-1], -(-problem.out_lens[-1] // pixels))
 
 
-def _threads(placed: PlacedRequest, tiling: PixelTiling) -> int:
+def _threads(contraction: GpuContraction, tiling: PixelTiling) -> int:
     """Return the number of threads that compute pixels."""
-    problem = _conv(placed)
-    return prod(_strips(problem, tiling.pixels)) * (problem.out_channels // _lanes(placed))
+    problem = _conv(contraction)
+    return prod(_strips(problem, tiling.pixels)) * (problem.out_channels // _lanes(contraction))
 
 
 def _columns(problem: ConvProblem, pixels: int) -> list[int]:
@@ -137,11 +139,11 @@ class _DepthwiseText(ContractionText):
 
     operands: ConvolutionOperands
 
-    def __init__(self, placed: PlacedRequest, pixels: int) -> None:
-        super().__init__(placed)
+    def __init__(self, contraction: GpuContraction, pixels: int) -> None:
+        super().__init__(contraction)
         self.pixels = pixels
-        self.lanes = _lanes(placed)
-        self.problem = problem = _conv(placed)
+        self.lanes = _lanes(contraction)
+        self.problem = problem = _conv(contraction)
         rank, vectors = len(problem.out_lens), problem.out_channels // self.lanes
         lens = (*_strips(problem, pixels), vectors)
         self.arguments.integers(items=prod(lens), all_channels=problem.out_channels, line=problem.out_lens[-1])
@@ -165,7 +167,7 @@ class _DepthwiseText(ContractionText):
         self._planes(buffer)
         buffer.line("r_taps = offset(p_w, plane)")
         lines = [*places, buffer.emit(f"{strip} * {self.pixels}")]
-        weights = self._weights(buffer, "0", problem.taps) if self._few and self.placed.constant else []
+        weights = self._weights(buffer, "0", problem.taps) if self._few and self.contraction.constant else []
         buffer.line("grid_wait()")
         once = self._extras(buffer, "0", "0", self.lanes, True, ("per_n", "scalar"))[1]
         self._sums(buffer, image, lines, weights)

@@ -11,7 +11,7 @@ from __future__ import annotations
 from ...printer import CodeBuffer
 from ..architecture import WARP
 from .fma_tiles import TILES, TOGETHER, FmaTile, fma_form, fma_ring_bytes, weighed_tiles
-from .placed import PlacedRequest
+from .gpu_contraction import GpuContraction
 from .ring import RingForm, RingText, ring_refusal
 
 __all__ = ["FmaText", "fma_refusal"]
@@ -27,12 +27,12 @@ AT_ONCE = 4
 """Rows of a lane that are staged together; the staging area fits in two ring slices of 16 words."""
 
 
-def fma_refusal(placed: PlacedRequest) -> str:
+def fma_refusal(contraction: GpuContraction) -> str:
     """Return the reason why the FMA kernel does not apply to a contraction; "" if it applies."""
-    types = placed.request.problem.types
+    types = contraction.request.problem.types
     if types.uniform != "float32":
         return f"slices of {types} do not come to a ring"
-    return ring_refusal(placed)
+    return ring_refusal(contraction)
 
 
 class FmaText(RingText):
@@ -48,26 +48,26 @@ class FmaText(RingText):
     blocks, spread = TOGETHER, STEP
     tile: FmaTile
 
-    def __init__(self, placed: PlacedRequest, tile: FmaTile | None, splits: int) -> None:
-        super().__init__(placed, tile, splits)
+    def __init__(self, contraction: GpuContraction, tile: FmaTile | None, splits: int) -> None:
+        super().__init__(contraction, tile, splits)
         tile = self.tile
         self.high, self.wide = tile.rows // tile.down, tile.columns // tile.across
         self.own_rows, self.own_groups = self.high // DOWN, self.wide // (ACROSS * STEP)
         self.width = min(self.width, STEP)
 
     @classmethod
-    def form_of(cls, placed: PlacedRequest) -> RingForm:
+    def form_of(cls, contraction: GpuContraction) -> RingForm:
         """See `RingText.form_of`."""
-        return fma_form(placed)
+        return fma_form(contraction)
 
     @staticmethod
     def _ring_bytes() -> int:
         return fma_ring_bytes()
 
     @classmethod
-    def chosen(cls, placed: PlacedRequest) -> tuple[FmaTile, int]:
+    def chosen(cls, contraction: GpuContraction) -> tuple[FmaTile, int]:
         """See `RingText.chosen`: the tile with the least estimated time."""
-        _, tile, splits = weighed_tiles(placed)[0]
+        _, tile, splits = weighed_tiles(contraction)[0]
         return tile, splits
 
     def _staged(self) -> int:
@@ -89,7 +89,7 @@ class FmaText(RingText):
         if self.along:
             buffer.line(f"own_b = (idiv(warp_column, {STEP}) + side_lane) * {self.pitch} + first_k")
         else:
-            buffer.line(f"own_b = first_k * {self.turned_pitch} + warp_column + side_lane * {STEP}")
+            buffer.line(f"own_b = first_k * {self.transposed_pitch} + warp_column + side_lane * {STEP}")
         for i in range(self.own_rows):
             for g in range(self.own_groups):
                 buffer.line(f"acc{i}_{g} = const_float32(0, {STEP})")
@@ -104,9 +104,9 @@ class FmaText(RingText):
             if self.along:
                 self._add_along(buffer)
             else:
-                self._add_turned(buffer)
+                self._add_transposed(buffer)
             buffer.line(f"slice_a = slice_a + {STEP}")
-            buffer.line(f"slice_b = slice_b + {STEP * (1 if self.along else self.turned_pitch)}")
+            buffer.line(f"slice_b = slice_b + {STEP * (1 if self.along else self.transposed_pitch)}")
 
     def _add_along(self, buffer: CodeBuffer) -> None:
         """Emit the FMAs of a step for a right operand that is contiguous along K, one column group at a time."""
@@ -120,11 +120,11 @@ class FmaText(RingText):
                 for i in range(self.own_rows):
                     buffer.line(f"acc{i}_{g} = fma(splat(extract(a{i}, {k}), {STEP}), b, acc{i}_{g})")
 
-    def _add_turned(self, buffer: CodeBuffer) -> None:
+    def _add_transposed(self, buffer: CodeBuffer) -> None:
         """Emit the FMAs of a step for a right operand that is contiguous along columns, one K element at a time."""
         for k in range(STEP):
             for g in range(self.own_groups):
-                place = f"slice_b + {k * self.turned_pitch + g * ACROSS * STEP}"
+                place = f"slice_b + {k * self.transposed_pitch + g * ACROSS * STEP}"
                 buffer.line(f"b{g} = load_aligned(ring_b, {place}, {STEP})")
             for i in range(self.own_rows):
                 for g in range(self.own_groups):

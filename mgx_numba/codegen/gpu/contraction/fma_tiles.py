@@ -9,8 +9,8 @@ from ...problems.convolution import ConvProblem
 from ..architecture import WARP
 from ..driver.device import known_architecture
 from .cost import ADDING, ARRIVAL, BEGINNING, CLOCK, LAUNCH, STORING, not_below_memory
+from .gpu_contraction import GpuContraction
 from .operands import Extent
-from .placed import PlacedRequest
 from .ring import COPIED, LEAST_SLICES, RingForm, RingTile, ring_form, slices_of
 from .wgmma_tiles import LATENCY, READING, SPLITS, multiprocessors
 
@@ -72,14 +72,14 @@ BLOCK = 3800
 """Cycles until the first slice of a block that replaces a finished block has arrived."""
 
 
-def fma_form(placed: PlacedRequest) -> RingForm:
+def fma_form(contraction: GpuContraction) -> RingForm:
     """Return the ring: half-length slices where two blocks per multiprocessor would not fit, or where they reduce the
     padding of K."""
     form, arch = ring_form(), known_architecture()
     if not form.copied:
         return form
     small = arch is not None and arch.shared_bytes < LARGE_SHARED
-    over = Extent.of(placed.problem).depth % form.words
+    over = Extent.of(contraction.problem).depth % form.words
     return SHORT if small or 0 < over <= SHORT.words else form
 
 
@@ -89,11 +89,16 @@ def fma_ring_bytes() -> int:
     return (LARGE_SHARED if arch is None else arch.shared_bytes) // TOGETHER
 
 
-def weighed_tiles(placed: PlacedRequest) -> tuple[tuple[float, FmaTile, int], ...]:
+def weighed_tiles(contraction: GpuContraction) -> tuple[tuple[float, FmaTile, int], ...]:
     """Return (estimated cycles, tile, splits) of every applicable tile and split-K factor, fastest first."""
-    form = fma_form(placed)
-    reads = any(o.access == "full" for o in placed.request.epilogue.operands)
-    question = Extent.of(placed.problem), slices_of(placed, form), form, isinstance(placed.problem, ConvProblem)
+    form = fma_form(contraction)
+    reads = any(o.access == "full" for o in contraction.request.epilogue.operands)
+    question = (
+        Extent.of(contraction.problem),
+        slices_of(contraction, form),
+        form,
+        isinstance(contraction.problem, ConvProblem),
+    )
     return _weighed(*question, reads, multiprocessors())
 
 
@@ -131,7 +136,7 @@ def _cycles(
     return cycles
 
 
-def fma_seconds(placed: PlacedRequest, tile: FmaTile, splits: int) -> float:
+def fma_seconds(contraction: GpuContraction, tile: FmaTile, splits: int) -> float:
     """Return the estimated time (s) of a contraction with a tile of `TILES`."""
-    found = next(c for c, *candidate in weighed_tiles(placed) if candidate == [tile, splits])
-    return not_below_memory(placed, found / CLOCK)
+    found = next(c for c, *candidate in weighed_tiles(contraction) if candidate == [tile, splits])
+    return not_below_memory(contraction, found / CLOCK)

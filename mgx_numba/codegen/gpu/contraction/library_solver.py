@@ -16,9 +16,9 @@ from ..libraries.calls import bound_call, call_launch
 from ..libraries.epilogues import Finish
 from ..products import product_of
 from ..units import TENSOR_CORES
+from .contraction_text import ACCUMULATORS
 from .cost import BANDWIDTH, BEGINNING, CLOCK
-from .placed import PlacedRequest
-from .text import ACCUMULATORS
+from .gpu_contraction import GpuContraction
 from .weights import COLUMNS
 from .wgmma_tiles import multiprocessors
 
@@ -42,7 +42,7 @@ class LibrarySolver:
     order = COLUMNS
     library: Callable[[], Any]
 
-    def asked(self, placed: PlacedRequest) -> Any:
+    def asked(self, contraction: GpuContraction) -> Any:
         """Return the library's description of a contraction.
 
         Raises:
@@ -50,64 +50,71 @@ class LibrarySolver:
         """
         raise NotImplementedError
 
-    def found(self, number: int, placed: PlacedRequest) -> Sequence[Any]:
+    def found(self, number: int, contraction: GpuContraction) -> Sequence[Any]:
         """Return the library heuristic's algorithms for a contraction on device ``number``, which is the current
         device."""
         raise NotImplementedError
 
-    def plan(self, placed: PlacedRequest, tiling: Any = None) -> Solution:
+    def plan(self, contraction: GpuContraction, tiling: Any = None) -> Solution:
         """See `GpuSolver.plan`."""
         raise NotImplementedError
 
-    def refusal(self, placed: PlacedRequest) -> str:
+    def refusal(self, contraction: GpuContraction) -> str:
         """See `GpuSolver.refusal`."""
         reason = missing()
         if reason:
             return reason
         try:
-            self.asked(placed)
+            self.asked(contraction)
             type(self).library()
         except (DeviceError, UnsupportedError) as error:
             return str(error)
-        return "" if self.tilings(placed) else f"the library has nothing for {placed.problem.types} that lie so"
+        return (
+            "" if self.tilings(contraction) else f"the library has nothing for {contraction.problem.types} that lie so"
+        )
 
-    def tilings(self, placed: PlacedRequest) -> list[Any]:
+    def tilings(self, contraction: GpuContraction) -> list[Any]:
         """See `GpuSolver.tilings`."""
-        return list(_tilings(self, placed))
+        return list(_tilings(self, contraction))
 
-    def chosen(self, placed: PlacedRequest) -> Any | None:
+    def chosen(self, contraction: GpuContraction) -> Any | None:
         """See `GpuSolver.chosen`."""
-        return self.tilings(placed)[0]
+        return self.tilings(contraction)[0]
 
-    def estimate(self, placed: PlacedRequest, tiling: Any = None) -> float:
+    def estimate(self, contraction: GpuContraction, tiling: Any = None) -> float:
         """See `GpuSolver.estimate`: the roofline, from which tuning derives the number of repetitions."""
-        problem = placed.problem
+        problem = contraction.problem
         products = PRODUCTS * 2 / ITEMSIZE[problem.types.a] * multiprocessors() * CLOCK
         return max(problem.flops / 2 / products, least_bytes(problem) / BANDWIDTH) + BEGINNING / CLOCK
 
-    def builds(self, placed: PlacedRequest, tiling: Any) -> bool:
+    def builds(self, contraction: GpuContraction, tiling: Any) -> bool:
         """Return whether the library accepts a tiling from a tuning record."""
         here = device()
         try:
             with here.use():
-                bound_call(self.plan(placed, tiling).launches[0].kernel, here.number)
+                bound_call(self.plan(contraction, tiling).launches[0].kernel, here.number)
         except DeviceError:
             return False
         return True
 
 
 @functools.lru_cache(maxsize=MOST_KEPT)
-def _tilings(solver: LibrarySolver, placed: PlacedRequest) -> tuple[Any, ...]:
+def _tilings(solver: LibrarySolver, contraction: GpuContraction) -> tuple[Any, ...]:
     here = device()
     try:
         with here.use():
-            return tuple(solver.found(here.number, placed))
+            return tuple(solver.found(here.number, contraction))
     except DeviceError:
         return ()
 
 
 def call_of(
-    placed: PlacedRequest, solver: LibrarySolver, name: str, fields: dict[str, Any], finish: Finish, workspace: int
+    contraction: GpuContraction,
+    solver: LibrarySolver,
+    name: str,
+    fields: dict[str, Any],
+    finish: Finish,
+    workspace: int,
 ) -> Launch:
     """Return the launch of a library call that computes a contraction and the part ``finish`` of its epilogue.
 
@@ -123,22 +130,22 @@ def call_of(
         operands["added"] = Operand(f"e{finish.added}")
     if workspace:
         operands["workspace"] = Operand("scratch")
-    problem = placed.problem
+    problem = contraction.problem
     multiplied = problem.types.a
-    exact = sums_dtype(placed) == multiplied
+    exact = sums_dtype(contraction) == multiplied
     unit = "" if exact else TENSOR_CORES.get(multiplied, f"{multiplied} on tensor cores")
     name = f"{solver.name}_{multiplied}{finish.name}_{name}_kernel"
     return call_launch(solver.name, name, unit, fields, operands, problem.flops, least_bytes(problem))
 
 
-def sums_dtype(placed: PlacedRequest) -> str:
+def sums_dtype(contraction: GpuContraction) -> str:
     """Return the compute type of a library call; ``tf32`` if precision allows it for float32.
 
     Raises:
         UnsupportedError: no library supports the types.
     """
-    types = placed.problem.types
-    if types.a == "float32" and placed.precision == "medium":
+    types = contraction.problem.types
+    if types.a == "float32" and contraction.precision == "medium":
         return "tf32"
     if types.uniform in ACCUMULATORS and types.uniform != "int32":
         return ACCUMULATORS[types.uniform]

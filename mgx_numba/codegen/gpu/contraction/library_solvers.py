@@ -13,16 +13,16 @@ from ...launch import Operand, Solution
 from ...problems.convolution import ConvProblem
 from ...problems.element_types import ITEMSIZE
 from ...problems.epilogue import NOT_COMPUTED
-from ..libraries.convolutions import AskedConvolution, ConvolutionCall, ConvolutionEngine, engines
+from ..libraries.convolutions import ConvolutionCall, ConvolutionEngine, RequestedConvolution, engines
 from ..libraries.cublaslt import Algorithm, MatmulCall, ProductTypes, algorithms, cublaslt
 from ..libraries.cudnn import DATA_TYPES, cudnn
 from ..libraries.epilogues import Finish, finish_of
 from ..libraries.matrices import Matrices
+from .contraction_text import ACCUMULATORS
+from .gpu_contraction import VECTOR_BYTES, GpuContraction
 from .library_matrices import matrices_of
 from .library_solver import LibrarySolver, call_of, sums_dtype
-from .parts import add_parts
-from .placed import VECTOR_BYTES, PlacedRequest
-from .text import ACCUMULATORS
+from .split_k import add_split_k
 
 __all__ = ["LIBRARIES", "CublasLtProducts", "CudnnConvolutions"]
 
@@ -31,7 +31,7 @@ _WORKSPACE_ALIGNMENT = 256
 
 
 @dataclass(frozen=True)
-class _AskedProduct:
+class _RequestedProduct:
     """A cuBLASLt product. If ``finish`` is None, the call stores accumulators and a kernel of ours computes the
     epilogue."""
 
@@ -52,35 +52,35 @@ class CublasLtProducts(LibrarySolver):
     name = "cublaslt"
     library = staticmethod(cublaslt)
 
-    def asked(self, placed: PlacedRequest) -> _AskedProduct:
+    def asked(self, contraction: GpuContraction) -> _RequestedProduct:
         """See `LibrarySolver.asked`."""
-        types, request = placed.problem.types, placed.request
-        sums, finish = sums_dtype(placed), finish_of(request.epilogue)
+        types, request = contraction.problem.types, contraction.request
+        sums, finish = sums_dtype(contraction), finish_of(request.epilogue)
         accumulator, stored = ACCUMULATORS[types.out], request.epilogue.out_dtype(types.out)
         able = stored in (types.a, accumulator) and all(o.dtype == stored for o in request.epilogue.operands)
         if ITEMSIZE[types.a] == 1:  # of 8 bits it is asked for sums alone: what it would store in 8 bits is its own
             able = stored == accumulator and finish == Finish()
         if finish is None or not able:
-            matrices = matrices_of(replace(placed.problem, out_strides=()))
-            return _AskedProduct(matrices, ProductTypes(types.a, types.b, accumulator, sums), None)
-        matrices = matrices_of(placed.problem, request.strides[finish.added] if finish.added >= 0 else ())
-        return _AskedProduct(matrices, ProductTypes(types.a, types.b, stored, sums), finish)
+            matrices = matrices_of(replace(contraction.problem, out_strides=()))
+            return _RequestedProduct(matrices, ProductTypes(types.a, types.b, accumulator, sums), None)
+        matrices = matrices_of(contraction.problem, request.strides[finish.added] if finish.added >= 0 else ())
+        return _RequestedProduct(matrices, ProductTypes(types.a, types.b, stored, sums), finish)
 
-    def found(self, number: int, placed: PlacedRequest) -> list[Algorithm]:
+    def found(self, number: int, contraction: GpuContraction) -> list[Algorithm]:
         """See `LibrarySolver.found`."""
-        product = self.asked(placed)
-        out = VECTOR_BYTES if product.finish is None else placed.alignment
+        product = self.asked(contraction)
+        out = VECTOR_BYTES if product.finish is None else contraction.alignment
         return algorithms(number, *product.told, (VECTOR_BYTES, VECTOR_BYTES, out))
 
-    def plan(self, placed: PlacedRequest, tiling: Any = None) -> Solution:
+    def plan(self, contraction: GpuContraction, tiling: Any = None) -> Solution:
         """See `GpuSolver.plan`."""
-        product, algorithm = self.asked(placed), tiling or self.tilings(placed)[0]
+        product, algorithm = self.asked(contraction), tiling or self.tilings(contraction)[0]
         name, workspace = f"algorithm{algorithm.number}_tile{algorithm.tile}", algorithm.workspace
         fields = MatmulCall.fields(*product.told, algorithm)
-        call = call_of(placed, self, name, fields, product.finish or Finish(), workspace)
+        call = call_of(contraction, self, name, fields, product.finish or Finish(), workspace)
         if product.finish is not None:
             return Solution((call,), workspace)
-        finished = add_parts(placed, call, 1)
+        finished = add_split_k(contraction, call, 1)
         start = -(-finished.scratch // _WORKSPACE_ALIGNMENT) * _WORKSPACE_ALIGNMENT
         moved = {Operand("out"): Operand("scratch"), Operand("scratch"): Operand("scratch", start)}
         args = tuple(moved.get(arg, arg) if isinstance(arg, Operand) else arg for arg in call.args)
@@ -93,9 +93,9 @@ class CudnnConvolutions(LibrarySolver):
     name = "cudnn"
     library = staticmethod(cudnn)
 
-    def asked(self, placed: PlacedRequest) -> tuple[AskedConvolution, Finish]:
+    def asked(self, contraction: GpuContraction) -> tuple[RequestedConvolution, Finish]:
         """See `LibrarySolver.asked`."""
-        problem, epilogue = placed.problem, placed.request.epilogue
+        problem, epilogue = contraction.problem, contraction.request.epilogue
         if not isinstance(problem, ConvProblem):
             raise UnsupportedError("it is no convolution")
         if problem.prologue is not None:
@@ -113,36 +113,36 @@ class CudnnConvolutions(LibrarySolver):
         if problem.x_strides[-1] < problem.in_channels:
             raise UnsupportedError("pixels overlap")
         dtypes = dict(enumerate(stored, -1))
-        added = placed.request.strides[finish.added] if finish.added >= 0 else ()
+        added = contraction.request.strides[finish.added] if finish.added >= 0 else ()
         if problem.batch > 1 and 0 in (problem.x_strides[0], *added[:1]):
             raise UnsupportedError("an image is one for all of the batch")
         full = problem.volume()
         axes = slice(1 if len(problem.in_lens) < 3 else 0, 3)  # it has none of one dimension
         steps = [prod(full.out_lens[d + 1 :]) for d in range(3)][axes]
-        told = AskedConvolution(
+        told = RequestedConvolution(
             x_lens=(full.batch, full.in_channels, *full.in_lens[axes]),
             x_strides=(full.x_strides[0] or problem.in_pixels * full.x_strides[3], 1, *_walked(full)[axes]),
             w_lens=(full.out_channels, full.group_in, *full.kernel[axes]),
             y_lens=(full.batch, full.out_channels, *full.out_lens[axes]),
             y_strides=_strides(full, steps, *problem.out_strides),
-            left=types.a, right=types.b, out=stored[0], sums=sums_dtype(placed),
+            left=types.a, right=types.b, out=stored[0], sums=sums_dtype(contraction),
             before=full.pads_begin[axes], after=full.pads_end[axes], steps=full.stride[axes],
             dilation=full.dilation[axes], added=dtypes[finish.added] if added else "",
             added_strides=_strides(full, steps, *added) if added else (),
             bias=dtypes[finish.bias] if finish.bias >= 0 else "", relu=bool(finish.activation),
-            rounds=problem.fast_math, alignment=placed.alignment,
+            rounds=problem.fast_math, alignment=contraction.alignment,
         )  # fmt: skip
         return told, finish
 
-    def found(self, number: int, placed: PlacedRequest) -> list[ConvolutionEngine]:
+    def found(self, number: int, contraction: GpuContraction) -> list[ConvolutionEngine]:
         """See `LibrarySolver.found`."""
-        return engines(number, self.asked(placed)[0])
+        return engines(number, self.asked(contraction)[0])
 
-    def plan(self, placed: PlacedRequest, tiling: Any = None) -> Solution:
+    def plan(self, contraction: GpuContraction, tiling: Any = None) -> Solution:
         """See `GpuSolver.plan`."""
-        (told, finish), engine = self.asked(placed), tiling or self.tilings(placed)[0]
+        (told, finish), engine = self.asked(contraction), tiling or self.tilings(contraction)[0]
         fields = ConvolutionCall.fields(told, engine)
-        call = call_of(placed, self, f"engine{engine.number}", fields, finish, engine.workspace)
+        call = call_of(contraction, self, f"engine{engine.number}", fields, finish, engine.workspace)
         return Solution((call,), engine.workspace)
 
 

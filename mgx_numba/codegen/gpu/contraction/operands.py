@@ -18,7 +18,7 @@ from ...printer import CodeBuffer
 from ...problems.convolution import ConvProblem
 from ...problems.epilogue import Epilogue
 from ...problems.gemm import GemmProblem
-from ..cluster.indexing import Axes
+from ..cluster.flat_index import Axes
 
 __all__ = ["ConvolutionOperands", "Extent", "Operands2D", "ProductOperands", "operands_of"]
 

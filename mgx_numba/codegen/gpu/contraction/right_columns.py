@@ -27,9 +27,9 @@ from ...printer import CodeBuffer
 from ...problems.convolution import ConvProblem
 from ...problems.element_types import ITEMSIZE
 from ...problems.gemm import GemmProblem
-from ..cluster.indexing import Axes
+from ..cluster.flat_index import Axes
 from ..kernel import block_of_plane, gpu_kernel, plane_grid
-from .placed import PlacedRequest
+from .gpu_contraction import GpuContraction
 from .wgmma_tiles import SLICE_BYTES
 
 __all__ = ["POSITIONS", "OrderedColumns", "halves_in_pieces", "in_halves", "ordered_columns", "place_in_slice"]
@@ -309,13 +309,13 @@ def _clipped(value: str, most: float) -> str:
     return f"min(max({value}, const_float32({-most!r}, 2)), const_float32({most!r}, 2))"
 
 
-def ordered_columns(placed: PlacedRequest, dtype: str = "float32") -> OrderedColumns:
+def ordered_columns(contraction: GpuContraction, dtype: str = "float32") -> OrderedColumns:
     """Return the right operand of a contraction in the slice layout; convolution weights have the layout
     `weights.COLUMNS`.
 
-    A constant with `PlacedRequest.any_order` is stored in that layout.
+    A constant with `GpuContraction.any_order` is stored in that layout.
     """
-    problem = placed.problem
+    problem = contraction.problem
     if isinstance(problem, ConvProblem):
         full, inputs = problem, problem.group_in
         columns = full.group_out * full.taps
@@ -326,4 +326,4 @@ def ordered_columns(placed: PlacedRequest, dtype: str = "float32") -> OrderedCol
         moving = [(n, s) for n, s in zip(problem.batch, strides) if not known_less_equal(n, 1) and not known_in(s, 0)]
         lens, steps = tuple(n for n, _ in moving), tuple(s for _, s in moving)
         found = OrderedColumns(dtype, lens or (1,), steps or (0,), problem.n, strides[-1], problem.k, strides[rank])
-    return replace(found, stored=dtype == "bfloat16" and placed.constant and placed.any_order)
+    return replace(found, stored=dtype == "bfloat16" and contraction.constant and contraction.any_order)

@@ -19,13 +19,13 @@ from ...problems.element_types import ITEMSIZE
 from ...problems.gemm import GemmProblem
 from ...tuning.request import least_bytes
 from ..architecture import WARP
-from ..cluster.indexing import whole_vectors
+from ..cluster.flat_index import whole_vectors
 from ..driver.device import known_architecture
 from ..kernel import gpu_kernel, plane_grid
+from .contraction_text import ContractionText
+from .gpu_contraction import VECTOR_BYTES, GpuContraction
 from .operands import Extent, ProductOperands, RowPlace
-from .parts import add_parts
-from .placed import VECTOR_BYTES, PlacedRequest
-from .text import ContractionText
+from .split_k import add_split_k
 
 __all__ = [
     "COPIED", "LEAST_SLICES", "RingForm", "RingText", "RingTile", "ring_form", "ring_refusal", "ring_solution",
@@ -34,7 +34,7 @@ __all__ = [
 
 ROW_PAD = 4
 """Padding words per slice row, which puts the eight rows of an MMA fragment in different banks."""
-TURNED_PAD = 32
+TRANSPOSED_PAD = 32
 """Padding bytes per row of a transposed slice, for the same reason."""
 STAGING_PAD = 8
 """Padding words per staged accumulator row, which puts pairs of columns of eight rows in different banks."""
@@ -98,14 +98,14 @@ def ring_form() -> RingForm:
     return COPIED if arch is None or arch.copies else HELD
 
 
-def slices_of(placed: PlacedRequest, form: RingForm) -> SharedLength:
+def slices_of(contraction: GpuContraction, form: RingForm) -> SharedLength:
     """Return the slices along K."""
-    return ceil_div(Extent.of(placed.problem).depth, form.words * 4 // ITEMSIZE[placed.problem.types.a])
+    return ceil_div(Extent.of(contraction.problem).depth, form.words * 4 // ITEMSIZE[contraction.problem.types.a])
 
 
-def ring_refusal(placed: PlacedRequest) -> str:
+def ring_refusal(contraction: GpuContraction) -> str:
     """Return the reason why operands cannot be loaded into a ring; "" if they can."""
-    problem = placed.request.problem
+    problem = contraction.request.problem
     lanes = VECTOR_BYTES // ITEMSIZE[problem.types.a]
     if isinstance(problem, GemmProblem):
         rank = len(problem.batch)
@@ -129,8 +129,8 @@ def ring_solution(text: RingText, how: str) -> Solution:
     Raises:
         UnsupportedError: no kernel exists for an operation of the epilogue.
     """
-    placed = text.placed
-    request = placed.request
+    contraction = text.contraction
+    request = contraction.request
     lines, problem, epilogue = text.lines(), request.problem, request.epilogue
     kind = "gemm" if isinstance(problem, GemmProblem) else "convolution"
     name = f"{kind}_{how}_{problem.types.out}"
@@ -146,7 +146,7 @@ def ring_solution(text: RingText, how: str) -> Solution:
         flops=problem.flops,
         bytes=least_bytes(problem),
     )
-    return add_parts(placed, launch, text.splits) if split else Solution((launch,))
+    return add_split_k(contraction, launch, text.splits) if split else Solution((launch,))
 
 
 class _SliceVector(NamedTuple):
@@ -174,18 +174,18 @@ class RingText(ContractionText):
     tiles: ClassVar[tuple[RingTile, ...]]
     split_tile: ClassVar[RingTile]
 
-    def __init__(self, placed: PlacedRequest, tile: RingTile | None = None, splits: int = 0) -> None:
+    def __init__(self, contraction: GpuContraction, tile: RingTile | None = None, splits: int = 0) -> None:
         """Prepare the text with the given tile and split-K factor, or with the chosen ones."""
-        super().__init__(placed)
+        super().__init__(contraction)
         problem = self.request.problem
         self.size = size = ITEMSIZE[problem.types.a]
         self.lanes = VECTOR_BYTES // size
-        self.form = form = self.form_of(placed)
+        self.form = form = self.form_of(contraction)
         self.depth = form.words * 4 // size
         self.pitch = (form.words + ROW_PAD) * 4 // size
         self.operands.in_slices(self.depth)
-        planes, slices = self.operands.planes, slices_of(placed, form)
-        self.tile, self.splits = (tile, splits) if tile and splits else self.chosen(placed)
+        planes, slices = self.operands.planes, slices_of(contraction, form)
+        self.tile, self.splits = (tile, splits) if tile and splits else self.chosen(contraction)
         part = ceil_div(slices, self.splits)
         self.splits = 1 if self.splits == 1 else ceil_div(slices, part)
         self.arguments.integer("part", part * self.depth)
@@ -193,17 +193,17 @@ class RingText(ContractionText):
             self.arguments.pointer("p_scratch", "scratch", self.accumulator)
             self.arguments.integer("planes", planes)
         self.along = not isinstance(problem, GemmProblem) or known_in(problem.b_strides[len(problem.batch)], 1)
-        self.width = placed.lanes(self.operands.columns, VECTOR_BYTES // ITEMSIZE[self.out_dtype])
+        self.width = contraction.lanes(self.operands.columns, VECTOR_BYTES // ITEMSIZE[self.out_dtype])
         rows, columns = self.tile.rows, self.tile.columns
-        self.turned_pitch = columns + TURNED_PAD // size
+        self.transposed_pitch = columns + TRANSPOSED_PAD // size
         self.left_slot = rows * self.pitch
-        self.right_slot = columns * self.pitch if self.along else self.depth * self.turned_pitch
+        self.right_slot = columns * self.pitch if self.along else self.depth * self.transposed_pitch
         stage = size * (self.left_slot + self.right_slot)
         self.stages = max(2, min(form.stages, self._ring_bytes() // stage))
         self.shared_bytes = max(self.stages * stage, ITEMSIZE[self.accumulator] * self._staged())
 
     @classmethod
-    def form_of(cls, placed: PlacedRequest) -> RingForm:
+    def form_of(cls, contraction: GpuContraction) -> RingForm:
         """Return the ring configuration of a request."""
         return ring_form()
 
@@ -214,9 +214,9 @@ class RingText(ContractionText):
         return max(LEAST_SHARED if arch is None else arch.shared_bytes // 2, LEAST_SHARED)
 
     @classmethod
-    def chosen(cls, placed: PlacedRequest) -> tuple[RingTile, int]:
+    def chosen(cls, contraction: GpuContraction) -> tuple[RingTile, int]:
         """Return the tile and the split-K factor of a contraction."""
-        extent, slices = Extent.of(placed.problem), slices_of(placed, cls.form_of(placed))
+        extent, slices = Extent.of(contraction.problem), slices_of(contraction, cls.form_of(contraction))
         fitting = [t for t in cls.tiles if t.columns < 2 * extent.columns] or [cls.tiles[-1]]
         many = [t for t in fitting if extent.tiles(t.rows, t.columns) >= ENOUGH_BLOCKS]
         tile = many[0] if many else fitting[-1]
@@ -325,7 +325,7 @@ class RingText(ContractionText):
         apart = self.tile.threads // per
         first = buffer.emit(f"idiv(thread, {per})")
         inside = buffer.emit(f"(thread - {first} * {per}) * {self.lanes}")
-        line, pitch = first, self.pitch if self.along else self.turned_pitch
+        line, pitch = first, self.pitch if self.along else self.transposed_pitch
         spread = self.spread if self.along else 1
         if spread > 1:
             part = buffer.emit(f"idiv({first}, {spread})")

@@ -16,22 +16,22 @@ from ...tuning.record import TuningRecord
 from ...tuning.request import Candidate, Estimate
 from ..architecture import WARP
 from ..driver.device import known_architecture
-from . import nbits, nbits_cores, tiled
+from . import block_quant, block_quant_mma, tiled
 from .cost import BANDWIDTH, CLOCK, LAUNCH, BlockWork, near_seconds, not_below_memory, reading_seconds, tiles_seconds
 from .depthwise import PixelTiling, chosen_pixels, depthwise_refusal, depthwise_solution, depthwise_tilings, loads
-from .few_rows import WARPS, few_rows_refusal, few_rows_solution
 from .fma import FmaText, fma_refusal
 from .fma_tiles import FmaTile, fma_seconds, weighed_tiles
-from .matrix import Wave32Text, Wave64Text, declared_tiles, matrix_refusal
+from .gemv import WARPS, gemv_refusal, gemv_solution
+from .gpu_contraction import GpuContraction
+from .matrix_cores import Wave32Text, Wave64Text, declared_tiles, matrix_refusal
 from .operands import Extent
-from .placed import PlacedRequest
 from .right_columns import OrderedColumns, ordered_columns
 from .ring import LEAST_SLICES, RingText, RingTile, ring_solution, slices_of
-from .tensor import TensorText, tensor_refusal
+from .tensor_cores import TensorText, tensor_refusal
 from .weights import CHANNELS, COLUMNS, ROWS, WeightOrder
 from .wgmma import wgmma_choice, wgmma_solution, wgmma_tiles
-from .wgmma_operands import parts_refusal, wants_order, wgmma_refusal
-from .wgmma_parts import parts_solution, parts_tiles
+from .wgmma_bf16_split import bf16_split_solution, bf16_split_tiles
+from .wgmma_operands import bf16_split_refusal, wants_order, wgmma_refusal
 from .wgmma_tiles import SPLITS, WarpgroupTile
 
 if TYPE_CHECKING:
@@ -61,22 +61,22 @@ class GpuSolver(Protocol):
     order: WeightOrder
     revision: int
 
-    def refusal(self, placed: PlacedRequest) -> str:
+    def refusal(self, contraction: GpuContraction) -> str:
         """Return the reason why the solver does not apply to a contraction; "" if it applies."""
 
-    def tilings(self, placed: PlacedRequest) -> list[Any]:
+    def tilings(self, contraction: GpuContraction) -> list[Any]:
         """Return the tilings (dataclasses of integers) of an applicable contraction."""
 
-    def chosen(self, placed: PlacedRequest) -> Any | None:
+    def chosen(self, contraction: GpuContraction) -> Any | None:
         """Return the solver's own choice of tiling; None if `plan` chooses it."""
 
-    def estimate(self, placed: PlacedRequest, tiling: Any = None) -> float:
+    def estimate(self, contraction: GpuContraction, tiling: Any = None) -> float:
         """Return the estimated time (s) with ``tiling``, by default with the solver's own choice."""
 
-    def weighed(self, placed: PlacedRequest) -> list[tuple[float, Any]]:
+    def weighed(self, contraction: GpuContraction) -> list[tuple[float, Any]]:
         """Return (estimated seconds, tiling) of each tiling; the tiling is None if the solver has only one way."""
 
-    def plan(self, placed: PlacedRequest, tiling: Any = None) -> Solution:
+    def plan(self, contraction: GpuContraction, tiling: Any = None) -> Solution:
         """Return the launches with ``tiling``, by default with the solver's own choice.
 
         Raises:
@@ -123,86 +123,94 @@ class _Own:
 
     revision = 0
 
-    def weighed(self: Any, placed: PlacedRequest) -> list[tuple[float, Any]]:
+    def weighed(self: Any, contraction: GpuContraction) -> list[tuple[float, Any]]:
         """See `GpuSolver.weighed`."""
-        return [(self.estimate(placed, tiling), tiling) for tiling in self.tilings(placed) or [None]]
+        return [(self.estimate(contraction, tiling), tiling) for tiling in self.tilings(contraction) or [None]]
 
 
 class _Choosing(_Own):
     """Base class of solvers whose `plan` chooses the tiling."""
 
-    def chosen(self, placed: PlacedRequest) -> Any | None:
+    def chosen(self, contraction: GpuContraction) -> Any | None:
         """See `GpuSolver.chosen`."""
         return None
 
 
-class FewBits(_Choosing):
+class BlockQuant(_Choosing):
     """GEMV kernel for block-quantised weights (`nbits`)."""
 
     name = "nbits"
     order = COLUMNS
 
-    def refusal(self, placed: PlacedRequest) -> str:
+    def refusal(self, contraction: GpuContraction) -> str:
         """See `GpuSolver.refusal`."""
-        if not _in_blocks(placed):
+        if not _in_blocks(contraction):
             return "its weights are in no blocks"
-        return "codes lie as tensor cores want them" if _chunked(placed) else nbits.nbits_refusal(placed)
+        return (
+            "codes lie as tensor cores want them"
+            if _chunked(contraction)
+            else block_quant.block_quant_refusal(contraction)
+        )
 
-    def tilings(self, placed: PlacedRequest) -> list[Any]:
+    def tilings(self, contraction: GpuContraction) -> list[Any]:
         """See `GpuSolver.tilings`: none."""
         return []
 
-    def estimate(self, placed: PlacedRequest, tiling: Any = None) -> float:
+    def estimate(self, contraction: GpuContraction, tiling: Any = None) -> float:
         """See `GpuSolver.estimate`."""
-        extent = Extent.of(placed.problem)
-        return reading_seconds(placed, -(-extent.columns // (nbits.WARPS * nbits.OWN)) * extent.planes)
+        extent = Extent.of(contraction.problem)
+        return reading_seconds(contraction, -(-extent.columns // (block_quant.WARPS * block_quant.OWN)) * extent.planes)
 
-    def plan(self, placed: PlacedRequest, tiling: Any = None) -> Solution:
+    def plan(self, contraction: GpuContraction, tiling: Any = None) -> Solution:
         """See `GpuSolver.plan`."""
-        return nbits.nbits_solution(placed)
+        return block_quant.block_quant_solution(contraction)
 
 
-class FewBitsOnCores(FewBits):
+class BlockQuantMma(BlockQuant):
     """Tensor-core kernel for 4-bit block-quantised weights and few rows (`nbits_cores`)."""
 
     name = "nbits_cores"
 
-    def refusal(self, placed: PlacedRequest) -> str:
+    def refusal(self, contraction: GpuContraction) -> str:
         """See `GpuSolver.refusal`."""
-        return nbits_cores.cores_refusal(placed) if _chunked(placed) else "codes do not lie as tensor cores want them"
+        return (
+            block_quant_mma.block_quant_mma_refusal(contraction)
+            if _chunked(contraction)
+            else "codes do not lie as tensor cores want them"
+        )
 
-    def estimate(self, placed: PlacedRequest, tiling: Any = None) -> float:
+    def estimate(self, contraction: GpuContraction, tiling: Any = None) -> float:
         """See `GpuSolver.estimate`."""
-        extent = Extent.of(placed.problem)
-        return reading_seconds(placed, -(-extent.columns // nbits_cores.COLUMNS) * extent.planes)
+        extent = Extent.of(contraction.problem)
+        return reading_seconds(contraction, -(-extent.columns // block_quant_mma.COLUMNS) * extent.planes)
 
-    def plan(self, placed: PlacedRequest, tiling: Any = None) -> Solution:
+    def plan(self, contraction: GpuContraction, tiling: Any = None) -> Solution:
         """See `GpuSolver.plan`."""
-        return nbits_cores.cores_solution(placed)
+        return block_quant_mma.block_quant_mma_solution(contraction)
 
 
-class FewRows(_Choosing):
+class Gemv(_Choosing):
     """GEMV kernel: one warp per column (`few_rows`)."""
 
     name = "few_rows"
     order = COLUMNS
 
-    def refusal(self, placed: PlacedRequest) -> str:
+    def refusal(self, contraction: GpuContraction) -> str:
         """See `GpuSolver.refusal`."""
-        return few_rows_refusal(placed)
+        return gemv_refusal(contraction)
 
-    def tilings(self, placed: PlacedRequest) -> list[Any]:
+    def tilings(self, contraction: GpuContraction) -> list[Any]:
         """See `GpuSolver.tilings`: none."""
         return []
 
-    def estimate(self, placed: PlacedRequest, tiling: Any = None) -> float:
+    def estimate(self, contraction: GpuContraction, tiling: Any = None) -> float:
         """See `GpuSolver.estimate`."""
-        extent = Extent.of(placed.problem)
-        return reading_seconds(placed, -(-extent.columns // WARPS) * extent.planes)
+        extent = Extent.of(contraction.problem)
+        return reading_seconds(contraction, -(-extent.columns // WARPS) * extent.planes)
 
-    def plan(self, placed: PlacedRequest, tiling: Any = None) -> Solution:
+    def plan(self, contraction: GpuContraction, tiling: Any = None) -> Solution:
         """See `GpuSolver.plan`."""
-        return few_rows_solution(placed)
+        return gemv_solution(contraction)
 
 
 class Depthwise(_Choosing):
@@ -211,21 +219,21 @@ class Depthwise(_Choosing):
     name = "depthwise"
     order = CHANNELS
 
-    def refusal(self, placed: PlacedRequest) -> str:
+    def refusal(self, contraction: GpuContraction) -> str:
         """See `GpuSolver.refusal`."""
-        return depthwise_refusal(placed)
+        return depthwise_refusal(contraction)
 
-    def tilings(self, placed: PlacedRequest) -> list[Any]:
+    def tilings(self, contraction: GpuContraction) -> list[Any]:
         """See `GpuSolver.tilings`."""
-        return depthwise_tilings(placed)
+        return depthwise_tilings(contraction)
 
-    def estimate(self, placed: PlacedRequest, tiling: PixelTiling | None = None) -> float:
+    def estimate(self, contraction: GpuContraction, tiling: PixelTiling | None = None) -> float:
         """See `GpuSolver.estimate`."""
-        return near_seconds(placed, loads(placed, tiling or chosen_pixels(placed)))
+        return near_seconds(contraction, loads(contraction, tiling or chosen_pixels(contraction)))
 
-    def plan(self, placed: PlacedRequest, tiling: PixelTiling | None = None) -> Solution:
+    def plan(self, contraction: GpuContraction, tiling: PixelTiling | None = None) -> Solution:
         """See `GpuSolver.plan`."""
-        return depthwise_solution(placed, tiling or chosen_pixels(placed))
+        return depthwise_solution(contraction, tiling or chosen_pixels(contraction))
 
 
 class Warpgroups(_Own):
@@ -234,80 +242,84 @@ class Warpgroups(_Own):
     name = "warpgroup"
     order = COLUMNS
 
-    def refusal(self, placed: PlacedRequest) -> str:
+    def refusal(self, contraction: GpuContraction) -> str:
         """See `GpuSolver.refusal`."""
-        return wgmma_refusal(placed)
+        return wgmma_refusal(contraction)
 
-    def tilings(self, placed: PlacedRequest) -> list[Any]:
+    def tilings(self, contraction: GpuContraction) -> list[Any]:
         """See `GpuSolver.tilings`."""
-        return [_warpgroup_tiling(tile, splits) for _, tile, splits in wgmma_tiles(placed)]
+        return [_warpgroup_tiling(tile, splits) for _, tile, splits in wgmma_tiles(contraction)]
 
-    def chosen(self, placed: PlacedRequest) -> WarpgroupTiling:
+    def chosen(self, contraction: GpuContraction) -> WarpgroupTiling:
         """See `GpuSolver.chosen`."""
-        return _warpgroup_tiling(*wgmma_choice(placed))
+        return _warpgroup_tiling(*wgmma_choice(contraction))
 
-    def estimate(self, placed: PlacedRequest, tiling: Any = None) -> float:
+    def estimate(self, contraction: GpuContraction, tiling: Any = None) -> float:
         """See `GpuSolver.estimate`."""
-        return _warpgroup_seconds(placed, wgmma_tiles(placed), tiling) + self._before(placed)
+        return _warpgroup_seconds(contraction, wgmma_tiles(contraction), tiling) + self._before(contraction)
 
-    def weighed(self, placed: PlacedRequest) -> list[tuple[float, Any]]:
+    def weighed(self, contraction: GpuContraction) -> list[tuple[float, Any]]:
         """See `GpuSolver.weighed`."""
-        return _all_seconds(placed, wgmma_tiles(placed), self._before(placed))
+        return _all_seconds(contraction, wgmma_tiles(contraction), self._before(contraction))
 
     @staticmethod
-    def _before(placed: PlacedRequest) -> float:
-        return _ordering(ordered_columns(placed)) if wants_order(placed.problem) else 0.0
+    def _before(contraction: GpuContraction) -> float:
+        return _ordering(ordered_columns(contraction)) if wants_order(contraction.problem) else 0.0
 
-    def plan(self, placed: PlacedRequest, tiling: Any = None) -> Solution:
+    def plan(self, contraction: GpuContraction, tiling: Any = None) -> Solution:
         """See `GpuSolver.plan`."""
-        return wgmma_solution(placed, tiling, 0 if tiling is None else tiling.splits)
+        return wgmma_solution(contraction, tiling, 0 if tiling is None else tiling.splits)
 
 
-class WarpgroupParts(_Own):
+class WarpgroupBf16Split(_Own):
     """Warpgroup MMA for float32 as three bfloat16 products (`wgmma_parts`)."""
 
     name = "warpgroup_parts"
     order = COLUMNS
 
-    def refusal(self, placed: PlacedRequest) -> str:
+    def refusal(self, contraction: GpuContraction) -> str:
         """See `GpuSolver.refusal`."""
-        return parts_refusal(placed)
+        return bf16_split_refusal(contraction)
 
-    def tilings(self, placed: PlacedRequest) -> list[Any]:
+    def tilings(self, contraction: GpuContraction) -> list[Any]:
         """See `GpuSolver.tilings`."""
-        return [_warpgroup_tiling(tile, splits) for _, tile, splits in parts_tiles(placed)]
+        return [_warpgroup_tiling(tile, splits) for _, tile, splits in bf16_split_tiles(contraction)]
 
-    def chosen(self, placed: PlacedRequest) -> WarpgroupTiling:
+    def chosen(self, contraction: GpuContraction) -> WarpgroupTiling:
         """See `GpuSolver.chosen`."""
-        return _warpgroup_tiling(*wgmma_choice(placed, parts=True))
+        return _warpgroup_tiling(*wgmma_choice(contraction, parts=True))
 
-    def estimate(self, placed: PlacedRequest, tiling: Any = None) -> float:
+    def estimate(self, contraction: GpuContraction, tiling: Any = None) -> float:
         """See `GpuSolver.estimate`."""
-        return _warpgroup_seconds(placed, parts_tiles(placed), tiling) + _ordering(ordered_columns(placed, "bfloat16"))
+        return _warpgroup_seconds(contraction, bf16_split_tiles(contraction), tiling) + _ordering(
+            ordered_columns(contraction, "bfloat16")
+        )
 
-    def weighed(self, placed: PlacedRequest) -> list[tuple[float, Any]]:
+    def weighed(self, contraction: GpuContraction) -> list[tuple[float, Any]]:
         """See `GpuSolver.weighed`."""
-        return _all_seconds(placed, parts_tiles(placed), _ordering(ordered_columns(placed, "bfloat16")))
+        return _all_seconds(
+            contraction, bf16_split_tiles(contraction), _ordering(ordered_columns(contraction, "bfloat16"))
+        )
 
-    def plan(self, placed: PlacedRequest, tiling: Any = None) -> Solution:
+    def plan(self, contraction: GpuContraction, tiling: Any = None) -> Solution:
         """See `GpuSolver.plan`."""
-        return parts_solution(placed, tiling, 0 if tiling is None else tiling.splits)
+        return bf16_split_solution(contraction, tiling, 0 if tiling is None else tiling.splits)
 
 
 def _warpgroup_seconds(
-    placed: PlacedRequest, weighed: tuple[tuple[float, WarpgroupTile, int], ...], tiling: WarpgroupTiling | None
+    contraction: GpuContraction, weighed: tuple[tuple[float, WarpgroupTile, int], ...], tiling: WarpgroupTiling | None
 ) -> float:
     """Return the estimated time (s) of ``tiling``, or of the first tile of ``weighed`` if it is None."""
     found = (c for c, tile, splits in weighed if tiling in (None, _warpgroup_tiling(tile, splits)))
-    return not_below_memory(placed, next(found) / CLOCK)
+    return not_below_memory(contraction, next(found) / CLOCK)
 
 
 def _all_seconds(
-    placed: PlacedRequest, weighed: tuple[tuple[float, WarpgroupTile, int], ...], before: float
+    contraction: GpuContraction, weighed: tuple[tuple[float, WarpgroupTile, int], ...], before: float
 ) -> list[tuple[float, Any]]:
     """Return (estimated seconds, tiling) of each tile; ``before`` is the time (s) of preceding launches."""
     return [
-        (not_below_memory(placed, cycles / CLOCK) + before, _warpgroup_tiling(tile, splits))
+        (not_below_memory(contraction, cycles / CLOCK) + before, _warpgroup_tiling(tile, splits))
         for cycles, tile, splits in weighed
     ]
 
@@ -327,13 +339,13 @@ class _OfRing(_Choosing):
         """Return the class that generates the kernel text."""
         raise NotImplementedError
 
-    def plan(self, placed: PlacedRequest, tiling: Any = None) -> Solution:
+    def plan(self, contraction: GpuContraction, tiling: Any = None) -> Solution:
         """See `GpuSolver.plan`."""
-        return ring_solution(self.text()(placed, *self.tile(placed, tiling)), self.name)
+        return ring_solution(self.text()(contraction, *self.tile(contraction, tiling)), self.name)
 
-    def tilings(self, placed: PlacedRequest) -> list[Any]:
+    def tilings(self, contraction: GpuContraction) -> list[Any]:
         """See `GpuSolver.tilings`."""
-        slices = slices_of(placed, self.text().form_of(placed))
+        slices = slices_of(contraction, self.text().form_of(contraction))
         return [
             Tiling(tile.rows, tile.columns, splits)
             for tile in self.text().tiles
@@ -341,16 +353,16 @@ class _OfRing(_Choosing):
             if splits == 1 or slices >= splits * LEAST_SLICES
         ]
 
-    def tile(self, placed: PlacedRequest, tiling: Tiling | None) -> tuple[RingTile, int]:
+    def tile(self, contraction: GpuContraction, tiling: Tiling | None) -> tuple[RingTile, int]:
         """Return the tile and split-K factor of ``tiling``, or the chosen ones if it is None."""
         if tiling is None:
-            return self.text().chosen(placed)
+            return self.text().chosen(contraction)
         return next(t for t in self.text().tiles if (t.rows, t.columns) == (tiling.rows, tiling.columns)), tiling.splits
 
-    def work(self, placed: PlacedRequest, tile: RingTile, products: float) -> BlockWork:
+    def work(self, contraction: GpuContraction, tile: RingTile, products: float) -> BlockWork:
         """Return the work of a block for the cost model; ``products`` is the multiprocessor's multiplications/cycle."""
-        itemsize = ITEMSIZE[placed.problem.types.a]
-        form = self.text().form_of(placed)
+        itemsize = ITEMSIZE[contraction.problem.types.a]
+        form = self.text().form_of(contraction)
         return BlockWork(tile.rows, tile.columns, form.words * 4 // itemsize, form.stages, itemsize, products)
 
 
@@ -369,21 +381,21 @@ class TensorCores(_OfRing):
             return TensorText
         return Wave32Text if arch.wave == WARP else Wave64Text
 
-    def refusal(self, placed: PlacedRequest) -> str:
+    def refusal(self, contraction: GpuContraction) -> str:
         """See `GpuSolver.refusal`."""
-        return tensor_refusal(placed) if self.text() is TensorText else matrix_refusal(placed)
+        return tensor_refusal(contraction) if self.text() is TensorText else matrix_refusal(contraction)
 
-    def estimate(self, placed: PlacedRequest, tiling: Any = None) -> float:
+    def estimate(self, contraction: GpuContraction, tiling: Any = None) -> float:
         """See `GpuSolver.estimate`."""
-        tile, splits = self.tile(placed, tiling)
-        return tiles_seconds(placed, self.work(placed, tile, self._rate(placed)), splits)
+        tile, splits = self.tile(contraction, tiling)
+        return tiles_seconds(contraction, self.work(contraction, tile, self._rate(contraction)), splits)
 
-    def _rate(self, placed: PlacedRequest) -> float:
+    def _rate(self, contraction: GpuContraction) -> float:
         """Return the multiplications/cycle of a multiprocessor."""
         if self.text() is not TensorText:
-            return declared_tiles(placed)[0].rate
-        times = ITEMSIZE[placed.problem.types.a] / 2
-        if placed.problem.types.a == "float32" and placed.precision == "high":
+            return declared_tiles(contraction)[0].rate
+        times = ITEMSIZE[contraction.problem.types.a] / 2
+        if contraction.problem.types.a == "float32" and contraction.precision == "high":
             times *= 3
         return self.products / times
 
@@ -397,19 +409,19 @@ class MultiplyAdds(_OfRing):
         """See `_OfRing.text`."""
         return FmaText
 
-    def refusal(self, placed: PlacedRequest) -> str:
+    def refusal(self, contraction: GpuContraction) -> str:
         """See `GpuSolver.refusal`."""
-        return fma_refusal(placed)
+        return fma_refusal(contraction)
 
-    def tilings(self, placed: PlacedRequest) -> list[Any]:
+    def tilings(self, contraction: GpuContraction) -> list[Any]:
         """See `GpuSolver.tilings`."""
-        return [Tiling(tile.rows, tile.columns, splits) for _, tile, splits in weighed_tiles(placed)]
+        return [Tiling(tile.rows, tile.columns, splits) for _, tile, splits in weighed_tiles(contraction)]
 
-    def estimate(self, placed: PlacedRequest, tiling: Any = None) -> float:
+    def estimate(self, contraction: GpuContraction, tiling: Any = None) -> float:
         """See `GpuSolver.estimate`."""
-        tile, splits = self.tile(placed, tiling)
+        tile, splits = self.tile(contraction, tiling)
         assert isinstance(tile, FmaTile)
-        return fma_seconds(placed, tile, splits)
+        return fma_seconds(contraction, tile, splits)
 
 
 class Tiles(_Choosing):
@@ -420,33 +432,33 @@ class Tiles(_Choosing):
     products = 40.0
     """Multiplications/cycle of a multiprocessor, of the 128 of an H200; float64 has half of this rate."""
 
-    def refusal(self, placed: PlacedRequest) -> str:
+    def refusal(self, contraction: GpuContraction) -> str:
         """See `GpuSolver.refusal`: applies to everything."""
         return ""
 
-    def tilings(self, placed: PlacedRequest) -> list[Any]:
+    def tilings(self, contraction: GpuContraction) -> list[Any]:
         """See `GpuSolver.tilings`."""
         return [SquareTiling(side) for side in tiled.SIDES]
 
-    def estimate(self, placed: PlacedRequest, tiling: Any = None) -> float:
+    def estimate(self, contraction: GpuContraction, tiling: Any = None) -> float:
         """See `GpuSolver.estimate`."""
-        side = tiling.side if tiling is not None else tiled.chosen_side(placed)
-        itemsize = ITEMSIZE[placed.problem.types.a]
+        side = tiling.side if tiling is not None else tiled.chosen_side(contraction)
+        itemsize = ITEMSIZE[contraction.problem.types.a]
         products = self.products / (2 if itemsize == 8 else 1)
-        return tiles_seconds(placed, BlockWork(side, side, tiled.DEPTH, 1, itemsize, products))
+        return tiles_seconds(contraction, BlockWork(side, side, tiled.DEPTH, 1, itemsize, products))
 
-    def plan(self, placed: PlacedRequest, tiling: Any = None) -> Solution:
+    def plan(self, contraction: GpuContraction, tiling: Any = None) -> Solution:
         """See `GpuSolver.plan`."""
-        return tiled.tiled_solution(placed, tiling.side if tiling is not None else 0)
+        return tiled.tiled_solution(contraction, tiling.side if tiling is not None else 0)
 
 
 SOLVERS: tuple[GpuSolver, ...] = (
-    FewBits(),
-    FewBitsOnCores(),
-    FewRows(),
+    BlockQuant(),
+    BlockQuantMma(),
+    Gemv(),
     Depthwise(),
     Warpgroups(),
-    WarpgroupParts(),
+    WarpgroupBf16Split(),
     TensorCores(),
     MultiplyAdds(),
     Tiles(),
@@ -454,35 +466,35 @@ SOLVERS: tuple[GpuSolver, ...] = (
 """All solvers with kernels of this package; of equal estimates the first one wins."""
 
 
-def _in_blocks(placed: PlacedRequest) -> bool:
+def _in_blocks(contraction: GpuContraction) -> bool:
     """Return whether the right operand is block-quantised."""
-    problem = placed.problem
+    problem = contraction.problem
     return isinstance(problem, GemmProblem) and problem.blocks is not None
 
 
-def _chunked(placed: PlacedRequest) -> bool:
+def _chunked(contraction: GpuContraction) -> bool:
     """Return whether the right operand is stored in the layout of `nbits_cores`."""
-    return isinstance(placed.problem, GemmProblem) and nbits_cores.chunked(placed.problem)
+    return isinstance(contraction.problem, GemmProblem) and block_quant_mma.chunked(contraction.problem)
 
 
-def refusal_of(solver: GpuSolver | LibrarySolver, placed: PlacedRequest) -> str:
+def refusal_of(solver: GpuSolver | LibrarySolver, contraction: GpuContraction) -> str:
     """Return the reason why ``solver`` does not apply; "" if it applies.
 
-    Checks what solvers need not check themselves: block-quantised weights need `FewBits` or `FewBitsOnCores`;
-    `PlacedRequest.first_channel` needs `Warpgroups`; a gated epilogue needs `FewRows` or `Warpgroups`.
+    Checks what solvers need not check themselves: block-quantised weights need `BlockQuant` or `BlockQuantMma`;
+    `GpuContraction.first_channel` needs `Warpgroups`; a gated epilogue needs `Gemv` or `Warpgroups`.
     """
-    if _in_blocks(placed) and not isinstance(solver, FewBits):
+    if _in_blocks(contraction) and not isinstance(solver, BlockQuant):
         return "its weights are in blocks of a few bits"
-    if placed.first_channel and not isinstance(solver, Warpgroups):
+    if contraction.first_channel and not isinstance(solver, Warpgroups):
         return "its first tap has fewer channels"
-    if placed.request.epilogue.gated and not isinstance(solver, (FewRows, Warpgroups)):
+    if contraction.request.epilogue.gated and not isinstance(solver, (Gemv, Warpgroups)):
         return "its epilogue takes two sums"
-    return solver.refusal(placed)
+    return solver.refusal(contraction)
 
 
-def in_vectors(placed: PlacedRequest) -> bool:
+def in_vectors(contraction: GpuContraction) -> bool:
     """Return whether a solver with vector loads of both operands applies."""
-    return any(not refusal_of(solver, placed) for solver in SOLVERS if isinstance(solver, (_OfRing, Warpgroups)))
+    return any(not refusal_of(solver, contraction) for solver in SOLVERS if isinstance(solver, (_OfRing, Warpgroups)))
 
 
 def _libraries() -> tuple[LibrarySolver, ...]:
@@ -492,68 +504,68 @@ def _libraries() -> tuple[LibrarySolver, ...]:
     return LIBRARIES
 
 
-def candidates(placed: PlacedRequest) -> list[Candidate]:
+def candidates(contraction: GpuContraction) -> list[Candidate]:
     """See `Backend.candidates`: `own_candidates`, then each library with its heuristic's first algorithm."""
-    called = [s for s in _libraries() if not refusal_of(s, placed)]
-    return [*own_candidates(placed), *(Candidate(s, s.tilings(placed)[0]) for s in called)]
+    called = [s for s in _libraries() if not refusal_of(s, contraction)]
+    return [*own_candidates(contraction), *(Candidate(s, s.tilings(contraction)[0]) for s in called)]
 
 
-def own_candidates(placed: PlacedRequest) -> list[Candidate]:
+def own_candidates(contraction: GpuContraction) -> list[Candidate]:
     """Return the applicable solvers of this package with their own choice of tiling, least estimated time first."""
-    able = [solver for solver in SOLVERS if not refusal_of(solver, placed)]
-    return [Candidate(s) for s in (able if len(able) == 1 else sorted(able, key=lambda s: s.estimate(placed)))]
+    able = [solver for solver in SOLVERS if not refusal_of(solver, contraction)]
+    return [Candidate(s) for s in (able if len(able) == 1 else sorted(able, key=lambda s: s.estimate(contraction)))]
 
 
-def choose(placed: PlacedRequest) -> Candidate:
+def choose(contraction: GpuContraction) -> Candidate:
     """Return the first of `own_candidates`; libraries are used only after measurement.
 
     Raises:
         UnsupportedError: no solver applies; the message lists every solver's reason.
     """
-    found = own_candidates(placed)
+    found = own_candidates(contraction)
     if not found:
-        reasons = "; ".join(f"{s.name}: {refusal_of(s, placed)}" for s in SOLVERS)
-        raise UnsupportedError(f"no solver for {placed.problem}: {reasons}")
+        reasons = "; ".join(f"{s.name}: {refusal_of(s, contraction)}" for s in SOLVERS)
+        raise UnsupportedError(f"no solver for {contraction.problem}: {reasons}")
     return found[0]
 
 
-def estimates(placed: PlacedRequest) -> list[Estimate]:
+def estimates(contraction: GpuContraction) -> list[Estimate]:
     """See `Backend.estimates`."""
-    able = [Estimate(c.solver.name, c.solver.estimate(placed)) for c in own_candidates(placed)]
-    refused = [(s.name, refusal_of(s, placed)) for s in SOLVERS]
+    able = [Estimate(c.solver.name, c.solver.estimate(contraction)) for c in own_candidates(contraction)]
+    refused = [(s.name, refusal_of(s, contraction)) for s in SOLVERS]
     refused += [
-        (s.name, refusal_of(s, placed) or "taken only where measuring finds it the fastest") for s in _libraries()
+        (s.name, refusal_of(s, contraction) or "taken only where measuring finds it the fastest") for s in _libraries()
     ]
     return [*able, *(Estimate(name, None, reason) for name, reason in refused if reason)]
 
 
-def refinements(placed: PlacedRequest, winner: Candidate) -> list[Candidate]:
+def refinements(contraction: GpuContraction, winner: Candidate) -> list[Candidate]:
     """See `Backend.refinements`: other tilings of the winner's solver, least estimated time first."""
-    others = [tiling for tiling in winner.solver.tilings(placed) if tiling != winner.blocking]
-    others.sort(key=lambda tiling: winner.solver.estimate(placed, tiling))
+    others = [tiling for tiling in winner.solver.tilings(contraction) if tiling != winner.blocking]
+    others.sort(key=lambda tiling: winner.solver.estimate(contraction, tiling))
     return [Candidate(winner.solver, tiling) for tiling in others[:MOST_REFINEMENTS]]
 
 
-def _builds(placed: PlacedRequest, named: Candidate) -> bool:
+def _builds(contraction: GpuContraction, named: Candidate) -> bool:
     """Return whether a library accepts the algorithm of a tuning record; true for kernels of this package."""
-    return named.solver in SOLVERS or named.solver.builds(placed, named.blocking)
+    return named.solver in SOLVERS or named.solver.builds(contraction, named.blocking)
 
 
-def revisions(placed: PlacedRequest) -> dict[str, int]:
+def revisions(contraction: GpuContraction) -> dict[str, int]:
     """See `Backend.revisions`: of solvers with kernels of this package."""
-    return {s.name: s.revision for s in SOLVERS if s.revision and not refusal_of(s, placed)}
+    return {s.name: s.revision for s in SOLVERS if s.revision and not refusal_of(s, contraction)}
 
 
-def candidate_of(placed: PlacedRequest, record: TuningRecord) -> Candidate | None:
+def candidate_of(contraction: GpuContraction, record: TuningRecord) -> Candidate | None:
     """See `Backend.candidate_of`. Return None for a tiling that the solver lacks, and for a library's default
     algorithm, which may differ in another version of the library."""
     solvers: tuple[GpuSolver | LibrarySolver, ...] = (*SOLVERS, *_libraries())
     for solver in solvers:
-        if solver.name == record.solver and not refusal_of(solver, placed):
+        if solver.name == record.solver and not refusal_of(solver, contraction):
             if not record.configuration:
                 return Candidate(solver) if solver in SOLVERS else None
             wanted = dict(record.configuration)
-            found = (Candidate(solver, tiling) for tiling in solver.tilings(placed))
+            found = (Candidate(solver, tiling) for tiling in solver.tilings(contraction))
             named = next((c for c in found if c.configuration == wanted), None)
-            return None if named is None or not _builds(placed, named) else named
+            return None if named is None or not _builds(contraction, named) else named
     return None

@@ -13,9 +13,9 @@ from ...printer import CodeBuffer
 from ...problems.gemm import GemmProblem
 from ...tuning.request import least_bytes
 from ..kernel import gpu_kernel, plane_grid
+from .contraction_text import ContractionText
+from .gpu_contraction import GpuContraction
 from .operands import Extent
-from .placed import PlacedRequest
-from .text import ContractionText
 
 __all__ = ["SIDES", "chosen_side", "tiled_solution"]
 
@@ -31,12 +31,12 @@ FEW_TILES = 128
 """Tiles below which the smaller side is used: about the multiprocessors of a large device."""
 
 
-def chosen_side(placed: PlacedRequest) -> int:
+def chosen_side(contraction: GpuContraction) -> int:
     """Return the side of `SIDES` for a contraction."""
-    return LARGE if Extent.of(placed.problem).tiles(LARGE, LARGE) >= FEW_TILES else SMALL
+    return LARGE if Extent.of(contraction.problem).tiles(LARGE, LARGE) >= FEW_TILES else SMALL
 
 
-def tiled_solution(placed: PlacedRequest, side: int = 0) -> Solution:
+def tiled_solution(contraction: GpuContraction, side: int = 0) -> Solution:
     """Return the launch of a contraction. Operands are named as in `codegen.launch.Operand`; ``a0``, ... are the
     prologue's.
 
@@ -46,7 +46,7 @@ def tiled_solution(placed: PlacedRequest, side: int = 0) -> Solution:
     Raises:
         UnsupportedError: no kernel exists for this result type or for an operation of the prologue or epilogue.
     """
-    printer, request = _TiledText(placed, side), placed.request
+    printer, request = _TiledText(contraction, side), contraction.request
     lines = printer.lines()
     blocks, planes = printer.tiles, printer.operands.planes
     problem, epilogue = request.problem, request.epilogue
@@ -65,13 +65,13 @@ def tiled_solution(placed: PlacedRequest, side: int = 0) -> Solution:
 class _TiledText(ContractionText):
     """Kernel text of one contraction."""
 
-    def __init__(self, placed: PlacedRequest, side: int) -> None:
-        super().__init__(placed)
-        self.tile = side or chosen_side(placed)
+    def __init__(self, contraction: GpuContraction, side: int) -> None:
+        super().__init__(contraction)
+        self.tile = side or chosen_side(contraction)
         self.threads = (self.tile // OWN) ** 2
         self.tiles = self._tiles(self.tile, self.tile)
         self.whole_columns = known_equal(self.operands.columns % OWN, 0)
-        self.aligned = self.whole_columns and placed.lanes(self.operands.columns, OWN) == OWN
+        self.aligned = self.whole_columns and contraction.lanes(self.operands.columns, OWN) == OWN
 
     def lines(self) -> list[str]:
         """Return all statements of the kernel."""

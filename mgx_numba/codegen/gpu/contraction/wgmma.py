@@ -24,15 +24,15 @@ from ...tuning.request import least_bytes
 from ..architecture import WARP
 from ..kernel import gpu_kernel
 from ..products import product_of
+from .gpu_contraction import GpuContraction
 from .operands import Extent, ProductOperands
-from .parts import add_parts
-from .placed import PlacedRequest
 from .right_columns import OrderedColumns, ordered_columns
+from .split_k import add_split_k
+from .wgmma_accumulators import Part
 from .wgmma_epilogue import WarpgroupEpilogueText
-from .wgmma_operands import MOST_BATCH_AXES, TURNED_BYTES, layout_of, moves, wants_order, windows_of
+from .wgmma_operands import MOST_BATCH_AXES, TRANSPOSED_BYTES, layout_of, moves, wants_order, windows_of
 from .wgmma_pingpong import PingPong
 from .wgmma_sharing import Sharing
-from .wgmma_sums import Part
 from .wgmma_tiles import (
     NEIGHBOURS,
     SLICE_BYTES,
@@ -47,16 +47,16 @@ from .wgmma_tiles import (
 __all__ = ["WarpgroupText", "tile_question", "warpgroup_launches", "wgmma_choice", "wgmma_solution", "wgmma_tiles"]
 
 
-def wgmma_solution(placed: PlacedRequest, tile: WarpgroupTile | None = None, splits: int = 0) -> Solution:
+def wgmma_solution(contraction: GpuContraction, tile: WarpgroupTile | None = None, splits: int = 0) -> Solution:
     """Return the launches of an applicable contraction.
 
-    Convolution weights have the layout `weights.COLUMNS`; with `PlacedRequest.any_order`, columns are permuted by
+    Convolution weights have the layout `weights.COLUMNS`; with `GpuContraction.any_order`, columns are permuted by
     `Solution.turns`. A missing ``tile`` or ``splits`` is chosen.
 
     Raises:
         UnsupportedError: no kernel exists for an operation of the epilogue.
     """
-    return warpgroup_launches(WarpgroupText(placed, tile, splits), "warpgroup")
+    return warpgroup_launches(WarpgroupText(contraction, tile, splits), "warpgroup")
 
 
 def warpgroup_launches(text: WarpgroupText, how: str) -> Solution:
@@ -66,8 +66,8 @@ def warpgroup_launches(text: WarpgroupText, how: str) -> Solution:
     Raises:
         UnsupportedError: no kernel exists for an operation of the epilogue.
     """
-    placed = text.placed
-    lines, problem, epilogue = text.lines(), placed.request.problem, placed.request.epilogue
+    contraction = text.contraction
+    lines, problem, epilogue = text.lines(), contraction.request.problem, contraction.request.epilogue
     kind = "gemm" if isinstance(problem, GemmProblem) else "convolution"
     split = text.splits > 1
     work = f"{'_' * bool(epilogue.name)}{epilogue.name}" * (not split)
@@ -80,39 +80,43 @@ def warpgroup_launches(text: WarpgroupText, how: str) -> Solution:
         flops=problem.flops,
         bytes=least_bytes(problem),
     )
-    whole = add_parts(placed, launch, text.splits) if split else Solution((launch,))
+    whole = add_split_k(contraction, launch, text.splits) if split else Solution((launch,))
     launches = (*text.before(), *whole.launches)
-    scratch, turns, gated = text.scratch_bytes, text.turns, text.gated
-    return replace(whole, launches=launches, scratch=scratch, turns=turns, gated=gated, halves=text.halves)
+    scratch, lane_permutation, gated = text.scratch_bytes, text.lane_permutation, text.gated
+    return replace(
+        whole, launches=launches, scratch=scratch, lane_permutation=lane_permutation, gated=gated, halves=text.halves
+    )
 
 
-def wgmma_tiles(placed: PlacedRequest) -> tuple[tuple[float, WarpgroupTile, int], ...]:
+def wgmma_tiles(contraction: GpuContraction) -> tuple[tuple[float, WarpgroupTile, int], ...]:
     """Return the tiles of an applicable contraction, see `weighed_tiles`."""
-    return weighed_tiles(tile_question(placed), multiprocessors())
+    return weighed_tiles(tile_question(contraction), multiprocessors())
 
 
-def wgmma_choice(placed: PlacedRequest, parts: bool = False) -> tuple[WarpgroupTile, int]:
+def wgmma_choice(contraction: GpuContraction, parts: bool = False) -> tuple[WarpgroupTile, int]:
     """Return the tile and split-K factor of an applicable contraction, see `chosen_tile`."""
-    return chosen_tile(tile_question(placed, parts))
+    return chosen_tile(tile_question(contraction, parts))
 
 
-def tile_question(placed: PlacedRequest, parts: bool = False) -> TileQuestion:
+def tile_question(contraction: GpuContraction, parts: bool = False) -> TileQuestion:
     """Return the cost model's description of a contraction; ``parts``: float32 as three bfloat16 products."""
-    problem = placed.request.problem
+    problem = contraction.request.problem
     extent = Extent.of(problem)
     slice = SLICE_BYTES // ITEMSIZE[problem.types.a]
     if isinstance(problem, GemmProblem):
-        turned = not known_in(problem.b_strides[len(problem.batch)], 1) and ITEMSIZE[problem.types.b] == TURNED_BYTES
+        transposed = (
+            not known_in(problem.b_strides[len(problem.batch)], 1) and ITEMSIZE[problem.types.b] == TRANSPOSED_BYTES
+        )
         slices = ceil_div(problem.k, slice)
     else:
-        turned = False
+        transposed = False
         slices = problem.taps * ceil_div(problem.group_in, slice)
-    reads = any(o.access == "full" for o in placed.request.epilogue.operands)
-    gated = placed.request.epilogue.gated
+    reads = any(o.access == "full" for o in contraction.request.epilogue.operands)
+    gated = contraction.request.epilogue.gated
     widths = 16 if gated else 8
     shape = extent.rows, extent.columns, slices, extent.planes
     taps = problem.taps if isinstance(problem, ConvProblem) else 0
-    return TileQuestion(*shape, widths, reads, parts, gated, turned, taps, placed.constant)
+    return TileQuestion(*shape, widths, reads, parts, gated, transposed, taps, contraction.constant)
 
 
 class WarpgroupText(WarpgroupEpilogueText):
@@ -126,8 +130,8 @@ class WarpgroupText(WarpgroupEpilogueText):
 
     arrivals = 1
 
-    def __init__(self, placed: PlacedRequest, tile: WarpgroupTile | None, splits: int) -> None:
-        super().__init__(placed)
+    def __init__(self, contraction: GpuContraction, tile: WarpgroupTile | None, splits: int) -> None:
+        super().__init__(contraction)
         problem = self.request.problem
         product = product_of(problem.types)
         assert product is not None
@@ -135,11 +139,11 @@ class WarpgroupText(WarpgroupEpilogueText):
         self.slice = SLICE_BYTES // product.size
         self.right = self._right_dtype()
         self.right_slice = SLICE_BYTES // ITEMSIZE[self.right]
-        self.ordered = self._order(placed)
+        self.ordered = self._order(contraction)
         self._problem = problem if isinstance(problem, GemmProblem) else problem.volume()
-        question = self._question(placed)
+        question = self._question(contraction)
         rows, columns, slices, planes = question.rows, question.columns, question.slices, question.planes
-        self.turned, self.reads = question.turned, question.reads
+        self.transposed, self.reads = question.transposed, question.reads
         self.tile, splits = (tile, splits) if tile and splits else chosen_tile(question)
         part = ceil_div(slices, splits)
         self.splits: int = 1 if splits == 1 else ceil_div(slices, part)
@@ -166,9 +170,9 @@ class WarpgroupText(WarpgroupEpilogueText):
             self._map_images(self._problem)
         self._share_columns(columns)
         self.left_elements = self.tile.rows * self.slice
-        kept = -(-self.tile.columns // self.slice) * self.slice if self.turned else self.tile.columns
+        kept = -(-self.tile.columns // self.slice) * self.slice if self.transposed else self.tile.columns
         self.right_elements = kept * self.right_slice
-        self.shared_bytes = self.tile.turned_bytes if self.turned else self.tile.shared_bytes
+        self.shared_bytes = self.tile.transposed_bytes if self.transposed else self.tile.shared_bytes
 
     def _use_slices(self) -> None:
         """Set the MMA instructions per slice, ``steps``, and the TMA boxes of a slice."""
@@ -177,9 +181,9 @@ class WarpgroupText(WarpgroupEpilogueText):
         if self.ordered is None and not is_symbolic(depth):  # of an open sum whole slices are multiplied
             own = min(depth * self.product.size, SLICE_BYTES)
         self.steps = -(-own // STEP_BYTES)
-        brought = own if own % STEP_BYTES == 0 else SLICE_BYTES  # else zeros are multiplied, too
-        self.left_box = brought // self.product.size
-        self.right_box = self.left_box if self.ordered is None and not self.turned else self.right_slice
+        loaded = own if own % STEP_BYTES == 0 else SLICE_BYTES  # else zeros are multiplied, too
+        self.left_box = loaded // self.product.size
+        self.right_box = self.left_box if self.ordered is None and not self.transposed else self.right_slice
         sizes = self.left_box * self.product.size, self.right_box * ITEMSIZE[self.right]
         self.stage_bytes = self.tile.rows * sizes[0] + self.tile.columns * sizes[1]
 
@@ -196,12 +200,12 @@ class WarpgroupText(WarpgroupEpilogueText):
         lens = problem.batch
         a = [(problem.k, 1), (problem.m, left[rank])]
         b = [(deep, 1), (problem.n, right[-1])]
-        if self.turned:
+        if self.transposed:
             b = [(problem.n, 1), (problem.k, right[rank])]
         a += [(lens[d] if own else 1, left[d]) for d, own in self._moves[0]]
         b += [(lens[d] if own else 1, right[d]) for d, own in self._moves[1]]
         self.arguments.tensor_map("map_x", "x", layout_of(self.product.a, a, (self.left_box, self.own_rows, 1, 1)))
-        if not self.turned:
+        if not self.transposed:
             self._map_right(b, (self.right_box, self.own_columns, 1, 1))
             return
         whole, rest = divmod(self.own_columns, self.slice)
@@ -239,8 +243,8 @@ class WarpgroupText(WarpgroupEpilogueText):
             self.arguments.integer(f"step_{axis}", full.stride[d])
             self.arguments.integer(f"pad_{axis}", full.pads_begin[d])
             self.arguments.integer(f"apart_{axis}", full.dilation[d])
-        if self.placed.first_channel:
-            self.arguments.integer("first_channel", self.placed.first_channel)
+        if self.contraction.first_channel:
+            self.arguments.integer("first_channel", self.contraction.first_channel)
 
     def lines(self) -> list[str]:
         """Return all statements of the kernel."""
@@ -314,11 +318,11 @@ class WarpgroupText(WarpgroupEpilogueText):
     def _right_dtype(self) -> str:
         return self.product.b
 
-    def _order(self, placed: PlacedRequest) -> OrderedColumns | None:
-        return ordered_columns(placed) if wants_order(placed.problem) else None
+    def _order(self, contraction: GpuContraction) -> OrderedColumns | None:
+        return ordered_columns(contraction) if wants_order(contraction.problem) else None
 
-    def _question(self, placed: PlacedRequest) -> TileQuestion:
-        return tile_question(placed)
+    def _question(self, contraction: GpuContraction) -> TileQuestion:
+        return tile_question(contraction)
 
     def _place(self, buffer: CodeBuffer) -> None:
         """Emit the plane, first row and first column of ``tile``."""
@@ -357,7 +361,7 @@ class WarpgroupText(WarpgroupEpilogueText):
         """Emit loads before the dependency on preceding launches: slices of a constant right operand, as many as the
         ring holds; ``there`` counts them."""
         buffer.line("there = 0")
-        if self.placed.constant and self.right_is_given:
+        if self.contraction.constant and self.right_is_given:
             with buffer.block("if begin < end:"):
                 self._place(buffer)
                 buffer.line("k = begin")
@@ -388,16 +392,16 @@ class WarpgroupText(WarpgroupEpilogueText):
         if not isinstance(self._problem, GemmProblem):
             times = self.right_slice // self.slice
             along = "channel" if times == 1 else f"channel * {times}"
-            self.sharing.bring(buffer, "w", "to_w", f"place4({along}, tap, own_column, plane)")
+            self.sharing.load(buffer, "w", "to_w", f"place4({along}, tap, own_column, plane)")
             return
         along, place = f"k * {self.right_slice}", self._batch_places(1)
-        if not self.turned:
-            self.sharing.bring(buffer, "w", "to_w", f"place4({along}, own_column, {place})")
+        if not self.transposed:
+            self.sharing.load(buffer, "w", "to_w", f"place4({along}, own_column, {place})")
             return
         for first in range(0, own, self.slice):
             to = f"offset(to_w, {first * self.slice})"
             operand = "w" if own - first >= self.slice else "rest"
-            self.sharing.bring(buffer, operand, to, f"place4(own_column + {first}, {along}, {place})")
+            self.sharing.load(buffer, operand, to, f"place4(own_column + {first}, {along}, {place})")
 
     def _produce(self, buffer: CodeBuffer) -> None:
         """Emit the producer's loop over the slices of a tile."""
@@ -412,7 +416,7 @@ class WarpgroupText(WarpgroupEpilogueText):
                 "start_x = (pixel - line * row_pixels) * step_x - pad_x",
             )
             self._taps(buffer, "begin")
-            if self.placed.first_channel:
+            if self.contraction.first_channel:
                 buffer.line("left_out = 0")
                 with buffer.block("if tap == 0:"):
                     buffer.line("left_out = first_channel")
@@ -430,12 +434,12 @@ class WarpgroupText(WarpgroupEpilogueText):
             buffer.line(f"to_x = offset(ring_x, slot * {self.left_elements} + {begin})")
             if gemm:
                 at = f"place4(k * {self.slice}, own_row, {self._batch_places(0)})"
-                self.sharing.bring(buffer, "x", "to_x", at)
+                self.sharing.load(buffer, "x", "to_x", at)
             else:
-                first = "left_out" if self.placed.first_channel else "plane * group_channels + channel"
+                first = "left_out" if self.contraction.first_channel else "plane * group_channels + channel"
                 at = f"place4({first}, start_x, start_y, image)"
-                self.sharing.bring(buffer, "x", "to_x", at, "tap_x * apart_x, tap_y * apart_y")
-                if self.placed.first_channel:
+                self.sharing.load(buffer, "x", "to_x", at, "tap_x * apart_x, tap_y * apart_y")
+                if self.contraction.first_channel:
                     buffer.line("left_out = 0")
                 buffer.line(f"channel = channel + {self.slice}")
                 with buffer.block("if channel >= group_channels:"):
@@ -465,7 +469,7 @@ class WarpgroupText(WarpgroupEpilogueText):
             buffer.line(f"own = offset(ring_x, slot * {self.left_elements} + group * {64 * self.slice})")
             buffer.line(f"theirs = offset(ring_w, slot * {self.right_elements})")
             buffer.line("wgmma_fence()")
-            buffer.line(f"sums = wgmma_{self.product.name}(sums, own, theirs, {int(self.turned)}, {self.steps})")
+            buffer.line(f"sums = wgmma_{self.product.name}(sums, own, theirs, {int(self.transposed)}, {self.steps})")
             buffer.line("wgmma_commit()")
             buffer.line("sums = wgmma_wait(sums, 1)")  # the products before are complete: their stage is free
             with buffer.block("if leads & (k > begin):"):
@@ -484,7 +488,7 @@ class WarpgroupText(WarpgroupEpilogueText):
             buffer.line("first_part = (block_index(2) * planes + plane) * rows")
         buffer.line("quarter = imod(lane, 4)")
         wide = max(2, self.width)
-        ordered = self.turns or wide != 4  # else as `sums_row` has it
+        ordered = self.lane_permutation or wide != 4  # else as `sums_row` has it
         side = f"quarter * {wide}" if ordered else "imod(quarter, 2) * 8 + idiv(quarter, 2) * 4"
         buffer.line(f"side = {side}")
         buffer.line("first_line = first_row + warp * 16 + idiv(lane, 4)")

@@ -12,9 +12,9 @@ from collections.abc import Sequence
 from ...printer import CodeBuffer, VectorValue
 from ...problems.element_types import ITEMSIZE
 from ...problems.epilogue import ACCESSES
-from .placed import VECTOR_BYTES
-from .text import ContractionText
-from .wgmma_sums import Part, SumVector
+from .contraction_text import ContractionText
+from .gpu_contraction import VECTOR_BYTES
+from .wgmma_accumulators import Part, SumVector
 from .wgmma_tiles import AHEAD, AHEAD_REGISTERS, EARLY_REGISTERS, WarpgroupTile
 
 __all__ = ["WarpgroupEpilogueText"]
@@ -46,22 +46,22 @@ class WarpgroupEpilogueText(ContractionText):
 
     def _share_columns(self, columns: int) -> None:
         """Set ``width``, and the column permutation of the right operand that gives a thread neighbouring accumulators:
-        ``turns`` and ``gated``, see `Solution`."""
+        ``lane_permutation`` and ``gated``, see `Solution`."""
         sums = self.sums = self.request.epilogue.sums
         roomy = self.tile.spare_registers >= AHEAD_REGISTERS
         most = min(VECTOR_BYTES // ITEMSIZE[self.out_dtype], 16 if roomy else NARROW, self.tile.columns // 4)
-        self.width = self.placed.lanes(columns // sums, most)
+        self.width = self.contraction.lanes(columns // sums, most)
         while sums > 1 and self.width > 2 and (columns % (8 * self.width) or self.tile.columns % (8 * self.width)):
             self.width //= 2
         apart = 4 * self.width * sums
-        gathered = self.placed.any_order and self.width > 2 and columns % apart == self.tile.columns % apart == 0
-        self.turns = self.width if gathered else 0
+        gathered = self.contraction.any_order and self.width > 2 and columns % apart == self.tile.columns % apart == 0
+        self.lane_permutation = self.width if gathered else 0
         self.rounds_first = self._exchanges_words()
         self.gated = 4 * max(2, self.width) if sums > 1 else 0
 
     def _exchanges_words(self) -> bool:
         """Return whether threads exchange 16-bit results instead of accumulators, which halves the traffic."""
-        whole = self.splits == 1 and self.width > 2 and self.sums == 1 and not self.turns
+        whole = self.splits == 1 and self.width > 2 and self.sums == 1 and not self.lane_permutation
         same = all(operand.access not in ("full", "per_n") for operand in self.request.epilogue.operands)
         return whole and same and ITEMSIZE[self.out_dtype] == 2
 
@@ -133,7 +133,7 @@ class WarpgroupEpilogueText(ContractionText):
         """
         lanes = self.width
         store = "store_aligned" if lanes > 1 else "store"
-        name = "sums_in_turns" if self.turns or self.rounds_first else "sums_row"
+        name = "sums_in_turns" if self.lane_permutation or self.rounds_first else "sums_row"
         pieces = range(self.sums * part.piece, self.sums * (part.piece + 1))
         rows = [[buffer.emit(f"{name}(sums, {half}, {piece}, {wide})") for piece in pieces] for half in (0, 1)]
         values = []

@@ -9,20 +9,20 @@ from ...launch import TensorLayout, Windows
 from ...problems.convolution import ConvProblem
 from ...problems.element_types import ITEMSIZE
 from ...problems.gemm import GemmProblem
-from ..cluster.indexing import whole_vectors
+from ..cluster.flat_index import whole_vectors
 from ..driver.device import known_architecture
 from ..products import product_of
+from .gpu_contraction import VECTOR_BYTES, GpuContraction
 from .operands import Extent
-from .placed import VECTOR_BYTES, PlacedRequest
 from .wgmma_tiles import SLICE_BYTES
 
 __all__ = [
     "MOST_BATCH_AXES",
     "PIECE",
-    "TURNED_BYTES",
+    "TRANSPOSED_BYTES",
+    "bf16_split_refusal",
     "layout_of",
     "moves",
-    "parts_refusal",
     "wants_order",
     "wgmma_refusal",
     "windows_of",
@@ -30,7 +30,7 @@ __all__ = [
 
 PIECE = 8
 """Columns of an accumulator fragment: four threads hold two each."""
-TURNED_BYTES = 2
+TRANSPOSED_BYTES = 2
 """Element size (bytes) for which an MMA can read a transposed operand: PTX ISA, "wgmma.mma_async"."""
 MOST_BATCH_AXES = 2
 """Batch axes of a tensor map."""
@@ -39,31 +39,31 @@ MOST_STEP, FARTHEST_CORNER, MOST_REACH = 8, 127, 255
 cuTensorMapEncodeIm2col."""
 
 
-def wgmma_refusal(placed: PlacedRequest) -> str:
+def wgmma_refusal(contraction: GpuContraction) -> str:
     """Return the reason why warpgroup MMA does not apply to a contraction; "" if it applies."""
-    if placed.problem.types.a == "float32" and placed.precision != "medium":
+    if contraction.problem.types.a == "float32" and contraction.precision != "medium":
         return "warpgroups multiply float32 in TF32"
-    refused = _refusal(placed) or _gate_refusal(placed)
-    if refused or not isinstance(placed.problem, GemmProblem) or wants_order(placed.problem):
+    refused = _refusal(contraction) or _gate_refusal(contraction)
+    if refused or not isinstance(contraction.problem, GemmProblem) or wants_order(contraction.problem):
         return refused
-    return _right_refusal(placed.problem)
+    return _right_refusal(contraction.problem)
 
 
-def _gate_refusal(placed: PlacedRequest) -> str:
+def _gate_refusal(contraction: GpuContraction) -> str:
     """Return the reason why value and gate columns cannot be interleaved; "" if they can, or need not be."""
-    problem = placed.problem
-    if not placed.request.epilogue.gated:
+    problem = contraction.problem
+    if not contraction.request.epilogue.gated:
         return ""
-    if not isinstance(problem, GemmProblem) or not placed.constant:
+    if not isinstance(problem, GemmProblem) or not contraction.constant:
         return "columns are interleaved of products with constants alone"
     return f"half of {problem.n} columns are no whole pieces" if problem.n % (2 * PIECE) else ""
 
 
-def parts_refusal(placed: PlacedRequest) -> str:
+def bf16_split_refusal(contraction: GpuContraction) -> str:
     """Return the reason why float32 is not computed as three bfloat16 products; "" if it is."""
-    if placed.problem.types.a != "float32" or placed.precision != "high":
+    if contraction.problem.types.a != "float32" or contraction.precision != "high":
         return "only float32 is multiplied in parts, where that is precise enough"
-    return _refusal(placed)
+    return _refusal(contraction)
 
 
 def wants_order(problem: GemmProblem | ConvProblem) -> bool:
@@ -73,9 +73,9 @@ def wants_order(problem: GemmProblem | ConvProblem) -> bool:
     return known_in(problem.b_strides[-1], 1) and not known_in(problem.b_strides[len(problem.batch)], 1)
 
 
-def _refusal(placed: PlacedRequest) -> str:
+def _refusal(contraction: GpuContraction) -> str:
     """Return the reasons that do not depend on the right operand; "" if there are none."""
-    problem = placed.request.problem
+    problem = contraction.request.problem
     arch = known_architecture()
     if arch is None:
         return "the architecture is not known"
@@ -114,7 +114,7 @@ def _right_refusal(problem: GemmProblem) -> str:
     along = along and permitted(whole_vectors(lanes, *moving, right[-1]))
     across = known_in(right[-1], 1) and not known_in(right[rank], 0)
     across = across and permitted(whole_vectors(lanes, *moving, right[rank]))
-    if across and not along and size != TURNED_BYTES:
+    if across and not along and size != TRANSPOSED_BYTES:
         return f"columns of {problem.types.b} cannot be turned"
     return "" if along or across else "the right operand has no whole vectors"
 

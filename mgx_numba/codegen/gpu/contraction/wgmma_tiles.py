@@ -25,7 +25,7 @@ SLICE_BYTES = 128
 """Bytes of K per row and column in a ring stage."""
 STEP_BYTES = 32
 """Bytes of K per MMA instruction."""
-TURNED_COLUMNS = SLICE_BYTES // 2
+TRANSPOSED_COLUMNS = SLICE_BYTES // 2
 """Columns (16 bits) per row of a stage for a transposed right operand."""
 WARPGROUP = 128
 """Threads per warpgroup."""
@@ -99,7 +99,7 @@ class WarpgroupTile:
         return (self.rows + self.columns) * SLICE_BYTES
 
     @property
-    def brought_bytes(self) -> int:
+    def loaded_bytes(self) -> int:
         """Return the bytes of a stage that each block loads itself."""
         return (self.rows // self.across + self.columns // self.cluster) * SLICE_BYTES
 
@@ -118,13 +118,13 @@ class WarpgroupTile:
             return AHEAD
         return AT_ONCE if self.spare_registers >= AT_ONCE_REGISTERS else AT_ONCE // 2
 
-    def fits_parts(self, slices: int) -> bool:
+    def fits_bf16_split(self, slices: int) -> bool:
         """Return whether the registers suffice for float32 halves over ``slices`` slices, see `PART_SLICES`. Clusters
         across, ping-pong and 96 columns are excluded: they were not measured with halves."""
         least = HALVING_REGISTERS
         if slices > PART_SLICES:
             least = max(least, self.columns // 2 + KEPT_REGISTERS)
-        tried = self.across == self.pingpong == 1 and not TURNED_COLUMNS < self.columns < WIDE_PARTS
+        tried = self.across == self.pingpong == 1 and not TRANSPOSED_COLUMNS < self.columns < WIDE_PARTS
         return tried and least <= self.spare_registers
 
     @property
@@ -133,15 +133,15 @@ class WarpgroupTile:
         return self.stages * self.stage_bytes
 
     @property
-    def turned_bytes(self) -> int:
-        """Return the same with a transposed right operand, whose rows are padded to `TURNED_COLUMNS`."""
-        columns = -(-self.columns // TURNED_COLUMNS) * TURNED_COLUMNS
+    def transposed_bytes(self) -> int:
+        """Return the same with a transposed right operand, whose rows are padded to `TRANSPOSED_COLUMNS`."""
+        columns = -(-self.columns // TRANSPOSED_COLUMNS) * TRANSPOSED_COLUMNS
         return self.stages * (self.rows + columns) * SLICE_BYTES
 
-    def turned(self) -> WarpgroupTile:
+    def transposed(self) -> WarpgroupTile:
         """Return the tile with fewer stages, such that a transposed right operand fits the same shared memory."""
         wanted = self
-        while wanted.turned_bytes > self.shared_bytes:
+        while wanted.transposed_bytes > self.shared_bytes:
             wanted = replace(wanted, stages=wanted.stages - 1)
         return wanted
 
@@ -255,8 +255,8 @@ class TileQuestion:
         rows, columns, planes: size of the result.
         slices: slices of `SLICE_BYTES` along K.
         widths: divisor of a tile's columns.
-        turned: whether the right operand is transposed; each block of a cluster then loads a multiple of
-            `TURNED_COLUMNS`.
+        transposed: whether the right operand is transposed; each block of a cluster then loads a multiple of
+            `TRANSPOSED_COLUMNS`.
         taps: filter taps of a convolution in im2col mode; 0 otherwise.
         constant: whether the right operand is loaded before the preceding launch ends.
         reads: whether the epilogue has an operand with one element per result.
@@ -272,7 +272,7 @@ class TileQuestion:
     reads: bool = False
     parts: bool = False
     whole: bool = False
-    turned: bool = False
+    transposed: bool = False
     taps: int = 0
     constant: bool = False
 
@@ -295,21 +295,21 @@ def weighed_tiles(question: TileQuestion, cores: int) -> tuple[tuple[float, Warp
 def _weighed(question: TileQuestion, cores: int) -> tuple[tuple[float, WarpgroupTile, int], ...]:
     candidates = [
         (tile_cycles(tile, splits, question, cores), tile, splits)
-        for tile in (tile.turned() if question.turned else tile for tile in TILES)
+        for tile in (tile.transposed() if question.transposed else tile for tile in TILES)
         for splits in ((1,) if question.whole else SPLITS)
         if tile.columns % (question.widths * tile.cluster) == 0
-        and (not question.turned or tile.cluster == 1 or tile.columns % (TURNED_COLUMNS * tile.cluster) == 0)
+        and (not question.transposed or tile.cluster == 1 or tile.columns % (TRANSPOSED_COLUMNS * tile.cluster) == 0)
         and (splits == 1 or question.slices >= splits * LEAST_SLICES)
-        and (not question.parts or tile.fits_parts(-(-question.slices // splits)))
-        and (tile.pingpong == 1 or _takes_turns(tile, splits, question, cores))
+        and (not question.parts or tile.fits_bf16_split(-(-question.slices // splits)))
+        and (tile.pingpong == 1 or _alternates(tile, splits, question, cores))
     ]
     return tuple(sorted(candidates, key=lambda c: c[0]))
 
 
-def _takes_turns(tile: WarpgroupTile, splits: int, question: TileQuestion, cores: int) -> bool:
+def _alternates(tile: WarpgroupTile, splits: int, question: TileQuestion, cores: int) -> bool:
     """Return whether ping-pong scheduling may gain. Excluded for a transposed right operand: 3072 by 3072 by 768 takes
     24.3 us on an H200, without ping-pong 22.5."""
-    if splits > 1 or question.reads or question.turned:
+    if splits > 1 or question.reads or question.transposed:
         return False
     tiles = -(-question.rows // tile.rows) * -(-question.columns // tile.columns) * question.planes
     return question.slices >= LONG_TURN and tiles > LEAST_TURNS * cores
@@ -332,7 +332,7 @@ def tile_cycles(tile: WarpgroupTile, splits: int, question: TileQuestion, cores:
             multiplying = max(multiplying, 3 * tile.columns + HALVING)  # `lang.warpgroups`: 6 instructions
     bringing = 0.0  # which held up none of the sets that were measured
     if tile.pingpong == 1:
-        bringing = _bringing(tile, down, side, min(blocks, cores), max(1, question.taps))
+        bringing = _loading_cycles(tile, down, side, min(blocks, cores), max(1, question.taps))
     if question.taps:
         bringing = max(bringing, tile.rows // tile.across * SLICE_BYTES / GATHERING)
     slice = max(sharing * max(multiplying, bringing), LATENCY / tile.stages, LEAST_SLICE)
@@ -348,7 +348,7 @@ def tile_cycles(tile: WarpgroupTile, splits: int, question: TileQuestion, cores:
     return cycles
 
 
-def _bringing(tile: WarpgroupTile, down: int, side: int, active: int, taps: int) -> float:
+def _loading_cycles(tile: WarpgroupTile, down: int, side: int, active: int, taps: int) -> float:
     """Return the cycles until the slices of ``active`` concurrent blocks have arrived.
 
     Args:
@@ -358,4 +358,4 @@ def _bringing(tile: WarpgroupTile, down: int, side: int, active: int, taps: int)
     high = min(down, max(NEIGHBOURS, active / side))
     wide = min(side, max(1, active / high))
     distinct = active / (high * wide) * (high * tile.rows / taps + wide * tile.columns) * SLICE_BYTES
-    return active * tile.brought_bytes / DELIVERY + distinct / DISTINCT
+    return active * tile.loaded_bytes / DELIVERY + distinct / DISTINCT

@@ -11,7 +11,7 @@ from ...printer import CodeBuffer
 from ...problems.cluster import Tensor
 from ...space import Space, collapse
 from ..architecture import WARP
-from ..cluster.indexing import Axes
+from ..cluster.flat_index import Axes
 from ..kernel import gpu_grid, gpu_kernel
 from ..printer import dtype_name
 from .keys import Order, join_first

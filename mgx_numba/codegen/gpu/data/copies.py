@@ -11,7 +11,7 @@ from ...launch import Launch
 from ...printer import CodeBuffer
 from ...problems.cluster import Tensor
 from ...space import Space, collapse
-from ..cluster.indexing import Axes, contiguous_lanes
+from ..cluster.flat_index import Axes, contiguous_lanes
 from ..kernel import gpu_grid, gpu_kernel
 from ..printer import dtype_name, most_lanes
 from .elements import THREADS

@@ -10,7 +10,7 @@ from ...arguments import Arguments
 from ...launch import Launch
 from ...printer import CodeBuffer
 from ...problems.cluster import Tensor
-from ..cluster.indexing import Axes
+from ..cluster.flat_index import Axes
 from ..kernel import gpu_grid, gpu_kernel
 from ..printer import dtype_name
 

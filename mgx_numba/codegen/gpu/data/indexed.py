@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from ....core.dim import Length, known_in, minimum
 from ...launch import Launch
 from ...problems.cluster import Tensor
-from ...problems.indexing import IndexedCopy, Term
+from ...problems.indexed_copy import IndexedCopy, Term
 from ...space import Space, collapse
-from ..cluster.indexing import contiguous_lanes
+from ..cluster.flat_index import contiguous_lanes
 from ..printer import most_lanes
 from .elements import ElementText
 

@@ -58,8 +58,8 @@ class Order:
         wide = buffer.emit(f"cast_{dtype_name(self.type.compute)}({element})")
         bits = buffer.emit(f"bits_{key}(add({wide}, 0.0))")
         greatest = int(np.iinfo(self.key.numpy).max)
-        turned = buffer.emit(f"where(lt({bits}, 0), bitwise_xor({bits}, {greatest}), {bits})")
-        ordered = turned if self.greatest else buffer.emit(f"bitwise_not({turned})")
+        transposed = buffer.emit(f"where(lt({bits}, 0), bitwise_xor({bits}, {greatest}), {bits})")
+        ordered = transposed if self.greatest else buffer.emit(f"bitwise_not({transposed})")
         nan = greatest if self.nan_first else self.least
         return buffer.emit(f"where(isnan({wide}), const_{key}({nan}, 0), {ordered})")
 

@@ -8,7 +8,7 @@ from ....ops.lrn import Lrn
 from ...launch import Launch
 from ...printer import VectorValue
 from ...problems.cluster import Tensor
-from ..cluster.indexing import contiguous_lanes
+from ..cluster.flat_index import contiguous_lanes
 from ..printer import ThreadPrinter, most_lanes
 from .elements import ElementText
 

@@ -14,7 +14,7 @@ from ...launch import Launch
 from ...printer import VectorValue
 from ...problems.cluster import Tensor
 from ...reductions import REDUCTIONS
-from ..cluster.indexing import contiguous_lanes
+from ..cluster.flat_index import contiguous_lanes
 from ..printer import ThreadPrinter, dtype_name, most_lanes
 from .elements import ElementText
 

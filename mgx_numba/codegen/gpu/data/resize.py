@@ -12,7 +12,7 @@ from ....ops.resize import Resize, interpolation_taps
 from ...launch import Launch
 from ...printer import VectorValue
 from ...problems.cluster import Tensor
-from ..cluster.indexing import contiguous_lanes
+from ..cluster.flat_index import contiguous_lanes
 from ..printer import ThreadPrinter, dtype_name, most_lanes
 from .elements import ElementText
 

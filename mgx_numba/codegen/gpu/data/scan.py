@@ -12,7 +12,7 @@ from ...printer import CodeBuffer, VectorValue
 from ...problems.cluster import Tensor
 from ...space import Space, collapse
 from ..architecture import WARP
-from ..cluster.indexing import Axes
+from ..cluster.flat_index import Axes
 from ..kernel import gpu_grid, gpu_kernel
 from ..printer import ThreadPrinter, dtype_name
 

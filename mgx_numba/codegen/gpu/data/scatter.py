@@ -16,9 +16,9 @@ from ....dataclass import dataclass
 from ...launch import Launch
 from ...printer import VectorValue
 from ...problems.cluster import Tensor
-from ...problems.indexing import Term
+from ...problems.indexed_copy import Term
 from ...space import Space, collapse
-from ..cluster.indexing import Axes
+from ..cluster.flat_index import Axes
 from ..printer import ThreadPrinter, dtype_name
 from .elements import ElementText
 

@@ -13,7 +13,7 @@ from ...launch import Launch
 from ...printer import CodeBuffer
 from ...problems.cluster import Tensor
 from ...space import Space, collapse
-from ..cluster.indexing import Axes
+from ..cluster.flat_index import Axes
 from ..kernel import gpu_grid, gpu_kernel
 from ..printer import dtype_name
 from .keys import Order

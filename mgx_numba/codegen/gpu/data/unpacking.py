@@ -9,8 +9,8 @@ from ...launch import Launch
 from ...printer import CodeBuffer
 from ...problems.element_types import ITEMSIZE
 from ...problems.gemm import BlockFormat
-from ..contraction.nbits import codes_of_vector
-from ..contraction.nbits_cores import CHUNK, CODE_WORDS, COLUMNS, chunk_words, scales_of_chunk
+from ..contraction.block_quant import codes_of_vector
+from ..contraction.block_quant_mma import CHUNK, CODE_WORDS, COLUMNS, chunk_words, scales_of_chunk
 from ..kernel import gpu_grid, gpu_kernel
 
 __all__ = ["unpacked_chunks_launch", "unpacked_weights_launch"]
@@ -22,7 +22,7 @@ THREADS = 256
 def unpacked_weights_launch(form: BlockFormat, columns: int, blocks: int, dtype: str, origin: str) -> Launch:
     """Return the launch of ``out = (code - zero point) * scale``, one vector per thread.
 
-    Operands: ``codes`` from `contraction.nbits.pack_codes`, ``scales``, ``points``, ``out`` [columns, blocks *
+    Operands: ``codes`` from `contraction.block_quant.pack_codes`, ``scales``, ``points``, ``out`` [columns, blocks *
     form.size] of float type ``dtype``.
     """
     count = codes_of_vector(form)
@@ -40,8 +40,8 @@ def unpacked_weights_launch(form: BlockFormat, columns: int, blocks: int, dtype:
 
 
 def unpacked_chunks_launch(form: BlockFormat, columns: int, blocks: int, dtype: str, origin: str) -> Launch:
-    """Return the same launch for ``codes`` from `contraction.nbits_cores.pack_chunks`, which include scales and zero
-    points; one word per thread."""
+    """Return the same launch for ``codes`` from `contraction.block_quant_mma.pack_chunks`, which include scales and
+    zero points; one word per thread."""
     items, words, inside = columns * blocks * form.size // 8, chunk_words(form), scales_of_chunk(form)
     scales = CODE_WORDS + COLUMNS * inside
     lines = [

@@ -11,7 +11,7 @@ from ....dataclass import dataclass
 from ....errors import DeviceError
 from .cudnn import DATA_TYPES, Attribute, Cudnn, Descriptor, Kind, Value, cudnn, tensor
 
-__all__ = ["AskedConvolution", "ConvolutionCall", "ConvolutionEngine", "engines"]
+__all__ = ["ConvolutionCall", "ConvolutionEngine", "RequestedConvolution", "engines"]
 
 _CORRELATION = 1  # cudnnConvolutionMode_t: the filter is not mirrored
 _HEURISTICS = (3, 2)  # CUDNN_HEUR_MODE_A and CUDNN_HEUR_MODE_FALLBACK
@@ -19,10 +19,10 @@ _ADD, _RELU = 0, 100  # cudnnPointwiseMode_t
 _TENSOR_CORES, _ROUNDED_INPUTS, _ROUNDED_SUMS, _FFT, _ANY_ORDER = 0, 1, 2, 3, 4  # cudnnBackendNumericalNote_t
 _WINOGRAD = range(5, 9)
 _ALIGNMENT = 16
-"""Alignment (bytes) of operands: `gpu.contraction.placed.VECTOR_BYTES`."""
+"""Alignment (bytes) of operands: `gpu.contraction.gpu_contraction.VECTOR_BYTES`."""
 MOST_ENGINES = 10
 """Most engine configurations that tuning measures; some compile a kernel."""
-MOST_ASKED = 64
+MOST_REQUESTED = 64
 """Most configurations requested from the heuristic; the best ones may all be excluded by their rounding. No figures
 kept."""
 MOST_KNOBS, MOST_NOTES = 64, 32
@@ -30,7 +30,7 @@ MOST_KNOBS, MOST_NOTES = 64, 32
 
 
 @dataclass(frozen=True)
-class AskedConvolution:
+class RequestedConvolution:
     """A channels-last convolution as cuDNN's graph describes it.
 
     Attributes:
@@ -68,7 +68,7 @@ class AskedConvolution:
     alignment: int
 
     @classmethod
-    def of(cls, fields: Mapping[str, Any]) -> AskedConvolution:
+    def of(cls, fields: Mapping[str, Any]) -> RequestedConvolution:
         """Restore from the JSON form of `dataclasses.asdict`."""
         own: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in fields.items()}
         return cls(**own)
@@ -93,7 +93,7 @@ class ConvolutionEngine:
 class _ConvolutionGraph:
     """The operation graph of a convolution on the current device."""
 
-    def __init__(self, library: Cudnn, number: int, what: AskedConvolution) -> None:
+    def __init__(self, library: Cudnn, number: int, what: RequestedConvolution) -> None:
         self.library, self._what = library, what
         self.handle = library.handle(number)
         self._count = 0
@@ -175,7 +175,7 @@ class _ConvolutionGraph:
         return y
 
 
-def engines(number: int, what: AskedConvolution) -> list[ConvolutionEngine]:
+def engines(number: int, what: RequestedConvolution) -> list[ConvolutionEngine]:
     """Return the heuristic's engine configurations for a convolution on device ``number``, which is the current device,
     best first. Engines with unwanted rounding or non-deterministic order are excluded.
 
@@ -203,7 +203,7 @@ def _configurations(library: Cudnn, graph: Descriptor, mode: int) -> list[Descri
     try:
         asked = Descriptor(library, Kind.HEURISTIC).set(Attribute.HEURISTIC_GRAPH, Value.DESCRIPTOR, graph)
         asked.set(Attribute.HEURISTIC_MODE, Value.HEURISTIC_MODE, mode).finish()
-        return asked.descriptors(Attribute.HEURISTIC_RESULTS, Kind.CONFIGURATION, MOST_ASKED)
+        return asked.descriptors(Attribute.HEURISTIC_RESULTS, Kind.CONFIGURATION, MOST_REQUESTED)
     except DeviceError:
         return []
 
@@ -220,7 +220,7 @@ def _engine(library: Cudnn, one: Descriptor, engine: Descriptor) -> ConvolutionE
     return ConvolutionEngine(library.version, number, tuple(sorted(knobs)), workspace)
 
 
-def _barred(what: AskedConvolution) -> set[int]:
+def _barred(what: RequestedConvolution) -> set[int]:
     """Return the numerical notes that exclude an engine."""
     barred = {_ROUNDED_SUMS, _ANY_ORDER}
     if what.left == "float32" and what.sums != "tf32":
@@ -231,7 +231,7 @@ def _barred(what: AskedConvolution) -> set[int]:
 class ConvolutionCall:
     """See `LibraryCall`. Operands: ``left``, ``right``, ``out``, and as needed ``bias``, ``added``, ``workspace``."""
 
-    def __init__(self, number: int, what: AskedConvolution, engine: ConvolutionEngine) -> None:
+    def __init__(self, number: int, what: RequestedConvolution, engine: ConvolutionEngine) -> None:
         """Prepare the call.
 
         Raises:
@@ -265,10 +265,10 @@ class ConvolutionCall:
         """
         own = dict(fields["engine"])
         own["knobs"] = tuple((kind, value) for kind, value in own["knobs"])
-        return cls(number, AskedConvolution.of(fields["convolution"]), ConvolutionEngine(**own))
+        return cls(number, RequestedConvolution.of(fields["convolution"]), ConvolutionEngine(**own))
 
     @staticmethod
-    def fields(what: AskedConvolution, engine: ConvolutionEngine) -> dict[str, Any]:
+    def fields(what: RequestedConvolution, engine: ConvolutionEngine) -> dict[str, Any]:
         """Return a call as JSON values."""
         return {"convolution": asdict(what), "engine": asdict(engine)}
 

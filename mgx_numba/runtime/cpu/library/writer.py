@@ -20,13 +20,13 @@ from ....codegen.workers.objects import objects_of
 from ....core.types import from_numpy, numpy_dtype
 from ....errors import CompileError, FormatError, OptionError, UnsupportedError
 from ....graph.atomic_file import replace_file
-from ...plan import HostStep, Plan
+from ...plan import FallbackStep, Plan
 from ...plan_file import constant_pieces
 from ..executor import Executable
 from . import CPP_PREFIX
+from .c_source import EXECUTOR, WEIGHTS_SYMBOL, layout_text, plan_text
 from .cpuid import needed_bits
 from .linking import compiler, link_library
-from .text import EXECUTOR, WEIGHTS_SYMBOL, layout_text, plan_text
 
 __all__ = ["write_library"]
 
@@ -69,7 +69,7 @@ def write_library(
 
     Raises:
         OptionError: a bad name; too many weights to embed; other CPU features than when the plan was compiled.
-        UnsupportedError: the plan has host steps, each of which is named; or the system is not Linux on x86-64.
+        UnsupportedError: the plan has fallback steps, each of which is named; or the system is not Linux on x86-64.
         CompileError: there is no compiler though ``link`` is true, or it fails.
         FormatError: a file cannot be written.
     """
@@ -114,13 +114,13 @@ def _check(plan: Plan, name: str) -> None:
         raise OptionError(f"export_library: the name {name} is that of a header which every library has")
     if host.triple().split("-")[0] != "x86_64" or not sys.platform.startswith("linux"):
         raise UnsupportedError("export_library: libraries are written for Linux on x86-64 alone")
-    hosted = [step for step in plan.steps if isinstance(step, HostStep)]
-    if hosted:
+    fallbacks = [step for step in plan.steps if isinstance(step, FallbackStep)]
+    if fallbacks:
         listed = "\n".join(
-            f"  {step.instruction or step.label}: {step.reason or 'no kernel does it'}" for step in hosted
+            f"  {step.instruction or step.label}: {step.reason or 'no kernel does it'}" for step in fallbacks
         )
         raise UnsupportedError(
-            f"export_library: steps of the program run in Python, which a library has not: {len(hosted)}\n{listed}"
+            f"export_library: steps of the program run in Python, which a library has not: {len(fallbacks)}\n{listed}"
         )
     if plan.jumps:
         listed = "\n".join(dict.fromkeys(f"  {plan.steps[jump.by].instruction}" for jump in plan.jumps))

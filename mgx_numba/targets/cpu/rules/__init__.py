@@ -21,4 +21,4 @@ FAMILIES = SHARED_FAMILIES | {
 }
 """Rarely used operators, by the module that has their rules."""
 
-RULES.import_late(__name__, FAMILIES)
+RULES.register_lazily(__name__, FAMILIES)

@@ -8,8 +8,8 @@ from dataclasses import replace
 import numpy as np
 
 from ....codegen.alternatives import has_lengths
-from ....codegen.cpu.attention import AttentionProblem, MaskLayout, plan, reads_turned_masks
-from ....codegen.cpu.contraction.parts import LINE_ELEMENTS
+from ....codegen.cpu.attention import AttentionProblem, MaskLayout, plan, reads_transposed_masks
+from ....codegen.cpu.contraction.bf16_split_rows import LINE_ELEMENTS
 from ....codegen.launch import Launch, Solution
 from ....core.dim import known_in
 from ....core.shape import Shape
@@ -17,11 +17,18 @@ from ....core.types import Type
 from ....graph.instruction import Instruction
 from ....ops.attention import Attention
 from ....runtime.plan import Region
-from ...lowering.attention import accepts_attention, as_type, attention_output, convert, mask_period, mask_strides
+from ...lowering.attention_operands import (
+    accepts_attention,
+    as_type,
+    attention_output,
+    convert,
+    mask_period,
+    mask_strides,
+)
 from ...lowering.buffers import Buffer, View
 from ...lowering.lowering import Lowering
 from ...lowering.solutions import with_origin
-from ..parts import ValueParts, offer_parts
+from ..bf16_split_values import SplitValue, offer_bf16_split
 from .table import lowering
 
 
@@ -46,7 +53,7 @@ def lower_attention(low: Lowering, ins: Instruction) -> None:
         products_in_parts=low.options.precision == "high",
     )  # fmt: skip
     if len(ins.inputs) == 4:
-        mask = operands["mask"] = _mask(low, ins, type, reads_turned_masks(problem))
+        mask = operands["mask"] = _mask(low, ins, type, reads_transposed_masks(problem))
         strides = mask_strides(mask, problem.scores)
         problem = replace(problem, mask=MaskLayout(mask.type.dtype_name, strides, mask_period(mask), op.fill))
     origin = low.origin(ins)
@@ -56,7 +63,7 @@ def lower_attention(low: Lowering, ins: Instruction) -> None:
     for launch in chosen.launches:
         low.launch(launch, operands, ins)
     if len(chosen.launches) == 1 and not has_lengths(problem):
-        _offer_parts(low, problem, target, origin)
+        _offer_bf16_split(low, problem, target, origin)
     if target is not declared:
         convert(low, ins, target, declared)
 
@@ -66,13 +73,13 @@ def _solution(low: Lowering, problem: AttentionProblem, origin: str) -> Solution
     return with_origin(low.solve(plan, problem, low.threads, key=(problem, low.threads)), origin)
 
 
-def _offer_parts(low: Lowering, problem: AttentionProblem, out: View, origin: str) -> None:
+def _offer_bf16_split(low: Lowering, problem: AttentionProblem, out: View, origin: str) -> None:
     """Let a product that reads the heads' results side by side read them in bfloat16 parts."""
     columns = problem.heads * problem.width
     if out.strides != (problem.queries * columns, problem.width, columns, 1):
         return
 
-    def remake(parts: ValueParts, alone: bool) -> tuple[Launch, Mapping[str, View]]:
+    def remake(parts: SplitValue, alone: bool) -> tuple[Launch, Mapping[str, View]]:
         strides = (problem.queries * parts.pitch, problem.width, parts.pitch, 1)
         own = replace(problem, part_strides=strides, parts_alone=alone)
         made = _solution(low, own, origin)
@@ -81,7 +88,7 @@ def _offer_parts(low: Lowering, problem: AttentionProblem, out: View, origin: st
 
     if columns % LINE_ELEMENTS == 0:
         rows = out.with_shape(Shape(out.type, (problem.batch, problem.queries, columns)))
-        offer_parts(low, low.steps[-1], rows, columns, remake, besides=True)
+        offer_bf16_split(low, low.steps[-1], rows, columns, remake, besides=True)
 
 
 def _mask(low: Lowering, ins: Instruction, type: Type, turned: bool) -> View:

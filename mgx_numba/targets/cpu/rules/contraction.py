@@ -11,12 +11,12 @@ from typing import Any
 import numpy as np
 
 from ....codegen.alternatives import at_lengths, has_lengths, lengths_in
+from ....codegen.cpu.contraction.block_quant import halves_are_read, halves_hold
 from ....codegen.cpu.contraction.conv import ConvDirect
-from ....codegen.cpu.contraction.nbits import halves_are_read, halves_hold
-from ....codegen.cpu.contraction.open_lengths import SolverShare, flattened, solve_open, solvers_of
-from ....codegen.cpu.contraction.packing import SOLVERS, packed_weights
+from ....codegen.cpu.contraction.runtime_packing import SOLVERS, packed_weights
 from ....codegen.cpu.contraction.select import select
 from ....codegen.cpu.contraction.solver import UnsuitedWeights
+from ....codegen.cpu.contraction.symbolic_lengths import SolverShare, flattened, solve_open, solvers_of
 from ....codegen.cpu.machine import machine
 from ....codegen.launch import Launch, Solution
 from ....codegen.printer import check_body
@@ -33,14 +33,14 @@ from ....graph.instruction import Instruction
 from ....graph.module import Module
 from ....runtime.memory import address_of
 from ....runtime.plan import Region
-from ...lowering import contraction
+from ...lowering import contraction_problem
 from ...lowering.buffers import Buffer, View
-from ...lowering.contraction import (
+from ...lowering.contraction_problem import (
     BLOCK_PRODUCTS,
     CONVOLUTIONS,
     PRODUCTS,
     Contraction,
-    Contractions,
+    ContractionSupport,
     accepts_contraction,
     core_of,
     line_strides,
@@ -49,10 +49,10 @@ from ...lowering.function_call import FunctionCall
 from ...lowering.lowering import Lowering
 from ...lowering.slow_steps import warn_if_slow
 from ...lowering.steps import function_step
+from ..bf16_split_values import SplitValue, Writer, bf16_split_of, offer_bf16_split, take_bf16_split
 from ..capabilities import line_gaps
 from ..error_budget import over_budget
 from ..joining import drop_product, first_of_pair, joined_product
-from ..parts import ValueParts, Writer, offer_parts, parts_of, take_parts
 from ..shuffling import before_shuffle, drop_shuffle
 from .table import lowering
 
@@ -90,15 +90,19 @@ def _accepts(ins: Instruction, shape: Shape) -> bool:
 @lowering(*PRODUCTS, *BLOCK_PRODUCTS, *CONVOLUTIONS, "fused_contraction", accepts=_accepts)
 def lower_contraction(low: Lowering, ins: Instruction) -> None:
     """Append the launches of the solver that tuning or the cost model chooses."""
-    contraction.lower_contraction(low, ins, _HERE)
+    contraction_problem.lower_contraction(low, ins, CPU_SUPPORT)
 
 
-def _launch(low: Lowering, ins: Instruction, what: Contraction) -> None:
+def _launch(low: Lowering, ins: Instruction, contraction: Contraction) -> None:
     precise = low.options.precision
-    problem, operands, weights = replace(what.problem, fast_math=precise != "highest"), what.operands, what.weights
-    constant = weights if what.blocks is None else what.blocks
-    if what.blocks is not None:
-        problem = _with_stored_blocks(low, problem, what.blocks.scales)
+    problem, operands, weights = (
+        replace(contraction.problem, fast_math=precise != "highest"),
+        contraction.operands,
+        contraction.weights,
+    )
+    constant = weights if contraction.blocks is None else contraction.blocks
+    if contraction.blocks is not None:
+        problem = _with_stored_blocks(low, problem, contraction.blocks.scales)
     if operands["x"].type.dtype_name != problem.types.a:  # `store_bfloat16` stores both operands in bfloat16
         types = replace(problem.types, a=operands["x"].type.dtype_name, b="bfloat16")
         problem = replace(problem, types=types)
@@ -106,8 +110,8 @@ def _launch(low: Lowering, ins: Instruction, what: Contraction) -> None:
         problem = _with_stored_weights(low, problem, weights.dtype.name)
     elif weights is not None and precise == "medium" and problem.types.uniform == "float32":
         problem = _with_stored_weights(low, problem, "bfloat16")
-    places = tuple(tuple(map(plain_int, own)) for own in what.strides)
-    saturates = what.epilogue.saturates
+    places = tuple(tuple(map(plain_int, own)) for own in contraction.strides)
+    saturates = contraction.epilogue.saturates
     unsuited = [
         own.name
         for own in SOLVERS
@@ -117,8 +121,8 @@ def _launch(low: Lowering, ins: Instruction, what: Contraction) -> None:
     ]
     room = 0 if constant is None else low.packing_room  # weights packed in every run are not worth transforming
     if has_lengths((problem, places)):
-        request = Request(problem, what.epilogue, places, low.threads, low.options.fast_math)
-        _launch_open(low, ins, request, replace(what, operands=operands), room, unsuited)
+        request = Request(problem, contraction.epilogue, places, low.threads, low.options.fast_math)
+        _launch_open(low, ins, request, replace(contraction, operands=operands), room, unsuited)
         return
     shuffle, x = None, operands["x"]
     if isinstance(problem, ConvProblem) and problem.groups > 1:
@@ -127,23 +131,23 @@ def _launch(low: Lowering, ins: Instruction, what: Contraction) -> None:
             problem, operands["x"], _ = shuffle
         else:
             shuffle = None
-    plain = Request(problem, what.epilogue, places, low.threads, low.options.fast_math)
+    plain = Request(problem, contraction.epilogue, places, low.threads, low.options.fast_math)
     found, in_parts = None, _in_parts(low, problem, operands["x"], weights)
     if in_parts is not None:
         problem, high, writer = in_parts
         with contextlib.suppress(UnsupportedError):
-            found = _chosen(low, ins, replace(plain, problem=problem), what, room, unsuited)
-        if found is not None and take_parts(low, writer, ins, what.extras):
+            found = _chosen(low, ins, replace(plain, problem=problem), contraction, room, unsuited)
+        if found is not None and take_bf16_split(low, writer, ins, contraction.extras):
             operands["x"] = high
         else:
             found = None
-    chosen, request, plan, packed = found or _chosen(low, ins, plain, what, room, unsuited)
+    chosen, request, plan, packed = found or _chosen(low, ins, plain, contraction, room, unsuited)
     problem, solver = request.problem, chosen.solver
     if shuffle is not None:
         drop_shuffle(low, x, shuffle[-1])
     if packed is not None:
         operands["w"] = packed
-    operands |= {f"e{k}": view for k, view in enumerate(what.extras)}
+    operands |= {f"e{k}": view for k, view in enumerate(contraction.extras)}
     along: tuple[Instruction, ...] = ()
     taken, joined = chosen, joined_product(low, ins, request, chosen, operands)
     if joined is not None:
@@ -166,13 +170,13 @@ def _launch(low: Lowering, ins: Instruction, what: Contraction) -> None:
         low.steps[-1].along = along
     low.requested.append((request, chosen, operands, start, len(low.steps)))
     at_once = sum("out" in launch.operands for launch in plan.launches) == 1
-    if at_once and solver.writes_parts(problem) and len(low.steps) == start + len(plan.launches):
-        _offer_parts(low, request, chosen, operands["out"])
-    contraction.note_solver(low, ins, request, taken)
+    if at_once and solver.writes_bf16_split(problem) and len(low.steps) == start + len(plan.launches):
+        _offer_bf16_split(low, request, chosen, operands["out"])
+    contraction_problem.note_solver(low, ins, request, taken)
 
 
 def _launch_open(
-    low: Lowering, ins: Instruction, request: Request, what: Contraction, room: int, unsuited: Collection[str]
+    low: Lowering, ins: Instruction, request: Request, contraction: Contraction, room: int, unsuited: Collection[str]
 ) -> None:
     """Append the launches of a contraction with symbolic lengths, for each solver that some lengths choose.
 
@@ -197,16 +201,16 @@ def _launch_open(
         without = tuple(unsuited)
         solve = partial(solve_open, request, plan, measured, without)
         parts, served = low.solutions.of(("open", request, without), solve)
-        if what.weights is None and what.blocks is None and any(map(_packs, parts[:-1])):
+        if contraction.weights is None and contraction.blocks is None and any(map(_packs, parts[:-1])):
             unsuited += [part.candidate.solver.name for part in parts[:-1]]  # a run packs weights in one form only
             continue
         try:
-            views = [_packed_once(low, ins, part.candidate.solver, part.request.problem, what) for part in parts]
+            views = [_packed_once(low, ins, part.candidate.solver, part.request.problem, contraction) for part in parts]
             break
         except _Unsuited as error:
             unsuited.append(error.args[0])
     low.require(served)
-    operands = what.operands | {f"e{k}": view for k, view in enumerate(what.extras)}
+    operands = contraction.operands | {f"e{k}": view for k, view in enumerate(contraction.extras)}
     scratch = maximum(0, *(part.solution.scratch for part in parts))
     if not known_in(scratch, 0):
         operands["scratch"] = View(Buffer(Region.ARENA, 0, scratch), Shape(Type.uint8_type, (scratch,)))
@@ -226,7 +230,7 @@ def _packs(part: SolverShare) -> bool:
 
 
 def _packed_once(
-    low: Lowering, ins: Instruction, solver: Any, problem: GemmProblem | ConvProblem, what: Contraction
+    low: Lowering, ins: Instruction, solver: Any, problem: GemmProblem | ConvProblem, contraction: Contraction
 ) -> View | None:
     """Return the packed weights of a problem with symbolic lengths; see `_packed`.
 
@@ -236,16 +240,16 @@ def _packed_once(
         UnsupportedError: the weights have another type than the solver reads, or symbolic lengths.
         _Unsuited: their values do not fit the packed form.
     """
-    weights = what.weights if what.blocks is None else what.blocks
+    weights = contraction.weights if contraction.blocks is None else contraction.blocks
     lens = solver.packed_lens(problem)
     if not lens:
         if isinstance(weights, np.ndarray) and weights.dtype.name != problem.types.b:
             raise UnsupportedError(f"{solver.name} reads weights of {weights.dtype} where they lie")
         return None
     if weights is None:
-        if what.operands["w"].shape.symbolic:
+        if contraction.operands["w"].shape.symbolic:
             raise UnsupportedError(f"{solver.name} packs weights, whose lengths are symbolic")
-        return _packed_at_run_time(low, ins, solver, problem, lens, what.operands["w"])
+        return _packed_at_run_time(low, ins, solver, problem, lens, contraction.operands["w"])
     if isinstance(weights, np.ndarray) and isinstance(problem, GemmProblem):
         weights = weights[(0,) * (weights.ndim - len(problem.b_strides))]
     try:
@@ -258,7 +262,7 @@ def _chosen(
     low: Lowering,
     ins: Instruction,
     request: Request,
-    what: Contraction,
+    contraction: Contraction,
     room: int,
     unsuited: Collection[str],
 ) -> tuple[Candidate, Request, Solution, View | None]:
@@ -268,7 +272,7 @@ def _chosen(
         low: the lowering.
         ins: the instruction.
         request: the contraction.
-        what: the contraction with its operands.
+        contraction: the contraction with its operands.
         room: bytes by which the packed weights may grow.
         unsuited: names of solvers that must not be chosen.
 
@@ -276,31 +280,34 @@ def _chosen(
         UnsupportedError: no solver applies.
     """
     problem, unsuited = request.problem, [*unsuited]
-    chosen = first_of_pair(low, ins, request, contraction.chosen_solver(low, request))
+    chosen = first_of_pair(low, ins, request, contraction_problem.chosen_solver(low, request))
     while True:
         if chosen.solver.name in unsuited or chosen.solver.packing_growth(problem) > room:
             chosen = Candidate(_select(low, problem, room, unsuited))
         solver = chosen.solver
         plan = _plan(low, request, chosen)
         try:
-            return chosen, request, plan, _packed(low, solver, problem, what)
+            return chosen, request, plan, _packed(low, solver, problem, contraction)
         except UnsuitedWeights:
             unsuited.append(solver.name)
 
 
-def _packed(low: Lowering, solver: Any, problem: GemmProblem | ConvProblem, what: Contraction) -> View | None:
+def _packed(low: Lowering, solver: Any, problem: GemmProblem | ConvProblem, contraction: Contraction) -> View | None:
     """Return constant weights packed for a solver; None if they are not constant, or if the solver does not pack.
 
     Raises:
         UnsuitedWeights: their values do not fit the packed form.
     """
-    lens, weights = solver.packed_lens(problem), what.weights if what.blocks is None else what.blocks
+    lens, weights = (
+        solver.packed_lens(problem),
+        contraction.weights if contraction.blocks is None else contraction.blocks,
+    )
     if weights is None or not lens:
         return None
-    if what.weights is None or solver.looks_at_values or solver.rounds_weights or solver.packing_growth(problem):
+    if contraction.weights is None or solver.looks_at_values or solver.rounds_weights or solver.packing_growth(problem):
         return low.packed(solver, problem, weights)
     how = ("packed", solver.packed_as or solver.name, problem.types.b, tuple(lens), *solver.packing_key(problem))
-    return low.derived(what.right, lambda own: low.packed(solver, problem, own), how)
+    return low.derived(contraction.right, lambda own: low.packed(solver, problem, own), how)
 
 
 def _select(
@@ -340,8 +347,8 @@ def _with_stored_blocks(low: Lowering, problem: Any, scales: np.ndarray) -> Gemm
 def _constant_bytes(low: Lowering) -> int:
     """Return the bytes of the program's constants that a run reads, without constants of which only rows are
     gathered."""
-    while low.outer is not None:
-        low = low.outer
+    while low.parent is not None:
+        low = low.parent
     return low.solutions.of("constant bytes", lambda: sum(map(_bytes_read, low.program.modules)))
 
 
@@ -381,7 +388,7 @@ def _in_parts(
     """
     if weights is None or problem.types.uniform != "float32" or not problem.fast_math or problem.prologue:
         return None
-    found = parts_of(low, x, 1 if isinstance(problem, ConvProblem) else -1)
+    found = bf16_split_of(low, x, 1 if isinstance(problem, ConvProblem) else -1)
     if found is None:
         return None
     high, writer = found
@@ -398,29 +405,29 @@ def _in_parts(
     return (own, high, writer) if quicker else None
 
 
-def _offer_parts(low: Lowering, request: Request, chosen: Candidate, out: View) -> None:
+def _offer_bf16_split(low: Lowering, request: Request, chosen: Candidate, out: View) -> None:
     """Record that the last step can write its result in bfloat16 parts."""
     problem, epilogue = request.problem, request.epilogue
     columns, count = result_axes(problem)[0][-1], len(epilogue.operands)
     if (epilogue.dtype or problem.types.out) != "float32" or epilogue.gated:
         return
 
-    def remake(parts: ValueParts, alone: bool) -> tuple[Launch, Mapping[str, View]]:
+    def remake(parts: SplitValue, alone: bool) -> tuple[Launch, Mapping[str, View]]:
         high = parts.high
         strides = high.strides[:-1]
         if isinstance(problem, ConvProblem):
-            strides = contraction.pixel_strides(high.lens, high.strides) or ()
+            strides = contraction_problem.pixel_strides(high.lens, high.strides) or ()
         own = replace(request, epilogue=epilogue.with_parts(alone), strides=(*request.strides, strides, strides))
         results = {f"e{count}": high, f"e{count + 1}": parts.behind} | ({"out": high} if alone else {})
         return _plan(low, own, chosen).launches[-1], results
 
-    offer_parts(low, low.steps[-1], out, columns, remake, besides=False)
+    offer_bf16_split(low, low.steps[-1], out, columns, remake, besides=False)
 
 
 def _packed_at_run_time(
     low: Lowering, ins: Instruction, solver: Any, problem: Any, lens: tuple[int, ...], weights: View
 ) -> View:
-    """Append a host step that packs weights, which are not constant, in every run; return the packed weights."""
+    """Append a fallback step that packs weights, which are not constant, in every run; return the packed weights."""
     form = solver.pack_weights(problem, np.zeros(weights.lens, weights.type.numpy)).dtype
     target = low.allocate(Shape(from_numpy(form), lens))
     reason = "the weights are not constant, and no kernel packs them"
@@ -430,4 +437,4 @@ def _packed_at_run_time(
     return target
 
 
-_HERE = Contractions(_refused, check_body, _launch, line_gaps=True)
+CPU_SUPPORT = ContractionSupport(_refused, check_body, _launch, line_gaps=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ....codegen.cpu import host
-from ....codegen.cpu.data.rows import mover
+from ....codegen.cpu.data.row_tasks import mover
 from ....codegen.cpu.data.transpose import transpose_launch
 from ....codegen.problems.cluster import Tensor
 from ....codegen.space import collapse

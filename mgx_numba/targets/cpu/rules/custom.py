@@ -6,14 +6,14 @@ from ....codegen.cpu.kernel import cpu_kernel
 from ....codegen.launch import Launch, Operand, TaskRange
 from ....graph.instruction import Instruction
 from ....ops.custom import CustomOperator
-from ...lowering.host_values import has_symbols
+from ...lowering.fallback_values import has_symbols
 from ...lowering.lowering import Lowering
 from .table import lowering
 
 
 @lowering("custom", accepts=lambda ins, shape: shape.standard)
 def lower_custom(low: Lowering, ins: Instruction) -> None:
-    """Append the operator's kernel over packed operands; a host step if it has no kernel for these shapes."""
+    """Append the operator's kernel over packed operands; a fallback step if it has no kernel for these shapes."""
     op = ins.op
     assert isinstance(op, CustomOperator)
     if has_symbols(ins):

@@ -1,4 +1,4 @@
-"""Lower non-maximum suppression: a kernel picks the boxes of every class, a host step makes the result's rows."""
+"""Lower non-maximum suppression: a kernel picks the boxes of every class, a fallback step makes the result's rows."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from ....core.types import Type
 from ....graph.instruction import Instruction
 from ....ops.detection import NonMaxSuppression
 from ...lowering.buffers import View
-from ...lowering.detection import suppression_operands
 from ...lowering.function_call import FunctionCall
 from ...lowering.lowering import Lowering
 from ...lowering.steps import function_step
+from ...lowering.suppression_operands import suppression_operands
 from .table import lowering
 
 TASKS_PER_THREAD = 4
@@ -22,7 +22,7 @@ TASKS_PER_THREAD = 4
 
 @lowering("nonmaxsuppression", dynamic=True)
 def lower_suppression(low: Lowering, ins: Instruction) -> None:
-    """Append a kernel and a small host step; a host step alone if no box can be kept or scores are not floats.
+    """Append a kernel and a small fallback step; a fallback step alone if no box can be kept or scores are not floats.
 
     Strided scores (a transpose's) are first copied to contiguous memory, since nearly all scores are only compared.
     """
@@ -52,7 +52,7 @@ def lower_suppression(low: Lowering, ins: Instruction) -> None:
 
 
 def _append_rows(low: Lowering, ins: Instruction, picked: View, counts: View) -> None:
-    """Append the host step that makes the result's rows (image, class, box) from the boxes that a kernel picked.
+    """Append the fallback step that makes the result's rows (image, class, box) from the boxes that a kernel picked.
 
     Args:
         picked: boxes of each class of each image, int64 [images * classes, room].

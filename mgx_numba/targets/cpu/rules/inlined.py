@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from ....codegen.cpu.data.control import branch_ends, branch_starts, loop_goes_on, loop_starts, row_is_kept
+from ....codegen.cpu.data.loop_flags import branch_ends, branch_starts, loop_goes_on, loop_starts, row_is_kept
 from ....codegen.launch import Launch
 from ....core.dim import Length, known_equal, known_less_equal, known_same
 from ....core.shape import Shape

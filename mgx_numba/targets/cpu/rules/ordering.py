@@ -13,8 +13,8 @@ from ....ops.reduce import ArgReduction
 from ....ops.softmax import PrefixScanSum
 from ....ops.topk import TopK
 from ...lowering.buffers import View
-from ...lowering.destinations import keeps_inner_axis
 from ...lowering.lowering import Lowering
+from ...lowering.output_aliasing import keeps_inner_axis
 from .table import lowering
 
 LONGEST_AXIS = 1 << 31  # kernels store positions as int32
@@ -51,7 +51,7 @@ def lower_arg_reduction(low: Lowering, ins: Instruction) -> None:
 def lower_topk(low: Lowering, ins: Instruction) -> None:
     """Append one kernel for a moderate k over contiguous rows, or two for few long rows.
 
-    With a second input, from which the elements are taken, a host step.
+    With a second input, from which the elements are taken, a fallback step.
     """
     op = ins.op
     assert isinstance(op, TopK)

@@ -10,9 +10,9 @@ from ....core.dim import hint, known_in, less
 from ....graph.instruction import Instruction
 from ....ops.pooling import Pooling, PoolingMode
 from ...lowering.buffers import View
-from ...lowering.destinations import keeps_inner_axis
 from ...lowering.launched import lrn_rule
 from ...lowering.lowering import Lowering
+from ...lowering.output_aliasing import keeps_inner_axis
 from .table import lowering
 
 SEPARABLE = 16

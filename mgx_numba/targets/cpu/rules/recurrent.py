@@ -20,7 +20,7 @@ from ....runtime.plan import Region
 from ...lowering.buffers import Buffer, View
 from ...lowering.function_call import FunctionCall
 from ...lowering.lowering import Lowering
-from ...lowering.recurrent import given, recurrence
+from ...lowering.recurrence_problem import given, recurrence
 from ...lowering.steps import function_step
 from .table import lowering
 

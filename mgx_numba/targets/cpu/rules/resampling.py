@@ -13,7 +13,7 @@ from ....codegen.cpu.data.pad import border_launch, has_short_rows, pad_launch, 
 from ....codegen.cpu.data.positions import nearest_positions, pad_positions, tap_positions, taps_of
 from ....codegen.cpu.data.resize import changed_axes, open_axes, open_resize_launch, resize_launch
 from ....codegen.launch import Launch
-from ....codegen.problems.indexing import remapped_copy
+from ....codegen.problems.indexed_copy import remapped_copy
 from ....core.dim import Length, known_in, known_less_equal
 from ....core.shape import Shape
 from ....core.types import Type
@@ -22,10 +22,10 @@ from ....ops.integer import PadWith
 from ....ops.pad import FixedPad, Pad, PadMode
 from ....ops.resize import Resize
 from ...lowering.buffers import View
-from ...lowering.destinations import inside_of, keeps_inner_axis
-from ...lowering.indexing import lower_reverse
+from ...lowering.gathers import lower_reverse
 from ...lowering.launched import launch_with_tables, resize_refusal
 from ...lowering.lowering import Lowering
+from ...lowering.output_aliasing import inside_of, keeps_inner_axis
 from .table import lowering
 
 
@@ -123,7 +123,7 @@ def lower_fixed_pad(low: Lowering, ins: Instruction) -> None:
 
 @lowering("resize", accepts=keeps_inner_axis)
 def lower_resize(low: Lowering, ins: Instruction) -> None:
-    """Append one kernel and its tables; a host step for interpolated integers."""
+    """Append one kernel and its tables; a fallback step for interpolated integers."""
     op = ins.op
     assert isinstance(op, Resize)
     refusal = resize_refusal(ins)

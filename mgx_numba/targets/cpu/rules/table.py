@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ...lowering.rules import RuleTable
-from ...lowering.views import VIEWS
+from ...lowering.view_operators import VIEWS
 
 __all__ = ["RULES", "lowering"]
 

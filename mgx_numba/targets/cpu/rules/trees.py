@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from ....codegen.cpu.data.trees import trees_launch
+from ....codegen.cpu.data.tree_ensemble import trees_launch
 from ....graph.instruction import Instruction
 from ....ops.tree_ensemble import TreeEnsemble
 from ...lowering.lowering import Lowering
-from ...lowering.trees import tree_operands
+from ...lowering.tree_operands import tree_operands
 from .table import lowering
 
 
 @lowering("tree_ensemble")
 def lower_tree_ensemble(low: Lowering, ins: Instruction) -> None:
-    """Lower the ensemble to one kernel, or to a host step."""
+    """Lower the ensemble to one kernel, or to a fallback step."""
     op, found = ins.op, tree_operands(low, ins)
     assert isinstance(op, TreeEnsemble)
     if found is None:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from ....graph.instruction import Instruction
-from ...lowering.destinations import RESHAPES
 from ...lowering.lowering import Lowering
-from ...lowering.views import reshape
+from ...lowering.output_aliasing import RESHAPES
+from ...lowering.view_operators import reshape
 from .copies import copies_in_runs
 from .table import lowering
 

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from ....codegen.alternatives import has_lengths
 from ....codegen.gpu.attention.flash import attention_refusal, attention_solution
-from ....codegen.gpu.contraction.placed import VECTOR_BYTES
+from ....codegen.gpu.contraction.gpu_contraction import VECTOR_BYTES
 from ....codegen.problems.attention import AttentionProblem, MaskLayout
 from ....codegen.problems.epilogue import Epilogue
 from ....codegen.problems.fused_contraction import epilogue_parameters, make_epilogue
@@ -15,7 +15,7 @@ from ....core.shape import Shape, row_major_strides
 from ....core.types import Type
 from ....graph.instruction import Instruction
 from ....ops.attention import Attention
-from ...lowering.attention import accepts_attention, as_type, attention_output, mask_period, mask_strides
+from ...lowering.attention_operands import accepts_attention, as_type, attention_output, mask_period, mask_strides
 from ...lowering.buffers import View
 from ...lowering.lowering import Lowering
 from ...lowering.solutions import with_origin

@@ -12,17 +12,22 @@ import numpy as np
 
 from ....codegen.alternatives import has_lengths, only_where
 from ....codegen.body import ScalarBody
-from ....codegen.gpu.contraction.few_rows import few_rows_refusal
-from ....codegen.gpu.contraction.narrow import FilledImages, filled_images
-from ....codegen.gpu.contraction.nbits import nbits_refusal, nbits_solution, pack_codes
-from ....codegen.gpu.contraction.nbits_cores import chunked, cores_refusal, cores_solution, pack_chunks
-from ....codegen.gpu.contraction.open_lengths import solve_open
-from ....codegen.gpu.contraction.placed import VECTOR_BYTES, PlacedRequest, in_turns, interleaved
+from ....codegen.gpu.contraction.block_quant import block_quant_refusal, block_quant_solution, pack_codes
+from ....codegen.gpu.contraction.block_quant_mma import (
+    block_quant_mma_refusal,
+    block_quant_mma_solution,
+    chunked,
+    pack_chunks,
+)
+from ....codegen.gpu.contraction.gemv import gemv_refusal
+from ....codegen.gpu.contraction.gpu_contraction import VECTOR_BYTES, GpuContraction, interleaved, permuted_lanes
+from ....codegen.gpu.contraction.im2row import ChannelPadding, channel_padding
 from ....codegen.gpu.contraction.right_columns import halves_in_pieces
 from ....codegen.gpu.contraction.solvers import SOLVERS, in_vectors, own_candidates
+from ....codegen.gpu.contraction.symbolic_lengths import solve_open
 from ....codegen.gpu.contraction.weights import WeightOrder, pack_weights, packed_lens
 from ....codegen.gpu.contraction.wgmma_operands import PIECE
-from ....codegen.gpu.data.channels import filled_channels_launch
+from ....codegen.gpu.data.channels import channel_padding_launch
 from ....codegen.gpu.data.unpacking import unpacked_chunks_launch, unpacked_weights_launch
 from ....codegen.gpu.printer import ThreadPrinter
 from ....codegen.gpu.products import product_of
@@ -42,14 +47,14 @@ from ....core.types import Type
 from ....errors import UnsupportedError
 from ....graph.instruction import Instruction
 from ....runtime.memory import ALIGNMENT, address_of, aligned_copy
-from ...lowering import contraction
+from ...lowering import contraction_problem
 from ...lowering.buffers import View
-from ...lowering.contraction import (
+from ...lowering.contraction_problem import (
     BLOCK_PRODUCTS,
     CONVOLUTIONS,
     PRODUCTS,
     Contraction,
-    Contractions,
+    ContractionSupport,
     accepts_contraction,
 )
 from ...lowering.lowering import Lowering
@@ -62,7 +67,7 @@ FLOATS = (Type.float_type, Type.double_type, Type.half_type, Type.bf16_type)
 @lowering(*PRODUCTS, *BLOCK_PRODUCTS, *CONVOLUTIONS, "fused_contraction", accepts=accepts_contraction)
 def lower_contraction(low: Lowering, ins: Instruction) -> None:
     """Append the contraction with its fused prologue and epilogue."""
-    contraction.lower_contraction(low, ins, _HERE)
+    contraction_problem.lower_contraction(low, ins, GPU_SUPPORT)
 
 
 def _refused(a: Type, b: Type, out: Type, constant: bool) -> str | None:
@@ -80,7 +85,7 @@ def joins_halves(precision: str, product: Instruction) -> bool:
     """Return whether the quickest kernel of a product can combine a column of the first half of its result with one of
     the second.
 
-    See `Capabilities.joins_halves`; ``precision`` is as in `PlacedRequest`.
+    See `Capabilities.joins_halves`; ``precision`` is as in `GpuContraction`.
     """
     a, b = (i.shape for i in product.inputs)
     (m, k), n, name = a.lens[-2:], b.lens[-1], product.shape.type.dtype_name
@@ -90,8 +95,8 @@ def joins_halves(precision: str, product: Instruction) -> bool:
         return False
     right = (*(0 for _ in a.lens[:-2]), 1, k)
     problem = GemmProblem(m, n, k, a.lens[:-2], b_strides=right, types=ElementTypes(name, name, name, name))
-    placed = PlacedRequest(Request(problem, Epilogue(), (), 1, False), constant=True, precision=precision)
-    quickest = own_candidates(placed)[0].solver.name
+    contraction = GpuContraction(Request(problem, Epilogue(), (), 1, False), constant=True, precision=precision)
+    quickest = own_candidates(contraction)[0].solver.name
     return quickest == "few_rows" or (quickest == "warpgroup" and n % (2 * PIECE) == 0)
 
 
@@ -100,7 +105,7 @@ def joins_products(precision: str, type: Type, columns: int) -> bool:
     (`joins_halves`).
 
     The caller makes sure that the device has warpgroup tensor cores. See `Capabilities.joins_products`; ``precision``
-    is as in `PlacedRequest`.
+    is as in `GpuContraction`.
     """
     narrow = type in (Type.half_type, Type.bf16_type) or (type is Type.float_type and precision == "medium")
     return narrow and columns % (2 * PIECE) == 0
@@ -112,8 +117,8 @@ def _check(body: ScalarBody) -> None:
     body.evaluate(printer, [printer.loaded(f"x{k}", type) for k, type in enumerate(body.parameters)])
 
 
-def _launch(low: Lowering, ins: Instruction, what: Contraction) -> None:
-    problem, operands, weights = what.problem, what.operands, what.weights
+def _launch(low: Lowering, ins: Instruction, fused: Contraction) -> None:
+    problem, operands, weights = fused.problem, fused.operands, fused.weights
     filled = None
     if isinstance(problem, ConvProblem) and weights is not None:
         filled = _images_of(low, problem, operands["x"])
@@ -121,77 +126,77 @@ def _launch(low: Lowering, ins: Instruction, what: Contraction) -> None:
         problem = filled.problem
         operands["x"] = _filled_up(low, ins, filled, operands["x"])
     elif isinstance(problem, ConvProblem) and problem.prologue is None:
-        x = operands["x"] = contraction.channels_last(low, ins, operands["x"])
+        x = operands["x"] = contraction_problem.channels_last(low, ins, operands["x"])
         problem = replace(problem, x_strides=(x.strides[0], *x.strides[2:]))
-    places = tuple(tuple(plain_int(s) for s in own) for own in what.strides)
-    gated = isinstance(problem, GemmProblem) and what.epilogue.gated
+    places = tuple(tuple(plain_int(s) for s in own) for own in fused.strides)
+    gated = isinstance(problem, GemmProblem) and fused.epilogue.gated
     if isinstance(problem, GemmProblem) and gated and not known_same(problem.a_strides[-2:], (problem.k, 1)):
         x = operands["x"] = low.materialized(operands["x"], row_major_strides(operands["x"].lens), ins)
         problem = replace(problem, a_strides=x.strides)
     alone: Length = 1
-    if isinstance(problem, GemmProblem) and what.blocks is not None and has_lengths((problem, places)):
-        problem, places, alone = _with_open_blocks(low, ins, problem, what, places, operands)
-    elif isinstance(problem, GemmProblem) and what.blocks is not None:
-        problem = _with_blocks(low, ins, problem, what, places, operands)
+    if isinstance(problem, GemmProblem) and fused.blocks is not None and has_lengths((problem, places)):
+        problem, places, alone = _with_open_blocks(low, ins, problem, fused, places, operands)
+    elif isinstance(problem, GemmProblem) and fused.blocks is not None:
+        problem = _with_blocks(low, ins, problem, fused, places, operands)
     if isinstance(problem, GemmProblem) and weights is not None:
         problem = replace(problem, b_strides=(*_matrix_strides(weights), 1, problem.k))
     if isinstance(problem, GemmProblem):
         problem, places = _planes_as_rows(problem, places)
     for name in ("x", "w") if weights is None else ("x",):
         operands[name] = _aligned(low, ins, operands[name])
-    request = Request(problem, what.epilogue, places, low.threads, low.options.fast_math)
+    request = Request(problem, fused.epilogue, places, low.threads, low.options.fast_math)
     constant = weights is not None
-    placed = PlacedRequest(
+    contraction = GpuContraction(
         request,
-        _alignment(what, operands),
+        _alignment(fused, operands),
         low.options.precision,
         constant,
         constant and low.shared is None,
         0 if filled is None else filled.first_channel,
     )
-    operands |= {f"e{k}": view for k, view in enumerate(what.extras)}
-    if has_lengths(placed):
-        parts, condition = low.solutions.of(("open", placed), lambda: solve_open(placed))
+    operands |= {f"e{k}": view for k, view in enumerate(fused.extras)}
+    if has_lengths(contraction):
+        parts, condition = low.solutions.of(("open", contraction), lambda: solve_open(contraction))
         low.require(condition)
         for part in parts:
             solution = only_where(alone, part.solution)
-            _append(low, ins, what, placed, filled, part.candidate, solution, operands)
+            _append(low, ins, fused, contraction, filled, part.candidate, solution, operands)
         return
-    chosen, solution = _solved(low, placed)
-    _append(low, ins, what, placed, filled, chosen, solution, operands)
-    contraction.note_solver(low, ins, placed, chosen)
+    chosen, solution = _solved(low, contraction)
+    _append(low, ins, fused, contraction, filled, chosen, solution, operands)
+    contraction_problem.note_solver(low, ins, contraction, chosen)
 
 
 def _append(
     low: Lowering,
     ins: Instruction,
-    what: Contraction,
-    placed: PlacedRequest,
-    filled: FilledImages | None,
+    fused: Contraction,
+    contraction: GpuContraction,
+    filled: ChannelPadding | None,
     chosen: Candidate,
     solution: Solution,
     operands: dict[str, View],
 ) -> None:
     """Append a solution's launches, with the weights packed in the order that the launches read."""
-    problem, constant = placed.problem, what.weights is not None
+    problem, constant = contraction.problem, fused.weights is not None
     operands = dict(operands)
     if isinstance(problem, ConvProblem):
         order = chosen.solver.order
         if constant:
             how = _packing(problem, order, filled, solution)
             made = partial(_packed, low, problem, order, filled, solution)
-            operands["w"] = low.derived(what.right, made, how)
+            operands["w"] = low.derived(fused.right, made, how)
         else:
             operands["w"] = _repacked(low, ins, problem, order, operands["w"])
-    elif what.weights is not None and low.values[what.right].shape.symbolic:  # broadcast along symbolic axes
-        operands["w"] = _columns(low, solution, what.weights)
+    elif fused.weights is not None and low.values[fused.right].shape.symbolic:  # broadcast along symbolic axes
+        operands["w"] = _columns(low, solution, fused.weights)
     elif constant:
-        operands["w"] = low.derived(what.right, partial(_columns, low, solution), _order(solution))
+        operands["w"] = low.derived(fused.right, partial(_columns, low, solution), _order(solution))
     if not known_equal(solution.scratch, 0):
         operands["scratch"] = low.allocate(Shape(Type.uint8_type, (solution.scratch,)))
     for launch in solution.launches:
         if filled is not None and launch.flops:
-            launch = replace(launch, flops=what.problem.flops, bytes=least_bytes(what.problem))
+            launch = replace(launch, flops=fused.problem.flops, bytes=least_bytes(fused.problem))
         low.launch(launch, operands, ins)
 
 
@@ -250,15 +255,15 @@ def _walked_as_rows(
     ), tuple((next(left),) if own else () for own in places)  # fmt: skip
 
 
-def _solved(low: Lowering, placed: PlacedRequest) -> tuple[Candidate, Solution]:
+def _solved(low: Lowering, contraction: GpuContraction) -> tuple[Candidate, Solution]:
     """Return the chosen solver and its launches. Symbolic plans call no libraries, whose calls are for fixed
     lengths."""
-    chosen = contraction.chosen_solver(low, placed)
+    chosen = contraction_problem.chosen_solver(low, contraction)
     if low.shared is not None and chosen.solver not in SOLVERS:
-        chosen = own_candidates(placed)[0]
-    tiling = chosen.blocking or chosen.solver.chosen(placed)
-    key = (chosen.solver.name, tiling, placed)
-    return chosen, low.solutions.of(key, lambda: chosen.solver.plan(placed, tiling))
+        chosen = own_candidates(contraction)[0]
+    tiling = chosen.blocking or chosen.solver.chosen(contraction)
+    key = (chosen.solver.name, tiling, contraction)
+    return chosen, low.solutions.of(key, lambda: chosen.solver.plan(contraction, tiling))
 
 
 class _BlockPlans(NamedTuple):
@@ -270,29 +275,29 @@ class _BlockPlans(NamedTuple):
         unpacked: launch that unpacks the weights.
     """
 
-    refusal: Callable[[PlacedRequest], str]
-    solution: Callable[[PlacedRequest], Solution]
+    refusal: Callable[[GpuContraction], str]
+    solution: Callable[[GpuContraction], Solution]
     unpacked: Callable[..., Launch]
 
 
-def _packed_blocks(low: Lowering, problem: GemmProblem, what: Contraction, operands: dict[str, View]) -> _BlockPlans:
+def _packed_blocks(low: Lowering, problem: GemmProblem, fused: Contraction, operands: dict[str, View]) -> _BlockPlans:
     """Add block-quantised weights to the operands, packed for the kernels of the returned plans."""
-    form, blocks = problem.blocks, what.blocks
+    form, blocks = problem.blocks, fused.blocks
     assert form is not None and blocks is not None
     if chunked(problem):
         operands["w"] = low.packed_blocks(blocks, "chunks", lambda: pack_chunks(form, *blocks))
-        return _BlockPlans(cores_refusal, cores_solution, unpacked_chunks_launch)
+        return _BlockPlans(block_quant_mma_refusal, block_quant_mma_solution, unpacked_chunks_launch)
     operands["w"] = low.packed_constant(blocks.codes, "codes", lambda: pack_codes(form, blocks.codes))
     operands["scales"] = low.packed_constant(blocks.scales, "scales", lambda: blocks.scales)
     points = blocks.zero_points
     if points is not None:
         operands["points"] = low.packed_constant(points, "points", lambda: points)
-    return _BlockPlans(nbits_refusal, nbits_solution, unpacked_weights_launch)
+    return _BlockPlans(block_quant_refusal, block_quant_solution, unpacked_weights_launch)
 
 
-def _alignment(what: Contraction, operands: dict[str, View]) -> int:
+def _alignment(fused: Contraction, operands: dict[str, View]) -> int:
     """Return the common alignment in bytes, at most that of a vector, of the result and the epilogue's operands."""
-    offsets = [operands["out"].byte_offset, *(view.byte_offset for view in what.extras)]
+    offsets = [operands["out"].byte_offset, *(view.byte_offset for view in fused.extras)]
     return gcd(VECTOR_BYTES, *map(common_divisor, offsets))
 
 
@@ -300,7 +305,7 @@ def _with_blocks(
     low: Lowering,
     ins: Instruction,
     problem: GemmProblem,
-    what: Contraction,
+    fused: Contraction,
     places: tuple[tuple[int, ...], ...],
     operands: dict[str, View],
 ) -> GemmProblem:
@@ -308,10 +313,10 @@ def _with_blocks(
     the weights first."""
     form = problem.blocks
     assert form is not None
-    packed = _packed_blocks(low, problem, what, operands)
+    packed = _packed_blocks(low, problem, fused, operands)
     operands["x"] = _aligned(low, ins, operands["x"])
-    request = Request(problem, what.epilogue, places, low.threads, low.options.fast_math)
-    if not packed.refusal(PlacedRequest(request)):
+    request = Request(problem, fused.epilogue, places, low.threads, low.options.fast_math)
+    if not packed.refusal(GpuContraction(request)):
         return problem
     count = form.blocks(problem.k)
     whole = low.allocate(Shape(operands["x"].type, (problem.n, count * form.size)))
@@ -325,7 +330,7 @@ def _with_open_blocks(
     low: Lowering,
     ins: Instruction,
     problem: GemmProblem,
-    what: Contraction,
+    fused: Contraction,
     places: tuple[tuple[int, ...], ...],
     operands: dict[str, View],
 ) -> tuple[GemmProblem, tuple[tuple[int, ...], ...], Length]:
@@ -338,18 +343,18 @@ def _with_open_blocks(
         the remaining product over unpacked weights, the strides of the epilogue's operands, and the condition under
         which the product is computed.
     """
-    form, blocks = problem.blocks, what.blocks
+    form, blocks = problem.blocks, fused.blocks
     assert form is not None and blocks is not None
     problem, places = _all_rows(problem, places)
-    packed = _packed_blocks(low, problem, what, operands)
+    packed = _packed_blocks(low, problem, fused, operands)
     operands["x"] = _aligned(low, ins, operands["x"])
     more: Length = 1
-    single, own = replace(problem, m=1), Request(problem, what.epilogue, places, low.threads, low.options.fast_math)
-    one = PlacedRequest(replace(own, problem=single), _alignment(what, operands), low.options.precision)
+    single, own = replace(problem, m=1), Request(problem, fused.epilogue, places, low.threads, low.options.fast_math)
+    one = GpuContraction(replace(own, problem=single), _alignment(fused, operands), low.options.precision)
     if not problem.batch and not has_lengths(one) and not packed.refusal(one):
         more = less(1, problem.m)
         solution = only_where(negate(more), packed.solution(one))
-        extras = {f"e{k}": view for k, view in enumerate(what.extras)}
+        extras = {f"e{k}": view for k, view in enumerate(fused.extras)}
         for launch in solution.launches:
             low.launch(launch, {**operands, **extras}, ins)
     count = form.blocks(problem.k)
@@ -362,7 +367,7 @@ def _with_open_blocks(
     return replace(problem, blocks=None, b_strides=strides), places, more
 
 
-def _images_of(low: Lowering, problem: ConvProblem, x: View) -> FilledImages | None:
+def _images_of(low: Lowering, problem: ConvProblem, x: View) -> ChannelPadding | None:
     """Return the copy of the images, with aligned channel vectors, from which a convolution should be computed; None
     for no copy.
 
@@ -370,25 +375,25 @@ def _images_of(low: Lowering, problem: ConvProblem, x: View) -> FilledImages | N
     channels-last copy, already is a product of few rows.
     """
 
-    def placed(problem: ConvProblem, first_channel: int = 0) -> PlacedRequest:
+    def contraction(problem: ConvProblem, first_channel: int = 0) -> GpuContraction:
         request = Request(problem, Epilogue(), (), 1, False)
-        return PlacedRequest(request, precision=low.options.precision, first_channel=first_channel)
+        return GpuContraction(request, precision=low.options.precision, first_channel=first_channel)
 
     last = problem
     if not known_equal(x.lens[1], 1) and not known_in(x.strides[1], 1):
         lens = (problem.batch, *problem.in_lens, problem.in_channels)
         last = replace(problem, x_strides=row_major_strides(lens)[:-1])
-    if not has_lengths(last) and not few_rows_refusal(placed(last)):
+    if not has_lengths(last) and not gemv_refusal(contraction(last)):
         return None
-    return next((f for f in filled_images(problem) if in_vectors(placed(f.problem, f.first_channel))), None)
+    return next((f for f in channel_padding(problem) if in_vectors(contraction(f.problem, f.first_channel))), None)
 
 
-def _filled_up(low: Lowering, ins: Instruction, filled: FilledImages, x: View) -> View:
+def _filled_up(low: Lowering, ins: Instruction, filled: ChannelPadding, x: View) -> View:
     """Append the copy that makes the images with aligned channel vectors, and return them."""
     lens = filled.lens
     out = low.allocate(Shape.from_permutation(x.type, lens, (0, *range(2, len(lens)), 1)))
     how = filled.channels, filled.before, filled.step, filled.block, filled.taken
-    launch = filled_channels_launch(x.tensor, out.tensor, *how, low.origin(ins))
+    launch = channel_padding_launch(x.tensor, out.tensor, *how, low.origin(ins))
     low.launch(launch, {"x": x, "out": out}, ins)
     return out
 
@@ -429,7 +434,7 @@ def _columns(low: Lowering, solution: Solution, weights: np.ndarray) -> View:
 
 def _order(solution: Solution) -> Hashable:
     """Return the key of the packing that `_in_order` applies to columns."""
-    return "columns", solution.turns, solution.gated, solution.halves
+    return "columns", solution.lane_permutation, solution.gated, solution.halves
 
 
 def _in_order(low: Lowering, columns: np.ndarray, axis: int, solution: Solution) -> np.ndarray:
@@ -442,12 +447,12 @@ def _in_order(low: Lowering, columns: np.ndarray, axis: int, solution: Solution)
     def ordered(array: np.ndarray, axis: int) -> np.ndarray:
         if solution.gated:
             array = interleaved(array, axis, solution.gated)
-        return in_turns(array, axis, solution.turns) if solution.turns else array
+        return permuted_lanes(array, axis, solution.lane_permutation) if solution.lane_permutation else array
 
     if not solution.halves:
         return _contiguous(ordered(columns, axis))
     order = None
-    if solution.gated or solution.turns:
+    if solution.gated or solution.lane_permutation:
         numbers = np.arange(prod(columns.shape[:-1])).reshape(columns.shape[:-1])
         order = ordered(numbers, axis % columns.ndim).reshape(-1)
     halves, pieces = halves_in_pieces(columns, order)
@@ -476,7 +481,7 @@ def _packed(
     low: Lowering,
     problem: ConvProblem,
     order: WeightOrder,
-    filled: FilledImages | None,
+    filled: ChannelPadding | None,
     solution: Solution,
     weights: np.ndarray,
 ) -> View:
@@ -489,7 +494,7 @@ def _packed(
     return low.packed_constant(weights, _packing(problem, order, filled, solution), made)
 
 
-def _packing(problem: ConvProblem, order: WeightOrder, filled: FilledImages | None, solution: Solution) -> Hashable:
+def _packing(problem: ConvProblem, order: WeightOrder, filled: ChannelPadding | None, solution: Solution) -> Hashable:
     """Return the key of a convolution's packed weights."""
     images = filled and (filled.channels, filled.block, filled.folded, filled.first_channel)
     return order, problem.groups, problem.taps, problem.transposed, images, _order(solution)
@@ -505,4 +510,4 @@ def _repacked(low: Lowering, ins: Instruction, problem: ConvProblem, order: Weig
     return low.materialized(packed, row_major_strides(packed_lens(problem, order)), ins)
 
 
-_HERE = Contractions(_refused, _check, _launch, any_order=True)
+GPU_SUPPORT = ContractionSupport(_refused, _check, _launch, any_order=True)

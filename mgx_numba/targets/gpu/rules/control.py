@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from ....codegen.gpu.contraction.placed import VECTOR_BYTES
+from ....codegen.gpu.contraction.gpu_contraction import VECTOR_BYTES
 from ....codegen.kernel import KernelSource
 from ....codegen.problems.cluster import CopyProblem
 from ....core.dim import known_equal
@@ -22,13 +22,13 @@ from ....graph.passes import run_passes
 from ....graph.program import Program
 from ....graph.substitution import lengths_of
 from ....ops.control import If, Loop
-from ....runtime.gpu.late import LateBody, LateBranch, LateLoop
+from ....runtime.explicit_lengths import with_explicit_lengths
+from ....runtime.gpu.data_dependent import DataDependentBody, DataDependentBranch, DataDependentLoop
 from ....runtime.plan import CarriedValue, Plan, PlannedBody, PlannedBranch, Region, Repetition, Scan
-from ....runtime.told_lengths import with_told_lengths
+from ...data_dependent_split import is_worthwhile
 from ...lowering.buffers import View
 from ...lowering.lowering import Lowering
 from ...lowering.steps import PendingStep
-from ...stages import is_worthwhile
 from ..open_body import OpenBody
 from .table import lowering
 
@@ -39,8 +39,10 @@ __all__: list[str] = []
 def lower_if(low: Lowering, ins: Instruction) -> None:
     """Append a step that runs one of two plans, by a condition that the host reads."""
     if _unknown(low, ins):
-        bodies, taken = _late_bodies(low, ins, 1)
-        _run_late(low, ins, LateBranch([body for body, _ in bodies], taken, _branch_places(ins)), bodies)
+        bodies, taken = _data_dependent_bodies(low, ins, 1)
+        _run_data_dependent(
+            low, ins, DataDependentBranch([body for body, _ in bodies], taken, _branch_places(ins)), bodies
+        )
         return
     condition, *inputs = low.inputs(ins)
     arguments = [_given(low, view, ins) for view in inputs]
@@ -48,9 +50,9 @@ def lower_if(low: Lowering, ins: Instruction) -> None:
     plans, given = [], []
     for module in ins.module_args:
         program, captured = Program.of_module(module)
-        plan, told = _planned(low, program)
+        plan, explicit = _planned(low, program)
         plans.append(plan)
-        given.append([*arguments, *(_given(low, low.values[value], ins) for value in captured), *told])
+        given.append([*arguments, *(_given(low, low.values[value], ins) for value in captured), *explicit])
 
     def control() -> PlannedBranch:
         first, second = (_body(plan, own, outputs) for plan, own in zip(plans, given))
@@ -67,7 +69,7 @@ def lower_loop(low: Lowering, ins: Instruction) -> None:
     op = ins.op
     assert isinstance(op, Loop)
     if _unknown(low, ins):
-        _lower_late_loop(low, ins, op)
+        _lower_data_dependent_loop(low, ins, op)
         return
     trips, condition, *inputs = low.inputs(ins)
     program, captured = Program.of_module(ins.module_args[0])
@@ -81,7 +83,7 @@ def lower_loop(low: Lowering, ins: Instruction) -> None:
         following = {0: _next(program.main, parameters[0])} | following
     program.main.replace_return([*following.values(), *results[count - 1 :]])
     run_passes(program, ["dead_code_elimination"])
-    plan, told = _planned(low, program)
+    plan, explicit = _planned(low, program)
 
     zero = low.constant(np.zeros(1, np.int64))
     given = [_given(low, view, ins) for view in (zero, condition, *inputs)]
@@ -90,7 +92,7 @@ def lower_loop(low: Lowering, ins: Instruction) -> None:
     rows = [low.allocate(Shape(s.type, s.lens[1:]) if s.ndim > 1 else Shape(s.type)) for s in scanned]
     wholes = [_zeros(low, shape, ins) for shape in scanned]
     arguments = [places[k][0] if k in places else view for k, view in enumerate(given)]
-    arguments += [*(_given(low, low.values[value], ins) for value in captured), *told]
+    arguments += [*(_given(low, low.values[value], ins) for value in captured), *explicit]
     made = [*(new for _, new in places.values()), *rows]
     directions = [*op.scan_output_directions, *[0] * len(rows)]
 
@@ -117,17 +119,17 @@ def lower_loop(low: Lowering, ins: Instruction) -> None:
     low.values[ins] = outputs
 
 
-def _lower_late_loop(low: Lowering, ins: Instruction, op: Loop) -> None:
+def _lower_data_dependent_loop(low: Lowering, ins: Instruction, op: Loop) -> None:
     """Append a loop whose body has a plan for each set of lengths."""
     module = ins.module_args[0]
     carried = len(ins.inputs) - 2
     results, parameters = module.results(), module.parameters()
-    bodies, (taken,) = _late_bodies(low, ins, len(ins.inputs))
+    bodies, (taken,) = _data_dependent_bodies(low, ins, len(ins.inputs))
     after = results[0]
     while after.name == "identity":
         after = after.inputs[0]
     scans = len(results) - 1 - carried
-    run = LateLoop(
+    run = DataDependentLoop(
         bodies[0][0],
         carried,
         taken,
@@ -140,7 +142,7 @@ def _lower_late_loop(low: Lowering, ins: Instruction, op: Loop) -> None:
             for _, backwards in zip(range(scans), [*op.scan_output_directions, *[0] * scans])
         ],
     )
-    _run_late(low, ins, run, bodies)
+    _run_data_dependent(low, ins, run, bodies)
 
 
 def _planned(low: Lowering, program: Program) -> tuple[Plan, list[View]]:
@@ -148,10 +150,10 @@ def _planned(low: Lowering, program: Program) -> tuple[Plan, list[View]]:
     plan = low.lowered(program)
     if not plan.symbols:
         return plan, []
-    told = with_told_lengths(plan)
+    explicit = with_explicit_lengths(plan)
     nothing = low.constant(np.zeros(0, np.bool_))
-    added = told.parameters[len(plan.parameters) :]
-    return told, [nothing.with_shape(Shape(Type.bool_type, spec.lens)) for spec in added]
+    added = explicit.parameters[len(plan.parameters) :]
+    return explicit, [nothing.with_shape(Shape(Type.bool_type, spec.lens)) for spec in added]
 
 
 def _unknown(low: Lowering, ins: Instruction) -> str:
@@ -173,7 +175,7 @@ def _unknown(low: Lowering, ins: Instruction) -> str:
         return "lengths inside of it are known at run time only"
     views = [low.values[value] for value in (*ins.inputs, *captured) if value.literal is None]
     if any(view.buffer.region is Region.HOST for view in views):
-        return "it takes a value that a host step makes"
+        return "it takes a value that a fallback step makes"
     return ""
 
 
@@ -197,10 +199,10 @@ def _too_long(ins: Instruction, scans: bool, trips: int) -> MgxError:
     return type(error)(ins.located(str(error)))
 
 
-_Late = tuple[LateBody, Sequence[KernelSource]]
+_DataDependent = tuple[DataDependentBody, Sequence[KernelSource]]
 
 
-def _late_bodies(low: Lowering, ins: Instruction, first: int) -> tuple[list[_Late], list[list[int]]]:
+def _data_dependent_bodies(low: Lowering, ins: Instruction, first: int) -> tuple[list[_DataDependent], list[list[int]]]:
     """Return the bodies with the kernels that they may need, and for each the positions of its captured values.
 
     Captured values follow the ``first`` arguments.
@@ -208,7 +210,7 @@ def _late_bodies(low: Lowering, ins: Instruction, first: int) -> tuple[list[_Lat
     Raises:
         UnsupportedError: the bodies do not justify plans of their own.
     """
-    if low.later is None or not any(map(is_worthwhile, ins.module_args)):
+    if low.compile_body is None or not any(map(is_worthwhile, ins.module_args)):
         raise UnsupportedError(_unknown(low, ins))
     bodies, taken = [], []
     for module in ins.module_args:
@@ -217,15 +219,17 @@ def _late_bodies(low: Lowering, ins: Instruction, first: int) -> tuple[list[_Lat
         first += len(place)
         if lengths_of(program):
             assert low.scope is not None
-            made: Any = OpenBody(program, low.later, low.scope.hints())
+            made: Any = OpenBody(program, low.compile_body, low.scope.hints())
         else:
-            made = low.later(program)
-        bodies.append((LateBody(made, program.parameter_shapes()), made.kernels()))
+            made = low.compile_body(program)
+        bodies.append((DataDependentBody(made, program.parameter_shapes()), made.kernels()))
         taken.append([place[value] for value in captured])
     return bodies, taken
 
 
-def _run_late(low: Lowering, ins: Instruction, run: LateBranch | LateLoop, bodies: Sequence[_Late]) -> None:
+def _run_data_dependent(
+    low: Lowering, ins: Instruction, run: DataDependentBranch | DataDependentLoop, bodies: Sequence[_DataDependent]
+) -> None:
     kernels = [kernel for _, own in bodies for kernel in own]
     low.host(ins, f"{_unknown(low, ins)}; what it runs has a plan for each", on_device=run, kernels=kernels)
 

@@ -10,17 +10,17 @@ from ....codegen.gpu.data.lrn import lrn_launch
 from ....codegen.gpu.data.pad import pad_launch
 from ....codegen.gpu.data.pooling import WindowAxis, pooling_launch
 from ....codegen.gpu.data.resize import interpolation_launch
-from ....codegen.problems.indexing import remapping
+from ....codegen.problems.indexed_copy import remapping
 from ....core.dim import known_in
 from ....graph.instruction import Instruction
 from ....ops.integer import PadWith
 from ....ops.pad import FixedPad, Pad, PadMode
 from ....ops.pooling import Pooling, PoolingMode
 from ....ops.resize import Resize, nearest_index
-from ...lowering.destinations import keeps_inner_axis
-from ...lowering.indexing import lower_reverse
+from ...lowering.gathers import lower_reverse
 from ...lowering.launched import launch_with_tables, lrn_rule, resize_refusal
 from ...lowering.lowering import Lowering
+from ...lowering.output_aliasing import keeps_inner_axis
 from .table import lowering
 
 lowering("reverse", accepts=keeps_inner_axis)(lower_reverse)
@@ -69,7 +69,7 @@ def _pad(low: Lowering, ins: Instruction, before: tuple[int, ...], value: np.nda
 
 @lowering("resize", accepts=keeps_inner_axis)
 def lower_resize(low: Lowering, ins: Instruction) -> None:
-    """Append one kernel and its tables; a host step for interpolated integers."""
+    """Append one kernel and its tables; a fallback step for interpolated integers."""
     op = ins.op
     assert isinstance(op, Resize)
     refusal = resize_refusal(ins)

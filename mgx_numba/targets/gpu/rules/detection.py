@@ -15,17 +15,17 @@ from ....core.shape import Shape
 from ....core.types import Type
 from ....graph.instruction import Instruction
 from ....ops.detection import NonMaxSuppression, RoiAlign
-from ....runtime.gpu.late import FirstRows
+from ....runtime.gpu.data_dependent import FirstRows
 from ...lowering.buffers import View
-from ...lowering.detection import suppression_operands
 from ...lowering.lowering import Lowering
 from ...lowering.steps import PendingStep
+from ...lowering.suppression_operands import suppression_operands
 from .table import lowering, needs_numbers
 
 
 @lowering("nonmaxsuppression", dynamic=True, accepts=lambda ins, shape: shape.standard)
 def lower_suppression(low: Lowering, ins: Instruction) -> None:
-    """Append two kernels; a host step if no box can be kept or scores are not floats."""
+    """Append two kernels; a fallback step if no box can be kept or scores are not floats."""
     needs_numbers(ins, "a selection of boxes")
     op, found = ins.op, suppression_operands(low, ins)
     assert isinstance(op, NonMaxSuppression)
@@ -55,7 +55,7 @@ def lower_suppression(low: Lowering, ins: Instruction) -> None:
 
 @lowering("roialign")
 def lower_regions(low: Lowering, ins: Instruction) -> None:
-    """Append one kernel; a host step for images without a pixel or that are not floats."""
+    """Append one kernel; a fallback step for images without a pixel or that are not floats."""
     op, (x, rois, batch) = ins.op, low.inputs(ins)
     assert isinstance(op, RoiAlign)
     if any(known_in(n, 0) for n in x.lens) or not (x.type.is_floating and rois.type.is_floating):

@@ -14,8 +14,8 @@ from ....graph.instruction import Instruction
 from ....ops.reduce import ArgReduction
 from ....ops.softmax import PrefixScanSum
 from ....ops.topk import TopK
-from ...lowering.destinations import keeps_inner_axis
 from ...lowering.lowering import Lowering
+from ...lowering.output_aliasing import keeps_inner_axis
 from .table import lowering
 
 MOST_COMPARISONS = 1 << 40

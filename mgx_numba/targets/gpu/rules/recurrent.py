@@ -8,10 +8,10 @@ from ....codegen.gpu.recurrent import recurrent_solutions
 from ....core.shape import Shape, row_major_strides
 from ....core.types import Type
 from ....graph.instruction import Instruction
-from ...lowering.attention import as_type
+from ...lowering.attention_operands import as_type
 from ...lowering.buffers import View
 from ...lowering.lowering import Lowering
-from ...lowering.recurrent import given, recurrence
+from ...lowering.recurrence_problem import given, recurrence
 from .contraction import FLOATS
 from .table import lowering, needs_numbers
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from ....core.dim import SymbolicLengthError
 from ....graph.instruction import Instruction
 from ...lowering.rules import RuleTable
-from ...lowering.views import VIEWS
+from ...lowering.view_operators import VIEWS
 
 __all__ = ["RULES", "lowering", "needs_numbers"]
 

@@ -2,22 +2,22 @@
 
 from __future__ import annotations
 
-from ....codegen.gpu.contraction.placed import VECTOR_BYTES
+from ....codegen.gpu.contraction.gpu_contraction import VECTOR_BYTES
 from ....codegen.gpu.data.copies import COPIES_KERNEL, MOST_COPIES, copies_launch
 from ....codegen.launch import Launch
 from ....core.dim import known_equal
 from ....graph.instruction import Instruction
 from ...lowering.buffers import View
 from ...lowering.common import lower_concat, lower_contiguous, pieces_to_copy
-from ...lowering.contraction import CONVOLUTIONS
-from ...lowering.destinations import RESHAPES
+from ...lowering.contraction_problem import CONVOLUTIONS
 from ...lowering.lowering import Lowering
-from ...lowering.views import reshape
+from ...lowering.output_aliasing import RESHAPES
+from ...lowering.view_operators import reshape
 from .table import lowering
 
 READERS = (*CONVOLUTIONS, "fused_contraction")
 """Operators that read images of few channels from a copy with aligned channel vectors
-(`codegen.gpu.contraction.narrow`)."""
+(`codegen.gpu.contraction.im2row`)."""
 
 
 @lowering(*RESHAPES)

@@ -31,10 +31,10 @@ from ...records import Holds, Record, RecordText, Word
 from ..batches import Batched
 from ..epilogue_rows import Rows, kernel_name
 from ..macro_kernel import next_height
-from ..pack import panel_count
+from ..panels import panel_count
 from ..tile_source import tile_record, tile_source
-from .blocks import LEFT_PAD, MOST_PIECES, RIGHT_PANELS, Cut, heights, next_strip
 from .form import FIRST, LAST, RESULT
+from .strassen_blocking import LEFT_PAD, MOST_PIECES, RIGHT_PANELS, Cut, heights, next_strip
 from .sums import RIGHT_OPERANDS, Sums, form, right_operand
 from .tile_table import CHAIN_ENDS, INNER, LEFT_PITCH, PARKED_PRODUCTS, SIDE_STEPS, STRASSEN_BLOCK
 
@@ -121,7 +121,7 @@ def strassen_launch(
     for name, values in batched.strides.items():
         if name[0] == "e":
             a.integers(**{f"{name}_ld": values[-1]})
-    a.provide("finish", _finish_source(a.bind(), rows, tile))
+    a.provide("finish", _epilogue_source(a.bind(), rows, tile))
     text = kernel_text([*a.bind(common), *_Driver(tile, a).text()])
     flops = 2 * batched.m * problem.n * problem.k
     moved = size * (batched.m * (problem.k + problem.n) + problem.k * panels * columns)
@@ -129,7 +129,7 @@ def strassen_launch(
     return launch, -(-down * across // grain) * cut.claim(tile, problem.k) * size
 
 
-def _finish_source(lines: Sequence[str], rows: Rows, tile: RegisterTile) -> KernelSource:
+def _epilogue_source(lines: Sequence[str], rows: Rows, tile: RegisterTile) -> KernelSource:
     """Return the epilogue kernel for rows ``begin`` to ``end`` of one panel of a strip, which `CALL` describes."""
     starts = [f"out_row = ({CALL.get('row')} + i) * out_ld + n0"]
     for k, operand in enumerate(rows.epilogue.operands):

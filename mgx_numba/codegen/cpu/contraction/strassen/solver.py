@@ -23,8 +23,8 @@ from ..batches import Batched, collapse
 from ..blocking import Blocking
 from ..gemm import GemmPacked
 from ..solver import Setting, Solver
-from .blocks import EFFICIENCY, Cut, best_cut, given_cut
 from .kernel import strassen_launch
+from .strassen_blocking import EFFICIENCY, Cut, best_cut, given_cut
 
 __all__ = ["GemmStrassen"]
 

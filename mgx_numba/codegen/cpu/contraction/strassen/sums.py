@@ -11,8 +11,8 @@ from collections.abc import Sequence
 from ....statements import indent
 from ...microkernels.register_tile import RegisterTile
 from ...records import Record, RecordText, Word, pointer
-from .blocks import LEFT_OPERATIONS, RIGHT_PANELS, left_pieces, next_strip
 from .form import LEFT, RIGHT
+from .strassen_blocking import LEFT_OPERATIONS, RIGHT_PANELS, left_pieces, next_strip
 from .tile_table import INNER, LEFT_PITCH, SIDE_SUM, SUM_PLACES
 
 __all__ = ["RIGHT_OPERANDS", "Sums", "form", "right_operand"]

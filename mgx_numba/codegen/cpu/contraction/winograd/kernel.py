@@ -20,13 +20,13 @@ from ...microkernels.tile_table import PREFETCH_STEPS, TILE_BLOCK, TILE_TABLE_RO
 from ...records import Holds, Record, RecordText, Word
 from ..blocking import SUMS_BYTES
 from ..conv import panel_lens
+from ..conv_output_rows import row_offsets, stride_arguments
 from ..epilogue_rows import Rows, finished_lanes, kernel_name
 from ..macro_kernel import next_height
-from ..rows import row_offsets, stride_arguments
 from ..tile_source import tile_record, tile_source
-from .blocks import Block, tiles_of
 from .form import Form
 from .transform_table import INPUT_PLACE
+from .winograd_blocking import Block, tiles_of
 
 __all__ = ["WinogradWriter", "filter_plane"]
 

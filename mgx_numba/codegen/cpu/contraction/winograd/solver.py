@@ -25,15 +25,15 @@ from ....problems.element_types import ITEMSIZE
 from ....problems.epilogue import NOT_COMPUTED
 from ...machine import machine
 from ...microkernels.tile_table import tile_for
+from ..bf16_split_rows import fills_lines, groups_end_lines
 from ..blocking import Blocking
 from ..conv import ConvDirect, panel_lens
-from ..pack import aligned_zeros
-from ..parts import fills_lines, groups_end_lines
-from ..rows import image_strides
+from ..conv_output_rows import image_strides
+from ..panels import aligned_zeros
 from ..solver import Setting, Solver
-from .blocks import best_block, given_block, open_block, winograd_blockings
 from .form import Form
 from .kernel import WinogradWriter, filter_plane
+from .winograd_blocking import best_block, given_block, open_block, winograd_blockings
 
 __all__ = ["ConvWinograd"]
 
@@ -79,7 +79,7 @@ class ConvWinograd(Solver[ConvProblem]):
             return "the input channels of a group are not a multiple of 4"
         return None
 
-    def writes_parts(self, problem: ConvProblem) -> bool:
+    def writes_bf16_split(self, problem: ConvProblem) -> bool:
         return fills_lines(problem) and groups_end_lines(problem)
 
     def plain_lens(self, problem: ConvProblem) -> tuple[int, ...]:

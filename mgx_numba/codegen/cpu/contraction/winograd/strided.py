@@ -23,11 +23,11 @@ from ...kernel import cpu_kernel
 from ...machine import machine
 from ...microkernels.tile_table import tile_for
 from ..blocking import Blocking
-from ..pack import aligned_zeros
+from ..panels import aligned_zeros
 from ..solver import Setting, Solver
-from .blocks import winograd_blockings
 from .form import Form
 from .solver import ConvWinograd
+from .winograd_blocking import winograd_blockings
 
 __all__ = ["ConvWinogradStrided"]
 

@@ -1,0 +1,298 @@
+"""The base of attention kernels: operands, the product with the values, the end of a task, and the join of split keys.
+
+Tasks are cut over batch, heads, blocks of queries, blocks of result columns, and possibly over the keys. A task for a
+part of the keys writes a record for each query to scratch memory; a second launch joins the records.
+"""
+
+from __future__ import annotations
+
+from ....core.dim import ceil_div, known_equal, less, maximum, select
+from ...arguments import Arguments
+from ...launch import Launch, Operand, TaskRange
+from ...problems.attention import AttentionProblem, float64_bits
+from ...problems.element_types import element_types
+from ...statements import for_tasks, indent, kernel_text
+from ..kernel import cpu_kernel
+from ..microkernels.register_tile import RegisterTile
+from ..microkernels.tile_table import tile_for
+from .attention_blocking import BUFFER_BYTES, MOST_QUERIES, Blocks, record_size
+
+__all__ = ["AttentionKernel", "inverse", "join_launch"]
+
+OPERANDS = ("q", "k", "v", "out")
+PARTS = ("high", "low")
+SEARCH_LANES = 64
+"""Mask bytes that are tested together: one AVX-512 register, or a cache line."""
+DIMS = ("batch", "head", "row", "step")
+
+
+class AttentionKernel:
+    """A kernel under construction; subclasses provide the statements between decoding a task and its end.
+
+    For the queries ``m0`` to ``m0 + rows`` the statements define, over the keys ``first`` to ``seen``:
+
+    - ``sums``: weighted values, in rows of ``sums_row``
+    - ``top``: maxima of the scores
+    - ``total``: sums of the weights
+
+    They set ``started`` once there are any, and ``factor`` to the factor of earlier sums. Rows before ``ready`` are
+    already stored.
+    """
+
+    name = "attention"
+
+    def __init__(self, problem: AttentionProblem, blocks: Blocks, origin: str = "") -> None:
+        self.problem, self.blocks, self.origin = problem, blocks, origin
+        self.dtype = problem.dtype
+        self.tile: RegisterTile = tile_for(element_types(problem.dtype))
+        self.lanes, self.columns = self.tile.lanes, self.tile.columns
+        self.exp = "exp_fast" if problem.fast_math else "exp"
+        self.arguments = Arguments()
+
+    def launch(self) -> Launch:
+        """Return the launch for the whole problem."""
+        p, b = self.problem, self.blocks
+        self._declare()
+        setup = [*self._locals(), *self.setup()]
+        task = [*self._decode(), *self.body(), *self._finish()]
+        text = kernel_text([*self.arguments.bind(), *setup, *self.in_state(for_tasks(task))])
+        name = "_".join(filter(None, (self.name, self.mask_name(), "kernel")))
+        return Launch(
+            cpu_kernel(name, text, self.origin),
+            self.arguments.values,
+            geometry=TaskRange(
+                p.batch * p.heads * ceil_div(p.queries, b.queries) * ceil_div(p.width, b.width) * b.splits
+            ),
+            flops=p.flops,
+            bytes=p.bytes,
+        )
+
+    def setup(self) -> list[str]:
+        """Return the statements before all tasks."""
+        raise NotImplementedError
+
+    def body(self) -> list[str]:
+        """Return the statements of one task."""
+        raise NotImplementedError
+
+    def in_state(self, statements: list[str]) -> list[str]:
+        """Return the statements of all tasks, in the state that the kernel's tiles need."""
+        return statements
+
+    def mask_name(self) -> str:
+        """Return the part of the kernel's name that describes the mask."""
+        mask = self.problem.mask
+        return "" if mask is None else "fill" if mask.replaces else "where" if mask.dtype == "bool" else "add"
+
+    def masked(self, mask: str) -> str:
+        """Return the expression of the score ``x`` under a mask vector."""
+        assert self.problem.mask is not None
+        if self.problem.mask.dtype != "bool":
+            return f"add(x, {mask})"
+        return f"where({mask}, x, {'fill' if self.problem.mask.replaces else '-INF'})"
+
+    def mask_per_key(self) -> bool:
+        """Return whether all queries of a head have the same mask at all lengths."""
+        mask = self.problem.mask
+        return mask is not None and (known_equal(mask.strides[2], 0) or known_equal(self.problem.queries, 1))
+
+    def skip_hidden(self) -> list[str]:
+        """Return statements that skip a step if a bool mask hides all its keys, which then have no weight.
+
+        Strided masks are not searched.
+        """
+        mask = self.problem.mask
+        if mask is None or mask.dtype != "bool" or mask.replaces or not known_equal(mask.strides[3], 1):
+            return []
+        return [
+            "shown = False",
+            "i = 0",
+            f"while i < {'1' if self.mask_per_key() else 'rows'} and not shown:",
+            "    at = mask0 + (m0 + i) * mask_row + j0",
+            f"    for c in range(0, count, {SEARCH_LANES}):",
+            f"        some = imin(count - c, {SEARCH_LANES})",
+            f"        shown = shown or reduce_or(load_tail(mask, at + c, some, 0, {SEARCH_LANES}))",
+            "    i += 1",
+            "if not shown:",
+            "    continue",
+        ]
+
+    def _declare(self) -> None:
+        p, b, arguments = self.problem, self.blocks, self.arguments
+        strides = {"q": p.q_strides, "k": p.k_strides, "v": p.v_strides, "out": p.out_strides}
+        for name in OPERANDS:
+            arguments.pointer(name, name, p.dtype)
+        arguments.pointer("records", "out" if known_equal(b.splits, 1) else "scratch", p.dtype)
+        if p.part_strides:
+            for name in PARTS:
+                arguments.pointer(f"{name}_at", name, "bfloat16")
+            strides["high"] = p.part_strides
+        if p.mask is not None:
+            arguments.pointer("mask", "mask", p.mask.dtype)
+            arguments.integers(mask_period=p.batch if p.mask.period is None else p.mask.period)
+            if p.mask.replaces:
+                arguments.integers(fill_bits=float64_bits(p.mask.fill))
+            strides["mask"] = p.mask.strides
+        for name, values in strides.items():
+            arguments.integers(**{f"{name}_{dim}": s for dim, s in zip(DIMS, values)})
+        arguments.integers(
+            heads=p.heads, group=p.group, queries=p.queries, keys=p.keys, depth=p.depth, width=p.width,
+            first_seen=p.first_seen, scale_bits=p.scale_bits, q_block=b.queries, k_block=b.keys, d_block=b.depth,
+            e_block=b.width, q_blocks=ceil_div(p.queries, b.queries), e_blocks=ceil_div(p.width, b.width),
+            splits=b.splits, split=ceil_div(p.keys, b.splits), record=record_size(self.tile, p),
+        )  # fmt: skip
+
+    def _locals(self) -> list[str]:
+        size, mask = self.problem.itemsize, self.problem.mask
+        return [
+            f"scale = cast_{self.dtype}(bits_float64(scale_bits))",
+            *([f"fill = cast_{self.dtype}(bits_float64(fill_bits))"] if mask is not None and mask.replaces else []),
+            *(f"{name} = local_{self.dtype}({BUFFER_BYTES // size})" for name in ("scores", "sums")),
+            *(f"{name} = local_{self.dtype}({MOST_QUERIES})" for name in ("top", "total", "factor")),
+            f"sums_row = idiv(imin(width, e_block) + {self.columns - 1}, {self.columns}) * {self.columns}",
+        ]
+
+    def _decode(self) -> list[str]:
+        places = [f"{n}0 = batch * {n}_batch + {'kv_head' if n in 'kv' else 'head'} * {n}_head" for n in OPERANDS]
+        if self.problem.part_strides:
+            places.append("high0 = batch * high_batch + head * high_head")
+        if self.problem.mask is not None:
+            places.append("mask0 = imod(batch, mask_period) * mask_batch + head * mask_head")
+        return [
+            "part = imod(task, splits)",
+            "rest = idiv(task, splits)",
+            "e0 = imod(rest, e_blocks) * e_block",
+            "rest = idiv(rest, e_blocks)",
+            "m0 = imod(rest, q_blocks) * q_block",
+            "rest = idiv(rest, q_blocks)",
+            "head = imod(rest, heads)",
+            "batch = idiv(rest, heads)",
+            "kv_head = idiv(head, group)",
+            *places,
+            "rows = imin(queries - m0, q_block)",
+            "wide = imin(width - e0, e_block)",
+            "first = part * split",
+            # the task's last query sees the most keys
+            "seen = imin(imin(keys, first + split), m0 + rows + first_seen)",
+            f"for i in range(0, rows, {self.lanes}):",
+            f"    store(top, i, const_{self.dtype}(-INF, {self.lanes}))",
+            f"    store(total, i, const_{self.dtype}(0, {self.lanes}))",
+            "started = 0",
+            "ready = 0",
+        ]
+
+    def rescale(self, first: str, stop: str) -> list[str]:
+        """Return statements that multiply the sums so far of a range of rows by ``factor``."""
+        lanes = self.lanes
+        return [
+            "if started:",
+            f"    for i in range({first}, {stop}):",
+            f"        again = load_splat(factor, i, {lanes})",
+            f"        for e in range(i * sums_row, (i + 1) * sums_row, {lanes}):",
+            f"            store(sums, e, mul(load(sums, e, {lanes}), again))",
+        ]
+
+    def store_rows(self, first: str, stop: str) -> list[str]:
+        """Return statements that store a range of rows of the result, the sums times ``factor``."""
+        lanes = self.lanes
+        whole = [] if self.problem.parts_alone else _store_vector("wide", lanes)
+        parts = _store_vector("wide", lanes, parts=True) if self.problem.part_strides else []
+        return [
+            f"for i in range({first}, {stop}):",
+            f"    weight = load_splat(factor, i, {lanes})",
+            "    place = out0 + (m0 + i) * out_row + e0",
+            *(["    part_place = high0 + (m0 + i) * high_row + e0"] if parts else []),
+            f"    for e in range(0, wide, {lanes}):",
+            f"        x = mul(load(sums, i * sums_row + e, {lanes}), weight)",
+            *indent([*whole, *parts], 2),
+        ]
+
+    def _finish(self) -> list[str]:
+        """Return statements that end a task: divide by the total weight, or write records for the join.
+
+        Queries without visible keys get zeros or NaN.
+        """
+        lanes = self.lanes
+        return [
+            "if not started:",
+            f"    for i in range(0, rows * sums_row, {lanes}):",
+            f"        store(sums, i, const_{self.dtype}(0, {lanes}))",
+            "if splits == 1:",
+            f"    for i in range(0, rows, {lanes}):",
+            f"        x = load(total, i, {lanes})",
+            f"        store(factor, i, {inverse('x', self.problem)})",
+            *indent(self.store_rows("ready", "rows")),
+            "else:",
+            "    for i in range(rows):",
+            "        place = (((batch * heads + head) * queries + m0 + i) * splits + part) * record",
+            "        if e0 == 0:",
+            "            store_scalar(records, place, load_scalar(top, i))",
+            "            store_scalar(records, place + 1, load_scalar(total, i))",
+            f"        place += {lanes} + e0",
+            f"        for e in range(0, wide, {lanes}):",
+            f"            store(records, place + e, load(sums, i * sums_row + e, {lanes}))",
+        ]
+
+
+def inverse(total: str, problem: AttentionProblem) -> str:
+    """Return the expression of the factor of weighted sums. Without any key the sums and their total weight are 0."""
+    return f"div(1, {total})" if problem.nan_rows else f"where(ne({total}, 0), div(1, {total}), 0)"
+
+
+def _store_vector(count: str, lanes: int, parts: bool = False) -> list[str]:
+    """Return statements that store the vector ``x`` at ``place + e`` of the result, in a row of ``count`` elements.
+
+    Args:
+        parts: store in parts, at ``part_place + e``.
+    """
+    store, where = ("store_parts", "high_at, low_at, part_place + e") if parts else ("store", "out, place + e")
+    return [
+        f"if e + {lanes} <= {count}:",
+        f"    {store}({where}, x)",
+        "else:",
+        f"    {store}_tail({where}, x, {count} - e)",
+    ]
+
+
+def join_launch(problem: AttentionProblem, blocks: Blocks, origin: str = "") -> Launch:
+    """Return the launch that joins the records [batch, head, query, part] in ``scratch`` into the result."""
+    p, dtype = problem, problem.dtype
+    tile = tile_for(element_types(dtype))
+    lanes, record = tile.lanes, record_size(tile, p)
+    exp = "exp_fast" if p.fast_math else "exp"
+    arguments = Arguments()
+    arguments.pointer("records", Operand("scratch"), dtype)
+    arguments.pointer("out", Operand("out"), dtype)
+    arguments.integers(**{f"out_{dim}": s for dim, s in zip(DIMS, p.out_strides)})
+    arguments.integers(heads=p.heads, queries=p.queries, width=p.width, splits=blocks.splits, record=record)
+    body = [
+        "row = imod(task, queries)",
+        "rest = idiv(task, queries)",
+        "place = idiv(rest, heads) * out_batch + imod(rest, heads) * out_head + row * out_row",
+        "start = task * splits * record",
+        f"peak = const_{dtype}(-INF, 0)",
+        "for part in range(splits):",
+        "    x = load_scalar(records, start + part * record)",
+        "    peak = where(gt(x, peak), x, peak)",
+        "peak = where(ne(peak, -INF), peak, 0)",
+        f"total = const_{dtype}(0, 0)",
+        "for part in range(splits):",
+        "    at = start + part * record",
+        f"    x = {exp}(sub(load_scalar(records, at), peak))",
+        "    store_scalar(records, at, x)",
+        "    total = add(total, mul(x, load_scalar(records, at + 1)))",
+        f"weight = splat({inverse('total', p)}, {lanes})",
+        f"for e in range(0, width, {lanes}):",
+        f"    x = const_{dtype}(0, {lanes})",
+        "    for part in range(splits):",
+        "        at = start + part * record",
+        f"        x = add(x, mul(load(records, at + {lanes} + e, {lanes}), load_splat(records, at, {lanes})))",
+        "    x = mul(x, weight)",
+        *indent(_store_vector("width", lanes)),
+    ]
+    rows = p.batch * p.heads * p.queries
+    moved = p.itemsize * rows * (blocks.splits * record + p.width)
+    text = kernel_text([*arguments.bind(), *for_tasks(body)])
+    source = cpu_kernel("attention_join_kernel", text, origin)
+    tasks = TaskRange(select(less(1, blocks.splits), rows, 0), maximum(1, rows // 64))
+    return Launch(source, arguments.values, tasks, 3 * rows * blocks.splits * p.width, moved)

@@ -1,0 +1,206 @@
+"""The layout of a reduction cluster's kernel: all properties that its text and its arguments depend on, computed
+once."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from math import prod
+
+from ....core.dim import (
+    Length,
+    all_of,
+    ceil_div,
+    is_symbolic,
+    known_in,
+    known_less_equal,
+    less_equal,
+    maximum,
+    minimum,
+    preferred,
+)
+from ....dataclass import dataclass
+from ....errors import UnsupportedError
+from ....graph.instruction import Instruction
+from ...problems.cluster import ReductionProblem
+from ..loops import rows_of_task, task_elements, tasks_unless_empty
+from ..machine import machine
+from .bf16_split_results import check_parts
+from .cached import CHEAP, cached_values
+from .stages import Stages
+from .vectors import Strategy, vectors_of
+from .walk import SHORTEST_PIPELINE, Walk
+
+__all__ = ["ReduceLayout", "reduce_layout"]
+
+PIPELINE_SHARE = 2
+"""The rows in a pipeline take at most one part in this many of the L2 cache, where they stay meanwhile."""
+
+
+@dataclass(frozen=True)
+class ReduceLayout:
+    """How the kernel of a reduction cluster walks its operands.
+
+    Attributes:
+        walk, stages: reduced and kept dimensions, and the stage of each value.
+        fast_math: whether functions may differ by 4 units in the last place.
+        parts, fold: as in the problem.
+        cut: the loop of the reduction that is cut into parts, among all its loops; the loop along the lanes is the
+            last.
+        share: steps of that loop in a part.
+        strategy: how it is printed.
+        lanes: lanes of a vector.
+        longest_chunk: most columns of a task.
+        outer: lengths of the dimensions that rows are numbered by.
+        loops: lengths of the reduction loops around the loop along the lanes, if there are any.
+        cols, chunk, chunks: elements along the lanes, elements of a task, and tasks for all elements (1 in row mode).
+        rows, batch: number of rows, and rows of a task.
+        count: elements that are reduced to one.
+        inner: for each operand, its element stride along the lanes.
+        row_strides: for each operand, its element strides along ``outer``.
+        loop_strides: for each operand, its element strides along ``loops``; empty for operands that are not full.
+        cached: the values that are kept on the stack, with the stages that keep them.
+    """
+
+    walk: Walk
+    stages: Stages
+    fast_math: bool
+    parts: int
+    fold: int
+    cut: int
+    share: Length
+    strategy: Strategy
+    lanes: int
+    longest_chunk: int
+    outer: tuple[Length, ...]
+    loops: tuple[Length, ...]
+    cols: Length
+    chunk: Length
+    chunks: Length
+    rows: Length
+    batch: Length
+    count: Length
+    inner: tuple[Length, ...]
+    row_strides: tuple[tuple[Length, ...], ...]
+    loop_strides: tuple[tuple[Length, ...], ...]
+    cached: Mapping[Instruction, int]
+
+    @property
+    def tasks(self) -> Length:
+        """Return the number of tasks; 0 if a known length is 0.
+
+        If only a symbolic length may be 0, there are rows without elements, whose results are stored.
+        """
+        known = [n for n in self.walk.full if not is_symbolic(n)]
+        tasks: Length = tasks_unless_empty(ceil_div(self.rows, self.batch) * self.chunks * self.parts, known)
+        return tasks
+
+    def same_for_rows(self, operand: int) -> bool:
+        """Return whether an operand is re-read for each row."""
+        one = known_less_equal(self.rows, 1)
+        return self.walk.row_mode and not one and all(known_in(s, 0) for s in self.row_strides[operand])
+
+
+def reduce_layout(problem: ReductionProblem) -> ReduceLayout:
+    """Return the layout of a cluster's kernel.
+
+    Raises:
+        CompileError: no operand is full.
+        UnsupportedError: parts, heads of rows, or results in parts need another memory layout of the operands.
+    """
+    parts, fold = problem.parts, problem.fold
+    vectors = vectors_of(problem.module, problem.axes, problem.inputs, problem.outputs, parts, fold, problem.again)
+    walk, stages, strategy, lanes = vectors.walk, vectors.stages, vectors.strategy, vectors.lanes
+    cut, share = _cut(problem, walk)
+    _check_heads(walk, stages, lanes)
+    reduce_lens, keep_lens = walk.reduce_lens, walk.keep_space.lens
+    if walk.row_mode:
+        outer, cols, loops = keep_lens, reduce_lens[-1], reduce_lens[:-1]
+        chunk, chunks = cols, 1
+    else:
+        outer, cols, loops = keep_lens[:-1], keep_lens[-1], reduce_lens
+        chunk = minimum(cols, vectors.longest_chunk)
+        chunks = ceil_div(cols, maximum(chunk, 1))
+    rows, count = prod(outer), prod(reduce_lens)
+    work = count * (1 if walk.row_mode else chunk)
+    batch = rows_of_task(rows, chunks * parts, work, task_elements(prod(walk.full)))
+    inner, loop_strides = _strides(walk)
+    check_parts(walk.name, [stages.full_results[k] and known_in(inner[len(walk.inputs) + k], 1) for k in walk.parts])
+    cached = {} if strategy is Strategy.WHOLE_ROWS else cached_values(walk, stages, lanes)
+    if strategy is Strategy.ROWS and _is_pipelined(walk, stages, lanes, inner, cached):
+        strategy = Strategy.ROW_PIPELINE
+    return ReduceLayout(
+        walk=walk,
+        stages=stages,
+        fast_math=problem.fast_math,
+        parts=parts,
+        fold=fold,
+        cut=cut,
+        share=share,
+        strategy=strategy,
+        lanes=lanes,
+        longest_chunk=vectors.longest_chunk,
+        outer=outer,
+        loops=loops,
+        cols=cols,
+        chunk=chunk,
+        chunks=chunks,
+        rows=rows,
+        batch=batch,
+        count=count,
+        inner=inner,
+        row_strides=tuple(s[: len(outer)] for s in walk.keep_space.strides),
+        loop_strides=loop_strides,
+        cached=cached,
+    )
+
+
+def _cut(problem: ReductionProblem, walk: Walk) -> tuple[int, Length]:
+    """Return the loop that is cut into parts, and the steps of a part."""
+    if problem.parts == 1:
+        return 0, 0
+    if problem.cut not in walk.reduce_space.axes:
+        raise UnsupportedError(f"{walk.name}: axes {list(problem.cut)} are not walked as one, as parts need it")
+    cut = walk.reduce_space.axes.index(problem.cut)
+    folded = problem.fold if cut == walk.reduce_space.rank - 1 else 1
+    if not known_in(problem.share % folded, 0):
+        raise UnsupportedError(f"{walk.name}: parts of {problem.share} elements are no multiples of {folded} steps")
+    return cut, problem.share // folded
+
+
+def _check_heads(walk: Walk, stages: Stages, lanes: int) -> None:
+    """Check that heads of rows are some vectors of contiguous elements."""
+    for head in stages.heads:
+        least = maximum(lanes, prod(walk.reduce_lens) // head.op.share)  # type: ignore[attr-defined]
+        if not walk.row_mode or walk.reduce_lens[-1] < least:
+            raise UnsupportedError(f"{walk.name}: rows do not begin with {least} elements side by side")
+
+
+def _strides(walk: Walk) -> tuple[tuple[Length, ...], tuple[tuple[Length, ...], ...]]:
+    """Return for each operand its stride along the lanes, and its strides along the loops of the reduction."""
+    reduced = iter(walk.reduce_space.strides)
+    strides = [next(reduced) or (1,) if is_full else () for is_full in walk.is_full]
+    if walk.row_mode:
+        return tuple(s[-1] if s else 0 for s in strides), tuple(s[:-1] for s in strides)
+    return tuple(s[-1] for s in walk.keep_space.strides), tuple(strides)
+
+
+def _is_pipelined(
+    walk: Walk, stages: Stages, lanes: int, inner: Sequence[Length], cached: Mapping[Instruction, int]
+) -> bool:
+    """Return whether rows come from memory, take long to compute, and several of them fit the caches.
+
+    Kept values of a row must be written one stage before they are read, results in the last stage.
+    """
+    last, cols = stages.count - 1, walk.reduce_lens[-1]
+    row_bytes = sum(cols * t.type.size for t, stride in zip(walk.tensors, inner) if not known_in(stride, 0))
+    fitting = less_equal(row_bytes * stages.count, machine().l2_bytes // PIPELINE_SHARE)
+    return (
+        walk.row_mode
+        and walk.past_caches
+        and last > 0
+        and walk.reduce_space.rank <= 1
+        and preferred(all_of(less_equal(SHORTEST_PIPELINE * lanes, cols), fitting))
+        and any(stages.cost(i.inputs[0]) > CHEAP for i in stages.reductions)
+        and all(stage == last - 1 for stage in cached.values())
+        and all(stages.store_stage(r) == last for r, full in zip(stages.results, stages.full_results) if full)
+    )

@@ -1,0 +1,202 @@
+"""Transposed convolution as several ordinary convolutions, without multiplications by zero.
+
+Output positions with the same remainder modulo the stride (one phase) receive the same subset of the kernel's taps,
+each at consecutive input positions. They form a convolution of stride 1 with that subset in reverse order.
+
+Every phase is one launch of the direct kernel that writes its own lattice of output pixels. If kernel and stride are
+equal, all phases multiply the same input. One launch then computes all phases, part by part of the input, if their
+weights are few.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from ....core.dim import known_equal, known_less_equal
+from ....dataclass import dataclass
+from ...launch import Solution
+from ...problems.convolution import ConvProblem
+from ...problems.element_types import ITEMSIZE
+from ...problems.epilogue import NOT_COMPUTED
+from ..machine import machine
+from ..microkernels.register_tile import RegisterTile
+from ..microkernels.tile_table import tile_for
+from .conv import direct_launch, panel_lens, tap_matrices
+from .conv_int8 import pixels_in_words
+from .conv_output_rows import image_strides
+from .gemm_int8 import word_rows
+from .panels import aligned_zeros, pack_panels, panel_count
+from .roofline import seconds
+from .solver import Setting, Solver, integer_types_refused
+
+__all__ = ["ConvTransposed", "taps_apart", "weights_stay_cached"]
+
+PHASES_SHARE = 4
+"""The weights of all phases may take one part in this many of the L2 cache, to stay there together."""
+_NOWHERE = 1 << 40  # past the end of any axis
+
+
+@dataclass(frozen=True)
+class _Axis:
+    """One phase along one axis: its output positions, and its taps in the order in which it reads the input."""
+
+    first: int
+    count: Any
+    taps: tuple[int, ...]
+    dilation: int
+    pad: int
+
+
+@dataclass(frozen=True)
+class _Phase:
+    """One phase as an ordinary convolution in three dimensions, its lattice, and its taps of the original kernel."""
+
+    problem: ConvProblem
+    lattice: tuple[tuple[int, int, int], ...]
+    taps: tuple[tuple[int, ...], ...]
+
+
+class ConvTransposed(Solver[ConvProblem]):
+    """Solver for transposed convolutions of one dtype, or of uint8 or int8 pixels by constant int8 weights."""
+
+    name = "conv_transposed"
+    open_batch = open_lens = True
+
+    def refused_types(self, problem: ConvProblem) -> str | None:
+        return super().refused_types(problem) if problem.types.uniform else integer_types_refused(problem.types)
+
+    def declines(self, problem: ConvProblem) -> str | None:
+        if problem.prologue:
+            return NOT_COMPUTED
+        if not problem.transposed:
+            return "the convolution is not transposed"
+        if problem.groups > 1 and problem.group_in % tile_for(problem.types).packing.k_interleave:
+            return "the channels of a group are no whole words"
+        return None
+
+    def packed_lens(self, problem: ConvProblem) -> tuple[int, ...]:
+        """Return the packed length: the panels of each phase, each after its row of column sums if the tile wants it,
+        then a padding pixel."""
+        tile = tile_for(problem.types)
+        return (sum(_words(phase, tile) for phase in _phases(problem)) + tile.depth(problem.group_in),)
+
+    def pack_weights(self, problem: ConvProblem, weights: np.ndarray) -> np.ndarray:
+        """Pack the panels of each phase, with taps in the order of reading; integer weights are in words."""
+        tile = tile_for(problem.types)
+        out = aligned_zeros(self.packed_lens(problem), tile.right_word)
+        matrices = dict(zip(np.ndindex(*problem.kernel), tap_matrices(problem, weights)))
+        rank, depth, first = len(problem.kernel), tile.depth(problem.group_in), int(tile.packing.column_sums)
+        start = 0
+        for phase in _phases(problem):
+            groups, panels, taps, _, columns = panel_lens(phase.problem, tile)
+            words = _words(phase, tile)
+            target = out[start : start + words].reshape(groups, panels, first + taps * depth, columns)
+            own = [matrices[tap[-rank:]] for tap in phase.taps]
+            for place, matrix in enumerate(own):
+                rows = target[:, :, first + place * depth : first + (place + 1) * depth]
+                pack_panels(word_rows(tile, matrix) if tile.packing.k_interleave > 1 else matrix, rows)
+            if first and own:
+                pack_panels(sum(m.sum(1, keepdims=True, dtype=np.int32) for m in own), target[:, :, :first])
+            start += words
+        if first:  # padding is read as pixels are, with 128 added
+            out[-depth:].view(np.uint8)[...] = 128
+        return out
+
+    def solve(self, problem: ConvProblem, setting: Setting) -> Solution:
+        epilogue, strides, threads, blocking = setting
+        tile = tile_for(problem.types)
+        table = image_strides(problem, epilogue, strides)
+        zeros = self.packed_lens(problem)[0] - tile.depth(problem.group_in)
+        words, x, pack, scratch = pixels_in_words(problem.volume(), tile)
+        launches, start = list(pack), 0
+        phases = list(_phases(replace(problem.volume(), x_strides=words)))
+        if taps_apart(problem) and weights_stay_cached(problem):
+            first, count = phases[0], len(phases)
+            joined = replace(
+                first.problem,
+                groups=count,
+                in_channels=count * problem.in_channels,
+                out_channels=count * problem.out_channels,
+            )
+            launch = direct_launch(joined, epilogue, table, threads, 0, zeros, first.lattice, blocking, True, x)
+            return Solution((*pack, launch), scratch)
+        for phase in phases:
+            launch = direct_launch(phase.problem, epilogue, table, threads, start, zeros, phase.lattice, blocking, x=x)
+            launches.append(launch)
+            start += _words(phase, tile)
+        return Solution(tuple(launches), scratch)
+
+    def estimate(self, problem: ConvProblem, threads: int = 1) -> float:
+        tile = tile_for(problem.types)
+        columns = panel_count(tile, problem.group_out) * tile.columns
+        inner = problem.groups * tile.depth(problem.group_in) * tile.packing.k_interleave
+        flops = 2.0 * problem.batch * problem.in_pixels * problem.taps * inner * columns
+        left, right, out = (ITEMSIZE[dtype] for dtype in (problem.types.a, problem.types.b, problem.types.out))
+        pixels = left * problem.in_pixels * problem.in_channels + out * problem.out_pixels * problem.out_channels
+        moved = problem.batch * pixels + right * math.prod(problem.weight_lens)
+        return seconds(tile, flops, moved, threads)
+
+
+def _words(phase: _Phase, tile: RegisterTile) -> int:
+    """Return the words of a phase's packed weights."""
+    groups, panels, taps, depth, columns = panel_lens(phase.problem, tile)
+    return groups * panels * (int(tile.packing.column_sums) + taps * depth) * columns
+
+
+def weights_stay_cached(problem: ConvProblem) -> bool:
+    """Return whether the weights of all phases fit their share of the L2 cache."""
+    return ITEMSIZE[problem.types.b] * math.prod(problem.weight_lens) <= machine().l2_bytes // PHASES_SHARE
+
+
+def taps_apart(problem: ConvProblem) -> bool:
+    """Return whether each output pixel receives exactly one tap and all input pixels are used, so that phases are
+    alike."""
+    return (
+        problem.groups == 1
+        and problem.kernel == problem.stride
+        and max(problem.dilation) == 1
+        and all(known_equal(n, 0) for n in (*problem.pads_begin, *problem.pads_end, *problem.output_padding))
+    )
+
+
+def _phases(problem: ConvProblem) -> Iterator[_Phase]:
+    volume = problem.volume()
+    for axes in itertools.product(*(tuple(_axis_phases(volume, axis)) for axis in range(3))):
+        lens = tuple(max(len(axis.taps), 1) for axis in axes)
+        dilation = tuple(axis.dilation for axis in axes)
+        pads = tuple(axis.pad for axis in axes)
+        ends = tuple(
+            axis.count - 1 + (taps - 1) * step + 1 - length - pad
+            for axis, taps, step, length, pad in zip(axes, lens, dilation, volume.in_lens, pads)
+        )
+        ordinary = replace(
+            volume, kernel=lens, stride=(1, 1, 1), dilation=dilation, pads_begin=pads, pads_end=ends,
+            output_padding=(0, 0, 0), transposed=False, out_strides=(),
+        )  # fmt: skip
+        lattice = tuple((axis.first, volume.stride[k], volume.out_lens[k]) for k, axis in enumerate(axes))
+        yield _Phase(ordinary, lattice, tuple(itertools.product(*(axis.taps for axis in axes))))
+
+
+def _axis_phases(problem: ConvProblem, axis: int) -> Iterator[_Axis]:
+    """Yield the phases of one axis. A phase without taps reads far outside the input, so that its sums are zero."""
+    stride, dilation, pad = problem.stride[axis], problem.dilation[axis], problem.pads_begin[axis]
+    length = problem.out_lens[axis]
+    for remainder in range(stride):
+        first = (remainder - pad) % stride
+        if known_less_equal(length, first):
+            continue
+        count = (length - first + stride - 1) // stride
+        taps = [tap for tap in range(problem.kernel[axis]) if (tap * dilation - remainder) % stride == 0]
+        if not taps:
+            yield _Axis(first, count, (), 1, _NOWHERE)
+            continue
+        back = [(tap * dilation - remainder) // stride for tap in taps]
+        step = back[1] - back[0] if len(back) > 1 else 1
+        nearest = (first + pad - remainder) // stride - back[-1]
+        yield _Axis(first, count, tuple(reversed(taps)), step, -nearest)

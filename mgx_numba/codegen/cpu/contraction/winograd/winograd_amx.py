@@ -1,0 +1,211 @@
+"""Convolutions by Winograd's minimal filtering over matrix tiles (AMX), with float32 in two parts.
+
+F(2 x 2, 3 x 3) needs 16 products where the direct method needs 36. Its transforms add at most four numbers, so that
+results have errors of 1e-5 of the largest (direct method: 4e-6). F(4 x 4, 3 x 3) would have errors of 1e-4. Single
+bfloat16 products would have errors of 4e-3 (direct method: 2e-3), so bfloat16 is left to the direct method.
+"""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import math
+from typing import ClassVar
+
+import numpy as np
+
+from .....dataclass import dataclass
+from ....alternatives import has_lengths
+from ....launch import Solution
+from ....problems.convolution import ConvProblem
+from ....problems.element_types import ITEMSIZE
+from ...machine import Machine, machine
+from ...microkernels.register_tile import RegisterTile
+from ...microkernels.tile_table import matrix_tile
+from ..blocking import Blocking
+from ..conv import panel_lens, tap_matrices
+from ..conv_output_rows import image_strides
+from ..gemm_amx import MOST_BLOCKINGS, part_rows, refused_tiles, tile_of
+from ..panels import aligned_zeros, pack_panels, panel_count
+from ..solver import Setting, UnsuitedWeights
+from .form import Form
+from .kernel import filter_plane
+from .solver import ConvWinograd
+from .transform_table import PAIRED
+from .winograd_amx_kernel import WinogradAmxWriter, row_words
+from .winograd_blocking import Block, given_block, open_block, stacked_panels, tiles_of
+
+__all__ = ["ConvWinogradAmx"]
+
+_SMALLEST_FILTER = 2.0**-40
+"""Least magnitude of a column's largest transformed filter: with inputs above 2**-63, products are far above the
+denormals."""
+_NEAR_EIGHTHS, _KEPT_EIGHTHS = 6, 5
+"""Eighths of the L2 cache for a task's transformed tiles and products while filters stream past.
+
+Tiles and products of at most `_KEPT_EIGHTHS` stay there: 196 tiles of 128 channels took 0.19 ms in blocks of 32, but
+0.29 to 0.41 in blocks of 96, which with the filters exceed the cache.
+"""
+_TILE_COUNTS = (32, 64, 96, 128, 192)
+"""Numbers of tiles of a task that are tried beside equal shares: multiples of the register tile's rows."""
+
+# Cycles: instructions of the printed loops at the rates of Golden Cove's vector ports.
+_INPUT_VECTOR, _INPUT_TILE = 4.5, 60.0
+"""Cycles of a vector of one point of a transformed input tile in parts (7 operations on two ports), and of a tile."""
+_OUTPUT_POINT, _OUTPUT_VECTOR, _OUTPUT_PIXEL = 1.5, 5.0, 30.0
+"""Cycles of a point of the output transform, and of a vector and a pixel of the result with its epilogue."""
+_CALL = 100.0
+"""Cycles of a call of the register tile."""
+_START = 50000.0
+"""Fixed cycles of a convolution.
+
+Least squares over 60 layers of 14 networks (two cores of an Emerald Rapids) give 31 us beyond the other costs, and 8 us
+for direct convolutions; filters take as long to read in either form.
+"""
+_PANEL = 250.0
+"""Cycles of a panel for a block of rows: four accumulator registers are stored, and the next wait for their first
+operands."""
+_NEAR_RATE, _FAR_RATE = 24.0, 9.0
+"""Bytes of filters a cycle from the L2 cache and from beyond it (12 to 29 GB/s a thread, Emerald Rapids)."""
+_FEW_TILES, _COLD_RATE = 64, 5.0
+"""Number of tiles below which most filters are read for the first time, and bytes of such filters a cycle.
+
+With 256 channels 49 tiles took 0.52 to 0.54 ms (direct: 0.48 and 0.72), 256 tiles 0.8 to 1.2 ms (direct: 1.6; two
+threads of an Emerald Rapids).
+"""
+
+
+@dataclass(frozen=True)
+class ConvWinogradAmx(ConvWinograd):
+    """Solver for float32 by constant float32 weights, with a multiple of 32 channels in a group."""
+
+    looks_at_values: ClassVar[bool] = True
+    most_blockings: ClassVar[int] = MOST_BLOCKINGS
+    revision: ClassVar[int] = 1
+    error_variance: ClassVar[float] = 3.0
+    """Each result sums 9 of the 16 products, each of sums of four inputs. Errors are 1.75 times those of the direct
+    method in theory, and 1.6 to 2.1 times in light_vgg19 (2.8e-5 and 5.9e-5)."""
+
+    @property
+    def name(self) -> str:
+        return self.form.name + "_tiles"
+
+    def refused_types(self, problem: ConvProblem) -> str | None:
+        tile = matrix_tile(problem.types)
+        if tile is not None and tile.packing.parts == 1:
+            return "one product in bfloat16 would lose twice as much as the direct method's"
+        return refused_tiles(problem.types, problem.fast_math)
+
+    def declines(self, problem: ConvProblem) -> str | None:
+        if problem.group_in % (2 * PAIRED):
+            return f"the input channels of a group are not a multiple of {2 * PAIRED}"
+        return super().declines(problem)
+
+    def packed_lens(self, problem: ConvProblem) -> tuple[int, ...]:
+        """Return the packed length in words: transformed panels of each point, then a row of zeros."""
+        return (self.form.points * filter_plane(problem, tile_of(problem.types)) + problem.group_in,)
+
+    def pack_weights(self, problem: ConvProblem, weights: np.ndarray) -> np.ndarray:
+        """Pack weights into int32 words.
+
+        Raises:
+            UnsuitedWeights: the transformed weights cannot be split into bfloat16 parts.
+        """
+        tile = tile_of(problem.types)
+        groups, panels, _, depth, columns = panel_lens(problem, tile)
+        out = aligned_zeros(self.packed_lens(problem), tile.right_word)
+        planes = out[: -problem.group_in].reshape(self.form.points, -1)
+        target = planes[:, : groups * panels * tile.packing.parts * depth * columns]
+        target = target.reshape(self.form.points, groups, panels, tile.packing.parts * depth, columns)
+        taps = np.stack(tap_matrices(problem, _paired(weights)))
+        for point, factors in enumerate(self.form.scale * self.form.filter_matrix().T):
+            with np.errstate(invalid="ignore", over="ignore"):  # weights whose transform is not finite are refused
+                filters = np.tensordot(factors, taps, 1).astype(np.float32)
+            largest = np.abs(filters).max(axis=-2, initial=0)
+            if ((largest > 0) & (largest < _SMALLEST_FILTER)).any():
+                raise UnsuitedWeights("products of a column of transformed filters could be denormals")
+            pack_panels(part_rows(tile, filters), target[point])
+        return out
+
+    def solve(self, problem: ConvProblem, setting: Setting) -> Solution:
+        epilogue, strides, threads, blocking = setting
+        tile = tile_of(problem.types)
+        if has_lengths(problem):
+
+            def best(own: ConvProblem) -> tuple[Block, float]:
+                return _best_block(tile, self.form, own, threads, machine())
+
+            block = open_block(best, self.form, tile, problem, threads)
+        elif blocking is None:
+            block, _ = _best_block(tile, self.form, problem, threads, machine())
+        else:
+            block = given_block(self.form, problem, tile, threads, blocking, max(_TILE_COUNTS))
+        table = image_strides(problem, epilogue, strides)
+        return WinogradAmxWriter(self.form, problem, tile, epilogue, table, block, self.whole_vectors).plan()
+
+    def blockings(self, problem: ConvProblem, threads: int) -> list[Blocking]:
+        """Return blockings with other numbers of tiles (``rows``) and panels in a task."""
+        tile = tile_of(problem.types)
+        own, _ = _best_block(tile, self.form, problem, threads, machine())
+        tiles, panels = problem.batch * math.prod(tiles_of(self.form, problem)), panel_count(tile, problem.group_out)
+        counts = [n for n in _TILE_COUNTS if n < tiles] + ([tiles] if tiles <= max(_TILE_COUNTS) else [])
+        most = min(panels, stacked_panels(tile, self.form))
+        some = sorted({most, *(max(1, min(most, n)) for n in (own.panels // 2, 2 * own.panels, -(-panels // threads)))})
+        pairs = [*((n, own.panels) for n in counts), *((own.tiles, p) for p in some)]
+        return [Blocking(n, p, 1, 1 << 16) for n, p in pairs if (n, p) != (own.tiles, own.panels)]
+
+    def estimate(self, problem: ConvProblem, threads: int = 1) -> float:
+        _, cycles = _best_block(tile_of(problem.types), self.form, problem, threads, machine())
+        types = problem.types
+        pixels = ITEMSIZE[types.a] * problem.in_pixels * problem.in_channels
+        pixels += ITEMSIZE[types.out] * problem.out_pixels * problem.out_channels
+        moved = problem.batch * pixels + 4 * math.prod(self.packed_lens(problem))
+        return max(cycles / machine().clock, moved / machine().bytes_per_second)
+
+
+def _paired(weights: np.ndarray) -> np.ndarray:
+    """Return weights with input channels in the order of words: two channels `PAIRED` apart are adjacent."""
+    outputs, channels, *taps = weights.shape
+    pairs = weights.reshape(outputs, channels // (2 * PAIRED), 2, PAIRED, *taps).swapaxes(2, 3)
+    return np.ascontiguousarray(pairs).reshape(weights.shape)
+
+
+@functools.lru_cache(maxsize=1024)
+def _best_block(
+    tile: RegisterTile, form: Form, problem: ConvProblem, threads: int, here: Machine
+) -> tuple[Block, float]:
+    """Return the cheapest tasks, and the estimated cycles of the thread with the most tasks."""
+    panels, depth = panel_count(tile, problem.group_out), tile.depth(problem.group_in)
+    tiles = problem.batch * math.prod(tiles_of(form, problem))
+    words = tile.packing.parts * form.points * depth
+    held = tile.packing.parts * form.points * row_words(tile, depth)
+    room = _NEAR_EIGHTHS * here.l2_bytes // 8
+    counts = {n for n in _TILE_COUNTS if n < tiles} | {min(tiles, -(-tiles // share)) for share in range(1, 9)}
+    splits = {-(-panels // split) for split in (1, 2, 3, 4, 6, 8, 16)}
+    steps, vectors = depth // tile.step, -(-problem.group_out // tile.lanes)
+    product = tile.cycles * tile.step * tile.step * tile.vectors  # cycles of 16 rows by one step of a panel
+    filters = 4 * words * tile.columns
+    far_rate = _COLD_RATE if tiles < _FEW_TILES else _FAR_RATE
+    best, best_cycles = Block(1, 1, 1, 0), math.inf
+    for count, p_block in itertools.product(sorted(counts), sorted(splits)):
+        size = 4 * count * (held + form.points * p_block * tile.columns)
+        free = here.l2_bytes - filters * panels if 8 * filters * panels <= _KEPT_EIGHTHS * here.l2_bytes else room
+        if p_block > stacked_panels(tile, form) or (size > min(free, room) and (count > tile.rows or p_block > 1)):
+            continue
+        blocks, p_blocks = problem.groups * -(-tiles // count), -(-panels // p_block)
+        claim = -(-blocks * p_blocks // threads)
+        fresh = min(blocks, -(-claim // p_blocks) + (1 if claim % p_blocks and claim > p_blocks else 0))
+        inputs = count * (form.points * 2 * steps * _INPUT_VECTOR + _INPUT_TILE)
+        heights = -(-count // tile.step)
+        calls = -(-count // tile.rows)
+        products = form.points * (p_block * (heights * steps * product + calls * _PANEL) + calls * _CALL)
+        reading = filters * p_block / (_NEAR_RATE if filters * panels + size <= here.l2_bytes else far_rate)
+        back = count * (
+            min(p_block * tile.vectors, vectors) * (_OUTPUT_POINT * form.points + _OUTPUT_VECTOR * form.out**2)
+            + _OUTPUT_PIXEL * form.out**2
+        )
+        share = panels / (p_blocks * p_block)
+        cycles = _START + fresh * inputs + claim * share * (max(products, reading) + back)
+        if cycles < best_cycles:
+            best, best_cycles = Block(count, p_block, claim, 0), cycles
+    return best, best_cycles

@@ -1,0 +1,96 @@
+"""A contraction request of the GPU back end: a `Request` with what is known of alignment and constants."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from ....core.dim import Length
+from ....dataclass import dataclass
+from ...problems.convolution import ConvProblem
+from ...problems.element_types import ITEMSIZE
+from ...problems.gemm import GemmProblem
+from ...tuning.record import Problem
+from ...tuning.request import Request
+from ..cluster.flat_index import whole_vectors, widest
+from ..kernel import NAME
+
+__all__ = ["VECTOR_BYTES", "GpuContraction", "interleaved", "permuted_lanes"]
+
+VECTOR_BYTES = 16
+"""Bytes of the widest load of a thread."""
+
+
+@dataclass(frozen=True)
+class GpuContraction:
+    """A contraction request; ``x`` and ``w`` are aligned to `VECTOR_BYTES`.
+
+    Attributes:
+        request: the contraction.
+        alignment: alignment (bytes) of the result and of the epilogue's operands, at most `VECTOR_BYTES`.
+        constant: whether the right operand is a constant, complete before any launch of the program.
+        any_order: whether the columns of the right operand may be permuted, see `Solution.turns`.
+        precision: of float32 products: ``highest``; ``high`` (three TF32 or bfloat16 products); ``medium`` (one).
+        first_channel: for a convolution, the first input channel that the weights of its first tap cover. Earlier
+            channels are skipped; the weights are padded with zeros at the end.
+    """
+
+    request: Request
+    alignment: int = VECTOR_BYTES
+    precision: str = "highest"
+    constant: bool = False
+    any_order: bool = False
+    first_channel: int = 0
+
+    @property
+    def problem(self) -> GemmProblem | ConvProblem:
+        """See `Asked.problem`."""
+        return self.request.problem
+
+    def key(self) -> Problem:
+        """See `Asked.key`. Adds this class's fields to the request's; ``precision`` for float32 only."""
+        fields = {**self.request.fields(), "backend": NAME, "alignment": self.alignment, "constant": self.constant}
+        if "float32" in (self.problem.types.a, self.problem.types.b):
+            fields["precision"] = self.precision
+        if self.first_channel:
+            fields["first_channel"] = self.first_channel
+        operation = "dot" if isinstance(self.problem, GemmProblem) else "convolution"
+        return Problem.of(operation, self.request.threads, fields)
+
+    def lanes(self, columns: Length, most: int) -> int:
+        """Return the vector width (elements) of loads and stores of the epilogue: the largest power of two up to
+        ``most`` for which all its operands and the result are aligned and each row is whole vectors."""
+        problem, epilogue = self.request.problem, self.request.epilogue
+        image = problem.out_strides[:-1] if isinstance(problem, GemmProblem) else problem.out_strides[:1]
+        moving = [(ITEMSIZE[epilogue.out_dtype(problem.types.out)], (*image, problem.out_strides[-1]))]
+        for operand, strides in zip(epilogue.operands, self.request.strides):
+            if operand.access in ("full", "per_n"):
+                moving.append((ITEMSIZE[operand.dtype], tuple(strides)))
+
+        def whole(lanes: int) -> Length:
+            if any(self.alignment % min(lanes * size, VECTOR_BYTES) for size, _ in moving):
+                return 0
+            return whole_vectors(lanes, columns, *(s for _, strides in moving for s in strides))
+
+        return widest(most, whole)
+
+
+def interleaved(columns: np.ndarray, axis: int, together: int) -> np.ndarray:
+    """Return a right operand with interleaved halves of its columns: ``together`` columns of the first half, then as
+    many of the second half, and so on. A thread then holds the accumulators of both halves (value and gate)."""
+    axis %= columns.ndim
+    lens = columns.shape
+    split = columns.reshape(*lens[:axis], 2, -1, together, *lens[axis + 1 :])
+    return split.swapaxes(axis, axis + 1).reshape(lens)
+
+
+def permuted_lanes(columns: np.ndarray, axis: int, lanes: int) -> np.ndarray:
+    """Return a right operand whose columns are permuted so that each thread's warpgroup accumulators are neighbouring
+    columns.
+
+    Of each row, four threads hold two accumulators in turn. In each group of ``4 * lanes`` columns, the first two
+    columns of each run of ``lanes`` come first, then the next two of each run, and so on.
+    """
+    axis %= columns.ndim
+    lens = columns.shape
+    split = columns.reshape(*lens[:axis], -1, 4, lanes // 2, 2, *lens[axis + 1 :])
+    return split.swapaxes(axis + 1, axis + 2).reshape(lens)

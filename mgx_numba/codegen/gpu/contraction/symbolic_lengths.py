@@ -1,0 +1,193 @@
+"""Contractions of symbolic lengths: which kernels compute them for which lengths, and their launches.
+
+Solvers and their tilings are compared for sample lengths, by estimates over plain numbers. A few are chosen that lose
+little anywhere; thresholds of one length, the rows as a rule, say where each is taken. Then each plans the symbolic
+problem (`codegen.alternatives`). The *general* one takes all lengths that no other does, such as rows that are no whole
+vectors.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+
+from ....core.dim import (
+    Dim,
+    Length,
+    all_of,
+    any_of,
+    evaluate,
+    is_symbolic,
+    less,
+    less_equal,
+    symbols_of,
+)
+from ....dataclass import dataclass
+from ....errors import ShapeError, UnsupportedError
+from ...alternatives import at_lengths, lengths_in
+from ...launch import Solution
+from ...problems.convolution import ConvProblem
+from ...shares import loss, shares
+from ...tuning.request import Candidate
+from .gpu_contraction import GpuContraction
+from .operands import Extent
+from .solvers import SOLVERS, refusal_of
+
+__all__ = ["CandidateShare", "solve_open"]
+
+SIZES = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 16384, 65536)
+"""Lengths to compare solvers for; the odd numbers beside them stand for lengths of no whole vectors."""
+IMAGES = (8, 16, 32, 64, 128, 256, 512)
+"""The same of images' axes."""
+MOST_KERNELS = 4
+"""Kernels of one contraction besides a general one: each is compiled."""
+WORTH, WORTH_MEAN = 0.08, 0.01
+"""Part of the time that another kernel has to save at some length, and over all samples. No figures kept."""
+
+Sample = dict[Dim, int]
+Costs = Mapping[Candidate, float]
+
+
+@dataclass(frozen=True)
+class CandidateShare:
+    """The launches of one solver and tiling. They have no blocks at lengths that another candidate serves."""
+
+    candidate: Candidate
+    solution: Solution
+
+
+def solve_open(contraction: GpuContraction) -> tuple[list[CandidateShare], Length]:
+    """Return what computes a contraction of symbolic lengths, and the condition that it is computed.
+
+    Raises:
+        UnsupportedError: no solver applies to any of the lengths that were tried.
+    """
+    symbols = symbols_of(lengths_in(contraction))
+    feature = _feature(contraction)
+    even, odd = list(_samples(contraction, symbols, feature, 0)), list(_samples(contraction, symbols, feature, 1))
+    even_costs, odd_costs = ([(one, _costs(contraction, one)) for one in samples] for samples in (even, odd))
+    even_costs, odd_costs = ([one for one in costs if one[1]] for costs in (even_costs, odd_costs))
+    if not odd_costs:
+        raise UnsupportedError(f"no kernel computes {contraction.problem} for the lengths that were tried")
+    general = _general(odd_costs, even_costs)
+    even_costs = [(sample, _alike(contraction, general, costs)) for sample, costs in even_costs]
+    picked = _picked(general, [costs for _, costs in even_costs])
+    where = _ranges(feature, even_costs, picked)
+
+    def planned(candidate: Candidate, own: GpuContraction) -> Solution:
+        reason = refusal_of(candidate.solver, own)
+        if reason:
+            raise UnsupportedError(reason)
+        solution: Solution = candidate.solver.plan(own, candidate.blocking)
+        return solution
+
+    order = [*(one for one in picked if one != general), general]
+    found, covered = shares(contraction, order, where, [*even_costs, *odd_costs], planned)
+    if not found:
+        raise UnsupportedError(f"no kernel computes {contraction.problem} for the lengths that were tried")
+    return [CandidateShare(candidate, solution) for candidate, solution in found], covered
+
+
+def _feature(contraction: GpuContraction) -> Dim | None:
+    """Return the symbolic length that matters most for which kernel is the quickest."""
+    extent = Extent.of(contraction.problem)
+    lengths = [extent.rows, extent.columns, extent.depth, extent.planes]
+    return next((length for length in lengths if isinstance(length, Dim)), None)
+
+
+def _samples(contraction: GpuContraction, symbols: Sequence[Dim], feature: Dim | None, odd: int) -> Iterator[Sample]:
+    """Yield values of the symbols for which the feature grows: its last symbol does, and so do the axes of images; the
+    others are the least that they can be. Those that it does not have are as the growing one, up to 64."""
+    problem = contraction.problem
+    inside = symbols_of(problem.in_lens) if isinstance(problem, ConvProblem) else []
+    own = symbols_of([feature]) if feature is not None else []
+    growing = inside or own[-1:] or list(symbols)
+    least = [s for s in own if all(s is not g for g in growing)]
+    for size in IMAGES if inside else SIZES:
+        sample = {}
+        for s in symbols:
+            if any(s is one for one in least):
+                value = 1
+            else:
+                value = size if any(s is one for one in growing) else min(size, 64)
+                value = value | odd if value > 1 else value
+            low, high = s.low or 1, s.high
+            sample[s] = max(low, 1, value if high is None else min(value, high))
+        yield sample
+
+
+def _costs(contraction: GpuContraction, sample: Sample) -> Costs:
+    """Return seconds of each solver that applies and of its tilings, for sample lengths."""
+    try:
+        plain = at_lengths(contraction, sample)
+    except ShapeError:  # an image that is smaller than the kernel
+        return {}
+    open_sum = is_symbolic(Extent.of(contraction.problem).depth)
+    constant_gate = contraction.constant and contraction.request.epilogue.gated
+    found: dict[Candidate, float] = {}
+    for solver in SOLVERS:
+        if refusal_of(solver, plain) or (constant_gate and solver.name == "few_rows"):
+            continue  # both orders of gates' columns would be held
+        for seconds, tiling in solver.weighed(plain):
+            if open_sum and getattr(tiling, "splits", 1) > 1:
+                continue
+            found[Candidate(solver, tiling)] = seconds
+    return found
+
+
+def _alike(contraction: GpuContraction, general: Candidate, costs: Costs) -> Costs:
+    """Leave out what would hold constant weights of a convolution once more, in another order."""
+    if not contraction.constant or not isinstance(contraction.problem, ConvProblem):
+        return costs
+    return {one: seconds for one, seconds in costs.items() if one.solver.order == general.solver.order}
+
+
+def _general(odd: Sequence[tuple[Sample, Costs]], even: Sequence[tuple[Sample, Costs]]) -> Candidate:
+    """Return what serves where nothing else does: of what computes all odd lengths the quickest in the mean."""
+    everywhere = [one for one in odd[0][1] if all(one in costs for _, costs in odd)]
+    tables = [costs for _, costs in (*odd, *even)]
+
+    def total(one: Candidate) -> float:
+        return sum(min(loss(costs, [one]), 100.0) for costs in tables)
+
+    return min(everywhere or list(odd[-1][1]), key=total)
+
+
+def _picked(general: Candidate, table: Sequence[Costs]) -> list[Candidate]:
+    """Return all that are worth having, the general one first."""
+    names = list(dict.fromkeys(one for costs in table for one in costs))
+    picked = [general]
+    while len(picked) < 1 + MOST_KERNELS:
+        now = [loss(costs, picked) for costs in table]
+        best, most = None, 0.0
+        for name in names:
+            own = [before - loss(costs, [*picked, name]) for before, costs in zip(now, table) if before > 0]
+            own = [min(gain, 100.0) for gain in own]
+            if max(own, default=0) > WORTH and sum(own) > max(most, WORTH_MEAN * len(table)):
+                best, most = name, sum(own)
+        if best is None:
+            break
+        picked.append(best)
+    return picked
+
+
+def _ranges(
+    feature: Dim | None, table: Sequence[tuple[Sample, Costs]], names: Sequence[Candidate]
+) -> dict[Candidate, Length]:
+    """Return the condition under which each kernel is taken, by thresholds of the feature."""
+    if feature is None or len(names) == 1:
+        return {name: 1 if name == names[-1] else 0 for name in names}
+    runs: list[tuple[int, Candidate]] = []  # from which length on, which
+    for sample, costs in table:
+        able = {name: costs[name] for name in names if name in costs}
+        if not able:
+            continue
+        best = min(able, key=lambda name: able[name])
+        if not runs or able.get(runs[-1][1], math.inf) > able[best]:
+            runs.append((evaluate(feature, sample), best))
+    where: dict[Candidate, list[Length]] = {name: [] for name in names}
+    for k, (start, name) in enumerate(runs):
+        bounds = [less_equal(start, feature)] if k else []
+        bounds += [less(feature, runs[k + 1][0])] if k + 1 < len(runs) else []
+        where[name].append(all_of(*bounds))
+    return {name: any_of(*conditions) for name, conditions in where.items()}

@@ -1,0 +1,114 @@
+"""Products and convolutions on NVIDIA tensor cores (mma.sync): 8 and 16 bits, and float32 as one or three TF32
+products."""
+
+from __future__ import annotations
+
+from ...printer import CodeBuffer
+from ..driver.device import known_architecture
+from ..products import product_of
+from .cores import CoresText
+from .gpu_contraction import GpuContraction
+from .ring import RingTile, ring_refusal
+
+__all__ = ["TensorText", "split_words", "tensor_refusal"]
+
+MASK = -(1 << 13)
+"""Mask of the float32 bits that TF32 keeps, as an int32."""
+SIGN, ONE = -(1 << 31), 0x3F800000
+"""Float32 bit patterns as int32: the sign bit, and the number 1."""
+
+
+def tensor_refusal(contraction: GpuContraction) -> str:
+    """Return the reason why tensor cores do not compute a contraction; "" if they do."""
+    types, arch = contraction.request.problem.types, known_architecture()
+    product = product_of(types)
+    if product is None:
+        return f"tensor cores have no products of {types}"
+    if arch is not None and arch.capability < product.capability:
+        return f"{arch.name} has no products of {types}"
+    if product.a == "float32" and contraction.precision == "highest":
+        return "products of float32 shall be those of float32"
+    return ring_refusal(contraction)
+
+
+class TensorText(CoresText):
+    """Kernel text of one contraction."""
+
+    tiles = (RingTile(128, 128, 2, 4), RingTile(128, 64, 4, 2), RingTile(64, 64, 2, 2), RingTile(32, 32, 1, 2))
+    split_tile = tiles[2]
+
+    def __init__(self, contraction: GpuContraction, tile: RingTile | None, splits: int) -> None:
+        super().__init__(contraction, tile, splits)
+        product = product_of(self.request.problem.types)
+        assert product is not None
+        self.product, self.dtype = product, product.a
+
+    @property
+    def _side(self) -> tuple[int, int]:
+        return 16, 8
+
+    def _own(self) -> list[str]:
+        left = f"own_a = (warp_row + imod(lane, 16)) * {self.pitch} + idiv(lane, 16) * {self.lanes}"
+        return ["group = idiv(lane, 4)", "word = lane - group * 4", left, *self._own_right()]
+
+    def _own_right(self) -> list[str]:
+        """Return statements that compute a lane's read offset in the right operand's slice."""
+        if self.along:
+            row = "warp_column + imod(lane, 8) + idiv(lane, 16) * 8"
+            return [f"own_b = ({row}) * {self.pitch} + imod(idiv(lane, 8), 2) * {self.lanes}"]
+        if self.dtype == "float32":
+            return ["words_b = words_of(ring_b)", f"own_b = word * {self.transposed_pitch} + warp_column + group"]
+        return [f"own_b = imod(lane, 16) * {self.transposed_pitch} + warp_column + idiv(lane, 16) * 8"]
+
+    def _multiply(self, buffer: CodeBuffer) -> None:
+        """Emit the MMAs of a slice, eight words of K per instruction."""
+        for step in range(self.form.words // 8):
+            self._step(buffer, self.high // 16, self.wide // 8, step)
+
+    def _step(self, buffer: CodeBuffer, rows: int, columns: int, step: int) -> None:
+        split = self.dtype == "float32" and self.contraction.precision == "high"
+        first = 2 * step * self.lanes
+        for i in range(rows):
+            split_words(buffer, f"a{i}", f"ldmatrix4(ring_a, slice_a + {16 * i * self.pitch + first})", 4, split)
+        for j in range(0, columns, 2):
+            if self.along:
+                four = buffer.emit(f"ldmatrix4(ring_b, slice_b + {8 * j * self.pitch + first})")
+            elif self.dtype != "float32":
+                four = buffer.emit(f"ldmatrix4_turned(ring_b, slice_b + {16 * step * self.transposed_pitch + 8 * j})")
+            else:
+                words = [
+                    f"load(words_b, slice_b + {(8 * step + 4 * on) * self.transposed_pitch + 8 * (j + pair)}, 1)"
+                    for pair in (0, 1)
+                    for on in (0, 1)
+                ]
+                four = buffer.emit(f"join4({', '.join(words)})")
+            for pair, half in enumerate(("low2", "high2")):
+                split_words(buffer, f"b{j + pair}", f"{half}({four})", 2, split)
+        for i in range(rows):
+            for j in range(columns):
+                pairs = [(f"a{i}l", f"b{j}"), (f"a{i}", f"b{j}l")] if split else []
+                for a, b in [*pairs, (f"a{i}", f"b{j}")]:
+                    buffer.line(f"acc{i}_{j} = mma_{self.product.name}(acc{i}_{j}, {a}, {b})")
+
+    def _stage(self, buffer: CodeBuffer, i: int, j: int, pitch: int) -> None:
+        for down, half in enumerate(("low2", "high2")):
+            place = f"area + (group + {8 * down}) * {pitch} + {8 * j} + word * 2"
+            buffer.line(f"store_aligned(staged, {place}, {half}(acc{i}_{j}))")
+
+
+def split_words(buffer: CodeBuffer, name: str, words: str, lanes: int, split: bool) -> None:
+    """Emit the fragment ``name`` of an operand from ``words``.
+
+    With ``split`` (float32 as three TF32 products): ``name`` holds the TF32 part, ``<name>l`` the remainder. For an
+    infinity or a NaN the TF32 part is 1 with its sign and the remainder holds the value, so that it is multiplied only
+    by the high part of the other operand, whose sign is right.
+    """
+    if not split:
+        buffer.line(f"{name} = {words}")
+        return
+    buffer.line(f"{name}w = {words}")
+    mask, sign, one = (f"const_int32({bits}, {lanes})" for bits in (MASK, SIGN, ONE))
+    finite = f"lt(abs(bits_float32({name}w)), const_float32(INF, {lanes}))"
+    signed = f"bitwise_or(bitwise_and({name}w, {sign}), {one})"
+    buffer.line(f"{name} = where({finite}, bitwise_and({name}w, {mask}), {signed})")
+    buffer.line(f"{name}l = bits_int32(sub(bits_float32({name}w), bits_float32({name})))")

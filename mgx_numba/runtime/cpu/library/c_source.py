@@ -1,0 +1,237 @@
+"""The C source of a plan: its tables as data, and the layouts of the executor's blocks."""
+
+from __future__ import annotations
+
+import string
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+from ....codegen.kernel import KernelSource
+from ....core.dim import Dim
+from ....core.types import from_numpy, numpy_dtype
+from ...host.sizes import EVALUATE
+from ...plan import Plan, Step
+from ..bind_kernel import BIND, ROOMS_EACH, Bound, Status, Write
+from ..executor import IDLE_BYTES, Executable
+from ..plan_tables import MAX_CLAIMS, PlanTables
+from ..spmd import CONFINE, LEAD, WALK, WORKER, Job, Patch, Pool, StepRecord
+from ..threads import MAX_THREADS, SPINS, YIELDS
+from .cpuid import FeatureBit
+
+__all__ = ["EXECUTOR", "WEIGHTS_SYMBOL", "layout_text", "plan_text"]
+
+EXECUTOR: Mapping[str, KernelSource] = {
+    "LEAD": LEAD,
+    "WALK": WALK,
+    "WORKER": WORKER,
+    "CONFINE": CONFINE,
+    "EVALUATE": EVALUATE,
+    "BIND": BIND,
+}
+"""The executor's kernels that a library needs, by their names in the C sources; kernels that call Python are left
+out."""
+
+WEIGHTS_SYMBOL = "mgx_embedded_weights"
+_FROM_ARENA, _FROM_WEIGHTS, _FROM_JOB, _FROM_CODE = range(4)  # same values as in plan.h
+_NUMBERS_A_LINE = 12  # keeps lines near 100 characters
+_PLAIN = frozenset((string.ascii_letters + string.digits + " !#$%&'()*+,-./:;<=>@[]^_`{|}~").encode())
+
+
+def layout_text(
+    name: str, plan: Plan, executor: Mapping[str, KernelSource], weights_magic: bytes, weights_head: int
+) -> str:
+    """Return the header ``layout.h``: names and numbers that the C sources share with the package.
+
+    ``executor`` has the keys of `EXECUTOR`.
+    """
+    blocks = {"STEP": StepRecord, "JOB": Job, "POOL": Pool, "PATCH": Patch, "WRITE": Write, "BOUND": Bound}
+    numbers: dict[str, Any] = {
+        f"{prefix}_{field}": value
+        for prefix, block in blocks.items()
+        for kind in reversed(block.__mro__)
+        for field, value in vars(kind).items()
+        if field.isupper()
+    }
+    numbers |= {f"STATUS_{status.name}": status.value for status in Status}
+    own: dict[str, Any] = {
+        "LIBRARY_NAME": _string(name),
+        "LIBRARY_FUNCTION": f"{name}_library",
+        "PARAMETER_COUNT": len(plan.parameters),
+        "OUTPUT_COUNT": len(plan.outputs),
+        "SYMBOL_COUNT": len(plan.symbols),
+        "ROOMS_EACH": ROOMS_EACH,
+        "MAX_THREADS": MAX_THREADS,
+        "MAX_CLAIMS": f"{MAX_CLAIMS}LL",
+        "SPINS": SPINS,
+        "YIELDS": YIELDS,
+        "IDLE_BYTES": f"((size_t){IDLE_BYTES})",
+        "WEIGHTS_MAGIC": _string(weights_magic.decode("ascii")),
+        "WEIGHTS_HEAD_BYTES": weights_head,
+        **{f"EXECUTOR_{word}": kernel.symbol for word, kernel in executor.items()},
+    }
+    numbers["POOL_CLOSED"] = f"{Pool.CLOSED}LL"
+    return "\n".join(
+        [
+            "#ifndef MGX_LAYOUT_H",
+            "#define MGX_LAYOUT_H",
+            "#include <stddef.h>",
+            "#include <stdint.h>",
+            *(f"#define {word} {value}" for word, value in numbers.items()),
+            *(f"#define MGX_{word} {value}" for word, value in own.items()),
+            *map(_declaration, executor.values()),
+            "#endif",
+            "",
+        ]
+    )
+
+
+def plan_text(
+    executable: Executable,
+    output_names: Sequence[str],
+    offsets: Sequence[int],
+    size: int,
+    digest: bytes,
+    features: Sequence[FeatureBit],
+    embed: bool,
+) -> str:
+    """Return the source ``plan.c``.
+
+    Args:
+        executable: an executable without fallback steps.
+        output_names: one name for each output of its plan.
+        offsets: offsets of the constants in the weights.
+        size: size of the weights in bytes.
+        digest: SHA-256 of the weights.
+        features: features that the CPU must have.
+        embed: whether the weights are inside the library.
+    """
+    plan, tables = executable.plan, executable.tables
+    kernels = {kernel: number for number, kernel in enumerate(plan.kernels())}
+    native = [step for step in plan.steps if isinstance(step, Step)]
+    steps, slots = tables.steps.copy(), tables.slots.copy()
+    steps[:-1, StepRecord.FUNCTION] = [kernels[step.kernel] for step in native]
+    relocations = [
+        *((slot, _FROM_ARENA, offset) for slot, offset in zip(tables.arena_slots, tables.arena_offsets, strict=True)),
+        *((slot, _FROM_WEIGHTS, offsets[index] + offset) for slot, index, offset in tables.constant_slots),
+        *((slot, _FROM_JOB, 8 * Job.FAULT) for slot in tables.fault_slots),
+        *((slot, _FROM_CODE, kernels[kernel]) for slot, kernel in tables.code_slots),
+    ]
+    slots[[slot for slot, _, _ in relocations]] = 0  # addresses are valid in this process only
+    outputs = [(name, o.dtype, o.lens or ()) for name, o in zip(output_names, plan.outputs, strict=True)]
+    checks = [check for step in native for check in step.checks]
+    first_check, count = [], 0
+    for step in native:
+        first_check.append(count)
+        count += len(step.checks)
+    sizes, size_arrays = _sizes(tables, offsets)
+    arrays = [
+        ("mgx_kernel kernels", [kernel.symbol for kernel in kernels]),
+        ("int64_t steps", _numbers(steps.reshape(-1))),
+        ("int64_t starts", _numbers(tables.starts)),
+        ("int64_t slots", _numbers(slots)),
+        ("int64_t patches", _numbers(tables.patches.reshape(-1))),
+        ("int64_t first_check", _numbers(first_check)),
+        ("mgx_relocation relocations", [f"{{{', '.join(_numbers(one))}}}" for one in relocations]),
+        ("mgx_check checks", [f"{{{_string(who)}, {_string(what)}}}" for who, what in checks]),
+        ("mgx_feature features", [_feature(bit) for bit in features]),
+    ]
+    fields = {
+        "step_count": len(native),
+        "slot_count": len(slots),
+        "relocation_count": len(relocations),
+        "feature_count": len(features),
+        "arena_bytes": 0 if plan.symbols else plan.arena_bytes,
+        "weights_bytes": size,
+        "brief": int(tables.brief),
+        "is_long": int(tables.long),
+        "num_threads": executable.num_threads,
+        "shares": int(executable.shares),
+        "weights": WEIGHTS_SYMBOL if embed else "NULL",
+        "digest": f"{{{', '.join(map(str, digest))}}}",
+        **{declared.split()[1]: declared.split()[1] for declared, _ in arrays},
+        **({"sizes": f"{{{', '.join(f'.{field} = {value}' for field, value in sizes.items())}}}"} if sizes else {}),
+    }
+    return "\n".join(
+        [
+            '#include "plan.h"',
+            '#include "program.h"',
+            *map(_declaration, kernels),
+            *([f"extern const unsigned char {WEIGHTS_SYMBOL}[];"] if embed else []),
+            *(f"static const {_array(declared, items)}" for declared, items in [*arrays, *size_arrays]),
+            *_tensors("parameters", [(p.name, p.dtype, p.lens) for p in plan.parameters]),
+            *_tensors("outputs", outputs),
+            "const mgx_plan mgx_this_plan = {",
+            *(f"    .{field} = {value}," for field, value in fields.items()),
+            "};",
+            "",
+        ]
+    )
+
+
+def _sizes(tables: PlanTables, offsets: Sequence[int]) -> tuple[dict[str, Any], list[tuple[str, list[str]]]]:
+    """Return the fields of ``mgx_sizes``, and the arrays for them; both are empty unless the plan is symbolic."""
+    binding = tables.binding
+    if binding is None:
+        return {}, []
+    places = dict(zip(tables.constant_addresses, offsets, strict=True))
+    found = {word: table.copy() for word, table in binding.tables.items()}
+    writes = found[Bound.WRITES].reshape(-1, Write.WORDS)
+    for row in writes:
+        if row[Write.BASE] > Write.TO_PATCH:
+            row[Write.BASE] = places[int(row[Write.BASE])] + Write.TO_PATCH + 1
+    words = [0] * Bound.WORDS
+    for word, value in binding.words.items():
+        if word not in found and word not in (Bound.EVALUATE, Bound.BIND):
+            words[word] = value
+    names: dict[str, Iterable[Any]] = {
+        "rows": found[Bound.ROWS], "ranges": found[Bound.RANGES], "sources": found[Bound.SOURCES],
+        "numbers": found[Bound.NUMBERS], "writes": found[Bound.WRITES], "axes": found[Bound.AXES],
+        "bytes": found[Bound.BYTES], "constants": binding.program.constants[::-1], "words": words,
+    }  # fmt: skip
+    counts = {
+        "constant_count": len(binding.program.constants),
+        "row_count": len(binding.program.rows),
+        "write_count": len(writes),
+        "axis_count": binding.words[Bound.AXIS_COUNT],
+        "patch_count": len(tables.patches),
+    }
+    arrays = [(f"int64_t sizes_{name}", _numbers(table)) for name, table in names.items()]
+    return {**{name: f"sizes_{name}" for name in names}, **counts}, arrays
+
+
+def _declaration(kernel: KernelSource) -> str:
+    return f"void {kernel.symbol}(int64_t *args, int64_t begin, int64_t end); /* {kernel.name} */"
+
+
+def _array(declared: str, items: Sequence[str]) -> str:
+    """Return the definition of an array with at least one item, as C requires."""
+    rows = [items[k : k + _NUMBERS_A_LINE] for k in range(0, len(items), _NUMBERS_A_LINE)] or [["0"]]
+    return f"{declared}[] = {{\n" + "".join(f"    {', '.join(row)},\n" for row in rows) + "};"
+
+
+def _tensors(which: str, tensors: Sequence[tuple[str, str, tuple[int, ...]]]) -> Iterator[str]:
+    rows = []
+    for number, (name, dtype, lens) in enumerate(tensors):
+        place = f"{which}_lens_{number}" if lens else "NULL"
+        if lens:
+            known = ["MGX_OPEN_LENGTH" if isinstance(length, Dim) else str(length) for length in lens]
+            yield f"static const size_t {place}[] = {{{', '.join(known)}}};"
+        rows.append(f"{{{_string(name)}, (mgx_type){int(from_numpy(numpy_dtype(dtype)))}, {len(lens)}, {place}, NULL}}")
+    yield f"const {_array(f'mgx_tensor mgx_these_{which}', rows or ['{NULL, MGX_BOOL, 0, NULL, NULL}'])}"
+
+
+def _feature(bit: FeatureBit) -> str:
+    return f"{{{_string(bit.name)}, {bit.leaf:#x}u, {bit.subleaf}u, {bit.register}u, {bit.bit}u, {bit.state:#x}u}}"
+
+
+def _numbers(values: Iterable[Any]) -> list[str]:
+    """Return integer constants of C; the least 64-bit integer has no literal."""
+    least = -(1 << 63)
+    return [f"{int(v)}LL" if int(v) != least else "(-9223372036854775807LL - 1)" for v in values]
+
+
+def _string(text: str) -> str:
+    """Return a C string literal of the UTF-8 bytes. Bytes other than plain characters are octal escapes of three
+    digits, which end by themselves."""
+    body = "".join(chr(byte) if byte in _PLAIN else f"\\{byte:03o}" for byte in text.encode())
+    return f'"{body}"'

@@ -1,0 +1,39 @@
+"""Symbolic plans with symbols that are no parameter's length, such as the plan of a branch.
+
+Each symbol of a plan has to be the length of a parameter's axis, so each such symbol gets a parameter without elements
+(a *told length*).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from ..core.dim import Dim
+from .plan import ParameterSpec, Plan
+
+_PREFIX = "length of "  # no name of a submodule's parameter has spaces
+
+__all__ = ["explicit_lengths", "is_explicit", "with_explicit_lengths"]
+
+
+def with_explicit_lengths(plan: Plan) -> Plan:
+    """Return the plan with one more parameter, of shape ``(symbol, 0)``, for each symbol that no parameter has."""
+    own = {id(length) for parameter in plan.parameters for length in parameter.lens}
+    missing = [symbol for symbol in plan.symbols if id(symbol) not in own]
+    added = [ParameterSpec(f"{_PREFIX}{symbol}", "bool", (symbol, 0)) for symbol in missing]  # type: ignore[arg-type]
+    return replace(plan, parameters=[*plan.parameters, *added])
+
+
+def is_explicit(parameter: ParameterSpec) -> bool:
+    """Return whether `with_explicit_lengths` added a parameter."""
+    return parameter.name.startswith(_PREFIX)
+
+
+def explicit_lengths(plan: Plan, values: Mapping[Dim, int]) -> dict[str, np.ndarray]:
+    """Return the arrays of the parameters that `with_explicit_lengths` added, for values of the symbols."""
+    lengths: dict[str, Any] = {p.name: p.lens[0] for p in plan.parameters if is_explicit(p)}
+    return {name: np.empty((values[length], 0), np.bool_) for name, length in lengths.items()}

@@ -1,0 +1,44 @@
+"""Lower gathers, scatters and one-hot encoding."""
+
+from __future__ import annotations
+
+from ....codegen.cpu.data.onehot import onehot_launch
+from ....codegen.cpu.data.scatter import scatter_launch, scatternd_launch
+from ....core.dim import known_in
+from ....core.types import Type
+from ....graph.instruction import Instruction
+from ....ops.scatter import REDUCTIONS, ScatterBase, ScatterNDBase
+from ...lowering.gathers import lower_gather, lower_scan_slice, may_be_out_of_range, tuples_may_be_out_of_range
+from ...lowering.launched import onehot_rule
+from ...lowering.lowering import Lowering
+from ...lowering.output_aliasing import keeps_inner_axis
+from .table import lowering
+
+lowering("gather", "gather_elements", "gathernd", accepts=keeps_inner_axis)(lower_gather)
+lowering("scan_slice")(lower_scan_slice)
+
+
+@lowering(*(f"scatter_{r}" for r in REDUCTIONS), *(f"scatternd_{r}" for r in REDUCTIONS))
+def lower_scatter(low: Lowering, ins: Instruction) -> None:
+    """Append a copy of the data, then a kernel that updates it; a fallback step for bools and narrow floats."""
+    op, (data, indices, updates) = ins.op, low.inputs(ins)
+    assert isinstance(op, (ScatterBase, ScatterNDBase))
+    plain = data.type.compute is data.type and data.type is not Type.bool_type
+    if any(known_in(n, 0) for n in data.lens) or not (plain or op.combine == "none"):
+        low.host(ins, f"kernels combine numbers of their own width, and some of them, not {data.shape}")
+        return
+    out = low.output(ins)
+    low.copy(data, out, ins)
+    tensors, origin = (indices.tensor, updates.tensor, out.tensor), low.origin(ins)
+    if isinstance(op, ScatterBase):
+        axis = op.axis % len(data.lens)
+        checked = not op.skip_out_of_bounds and may_be_out_of_range(low, ins.inputs[1], data.lens[axis])
+        solution = low.solve(scatter_launch, op.combine, axis, *tensors, origin, checked)
+    else:
+        outside = tuples_may_be_out_of_range(low, ins.inputs[1], data.lens)
+        solution = low.solve(scatternd_launch, op.combine, *tensors, origin, outside)
+    for launch in solution.launches:
+        low.launch(launch, {"indices": indices, "updates": updates, "out": out}, ins)
+
+
+lowering("onehot", accepts=keeps_inner_axis)(onehot_rule(onehot_launch))

@@ -1,0 +1,95 @@
+"""Run a program in two stages where lengths depend on data; the second stage is compiled for the lengths that the first
+found."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, ClassVar, TextIO
+
+import numpy as np
+
+from ...codegen.kernel import KernelSource
+from .. import symbolic_split
+from ..base import Growing, Kept, KeptSplit, Tree, grouped
+from ..split_point import SplitCompiled, SplitPoint
+from .compiled import LoweredProgram
+
+if TYPE_CHECKING:
+    from ...graph.program import Program
+    from ..base import Observer, ThreadSpan
+
+__all__ = ["CpuSymbolicSplit", "SplitProgram"]
+
+
+class SplitProgram(SplitCompiled, LoweredProgram):
+    """Runs the first stage, then the second on some of its results."""
+
+    several_plans: ClassVar[str] = "lengths inside of it depend on the values of its inputs"
+
+    _given: ClassVar[bool] = False
+
+    def __init__(
+        self,
+        head: LoweredProgram,
+        tail: LoweredProgram,
+        split_point: SplitPoint,
+        trees: list[Tree] | None,
+        whole: Callable[[], Program],
+    ) -> None:
+        """Connect two stages; ``trees`` groups the results of ``whole``, the program shown to users."""
+        LoweredProgram.__init__(self, None, trees, whole)
+        SplitCompiled.__init__(self, head, tail, split_point)
+
+    def kept_plan(self) -> Kept | None:
+        """See `LoweredProgram.kept_plan`."""
+        head, tail = self._head.kept_plan(), self._tail.kept_plan()
+        return (
+            None if head is None or tail is None else KeptSplit(head, tail, self._split_point, self.trees, self._given)
+        )
+
+    def keep_growth(self, keep: Callable[[LoweredProgram], None]) -> None:
+        """See `Growing`: the second stage may make further plans."""
+        if isinstance(self._tail, Growing):
+            self._tail.keep_growth(lambda tail: keep(self))
+
+    def run(self, inputs: Mapping[str, np.ndarray]) -> list[Any]:
+        """See `LoweredProgram.run`."""
+        return grouped(self.trees, self._in_stages(inputs, lambda stage, given: stage.run(given)))
+
+    def observe(self, inputs: Mapping[str, np.ndarray], observer: Observer) -> list[Any]:
+        """Run and observe the steps of both stages; see `LoweredProgram.observe`."""
+        return grouped(self.trees, self._in_stages(inputs, lambda stage, given: stage.observe(given, observer)))
+
+    def timeline(self, inputs: Mapping[str, np.ndarray]) -> tuple[list[Any], list[ThreadSpan]]:
+        """Run both stages and return their spans; see `LoweredProgram.timeline`."""
+        spans: list[ThreadSpan] = []
+
+        def timed(stage: LoweredProgram, given: Mapping[str, np.ndarray]) -> list[Any]:
+            results, found = stage.timeline(given)
+            spans.extend(found)
+            return results
+
+        return grouped(self.trees, self._in_stages(inputs, timed)), spans
+
+    def trace(self, inputs: Mapping[str, np.ndarray], level: int, out: TextIO) -> list[Any]:
+        """Run and print the steps of both stages; see `LoweredProgram.trace`."""
+        return grouped(self.trees, self._in_stages(inputs, lambda stage, given: stage.trace(given, level, out)))
+
+    def idle(self, inputs: Mapping[str, np.ndarray]) -> None:
+        """See `LoweredProgram.idle`. The second stage is left out: its inputs are known only by running the first."""
+        self._head.idle(inputs)
+
+    def kernels(self) -> list[KernelSource]:
+        """Return the kernels of both stages, including kernels that the second may need; see
+        `LoweredProgram.kernels`."""
+        found = {kernel: kernel for part in self._parts() for kernel in part.kernels()}
+        return list({**found, **{kernel: kernel for kernel in super().kernels()}}.values())
+
+    def _parts(self) -> list[LoweredProgram]:
+        return [self._head, self._tail]
+
+
+class CpuSymbolicSplit(symbolic_split.SymbolicSplit, SplitProgram):
+    """Two symbolic stages on the CPU; see `symbolic_stages.SymbolicSplit`."""
+
+    _given: ClassVar[bool] = True

@@ -1,0 +1,101 @@
+"""The seam between two stages of a program (`stages`), and programs that run in two stages. Importing this module
+imports no pass."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from functools import partial
+from typing import TYPE_CHECKING, Any, Protocol
+
+import numpy as np
+
+from ..dataclass import dataclass
+from .base import Kept, Stage
+
+if TYPE_CHECKING:
+    from ..graph.rewrite_log import RewriteLog
+
+__all__ = ["SplitCompiled", "SplitPoint"]
+
+Inputs = Mapping[str, Any]
+Run = Callable[[Inputs], list[Any]]
+
+
+class _Part(Protocol):
+    """The compiled program of a stage."""
+
+    def run(self, inputs: Inputs) -> list[Any]: ...
+    def stages(self, inputs: Inputs) -> list[Stage]: ...
+
+
+@dataclass(frozen=True)
+class SplitPoint:
+    """The connection of two stages of a program.
+
+    Attributes:
+        inputs: names of the second stage's inputs: the first stage's last results, in order.
+        results: for each result of the program, whether the first stage computes it, and its number among that stage's
+            results.
+    """
+
+    inputs: tuple[str, ...]
+    results: tuple[tuple[bool, int], ...]
+
+    def run(self, inputs: Inputs, head: Run, tail: Run) -> list[Any]:
+        """Run both stages and return the program's results."""
+        first = head(inputs)
+        second = tail(dict(zip(self.inputs, first[len(first) - len(self.inputs) :], strict=True)))
+        return [(first if early else second)[k] for early, k in self.results]
+
+    def stages(self, inputs: Mapping[str, np.ndarray], head: _Part, tail: _Part) -> list[Stage]:
+        """Return the stages that run on these inputs. The first stage is run, because the second's lengths depend on
+        its results."""
+        found: list[Stage] = []
+
+        def note(part: _Part) -> Run:
+            def run(given: Inputs) -> list[Any]:
+                own = part.stages(given)
+                if found:
+                    before = len(found[-1].program.main.results()) - len(self.inputs)
+                    own[0] = replace(own[0], passed={name: before + k for k, name in enumerate(self.inputs)})
+                found.extend(own)
+                return part.run(given)
+
+            return run
+
+        self.run(inputs, note(head), note(tail))
+        return found
+
+
+class SplitCompiled:
+    """A compiled program of two stages, for any target. See `Compiled` for the methods."""
+
+    def __init__(self, head: Any, tail: Any, split_point: SplitPoint) -> None:
+        """Connect the compiled programs ``head`` and ``tail`` of the stages."""
+        self._head, self._tail, self._split_point = head, tail, split_point
+
+    def _in_stages(self, inputs: Inputs, run: Callable[[Any, Inputs], list[Any]]) -> list[Any]:
+        """Return the program's results, with ``run`` called on each stage and its inputs."""
+        return self._split_point.run(inputs, partial(run, self._head), partial(run, self._tail))
+
+    def stages(self, inputs: Mapping[str, np.ndarray]) -> list[Stage]:
+        """Return the stages of both programs; see `Planned.stages`. The first is run to find the second's lengths."""
+        return self._split_point.stages(inputs, self._head, self._tail)
+
+    def fallback_reasons(self) -> dict[str, str]:
+        """Return the first stage's reasons; the second stage has a plan only when it runs."""
+        return dict(self._head.fallback_reasons())
+
+    def rewrite_log(self) -> RewriteLog:
+        """Return the rewrite log of both stages."""
+        from ..graph.rewrite_log import RewriteLog  # late: imports all operators
+
+        log = RewriteLog()
+        for stage in (self._head, self._tail):
+            log.include(stage.rewrite_log())
+        return log
+
+    def kept_plan(self) -> Kept | None:
+        """See `Compiled.kept_plan`."""
+        return None

@@ -1,0 +1,105 @@
+"""Compiled programs of two stages with symbolic lengths, for any target with plans. Importing this module imports no
+pass."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from ..core.device_array import DeviceArray
+from ..runtime.explicit_lengths import explicit_lengths
+from .base import Stage
+from .split_point import SplitCompiled
+
+if TYPE_CHECKING:
+    from ..core.dim import Dim
+    from ..runtime.plan import Plan
+
+__all__ = ["Lens", "SymbolicSplit", "UnservedLengths", "lens_of"]
+
+T = TypeVar("T")
+Lens = Mapping[str, Sequence[int]]
+Inputs = Mapping[str, Any]
+
+
+def lens_of(value: Any) -> tuple[int, ...]:
+    """Return the lengths of an input on the host or on a device."""
+    return value.shape.array_lens if isinstance(value, DeviceArray) else value.shape
+
+
+class UnservedLengths(Exception):
+    """Raised when a later stage's plan does not serve the computed lengths; ``late`` has the lengths of each later
+    stage's inputs."""
+
+    def __init__(self, late: list[Lens]) -> None:
+        super().__init__("lengths that no plan serves")
+        self.late = late
+
+
+class SymbolicSplit(SplitCompiled):
+    """Two stages of a symbolic program; the second has further symbols, for lengths that the first computes."""
+
+    _head: Any
+    _tail: Any
+
+    def serves(self, inputs: Inputs) -> bool:
+        """Return whether the first stage serves the inputs; the second stage's guards are checked during the run."""
+        return self._head.serves(inputs)  # type: ignore[no-any-return]
+
+    def symbol_values(self, inputs: Inputs) -> dict[Dim, int] | None:
+        """Return the values of the symbols that are known before the run; see `OpenPart.symbol_values`."""
+        return self._head.symbol_values(inputs)  # type: ignore[no-any-return]
+
+    def first_plan(self) -> Plan:
+        """See `OpenPart.first_plan`."""
+        return self._head.first_plan()  # type: ignore[no-any-return]
+
+    def own_plans(self) -> list[Plan]:
+        """See `OpenPart.own_plans`."""
+        return [*self._head.own_plans(), *self._tail.own_plans()]
+
+    def _in_stages(self, inputs: Inputs, run: Callable[[Any, Inputs], list[Any]]) -> list[Any]:
+        return self._split_point.run(inputs, partial(run, self._head), lambda given: self._later(inputs, given, run))
+
+    def stages(self, inputs: Inputs) -> list[Stage]:
+        """See `Planned.stages`."""
+        return self._split_point.stages(inputs, self._head, _Later(partial(self._later, inputs)))
+
+    def _later(self, inputs: Inputs, given: Inputs, use: Callable[[Any, Any], T]) -> T:
+        """Return the result of ``use`` for the second stage and its inputs, including the lengths of the first stage's
+        inputs.
+
+        Args:
+            inputs: inputs of the first stage.
+            given: values that the first stage computed for the second.
+            use: takes the second stage and its inputs.
+
+        Raises:
+            UnservedLengths: the second stage's plan does not serve the lengths.
+        """
+        values = self._head.symbol_values(inputs)
+        assert values is not None
+        lens: Lens = {name: lens_of(value) for name, value in given.items()}
+        explicit = {**given, **explicit_lengths(self._tail.first_plan(), values)}
+        if not self._tail.serves(explicit):
+            raise UnservedLengths([lens])
+        try:
+            return use(self._tail, explicit)
+        except UnservedLengths as error:
+            raise UnservedLengths([lens, *error.late]) from None
+
+
+class _Later:
+    """A later stage in the form that `Seam.stages` takes; ``use`` calls a function with the stage and its inputs."""
+
+    def __init__(self, use: Callable[[Inputs, Callable[[Any, Any], Any]], Any]) -> None:
+        self._use = use
+
+    def run(self, inputs: Inputs) -> list[Any]:
+        """Run the stage."""
+        return self._use(inputs, lambda stage, explicit: stage.run(explicit))  # type: ignore[no-any-return]
+
+    def stages(self, inputs: Inputs) -> list[Stage]:
+        """See `Planned.stages`."""
+        return self._use(inputs, lambda stage, explicit: stage.stages(explicit))  # type: ignore[no-any-return]
