@@ -28,7 +28,7 @@ from .instruction import Instruction, Literal, Parameter, Results, Return
 from .module import Module
 from .program import Program
 
-__all__ = ["FOLDED", "Settling", "is_dynamic", "specialize"]
+__all__ = ["FOLDED", "Specializer", "is_dynamic", "specialize"]
 
 _BROADCASTS = frozenset({"broadcast", "multibroadcast", "broadcast_for_dot"})
 """Operators whose result is their first input; the other inputs give the lengths."""
@@ -63,7 +63,7 @@ def specialize(
         MgxError: a deferred node does not fit its inputs. The message names the lengths of a model's inputs.
     """
     try:
-        copy = Settling(lens, values or {}).copy(program)
+        copy = Specializer(lens, values or {}).copy(program)
     except MgxError as error:
         if program.is_body:
             raise
@@ -72,7 +72,7 @@ def specialize(
     return copy
 
 
-class Settling:
+class Specializer:
     """A specialised copy under construction; see `specialize`."""
 
     def __init__(self, lens: Mapping[str, Sequence[Any]], values: Mapping[str, np.ndarray]) -> None:

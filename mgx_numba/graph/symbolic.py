@@ -32,7 +32,7 @@ from .length_arithmetic import array_of_lengths, has_symbolic_elements
 from .module import Module
 from .passes.build import RewriteBuilder
 from .program import Program
-from .specialize import Settling, _after
+from .specialize import Specializer, _after
 
 __all__ = ["symbolic_program"]
 
@@ -290,7 +290,7 @@ def _symbol_of(scope: Scope, difference: Any, known: Mapping[str, Length]) -> tu
     return None
 
 
-class _Symbolic(Settling):
+class _Symbolic(Specializer):
     """A symbolic copy of a program under construction."""
 
     def __init__(self, lens: Mapping[str, Sequence[Length]]) -> None:

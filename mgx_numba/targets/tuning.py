@@ -84,7 +84,7 @@ def _measure(
             left = max(left - weight, 1e-12)
             outcome = _tune_one(request, tuning, bench_of, deadline, done, len(pending) - done)
             if outcome is not None:
-                tuning.learn(request, outcome)
+                tuning.record_outcome(request, outcome)
                 learnt += 1
             done += 1
     except KeyboardInterrupt:

@@ -70,7 +70,7 @@ class Other:
     def is_shipped(self, request: Request) -> bool:
         return True
 
-    def place(self, request: Request, instruction: str, taken: Candidate) -> None:
+    def note_instruction(self, request: Request, instruction: str, taken: Candidate) -> None:
         pass
 
     def in_place(self, request: Request, operand: str) -> None:

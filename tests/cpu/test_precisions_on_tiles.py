@@ -72,7 +72,7 @@ class Drawn:
         self.names.add(found.solver.name)
         return found
 
-    def place(self, request: Request, instruction: str, taken: Candidate) -> None:
+    def note_instruction(self, request: Request, instruction: str, taken: Candidate) -> None:
         pass
 
     def in_place(self, request: Request, operand: str) -> None:

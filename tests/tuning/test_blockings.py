@@ -54,7 +54,7 @@ class Fixed:
         self.chosen += 1
         return Candidate(self.solver, self.blocking)
 
-    def place(self, request: Request, instruction: str, taken: Candidate) -> None:
+    def note_instruction(self, request: Request, instruction: str, taken: Candidate) -> None:
         assert taken.solver is self.solver
 
     def tell(self) -> None:

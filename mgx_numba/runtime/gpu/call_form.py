@@ -208,11 +208,11 @@ class CallData:
     def download(self, queue: Queue) -> None:
         """Enqueue copies of all results for the host, and of the fault record, now."""
         queue.recorded(partial(self._download, queue))()
-        self.bring(queue)
+        self.copy_large(queue)
 
-    def bring(self, queue: Queue) -> None:
+    def copy_large(self, queue: Queue) -> None:
         """Enqueue copies of large results, which are not part of ``segments``."""
-        self._out.bring(queue)
+        self._out.copy_large(queue)
 
     def _download(self, queue: Queue) -> None:
         self._out.download(queue)

@@ -117,7 +117,7 @@ class DeviceContext:
             for segment in form.segments:
                 segment(on)
             if outputs is None:
-                form.bring(on)
+                form.copy_large(on)
         except BaseException:
             self._leave(on)
             if not all(form.given) or outputs is None or self._executable.checked:

@@ -216,7 +216,7 @@ class _LargeResult:
         self.staged = staged
         self._made: np.ndarray | None = None
 
-    def bring(self, queue: Queue) -> list[_Piece]:
+    def copy_large(self, queue: Queue) -> list[_Piece]:
         """Enqueue the copy; return the pieces that the host then has to copy."""
         self._made = None  # left by a failed run
         loan = self._loan()
@@ -263,7 +263,7 @@ class _LargeResult:
 
 
 class HostResults(_HostTensors):
-    """Device memory for results that are copied to the host; `bring` copies ``large`` tensors, `download` the
+    """Device memory for results that are copied to the host; `copy_large` copies ``large`` tensors, `download` the
     others."""
 
     def __init__(
@@ -284,21 +284,21 @@ class HostResults(_HostTensors):
         """Enqueue the copy of the small results."""
         queue.download(self._staged, self._block.address)
 
-    def bring(self, queue: Queue) -> None:
+    def copy_large(self, queue: Queue) -> None:
         """Enqueue copies of the large results, and wait for the pieces that the host has to copy."""
-        pieces = [piece for large in self._large_results.values() for piece in large.bring(queue)]
+        pieces = [piece for large in self._large_results.values() for piece in large.copy_large(queue)]
 
         if not pieces:
             return
 
-        def brought(piece: _Piece) -> None:
+        def copy_piece(piece: _Piece) -> None:
             assert piece.event is not None
             with self._engine.use():
                 piece.event.wait()
             np.copyto(piece.other, piece.staged)
 
-        brought(pieces.pop(0))  # then kernels are done: waiting for a device spins, so more threads only help now
-        on_threads(brought, pieces, _threads_for(sum(p.other.size for p in pieces)), self._helpers.helper)
+        copy_piece(pieces.pop(0))  # then kernels are done: waiting for a device spins, so more threads only help now
+        on_threads(copy_piece, pieces, _threads_for(sum(p.other.size for p in pieces)), self._helpers.helper)
         self._helpers.end()
 
     def result(self, number: int, spec: TensorSpec) -> np.ndarray:

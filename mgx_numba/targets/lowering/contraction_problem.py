@@ -124,7 +124,7 @@ def chosen_solver(low: Lowering, request: TuningRequest) -> Candidate:
 def note_solver(low: Lowering, ins: Instruction, request: TuningRequest, taken: Candidate) -> None:
     """Tell the tuning session which solver computes an instruction; not for symbolic plans."""
     if low.options.tuning is not None and low.shared is None:
-        low.options.tuning.place(request, low.text(ins), taken)
+        low.options.tuning.note_instruction(request, low.text(ins), taken)
 
 
 def core_of(ins: Instruction) -> Instruction:

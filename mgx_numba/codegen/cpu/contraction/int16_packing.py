@@ -97,7 +97,7 @@ def packing_kernel(by_columns: bool, vectors: int, lanes: int) -> KernelSource:
         "for p in range(count):",
         f"    column = (panel + p) * {wide}",
         f"    part = offset(scratch, p * {BLOCK * wide})",
-        *indent(_brought_columns(vectors, lanes) if by_columns else _brought_rows(vectors, lanes)),
+        *indent(_loaded_columns(vectors, lanes) if by_columns else _loaded_rows(vectors, lanes)),
         "for p in range(count):",
         f"    column = (panel + p) * {wide}",
         f"    part = offset(scratch, p * {BLOCK * wide})",
@@ -123,7 +123,7 @@ def _arguments(
     return arguments
 
 
-def _brought_rows(vectors: int, lanes: int) -> list[str]:
+def _loaded_rows(vectors: int, lanes: int) -> list[str]:
     wide = vectors * lanes
     tail = f"load_tail(w, source + v, imin(imax(columns - column - v, 0), {lanes}), 0, {lanes})"
     return [
@@ -137,7 +137,7 @@ def _brought_rows(vectors: int, lanes: int) -> list[str]:
     ]
 
 
-def _brought_columns(vectors: int, lanes: int) -> list[str]:
+def _loaded_columns(vectors: int, lanes: int) -> list[str]:
     wide = vectors * lanes
     return [
         f"here = imin(columns - column, {wide})",

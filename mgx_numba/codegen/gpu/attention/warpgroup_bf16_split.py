@@ -149,7 +149,7 @@ class WarpgroupBf16SplitText(AttentionText):
         down = ceil_div(problem.queries, self.rows)
         self._spread(down)
         self.queries = _Groups("q", self.rows, self.groups, problem.depth, self.threads)
-        self.brought = (
+        self.loaded = (
             _Groups("k", KEYS, self.groups, problem.depth, self.threads),
             _Groups("v", KEYS, problem.width // GROUP, problem.width, self.threads),
         )
@@ -187,7 +187,7 @@ class WarpgroupBf16SplitText(AttentionText):
                 buffer.line(f"mbarrier_init(offset(read, {stage}), {self.tile.warpgroups})")
             buffer.line("mbarrier_fence()")
         buffer.line("barrier()")
-        for groups in self.brought:
+        for groups in self.loaded:
             self._places(buffer, groups)
         self._load(buffer, "begin")
         self._queries(buffer)
@@ -258,7 +258,7 @@ class WarpgroupBf16SplitText(AttentionText):
     def _load(self, buffer: CodeBuffer, start: str) -> None:
         """Emit the loads of a thread's groups of the tile at ``start``. Beyond the end, values are zeros and keys
         arbitrary."""
-        for groups in self.brought:
+        for groups in self.loaded:
             name = groups.name
             for turn in range(groups.turns):
                 key = buffer.emit(f"{start} + {name}_line{turn}")
@@ -279,7 +279,7 @@ class WarpgroupBf16SplitText(AttentionText):
 
     def _split(self, buffer: CodeBuffer, slot: str) -> None:
         """Emit the split of the loaded groups, their stores to a ring slot, and the arrival at its mbarrier."""
-        for groups in self.brought:
+        for groups in self.loaded:
             self._store_turns(buffer, groups, slot)
         buffer.line("operand_fence()", "warp_barrier()")
         with buffer.block("if lane == 0:"):

@@ -320,7 +320,7 @@ class WarpgroupAttentionText(AttentionText):
 
     def _ask_queries(self, buffer: CodeBuffer) -> None:
         """Emit the TMA loads of the block's queries."""
-        buffer.line(f"mbarrier_expect(come_q, {self._brought('q', self.rows)})")
+        buffer.line(f"mbarrier_expect(come_q, {self._loaded_bytes('q', self.rows)})")
         for piece, own in enumerate(self._boxes["q"]):
             to = f"offset(tile_q, {piece * self.rows * SLICE})"
             place = f"place4({piece * SLICE}, block_row, {self._plane['q']})"
@@ -330,14 +330,14 @@ class WarpgroupAttentionText(AttentionText):
         """Emit the TMA loads of the tile of keys (``name`` "k") or values ("v") at ``key``."""
         size, pieces = (self.key_bytes, self.deep) if name == "k" else (self.value_bytes, self.across)
         box = self.keys if name == "k" else SLICE
-        buffer.line(f"mbarrier_expect(offset(come_{name}, {slot}), {self._brought(name, self.keys)})")
+        buffer.line(f"mbarrier_expect(offset(come_{name}, {slot}), {self._loaded_bytes(name, self.keys)})")
         for below in range(0, self.keys, box):
             for piece, own in enumerate(self._boxes[name]):
                 to = f"offset(tile_{name}, {slot} * {size // 2} + {(below * pieces + piece * box) * SLICE})"
                 place = f"place4({piece * SLICE}, {key} + {below}, {self._plane[name]})"
                 buffer.line(f"tensor_load({to}, map_{name}{own}, offset(come_{name}, {slot}), {place})")
 
-    def _brought(self, name: str, positions: int) -> int:
+    def _loaded_bytes(self, name: str, positions: int) -> int:
         """Return the bytes of an operand's boxes of ``positions`` positions."""
         return sum(self._boxes[name]) * positions * ITEMSIZE[self.problem.dtype]
 

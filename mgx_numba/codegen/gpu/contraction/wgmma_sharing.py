@@ -54,7 +54,7 @@ class Sharing:
         count, number = (self.side, "rank_side") if operand == "x" else (self.down, "rank_down")
         return f"{number} * {size}" if count > 1 else "0"
 
-    def bring(self, buffer: CodeBuffer, operand: str, to: str, place: str, tap: str = "") -> None:
+    def load(self, buffer: CodeBuffer, operand: str, to: str, place: str, tap: str = "") -> None:
         """Emit the TMA load of a box of ``x`` or ``w``, multicast to all blocks that multiply it. ``tap`` is the im2col
         offset (two numbers) or ""."""
         name, more = f"tensor_load{'_window' * bool(tap)}", [tap] * bool(tap)

@@ -99,7 +99,7 @@ class WarpgroupTile:
         return (self.rows + self.columns) * SLICE_BYTES
 
     @property
-    def brought_bytes(self) -> int:
+    def loaded_bytes(self) -> int:
         """Return the bytes of a stage that each block loads itself."""
         return (self.rows // self.across + self.columns // self.cluster) * SLICE_BYTES
 
@@ -332,7 +332,7 @@ def tile_cycles(tile: WarpgroupTile, splits: int, question: TileQuestion, cores:
             multiplying = max(multiplying, 3 * tile.columns + HALVING)  # `lang.warpgroups`: 6 instructions
     bringing = 0.0  # which held up none of the sets that were measured
     if tile.pingpong == 1:
-        bringing = _bringing(tile, down, side, min(blocks, cores), max(1, question.taps))
+        bringing = _loading_cycles(tile, down, side, min(blocks, cores), max(1, question.taps))
     if question.taps:
         bringing = max(bringing, tile.rows // tile.across * SLICE_BYTES / GATHERING)
     slice = max(sharing * max(multiplying, bringing), LATENCY / tile.stages, LEAST_SLICE)
@@ -348,7 +348,7 @@ def tile_cycles(tile: WarpgroupTile, splits: int, question: TileQuestion, cores:
     return cycles
 
 
-def _bringing(tile: WarpgroupTile, down: int, side: int, active: int, taps: int) -> float:
+def _loading_cycles(tile: WarpgroupTile, down: int, side: int, active: int, taps: int) -> float:
     """Return the cycles until the slices of ``active`` concurrent blocks have arrived.
 
     Args:
@@ -358,4 +358,4 @@ def _bringing(tile: WarpgroupTile, down: int, side: int, active: int, taps: int)
     high = min(down, max(NEIGHBOURS, active / side))
     wide = min(side, max(1, active / high))
     distinct = active / (high * wide) * (high * tile.rows / taps + wide * tile.columns) * SLICE_BYTES
-    return active * tile.brought_bytes / DELIVERY + distinct / DISTINCT
+    return active * tile.loaded_bytes / DELIVERY + distinct / DISTINCT

@@ -87,12 +87,12 @@ class _ChannelPaddingText:
         self.threads = self.aside * self.at_once
         held = MOST_HELD // self.piece * self.threads
         self.pixels, self.lines = PIXELS, 1  # whatever the lengths: kernels are for any
-        while self.pixels > 1 and self.brought > held:
+        while self.pixels > 1 and self.loaded > held:
             self.pixels //= 2
         down = 2 if len(out.lens) > 3 else 1
         while 2 * self.lines * self.pixels * self.vectors <= VECTORS * self.threads:
             self.lines, self.pixels = self.lines * down, self.pixels * 2 // down
-            if self.brought > held:
+            if self.loaded > held:
                 self.lines, self.pixels = self.lines // down, self.pixels * down // 2
                 break
         self.bands, self.segments = -(-lines // self.lines), -(-across // self.pixels)
@@ -126,7 +126,7 @@ class _ChannelPaddingText:
         return (self.pixels - 1) * self.steps[1] + self.taken
 
     @property
-    def brought(self) -> int:
+    def loaded(self) -> int:
         """Return the loads per block."""
         return self.high * self.wide * self.pieces
 
@@ -140,31 +140,31 @@ class _ChannelPaddingText:
             f"first_pixel = (block_index(0) - place * segments) * {self.pixels}",
             "plane = idiv32(place, bands)",
             f"first_line = (place - plane * bands) * {self.lines}",
-            f"tile = shared_{self.dtype}({self.brought * self.piece})",
+            f"tile = shared_{self.dtype}({self.loaded * self.piece})",
             f"zero = const_{self.dtype}(0, 1)",
             f"zeros = const_{self.dtype}(0, {self.piece})",
         )
-        self._bring(buffer)
+        self._load(buffer)
         buffer.line("barrier()")
         self._store(buffer)
         kernel = gpu_kernel("filled_channels_kernel", buffer.lines, self.threads, len(self.arguments.values), origin)
         grid = gpu_grid(self.planes * self.bands * self.segments, self.threads)
         return Launch(kernel, self.arguments.values, grid, 0, self.data.footprint + self.out.footprint)
 
-    def _bring(self, buffer: CodeBuffer) -> None:
+    def _load(self, buffer: CodeBuffer) -> None:
         """Emit the loads of input pixels, and then their stores to shared memory."""
-        rounds = -(-self.brought // self.threads)
+        rounds = -(-self.loaded // self.threads)
         together = min(rounds, MOST_HELD // self.piece)
         for axis, (before, *_), step, first in zip("yx", self.numbers, self.steps, ("line", "pixel")):
             buffer.line(f"origin_{axis} = first_{first} * {step} - {before}")
         buffer.line(f"base = {self.outer.offset(0, self.outer.split(buffer, 'plane'))}")
         with buffer.block(f"for turn in range({-(-rounds // together)}):"):
-            brought = []
+            loaded = []
             for k in range(together):
                 number = buffer.emit(f"(turn * {together} + {k}) * {self.threads} + thread")
-                brought.append((number, *self._piece(buffer, k, number)))
-            for number, place, value in brought:
-                with buffer.block(f"if {number} < {self.brought}:"):
+                loaded.append((number, *self._piece(buffer, k, number)))
+            for number, place, value in loaded:
+                with buffer.block(f"if {number} < {self.loaded}:"):
                     buffer.line(f"store_aligned(tile, {place}, {value})")
 
     def _piece(self, buffer: CodeBuffer, turn: int, number: str) -> tuple[str, str]:
