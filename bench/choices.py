@@ -78,7 +78,7 @@ class Recorder:
         """Record that the model's plan puts the result into the memory of ``operand``."""
         self.replaced[request] = operand
 
-    def place(self, request: TuningRequest, instruction: str, taken: Candidate) -> None:
+    def note_instruction(self, request: TuningRequest, instruction: str, taken: Candidate) -> None:
         """Ignore the instruction of a request."""
 
     def tell(self) -> None:

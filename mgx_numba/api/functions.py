@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import os
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -15,6 +14,7 @@ from ..targets.registry import DEFAULT
 from .file_kinds import taken_for
 from .options import parse_optimize_options, requested_quantizations
 from .parsing import onnx_parser, parsed_onnx, parsed_tf
+from .portable import PortableForm
 from .program import program
 from .quantizing import quantize
 from .reshaping import Reread
@@ -96,9 +96,41 @@ def parse_onnx(
         def read(lengths: Mapping[str, Sequence[int]]) -> Program:
             return onnx_parser({**options, "map_input_dims": dict(lengths)})(filename, None).program
 
-        found = program.wrap(read(map_input_dims))
-    found._reread = Reread(read, found._portable, map_input_dims)
-    return found
+        form = PortableForm.of(read(map_input_dims))
+    form.reread = Reread(read, form.program, map_input_dims)
+    return program.wrap(form)
+
+
+def from_torch(
+    model: Any,
+    example_inputs: Any = None,
+    dynamic_shapes: Any = None,
+    *,
+    decompositions: Mapping[Any, Any] | None = None,
+    weights: str | os.PathLike[str] | None = None,
+) -> program:
+    """Translate a PyTorch model, exported by ``torch.export``.
+
+    The program's inputs are named as the parameters of the model's ``forward``. Its constants use the memory of the
+    model's parameters, which must not change until it is compiled.
+
+    Args:
+        model: an ``nn.Module`` in evaluation mode, or an ``ExportedProgram``.
+        example_inputs: a tensor, a tuple of positional arguments, or a dict of arguments by name.
+        dynamic_shapes: open lengths, as ``torch.export.export`` takes them.
+        decompositions: decompositions by operator that come before PyTorch's own.
+        weights: a safetensors file, or a folder of them, with the parameters of a model without memory (on the device
+            ``meta``, or exported with fake tensors).
+
+    Raises:
+        UnsupportedError: an operator is not supported; the message names node, operator and source line.
+        OptionError: arguments contradict each other, or a parameter has no elements.
+        FormatError: ``weights`` is no safetensors file.
+    """
+    whole_module("mgx_numba.frontends.torch.export")
+    from ..frontends.torch.export import from_module
+
+    return program.wrap(from_module(model, example_inputs, dynamic_shapes, decompositions, weights))
 
 
 def from_torch(
@@ -309,17 +341,14 @@ def optimize(model: program, options: Mapping[str, Any] | None = None) -> progra
     quantizations = requested_quantizations(options or {})
     if not level and not disabled and not quantizations:
         return model
-    changed = model.clone() if model.is_compiled() else model
-    changed._lineage = None
-    if level:
-        names = ["normalize_ops", "eliminate_identity", "optimize_module", "dead_code_elimination"]
-        run_passes(changed._portable, names, Options(fast_math=level > 1))
-    if quantizations:
-        t = DEFAULT if model._target is None else model._target.name()
-        batches = map(model._checked, (options or {}).get("calibration") or ())
-        quantize(changed._portable, quantizations, t, batches)
-    changed._disabled_passes = tuple(dict.fromkeys((*model._disabled_passes, *disabled)))
-    if model._options is not None and changed is not model:
-        changed.compile(model._target, dataclasses.asdict(model._options))
-        model._become(changed)
-    return model
+
+    def change(portable: Program) -> None:
+        if level:
+            names = ["normalize_ops", "eliminate_identity", "optimize_module", "dead_code_elimination"]
+            run_passes(portable, names, Options(fast_math=level > 1))
+        if quantizations:
+            t = DEFAULT if model._target is None else model._target.name()
+            batches = map(model._checked, (options or {}).get("calibration") or ())
+            quantize(portable, quantizations, t, batches)
+
+    return model._change(change, disabled=disabled)

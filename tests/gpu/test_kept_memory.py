@@ -198,7 +198,7 @@ def test_memory_that_the_driver_refuses_is_not_asked_for_again() -> None:
     on.driver.refused = "cuMemHostRegister_v2"
     large, queue = _LargeResult(on, LEAST_DONATED, 0), on.queue()
     for _ in range(3):
-        pieces = large.bring(queue)
+        pieces = large.copy_large(queue)
         assert sum(piece.other.size for piece in pieces) == large.made().size == LEAST_DONATED
     assert on.driver.calls.count("cuMemHostRegister_v2") == 1  # type: ignore[attr-defined]
 

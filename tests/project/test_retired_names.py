@@ -74,6 +74,8 @@ asked_quantizations:requested_quantizations asked_options:requested_options aske
 MOST_ASKED:MOST_REQUESTED ask_refusals:collect_refusals ask_cost:estimate_cost lend_parts:donate_to_pieces
 lend_inside:donate_middle _may_lend:_may_donate _Lender:_Donor _copy_to_lent:_copy_to_donated
 _is_lent:_is_donated LEAST_LENT:LEAST_DONATED
+Settling:Specializer brought_bytes:loaded_bytes _bringing:_loading_cycles _brought_rows:_loaded_rows
+_brought_columns:_loaded_columns
 """.split()
 """Retired identifiers, each with its replacement."""
 

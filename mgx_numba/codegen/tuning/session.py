@@ -140,11 +140,6 @@ class Tuning:
                 self._unusable[problem] = found.record.solver
         return self.backend.choose(request)
 
-    def is_shipped(self, request: TuningRequest) -> bool:
-        """Return whether a record that comes with the package decided."""
-        found = self._used.get(request.key())
-        return found is not None and found.origin == ShippedLayer.origin
-
     def recorded(self, request: TuningRequest) -> Candidate | None:
         """Return the solver and blocking of the first record found, without recording the request; None if there is no
         record."""
@@ -155,7 +150,7 @@ class Tuning:
         """Return whether a record of the problem may exist: a faster test than `recorded`."""
         return extents_of(vars(request.problem)) in self._sources.extents
 
-    def place(self, request: TuningRequest, instruction: str, taken: Candidate) -> None:
+    def note_instruction(self, request: TuningRequest, instruction: str, taken: Candidate) -> None:
         """Record that an instruction uses another candidate than the chosen one.
 
         The reason is that its weights do not fit the chosen solver or would grow too much.
@@ -194,7 +189,7 @@ class Tuning:
         found = self._used.get(request.key())
         return None if found is None else self.backend.candidate_of(request, found.record)
 
-    def learn(self, request: TuningRequest, outcome: Outcome[Candidate]) -> None:
+    def record_outcome(self, request: TuningRequest, outcome: Outcome[Candidate]) -> None:
         """Make a measured winner the record of its problem, and store the record."""
         problem, candidate = request.key(), outcome.candidate
         date = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())

@@ -98,6 +98,10 @@ def wgmma_choice(contraction: GpuContraction, parts: bool = False) -> tuple[Warp
     return chosen_tile(tile_question(contraction, parts))
 
 
+ACTIVATIONS = frozenset("erf exp gelu_erf gelu_tanh log mish pow sigmoid silu softplus tanh".split())
+"""Scalar functions that take many instructions."""
+
+
 def tile_question(contraction: GpuContraction, parts: bool = False) -> TileQuestion:
     """Return the cost model's description of a contraction; ``parts``: float32 as three bfloat16 products."""
     problem = contraction.request.problem
@@ -116,7 +120,9 @@ def tile_question(contraction: GpuContraction, parts: bool = False) -> TileQuest
     widths = 16 if gated else 8
     shape = extent.rows, extent.columns, slices, extent.planes
     taps = problem.taps if isinstance(problem, ConvProblem) else 0
-    return TileQuestion(*shape, widths, reads, parts, gated, transposed, taps, contraction.constant)
+    body = contraction.request.epilogue.body
+    activates = body is not None and any(call.method in ACTIVATIONS for call in body.calls)
+    return TileQuestion(*shape, widths, reads, parts, gated, transposed, taps, contraction.constant, activates)
 
 
 class WarpgroupText(WarpgroupEpilogueText):
@@ -181,8 +187,8 @@ class WarpgroupText(WarpgroupEpilogueText):
         if self.ordered is None and not is_symbolic(depth):  # of an open sum whole slices are multiplied
             own = min(depth * self.product.size, SLICE_BYTES)
         self.steps = -(-own // STEP_BYTES)
-        brought = own if own % STEP_BYTES == 0 else SLICE_BYTES  # else zeros are multiplied, too
-        self.left_box = brought // self.product.size
+        loaded = own if own % STEP_BYTES == 0 else SLICE_BYTES  # else zeros are multiplied, too
+        self.left_box = loaded // self.product.size
         self.right_box = self.left_box if self.ordered is None and not self.transposed else self.right_slice
         sizes = self.left_box * self.product.size, self.right_box * ITEMSIZE[self.right]
         self.stage_bytes = self.tile.rows * sizes[0] + self.tile.columns * sizes[1]
@@ -392,16 +398,16 @@ class WarpgroupText(WarpgroupEpilogueText):
         if not isinstance(self._problem, GemmProblem):
             times = self.right_slice // self.slice
             along = "channel" if times == 1 else f"channel * {times}"
-            self.sharing.bring(buffer, "w", "to_w", f"place4({along}, tap, own_column, plane)")
+            self.sharing.load(buffer, "w", "to_w", f"place4({along}, tap, own_column, plane)")
             return
         along, place = f"k * {self.right_slice}", self._batch_places(1)
         if not self.transposed:
-            self.sharing.bring(buffer, "w", "to_w", f"place4({along}, own_column, {place})")
+            self.sharing.load(buffer, "w", "to_w", f"place4({along}, own_column, {place})")
             return
         for first in range(0, own, self.slice):
             to = f"offset(to_w, {first * self.slice})"
             operand = "w" if own - first >= self.slice else "rest"
-            self.sharing.bring(buffer, operand, to, f"place4(own_column + {first}, {along}, {place})")
+            self.sharing.load(buffer, operand, to, f"place4(own_column + {first}, {along}, {place})")
 
     def _produce(self, buffer: CodeBuffer) -> None:
         """Emit the producer's loop over the slices of a tile."""
@@ -434,11 +440,11 @@ class WarpgroupText(WarpgroupEpilogueText):
             buffer.line(f"to_x = offset(ring_x, slot * {self.left_elements} + {begin})")
             if gemm:
                 at = f"place4(k * {self.slice}, own_row, {self._batch_places(0)})"
-                self.sharing.bring(buffer, "x", "to_x", at)
+                self.sharing.load(buffer, "x", "to_x", at)
             else:
                 first = "left_out" if self.contraction.first_channel else "plane * group_channels + channel"
                 at = f"place4({first}, start_x, start_y, image)"
-                self.sharing.bring(buffer, "x", "to_x", at, "tap_x * apart_x, tap_y * apart_y")
+                self.sharing.load(buffer, "x", "to_x", at, "tap_x * apart_x, tap_y * apart_y")
                 if self.contraction.first_channel:
                     buffer.line("left_out = 0")
                 buffer.line(f"channel = channel + {self.slice}")

@@ -37,7 +37,7 @@ from ....codegen.printer import CodeBuffer
 from ....codegen.problems.convolution import ConvProblem
 from ....codegen.problems.element_types import ITEMSIZE, ElementTypes
 from ....codegen.problems.epilogue import Epilogue
-from ....codegen.problems.gemm import GemmProblem
+from ....codegen.problems.gemm import BlockWeights, GemmProblem
 from ....codegen.space import collapse
 from ....codegen.tuning.request import Candidate, Request, least_bytes
 from ....core.dim import Length, common_divisor, known_equal, known_in, known_less, known_same, less, negate, typical
@@ -270,7 +270,7 @@ class _BlockPlans(NamedTuple):
 def _packed_blocks(low: Lowering, problem: GemmProblem, fused: Contraction, operands: dict[str, View]) -> _BlockPlans:
     """Add block-quantised weights to the operands, packed for the kernels of the returned plans."""
     form, blocks = problem.blocks, fused.blocks
-    assert form is not None and blocks is not None
+    assert form is not None and isinstance(blocks, BlockWeights)
     if chunked(problem):
         operands["w"] = low.packed_blocks(blocks, "chunks", lambda: pack_chunks(form, *blocks))
         return _BlockPlans(block_quant_mma_refusal, block_quant_mma_solution, unpacked_chunks_launch)
@@ -331,7 +331,7 @@ def _with_open_blocks(
         which the product is computed.
     """
     form, blocks = problem.blocks, fused.blocks
-    assert form is not None and blocks is not None
+    assert form is not None and isinstance(blocks, BlockWeights)
     problem, places = _all_rows(problem, places)
     packed = _packed_blocks(low, problem, fused, operands)
     operands["x"] = _aligned(low, ins, operands["x"])
