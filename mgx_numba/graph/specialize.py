@@ -61,7 +61,7 @@ def specialize(
         MgxError: a deferred node does not fit its inputs. The message names the lengths of a model's inputs.
     """
     try:
-        copy = Specializer(lens, values or {}).copy(program)
+        copy = Specializer(lens).copy(program)
     except MgxError as error:
         if program.is_body:
             raise
