@@ -228,11 +228,11 @@ def _work(name: str, kind: str, mode: str | None, rate: float, pipe: Connection)
 def compare(torch: Any, name: str, kind: str, mode: str | None, rate: float) -> Iterator[dict[str, Any]]:
     """Prepare a network and yield an empty result; then time it and yield its figures. Without a mode, only ours is
     timed."""
-    from bench.torch_models import NETWORKS
+    from bench.torch_networks import ALL_NETWORKS
 
     torch.manual_seed(0)
     with torch.device("cuda"):
-        module, inputs = NETWORKS[name]()
+        module, inputs = ALL_NETWORKS[name]()
     half = kind == "fp16"
     with torch.inference_mode():
         torch.set_float32_matmul_precision("highest")
@@ -269,10 +269,10 @@ def compare(torch: Any, name: str, kind: str, mode: str | None, rate: float) -> 
 
 def main() -> int:
     """Run the selected networks."""
-    from bench.torch_models import NETWORKS
+    from bench.torch_networks import ALL_NETWORKS
 
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--models", default=",".join(NETWORKS), help="comma-separated networks")
+    parser.add_argument("--models", default=",".join(ALL_NETWORKS), help="comma-separated networks")
     parser.add_argument("--kinds", default=",".join(KINDS), help="comma-separated precisions")
     parser.add_argument("--max-autotune", action="store_true", help="let inductor search for minutes")
     parser.add_argument("--alone", action="store_true", help="without inductor")

@@ -1,6 +1,6 @@
 """Every tile of the warpgroup products on the shapes of networks, against torch: the data behind the choice of tiles.
 
-    python -m bench.gpu_tiles [gemm] [conv] [--kind high] [--only TEXT] [--tiles TILES] [--json FILE]
+    python -m bench.gpu_tiles [gemm] [conv] [--kind high] [--epilogue NAME] [--only TEXT] [--tiles TILES] [--json FILE]
 
 The kind is float16, with ``--kind high`` float32 in parts, or with ``--kind highest`` float32 by multiply-adds, which
 do not use warpgroups. With ``--constant`` right operands are constant and may be rearranged, as a network's weights.
@@ -23,6 +23,7 @@ from typing import Any
 
 import numpy as np
 
+from mgx_numba.codegen.body import scalar_body
 from mgx_numba.codegen.gpu.contraction.fma import FmaText, fma_refusal
 from mgx_numba.codegen.gpu.contraction.fma_tiles import FmaTile
 from mgx_numba.codegen.gpu.contraction.fma_tiles import weighed_tiles as weighed_exact
@@ -42,9 +43,10 @@ from mgx_numba.codegen.gpu.contraction.wgmma_tiles import (
 from mgx_numba.codegen.launch import Grid, Operand, Solution, TensorMap
 from mgx_numba.codegen.problems.convolution import ConvProblem
 from mgx_numba.codegen.problems.element_types import ElementTypes
-from mgx_numba.codegen.problems.epilogue import Epilogue
+from mgx_numba.codegen.problems.epilogue import Epilogue, EpilogueOperand
 from mgx_numba.codegen.problems.gemm import GemmProblem
 from mgx_numba.codegen.tuning.request import Request
+from mgx_numba.core.types import Type
 from mgx_numba.errors import MgxError
 from mgx_numba.runtime.gpu.cuda import cuda_engine
 
@@ -66,6 +68,12 @@ GEMMS = (
     (197, 768, 3072, False),
     (1, 768, 768, False), (8, 3072, 768, False), (1, 50257, 768, False), (6272, 256, 2304, False),
     (1568, 512, 4608, False), (6272, 256, 1024, False), (100352, 64, 56, False), (100352, 64, 64, False),
+    (2056, 4096, 1024, False), (2056, 1024, 4096, False), (2056, 3072, 1024, False), (2056, 1024, 1024, False),
+    (512, 2048, 8192, False), (512, 8192, 2048, False), (512, 2048, 2048, False), (25088, 384, 96, False),
+    (25088, 96, 384, False), (6272, 768, 192, False), (6272, 192, 768, False), (1568, 1536, 384, False),
+    (1568, 384, 1536, False), (392, 3072, 768, False), (392, 768, 3072, False), (1024, 3072, 768, False),
+    (1500, 2048, 512, False), (1500, 512, 2048, False), (2048, 1024, 800, False), (8192, 8192, 1024, False),
+    (577, 4096, 1024, False), (16384, 320, 320, False),
 )  # fmt: skip
 """Rows, columns, depth, and whether the right operand's columns are contiguous."""
 CONVS = tuple(
@@ -78,6 +86,38 @@ CONVS = tuple(
     )
 )  # fmt: skip
 """Batch, side, channels, output channels, kernel, stride: the convolutions of ResNet-50."""
+
+
+def _activated(method: str) -> Epilogue:
+    """Return an epilogue that adds a bias and applies a function of the scalar protocol."""
+    half = [Type.half_type] * 2
+    body = scalar_body(lambda h, x, b: getattr(h, method)(h.add(x, b)), half)
+    return Epilogue((EpilogueOperand("float16", "per_n"),), body, True, f"add_{method}")
+
+
+def _residual() -> Epilogue:
+    """Return an epilogue that adds a bias and a residual in float32."""
+    wide = Type.float_type
+    body = scalar_body(lambda h, x, b, r: h.add(h.add(h.cast(x, wide), b), r), [Type.half_type, wide, wide])
+    return Epilogue((EpilogueOperand("float32", "per_n"), EpilogueOperand("float32", "full")), body, True, "add_add")
+
+
+EPILOGUES = {
+    "": Epilogue(),
+    "gelu": _activated("gelu_erf"),
+    "silu": _activated("silu"),
+    "residual": _residual(),
+}
+"""Epilogues by name."""
+CHOSEN = [""]
+"""Name of the epilogue that is measured."""
+
+
+def request_of(problem: GemmProblem | ConvProblem) -> Request:
+    """Return a problem with the chosen epilogue."""
+    epilogue = EPILOGUES[CHOSEN[0]]
+    strides = tuple((problem.n,) if o.access == "full" else () for o in epilogue.operands)  # type: ignore[union-attr]
+    return Request(problem, epilogue, strides, 1, bool(epilogue.operands))
 
 
 def types_of(kind: str) -> ElementTypes:
@@ -135,7 +175,7 @@ def candidates(
         yield from exact_candidates(problem)
         return
     parts = kind == "high"
-    request = Request(problem, Epilogue(), (), 1, False)
+    request = request_of(problem)
     placed = GpuContraction(request, precision="high", constant=parts or constant, any_order=parts or constant)
     refused = bf16_split_refusal(placed) if parts else wgmma_refusal(placed)
     assert not refused, refused
@@ -172,9 +212,10 @@ def compile_part(
     kind: str,
     constant: bool,
     more: list[WarpgroupTile],
+    epilogue: str,
 ) -> int:
     """Compile this process's share of all kernels into the store."""
-    MORE[:] = more
+    MORE[:], CHOSEN[:] = more, [epilogue]
     kernels = {k.symbol: k for p in given for _, _, solution in candidates(p, kind, constant) for k in solution.kernels}
     mine = [kernels[symbol] for k, symbol in enumerate(sorted(kernels)) if k % parts == part]
     cuda_engine().load(mine)
@@ -287,6 +328,13 @@ def compare(
         library = torch_seconds(torch, lambda: conv(nchw, w4))
         wanted = conv(nchw.to(wide), w4.to(wide)).permute(0, 2, 3, 1).reshape(-1, full.out_channels)
         columns = w.reshape(full.out_channels, -1, full.in_channels).cpu().numpy()
+    bias, residual = rand(wanted.shape[-1]), rand(*wanted.shape)
+    if CHOSEN[0] == "residual":
+        dtype, bias, residual = torch.float32, bias.float(), residual.float()
+        wanted = wanted + bias + residual
+    elif CHOSEN[0]:
+        function = {"gelu": torch.nn.functional.gelu, "silu": torch.nn.functional.silu}[CHOSEN[0]]
+        wanted = function(wanted + bias.to(wide))
     out = torch.empty(wanted.shape, device="cuda", dtype=dtype)
     ordered = {(0, False): w}
     found = []
@@ -301,6 +349,7 @@ def compare(
             ordered[how] = torch.from_numpy(kept).cuda()
         torch.cuda.synchronize()
         places = {"x": x.data_ptr(), "w": ordered[how].data_ptr(), "out": out.data_ptr()}
+        places |= {"e0": bias.data_ptr(), "e1": residual.data_ptr()}
         seconds = runner.seconds(solution, places)
         error = float((out.to(wide) - wanted).norm() / wanted.norm())
         label = "chosen"
@@ -328,12 +377,14 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("parts", nargs="*", choices=["gemm", "conv", []], help="default: both")
     parser.add_argument("--kind", choices=KINDS, default="fp16", help="element types")
+    parser.add_argument("--epilogue", choices=EPILOGUES, default="", help="of products in float16")
     parser.add_argument("--constant", action="store_true", help="right operands that are constants")
     parser.add_argument("--only", default="", help="comma-separated beginnings of the names of what is measured")
     parser.add_argument("--tiles", default="", help="comma-separated tiles besides those of the package")
     parser.add_argument("--json", help="file for the figures")
     given = parser.parse_args()
     MORE[:] = [WarpgroupTile(*map(int, re.findall(r"\d+", text))) for text in given.tiles.split(",") if text]
+    CHOSEN[:] = [given.epilogue]
     parts = given.parts or ["gemm", "conv"]
     problems: dict[str, GemmProblem | ConvProblem] = {}
     if "gemm" in parts:
@@ -346,7 +397,7 @@ def main() -> int:
     workers = 14
     with concurrent.futures.ProcessPoolExecutor(workers) as pool:
         asked = [
-            pool.submit(compile_part, k, workers, list(problems.values()), given.kind, given.constant, MORE)
+            pool.submit(compile_part, k, workers, list(problems.values()), given.kind, given.constant, MORE, CHOSEN[0])
             for k in range(workers)
         ]
         print(f"{sum(a.result() for a in asked)} kernels", flush=True)

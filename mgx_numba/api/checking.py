@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -13,47 +14,56 @@ from ..core.shape import DynamicDimension, Shape
 from ..core.types import Type
 from ..errors import MgxError, ParameterError
 from ..interrupts import whole_module
+from ..targets.registry import REFERENCE
 from .argument import argument
 
 if TYPE_CHECKING:
-    from .program import program
+    from .compiled_form import CompiledForm
 
-__all__ = ["check"]
+__all__ = ["buffer_of", "check"]
 
 
-def check(name: str, value: Any, wanted: Shape, model: program, stream: int | None = None) -> Any:
+def check(
+    name: str,
+    value: Any,
+    wanted: Shape,
+    form: CompiledForm | None,
+    open_dims: Callable[[str], Mapping[int, str]],
+    stream: int | None = None,
+) -> Any:
     """Return a parameter's value as an array of the declared shape (rank 0 for a scalar), or as its tensor on a device.
 
     Args:
         name: name of the parameter.
         value: value that the caller passed.
         wanted: declared shape of the parameter.
-        model: the program, compiled or not.
+        form: the compiled form; None if the program is not compiled.
+        open_dims: returns the symbols of a parameter's axes whose lengths are known only by default.
         stream: stream on which the tensor will be read; None for the default stream.
 
     Raises:
         ParameterError: the value does not fit the shape, or lies on another device than the program's.
     """
     plain = type(value) is np.ndarray and not wanted.type.holds_objects
-    if plain and model._home is None and value.dtype == wanted.type.numpy and value.ndim:
+    if plain and (form is None or form.home is None) and value.dtype == wanted.type.numpy and value.ndim:
         array: np.ndarray = value
         if array.shape == wanted.lens or (wanted.dyn_dims and _within(array.shape, wanted.dyn_dims)):
             return array
     if wanted.element is not None:
         from .holders import held_value
 
-        return held_value(name, value, wanted, lambda of, member, shape: check(of, member, shape, model))
+        return held_value(name, value, wanted, lambda of, member, shape: check(of, member, shape, form, open_dims))
     if value is None:
         raise ParameterError(f"parameter {name}: None is given; expected an array of {wanted}")
     if not plain and device_of(value) is not None:
-        there = _on_device(name, value, wanted, model, stream)
+        there = _on_device(name, value, wanted, form, stream)
         fits = _fits(there.shape, wanted)
         if there.shape.type is not wanted.type or not fits:
-            raise _mismatched(name, value, there.shape, wanted, fits, model)
+            raise _mismatched(name, value, there.shape, wanted, fits, open_dims)
         return there
-    if model._home is not None and not wanted.type.holds_objects:
+    if form is not None and form.home is not None and not wanted.type.holds_objects:
         raise ParameterError(
-            f"parameter {name}: it lies in host memory, expected that of device {model._home.device}, as the program"
+            f"parameter {name}: it lies in host memory, expected that of device {form.home.device}, as the program"
             " was compiled with offload_copy=False; to_gpu(...) copies it"
         )
     try:
@@ -65,10 +75,32 @@ def check(name: str, value: Any, wanted: Shape, model: program, stream: int | No
     array, actual = given.numpy(), given.shape
     fits = _fits(actual, wanted)
     if actual.type is not wanted.type or not fits:
-        raise _mismatched(name, value, actual, wanted, fits, model)
+        raise _mismatched(name, value, actual, wanted, fits, open_dims)
     if not wanted.is_dynamic and array.shape != wanted.lens:
         array = array.reshape(wanted.lens)
     return array.reshape(()) if not wanted.ranked and actual.without_axes else array
+
+
+def buffer_of(
+    name: str, value: Any, wanted: Shape, form: CompiledForm | None, open_dims: Callable[[str], Mapping[int, str]]
+) -> Any:
+    """Return the memory for a result as an array over it, or as its tensor on a device.
+
+    Raises:
+        ParameterError: the memory is no array, cannot be written, or lies on another device than the program's.
+    """
+    if isinstance(value, np.ndarray):
+        found: np.ndarray = value.view(np.ndarray)
+    elif device_of(value) is not None:
+        return check(name, value, wanted, form, open_dims)
+    else:
+        try:
+            found = Argument.from_array(value).numpy()
+        except (MgxError, TypeError, ValueError) as error:
+            raise ParameterError(f"memory for result {name}: {error}") from None
+    if not found.flags.writeable:
+        raise ParameterError(f"memory for result {name}: the array is read-only")
+    return found
 
 
 def _fits(actual: Shape, wanted: Shape) -> bool:
@@ -83,10 +115,12 @@ def _within(lens: tuple[int, ...], ranges: tuple[DynamicDimension, ...]) -> bool
     return len(lens) == len(ranges) and all(dim.min <= n <= dim.max for n, dim in zip(lens, ranges))
 
 
-def _mismatched(name: str, value: Any, actual: Shape, wanted: Shape, fits: bool, model: program) -> ParameterError:
+def _mismatched(
+    name: str, value: Any, actual: Shape, wanted: Shape, fits: bool, open_dims: Callable[[str], Mapping[int, str]]
+) -> ParameterError:
     from .mismatch import mismatch
 
-    return ParameterError(mismatch(name, value, actual, wanted, fits, model._portable.open_dims.get(name, {})))
+    return ParameterError(mismatch(name, value, actual, wanted, fits, open_dims(name)))
 
 
 _NUMBERS = {bool: 0, int: 1, float: 2}
@@ -109,11 +143,11 @@ def _converted(value: Any, type_: Type) -> np.ndarray:
         raise ParameterError(f"a Python int of {value.bit_length()} bits is out of the range of {type_.name}") from None
 
 
-def _on_device(name: str, value: Any, wanted: Shape, model: program, stream: int | None) -> DeviceArray:
+def _on_device(name: str, value: Any, wanted: Shape, form: CompiledForm | None, stream: int | None) -> DeviceArray:
     """Return a tensor that lies on a device as an argument of a program that runs on the same device."""
-    compiled = model._on
+    compiled = None if form is None else form.on
     if compiled is None:
-        at = "ref" if model._target is None else model._target.name()
+        at = REFERENCE if form is None else form.target.name()
         raise ParameterError(
             f"parameter {name}: it lies on a device, and the program runs on the target {at}; from_gpu(...) copies it"
         )

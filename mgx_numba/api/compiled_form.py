@@ -1,9 +1,10 @@
-"""State that a ``program`` has after compilation: its compiled form and the fast paths of ``run``."""
+"""The compiled form of a ``program``: how it runs, and its fast paths."""
 
 from __future__ import annotations
 
+import functools
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from ..core.shape import Shape
@@ -11,86 +12,121 @@ from ..interrupts import whole_module
 from ..targets.base import Compiled, FastPath, OnDevice
 from ..targets.options import TargetOptions
 from .argument import argument
+from .file_form import FileForm
 from .options import CompileOptions
-from .results import shapes_beside_arrays
+from .results import result_of, shapes_beside_arrays
+from .target import target
 
 if TYPE_CHECKING:
     from ..codegen.tuning.session import Tuning
-    from .program import program
-    from .target import target
 
-__all__ = ["declined", "take_compiled", "target_options"]
+__all__ = ["CompiledForm", "target_options"]
 
 
-def target_options(p: program, options: CompileOptions, tuning: Tuning | None = None) -> TargetOptions:
+def target_options(file: FileForm, options: CompileOptions, tuning: Tuning | None = None) -> TargetOptions:
     """Return the options that a target receives for compiling a program."""
     return TargetOptions(
         fast_math=options.fast_math,
         num_threads=options.num_threads,
         memory_reuse=options.memory_reuse,
-        disabled_passes=(*p._disabled_passes, *options.disabled_passes),
+        disabled_passes=(*file.disabled_passes, *options.disabled_passes),
         float32_matmul_precision=options.float32_matmul_precision,
         tuning=tuning,
-        store=p._store,
+        store=file.store,
         offload_copy=options.offload_copy,
         device_id=options.device_id,
     )
 
 
-def take_compiled(
-    p: program,
-    compiled: Compiled,
-    options: CompileOptions,
-    t: target,
-    level: int,
-    parameters: dict[str, Shape],
-    results: Sequence[Shape],
-) -> None:
-    """Store the compiled form in a program and set up the fast paths of ``run``.
+class CompiledForm:
+    """A compiled program, in the form in which ``run`` uses it.
 
-    Args:
+    Attributes:
+        compiled: the target's compiled program.
+        target: the target.
+        parameters: shapes of the portable form's parameters.
+        results: shapes of the portable form's results.
+        shapes_beside: see `shapes_beside_arrays`.
         level: level of the run trace, see `trace_level`.
-        parameters, results: shapes of the portable form's parameters and results.
+        find_tuning: returns the tuning of the compilation on first access.
+        messages: warnings of tuning.
+        fast_path, general_fast_path: fast paths of ``run``, which return None to decline. ``fast_path`` is tried first,
+            ``general_fast_path`` covers more lengths (see `Compiled.direct`).
+        in_stream: fast path of ``run_async``.
+        on: the compiled program, if it is for a device.
+        home: the compiled program, if results stay on a device.
+        buffers: shapes of the output buffers that callers may pass if results stay on a device, by name.
     """
-    p._signature, p._results, p._shapes_beside = parameters, list(results), shapes_beside_arrays(results)
-    p._trace_level = level
-    p._compiled, p._options, p._target = compiled, options, t
-    p._fast_path = p._general_fast_path = declined
-    fast_path = None if p._trace_level else compiled.direct(argument, _preferring(p, compiled))
-    if fast_path is not None:
-        p._fast_path = p._general_fast_path = fast_path
-    p._in_stream, p._on, p._home, p._kept = declined, None, None, {}
-    if isinstance(compiled, OnDevice):
-        p._on = compiled
-        if not compiled.offload_copy:
-            _stay_on(p, compiled)
+
+    def __init__(
+        self,
+        compiled: Compiled,
+        of: target,
+        parameters: dict[str, Shape],
+        results: Sequence[Shape],
+        level: int,
+        find_tuning: Callable[[], Tuning | None],
+        messages: list[str],
+    ) -> None:
+        """Set up the fast paths of ``run``."""
+        self.compiled, self.target = compiled, of
+        self.parameters, self.results = parameters, list(results)
+        self.shapes_beside = shapes_beside_arrays(results)
+        self.level = level
+        self.find_tuning = find_tuning
+        self.messages = messages
+        self.fast_path: FastPath = declined
+        self.general_fast_path: FastPath = declined
+        self.in_stream: Callable[[Any, int | None], list[Any] | None] = declined
+        fast_path = None if level else compiled.direct(argument, _preferring(self))
+        if fast_path is not None:
+            self.fast_path = self.general_fast_path = fast_path
+        self.on = compiled if isinstance(compiled, OnDevice) else None
+        self.home: OnDevice | None = None
+        self.buffers: Mapping[str, Shape] = {}
+        if self.on is not None and not self.on.offload_copy:
+            self._stay_on(self.on)
+
+    @functools.cached_property
+    def tuning(self) -> Tuning | None:
+        """Tuning of the compilation; None on targets without choices to tune."""
+        return self.find_tuning()
+
+    def _stay_on(self, compiled: OnDevice) -> None:
+        """Set up a program whose results stay on the device."""
+        whole_module("mgx_numba.api.device")
+        from .device import fast_run
+
+        self.home, self.buffers = compiled, compiled.output_parameters()
+        fast_path = None if self.level else fast_run(compiled, self.parameters)
+        if fast_path is not None:
+            self.in_stream = fast_path
+            self.fast_path = lambda params: fast_path(params, None)
+
+    def with_shapes(self, results: list[Any]) -> list[Any]:
+        """Attach to results of the fast path the shapes that their arrays do not determine."""
+        for k, known in self.shapes_beside.items():
+            results[k] = results[k].shaped(known)
+        return results
+
+    def shown(self, results: Sequence[Any]) -> list[Any]:
+        """Return results of the compiled program in the user's form."""
+        return [result_of(r, self.shapes_beside.get(k)) for k, r in enumerate(results)]
 
 
-def _preferring(p: program, compiled: Compiled) -> Callable[[FastPath | None], None]:
-    """Return a callback that makes ``run`` try a given fast path first, as long as ``compiled`` is the program's form.
+def _preferring(form: CompiledForm) -> Callable[[FastPath | None], None]:
+    """Return a callback that makes ``run`` try a given fast path first; given None, it restores the general fast path.
 
-    The callback holds the program weakly. Given None, it restores the general fast path.
+    The callback holds the form weakly.
     """
-    own = weakref.ref(p)
+    own = weakref.ref(form)
 
     def prefer_fast_path(fast_path: FastPath | None) -> None:
         owner = own()
-        if owner is not None and owner._compiled is compiled:
-            owner._fast_path = fast_path or owner._general_fast_path
+        if owner is not None:
+            owner.fast_path = fast_path or owner.general_fast_path
 
     return prefer_fast_path
-
-
-def _stay_on(p: program, compiled: OnDevice) -> None:
-    """Set up a program whose results stay on the device."""
-    whole_module("mgx_numba.api.device")
-    from .device import fast_run
-
-    p._home, p._kept = compiled, compiled.output_parameters()
-    fast_path = None if p._trace_level else fast_run(compiled, p._signature)
-    if fast_path is not None:
-        p._in_stream = fast_path
-        p._fast_path = lambda params: fast_path(params, None)
 
 
 def declined(*given: Any) -> None:

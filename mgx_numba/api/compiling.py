@@ -2,81 +2,89 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+import dataclasses
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from ..errors import OptionError
 from ..interrupts import whole_module
 from ..messages import recorded
 from ..targets.registry import DEFAULT, compile_for
-from .compiled_form import take_compiled, target_options
+from .compiled_form import CompiledForm, target_options
+from .file_form import FileForm
 from .options import CompileOptions, parse_compile_options, requested_quantizations, trace_level
+from .portable import PortableForm
 from .target import get_target, target
 from .tuning import merged_records, tuning_for
 
 if TYPE_CHECKING:
+    from ..codegen.tuning.session import Tuning
     from ..graph.program import Program
     from .kept_compilations import KeptCompilation
-    from .program import program
 
-__all__ = ["compile_program"]
+__all__ = ["compiled_form"]
+
+Quantized: TypeAlias = "Callable[[Sequence[str], str, Mapping[str, Any]], Program]"
 
 
-def compile_program(p: program, t: Any, given: Mapping[str, Any]) -> None:
-    """Compile a program, in place.
+def compiled_form(
+    source: PortableForm, file: FileForm, t: Any, given: Mapping[str, Any], quantized: Quantized
+) -> CompiledForm:
+    """Compile a program and return its compiled form; ``source`` and ``file`` receive the compilation's options,
+    records and, if it quantises, the quantised program.
 
     Args:
+        source: the portable form.
+        file: options and records that a file holds.
         t: a target, or its name.
         given: options of `program.compile`, by name.
+        quantized: returns a quantised copy of the portable form, for the kinds of quantisation, the name of the target
+            and ``given``.
 
     Raises:
         OptionError: an option is unknown, or ``t`` is not a target.
-        CompileError: a pass or code generation failed; the program is unchanged.
+        CompileError: a pass or code generation failed; ``source`` and ``file`` are unchanged.
     """
     if isinstance(t, str):
         t = get_target(t)
     if not isinstance(t, target):
         raise OptionError(f"compile needs a target (get_target({DEFAULT!r})), got {type(t).__name__}")
     level, parsed = trace_level(), parse_compile_options(given, t.name())
-    kept = _kept(p, t, parsed, given)
-    if kept is not None and kept.find(level):
-        return
+    kept = _kept(source, file, t, parsed, given)
+    found = None if kept is None else kept.find(level)
+    if found is not None:
+        file.target, file.options = t, parsed
+        return found
     with recorded() as messages:
-        portable = _quantized(p, given, t)
+        kinds = requested_quantizations(given)
+        portable = quantized(kinds, t.name(), given) if kinds else source.program
         from ..progress import shown_progress
 
         with shown_progress("compiling") as progress:
-            tuning = tuning_for(t.name(), parsed, p._records, progress)
-            compiled = compile_for(t.name(), portable, target_options(p, parsed, tuning), progress)
-    p._records = merged_records(tuning, p._records)
-    p._portable = portable
-    p._tuning = tuning
-    p._messages = tuning.messages if tuning is not None else []
-    take_compiled(p, compiled, parsed, t, level, portable.parameter_shapes(), portable.output_shapes())
+            tuning = tuning_for(t.name(), parsed, file.records, progress)
+            compiled = compile_for(t.name(), portable, target_options(file, parsed, tuning), progress)
+    file.records = merged_records(tuning, file.records)
+    file.target, file.options = t, parsed
+    source.program = portable
+    shapes = portable.parameter_shapes(), portable.output_shapes()
+    form = CompiledForm(compiled, t, *shapes, level, lambda: tuning, tuning.messages if tuning is not None else [])
     if kept is not None:
-        kept.keep(messages)
+        kept.keep(form, messages)
+    return form
 
 
-def _kept(p: program, t: target, options: CompileOptions, given: Mapping[str, Any]) -> KeptCompilation | None:
+def _kept(
+    source: PortableForm, file: FileForm, t: target, options: CompileOptions, given: Mapping[str, Any]
+) -> KeptCompilation | None:
     """See `kept_compilations.kept_compilation`."""
-    if p._lineage is None:
+    if source.lineage is None:
         return None
     whole_module("mgx_numba.api.kept_compilations")
     from .kept_compilations import kept_compilation
 
-    return kept_compilation(p, t, options, given)
+    def again(portable: Program) -> Tuning | None:
+        with recorded(quiet=True):
+            requested = dataclasses.asdict(options)
+            return compiled_form(PortableForm.of(portable), FileForm(), t, requested, lambda *_: portable).tuning
 
-
-def _quantized(p: program, options: Mapping[str, Any], t: target) -> Program:
-    """Return the portable form, or a copy quantised as the options ``use_fp16`` and so on request."""
-    kinds = requested_quantizations(options)
-    if not kinds:
-        return p._portable
-    whole_module("mgx_numba.api.quantizing")
-    from .quantizing import quantize
-
-    changed = p._portable.clone()
-    found = quantize(changed, kinds, t.name(), map(p._checked, options.get("calibration") or ()))
-    if found is not None:
-        p._layer_choices, p._calibration = found
-    return changed
+    return kept_compilation(source, file, t, options, given, again)

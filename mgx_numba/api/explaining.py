@@ -11,7 +11,7 @@ import numpy as np
 from ..codegen.launch import OneCall, TaskRange
 from ..codegen.tuning.request import format_configuration
 from ..dataclass import dataclass
-from ..errors import MgxError, OptionError
+from ..errors import OptionError
 from ..graph.instruction import Instruction, Parameter, Return
 from ..graph.passes.base import KERNEL_OPERATORS
 from ..graph.printer import format_instruction, instruction_names
@@ -28,7 +28,8 @@ if TYPE_CHECKING:
     from ..codegen.tuning.session import Choice
     from ..runtime.limits import Limits
     from ..targets.base import Compiled
-    from .program import program
+    from .compiled_form import CompiledForm
+    from .file_form import FileForm
 
 __all__ = ["Explanation", "StepReport", "explanations"]
 
@@ -125,30 +126,39 @@ class Explanation:
 
 
 def explanations(
-    p: program, name: str, params: Mapping[str, Any] | None = None, iterations: int = 0
+    form: CompiledForm,
+    file: FileForm,
+    portable: Program,
+    name: str,
+    checked: Callable[[], dict[str, Any]] | None,
+    iterations: int = 0,
 ) -> list[Explanation]:
-    """Return an explanation of every instruction that ``name`` matches; see `program.explain`."""
-    compiled, chosen = p._compiled, p._target
-    if compiled is None or chosen is None:
-        raise MgxError("the program is not compiled; explain() tells of kernels, which compile() chooses")
+    """Return an explanation of every instruction that ``name`` matches; see `program.explain`.
+
+    Args:
+        form: the compiled form.
+        file: options of the compilation.
+        portable: the portable form.
+        checked: returns the checked inputs of a run; None if there are none.
+    """
     if not isinstance(name, str) or not isinstance(iterations, int) or iterations < 0:
         raise OptionError(f"explain needs a name and iterations from 0 on, got {name!r}, {iterations!r}")
-    shapes = p._parameters()
+    compiled, shapes = form.compiled, form.parameters
     needed = [key for key, s in shapes.items() if s.is_dynamic or iterations]
-    if params is None and needed:
+    if checked is None and needed:
         why = "iterations are measured" if iterations else "their lengths are open"
         raise OptionError(f"explain needs params for {', '.join(needed)}: {why}")
-    if params is None:
+    if checked is None:
         inputs = {key: np.zeros(s.lens, s.type.numpy) for key, s in shapes.items()}
     else:
-        inputs = p._checked(params)
+        inputs = checked()
     stages = stages_of(compiled, inputs)
-    if len(stages) > 1 and params is None:
+    if len(stages) > 1 and checked is None:
         raise OptionError("explain needs params: lengths inside of the program depend on the values of its inputs")
-    names, tuning = _Names(stages), p._tuning
-    texts = {ins: names.place(ins) for ins in _matching(name, p._portable, names)}
-    threads = p._options.num_threads if p._options is not None else 0
-    limits = target(chosen.name()).limits(threads, units_of(stages)) if iterations else None
+    names, tuning = _Names(stages), form.tuning
+    texts = {ins: names.place(ins) for ins in _matching(name, portable, names)}
+    threads = file.options.num_threads if file.options is not None else 0
+    limits = target(form.target.name()).limits(threads, units_of(stages)) if iterations else None
     reports = _reports(compiled, stages, inputs, limits, iterations)
     if not reports.keys().isdisjoint(texts.values()):  # leave out views if a match runs a step
         texts = {ins: place for ins, place in texts.items() if place in reports}
@@ -277,8 +287,7 @@ def _reports(
     found: dict[tuple[int, str], list[StepReport]] = {}
     for number, (stage, step) in enumerate(steps):
         report = _report(step, seconds[number] if seconds else None, limits)
-        for text in (step.instruction, *(step.along if isinstance(step, Step) else ())):
-            found.setdefault((stage, text), []).append(report)
+        found.setdefault((stage, step.instruction), []).append(report)
     return found
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import os
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -15,6 +14,7 @@ from ..targets.registry import DEFAULT
 from .file_kinds import taken_for
 from .options import parse_optimize_options, requested_quantizations
 from .parsing import onnx_parser, parsed_onnx, parsed_tf
+from .portable import PortableForm
 from .program import program
 from .quantizing import quantize
 from .reshaping import Reread
@@ -96,9 +96,9 @@ def parse_onnx(
         def read(lengths: Mapping[str, Sequence[int]]) -> Program:
             return onnx_parser({**options, "map_input_dims": dict(lengths)})(filename, None).program
 
-        found = program.wrap(read(map_input_dims))
-    found._reread = Reread(read, found._portable, map_input_dims)
-    return found
+        form = PortableForm.of(read(map_input_dims))
+    form.reread = Reread(read, form.program, map_input_dims)
+    return program.wrap(form)
 
 
 def from_torch(
@@ -309,17 +309,14 @@ def optimize(model: program, options: Mapping[str, Any] | None = None) -> progra
     quantizations = requested_quantizations(options or {})
     if not level and not disabled and not quantizations:
         return model
-    changed = model.clone() if model.is_compiled() else model
-    changed._lineage = None
-    if level:
-        names = ["normalize_ops", "eliminate_identity", "optimize_module", "dead_code_elimination"]
-        run_passes(changed._portable, names, Options(fast_math=level > 1))
-    if quantizations:
-        t = DEFAULT if model._target is None else model._target.name()
-        batches = map(model._checked, (options or {}).get("calibration") or ())
-        quantize(changed._portable, quantizations, t, batches)
-    changed._disabled_passes = tuple(dict.fromkeys((*model._disabled_passes, *disabled)))
-    if model._options is not None and changed is not model:
-        changed.compile(model._target, dataclasses.asdict(model._options))
-        model._become(changed)
-    return model
+
+    def change(portable: Program) -> None:
+        if level:
+            names = ["normalize_ops", "eliminate_identity", "optimize_module", "dead_code_elimination"]
+            run_passes(portable, names, Options(fast_math=level > 1))
+        if quantizations:
+            t = DEFAULT if model._target is None else model._target.name()
+            batches = map(model._checked, (options or {}).get("calibration") or ())
+            quantize(portable, quantizations, t, batches)
+
+    return model._change(change, disabled=disabled)

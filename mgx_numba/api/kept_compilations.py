@@ -12,9 +12,11 @@ from ..interrupts import whole_module
 from ..messages import Messages, recorded
 from ..targets import registry
 from ..targets.base import Compiled, Kept
-from .compiled_form import take_compiled, target_options
+from .compiled_form import CompiledForm, target_options
+from .file_form import FileForm
 from .kept_models import keep_known
 from .options import CompileOptions, requested_quantizations
+from .portable import PortableForm
 from .saved_plans import find
 from .saving import keep_plan
 from .target import target
@@ -25,7 +27,6 @@ if TYPE_CHECKING:
     from ..codegen.tuning.session import Tuning
     from ..graph.program import Program
     from .lineage import Lineage
-    from .program import program
 
 __all__ = ["KeptCompilation", "kept_compilation"]
 
@@ -36,85 +37,93 @@ _OF_MEASURING = ("exhaustive_tune", "tune_budget", "problem_cache")
 
 
 def kept_compilation(
-    p: program, t: target, options: CompileOptions, given: Mapping[str, Any]
+    source: PortableForm,
+    file: FileForm,
+    t: target,
+    options: CompileOptions,
+    given: Mapping[str, Any],
+    again: Callable[[Program], Tuning | None],
 ) -> KeptCompilation | None:
     """Return a compilation that may use the plan cache; None if caching is not possible.
 
     Args:
-        p: the program to compile.
+        source: the portable form.
+        file: options and records that a file holds.
         t: the target.
         options: parsed options of the compilation.
         given: the options as the caller passed them, including quantisations.
+        again: compiles a program again and returns the tuning, which a cached plan does not hold.
     """
-    lineage = p._lineage_now() if options.plan_cache else None
-    if lineage is None or p._store is not None or p._disabled_passes or p._records:
+    lineage = source.lineage_now() if options.plan_cache else None
+    if lineage is None or file.store is not None or file.disabled_passes or file.records:
         return None
     kinds = requested_quantizations(given)
     of_measuring = any(getattr(options, name) for name in _OF_MEASURING)
     if of_measuring or given.get("calibration") or not _WITHOUT_DATA.issuperset(kinds):
         return None
-    return KeptCompilation(p, t, options, lineage, tuple(sorted(kinds)))
+    return KeptCompilation(source, file, t, options, lineage, tuple(sorted(kinds)), again)
 
 
 class KeptCompilation:
     """A compilation whose plan the cache folder can hold: lineage and options determine the result."""
 
     def __init__(
-        self, p: program, t: target, options: CompileOptions, lineage: Lineage, kinds: tuple[str, ...]
+        self,
+        source: PortableForm,
+        file: FileForm,
+        t: target,
+        options: CompileOptions,
+        lineage: Lineage,
+        kinds: tuple[str, ...],
+        again: Callable[[Program], Tuning | None],
     ) -> None:
-        self._program, self._target, self._options = p, t, options
+        self._source, self._file, self._target, self._options, self._again = source, file, t, options, again
         if kinds:
             lineage = lineage.after(f"use {' '.join(kinds)} on {t.name()}")
         self._own = lineage
         compile_options = {name: value for name, value in dataclasses.asdict(options).items() if name != "device_id"}
         self._lineage = lineage.after(f"compile {json.dumps(compile_options, sort_keys=True)}")
-        self._decode = _quantized(p._decode, kinds, t.name()) if kinds else p._decode
+        self._decode = _quantized(source.decode, kinds, t.name()) if kinds else source.decode
         self._changes = bool(kinds)
 
-    def find(self, level: int) -> bool:
-        """Restore the compiled form from a cached plan; return whether the cache had the plan.
+    def find(self, level: int) -> CompiledForm | None:
+        """Return the compiled form of a cached plan; None if the cache does not have the plan.
 
         Args:
             level: level of the run trace.
         """
-        p, name = self._program, self._target.name()
+        name = self._target.name()
 
         def build(
             kept: Kept, about: Mapping[str, Any], decode: Callable[[], Any], store: Store | None
         ) -> tuple[Compiled, tuple[Compiled, Mapping[str, Any]]]:
-            compiled = registry.target(name).restore(kept, target_options(p, self._options), decode)
+            compiled = registry.target(name).restore(kept, target_options(self._file, self._options), decode)
             return compiled, (compiled, about)
 
         found = find(self._lineage, build, self._decode, [name], self._options.device_id)
         if found is None:
-            return False
+            return None
         compiled, about = found
         if self._changes:
-            p.__dict__.pop("_portable", None)
-            p._lineage, p._decode = self._own, self._decode
-        decode, options, t = self._decode, self._options, self._target
-        for cached in ("_records", "_tuning"):
-            p.__dict__.pop(cached, None)
-        p._read_records = lambda: records_of(about["saved"])
-        new = type(p)
-        p._find_tuning = lambda: _tuning(new.wrap(decode()), t, options)
-        p._messages = [text for text, _ in about["told"]]
+            self._source.defer(self._own, self._decode)
+        self._file.defer_records(lambda: records_of(about["saved"]))
+        decode, again = self._decode, self._again
         parameters = {key: shape_from_json(entry) for key, entry in about["parameters"].items()}
         results = [shape_from_json(entry) for entry in about["results"]]
-        take_compiled(p, compiled, options, t, level, parameters, results)
-        return True
+        messages = [text for text, _ in about["told"]]
+        return CompiledForm(compiled, self._target, parameters, results, level, lambda: again(decode()), messages)
 
-    def keep(self, messages: list[Messages]) -> None:
+    def keep(self, form: CompiledForm, messages: list[Messages]) -> None:
         """Store the plan of the program, which has just been compiled.
 
         Args:
+            form: the compiled form.
             messages: warnings of the compilation, which a cache hit repeats.
         """
-        p = self._program
         if self._changes:
-            p._take_lineage(self._own, self._decode)
-        if keep_plan(self._lineage, p, messages=messages):
-            keep_known(p)
+            self._source.take_lineage(self._own, self._decode)
+        if keep_plan(self._lineage, self._source, self._file, form, messages=messages):
+            keep_known(self._source)
 
 
 def _quantized(decode: Callable[[], Program], kinds: tuple[str, ...], target_name: str) -> Callable[[], Program]:
@@ -130,10 +139,3 @@ def _quantized(decode: Callable[[], Program], kinds: tuple[str, ...], target_nam
         return found
 
     return decoded
-
-
-def _tuning(again: program, t: target, options: CompileOptions) -> Tuning | None:
-    """Compile a program again and return the tuning, which a cached plan does not hold."""
-    with recorded(quiet=True):
-        again.compile(t, dataclasses.asdict(options))
-    return again._tuning

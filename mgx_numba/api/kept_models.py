@@ -15,53 +15,35 @@ from typing import TYPE_CHECKING, Any
 
 from ..codegen.files import mark_used, read_trusted
 from ..core.shape_json import shape_from_json, shape_to_json
-from ..dataclass import dataclass
 from ..errors import FormatError
 from ..graph.origin import Origin
 from ..messages import Messages, recorded, repeat_messages
 from .digests import plans_folder
 from .lineage import Lineage
+from .portable import Known, PortableForm
 from .saved_plans import write
 
 if TYPE_CHECKING:
-    from ..core.shape import Shape
     from ..graph.program import Program
-    from .program import program
 
-__all__ = ["Known", "defer", "derive", "find_known", "keep_known", "note"]
-
-
-@dataclass(frozen=True)
-class Known:
-    """Metadata of a program: all that is needed without its instructions.
-
-    Attributes:
-        messages: warnings of parsing or changing the model.
-        beside: JSON values that the caller of `read_model` stored.
-    """
-
-    parameters: Mapping[str, Shape]
-    results: Sequence[Shape]
-    origin: Origin
-    messages: list[Messages]
-    beside: Mapping[str, Any]
+__all__ = ["derive", "find_known", "keep_known", "note"]
 
 
-def derive(p: program, call: str, change: Callable[[Program], object]) -> bool:
-    """Change an uncompiled program, in place, and extend its lineage so that the result can be cached.
+def derive(source: PortableForm, call: str, change: Callable[[Program], object]) -> bool:
+    """Change a portable form, in place, and extend its lineage so that the result can be cached.
 
     Args:
-        p: the program.
+        source: the portable form of an uncompiled program.
         call: text that determines the change, for the lineage.
         change: makes the change.
 
     Returns:
-        False, with the program unchanged, if its lineage is unknown; True otherwise.
+        False, with nothing changed, if its lineage is unknown; True otherwise.
     """
-    lineage = p._lineage_now()
+    lineage = source.lineage_now()
     if lineage is None:
         return False
-    after, decode = lineage.after(call), p._decode
+    after, decode = lineage.after(call), source.decode
 
     def again() -> Program:
         found = decode()
@@ -69,22 +51,22 @@ def derive(p: program, call: str, change: Callable[[Program], object]) -> bool:
             change(found)
         return found
 
-    known = find_known(after) if "_portable" not in p.__dict__ else None
+    known = None if source.decoded else find_known(after)
     if known is not None:
         repeat_messages(known.messages)
-        defer(p, after, known, again)
+        source.lineage, source.known, source.decode, source.origin = after, known, again, known.origin
         return True
-    portable = p._portable
-    p._lineage = None  # until the change is complete
+    portable = source.program
+    source.lineage = None  # until the change is complete
     with recorded() as messages:
         change(portable)
-    note(p, after, messages, again, {})
+    note(source, after, messages, again, {})
     return True
 
 
-def keep_known(p: program) -> None:
+def keep_known(source: PortableForm) -> None:
     """Store the metadata of a program whose plan is cached, and of each program that it was derived from."""
-    for lineage, known in p._unkept:
+    for lineage, known in source.unkept:
         entry = {
             "external": lineage.source.external_states(),
             "parameters": {name: shape_to_json(s) for name, s in known.parameters.items()},
@@ -97,24 +79,21 @@ def keep_known(p: program) -> None:
         if path is not None:
             body = json.dumps(entry).encode()
             write(path, [hashlib.sha256(body).hexdigest().encode(), b"\n", body])
-    p._unkept = []
+    source.unkept = []
 
 
 def note(
-    p: program, lineage: Lineage, messages: list[Messages], decode: Callable[[], Program], beside: Mapping[str, Any]
+    source: PortableForm,
+    lineage: Lineage,
+    messages: list[Messages],
+    decode: Callable[[], Program],
+    beside: Mapping[str, Any],
 ) -> None:
     """Record the lineage and the metadata of a program that was read or changed."""
-    portable = p._portable
-    p._take_lineage(lineage, decode)
+    portable = source.program
+    source.take_lineage(lineage, decode)
     shapes = portable.parameter_shapes(), portable.output_shapes()
-    p._unkept = [*p._unkept, (lineage, Known(*shapes, portable.origin, list(messages), beside))]
-
-
-def defer(p: program, lineage: Lineage, known: Known, decode: Callable[[], Program]) -> program:
-    """Fill a program from its metadata; ``decode`` makes the portable form on first access."""
-    p._lineage, p._known, p._decode = lineage, known, decode
-    p._origin = known.origin
-    return p
+    source.unkept = [*source.unkept, (lineage, Known(*shapes, portable.origin, list(messages), beside))]
 
 
 def find_known(lineage: Lineage, folders: Sequence[Path] = ()) -> Known | None:

@@ -13,9 +13,11 @@ from ..graph.origin import Origin
 from ..interrupts import whole_module
 from ..targets import registry
 from ..targets.base import Compiled, Kept
-from .compiled_form import take_compiled, target_options
+from .compiled_form import CompiledForm, target_options
+from .file_form import FileForm
 from .file_kinds import taken_for
 from .options import checked_device, parse_compile_options, trace_level
+from .portable import PortableForm
 from .program import program
 from .saving import SAVED_OPTIONS, checked_format, keep_plan
 from .target import get_target
@@ -23,6 +25,7 @@ from .tuning import records_of
 
 if TYPE_CHECKING:
     from ..codegen.store import Store
+    from ..codegen.tuning.session import Tuning
     from ..graph.calibration import Calibration
     from ..graph.program import Program
 
@@ -85,7 +88,8 @@ def _loaded(filename: str | os.PathLike[str], format: str, trust_objects: bool, 
     found = find(lineage, build, decoded, device_id=device_id, trust_objects=trust_objects)
     if found is None:
         found = _restored(*decoded(), device_id=device_id)
-        keep_plan(lineage, found, trust_objects)
+        if found._form is not None:
+            keep_plan(lineage, found._source, found._file, found._form, trust_objects)
     return found
 
 
@@ -116,16 +120,17 @@ def _restored(value: Any, extra: Mapping[str, Any], *, device_id: int) -> progra
     """
     from ..graph.machine_code import OBJECTS
 
-    result = program.wrap(value)
+    file = FileForm()
+    result = program.wrap(value, file)
     if OBJECTS in extra:
         from ..codegen.embedding import EmbeddedStore
 
-        result._store = EmbeddedStore(extra[OBJECTS])
+        file.store = EmbeddedStore(extra[OBJECTS])
     try:
-        result._disabled_passes = tuple(str(n) for n in extra.get("disabled_passes", ()))
+        file.disabled_passes = tuple(str(n) for n in extra.get("disabled_passes", ()))
         if extra.get("tuning"):
-            result._records = records_of(extra)
-        result._find_calibration = lambda: _calibration(extra)
+            file.records = records_of(extra)
+        file.find_calibration = lambda: _calibration(extra)
         compiled = extra.get("compiled")
         if compiled:
             result.compile(get_target(compiled["target"]), _saved_compile_options(compiled, device_id))
@@ -138,26 +143,27 @@ def _of_plan(
     device_id: int, kept: Kept, about: Mapping[str, Any], decoded: Callable[[], Any], store: Store | None
 ) -> tuple[Compiled, program]:
     """Return the program of a plan that `keep_plan` stored; ``decoded`` returns the decoded file."""
-    result = program()
-    saved = about["saved"]
+    saved, source, file = about["saved"], PortableForm(lambda: decoded()[0]), FileForm()
     chosen = get_target(saved["compiled"]["target"])
     options = parse_compile_options(_saved_compile_options(saved["compiled"], device_id), chosen.name())
-    result._decode = lambda: decoded()[0]
-    result._read_records = lambda: records_of(saved)
-    result._find_calibration = lambda: _calibration(decoded()[1])
-    result._find_tuning = lambda: _restored(*decoded(), device_id=device_id)._tuning
-    result._store = store
-    result._disabled_passes = tuple(saved["disabled_passes"])
-    result._messages = [text for text, _ in about["told"]]
-    result._origin = Origin.from_json(about["origin"])
+    source.origin = Origin.from_json(about["origin"])
+    file.target, file.options, file.store = chosen, options, store
+    file.disabled_passes = tuple(saved["disabled_passes"])
+    file.find_records = lambda: records_of(saved)
+    file.find_calibration = lambda: _calibration(decoded()[1])
 
     def portable() -> Program:
-        return result._portable
+        return source.program
 
-    compiled = registry.target(chosen.name()).restore(kept, target_options(result, options), portable)
+    def tuning() -> Tuning | None:
+        return _restored(*decoded(), device_id=device_id)._tuning
+
+    compiled = registry.target(chosen.name()).restore(kept, target_options(file, options), portable)
     parameters = {name: shape_from_json(entry) for name, entry in about["parameters"].items()}
     results = [shape_from_json(entry) for entry in about["results"]]
-    take_compiled(result, compiled, options, chosen, trace_level(), parameters, results)
+    messages = [text for text, _ in about["told"]]
+    result = program.wrap(source, file)
+    result._form = CompiledForm(compiled, chosen, parameters, results, trace_level(), tuning, messages)
     return compiled, result
 
 

@@ -79,8 +79,8 @@ class macro:
     """An operation that expands into several instructions (batchnorm, gemm, gelu_erf, ...)."""
 
     def __init__(self, name: str, **options: Any) -> None:
-        whole_module("mgx_numba.ops.builders")
-        from ..ops.builders import macro_options
+        whole_module("mgx_numba.graph.builders")
+        from ..graph.builders import macro_options
 
         macro_options(name, options)
         self._name, self._options = name, options
@@ -249,8 +249,8 @@ class module:
     def _macro(
         self, before: Instruction | None, macro: macro, args: Sequence[instruction_ref], mod_args: Sequence[module]
     ) -> list[instruction_ref]:
-        whole_module("mgx_numba.ops.builders")
-        from ..ops.builders import add_macro
+        whole_module("mgx_numba.graph.builders")
+        from ..graph.builders import add_macro
 
         if not isinstance(macro, _macro):
             raise OperatorError(f"a macro is needed, got {macro!r}")

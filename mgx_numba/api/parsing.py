@@ -12,8 +12,9 @@ from ..dataclass import dataclass
 from ..errors import FormatError
 from ..interrupts import whole_module
 from ..messages import recorded, repeat_messages
-from .kept_models import defer, find_known, note
+from .kept_models import find_known, note
 from .lineage import Lineage, open_source
+from .portable import PortableForm
 from .program import program
 
 if TYPE_CHECKING:
@@ -82,17 +83,17 @@ def read_model(
     known = find_known(lineage, folders)
     if known is not None:
         repeat_messages(known.messages)
-        return defer(program(), lineage, known, decode), known.beside
+        return program.wrap(PortableForm(decode, lineage, known)), known.beside
     with recorded() as messages:
         parsed = parse(given, None)
-    result = program.wrap(parsed.program)
+    form = PortableForm.of(parsed.program)
     try:
         unchanged = source.is_at(at) and source.take_external(parsed.external)
     except (OSError, FormatError):
         unchanged = False
     if unchanged:
-        note(result, lineage, messages, decode, parsed.beside)
-    return result, parsed.beside
+        note(form, lineage, messages, decode, parsed.beside)
+    return program.wrap(form), parsed.beside
 
 
 def parsed_onnx(given: Any, options: Mapping[str, Any]) -> program:

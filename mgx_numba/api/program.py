@@ -2,33 +2,34 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import functools
 import os
 import sys
-import weakref
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ..core.output_buffers import output_buffer
 from ..core.shape import Shape
 from ..errors import MgxError, OptionError, ParameterError
 from ..interrupts import whole_module
 from ..messages import warn
-from ..targets.base import Compiled, Exportable, FastPath, OnDevice, OpenPlan, OpenPlanned
+from ..targets.base import Compiled, Exportable, OpenPlan, OpenPlanned
 from ..targets.registry import DEFAULT, REFERENCE, compile_for
 from .argument import argument
 from .checking import check
-from .compiled_form import declined
-from .compiling import compile_program
-from .copying import cloned, copied, pickled
+from .compiled_form import CompiledForm, declined
+from .compiling import compiled_form
+from .file_form import FileForm
 from .options import CompileOptions, trace_level
-from .results import result_of, result_shape, shapes_beside_arrays
+from .portable import PortableForm
+from .results import result_shape
 from .shape import shape, shape_map
-from .target import target
+from .target import get_target, target
 
 if TYPE_CHECKING:
-    from ..codegen.store import Store
     from ..codegen.tuning.record import TuningRecord
     from ..codegen.tuning.session import Choice, Tuning
     from ..graph.calibration import Calibration
@@ -37,10 +38,7 @@ if TYPE_CHECKING:
     from ..graph.program import Program
     from ..graph.rewrite_log import RewriteLog
     from .explaining import Explanation
-    from .kept_models import Known
-    from .lineage import Lineage
     from .module import module
-    from .reshaping import Reread
 
 __all__ = ["program"]
 
@@ -58,126 +56,136 @@ class program:
     """
 
     def __init__(self) -> None:
-        # Makers of `_portable`, `_records`, `_tuning` and `_calibration`, called on first access.
-        self._decode: Callable[[], Program] = _empty
-        self._read_records: Callable[[], list[TuningRecord]] = list
-        self._find_tuning: Callable[[], Tuning | None] = declined
-        self._find_calibration: Callable[[], Calibration | None] = declined
-        # The compiled form, its options and target, and the shapes of the portable form's parameters and results.
-        self._compiled: Compiled | None = None
-        self._options: CompileOptions | None = None
-        self._target: target | None = None
-        self._signature: dict[str, Shape] = {}
-        self._results: list[Shape] = []
-        self._shapes_beside: dict[int, Shape] = {}  # see `shapes_beside_arrays`
-        self._trace_level = 0
-        # Fast paths of `run`, which return None to decline: `_fast_path` is tried first, then `_general_fast_path`,
-        # which covers more
-        # lengths (see `Compiled.direct`), and `_in_stream` in `run_async`.
-        self._fast_path: FastPath = declined
-        self._general_fast_path: FastPath = declined
-        self._in_stream: Callable[[Any, int | None], list[Any] | None] = declined
-        # The compiled form, if for a device (`_on`), and if results stay on the device, too (`_home`); then `_kept` has
-        # the shapes of the output buffers that callers may pass, by name.
-        self._on: OnDevice | None = None
-        self._home: OnDevice | None = None
-        self._kept: Mapping[str, Shape] = {}
-        self._disabled_passes: tuple[str, ...] = ()
-        self._store: Store | None = None  # machine code embedded in a file
-        self._reread: Reread | None = None  # reads the model again for other lengths
-        self._messages: list[str] = []  # warnings of tuning
-        self._told_uncompiled = False  # whether a run has warned that the program is not compiled
+        self._source = PortableForm()
+        self._file = FileForm()
+        self._form: CompiledForm | None = None
         self._layer_choices: list[LayerChoice] = []
-        # Plan cache: the lineage, if plans may be cached; the portable form of this lineage and its change counters, to
-        # detect changes; metadata until the portable form is made; and metadata to store with the first plan.
-        self._lineage: Lineage | None = None
-        self._pristine: tuple[weakref.ref[Program], list[int]] | None = None
-        self._known: Known | None = None
-        self._unkept: list[tuple[Lineage, Known]] = []
+        self._told_uncompiled = False  # whether a run has warned that the program is not compiled
 
     @classmethod
-    def wrap(cls, value: Program) -> program:
+    def wrap(cls, source: Program | PortableForm, file: FileForm | None = None) -> program:
         """Return the public form of an IR program."""
         self = cls()
-        self._portable = value
+        self._source = source if isinstance(source, PortableForm) else PortableForm.of(source)
+        self._file = file or self._file
         return self
 
-    @functools.cached_property
+    # The parts of a program as the driver, sessions and tests name them.
+
+    @property
     def _portable(self) -> Program:
-        found = self._decode()
-        if self._lineage is not None:
-            self._pristine = _marks(found)
-        return found
+        return self._source.program
 
-    def _take_lineage(self, lineage: Lineage, decode: Callable[[], Program]) -> None:
-        """Record the lineage of the portable form in its present state, and the function that makes it again."""
-        self._lineage, self._decode = lineage, decode
-        self._pristine = _marks(self._portable)
+    @_portable.setter
+    def _portable(self, value: Program) -> None:
+        self._source.program = value
 
-    def _lineage_now(self) -> Lineage | None:
-        """Return the lineage of the program; None if it is unknown, or if the program was changed since."""
-        if self._lineage is not None and "_portable" in self.__dict__:
-            of, changes = self._pristine or (None, None)
-            if of is None or of() is not self._portable or changes != _marks(self._portable)[1]:
-                self._lineage = None
-        return self._lineage
-
-    @functools.cached_property
+    @property
     def _origin(self) -> Origin:
-        return self._portable.origin
+        return self._source.origin
 
-    @functools.cached_property
+    @property
+    def _compiled(self) -> Compiled | None:
+        return None if self._form is None else self._form.compiled
+
+    @property
+    def _target(self) -> target | None:
+        return self._file.target
+
+    @property
+    def _options(self) -> CompileOptions | None:
+        return self._file.options
+
+    @property
     def _records(self) -> list[TuningRecord]:
-        return self._read_records()
+        return self._file.records
 
-    @functools.cached_property
-    def _calibration(self) -> Calibration | None:
-        return self._find_calibration()
+    @_records.setter
+    def _records(self, value: list[TuningRecord]) -> None:
+        self._file.records = value
 
-    @functools.cached_property
+    @property
     def _tuning(self) -> Tuning | None:
-        return self._find_tuning()
+        return None if self._form is None else self._form.tuning
+
+    @property
+    def _shown(self) -> Program:
+        return self._form.compiled.program if self._form is not None else self._portable
 
     def _become(self, other: program) -> None:
         """Take over the state of another program, which must not be used afterwards."""
         self.__dict__ = other.__dict__
 
-    @property
-    def _shown(self) -> Program:
-        return self._compiled.program if self._compiled is not None else self._portable
+    def _needed(self, why: str) -> CompiledForm:
+        """Return the compiled form.
+
+        Raises:
+            MgxError: the program is not compiled; the message ends with ``why`` it has to be.
+        """
+        if self._form is None:
+            raise MgxError(f"the program is not compiled; {why}")
+        return self._form
+
+    def _change(self, change: Callable[[Program], object], call: str = "", disabled: Sequence[str] = ()) -> program:
+        """Change the portable form, in place; a compiled program is compiled again, with its options.
+
+        Args:
+            change: makes the change.
+            call: text that determines the change, for the lineage; empty if no text does.
+            disabled: passes to leave out from now on.
+        """
+        if self._form is None:
+            if not (call and self._source.lineage is not None and _derived(self._source, call, change)):
+                self._source.lineage = None
+                change(self._portable)
+            self._file.disable(disabled)
+            return self
+        changed = self.clone()
+        change(changed._portable)
+        changed._file.disable(disabled)
+        changed._compile_as(self)
+        self._become(changed)
+        return self
+
+    def _note_layers(self, choices: list[LayerChoice], calibration: Calibration | None = None) -> None:
+        """Record what a quantisation chose for each layer, and its calibration, if it has one."""
+        self._layer_choices = choices
+        if calibration is not None:
+            self._file.calibration = calibration
 
     def get_parameter_names(self) -> list[str]:
         """Return the names of the inputs, in order of declaration.
 
         If results stay on a device, the names of the optional output buffers follow: ``main:#output_0`` and so on.
         """
-        return [*self._parameters(), *self._kept]
+        return [*self._parameters(), *self._buffers()]
 
     def get_parameter_shapes(self) -> shape_map:
         """Return the shape of each of `get_parameter_names`, by name; an integer key gives the shape at that
         position."""
-        return shape_map({name: shape.wrap(s) for name, s in {**self._parameters(), **self._kept}.items()})
+        return shape_map({name: shape.wrap(s) for name, s in {**self._parameters(), **self._buffers()}.items()})
 
     def _parameters(self) -> dict[str, Shape]:
-        if self._compiled is not None:
-            return self._signature
-        known = self._known_only()
-        return self._portable.parameter_shapes() if known is None else dict(known.parameters)
+        return self._source.parameters() if self._form is None else self._form.parameters
 
-    def _known_only(self) -> Known | None:
-        """Return the metadata of the program if the portable form has not been decoded."""
-        return self._known if "_portable" not in self.__dict__ else None
+    def _buffers(self) -> Mapping[str, Shape]:
+        """Return the shapes of output buffers; see `CompiledForm.buffers`."""
+        return {} if self._form is None else self._form.buffers
 
     def get_output_shapes(self) -> list[shape]:
         """Return the shapes of the results; for a compiled program row-major, as ``run`` returns the results."""
-        if self._compiled is not None:
-            return [shape.wrap(result_shape(s)) for s in self._results]
-        known = self._known_only()
-        return [shape.wrap(s) for s in (self._portable.output_shapes() if known is None else known.results)]
+        if self._form is not None:
+            return [shape.wrap(result_shape(s)) for s in self._form.results]
+        return [shape.wrap(s) for s in self._source.results()]
 
     def get_output_names(self) -> list[str]:
         """Return the names of the results, in order: the model's, or ``output_0`` and so on without names."""
         return self._origin.names(len(self.get_output_shapes()))
+
+    @functools.cached_property
+    def _result_places(self) -> dict[str, tuple[int, str]]:
+        """Position and `output_buffer` of each result, by name."""
+        return {name: (k, output_buffer(k)) for k, name in enumerate(self.get_output_names())}
 
     def get_main_module(self) -> module:
         """Return the main module (of the compiled form, once compiled)."""
@@ -199,7 +207,7 @@ class program:
 
     def is_compiled(self) -> bool:
         """Return whether ``compile`` has succeeded."""
-        return self._compiled is not None
+        return self._form is not None
 
     def reshape(self, inputs: Mapping[str, Sequence[Any]]) -> program:
         """Narrow the dimensions of dynamic inputs, in place; return the program, which is then uncompiled.
@@ -221,14 +229,14 @@ class program:
         whole_module("mgx_numba.api.reshaping")
         from .reshaping import narrowed
 
-        copy = self.clone()
-        if self._reread is None:
-            copy._portable = narrowed(self._portable, inputs)
+        found = self.clone()
+        reread = self._source.reread
+        if reread is None:
+            found._portable = narrowed(self._portable, inputs)
         else:
-            copy._portable, copy._reread = self._reread.program(self._portable, inputs), self._reread
-            if self._options is not None:
-                copy.compile(self._target, dataclasses.asdict(self._options))
-        self._become(copy)
+            found._portable, found._source.reread = reread.program(self._portable, inputs), reread
+            found._compile_as(self)
+        self._become(found)
         return self
 
     def compile(
@@ -262,10 +270,26 @@ class program:
         """
         given = {"fast_math": fast_math, "exhaustive_tune": exhaustive_tune, **options}
         given.update(offload_copy if isinstance(offload_copy, Mapping) else {"offload_copy": offload_copy})
-        compile_program(self, DEFAULT if t is None else t, given)
+        self._form = compiled_form(self._source, self._file, DEFAULT if t is None else t, given, self._quantized)
         return self
 
-    def run(self, params: Mapping[str, Any] | None = None) -> list[argument]:
+    def _quantized(self, kinds: Sequence[str], t: str, given: Mapping[str, Any]) -> Program:
+        """Return a copy of the portable form, quantised as compile options request, and note what became of layers."""
+        whole_module("mgx_numba.api.quantizing")
+        from .quantizing import quantize
+
+        changed = self._portable.clone()
+        found = quantize(changed, kinds, t, map(self._checked, given.get("calibration") or ()))
+        if found is not None:
+            self._layer_choices, self._file.calibration = found
+        return changed
+
+    def _compile_as(self, other: program) -> None:
+        """Compile with the target and options of another program, if that has any."""
+        if other._options is not None:
+            self.compile(other._target, dataclasses.asdict(other._options))
+
+    def run(self, params: Mapping[str, Any] | None = None, outputs: Mapping[str, Any] | None = None) -> list[argument]:
         """Run the program on inputs and return the results; safe to call from any number of threads at once.
 
         An uncompiled program runs on the target ``ref``, with a `RuntimeWarning` once.
@@ -281,17 +305,27 @@ class program:
                 bool).
                 Strings are arrays, or nested lists, of ``str`` (or bytes, UTF-8). A sequence is a list of tensors, an
                 optional is its value or ``None``, a map is a dictionary, in inputs and in results.
+            outputs: memory for results, by name (`get_output_names`): writeable arrays, or tensors on the device of the
+                program. The results are written there. Memory of a key or value cache that is also an input is updated
+                in place: only the new rows are written. Results are right whatever memory the caller shares.
 
         Raises:
             ParameterError: a parameter is missing, or has the wrong type or shape; the message names the parameter, the
                 value's shape and the expected shape.
         """
-        results = self._fast_path(params)
-        if results is None and self._general_fast_path is not self._fast_path:
-            results = self._general_fast_path(params)
-        if results is None:
-            return self._run_checked({} if params is None else params)
-        return self._with_shapes(results) if self._shapes_beside else results
+        if outputs:
+            whole_module("mgx_numba.api.placing")
+            from .placing import run_into
+
+            return run_into(self, {} if params is None else params, outputs)
+        form = self._form
+        if form is not None:
+            results = form.fast_path(params)
+            if results is None and form.general_fast_path is not form.fast_path:
+                results = form.general_fast_path(params)
+            if results is not None:
+                return form.with_shapes(results) if form.shapes_beside else results
+        return self._run_checked({} if params is None else params)
 
     eval = run
 
@@ -315,39 +349,35 @@ class program:
             raise ParameterError(f"run_async: stream must be an integer from 0 on, got {stream!r}")
         if not isinstance(stream_name, str):
             raise ParameterError(f"run_async: stream_name must be a string, got {stream_name!r}")
-        results = self._in_stream(params, stream)
-        if results is not None:
-            return self._with_shapes(results)
-        compiled = self._on
-        if compiled is None or self._trace_level:
+        form = self._form
+        if form is None:
             return self.run(params)
-        given = compiled.run_in(self._checked({} if params is None else params, stream), stream)
-        return [result_of(r, self._shapes_beside.get(k)) for k, r in enumerate(given)]
+        results = form.in_stream(params, stream)
+        if results is not None:
+            return form.with_shapes(results)
+        if form.on is None or form.level:
+            return self.run(params)
+        return form.shown(form.on.run_in(self._checked({} if params is None else params, stream), stream))
 
     def _run_there(self, params: Mapping[str, Any]) -> list[Any]:
         """Run a program for a device and leave the results there, whatever ``offload_copy`` is."""
-        assert self._on is not None
-        found = self._on.run_there(self._checked(params))
-        return [result_of(r, self._shapes_beside.get(k)) for k, r in enumerate(found)]
-
-    def _with_shapes(self, results: list[Any]) -> list[Any]:
-        """Attach to results of the fast path the shapes that their arrays do not determine."""
-        for k, known in self._shapes_beside.items():
-            results[k] = results[k].shaped(known)
-        return results
+        form = self._form
+        assert form is not None and form.on is not None
+        return form.shown(form.on.run_there(self._checked(params)))
 
     def _run_checked(self, params: Any) -> list[argument]:
         """Check the arguments of ``run``, then run; the general path."""
         inputs = self._checked(params)
-        compiled, level, shapes = self._compiled, self._trace_level, self._shapes_beside
-        if compiled is None:
-            compiled, level = compile_for(REFERENCE, self._portable), trace_level()
+        form = self._form
+        if form is None:
             if not self._told_uncompiled:
                 self._told_uncompiled = True
                 warn(_UNCOMPILED, RuntimeWarning)
-            shapes = shapes_beside_arrays(self._portable.output_shapes())
-        results = compiled.trace(inputs, level, sys.stdout) if level else compiled.run(inputs)
-        return [result_of(r, shapes.get(k)) for k, r in enumerate(results)]
+            compiled = compile_for(REFERENCE, self._portable)
+            parameters, results = self._portable.parameter_shapes(), self._portable.output_shapes()
+            form = CompiledForm(compiled, get_target(REFERENCE), parameters, results, trace_level(), declined, [])
+        run = form.compiled
+        return form.shown(run.trace(inputs, form.level, sys.stdout) if form.level else run.run(inputs))
 
     def _checked(self, given: Mapping[str, Any], stream: int | None = None) -> dict[str, Any]:
         """Return a checked array or device tensor for every parameter; other names are ignored.
@@ -362,11 +392,15 @@ class program:
             if name not in given:
                 listed = ", ".join(map(str, given)) or "none"
                 raise ParameterError(f"Parameter not found: {name} (given: {listed}; expected: {', '.join(shapes)})")
-            inputs[name] = check(name, given[name], wanted, self, stream)
-        for name, wanted in self._kept.items():
+            inputs[name] = check(name, given[name], wanted, self._form, self._open_dims, stream)
+        for name, wanted in self._buffers().items():
             if name in given:
-                inputs[name] = check(name, given[name], wanted, self, stream)
+                inputs[name] = check(name, given[name], wanted, self._form, self._open_dims, stream)
         return inputs
+
+    def _open_dims(self, name: str) -> Mapping[int, str]:
+        """Return the symbols of a parameter's axes whose lengths are known only by default; see `Program.open_dims`."""
+        return self._portable.open_dims.get(name, {})
 
     def to_py(self) -> str:
         """Return Python source that builds the program."""
@@ -418,24 +452,32 @@ class program:
         for what, given, kinds in (("folder", folder, (str, os.PathLike)), ("name", name, (str,))):
             if not isinstance(given, kinds):
                 raise OptionError(f"export_library: {what} must be text, got {type(given).__name__}")
-        if self._compiled is None:
-            raise MgxError("the program is not compiled; export_library writes what compile() makes of it")
-        if not isinstance(self._compiled, Exportable):
+        compiled = self._needed("export_library writes what compile() makes of it").compiled
+        if not isinstance(compiled, Exportable):
             raise OptionError(f"export_library: only the target {DEFAULT} writes libraries; compile for it")
-        return self._compiled.export_library(Path(folder), name, self.get_output_names(), embed_weights, link)
+        return compiled.export_library(Path(folder), name, self.get_output_names(), embed_weights, link)
 
     def clone(self) -> program:
         """Return an uncompiled copy of the portable form."""
-        return cloned(self)
+        result = program.wrap(self._portable.clone(), self._file.copy())
+        result._layer_choices = self._layer_choices
+        return result
 
     def __copy__(self) -> program:
-        return copied(self)
+        result = self.clone()
+        result._source.reread = copy.copy(self._source.reread)
+        result._compile_as(self)
+        return result
 
     def __deepcopy__(self, memo: Any) -> program:
-        return copied(self)
+        return copy.copy(self)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return pickled(self)
+        """Return the reader and the bytes of ``save_buffer``; the device number is kept."""
+        from .. import load_buffer, save_buffer
+
+        device_id = 0 if self._options is None else self._options.device_id
+        return functools.partial(load_buffer, device_id=device_id), (save_buffer(self),)
 
     def sort(self) -> None:
         """Sort the instructions topologically."""
@@ -453,9 +495,7 @@ class program:
         Raises:
             MgxError: the program is not compiled.
         """
-        if self._compiled is None:
-            raise MgxError("the program is not compiled; kernels exist after compile()")
-        return self._compiled.kernels()
+        return self._needed("kernels exist after compile()").compiled.kernels()
 
     def open_plans(self) -> list[OpenPlan]:
         """Return the symbolic plans of a compiled program with dynamic inputs.
@@ -466,9 +506,8 @@ class program:
         Raises:
             MgxError: the program is not compiled.
         """
-        if self._compiled is None:
-            raise MgxError("the program is not compiled; plans exist after compile()")
-        return self._compiled.open_plans() if isinstance(self._compiled, OpenPlanned) else []
+        compiled = self._needed("plans exist after compile()").compiled
+        return compiled.open_plans() if isinstance(compiled, OpenPlanned) else []
 
     def rewrite_log(self) -> RewriteLog:
         """Return the log of rewrites by passes and lowering.
@@ -479,9 +518,7 @@ class program:
         Raises:
             MgxError: the program is not compiled.
         """
-        if self._compiled is None:
-            raise MgxError("the program is not compiled; compile() rewrites it")
-        return self._compiled.rewrite_log()
+        return self._needed("compile() rewrites it").compiled.rewrite_log()
 
     def tuning_choices(self) -> list[Choice]:
         """Return the solver of each matrix product and convolution of the compiled program, in order of first use.
@@ -492,9 +529,8 @@ class program:
         Raises:
             MgxError: the program is not compiled.
         """
-        if self._compiled is None:
-            raise MgxError("the program is not compiled; kernels are chosen by compile()")
-        return self._tuning.choices() if self._tuning is not None else []
+        tuning = self._needed("kernels are chosen by compile()").tuning
+        return tuning.choices() if tuning is not None else []
 
     def explain(self, name: str, params: Mapping[str, Any] | None = None, iterations: int = 0) -> list[Explanation]:
         """Return how an instruction or a node of the model was compiled, and why.
@@ -515,7 +551,9 @@ class program:
         whole_module("mgx_numba.api.explaining")
         from .explaining import explanations
 
-        return explanations(self, name, params, iterations)
+        form = self._needed("explain() tells of kernels, which compile() chooses")
+        checked = None if params is None else functools.partial(self._checked, params)
+        return explanations(form, self._file, self._portable, name, checked, iterations)
 
     def quantization_choices(self) -> list[LayerChoice]:
         """Return how the last quantisation to 8 bits, or to 16 with an ``accuracy``, treated each contraction.
@@ -527,7 +565,7 @@ class program:
 
     def calibration(self) -> Calibration | None:
         """Return the calibration of the quantisation to 8 bits, also if read from a file; None if not quantised."""
-        return self._calibration
+        return self._file.calibration
 
     if not TYPE_CHECKING:
 
@@ -548,7 +586,7 @@ class program:
     def __repr__(self) -> str:
         """Return a summary of one line; `print` shows the instructions."""
         count = sum(not ins.name.startswith("@") for module in self._shown.reachable_modules() for ins in module)
-        target = f"compiled for {self._target.name()}" if self._target is not None else "not compiled"
+        target = f"compiled for {self._form.target.name()}" if self._form is not None else "not compiled"
         names = ", ".join(self.get_parameter_names())
         return f"<program of {count} instructions, inputs {names or 'none'}, {target}; print() shows it>"
 
@@ -559,7 +597,7 @@ class program:
         return f"<details><summary>{escape(repr(self))}</summary><pre>{escape(str(self))}</pre></details>"
 
     def __str__(self) -> str:
-        reasons = self._compiled.fallback_reasons() if self._compiled is not None else {}
+        reasons = self._form.compiled.fallback_reasons() if self._form is not None else {}
         if not reasons:
             return str(self._shown)
         from ..graph.printer import print_program
@@ -567,13 +605,8 @@ class program:
         return print_program(self._shown, {line: f"on the host: {reason}" for line, reason in reasons.items()})
 
 
-def _marks(portable: Program) -> tuple[weakref.ref[Program], list[int]]:
-    """Return a reference to a program and its modules' change counters, to detect later changes."""
-    return weakref.ref(portable), [module.changes for module in portable.modules]
+def _derived(source: PortableForm, call: str, change: Callable[[Program], object]) -> bool:
+    """See `kept_models.derive`."""
+    from .kept_models import derive
 
-
-def _empty() -> Program:
-    whole_module("mgx_numba.graph.program")
-    from ..graph.program import Program
-
-    return Program()
+    return derive(source, call, change)

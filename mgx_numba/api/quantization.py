@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import dataclasses
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from ..core.types import Type
@@ -110,8 +109,7 @@ def calibrate(
         OptionError: a name or the observer is unknown.
         ParameterError: a batch does not fit the program's inputs.
     """
-    if not isinstance(prog, program):
-        raise OptionError(f"a program is needed, got {type(prog).__name__}")
+    _program(prog)
     from ..graph.calibration import Calibration
     from ..progress import shown_progress
 
@@ -185,7 +183,7 @@ def quantize_int4_weights(prog: program, ins_names: Iterable[str] = CONTRACTIONS
         OptionError: a name matches neither operator nor node.
     """
     names = _names(ins_names)
-    return _in_place(prog, lambda portable: quantize_int4(portable, names), f"quantize_int4_weights {names!r}")
+    return _program(prog)._change(lambda portable: quantize_int4(portable, names), f"quantize_int4_weights {names!r}")
 
 
 def autocast_fp8(prog: program) -> program:
@@ -196,7 +194,7 @@ def autocast_fp8(prog: program) -> program:
     whole_module("mgx_numba.graph.passes")
     from ..graph.passes import run_passes
 
-    return _in_place(prog, lambda portable: run_passes(portable, ["autocast_fp8"]), "autocast_fp8")
+    return _program(prog)._change(lambda portable: run_passes(portable, ["autocast_fp8"]), "autocast_fp8")
 
 
 def _names(given: Any) -> Any:
@@ -232,7 +230,7 @@ def _truncated(
         if calibration:
             raise OptionError("calibration has no effect without accuracy, which is measured on its batches")
         names = _names(ins_names)
-        return _in_place(prog, lambda portable: truncate(portable, kind, names), f"quantize_{kind} {names!r}")
+        return _program(prog)._change(lambda portable: truncate(portable, kind, names), f"quantize_{kind} {names!r}")
     budget = truncation_budget(parse_accuracy(accuracy), loss)
     chosen, given = _where(t, calibration)
     if not isinstance(given, Iterable):
@@ -247,8 +245,8 @@ def _truncated(
             checked = (prog._checked(batch) for batch in batches)
             found.append(truncate_within(portable, kind, chosen.name(), checked, budget, ins_names, progress))
 
-    _in_place(prog, change)
-    prog._layer_choices = found[-1]
+    _program(prog)._change(change)
+    prog._note_layers(found[-1])
     return prog
 
 
@@ -272,34 +270,17 @@ def _calibrated(
             batches = given if isinstance(given, Calibration) else (prog._checked(batch) for batch in given)
             found.append(quantize_8bits(portable, chosen.name(), batches, ins_names, observer, type, progress, budget))
 
-    _in_place(prog, change)
-    prog._layer_choices, prog._calibration = found[-1]
+    _program(prog)._change(change)
+    prog._note_layers(*found[-1])
     return prog
 
 
-def _in_place(prog: program, change: Callable[[Program], None], call: str = "") -> program:
-    """Change a program's portable form; recompile a compiled program, with its options.
+def _program(given: Any) -> program:
+    """Return the argument.
 
-    Args:
-        call: text that determines the change, for the lineage; empty if no text does.
+    Raises:
+        OptionError: it is not a program.
     """
-    if not isinstance(prog, program):
-        raise OptionError(f"a program is needed, got {type(prog).__name__}")
-    if not prog.is_compiled():
-        if not (call and prog._lineage is not None and _derived(prog, call, change)):
-            prog._lineage = None
-            change(prog._portable)
-        return prog
-    changed = prog.clone()
-    change(changed._portable)
-    assert prog._options is not None
-    changed.compile(prog._target, dataclasses.asdict(prog._options))
-    prog._become(changed)
-    return prog
-
-
-def _derived(prog: program, call: str, change: Callable[[Program], None]) -> bool:
-    """See `kept_models.derive`."""
-    from .kept_models import derive
-
-    return derive(prog, call, change)
+    if not isinstance(given, program):
+        raise OptionError(f"a program is needed, got {type(given).__name__}")
+    return given

@@ -13,7 +13,10 @@ from ..interrupts import whole_module
 if TYPE_CHECKING:
     from ..graph.program import Program
     from ..messages import Messages
+    from .compiled_form import CompiledForm
+    from .file_form import FileForm
     from .lineage import Lineage
+    from .portable import PortableForm
     from .program import program
 
 __all__ = ["SAVED_OPTIONS", "checked_format", "keep_plan", "save", "save_buffer", "saved_options"]
@@ -49,16 +52,16 @@ def save(
     whole_module("mgx_numba.graph.mxr")
     from ..graph.mxr import save_program
 
-    objects = _machine_code(p) if embed_objects else None
+    objects = _machine_code(p._form) if embed_objects else None
     library = _library(p) if embed_library else None
-    save_program(p._portable, filename, checked_format(format), _beside(p), objects, library)
-    if format == "msgpack" and p.is_compiled() and os.path.isfile(filename):  # a pipe cannot be read again
+    save_program(p._portable, filename, checked_format(format), _beside(p._file), objects, library)
+    if format == "msgpack" and p._form is not None and os.path.isfile(filename):  # a pipe cannot be read again
         from ..graph.content import open_content
         from .lineage import Lineage, ModelSource, environment
 
         if environment() is None:
             return
-        keep_plan(Lineage(ModelSource(open_content(filename))), p, embed_objects)
+        keep_plan(Lineage(ModelSource(open_content(filename))), p._source, p._file, p._form, embed_objects)
 
 
 def save_buffer(p: program, embed_objects: bool = False, embed_library: bool = False) -> bytes:
@@ -71,8 +74,8 @@ def save_buffer(p: program, embed_objects: bool = False, embed_library: bool = F
     whole_module("mgx_numba.graph.mxr")
     from ..graph.mxr import save_buffer as to_bytes
 
-    objects, library = _machine_code(p) if embed_objects else None, _library(p) if embed_library else None
-    return to_bytes(p._portable, _beside(p), objects=objects, library=library)
+    objects, library = _machine_code(p._form) if embed_objects else None, _library(p) if embed_library else None
+    return to_bytes(p._portable, _beside(p._file), objects=objects, library=library)
 
 
 def _check_program(function: str, given: Any) -> None:
@@ -81,7 +84,12 @@ def _check_program(function: str, given: Any) -> None:
 
 
 def keep_plan(
-    lineage: Lineage, p: program, with_code: bool = False, messages: Sequence[Messages] | None = None
+    lineage: Lineage,
+    source: PortableForm,
+    file: FileForm,
+    form: CompiledForm,
+    with_code: bool = False,
+    messages: Sequence[Messages] | None = None,
 ) -> bool:
     """Store the plan of a compiled program in the cache folder under this lineage; see `saved_plans.keep`.
 
@@ -93,66 +101,68 @@ def keep_plan(
     Returns:
         Whether the plan was stored.
     """
-    if p._compiled is None or p._target is None or p._options is None or not p._options.plan_cache:
-        return False
-    if _has_custom(p._portable):
+    if file.options is None or not file.options.plan_cache or _has_custom(source.program):
         return False
     from .saved_plans import keep
 
     about = {
-        "saved": saved_options(p),
-        "parameters": {name: shape_to_json(s) for name, s in p._signature.items()},
-        "results": [shape_to_json(s) for s in p._results],
-        "told": [[text, "RuntimeWarning"] for text in p._messages] if messages is None else list(messages),
-        "origin": p._origin.to_json(),
+        "saved": _saved_options(file),
+        "parameters": {name: shape_to_json(s) for name, s in form.parameters.items()},
+        "results": [shape_to_json(s) for s in form.results],
+        "told": [[text, "RuntimeWarning"] for text in form.messages] if messages is None else list(messages),
+        "origin": source.origin.to_json(),
     }
-    return keep(lineage, p._target.name(), p._compiled, about, with_code, p._options.device_id)
+    return keep(lineage, form.target.name(), form.compiled, about, with_code, file.options.device_id)
 
 
 def _has_custom(portable: Program) -> bool:
     return any(ins.op.custom for module in portable.reachable_modules() for ins in module)
 
 
-def _beside(p: program) -> dict[str, Any]:
-    """Return the metadata that a file holds with a program."""
-    extra = saved_options(p)
-    if p._calibration is not None:
-        extra["calibration"] = p._calibration.to_json()
-    return extra
-
-
 def saved_options(p: program) -> dict[str, Any]:
     """Return the compile options and tuning records that `save` writes with a program."""
+    return _saved_options(p._file)
+
+
+def _beside(file: FileForm) -> dict[str, Any]:
+    """Return the metadata that a file holds with a program."""
+    calibration = file.calibration
+    return _saved_options(file) | ({} if calibration is None else {"calibration": calibration.to_json()})
+
+
+def _saved_options(file: FileForm) -> dict[str, Any]:
+    """See `saved_options`."""
     extra: dict[str, Any] = {
-        "disabled_passes": list(p._disabled_passes),
-        "tuning": [record.to_json() for record in p._records],
+        "disabled_passes": list(file.disabled_passes),
+        "tuning": [record.to_json() for record in file.records],
     }
-    if p._target is not None and p._options is not None:
+    options = file.options
+    if file.target is not None and options is not None:
         extra["compiled"] = {
-            "target": p._target.name(),
-            **{name: value for name in SAVED_OPTIONS if (value := getattr(p._options, name)) is not None},
-            **({} if p._options.offload_copy else {"offload_copy": False}),
-            "disabled_passes": list(p._options.disabled_passes),
+            "target": file.target.name(),
+            **{name: value for name in SAVED_OPTIONS if (value := getattr(options, name)) is not None},
+            **({} if options.offload_copy else {"offload_copy": False}),
+            "disabled_passes": list(options.disabled_passes),
         }
     return extra
 
 
-def _machine_code(p: program) -> dict[str, Any]:
+def _machine_code(form: CompiledForm | None) -> dict[str, Any]:
     """Return the machine code that ``embed_objects`` adds to a file.
 
     Raises:
         OptionError: the program is not compiled, or its target makes no machine code.
     """
-    if p._compiled is None:
+    if form is None:
         raise OptionError("embed_objects: a program that is not compiled has no machine code")
-    return p._compiled.machine_code()
+    return form.compiled.machine_code()
 
 
 def _library(p: program) -> dict[str, Any]:
     """Return the library that ``embed_library`` adds to a file; errors as in ``export_library``."""
     import tempfile  # late: rarely needed, and slow to import
 
-    if any(s.is_dynamic for s in p._signature.values()):
+    if any(s.is_dynamic for s in p._parameters().values()):
         raise UnsupportedError(
             "embed_library: programs in C++ take libraries of fixed lengths; export_library writes others"
         )

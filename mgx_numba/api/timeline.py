@@ -10,7 +10,6 @@ from typing import Any
 from ..errors import FormatError
 from ..targets.base import Observation, ThreadSpan, Timed
 from .program import program
-from .results import result_of
 
 __all__ = ["CALLER", "complete_event", "run_timed", "thread_names", "write_events"]
 
@@ -26,11 +25,11 @@ def run_timed(model: program, inputs: Mapping[str, Any]) -> tuple[list[Any], lis
     Raises:
         ParameterError: an input is missing or does not fit, as in ``program.run``.
     """
-    compiled = model._compiled
-    assert compiled is not None
-    arrays = model._checked(inputs)
+    form = model._form
+    assert form is not None
+    arrays, compiled = model._checked(inputs), form.compiled
     results, spans = compiled.timeline(arrays) if isinstance(compiled, Timed) else _observed(compiled, arrays)
-    return [result_of(r, model._shapes_beside.get(k)) for k, r in enumerate(results)], spans
+    return form.shown(results), spans
 
 
 def _observed(compiled: Any, arrays: Mapping[str, Any]) -> tuple[list[Any], list[ThreadSpan]]:

@@ -1,16 +1,11 @@
-"""The interface of a back end, and the registry of back ends.
-
-A back end is a module's ``BACKEND``; it is imported when first requested. Only a back end's own packages import it
-directly.
-"""
+"""The interface of a back end."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
-from ..errors import OptionError
-from ..interrupts import whole_module
+from .backends import Registrable, register, registered
 
 if TYPE_CHECKING:
     from .kernel import KernelSource
@@ -25,16 +20,8 @@ Progress = Callable[[int, int, str], None]
 """``progress(done, total, name)``: kernels compiled, kernels to compile, the last compiled kernel."""
 
 
-class Backend(Protocol):
+class Backend(Registrable, Protocol):
     """Code generation for one kind of device; a process uses one machine's."""
-
-    @property
-    def name(self) -> str:
-        """Return the name that kernels use (`KernelSource.backend`)."""
-
-    def identity(self) -> Mapping[str, str]:
-        """Return everything beside a kernel's text that its machine code depends on, by field: device, features,
-        versions."""
 
     def fingerprint(self) -> DeviceFingerprint:
         """Return everything beside the problem that measured times depend on."""
@@ -112,25 +99,7 @@ class Backend(Protocol):
         `objects`."""
 
 
-_MODULES = {"cpu": "mgx_numba.codegen.cpu.backend", "gpu": "mgx_numba.codegen.gpu.backend"}
-"""Modules of the package's back ends."""
-
-_backends: dict[str, Backend] = {}
-
-
-def register(new: Backend) -> None:
-    """Register a back end under its name, replacing another."""
-    _backends[new.name] = new
-
-
 def backend(name: str) -> Backend:
-    """Return the back end of this name.
-
-    Raises:
-        OptionError: the name is unknown.
-    """
-    if name not in _backends:
-        if name not in _MODULES:
-            raise OptionError(f"unknown back end {name!r}; known: {', '.join(sorted({*_MODULES, *_backends}))}")
-        register(whole_module(_MODULES[name]).BACKEND)
-    return _backends[name]
+    """Return the registered back end of this name; errors as in `backends.registered`."""
+    found: Backend = registered(name)
+    return found

@@ -7,7 +7,7 @@ import hashlib
 from dataclasses import field
 
 from ..dataclass import dataclass
-from .backend import backend
+from .backends import registered
 
 __all__ = ["KernelSource"]
 
@@ -28,7 +28,7 @@ class KernelSource:
 
     def identity(self) -> dict[str, str]:
         """Return everything that the machine code depends on, by field; equal identities have equal objects."""
-        return {"source": hashlib.sha256(self.text.encode()).hexdigest(), **backend(self.backend).identity()}
+        return {"source": hashlib.sha256(self.text.encode()).hexdigest(), **registered(self.backend).identity()}
 
     @functools.cached_property
     def symbol(self) -> str:

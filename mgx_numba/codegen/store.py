@@ -20,7 +20,7 @@ import json
 import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Protocol
 
 from ..environment import environment_flag
 from ..messages import warn
@@ -29,7 +29,7 @@ from .kernel import KernelSource
 from .shipped import ENVIRONMENT as SHIPPED_ENVIRONMENT
 from .shipped import FOLDER, ShippedKernels
 
-__all__ = ["ObjectStore", "Store", "default_store", "explain", "look_up", "shipped_folder"]
+__all__ = ["ObjectStore", "Store", "default_store", "look_up", "shipped_folder"]
 
 DEFAULT_LIMIT = 1 << 30
 """Total bytes of all objects: some hundred thousand kernels of about 10 KB."""
@@ -53,11 +53,6 @@ def shipped_folder() -> Path | None:
 @functools.cache
 def _store(folder: Path, shipped: Path | None) -> ObjectStore:
     return ObjectStore(folder, shipped=None if shipped is None else ShippedKernels(shipped))
-
-
-def explain(source: KernelSource) -> str:
-    """Return the reason why the default store does or does not hold this kernel; see `ObjectStore.explain`."""
-    return default_store().explain(source)
 
 
 class Store(Protocol):
@@ -130,26 +125,6 @@ class ObjectStore:
             self.prune()
         self._puts += 1
 
-    def explain(self, source: KernelSource) -> str:
-        """Return the identity fields in which the nearest stored kernel of the same readable name differs."""
-        if self.get(source) is not None:
-            return f"{source.name}: stored as {source.symbol}"
-        wanted = source.identity()
-        nearest: list[str] | None = None
-        for stored in self._identities(source.name):
-            if stored == wanted:
-                return f"{source.name}: stored as {source.symbol}, but damaged"
-            differences = [
-                f"{key} (stored {_short(stored.get(key))}, wanted {_short(wanted.get(key))})"
-                for key in sorted(wanted.keys() | stored.keys())
-                if stored.get(key) != wanted.get(key)
-            ]
-            if nearest is None or len(differences) < len(nearest):
-                nearest = differences
-        if nearest is None:
-            return f"{source.name}: no kernel of this name is stored in {self.folder}"
-        return f"{source.name}: not stored; the nearest stored one differs in " + ", ".join(nearest)
-
     def prune(self) -> int:
         """Delete the least recently used objects if the store exceeds its limit; return the bytes freed."""
         entries = []
@@ -173,17 +148,6 @@ class ObjectStore:
 
     def _paths(self, symbol: str) -> tuple[Path, Path]:
         return self.folder / f"{symbol}.o", self.folder / f"{symbol}.json"
-
-    def _identities(self, name: str) -> list[dict[str, str]]:
-        found = []
-        for path in self.folder.glob("*.json"):
-            try:
-                record: Any = json.loads(path.read_bytes())
-                if record["name"] == name:
-                    found.append(dict(record["identity"]))
-            except (OSError, ValueError, KeyError, TypeError):
-                continue
-        return found
 
 
 def look_up(

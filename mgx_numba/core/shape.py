@@ -456,11 +456,11 @@ class Shape:
         """Lengths of a user's array of this (static) shape: none for a tensor without axes."""
         return () if self.without_axes else self.lens
 
-    def with_lens(self, lens: Sequence[int], type: Type | None = None) -> Shape:
+    def with_lens(self, lens: Sequence[int]) -> Shape:
         """Return a packed shape of other lengths whose axes keep this shape's memory order."""
         if len(lens) != len(self.lens):
             raise ShapeError(f"with_lens: rank {len(lens)} does not match {self}")
-        return Shape.from_permutation(self.type if type is None else type, lens, find_permutation([self]))
+        return Shape.from_permutation(self.type, lens, find_permutation([self]))
 
     def with_type(self, type: Type) -> Shape:
         """Return the same lengths and strides with another element type."""

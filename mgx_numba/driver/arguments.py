@@ -112,8 +112,17 @@ def _may_end_with_file(words: Sequence[str]) -> bool:
     return words[-1].lower().endswith(_ENDS) or os.path.isfile(words[-1])
 
 
-def add_loader(parser: argparse.ArgumentParser) -> None:
-    """Add the model file, and the flags for reading and editing it."""
+def _batches(text: str) -> int | list[int]:
+    """Return a length, or the lengths of a list with commas."""
+    return [int(word) for word in text.split(",")] if "," in text else int(text)
+
+
+def add_loader(parser: argparse.ArgumentParser, several_batches: bool = False) -> None:
+    """Add the model file, and the flags for reading and editing it.
+
+    Args:
+        several_batches: ``--batch`` also takes several lengths, which are a list.
+    """
     group = parser.add_argument_group("model")
     group.add_argument("file", nargs="?", help="model file; its type follows from its name")
     kind = group.add_mutually_exclusive_group()
@@ -130,7 +139,8 @@ def add_loader(parser: argparse.ArgumentParser) -> None:
     add_order: dict[str, Any] = {"dest": "is_nhwc", "action": "store_const"}
     order.add_argument("--nhwc", const=True, help="a TensorFlow model has channels last (default)", **add_order)
     order.add_argument("--nchw", const=False, help="its images are taken and given as they are in it", **add_order)
-    group.add_argument("--batch", type=int, metavar="N", help="length of dimensions that the model leaves open")
+    batch: Any = _batches if several_batches else int
+    group.add_argument("--batch", type=batch, metavar="N", help="length of dimensions that the model leaves open")
     group.add_argument("--input-dim", metavar="WORD", help="dimensions of inputs: @name d1 d2 ...", **_WORDS)
     group.add_argument("--dim-param", metavar="WORD", help="symbolic dimensions: @name d or {min:a,max:b}", **_WORDS)
     group.add_argument("--dyn-input-dim", metavar="WORD", help="ranges of inputs: @name [{min:a,max:b},d2]", **_WORDS)

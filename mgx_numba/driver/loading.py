@@ -124,7 +124,7 @@ def _edited(model: program, args: argparse.Namespace) -> program:
     """Return an edited, uncompiled copy that retains the original's saved compile options."""
     copy = model.clone()
     if not args.strip_context:
-        copy._target, copy._options = model._target, model._options
+        copy._file.target, copy._file.options = model._file.target, model._file.options
     if args.trim or args.trim_size:
         copy._portable = trim(copy._portable, args.trim, args.trim_size)
     if args.replace_literals:

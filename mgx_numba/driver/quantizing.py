@@ -54,9 +54,7 @@ def quantize_model(model: program, args: argparse.Namespace) -> None:
     with shown_progress("compiling") as progress:
         found = quantize(model._portable, kinds, target, batches, progress, accuracy)
     if found is not None:
-        model._layer_choices = found[0]
-        if found[1] is not None:
-            model._calibration = found[1]
+        model._note_layers(*found)
     LOG.info("Quantised: %s", ", ".join(kinds))
     if args.quantization_report:
         print("\n".join(map(str, model.quantization_choices())))

@@ -120,7 +120,10 @@ GROUPS: dict[str, tuple[Variable, ...]] = {
         _idle("NSTREAMS", "A program's launches are one recorded graph; calls run beside one another."),
         _idle("ENABLE_NULL_STREAM", "`run_async` takes the stream; `run` comes in order with the default one."),
         _idle("GPU_OPTIMIZE", "Kernels have one level of optimisation."),
-        _idle("GPU_DEBUG", "The interpreter finds races and accesses out of bounds; kernels check indices themselves."),
+        _idle(
+            "GPU_DEBUG",
+            "Kernels check indices; the tests' interpreter finds races and wrong accesses.",
+        ),
         _idle("GPU_DEBUG_SYM", "Kernels have no debug symbols; `MIGRAPHX_GPU_DUMP_SRC` prints their source."),
         _idle("GPU_HIP_FLAGS", "HIP's compiler is not used."),
     ),

@@ -14,12 +14,12 @@ import numpy as np
 from ..core.dim import Dim, SymbolicLengthError, known_equal, known_same
 from ..core.types import Type
 from ..errors import ParseError, UnknownValueError
+from ..graph.emitter import Emitter
 from ..graph.folding import Constants, integers
 from ..graph.instruction import Instruction
 from ..graph.length_arithmetic import has_symbolic_elements
 from ..graph.module import Module
 from ..ops.base import Operator
-from ..ops.emitter import Emitter
 from ..ops.scalar import cast_array
 
 __all__ = ["GraphBuilder", "is_scalar", "rank"]

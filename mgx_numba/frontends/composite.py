@@ -18,12 +18,14 @@ __all__ = ["composed", "is_product"]
 
 NARROW = frozenset({Type.half_type, Type.bf16_type})
 PRODUCTS = frozenset({"dot", "convolution", "convolution_backwards"})
-WHOLE = PRODUCTS | frozenset("quant_dot quant_convolution matmul_nbits rnn gru lstm recurrent attention".split())
+WHOLE = PRODUCTS | frozenset(
+    "quant_dot quant_convolution matmul_nbits rnn gru lstm recurrent attention cached_attention".split()
+)
 """Operators that accumulate products in float32 or wider. Matrix units read 16-bit operands directly, so nodes with
 such an operator keep their operands, and the result is rounded like the result of MatMul."""
 EXACT = frozenset(
     "abs clip concat contiguous fixed_pad gather gather_elements gathernd get_tuple_elem identity layout max min neg"
-    " pad reduce_max reduce_min relu reverse scatter_none scatternd_none where".split()
+    " pad reduce_max reduce_min relu reverse scatter_none scatternd_none update_cache where".split()
 )
 """Operators, besides views, whose results are elements of their inputs, possibly negated."""
 

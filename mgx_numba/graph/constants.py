@@ -26,7 +26,6 @@ __all__ = [
     "compact",
     "constant_array",
     "fold_pointwise",
-    "follows",
     "is_causal",
     "is_constant",
     "uniform",
@@ -148,16 +147,6 @@ def is_causal(keep: np.ndarray) -> bool:
     s, t = keep.shape[-2:]
     expected = np.arange(t) <= np.arange(s)[:, None] + (t - s)
     return s > 1 and t >= s and bool((keep.reshape(s, t) == expected).all())
-
-
-def follows(array: np.ndarray) -> str:
-    """Return the pattern of an array that is determined by its lengths: ``causal`` (`is_causal`), ``future`` (the
-    negation of causal), ``counting`` (0, 1, 2, ...), or empty for none."""
-    if array.dtype == bool:
-        return "causal" if is_causal(array) else "future" if is_causal(~array) else ""
-    if array.ndim == 1 and array.dtype.kind in "iu" and np.array_equal(array, np.arange(array.size)):
-        return "counting"
-    return ""
 
 
 def compact(array: np.ndarray) -> np.ndarray:

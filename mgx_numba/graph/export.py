@@ -21,12 +21,11 @@ from ..errors import UnsupportedError
 from ..ops.base import Operator
 from .instruction import Instruction, Outline, Parameter, Return
 from .module import Module
-from .mxr import save_buffer
 from .printer import format_literal, instruction_names
 from .program import Program
 from .serialize import operator_to_value
 
-__all__ = ["to_cpp", "to_dot", "to_json", "to_py"]
+__all__ = ["to_cpp", "to_dot", "to_py"]
 
 LARGE_LITERAL = 1024
 """Literals of at least this many elements become generated values in Python source, as in MIGraphX."""
@@ -353,8 +352,3 @@ def _attribute_lines(op: Operator) -> list[str]:
 def _quoted(text: str) -> str:
     escaped = text.replace("\\", "\\\\").replace('"', '\\"')
     return f'"{escaped}"'
-
-
-def to_json(program: Program) -> str:
-    """Return the program in the JSON form of ``.mxr`` files."""
-    return save_buffer(program, format="json").decode()

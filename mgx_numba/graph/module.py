@@ -112,7 +112,7 @@ class Module:
         """Insert an operation before another instruction (at the end for ``None``) and return it."""
         if isinstance(op, str):
             op = make_op(op, **attributes)
-        shape = op.compute_shape([i.shape for i in inputs], modules)
+        shape = op.result_shape([i.shape for i in inputs], modules)
         return self._link(Instruction(op, inputs, shape, modules), before)
 
     def add_literal(self, value: Argument | np.ndarray | Sequence | float | int) -> Instruction:
@@ -154,7 +154,6 @@ class Module:
         ins: Instruction,
         replacement: Instruction | Operator,
         inputs: Sequence[Instruction] | None = None,
-        modules: Sequence[Module] | None = None,
     ) -> Instruction:
         """Replace an instruction and redirect all its users, or change its operator in place.
 
@@ -168,8 +167,6 @@ class Module:
             self.structure = -1, None
             if inputs is not None:
                 self._set_inputs(ins, list(inputs))
-            if modules is not None:
-                self._set_bodies(ins, modules)
             self._reshape(ins)
             return ins
         if replacement is ins:
@@ -262,7 +259,7 @@ class Module:
                 if body not in done:
                     body._recompute_shapes(done)
             if ins.literal is None and not isinstance(ins.op, (Parameter, Return)):
-                ins.shape = ins.op.compute_shape([i.shape for i in ins.inputs], ins.module_args)
+                ins.shape = ins.op.result_shape([i.shape for i in ins.inputs], ins.module_args)
 
     def sort(self) -> None:
         """Order instructions so that inputs come first (stable for already sorted modules).
@@ -381,7 +378,7 @@ class Module:
             waiting.discard(current)
             following = list(current.users)
             if not isinstance(current.op, Return):
-                shape = current.op.compute_shape([i.shape for i in current.inputs], current.module_args)
+                shape = current.op.result_shape([i.shape for i in current.inputs], current.module_args)
                 if shape == current.shape:
                     continue
                 current.shape = shape

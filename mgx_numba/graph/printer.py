@@ -49,7 +49,7 @@ def _format_element(x: Any, type: Type) -> str:
     return str(int(x))
 
 
-def format_instruction(ins: Instruction, names: dict[Instruction, str], symbols: bool = True) -> str:
+def format_instruction(ins: Instruction, names: dict[Instruction, str]) -> str:
     """Return one line of the text form."""
     if isinstance(ins.op, Parameter):
         head = f"@param:{ins.op.parameter}"
@@ -68,15 +68,14 @@ def format_instruction(ins: Instruction, names: dict[Instruction, str], symbols:
         text += f" -> {ins.shape}"
     if ins.target_id:
         text += f", target_id={ins.target_id}"
-    if symbols and ins.debug_symbols:
+    if ins.debug_symbols:
         text += f" # {', '.join(ins.debug_symbols)}"
     return text
 
 
-def print_module(module: Module, names: dict[Instruction, str] | None = None) -> str:
+def print_module(module: Module) -> str:
     """Return the text of one module, a line for each instruction."""
-    if names is None:
-        names = instruction_names([module])
+    names = instruction_names([module])
     return "".join(f"{format_instruction(ins, names)}\n" for ins in module)
 
 

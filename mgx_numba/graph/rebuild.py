@@ -147,7 +147,7 @@ class _Rebuild:
             return Instruction(declared, (), shape_from_value(node.get("shape")))
         op = operator_from_value(name, attributes)
         shape = shape_from_value(node.get("shape"))
-        computed = op.compute_shape([i.shape for i in inputs], bodies)
+        computed = op.result_shape([i.shape for i in inputs], bodies)
         if shape != computed:
             raise FormatError(f"its shape is {{{shape}}} in the file and {{{computed}}} by the operator's rule")
         return Instruction(op, inputs, computed, bodies)

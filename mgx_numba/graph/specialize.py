@@ -1,8 +1,8 @@
 """Specialisation of a dynamic program for given input lengths.
 
-A program with dynamic inputs derives lengths from lengths. Given the lengths of its inputs, and optionally values of
-some inputs, its copy has fixed lengths instead of ranges and literals instead of length arithmetic. Deferred nodes
-become operators. Shapes that remain dynamic depend on data.
+A program with dynamic inputs derives lengths from lengths. Given the lengths of its inputs, its copy has
+fixed lengths instead of ranges and literals instead of length arithmetic. Deferred nodes become operators. Shapes that
+remain dynamic depend on data.
 """
 
 from __future__ import annotations
@@ -46,7 +46,6 @@ def is_dynamic(program: Program) -> bool:
 def specialize(
     program: Program,
     lens: Mapping[str, Sequence[int | DynamicDimension]],
-    values: Mapping[str, np.ndarray] | None = None,
 ) -> Program:
     """Return a copy of a program whose inputs have these lengths, with all shapes recomputed.
 
@@ -56,14 +55,13 @@ def specialize(
     Args:
         program: the dynamic program, which is not changed.
         lens: lengths, or ranges, of the dynamic inputs by name; inputs that are not listed keep their ranges.
-        values: values of inputs that become literals of the copy; the copy keeps these inputs.
 
     Raises:
         ShapeError: the lengths do not fit the operators. The message names the lengths of a model's inputs.
         MgxError: a deferred node does not fit its inputs. The message names the lengths of a model's inputs.
     """
     try:
-        copy = Specializer(lens, values or {}).copy(program)
+        copy = Specializer(lens).copy(program)
     except MgxError as error:
         if program.is_body:
             raise
@@ -75,9 +73,8 @@ def specialize(
 class Specializer:
     """A specialised copy under construction; see `specialize`."""
 
-    def __init__(self, lens: Mapping[str, Sequence[Any]], values: Mapping[str, np.ndarray]) -> None:
+    def __init__(self, lens: Mapping[str, Sequence[Any]]) -> None:
         self.lens = lens
-        self.given = values
         self.program = Program()
         self.constants = Constants(self.program.allowance)
         self.mapped: dict[Instruction, Instruction] = {}
@@ -100,13 +97,8 @@ class Specializer:
             dims = self.lens[name]
             shape = Shape.dynamic(shape.type, dims) if dims else Shape(shape.type)
         module = self.program.main
-        twin = module._link(Instruction(op, (), shape), None)
+        self.mapped[ins] = module._link(Instruction(op, (), shape), None)
         module._parameters = max(module._parameters, op.order + 1)
-        self.mapped[ins] = twin
-        if name in self.given:
-            value = self.given[name]
-            literal = Argument.from_array(value.reshape(()) if shape.without_axes else np.ascontiguousarray(value))
-            self.mapped[ins] = module._link(Instruction(Literal(), (), literal.shape, literal=literal), None)
 
     def _instructions(self, source: Module, target: Module, returns: bool = True) -> None:
         for ins in source:
@@ -168,7 +160,7 @@ class Specializer:
         shape: Shape | None = None,
     ) -> Instruction:
         if shape is None:
-            shape = op.compute_shape([i.shape for i in inputs], modules) if modules else self._shape(op, inputs)
+            shape = op.result_shape([i.shape for i in inputs], modules) if modules else self._shape(op, inputs)
         twin = target._link(Instruction(op, inputs, shape, modules), None)
         twin.debug_symbols, twin.normalized, twin.target_id = ins.debug_symbols, ins.normalized, ins.target_id
         return twin

@@ -294,7 +294,7 @@ class _Symbolic(Specializer):
     """A symbolic copy of a program under construction."""
 
     def __init__(self, lens: Mapping[str, Sequence[Length]]) -> None:
-        super().__init__(lens, {})
+        super().__init__(lens)
         self._valued: dict[Instruction, None] = {}
 
     def _twin(self, ins: Instruction, target: Module) -> Instruction:

@@ -110,7 +110,7 @@ def _check_shape(ins: Instruction, fail: Callable[[Instruction, str], Validation
             raise fail(ins, "literal's value and shape differ")
     elif not isinstance(ins.op, Return):
         try:
-            shape = ins.op.compute_shape([i.shape for i in ins.inputs], ins.module_args)
+            shape = ins.op.result_shape([i.shape for i in ins.inputs], ins.module_args)
         except MgxError as error:
             raise fail(ins, f"shape rule refuses it: {error}") from error
         if shape != ins.shape:

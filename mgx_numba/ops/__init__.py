@@ -13,6 +13,7 @@ OPERATORS = {
         "clip where"
     ),
     "broadcast": "broadcast multibroadcast broadcast_with_dims broadcast_for_dot scalar",
+    "caches": "update_cache cached_attention",
     "concat": "concat",
     "control": "if loop select_module",
     "convolution": "convolution quant_convolution convolution_backwards quant_convolution_backwards im2col",
@@ -28,6 +29,7 @@ OPERATORS = {
     "gather": "gather gather_elements gathernd",
     "integer": "integer_dot integer_convolution pad_with",
     "lengths": "lengths iota",
+    "linear_attention": "linear_attention",
     "lrn": "lrn",
     "maps": "zip_map dict_vectorizer map_values",
     "matmul_nbits": "matmul_nbits",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -12,12 +12,9 @@ from ..core.dim import known_equal, known_less
 from ..core.shape import Shape
 from ..core.types import from_numpy
 from ..dataclass import dataclass
-from .base import Operator, RunModule, register
+from .base import Operator, register
 from .dims import any_dynamic, broadcast_lens, meet_dim
 from .softmax import softmax
-
-if TYPE_CHECKING:
-    from ..graph.module import Module
 
 
 @register
@@ -42,7 +39,7 @@ class Attention(Operator):
     bfloat16_products: bool = False
     fill: float = -math.inf
 
-    def compute_shape(self, inputs: Sequence[Shape], modules: Sequence[Module] = ()) -> Shape:
+    def compute_shape(self, inputs: Sequence[Shape]) -> Shape:
         self.expect_inputs(inputs, 3, 4)
         q, k, v = inputs[:3]
         self.expect_same_type(inputs[:3])
@@ -69,7 +66,7 @@ class Attention(Operator):
                 raise self.fail(f"mask {list(lens)} does not broadcast to {list(scores)}")
         return Shape.dynamic(q.type, [*q.dims[:3], v.dims[3]])
 
-    def compute(self, output: Shape, args: Sequence[np.ndarray], run: RunModule | None = None) -> Any:
+    def compute(self, output: Shape, args: Sequence[np.ndarray]) -> Any:
         wide = from_numpy(args[0].dtype).compute.numpy
         q, k, v = (a.astype(wide, copy=False) for a in args[:3])
         (b, h, s, d), (hk, t) = q.shape, k.shape[1:3]
@@ -114,7 +111,7 @@ class GqaRotaryEmbedding(Operator):
     kv_num_heads: int = 1
     interleaved: bool = False
 
-    def compute_shape(self, inputs: Sequence[Shape], modules: Sequence[Module] = ()) -> Shape:
+    def compute_shape(self, inputs: Sequence[Shape]) -> Shape:
         self.expect_inputs(inputs, 4)
         heads, _, cosine, sine = inputs
         if heads.ndim != 4 or heads.dims[1].max != self.num_heads + 2 * self.kv_num_heads:
@@ -126,7 +123,7 @@ class GqaRotaryEmbedding(Operator):
             raise self.fail(f"tables {cosine} and {sine} do not fit {heads.dims[3]} features")
         return heads.to_standard()
 
-    def compute(self, output: Shape, args: Sequence[np.ndarray], run: RunModule | None = None) -> Any:
+    def compute(self, output: Shape, args: Sequence[np.ndarray]) -> Any:
         x, last, cosine, sine = args
         wide = from_numpy(x.dtype).compute.numpy
         b, _, s, _ = x.shape
@@ -168,7 +165,7 @@ class ConcatPastPresent(Operator):
     name: ClassVar[str] = "concat_past_present"
     kv_num_heads: int = 0
 
-    def compute_shape(self, inputs: Sequence[Shape], modules: Sequence[Module] = ()) -> Shape:
+    def compute_shape(self, inputs: Sequence[Shape]) -> Shape:
         self.expect_inputs(inputs, 3)
         present, _, past = inputs
         self.expect_same_type([present, past])
@@ -182,7 +179,7 @@ class ConcatPastPresent(Operator):
             raise self.fail(f"{present.dims[2]} present tokens do not fit a cache of {past.lens[2]}")
         return past
 
-    def compute(self, output: Shape, args: Sequence[np.ndarray], run: RunModule | None = None) -> Any:
+    def compute(self, output: Shape, args: Sequence[np.ndarray]) -> Any:
         present, last, past = args
         result = past.copy()
         count = present.shape[2]

@@ -10,7 +10,7 @@ import functools
 from collections.abc import Callable, Sequence
 from dataclasses import fields, replace
 from enum import Enum
-from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 import numpy as np
 
@@ -26,55 +26,7 @@ from . import OPERATORS
 from .dims import broadcast_dims
 from .scalar import NumpyScalar, ScalarOps, TypeScalar, from_storage
 
-if TYPE_CHECKING:
-    from ..graph.module import Module
-
-__all__ = ["Operator", "Pointwise", "Repeat", "RunModule", "known_operators", "make_op", "register"]
-
-
-Repeat = Callable[
-    ["Module", int, np.ndarray, Sequence[np.ndarray], Callable[[int], str]],
-    tuple[list[np.ndarray], list[np.ndarray]] | None,
-]
-"""Signature of `RunModule.repeat` for a module."""
-
-
-class RunModule:
-    """Evaluator of an instruction's submodules: ``run(position, arguments)`` returns the results of one.
-
-    Attributes:
-        modules: the instruction's submodules.
-    """
-
-    def __init__(
-        self, modules: Sequence[Module], evaluate: Callable[[Module, Sequence[Any]], list], repeat: Repeat | None = None
-    ) -> None:
-        """Store the evaluator; ``repeat`` implements `repeat`."""
-        self.modules = modules
-        self._evaluate = evaluate
-        self._repeat = repeat
-
-    def repeat(
-        self,
-        position: int,
-        trips: int,
-        condition: np.ndarray,
-        carried: Sequence[np.ndarray],
-        place: Callable[[int], str],
-    ) -> tuple[list[np.ndarray], list[np.ndarray]] | None:
-        """Run all iterations of a loop over a submodule at once: at least one, at most ``trips``, until its condition
-        is false. ``place`` returns the prefix of an iteration's error messages.
-
-        Returns:
-            the condition and the carried values after the last iteration, with the scan results of all iterations along
-            a new first axis; None if iterations must run one by one.
-        """
-        if self._repeat is None:
-            return None
-        return self._repeat(self.modules[position], trips, condition, carried, place)
-
-    def __call__(self, position: int, arguments: Sequence[Any]) -> list:
-        return self._evaluate(self.modules[position], arguments)
+__all__ = ["Operator", "Pointwise", "known_operators", "make_op", "register"]
 
 
 @dataclass(frozen=True)
@@ -103,7 +55,7 @@ class Operator:
         """Return the name of the operator's lowering rule in targets."""
         return self.name
 
-    def compute_shape(self, inputs: Sequence[Shape], modules: Sequence[Module] = ()) -> Shape:
+    def compute_shape(self, inputs: Sequence[Shape]) -> Shape:
         """Return the output shape for these input shapes.
 
         Raises:
@@ -111,18 +63,25 @@ class Operator:
         """
         raise NotImplementedError(f"{self.name} has no shape rule")
 
-    def compute(self, output: Shape, args: Sequence[np.ndarray], run: RunModule | None = None) -> Any:
+    def compute(self, output: Shape, args: Sequence[np.ndarray]) -> Any:
         """Evaluate the operation in NumPy; return an array of shape ``output.lens`` (a tuple of arrays for a tuple
         shape).
 
         Args:
             output: the (static) output shape.
             args: input values; strides are arbitrary.
-            run: evaluates the submodules of operators that have some.
 
         If the number of elements depends on the data, ``output`` is dynamic and the array has the actual lengths.
         """
         raise NotImplementedError(f"{self.name} has no reference implementation")
+
+    def result_shape(self, inputs: Sequence[Shape], bodies: Sequence[Any] = ()) -> Shape:
+        """Return `compute_shape`, which reads the submodules ``bodies`` where the operator is a `BodyOperator`."""
+        return self.compute_shape(inputs)
+
+    def result_value(self, output: Shape, args: Sequence[Any], run: Any) -> Any:
+        """Return `compute`, to which a `BodyOperator` passes ``run``, the evaluator of the submodules (`RunModule`)."""
+        return self.compute(output, args)
 
     def viewed(self, output: Shape, source: Strided, inputs: Sequence[Shape]) -> Strided | None:
         """Return the strided description of the result in the first input's memory; None if the result is not a view of
@@ -428,13 +387,13 @@ class Pointwise(Operator):
         """Return the element type of the result."""
         return self.scalar(TypeScalar(), *types)
 
-    def compute_shape(self, inputs: Sequence[Shape], modules: Sequence[Module] = ()) -> Shape:
+    def compute_shape(self, inputs: Sequence[Shape]) -> Shape:
         self.expect_inputs(inputs, self.arity)
         self.input_types([s.type for s in inputs])
         type = self.output_type([s.type for s in inputs])
         return pointwise_shape(self, inputs).with_type(type)
 
-    def compute(self, output: Shape, args: Sequence[np.ndarray], run: RunModule | None = None) -> Any:
+    def compute(self, output: Shape, args: Sequence[np.ndarray]) -> Any:
         with np.errstate(all="ignore"):
             return np.asarray(self.scalar(NumpyScalar(), *map(from_storage, args))).astype(
                 output.type.numpy, copy=False

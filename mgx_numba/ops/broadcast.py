@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 
 from ..core.shape import UNBOUNDED, DynamicDimension, Shape, common_lens
 from ..core.strided import Strided
 from ..dataclass import dataclass
-from .base import Operator, RunModule, register
+from .base import Operator, register
 from .dims import any_dynamic, broadcast_dims, broadcast_lens, broadcast_shape, meet_dim
-
-if TYPE_CHECKING:
-    from ..graph.module import Module
 
 
 @register
@@ -32,7 +29,7 @@ class Broadcast(Operator):
     out_lens: tuple[int, ...] = ()
     out_dyn_dims: tuple[DynamicDimension, ...] = ()
 
-    def compute_shape(self, inputs: Sequence[Shape], modules: Sequence[Module] = ()) -> Shape:
+    def compute_shape(self, inputs: Sequence[Shape]) -> Shape:
         self.expect_inputs(inputs, 1, 2)
         shape = inputs[0]
         target = _target(self, inputs)
@@ -48,7 +45,7 @@ class Broadcast(Operator):
         strides[self.axis : self.axis + shape.ndim] = shape.strides
         return Shape.view(shape.type, [d.min for d in target], strides)
 
-    def compute(self, output: Shape, args: Sequence[np.ndarray], run: RunModule | None = None) -> Any:
+    def compute(self, output: Shape, args: Sequence[np.ndarray]) -> Any:
         lens = args[1].shape if output.is_dynamic and len(args) == 2 else output.lens
         x = args[0]
         return np.broadcast_to(x.reshape(x.shape + (1,) * (len(lens) - self.axis - x.ndim)), lens)
@@ -69,7 +66,7 @@ class Multibroadcast(Operator):
     out_lens: tuple[int, ...] = ()
     out_dyn_dims: tuple[DynamicDimension, ...] = ()
 
-    def compute_shape(self, inputs: Sequence[Shape], modules: Sequence[Module] = ()) -> Shape:
+    def compute_shape(self, inputs: Sequence[Shape]) -> Shape:
         if not inputs:
             raise self.fail("got no input")
         shape = inputs[0]
@@ -84,7 +81,7 @@ class Multibroadcast(Operator):
             return Shape.dynamic(shape.type, broadcast_dims(self, shape, Shape.dynamic(shape.type, target)))
         return broadcast_shape(self, shape, [d.min for d in target])
 
-    def compute(self, output: Shape, args: Sequence[np.ndarray], run: RunModule | None = None) -> Any:
+    def compute(self, output: Shape, args: Sequence[np.ndarray]) -> Any:
         lens = common_lens(*(a.shape for a in args)) if len(args) > 1 else output.lens
         return np.broadcast_to(args[0], lens)
 
@@ -100,7 +97,7 @@ class BroadcastWithDims(Operator):
     name: ClassVar[str] = "broadcast_with_dims"
     view: ClassVar[bool] = True
 
-    def compute_shape(self, inputs: Sequence[Shape], modules: Sequence[Module] = ()) -> Shape:
+    def compute_shape(self, inputs: Sequence[Shape]) -> Shape:
         self.expect_inputs(inputs, 2)
         shape, dims = inputs
         if dims.is_dynamic or dims.ndim != 1 or not dims.type.is_integral:
@@ -108,7 +105,7 @@ class BroadcastWithDims(Operator):
         rank = max(shape.ndim, dims.lens[0])
         return Shape.dynamic(shape.type, [DynamicDimension(0, UNBOUNDED)] * rank)
 
-    def compute(self, output: Shape, args: Sequence[np.ndarray], run: RunModule | None = None) -> Any:
+    def compute(self, output: Shape, args: Sequence[np.ndarray]) -> Any:
         x, dims = args
         return np.broadcast_to(x, broadcast_lens(self, x.shape, dims.tolist()))
 
@@ -124,7 +121,7 @@ class BroadcastForDot(Operator):
     name: ClassVar[str] = "broadcast_for_dot"
     view: ClassVar[bool] = True
 
-    def compute_shape(self, inputs: Sequence[Shape], modules: Sequence[Module] = ()) -> Shape:
+    def compute_shape(self, inputs: Sequence[Shape]) -> Shape:
         self.expect_inputs(inputs, 2)
         a, b = inputs
         if min(a.ndim, b.ndim) < 2:
@@ -134,7 +131,7 @@ class BroadcastForDot(Operator):
             return Shape.dynamic(a.type, broadcast_dims(self, *outer) + a.dims[-2:])
         return broadcast_shape(self, a, broadcast_lens(self, a.lens[:-2], b.lens[:-2]) + a.lens[-2:])
 
-    def compute(self, output: Shape, args: Sequence[np.ndarray], run: RunModule | None = None) -> Any:
+    def compute(self, output: Shape, args: Sequence[np.ndarray]) -> Any:
         a, b = args
         return np.broadcast_to(a, common_lens(a.shape[:-2], b.shape[:-2]) + a.shape[-2:])
 
@@ -148,13 +145,13 @@ class Scalar(Operator):
     view: ClassVar[bool] = True
     scalar_bcst_dims: tuple[int, ...] = ()
 
-    def compute_shape(self, inputs: Sequence[Shape], modules: Sequence[Module] = ()) -> Shape:
+    def compute_shape(self, inputs: Sequence[Shape]) -> Shape:
         self.expect_inputs(inputs, 1)
         if inputs[0].is_dynamic or inputs[0].elements != 1:
             raise self.fail(f"input must have one element, got {inputs[0]}")
         return Shape.view(inputs[0].type, self.scalar_bcst_dims, [0] * len(self.scalar_bcst_dims))
 
-    def compute(self, output: Shape, args: Sequence[np.ndarray], run: RunModule | None = None) -> Any:
+    def compute(self, output: Shape, args: Sequence[np.ndarray]) -> Any:
         return np.broadcast_to(args[0].reshape(()), output.lens)
 
     def viewed(self, output: Shape, source: Strided, inputs: Sequence[Shape]) -> Strided | None:

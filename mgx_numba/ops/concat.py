@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 
 from ..core.shape import DynamicDimension, Shape, find_permutation
 from ..dataclass import dataclass
-from .base import Operator, RunModule, register
+from .base import Operator, register
 from .dims import any_dynamic, meet_dim
-
-if TYPE_CHECKING:
-    from ..graph.module import Module
 
 
 @register
@@ -25,7 +22,7 @@ class Concat(Operator):
     AXES: ClassVar[tuple[str, ...]] = ("axis",)
     axis: int = 0
 
-    def compute_shape(self, inputs: Sequence[Shape], modules: Sequence[Module] = ()) -> Shape:
+    def compute_shape(self, inputs: Sequence[Shape]) -> Shape:
         if not inputs:
             raise self.fail("got no input")
         self.expect_same_type(inputs)
@@ -53,5 +50,5 @@ class Concat(Operator):
                     raise self.fail(f"lengths of axis {k} differ: {' and '.join(str(s.lens[k]) for s in inputs)}")
         return Shape.from_permutation(inputs[0].type, lens, find_permutation(inputs))
 
-    def compute(self, output: Shape, args: Sequence[np.ndarray], run: RunModule | None = None) -> Any:
+    def compute(self, output: Shape, args: Sequence[np.ndarray]) -> Any:
         return np.concatenate(args, self.axis)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -13,19 +13,14 @@ from ..core.shape import DynamicDimension, Shape, covering
 from ..core.types import Type, from_numpy
 from ..dataclass import dataclass
 from ..errors import MgxError, ShapeError
-from .base import Operator, RunModule, register
-from .fused import expect_modules, expect_runner
-
-if TYPE_CHECKING:
-    from ..graph.instruction import Instruction
-    from ..graph.module import Module
-
+from .base import register
+from .bodies import BodyOperator, RunModule, Submodule, SubmoduleValue, expect_bodies, expect_runner
 
 LONGEST = 65535
 """MIGraphX's default of ``limit_max_iterations``."""
 
 
-def _carried_over(value: Any, result: Instruction, target: Shape) -> Any:
+def _carried_over(value: Any, result: SubmoduleValue, target: Shape) -> Any:
     """Return a submodule's result as a value of shape ``target``; if that is unranked, the array has its true rank."""
     return value.reshape(()) if not target.ranked and result.shape.without_axes else value
 
@@ -37,7 +32,7 @@ def _as_declared(value: Any, target: Shape) -> Any:
 
 @register
 @dataclass(frozen=True)
-class If(Operator):
+class If(BodyOperator):
     """The first submodule's results where the condition (one bool) is true, else the second's, as a tuple.
 
     Submodules use values of the enclosing modules directly; further inputs are their parameters. Both must
@@ -46,11 +41,11 @@ class If(Operator):
 
     name: ClassVar[str] = "if"
 
-    def compute_shape(self, inputs: Sequence[Shape], modules: Sequence[Module] = ()) -> Shape:
-        expect_modules(self, modules, 2)
+    def compute_shape(self, inputs: Sequence[Shape], bodies: Sequence[Submodule] = ()) -> Shape:
+        expect_bodies(self, bodies, 2)
         if not inputs or inputs[0].is_dynamic or inputs[0].elements != 1 or inputs[0].type is not Type.bool_type:
             raise self.fail(f"the condition must be one bool, got {inputs[0] if inputs else 'no input'}")
-        first, second = ([r.shape for r in module.results()] for module in modules)
+        first, second = ([r.shape for r in module.results()] for module in bodies)
         if len(first) != len(second):
             raise self.fail(f"branches give {len(first)} and {len(second)} results")
         return Shape.tuple(self._either(k, a, b) for k, (a, b) in enumerate(zip(first, second)))
@@ -76,7 +71,7 @@ class If(Operator):
 
 @register
 @dataclass(frozen=True)
-class Loop(Operator):
+class Loop(BodyOperator):
     """ONNX Loop. Inputs are the trip count, the condition (bool) and the carried values.
 
     The submodule's parameters are the number of the iteration (int64), the condition and the carried values;
@@ -94,18 +89,18 @@ class Loop(Operator):
     scan_output_directions: tuple[int, ...] = ()
     use_dyn_output: bool = False
 
-    def compute_shape(self, inputs: Sequence[Shape], modules: Sequence[Module] = ()) -> Shape:
-        expect_modules(self, modules, 1)
+    def compute_shape(self, inputs: Sequence[Shape], bodies: Sequence[Submodule] = ()) -> Shape:
+        expect_bodies(self, bodies, 1)
         if len(inputs) < 2:
             raise self.fail(f"got {len(inputs)} inputs, expected trip count, condition and carried values")
-        results = [r.shape for r in modules[0].results()]
+        results = [r.shape for r in bodies[0].results()]
         carried = len(inputs) - 2
-        if len(modules[0].parameters()) != carried + 2 or len(results) < carried + 1:
+        if len(bodies[0].parameters()) != carried + 2 or len(results) < carried + 1:
             raise self.fail(
-                f"module {modules[0].name!r} has {len(modules[0].parameters())} parameters"
+                f"module {bodies[0].name!r} has {len(bodies[0].parameters())} parameters"
                 f" and {len(results)} results, expected {carried + 2} and at least {carried + 1}"
             )
-        parameters = [p.shape for p in modules[0].parameters()[2:]]
+        parameters = [p.shape for p in bodies[0].parameters()[2:]]
         shapes = []
         for k, (given, kept, inside) in enumerate(zip(inputs[2:], results[1:], parameters)):
             after = covering(given, kept)
@@ -216,7 +211,7 @@ NOTHING = Shape.tuple(())
 
 @register
 @dataclass(frozen=True)
-class SelectModule(Operator):
+class SelectModule(BodyOperator):
     """Runs the submodule whose parameters have exactly the inputs' types and lengths; its results as a tuple.
 
     ``output_dyn_shapes`` is the tuple shape that holds the results of every submodule.
@@ -225,7 +220,7 @@ class SelectModule(Operator):
     name: ClassVar[str] = "select_module"
     output_dyn_shapes: Shape = NOTHING
 
-    def compute_shape(self, inputs: Sequence[Shape], modules: Sequence[Module] = ()) -> Shape:
+    def compute_shape(self, inputs: Sequence[Shape], bodies: Sequence[Submodule] = ()) -> Shape:
         if not inputs:
             raise self.fail("got no input")
         return self.output_dyn_shapes

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Sequence
 from math import prod
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -13,7 +13,7 @@ from ..core.dim import maximum
 from ..core.shape import DynamicDimension, Shape, find_permutation
 from ..core.types import Type
 from ..dataclass import dataclass
-from .base import Operator, RunModule, register
+from .base import Operator, register
 from .dims import any_dynamic, may_be
 from .dot import product_type, quantized_output, wrap_int32
 from .window import (
@@ -26,9 +26,6 @@ from .window import (
     pad_spatial,
     window_counts,
 )
-
-if TYPE_CHECKING:
-    from ..graph.module import Module
 
 
 @dataclass(frozen=True)
@@ -170,11 +167,11 @@ class Convolution(ConvolutionBase):
     group: int = 1
     padding_mode: PaddingMode = PaddingMode.default_
 
-    def compute_shape(self, inputs: Sequence[Shape], modules: Sequence[Module] = ()) -> Shape:
+    def compute_shape(self, inputs: Sequence[Shape]) -> Shape:
         self.expect_same_type(inputs)
         return self.window_shape(inputs, inputs[0].type if inputs else Type.float_type, self.group)
 
-    def compute(self, output: Shape, args: Sequence[np.ndarray], run: RunModule | None = None) -> Any:
+    def compute(self, output: Shape, args: Sequence[np.ndarray]) -> Any:
         wide = product_type(args[0].dtype, output.type)
         x, w = (a.astype(wide, copy=False) for a in args)
         with np.errstate(all="ignore"):
@@ -190,11 +187,11 @@ class QuantConvolution(ConvolutionBase):
     padding_mode: PaddingMode = PaddingMode.default_
     group: int = 1
 
-    def compute_shape(self, inputs: Sequence[Shape], modules: Sequence[Module] = ()) -> Shape:
+    def compute_shape(self, inputs: Sequence[Shape]) -> Shape:
         self.expect_inputs(inputs, 2)
         return self.window_shape(inputs, quantized_output(self, inputs), self.group)
 
-    def compute(self, output: Shape, args: Sequence[np.ndarray], run: RunModule | None = None) -> Any:
+    def compute(self, output: Shape, args: Sequence[np.ndarray]) -> Any:
         x, w = (a.astype(product_type(a.dtype, output.type), copy=False) for a in args)
         return wrap_int32(self.convolve(x, w, output.lens[2:], self.group), output.type)
 
@@ -225,7 +222,7 @@ class ConvolutionBackwards(ConvolutionBase):
             for n, k, s, d, p in zip(lens, kernel, self.stride, self.dilation, self.pads(lens, kernel))
         ]
 
-    def compute_shape(self, inputs: Sequence[Shape], modules: Sequence[Module] = ()) -> Shape:
+    def compute_shape(self, inputs: Sequence[Shape]) -> Shape:
         self.expect_same_type(inputs)
         return self.scattered_shape(inputs, inputs[0].type if inputs else Type.float_type)
 
@@ -239,7 +236,7 @@ class ConvolutionBackwards(ConvolutionBase):
             )
         return self.output_shape(inputs, type, w.lens[1] * self.group)
 
-    def compute(self, output: Shape, args: Sequence[np.ndarray], run: RunModule | None = None) -> Any:
+    def compute(self, output: Shape, args: Sequence[np.ndarray]) -> Any:
         wide = product_type(args[0].dtype, output.type)
         x, w = (a.astype(wide, copy=False) for a in args)
         return self.scatter(output, x, w).astype(output.type.numpy, copy=False)
@@ -275,11 +272,11 @@ class QuantConvolutionBackwards(ConvolutionBackwards):
 
     name: ClassVar[str] = "quant_convolution_backwards"
 
-    def compute_shape(self, inputs: Sequence[Shape], modules: Sequence[Module] = ()) -> Shape:
+    def compute_shape(self, inputs: Sequence[Shape]) -> Shape:
         self.expect_inputs(inputs, 2)
         return self.scattered_shape(inputs, quantized_output(self, inputs))
 
-    def compute(self, output: Shape, args: Sequence[np.ndarray], run: RunModule | None = None) -> Any:
+    def compute(self, output: Shape, args: Sequence[np.ndarray]) -> Any:
         x, w = (a.astype(product_type(a.dtype, output.type), copy=False) for a in args)
         return wrap_int32(self.scatter(output, x, w), output.type)
 
@@ -295,14 +292,14 @@ class Im2Col(ConvolutionBase):
     name: ClassVar[str] = "im2col"
     padding_mode: PaddingMode = PaddingMode.default_
 
-    def compute_shape(self, inputs: Sequence[Shape], modules: Sequence[Module] = ()) -> Shape:
+    def compute_shape(self, inputs: Sequence[Shape]) -> Shape:
         self.check(inputs)
         x, w = inputs
         if x.is_dynamic or x.lens[0] != 1:
             raise self.fail(f"needs one image of static lengths, got {x}")
         return Shape(x.type, (prod(d.min for d in self.spatial_dims(inputs)), x.lens[1] * prod(w.lens[2:])))
 
-    def compute(self, output: Shape, args: Sequence[np.ndarray], run: RunModule | None = None) -> Any:
+    def compute(self, output: Shape, args: Sequence[np.ndarray]) -> Any:
         x, w = args
         kernel = w.shape[2:]
         padded = pad_spatial(x, self.pads(x.shape[2:], kernel), 0)

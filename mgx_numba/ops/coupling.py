@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 
 from ..core.shape import DynamicDimension, Shape
 from ..core.types import Type
 from ..dataclass import dataclass
-from .base import Operator, RunModule, register
+from .base import Operator, register
 from .dims import may_be
-
-if TYPE_CHECKING:
-    from ..graph.module import Module
 
 MOST_ITERATIONS = 100
 """LIBSVM's ``max_iter`` of ``multiclass_probability``, which is at least the number of classes."""
@@ -35,7 +32,7 @@ class PairwiseCoupling(Operator):
     name: ClassVar[str] = "pairwise_coupling"
     classes: int = 2
 
-    def compute_shape(self, inputs: Sequence[Shape], modules: Sequence[Module] = ()) -> Shape:
+    def compute_shape(self, inputs: Sequence[Shape]) -> Shape:
         self.expect_inputs(inputs, 1)
         x, pairs = inputs[0], self.classes * (self.classes - 1) // 2
         if x.ndim != 2 or not may_be(x.dims[1], pairs) or self.classes < 2:
@@ -44,7 +41,7 @@ class PairwiseCoupling(Operator):
             raise self.fail(f"expected float32 or float64, got {x.type.name}")
         return Shape.dynamic(x.type, [x.dims[0], DynamicDimension(self.classes, self.classes)])
 
-    def compute(self, output: Shape, args: Sequence[np.ndarray], run: RunModule | None = None) -> Any:
+    def compute(self, output: Shape, args: Sequence[np.ndarray]) -> Any:
         rows = [self._row(row) for row in args[0].astype(np.float64)]
         return np.array(rows, args[0].dtype).reshape(-1, self.classes)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Sequence
 from dataclasses import field
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -13,12 +13,9 @@ from ..core.shape import Shape
 from ..core.types import Type
 from ..dataclass import dataclass
 from ..errors import MgxError, OperatorError, UnknownValueError
-from .base import Operator, Pointwise, RunModule, forget, is_known, known_operators, operator_class, register
+from .base import Operator, Pointwise, forget, is_known, known_operators, operator_class, register
 from .elements import ScalarElement
 from .scalar import ScalarOps
-
-if TYPE_CHECKING:
-    from ..graph.module import Module
 
 __all__ = ["CustomKernel", "CustomOperator", "CustomPointwise", "custom_domains", "custom_name", "define", "undefine"]
 
@@ -72,7 +69,7 @@ class CustomOperator(Operator):
     def rule_name(self) -> str:
         return "custom"
 
-    def compute_shape(self, inputs: Sequence[Shape], modules: Sequence[Module] = ()) -> Shape:
+    def compute_shape(self, inputs: Sequence[Shape]) -> Shape:
         _expect_inputs(self, len(inputs), *self.arity)
         if any(s.is_dynamic for s in inputs):
             raise UnknownValueError(
@@ -85,7 +82,7 @@ class CustomOperator(Operator):
         shapes = [s if s.without_axes else s.to_standard() for s in shapes]
         return Shape.tuple(shapes) if isinstance(found, (tuple, list)) else shapes[0]
 
-    def compute(self, output: Shape, args: Sequence[np.ndarray], run: RunModule | None = None) -> Any:
+    def compute(self, output: Shape, args: Sequence[np.ndarray]) -> Any:
         found = self._called("its function", self.function, *args)
         shapes = output.sub_shapes or (output,)
         values = list(found) if output.sub_shapes and isinstance(found, (tuple, list)) else [found]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -12,10 +12,7 @@ from ..core.shape import UNBOUNDED, DynamicDimension, Shape
 from ..core.types import Type
 from ..dataclass import dataclass
 from ..errors import UnsupportedError
-from .base import Operator, RunModule, register
-
-if TYPE_CHECKING:
-    from ..graph.module import Module
+from .base import Operator, register
 
 CHANNELS = {"RGB": 3, "BGR": 3, "Grayscale": 1}  # by definition
 
@@ -31,7 +28,7 @@ class DecodeImage(Operator):
     name: ClassVar[str] = "decode_image"
     pixel_format: str = "RGB"
 
-    def compute_shape(self, inputs: Sequence[Shape], modules: Sequence[Module] = ()) -> Shape:
+    def compute_shape(self, inputs: Sequence[Shape]) -> Shape:
         self.expect_inputs(inputs, 1)
         if inputs[0].ndim != 1 or inputs[0].type is not Type.uint8_type:
             raise self.fail(f"expected the bytes of a file (uint8 of one dimension), got {inputs[0]}")
@@ -40,7 +37,7 @@ class DecodeImage(Operator):
         length, channels = DynamicDimension(0, UNBOUNDED), CHANNELS[self.pixel_format]
         return Shape.dynamic(Type.uint8_type, [length, length, DynamicDimension(channels, channels)])
 
-    def compute(self, output: Shape, args: Sequence[np.ndarray], run: RunModule | None = None) -> Any:
+    def compute(self, output: Shape, args: Sequence[np.ndarray]) -> Any:
         try:
             from PIL import Image
         except ImportError:

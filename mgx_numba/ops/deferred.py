@@ -4,14 +4,11 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
 
 from ..core.shape import Shape
 from ..dataclass import dataclass
 from .base import Operator, operator_class, register
-
-if TYPE_CHECKING:
-    from ..graph.module import Module
 
 NOTHING = Shape.tuple(())
 
@@ -37,7 +34,7 @@ class Deferred(Operator):
     def __str__(self) -> str:
         return f"deferred:{self.operator}[source={zlib.crc32(self.source.encode()):08x}]"
 
-    def compute_shape(self, inputs: Sequence[Shape], modules: Sequence[Module] = ()) -> Shape:
+    def compute_shape(self, inputs: Sequence[Shape]) -> Shape:
         for name in self.needs:
             operator_class(name)
         return self.result

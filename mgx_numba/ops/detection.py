@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 
 from ..core.shape import DynamicDimension, Shape
 from ..core.types import Type
 from ..dataclass import dataclass
-from .base import Operator, RunModule, register
+from .base import Operator, register
 from .dims import any_dynamic, meet_dim
 from .pooling import PoolingMode
-
-if TYPE_CHECKING:
-    from ..graph.module import Module
 
 
 @register
@@ -37,7 +34,7 @@ class RoiAlign(Operator):
     sampling_ratio: int = 0
     spatial_scale: float = 1.0
 
-    def compute_shape(self, inputs: Sequence[Shape], modules: Sequence[Module] = ()) -> Shape:
+    def compute_shape(self, inputs: Sequence[Shape]) -> Shape:
         self.expect_inputs(inputs, 3)
         x, rois, batch = inputs
         if self.mode is PoolingMode.lpnorm:
@@ -54,7 +51,7 @@ class RoiAlign(Operator):
         regions = meet_dim(self, "numbers of regions and of indices", rois.dims[0], batch.dims[0])
         return Shape.dynamic(x.type, [regions, x.dims[1], self.output_height, self.output_width])
 
-    def compute(self, output: Shape, args: Sequence[np.ndarray], run: RunModule | None = None) -> Any:
+    def compute(self, output: Shape, args: Sequence[np.ndarray]) -> Any:
         x, rois, batch = args
         result = np.empty((rois.shape[0], x.shape[1], self.output_height, self.output_width), np.float32)
         for k, image in enumerate(batch.tolist()):
@@ -123,7 +120,7 @@ class NonMaxSuppression(Operator):
     center_point_box: bool = False
     use_dyn_output: bool = False
 
-    def compute_shape(self, inputs: Sequence[Shape], modules: Sequence[Module] = ()) -> Shape:
+    def compute_shape(self, inputs: Sequence[Shape]) -> Shape:
         self.expect_inputs(inputs, 2, 3, 4, 5)
         boxes, scores = inputs[:2]
         if boxes.ndim != 3 or scores.ndim != 3 or boxes.max_lens[2] != 4:
@@ -140,7 +137,7 @@ class NonMaxSuppression(Operator):
             raise self.fail("needs static lengths without use_dyn_output")
         return Shape(Type.int64_type, (rows, 3))
 
-    def compute(self, output: Shape, args: Sequence[np.ndarray], run: RunModule | None = None) -> Any:
+    def compute(self, output: Shape, args: Sequence[np.ndarray]) -> Any:
         boxes, scores = args[0].astype(np.float64), args[1].astype(np.float64)
         limits = [a.reshape(-1)[0].item() for a in args[2:]]
         keep = int(limits[0]) if limits else 0

@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 
 from ..core.shape import Shape
 from ..dataclass import dataclass
-from .base import Operator, RunModule, register
-
-if TYPE_CHECKING:
-    from ..graph.module import Module
+from .base import Operator, register
 
 
 @register
@@ -25,14 +22,14 @@ class Determinant(Operator):
 
     name: ClassVar[str] = "determinant"
 
-    def compute_shape(self, inputs: Sequence[Shape], modules: Sequence[Module] = ()) -> Shape:
+    def compute_shape(self, inputs: Sequence[Shape]) -> Shape:
         self.expect_inputs(inputs, 1)
         shape = inputs[0]
         if shape.ndim < 2 or shape.dims[-1].max != shape.dims[-2].max or not shape.type.is_floating:
             raise self.fail(f"expected square matrices of floats in the last two axes, got {shape}")
         return Shape.dynamic(shape.type, list(shape.dims[:-2])) if shape.ndim > 2 else Shape(shape.type)
 
-    def compute(self, output: Shape, args: Sequence[np.ndarray], run: RunModule | None = None) -> Any:
+    def compute(self, output: Shape, args: Sequence[np.ndarray]) -> Any:
         x = args[0]
         if x.shape[-1] != x.shape[-2]:
             raise self.fail(f"expected square matrices in the last two axes, got lengths {list(x.shape)}")
@@ -48,14 +45,14 @@ class Inverse(Operator):
 
     name: ClassVar[str] = "inverse"
 
-    def compute_shape(self, inputs: Sequence[Shape], modules: Sequence[Module] = ()) -> Shape:
+    def compute_shape(self, inputs: Sequence[Shape]) -> Shape:
         self.expect_inputs(inputs, 1)
         shape = inputs[0]
         if shape.ndim < 2 or shape.dims[-1].max != shape.dims[-2].max or not shape.type.is_floating:
             raise self.fail(f"expected square matrices of floats in the last two axes, got {shape}")
         return shape.to_standard()
 
-    def compute(self, output: Shape, args: Sequence[np.ndarray], run: RunModule | None = None) -> Any:
+    def compute(self, output: Shape, args: Sequence[np.ndarray]) -> Any:
         x = args[0].astype(output.type.compute.numpy)
         values = np.full(x.shape, np.nan, x.dtype)
         for place in np.ndindex(*x.shape[:-2]):

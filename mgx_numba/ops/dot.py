@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 
 from ..core.shape import Shape
 from ..core.types import Type, from_numpy
 from ..dataclass import dataclass
-from .base import Operator, RunModule, register
+from .base import Operator, register
 from .dims import any_dynamic, meet_dim
-
-if TYPE_CHECKING:
-    from ..graph.module import Module
 
 FP8 = frozenset({Type.fp8e4m3fn_type, Type.fp8e4m3fnuz_type, Type.fp8e5m2_type, Type.fp8e5m2fnuz_type})
 INT8 = frozenset({Type.int8_type, Type.uint8_type})
@@ -85,11 +82,11 @@ class Dot(Operator):
     bfloat16_products: bool = False
     accuracy_level: int = 0
 
-    def compute_shape(self, inputs: Sequence[Shape], modules: Sequence[Module] = ()) -> Shape:
+    def compute_shape(self, inputs: Sequence[Shape]) -> Shape:
         self.expect_same_type(inputs)
         return matmul_shape(self, inputs, inputs[0].type if inputs else Type.float_type)
 
-    def compute(self, output: Shape, args: Sequence[np.ndarray], run: RunModule | None = None) -> Any:
+    def compute(self, output: Shape, args: Sequence[np.ndarray]) -> Any:
         wide = product_type(args[0].dtype, output.type)
         with np.errstate(all="ignore"):
             product = np.matmul(*(a.astype(wide, copy=False) for a in args))
@@ -106,11 +103,11 @@ class QuantDot(Operator):
 
     name: ClassVar[str] = "quant_dot"
 
-    def compute_shape(self, inputs: Sequence[Shape], modules: Sequence[Module] = ()) -> Shape:
+    def compute_shape(self, inputs: Sequence[Shape]) -> Shape:
         self.expect_inputs(inputs, 2)
         return matmul_shape(self, inputs, quantized_output(self, inputs))
 
-    def compute(self, output: Shape, args: Sequence[np.ndarray], run: RunModule | None = None) -> Any:
+    def compute(self, output: Shape, args: Sequence[np.ndarray]) -> Any:
         product = np.matmul(*(a.astype(product_type(a.dtype, output.type), copy=False) for a in args))
         return wrap_int32(product, output.type)
 

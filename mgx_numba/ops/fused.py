@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 
 from ..core.dim import maximum
 from ..core.shape import Shape, find_permutation
 from ..dataclass import dataclass
-from .base import Operator, RunModule, pointwise_shape, register
+from .base import Operator, pointwise_shape, register
+from .bodies import BodyOperator, RunModule, Submodule, expect_bodies, expect_parameters, expect_runner
 from .dims import any_dynamic, meet_dim
-
-if TYPE_CHECKING:
-    from ..graph.module import Module
 
 
 def tuple_of(shapes: Sequence[Shape]) -> Shape:
@@ -22,41 +20,14 @@ def tuple_of(shapes: Sequence[Shape]) -> Shape:
     return shapes[0] if len(shapes) == 1 else Shape.tuple(shapes)
 
 
-def expect_modules(op: Operator, modules: Sequence[Module], count: int) -> None:
-    """Raise ``ShapeError`` unless the instruction has this many submodules."""
-    if len(modules) != count:
-        raise op.fail(f"got {len(modules)} submodules, expected {count}")
-
-
-def expect_parameters(op: Operator, module: Module, inputs: Sequence[Shape]) -> None:
-    """Raise ``ShapeError`` unless the submodule has a parameter of the right type for each input."""
-    parameters = module.parameters()
-    if len(parameters) != len(inputs):
-        raise op.fail(f"got {len(inputs)} inputs, module {module.name!r} has {len(parameters)} parameters")
-    for parameter, given in zip(parameters, inputs):
-        if parameter.shape.type is not given.type:
-            raise op.fail(f"module {module.name!r}: {parameter.op} is {parameter.shape.type}, got {given.type}")
-
-
-def expect_runner(op: Operator, run: RunModule | None) -> RunModule:
-    """Return the evaluator of an instruction's submodules.
-
-    Raises:
-        ShapeError: there is none.
-    """
-    if run is None:
-        raise op.fail("cannot be evaluated without its submodules")
-    return run
-
-
 @dataclass(frozen=True)
-class ModuleOperator(Operator):
+class ModuleOperator(BodyOperator):
     """Base: runs one submodule on the inputs, in its parameters' order; several results make a tuple."""
 
-    def compute_shape(self, inputs: Sequence[Shape], modules: Sequence[Module] = ()) -> Shape:
-        expect_modules(self, modules, 1)
-        expect_parameters(self, modules[0], inputs)
-        return tuple_of([r.shape for r in modules[0].results()])
+    def compute_shape(self, inputs: Sequence[Shape], bodies: Sequence[Submodule] = ()) -> Shape:
+        expect_bodies(self, bodies, 1)
+        expect_parameters(self, bodies[0], inputs)
+        return tuple_of([r.shape for r in bodies[0].results()])
 
     def compute(self, output: Shape, args: Sequence[np.ndarray], run: RunModule | None = None) -> Any:
         results = expect_runner(self, run)(0, args)
@@ -74,13 +45,13 @@ class PointwiseModule(ModuleOperator):
     name: ClassVar[str] = "pointwise"
     pointwise: ClassVar[bool] = True
 
-    def compute_shape(self, inputs: Sequence[Shape], modules: Sequence[Module] = ()) -> Shape:
-        expect_modules(self, modules, 1)
-        expect_parameters(self, modules[0], inputs)
+    def compute_shape(self, inputs: Sequence[Shape], bodies: Sequence[Submodule] = ()) -> Shape:
+        expect_bodies(self, bodies, 1)
+        expect_parameters(self, bodies[0], inputs)
         if not inputs:
             raise self.fail("got no input")
         shape = pointwise_shape(self, inputs)
-        return tuple_of([shape.with_type(r.shape.type) for r in modules[0].results()])
+        return tuple_of([shape.with_type(r.shape.type) for r in bodies[0].results()])
 
     def compute(self, output: Shape, args: Sequence[np.ndarray], run: RunModule | None = None) -> Any:
         lens = args[0].shape
@@ -146,7 +117,7 @@ class Group(ModuleOperator):
 
 @register
 @dataclass(frozen=True)
-class FusedConcat(Operator):
+class FusedConcat(BodyOperator):
     """Concatenation along ``axis`` of computed values, then pointwise operators.
 
     Each submodule but the last is pointwise over the next inputs, as many as it has parameters, and gives one
@@ -158,23 +129,23 @@ class FusedConcat(Operator):
     AXES: ClassVar[tuple[str, ...]] = ("axis",)
     axis: int = 0
 
-    def _split(self, modules: Sequence[Module], values: Sequence[Any]) -> tuple[list[Sequence[Any]], Sequence[Any]]:
+    def _split(self, bodies: Sequence[Submodule], values: Sequence[Any]) -> tuple[list[Sequence[Any]], Sequence[Any]]:
         """Return the values for each part, and those left for the last submodule."""
-        if len(modules) < 2:
-            raise self.fail(f"got {len(modules)} submodules, expected at least 2")
+        if len(bodies) < 2:
+            raise self.fail(f"got {len(bodies)} submodules, expected at least 2")
         parts, start = [], 0
-        for module in modules[:-1]:
+        for module in bodies[:-1]:
             stop = start + len(module.parameters())
             parts.append(values[start:stop])
             start = stop
-        if len(values) - start != len(modules[-1].parameters()) - 1 or not all(parts):
-            raise self.fail(f"{len(values)} inputs do not match the parameters of its {len(modules)} submodules")
+        if len(values) - start != len(bodies[-1].parameters()) - 1 or not all(parts):
+            raise self.fail(f"{len(values)} inputs do not match the parameters of its {len(bodies)} submodules")
         return parts, values[start:]
 
-    def compute_shape(self, inputs: Sequence[Shape], modules: Sequence[Module] = ()) -> Shape:
+    def compute_shape(self, inputs: Sequence[Shape], bodies: Sequence[Submodule] = ()) -> Shape:
         if any_dynamic(inputs):
             raise self.fail("needs static lengths")
-        parts, rest = self._split(modules, inputs)
+        parts, rest = self._split(bodies, inputs)
         shapes = [pointwise_shape(self, part) for part in parts]
         axis = self.resolve_axis(self.axis, shapes[0].ndim)
         lens = list(shapes[0].lens)
@@ -185,7 +156,7 @@ class FusedConcat(Operator):
                 meet_dim(self, f"lengths of axis {k} of the parts", *column)
         whole = Shape.from_permutation(shapes[0].type, lens, find_permutation(shapes))
         shape = pointwise_shape(self, [whole, *rest])
-        return tuple_of([shape.with_type(r.shape.type) for r in modules[-1].results()])
+        return tuple_of([shape.with_type(r.shape.type) for r in bodies[-1].results()])
 
     def compute(self, output: Shape, args: Sequence[np.ndarray], run: RunModule | None = None) -> Any:
         run = expect_runner(self, run)
@@ -204,7 +175,7 @@ class GetTupleElem(Operator):
     view: ClassVar[bool] = True
     index: int = 0
 
-    def compute_shape(self, inputs: Sequence[Shape], modules: Sequence[Module] = ()) -> Shape:
+    def compute_shape(self, inputs: Sequence[Shape]) -> Shape:
         self.expect_inputs(inputs, 1)
         members = inputs[0].sub_shapes
         if not members:
@@ -213,5 +184,5 @@ class GetTupleElem(Operator):
             raise self.fail(f"index {self.index} is out of range for a tuple of {len(members)}")
         return members[self.index]
 
-    def compute(self, output: Shape, args: Sequence[Any], run: RunModule | None = None) -> Any:
+    def compute(self, output: Shape, args: Sequence[Any]) -> Any:
         return args[0][self.index]

@@ -4,17 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from math import prod
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 
 from ..core.shape import DynamicDimension, Shape
 from ..dataclass import dataclass
-from .base import Operator, RunModule, register
+from .base import Operator, register
 from .dims import any_dynamic, meet_dim
-
-if TYPE_CHECKING:
-    from ..graph.module import Module
 
 
 def wrap_indices(op: Operator, indices: np.ndarray, length: int, what: str) -> np.ndarray:
@@ -49,7 +46,7 @@ class Gather(Operator):
     AXES: ClassVar[tuple[str, ...]] = ("axis",)
     axis: int = 0
 
-    def compute_shape(self, inputs: Sequence[Shape], modules: Sequence[Module] = ()) -> Shape:
+    def compute_shape(self, inputs: Sequence[Shape]) -> Shape:
         self.expect_inputs(inputs, 2)
         data, indices = inputs
         expect_indices(self, indices)
@@ -64,7 +61,7 @@ class Gather(Operator):
             return Shape(data.type)
         return Shape.dynamic(data.type, dims)
 
-    def compute(self, output: Shape, args: Sequence[np.ndarray], run: RunModule | None = None) -> Any:
+    def compute(self, output: Shape, args: Sequence[np.ndarray]) -> Any:
         data, indices = args
         axis = self.axis % data.ndim
         wrapped = wrap_indices(self, indices, data.shape[axis], f"axis {axis}")
@@ -80,7 +77,7 @@ class GatherElements(Operator):
     AXES: ClassVar[tuple[str, ...]] = ("axis",)
     axis: int = 0
 
-    def compute_shape(self, inputs: Sequence[Shape], modules: Sequence[Module] = ()) -> Shape:
+    def compute_shape(self, inputs: Sequence[Shape]) -> Shape:
         self.expect_inputs(inputs, 2)
         data, indices = inputs
         expect_indices(self, indices)
@@ -92,7 +89,7 @@ class GatherElements(Operator):
                 raise self.fail(f"indices have length {given} on axis {k}, data only {own}")
         return Shape.dynamic(data.type, indices.dims)
 
-    def compute(self, output: Shape, args: Sequence[np.ndarray], run: RunModule | None = None) -> Any:
+    def compute(self, output: Shape, args: Sequence[np.ndarray]) -> Any:
         data, indices = args
         axis = self.axis % data.ndim
         wrapped = wrap_indices(self, indices, data.shape[axis], f"axis {axis}")
@@ -110,7 +107,7 @@ class GatherND(Operator):
     name: ClassVar[str] = "gathernd"
     batch_dims: int = 0
 
-    def compute_shape(self, inputs: Sequence[Shape], modules: Sequence[Module] = ()) -> Shape:
+    def compute_shape(self, inputs: Sequence[Shape]) -> Shape:
         self.expect_inputs(inputs, 2)
         data, indices = inputs
         expect_indices(self, indices)
@@ -131,7 +128,7 @@ class GatherND(Operator):
             return Shape(data.type)
         return Shape.dynamic(data.type, dims) if any_dynamic(inputs) else Shape(data.type, [d.min for d in dims])
 
-    def compute(self, output: Shape, args: Sequence[np.ndarray], run: RunModule | None = None) -> Any:
+    def compute(self, output: Shape, args: Sequence[np.ndarray]) -> Any:
         data, indices = args
         slices, index = nd_index(self, data, indices, self.batch_dims)
         return slices[index].reshape(output.lens)

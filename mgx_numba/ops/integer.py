@@ -7,21 +7,18 @@ A pass lowers the contractions to ``quant_dot`` and ``quant_convolution`` with t
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 
 from ..core.shape import Shape
 from ..core.types import Type
 from ..dataclass import dataclass
-from .base import Operator, RunModule, register
+from .base import Operator, register
 from .convolution import ConvolutionBase
 from .dot import INT8, matmul_shape, wrap_int32
 from .pad import Pad
 from .window import PaddingMode
-
-if TYPE_CHECKING:
-    from ..graph.module import Module
 
 
 def _check_zero(op: Operator, what: str, zero: Shape, operand: Shape, axis: int) -> None:
@@ -53,7 +50,7 @@ class IntegerDot(Operator):
 
     name: ClassVar[str] = "integer_dot"
 
-    def compute_shape(self, inputs: Sequence[Shape], modules: Sequence[Module] = ()) -> Shape:
+    def compute_shape(self, inputs: Sequence[Shape]) -> Shape:
         self.expect_inputs(inputs, 4)
         a, b, a_zero, b_zero = inputs
         result = matmul_shape(self, (a, b), Type.int32_type)
@@ -61,7 +58,7 @@ class IntegerDot(Operator):
         _check_zero(self, "b", b_zero, b, -2)
         return result
 
-    def compute(self, output: Shape, args: Sequence[np.ndarray], run: RunModule | None = None) -> Any:
+    def compute(self, output: Shape, args: Sequence[np.ndarray]) -> Any:
         a, b, a_zero, b_zero = args
         return wrap_int32(np.matmul(_centred(a, a_zero), _centred(b, b_zero)), output.type)
 
@@ -85,7 +82,7 @@ class IntegerConvolution(ConvolutionBase):
     def normalized(self, inputs: Sequence[Shape]) -> Operator:
         return super().normalized(inputs[:2])
 
-    def compute_shape(self, inputs: Sequence[Shape], modules: Sequence[Module] = ()) -> Shape:
+    def compute_shape(self, inputs: Sequence[Shape]) -> Shape:
         self.expect_inputs(inputs, 4)
         x, w, x_zero, w_zero = inputs
         result = self.window_shape((x, w), Type.int32_type, self.group)
@@ -97,7 +94,7 @@ class IntegerConvolution(ConvolutionBase):
             raise self.fail(f"the zero point {list(w_zero.lens)} of w has not one element for each of {w.lens[0]} rows")
         return result
 
-    def compute(self, output: Shape, args: Sequence[np.ndarray], run: RunModule | None = None) -> Any:
+    def compute(self, output: Shape, args: Sequence[np.ndarray]) -> Any:
         x, w, x_zero, w_zero = args
         sums = self.convolve(_centred(x, x_zero), _centred(w, w_zero), output.lens[2:], self.group)
         return wrap_int32(sums, output.type)
@@ -115,7 +112,7 @@ class PadWith(Operator):
     name: ClassVar[str] = "pad_with"
     pads: tuple[int, ...] = ()
 
-    def compute_shape(self, inputs: Sequence[Shape], modules: Sequence[Module] = ()) -> Shape:
+    def compute_shape(self, inputs: Sequence[Shape]) -> Shape:
         self.expect_inputs(inputs, 2)
         x, value = inputs
         if value.type is not x.type or value.elements != 1:
@@ -124,7 +121,7 @@ class PadWith(Operator):
             raise self.fail(f"pads {list(self.pads)} cut")
         return Pad(pads=self.pads).compute_shape([x])
 
-    def compute(self, output: Shape, args: Sequence[np.ndarray], run: RunModule | None = None) -> Any:
+    def compute(self, output: Shape, args: Sequence[np.ndarray]) -> Any:
         x, value = args
         result = np.empty(output.lens, x.dtype)
         result[...] = value.reshape(())

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from math import prod
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -12,10 +12,7 @@ from ..core.dim import Dim
 from ..core.shape import Shape
 from ..core.types import Type
 from ..dataclass import dataclass
-from .base import Operator, RunModule, register
-
-if TYPE_CHECKING:
-    from ..graph.module import Module
+from .base import Operator, register
 
 
 @register
@@ -27,13 +24,13 @@ class Lengths(Operator):
     values: tuple[int, ...] = ()
     lens: tuple[int, ...] = ()
 
-    def compute_shape(self, inputs: Sequence[Shape], modules: Sequence[Module] = ()) -> Shape:
+    def compute_shape(self, inputs: Sequence[Shape]) -> Shape:
         self.expect_inputs(inputs, 0)
         if any(isinstance(n, Dim) for n in self.lens) or prod(self.lens) != len(self.values):
             raise self.fail(f"lens {list(self.lens)} do not fit {len(self.values)} values")
         return Shape(Type.int64_type, self.lens or None)
 
-    def compute(self, output: Shape, args: Sequence[np.ndarray], run: RunModule | None = None) -> Any:
+    def compute(self, output: Shape, args: Sequence[np.ndarray]) -> Any:
         return np.array(self.values, np.int64).reshape(output.lens)
 
 
@@ -45,9 +42,9 @@ class Iota(Operator):
     name: ClassVar[str] = "iota"
     length: int = 0
 
-    def compute_shape(self, inputs: Sequence[Shape], modules: Sequence[Module] = ()) -> Shape:
+    def compute_shape(self, inputs: Sequence[Shape]) -> Shape:
         self.expect_inputs(inputs, 0)
         return Shape(Type.int64_type, (self.length,))
 
-    def compute(self, output: Shape, args: Sequence[np.ndarray], run: RunModule | None = None) -> Any:
+    def compute(self, output: Shape, args: Sequence[np.ndarray]) -> Any:
         return np.arange(output.lens[0], dtype=np.int64)

@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 
 from ..core.shape import Shape
 from ..dataclass import dataclass
-from .base import Operator, RunModule, register
-
-if TYPE_CHECKING:
-    from ..graph.module import Module
+from .base import Operator, register
 
 
 @register
@@ -29,7 +26,7 @@ class Lrn(Operator):
     bias: float = 1.0
     size: int = 1
 
-    def compute_shape(self, inputs: Sequence[Shape], modules: Sequence[Module] = ()) -> Shape:
+    def compute_shape(self, inputs: Sequence[Shape]) -> Shape:
         self.expect_inputs(inputs, 1)
         if inputs[0].ndim < 2:
             raise self.fail(f"input needs a channel axis (axis 1), got {inputs[0]}")
@@ -37,7 +34,7 @@ class Lrn(Operator):
             raise self.fail(f"size must be positive, got {self.size}")
         return inputs[0] if inputs[0].is_dynamic or inputs[0].packed else inputs[0].to_standard()
 
-    def compute(self, output: Shape, args: Sequence[np.ndarray], run: RunModule | None = None) -> Any:
+    def compute(self, output: Shape, args: Sequence[np.ndarray]) -> Any:
         x = args[0].astype(np.float64)
         channels = x.shape[1]
         square, squares = x * x, np.zeros_like(x)

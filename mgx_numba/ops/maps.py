@@ -7,19 +7,16 @@ strings.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 
 from ..core.shape import UNBOUNDED, DynamicDimension, Shape
 from ..core.types import Type
 from ..dataclass import dataclass
-from .base import Operator, RunModule, register
+from .base import Operator, register
 from .dims import may_be
 from .sequence import holding
-
-if TYPE_CHECKING:
-    from ..graph.module import Module
 
 
 def _key_and_value(op: Operator, shape: Shape) -> tuple[Type, Type]:
@@ -36,7 +33,7 @@ class ZipMap(Operator):
 
     name: ClassVar[str] = "zip_map"
 
-    def compute_shape(self, inputs: Sequence[Shape], modules: Sequence[Module] = ()) -> Shape:
+    def compute_shape(self, inputs: Sequence[Shape]) -> Shape:
         self.expect_inputs(inputs, 2)
         x, keys = inputs
         count = keys.dims[0].min if keys.ndim == 1 else -1
@@ -44,7 +41,7 @@ class ZipMap(Operator):
             raise self.fail(f"expected scores [n, c] and keys [c], got {x}; {keys}")
         return Shape.sequence(Shape.map(keys.type, x.type))
 
-    def compute(self, output: Shape, args: Sequence[np.ndarray], run: RunModule | None = None) -> Any:
+    def compute(self, output: Shape, args: Sequence[np.ndarray]) -> Any:
         keys = args[1].tolist()
         rows = args[0].reshape(-1, len(keys)).tolist()
         return holding(holding([dict(zip(keys, row))]) for row in rows)
@@ -57,14 +54,14 @@ class DictVectorizer(Operator):
 
     name: ClassVar[str] = "dict_vectorizer"
 
-    def compute_shape(self, inputs: Sequence[Shape], modules: Sequence[Module] = ()) -> Shape:
+    def compute_shape(self, inputs: Sequence[Shape]) -> Shape:
         self.expect_inputs(inputs, 2)
         key, value = _key_and_value(self, inputs[0])
         if inputs[1].ndim != 1 or inputs[1].is_dynamic or inputs[1].type is not key:
             raise self.fail(f"the keys are {inputs[1]}, expected a vector of {key.name}")
         return Shape(value, (1, inputs[1].lens[0]))
 
-    def compute(self, output: Shape, args: Sequence[np.ndarray], run: RunModule | None = None) -> Any:
+    def compute(self, output: Shape, args: Sequence[np.ndarray]) -> Any:
         given, other = args[0][0], "" if output.type is Type.string_type else 0
         return np.array([[given.get(key, other) for key in args[1].tolist()]], output.type.numpy).reshape(output.lens)
 
@@ -78,7 +75,7 @@ class MapValues(Operator):
     name: ClassVar[str] = "map_values"
     length: int | None = None
 
-    def compute_shape(self, inputs: Sequence[Shape], modules: Sequence[Module] = ()) -> Shape:
+    def compute_shape(self, inputs: Sequence[Shape]) -> Shape:
         self.expect_inputs(inputs, 1)
         key, value = _key_and_value(self, inputs[0])
         if key is not Type.int64_type or (self.length is not None and self.length < 1):
@@ -86,7 +83,7 @@ class MapValues(Operator):
         count = DynamicDimension(0, UNBOUNDED) if self.length is None else self.length
         return Shape.dynamic(value, [1, count])
 
-    def compute(self, output: Shape, args: Sequence[np.ndarray], run: RunModule | None = None) -> Any:
+    def compute(self, output: Shape, args: Sequence[np.ndarray]) -> Any:
         given, dtype = args[0][0], output.type.numpy
         if self.length is None:
             return np.array([[given[key] for key in sorted(given)]], dtype).reshape(1, -1)

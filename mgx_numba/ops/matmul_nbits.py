@@ -1,20 +1,18 @@
-"""Products with constant weights of few bits in blocks (ONNX Runtime's MatMulNBits)."""
+"""Products with constant weights of few bits in blocks: ONNX Runtime's MatMulNBits, and GGUF's layouts."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 
 from ..core.shape import Shape
 from ..core.types import Type
 from ..dataclass import dataclass
-from .base import Operator, RunModule, register
+from .base import Operator, register
+from .block_layouts import layout_named
 from .dims import any_dynamic
-
-if TYPE_CHECKING:
-    from ..graph.module import Module
 
 
 @register
@@ -25,15 +23,21 @@ class MatMulNBits(Operator):
     Inputs are the rows, bytes of codes [n, blocks, block_size * bits / 8] (of 4 bits the first in the low half), scales
     [n, blocks] in float32, and perhaps zero points [n, blocks] in uint8, without which they are ``2**(bits - 1)``. The
     result has the rows' type. ``accuracy_level`` is that of `Dot`.
+
+    With a ``layout`` of `block_layouts` the inputs are the rows and matrices of bytes [n, bytes of a row] as a GGUF
+    file has them, whose columns follow one another. ``bits`` and ``block_size`` are then the layout's.
     """
 
     name: ClassVar[str] = "matmul_nbits"
-    UNLESS_SET: ClassVar[tuple[str, ...]] = ("accuracy_level",)
+    UNLESS_SET: ClassVar[tuple[str, ...]] = ("accuracy_level", "layout")
     bits: int = 4
     block_size: int = 32
     accuracy_level: int = 0
+    layout: str = ""
 
-    def compute_shape(self, inputs: Sequence[Shape], modules: Sequence[Module] = ()) -> Shape:
+    def compute_shape(self, inputs: Sequence[Shape]) -> Shape:
+        if self.layout:
+            return self._shape_of_layout(inputs)
         self.expect_inputs(inputs, 3, 4)
         rows, codes, scales, *points = inputs
         if any_dynamic(inputs[1:]) or codes.ndim != 3 or codes.type is not Type.uint8_type:
@@ -44,32 +48,54 @@ class MatMulNBits(Operator):
         for given, type in wanted:
             if given.type is not type or given.lens != codes.lens[:2]:
                 raise self.fail(f"expected {type.name} {list(codes.lens[:2])} for each block, got {given}")
+        depth = self._depth(rows)
+        if -(-depth // self.block_size) != codes.lens[1]:
+            raise self.fail(f"an inner length of {depth} does not fit {codes.lens[1]} blocks of {self.block_size}")
+        return Shape.dynamic(rows.type, [*rows.dims[:-1], codes.lens[0]])
+
+    def _depth(self, rows: Shape) -> int:
+        """Return the inner length of the rows."""
         if rows.ndim < 2 or not rows.type.is_floating:
             raise self.fail(f"rows must be floating point with a rank of at least 2, got {rows}")
-        if any_dynamic(inputs[:1]):
-            depth = rows.dims[-1]
-            if depth.min != depth.max:
-                raise self.fail(f"the inner length of {rows} must be known")
-            self._check_depth(depth.min, codes.lens[1])
-            return Shape.dynamic(rows.type, [*rows.dims[:-1], Shape(rows.type, (codes.lens[0],)).dims[0]])
-        self._check_depth(rows.lens[-1], codes.lens[1])
-        return Shape(rows.type, (*rows.lens[:-1], codes.lens[0]))
+        depth = rows.dims[-1]
+        if depth.min != depth.max:
+            raise self.fail(f"the inner length of {rows} must be known")
+        return depth.min
 
-    def _check_depth(self, depth: int, blocks: int) -> None:
-        if -(-depth // self.block_size) != blocks:
-            raise self.fail(f"an inner length of {depth} does not fit {blocks} blocks of {self.block_size}")
+    def _shape_of_layout(self, inputs: Sequence[Shape]) -> Shape:
+        """Return the result's shape for weights in a GGUF layout."""
+        layout, (rows, *parts) = layout_named(self.layout), inputs
+        if (self.bits, self.block_size) != (layout.bits, layout.size):
+            raise self.fail(f"layout {self.layout} has {layout.bits} bits in blocks of {layout.size}")
+        depth = self._depth(rows)
+        if not parts:
+            raise self.fail("there are no weights")
+        for part in parts:
+            if any_dynamic([part]) or part.type is not Type.uint8_type or part.ndim != 2:
+                raise self.fail(f"weights must be bytes [n, bytes of a row], got {part}")
+            if part.lens[1] != layout.row_bytes(depth):
+                raise self.fail(
+                    f"{depth} weights of layout {self.layout} have {layout.row_bytes(depth)} bytes, got {part}"
+                )
+        return Shape.dynamic(rows.type, [*rows.dims[:-1], sum(part.lens[0] for part in parts)])
 
-    def compute(self, output: Shape, args: Sequence[np.ndarray], run: RunModule | None = None) -> Any:
+    def compute(self, output: Shape, args: Sequence[np.ndarray]) -> Any:
+        if self.layout:
+            return self._product(
+                output, args[0], np.concatenate([*map(layout_named(self.layout).dequantize, args[1:])])
+            )
         rows, codes, scales, *points = args
         if self.bits == 4:
             codes = np.stack([codes & 15, codes >> 4], -1).reshape(*codes.shape[:2], self.block_size)
         less = points[0][..., None] if points else np.array(1 << (self.bits - 1))
         matrix = (codes.astype(np.float64) - less) * scales[..., None]
         n, blocks = codes.shape[:2]
-        depth = rows.shape[-1]
+        return self._product(output, rows, matrix.reshape(n, blocks * self.block_size)[:, : rows.shape[-1]])
+
+    def _product(self, output: Shape, rows: np.ndarray, matrix: np.ndarray) -> np.ndarray:
+        """Return the rows times a matrix [n, k], summed in float64."""
         with np.errstate(all="ignore"):
-            product = rows.astype(np.float64) @ matrix.reshape(n, blocks * self.block_size)[:, :depth].T
-            return product.astype(output.type.numpy)
+            return (rows.astype(np.float64) @ matrix.T.astype(np.float64)).astype(output.type.numpy)
 
     def flops(self, output: Shape, inputs: Sequence[Shape]) -> int:
         return 2 * output.elements * inputs[0].max_lens[-1]

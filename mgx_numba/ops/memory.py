@@ -3,18 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 
 from ..core.shape import UNBOUNDED, DynamicDimension, Shape
 from ..core.types import Type
 from ..dataclass import dataclass
-from .base import Operator, RunModule, register
-
-if TYPE_CHECKING:
-    from ..graph.module import Module
-
+from .base import Operator, register
 
 SCALAR = Shape(Type.float_type)
 
@@ -31,7 +27,7 @@ class Allocate(Operator):
     shape: Shape | None = None
     buf_type: Type | None = None
 
-    def compute_shape(self, inputs: Sequence[Shape], modules: Sequence[Module] = ()) -> Shape:
+    def compute_shape(self, inputs: Sequence[Shape]) -> Shape:
         self.expect_inputs(inputs, 0, 1)
         if self.shape is not None:
             if self.shape.is_dynamic and not inputs:
@@ -44,7 +40,7 @@ class Allocate(Operator):
             raise self.fail(f"lengths must be a vector of integers of fixed length, got {lengths}")
         return Shape.dynamic(self.buf_type, [DynamicDimension(0, UNBOUNDED)] * lengths.lens[0])
 
-    def compute(self, output: Shape, args: Sequence[np.ndarray], run: RunModule | None = None) -> Any:
+    def compute(self, output: Shape, args: Sequence[np.ndarray]) -> Any:
         lens = args[0].tolist() if args else output.lens
         return np.zeros(lens, output.type.numpy)
 
@@ -62,7 +58,7 @@ class Load(Operator):
     def __str__(self) -> str:
         return f"{self.name}[offset={self.offset},end={self.offset + self.shape.bytes}]"
 
-    def compute_shape(self, inputs: Sequence[Shape], modules: Sequence[Module] = ()) -> Shape:
+    def compute_shape(self, inputs: Sequence[Shape]) -> Shape:
         self.expect_inputs(inputs, 1)
         if self.offset < 0 or self.offset + self.shape.bytes > inputs[0].bytes:
             raise self.fail(f"bytes {self.offset} to {self.offset + self.shape.bytes} are not inside of {inputs[0]}")
@@ -70,7 +66,7 @@ class Load(Operator):
             raise self.fail(f"offset {self.offset} is not aligned to elements of {self.shape.type.name}")
         return self.shape
 
-    def compute(self, output: Shape, args: Sequence[np.ndarray], run: RunModule | None = None) -> Any:
+    def compute(self, output: Shape, args: Sequence[np.ndarray]) -> Any:
         raw = args[0].reshape(-1).view(np.uint8)[self.offset : self.offset + output.bytes]
         flat = raw.view(output.type.numpy)
         return np.lib.stride_tricks.as_strided(flat, output.lens, [s * flat.itemsize for s in output.strides])
@@ -83,14 +79,14 @@ class Fill(Operator):
 
     name: ClassVar[str] = "fill"
 
-    def compute_shape(self, inputs: Sequence[Shape], modules: Sequence[Module] = ()) -> Shape:
+    def compute_shape(self, inputs: Sequence[Shape]) -> Shape:
         self.expect_inputs(inputs, 2)
         self.expect_same_type(inputs)
         if inputs[0].is_dynamic or inputs[0].elements != 1:
             raise self.fail(f"the value must be one element, got {inputs[0]}")
         return inputs[1]
 
-    def compute(self, output: Shape, args: Sequence[np.ndarray], run: RunModule | None = None) -> Any:
+    def compute(self, output: Shape, args: Sequence[np.ndarray]) -> Any:
         return np.full(args[1].shape, args[0].reshape(-1)[0], args[1].dtype)
 
 
@@ -101,9 +97,9 @@ class Undefined(Operator):
 
     name: ClassVar[str] = "undefined"
 
-    def compute_shape(self, inputs: Sequence[Shape], modules: Sequence[Module] = ()) -> Shape:
+    def compute_shape(self, inputs: Sequence[Shape]) -> Shape:
         self.expect_inputs(inputs, 0)
         return Shape.absent(Type.float_type)
 
-    def compute(self, output: Shape, args: Sequence[np.ndarray], run: RunModule | None = None) -> Any:
+    def compute(self, output: Shape, args: Sequence[np.ndarray]) -> Any:
         return np.zeros((), np.float32)

@@ -4,18 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from math import prod
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 
 from ..core.shape import DynamicDimension, Shape
 from ..core.types import Type
 from ..dataclass import dataclass
-from .base import Operator, RunModule, register
+from .base import Operator, register
 from .constant_tables import kept_for_constants
-
-if TYPE_CHECKING:
-    from ..graph.module import Module
 
 
 @register
@@ -42,7 +39,7 @@ class TfIdf(Operator):
     max_length: int = 1
     max_skip: int = 0
 
-    def compute_shape(self, inputs: Sequence[Shape], modules: Sequence[Module] = ()) -> Shape:
+    def compute_shape(self, inputs: Sequence[Shape]) -> Shape:
         self.expect_inputs(inputs, 4)
         shape, *tables = inputs
         if shape.ndim not in (1, 2) or shape.type not in (Type.int32_type, Type.int64_type):
@@ -61,7 +58,7 @@ class TfIdf(Operator):
         columns = DynamicDimension(self.columns, self.columns)
         return Shape.dynamic(Type.float_type, [*shape.dims[:-1], columns])
 
-    def compute(self, output: Shape, args: Sequence[np.ndarray], run: RunModule | None = None) -> Any:
+    def compute(self, output: Shape, args: Sequence[np.ndarray]) -> Any:
         x, pool, indexes, weights = args
         rows = x.reshape(prod(x.shape[:-1]), x.shape[-1])
         tables = _tables(pool, indexes, counts=self.counts)

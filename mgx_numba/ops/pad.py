@@ -4,19 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from enum import IntEnum
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 
 from ..core.shape import DynamicDimension, Shape
 from ..core.types import Type, from_numpy
 from ..dataclass import dataclass
-from .base import Operator, RunModule, register, register_enum
+from .base import Operator, register, register_enum
 from .dims import packed_like
 from .scalar import cast_array
-
-if TYPE_CHECKING:
-    from ..graph.module import Module
 
 
 @register_enum
@@ -42,7 +39,7 @@ class Pad(Operator):
     pads: tuple[int, ...] = ()
     value: float | int = 0.0
 
-    def compute_shape(self, inputs: Sequence[Shape], modules: Sequence[Module] = ()) -> Shape:
+    def compute_shape(self, inputs: Sequence[Shape]) -> Shape:
         self.expect_inputs(inputs, 1)
         shape = inputs[0]
         rank = shape.ndim
@@ -60,7 +57,7 @@ class Pad(Operator):
             return Shape.dynamic(shape.type, ranges)
         return packed_like(shape, [n + extra for n, extra in zip(shape.lens, added)])
 
-    def compute(self, output: Shape, args: Sequence[np.ndarray], run: RunModule | None = None) -> Any:
+    def compute(self, output: Shape, args: Sequence[np.ndarray]) -> Any:
         x, rank = args[0], args[0].ndim
         if self.mode is not PadMode.constant:
             for axis in range(rank):
@@ -101,14 +98,14 @@ class FixedPad(Operator):
     name: ClassVar[str] = "fixed_pad"
     output_lens: tuple[int, ...] = ()
 
-    def compute_shape(self, inputs: Sequence[Shape], modules: Sequence[Module] = ()) -> Shape:
+    def compute_shape(self, inputs: Sequence[Shape]) -> Shape:
         self.expect_inputs(inputs, 1)
         shape = inputs[0]
         if len(self.output_lens) != shape.ndim or any(d.min > n for d, n in zip(shape.dims, self.output_lens)):
             raise self.fail(f"{shape} does not fit into lengths {list(self.output_lens)}")
         return Shape(shape.type, self.output_lens)
 
-    def compute(self, output: Shape, args: Sequence[np.ndarray], run: RunModule | None = None) -> Any:
+    def compute(self, output: Shape, args: Sequence[np.ndarray]) -> Any:
         result = np.zeros(output.lens, output.type.numpy)
         result[tuple(map(slice, args[0].shape))] = args[0]
         return result

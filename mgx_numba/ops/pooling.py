@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from enum import Enum
 from functools import reduce
 from math import prod
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -14,13 +14,10 @@ from ..core.dim import all_of, less, maximum
 from ..core.shape import DynamicDimension, Shape
 from ..core.types import from_numpy
 from ..dataclass import dataclass
-from .base import Operator, RunModule, register, register_enum
+from .base import Operator, register, register_enum
 from .dims import packed_like
 from .scalar import widened
 from .window import PaddingMode, auto_padding, check_window, fits_nowhere, known_padding, pad_pairs, window_counts
-
-if TYPE_CHECKING:
-    from ..graph.module import Module
 
 __all__ = ["Pooling", "PoolingMode"]
 
@@ -72,7 +69,7 @@ class Pooling(Operator):
             return pad_pairs(self, self.padding, len(lens))
         return auto_padding(self.padding_mode, lens, self.lengths, self.stride, self.dilations)
 
-    def compute_shape(self, inputs: Sequence[Shape], modules: Sequence[Module] = ()) -> Shape:
+    def compute_shape(self, inputs: Sequence[Shape]) -> Shape:
         self.expect_inputs(inputs, 1)
         x = inputs[0]
         rank = x.ndim - 2
@@ -104,7 +101,7 @@ class Pooling(Operator):
             result.append(count)
         return result
 
-    def compute(self, output: Shape, args: Sequence[np.ndarray], run: RunModule | None = None) -> Any:
+    def compute(self, output: Shape, args: Sequence[np.ndarray]) -> Any:
         x = args[0]
         kind = from_numpy(x.dtype)
         x = widened(x)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 import ml_dtypes
 import numpy as np
@@ -12,18 +12,15 @@ import numpy as np
 from ..core.shape import DynamicDimension, Shape
 from ..core.types import Type
 from ..dataclass import dataclass
-from .base import Operator, Pointwise, RunModule, pointwise_shape, register
+from .base import Operator, Pointwise, pointwise_shape, register
 from .scalar import NEAREST, ScalarOps
-
-if TYPE_CHECKING:
-    from ..graph.module import Module
 
 
 @dataclass(frozen=True)
 class _Linear(Pointwise):
     """Pointwise operator on a value, a scale and perhaps a zero point, all of equal lengths."""
 
-    def compute_shape(self, inputs: Sequence[Shape], modules: Sequence[Module] = ()) -> Shape:
+    def compute_shape(self, inputs: Sequence[Shape]) -> Shape:
         self.expect_inputs(inputs, 2, 3)
         types = [s.type for s in inputs]
         self.input_types(types)
@@ -175,12 +172,12 @@ class PackInt4(_Nibbles):
 
     name: ClassVar[str] = "pack_int4"
 
-    def compute_shape(self, inputs: Sequence[Shape], modules: Sequence[Module] = ()) -> Shape:
+    def compute_shape(self, inputs: Sequence[Shape]) -> Shape:
         self.expect_inputs(inputs, 1)
         _expect_bytes(self, inputs[0])
         return self.packed_shape(inputs[0], inputs[0].type)
 
-    def compute(self, output: Shape, args: Sequence[np.ndarray], run: RunModule | None = None) -> Any:
+    def compute(self, output: Shape, args: Sequence[np.ndarray]) -> Any:
         x = args[0]
         low, high = (-8, 7) if x.dtype == np.int8 else (0, 15)
         return self.join(np.clip(x, low, high).astype(np.uint8) & 15).view(x.dtype)
@@ -193,12 +190,12 @@ class UnpackInt4(_Nibbles):
 
     name: ClassVar[str] = "unpack_int4"
 
-    def compute_shape(self, inputs: Sequence[Shape], modules: Sequence[Module] = ()) -> Shape:
+    def compute_shape(self, inputs: Sequence[Shape]) -> Shape:
         self.expect_inputs(inputs, 1)
         _expect_bytes(self, inputs[0])
         return self.unpacked_shape(inputs[0], inputs[0].type)
 
-    def compute(self, output: Shape, args: Sequence[np.ndarray], run: RunModule | None = None) -> Any:
+    def compute(self, output: Shape, args: Sequence[np.ndarray]) -> Any:
         values = self.split(args[0].view(np.uint8))
         return ((values ^ 8) - np.uint8(8)).view(np.int8) if args[0].dtype == np.int8 else values
 
@@ -210,13 +207,13 @@ class PackFp4(_Nibbles):
 
     name: ClassVar[str] = "pack_fp4"
 
-    def compute_shape(self, inputs: Sequence[Shape], modules: Sequence[Module] = ()) -> Shape:
+    def compute_shape(self, inputs: Sequence[Shape]) -> Shape:
         self.expect_inputs(inputs, 1)
         if not inputs[0].type.is_floating:
             raise self.fail(f"input must be floating point, got {inputs[0].type.name}")
         return self.packed_shape(inputs[0], Type.fp4x2_type)
 
-    def compute(self, output: Shape, args: Sequence[np.ndarray], run: RunModule | None = None) -> Any:
+    def compute(self, output: Shape, args: Sequence[np.ndarray]) -> Any:
         exact = np.clip(args[0].astype(np.float32), -6, 6)
         return self.join(exact.astype(ml_dtypes.float4_e2m1fn).view(np.uint8) & 15)
 
@@ -228,12 +225,12 @@ class UnpackFp4(_Nibbles):
 
     name: ClassVar[str] = "unpack_fp4"
 
-    def compute_shape(self, inputs: Sequence[Shape], modules: Sequence[Module] = ()) -> Shape:
+    def compute_shape(self, inputs: Sequence[Shape]) -> Shape:
         self.expect_inputs(inputs, 1)
         if inputs[0].type is not Type.fp4x2_type:
             raise self.fail(f"input must be fp4x2_type, got {inputs[0].type.name}")
         return self.unpacked_shape(inputs[0], Type.fp8e4m3fn_type)
 
-    def compute(self, output: Shape, args: Sequence[np.ndarray], run: RunModule | None = None) -> Any:
+    def compute(self, output: Shape, args: Sequence[np.ndarray]) -> Any:
         values = np.ascontiguousarray(self.split(args[0])).view(ml_dtypes.float4_e2m1fn)
         return values.astype(np.float32).astype(output.type.numpy)

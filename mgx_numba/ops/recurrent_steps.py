@@ -4,19 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 
 from ..core.shape import Shape
 from ..core.types import Type, from_numpy
 from ..dataclass import dataclass
-from .base import Operator, RunModule, register
+from .base import Operator, register
 from .dims import any_dynamic
 from .recurrence import CELLS, Recurrence, reverse_sequences
-
-if TYPE_CHECKING:
-    from ..graph.module import Module
 
 __all__ = ["RecurrentSteps"]
 
@@ -55,7 +52,7 @@ class RecurrentSteps(Operator):
         """The optional inputs by name."""
         return dict(zip(self.given.split(), inputs[2:]))
 
-    def compute_shape(self, inputs: Sequence[Shape], modules: Sequence[Module] = ()) -> Shape:
+    def compute_shape(self, inputs: Sequence[Shape]) -> Shape:
         self.expect_inputs(inputs, 2 + len(self.given.split()))
         if self.cell not in CELLS:
             raise self.fail(f"cell is {self.cell!r}, expected one of {', '.join(CELLS)}")
@@ -95,7 +92,7 @@ class RecurrentSteps(Operator):
         states = [last, last] if self.cell == "lstm" else [last]
         return Shape.tuple([Shape.dynamic(x.type, [steps, d, batch, self.hidden_size]), *states])
 
-    def compute(self, output: Shape, args: Sequence[np.ndarray], run: RunModule | None = None) -> Any:
+    def compute(self, output: Shape, args: Sequence[np.ndarray]) -> Any:
         x, r = args[:2]
         steps, batch, d, rows = x.shape
         h, named = self.hidden_size, self.named(args)

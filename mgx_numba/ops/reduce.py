@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from math import prod
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 import ml_dtypes
 import numpy as np
@@ -13,13 +13,9 @@ from ..core.dim import maximum, minimum
 from ..core.shape import DynamicDimension, Shape
 from ..core.types import Type, from_numpy
 from ..dataclass import dataclass
-from .base import Operator, RunModule, register
+from .base import Operator, register
 from .dims import packed_like
 from .scalar import widened
-
-if TYPE_CHECKING:
-    from ..graph.module import Module
-
 
 MOST_ELEMENTS = 2.0**32
 """Most elements that are reduced to one; as float32 they would be 16 GiB."""
@@ -68,7 +64,7 @@ class ReduceOperator(Operator):
         """Return whether this is a mean whose sum may overflow the accumulator although the mean does not."""
         return False
 
-    def compute_shape(self, inputs: Sequence[Shape], modules: Sequence[Module] = ()) -> Shape:
+    def compute_shape(self, inputs: Sequence[Shape]) -> Shape:
         self.expect_inputs(inputs, 1, 2)
         shape = inputs[0]
         type = self.output_type(shape.type)
@@ -86,7 +82,7 @@ class ReduceOperator(Operator):
         axes = tuple(int(a) for a in values[0].reshape(-1))
         return self.with_attributes(axes=axes) if axes else None
 
-    def compute(self, output: Shape, args: Sequence[np.ndarray], run: RunModule | None = None) -> Any:
+    def compute(self, output: Shape, args: Sequence[np.ndarray]) -> Any:
         x = args[0]
         if len(args) == 2:
             axes = tuple(self.resolve_axis(int(a), x.ndim, "axes value") for a in args[1].reshape(-1))
@@ -278,7 +274,7 @@ class ArgReduction(Operator):
     axis: int = 0
     select_last_index: bool = False
 
-    def compute_shape(self, inputs: Sequence[Shape], modules: Sequence[Module] = ()) -> Shape:
+    def compute_shape(self, inputs: Sequence[Shape]) -> Shape:
         self.expect_inputs(inputs, 1)
         axis = self.resolve_axis(self.axis, inputs[0].ndim)
         dims = inputs[0].dims
@@ -287,7 +283,7 @@ class ArgReduction(Operator):
             raise self.fail(f"axis {axis} of {inputs[0]} is empty")
         return Shape.dynamic(Type.int64_type, [*dims[:axis], DynamicDimension(1, 1), *dims[axis + 1 :]])
 
-    def compute(self, output: Shape, args: Sequence[np.ndarray], run: RunModule | None = None) -> Any:
+    def compute(self, output: Shape, args: Sequence[np.ndarray]) -> Any:
         x = widened(args[0])
         if not x.size:
             return np.empty(output.lens, np.int64)

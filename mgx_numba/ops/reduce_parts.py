@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import pairwise
 from math import prod
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 import ml_dtypes
 import numpy as np
@@ -13,12 +13,9 @@ import numpy as np
 from ..core.dim import is_symbolic
 from ..core.shape import Shape
 from ..dataclass import dataclass
-from .base import Operator, RunModule, operator_class, register
+from .base import Operator, operator_class, register
 from .dims import packed_like
 from .reduce import ReduceOperator
-
-if TYPE_CHECKING:
-    from ..graph.module import Module
 
 
 def _rows(x: np.ndarray, axes: Sequence[int]) -> tuple[list[int], np.ndarray]:
@@ -55,7 +52,7 @@ class ReduceParts(Operator):
     fold: int = 1
     permutation: tuple[int, ...] = ()
 
-    def compute_shape(self, inputs: Sequence[Shape], modules: Sequence[Module] = ()) -> Shape:
+    def compute_shape(self, inputs: Sequence[Shape]) -> Shape:
         self.expect_inputs(inputs, 1)
         shape = inputs[0]
         if shape.is_dynamic:
@@ -82,7 +79,7 @@ class ReduceParts(Operator):
             raise self.fail(f"{self.operation} is no associative reduction")
         return cls(axes=(1,))
 
-    def compute(self, output: Shape, args: Sequence[np.ndarray], run: RunModule | None = None) -> Any:
+    def compute(self, output: Shape, args: Sequence[np.ndarray]) -> Any:
         x, count = args[0], self.parts * self.fold
         kept, rows = _rows(x, self.axes)
         numbers = self._index(x.shape, self.cut) // self.share * self.fold
@@ -125,13 +122,13 @@ class HeadMean(Operator):
     axes: tuple[int, ...] = ()
     share: int = 32
 
-    def compute_shape(self, inputs: Sequence[Shape], modules: Sequence[Module] = ()) -> Shape:
+    def compute_shape(self, inputs: Sequence[Shape]) -> Shape:
         self.expect_inputs(inputs, 1)
         if inputs[0].is_dynamic or not inputs[0].type.is_floating:
             raise self.fail(f"needs floats of static lengths, got {inputs[0]}")
         return packed_like(inputs[0], [1 if a in self.axes else n for a, n in enumerate(inputs[0].lens)])
 
-    def compute(self, output: Shape, args: Sequence[np.ndarray], run: RunModule | None = None) -> Any:
+    def compute(self, output: Shape, args: Sequence[np.ndarray]) -> Any:
         _, rows = _rows(args[0], self.axes)
         head = rows[:, : -(-rows.shape[1] // self.share)].astype(np.float64)
         with np.errstate(all="ignore"):

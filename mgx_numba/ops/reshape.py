@@ -4,18 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from math import prod
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 
 from ..core.dim import Dim, exact_quotient
 from ..core.shape import DynamicDimension, Shape, invert_permutation
 from ..dataclass import dataclass
-from .base import Operator, RunModule, register
+from .base import Operator, register
 from .dims import view_strides
-
-if TYPE_CHECKING:
-    from ..graph.module import Module
 
 
 def resolve_lens(op: Operator, shape: Shape, dims: Sequence[int]) -> tuple[int, ...]:
@@ -106,7 +103,7 @@ class Reshape(Operator):
     name: ClassVar[str] = "reshape"
     dims: tuple[int, ...] = ()
 
-    def compute_shape(self, inputs: Sequence[Shape], modules: Sequence[Module] = ()) -> Shape:
+    def compute_shape(self, inputs: Sequence[Shape]) -> Shape:
         self.expect_inputs(inputs, 1, 2)
         if len(inputs) == 2:
             if not inputs[0].is_dynamic and not inputs[1].is_dynamic and inputs[0].elements != inputs[1].elements:
@@ -116,7 +113,7 @@ class Reshape(Operator):
             return Shape(inputs[0].type, resolve_lens(self, inputs[0], self.dims))
         return Shape.dynamic(inputs[0].type, resolve_dims(self, inputs[0], self.dims))
 
-    def compute(self, output: Shape, args: Sequence[np.ndarray], run: RunModule | None = None) -> Any:
+    def compute(self, output: Shape, args: Sequence[np.ndarray]) -> Any:
         lens = args[1].shape if len(args) == 2 else output.lens
         if prod(lens) != args[0].size:
             raise self.fail(f"lengths {list(args[0].shape)} and {list(lens)} have different numbers of elements")
@@ -132,7 +129,7 @@ class ReshapeLazy(Operator):
     view: ClassVar[bool] = True
     dims: tuple[int, ...] = ()
 
-    def compute_shape(self, inputs: Sequence[Shape], modules: Sequence[Module] = ()) -> Shape:
+    def compute_shape(self, inputs: Sequence[Shape]) -> Shape:
         self.expect_inputs(inputs, 1)
         shape = inputs[0]
         if shape.is_dynamic:
@@ -143,7 +140,7 @@ class ReshapeLazy(Operator):
             raise self.fail(f"{shape} cannot be seen with lengths {list(lens)} without a copy")
         return Shape.view(shape.type, lens, strides) if lens else Shape(shape.type)
 
-    def compute(self, output: Shape, args: Sequence[np.ndarray], run: RunModule | None = None) -> Any:
+    def compute(self, output: Shape, args: Sequence[np.ndarray]) -> Any:
         return args[0].reshape(output.lens)
 
 
@@ -154,11 +151,11 @@ class Contiguous(Operator):
 
     name: ClassVar[str] = "contiguous"
 
-    def compute_shape(self, inputs: Sequence[Shape], modules: Sequence[Module] = ()) -> Shape:
+    def compute_shape(self, inputs: Sequence[Shape]) -> Shape:
         self.expect_inputs(inputs, 1)
         return inputs[0].to_standard()
 
-    def compute(self, output: Shape, args: Sequence[np.ndarray], run: RunModule | None = None) -> Any:
+    def compute(self, output: Shape, args: Sequence[np.ndarray]) -> Any:
         return np.ascontiguousarray(args[0]).reshape(args[0].shape)
 
 
@@ -170,12 +167,12 @@ class Layout(Operator):
     name: ClassVar[str] = "layout"
     permutation: tuple[int, ...] = ()
 
-    def compute_shape(self, inputs: Sequence[Shape], modules: Sequence[Module] = ()) -> Shape:
+    def compute_shape(self, inputs: Sequence[Shape]) -> Shape:
         self.expect_inputs(inputs, 1)
         if inputs[0].is_dynamic:
             raise self.fail(f"needs static lengths, got {inputs[0]}")
         return Shape.from_permutation(inputs[0].type, inputs[0].lens, self.permutation)
 
-    def compute(self, output: Shape, args: Sequence[np.ndarray], run: RunModule | None = None) -> Any:
+    def compute(self, output: Shape, args: Sequence[np.ndarray]) -> Any:
         packed = np.ascontiguousarray(np.transpose(args[0], self.permutation))
         return np.transpose(packed, invert_permutation(self.permutation))

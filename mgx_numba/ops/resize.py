@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from fractions import Fraction
 from functools import partial
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -13,12 +13,9 @@ from ..core.dim import Dim, SymbolicLengthError, known_equal, less_equal
 from ..core.shape import UNBOUNDED, DynamicDimension, Shape
 from ..core.types import from_numpy
 from ..dataclass import dataclass
-from .base import Operator, RunModule, register
+from .base import Operator, register
 from .dims import map_dim, packed_like
 from .scalar import cast_array
-
-if TYPE_CHECKING:
-    from ..graph.module import Module
 
 SIGNIFICAND = 24  # bits of float32
 MODES = ("nearest", "linear", "cubic")
@@ -118,7 +115,7 @@ class Resize(Operator):
     coordinate_transformation_mode: str = "half_pixel"
     cubic_coeff_a: float = -0.75
 
-    def compute_shape(self, inputs: Sequence[Shape], modules: Sequence[Module] = ()) -> Shape:
+    def compute_shape(self, inputs: Sequence[Shape]) -> Shape:
         self.expect_inputs(inputs, 1, 2)
         shape = inputs[0]
         for what, value, known in (
@@ -174,7 +171,7 @@ class Resize(Operator):
             found.append((axis, source_coordinates(self.coordinate_transformation_mode, n, out, factor)))
         return found
 
-    def compute(self, output: Shape, args: Sequence[np.ndarray], run: RunModule | None = None) -> Any:
+    def compute(self, output: Shape, args: Sequence[np.ndarray]) -> Any:
         x = args[0]
         if len(args) == 1:
             samples = self.samples(x.shape)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from enum import Enum
 from functools import partial
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -13,12 +13,9 @@ from ..core.shape import DynamicDimension, Shape
 from ..core.types import from_numpy
 from ..dataclass import dataclass
 from ..errors import UnsupportedError
-from .base import Operator, RunModule, make_op, register, register_enum
+from .base import Operator, make_op, register, register_enum
 from .dims import meet_dim
 from .recurrence import CELLS, Recurrence, reverse_sequences
-
-if TYPE_CHECKING:
-    from ..graph.module import Module
 
 __all__ = ["Gru", "Lstm", "Recurrent", "Rnn", "RnnDirection"]
 
@@ -94,10 +91,10 @@ class RecurrentBase(Operator):
             raise self.fail(f"{functions} activation functions, expected {cell.activations} for each direction")
         return Shape.dynamic(x.type, [x.dims[0], d, batch, h])
 
-    def compute_shape(self, inputs: Sequence[Shape], modules: Sequence[Module] = ()) -> Shape:
+    def compute_shape(self, inputs: Sequence[Shape]) -> Shape:
         return self.states_shape(inputs)
 
-    def compute(self, output: Shape, args: Sequence[np.ndarray], run: RunModule | None = None) -> Any:
+    def compute(self, output: Shape, args: Sequence[np.ndarray]) -> Any:
         return self.evaluate(args)[0]
 
     def evaluate(self, args: Sequence[np.ndarray]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -216,12 +213,12 @@ class Recurrent(RecurrentBase):
             raise self.fail(f"cell is {self.cell!r}, expected one of {', '.join(CELLS)}")
         return self.cell
 
-    def compute_shape(self, inputs: Sequence[Shape], modules: Sequence[Module] = ()) -> Shape:
+    def compute_shape(self, inputs: Sequence[Shape]) -> Shape:
         states = self.states_shape(inputs)
         last = Shape.dynamic(states.type, states.dims[1:])
         return Shape.tuple([states, last, last] if self.cell == "lstm" else [states, last])
 
-    def compute(self, output: Shape, args: Sequence[np.ndarray], run: RunModule | None = None) -> Any:
+    def compute(self, output: Shape, args: Sequence[np.ndarray]) -> Any:
         return self.evaluate(args)[: len(output.sub_shapes)]
 
 
@@ -233,13 +230,13 @@ class _LastState(Operator):
     ``recurrent``.
     """
 
-    def compute_shape(self, inputs: Sequence[Shape], modules: Sequence[Module] = ()) -> Shape:
+    def compute_shape(self, inputs: Sequence[Shape]) -> Shape:
         self.expect_inputs(inputs, 1)
         if inputs[0].ndim != 4:
             raise self.fail(f"input must be hidden states [steps, directions, batch, h], got {inputs[0]}")
         return Shape.dynamic(inputs[0].type, inputs[0].dims[1:])
 
-    def compute(self, output: Shape, args: Sequence[np.ndarray], run: RunModule | None = None) -> Any:
+    def compute(self, output: Shape, args: Sequence[np.ndarray]) -> Any:
         raise UnsupportedError(f"{self.name} has a value only after the rewrite_rnn pass")
 
 

@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 
 from ..core.shape import Shape
 from ..dataclass import dataclass
-from .base import Operator, RunModule, register
+from .base import Operator, register
 from .dims import meet_dim
 from .rnn import RnnDirection
-
-if TYPE_CHECKING:
-    from ..graph.module import Module
 
 
 def _check_lengths(op: Operator, inputs: Sequence[Shape], batch_axis: int, rank: int) -> None:
@@ -44,11 +41,11 @@ class RnnVarSlShiftSequence(Operator):
 
     name: ClassVar[str] = "rnn_var_sl_shift_sequence"
 
-    def compute_shape(self, inputs: Sequence[Shape], modules: Sequence[Module] = ()) -> Shape:
+    def compute_shape(self, inputs: Sequence[Shape]) -> Shape:
         _check_lengths(self, inputs, 1, 3)
         return inputs[0].to_standard()
 
-    def compute(self, output: Shape, args: Sequence[np.ndarray], run: RunModule | None = None) -> Any:
+    def compute(self, output: Shape, args: Sequence[np.ndarray]) -> Any:
         return _shift(args[0], args[1], 1, True)
 
 
@@ -64,11 +61,11 @@ class RnnVarSlShiftOutput(Operator):
     output_name: str = "hidden_states"
     direction: RnnDirection = RnnDirection.forward
 
-    def compute_shape(self, inputs: Sequence[Shape], modules: Sequence[Module] = ()) -> Shape:
+    def compute_shape(self, inputs: Sequence[Shape]) -> Shape:
         _check_lengths(self, inputs, 2, 4)
         return inputs[0].to_standard()
 
-    def compute(self, output: Shape, args: Sequence[np.ndarray], run: RunModule | None = None) -> Any:
+    def compute(self, output: Shape, args: Sequence[np.ndarray]) -> Any:
         x, lengths = args
         running = np.arange(x.shape[0])[:, None] < lengths
         kept = np.where(running[:, None, :, None], x, x.dtype.type(0))
@@ -84,11 +81,11 @@ class RnnVarSlLastOutput(Operator):
     name: ClassVar[str] = "rnn_var_sl_last_output"
     direction: RnnDirection = RnnDirection.forward
 
-    def compute_shape(self, inputs: Sequence[Shape], modules: Sequence[Module] = ()) -> Shape:
+    def compute_shape(self, inputs: Sequence[Shape]) -> Shape:
         _check_lengths(self, inputs, 2, 4)
         return Shape.dynamic(inputs[0].type, inputs[0].dims[1:])
 
-    def compute(self, output: Shape, args: Sequence[np.ndarray], run: RunModule | None = None) -> Any:
+    def compute(self, output: Shape, args: Sequence[np.ndarray]) -> Any:
         x, lengths = args
         end = np.moveaxis(x, 2, 1)[lengths.astype(np.int64) - 1, np.arange(x.shape[2])]
         first = 0 if self.direction is RnnDirection.reverse else 1

@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 
 from ..core.shape import DynamicDimension, Shape
 from ..dataclass import dataclass
-from .base import Operator, RunModule, register
+from .base import Operator, register
 from .dims import may_be
-
-if TYPE_CHECKING:
-    from ..graph.module import Module
 
 
 @register
@@ -30,7 +27,7 @@ class MaxRoiPool(Operator):
     pooled_shape: tuple[int, ...] = (1, 1)
     spatial_scale: float = 1.0
 
-    def compute_shape(self, inputs: Sequence[Shape], modules: Sequence[Module] = ()) -> Shape:
+    def compute_shape(self, inputs: Sequence[Shape]) -> Shape:
         self.expect_inputs(inputs, 2)
         self.expect_same_type(inputs)
         x, rois = inputs
@@ -41,7 +38,7 @@ class MaxRoiPool(Operator):
         cells = [DynamicDimension(n, n) for n in self.pooled_shape]
         return Shape.dynamic(x.type, [rois.dims[0], x.dims[1], *cells])
 
-    def compute(self, output: Shape, args: Sequence[np.ndarray], run: RunModule | None = None) -> Any:
+    def compute(self, output: Shape, args: Sequence[np.ndarray]) -> Any:
         x, rois = args[0], args[1].astype(np.float32)
         result = np.zeros((rois.shape[0], x.shape[1], *self.pooled_shape), x.dtype)
         for k, roi in enumerate(rois):

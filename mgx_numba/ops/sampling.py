@@ -4,17 +4,14 @@ from __future__ import annotations
 
 import random
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 
 from ..core.shape import DynamicDimension, Shape
 from ..core.types import Type
 from ..dataclass import dataclass
-from .base import Operator, RunModule, register
-
-if TYPE_CHECKING:
-    from ..graph.module import Module
+from .base import Operator, register
 
 __all__ = ["draw_seeds_from"]
 
@@ -36,13 +33,13 @@ class RandomSeed(Operator):
     name: ClassVar[str] = "random_seed"
     dtype: Type = Type.uint64_type
 
-    def compute_shape(self, inputs: Sequence[Shape], modules: Sequence[Module] = ()) -> Shape:
+    def compute_shape(self, inputs: Sequence[Shape]) -> Shape:
         self.expect_inputs(inputs, 0)
         if not self.dtype.is_integral:
             raise self.fail(f"dtype must be an integer type, got {self.dtype.name}")
         return Shape(self.dtype, (1,))
 
-    def compute(self, output: Shape, args: Sequence[np.ndarray], run: RunModule | None = None) -> Any:
+    def compute(self, output: Shape, args: Sequence[np.ndarray]) -> Any:
         bits = 8 * self.dtype.size - (1 if self.dtype.is_signed else 0)
         return np.array([_source.getrandbits(bits)], self.dtype.numpy)
 
@@ -58,13 +55,13 @@ class RandomUniform(Operator):
 
     name: ClassVar[str] = "random_uniform"
 
-    def compute_shape(self, inputs: Sequence[Shape], modules: Sequence[Module] = ()) -> Shape:
+    def compute_shape(self, inputs: Sequence[Shape]) -> Shape:
         self.expect_inputs(inputs, 2)
         if not inputs[0].type.is_integral or inputs[0].is_dynamic or inputs[0].elements != 1:
             raise self.fail(f"the seed must be one integer, got {inputs[0]}")
         return inputs[1].to_standard()
 
-    def compute(self, output: Shape, args: Sequence[np.ndarray], run: RunModule | None = None) -> Any:
+    def compute(self, output: Shape, args: Sequence[np.ndarray]) -> Any:
         seed, like = args
         words = np.random.RandomState(int(seed.reshape(-1)[0]) & 0xFFFFFFFF).randint(
             0, 1 << 32, 2 * like.size, np.uint32
@@ -86,7 +83,7 @@ class Multinomial(Operator):
     name: ClassVar[str] = "multinomial"
     dtype: Type = Type.int32_type
 
-    def compute_shape(self, inputs: Sequence[Shape], modules: Sequence[Module] = ()) -> Shape:
+    def compute_shape(self, inputs: Sequence[Shape]) -> Shape:
         self.expect_inputs(inputs, 2)
         weights, numbers = inputs
         if weights.ndim != 2 or numbers.ndim != 2:
@@ -98,7 +95,7 @@ class Multinomial(Operator):
         dims: list[DynamicDimension] = [weights.dims[0], numbers.dims[1]]
         return Shape.dynamic(self.dtype, dims)
 
-    def compute(self, output: Shape, args: Sequence[np.ndarray], run: RunModule | None = None) -> Any:
+    def compute(self, output: Shape, args: Sequence[np.ndarray]) -> Any:
         weights, numbers = (a.astype(np.float64) for a in args)
         if weights.shape[0] != numbers.shape[0]:
             raise self.fail(f"{weights.shape[0]} distributions, but numbers for {numbers.shape[0]}")

@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 
 from ..core.shape import Shape
 from ..core.types import from_numpy
 from ..dataclass import dataclass
-from .base import Operator, RunModule, register
+from .base import Operator, register
 from .dims import any_dynamic, meet_dim, packed_like
 from .gather import expect_indices, flat_index, nd_index, wrap_indices
-
-if TYPE_CHECKING:
-    from ..graph.module import Module
 
 REDUCTIONS: dict[str, np.ufunc | None] = {
     "none": None,
@@ -56,7 +53,7 @@ class ScatterBase(Operator):
     axis: int = 0
     skip_out_of_bounds: bool = False
 
-    def compute_shape(self, inputs: Sequence[Shape], modules: Sequence[Module] = ()) -> Shape:
+    def compute_shape(self, inputs: Sequence[Shape]) -> Shape:
         self.expect_inputs(inputs, 3)
         data, indices, updates = inputs
         expect_indices(self, indices)
@@ -70,7 +67,7 @@ class ScatterBase(Operator):
                 raise self.fail(f"indices have length {given} on axis {k}, data only {own}")
         return data if data.is_dynamic else packed_like(data, data.lens)
 
-    def compute(self, output: Shape, args: Sequence[np.ndarray], run: RunModule | None = None) -> Any:
+    def compute(self, output: Shape, args: Sequence[np.ndarray]) -> Any:
         data, indices, updates = args
         axis = self.axis % data.ndim
         length = data.shape[axis]
@@ -90,7 +87,7 @@ class ScatterNDBase(Operator):
 
     combine: ClassVar[str] = "none"
 
-    def compute_shape(self, inputs: Sequence[Shape], modules: Sequence[Module] = ()) -> Shape:
+    def compute_shape(self, inputs: Sequence[Shape]) -> Shape:
         self.expect_inputs(inputs, 3)
         data, indices, updates = inputs
         expect_indices(self, indices)
@@ -109,7 +106,7 @@ class ScatterNDBase(Operator):
             return data
         return packed_like(data, data.lens)
 
-    def compute(self, output: Shape, args: Sequence[np.ndarray], run: RunModule | None = None) -> Any:
+    def compute(self, output: Shape, args: Sequence[np.ndarray]) -> Any:
         data, indices, updates = args
         slices, index = nd_index(self, data, indices)
         return combine_at(slices, index, updates, self.combine).reshape(data.shape)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from math import prod
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -12,10 +12,7 @@ from ..core.dim import minimum
 from ..core.shape import UNBOUNDED, DynamicDimension, Shape
 from ..core.types import Type
 from ..dataclass import dataclass
-from .base import Operator, RunModule, register
-
-if TYPE_CHECKING:
-    from ..graph.module import Module
+from .base import Operator, register
 
 
 @register
@@ -36,7 +33,7 @@ class OneHot(Operator):
         """``axis`` counts the axes of the output."""
         return inputs[0].ndim + 1
 
-    def compute_shape(self, inputs: Sequence[Shape], modules: Sequence[Module] = ()) -> Shape:
+    def compute_shape(self, inputs: Sequence[Shape]) -> Shape:
         self.expect_inputs(inputs, 3 if self.depth is None else 2)
         indices, values = inputs[0], inputs[-1]
         if values.is_dynamic or values.elements != 2:
@@ -52,7 +49,7 @@ class OneHot(Operator):
         axis = self.resolve_axis(self.axis, indices.ndim + 1)
         return Shape.dynamic(values.type, [*indices.dims[:axis], new, *indices.dims[axis:]])
 
-    def compute(self, output: Shape, args: Sequence[np.ndarray], run: RunModule | None = None) -> Any:
+    def compute(self, output: Shape, args: Sequence[np.ndarray]) -> Any:
         indices, values = args[0], args[-1].reshape(-1)
         depth = int(args[1].reshape(-1)[0]) if self.depth is None else self.depth
         if depth < 0:
@@ -76,7 +73,7 @@ class NonZero(Operator):
     name: ClassVar[str] = "nonzero"
     use_dyn_output: bool = False
 
-    def compute_shape(self, inputs: Sequence[Shape], modules: Sequence[Module] = ()) -> Shape:
+    def compute_shape(self, inputs: Sequence[Shape]) -> Shape:
         self.expect_inputs(inputs, 1)
         shape = inputs[0]
         if self.use_dyn_output:
@@ -85,7 +82,7 @@ class NonZero(Operator):
             raise self.fail(f"needs static lengths without use_dyn_output, got {shape}")
         return Shape(Type.int64_type, (shape.ndim, shape.elements))
 
-    def compute(self, output: Shape, args: Sequence[np.ndarray], run: RunModule | None = None) -> Any:
+    def compute(self, output: Shape, args: Sequence[np.ndarray]) -> Any:
         found = np.stack(np.nonzero(args[0])).astype(np.int64)
         if self.use_dyn_output:
             return found
@@ -107,7 +104,7 @@ class Unique(Operator):
     axis: int | None = None
     sorted: bool = True
 
-    def compute_shape(self, inputs: Sequence[Shape], modules: Sequence[Module] = ()) -> Shape:
+    def compute_shape(self, inputs: Sequence[Shape]) -> Shape:
         self.expect_inputs(inputs, 1)
         shape = inputs[0]
         if self.axis is None:
@@ -121,7 +118,7 @@ class Unique(Operator):
         number, inverse = (Shape.dynamic(Type.int64_type, [d]) for d in (count, length))
         return Shape.tuple([Shape.dynamic(shape.type, [*outer, count, *inner]), number, inverse, number])
 
-    def compute(self, output: Shape, args: Sequence[np.ndarray], run: RunModule | None = None) -> Any:
+    def compute(self, output: Shape, args: Sequence[np.ndarray]) -> Any:
         x = args[0]
         axis = 0 if self.axis is None else self.axis
         if self.axis is None:
@@ -150,14 +147,14 @@ class DynamicRange(Operator):
 
     name: ClassVar[str] = "dynamic_range"
 
-    def compute_shape(self, inputs: Sequence[Shape], modules: Sequence[Module] = ()) -> Shape:
+    def compute_shape(self, inputs: Sequence[Shape]) -> Shape:
         self.expect_inputs(inputs, 3)
         self.expect_same_type(inputs)
         if any(s.is_dynamic or s.elements != 1 for s in inputs):
             raise self.fail(f"inputs must be scalars, got {'; '.join(map(str, inputs))}")
         return Shape.dynamic(inputs[0].type, [DynamicDimension(0, UNBOUNDED)])
 
-    def compute(self, output: Shape, args: Sequence[np.ndarray], run: RunModule | None = None) -> Any:
+    def compute(self, output: Shape, args: Sequence[np.ndarray]) -> Any:
         start, limit, delta = (a.reshape(-1)[0].item() for a in args)
         if delta == 0:
             raise self.fail("delta is 0")

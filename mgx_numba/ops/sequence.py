@@ -7,17 +7,14 @@ one element or none. Tensors in it have their true rank, 0 included, and memory 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 
 from ..core.shape import UNBOUNDED, DynamicDimension, Shape, covering
 from ..core.types import Type
 from ..dataclass import dataclass
-from .base import Operator, RunModule, register
-
-if TYPE_CHECKING:
-    from ..graph.module import Module
+from .base import Operator, register
 
 __all__ = ["holding"]
 
@@ -93,7 +90,7 @@ class _Construct(_Holder):
             element = self.both(element, shape)
         return element
 
-    def compute(self, output: Shape, args: Sequence[np.ndarray], run: RunModule | None = None) -> Any:
+    def compute(self, output: Shape, args: Sequence[np.ndarray]) -> Any:
         return holding(np.array(a, order="C") for a in args)
 
 
@@ -104,7 +101,7 @@ class SequenceConstruct(_Construct):
 
     name: ClassVar[str] = "sequence_construct"
 
-    def compute_shape(self, inputs: Sequence[Shape], modules: Sequence[Module] = ()) -> Shape:
+    def compute_shape(self, inputs: Sequence[Shape]) -> Shape:
         return Shape.sequence(self.common(inputs))
 
 
@@ -115,11 +112,11 @@ class SequenceInsert(_Holder):
 
     name: ClassVar[str] = "sequence_insert"
 
-    def compute_shape(self, inputs: Sequence[Shape], modules: Sequence[Module] = ()) -> Shape:
+    def compute_shape(self, inputs: Sequence[Shape]) -> Shape:
         self.expect_inputs(inputs, 2, 3)
         return Shape.sequence(self.both(self.held(inputs[0], Type.sequence_type, "input 0"), inputs[1]))
 
-    def compute(self, output: Shape, args: Sequence[np.ndarray], run: RunModule | None = None) -> Any:
+    def compute(self, output: Shape, args: Sequence[np.ndarray]) -> Any:
         values = list(args[0])
         place = len(values) if len(args) < 3 else _index(self, args[2], len(values), len(values))
         values.insert(place, np.array(args[1], order="C"))
@@ -133,11 +130,11 @@ class SequenceErase(_Holder):
 
     name: ClassVar[str] = "sequence_erase"
 
-    def compute_shape(self, inputs: Sequence[Shape], modules: Sequence[Module] = ()) -> Shape:
+    def compute_shape(self, inputs: Sequence[Shape]) -> Shape:
         self.expect_inputs(inputs, 1, 2)
         return Shape.sequence(self.held(inputs[0], Type.sequence_type, "input 0"))
 
-    def compute(self, output: Shape, args: Sequence[np.ndarray], run: RunModule | None = None) -> Any:
+    def compute(self, output: Shape, args: Sequence[np.ndarray]) -> Any:
         values = list(args[0])
         del values[_index(self, args[1] if len(args) > 1 else np.array(-1), len(values), len(values) - 1)]
         return holding(values)
@@ -150,11 +147,11 @@ class SequenceAt(_Holder):
 
     name: ClassVar[str] = "sequence_at"
 
-    def compute_shape(self, inputs: Sequence[Shape], modules: Sequence[Module] = ()) -> Shape:
+    def compute_shape(self, inputs: Sequence[Shape]) -> Shape:
         self.expect_inputs(inputs, 2)
         return self.held(inputs[0], Type.sequence_type, "input 0")
 
-    def compute(self, output: Shape, args: Sequence[np.ndarray], run: RunModule | None = None) -> Any:
+    def compute(self, output: Shape, args: Sequence[np.ndarray]) -> Any:
         values = args[0]
         return _as_declared(values[_index(self, args[1], len(values), len(values) - 1)], output)
 
@@ -166,12 +163,12 @@ class SequenceLength(_Holder):
 
     name: ClassVar[str] = "sequence_length"
 
-    def compute_shape(self, inputs: Sequence[Shape], modules: Sequence[Module] = ()) -> Shape:
+    def compute_shape(self, inputs: Sequence[Shape]) -> Shape:
         self.expect_inputs(inputs, 1)
         self.held(inputs[0], Type.sequence_type, "input 0")
         return Shape(Type.int64_type)
 
-    def compute(self, output: Shape, args: Sequence[np.ndarray], run: RunModule | None = None) -> Any:
+    def compute(self, output: Shape, args: Sequence[np.ndarray]) -> Any:
         return np.array([len(args[0])], np.int64)
 
 
@@ -185,7 +182,7 @@ class SplitToSequence(_Holder):
     axis: int = 0
     keepdims: bool = True
 
-    def compute_shape(self, inputs: Sequence[Shape], modules: Sequence[Module] = ()) -> Shape:
+    def compute_shape(self, inputs: Sequence[Shape]) -> Shape:
         self.expect_inputs(inputs, 1, 2)
         x = inputs[0]
         if not x.ranked:
@@ -198,7 +195,7 @@ class SplitToSequence(_Holder):
         length = DynamicDimension(0, x.dims[axis].max)
         return Shape.sequence(Shape.dynamic(x.type, [*rest[0], length, *rest[1]]))
 
-    def compute(self, output: Shape, args: Sequence[np.ndarray], run: RunModule | None = None) -> Any:
+    def compute(self, output: Shape, args: Sequence[np.ndarray]) -> Any:
         x = args[0]
         axis = self.resolve_axis(self.axis, x.ndim)
         if len(args) == 1:
@@ -232,7 +229,7 @@ class ConcatFromSequence(_Holder):
     axis: int = 0
     new_axis: bool = False
 
-    def compute_shape(self, inputs: Sequence[Shape], modules: Sequence[Module] = ()) -> Shape:
+    def compute_shape(self, inputs: Sequence[Shape]) -> Shape:
         self.expect_inputs(inputs, 1)
         element = self.held(inputs[0], Type.sequence_type, "input 0")
         if not element.ranked:
@@ -242,7 +239,7 @@ class ConcatFromSequence(_Holder):
         dims[axis : axis + (not self.new_axis)] = [ANY]
         return Shape.dynamic(element.type, dims)
 
-    def compute(self, output: Shape, args: Sequence[np.ndarray], run: RunModule | None = None) -> Any:
+    def compute(self, output: Shape, args: Sequence[np.ndarray]) -> Any:
         values = list(args[0])
         if not values:
             raise self.fail("the sequence is empty")
@@ -256,7 +253,7 @@ class OptionalConstruct(_Construct):
 
     name: ClassVar[str] = "optional_construct"
 
-    def compute_shape(self, inputs: Sequence[Shape], modules: Sequence[Module] = ()) -> Shape:
+    def compute_shape(self, inputs: Sequence[Shape]) -> Shape:
         self.expect_inputs(inputs, 0, 1)
         return Shape.optional(self.common(inputs))
 
@@ -268,11 +265,11 @@ class OptionalGetElement(_Holder):
 
     name: ClassVar[str] = "optional_get_element"
 
-    def compute_shape(self, inputs: Sequence[Shape], modules: Sequence[Module] = ()) -> Shape:
+    def compute_shape(self, inputs: Sequence[Shape]) -> Shape:
         self.expect_inputs(inputs, 1)
         return self.held(inputs[0], Type.optional_type, "input 0")
 
-    def compute(self, output: Shape, args: Sequence[np.ndarray], run: RunModule | None = None) -> Any:
+    def compute(self, output: Shape, args: Sequence[np.ndarray]) -> Any:
         if not len(args[0]):
             raise self.fail("the optional holds nothing")
         return _as_declared(args[0][0], output)
@@ -285,10 +282,10 @@ class OptionalHasElement(_Holder):
 
     name: ClassVar[str] = "optional_has_element"
 
-    def compute_shape(self, inputs: Sequence[Shape], modules: Sequence[Module] = ()) -> Shape:
+    def compute_shape(self, inputs: Sequence[Shape]) -> Shape:
         self.expect_inputs(inputs, 1)
         self.held(inputs[0], Type.optional_type, "input 0")
         return Shape(Type.bool_type)
 
-    def compute(self, output: Shape, args: Sequence[np.ndarray], run: RunModule | None = None) -> Any:
+    def compute(self, output: Shape, args: Sequence[np.ndarray]) -> Any:
         return np.array([len(args[0]) > 0])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -12,10 +12,7 @@ from ..core.integers import slice_bounds
 from ..core.shape import DynamicDimension, Shape
 from ..core.strided import Strided
 from ..dataclass import dataclass
-from .base import Operator, RunModule, register
-
-if TYPE_CHECKING:
-    from ..graph.module import Module
+from .base import Operator, register
 
 
 @register
@@ -46,7 +43,7 @@ class Slice(Operator):
         ]
         return op.with_attributes(starts=tuple(b[0] for b in bounds), ends=tuple(b[1] for b in bounds))
 
-    def compute_shape(self, inputs: Sequence[Shape], modules: Sequence[Module] = ()) -> Shape:
+    def compute_shape(self, inputs: Sequence[Shape]) -> Shape:
         self.expect_inputs(inputs, 1, 2, 3, 4)
         shape = inputs[0]
         axes = [self.resolve_axis(a, shape.ndim, "axes value") for a in self.axes]
@@ -86,7 +83,7 @@ class Slice(Operator):
         missing = [n for n in ("starts", "ends", "axes") if not getattr(self, n)]
         return self.with_attributes(**{n: tuple(v.tolist()) for n, v in zip(missing, values)})
 
-    def compute(self, output: Shape, args: Sequence[np.ndarray], run: RunModule | None = None) -> Any:
+    def compute(self, output: Shape, args: Sequence[np.ndarray]) -> Any:
         x = args[0]
         given = iter(args[1:])
         names = ("starts", "ends", "axes")
@@ -134,7 +131,7 @@ class StridedView(Operator):
     axes: tuple[int, ...] = ()
     steps: tuple[int, ...] = ()
 
-    def compute_shape(self, inputs: Sequence[Shape], modules: Sequence[Module] = ()) -> Shape:
+    def compute_shape(self, inputs: Sequence[Shape]) -> Shape:
         self.expect_inputs(inputs, 1)
         shape = inputs[0]
         if len(self.axes) != len(self.steps) or any(s < 1 for s in self.steps):
@@ -151,7 +148,7 @@ class StridedView(Operator):
             return Shape.dynamic(shape.type, dims)
         return Shape.view(shape.type, [d.min for d in dims], strides)
 
-    def compute(self, output: Shape, args: Sequence[np.ndarray], run: RunModule | None = None) -> Any:
+    def compute(self, output: Shape, args: Sequence[np.ndarray]) -> Any:
         index = [slice(None)] * args[0].ndim
         for axis, step in zip(self.axes, self.steps):
             index[axis] = slice(None, None, step)
@@ -177,7 +174,7 @@ class ScanSlice(Operator):
     axis: int = 0
     direction: int = 0
 
-    def compute_shape(self, inputs: Sequence[Shape], modules: Sequence[Module] = ()) -> Shape:
+    def compute_shape(self, inputs: Sequence[Shape]) -> Shape:
         self.expect_inputs(inputs, 2)
         shape = inputs[0]
         if shape.is_dynamic or inputs[1].elements != 1:
@@ -187,7 +184,7 @@ class ScanSlice(Operator):
         axis = self.resolve_axis(self.axis, shape.ndim)
         return Shape.view(shape.type, [1 if a == axis else n for a, n in enumerate(shape.lens)], shape.strides)
 
-    def compute(self, output: Shape, args: Sequence[np.ndarray], run: RunModule | None = None) -> Any:
+    def compute(self, output: Shape, args: Sequence[np.ndarray]) -> Any:
         x, index = args[0], int(args[1].reshape(-1)[0])
         length = x.shape[self.axis]
         if not 0 <= index < length:
@@ -205,13 +202,13 @@ class Reverse(Operator):
     AXES: ClassVar[tuple[str, ...]] = ("axes",)
     axes: tuple[int, ...] = ()
 
-    def compute_shape(self, inputs: Sequence[Shape], modules: Sequence[Module] = ()) -> Shape:
+    def compute_shape(self, inputs: Sequence[Shape]) -> Shape:
         self.expect_inputs(inputs, 1)
         for value in self.axes:
             self.resolve_axis(value, inputs[0].ndim, "axes value")
         return inputs[0].to_standard()
 
-    def compute(self, output: Shape, args: Sequence[np.ndarray], run: RunModule | None = None) -> Any:
+    def compute(self, output: Shape, args: Sequence[np.ndarray]) -> Any:
         return np.flip(args[0], self.axes)
 
     def viewed(self, output: Shape, source: Strided, inputs: Sequence[Shape]) -> Strided | None:

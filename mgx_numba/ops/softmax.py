@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 
 from ..core.shape import Shape
 from ..dataclass import dataclass
-from .base import Operator, RunModule, register
+from .base import Operator, register
 from .dims import packed_like
 from .reduce import accumulator
 from .scalar import widened
-
-if TYPE_CHECKING:
-    from ..graph.module import Module
 
 
 def softmax(x: np.ndarray, axis: int) -> np.ndarray:
@@ -34,7 +31,7 @@ class _AlongAxis(Operator):
     AXES: ClassVar[tuple[str, ...]] = ("axis",)
     axis: int = 1
 
-    def compute_shape(self, inputs: Sequence[Shape], modules: Sequence[Module] = ()) -> Shape:
+    def compute_shape(self, inputs: Sequence[Shape]) -> Shape:
         self.expect_inputs(inputs, 1)
         shape = inputs[0]
         self.resolve_axis(self.axis, shape.ndim)
@@ -51,7 +48,7 @@ class Softmax(_AlongAxis):
 
     name: ClassVar[str] = "softmax"
 
-    def compute(self, output: Shape, args: Sequence[np.ndarray], run: RunModule | None = None) -> Any:
+    def compute(self, output: Shape, args: Sequence[np.ndarray]) -> Any:
         x = widened(args[0])
         return softmax(x, self.axis).astype(output.type.numpy, copy=False)
 
@@ -63,7 +60,7 @@ class LogSoftmax(_AlongAxis):
 
     name: ClassVar[str] = "logsoftmax"
 
-    def compute(self, output: Shape, args: Sequence[np.ndarray], run: RunModule | None = None) -> Any:
+    def compute(self, output: Shape, args: Sequence[np.ndarray]) -> Any:
         x = widened(args[0])
         if x.size:
             with np.errstate(all="ignore"):
@@ -82,7 +79,7 @@ class PrefixScanSum(_AlongAxis):
     exclusive: bool = False
     reverse: bool = False
 
-    def compute(self, output: Shape, args: Sequence[np.ndarray], run: RunModule | None = None) -> Any:
+    def compute(self, output: Shape, args: Sequence[np.ndarray]) -> Any:
         x = np.flip(args[0], self.axis) if self.reverse else args[0]
         total = np.cumsum(x, self.axis, accumulator(x.dtype))
         if self.exclusive:

@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 
 from ..core.shape import UNBOUNDED, DynamicDimension, Shape, common_lens
 from ..core.types import Type
 from ..dataclass import dataclass
-from .base import Operator, RunModule, register
+from .base import Operator, register
 from .constant_tables import kept_for_constants
 from .regular_expression import full_match
-
-if TYPE_CHECKING:
-    from ..graph.module import Module
 
 ANY = DynamicDimension(0, UNBOUNDED)
 
@@ -46,13 +43,13 @@ class StringConcat(_OfStrings):
 
     name: ClassVar[str] = "string_concat"
 
-    def compute_shape(self, inputs: Sequence[Shape], modules: Sequence[Module] = ()) -> Shape:
+    def compute_shape(self, inputs: Sequence[Shape]) -> Shape:
         self.strings(inputs, 2)
         if not any(s.is_dynamic for s in inputs) and inputs[0].lens != inputs[1].lens:
             raise self.fail(f"inputs have different lengths: {inputs[0]}; {inputs[1]}")
         return inputs[0].row_major()
 
-    def compute(self, output: Shape, args: Sequence[np.ndarray], run: RunModule | None = None) -> Any:
+    def compute(self, output: Shape, args: Sequence[np.ndarray]) -> Any:
         lens = common_lens(*(a.shape for a in args))
         a, b = (np.broadcast_to(x, lens) for x in args)
         return each(str.__add__, object, a, b)
@@ -69,7 +66,7 @@ class RegexFullMatch(_OfStrings):
     name: ClassVar[str] = "regex_full_match"
     pattern: str = ""
 
-    def compute_shape(self, inputs: Sequence[Shape], modules: Sequence[Module] = ()) -> Shape:
+    def compute_shape(self, inputs: Sequence[Shape]) -> Shape:
         self.strings(inputs, 1)
         self.matcher()
         return inputs[0].row_major().with_type(Type.bool_type)
@@ -85,7 +82,7 @@ class RegexFullMatch(_OfStrings):
         except ValueError as error:
             raise self.fail(str(error)) from None
 
-    def compute(self, output: Shape, args: Sequence[np.ndarray], run: RunModule | None = None) -> Any:
+    def compute(self, output: Shape, args: Sequence[np.ndarray]) -> Any:
         return each(self.matcher(), bool, args[0])
 
 
@@ -99,7 +96,7 @@ class StringSplit(_OfStrings):
     delimiter: str = ""
     maxsplit: int = -1
 
-    def compute_shape(self, inputs: Sequence[Shape], modules: Sequence[Module] = ()) -> Shape:
+    def compute_shape(self, inputs: Sequence[Shape]) -> Shape:
         self.strings(inputs, 1)
         x = inputs[0]
         if not x.ranked:
@@ -107,7 +104,7 @@ class StringSplit(_OfStrings):
         dims = () if x.without_axes else x.dims
         return Shape.tuple([Shape.dynamic(x.type, [*dims, ANY]), x.row_major().with_type(Type.int64_type)])
 
-    def compute(self, output: Shape, args: Sequence[np.ndarray], run: RunModule | None = None) -> Any:
+    def compute(self, output: Shape, args: Sequence[np.ndarray]) -> Any:
         x = args[0]
         ranked = output.sub_shapes[0].ndim if output.sub_shapes[0].ranked else x.ndim + 1
         parts = [s.split(self.delimiter or None, self.maxsplit) for s in x.reshape(-1)]
@@ -136,7 +133,7 @@ class StringNormalizer(_OfStrings):
     is_case_sensitive: bool = False
     stopwords: tuple[str, ...] = ()
 
-    def compute_shape(self, inputs: Sequence[Shape], modules: Sequence[Module] = ()) -> Shape:
+    def compute_shape(self, inputs: Sequence[Shape]) -> Shape:
         self.strings(inputs, 1)
         x = inputs[0]
         if self.case_change_action not in _CASES:
@@ -147,7 +144,7 @@ class StringNormalizer(_OfStrings):
             raise self.fail(f"the input is {x}, expected lengths [C] or [1, C]")
         return Shape.dynamic(x.type, [*([1] if x.ndim == 2 else []), ANY])
 
-    def compute(self, output: Shape, args: Sequence[np.ndarray], run: RunModule | None = None) -> Any:
+    def compute(self, output: Shape, args: Sequence[np.ndarray]) -> Any:
         change = _CASES[self.case_change_action]
         key = str if self.is_case_sensitive else str.upper if change is str.upper else str.lower
         stops = set(map(key, self.stopwords))
@@ -169,13 +166,13 @@ class StringIndex(_OfStrings):
 
     name: ClassVar[str] = "string_index"
 
-    def compute_shape(self, inputs: Sequence[Shape], modules: Sequence[Module] = ()) -> Shape:
+    def compute_shape(self, inputs: Sequence[Shape]) -> Shape:
         self.strings(inputs, 2)
         if inputs[1].ndim != 1 or not inputs[1].ranked:
             raise self.fail(f"the keys are {inputs[1]}, expected a vector")
         return inputs[0].row_major().with_type(Type.int64_type)
 
-    def compute(self, output: Shape, args: Sequence[np.ndarray], run: RunModule | None = None) -> Any:
+    def compute(self, output: Shape, args: Sequence[np.ndarray]) -> Any:
         x, keys = args
         places = _places(keys)
         return each(lambda s: places.get(s, len(keys)), np.int64, x)
@@ -190,13 +187,13 @@ class ParseNumber(_OfStrings):
     name: ClassVar[str] = "parse_number"
     target_type: Type = Type.float_type
 
-    def compute_shape(self, inputs: Sequence[Shape], modules: Sequence[Module] = ()) -> Shape:
+    def compute_shape(self, inputs: Sequence[Shape]) -> Shape:
         self.strings(inputs, 1)
         if not (self.target_type.is_floating or self.target_type.is_integral):
             raise self.fail(f"strings are no numbers of {self.target_type.name}")
         return inputs[0].row_major().with_type(self.target_type)
 
-    def compute(self, output: Shape, args: Sequence[np.ndarray], run: RunModule | None = None) -> Any:
+    def compute(self, output: Shape, args: Sequence[np.ndarray]) -> Any:
         dtype = self.target_type.numpy
         read = float if self.target_type.is_floating else int
         try:
@@ -213,13 +210,13 @@ class FormatNumber(Operator):
 
     name: ClassVar[str] = "format_number"
 
-    def compute_shape(self, inputs: Sequence[Shape], modules: Sequence[Module] = ()) -> Shape:
+    def compute_shape(self, inputs: Sequence[Shape]) -> Shape:
         self.expect_inputs(inputs, 1)
         if not (inputs[0].type.is_floating or inputs[0].type.is_integral):
             raise self.fail(f"the input is {inputs[0]}, expected numbers")
         return inputs[0].row_major().with_type(Type.string_type)
 
-    def compute(self, output: Shape, args: Sequence[np.ndarray], run: RunModule | None = None) -> Any:
+    def compute(self, output: Shape, args: Sequence[np.ndarray]) -> Any:
         x = args[0]
         if x.dtype.kind in "iub":
             return each(lambda v: str(int(v)), object, x)

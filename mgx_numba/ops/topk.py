@@ -4,18 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from math import prod
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 
 from ..core.shape import DynamicDimension, Shape
 from ..core.types import Type
 from ..dataclass import dataclass
-from .base import Operator, RunModule, register
+from .base import Operator, register
 from .scalar import widened
-
-if TYPE_CHECKING:
-    from ..graph.module import Module
 
 
 @register
@@ -33,7 +30,7 @@ class TopK(Operator):
     axis: int = 0
     largest: bool = True
 
-    def compute_shape(self, inputs: Sequence[Shape], modules: Sequence[Module] = ()) -> Shape:
+    def compute_shape(self, inputs: Sequence[Shape]) -> Shape:
         self.expect_inputs(inputs, 1, 2)
         shape = inputs[0]
         axis = self.resolve_axis(self.axis, shape.ndim)
@@ -45,7 +42,7 @@ class TopK(Operator):
         index_type = inputs[1].type if len(inputs) == 2 else Type.int64_type
         return Shape.tuple([Shape.dynamic(shape.type, dims), Shape.dynamic(index_type, dims)])
 
-    def compute(self, output: Shape, args: Sequence[np.ndarray], run: RunModule | None = None) -> Any:
+    def compute(self, output: Shape, args: Sequence[np.ndarray]) -> Any:
         x = args[0]
         axis = self.axis % x.ndim
         if self.k > x.shape[axis]:

@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 
 from ..core.shape import Shape
 from ..core.types import Type
 from ..dataclass import dataclass
-from .base import Operator, RunModule, register
+from .base import Operator, register
 from .dims import any_dynamic
-
-if TYPE_CHECKING:
-    from ..graph.module import Module
 
 __all__ = ["AGGREGATES", "MISSING", "TreeEnsemble", "wrong_tables"]
 
@@ -52,7 +49,7 @@ class TreeEnsemble(Operator):
     aggregate: str = "sum"
     missing: bool = False
 
-    def compute_shape(self, inputs: Sequence[Shape], modules: Sequence[Module] = ()) -> Shape:
+    def compute_shape(self, inputs: Sequence[Shape]) -> Shape:
         self.expect_inputs(inputs, 8)
         x, features, splits, children, weights, *trees = inputs
         if self.aggregate not in AGGREGATES:
@@ -73,7 +70,7 @@ class TreeEnsemble(Operator):
             return Shape.dynamic(x.type, [x.dims[0], self.scores])
         return Shape(x.type, (x.lens[0], self.scores))
 
-    def compute(self, output: Shape, args: Sequence[np.ndarray], run: RunModule | None = None) -> Any:
+    def compute(self, output: Shape, args: Sequence[np.ndarray]) -> Any:
         x, *tables = args
         weights, columns = tables[3].astype(np.float64), tables[5]
         join, neutral = AGGREGATES[self.aggregate]

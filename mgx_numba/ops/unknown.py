@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -11,10 +11,7 @@ from ..core.shape import Shape
 from ..core.types import Type
 from ..dataclass import dataclass
 from ..errors import UnsupportedError
-from .base import Operator, RunModule, register
-
-if TYPE_CHECKING:
-    from ..graph.module import Module
+from .base import Operator, register
 
 
 @register
@@ -31,8 +28,8 @@ class Unknown(Operator):
     def __str__(self) -> str:
         return f"unknown:{self.operator}"
 
-    def compute_shape(self, inputs: Sequence[Shape], modules: Sequence[Module] = ()) -> Shape:
+    def compute_shape(self, inputs: Sequence[Shape]) -> Shape:
         return inputs[0] if inputs else Shape(Type.float_type)
 
-    def compute(self, output: Shape, args: Sequence[np.ndarray], run: RunModule | None = None) -> Any:
+    def compute(self, output: Shape, args: Sequence[np.ndarray]) -> Any:
         raise UnsupportedError(f"operator {self.operator!r} is unknown and cannot be computed")

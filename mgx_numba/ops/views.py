@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from math import prod
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -12,11 +12,8 @@ from ..core.shape import DynamicDimension, Shape
 from ..core.strided import Strided
 from ..core.types import Type
 from ..dataclass import dataclass
-from .base import Operator, RunModule, register
+from .base import Operator, register
 from .dims import may_be
-
-if TYPE_CHECKING:
-    from ..graph.module import Module
 
 
 @register
@@ -28,7 +25,7 @@ class Transpose(Operator):
     view: ClassVar[bool] = True
     permutation: tuple[int, ...] = ()
 
-    def compute_shape(self, inputs: Sequence[Shape], modules: Sequence[Module] = ()) -> Shape:
+    def compute_shape(self, inputs: Sequence[Shape]) -> Shape:
         self.expect_inputs(inputs, 1)
         shape = inputs[0]
         if sorted(self.permutation) != list(range(shape.ndim)):
@@ -38,7 +35,7 @@ class Transpose(Operator):
         lens, strides = ([values[p] for p in self.permutation] for values in (shape.lens, shape.strides))
         return Shape.view(shape.type, lens, strides)
 
-    def compute(self, output: Shape, args: Sequence[np.ndarray], run: RunModule | None = None) -> Any:
+    def compute(self, output: Shape, args: Sequence[np.ndarray]) -> Any:
         return np.transpose(args[0], self.permutation)
 
     def viewed(self, output: Shape, source: Strided, inputs: Sequence[Shape]) -> Strided | None:
@@ -55,7 +52,7 @@ class Squeeze(Operator):
     AXES: ClassVar[tuple[str, ...]] = ("axes",)
     axes: tuple[int, ...] = ()
 
-    def compute_shape(self, inputs: Sequence[Shape], modules: Sequence[Module] = ()) -> Shape:
+    def compute_shape(self, inputs: Sequence[Shape]) -> Shape:
         self.expect_inputs(inputs, 1)
         shape = inputs[0]
         axes = {self.resolve_axis(a, shape.ndim, "axes value") for a in self.axes}
@@ -71,7 +68,7 @@ class Squeeze(Operator):
             return Shape.dynamic(shape.type, [shape.dims[a] for a in kept])
         return Shape.view(shape.type, [shape.lens[a] for a in kept], [shape.strides[a] for a in kept])
 
-    def compute(self, output: Shape, args: Sequence[np.ndarray], run: RunModule | None = None) -> Any:
+    def compute(self, output: Shape, args: Sequence[np.ndarray]) -> Any:
         x = args[0]
         axes = tuple(self.axes) or tuple(a for a, n in enumerate(x.shape) if n == 1)
         result = np.squeeze(x, axes)
@@ -99,7 +96,7 @@ class Unsqueeze(Operator):
         as_scalar = shape.scalar and shape.lens == (1,) and all(-count <= a < count for a in self.axes)
         return count if as_scalar else shape.ndim + count
 
-    def compute_shape(self, inputs: Sequence[Shape], modules: Sequence[Module] = ()) -> Shape:
+    def compute_shape(self, inputs: Sequence[Shape]) -> Shape:
         self.expect_inputs(inputs, 1)
         shape = inputs[0]
         rank = self.axes_rank(inputs)
@@ -143,7 +140,7 @@ class Unsqueeze(Operator):
             lens.append(step)
         return Shape(shape.type, lens, strides)
 
-    def compute(self, output: Shape, args: Sequence[np.ndarray], run: RunModule | None = None) -> Any:
+    def compute(self, output: Shape, args: Sequence[np.ndarray]) -> Any:
         return args[0].reshape(output.lens)
 
 
@@ -159,7 +156,7 @@ class AsShape(Operator):
     view: ClassVar[bool] = True
     shape: Shape = SCALAR
 
-    def compute_shape(self, inputs: Sequence[Shape], modules: Sequence[Module] = ()) -> Shape:
+    def compute_shape(self, inputs: Sequence[Shape]) -> Shape:
         self.expect_inputs(inputs, 1)
         source = inputs[0]
         if source.type is not self.shape.type or source.elements != self.shape.elements:
@@ -168,7 +165,7 @@ class AsShape(Operator):
             raise self.fail(f"{source} is not standard, or has less memory than {self.shape}")
         return self.shape
 
-    def compute(self, output: Shape, args: Sequence[np.ndarray], run: RunModule | None = None) -> Any:
+    def compute(self, output: Shape, args: Sequence[np.ndarray]) -> Any:
         flat = np.ascontiguousarray(args[0]).reshape(-1)
         strides = [s * flat.itemsize for s in output.strides]
         return np.lib.stride_tricks.as_strided(flat, output.lens, strides)
@@ -183,7 +180,7 @@ class BitCast(Operator):
     view: ClassVar[bool] = True
     target_type: Type = Type.half_type
 
-    def compute_shape(self, inputs: Sequence[Shape], modules: Sequence[Module] = ()) -> Shape:
+    def compute_shape(self, inputs: Sequence[Shape]) -> Shape:
         self.expect_inputs(inputs, 1)
         source = inputs[0].type
         if source.size != self.target_type.size:
@@ -192,7 +189,7 @@ class BitCast(Operator):
             )
         return inputs[0].with_type(self.target_type)
 
-    def compute(self, output: Shape, args: Sequence[np.ndarray], run: RunModule | None = None) -> Any:
+    def compute(self, output: Shape, args: Sequence[np.ndarray]) -> Any:
         return args[0].view(self.target_type.numpy)
 
 
@@ -205,13 +202,13 @@ class DimensionsOf(Operator):
     start: int = 0
     end: int = 0
 
-    def compute_shape(self, inputs: Sequence[Shape], modules: Sequence[Module] = ()) -> Shape:
+    def compute_shape(self, inputs: Sequence[Shape]) -> Shape:
         self.expect_inputs(inputs, 1)
         if not 0 <= self.start < self.end <= inputs[0].ndim:
             raise self.fail(f"axes {self.start} to {self.end} are not a range of the {inputs[0].ndim} axes")
         return Shape(Type.int64_type, [self.end - self.start])
 
-    def compute(self, output: Shape, args: Sequence[np.ndarray], run: RunModule | None = None) -> Any:
+    def compute(self, output: Shape, args: Sequence[np.ndarray]) -> Any:
         return np.array(args[0].shape[self.start : self.end], np.int64)
 
 
@@ -232,7 +229,7 @@ class Flatten(Operator):
             raise self.fail(f"axis {self.axis} is out of range for {rank} dimensions")
         return self.axis + rank if self.axis < 0 else self.axis
 
-    def compute_shape(self, inputs: Sequence[Shape], modules: Sequence[Module] = ()) -> Shape:
+    def compute_shape(self, inputs: Sequence[Shape]) -> Shape:
         self.expect_inputs(inputs, 1)
         shape = inputs[0]
         split = self._split(shape.ndim)
@@ -241,5 +238,5 @@ class Flatten(Operator):
             shape.type, [DynamicDimension(prod(d.min for d in h), prod(d.max for d in h)) for h in halves]
         )
 
-    def compute(self, output: Shape, args: Sequence[np.ndarray], run: RunModule | None = None) -> Any:
+    def compute(self, output: Shape, args: Sequence[np.ndarray]) -> Any:
         return args[0].reshape(output.lens)

@@ -106,7 +106,6 @@ class Step:
         label, instruction: names for readers.
         outputs: tensors that the step writes, for traces.
         checks: for each check of the kernel, the operator and the range of its indices, for the message of a fault.
-        along: other instructions that the step also computes.
     """
 
     kernel: KernelSource
@@ -118,7 +117,6 @@ class Step:
     bytes: int = 0
     outputs: tuple[TensorView, ...] = ()
     checks: tuple[tuple[str, str], ...] = ()
-    along: tuple[str, ...] = ()
     reason: ClassVar[str] = ""
 
     @property
@@ -318,6 +316,7 @@ class Plan:
         condition: 1 for the lengths that the plan serves, within the ranges of the symbols.
         sizes: for a plan from a file, the size program whose values its lengths are; else None.
         jumps: jumps between steps; several jumps at one step are tested in their order.
+        updates: pairs of an output and a parameter that may be the same memory: the plan then updates it in place.
     """
 
     steps: list[PlannedStep]
@@ -330,6 +329,7 @@ class Plan:
     symbols: tuple[Dim, ...] = ()
     condition: Length = 1
     jumps: tuple[Jump, ...] = ()
+    updates: tuple[tuple[int, int], ...] = ()
     sizes: SizeProgram | None = None
 
     def size_program(self) -> SizeProgram:

@@ -104,6 +104,7 @@ class PlansWriter:
             "steps": [self._step(step, lengths) for step in plan.steps],
             "uses": [[*map(lengths, (u.offset, u.bytes)), u.first, u.last] for u in plan.uses],
             "jumps": [[j.by, j.at, j.to, j.where, j.place] for j in plan.jumps],
+            "updates": plan.updates,
         }
         return {**written, "sizes": lengths.rows()}
 
@@ -119,7 +120,6 @@ class PlansWriter:
                 lengths(step.bytes),
                 [_view(view, lengths) for view in step.outputs],
                 [_check(who, what, lengths) for who, what in step.checks],
-                [self.text(text) for text in step.along],
             ]
         if isinstance(step, ControlStep) or step.write is None:
             raise UnsupportedError(f"step {step.label or step.instruction} is in no file")
@@ -249,6 +249,7 @@ class PlansReader:
             parallel=written["parallel"],
             uses=tuple([Use(*lengths.all(entry[:2]), *entry[2:]) for entry in written["uses"]]),
             jumps=tuple([Jump(by, at, to, where, tuple(place)) for by, at, to, where, place in written["jumps"]]),
+            updates=tuple([(output, parameter) for output, parameter in written["updates"]]),
             symbols=symbols,
             condition=lengths(written["condition"]),
             sizes=sizes,
@@ -263,7 +264,7 @@ class PlansReader:
                 **{name: self._texts[number] for name, number in zip(_FIELDS, texts, strict=True)},
                 **self._host(function, lengths),
             )
-        kernel, args, geometry, label, instruction, flops, bytes_, outputs, checks, along = written
+        kernel, args, geometry, label, instruction, flops, bytes_, outputs, checks = written
         return Step(
             self.kernels[kernel],
             tuple([arg if type(arg) is int else self._argument(arg, lengths) for arg in args]),
@@ -274,7 +275,6 @@ class PlansReader:
             lengths(bytes_),
             tuple([_read_view(view, lengths) for view in outputs]),
             tuple([_read_check(check, lengths) for check in checks]),
-            tuple([self._texts[number] for number in along]),
         )
 
     def _argument(self, arg: Any, lengths: LengthsReader) -> Any:

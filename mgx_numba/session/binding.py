@@ -23,8 +23,9 @@ __all__ = ["IOBinding"]
 class IOBinding:
     """Bindings of inputs and results for `InferenceSession.run_with_iobinding`; made by `InferenceSession.io_binding`.
 
-    A result bound to the caller's memory is copied there at the end of a run. Other bound results are in new memory
-    after each run. Inputs and results on the session's device are not copied through the host.
+    A result bound to the caller's memory is written there. If the memory is also bound to an input that the model
+    updates, such as a key or value cache, it is updated in place. Other bound results are in new memory after each
+    run. Inputs and results on the session's device are not copied through the host.
     """
 
     def __init__(self, session: InferenceSession) -> None:
@@ -151,8 +152,16 @@ class IOBinding:
                     f"result {name!r} is {given.dtype} {list(given.lens)}, the memory bound for it {wanted.dtype}"
                     f" {list(wanted.lens)}"
                 )
-            copy_into(memory, value)
+            if not _same(memory, value):
+                copy_into(memory, value)
             self._results.append(OrtValue(memory))
+
+
+def _same(memory: np.ndarray | device_argument, value: Any) -> bool:
+    """Return whether a result lies in the memory bound for it."""
+    if isinstance(memory, np.ndarray):
+        return isinstance(value, np.ndarray) and value.ctypes.data == memory.ctypes.data
+    return isinstance(value, device_argument) and value._value.address == memory._value.address
 
 
 def _known(name: str, names: Sequence[str], what: str) -> str:

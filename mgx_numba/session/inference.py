@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from ..api.device import from_gpu
+from ..api.placing import run_into
 from ..api.saving import SAVED_OPTIONS
 from ..core.shape import Shape
 from ..errors import MgxError, OptionError, ParameterError
@@ -132,6 +133,7 @@ class InferenceSession:
         self._shapes.update(defaults)
         self._required = {i.name for i in self._inputs if not i.type.startswith("optional")}
         self._positions = {name: k for k, name in enumerate(names)}
+        self._plain = {n for n, s in zip(names, results) if s.element is None and not s.type.holds_objects}
 
     def _note(self, event: str, since: int) -> None:
         if self._profile is not None:
@@ -164,7 +166,14 @@ class InferenceSession:
         except MgxError as error:
             raise as_onnxruntime(error, running=True) from error.__cause__
 
-    def _run(self, output_names: Any, input_feed: Any, run_options: RunOptions | None) -> list[Any]:
+    def _run(
+        self,
+        output_names: Any,
+        input_feed: Any,
+        run_options: RunOptions | None,
+        memory: Mapping[str, np.ndarray] | None = None,
+    ) -> list[Any]:
+        """See `run`; ``memory`` has arrays for results, by name."""
         if not isinstance(input_feed, Mapping):
             kind = type(input_feed).__name__
             raise ParameterError(f"run needs names of results, or None, then a mapping of inputs to arrays, got {kind}")
@@ -181,7 +190,10 @@ class InferenceSession:
                 raise ParameterError(f"no result {name!r}; the model's are: {', '.join(self._positions)}")
         model = self._overrides.program_for(feed) if self._overridable else self._program
         profile = self._profile
-        results = model.run(feed) if profile is None or not profile.is_open else profile.run(model, feed)
+        if profile is not None and profile.is_open:
+            results = profile.run(model, feed)
+        else:
+            results = run_into(model, feed, memory) if memory else model.run(feed)
         if run_options is not None:
             run_options.refuse_terminated()
         found = [_on_host(result) for result in results]
@@ -198,17 +210,24 @@ class InferenceSession:
     @property
     def _has_device(self) -> bool:
         """Return whether the session runs on a device, so that inputs and results may lie in device memory."""
-        return self._program._on is not None
+        return self._program._form is not None and self._program._form.on is not None
 
     def _run_where(self, output_places: Mapping[str, tuple[bool, Any]], input_feed: Mapping[str, Any]) -> list[Any]:
         """Run as `run` does, for `IOBinding`, and return the named results.
 
-        The first member of each pair of ``output_places`` says whether the result stays on the session's device.
+        Each pair of ``output_places`` says whether the result stays on the session's device, and has memory for it.
         """
-        if not any(there for there, _ in output_places.values()):
-            return list(self.run(list(output_places), input_feed))
+        stays = any(there for there, _ in output_places.values())
+        memory = {
+            name: to
+            for name, (there, to) in output_places.items()
+            if to is not None and there == stays and name in self._plain
+        }
+        if not stays:
+            return self._run(list(output_places), input_feed, None, memory)
         feed = self._fed(input_feed)
-        found = self._overrides.program_for(feed)._run_there(feed)
+        model = self._overrides.program_for(feed)
+        found = run_into(model, feed, memory, stays) if memory else model._run_there(feed)
         results = ((found[self._positions[name]], there) for name, (there, _) in output_places.items())
         return [result if there else _on_host(result) for result, there in results]
 

@@ -73,7 +73,7 @@ class Source:
             raise ModelLoadCanceled("the session's options say that no model is to be loaded")
         folders = external_folders(self._given, self._folder())
         found, beside = read_model(self._given, self._asked(), self._first_parsed, folders=folders)
-        self._lineage = found._lineage
+        self._lineage = found._source.lineage
         self.defaults = {name: shape_from_json(entry) for name, entry in beside["defaults"].items()}
         self.declared = beside["declared"]
         return found

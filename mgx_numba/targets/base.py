@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TextIO, runtime_checkable
 
 import numpy as np
 
+from ..core.output_buffers import OUTPUT_BUFFERS
 from ..dataclass import dataclass
 
 if TYPE_CHECKING:
@@ -154,6 +155,13 @@ class Stage:
 
 
 Observer = Callable[[Observation], None]
+
+
+def without_buffers(inputs: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return inputs without memory for results, whose numbers count the results of a whole program."""
+    if not any(name.startswith(OUTPUT_BUFFERS) for name in inputs):
+        return inputs
+    return {name: value for name, value in inputs.items() if not name.startswith(OUTPUT_BUFFERS)}
 
 
 def units_of(stages: Sequence[Stage]) -> list[str]:

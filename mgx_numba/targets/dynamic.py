@@ -7,7 +7,7 @@ import threading
 from abc import ABC, abstractmethod
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Protocol, TypeVar
+from typing import Any, Protocol, TextIO, TypeVar
 
 from ..codegen.launch import Grid, TaskRange
 from ..core.dim import Dim, Guard, Scope, chosen_where, evaluate, symbols_of
@@ -19,7 +19,7 @@ from ..graph.specialize import specialize
 from ..graph.symbolic import symbolic_program
 from ..messages import INFO, shortened, tell
 from ..runtime.plan import Plan, Step
-from .base import OpenPlan, Progress, Tree
+from .base import Observer, OpenPlan, Progress, Stage, Tree
 from .data_dependent_split import split
 from .lowering.shared_weights import SharedWeights
 from .lowering.tuples import without_tuples
@@ -63,6 +63,15 @@ class OpenPart(Protocol):
 
     def rewrite_log(self) -> RewriteLog:
         """See `Compiled.rewrite_log`."""
+
+    def observe(self, inputs: Inputs, observer: Observer) -> list[Any]:
+        """See `Compiled.observe`."""
+
+    def stages(self, inputs: Inputs) -> list[Stage]:
+        """See `Planned.stages`."""
+
+    def trace(self, inputs: Inputs, level: int, out: TextIO) -> list[Any]:
+        """See `Compiled.trace`."""
 
 
 P = TypeVar("P", bound=OpenPart)
@@ -225,6 +234,18 @@ class OpenPlans(ServingPlans[P], ABC):
             with self._making:
                 plan = self._fixed_for({name: lens_of(inputs[name]) for name in self._names})
             return use(plan)
+
+    def observe(self, inputs: Inputs, observer: Observer) -> list[Any]:
+        """See `Compiled.observe`."""
+        return self._tried(inputs, lambda plan: plan.observe(inputs, observer))
+
+    def stages(self, inputs: Inputs) -> list[Stage]:
+        """See `Planned.stages`."""
+        return self._tried(inputs, lambda plan: plan.stages(inputs))
+
+    def trace(self, inputs: Inputs, level: int, out: TextIO) -> list[Any]:
+        """See `Compiled.trace`."""
+        return self._tried(inputs, lambda plan: plan.trace(inputs, level, out))
 
     def rewrite_log(self) -> RewriteLog:
         """Return the rewrite log of all plans made so far; see `Compiled.rewrite_log`."""

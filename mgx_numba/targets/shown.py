@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
 from ..core.dim import Dim
-from ..runtime.plan import PlannedStep, Step
+from ..runtime.plan import PlannedStep
 
 if TYPE_CHECKING:
     from ..graph.program import Program
@@ -33,7 +33,5 @@ def with_lengths(program: Program, values: Mapping[Dim, int] | None) -> tuple[Pr
 
 
 def renamed(step: PlannedStep, text: Callable[[str], str]) -> PlannedStep:
-    """Return the step with ``text`` applied to the texts of its instructions."""
-    if isinstance(step, Step):
-        step = dataclasses.replace(step, along=tuple(map(text, step.along)))
+    """Return the step with ``text`` applied to the text of its instruction."""
     return dataclasses.replace(step, instruction=text(step.instruction))

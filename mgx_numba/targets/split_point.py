@@ -6,12 +6,12 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, TextIO
 
 import numpy as np
 
 from ..dataclass import dataclass
-from .base import Kept, Stage
+from .base import Kept, Observer, Stage, Tree, grouped, without_buffers
 
 if TYPE_CHECKING:
     from ..graph.rewrite_log import RewriteLog
@@ -71,17 +71,25 @@ class SplitPoint:
 class SplitCompiled:
     """A compiled program of two stages, for any target. See `Compiled` for the methods."""
 
-    def __init__(self, head: Any, tail: Any, split_point: SplitPoint) -> None:
-        """Connect the compiled programs ``head`` and ``tail`` of the stages."""
-        self._head, self._tail, self._split_point = head, tail, split_point
+    def __init__(self, head: Any, tail: Any, split_point: SplitPoint, trees: list[Tree] | None) -> None:
+        """Connect the compiled programs ``head`` and ``tail`` of the stages; ``trees`` groups the results."""
+        self._head, self._tail, self._split_point, self._trees = head, tail, split_point, trees
 
     def _in_stages(self, inputs: Inputs, run: Callable[[Any, Inputs], list[Any]]) -> list[Any]:
         """Return the program's results, with ``run`` called on each stage and its inputs."""
-        return self._split_point.run(inputs, partial(run, self._head), partial(run, self._tail))
+        return self._split_point.run(without_buffers(inputs), partial(run, self._head), partial(run, self._tail))
 
     def stages(self, inputs: Mapping[str, np.ndarray]) -> list[Stage]:
         """Return the stages of both programs; see `Planned.stages`. The first is run to find the second's lengths."""
         return self._split_point.stages(inputs, self._head, self._tail)
+
+    def observe(self, inputs: Inputs, observer: Observer) -> list[Any]:
+        """Run and observe the steps of both stages; see `Compiled.observe`."""
+        return grouped(self._trees, self._in_stages(inputs, lambda stage, given: stage.observe(given, observer)))
+
+    def trace(self, inputs: Inputs, level: int, out: TextIO) -> list[Any]:
+        """Run and print the steps of both stages; see `Compiled.trace`."""
+        return grouped(self._trees, self._in_stages(inputs, lambda stage, given: stage.trace(given, level, out)))
 
     def fallback_reasons(self) -> dict[str, str]:
         """Return the first stage's reasons; the second stage has a plan only when it runs."""

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from ..core.device_array import DeviceArray
 from ..runtime.explicit_lengths import explicit_lengths
-from .base import Stage
+from .base import Stage, without_buffers
 from .split_point import SplitCompiled
 
 if TYPE_CHECKING:
@@ -60,6 +60,7 @@ class SymbolicSplit(SplitCompiled):
         return [*self._head.own_plans(), *self._tail.own_plans()]
 
     def _in_stages(self, inputs: Inputs, run: Callable[[Any, Inputs], list[Any]]) -> list[Any]:
+        inputs = without_buffers(inputs)
         return self._split_point.run(inputs, partial(run, self._head), lambda given: self._later(inputs, given, run))
 
     def stages(self, inputs: Inputs) -> list[Stage]:

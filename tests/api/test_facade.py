@@ -342,7 +342,7 @@ def test_an_error_inside_of_a_program_is_not_taken_for_a_missing_method():
         raise AttributeError("from inside")
 
     broken = migraphx.program()
-    broken._decode = decode
+    broken._source.decode = decode
     with pytest.raises(AttributeError, match="from inside"):
         broken.get_parameter_names()
 

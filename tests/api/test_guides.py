@@ -212,7 +212,7 @@ def test_optimizing_a_compiled_program_keeps_target_options_and_values(guide, mo
         assert mgx_numba.optimize(model, options) is model and model.is_compiled()
         assert model._options.num_threads == 1 and not model._options.fast_math
         np.testing.assert_allclose(model.run(data)[0], expected, rtol=1e-5)
-    assert model._disabled_passes == ("fuse_contraction",)
+    assert model._file.disabled_passes == ("fuse_contraction",)
     before = str(model), str(model._portable)
 
     def fail(*args, **options):
@@ -221,7 +221,7 @@ def test_optimizing_a_compiled_program_keeps_target_options_and_values(guide, mo
     monkeypatch.setattr("mgx_numba.api.compiling.compile_for", fail)
     with pytest.raises(mgx_numba.MgxError, match="no kernel"):
         mgx_numba.optimize(model, {"level": 2, "fusion_rules": {"attention": False}})
-    assert (str(model), str(model._portable)) == before and model._disabled_passes == ("fuse_contraction",)
+    assert (str(model), str(model._portable)) == before and model._file.disabled_passes == ("fuse_contraction",)
 
 
 def test_benchmark_snippet(guide, capsys):

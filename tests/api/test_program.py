@@ -298,7 +298,7 @@ def test_a_dynamic_program_enters_its_plan_at_once():
     def run(length):
         given = np.full((length, 3), length, np.float32)
         assert np.asarray(net.run({"x": given})[0]).tolist() == (-given).tolist()
-        return net._fast_path
+        return net._form.fast_path
 
     run(2)
     run(2)

@@ -144,3 +144,37 @@ def test_wrong_arguments() -> None:
         model().compile(REF, use_fp16="yes")
     with pytest.raises(OptionError, match="a program is needed, got str"):
         mgx_numba.quantize_bf16("model.onnx")  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("scale", [1e-6, 3e-10])
+@pytest.mark.parametrize("target", ["ref", "cpu"])
+def test_weights_that_a_layer_scale_makes_subnormal_are_multiplied_in_float16(target: str, scale: float) -> None:
+    """ConvNeXt's scales of 1e-6, which simplification multiplies into weights, kept these products in float32."""
+    rng = np.random.default_rng(0)
+    weights = (rng.standard_normal((24, 16)) * scale).astype(np.float32)
+    filters = (rng.standard_normal((8, 4, 3, 3)) * scale).astype(np.float32)
+
+    def made() -> mgx_numba.program:
+        p = mgx_numba.program()
+        main = p.get_main_module()
+        x = main.add_parameter("x", mgx_numba.shape(type="float", lens=(6, 24)))
+        image = main.add_parameter("image", mgx_numba.shape(type="float", lens=(1, 4, 5, 5)))
+        dot = main.add_instruction(mgx_numba.op("dot"), [x, main.add_literal(weights)])
+        conv = main.add_instruction(mgx_numba.op("convolution", padding=[1, 1]), [image, main.add_literal(filters)])
+        main.add_return([dot, conv])
+        return p
+
+    inputs = {
+        "x": rng.standard_normal((6, 24)).astype(np.float32),
+        "image": rng.standard_normal((1, 4, 5, 5)).astype(np.float32),
+    }
+    exact, p = made(), made()
+    mgx_numba.quantize_fp16(p)
+    text = str(p)
+    assert "half_type" in next(line for line in text.splitlines() if "= dot(" in line)
+    assert "half_type" in next(line for line in text.splitlines() if "convolution" in line)
+    exact.compile("ref")
+    p.compile(target)
+    for got, wanted in zip(p.run(inputs), exact.run(inputs)):
+        got, wanted = np.asarray(got), np.asarray(wanted)
+        assert np.abs(got - wanted).max() <= 2e-3 * np.abs(wanted).max()

@@ -63,8 +63,8 @@ def test_results_have_the_rank_of_their_shapes(target: str | None, options: dict
 def test_the_native_call_takes_and_gives_arrays_without_axes() -> None:
     net = prepared("cpu")
     net.run(FEEDS)  # leaves a context
-    check(net._fast_path(FEEDS))
-    assert net._fast_path({**FEEDS, "x": np.ones(1, np.float32)}) is None
+    check(net._form.fast_path(FEEDS))
+    assert net._form.fast_path({**FEEDS, "x": np.ones(1, np.float32)}) is None
 
 
 @pytest.mark.parametrize("trace", ["1", "3"])

@@ -271,7 +271,7 @@ def test_too_many_plans_are_dropped_the_oldest_first(tmp_path: Path, monkeypatch
 
 def test_a_warning_of_the_compilation_is_given_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     net = compiled()
-    net._messages = ["1 of 2 tuning records were measured elsewhere"]
+    net._form.messages = ["1 of 2 tuning records were measured elsewhere"]
     migraphx.save(net, tmp_path / "net.mxr")
     with pytest.warns(RuntimeWarning, match="measured elsewhere"):
         migraphx.load(tmp_path / "net.mxr")

@@ -29,6 +29,7 @@ from mgx_numba.runtime.plan import FallbackStep, Plan, Pointer, Region, Step, Te
 from mgx_numba.targets import registry
 from mgx_numba.targets.base import KeptPlan, Observer
 from mgx_numba.targets.lowering.common import COMMON
+from mgx_numba.targets.lowering.job import LoweringJob, Resources
 from mgx_numba.targets.lowering.lowering import Lowering
 from mgx_numba.targets.lowering.tuples import without_tuples
 from mgx_numba.targets.options import TargetOptions
@@ -145,7 +146,7 @@ class PlainProgram:
     def __init__(self, program: Program, options: TargetOptions) -> None:
         self.program, self.trees = without_tuples(program.clone())
         run_passes(self.program, PASSES, Options(fast_math=options.fast_math))
-        self.plan: Plan = Lowering(self.program, options, COMMON, BACKEND, 1).run()
+        self.plan: Plan = Lowering(LoweringJob(self.program, options), Resources(COMMON, BACKEND, 1)).run()
         self.handles = dict(zip(self.plan.kernels(), BACKEND.load(self.plan.kernels())))
 
     def run(self, inputs: Mapping[str, np.ndarray]) -> list[Any]:

@@ -14,10 +14,10 @@ from mgx_numba.errors import MgxError, ShapeError
 from mgx_numba.frontends.onnx import parse_onnx
 from mgx_numba.graph.program import Program
 from mgx_numba.graph.specialize import specialize
-from mgx_numba.runtime.gpu.choice import interpreted
 from mgx_numba.targets.registry import compile_for
 
 from ..cpu.control_models import GO, info, loop, model_of
+from ..interpreter.engine import interpreted
 
 Feeds = dict[str, np.ndarray]
 Results = Callable[[Feeds], list[np.ndarray]]

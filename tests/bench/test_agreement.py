@@ -18,7 +18,8 @@ from bench.exact import QUANTIZE, Exact, Verdict
 from bench.models import build, inputs
 from mgx_numba.ops.base import make_op
 from mgx_numba.runtime.gpu import executor
-from mgx_numba.runtime.gpu.choice import interpreted
+
+from ..interpreter.engine import interpreted
 
 KEEP, OVERLAP, LOWEST = 4, 0.3, 0.2
 

@@ -12,7 +12,6 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from mgx_numba.codegen.cpu.contraction.conv import ConvDirect, ConvPointwise
-from mgx_numba.codegen.cpu.contraction.conv_small_cin import ConvSmallCin
 from mgx_numba.codegen.cpu.contraction.conv_transposed import ConvTransposed
 from mgx_numba.codegen.cpu.contraction.depthwise import ConvDepthwise
 from mgx_numba.codegen.cpu.contraction.select import select
@@ -204,56 +203,6 @@ def test_other_instruction_sets(monkeypatch: pytest.MonkeyPatch, ceiling: str) -
     assert run_conv(ConvWinograd(Form(4, 3)), same(12, 21, 12, fast_math=True), 7) < 1e-4
     stem = same(3, 21, 12, kernel=7, stride=(2, 2), fast_math=True)
     assert run_conv(ConvWinogradStrided(Form(3, 4)), stem, 7) < 1e-4
-
-
-@pytest.mark.parametrize("ceiling", ["", "avx2", "sse"])
-@pytest.mark.parametrize(("channels", "outputs", "stride"), [(3, 32, 2), (1, 7, 1), (4, 70, 1), (2, 24, 2)])
-def test_few_channels(monkeypatch: pytest.MonkeyPatch, ceiling: str, channels: int, outputs: int, stride: int) -> None:
-    """Lines that are a run, several, or one and a part, and output channels that fill no vector or no panel."""
-    monkeypatch.setenv("MGX_CPU_FEATURES", ceiling)
-    dtype = "float64" if channels == 2 else "float32"
-    for width in (2, 8, 19):
-        problem = ConvProblem(
-            2, channels, outputs, (6, width), (3, 3), (stride, stride), pads_begin=(1, 1), pads_end=(1, width % 3),
-            types=element_types(dtype),
-        )  # fmt: skip
-        assert run_conv(ConvSmallCin(), problem, 8, 2, gap=3) < TOLERANCE
-
-
-@quick(20)
-@given(problems(), st.integers(1, 3))
-def test_few_channels_wherever_they_are_taken(problem: ConvProblem, threads: int) -> None:
-    if ConvSmallCin().refusal(problem) is None:
-        assert run_conv(ConvSmallCin(), problem, 9, threads) < TOLERANCE
-
-
-def test_few_channels_refuses_what_it_does_not_compute() -> None:
-    assert ConvSmallCin().refusal(same(3, 16, 9)) is None
-    refused = [
-        same(5, 16, 9), same(4, 16, 9, groups=2), same(3, 16, 9, kernel=1), same(3, 16, 9, kernel=5),
-        same(3, 16, 9, dilation=(1, 2)), same(3, 16, 9, stride=(1, 3)), same(3, 16, 9, transposed=True),
-        same(3, 16, 9, x_strides=(324, 36, 4)),
-    ]  # fmt: skip
-    assert all(ConvSmallCin().refusal(problem) for problem in refused)
-
-
-@needs_page_protection
-def test_few_channels_not_a_number_reaches_only_its_window_and_nothing_outside_is_read() -> None:
-    problem, pages = same(3, 20, 11), GuardedPages()
-    x = np.ones((1, 11, 11, 3), np.float32)
-    x[0, 4, 10, 1], x[0, 0, 0, 2], x[0, 10, 10, 0] = np.nan, np.inf, -np.inf
-    w = np.ones(problem.weight_lens, np.float32)
-    out, solver = pages.place(np.zeros((1, 11, 11, 20), np.float32)), ConvSmallCin()
-    packed = pages.place(solver.pack_weights(problem, w))
-    run_plan(solver.plan(problem), {"x": pages.place(x), "w": packed, "out": out})
-    for found, rows, columns in (
-        (np.isnan(out), (3, 4, 5), (9, 10)),
-        (np.isposinf(out), (0, 1), (0, 1)),
-        (np.isneginf(out), (9, 10), (9, 10)),
-    ):
-        wanted = np.zeros((11, 11), bool)
-        wanted[np.ix_(rows, columns)] = True
-        np.testing.assert_array_equal(found[0], np.broadcast_to(wanted[..., None], found[0].shape))
 
 
 FORMS = [Form(out, taps, stored) for out, taps in ((2, 3), (4, 3), (2, 5)) for stored in (False, True)]
@@ -512,8 +461,6 @@ def test_kernels_do_not_depend_on_sizes() -> None:
     assert len({ConvDirect().plan(p, threads=t).kernels for t, p in enumerate(even, 1)}) == 1
     depthwise = [same(n, n, size, groups=n) for n, size in ((40, 16), (24, 56))]  # lines of which runs of 8 are made
     assert len({ConvDepthwise().plan(p, threads=t).kernels for t, p in enumerate(depthwise, 1)}) == 1
-    few = [same(3, n, size) for n, size in ((40, 16), (104, 56))]
-    assert len({ConvSmallCin().plan(p, threads=t).kernels for t, p in enumerate(few, 1)}) == 1
     winograd = [same(64, 8, 6, fast_math=True), same(32, 40, 30, fast_math=True)]
     assert len({ConvWinograd(Form(4, 3)).plan(p, threads=t).kernels for t, p in enumerate(winograd, 1)}) == 1
 
@@ -559,17 +506,13 @@ def test_nothing_past_the_end_is_read(monkeypatch: pytest.MonkeyPatch, ceiling: 
 @pytest.mark.parametrize(
     ("width", "kernel", "pads"), [(11, 7, (6, 0)), (57, 5, (2, 2)), (17, 3, (9, 1)), (1, 3, (5, -3))]
 )
-@pytest.mark.parametrize("solver", [ConvDepthwise(), ConvSmallCin()])
-def test_runs_that_overlap_at_the_ends_of_a_line(solver: Any, width: int, kernel: int, pads: tuple[int, int]) -> None:
+def test_runs_that_overlap_at_the_ends_of_a_line(width: int, kernel: int, pads: tuple[int, int]) -> None:
     """Columns that a run other than the first or the last one lacks, and lines that are all padding."""
-    channels = 16 if isinstance(solver, ConvDepthwise) else 2
-    problem = ConvProblem(
-        1, channels, 16, (1, width), (1, kernel), pads_begin=(0, pads[0]), pads_end=(0, pads[1]),
-        groups=channels if channels == 16 else 1,
-    )  # fmt: skip
+    solver = ConvDepthwise()
+    problem = ConvProblem(1, 16, 16, (1, width), (1, kernel), pads_begin=(0, pads[0]), pads_end=(0, pads[1]), groups=16)
     assert run_conv(solver, problem, 5) < TOLERANCE
     rng, pages = np.random.default_rng(5), GuardedPages()
-    x = pages.place(rng.standard_normal((1, 1, width, channels)).astype(np.float32))
+    x = pages.place(rng.standard_normal((1, 1, width, 16)).astype(np.float32))
     w = rng.standard_normal(problem.weight_lens).astype(np.float32)
     out = np.zeros((1, *problem.out_lens, 16), np.float32)
     run_plan(solver.plan(problem), {"x": x, "w": solver.pack_weights(problem, w), "out": out})

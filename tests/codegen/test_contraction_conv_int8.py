@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable
 from typing import Any
 
@@ -13,7 +12,6 @@ from hypothesis import strategies as st
 
 from mgx_numba.codegen.body import scalar_body
 from mgx_numba.codegen.cpu.contraction.conv_int8 import ConvInt8
-from mgx_numba.codegen.cpu.contraction.conv_narrow_output import ConvNarrowOutput
 from mgx_numba.codegen.cpu.contraction.conv_transposed import ConvTransposed
 from mgx_numba.codegen.cpu.contraction.joined_taps import join_taps
 from mgx_numba.codegen.cpu.contraction.select import select
@@ -117,71 +115,6 @@ def test_phases(form: str, dtype: str) -> None:
         check(problem, pages=GuardedPages(), solver=ConvTransposed())
         assert len(ConvTransposed().plan(problem).launches) <= 2
     check(ConvProblem(1, 640, 416, (3, 2), (2, 2), (2, 2), types=types, transposed=True), solver=ConvTransposed())
-
-
-FEW = [
-    ((1, 32, 1, (40, 33)), {}), ((2, 16, 8, (5, 3)), {}), ((1, 48, 3, (1, 1)), {}), ((1, 64, 2, (1100,)), {}),
-    ((2, 16, 5, (3, 4, 5)), {}), ((1, 16, 1, (4, 6)), {"x_strides": (768, 192, 32)}),
-]  # fmt: skip
-
-
-@needs_page_protection
-@pytest.mark.parametrize("lens, options", FEW)
-def test_few_output_channels(lens: tuple[Any, ...], options: dict[str, Any]) -> None:
-    """Sums, and an epilogue over operands of every access, stored side by side and in slices of more channels."""
-    types = element_types("uint8 int8 int32 int32")
-    problem = ConvProblem(*lens, (1,) * len(lens[3]), types=types, **options)
-    solver = ConvNarrowOutput()
-    if solver.refusal(problem) == "the CPU has no VNNI":
-        pytest.skip("the CPU has no VNNI")
-    if not options:
-        check(problem, 2, solver=solver)
-        check(problem, pages=GuardedPages(), solver=solver)
-    rng = np.random.default_rng(4)
-    x, w = random_arrays(problem)
-    sums = convolve(problem, x, w)
-    rows = (problem.batch, *problem.out_lens)
-    if options:
-        room = np.zeros((*rows, 32), np.uint8)
-        room[..., :16] = x
-        x = room[..., :16]
-    e = {
-        "e0": rng.standard_normal(problem.out_channels).astype(np.float32),
-        "e1": rng.standard_normal((*rows, problem.out_channels)).astype(np.float32),
-        "e2": rng.standard_normal((*rows, 1)).astype(np.float32), "e3": np.full(1, 0.5, np.float32),
-    }  # fmt: skip
-    e["e2"].reshape(-1)[0] = np.nan
-    operands = tuple(EpilogueOperand("float32", access) for access in ("per_n", "full", "per_m", "scalar"))
-    body = scalar_body(
-        lambda s, a, n, f, m, c: s.add(s.mul(s.add(s.mul(s.cast(a, Type.float_type), c), n), m), f),
-        (Type.int32_type, *(Type.float_type,) * 4),
-    )
-    expected = (sums * e["e3"] + e["e0"]) * e["e2"] + e["e1"]
-    for gap in (0, 3):
-        wide = problem.out_channels + gap
-        out = np.full((*rows, wide), 77, np.float32)
-        placed = dataclasses.replace(problem, out_strides=(problem.out_pixels * wide, wide))
-        plan = solver.plan(placed, Epilogue(operands, body, name="all"), threads=2)
-        run_plan(plan, {"x": x, "w": solver.pack_weights(placed, w), "out": out, **e})
-        np.testing.assert_allclose(out[..., : problem.out_channels], expected, rtol=1e-5, atol=1e-3)
-        assert (out[..., problem.out_channels :] == 77).all()
-
-
-def test_few_output_channels_that_are_left_to_others() -> None:
-    types = element_types("uint8 int8 int32 int32")
-    large = ConvProblem(1, 32, 1, (64, 64), (1, 1), types=types)
-    if ConvNarrowOutput().refusal(large) == "the CPU has no VNNI":
-        pytest.skip("the CPU has no VNNI")
-    assert select(large).name == "conv_few_outputs"
-    assert select(dataclasses.replace(large, out_channels=8, out_strides=())).name in ("conv_few_outputs", "conv_int8")
-    for options, reason in (
-        ({"out_channels": 9}, "more than 8"), ({"stride": (2, 2)}, "a stride"), ({"in_channels": 20}, "whole steps"),
-        ({"x_strides": (4096, 64, 32)}, "evenly spaced"), ({"kernel": (3, 3)}, "the kernel"),
-        ({"types": element_types("int8 int8 int32 int32")}, "int8"),
-    ):  # fmt: skip
-        given = {"in_channels": 32, "out_channels": 1, "kernel": (1, 1), "types": types, **options}
-        lens = (given.pop("in_channels"), given.pop("out_channels"))
-        assert reason in (ConvNarrowOutput().refusal(ConvProblem(1, *lens, (8, 8), **given)) or "")
 
 
 def square(channels: int, outputs: int, size: int, kernel: int, dtype: str = "uint8", **options: Any) -> ConvProblem:

@@ -20,6 +20,7 @@ from mgx_numba.runtime.explicit_lengths import explicit_lengths, with_explicit_l
 from mgx_numba.runtime.plan import Step
 from mgx_numba.targets.cpu.capabilities import pass_options
 from mgx_numba.targets.cpu.rules import RULES
+from mgx_numba.targets.lowering.job import LoweringJob, Resources
 from mgx_numba.targets.lowering.lowering import Lowering
 from mgx_numba.targets.options import TargetOptions
 from mgx_numba.targets.ref import interpreter
@@ -57,9 +58,7 @@ class SymbolicCase:
         program = self._program(symbols)
         run_passes(program, list(passes), pass_options(settings))
         scope.guards.clear()  # shape rules and passes have tests of their own
-        lowering = Lowering(program, settings, RULES, BACKEND, threads)
-        lowering.scope = scope
-        self.plan = lowering.run()
+        self.plan = Lowering(LoweringJob(program, settings, scope), Resources(RULES, BACKEND, threads)).run()
         self.guards = [str(guard) for guard in scope.guards.values()]
         self.kernels = [step.kernel.name for step in self.plan.steps if isinstance(step, Step)]
 

@@ -188,15 +188,6 @@ def test_depthwise_convolutions_and_others_write_what_products_read() -> None:
     assert written(steps, "depthwise") == [["bfloat16"]]
 
 
-def test_a_depthwise_convolution_with_the_product_before_writes_what_products_read() -> None:
-    def build(m: Module, p: list[Instruction]) -> Instruction:
-        return conv(m, conv(m, conv(m, p[0], 128), 128, 3, 128), 512)
-
-    steps = planned(image(16), build)
-    assert split(steps) == 0
-    assert written(steps, "gemm_relu_depthwise_relu_parts") == [["bfloat16"]]
-
-
 def test_two_products_read_one_value_in_parts() -> None:
     def build(m: Module, p: list[Instruction]) -> list[Instruction]:
         x = op(m, "relu", op(m, "dot", p[0], weights(m, 768, 512)))

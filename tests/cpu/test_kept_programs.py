@@ -15,7 +15,7 @@ import onnx
 import pytest
 
 import mgx_numba as mgx
-from mgx_numba.api.compiled_form import take_compiled, target_options
+from mgx_numba.api.compiled_form import CompiledForm, target_options
 from mgx_numba.core.dim import evaluate
 from mgx_numba.errors import FormatError
 from mgx_numba.graph.program import Program
@@ -55,9 +55,10 @@ def through_a_file(net: Any, path: Path, portable: Any = None) -> Any:
         raise AssertionError("the program was decoded")
 
     path.write_bytes(bytes_of(net))
-    again = TARGET.restore(read(path), target_options(net, net._options), portable or unseen)
+    again = TARGET.restore(read(path), target_options(net._file, net._options), portable or unseen)
     made = net.clone()
-    take_compiled(made, again, net._options, net._target, 0, net._signature, net._results)
+    form, made._file = net._form, net._file
+    made._form = CompiledForm(again, form.target, form.parameters, form.results, 0, lambda: None, [])
     return made
 
 
@@ -197,7 +198,7 @@ def test_every_field_of_a_plan_is_in_the_file(name: str, tmp_path: Path) -> None
     assert kept is not None
     found = read(tmp_path / "a.plan")
     assert TARGET.restore(
-        found, target_options(net, net._options), lambda: net._portable
+        found, target_options(net._file, net._options), lambda: net._portable
     )  # which completes fallback steps
     pairs = list(zip(plans_of(kept), plans_of(found), strict=True))
     assert pairs

@@ -18,11 +18,12 @@ from mgx_numba.codegen.gpu.driver import device
 from mgx_numba.driver.page import writing
 from mgx_numba.driver.page.writing import read_page, write_page
 from mgx_numba.errors import FormatError
-from mgx_numba.runtime.gpu.choice import interpreted
 from mgx_numba.runtime.plan import Use
 from mgx_numba.targets.base import stages_of
 from tests.driver.support import drive, small_model
 from tests.dynamic.models import two_stages
+
+from ..interpreter.engine import interpreted
 
 FOLDER = Path(writing.__file__).parent
 

@@ -16,7 +16,7 @@ from mgx_numba.graph.program import Program
 from mgx_numba.graph.specialize import specialize
 from mgx_numba.graph.validate import validate
 from mgx_numba.runtime.gpu import executor
-from mgx_numba.runtime.gpu.choice import engine, interpreted
+from mgx_numba.runtime.gpu.choice import engine
 from mgx_numba.runtime.gpu.transfers import to_device, to_host
 from mgx_numba.runtime.plan import Step
 from mgx_numba.targets.base import stages_of
@@ -24,6 +24,7 @@ from mgx_numba.targets.data_dependent_split import split
 from mgx_numba.targets.gpu.split_program import SplitGpuProgram
 from mgx_numba.targets.ref.interpreter import evaluate
 
+from ..interpreter.engine import interpreted
 from ..values import normal
 from .models import FLOAT, Graph, two_stages
 

@@ -15,9 +15,9 @@ from onnx import TensorProto, helper
 import mgx_numba as migraphx
 from mgx_numba.errors import MgxError, ParameterError
 from mgx_numba.frontends.onnx import parse_onnx
-from mgx_numba.runtime.gpu.choice import interpreted
 from mgx_numba.session import InferenceSession, OrtValue
 
+from ..interpreter.engine import interpreted
 from .support import make_model
 
 BITS = {"uint2": 2, "int2": 2, "uint4": 4, "int4": 4, "float4_e2m1fn": 4}

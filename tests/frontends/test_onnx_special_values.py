@@ -11,8 +11,8 @@ import pytest
 from onnx import TensorProto, helper
 
 import mgx_numba as migraphx
-from mgx_numba.runtime.gpu.choice import interpreted
 
+from ..interpreter.engine import interpreted
 from ..values import normal
 from .support import make_model
 

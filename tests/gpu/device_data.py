@@ -11,7 +11,8 @@ import pytest
 
 import mgx_numba as mgx
 from mgx_numba.core.dlpack import export_device
-from mgx_numba.runtime.gpu.choice import interpreted
+
+from ..interpreter.engine import interpreted
 
 PLACES = ["interpreter", pytest.param("device", marks=pytest.mark.gpu)]
 

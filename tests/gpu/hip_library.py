@@ -9,11 +9,11 @@ import ctypes
 import re
 from typing import Any
 
-from mgx_numba.codegen.gpu.interpreter.run import interpret
 from mgx_numba.codegen.kernel import KernelSource
 from mgx_numba.codegen.launch import Grid
-from mgx_numba.runtime.gpu.interpreter import InterpreterEngine
 
+from ..interpreter.engine import InterpreterEngine
+from ..interpreter.run import interpret
 from .code_objects import read_code_object
 
 OUT_OF_MEMORY, INVALID_DEVICE, NOT_FOUND = 2, 101, 500

@@ -20,7 +20,8 @@ from mgx_numba.codegen.gpu.toolchain import choice
 from mgx_numba.codegen.gpu.toolchain.compiler import compile_object
 from mgx_numba.codegen.kernel import KernelSource
 from mgx_numba.errors import CompileError
-from mgx_numba.runtime.gpu.interpreter import InterpreterEngine
+
+from ..interpreter.engine import InterpreterEngine
 
 
 class Recorder:

@@ -18,7 +18,8 @@ import pytest
 from mgx_numba.codegen.gpu.contraction import library_solver
 from mgx_numba.codegen.gpu.libraries import calls, cublaslt, cudnn
 from mgx_numba.codegen.gpu.libraries.cudnn import Attribute, Kind
-from mgx_numba.runtime.gpu.interpreter import InterpreterEngine
+
+from ..interpreter.engine import InterpreterEngine
 
 CUDA_TYPES = {
     0: np.float32, 1: np.float64, 2: np.float16, 3: np.int8, 10: np.int32, 14: ml_dtypes.bfloat16,

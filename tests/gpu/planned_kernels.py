@@ -22,11 +22,11 @@ from mgx_numba.codegen.gpu.toolchain.compiler import assembly
 from mgx_numba.codegen.kernel import KernelSource
 from mgx_numba.errors import CompileError, MgxError
 from mgx_numba.graph.program import Program
-from mgx_numba.runtime.gpu.choice import interpreted
 from mgx_numba.targets.gpu.lower import lowering, optimized
 from mgx_numba.targets.lowering.tuples import without_tuples
 from mgx_numba.targets.options import TargetOptions
 
+from ..interpreter.engine import interpreted
 from ..plans.models import model_programs, node_programs
 
 __all__ = ["planned", "refused"]

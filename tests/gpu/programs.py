@@ -8,14 +8,14 @@ import numpy as np
 import pytest
 
 from mgx_numba.graph.program import Program
-from mgx_numba.runtime.gpu.choice import engine, interpreted
+from mgx_numba.runtime.gpu.choice import engine
 from mgx_numba.runtime.gpu.engine import Engine
-from mgx_numba.runtime.gpu.interpreter import InterpreterQueue
 from mgx_numba.targets.gpu.program import GpuProgram, compile_program
 from mgx_numba.targets.options import TargetOptions
 
 from ..cpu.agreement import assert_agrees, reference
 from ..cpu.random_programs import Builder, seeded
+from ..interpreter.engine import InterpreterQueue, interpreted
 
 STEPS = 12
 

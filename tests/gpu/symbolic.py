@@ -14,18 +14,20 @@ from mgx_numba.core.types import Type
 from mgx_numba.graph.passes import run_passes
 from mgx_numba.graph.program import Program
 from mgx_numba.graph.symbolic import symbolic_program
-from mgx_numba.runtime.gpu.choice import engine, interpreted
+from mgx_numba.runtime.gpu.choice import engine
 from mgx_numba.runtime.gpu.executor import DeviceExecutable
 from mgx_numba.runtime.plan import Plan
 from mgx_numba.targets.base import grouped
 from mgx_numba.targets.gpu.capabilities import pass_options
 from mgx_numba.targets.gpu.lower import lowering
-from mgx_numba.targets.gpu.passes import PASSES
+from mgx_numba.targets.lowering.job import LoweringJob
 from mgx_numba.targets.lowering.shared_weights import SharedWeights
 from mgx_numba.targets.lowering.tuples import without_tuples
 from mgx_numba.targets.options import TargetOptions
+from mgx_numba.targets.passes import GPU_PASSES
 
 from ..cpu.agreement import assert_agrees, reference
+from ..interpreter.engine import interpreted
 
 __all__ = ["SymbolicPlan", "open_shape", "random_inputs"]
 
@@ -43,11 +45,9 @@ class SymbolicPlan:
         self.options = given = TargetOptions(**{"fast_math": False, **options})
         self.scope = scope = Scope()
         made, self.trees = without_tuples(symbolic_program(program, scope))
-        run_passes(made, PASSES, pass_options(given), disabled=given.disabled_passes)
+        run_passes(made, GPU_PASSES, pass_options(given), disabled=given.disabled_passes)
         made.remove_unused_modules()
-        low = lowering(made, given)
-        low.scope, low.shared, low.compile_body = scope, SharedWeights(program), None
-        self.plan: Plan = low.run()
+        self.plan: Plan = lowering(LoweringJob(made, given, scope, SharedWeights(program))).run()
         self.program = made
         scope.close()
         self.guards = [f"{g.condition} is {g.answer} ({g.place})" for g in scope.guards.values()]

@@ -13,8 +13,6 @@ import pytest
 from mgx_numba.codegen.gpu.architecture import ARCHITECTURES
 from mgx_numba.codegen.gpu.attention.flash import attention_refusal, attention_solution
 from mgx_numba.codegen.gpu.attention.matrix_cores import attention_tile
-from mgx_numba.codegen.gpu.interpreter.memory import Memory
-from mgx_numba.codegen.gpu.interpreter.run import interpret
 from mgx_numba.codegen.gpu.kernel import gpu_grid, gpu_kernel
 from mgx_numba.codegen.gpu.toolchain.compiler import assembly, compile_object
 from mgx_numba.codegen.kernel import KernelSource
@@ -24,6 +22,8 @@ from mgx_numba.core.types import Type
 from mgx_numba.errors import CompileError
 from mgx_numba.runtime.memory import address_of, aligned_empty
 
+from ..interpreter.memory import Memory
+from ..interpreter.run import interpret
 from .code_objects import read_code_object
 from .programs import interpreter
 from .test_attention import BF16, BOOL, F16, F32, Mask, attention

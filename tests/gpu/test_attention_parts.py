@@ -12,7 +12,6 @@ from mgx_numba.codegen.gpu.architecture import ARCHITECTURES
 from mgx_numba.codegen.gpu.attention import flash, warpgroup_bf16_split
 from mgx_numba.codegen.gpu.attention.warpgroup_bf16_split import chosen_bf16_split_tile
 from mgx_numba.codegen.gpu.attention.warpgroups import AttentionTile
-from mgx_numba.codegen.gpu.interpreter.memory import KernelFault
 from mgx_numba.codegen.gpu.toolchain.compiler import assembly
 from mgx_numba.codegen.problems.attention import AttentionProblem
 from mgx_numba.codegen.problems.gemm import packed_strides
@@ -22,6 +21,7 @@ from mgx_numba.graph.program import Program
 from mgx_numba.runtime.gpu.engine import Engine
 
 from ..cpu.agreement import reference
+from ..interpreter.memory import KernelFault
 from .programs import compiled, interpreter
 from .test_attention import BOOL, F32, Mask, attention
 from .test_warpgroup_attention import leave_out

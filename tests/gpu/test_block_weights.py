@@ -15,7 +15,6 @@ from mgx_numba.codegen.gpu.contraction import block_quant, block_quant_mma
 from mgx_numba.codegen.gpu.contraction.block_quant import codes_of_vector, pack_codes
 from mgx_numba.codegen.gpu.contraction.block_quant_mma import CODE_WORDS, EXPONENTS, chunk_words, pack_chunks
 from mgx_numba.codegen.gpu.contraction.gpu_contraction import GpuContraction
-from mgx_numba.codegen.gpu.interpreter.memory import KernelFault
 from mgx_numba.codegen.gpu.lang.codes import codes_float16
 from mgx_numba.codegen.gpu.toolchain.compiler import compile_object
 from mgx_numba.codegen.kernel import KernelSource
@@ -32,6 +31,7 @@ from mgx_numba.runtime.gpu.engine import Engine
 from mgx_numba.runtime.plan import Step
 
 from ..cpu.agreement import reference, run
+from ..interpreter.memory import KernelFault
 from .operators import hosted
 from .programs import compiled, interpreter
 

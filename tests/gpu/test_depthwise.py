@@ -50,12 +50,13 @@ def check(program: Program, on: Engine, inputs: dict[str, np.ndarray] | None = N
     return made
 
 
-@pytest.fixture(params=[1, 2, 3])
+@pytest.fixture(params=[(1, 2), (2, 8), (3, 4)])
 def pixels(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> int:
-    """Set the number of pixels per thread, where lines are long enough."""
-    monkeypatch.setattr(depthwise, "PIXELS", (1, request.param))
-    monkeypatch.setattr(depthwise, "ENOUGH_THREADS", 0)
-    return int(request.param)
+    """Set the pixels and channels per thread, where lines are long enough."""
+    pixels, lanes = request.param
+    monkeypatch.setattr(depthwise, "FEW_TAP_TILINGS", ((0, pixels, lanes),))
+    monkeypatch.setattr(depthwise, "MANY_TAP_TILINGS", ((0, pixels, lanes),))
+    return int(pixels)
 
 
 @pytest.mark.parametrize(
@@ -68,6 +69,7 @@ def pixels(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> i
         (F32, (1, 4, 3, 4, 5), (2, 1, 3), {"padding": (1, 0, 0, 0, 0, 1), "stride": (2, 1, 1), "dilation": (1, 1, 1)}),
         (F16, (2, 8, 2, 5), (1, 1), {**PLAIN, "padding": (0, 0)}),
         (F16, (1, 8, 6, 7), (5, 5), {**PLAIN, "padding": (2, 2)}),
+        (F16, (1, 8, 5, 9), (7, 7), {**PLAIN, "padding": (3, 3)}),
         (F32, (1, 4, 4, 3, 5), (3, 2, 3), {"padding": (1, 1, 1), "stride": (1, 2, 1), "dilation": (1, 1, 1)}),
     ],
 )
@@ -116,16 +118,16 @@ def test_what_has_other_groups_is_refused() -> None:
         assert not any("depthwise" in label for label in labels)
 
 
-@pytest.mark.parametrize(("side", "loads"), [(3, 18), (5, 10)])
-def test_loads_come_together(side: int, loads: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """All of a small filter, of a larger one those of a line."""
+@pytest.mark.parametrize(("side", "loads", "words"), [(3, 18, "v4.b32"), (5, 50, "v2.b16")])
+def test_loads_come_together(side: int, loads: int, words: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """All loads of a small image, whose threads compute few channels of a larger filter."""
     monkeypatch.setenv("MGX_GPU_ARCH", "sm_90a")
     pads = {**PLAIN, "padding": (side // 2,) * 2}
     made = compiled(convolution(F16, (1, 16, 7, 7), (side, side), **pads), interpreter())
     (kernel,) = (k for k in made.kernels() if "depthwise" in k.name)
     text = assembly(kernel, ARCHITECTURES["sm_90a"])
     assert ".local" not in text
-    assert text[: text.index("fma.rn.f32")].count("ld.global.v4.b32") >= loads
+    assert text[: text.index("fma.rn.f32")].count(f"ld.global.{words}") >= loads
 
 
 def scaled(type: Type) -> Program:

@@ -12,11 +12,11 @@ from onnx import TensorProto, helper, numpy_helper
 from mgx_numba.codegen.gpu.driver.library import missing
 from mgx_numba.driver.main import main
 from mgx_numba.runtime.gpu import executor
-from mgx_numba.runtime.gpu.choice import interpreted
 from mgx_numba.runtime.limits import Limits
 from mgx_numba.targets.gpu.limits import measure_limits
 from mgx_numba.targets.gpu.target import TARGET
 
+from ..interpreter.engine import interpreted
 from .device_data import PLACES, place
 from .programs import interpreter
 

@@ -17,9 +17,9 @@ import mgx_numba as mgx
 from mgx_numba.codegen.gpu.driver import library
 from mgx_numba.codegen.gpu.driver.device import Device
 from mgx_numba.errors import DeviceError
-from mgx_numba.runtime.gpu.choice import engine, interpreted
-from mgx_numba.runtime.gpu.interpreter import InterpreterQueue, InterpreterRecording
+from mgx_numba.runtime.gpu.choice import engine
 
+from ..interpreter.engine import InterpreterQueue, InterpreterRecording, interpreted
 from .device_data import close, numbers, one_input, softmax_of_sum, wanted
 
 SECONDS = 120

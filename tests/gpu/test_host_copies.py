@@ -17,7 +17,6 @@ import mgx_numba as mgx
 from mgx_numba.codegen.gpu.architecture import ARCHITECTURES
 from mgx_numba.codegen.gpu.driver.device import Device
 from mgx_numba.codegen.gpu.driver.graphs import GraphInMaking, KernelNode
-from mgx_numba.codegen.gpu.interpreter.run import interpret
 from mgx_numba.codegen.gpu.toolchain.compiler import assembly
 from mgx_numba.codegen.gpu.transfer import transfer, transfer_kernel
 from mgx_numba.errors import ShapeError
@@ -27,6 +26,7 @@ from mgx_numba.runtime.gpu.context import DeviceContext
 from mgx_numba.runtime.gpu.host_copies import LOANS, HostParameters, HostResults
 from mgx_numba.runtime.plan import TensorSpec
 
+from ..interpreter.run import interpret
 from ..running import at_once
 from .device_data import PLACES, numbers, one_input, place, softmax_of_sum, wanted
 from .programs import interpreter

@@ -5,11 +5,12 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from mgx_numba.codegen.gpu.interpreter.memory import KernelFault, Memory
-from mgx_numba.codegen.gpu.interpreter.run import interpret
 from mgx_numba.codegen.gpu.kernel import gpu_grid, gpu_kernel
 from mgx_numba.codegen.launch import Grid
 from mgx_numba.runtime.memory import address_of, aligned_empty
+
+from ..interpreter.memory import KernelFault, Memory
+from ..interpreter.run import interpret
 
 THREADS = 64
 

@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 from mgx_numba.codegen.gpu.architecture import WARP
-from mgx_numba.codegen.gpu.interpreter.memory import EPOCH, Allocation, KernelFault, Thread
+
+from ..interpreter.memory import EPOCH, Allocation, KernelFault, Thread
 
 SIZE, THREADS = 12, 3 * WARP
 _Access = tuple[bool, int, int, int]  # whether it writes, thread, block, epoch

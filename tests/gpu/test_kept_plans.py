@@ -18,7 +18,6 @@ from mgx_numba.core.types import Type
 from mgx_numba.errors import DeviceError
 from mgx_numba.graph.program import Program
 from mgx_numba.runtime.gpu import choice
-from mgx_numba.runtime.gpu.choice import interpreted
 from mgx_numba.runtime.plan import MappedTensor, Step
 from mgx_numba.targets.base import KeptPlan
 from mgx_numba.targets.gpu.program import GpuProgram
@@ -26,6 +25,7 @@ from mgx_numba.targets.gpu.target import TARGET
 from mgx_numba.targets.kept_file import KeptFile, kept_pieces
 from mgx_numba.targets.options import TargetOptions
 
+from ..interpreter.engine import interpreted
 from ..running import said
 from ..values import normal
 from .device_data import close, numbers, softmax_of_sum, wanted

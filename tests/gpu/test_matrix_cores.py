@@ -15,8 +15,6 @@ from mgx_numba.codegen.gpu.architecture import ARCHITECTURES
 from mgx_numba.codegen.gpu.contraction import solvers
 from mgx_numba.codegen.gpu.contraction.gpu_contraction import GpuContraction
 from mgx_numba.codegen.gpu.contraction.tensor_cores import MASK
-from mgx_numba.codegen.gpu.interpreter.memory import KernelFault, Memory
-from mgx_numba.codegen.gpu.interpreter.run import interpret
 from mgx_numba.codegen.gpu.kernel import gpu_grid, gpu_kernel
 from mgx_numba.codegen.gpu.matrix_tiles import TILES, MatrixTile
 from mgx_numba.codegen.gpu.products import result_type
@@ -35,6 +33,8 @@ from mgx_numba.runtime.memory import address_of, aligned_empty
 from mgx_numba.targets.gpu.program import GpuProgram
 
 from ..cpu.agreement import assert_agrees, reference
+from ..interpreter.memory import KernelFault, Memory
+from ..interpreter.run import interpret
 from .code_objects import read_code_object
 from .programs import compiled, interpreter
 

@@ -23,12 +23,12 @@ from mgx_numba.runtime.gpu.constants import DeviceConstants
 from mgx_numba.runtime.gpu.direct_form import RecordedForm
 from mgx_numba.runtime.gpu.engine import Engine
 from mgx_numba.runtime.gpu.executor import DeviceExecutable
-from mgx_numba.runtime.gpu.interpreter import InterpreterEngine
 from mgx_numba.runtime.gpu.transfers import to_device, to_host
 from mgx_numba.targets.gpu.dynamic import DynamicGpuProgram
 
 from ..cpu.agreement import assert_agrees, reference
 from ..dynamic.models import MODELS, Case, encoder
+from ..interpreter.engine import InterpreterEngine
 from .programs import compiled, interpreter
 
 NEW = 3

@@ -8,7 +8,6 @@ import pytest
 import mgx_numba.ops  # noqa: F401  (registers the operators)
 from mgx_numba.codegen.gpu.architecture import ARCHITECTURES
 from mgx_numba.codegen.gpu.cluster import reduction_rows, thread_layout
-from mgx_numba.codegen.gpu.interpreter.memory import KernelFault
 from mgx_numba.codegen.gpu.toolchain.compiler import assembly
 from mgx_numba.codegen.kernel import KernelSource
 from mgx_numba.core.shape import Shape
@@ -17,6 +16,7 @@ from mgx_numba.graph.program import Program
 from mgx_numba.runtime.gpu.engine import Engine
 
 from ..cpu.agreement import assert_agrees, reference
+from ..interpreter.memory import KernelFault
 from ..passes.group_norms import network
 from ..passes.support import random_inputs
 from .programs import compiled, interpreter

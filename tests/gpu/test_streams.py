@@ -9,9 +9,10 @@ import pytest
 
 import mgx_numba as mgx
 from mgx_numba.errors import ParameterError, ShapeError
-from mgx_numba.runtime.gpu.choice import engine, interpreted
+from mgx_numba.runtime.gpu.choice import engine
 from mgx_numba.runtime.gpu.executor import MOST_CONTEXTS
 
+from ..interpreter.engine import interpreted
 from ..running import at_once
 from .device_data import Interfaced, close, numbers, one_input, softmax_of_sum, wanted
 

@@ -32,13 +32,13 @@ from mgx_numba.codegen.tuning.record import TuningRecord
 from mgx_numba.codegen.tuning.request import Candidate, Request
 from mgx_numba.driver.main import main
 from mgx_numba.errors import UnsupportedError
-from mgx_numba.runtime.gpu.choice import engine, interpreted
-from mgx_numba.runtime.gpu.interpreter import InterpreterQueue
+from mgx_numba.runtime.gpu.choice import engine
 from mgx_numba.runtime.plan import ParameterSpec
 from mgx_numba.targets.gpu.measuring import DeviceBench, _drawn
 from mgx_numba.targets.gpu.target import GpuTarget
 
 from ..caches import with_kernels
+from ..interpreter.engine import InterpreterQueue, interpreted
 from .device_data import place
 
 Times = Callable[[DeviceBench, Candidate], float]
@@ -267,7 +267,7 @@ def test_a_budget_of_nothing_measures_nothing(measured: list[tuple[DeviceBench, 
 def test_the_interpreter_is_not_measured(hopper: None, monkeypatch: pytest.MonkeyPatch) -> None:
     with interpreted():
         net = network()
-        with pytest.warns(RuntimeWarning, match="times of the interpreter say nothing"):
+        with pytest.warns(RuntimeWarning, match="measures no times"):
             net.compile(mgx.get_target("gpu"), exhaustive_tune=True)
         agrees(net)
 

@@ -8,7 +8,6 @@ import pytest
 from mgx_numba.codegen.gpu.architecture import ARCHITECTURES
 from mgx_numba.codegen.gpu.attention import flash, warpgroups
 from mgx_numba.codegen.gpu.attention.warpgroups import AttentionTile
-from mgx_numba.codegen.gpu.interpreter.memory import KernelFault
 from mgx_numba.codegen.gpu.toolchain.compiler import assembly
 from mgx_numba.codegen.kernel import KernelSource
 from mgx_numba.core.shape import Shape
@@ -17,6 +16,7 @@ from mgx_numba.graph.program import Program
 from mgx_numba.runtime.gpu.engine import Engine
 
 from ..cpu.agreement import reference
+from ..interpreter.memory import KernelFault
 from .programs import compiled, interpreter
 from .test_attention import BF16, BOOL, F16, F32, Mask, attention
 

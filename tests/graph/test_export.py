@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 import subprocess
 from typing import Any
@@ -15,7 +14,7 @@ from mgx_numba.core.argument import Argument
 from mgx_numba.core.shape import DynamicDimension, Shape
 from mgx_numba.core.types import Type
 from mgx_numba.errors import UnsupportedError
-from mgx_numba.graph.export import to_cpp, to_dot, to_json, to_py
+from mgx_numba.graph.export import to_cpp, to_dot, to_py
 from mgx_numba.graph.instruction import Instruction, Outline
 from mgx_numba.graph.program import Program
 from tests.graph.test_mxr import branching_program, convolution_program, dynamic_program
@@ -189,12 +188,6 @@ def test_graphviz_accepts_the_graph(build: Any) -> None:
     for brief in (False, True):
         text = to_dot(build(), brief).encode()
         subprocess.run(["dot", "-Tcanon"], input=text, check=True, capture_output=True)
-
-
-def test_json_is_that_of_saved_files() -> None:
-    root = json.loads(to_json(dynamic_program()))
-    assert root["version"] == 8
-    assert root["modules"]["main"]["nodes"][0]["name"] == "@param"
 
 
 def test_dynamic_dimensions_keep_their_optimals() -> None:

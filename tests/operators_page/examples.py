@@ -13,7 +13,12 @@ from mgx_numba.frontends.onnx import parse_onnx
 from mgx_numba.frontends.onnx.model import canonical_domain
 from mgx_numba.graph.program import Program
 
-from ..frontends import test_onnx_contrib, test_onnx_contrib_quantized, test_onnx_ml
+from ..frontends import (
+    test_onnx_contrib,
+    test_onnx_contrib_quantized,
+    test_onnx_language_operators,
+    test_onnx_ml,
+)
 from ..frontends.onnx_cases import node_cases, parse_frozen
 from ..frontends.support import single
 
@@ -59,7 +64,7 @@ def _usual(case: Any) -> tuple[bool, int, int, str]:
 
 
 def _own_tests() -> Iterator[tuple[Key, Any]]:
-    for module in (test_onnx_contrib, test_onnx_contrib_quantized):
+    for module in (test_onnx_contrib, test_onnx_contrib_quantized, test_onnx_language_operators):
         for op_type, inputs, options in module.CASES.values():
             arrays = [None if x is None else np.asarray(x) for x in inputs]
             given = {name: value for name, value in options.items() if name != "opset_"}

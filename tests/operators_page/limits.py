@@ -22,19 +22,56 @@ LIMITS: dict[tuple[str, str], str] = {
     ("", "StringNormalizer"): "case is Unicode's, `locale` has no effect",
     (ML, "LinearClassifier"): "no `PROBIT` for one row of coefficients",
     (MS, "Attention"): "no `do_rotary`",
-    (MS, "FusedMatMul"): "no `transBatchA`, `transBatchB`",
-    (MS, "GroupQueryAttention"): "causal; caches of floats as long as what they hold",
-    (MS, "MultiHeadAttention"): "no `past_sequence_length`, `cache_indirection`",
+    (MS, "GroupQueryAttention"): "no `qk_output`; no float8 caches",
+    (MS, "MultiHeadAttention"): "no `cache_indirection`",
+    (MS, "DecoderMaskedMultiHeadAttention"): "no `output_qk`, no `cache_indirection` of several beams",
+    (MS, "PagedAttention"): "no `kv_cache_layout` LATENT, no float8 or packed 4-bit caches",
+    (MS, "LinearAttention"): "no `state_window`; more than one token on the host",
+    (MS, "GatedDeltaNet"): "no `cu_seqlens`, `state_update_capacity`; more than one token on the host",
+    (MS, "CausalConvWithState"): "one spatial axis, no `state_window` or CUDA's extended forms",
+    (MS, "MoE"): "every expert computes all tokens; no `use_sparse_mixer`",
+    (MS, "QMoE"): "integer weights; every expert computes all tokens; no `use_sparse_mixer`",
     (MS, "QAttention"): "no `do_rotary`, `past_present_share_buffer`",
-    (MS, "QLinearConv"): "no `channels_last`",
     (MS, "CDist"): "`sqeuclidean` and `euclidean`",
 }
 """By domain and name."""
+
+SEARCH = "not yet: a loop over tokens around a subgraph; the caller's loop over the decoder does the same"
+TEXT = "text becomes numbers before the model"
+YET = "not yet: no model with it is known here"
 
 REFUSED: dict[tuple[str, str], str] = {
     (
         "ai.onnx.preview.training",
         "Gradient",
     ): "differentiates the graph that it stands in, which is training's business",
+    (MS, "AttnLSTM"): YET,
+    (MS, "BeamSearch"): SEARCH,
+    (MS, "BifurcationDetector"): SEARCH,
+    (MS, "ConvTransposeWithDynamicPads"): "paddings that are known at run time only give lengths that are, too",
+    (MS, "CropAndResize"): YET,
+    (MS, "DynamicTimeWarping"): YET,
+    (MS, "EngramGate"): YET,
+    (MS, "GatherPacked"): YET,
+    (MS, "GreedySearch"): SEARCH,
+    (MS, "HyperConnectionPostMix"): YET,
+    (MS, "HyperConnectionPreMix"): YET,
+    (MS, "MatMulFpQ4"): "its weights lie in a layout of ONNX Runtime's kernels",
+    (MS, "MatMulInteger16"): YET,
+    (MS, "MaxpoolWithMask"): YET,
+    (MS, "MoEGroupRouter"): YET,
+    (MS, "MurmurHash3"): TEXT,
+    (MS, "NGramHashMapping"): YET,
+    (MS, "NGramRepeatBlock"): SEARCH,
+    (MS, "QEmbedLayerNormalization"): YET,
+    (MS, "SampleOp"): "a sample for writers of operators",
+    (MS, "Sampling"): SEARCH,
+    (MS, "SparseToDenseMatMul"): "sparse tensors are made dense where they enter a program",
+    (MS, "Tokenizer"): TEXT,
+    (MS, "UnfoldTensor"): YET,
+    (MS, "VarlenCausalConvWithState"): YET,
+    (MS, "VarlenNGramHashMapping"): YET,
+    (MS, "WhisperBeamSearch"): SEARCH,
+    (MS, "WordConvEmbedding"): TEXT,
 }
-"""Operators that ONNX has and this package has not, and why."""
+"""Operators that ONNX has, or ONNX Runtime's CPU provider in com.microsoft, and this package has not, and why."""

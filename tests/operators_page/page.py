@@ -10,7 +10,6 @@ import numpy as np
 import onnx
 import onnx.defs
 
-from mgx_numba.codegen.gpu.backend import BACKEND
 from mgx_numba.errors import MgxError
 from mgx_numba.frontends.onnx import registry
 from mgx_numba.frontends.onnx.functions import EXPANDED
@@ -20,9 +19,8 @@ from mgx_numba.graph.specialize import is_dynamic
 from mgx_numba.runtime.plan import FallbackStep
 from mgx_numba.targets.cpu.lower import lower
 from mgx_numba.targets.cpu.program import optimize
-from mgx_numba.targets.gpu.lower import optimized
-from mgx_numba.targets.gpu.rules import RULES
-from mgx_numba.targets.lowering.lowering import Lowering
+from mgx_numba.targets.gpu.lower import lowering, optimized
+from mgx_numba.targets.lowering.job import LoweringJob
 from mgx_numba.targets.lowering.tuples import without_tuples
 from mgx_numba.targets.options import TargetOptions
 
@@ -145,7 +143,7 @@ def _on_cpu(program: Program) -> str:
 
 def _on_gpu(program: Program) -> str:
     options = TargetOptions()
-    return _planned(program, lambda p: Lowering(optimized(p, options), options, RULES, BACKEND, 1).run())
+    return _planned(program, lambda p: lowering(LoweringJob(optimized(p, options), options)).run())
 
 
 def _planned(program: Program, lowered) -> str:  # type: ignore[no-untyped-def]

@@ -14,9 +14,9 @@ from mgx_numba.core.argument import Argument
 from mgx_numba.core.shape import DynamicDimension, Shape
 from mgx_numba.core.types import Type, from_numpy
 from mgx_numba.errors import MgxError, OperatorError, ShapeError
+from mgx_numba.graph.builders import add_macro, base, macro_options
 from mgx_numba.graph.program import Program
 from mgx_numba.graph.validate import validate
-from mgx_numba.ops.builders import add_macro, base, macro_options
 from mgx_numba.targets.ref.interpreter import evaluate
 
 RNG = np.random.default_rng(7)
@@ -223,7 +223,7 @@ def test_bias_uint8() -> None:
 def test_every_macro_has_a_case() -> None:
     named = {c[0] for c in CASES} | {"einsum", "convolution", "rotary_embedding", "bias_uint8"}
     named |= {"quantizelinear", "dequantizelinear", "quant_dot", "quant_convolution"}
-    from mgx_numba.ops.builders.pointwise import NAMES
+    from mgx_numba.graph.builders.pointwise import NAMES
 
     assert set(base._MACROS) <= named | set(NAMES)
 

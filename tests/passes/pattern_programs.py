@@ -168,6 +168,11 @@ FORMS: dict[str, Callable[[Lens], Iterator[Form]]] = {
     "attention": lambda lens: (
         Form({}, [((*lens[:2], n, lens[3]), "float"), ((*lens[:2], n, 2), "float")]) for n in (3, 0) if len(lens) == 4
     ),
+    "cached_attention": lambda lens: (
+        Form({}, [((*lens[:2], n, lens[3]), "float"), ((*lens[:2], n, 2), "float"), ((lens[0], 2), "int64")])
+        for n in (3, 0)
+        if len(lens) == 4
+    ),
     "unpack_int4": lambda lens: iter([Form()]),
     "unpack_fp4": lambda lens: iter([Form()]),
 }

@@ -11,7 +11,7 @@ from mgx_numba.core.types import Type
 from mgx_numba.graph.instruction import Instruction
 from mgx_numba.graph.passes.narrow_biases import NarrowBiases
 from mgx_numba.graph.program import Program
-from mgx_numba.targets.gpu.passes import PASSES
+from mgx_numba.targets.passes import GPU_PASSES
 
 from .support import FAST, STRICT, Graph, check, find
 
@@ -86,4 +86,4 @@ def test_biases_beyond_float16_became_infinite(number: float) -> None:
 
 
 def test_a_gpu_has_them_before_it_fuses() -> None:
-    assert PASSES.index("narrow_biases") < PASSES.index("fuse_contraction")
+    assert GPU_PASSES.index("narrow_biases") < GPU_PASSES.index("fuse_contraction")

@@ -11,7 +11,8 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 import mgx_numba
-from mgx_numba.runtime.gpu.choice import interpreted
+
+from ..interpreter.engine import interpreted
 
 TARGETS = pytest.mark.parametrize("target", ["ref", "cpu", "gpu"])
 MATH = pytest.mark.parametrize("fast_math", [True, False])

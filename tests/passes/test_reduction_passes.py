@@ -147,6 +147,56 @@ def test_a_variance_takes_one_pass_where_rows_come_from_memory(small: Options) -
         assert (len(found) == 1 and reason in found[0]) if reason else not found
 
 
+def group_norm(lens: Sequence[int], type: str = "float") -> Program:
+    """Values over all axes but the first, widened to float32 and normalised."""
+    g = Graph()
+    x, axes = g.param("x", lens, type), tuple(range(1, len(lens)))
+    wide = g.op("convert", x, target_type=Type.float_type) if type != "float" else x
+    mean = g.op("reduce_mean", wide, axes=axes)
+    away = g.op("sub", wide, g.spread(mean, *lens))
+    variance = g.op("reduce_mean", g.op("mul", away, away), axes=axes)
+    return fused(g, g.op("mul", away, g.spread(g.op("rsqrt", variance), *lens)))
+
+
+@pytest.mark.parametrize("type", ["float", "half"])
+@pytest.mark.parametrize("lens", [(2, 3, 64), (3, 40, 7), (1, 4096)])
+def test_split_variances_read_their_rows_once(lens: tuple[int, ...], type: str, small: Options) -> None:
+    """The shift comes from a slice, so that sums and sums of squares are split together."""
+    whole = replace(small, fast_math=True, capabilities=replace(capabilities(small), threads=64))
+    program = group_norm(lens, type)
+    after = check(program, make_pass("shift_variance"), options=whole, rtol=2e-3, atol=1e-3)
+    assert bodies(after).count("reduce_mean") == 3  # the shift, and both moments
+    run_passes(after, ["split_reduce"], whole, validate=True)
+    x = np.random.default_rng(1).standard_normal(lens).astype(np.float16 if type == "half" else np.float32)
+    (found,), (wanted,) = evaluate(after, {"x": x}), evaluate(program, {"x": x})
+    np.testing.assert_allclose(found, wanted, rtol=2e-3, atol=1e-3)
+    for special in (np.inf, -np.inf, np.nan, 6e4):
+        y = x.copy()
+        y[0, ..., 0] = special
+        (found,), (wanted,) = evaluate(after, {"x": y}), evaluate(program, {"x": y})
+        np.testing.assert_allclose(found, wanted, rtol=2e-3, atol=1e-3)
+
+
+def test_variances_of_several_values_or_short_rows_keep_two_passes(small: Options) -> None:
+    whole = replace(small, fast_math=True, capabilities=replace(capabilities(small), threads=64))
+    for lens, reason in (((4, 9), "no axis of the rows has 32"), ((80, 64), "rows are not split")):
+        program = group_norm(lens)
+        run_passes(program, ["shift_variance"], whole)
+        (found,) = program.log.refusals("shift_variance")
+        assert reason in found.reason
+    g = Graph()
+    x = g.op("add", g.param("x", (4, 64)), g.param("y", (4, 64)))
+    away = g.op("sub", x, g.spread(g.op("reduce_mean", x, axes=(1,)), 4, 64))
+    program = fused(g, g.op("reduce_mean", g.op("mul", away, away), axes=(1,)))
+    run_passes(program, ["shift_variance"], whole)
+    assert [r.reason for r in program.log.refusals("shift_variance")] == [
+        "what is reduced is computed from several values"
+    ]
+    program = group_norm((2, 64))
+    run_passes(program, ["shift_variance"], small)
+    assert "fast_math is off" in program.log.refusals("shift_variance")[0].reason
+
+
 def test_rows_that_caches_hold_keep_two_passes() -> None:
     program = layer_norm((6, 1024))
     run_passes(program, ["one_pass_variance"], target("cpu").pass_options(TargetOptions()))

@@ -103,17 +103,6 @@ def test_many_objects_with_library_calls_load(tmp_path: Path) -> None:
         assert target[0] == args[0] == sources.index(source)
 
 
-def test_explanation_names_the_field_that_differs(tmp_path: Path, distinct: Make) -> None:
-    store, source = ObjectStore(tmp_path), distinct(1)
-    assert "no kernel of this name" in store.explain(source)
-    store.put(source, b"object")
-    assert "stored as" in store.explain(source)
-    other = cpu_kernel(source.name, source.text + "\n")
-    assert "differs in source" in store.explain(other)
-    (tmp_path / "objects" / f"{source.symbol}.o").write_bytes(b"")
-    assert "damaged" in store.explain(source)
-
-
 def test_pruning_drops_the_least_recently_used(tmp_path: Path, distinct: Make) -> None:
     store = ObjectStore(tmp_path, limit=2500)
     sources = [distinct(i) for i in range(4)]

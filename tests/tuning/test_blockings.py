@@ -11,8 +11,7 @@ from mgx_numba.codegen.cpu import host
 from mgx_numba.codegen.cpu.contraction.blocking import Blocking, fit
 from mgx_numba.codegen.cpu.contraction.solver import NO_EPILOGUE
 from mgx_numba.codegen.cpu.contraction.solvers import CONV_SOLVERS, GEMM_SOLVERS
-from mgx_numba.codegen.cpu.contraction.tuning_candidates import refinements, solver_candidates
-from mgx_numba.codegen.cpu.microkernels.int8_table import has_dot4
+from mgx_numba.codegen.cpu.contraction.tuning_candidates import candidates, refinements
 from mgx_numba.codegen.cpu.microkernels.tile_table import TILES, tile_for
 from mgx_numba.codegen.problems.convolution import ConvProblem
 from mgx_numba.codegen.problems.element_types import element_types
@@ -184,8 +183,6 @@ CASES = {
     "conv_depthwise": lambda: convolution("depthwise"),
     "conv_depthwise_any": quantized_depthwise,
     "conv_int8": quantized_convolution,
-    "conv_few_outputs": lambda: quantized_convolution(32, 3, 1),
-    "conv_few_channels": lambda: convolution("few"),
     "conv_transposed": lambda: convolution("transposed"),
     "conv_transposed_tiles": lambda: convolution("transposed 2x2 by 2"),
     "conv_winograd_2x2_int8": quantized_convolution,
@@ -209,10 +206,6 @@ def test_any_blocking_is_safe_and_exact(solver: Any, monkeypatch: pytest.MonkeyP
         monkeypatch.setenv("MGX_CPU_FEATURES", host.EMULATED_TILES)
     if solver.name.startswith("conv_winograd_2x2_int8"):
         monkeypatch.setenv("MGX_CPU_FEATURES", "-avx512vnni,-avxvnni")
-    if solver.name == "conv_few_outputs" and not has_dot4(
-        host.host(), tile_for(element_types("uint8 int8 int32 int32")).bits
-    ):
-        pytest.skip("the CPU has no VNNI")
     if solver.name.startswith("gemm_strassen") and max(TILE.variants()) > TILE.lanes:
         pytest.skip("no tile of Strassen's product")
     program, feeds = CASES[solver.name]()
@@ -250,7 +243,7 @@ def test_tiles_of_whole_matrices_are_tried_with_shorter_steps_and_with_threads_b
     narrow = element_types("bfloat16 bfloat16 float32 float32")
     problem = ConvProblem(1, 512, 512, (7, 7), (3, 3), pads_begin=(1, 1), pads_end=(1, 1), types=narrow)
     request = Request(problem, NO_EPILOGUE, (), 2, True)
-    (winner,) = (c for c in solver_candidates(request) if c.solver.name == "conv_tiles")
+    (winner,) = (c for c in candidates(request) if c.solver.name == "conv_tiles")
     tried = [c.blocking for c in refinements(request, winner)]
     assert {1, 2} <= {b.parts for b in tried} and {256, 512} <= {b.taps * b.depth for b in tried}
 
@@ -278,7 +271,7 @@ def test_fitted_blocking_is_stable_and_within_the_problem(tile: Any):
 )
 def test_candidates_are_few_and_distinct(problem: Any):
     request = Request(problem, NO_EPILOGUE, (), 2, True)
-    solvers = solver_candidates(request)
+    solvers = candidates(request)
     assert solvers and all(c.blocking is None for c in solvers)
     for winner in solvers:
         near = refinements(request, winner)
@@ -291,7 +284,7 @@ def test_candidates_are_few_and_distinct(problem: Any):
 def test_a_product_of_several_element_types_is_measured(left: str):
     problem = GemmProblem(20, 70, 530, types=element_types(f"{left} int8 int32 int32"))
     request = Request(problem, NO_EPILOGUE, (), 1, False)
-    found = solver_candidates(request)
+    found = candidates(request)
     assert {c.solver.name for c in found} - {"gemm_tiles"} == {"gemm_int8"}
     bench = Bench(request)
     assert all(bench.sample(candidate) > 0 for own in found for candidate in (own, *refinements(request, own)[:2]))

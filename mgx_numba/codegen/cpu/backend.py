@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from ...errors import CompileError
 from ..backend import Progress
+from ..choosing import ChoosesSolvers
 from ..elf import read_object
 from ..kernel import KernelSource
 from ..store import Store
@@ -17,13 +18,12 @@ from .toolchain.loader import load, loadable
 
 if TYPE_CHECKING:
     from ..launch import Solution
-    from ..tuning.record import DeviceFingerprint, TuningRecord
-    from ..tuning.request import Candidate, Estimate, Request, TuningRequest
+    from ..tuning.record import DeviceFingerprint
 
 __all__ = ["BACKEND", "CpuBackend"]
 
 
-class CpuBackend:
+class CpuBackend(ChoosesSolvers):
     """Vector code for the CPU of this process, see `Backend`.
 
     A process that only loads kernels imports neither the generators nor tuning.
@@ -57,43 +57,10 @@ class CpuBackend:
 
         return plan(problem)
 
-    def choose(self, request: TuningRequest) -> Candidate:
-        """See `Backend.choose`."""
-        from ..tuning.request import Candidate
-        from .contraction.select import select
+    def _solvers(self) -> Any:
+        from .contraction import tuning_candidates
 
-        own = _own(request)
-        return Candidate(select(own.problem, own.threads))
-
-    def revisions(self, request: TuningRequest) -> Mapping[str, int]:
-        """See `Backend.revisions`."""
-        from .contraction.tuning_candidates import revisions
-
-        return revisions(_own(request))
-
-    def estimates(self, request: TuningRequest) -> list[Estimate]:
-        """See `Backend.estimates`."""
-        from .contraction.tuning_candidates import estimates
-
-        return estimates(_own(request))
-
-    def candidates(self, request: TuningRequest) -> list[Candidate]:
-        """See `Backend.candidates`."""
-        from .contraction.tuning_candidates import solver_candidates
-
-        return solver_candidates(_own(request))
-
-    def refinements(self, request: TuningRequest, winner: Candidate) -> list[Candidate]:
-        """See `Backend.refinements`."""
-        from .contraction.tuning_candidates import refinements
-
-        return refinements(_own(request), winner)
-
-    def candidate_of(self, request: TuningRequest, record: TuningRecord) -> Candidate | None:
-        """See `Backend.candidate_of`."""
-        from .contraction.tuning_candidates import candidate_of
-
-        return candidate_of(_own(request), record)
+        return tuning_candidates
 
     def objects(
         self, sources: Sequence[KernelSource], progress: Progress | None = None, store: Store | None = None
@@ -126,14 +93,6 @@ class CpuBackend:
     ) -> list[int]:
         """See `Backend.load`; handles are addresses."""
         return load(sources, progress, store)
-
-
-def _own(request: TuningRequest) -> Request:
-    """Return the request as a `Request`, of which this back end needs nothing more."""
-    from ..tuning.request import Request
-
-    assert isinstance(request, Request), request
-    return request
 
 
 BACKEND = CpuBackend()

@@ -1,14 +1,13 @@
-"""Dispatch problems to the generators that plan them."""
+"""The generator of each type of problem on the CPU."""
 
 from __future__ import annotations
 
-import functools
 from typing import Any
 
 from ...core.shape import Shape
-from ...errors import UnsupportedError
 from ...graph.module import Module
 from ..launch import Launch, Solution
+from ..planning import Planners, planned
 from ..problems.cluster import CopyProblem, PointwiseProblem, ReductionProblem
 from ..problems.indexed_copy import IndexedCopy
 from ..problems.numbers import NumbersProblem, RangeProblem
@@ -23,43 +22,15 @@ from .kernel import NAME
 __all__ = ["plan"]
 
 
-@functools.singledispatch
 def plan(problem: Any) -> Solution:
-    """See `Backend.plan`; each kind of problem has a registered function below."""
-    raise UnsupportedError(f"the back end {NAME} has no kernels for {type(problem).__name__}")
+    """See `Backend.plan`."""
+    return planned(PLANNERS, NAME, problem)
 
 
-@plan.register
-def _(problem: PointwiseProblem) -> Solution:
-    launch = pointwise_launch(
+def _pointwise(problem: PointwiseProblem) -> Launch:
+    return pointwise_launch(
         problem.module, problem.inputs, problem.outputs, problem.fast_math, problem.origin, problem.again
     )
-    return Solution((launch,))
-
-
-@plan.register
-def _(problem: ReductionProblem) -> Solution:
-    return Solution((reduce_launch(problem),))
-
-
-@plan.register
-def _(problem: IndexedCopy) -> Solution:
-    return Solution((indexed_launch(problem),))
-
-
-@plan.register
-def _(problem: NumbersProblem) -> Solution:
-    return Solution((numbers_launch(problem),))
-
-
-@plan.register
-def _(problem: RangeProblem) -> Solution:
-    return Solution((range_launch(problem),))
-
-
-@plan.register
-def _(problem: CopyProblem) -> Solution:
-    return Solution((_copy(problem),))
 
 
 def _copy(problem: CopyProblem) -> Launch:
@@ -73,3 +44,13 @@ def _copy(problem: CopyProblem) -> Launch:
     module.add_return([module.add_parameter("x0", Shape(problem.source.type))])
     order_by = 0 if transposes_short_rows(problem.source, problem.target) else None
     return pointwise_launch(module, [problem.source], [problem.target], origin=problem.origin, order_by=order_by)
+
+
+PLANNERS: Planners = {
+    PointwiseProblem: _pointwise,
+    ReductionProblem: reduce_launch,
+    CopyProblem: _copy,
+    IndexedCopy: indexed_launch,
+    NumbersProblem: numbers_launch,
+    RangeProblem: range_launch,
+}

@@ -1,1 +1,1 @@
-"""GPU back end: the kernel language of blocks and lanes, its toolchains, its interpreter and its generators."""
+"""GPU back end: the kernel language of blocks and lanes, its toolchains and its generators."""

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from ..backend import Progress
+from ..choosing import ChoosesSolvers
 from ..kernel import KernelSource
 from ..store import Store
 from .architecture import ENVIRONMENT
@@ -15,14 +16,12 @@ from .kernel import NAME
 
 if TYPE_CHECKING:
     from ..launch import Solution
-    from ..tuning.record import DeviceFingerprint, TuningRecord
-    from ..tuning.request import Candidate, Estimate, TuningRequest
-    from .contraction.gpu_contraction import GpuContraction
+    from ..tuning.record import DeviceFingerprint
 
 __all__ = ["BACKEND", "GpuBackend"]
 
 
-class GpuBackend:
+class GpuBackend(ChoosesSolvers):
     """Back end for the GPU in use, see `Backend`.
 
     Without a device, ``MGX_GPU_ARCH`` names the architecture to compile for; kernels cannot be loaded then.
@@ -58,41 +57,10 @@ class GpuBackend:
 
         return plan(problem)
 
-    def choose(self, request: TuningRequest) -> Candidate:
-        """See `Backend.choose`."""
-        from .contraction.solvers import choose
+    def _solvers(self) -> Any:
+        from .contraction import solvers
 
-        return choose(_own(request))
-
-    def revisions(self, request: TuningRequest) -> Mapping[str, int]:
-        """See `Backend.revisions`."""
-        from .contraction.solvers import revisions
-
-        return revisions(_own(request))
-
-    def estimates(self, request: TuningRequest) -> list[Estimate]:
-        """See `Backend.estimates`."""
-        from .contraction.solvers import estimates
-
-        return estimates(_own(request))
-
-    def candidates(self, request: TuningRequest) -> list[Candidate]:
-        """See `Backend.candidates`."""
-        from .contraction.solvers import candidates
-
-        return candidates(_own(request))
-
-    def refinements(self, request: TuningRequest, winner: Candidate) -> list[Candidate]:
-        """See `Backend.refinements`."""
-        from .contraction.solvers import refinements
-
-        return refinements(_own(request), winner)
-
-    def candidate_of(self, request: TuningRequest, record: TuningRecord) -> Candidate | None:
-        """See `Backend.candidate_of`."""
-        from .contraction.solvers import candidate_of
-
-        return candidate_of(_own(request), record)
+        return solvers
 
     def objects(
         self, sources: Sequence[KernelSource], progress: Progress | None = None, store: Store | None = None
@@ -133,14 +101,6 @@ class GpuBackend:
         from .loader import load
 
         return load(sources, progress, store)
-
-
-def _own(request: TuningRequest) -> GpuContraction:
-    """Return a request with this back end's additional fields."""
-    from .contraction.gpu_contraction import GpuContraction
-
-    assert isinstance(request, GpuContraction), request
-    return request
 
 
 BACKEND = GpuBackend()

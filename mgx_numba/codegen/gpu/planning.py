@@ -1,14 +1,13 @@
-"""Dispatch a problem to its generator."""
+"""The generator of each type of problem on the GPU."""
 
 from __future__ import annotations
 
-import functools
 from typing import Any
 
 from ...core.shape import Shape
-from ...errors import UnsupportedError
 from ...graph.module import Module
-from ..launch import Solution
+from ..launch import Launch, Solution
+from ..planning import Planners, planned
 from ..problems.cluster import CopyProblem, PointwiseProblem, ReductionProblem
 from ..problems.indexed_copy import IndexedCopy
 from ..problems.numbers import NumbersProblem, RangeProblem
@@ -23,45 +22,31 @@ from .kernel import NAME
 __all__ = ["plan"]
 
 
-@functools.singledispatch
 def plan(problem: Any) -> Solution:
-    """See `Backend.plan`; each kind of problem has a function below."""
-    raise UnsupportedError(f"the back end {NAME} has no kernels for {type(problem).__name__}")
+    """See `Backend.plan`."""
+    return planned(PLANNERS, NAME, problem)
 
 
-@plan.register
-def _(problem: PointwiseProblem) -> Solution:
-    launch = pointwise_launch(problem.module, problem.inputs, problem.outputs, problem.fast_math, problem.origin)
-    return Solution((launch,))
+def _pointwise(problem: PointwiseProblem) -> Launch:
+    return pointwise_launch(problem.module, problem.inputs, problem.outputs, problem.fast_math, problem.origin)
 
 
-@plan.register
-def _(problem: ReductionProblem) -> Solution:
-    return Solution((reduction_launch(problem),))
-
-
-@plan.register
-def _(problem: IndexedCopy) -> Solution:
-    return Solution((indexed_launch(problem),))
-
-
-@plan.register
-def _(problem: NumbersProblem) -> Solution:
-    return Solution((numbers_launch(problem),))
-
-
-@plan.register
-def _(problem: RangeProblem) -> Solution:
-    return Solution((range_launch(problem),))
-
-
-@plan.register
-def _(problem: GpuContraction) -> Solution:
-    return choose(problem).solver.plan(problem)  # type: ignore[no-any-return]
-
-
-@plan.register
-def _(problem: CopyProblem) -> Solution:
+def _copy(problem: CopyProblem) -> Launch:
     module = Module("copy")
     module.add_return([module.add_parameter("x0", Shape(problem.source.type))])
-    return Solution((pointwise_launch(module, [problem.source], [problem.target], origin=problem.origin),))
+    return pointwise_launch(module, [problem.source], [problem.target], origin=problem.origin)
+
+
+def _contraction(contraction: GpuContraction) -> Solution:
+    return choose(contraction).solver.plan(contraction)  # type: ignore[no-any-return]
+
+
+PLANNERS: Planners = {
+    PointwiseProblem: _pointwise,
+    ReductionProblem: reduction_launch,
+    CopyProblem: _copy,
+    IndexedCopy: indexed_launch,
+    NumbersProblem: numbers_launch,
+    RangeProblem: range_launch,
+    GpuContraction: _contraction,
+}

@@ -48,6 +48,15 @@ class AttentionProblem:
     ``bfloat16_products`` the operands of both products may be rounded to bfloat16; with ``products_in_parts`` split
     into two bfloat16 each. Operands of the ``epilogue`` are scalars. With ``part_strides`` the result is also written
     as two bfloat16 parts, operands ``high`` and ``low``; with ``parts_alone`` only so.
+
+    With ``limited`` the keys are rows of a cache, of which the int64 operand ``limits`` [batch, 2] has the position of
+    the first query and the number of valid keys, and ``causal`` and ``window`` count positions (`ops.CachedAttention`).
+    With ``one_position`` all queries of a head stand at the first query's position. Keys and values have ``kv_dtype``;
+    "" is ``dtype``. A ``softcap`` above 0 limits scores. ``sink_strides`` are the strides of the operand ``sink``, a
+    score for each head and query; () without.
+
+    With ``page`` above 0 keys and values are blocks of ``page`` rows, ``pages`` for each batch, by the int64 operand
+    ``table`` [batch, pages]; the first strides of keys and values go from block to block.
     """
 
     batch: int
@@ -72,6 +81,15 @@ class AttentionProblem:
     epilogue: Epilogue = field(default_factory=Epilogue)
     part_strides: tuple[int, ...] = ()
     parts_alone: bool = False
+    limited: bool = False
+    one_position: bool = False
+    window: int = 0
+    softcap: float = 0.0
+    kv_dtype: str = ""
+    sink_strides: tuple[int, ...] = ()
+    page: int = 0
+    pages: int = 0
+    blocks: int = 0
 
     def __post_init__(self) -> None:
         if self.dtype not in FLOATS:
@@ -129,7 +147,9 @@ class AttentionProblem:
         rows = self.batch * self.heads * self.queries
         read = rows * self.depth + self.batch * self.kv_heads * self.keys * (self.depth + self.width)
         stored = ITEMSIZE[self.out_dtype] * (not self.parts_alone) + 2 * ITEMSIZE["bfloat16"] * bool(self.part_strides)
-        return self.itemsize * read + stored * rows * self.width
+        cached = self.batch * self.kv_heads * self.keys * (self.depth + self.width)
+        read = (read - cached) * self.itemsize + cached * ITEMSIZE[self.kv_dtype or self.dtype]
+        return read + stored * rows * self.width
 
     def with_grouped_rows(self) -> AttentionProblem:
         """Return the problem with the query heads of a group as rows of one head, if there is one query per head
@@ -143,9 +163,12 @@ class AttentionProblem:
         mask = self.mask
         return replace(
             self,
-            heads=self.kv_heads, queries=self.group, causal=False, q_strides=grouped(self.q_strides),
+            heads=self.kv_heads, queries=self.group, causal=self.causal and self.limited,
+            q_strides=grouped(self.q_strides),
             out_strides=grouped(self.out_strides), mask=mask and replace(mask, strides=grouped(mask.strides)),
             part_strides=self.part_strides and grouped(self.part_strides),
+            one_position=self.limited,
+            sink_strides=self.sink_strides and (self.sink_strides[0] * self.group, self.sink_strides[0]),
         )  # fmt: skip
 
     @property

@@ -13,20 +13,21 @@ from ...core.dim import Length, is_symbolic, maximum
 from ...core.integers import plain_int
 from ...dataclass import dataclass
 from ...errors import ShapeError
+from ...ops.block_layouts import layout_named
 from .element_types import FLOAT32, ITEMSIZE, ElementTypes
 from .epilogue import Prologue
 
-__all__ = ["BlockFormat", "BlockWeights", "GemmProblem", "packed_strides"]
+__all__ = ["BlockFormat", "BlockWeights", "Columns", "GemmProblem", "StoredBlocks", "packed_strides"]
 
 
 @dataclass(frozen=True)
 class BlockFormat:
-    """Format of constant block-quantised weights of 4 or 8 bits: ``(code - zero point) * scale``, blocks of ``size``
-    successive k of a column.
+    """Format of constant block-quantised weights of 4, 5, 6 or 8 bits: ``(code - zero point) * scale + offset``.
 
-    Without ``zero_points`` all zero points are ``middle``. With ``int8_rows`` the left operand may be quantised to
-    int8, block by block. With ``half_scales`` a target may store scales as float16 times a power of two per column.
-    ``from_memory``: the weights come from DRAM, because a program reads more than the caches hold between two uses.
+    Blocks are ``size`` successive k of a column. Without ``zero_points`` all zero points are ``middle``. There are no
+    zero points beside ``offsets``. With ``int8_rows`` the left operand may be quantised to int8, block by block. With
+    ``half_scales`` a target may store scales as float16 times a power of two per column. ``from_memory``: the weights
+    come from DRAM, because a program reads more than the caches hold between two uses.
     """
 
     bits: int
@@ -35,17 +36,22 @@ class BlockFormat:
     int8_rows: bool = False
     half_scales: bool = False
     from_memory: bool = False
+    offsets: bool = False
 
     def __post_init__(self) -> None:
-        if self.bits not in (4, 8) or self.size < 16 or self.size & (self.size - 1):
+        least = 32 if self.bits == 5 else 16
+        if self.bits not in (4, 5, 6, 8) or self.size < least or self.size & (self.size - 1):
             raise ShapeError(
-                f"weights of {self.bits} bits in blocks of {self.size}; expected 4 or 8 bits, blocks of 16, 32, 64, ..."
+                f"weights of {self.bits} bits in blocks of {self.size}; expected 4, 5, 6 or 8 bits, blocks of {least}, "
+                f"{2 * least}, {4 * least}, ..."
             )
+        if self.offsets and self.zero_points:
+            raise ShapeError("weights in blocks have zero points or offsets, not both")
 
     @property
     def middle(self) -> int:
-        """Return the middle code, the default zero point."""
-        return 1 << (self.bits - 1)
+        """Return the default zero point: the middle code, or 0 beside offsets."""
+        return 0 if self.offsets else 1 << (self.bits - 1)
 
     def blocks(self, k: Length) -> Any:
         """Return the blocks per column of k weights."""
@@ -62,6 +68,84 @@ class BlockWeights(NamedTuple):
     codes: np.ndarray
     scales: np.ndarray
     zero_points: np.ndarray | None
+
+    @property
+    def arrays(self) -> list[np.ndarray]:
+        """Return the arrays that hold the weights."""
+        return [array for array in self if array is not None]
+
+    def columns(self, form: BlockFormat, first: int, last: int) -> Columns:
+        """Return some columns."""
+        some = slice(first, last)
+        codes, points = self.codes[some], self.zero_points
+        if form.bits == 4:
+            codes = np.stack([codes & 15, codes >> 4], -1).reshape(*codes.shape[:2], form.size)
+        return Columns(codes, self.scales[some], None if points is None else points[some], None)
+
+    def scale_rows(self) -> np.ndarray:
+        """Return all scales, float32 [n, blocks]."""
+        return self.scales
+
+
+class StoredBlocks(NamedTuple):
+    """Block-quantised weights in a layout of `ops.block_layouts`.
+
+    ``layout``: its name; ``parts``: bytes ``[n, bytes of a row]``, whose columns follow one another.
+    """
+
+    layout: str
+    parts: tuple[np.ndarray, ...]
+
+    @property
+    def arrays(self) -> list[np.ndarray]:
+        """Return the arrays that hold the weights."""
+        return list(self.parts)
+
+    def columns(self, form: BlockFormat, first: int, last: int) -> Columns:
+        """Return some columns."""
+        codes, scales, offsets = layout_named(self.layout).decode(self._rows(first, last))
+        return Columns(codes, scales, None, offsets)
+
+    def scale_rows(self) -> np.ndarray:
+        """Return all scales, float32 [n, blocks], and all offsets beside them."""
+        layout = layout_named(self.layout)
+        both = [[values for values in layout.decode_scales(part) if values is not None] for part in self.parts]
+        return np.concatenate([np.concatenate(each, 1) for each in both])
+
+    def plain(self) -> BlockWeights:
+        """Return the same weights without a layout, codes of more than 4 bits as bytes.
+
+        Raises:
+            ShapeError: the blocks have offsets.
+        """
+        layout = layout_named(self.layout)
+        if layout.has_offsets:
+            raise ShapeError(f"weights of layout {self.layout} have offsets")
+        codes, scales, _ = layout.decode(np.concatenate(self.parts))
+        if layout.bits == 4:
+            codes = codes[..., ::2] | codes[..., 1::2] << 4
+        points = None if layout.bits in (4, 8) else np.full(scales.shape, layout.zero_point, np.uint8)
+        return BlockWeights(codes, scales, points)
+
+    def _rows(self, first: int, last: int) -> np.ndarray:
+        found, start = [], 0
+        for part in self.parts:
+            found.append(part[max(first - start, 0) : max(last - start, 0)])
+            start += len(part)
+        return np.concatenate(found)
+
+
+class Columns(NamedTuple):
+    """Columns of block-quantised weights, one code a byte.
+
+    ``codes``: uint8 ``[n, blocks, size]``; ``scales`` and ``offsets``: float32 ``[n, blocks]``; ``zero_points``: uint8
+    ``[n, blocks]``.
+    """
+
+    codes: np.ndarray
+    scales: np.ndarray
+    zero_points: np.ndarray | None
+    offsets: np.ndarray | None
 
 
 @dataclass(frozen=True)

@@ -122,7 +122,7 @@ class Request:
             }
         if isinstance(self.problem, GemmProblem) and self.problem.blocks:
             form = self.problem.blocks
-            flags = [form.zero_points, form.int8_rows, form.half_scales, form.from_memory]
+            flags = [form.zero_points, form.int8_rows, form.half_scales, form.from_memory, form.offsets]
             while len(flags) > 1 and not flags[-1]:  # older records lack the last flags
                 flags.pop()
             fields["blocks"] = [form.bits, form.size, *map(int, flags)]

@@ -140,11 +140,6 @@ class Tuning:
                 self._unusable[problem] = found.record.solver
         return self.backend.choose(request)
 
-    def is_shipped(self, request: TuningRequest) -> bool:
-        """Return whether a record that comes with the package decided."""
-        found = self._used.get(request.key())
-        return found is not None and found.origin == ShippedLayer.origin
-
     def recorded(self, request: TuningRequest) -> Candidate | None:
         """Return the solver and blocking of the first record found, without recording the request; None if there is no
         record."""

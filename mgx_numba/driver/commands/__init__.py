@@ -4,7 +4,26 @@ from __future__ import annotations
 
 from types import ModuleType
 
-from . import cache, compile, cpp, explain, onnx, op, params, perf, read, roctx, run, serve, tf, time, tune, verify
+from . import (
+    cache,
+    chat,
+    compile,
+    cpp,
+    explain,
+    onnx,
+    op,
+    params,
+    perf,
+    perplexity,
+    read,
+    roctx,
+    run,
+    serve,
+    tf,
+    time,
+    tune,
+    verify,
+)
 
 __all__ = ["COMMANDS"]
 
@@ -24,5 +43,7 @@ COMMANDS: dict[str, ModuleType] = {
     "tf": tf,
     "cpp": cpp,
     "cache": cache,
+    "chat": chat,
+    "perplexity": perplexity,
     "serve": serve,
 }

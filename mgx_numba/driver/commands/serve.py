@@ -1,4 +1,7 @@
-"""Parse, compile and build models for a C++ program, which starts this command: see docs/cpp.md."""
+"""Serve a language model with OpenAI's interface; without a model, build models for the C++ program that starts it.
+
+The C++ programs are those of docs/cpp.md.
+"""
 
 from __future__ import annotations
 
@@ -9,14 +12,45 @@ import sys
 from contextlib import closing
 
 from ...errors import MgxError, OptionError
+from ..language import add_machine, load_language_model
 from ..logs import LOG
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add no flags: the command has none."""
+    """Add the flags of the command."""
+    parser.add_argument("model", nargs="?", help="folder of onnxruntime-genai or of transformers, or a GGUF file")
+    add_machine(parser)
+    parser.add_argument("--host", default="127.0.0.1", help="address to listen at (default 127.0.0.1: this machine)")
+    parser.add_argument("--port", type=int, default=8000, metavar="N", help="port (default 8000)")
+    parser.add_argument("--name", default="", help="the model's name for clients (default: its file's)")
+    parser.add_argument("--max-batch", type=int, default=8, metavar="N", help="most texts at a time (default 8)")
+    parser.add_argument("--max-queue", type=int, default=256, metavar="N", help="most waiting requests (default 256)")
+    parser.add_argument(
+        "--max-body", type=int, default=4 << 20, metavar="N", help="most bytes of a body (default 4 MiB)"
+    )
 
 
 def run(args: argparse.Namespace) -> int:
+    """Serve the model; without a model answer requests of the C++ program on standard input."""
+    if args.model is None:
+        return _serve_program()
+    from ...llm.server import ServerOptions, serve
+
+    for name in ("max_batch", "max_body", "port"):
+        if getattr(args, name) < 1:
+            raise OptionError(f"--{name.replace('_', '-')} is {getattr(args, name)}, expected a number from 1 on")
+    model = load_language_model(args)
+    print(f"serving {model.path.name} at http://{args.host}:{args.port}/v1", file=sys.stderr, flush=True)
+    serve(
+        model,
+        args.host,
+        args.port,
+        ServerOptions(args.name, max_batch=args.max_batch, max_queue=args.max_queue, max_body=args.max_body),
+    )
+    return 0
+
+
+def _serve_program() -> int:
     """Answer requests on standard input, a socket, until it is closed; send printed text to standard error."""
     from ..serving.channel import receive, send  # late: other commands do not need it
     from ..serving.service import Service

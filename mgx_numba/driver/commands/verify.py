@@ -172,7 +172,7 @@ def _by_parts(model: program, args: argparse.Namespace, inputs: Mapping[str, np.
     if name == REFERENCE:
         raise OptionError(f"--reduce and --bisect compare a target with {REFERENCE}: give another target")
 
-    disabled = (*model._disabled_passes, *options["disabled_passes"])
+    disabled = (*model._file.disabled_passes, *options["disabled_passes"])
 
     settings = TargetOptions(disabled_passes=disabled, **{key: options[key] for key in _OPTIONS})
 

@@ -41,7 +41,7 @@ _KINDS = {
 def page_data(model: program, measured: Measurement, batch: Batch, title: str) -> dict[str, Any]:
     """Return the page's content for a measured program: times in seconds, sizes in bytes.
 
-    ``machine`` is empty and ``limits`` None if the target does not know them, for instance if a device is interpreted.
+    ``machine`` is empty and ``limits`` None if the target does not know them, for instance of a substituted engine.
     """
     compiled, chosen = model._compiled, model._target
     assert compiled is not None and chosen is not None

@@ -222,7 +222,7 @@ class Service:
         The path is None if the program is not compiled, cannot be exported, or its steps are traced.
         """
         _drop_folder(held)
-        if not held.model.is_compiled() or held.model._trace_level:
+        if held.model._form is None or held.model._form.level:
             return {"library": None}
         if any(shape.dynamic() for shape in held.model.get_parameter_shapes().values()):  # C++ has no dynamic shapes
             return {"library": None}

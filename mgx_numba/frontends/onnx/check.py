@@ -91,7 +91,9 @@ def check(source: Any, options: ParseOptions) -> list[Finding]:
         pass
     except MgxError as error:
         checker.errors[Finding(str(error))] = None
-    accepted = [_finding(node, what, accepted=True) for node, what in checker.leniency.told]
+    accepted = [
+        _finding(node if isinstance(node, Node) else None, what, accepted=True) for node, what in checker.leniency.told
+    ]
     return list(dict.fromkeys([*checker.errors, *accepted]))
 
 

@@ -53,21 +53,21 @@ def matmul_nbits(
     groups: Instruction | None = None,
     bias: Instruction | None = None,
 ) -> Instruction:
-    """Emit ``a @ w^T + bias`` for w [N, K] of 2, 4 or 8 bits, with a scale and zero point for each block along K.
+    """Emit ``a @ w^T + bias`` for w [N, K] of 2, 3, 4 or 8 bits, with a scale and zero point for each block along K.
 
     ``g_idx`` maps each column of w to its block. ``accuracy_level`` 4 allows int8 for ``a``.
     """
     inner, outer = node.get_int("K"), node.get_int("N")
     bits, block = node.get_int("bits", 4), node.get_int("block_size")
-    if bits not in (2, 4, 8) or block < 16 or min(inner, outer) < 0:
+    if bits not in (2, 3, 4, 8) or block < 16 or min(inner, outer) < 0:
         raise UnsupportedError(
-            f"bits {bits}, block_size {block}, K {inner}, N {outer}: expected 2, 4 or 8 bits, blocks of 16 or "
+            f"bits {bits}, block_size {block}, K {inner}, N {outer}: expected 2, 3, 4 or 8 bits, blocks of 16 or "
             "more, and lengths of 0 or more"
         )
     blocks = -(-inner // block)
     if b.shape.elements != outer * blocks * block * bits // 8:
         raise ShapeError(f"input B has {b.shape.elements} bytes, expected {outer * blocks * block * bits // 8}")
-    values = _unpacked(g, g.reshape(b, (outer, blocks, block * bits // 8)), bits)
+    values = unpacked(g, g.reshape(b, (outer, blocks, block * bits // 8)), bits)
     type = scales.shape.type
     point = _zero_points(g, zeros, outer, blocks, bits, type)
     scale = g.reshape(scales, (outer, blocks, 1))
@@ -87,17 +87,32 @@ def matmul_nbits(
     return y if bias is None else g.pointwise("add", y, bias)
 
 
-def _unpacked(g: Builder, x: Instruction, bits: int) -> Instruction:
+def unpacked(g: Builder, x: Instruction, bits: int) -> Instruction:
     """Unpack bytes into elements of ``bits`` bits along the last axis, the lowest bits first."""
     if bits == 8:
         return x
     if bits == 4:
         return g.op("unpack_int4", x, axis=rank(x) - 1)
+    if bits == 3:
+        return _across_bytes(g, x, bits)
     shifts = g.literal(np.arange(0, 8, bits, dtype=np.uint8))
     apart = g.pointwise("bitwise_shift_right", g.unsqueeze(x, [rank(x)]), shifts)
     parts = g.pointwise("bitwise_and", apart, g.like((1 << bits) - 1, x))
     lens = g.lens(x)
     return g.reshape(parts, (*lens[:-1], lens[-1] * (8 // bits)))
+
+
+def _across_bytes(g: Builder, x: Instruction, bits: int) -> Instruction:
+    """Unpack elements that may lie in two bytes: element i has the bits from ``bits * i`` on."""
+    count, axis = g.lens(x)[-1], rank(x) - 1
+    first = np.arange(count * 8 // bits) * bits
+    low, high = (
+        g.convert(g.op("gather", x, g.literal(np.minimum(first // 8 + k, count - 1)), axis=axis), Type.int32_type)
+        for k in range(2)
+    )
+    both = g.pointwise("add", low, g.pointwise("mul", high, g.like(256, high)))
+    apart = g.pointwise("bitwise_shift_right", both, g.literal((first % 8).astype(np.int32)))
+    return g.convert(g.pointwise("bitwise_and", apart, g.like((1 << bits) - 1, apart)), Type.uint8_type)
 
 
 def _zero_points(g: Builder, zeros: Instruction | None, outer: int, blocks: int, bits: int, type: Type) -> Instruction:
@@ -109,7 +124,7 @@ def _zero_points(g: Builder, zeros: Instruction | None, outer: int, blocks: int,
         return g.literal(1 << (bits - 1), Type.uint8_type)
     if zeros.shape.type is not Type.uint8_type:
         return g.convert(g.reshape(zeros, (outer, blocks, 1)), type)
-    zeros = g.slice(_unpacked(g, g.reshape(zeros, (outer, -(-blocks * bits // 8))), bits), 1, 0, blocks)
+    zeros = g.slice(unpacked(g, g.reshape(zeros, (outer, -(-blocks * bits // 8))), bits), 1, 0, blocks)
     return g.reshape(zeros, (outer, blocks, 1))
 
 

@@ -1,6 +1,6 @@
 """Attention operators of ONNX Runtime.
 
-com.microsoft: Attention GroupQueryAttention MultiHeadAttention.
+com.microsoft: Attention DecoderMaskedMultiHeadAttention MultiHeadAttention.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ import math
 
 import numpy as np
 
-from ...core.dim import Dim, equal, known_equal, known_less, maximum
+from ...core.dim import known_equal, known_less, maximum
 from ...core.types import Type
 from ...errors import ParseError, ShapeError, UnsupportedError
 from ...graph.instruction import Instruction
@@ -18,7 +18,6 @@ from .builder import Builder, rank
 from .matmul import matmul
 from .node import Node
 from .registry import MICROSOFT, register
-from .rotary import rotate, table_rows
 
 
 def _scale(node: Node, head: int) -> float:
@@ -133,12 +132,15 @@ def multi_head_attention(
     """
     if beams is not None:
         raise UnsupportedError("input 'cache_indirection' (the beams of a search) is not supported")
-    if past_length is not None:
-        raise UnsupportedError("input 'past_sequence_length' (a cache longer than what it holds) is not supported")
     heads = node.get_int("num_heads")
     q, k, v = _unpack(g, query, key, value, heads)
     if bias is not None:
         q, k, v = _add_biases(g, q, k, v, bias, projected=key is None or rank(key) != 4)
+    if past_length is not None:
+        if past_key is None or past_value is None or node.wants(3):
+            raise UnsupportedError("past_sequence_length needs past_key and past_value, and no output of scores")
+        new, caches = (q, k, v), (past_key, past_value)
+        return _attend_buffers(g, node, new, caches, past_length, (padding, attention_bias))
     past = 0
     if past_key is not None and past_value is not None:
         past = g.lens(past_key)[2]
@@ -157,6 +159,94 @@ def multi_head_attention(
         _, _, scores, _, y = stages(g, q, k, v, _scale(node, d), mask, 0.0)
         return [merge_heads(g, y), k, v, scores]
     return [merge_heads(g, attend(g, q, k, v, _scale(node, d), mask)), k, v]
+
+
+@register("DecoderMaskedMultiHeadAttention", domain=MICROSOFT)
+def decoder_masked_attention(
+    g: Builder,
+    node: Node,
+    query: Instruction,
+    key: Instruction | None = None,
+    value: Instruction | None = None,
+    padding: Instruction | None = None,
+    attention_bias: Instruction | None = None,
+    past_key: Instruction | None = None,
+    past_value: Instruction | None = None,
+    past_length: Instruction | None = None,
+    width: Instruction | None = None,
+    beams: Instruction | None = None,
+    bias: Instruction | None = None,
+) -> list[Instruction]:
+    """Emit attention of one new token; with ``past_present_share_buffer`` the caches are longer than what they hold."""
+    node.refuse("output_qk", 0)
+    if beams is not None and not (width is not None and np.all(g.constants.value(width) == 1)):
+        raise UnsupportedError("input 'cache_indirection' (the beams of a search) is supported for a beam_width of 1")
+    if key is None:
+        total = g.lens(query)[2]
+        if total % 3:
+            raise ShapeError(f"packed queries, keys and values of {total} features do not split into three parts")
+        query, key, value = g.split(query, 2, [total // 3] * 3)
+    shared = node.get_bool("past_present_share_buffer")
+    if past_length is None and shared and rank(key) != 4:
+        raise ParseError("past_present_share_buffer needs input 'past_sequence_length'")
+    places = (bias, padding, attention_bias, past_key, past_value, past_length if shared else None)
+    return multi_head_attention(g, node, query, key, value, *places)
+
+
+def _attend_buffers(
+    g: Builder,
+    node: Node,
+    new: tuple[Instruction, Instruction, Instruction],
+    caches: tuple[Instruction, Instruction],
+    past: Instruction,
+    masks: tuple[Instruction | None, Instruction | None],
+) -> list[Instruction]:
+    """Emit attention over caches [b, heads, t, d] that hold ``past`` tokens before the new ones; return it and caches.
+
+    Args:
+        g: the builder.
+        node: the node.
+        new: queries, keys and values of the new tokens, [b, heads, s, d].
+        caches: keys and values, longer than what they hold.
+        past: number of earlier tokens, one for all sequences.
+        masks: padding of keys, and a bias of scores.
+    """
+    q, k, v = new
+    (b, _, s, d), fresh = g.lens(q), g.lens(k)[2]
+    if known_less(g.lens(caches[0])[2], fresh):
+        raise ShapeError(f"{fresh} new tokens do not fit a cache of {g.lens(caches[0])[2]}")
+    before = g.broadcast(g.reshape(g.convert(past, Type.int64_type), (1, 1)), (b, 1))
+    ends = g.pointwise("add", before, g.literal(fresh, Type.int64_type))
+    places = g.pointwise("add", before, positions(g, fresh, 1))
+    keys, values = (g.op("update_cache", old, x, places) for old, x in zip(caches, (k, v)))
+    start = g.pointwise("sub", ends, g.literal(s, Type.int64_type))
+    tokens = g.pointwise("add", start, positions(g, s, 1))
+    causal, scale = node.get_bool("unidirectional"), _scale(node, d)
+    padding, attention_bias = masks
+    if padding is None and attention_bias is None:
+        limits = g.op("concat", start, ends, axis=1)
+        y = g.op("cached_attention", q, keys, values, limits, scale=scale, causal=causal)
+        return [merge_heads(g, y), keys, values]
+    whole = g.lens(keys)[2]
+    at = positions(g, whole, 3, 4)
+    mask = Mask(g.pointwise("less", at, g.reshape(ends, (b, 1, 1, 1))))
+    if causal:
+        mask.restrict(g, g.pointwise("less_or_equal", at, g.reshape(tokens, (b, 1, s, 1))))
+    if padding is not None:
+        filter_value = node.get_float("mask_filter_value", -10000.0)
+        if rank(padding) > 1:
+            padding = _as_long(g, padding, whole)
+        _padding(g, mask, padding, (b, s, whole), filter_value, q.shape.type)
+    if attention_bias is not None:
+        mask.add(g, _as_long(g, attention_bias, whole))
+    return [merge_heads(g, attend(g, q, keys, values, scale, mask)), keys, values]
+
+
+def _as_long(g: Builder, x: Instruction, whole: int) -> Instruction:
+    """Emit a mask or bias whose last axis has the cache's length; what is beyond it is hidden anyway."""
+    lens = g.lens(x)
+    missing = whole - lens[-1]
+    return x if known_equal(missing, 0) else g.op("pad", x, pads=(0,) * (2 * len(lens) - 1) + (missing,))
 
 
 def _unpack(
@@ -197,155 +287,3 @@ def _add_biases(
         _, h, _, d = g.lens(x)
         result.append(g.pointwise("add", x, g.reshape(part, (h, 1, d))) if projected or x is q else x)
     return result[0], result[1], result[2]
-
-
-@register("GroupQueryAttention", domain=MICROSOFT)
-def group_query_attention(
-    g: Builder,
-    node: Node,
-    query: Instruction,
-    key: Instruction | None = None,
-    value: Instruction | None = None,
-    past_key: Instruction | None = None,
-    past_value: Instruction | None = None,
-    last: Instruction | None = None,
-    total: Instruction | None = None,
-    cosine: Instruction | None = None,
-    sine: Instruction | None = None,
-    places: Instruction | None = None,
-    attention_bias: Instruction | None = None,
-    sink: Instruction | None = None,
-) -> list[Instruction]:
-    """Emit causal attention over caches [b, kv_heads, t, d]; ``seqlens_k`` has the last position of each sequence.
-
-    The caches keep their length if new tokens fit (a shared buffer); otherwise they grow to ``total_sequence_length``.
-    A ``head_sink`` is an additional score per head, which takes part in softmax with a value of zeros;
-    ``smooth_softmax`` is a sink of score 0.
-    """
-    if last is None or total is None:
-        raise ParseError("inputs 'seqlens_k' and 'total_sequence_length' are missing")
-    for name, usual in (("causal", 1), ("kv_cache_bit_width", 0), ("sliding_window_cache", 0), ("qk_output", 0)):
-        node.refuse(name, usual)
-    heads, shared = node.get_int("num_heads"), node.get_int("kv_num_heads")
-    q, k, v = _grouped(g, query, key, value, heads, shared)
-    b, _, s, d = g.lens(q)
-    ends = g.pointwise("add", g.reshape(g.convert(last, Type.int64_type), (b, 1)), g.literal(np.int64(1)))
-    capacity = g.lens(past_key)[2] if past_key is not None else 0
-    count = g.constants.value(total)
-    if count is None and capacity < s:
-        g.constant(total, "total_sequence_length")
-    wanted = None if count is None else g.int_value(total, "total_sequence_length")
-    whole = capacity if wanted is None else maximum(capacity, wanted)
-    if known_less(whole, s) or (not isinstance(whole, Dim) and whole < s):
-        raise ShapeError(f"{s} new tokens do not fit a cache of {whole}")
-    prompt = None if wanted is None or isinstance(equal(wanted, s), Dim) else known_equal(wanted, s)
-    start = _start(g, ends, total, s, prompt)
-    tokens = g.pointwise("add", start, positions(g, s, 1))
-    if node.get_bool("do_rotary"):
-        if cosine is None or sine is None:
-            raise ParseError("do_rotary needs inputs 'cos_cache' and 'sin_cache'")
-        where = tokens if places is None else _given_places(g, places, total, prompt)
-        cosine, sine = (table_rows(g, t, where, q.shape.type) for t in (cosine, sine))
-        interleaved = node.get_bool("rotary_interleaved")
-        q, k = rotate(g, q, cosine, sine, interleaved), rotate(g, k, cosine, sine, interleaved)
-    k, v = (_written(g, old, new, tokens, whole) for old, new in ((past_key, k), (past_value, v)))
-    keys, queries = positions(g, whole, 3, 4), g.reshape(tokens, (b, 1, s, 1))
-    mask = Mask(g.pointwise("less_or_equal", keys, queries))
-    mask.restrict(g, g.pointwise("less", keys, g.reshape(ends, (b, 1, 1, 1))))
-    window = node.get_int("local_window_size", -1)
-    if window > 0:
-        first = g.pointwise("sub", queries, g.literal(np.int64(window)))
-        mask.restrict(g, g.pointwise("greater", keys, first))
-    if attention_bias is not None:
-        mask.add(g, _bias_of(g, attention_bias, whole))
-    seen = (k, v)
-    if sink is not None or node.get_int("smooth_softmax", 0) > 0:
-        seen = _with_sink(g, q, k, v, mask, sink)
-    y = attend(g, q, *seen, _scale(node, d), mask, node.get_float("softcap", 0.0))
-    return [merge_heads(g, y), k, v]
-
-
-def _with_sink(
-    g: Builder, q: Instruction, k: Instruction, v: Instruction, mask: Mask, sink: Instruction | None
-) -> tuple[Instruction, Instruction]:
-    """Append a visible key and value of zeros, with a bias per head if ``sink`` is given."""
-    b, h, s, _ = g.lens(q)
-    whole = g.lens(k)[2]
-    k, v = (g.op("pad", x, pads=(0, 0, 0, 0, 0, 0, 1, 0)) for x in (k, v))
-    if mask.allowed is not None:
-        allowed = g.broadcast(mask.allowed, (b, 1, s, whole))
-        mask.allowed = g.op("concat", allowed, g.broadcast(g.literal(True), (b, 1, s, 1)), axis=3)
-    if mask.bias is not None or sink is not None:
-        bias = g.like(0, q) if mask.bias is None else mask.bias
-        column = g.like(0, q) if sink is None else g.reshape(g.convert(sink, q.shape.type), (h, 1, 1))
-        parts = g.broadcast(bias, (b, h, s, whole)), g.broadcast(column, (b, h, s, 1))
-        mask.bias = g.op("concat", *parts, axis=3)
-    return k, v
-
-
-def _grouped(
-    g: Builder,
-    query: Instruction,
-    key: Instruction | None,
-    value: Instruction | None,
-    heads: int,
-    shared: int,
-) -> tuple[Instruction, Instruction, Instruction]:
-    if key is not None and value is not None:
-        return split_heads(g, query, heads), split_heads(g, key, shared), split_heads(g, value, shared)
-    packed = split_heads(g, query, heads + 2 * shared)
-    q, k, v = g.split(packed, 1, [heads, shared, shared])
-    return q, k, v
-
-
-def _start(g: Builder, ends: Instruction, total: Instruction, s: int, prompt: bool | None) -> Instruction:
-    """Emit the position [b, 1] of each sequence's first new token: 0 for a prompt, else the earlier tokens' number."""
-    if prompt:
-        return g.broadcast(g.literal(np.int64(0)), g.lens(ends))
-    before = g.pointwise("sub", ends, g.literal(s, Type.int64_type))
-    if prompt is False:
-        return before
-    return g.pointwise("where", _is_prompt(g, total, s), g.literal(np.int64(0)), before)
-
-
-def _is_prompt(g: Builder, total: Instruction, s: int) -> Instruction:
-    """Emit whether all tokens are new, [1, 1]."""
-    return g.pointwise("equal", g.reshape(g.convert(total, Type.int64_type), (1, 1)), g.literal(s, Type.int64_type))
-
-
-def _given_places(g: Builder, places: Instruction, total: Instruction, prompt: bool | None) -> Instruction:
-    """Emit positions [b, s] of the new tokens from ``position_ids``.
-
-    For a prompt they count up from ``position_ids[0, 0]``.
-    """
-    b, s = g.lens(places)
-    if prompt is False or known_equal(b * s, 0):
-        return places
-    first = g.convert(g.slice(g.slice(places, 0, 0, 1), 1, 0, 1), Type.int64_type)
-    following = g.broadcast(g.pointwise("add", first, positions(g, s, 1)), (b, s))
-    return following if prompt else g.pointwise("where", _is_prompt(g, total, s), following, places)
-
-
-def _written(g: Builder, old: Instruction | None, new: Instruction, tokens: Instruction, whole: int) -> Instruction:
-    """Emit a cache of ``whole`` positions with the new tokens [b, h, s, d] written at positions [b, s]."""
-    b, h, s, d = g.lens(new)
-    if old is not None and g.lens(old)[3] != d:
-        raise ShapeError(f"a cache of {g.lens(old)[3]} features does not take {d} new ones")
-    if old is None:
-        if known_equal(s, whole):
-            return new
-        buffer = g.broadcast(g.like(0, new), (b, h, whole, d))
-    else:
-        missing = whole - g.lens(old)[2]
-        buffer = old if known_equal(missing, 0) else g.op("pad", old, pads=(0,) * 6 + (missing, 0))
-    index = g.broadcast(g.reshape(tokens, (b, 1, s, 1)), (b, h, s, d))
-    return g.op("scatter_none", buffer, index, new, axis=2)
-
-
-def _bias_of(g: Builder, bias: Instruction, whole: int) -> Instruction:
-    """Emit a bias whose last axis has the cache's length."""
-    lens = g.lens(bias)
-    missing = whole - lens[-1]
-    if missing < 0:
-        raise ShapeError(f"attention_bias {list(lens)} does not fit {whole} keys")
-    return bias if known_equal(missing, 0) else g.op("pad", bias, pads=(0,) * (2 * len(lens) - 1) + (missing,))

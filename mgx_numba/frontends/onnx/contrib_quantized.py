@@ -18,6 +18,7 @@ from ...errors import ParseError, ShapeError, UnsupportedError
 from ...graph.instruction import Instruction
 from .builder import Builder, rank
 from .cast import as_bytes, nearest_float, powers_below
+from .contrib import unpacked
 from .contrib_attention import attend_projected
 from .matmul import matmul_integer, scaled_integer_product
 from .node import Node
@@ -161,7 +162,7 @@ def gather_block_quantized(
 ) -> Instruction:
     """Gather elements of a tensor quantised in blocks along ``quantize_axis``, in the scales' type.
 
-    Elements are int4 or uint4, or ``bits`` 4 or 8 packed in bytes along the last axis. Without zero points, packed
+    Elements are int4 or uint4, or ``bits`` 2, 4 or 8 packed in bytes along the last axis. Without zero points, packed
     elements use the middle of their range, int4 and uint4 use 0.
     """
     block, bits = node.get_int("block_size", 128), node.get_int("bits", 4)
@@ -170,13 +171,11 @@ def gather_block_quantized(
     if data.shape.type.is_narrow:
         data, zeros = as_bytes(g, data), None if zeros is None else as_bytes(g, zeros)
     else:
-        if data.shape.type is not Type.uint8_type or bits not in (4, 8):
+        if data.shape.type is not Type.uint8_type or bits not in (2, 4, 8):
             raise UnsupportedError(
-                f"data is {data.shape} of {bits} bits; int4, uint4 and bytes of 4 or 8 bits are known"
+                f"data is {data.shape} of {bits} bits; int4, uint4 and bytes of 2, 4 or 8 bits are known"
             )
-        if bits == 4:
-            data = g.op("unpack_int4", data, axis=rank(data) - 1)
-            zeros = None if zeros is None else g.op("unpack_int4", zeros, axis=rank(zeros) - 1)
+        data, zeros = unpacked(g, data, bits), None if zeros is None else unpacked(g, zeros, bits)
         if zeros is None:
             zeros = g.broadcast(g.literal(np.uint8(1 << (bits - 1))), g.lens(scales))
         elif g.lens(zeros) != g.lens(scales):  # an odd number of blocks, in bytes

@@ -6,8 +6,8 @@ ai.onnx: Einsum.
 from __future__ import annotations
 
 from ...errors import ParseError
+from ...graph.einsum import einsum
 from ...graph.instruction import Instruction
-from ...ops.einsum import einsum
 from .builder import Builder
 from .node import Node
 from .registry import register

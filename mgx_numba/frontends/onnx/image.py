@@ -1,6 +1,7 @@
 """Sampling and assembly of images.
 
 ai.onnx: Col2Im GridSample ImageDecoder ImageScaler.
+com.microsoft: GridSample.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from ...graph.instruction import Instruction
 from .activation import add_scalar, mul_scalar
 from .builder import Builder, rank
 from .node import Node
-from .registry import register
+from .registry import MICROSOFT, register
 
 CUBIC = -0.75  # GridSample's coefficient a, by ONNX's specification
 MODES = {"bilinear": "linear", "bicubic": "cubic", "linear": "linear", "cubic": "cubic", "nearest": "nearest"}
@@ -103,7 +104,7 @@ class SampleAxis:
         return g.convert(clipped, Type.int64_type), valid
 
 
-@register("GridSample")
+@register("GridSample", domain=("", MICROSOFT))
 def grid_sample(g: Builder, node: Node, x: Instruction, grid: Instruction) -> Instruction:
     """Sample x [n, c, spatial...] at grid [n, out..., axes], whose last axis lists spatial coordinates last axis first.
 

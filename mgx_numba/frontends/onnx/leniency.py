@@ -4,15 +4,20 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 from ...errors import ParseError
 from ...messages import warn
 
-if TYPE_CHECKING:
-    from .node import Node
-
 __all__ = ["FinalError", "Leniency"]
+
+
+class Located(Protocol):
+    """A node that has a deviation."""
+
+    @property
+    def where(self) -> str:
+        """The node's place in the model, for messages."""
 
 
 class FinalError(ParseError):
@@ -34,10 +39,10 @@ class Leniency:
     def __init__(self, strict: bool = False, silent: bool = False) -> None:
         self.strict = strict
         self.silent = silent
-        self._noted: dict[Node, list[str]] = {}
-        self.told: dict[tuple[Node | None, str], None] = {}
+        self._noted: dict[Located, list[str]] = {}
+        self.told: dict[tuple[Located | None, str], None] = {}
 
-    def accept(self, what: str, node: Node | None = None) -> None:
+    def accept(self, what: str, node: Located | None = None) -> None:
         """Accept a deviation with one warning that names the node; ``what`` is the deviation and its interpretation.
 
         Raises:
@@ -54,7 +59,7 @@ class Leniency:
             warn(what if node is None else f"{node.where}: {what}")
 
     @contextlib.contextmanager
-    def one_warning(self, node: Node) -> Iterator[None]:
+    def one_warning(self, node: Located) -> Iterator[None]:
         """Collect all deviations of a node within the context, and warn of them at once at its end."""
         self._noted[node] = []
         try:

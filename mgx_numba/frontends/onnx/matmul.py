@@ -98,11 +98,17 @@ def gemm_fast_gelu(
 @register("FusedMatMul", "TransposeMatMul", domain=MICROSOFT)
 def fused_matmul(g: Builder, node: Node, a: Instruction, b: Instruction) -> Instruction:
     """Emit ``alpha * a' * b'``, with the last two axes exchanged, or the first moved inward (``transBatch``)."""
-    for name in ("transBatchA", "transBatchB"):
-        node.refuse(name, 0)
+    a = _batch_inside(g, a) if node.get_bool("transBatchA") and rank(a) > 2 else a
+    b = _batch_inside(g, b) if node.get_bool("transBatchB") and rank(b) > 2 else b
     a = g.swap_last(a) if node.get_bool("transA") and rank(a) > 1 else a
     b = g.swap_last(b) if node.get_bool("transB") and rank(b) > 1 else b
     return mul_scalar(g, matmul(g, a, b), node.get_float("alpha", 1.0))
+
+
+def _batch_inside(g: Builder, x: Instruction) -> Instruction:
+    """Emit x [m, batch..., k] as [batch..., m, k]."""
+    last = rank(x) - 1
+    return g.transpose(x, (*range(1, last), 0, last))
 
 
 def matmul_integer(

@@ -63,10 +63,13 @@ def qlinear_conv(
     bias: Instruction | None = None,
 ) -> Instruction:
     """Emit QLinearConv; weights have one scale or one per output channel, the bias has the product of the scales."""
-    node.refuse("channels_last", 0)
+    last, axes = node.get_bool("channels_last"), rank(x)
+    if last:
+        x = g.transpose(x, (0, axes - 1, *range(1, axes - 1)))
     y = add_bias(g, integer_convolution(g, node, x, w, x_zero, w_zero), bias)
     scale = g.pointwise("mul", g.reshape(x_scale, ()), w_scale)
-    return requantize(g, y, scale, y_scale, y_zero, axis=1)
+    result = requantize(g, y, scale, y_scale, y_zero, axis=1)
+    return g.transpose(result, (0, *range(2, axes), 1)) if last else result
 
 
 @register("QLinearMatMul", domain=("", MICROSOFT))

@@ -53,8 +53,14 @@ FAMILIES = {
     ),
     "recurrent": "RNN GRU LSTM",
     "attention": "Attention",
-    "contrib_attention": "Attention MultiHeadAttention GroupQueryAttention",
-    "rotary": "RotaryEmbedding",
+    "contrib_attention": "Attention MultiHeadAttention DecoderMaskedMultiHeadAttention",
+    "contrib_gqa": "GroupQueryAttention",
+    "contrib_paged": "PagedAttention",
+    "contrib_sparse": "SparseAttention",
+    "contrib_linear_attention": "LinearAttention LinearAttentionGate GatedDeltaNet CausalConvWithState",
+    "contrib_gated": "GatedRMSNorm BranchwiseRMSNorm GatedAdd ScaledSiLU",
+    "contrib_experts": "MoE QMoE",
+    "rotary": "RotaryEmbedding MRotaryEmbedding",
     "contrib": "MatMulNBits MatMulBnb4 EmbedLayerNormalization ATen",
     "contrib_quantized": (
         "QGemm DynamicQuantizeMatMul QLinearSoftmax QLinearWhere QLinearReduceMean QAttention GatherBlockQuantized "

@@ -1,10 +1,12 @@
 """Rotary position embedding.
 
 ai.onnx: RotaryEmbedding (from operator set 23).
-com.microsoft: RotaryEmbedding.
+com.microsoft: MRotaryEmbedding RotaryEmbedding.
 """
 
 from __future__ import annotations
+
+import numpy as np
 
 from ...core.dim import known_equal
 from ...core.types import Type
@@ -80,7 +82,10 @@ def rotary_embedding(
 def rotary_embedding_contrib(
     g: Builder, node: Node, x: Instruction, places: Instruction, cosine: Instruction, sine: Instruction
 ) -> Instruction:
-    """Emit RotaryEmbedding of com.microsoft; ``position_ids`` is [b, s], or [1] for the position of the first token."""
+    """Emit RotaryEmbedding of com.microsoft; ``position_ids`` is [b, s], or [1] for the position of the first token.
+
+    The attribute ``scale`` has no effect, as in ONNX Runtime's kernels.
+    """
     flat = rank(x) == 3
     width = 2 * g.lens(cosine)[1]
     heads = node.get_int("num_heads", 0)
@@ -94,5 +99,40 @@ def rotary_embedding_contrib(
         places = g.broadcast(g.pointwise("add", start, g.convert(positions(g, s, 1), start.shape.type)), (b, s))
     places = g.from_start(places)
     cosine, sine = (table_rows(g, t, places, x.shape.type) for t in (cosine, sine))
-    y = mul_scalar(g, rotate(g, x4, cosine, sine, node.get_bool("interleaved")), node.get_float("scale", 1.0))
+    y = rotate(g, x4, cosine, sine, node.get_bool("interleaved"))
+    return merge_heads(g, y) if flat else y
+
+
+@register("MRotaryEmbedding", domain=MICROSOFT)
+def multimodal_rotary_embedding(
+    g: Builder, node: Node, x: Instruction, places: Instruction, cosine: Instruction, sine: Instruction
+) -> Instruction:
+    """Emit a rotation whose angles follow three positions [3, b, s] of a token: time, height and width.
+
+    ``mrope_section`` says how many angles each has, in runs or (``mrope_layout`` 1) in turn.
+    """
+    flat, half = rank(x) == 3, g.lens(cosine)[1]
+    heads = node.get_int("num_heads", 0)
+    x4 = split_heads(g, x, heads or g.lens(x)[2] // (2 * half)) if flat else x
+    sections = node.get_ints("mrope_section")
+    if len(sections) != 3 or min(sections) < 0 or sum(sections) != half:
+        raise ParseError(f"mrope_section is {sections}, expected three lengths that add up to {half}")
+    if rank(places) != 3 or g.lens(places)[0] != 3:
+        raise ShapeError(f"position_ids is {list(g.lens(places))}, expected [3, batch, tokens]")
+    column = np.arange(half)
+    if node.get_int("mrope_layout", 0) == 1:
+        owner = np.zeros(half, int)
+        for stream in (1, 2):
+            owner[(column % 3 == stream) & (column < 3 * sections[stream])] = stream
+    else:
+        owner = np.repeat(np.arange(3), sections)
+    streams = [g.from_start(g.squeeze(part, [0])) for part in g.split(places, 0, [1, 1, 1])]
+    tables = []
+    for table in (cosine, sine):
+        rows = [table_rows(g, table, stream, x.shape.type) for stream in streams]
+        chosen = rows[0]
+        for stream in (1, 2):
+            chosen = g.pointwise("where", g.literal(owner == stream), rows[stream], chosen)
+        tables.append(chosen)
+    y = mul_scalar(g, rotate(g, x4, tables[0], tables[1], node.get_bool("interleaved")), node.get_float("scale", 1.0))
     return merge_heads(g, y) if flat else y

@@ -6,8 +6,8 @@ BatchMatMul BatchMatMulV2 BatchMatMulV3 Einsum MatMul.
 from __future__ import annotations
 
 from ...errors import ParseError, ShapeError
+from ...graph.einsum import einsum
 from ...graph.instruction import Instruction
-from ...ops.einsum import einsum
 from ..builder import GraphBuilder, rank
 from .node import TfNode
 from .registry import register

@@ -12,7 +12,6 @@ from ...core.dim import Length, is_symbolic, known_same
 from ...core.shape import Shape
 from ...core.types import Type
 from ...ops.base import Operator, make_op
-from ...ops.emitter import Emitter
 from ..constants import (
     STORED,
     constant_array,
@@ -22,6 +21,7 @@ from ..constants import (
     scalar_array,
     spread_operator,
 )
+from ..emitter import Emitter
 from ..instruction import Instruction
 from ..module import Module
 

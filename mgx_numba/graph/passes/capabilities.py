@@ -70,6 +70,7 @@ class Capabilities:
         reads_shuffled: whether grouped 1x1 convolutions are fastest with their input read through the channel shuffle.
         prologues: whether convolution kernels compute pointwise prologues.
         block_weights: whether kernels multiply block-quantised weights, ``matmul_nbits``.
+        cached_attention: whether a kernel attends to the valid rows of caches, ``cached_attention``.
         one_pass_run: least `ReductionWalk.row_run` for computing a variance in one pass.
     """
 
@@ -82,6 +83,7 @@ class Capabilities:
     repeated_elements: int
     one_pass_run: int
     block_weights: bool
+    cached_attention: bool = False
     signed_left: bool = False
     float8_products: bool = False
     narrow_results: bool = False

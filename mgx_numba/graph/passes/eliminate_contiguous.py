@@ -64,7 +64,7 @@ def _takes_any_layout(user: Instruction, sources: Mapping[int, Instruction], fix
         return False
     shapes = [sources.get(k, i).shape for k, i in enumerate(user.inputs)]
     try:
-        shape = user.op.compute_shape(shapes, user.module_args)
+        shape = user.op.result_shape(shapes, user.module_args)
     except MgxError:
         return False
     if fixed:

@@ -39,12 +39,14 @@ UNTOUCHED = frozenset(
 MOVES = frozenset(
     "contiguous layout concat pad fixed_pad gather gather_elements gathernd scatter_none scatternd_none fill reverse"
     " step scan_slice onehot rnn_var_sl_shift_sequence rnn_var_sl_shift_output rnn_var_sl_last_output"
-    " concat_past_present".split()
+    " concat_past_present update_cache".split()
 )
 """Operators that only move values: 16-bit values stay 16-bit, unless all operands exist in float32."""
 COPIES = MOVES | {"reshape", "relu"}
 """Operators whose results are elements of their inputs, or zero, of the same type."""
 PRODUCTS = frozenset({"dot", "convolution", "convolution_backwards"})
+KEPT_INPUTS = {"cached_attention": (1, 2)}
+"""Inputs that stay narrow: the operator converts their elements itself."""
 QUANTIZED = {f"quant_{name}": name for name in ("dot", "convolution", "convolution_backwards")}
 
 
@@ -182,7 +184,11 @@ class Widening:
 
     def _compute(self, ins: Instruction) -> None:
         module = self.module
-        inputs = [self._widened(ins, k) if i.shape.type in self.narrow else i for k, i in enumerate(ins.inputs)]
+        kept = KEPT_INPUTS.get(ins.name, ())
+        inputs = [
+            self._widened(ins, k) if i.shape.type in self.narrow and k not in kept else i
+            for k, i in enumerate(ins.inputs)
+        ]
         op = ins.op
         if ins.name in QUANTIZED:  # float8: sums are float32
             op = make_op(QUANTIZED[ins.name], **op.attributes())

@@ -11,8 +11,11 @@ from ...core.types import Type
 from ..constants import compact, constant_array, is_constant, uniform, uniform_value
 from ..instruction import Instruction
 from ..module import Module
+from .build import RewriteBuilder
 
-__all__ = ["VIEWS", "combine_with_reductions", "loses_constants", "origin", "scale_first", "scaled_product"]
+__all__ = [
+    "VIEWS", "combine_with_reductions", "lift_weights", "loses_constants", "origin", "scale_first", "scaled_product",
+]  # fmt: skip
 
 VIEWS = frozenset(
     "broadcast multibroadcast scalar reshape squeeze unsqueeze transpose flatten contiguous slice".split()
@@ -20,6 +23,8 @@ VIEWS = frozenset(
 _SPREADS = VIEWS | {"broadcast_for_dot"}
 _FACTORS = frozenset({"mul", "div", "dot", "convolution", "convolution_backwards"})
 """Operators that multiply by a constant and need all its bits."""
+_LIFTED = -3
+"""Binary exponent of the largest of lifted weights: 1/16 to 1/8, as usual weights of layers are."""
 
 
 def origin(ins: Instruction) -> Instruction:
@@ -51,6 +56,38 @@ def _loses(ins: Instruction, value: Instruction, type: Type) -> bool:
     if ins.name in _FACTORS:
         return not np.isfinite(narrow) or float(largest) < float(ml_dtypes.finfo(type.numpy).smallest_normal)
     return not np.isfinite(narrow) or (not narrow and ins.op.pointwise and uniform(array))
+
+
+def lift_weights(module: Module, ins: Instruction, type: Type) -> Instruction | None:
+    """Rewrite ``dot(x, w)`` as ``dot(x, w * 2**n) * 2**-n`` if all weights of a product would be subnormal; return the
+    multiplication.
+
+    Weights have such magnitudes where a layer scale was multiplied into them, as in ConvNeXt, whose training starts
+    with scales of 1e-6. Powers of two change no bits. Returns None, and changes nothing, for other weights.
+    """
+    value = ins.inputs[1]
+    if ins.shape.type is not Type.float_type or ins.shape.is_dynamic or not _loses(ins, value, type):
+        return None
+    array = constant_array(value)
+    if array is None:
+        return None
+    few = compact(array)
+    largest = np.abs(few).max(initial=0, where=np.isfinite(few))
+    if largest >= float(ml_dtypes.finfo(type.numpy).smallest_normal):
+        return None
+    power = _LIFTED - int(np.frexp(largest)[1])
+    build = RewriteBuilder(module, ins)
+    with np.errstate(over="ignore"):
+        lifted = np.ldexp(few, power)
+    weights = build.constant(lifted, value.shape)
+    product = module.insert_instruction(ins, ins.op, [ins.inputs[0], weights, *ins.inputs[2:]])
+    product.debug_symbols, product.normalized = ins.debug_symbols, ins.normalized
+    number = module.add_literal(np.asarray(np.ldexp(np.float32(1), -power)))
+    spread = module.insert_instruction(ins, "multibroadcast", [number], out_lens=ins.shape.lens)
+    lowered = module.insert_instruction(ins, "mul", [product, spread])
+    module.replace_instruction(ins, lowered)
+    module.remove_instruction(ins)
+    return lowered
 
 
 def combine_with_reductions(order: Sequence[Instruction]) -> tuple[set[Instruction], set[Instruction]]:

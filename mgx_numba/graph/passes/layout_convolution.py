@@ -61,7 +61,7 @@ class LayoutConvolution(Pass):
                     remove_dead(module, replaced)
             elif ins.name in RESHAPES and len(ins.inputs) == 1:
                 self._as_view(module, ins)
-            ins.shape = ins.op.compute_shape([i.shape for i in ins.inputs], ins.module_args)
+            ins.shape = ins.op.result_shape([i.shape for i in ins.inputs], ins.module_args)
         if module.return_instruction is not None:
             module.replace_return(module.results())
 

@@ -7,7 +7,7 @@ the first elements are typical. See Chan, Golub, LeVeque, "Algorithms for comput
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+from collections.abc import Hashable, Mapping
 from math import prod
 
 import numpy as np
@@ -23,7 +23,7 @@ from .base import Options, Pass
 from .reduction_pieces import full_lens
 from .rewriter import remove_dead
 
-__all__ = ["OnePassVariance"]
+__all__ = ["OnePassVariance", "rewrite_variances", "variances_of"]
 
 EXACT_TYPES = (Type.float_type, Type.double_type)
 """Supported types; narrower values are rounded between the operations of two passes, but would not be in one pass."""
@@ -43,7 +43,7 @@ class OnePassVariance(Pass):
         for ins in module:
             if ins.name != "fused_reduce":
                 continue
-            found = _variances(ins.module_args[0])
+            found = variances_of(ins.module_args[0])
             if not found:
                 continue
             like = structure(ins.module_args[0]), ins.op, tuple([i.shape for i in ins.inputs])
@@ -54,7 +54,7 @@ class OnePassVariance(Pass):
                 self.log.refuse(self.name, ins, reason)
                 continue
             self.log.apply(self.name, ins)
-            _rewrite(ins.module_args[0], found)
+            rewrite_variances(ins.module_args[0], found, {})
 
 
 def _refused(ins: Instruction, options: Options) -> str | None:
@@ -74,7 +74,7 @@ def _refused(ins: Instruction, options: Options) -> str | None:
     return None
 
 
-def _variances(body: Module) -> dict[Instruction, Instruction]:
+def variances_of(body: Module) -> dict[Instruction, Instruction]:
     """Return the variances of a body, with their means."""
     return {ins: mean for ins in body if (mean := _mean_of_variance(ins)) is not None}
 
@@ -105,12 +105,20 @@ def _reduces(ins: Instruction) -> bool:
     return False
 
 
-def _rewrite(body: Module, variances: dict[Instruction, Instruction]) -> None:
-    """Compute variances and their means from shifted moments."""
+def rewrite_variances(
+    body: Module, variances: dict[Instruction, Instruction], shifts: Mapping[Instruction, Instruction]
+) -> None:
+    """Compute variances and their means from shifted moments.
+
+    Args:
+        variances: see `variances_of`.
+        shifts: value of the body near each mean; the mean of a row's head where it is missing.
+    """
     moments: dict[Instruction, tuple[Instruction, Instruction]] = {}
     for mean in dict.fromkeys(variances.values()):
-        x = mean.inputs[0]
-        head = body.insert_instruction(mean, HeadMean(axes=mean.op.axes), [x])  # type: ignore[attr-defined]
+        x, head = mean.inputs[0], shifts.get(mean)
+        if head is None:
+            head = body.insert_instruction(mean, HeadMean(axes=mean.op.axes), [x])  # type: ignore[attr-defined]
         near = body.insert_instruction(mean, "multibroadcast", [head], out_lens=x.shape.lens)
         away = body.insert_instruction(mean, "sub", [x, near])
         first = body.insert_instruction(mean, mean.op, [away])

@@ -146,14 +146,12 @@ def make_plans(
     calibration: Calibration,
     type: Type,
     equalize: bool = True,
-    correct: bool = True,
 ) -> dict[Instruction, ValuePlan]:
     """Return the quantisation of each value of `calibrated_values`.
 
     Args:
         type: of activations: uint8_type (with zero points), int8_type (symmetric) or fp8e4m3fn_type.
         equalize: divide channels by factors where it pays; unnecessary for float8, whose precision is relative.
-        correct: plan bias corrections.
     """
     plans = {}
     for x, seen in zip(calibrated_values(program, selection), calibration.values, strict=True):
@@ -167,7 +165,7 @@ def make_plans(
         if factors is not None:
             low, high = (HEADROOM * ends / factors for ends in (seen.channels.low, seen.channels.high))
             observer = observer.divided(low, high)
-        means = seen.channels.means if correct and seen.channels.seen.size else None
+        means = seen.channels.means if seen.channels.seen.size else None
         ends = seen.observer.low, seen.observer.high
         plans[x] = ValuePlan(observer.parameters(type), factors, means, seen.axis, *ends)
     return plans

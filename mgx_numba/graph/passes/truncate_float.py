@@ -24,7 +24,15 @@ from ..program import Program
 from .base import Options, Pass
 from .build import RewriteBuilder
 from .expected_means import expected_means
-from .float16_range import VIEWS, combine_with_reductions, loses_constants, origin, scale_first, scaled_product
+from .float16_range import (
+    VIEWS,
+    combine_with_reductions,
+    lift_weights,
+    loses_constants,
+    origin,
+    scale_first,
+    scaled_product,
+)
 from .merge_rnn_outputs import LAST, last_states
 from .quantization_plan import CONTRACTIONS
 from .rounded_weights import narrow_weights
@@ -83,6 +91,8 @@ class TruncateFloat(Pass):
         self._weights: dict[Instruction, Instruction] = {}
         """Constants in 16 bits, of one module: another one does not see them."""
         self._means: dict[Instruction, np.ndarray] = {}
+        self._lowered: set[Instruction] = set()
+        """Multiplications behind products whose weights were lifted."""
         self.converted = 0
         """Instructions that have been converted."""
 
@@ -98,6 +108,7 @@ class TruncateFloat(Pass):
         self._weights.clear()
         if self.selection.everything and self.float_type is Type.half_type:
             self._scale_first(module)
+            self._lift_weights(module)
         wide = self._islands(module) if self.selection.everything else set()
         if self.selection.everything and self.float_type is Type.bf16_type and module is program.main:
             wide |= _ends(module)
@@ -157,10 +168,19 @@ class TruncateFloat(Pass):
             if found is not None and found[0] in self.selection and found[0] not in self.kept:
                 scale_first(module, ins, *found)
 
+    def _lift_weights(self, module: Module) -> None:
+        """Multiply weights that would be subnormal by a power of two, and results by its reciprocal in float32."""
+        for ins in list(module):
+            if ins.name not in ("dot", "convolution") or ins not in self.selection or ins in self.kept:
+                continue
+            lowered = lift_weights(module, ins, self.float_type) if is_constant(ins.inputs[1]) else None
+            if lowered is not None:
+                self._lowered.add(lowered)
+
     def _islands(self, module: Module) -> set[Instruction]:
         """Return the instructions that stay in float32 with ``all``."""
         order = list(module)
-        found = {ins for ins in order if ins in self.kept or self._stays(ins)}
+        found = {ins for ins in order if ins in self.kept or ins in self._lowered or self._stays(ins)}
         quotients: set[Instruction] = set()
         if self.float_type is Type.half_type:
             own, reductions = combine_with_reductions(order)

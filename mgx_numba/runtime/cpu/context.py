@@ -109,9 +109,11 @@ class Context:
         for number, array in enumerate(inputs):
             self.bases[number] = address_of(array)
 
-    def bind(self, inputs: Sequence[np.ndarray]) -> list[Any]:
+    def bind(self, inputs: Sequence[np.ndarray], places: Sequence[np.ndarray | None] | None = None) -> list[Any]:
         """Set the addresses of a call's inputs, and make its outputs; None for outputs whose shape only a fallback step
         determines.
+
+        ``places`` has memory for outputs, None for outputs that are new.
 
         Raises:
             MgxError: there is not enough memory for an output.
@@ -120,9 +122,11 @@ class Context:
         bases = self.bases
         number = len(inputs)
         outputs = []
-        for made in self.outputs:
-            output = None
-            if made is not None:
+        for k, made in enumerate(self.outputs):
+            output = None if places is None else places[k]
+            if output is not None:
+                bases[number] = address_of(output)
+            elif made is not None:
                 try:
                     output = aligned_array(*made)
                 except MemoryError as error:
@@ -167,10 +171,17 @@ class Context:
 class Frame:
     """One call: its context, the caller's inputs, the outputs being made, and host values."""
 
-    def __init__(self, plan: Plan, tables: PlanTables, context: Context, inputs: Sequence[np.ndarray]) -> None:
+    def __init__(
+        self,
+        plan: Plan,
+        tables: PlanTables,
+        context: Context,
+        inputs: Sequence[np.ndarray],
+        places: Sequence[np.ndarray | None] | None = None,
+    ) -> None:
         self.context = context
         self.inputs = inputs
-        self.outputs: list[np.ndarray | None] = context.bind(inputs)
+        self.outputs: list[np.ndarray | None] = context.bind(inputs, places)
         self._plan = plan
         self._tables = tables
         self._host: dict[int, np.ndarray] = {}

@@ -28,6 +28,7 @@ from .binding import Binding
 from .context import Context, Frame
 from .jumps import DRIVE
 from .native_call import DIRECT, Entry, direct_call
+from .placed import usable
 from .plan_tables import PlanTables, claims
 from .repeat import REPEAT
 from .spmd import CONFINE, LEAD, LOOK, WALK, WORKER, Job, TraceRow
@@ -177,11 +178,12 @@ class Executable:
     def _numbers(self) -> PlanNumbers:
         return PlanNumbers(self.plan)
 
-    def run(self, inputs: Sequence[np.ndarray]) -> list[np.ndarray]:
+    def run(self, inputs: Sequence[np.ndarray], offered: Sequence[np.ndarray | None] | None = None) -> list[np.ndarray]:
         """Run the plan once; return new arrays, 64-byte aligned where their shape is declared.
 
-        ``inputs`` has one C-contiguous array of the declared dtype and shape for each of `Plan.parameters`. Errors of
-        fallback steps pass through, and so do errors of signal handlers. In Python's main thread a signal handler runs
+        ``inputs`` has one C-contiguous array of the declared dtype and shape for each of `Plan.parameters`. Of the
+        arrays in ``offered``, one for each output or None, results are written to the `usable` ones. Errors of host
+        steps pass through, and so do errors of signal handlers. In Python's main thread a signal handler runs
         within a twentieth of a second plus the time of one claim.
 
         Raises:
@@ -193,12 +195,13 @@ class Executable:
         try:
             if context.binding is not None:
                 self._settle(context.binding, inputs)
+            places = None if offered is None else usable(self.plan, context.outputs, inputs, offered)
             if self._native_steps is not None:
-                outputs = context.bind(inputs)
+                outputs = context.bind(inputs, places)
                 self._lead_all(context, (0, self._native_steps))
                 self._check(context)
                 return outputs
-            frame = Frame(self.plan, self.tables, context, inputs)
+            frame = Frame(self.plan, self.tables, context, inputs, places)
             for segment in self.tables.segments:
                 if isinstance(segment, tuple):
                     self._lead_all(context, segment)

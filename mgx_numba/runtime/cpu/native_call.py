@@ -28,6 +28,7 @@ import numpy as np
 
 from ...codegen.cpu.kernel import cpu_kernel
 from ...codegen.cpu.toolchain.loader import load
+from ...core.output_buffers import output_buffer
 from ...core.types import numpy_dtype
 from ..host.sizes import Sizes
 from ..memory import ALIGNMENT, address_of, aligned_empty
@@ -61,11 +62,12 @@ class Spec:
     """Words (int64) of a parameter or output.
 
     ``ROOM``: bytes to allocate for an output. ``ROOM_AT``: address of that number, which NumPy takes as the
-    allocation's length. ``ALSO``: an array type accepted besides NumPy's.
+    allocation's length. ``ALSO``: an array type accepted besides NumPy's. ``ITEM``: bytes of an element. ``TIED``: of
+    an output the number of the parameter that the plan updates in place to make it, else -1.
     """
 
-    NAME, DTYPE, RANK, LENS, ROOM, ROOM_AT, ALSO = range(7)
-    WORDS = 7  # one for each name
+    NAME, DTYPE, RANK, LENS, ROOM, ROOM_AT, ALSO, ITEM, TIED = range(9)
+    WORDS = 9  # one for each name
 
 
 class Array:
@@ -73,7 +75,8 @@ class Array:
 
     # From PyArrayObject_fields and NPY_ARRAY_* in ndarraytypes.h.
     TYPE, DATA, RANK, LENS, DTYPE, FLAGS = 1, 2, 3, 4, 7, 8
-    C_CONTIGUOUS, WRITABLE_C_ARRAY = 1, 0x501
+    # WRITABLE: contiguous, aligned and writeable, as what a plan updates in place.
+    C_CONTIGUOUS, WRITABLE_C_ARRAY, WRITABLE = 1, 0x501, 0x501
 
 
 _PYTHON = {
@@ -200,31 +203,65 @@ def kernel(args, begin, end) -> int:
             room_at = rooms_at + 8 * (call[CALL_OUTPUTS] + made)
             output_lens = lens_at
             lens_at += 8 * spec[SPEC_RANK]
-        call_function(call, CALL_RETAIN, (call[CALL_BYTE],))
-        memory = call_function(
-            call, CALL_NEW_ARRAY, (call[CALL_ARRAY_TYPE], call[CALL_BYTE], 1, room_at, 0, 0, 0, 0)
-        )
-        fits = memory != 0
-        if fits:
-            data = words_of(memory)[ARRAY_DATA]
-            data += -data & (ALIGNMENT - 1)
-            dtype = spec[SPEC_DTYPE]
-            call_function(call, CALL_RETAIN, (dtype,))
-            array = call_function(
-                call,
-                CALL_NEW_ARRAY,
-                (call[CALL_RESULT_TYPE], dtype, spec[SPEC_RANK], output_lens, 0, data, ARRAY_WRITABLE_C_ARRAY, 0),
+        tied = spec[SPEC_TIED]
+        own = 0
+        if tied >= 0:
+            own = call_function(call, CALL_LOOK_UP, (begin, spec[SPEC_NAME]))
+            if own != held[tied]:
+                own = 0
+        if own != 0:
+            words = words_of(own)
+            lens = words_at(words, ARRAY_LENS)
+            wanted = words_of(output_lens)
+            size = spec[SPEC_ITEM]
+            ours = words[ARRAY_TYPE] == call[CALL_ARRAY_TYPE] and words[ARRAY_FLAGS] & ARRAY_WRITABLE == ARRAY_WRITABLE
+            for axis in range(spec[SPEC_RANK]):
+                ours = ours and lens[axis] == wanted[axis]
+                size *= lens[axis]
+            other = words_from(call, CALL_WORDS)
+            for k in range(retained):
+                if k != tied:
+                    lens = words_at(words_of(held[k]), ARRAY_LENS)
+                    extent = other[SPEC_ITEM]
+                    for axis in range(other[SPEC_RANK]):
+                        extent *= lens[axis]
+                    ours = ours and (bases[k] + extent <= bases[tied] or bases[tied] + size <= bases[k])
+                other = words_from(other, SPEC_WORDS)
+            if not ours:
+                own = 0
+        if own != 0:
+            call_function(call, CALL_RETAIN, (own,))
+            call_function(call, CALL_SET_ITEM, (results, made, own))
+            bases[number] = bases[tied]
+            number += 1
+            made += 1
+            spec = words_from(spec, SPEC_WORDS)
+        else:
+            call_function(call, CALL_RETAIN, (call[CALL_BYTE],))
+            memory = call_function(
+                call, CALL_NEW_ARRAY, (call[CALL_ARRAY_TYPE], call[CALL_BYTE], 1, room_at, 0, 0, 0, 0)
             )
-            fits = array != 0
+            fits = memory != 0
             if fits:
-                call_function(call, CALL_SET_BASE, (array, memory))
-                call_function(call, CALL_SET_ITEM, (results, made, array))
-                bases[number] = data
-                number += 1
-                made += 1
-                spec = words_from(spec, SPEC_WORDS)
-            else:
-                call_function(call, CALL_RELEASE, (memory,))
+                data = words_of(memory)[ARRAY_DATA]
+                data += -data & (ALIGNMENT - 1)
+                dtype = spec[SPEC_DTYPE]
+                call_function(call, CALL_RETAIN, (dtype,))
+                array = call_function(
+                    call,
+                    CALL_NEW_ARRAY,
+                    (call[CALL_RESULT_TYPE], dtype, spec[SPEC_RANK], output_lens, 0, data, ARRAY_WRITABLE_C_ARRAY, 0),
+                )
+                fits = array != 0
+                if fits:
+                    call_function(call, CALL_SET_BASE, (array, memory))
+                    call_function(call, CALL_SET_ITEM, (results, made, array))
+                    bases[number] = data
+                    number += 1
+                    made += 1
+                    spec = words_from(spec, SPEC_WORDS)
+                else:
+                    call_function(call, CALL_RELEASE, (memory,))
     if fits:
         job[JOB_FAULT] = 0
         thread = call_function(call, CALL_LEAVE, ())
@@ -294,9 +331,11 @@ def direct_call(
     supported.
 
     The function takes a mapping of the parameters and returns the outputs as new arrays of ``result_type``, 64-byte
-    aligned. It returns None without running if the inputs do not match their declarations, no context is idle, or
-    workers or memory are missing. It also returns None if an index in the inputs is out of range. It raises only errors
-    of signal handlers, as `Executable.run` does.
+    aligned. An output that the plan makes by updating a parameter (`Plan.updates`) is the parameter's array, updated in
+    place, if the mapping has this array also under the output's name (`output_buffer`), and no other input shares its
+    memory. The function returns None without running if the inputs do not match their declarations, no context is idle,
+    or workers or memory are missing. It also returns None if an index in the inputs is out of range. It raises only
+    errors of signal handlers, as `Executable.run` does.
 
     Args:
         result_type: a subclass of ``numpy.ndarray``, also accepted for inputs, except for inputs of bytes. Arrays of
@@ -330,20 +369,24 @@ def direct_call(
         **{word: _address(getattr(ctypes.pythonapi, name)) for word, name in _PYTHON.items()},
         **{word: functions[place] for word, place in _NUMPY.items()},
     }
-    specs: list[tuple[str, str, tuple[int, ...]]] = [(p.name, p.dtype, p.lens) for p in plan.parameters]
-    specs += [("", output.dtype, output.lens or ()) for output in plan.outputs]
+    updated = dict(plan.updates)
+    specs: list[tuple[str, str, tuple[int, ...], int]] = [(p.name, p.dtype, p.lens, -1) for p in plan.parameters]
+    specs += [
+        (output_buffer(k), output.dtype, output.lens or (), updated.get(k, -1)) for k, output in enumerate(plan.outputs)
+    ]
     block = aligned_empty((Call.WORDS + len(specs) * Spec.WORDS,), "int64").view(_Block)
     for word, value in words.items():
         block[word] = value
     kept: list[Any] = [plan, tables, result_type, byte, idle, contexts, limit]
-    for at, (name, type_name, lens) in zip(range(Call.WORDS, len(block), Spec.WORDS), specs, strict=True):
+    for at, (name, type_name, lens, tied) in zip(range(Call.WORDS, len(block), Spec.WORDS), specs, strict=True):
         # For a symbolic plan lengths and allocation sizes are in each context.
         own = [0] * len(lens) if plan.symbols else lens
         dtype, lengths = numpy_dtype(type_name), np.array(own, np.int64)
         kept += [name, dtype, lengths]
         room, room_at = math.prod(own) * dtype.itemsize + ALIGNMENT, address_of(block) + 8 * (at + Spec.ROOM)
         also = id(np.ndarray if dtype == byte else result_type)
-        block[at : at + Spec.WORDS] = id(name), id(dtype), len(lens), address_of(lengths), room, room_at, also
+        words_of_spec = id(name), id(dtype), len(lens), address_of(lengths), room, room_at, also, dtype.itemsize, tied
+        block[at : at + Spec.WORDS] = words_of_spec
     block.kept = tuple(kept)
     return _function(code, block)
 

@@ -1,1 +1,1 @@
-"""Run plans on a GPU: memory, streams, graphs, and an interpreter that stands in for a device."""
+"""Run plans on a GPU: memory, streams and graphs."""

@@ -119,6 +119,10 @@ class CallData:
         if keeps:
             self._names += [f"result {k}" for k in range(len(plan.outputs))]
             self._coming += [(Region.OUTPUT, k) for k in range(len(plan.outputs))]
+        number = {place: k for k, place in enumerate(self._coming)}
+        pairs = [((Region.OUTPUT, output), (Region.PARAMETER, own)) for output, own in plan.updates]
+        # numbers of results and parameters, in the order of `aim`, that may be the same memory
+        self._updated = {(number[a], number[b]) for a, b in pairs if a in number and b in number}
         self._places: dict[tuple[Region, int], int] = dict.fromkeys(self._coming, 0)
         self._segments: list[Segment] = []
         into, out = self._take_sizes(*sizes)
@@ -159,13 +163,17 @@ class CallData:
                     f"{name} starts at {address:#x} on the device, expected a multiple of {VECTOR_ALIGNMENT} bytes"
                 )
         spans = sorted((a, a + size, k) for k, (a, size) in enumerate(zip(addresses, self._sizes)) if size)
-        end, owner = 0, -1
-        for start, stop, k in spans:
-            if start < end and max(k, owner) >= self._first_result:
-                one, other = (self._names[n] for n in sorted((k, owner)))
-                raise ParameterError(f"{one} and {other} share memory on the device; results need memory of their own")
-            if stop > end:
-                end, owner = stop, k
+        beside: list[tuple[int, int, int]] = []
+        for span in spans:
+            beside = [other for other in beside if other[1] > span[0]]
+            for other in beside:
+                first, last = sorted((other[2], span[2]))
+                if last >= self._first_result and not (other[:2] == span[:2] and (last, first) in self._updated):
+                    raise ParameterError(
+                        f"{self._names[first]} and {self._names[last]} share memory on the device; results need memory"
+                        " of their own"
+                    )
+            beside.append(span)
 
     def address(self, place: Pointer) -> int:
         """Return the device address of a pointer.

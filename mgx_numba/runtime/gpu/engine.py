@@ -1,4 +1,4 @@
-"""The interface of engines, which run a plan's kernels: a device, or the interpreter that stands in for a device."""
+"""The interface of engines, which run a plan's kernels: a device, or the interpreter of the tests."""
 
 from __future__ import annotations
 

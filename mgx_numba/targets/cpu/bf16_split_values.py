@@ -126,7 +126,7 @@ def offer_bf16_split(low: Lowering, step: PendingStep, view: View, columns: int,
         return
     parts = _room(view, columns)
     if parts is not None:
-        low.writers[view.buffer] = Writer(step, view, step.operands, parts, remake, step.launch, besides)
+        low.draft.writers[view.buffer] = Writer(step, view, step.operands, parts, remake, step.launch, besides)
 
 
 def bf16_split_of(low: Lowering, view: View, axis: int) -> tuple[View, Writer] | None:
@@ -136,9 +136,9 @@ def bf16_split_of(low: Lowering, view: View, axis: int) -> tuple[View, Writer] |
     """
     if matrix_tile(FLOAT32) is None:
         return None
-    if view.buffer not in low.writers:
+    if view.buffer not in low.draft.writers:
         _offer_cluster(low, view.buffer)
-    writer: Writer | None = low.writers.get(view.buffer)
+    writer: Writer | None = low.draft.writers.get(view.buffer)
     high = None if writer is None else writer.parts.seen(view)
     return None if writer is None or high is None or high.strides[axis] != 1 else (high, writer)
 
@@ -150,13 +150,13 @@ def take_bf16_split(low: Lowering, writer: Writer, reader: Instruction, others: 
     """
     if not writer.taken:
         buffer = writer.view.buffer
-        copied = (view for step in low.steps if step.instruction is reader for view in step.operands.values())
+        copied = (view for step in low.draft.steps if step.instruction is reader for view in step.operands.values())
         added = any(view.buffer is buffer for view in (*others, *copied))
         alone = not added and _readers(low, writer.step.instruction, buffer) <= {reader}
         if not writer.besides and (added or not (alone or _only_multiplied(writer.step.instruction))):
             return False
-        if writer.take(low, alone) and not low.finalizers:
-            low.finalizers.append(partial(_settle, low))
+        if writer.take(low, alone) and not low.draft.finalizers:
+            low.draft.finalizers.append(partial(_settle, low))
     return writer.taken
 
 
@@ -184,11 +184,11 @@ def _readers(low: Lowering, ins: Instruction, buffer: Buffer) -> set[Instruction
 
 def _settle(low: Lowering) -> None:
     """Make steps write only the parts of values that no step reads in full."""
-    taken = [writer for writer in low.writers.values() if writer.taken]
+    taken = [writer for writer in low.draft.writers.values() if writer.taken]
     besides = [writer for writer in taken if not writer.alone]
     own = {id(writer.step): writer.view.buffer for writer in taken}
     read: set[Buffer] = set()
-    for step in low.steps:
+    for step in low.draft.steps:
         names = () if step.launch is None else step.launch.operands
         views = [*step.inputs, *step.outputs, *(step.operands[name] for name in names)]
         read.update(view.buffer for view in views if view.buffer is not own.get(id(step)))
@@ -196,7 +196,7 @@ def _settle(low: Lowering) -> None:
         if writer.view.buffer not in read:
             writer.take(low, True)
     alone = {writer.view.buffer: writer.parts.high for writer in taken if writer.alone}
-    for step in low.steps:  # earlier launches of the same solution also have the result as an operand
+    for step in low.draft.steps:  # earlier launches of the same solution also have the result as an operand
         if any(view.buffer in alone for view in step.operands.values()):
             step.operands = {name: alone.get(view.buffer, view) for name, view in step.operands.items()}
 
@@ -213,7 +213,7 @@ def _room(view: View, columns: int) -> SplitValue | None:
 
 def _offer_cluster(low: Lowering, buffer: Buffer) -> None:
     """Record that the step that wrote a buffer can write parts, if it computes a cluster."""
-    for step in reversed(low.steps):
+    for step in reversed(low.draft.steps):
         for name, view in step.operands.items():
             if name.startswith("out") and view.buffer is buffer:
                 if step.problem is not None and step.launch is not None:

@@ -79,6 +79,7 @@ def pass_options(options: TargetOptions) -> Options:
             repeated_elements=here.repeated_elements,
             one_pass_run=SHORTEST_PIPELINE * lanes_for(0),
             block_weights=True,
+            cached_attention=True,
             depthwise_integers=True,
             scattered_integers=True,
             reads_shuffled=_reads_shuffled(),

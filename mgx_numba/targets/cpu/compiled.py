@@ -12,6 +12,7 @@ import numpy as np
 from ...codegen.kernel import KernelSource
 from ...core.copying import row_major
 from ...core.dim import Dim
+from ...core.output_buffers import OUTPUT_BUFFERS, output_buffer
 from ...errors import UnsupportedError
 from ...interrupts import whole_module
 from ...runtime.cpu.executor import EXECUTOR_KERNELS, Executable
@@ -106,12 +107,18 @@ class LoweredProgram:
         return sum(part.arena_bytes() for part in self._parts())
 
     def run(self, inputs: Mapping[str, np.ndarray]) -> list[Any]:
-        """Return the results for checked inputs, by name."""
+        """Return the results for checked inputs, by name.
+
+        Entries named by `output_buffer` are memory for results, which the run uses where it can.
+        """
         target = self._for(inputs)
         if target is not self:
             return target.run(inputs)
         assert target.executable is not None
-        results = target.executable.run(target.arrays(inputs))
+        outputs = None
+        if target.trees is None and any(name.startswith(OUTPUT_BUFFERS) for name in inputs):
+            outputs = [inputs.get(output_buffer(k)) for k in range(len(target.executable.plan.outputs))]
+        results = target.executable.run(target.arrays(inputs), outputs)
         return results if target.trees is None else grouped(target.trees, results)
 
     def direct(

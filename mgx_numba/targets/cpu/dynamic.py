@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any, TextIO
+from typing import Any
 
 import numpy as np
 
@@ -12,8 +12,9 @@ from ...graph.passes import run_passes
 from ...graph.program import Program
 from ...runtime.cpu.executor import Executable, compile_in_background
 from ...runtime.explicit_lengths import with_explicit_lengths
-from ..base import Observer, Progress, Stage, ThreadSpan, Tree
+from ..base import Progress, ThreadSpan, Tree
 from ..dynamic import OpenPlans
+from ..lowering.job import LoweringJob
 from ..lowering.shared_weights import SharedWeights
 from ..options import TargetOptions
 from ..passes import PASSES
@@ -21,7 +22,7 @@ from ..split_point import SplitPoint
 from .capabilities import pass_options
 from .choice import PlanChoice
 from .compiled import LoweredProgram
-from .lower import lower_symbolic
+from .lower import lowering
 from .split_program import CpuSymbolicSplit
 
 __all__ = ["DynamicProgram"]
@@ -59,7 +60,8 @@ class DynamicProgram(OpenPlans[LoweredProgram], PlanChoice):
         with compile_in_background(options.store) as ahead:
             run_passes(program, PASSES, pass_options(options), disabled=options.disabled_passes)
             program.remove_unused_modules()
-            plan = with_explicit_lengths(lower_symbolic(program, options, self._weights, scope, self._body, ahead))
+            job = LoweringJob(program, options, scope, self._weights)
+            plan = with_explicit_lengths(lowering(job, self._body, ahead).run())
             executable = Executable(plan, options.num_threads or None, progress, options.store, ahead)
         return LoweredProgram(executable, trees, lambda: program, options.store)
 
@@ -84,18 +86,6 @@ class DynamicProgram(OpenPlans[LoweredProgram], PlanChoice):
         """See `LoweredProgram.run`."""
         return self._tried(inputs, lambda plan: plan.run(inputs))
 
-    def observe(self, inputs: Mapping[str, np.ndarray], observer: Observer) -> list[Any]:
-        """See `LoweredProgram.observe`."""
-        return self._tried(inputs, lambda plan: plan.observe(inputs, observer))
-
-    def stages(self, inputs: Mapping[str, np.ndarray]) -> list[Stage]:
-        """See `Planned.stages`."""
-        return self._tried(inputs, lambda plan: plan.stages(inputs))
-
     def timeline(self, inputs: Mapping[str, np.ndarray]) -> tuple[list[Any], list[ThreadSpan]]:
         """See `Timed.timeline`."""
         return self._tried(inputs, lambda plan: plan.timeline(inputs))
-
-    def trace(self, inputs: Mapping[str, np.ndarray], level: int, out: TextIO) -> list[Any]:
-        """See `LoweredProgram.trace`."""
-        return self._tried(inputs, lambda plan: plan.trace(inputs, level, out))

@@ -66,7 +66,7 @@ def _over_budget(low: Lowering) -> frozenset[Hashable]:
     magnified = False
     outer: Lowering | None = low
     while outer is not None and not magnified:
-        magnified, outer = _magnifies(outer.module), outer.parent
+        magnified, outer = _magnifies(outer.module), outer.job.parent
     modules = [module for module in _with_bodies(low.module) if magnified or _magnifies(module)]
     return frozenset().union(*(_refused_sizes(low, module) for module in modules))
 

@@ -13,9 +13,10 @@ import numpy as np
 from ...codegen.launch import Callee, Launch, Operand
 from ...codegen.problems.convolution import ConvProblem
 from ...codegen.problems.element_types import ITEMSIZE
-from ...codegen.problems.gemm import BlockFormat, BlockWeights, GemmProblem
+from ...codegen.problems.gemm import BlockFormat, BlockWeights, GemmProblem, StoredBlocks
 from ...codegen.tuning.extents import extents, prologue_extent
 from ...codegen.tuning.request import Candidate, Request
+from ...ops.block_layouts import LAYOUTS
 from ...runtime.cpu.executor import Executable
 from ...runtime.memory import aligned_empty
 from ...runtime.plan import ParameterSpec, Plan, Pointer, Region, Step
@@ -141,8 +142,16 @@ class Bench:
         return copies
 
 
-def _block_weights(problem: GemmProblem, form: BlockFormat) -> BlockWeights:
-    """Return block-quantised weights whose values are all ones."""
+def _block_weights(problem: GemmProblem, form: BlockFormat) -> BlockWeights | StoredBlocks:
+    """Return block-quantised weights whose values are all ones, or zeros in a layout of GGUF."""
+    if form.offsets or form.bits in (5, 6):
+        stored = next(
+            (name, o)
+            for name, o in LAYOUTS.items()
+            if (o.bits, o.size, o.has_offsets) == (form.bits, form.size, form.offsets)
+        )
+        depth = -(-problem.k // stored[1].stored) * stored[1].stored
+        return StoredBlocks(stored[0], (np.zeros((problem.n, stored[1].row_bytes(depth)), np.uint8),))
     blocks = (problem.n, form.blocks(problem.k))
     points = np.full(blocks, form.middle, np.uint8) if form.zero_points else None
     codes = np.full((*blocks, form.size * form.bits // 8), form.middle + 1, np.uint8)

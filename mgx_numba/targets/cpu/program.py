@@ -14,13 +14,14 @@ from ...graph.specialize import is_dynamic
 from ...interrupts import whole_module
 from ...runtime.cpu.executor import Executable, compile_in_background
 from ..data_dependent_split import split
+from ..lowering.job import LoweringJob
 from ..lowering.shared_weights import SharedWeights
 from ..lowering.tuples import without_tuples
 from ..options import TargetOptions
 from ..passes import PASSES
 from .capabilities import pass_options
 from .compiled import LoweredProgram
-from .lower import lower, lower_and_release
+from .lower import lower, lowering
 
 if TYPE_CHECKING:
     from ...codegen.tuning.session import Tuning
@@ -116,7 +117,8 @@ class CpuProgram(LoweredProgram):
         if options.tuning is not None and options.tuning.exhaustive:
             _measure(options.tuning, lambda: lower(optimized, options))
         compile_body = partial(compile_program, options=options)
-        plan, whole = lower_and_release(optimized, options, program, weights, compile_body, ahead)
+        low = lowering(LoweringJob(optimized, options, weights=weights, original=program), compile_body, ahead)
+        plan, whole = low.run(), not low.draft.freed
         if options.tuning is not None:
             options.tuning.tell()
         source = optimized if whole else program.clone()

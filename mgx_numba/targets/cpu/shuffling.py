@@ -24,19 +24,19 @@ def before_shuffle(
 
     None unless the convolution is the copy's only reader, and no contraction follows the copy.
     """
-    if not low.steps:
+    if not low.draft.steps:
         return None
     source = next((i for i in ins.inputs if low.values.get(i) is x), None)
     groups = shuffled_groups(source, "reshape_lazy") if source is not None else 0
     if source is None or not groups or source.inputs[0].name != "layout":
         return None
     copy = source.inputs[0]
-    since = low.requested[-1][-1] if low.requested else 0
-    places = [k for k, step in enumerate(low.steps) if k >= since and step.instruction is copy]
+    since = low.draft.requested[-1][-1] if low.draft.requested else 0
+    places = [k for k, step in enumerate(low.draft.steps) if k >= since and step.instruction is copy]
     if [*source.users] != [ins] or [*copy.users] != [source] or len(places) != 1:
         return None
     buffer, split = x.buffer, low.values[copy.inputs[0].inputs[0]]
-    writer = low.writers.get(buffer)
+    writer = low.draft.writers.get(buffer)
     if buffer.region is not Region.ARENA or buffer.bytes != x.shape.bytes or (writer is not None and writer.taken):
         return None
     image, group, channel, *pixels = split.strides
@@ -49,5 +49,5 @@ def before_shuffle(
 
 def drop_shuffle(low: Lowering, x: View, number: int) -> None:
     """Remove the step with this number, which copies to ``x``."""
-    del low.steps[number]
-    low.writers.pop(x.buffer, None)
+    del low.draft.steps[number]
+    low.draft.writers.pop(x.buffer, None)

@@ -4,7 +4,7 @@ found."""
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, ClassVar, TextIO
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
@@ -16,7 +16,7 @@ from .compiled import LoweredProgram
 
 if TYPE_CHECKING:
     from ...graph.program import Program
-    from ..base import Observer, ThreadSpan
+    from ..base import ThreadSpan
 
 __all__ = ["CpuSymbolicSplit", "SplitProgram"]
 
@@ -38,7 +38,7 @@ class SplitProgram(SplitCompiled, LoweredProgram):
     ) -> None:
         """Connect two stages; ``trees`` groups the results of ``whole``, the program shown to users."""
         LoweredProgram.__init__(self, None, trees, whole)
-        SplitCompiled.__init__(self, head, tail, split_point)
+        SplitCompiled.__init__(self, head, tail, split_point, trees)
 
     def kept_plan(self) -> Kept | None:
         """See `LoweredProgram.kept_plan`."""
@@ -56,10 +56,6 @@ class SplitProgram(SplitCompiled, LoweredProgram):
         """See `LoweredProgram.run`."""
         return grouped(self.trees, self._in_stages(inputs, lambda stage, given: stage.run(given)))
 
-    def observe(self, inputs: Mapping[str, np.ndarray], observer: Observer) -> list[Any]:
-        """Run and observe the steps of both stages; see `LoweredProgram.observe`."""
-        return grouped(self.trees, self._in_stages(inputs, lambda stage, given: stage.observe(given, observer)))
-
     def timeline(self, inputs: Mapping[str, np.ndarray]) -> tuple[list[Any], list[ThreadSpan]]:
         """Run both stages and return their spans; see `LoweredProgram.timeline`."""
         spans: list[ThreadSpan] = []
@@ -70,10 +66,6 @@ class SplitProgram(SplitCompiled, LoweredProgram):
             return results
 
         return grouped(self.trees, self._in_stages(inputs, timed)), spans
-
-    def trace(self, inputs: Mapping[str, np.ndarray], level: int, out: TextIO) -> list[Any]:
-        """Run and print the steps of both stages; see `LoweredProgram.trace`."""
-        return grouped(self.trees, self._in_stages(inputs, lambda stage, given: stage.trace(given, level, out)))
 
     def idle(self, inputs: Mapping[str, np.ndarray]) -> None:
         """See `LoweredProgram.idle`. The second stage is left out: its inputs are known only by running the first."""

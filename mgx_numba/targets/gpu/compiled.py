@@ -17,6 +17,7 @@ from ...codegen.kernel import KernelSource
 from ...core.copying import row_major
 from ...core.device_array import DeviceArray
 from ...core.dim import Dim
+from ...core.output_buffers import output_buffer
 from ...core.shape import Shape
 from ...core.types import Type
 from ...runtime.explicit_lengths import is_explicit
@@ -167,7 +168,7 @@ class DeviceProgram(DeviceCalls):
         executable = self.executable
         if self.offload_copy or executable is None or executable.lengths is not None or self._trees is not None:
             return {}
-        return {_output(k): s for k, s in enumerate(executable.result_shapes()) if s is not None}
+        return {output_buffer(k): s for k, s in enumerate(executable.result_shapes()) if s is not None}
 
     def entry(self) -> Callable[[Sequence[Any], Sequence[Any], int | None], list[Any]] | None:
         """See `OnDevice.entry`."""
@@ -193,7 +194,7 @@ class DeviceProgram(DeviceCalls):
         assert executable is not None
         outputs = None
         if stays:
-            outputs = [inputs.get(_output(k)) for k in range(len(executable.plan.outputs))]
+            outputs = [inputs.get(output_buffer(k)) for k in range(len(executable.plan.outputs))]
         return grouped(self._trees, executable.run(self._arrays(inputs), outputs, stream))
 
     def run_on(self, queue: Queue, inputs: Mapping[str, Any]) -> list[Any]:
@@ -288,11 +289,6 @@ class DeviceProgram(DeviceCalls):
         from ...codegen.embedding import embed  # late: few programs are saved with machine code
 
         return embed([*self.kernels(), transfer_kernel()], self._options.store)
-
-
-def _output(number: int) -> str:
-    """Return MIGraphX's name of the parameter that is memory for a result."""
-    return f"main:#output_{number}"
 
 
 def on_host(engine: Engine, value: Any) -> Any:

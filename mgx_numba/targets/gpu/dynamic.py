@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, TextIO
+from typing import Any
 
 from ...codegen.kernel import KernelSource
 from ...core.dim import Scope
@@ -13,8 +13,9 @@ from ...runtime.explicit_lengths import with_explicit_lengths
 from ...runtime.gpu.constants import DeviceConstants
 from ...runtime.gpu.engine import Engine, Queue
 from ...runtime.gpu.executor import DeviceExecutable
-from ..base import Progress, Stage, Tree
+from ..base import Progress, Tree
 from ..dynamic import OpenPlans
+from ..lowering.job import LoweringJob
 from ..lowering.shared_weights import SharedWeights
 from ..options import TargetOptions
 from ..split_point import SplitPoint
@@ -23,9 +24,6 @@ from .capabilities import pass_options
 from .compiled import DeviceProgram
 from .lower import lowering, optimize
 from .split_program import SplitGpuProgram
-
-if TYPE_CHECKING:
-    from ..base import Observer
 
 __all__ = ["DynamicGpuProgram"]
 
@@ -63,9 +61,7 @@ class DynamicGpuProgram(OpenPlans[Any], DeviceProgram):
     ) -> DeviceProgram:
         options, on = self._options, self._engine
         optimize(program, options)
-        low = lowering(program, options, self._body)
-        low.scope, low.shared = scope, self._weights
-        plan = with_explicit_lengths(low.run())
+        plan = with_explicit_lengths(lowering(LoweringJob(program, options, scope, self._weights), self._body).run())
         made = DeviceProgram(on, options, plan, trees, lambda: program)
         made.executable = DeviceExecutable(plan, on, progress, options.store, self._constants)
         return made
@@ -99,21 +95,9 @@ class DynamicGpuProgram(OpenPlans[Any], DeviceProgram):
         """See `Compiled.resolve`."""
         return self._for(inputs).resolve(inputs)  # type: ignore[no-any-return]
 
-    def observe(self, inputs: Inputs, observer: Observer) -> list[Any]:
-        """See `Compiled.observe`."""
-        return self._tried(inputs, lambda plan: plan.observe(inputs, observer))  # type: ignore[no-any-return]
-
-    def trace(self, inputs: Inputs, level: int, out: TextIO) -> list[Any]:
-        """See `Compiled.trace`."""
-        return self._tried(inputs, lambda plan: plan.trace(inputs, level, out))  # type: ignore[no-any-return]
-
     def step_seconds(self, inputs: Inputs) -> list[float]:
         """See `Repeatable.step_seconds`."""
         return self._tried(inputs, lambda plan: plan.step_seconds(inputs))  # type: ignore[no-any-return]
-
-    def stages(self, inputs: Inputs) -> list[Stage]:
-        """See `Planned.stages`."""
-        return self._tried(inputs, lambda plan: plan.stages(inputs))  # type: ignore[no-any-return]
 
     def kernels(self) -> list[KernelSource]:
         """Return the distinct kernels of all plans made so far."""

@@ -34,7 +34,7 @@ def device_limits(number: int, units: tuple[str, ...] = ()) -> Limits | None:
 
 
 def measure_limits(on: Engine, copied: int = COPIED, side: int = SIDE, units: Collection[str] = ()) -> Limits | None:
-    """Return the limits of an engine; None if its steps take no time, as in the interpreter.
+    """Return the limits of an engine; None if it measures no times (`Engine.name` is empty).
 
     The arithmetic rate is that of float32 without tensor cores. ``units`` names tensor cores whose rate with 16-bit
     floats or TF32 is also measured.

@@ -8,10 +8,11 @@ from typing import Any
 from ...codegen.gpu.backend import BACKEND
 from ...graph.passes import run_passes
 from ...graph.program import Program
+from ..lowering.job import LoweringJob, Resources
 from ..lowering.lowering import Lowering
 from ..options import TargetOptions
+from ..passes import GPU_PASSES
 from .capabilities import pass_options
-from .passes import PASSES
 from .rules import RULES
 
 __all__ = ["lowering", "optimize", "optimized"]
@@ -22,7 +23,7 @@ WORKERS = 1
 
 def optimize(program: Program, options: TargetOptions) -> None:
     """Run a program through the passes, in place."""
-    run_passes(program, PASSES, pass_options(options), disabled=options.disabled_passes)
+    run_passes(program, GPU_PASSES, pass_options(options), disabled=options.disabled_passes)
     program.remove_unused_modules()
 
 
@@ -33,10 +34,6 @@ def optimized(program: Program, options: TargetOptions) -> Program:
     return program
 
 
-def lowering(
-    program: Program, options: TargetOptions, compile_body: Callable[[Program], Any] | None = None
-) -> Lowering:
-    """Return the lowering of an optimised program; ``compile_body`` as in `Lowering`."""
-    low = Lowering(program, options, RULES, BACKEND, WORKERS)
-    low.compile_body = compile_body
-    return low
+def lowering(job: LoweringJob, compile_body: Callable[[Program], Any] | None = None) -> Lowering:
+    """Return the lowering of an optimised program; ``compile_body`` as in `Resources`."""
+    return Lowering(job, Resources(RULES, BACKEND, WORKERS, compile_body=compile_body))

@@ -14,6 +14,7 @@ from ...runtime.gpu.engine import Engine
 from ...runtime.gpu.executor import DeviceExecutable
 from ..base import Progress
 from ..data_dependent_split import split
+from ..lowering.job import LoweringJob
 from ..lowering.shared_weights import SharedWeights
 from ..lowering.tuples import without_tuples
 from ..options import TargetOptions
@@ -96,9 +97,8 @@ class GpuProgram(DeviceProgram):
         if options.tuning is not None and options.tuning.exhaustive:
             self._measure(options.tuning)
         compile_body = functools.partial(compile_program, options=options, on=on)
-        low = lowering(made, options, compile_body)
-        low.shared = None if common is None else common.weights
-        self._plan = low.run()
+        weights = None if common is None else common.weights
+        self._plan = lowering(LoweringJob(made, options, weights=weights), compile_body).run()
         if options.tuning is not None:
             options.tuning.tell()
         constants = None if common is None else common.constants
@@ -107,11 +107,11 @@ class GpuProgram(DeviceProgram):
     def _measure(self, tuning: Tuning) -> None:
         """Measure the program's contractions that have no tuning record."""
         if not self._engine.name:
-            tuning.decline("times of the interpreter say nothing of a device")
+            tuning.decline("the engine that stands in for a device measures no times")
             return
         from ..tuning import tune  # late: only needed for tuning
         from .measuring import DeviceBench, compile_candidates
 
-        lowering(self.program, self._options).run()  # makes all requests to tuning
+        lowering(LoweringJob(self.program, self._options)).run()  # makes all requests to tuning
         compile_candidates(self._engine, tuning)
         tune(tuning, functools.partial(DeviceBench, self._engine))

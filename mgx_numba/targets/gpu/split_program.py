@@ -4,7 +4,7 @@ found."""
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, TextIO
+from typing import Any
 
 import numpy as np
 
@@ -16,9 +16,6 @@ from ..base import Tree, grouped
 from ..options import TargetOptions
 from ..split_point import SplitCompiled, SplitPoint
 from .compiled import DeviceCalls, on_host
-
-if TYPE_CHECKING:
-    from ..base import Observer
 
 __all__ = ["SplitGpuProgram"]
 
@@ -41,8 +38,8 @@ class SplitGpuProgram(DeviceCalls, SplitCompiled):
     ) -> None:
         """Connect the compiled stages ``head`` and ``tail``; ``trees`` groups the results of ``whole``, the program
         shown to users."""
-        SplitCompiled.__init__(self, head, tail, split_point)
-        self._engine, self._trees, self._options = on, trees, options
+        SplitCompiled.__init__(self, head, tail, split_point, trees)
+        self._engine, self._options = on, options
         self.program = whole
 
     def output_parameters(self) -> dict[str, Shape]:
@@ -71,14 +68,6 @@ class SplitGpuProgram(DeviceCalls, SplitCompiled):
     def resolve(self, inputs: Inputs) -> Program:
         """Return the whole program, although each stage runs another program; see `Compiled.resolve`."""
         return self.program
-
-    def observe(self, inputs: Inputs, observer: Observer) -> list[Any]:
-        """Run and observe the steps of both stages; see `GpuProgram.observe`."""
-        return grouped(self._trees, self._in_stages(inputs, lambda stage, given: stage.observe(given, observer)))
-
-    def trace(self, inputs: Inputs, level: int, out: TextIO) -> list[Any]:
-        """Run and print the steps of both stages; see `Compiled.trace`."""
-        return grouped(self._trees, self._in_stages(inputs, lambda stage, given: stage.trace(given, level, out)))
 
     def step_seconds(self, inputs: Inputs) -> list[float]:
         """Return the seconds of both stages' steps; see `Repeatable.step_seconds`."""

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from ...codegen.backend import backend
 from ...errors import DeviceError, FormatError
 from ...interrupts import whole_module
-from .passes import PASSES
+from ..passes import GPU_PASSES
 
 if TYPE_CHECKING:
     from ...graph.passes import Options
@@ -25,7 +25,7 @@ class GpuTarget:
 
     name = "gpu"
     backend = "gpu"
-    passes = PASSES
+    passes = GPU_PASSES
     tunes = True
     device_options: frozenset[str] = frozenset(("device_id", "float32_matmul_precision", "offload_copy"))
 

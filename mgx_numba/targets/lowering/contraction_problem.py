@@ -20,7 +20,7 @@ from ...codegen.problems.fused_contraction import (
     prologue_parameters,
     weights_parameter,
 )
-from ...codegen.problems.gemm import BlockFormat, BlockWeights, GemmProblem
+from ...codegen.problems.gemm import BlockFormat, BlockWeights, GemmProblem, StoredBlocks
 from ...codegen.tuning.request import Candidate, TuningRequest
 from ...core.dim import Dim, Length, known_equal, known_in, known_less, known_less_equal
 from ...core.shape import Shape, row_major_strides
@@ -28,6 +28,8 @@ from ...core.types import Type
 from ...dataclass import dataclass
 from ...errors import UnsupportedError
 from ...graph.instruction import Instruction
+from ...ops.block_layouts import layout_named
+from ...runtime.memory import address_of
 from ...runtime.plan import Region
 from .buffers import View
 from .lowering import Lowering
@@ -68,7 +70,7 @@ class Contraction:
     extras: Sequence[View]
     right: Instruction
     weights: np.ndarray | None
-    blocks: BlockWeights | None = None
+    blocks: BlockWeights | StoredBlocks | None = None
 
 
 @dataclass(frozen=True)
@@ -85,6 +87,8 @@ class ContractionSupport:
         line_gaps: whether ``launch`` takes convolutions with gaps between the lines of the output. For these it may
             raise `UnsupportedError`. It is also told of a readable cache line after 8-bit inputs
             (`ConvProblem.line_behind`).
+        layouts: whether ``launch`` takes block-quantised weights in a layout of `ops.block_layouts`, with their
+        offsets.
     """
 
     refused: Callable[[Type, Type, Type, bool], str | None]
@@ -92,6 +96,7 @@ class ContractionSupport:
     launch: Callable[[Lowering, Instruction, Contraction], None]
     any_order: bool = False
     line_gaps: bool = False
+    layouts: bool = False
 
 
 def accepts_contraction(ins: Instruction, shape: Shape) -> bool:
@@ -153,6 +158,9 @@ def _refused(low: Lowering, ins: Instruction, core: Instruction, support: Contra
     constant = all(_constant(low, i) is not None for i in _operands(low, ins, core)[0][1:])
     if core.name in BLOCK_PRODUCTS and not constant:
         return "the weights are not constant"
+    layout = core.op.layout if core.name in BLOCK_PRODUCTS else ""  # type: ignore[attr-defined]
+    if layout and not support.layouts and layout_named(layout).has_offsets:
+        return f"no kernel is for the offsets of layout {layout}"
     return support.refused(a, b, out, constant)
 
 
@@ -238,9 +246,16 @@ def _lower_dot(low: Lowering, ins: Instruction, core: Instruction, support: Cont
     n, b_strides = core.shape.lens[-1], b.strides
     weights, blocks, form = _constant(low, b_ins), None, None
     if core.name in BLOCK_PRODUCTS:
-        weights, blocks = None, _block_weights(low, [b_ins, *more])
         op: Any = core.op
-        form = BlockFormat(op.bits, op.block_size, blocks.zero_points is not None, op.accuracy_level == 4)
+        weights, blocks = None, _block_weights(low, op.layout, [b_ins, *more])
+        bits, offsets = op.bits, bool(op.layout) and layout_named(op.layout).has_offsets
+        if isinstance(blocks, StoredBlocks) and not support.layouts:
+            identity = address_of if low.shared is None else low.shared.identity
+            question = ("plain", op.layout, *((identity(part), part.shape) for part in blocks.parts))
+            blocks = low.solutions.of(question, blocks.plain)
+            bits = 4 if bits == 4 else 8
+        points = isinstance(blocks, BlockWeights) and blocks.zero_points is not None
+        form = BlockFormat(bits, op.block_size, points, op.accuracy_level == 4, offsets=offsets)
         b_strides = (*(0 for _ in a.lens[:-2]), n, 1)
     target = low.output(ins)
     prepared, access, strides = [], [], []
@@ -259,8 +274,11 @@ def _lower_dot(low: Lowering, ins: Instruction, core: Instruction, support: Cont
     support.launch(low, ins, Contraction(problem, epilogue, strides, operands, prepared, b_ins, weights, blocks))
 
 
-def _block_weights(low: Lowering, inputs: Sequence[Instruction]) -> BlockWeights:
+def _block_weights(low: Lowering, layout: str, inputs: Sequence[Instruction]) -> BlockWeights | StoredBlocks:
     """Return the constants of a product with block-quantised weights."""
+    if layout:
+        parts = tuple(part for i in inputs if (part := low.constant_value(i)) is not None)
+        return StoredBlocks(layout, parts)
     codes, scales, *points = (low.constant_value(i) for i in inputs)
     assert codes is not None and scales is not None
     return BlockWeights(codes, scales, points[0] if points else None)

@@ -15,11 +15,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ...codegen.alternatives import alternatives, has_lengths, one_solution, served
-from ...codegen.backend import Backend
 from ...codegen.kernel import KernelSource
 from ...codegen.launch import Launch, Solution
 from ...codegen.problems.cluster import CopyProblem, PointwiseProblem, ReductionProblem
-from ...core.dim import Dim, Length, Scope, SymbolicLengthError, all_of, known_equal
+from ...core.dim import Dim, Length, SymbolicLengthError, all_of, known_equal
 from ...core.shape import Shape
 from ...core.types import Type
 from ...environment import environment_flag
@@ -38,8 +37,8 @@ from ...runtime.plan import (
     TensorSpec,
     Use,
 )
-from ..options import TargetOptions
 from .buffers import Buffer, View, color
+from .caches import updates
 from .fallback_call import FallbackCall, ReturnCall
 from .fallback_values import (
     flatten,
@@ -49,16 +48,16 @@ from .fallback_values import (
     no_kernels,
 )  # fmt: skip
 from .in_place import replaced, replaced_operand
+from .job import Draft, LoweringJob, Resources
 from .output_aliasing import output_aliases
 from .plan_constants import PlanConstants
 from .released_constants import ReleasedConstants
-from .rules import Body, LoweringRule, RuleTable
+from .rules import Body, LoweringRule
 from .slow_steps import warn_if_slow
-from .solutions import Solutions, problem_key, with_origin
-from .steps import PendingJump, PendingStep, referenced, resolved, resolved_jumps
+from .solutions import problem_key, with_origin
+from .steps import PendingStep, referenced, resolved, resolved_jumps
 
 if TYPE_CHECKING:
-    from ...codegen.tuning.request import Candidate, Request
     from ...codegen.tuning.session import Tuning
     from ...graph.module import Module
 
@@ -66,50 +65,29 @@ __all__ = ["Lowering"]
 
 
 class Lowering(PlanConstants):
-    """State of one lowering; the target's rules call its methods.
+    """One lowering; the target's rules call its methods, and add to its `draft`.
 
     Attributes:
-        threads: number of threads, or other workers, that share the plan's steps.
-        requested: for each tuning request: the chosen candidate, its operands, and its range of steps.
-        found: called with the kernels of each planned step; None: nothing is called.
-        solutions: solutions of problems planned before.
-        writers: for the target's rules: steps that wrote a buffer and could also write another form, by buffer.
-        settling: functions called when all steps exist.
-        scope: scope of the program's symbols; None for a program without symbols.
-        outer: lowering of the program that holds this program as a submodule; None otherwise.
-        compile_body: compiles a body whose lengths become known when it runs; None: such bodies run by their NumPy
-        meaning.
+        job: what the plan is for.
+        resources: what the plan may use.
+        draft: the plan under construction.
+        values: view of each lowered instruction's result, or views of a tuple's members.
+        output_aliases: memory lent to instructions for their results.
     """
 
-    def __init__(
-        self, program: Program, options: TargetOptions, rules: RuleTable, backend: Backend, threads: int
-    ) -> None:
-        super().__init__(backend, options.packing_growth)
-        self.program = program
-        self.options = options
-        self.rules = rules
-        self.module = program.main
+    def __init__(self, job: LoweringJob, resources: Resources) -> None:
+        super().__init__(resources.backend, job.options.packing_growth, job.weights)
+        self.job, self.resources, self.draft = job, resources, Draft()
+        self.program, self.options, self.module = job.program, job.options, job.program.main
+        self.rules, self.threads, self.solutions = resources.rules, resources.threads, resources.solutions
         self._texts: dict[Instruction, str] = {}
         self.values: dict[Instruction, Any] = {}
         self.output_aliases: dict[Instruction, View] = {}
-        self.steps: list[PendingStep] = []
-        self.jumps: list[PendingJump] = []
-        self.requested: list[tuple[Request, Candidate, Mapping[str, View], int, int]] = []
         self.parameters = self.module.parameters()
         self._positions = {ins: index for index, ins in enumerate(self.parameters)}
         self.outputs: list[TensorSpec] = []
         self.hosted = 0
-        self.threads = threads
-        self.on_kernels: Callable[[Sequence[KernelSource]], None] | None = None
-        self.writers: dict[Buffer, Any] = {}
-        self.finalizers: list[Callable[[], None]] = []
-        self.parent: Lowering | None = None
-        self.compile_body: Callable[[Program], Any] | None = None
-        self.released: ReleasedConstants | None = None
-        self.solutions = Solutions()
         self.ranges = Ranges()
-        self.scope: Scope | None = None
-        self._conditions: dict[Dim, None] = {}  # a dict: `in` on a list compares conditions, which adds guards
         self._traces = environment_flag("MIGRAPHX_TRACE_FINALIZE")
         self._traces_pointwise = environment_flag("MIGRAPHX_TRACE_NARY")
 
@@ -127,10 +105,12 @@ class Lowering(PlanConstants):
             lens = None if is_on_host(ins.shape) and not has_memory(ins.shape) else ins.shape.array_lens
             self.outputs.append(TensorSpec(ins.shape.type.dtype_name, lens))
         self.output_aliases = output_aliases(self.module, self.rules, self.allocate)
+        original = self.job.original
+        released = None if original is None else ReleasedConstants(self, original)
         for ins in self.module:
             if isinstance(ins.op, Return):
                 break
-            before = len(self.steps)
+            before = len(self.draft.steps)
             try:
                 self._lower(ins)
             except SymbolicLengthError:
@@ -139,30 +119,23 @@ class Lowering(PlanConstants):
                 what = error if isinstance(error, MgxError) else f"{type(error).__name__}: {error}"
                 raise CompileError(f"lowering {self.text(ins)}: {what}") from error
             if self._traces:
-                labels = ", ".join(step.label for step in self.steps[before:])
+                labels = ", ".join(step.label for step in self.draft.steps[before:])
                 print(f"Finalize: {self.text(ins)} [{labels or 'no step'}]")
-            if self.released is not None:
-                self.released.lowered(ins)
+            if released is not None:
+                released.lowered(ins)
         self._return_results()
-        for settle in self.finalizers:
+        for settle in self.draft.finalizers:
             settle()
-        self.compile_body = None
+        self.resources = replace(self.resources, compile_body=None)  # steps may keep this object alive
         self._fill_all()
         return self._finish()
 
     def lowered(self, program: Program) -> Plan:
         """Return the plan of another program, such as a submodule, for the same target."""
         program.log.parent = self.program.log
-        inner = Lowering(program, self.options, self.rules, self.backend, self.threads)
-        inner.on_kernels = self.on_kernels
-        inner.solutions, inner.parent, inner.scope, inner.compile_body = (
-            self.solutions,
-            self,
-            self.scope,
-            self.compile_body,
-        )
+        inner = Lowering(LoweringJob(program, self.options, self.job.scope, parent=self), self.resources)
         plan = inner.run()
-        for condition in inner._conditions:
+        for condition in inner.draft.conditions:
             self.require(condition)
         self.program.log.close()
         return plan
@@ -180,8 +153,8 @@ class Lowering(PlanConstants):
         """
         if module.first not in self._names:
             self._names.update(instruction_names(self.program.reachable_modules()))
-        steps, settling, writers = len(self.steps), len(self.finalizers), self.writers
-        self.writers = {}  # steps inside may be skipped, so parts are not passed in or out
+        steps, settling, writers = len(self.draft.steps), len(self.draft.finalizers), self.draft.writers
+        self.draft.writers = {}  # steps inside may be skipped, so parts are not passed in or out
         self.values.update(zip(module.parameters(), parameters, strict=True))
         self.output_aliases.update(output_aliases(module, self.rules, self.allocate, results))
         try:
@@ -190,16 +163,16 @@ class Lowering(PlanConstants):
                     break
                 if not isinstance(ins.op, Parameter):
                     self._lower(ins)
-                if any(step.launch is None for step in self.steps[steps:]):
+                if any(step.launch is None for step in self.draft.steps[steps:]):
                     raise UnsupportedError(f"{self.text(ins)} is no kernel's")
             made = [self.values[ins] for ins in module.results()]
             if not all(isinstance(value, View) for value in made):
                 raise UnsupportedError("a result is a tuple")
         except UnsupportedError:
-            del self.finalizers[settling:]
-            self.writers = writers
+            del self.draft.finalizers[settling:]
+            self.draft.writers = writers
             raise
-        self.writers = writers | {Buffer(Region.ARENA): writer for writer in self.writers.values()}
+        self.draft.writers = writers | {Buffer(Region.ARENA): writer for writer in self.draft.writers.values()}
         return made
 
     def _lower(self, ins: Instruction) -> None:
@@ -215,11 +188,11 @@ class Lowering(PlanConstants):
             if rule is None or reason:
                 self.host(ins, reason or f"the target has no lowering rule for {ins.name}")
                 return
-            steps, requested, jumps = len(self.steps), len(self.requested), len(self.jumps)
+            steps, requested, jumps = len(self.draft.steps), len(self.draft.requested), len(self.draft.jumps)
             try:
                 rule.lower(self, ins)
             except UnsupportedError as error:
-                del self.steps[steps:], self.requested[requested:], self.jumps[jumps:]
+                del self.draft.steps[steps:], self.draft.requested[requested:], self.draft.jumps[jumps:]
                 self.host(ins, str(error))
 
     def derived(self, source: Instruction, make: Callable[[np.ndarray], View], how: Hashable) -> View:
@@ -321,11 +294,11 @@ class Lowering(PlanConstants):
         """Append a native step; ``operands`` has a view for every operand name of the launch."""
         if launch.empty:
             return
-        self.steps.append(
+        self.draft.steps.append(
             PendingStep(launch, dict(operands), label or f"{self.backend.name}::{launch.kernel.name}", ins)
         )
-        if self.on_kernels is not None:
-            self.on_kernels(launch.kernels)
+        if self.resources.on_kernels is not None:
+            self.resources.on_kernels(launch.kernels)
 
     def compute(
         self,
@@ -343,13 +316,13 @@ class Lowering(PlanConstants):
         operands = {f"x{k}": v for k, v in enumerate(inputs)} | {f"out{k}": v for k, v in enumerate(outputs)}
         if solution.scratch:
             operands["scratch"] = self.allocate(Shape(Type.uint8_type, (solution.scratch,)))
-        before = len(self.steps)
+        before = len(self.draft.steps)
         for launch in solution.launches:
             if self._traces_pointwise and isinstance(problem, PointwiseProblem):
                 print(f"nary: {launch.kernel.name} -> {', '.join(str(v.shape) for v in outputs)}")
             self.launch(launch, operands, ins)
-        if len(solution.launches) == 1 and len(self.steps) > before and not isinstance(problem, CopyProblem):
-            self.steps[-1].problem = problem
+        if len(solution.launches) == 1 and len(self.draft.steps) > before and not isinstance(problem, CopyProblem):
+            self.draft.steps[-1].problem = problem
 
     def plan(self, problem: PointwiseProblem | ReductionProblem | CopyProblem) -> Solution:
         """Return the launches of a problem; equal problems are planned once.
@@ -399,7 +372,7 @@ class Lowering(PlanConstants):
     def require(self, condition: Length) -> None:
         """Restrict the plan to lengths for which a condition is 1."""
         if isinstance(condition, Dim):
-            self._conditions[condition] = None
+            self.draft.conditions[condition] = None
 
     def text(self, ins: Instruction) -> str:
         """Return the instruction's text. It is cached: a concat may need as many steps as it has inputs."""
@@ -482,7 +455,7 @@ class Lowering(PlanConstants):
         reason = f"{refused_by}: {reason}"
         step = PendingStep(None, {}, label, ins, call, flat, views, plans, reason, needed, on_device)
         step.bind, step.write = call.at if call.symbolic else None, None if on_device else call.write
-        self.steps.append(step)
+        self.draft.steps.append(step)
 
     def _return_results(self) -> None:
         for k, ins in enumerate(self.module.results()):
@@ -510,17 +483,17 @@ class Lowering(PlanConstants):
                 call = ReturnCall(ins.shape)
                 step = PendingStep(None, {}, "ref::@return", ins, call, [value], [target], reason=reason)
                 step.bind, step.write = call.at if ins.shape.symbolic else None, call.write
-                self.steps.append(step)
+                self.draft.steps.append(step)
 
     def _finish(self) -> Plan:
         arena: dict[int, Buffer] = {}
-        for number, step in enumerate(self.steps):
+        for number, step in enumerate(self.draft.steps):
             for view in [*step.operands.values(), *step.inputs, *step.outputs]:
                 buffer = view.buffer
                 if buffer.region is Region.ARENA:
                     buffer.touch(number)
                     arena[id(buffer)] = buffer
-        jumps = resolved_jumps(self.jumps, self.steps)
+        jumps = resolved_jumps(self.draft.jumps, self.draft.steps)
         for jump in jumps:  # buffers written before a loop and read in it live until its end
             for buffer in arena.values() if jump.to <= jump.at else ():
                 if buffer.first < jump.to <= buffer.last < jump.at:
@@ -528,7 +501,7 @@ class Lowering(PlanConstants):
         reuse = self.options.memory_reuse and "memory_coloring" not in disabled_names(self.options.disabled_passes)
         if reuse and self.options.tuning is not None:
             self._tell_replaced(self.options.tuning)
-        homes = replaced([(step.launch, step.operands) for step in self.steps]) if reuse else {}
+        homes = replaced([(step.launch, step.operands) for step in self.draft.steps]) if reuse else {}
         arena_bytes = color((b for b in arena.values() if b not in homes), reuse, self.threads)
         for buffer, home in homes.items():
             buffer.offset = home.offset
@@ -536,26 +509,28 @@ class Lowering(PlanConstants):
             for b in sorted(arena.values(), key=lambda b: b.first):
                 print(f"Allocation: [{b.offset}, {b.offset + b.bytes}), steps {b.first} to {b.last}")
             print(f"Arena: {arena_bytes} bytes for {sum(b.bytes for b in arena.values())} bytes of buffers")
-        steps = [resolved(step, number, self.text) for number, step in enumerate(self.steps, 1)]
+        steps = [resolved(step, number, self.text) for number, step in enumerate(self.draft.steps, 1)]
+        scope = self.job.scope
         return Plan(
             steps=steps,
             arena_bytes=arena_bytes,
-            constants=referenced(self.constants, self.steps),
+            constants=referenced(self.constants, self.draft.steps),
             parameters=[
                 ParameterSpec(i.op.parameter, i.shape.type.dtype_name, i.shape.array_lens)  # type: ignore[attr-defined]
                 for i in self.parameters
             ],
             outputs=self.outputs,
-            symbols=() if self.scope is None else tuple(self.scope.symbols),
-            condition=1 if self.scope is None else all_of(self.scope.holds(), *self._conditions),
+            symbols=() if scope is None else tuple(scope.symbols),
+            condition=1 if scope is None else all_of(scope.holds(), *self.draft.conditions),
             jumps=jumps,
+            updates=updates(self.draft.cache_copies, self.draft.steps, jumps),
             uses=tuple(Use(b.offset, b.bytes, b.first, b.last) for b in arena.values()),
         )
 
     def _tell_replaced(self, tuning: Tuning) -> None:
         """Tell tuning which contractions are computed in place of an operand if their solvers can, since tuning
         compares solvers."""
-        for request, _, operands, start, stop in self.requested:
+        for request, _, operands, start, stop in self.draft.requested:
             name = replaced_operand(request.epilogue.moving, operands, start, stop - 1, {})
             if name:
                 tuning.in_place(request, name)

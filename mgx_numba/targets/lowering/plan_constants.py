@@ -9,7 +9,7 @@ import numpy as np
 
 from ...codegen.backend import Backend
 from ...codegen.kernel import KernelSource
-from ...codegen.problems.gemm import BlockWeights, GemmProblem
+from ...codegen.problems.gemm import BlockWeights, GemmProblem, StoredBlocks
 from ...codegen.store import default_store
 from ...core.dim import Dim, SymbolicLengthError
 from ...core.shape import Shape
@@ -31,11 +31,11 @@ class PlanConstants:
         packing_room: bytes by which transformed weights may still exceed the model's own.
     """
 
-    def __init__(self, backend: Backend, packing_room: int) -> None:
+    def __init__(self, backend: Backend, packing_room: int, shared: SharedWeights | None) -> None:
         self.backend = backend
         self.constants: list[np.ndarray] = []
         self.packing_room = packing_room
-        self.shared: SharedWeights | None = None
+        self.shared = shared
         self._constant_owners: list[np.ndarray] = []
         self._constant_views: dict[int, View] = {}
         self._packed: dict[tuple[Any, ...], View] = {}
@@ -82,10 +82,10 @@ class PlanConstants:
         del self._constant_views[id(array)]
         self.constants[index] = self._constant_owners[index] = np.empty(0, np.uint8)
 
-    def packed(self, solver: Any, problem: Any, weights: np.ndarray | BlockWeights) -> View:
+    def packed(self, solver: Any, problem: Any, weights: np.ndarray | BlockWeights | StoredBlocks) -> View:
         """Return constant weights packed for a solver; equal packings of one constant are shared."""
         lens = tuple(solver.packed_lens(problem))
-        if isinstance(weights, BlockWeights):
+        if isinstance(weights, (BlockWeights, StoredBlocks)):
             blocks = weights
             how = ("blocks", problem.blocks.half_scales, *lens)
             return self.packed_blocks(blocks, how, lambda: solver.pack_blocks(problem, blocks))
@@ -129,14 +129,14 @@ class PlanConstants:
             self._packed[key] = self.constant(pack() if self.shared is None else self.shared.packed(weights, how, pack))
         return self._packed[key]
 
-    def packed_blocks(self, blocks: BlockWeights, how: Hashable, pack: Callable[[], np.ndarray]) -> View:
+    def packed_blocks(self, blocks: BlockWeights | StoredBlocks, how: Hashable, pack: Callable[[], np.ndarray]) -> View:
         """Return the packed constant of block-quantised weights.
 
         Scales and zero points are part of its key, since different weights may have the same codes.
         """
         identity = address_of if self.shared is None else self.shared.identity
-        rest = [identity(values) for values in blocks[1:] if values is not None]
-        return self.packed_constant(blocks.codes, (how, *rest), pack)
+        first, *rest = blocks.arrays
+        return self.packed_constant(first, (how, *map(identity, rest)), pack)
 
     def _fill_all(self) -> None:
         """Run the functions passed to `fill`."""

@@ -22,15 +22,10 @@ LEAST_BYTES = 1 << 16
 
 
 class ReleasedConstants:
-    """Frees literals during a lowering, once nothing reads them.
-
-    Attributes:
-        count: number of freed literals; if not 0, the lowered program is no longer complete.
-    """
+    """Frees literals during a lowering, once nothing reads them, and counts them in `Draft.freed`."""
 
     def __init__(self, lowering: Lowering, original: Program) -> None:
         """Watch ``lowering``; literals of ``original`` are kept, since ``original`` holds their memory."""
-        self.count = 0
         self._lowering = lowering
         self._kept = {id(ins.literal) for module in original.modules for ins in module if ins.literal is not None}
         self._holders: dict[int, list[Instruction]] = {}
@@ -62,11 +57,11 @@ class ReleasedConstants:
 
     def _is_read(self, index: int) -> bool:
         """Return whether a step reads a constant. Steps are only added, so each step is examined once."""
-        for step in self._lowering.steps[self._looked :]:
+        for step in self._lowering.draft.steps[self._looked :]:
             for view in (*step.operands.values(), *step.inputs, *step.outputs):
                 if view.buffer.region is Region.CONSTANT:
                     self._read.add(view.buffer.index)
-        self._looked = len(self._lowering.steps)
+        self._looked = len(self._lowering.draft.steps)
         return index in self._read
 
     def _free(self, index: int, holders: list[Instruction]) -> None:
@@ -79,4 +74,4 @@ class ReleasedConstants:
         nothing = np.broadcast_to(np.zeros((), literal.array.dtype), literal.shape.lens)
         self._lowering.forget_constant(index, literal.array)
         literals[0].literal = Argument(literal.shape, nothing)
-        self.count += 1
+        self._lowering.draft.freed += 1

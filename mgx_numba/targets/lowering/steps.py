@@ -62,7 +62,6 @@ class PendingStep:
     """For a fallback step with symbolic lengths: returns its function for values of the symbols."""
     write: Callable[[Any], Any] | None = None
     """For a fallback step: see `FallbackStep`."""
-    along: tuple[Instruction, ...] = ()
     """Other instructions that the step also computes."""
 
 
@@ -150,7 +149,6 @@ def resolved(step: PendingStep, number: int, text: Callable[[Instruction], str])
         bytes=launch.bytes,
         outputs=tuple([v.plan_view() for name, v in operands.items() if name.startswith("out")]),
         checks=tuple([(named(step.instruction), what) for what in launch.checks]),
-        along=tuple([text(ins) for ins in step.along]),
     )
 
 

@@ -16,7 +16,7 @@ from ...graph.instruction import Instruction, Parameter, Return
 from ...graph.module import Module
 from ...graph.program import Program
 from ...interrupts import whole_module
-from ...ops.base import Repeat, RunModule
+from ...ops.bodies import Repeat, RunModule
 from ...ops.control import If
 from ...ops.deferred import Deferred
 from ...runtime.memory import expect_room
@@ -118,12 +118,12 @@ def compute(
         branches = isinstance(ins.op, If)  # only the branch that runs determines the shape
         if not branches and (shape.is_dynamic or any(i.shape.is_dynamic for i in ins.inputs)):
             actual = [_actual(i.shape, a, spread) for i, a in zip(ins.inputs, args)]
-            shape = ins.op.compute_shape(actual, ins.module_args)
+            shape = ins.op.result_shape(actual, ins.module_args)
         if ins.op.true_ranks:
             args = [a.reshape(()) if i.shape.without_axes else a for i, a in zip(ins.inputs, args)]
         if not ins.op.view and not branches and not shape.is_dynamic:  # data-dependent lengths are not known yet
             expect_room(shape.bytes, "its result of")
-        return ins.op.compute(shape, args, RunModule(ins.module_args, run, repeat))
+        return ins.op.result_value(shape, args, RunModule(ins.module_args, run, repeat))
     except Outgrown:
         raise
     except MgxError as error:

@@ -6,6 +6,6 @@ Nothing here imports Numba.
 from __future__ import annotations
 
 from ...problems.attention import AttentionProblem, MaskLayout
-from .select import plan, reads_transposed_masks
+from .select import cached_refusal, plan, reads_transposed_masks
 
-__all__ = ["AttentionProblem", "MaskLayout", "plan", "reads_transposed_masks"]
+__all__ = ["AttentionProblem", "MaskLayout", "cached_refusal", "plan", "reads_transposed_masks"]

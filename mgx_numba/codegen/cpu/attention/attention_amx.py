@@ -47,6 +47,8 @@ def tiles_refusal(problem: AttentionProblem) -> str | None:
     """Return why the kernel does not compute a problem; None if it does."""
     if problem.dtype != "float32" or not (problem.bfloat16_products or problem.products_in_parts):
         return "the products are neither of bfloat16 nor of float32 in parts"
+    if problem.limited:
+        return "the number of keys is read from memory"
     tile = attention_tile(problem)
     if tile is None:
         return "no tile of whole matrices is declared for them"

@@ -121,12 +121,23 @@ class AttentionKernel:
         p, b, arguments = self.problem, self.blocks, self.arguments
         strides = {"q": p.q_strides, "k": p.k_strides, "v": p.v_strides, "out": p.out_strides}
         for name in OPERANDS:
-            arguments.pointer(name, name, p.dtype)
+            arguments.pointer(name, name, p.kv_dtype if p.kv_dtype and name in "kv" else p.dtype)
         arguments.pointer("records", "out" if known_equal(b.splits, 1) else "scratch", p.dtype)
         if p.part_strides:
             for name in PARTS:
                 arguments.pointer(f"{name}_at", name, "bfloat16")
             strides["high"] = p.part_strides
+        if p.limited:
+            arguments.pointer("limits", "limits", "int64")
+            arguments.integers(window=p.window)
+        if self.paged:
+            arguments.pointer("table", "table", "int64")
+            arguments.integers(page=p.page, pages=p.pages, blocks=p.blocks)
+        if p.softcap > 0:
+            arguments.integers(cap_bits=float64_bits(p.softcap))
+        if p.sink_strides:
+            arguments.pointer("sink", "sink", p.dtype)
+            arguments.integers(sink_head=p.sink_strides[0], sink_row=p.sink_strides[1])
         if p.mask is not None:
             arguments.pointer("mask", "mask", p.mask.dtype)
             arguments.integers(mask_period=p.batch if p.mask.period is None else p.mask.period)
@@ -136,16 +147,17 @@ class AttentionKernel:
         for name, values in strides.items():
             arguments.integers(**{f"{name}_{dim}": s for dim, s in zip(DIMS, values)})
         arguments.integers(
-            heads=p.heads, group=p.group, queries=p.queries, keys=p.keys, depth=p.depth, width=p.width,
-            first_seen=p.first_seen, scale_bits=p.scale_bits, q_block=b.queries, k_block=b.keys, d_block=b.depth,
+            heads=p.heads, group=p.group, queries=p.queries, capacity=p.keys, depth=p.depth, width=p.width,
+            causal_keys=p.first_seen, scale_bits=p.scale_bits, q_block=b.queries, k_block=b.keys, d_block=b.depth,
             e_block=b.width, q_blocks=ceil_div(p.queries, b.queries), e_blocks=ceil_div(p.width, b.width),
-            splits=b.splits, split=ceil_div(p.keys, b.splits), record=record_size(self.tile, p),
+            splits=b.splits, share=ceil_div(p.keys, b.splits), record=record_size(self.tile, p),
         )  # fmt: skip
 
     def _locals(self) -> list[str]:
         size, mask = self.problem.itemsize, self.problem.mask
         return [
             f"scale = cast_{self.dtype}(bits_float64(scale_bits))",
+            *([f"cap = cast_{self.dtype}(bits_float64(cap_bits))"] if self.problem.softcap > 0 else []),
             *([f"fill = cast_{self.dtype}(bits_float64(fill_bits))"] if mask is not None and mask.replaces else []),
             *(f"{name} = local_{self.dtype}({BUFFER_BYTES // size})" for name in ("scores", "sums")),
             *(f"{name} = local_{self.dtype}({MOST_QUERIES})" for name in ("top", "total", "factor")),
@@ -171,15 +183,97 @@ class AttentionKernel:
             *places,
             "rows = imin(queries - m0, q_block)",
             "wide = imin(width - e0, e_block)",
-            "first = part * split",
-            # the task's last query sees the most keys
-            "seen = imin(imin(keys, first + split), m0 + rows + first_seen)",
+            *self._bounds(),
             f"for i in range(0, rows, {self.lanes}):",
             f"    store(top, i, const_{self.dtype}(-INF, {self.lanes}))",
             f"    store(total, i, const_{self.dtype}(0, {self.lanes}))",
+            *self._sunk(),
             "started = 0",
             "ready = 0",
         ]
+
+    def _bounds(self) -> list[str]:
+        """Return statements that set the keys ``first`` to ``seen`` of a task, and ``first_seen``: query i sees keys up
+        to ``i + first_seen``.
+
+        With a window, query i sees keys from ``lowest + i * steps_low``.
+        """
+        p = self.problem
+        if not p.limited:
+            return [
+                "keys = capacity",
+                "first_seen = causal_keys",
+                "first = part * share",
+                # the task's last query sees the most keys
+                "seen = imin(imin(keys, first + share), m0 + rows + first_seen)",
+            ]
+        lines = [
+            "position = load_scalar(limits, 2 * batch)",
+            "keys = imax(imin(capacity, load_scalar(limits, 2 * batch + 1)), 0)",
+        ]
+        if p.one_position and p.causal:
+            lines += ["keys = imax(imin(keys, position + 1), 0)"]
+        bound = p.causal and not p.one_position
+        lines += [f"first_seen = {'position' if bound else 'capacity'}", "begin = 0"]
+        if p.window:
+            steps = 0 if p.one_position else 1
+            lines += ["lowest = position + 1 - window", f"begin = imax(lowest + m0 * {steps}, 0)"]
+        return [
+            *lines,
+            "last_seen = imin(keys, m0 + rows + first_seen)",
+            "live = idiv(imax(last_seen - begin, 0) + splits - 1, splits)",
+            "first = begin + part * live",
+            "seen = imin(last_seen, first + live)",
+        ]
+
+    def _sunk(self) -> list[str]:
+        """Return statements that begin the softmax of the first part of the keys with the sink's score."""
+        if not self.problem.sink_strides:
+            return []
+        return [
+            "if part == 0:",
+            "    for i in range(rows):",
+            "        store_scalar(top, i, load_scalar(sink, head * sink_head + (m0 + i) * sink_row))",
+            f"        store_scalar(total, i, const_{self.dtype}(1, 0))",
+        ]
+
+    def capped(self, x: str) -> str:
+        """Return the expression of a vector of scores under the softcap."""
+        tanh = "tanh_fast" if self.problem.fast_math and self.dtype == "float32" else "tanh"
+        return f"mul(cap, {tanh}(div({x}, cap)))"
+
+    @property
+    def paged(self) -> bool:
+        """Return whether keys and values are found by a table of blocks."""
+        return not known_equal(self.problem.page, 0)
+
+    def row_of(self, name: str, key: str, result: str) -> list[str]:
+        """Return statements that set ``result`` to the offset of a key's row in ``k`` or ``v``.
+
+        A block that does not exist gives the row of another; `hide_missing` hides its scores.
+        """
+        if not self.paged:
+            return [f"{result} = {name}0 + ({key}) * {name}_row"]
+        return [
+            f"at_page = idiv({key}, page)",
+            "held = imax(imin(load_scalar(table, batch * pages + at_page), blocks - 1), 0)",
+            f"{result} = held * {name}_batch + kv_head * {name}_head + ({key} - at_page * page) * {name}_row",
+        ]
+
+    def hide_missing(self) -> list[str]:
+        """Return statements that hide the scores of keys, from ``j0``, in blocks that do not exist."""
+        if not self.paged:
+            return []
+        return [
+            "for j in range(count):",
+            "    held = load_scalar(table, batch * pages + idiv(j0 + j, page))",
+            "    if held < 0 or held >= blocks:",
+            "        store_scalar(scores, row + j, -INF)",
+        ]
+
+    def kv(self, load: str) -> str:
+        """Return the expression of keys or values in the problem's type."""
+        return load if self.problem.kv_dtype in ("", self.dtype) else f"cast_{self.dtype}({load})"
 
     def rescale(self, first: str, stop: str) -> list[str]:
         """Return statements that multiply the sums so far of a range of rows by ``factor``."""

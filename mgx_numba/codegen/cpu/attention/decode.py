@@ -44,12 +44,31 @@ class DecodeAttention(AttentionKernel):
             *indent(self._scores()),
             "    for r in range(rows):",
             "        row = r * scores_row",
+            *indent(self._softcap(), 2),
             # keys that are hidden by the causal bound, or missing
             "        last = imin(m0 + r + first_seen - j0, count - 1)",
             f"        for j in range(imax(last + 1, 0), count + {self.lanes}):",
             "            store_scalar(scores, row + j, -INF)",
+            *indent([*self._windowed(), *self.hide_missing()], 2),
             *indent(self._softmax(), 2),
             *indent([*self.rescale("0", "rows"), *self._values(), "started = 1"]),
+        ]
+
+    def _softcap(self) -> list[str]:
+        if self.problem.softcap <= 0:
+            return []
+        return [
+            f"for c in range(0, count, {self.lanes}):",
+            f"    store(scores, row + c, {self.capped(f'load(scores, row + c, {self.lanes})')})",
+        ]
+
+    def _windowed(self) -> list[str]:
+        """Return statements that hide the keys before the window of query ``r``."""
+        if not self.problem.window or self.problem.one_position:
+            return []
+        return [
+            "for j in range(0, imin(lowest + m0 + r - j0, count)):",
+            "    store_scalar(scores, row + j, -INF)",
         ]
 
     def _scores(self) -> list[str]:
@@ -74,6 +93,7 @@ class DecodeAttention(AttentionKernel):
         """Return statements that compute the scores of the ``j``-th key of each stream."""
         lanes, dtype = self.lanes, self.dtype
         every = [(i, u) for i in range(rows) for u in range(streams)]
+        tail = f"load_tail({{}}, {{{{}}}}, rest, 0, {lanes})"
 
         def step(f: str, q: str, k: str) -> list[str]:
             lines = [f"x{i} = {q.format(f'query{i} + {f}')}" for i in range(rows)]
@@ -83,14 +103,14 @@ class DecodeAttention(AttentionKernel):
             return lines
 
         return [
-            *(f"key{u} = k0 + (j0 + j + {u} * stride) * k_row" for u in range(streams)),
+            *(line for u in range(streams) for line in self.row_of("k", f"j0 + j + {u} * stride", f"key{u}")),
             *(f"query{i} = q0 + (m0 + r + {i}) * q_row" for i in range(rows)),
             *(f"sum{i}_{u} = const_{dtype}(0, {lanes})" for i, u in every),
             f"for f in range(0, whole, {lanes}):",
-            *indent(step("f", f"load(q, {{}}, {lanes})", f"load(k, {{}}, {lanes})")),
+            *indent(step("f", f"load(q, {{}}, {lanes})", self.kv(f"load(k, {{}}, {lanes})"))),
             "if whole < depth:",
             "    rest = depth - whole",
-            *indent(step("whole", *(f"load_tail({x}, {{}}, rest, 0, {lanes})" for x in "qk"))),
+            *indent(step("whole", tail.format("q"), self.kv(tail.format("k")))),
             *(
                 f"store_scalar(scores, (r + {i}) * scores_row + j + {u} * stride, mul(reduce_add(sum{i}_{u}), scale))"
                 for i, u in every
@@ -159,11 +179,13 @@ class DecodeAttention(AttentionKernel):
             return [
                 "e = 0",
                 f"while e + {together * lanes} <= wide:",
-                *indent(self._columns(streams, rows, together, f"load(v, value + {{}}, {lanes})")),
+                *indent(self._columns(streams, rows, together, self.kv(f"load(v, value + {{}}, {lanes})"))),
                 f"    e += {together * lanes}",
                 "while e < wide:",
                 *indent(
-                    self._columns(streams, rows, 1, f"load_tail(v, value + {{}}, imin(wide - e, {lanes}), 0, {lanes})")
+                    self._columns(
+                        streams, rows, 1, self.kv(f"load_tail(v, value + {{}}, imin(wide - e, {lanes}), 0, {lanes})")
+                    )
                 ),
                 f"    e += {lanes}",
             ]
@@ -181,7 +203,7 @@ class DecodeAttention(AttentionKernel):
         lines += [f"s{i}_{c}_{k} = const_{self.dtype}(0, {lanes})" for i, c in every for k in range(1, sets)]
         lines += ["for j in range(start, stop):"]
         for u in range(streams):
-            lines += [f"    value = v0 + (j0 + j + {u} * stride) * v_row + e0 + e"]
+            lines += [*indent(self.row_of("v", f"j0 + j + {u} * stride", "value")), "    value += e0 + e"]
             lines += [
                 f"    w{i} = load_splat(scores, (r + {i}) * scores_row + j + {u} * stride, {lanes})"
                 for i in range(rows)

@@ -92,6 +92,7 @@ class PrefillAttention(AttentionKernel):
             "    continue",
             *self._scores(),
             "last = m0 + p + first_seen - j0",
+            *self._softcap(),
             *self._causal(),
             f"for c in range(0, left, {columns}):",
             f"    if left - c <= {lanes}:",
@@ -155,6 +156,16 @@ class PrefillAttention(AttentionKernel):
             "            x = load_scalar(q, source + imin(c, there - 1) * q_row + f * q_step)",
             f"            store_scalar(goal, f * {columns} + c, x)",
             *([] if self.problem.mask else indent(scaled)),
+        ]
+
+    def _softcap(self) -> list[str]:
+        if self.problem.softcap <= 0:
+            return []
+        return [
+            "for j in range(count):",
+            f"    for c in range(0, left, {self.lanes}):",
+            "        place = j * q_group + c",
+            f"        store(scores, place, {self.capped(f'load(scores, place, {self.lanes})')})",
         ]
 
     def _causal(self) -> list[str]:
@@ -264,7 +275,10 @@ class PrefillAttention(AttentionKernel):
                 lines += [f"hides = load(turned, ({u * lanes} + back + j - block) * {lanes}, {lanes})"]
             lines += [f"x = {self.masked('hides').replace('add(', 'add_fast(')}"] if masked else []
             lines += [f"x = where(lane_mask(j - last - c - {u * lanes}, {lanes}), -INF, x)"] if hidden else []
-            lines += [f"store(scores, {place}, x)"] if masked else []
+            if self.problem.window:
+                low = f"j0 + j + 1 - lowest - m0 - {row.replace(' + ', ' - ')}"
+                lines += [f"x = where(lane_mask({low}, {lanes}), x, -INF)"]
+            lines += [f"store(scores, {place}, x)"] if masked or self.problem.window else []
             lines += [f"peak{u} = where(gt(x, peak{u}), x, peak{u})"]
         return lines
 

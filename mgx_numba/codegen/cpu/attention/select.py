@@ -15,13 +15,13 @@ from .attention_kernel import AttentionKernel, join_launch
 from .decode import DecodeAttention
 from .flash import PrefillAttention
 
-__all__ = ["plan", "reads_transposed_masks"]
+__all__ = ["cached_refusal", "plan", "reads_transposed_masks"]
 
 
 def plan(problem: AttentionProblem, threads: int = 1, origin: str = "") -> Solution:
     """Return the launches for ``threads`` threads.
 
-    Operands are ``q``, ``k``, ``v``, ``out``, and, where needed, ``mask`` and ``scratch``.
+    Operands are ``q``, ``k``, ``v``, ``out``, and, where needed, ``mask``, ``limits``, ``sink`` and ``scratch``.
 
     Args:
         origin: text of the instruction, for readers of the kernels.
@@ -43,6 +43,13 @@ def plan(problem: AttentionProblem, threads: int = 1, origin: str = "") -> Solut
     scratch = rows * blocks.splits * record_size(tile, problem) * problem.itemsize
     launches.append(join_launch(problem, blocks, origin))
     return Solution(tuple(launches), select(less(1, blocks.splits), scratch, 0))
+
+
+def cached_refusal(problem: AttentionProblem) -> str:
+    """Return why no kernel reads keys and values of this element type and layout; "" if one does."""
+    if problem.kv_dtype in ("", problem.dtype) and known_equal(problem.page, 0):
+        return ""
+    return "" if problem.features_contiguous else "features of narrow or paged keys and values lie apart"
 
 
 def reads_transposed_masks(problem: AttentionProblem) -> bool:
@@ -67,4 +74,6 @@ def _with_elements(problem: AttentionProblem) -> AttentionProblem:
 def _few(problem: AttentionProblem) -> bool:
     """Return whether lanes are better filled with features: for at most a quarter of a vector of queries."""
     most = decode_queries(tile_for(element_types(problem.dtype)))
+    if problem.kv_dtype not in ("", problem.dtype) or not known_equal(problem.page, 0):
+        return True  # rows are found, and converted, as they are loaded, in lanes of features
     return problem.features_contiguous and preferred(less_equal(problem.queries, most))

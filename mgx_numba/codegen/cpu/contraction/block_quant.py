@@ -3,17 +3,22 @@
 A panel is a vector of columns. It starts with a vector of float32 powers of two, the factors of float16 scales, if
 scales are float16. Vectors of words of zero points follow, if there are any; successive blocks have successive bits.
 
-Each block then has a vector of scales and its codes. With float16 scales, a vector of words holds the scales of two
-blocks, and the codes of both follow. A 32-bit word of a column holds successive k as bytes. Codes of 4 bits fill the
-low halves of the bytes first, then the high halves.
+Each block then has a vector of scales, a vector of offsets if there are any, and its codes. With float16 scales, these
+vectors of words hold the numbers of two blocks, and the codes of both follow. A 32-bit word of a column holds
+successive k as bytes. Codes of 4 bits fill the low halves of the bytes first, then the high halves. Codes of 5 or 6
+bits come in units: a word of high bits, then words of low halves. Bits ``e * g`` to ``e * (g + 1) - 1`` of byte j of
+the high bits belong to byte j of group g of four codes, with e = 1 or 2 bits.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import NamedTuple
+
 import numpy as np
 
 from ....parallel import allowed_cpus, on_threads
-from ...problems.gemm import BlockFormat, BlockWeights, GemmProblem
+from ...problems.gemm import BlockFormat, BlockWeights, Columns, GemmProblem, StoredBlocks
 from .. import host
 from ..microkernels.tile_table import tile_for
 from .panels import SHARED_BYTES, aligned_zeros, panel_count
@@ -21,7 +26,7 @@ from .solver import Solver
 
 __all__ = [
     "LANES_TOGETHER", "BlockSolver", "block_words", "codes_place", "halves_are_read", "halves_hold", "head_words",
-    "packed_lens", "points_of", "scale_of", "scales_in_halves", "unpacked_bytes", "weight_of",
+    "offset_of", "packed_lens", "points_of", "scale_of", "scales_in_halves", "unit_of", "unpacked_bytes", "weight_of",
 ]  # fmt: skip
 
 LANES_TOGETHER = 4
@@ -44,7 +49,7 @@ class BlockSolver(Solver[GemmProblem]):
     def pack_weights(self, problem: GemmProblem, weights: np.ndarray) -> np.ndarray:
         raise TypeError(f"{self.name} packs weights in blocks, not an array of {weights.dtype}")
 
-    def pack_blocks(self, problem: GemmProblem, weights: BlockWeights) -> np.ndarray:
+    def pack_blocks(self, problem: GemmProblem, weights: BlockWeights | StoredBlocks) -> np.ndarray:
         """Return packed weights, int32 of `packed_lens`. Columns that the weights lack are zero."""
         return _pack_blocks(problem, weights)
 
@@ -57,6 +62,23 @@ def halves_are_read() -> bool:
 def block_words(form: BlockFormat) -> int:
     """Return the words of one column in a block, without its scale."""
     return form.size * form.bits // 32
+
+
+class Unit(NamedTuple):
+    """The least number of words that hold whole groups of four codes: ``words``, and the ``groups`` in them."""
+
+    words: int
+    groups: int
+
+
+def unit_of(form: BlockFormat) -> Unit:
+    """Return the unit of a format."""
+    return {8: Unit(1, 1), 4: Unit(1, 2), 6: Unit(3, 4), 5: Unit(5, 8)}[form.bits]
+
+
+def _scale_lines(form: BlockFormat) -> int:
+    """Return the vectors of scales and offsets before the codes."""
+    return 1 + form.offsets
 
 
 def head_words(form: BlockFormat, k: int, lanes: int) -> int:
@@ -73,7 +95,7 @@ def packed_lens(problem: GemmProblem) -> tuple[int, int]:
     form, tile = problem.blocks, tile_for(problem.types)
     assert form is not None
     blocks = form.blocks(problem.k)
-    scales = -(-blocks // 2) if form.half_scales else blocks
+    scales = (-(-blocks // 2) if form.half_scales else blocks) * _scale_lines(form)
     words = head_words(form, problem.k, tile.lanes) + (scales + blocks * block_words(form)) * tile.lanes
     return panel_count(tile, problem.n) * tile.vectors, words
 
@@ -99,28 +121,25 @@ def halves_hold(scales: np.ndarray) -> bool:
         return np.array_equal(halves.astype(np.float32) * factors[:, None], scales, equal_nan=True)
 
 
-def _pack_blocks(problem: GemmProblem, weights: BlockWeights) -> np.ndarray:
+def _pack_blocks(problem: GemmProblem, weights: BlockWeights | StoredBlocks) -> np.ndarray:
     form, lanes = problem.blocks, tile_for(problem.types).lanes
     assert form is not None
     out = aligned_zeros(packed_lens(problem), "int32")
     head, blocks, depth = head_words(form, problem.k, lanes), form.blocks(problem.k), block_words(form)
-    first = np.arange(blocks) * depth + (np.arange(blocks) // 2 if form.half_scales else np.arange(blocks))
+    above = _scale_lines(form)
+    first = np.arange(blocks) * depth + above * (np.arange(blocks) // 2 if form.half_scales else np.arange(blocks))
     lines = out[:, head:].reshape(len(out), -1, lanes)
 
     def pack(panel: int) -> None:
-        some = slice(panel * lanes, (panel + 1) * lanes)
-        codes = weights.codes[some].reshape(-1, blocks, depth, 4)
-        count = len(codes)
-        if form.bits == 4:  # bytes of two adjacent codes become bytes of code k and code k + 4
-            pairs = np.stack([codes & 15, codes >> 4], -1).reshape(count, blocks, depth, 2, 4)
-            codes = pairs[..., 0, :] | pairs[..., 1, :] << 4
-        words = np.ascontiguousarray(codes).view(np.int32)[..., 0]
-        lines[panel, first[:, None] + 1 + np.arange(depth), :count] = words.transpose(1, 2, 0)
-        _put_scales(form, weights.scales[some], out[panel], lines[panel], first)
-        if weights.zero_points is not None:
+        columns = weights.columns(form, panel * lanes, (panel + 1) * lanes)
+        count = len(columns.codes)
+        words = _packed_codes(form, columns.codes)
+        lines[panel, first[:, None] + above + np.arange(depth), :count] = words.transpose(1, 2, 0)
+        _put_scales(form, columns, out[panel], lines[panel], first)
+        if columns.zero_points is not None:
             each = 32 // form.bits
             points = np.zeros((-(-blocks // each) * each, count), np.uint32)
-            points[:blocks] = weights.zero_points[some].T
+            points[:blocks] = columns.zero_points.T
             shifted = points.reshape(-1, each, count) << np.arange(0, 32, form.bits, dtype=np.uint32)[:, None]
             target = out[panel, _factor_words(form, lanes) : head].reshape(-1, lanes)
             target[:, :count] = np.bitwise_or.reduce(shifted, 1).view(np.int32)
@@ -129,23 +148,44 @@ def _pack_blocks(problem: GemmProblem, weights: BlockWeights) -> np.ndarray:
     return out
 
 
-def _put_scales(form: BlockFormat, scales: np.ndarray, panel: np.ndarray, lines: np.ndarray, first: np.ndarray) -> None:
-    """Store the scales of a panel's columns in the lines of its blocks, and their factors."""
-    count, lanes = len(scales), lines.shape[1]
+def _packed_codes(form: BlockFormat, codes: np.ndarray) -> np.ndarray:
+    """Return the words [n, blocks, words of a block] of codes uint8 [n, blocks, size]."""
+    outer = codes.shape[:2]
+    if form.bits < 8:  # bytes of two adjacent codes become bytes of code k and code k + 4
+        pairs = codes.reshape(*outer, -1, 2, 4)
+        packed = (pairs[..., 0, :] & 15) | pairs[..., 1, :] << 4
+        words, groups = unit_of(form)
+        if words > 1:
+            high = codes.reshape(*outer, -1, groups, 4) >> 4
+            shifts = np.arange(groups, dtype=np.uint8)[:, None] * np.uint8(form.bits - 4)
+            plane = np.bitwise_or.reduce(high << shifts, -2, keepdims=True)
+            packed = np.concatenate([plane, packed.reshape(*outer, -1, words - 1, 4)], -2)
+        codes = packed
+    return np.ascontiguousarray(codes).reshape(*outer, -1).view(np.int32)
+
+
+def _put_scales(form: BlockFormat, columns: Columns, panel: np.ndarray, lines: np.ndarray, first: np.ndarray) -> None:
+    """Store the scales and offsets of a panel's columns in the lines of its blocks, and their factors."""
+    both = [values for values in (columns.scales, columns.offsets) if values is not None]
+    count, lanes = len(columns.scales), lines.shape[1]
     if not form.half_scales:
-        lines[first, :count] = np.ascontiguousarray(scales.T, np.float32).view(np.int32)
+        for line, values in enumerate(both):
+            lines[first + line, :count] = np.ascontiguousarray(values.T, np.float32).view(np.int32)
         return
-    halves, factors = scales_in_halves(scales)
+    halves, factors = scales_in_halves(np.concatenate(both, 1))
     panel[:count] = factors.view(np.int32)
-    pairs = np.zeros((-(-len(first) // 2) * 2, lanes), np.float16)
-    pairs[: len(first), :count] = halves.T
-    lines[first[::2]] = pairs.reshape(-1, 2 * lanes).view(np.int32)
+    for line, values in enumerate(np.split(halves, len(both), 1)):
+        pairs = np.zeros((-(-len(first) // 2) * 2, lanes), np.float16)
+        pairs[: len(first), :count] = values.T
+        lines[first[::2] + line] = pairs.reshape(-1, 2 * lanes).view(np.int32)
 
 
 def codes_place(form: BlockFormat, number: str, lanes: int) -> str:
     """Return the expression of the words from the first block of a panel to the codes of block ``number``."""
-    between = f"({number} >> 1)" if form.half_scales else number
-    return f"({number} * {block_words(form)} + {between} + 1) * {lanes}"
+    between, above = f"({number} >> 1)" if form.half_scales else number, _scale_lines(form)
+    if above > 1:
+        between = f"{between} * {above}"
+    return f"({number} * {block_words(form)} + {between} + {above}) * {lanes}"
 
 
 def scale_of(form: BlockFormat, words: str, halves: str, number: str, lanes: int) -> str:
@@ -156,21 +196,37 @@ def scale_of(form: BlockFormat, words: str, halves: str, number: str, lanes: int
         words: pointer to the first block of the panel.
         halves: the same pointer, to float16.
     """
-    depth = block_words(form)
+    return _number_of(form, words, halves, number, lanes, 0)
+
+
+def offset_of(form: BlockFormat, words: str, halves: str, number: str, lanes: int) -> str:
+    """Return the expression of a block's column offsets, as `scale_of` does of scales."""
+    return _number_of(form, words, halves, number, lanes, 1)
+
+
+def _number_of(form: BlockFormat, words: str, halves: str, number: str, lanes: int, line: int) -> str:
+    """Return the expression of the vector in a line of those before a block's codes."""
+    depth, above = block_words(form), _scale_lines(form)
     if not form.half_scales:
-        return f"bits_float32(load({words}, {number} * {(depth + 1) * lanes}, {lanes}))"
-    pair = 2 * (2 * depth + 1) * lanes
-    return f"cast_float32(load({halves}, ({number} >> 1) * {pair} + ({number} & 1) * {lanes}, {lanes}))"
+        after = f" + {line * lanes}" if line else ""
+        return f"bits_float32(load({words}, {number} * {(depth + above) * lanes}{after}, {lanes}))"
+    pair, after = 2 * (2 * depth + above) * lanes, f" + {2 * line * lanes}" if line else ""
+    return f"cast_float32(load({halves}, ({number} >> 1) * {pair} + ({number} & 1) * {lanes}{after}, {lanes}))"
 
 
-def unpacked_bytes(form: BlockFormat, words: str, lanes: int, raised: bool) -> list[str]:
-    """Return expressions of the codes in ``words`` as vectors of words of four codes, in order.
+def unpacked_bytes(form: BlockFormat, unit: Sequence[str], lanes: int, raised: bool) -> list[str]:
+    """Return expressions of the codes in a unit's words as vectors of words of four codes, in order.
 
     Args:
         raised: upper halves of bytes may stay in place: 16 times their codes.
     """
     if form.bits == 8:
-        return [words]
+        return [unit[0]]
+    if form.bits > 4:
+        whole = BlockFormat(4, form.size, False)
+        low = [part for word in unit[1:] for part in unpacked_bytes(whole, [word], lanes, False)]
+        return [f"bitwise_or({part}, {_high_part(form, unit[0], group, lanes)})" for group, part in enumerate(low)]
+    (words,) = unit
     mask = f"const_int32({0x0F0F0F0F}, {lanes})"
     upper = f"bitwise_and(shift_right({words}, const_int32(4, {lanes})), {mask})"
     if raised:
@@ -178,10 +234,26 @@ def unpacked_bytes(form: BlockFormat, words: str, lanes: int, raised: bool) -> l
     return [f"bitwise_and({words}, {mask})", upper]
 
 
-def weight_of(form: BlockFormat, word: str, k: int, point: str, scale: str) -> str:
-    """Return the expression of weight number ``k`` of a vector of words, dequantised to float32."""
-    shift = 8 * (k % LANES_TOGETHER) + k // LANES_TOGETHER * form.bits
-    code = f"bitwise_and(shift_right({word}, {shift}), {(1 << form.bits) - 1})"
+def _high_part(form: BlockFormat, plane: str, group: int, lanes: int) -> str:
+    """Return the expression of the high bits of a group's codes, in their places in bytes."""
+    each = form.bits - 4
+    by = 4 - each * group
+    moved = plane if by == 0 else f"shift_{'left' if by > 0 else 'right'}({plane}, const_int32({abs(by)}, {lanes}))"
+    return f"bitwise_and({moved}, const_int32({0x01010101 * ((1 << each) - 1) << 4}, {lanes}))"
+
+
+def weight_of(form: BlockFormat, unit: Sequence[str], k: int, point: str, scale: str, offset: str = "") -> str:
+    """Return the expression of weight number ``k`` of a unit's vectors of words, dequantised to float32."""
+    group, byte = divmod(k, LANES_TOGETHER)
+    if form.bits in (4, 8):
+        code = f"bitwise_and(shift_right({unit[0]}, {8 * byte + group * form.bits}), {(1 << form.bits) - 1})"
+    else:
+        each = form.bits - 4
+        low = f"bitwise_and(shift_right({unit[1 + group // 2]}, {8 * byte + group % 2 * 4}), 15)"
+        high = f"bitwise_and(shift_right({unit[0]}, {8 * byte + each * group}), {(1 << each) - 1})"
+        code = f"bitwise_or({low}, shift_left({high}, 4))"
+    if form.offsets:
+        return f"fma(cast_float32({code}), {scale}, {offset})"
     return f"mul(cast_float32(sub({code}, {point})), {scale})"
 
 

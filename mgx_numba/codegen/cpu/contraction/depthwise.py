@@ -49,10 +49,7 @@ from .panels import aligned_zeros, pack_panels
 from .roofline import seconds
 from .solver import Setting, Solver
 
-__all__ = [
-    "DEPTHWISE_OPERATIONS", "LINE", "MOST_ROWS", "WINDOWS", "ConvDepthwise", "ConvDepthwiseAny", "best_run",
-    "line_locals", "line_unit", "lines_at_once", "missing", "taps_inside", "volume_arguments",
-]  # fmt: skip
+__all__ = ["ConvDepthwise", "ConvDepthwiseAny"]
 
 DEPTHWISE_OPERATIONS = 2.7
 """Operations counted for a multiply-add, instead of 2, since input loads take time, too. Fitted to measured choices."""
@@ -200,7 +197,7 @@ def _launch(
     """Return the launch for ``problem``, which has three spatial dimensions."""
     tile, accumulator = _tile(problem.types), problem.types.accumulator
     channels, out_lens = problem.out_channels, problem.out_lens
-    run, height = (1, 1) if serves_any else (best_run(out_lens[2]), lines_at_once(problem))
+    run, height = (1, 1) if serves_any else (best_run(out_lens[2]), _lines_at_once(problem))
     lines = problem.batch * out_lens[0] * out_lens[1]
     line_block, channel_block = _blocks(problem, tile, lines, threads, given)
     line_blocks, parts = ceil_div(lines, line_block), ceil_div(channels, channel_block)
@@ -248,7 +245,7 @@ def _shares(problem: ConvProblem) -> bool:
     return near and problem.kernel[2] in WINDOWS and problem.kernel[1] <= MOST_ROWS
 
 
-def lines_at_once(problem: ConvProblem) -> int:
+def _lines_at_once(problem: ConvProblem) -> int:
     """Return the output lines whose accumulators are in registers together: two if they share input rows, else one."""
     volume = problem.volume()
     down, rows = volume.stride[1], volume.kernel[1]
@@ -281,7 +278,7 @@ def _blocks(
     """Return the lines and channels of one task."""
     width = line_unit(problem.out_lens[2])
     blocking = cut_lines(tile, lines, width, problem.out_channels, threads, given)
-    height = lines_at_once(problem) if given is None else 1
+    height = _lines_at_once(problem) if given is None else 1
     return ceil_div(blocking.rows // width, height) * height, blocking.panels * tile.columns
 
 
@@ -292,7 +289,7 @@ def line_unit(width: Length) -> int:
 
 def _slice(problem: ConvProblem, tile: RegisterTile, channels: int) -> Any:
     """Return the channels of a slice."""
-    rows = problem.kernel[1] + (lines_at_once(problem) - 1) * problem.stride[1]
+    rows = problem.kernel[1] + (_lines_at_once(problem) - 1) * problem.stride[1]
     line = problem.kernel[0] * rows * problem.in_lens[2] * ITEMSIZE[problem.types.a]
     near = maximum(machine().l1_bytes // LINES_SHARE // maximum(line, 1), 2 * tile.lanes)
     return minimum(near, ceil_div(channels, tile.lanes) * tile.lanes) // tile.lanes * tile.lanes

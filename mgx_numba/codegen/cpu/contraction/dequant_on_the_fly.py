@@ -10,7 +10,17 @@ from ....dataclass import dataclass
 from ...problems.gemm import BlockFormat
 from ...statements import indent
 from ..microkernels.register_tile import RegisterTile
-from .block_quant import block_words, codes_place, head_words, points_of, scale_of, weight_of
+from .block_quant import (
+    LANES_TOGETHER,
+    block_words,
+    codes_place,
+    head_words,
+    offset_of,
+    points_of,
+    scale_of,
+    unit_of,
+    weight_of,
+)
 from .blocking import Blocking, fit
 from .macro_kernel import MacroKernel
 
@@ -58,11 +68,15 @@ class DequantOnTheFly:
 
     def _panel(self) -> list[str]:
         form, lanes, columns = self.form, self.tile.lanes, self.tile.columns
-        depth, per = block_words(form), 32 // form.bits
-        word = [f"raw = load(own_blocks, at + word * {lanes}, {lanes})"]
+        words, groups = unit_of(form)
+        per = groups * LANES_TOGETHER
+        raw = [f"raw{i}" for i in range(words)]
+        unit = [
+            f"{name} = load(own_blocks, at + (unit * {words} + {i}) * {lanes}, {lanes})" for i, name in enumerate(raw)
+        ]
         for k in range(per):
-            weight = weight_of(form, "raw", k, "point", "scale")
-            word.append(f"store(near, goal + (word * {per} + {k}) * {columns}, {weight})")
+            weight = weight_of(form, raw, k, "point", "scale", "shift")
+            unit.append(f"store(near, goal + (unit * {per} + {k}) * {columns}, {weight})")
         half = form.half_scales
         return [
             f"start = ((p0 + p) * {self.tile.vectors} + v) * panel_words",
@@ -74,10 +88,12 @@ class DequantOnTheFly:
             *indent([
                 f"scale = {scale_of(form, 'own_blocks', 'own_halves', 'number', lanes)}",
                 *(["scale = mul(scale, factor)"] if half else []),
+                *([f"shift = {offset_of(form, 'own_blocks', 'own_halves', 'number', lanes)}"] if form.offsets else []),
+                *(["shift = mul(shift, factor)"] if form.offsets and half else []),
                 f"point = {points_of(form, 'own_panel', 'number', 'int32', lanes)}",
                 f"at = {codes_place(form, 'number', lanes)}",
                 f"goal = p * w_panel + (number * {form.size} - k0) * {columns} + v * {lanes}",
-                f"for word in range({depth}):",
-                *indent(word),
+                f"for unit in range({block_words(form) // words}):",
+                *indent(unit),
             ]),
         ]  # fmt: skip

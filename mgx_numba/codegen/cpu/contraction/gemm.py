@@ -114,19 +114,24 @@ class Unpacked(Solver[GemmProblem]):
     def pack_weights(self, problem: GemmProblem, weights: np.ndarray) -> np.ndarray:
         return weights
 
+    def declines(self, problem: GemmProblem) -> str | None:
+        if problem.prologue:
+            return NOT_COMPUTED
+        if problem.b_constant:
+            return "the right-hand side is a constant: packing it is free"
+        return "the sum is empty" if problem.k == 0 else self.declines_right(problem)
+
+    def declines_right(self, problem: GemmProblem) -> str | None:
+        """Return why a right-hand side that is an activation is refused; None if it is not."""
+        return None
+
 
 class GemmInPlace(Unpacked):
     """Solver for products whose right-hand side is an activation with contiguous rows, read in place."""
 
     name = "gemm_in_place"
 
-    def declines(self, problem: GemmProblem) -> str | None:
-        if problem.prologue:
-            return NOT_COMPUTED
-        if problem.b_constant:
-            return "the right-hand side is a constant: packing it is free"
-        if problem.k == 0:
-            return "the sum is empty"
+    def declines_right(self, problem: GemmProblem) -> str | None:
         contiguous = known_equal(problem.b_strides[-1], 1) or known_equal(problem.n, 1)
         return None if contiguous else "the right-hand side's rows are not contiguous"
 
@@ -147,13 +152,6 @@ class GemmPacking(Unpacked):
     separate launch."""
 
     name = "gemm_packing"
-
-    def declines(self, problem: GemmProblem) -> str | None:
-        if problem.prologue:
-            return NOT_COMPUTED
-        if problem.b_constant:
-            return "the right-hand side is a constant: packing it is free"
-        return "the sum is empty" if problem.k == 0 else None
 
     def solve(self, problem: GemmProblem, setting: Setting) -> Solution:
         epilogue, strides, threads, blocking = setting

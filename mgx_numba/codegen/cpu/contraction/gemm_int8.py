@@ -101,13 +101,7 @@ class GemmPackingInt8(Unpacked):
     def refused_types(self, problem: GemmProblem) -> str | None:
         return integer_types_refused(problem.types)
 
-    def declines(self, problem: GemmProblem) -> str | None:
-        if problem.prologue:
-            return NOT_COMPUTED
-        if problem.b_constant:
-            return "the right-hand side is a constant: packing it is free"
-        if problem.k == 0:
-            return "the sum is empty"
+    def declines_right(self, problem: GemmProblem) -> str | None:
         return "the tile wants the sums of columns" if tile_for(problem.types).packing.column_sums else None
 
     def solve(self, problem: GemmProblem, setting: Setting) -> Solution:

@@ -36,9 +36,11 @@ from .block_quant import (
     block_words,
     codes_place,
     head_words,
+    offset_of,
     packed_lens,
     points_of,
     scale_of,
+    unit_of,
     unpacked_bytes,
     weight_of,
 )
@@ -222,6 +224,11 @@ def _bytes_each(problem: GemmProblem) -> int:
     return 1 if form.int8_rows else 2
 
 
+def _needs_sums(form: BlockFormat) -> bool:
+    """Return whether a block's sum of row elements has a factor that differs from column to column."""
+    return form.zero_points or form.offsets
+
+
 def _quads() -> bool:
     """Return whether the CPU multiplies and adds four bytes at once, rather than two."""
     cpu = host.host()
@@ -270,7 +277,7 @@ class _Left:
         """Declare the arrays that hold the rows, starting at row ``row``."""
         sizes = {"floats": (self.pitch, "float32"), "parts": (self._parts_pitch, "int32")}
         sizes |= {"flags": (self.shares, "int32"), "steps": (self.blocks, "float32")}
-        sizes["totals"] = self.blocks, "float32" if self.form.zero_points else "int32"
+        sizes["totals"] = self.blocks, "float32" if _needs_sums(self.form) else "int32"
         for name, at in self._at.items():
             count, dtype = sizes[name]
             arguments.pointer(name, Operand("scratch", at + 4 * row * count), dtype)
@@ -319,7 +326,7 @@ class _Left:
     def _integer_block(self, lanes: int) -> list[str]:
         largest = float(LARGEST[self.each])
         total = "cast_float32(reduce_add(total))"
-        if not self.form.zero_points:  # corrects sums of codes, which are too large by the middle code
+        if not _needs_sums(self.form):  # corrects sums of codes, which are too large by the middle code
             total = f"cast_int32(mul(reduce_add(total), {-self.form.middle}))"
         parts = [
             "    high = shift_right(add(number, 128), 8)",
@@ -386,7 +393,7 @@ def _launch(
     sums += product.text(left.integers)
     body = finished_rows(most_rows, epilogue, rows, streams * lanes, sums, streams, count)
     text = kernel_text([*arguments.bind(), *(product.look() if left.integers else ()), *body])
-    points = "_points" * form.zero_points + "_halves" * form.half_scales
+    points = "_points" * form.zero_points + "_offsets" * form.offsets + "_halves" * form.half_scales
     octets = "_int8" if left.integers and left.each == 1 else ""
     name = f"gemv_{form.bits}bits{points}{octets}{'_ahead' if ahead else ''}"
     kernel = cpu_kernel(kernel_name(name, epilogue), text)
@@ -413,6 +420,7 @@ class _Product:
         self.numbers = [str(r) for r in range(m)]
         self.halves = "hl"[-each:]
         self.depth = block_words(form)
+        self.unit = unit_of(form)
 
     def look(self) -> list[str]:
         """Return statements that count in ``flags_set`` the shares of rows that are not quantised."""
@@ -466,25 +474,33 @@ class _Product:
 
     def _rolled(self, rows: range) -> bool:
         """Return whether these rows use the rolled loop over integers."""
-        return self.rolled and _quads() and len(rows) * len(self.halves) <= ROLLED_SUMS
+        few = len(rows) * len(self.halves) <= ROLLED_SUMS
+        return self.rolled and _quads() and few and unit_of(self.form).words == 1
 
-    def _words(self, body: Callable[[int], list[str]], rolled: bool) -> list[str]:
-        """Return statements that run ``body`` for each vector of the block's words, which ``raw<q>`` of each panel
-        holds."""
-        unroll = min(max(1, host.CACHE_LINE // (4 * self.lanes)) if rolled else UNROLL, self.depth)
-        lines = [f"for word in range(0, {'block_words' if rolled else self.depth}, {unroll}):"]
+    def _units(self, body: Callable[[int], list[str]], rolled: bool) -> list[str]:
+        """Return statements that run ``body`` for each unit of the block, whose vectors of words `_raw` of each panel
+        names."""
+        words, units = self.unit.words, self.depth // self.unit.words
+        unroll = min(max(1, host.CACHE_LINE // (4 * self.lanes)) if rolled else max(1, UNROLL // words), units)
+        lines = [f"for unit in range(0, {'block_words' if rolled else units}, {unroll}):"]
         lines += ["    keep_rolled()"] if rolled else []
         for u in range(unroll):
-            lines.append(f"    here = at + (word + {u}) * {self.lanes}")
-            if self.ahead and not 4 * u * self.lanes % host.CACHE_LINE:
-                lines += [f"    prefetch(w{q}, here + {self.ahead // 4})" for q in range(self.streams)]
-            lines += [f"    raw{q} = load(w{q}, here, {self.lanes})" for q in range(self.streams)]
+            for i in range(words):
+                line = u * words + i
+                lines.append(f"    here = at + (unit * {words} + {line}) * {self.lanes}")
+                if self.ahead and not 4 * line * self.lanes % host.CACHE_LINE:
+                    lines += [f"    prefetch(w{q}, here + {self.ahead // 4})" for q in range(self.streams)]
+                lines += [f"    {self._raw(q)[i]} = load(w{q}, here, {self.lanes})" for q in range(self.streams)]
             lines += indent(body(u))
         return lines
 
+    def _raw(self, q: int) -> list[str]:
+        """Return the names of a unit's vectors of words of panel ``q``."""
+        return [f"raw{q}_{i}" for i in range(self.unit.words)]
+
     def _integer_block(self, rows: range) -> list[str]:
-        lanes, per, quads = self.lanes, 8 // self.form.bits, _quads()
-        last = min(UNROLL, self.depth) - 1
+        lanes, per, quads = self.lanes, self.unit.groups, _quads()
+        last, groups = min(UNROLL, self.depth) - 1, self.form.size // LANES_TOGETHER
         apart, rolled = self._apart(rows), self._rolled(rows)
 
         def products(name: str, q: int, first: bool) -> str:
@@ -495,13 +511,13 @@ class _Product:
         def body(u: int) -> list[str]:
             lines = []
             for part in range(per):
-                lines.append(f"k = block * {len(self.halves) * self.depth * per} + (word + {u}) * {per} + {part}")
+                lines.append(f"k = block * {len(self.halves) * groups} + (unit + {u}) * {per} + {part}")
                 lines += [
-                    f"b{q} = {unpacked_bytes(self.form, f'raw{q}', lanes, apart)[part]}" for q in range(self.streams)
+                    f"b{q} = {unpacked_bytes(self.form, self._raw(q), lanes, apart)[part]}" for q in range(self.streams)
                 ]
                 for r in rows:
                     for half, name in enumerate(self.halves):
-                        place = f"{self.numbers[r]} * parts_pitch + k + {half * self.depth * per}"
+                        place = f"{self.numbers[r]} * parts_pitch + k + {half * groups}"
                         lines.append(f"x = load_splat(parts, {place}, {lanes})")
                         name = f"{name}u" if apart and part else name
                         lines += [products(f"{name}{q}_{r}", q, u == part == 0) for q in range(self.streams)]
@@ -515,16 +531,18 @@ class _Product:
         points = self.form.zero_points
         lines = [f"total{r} = load_splat(totals, {self.numbers[r]} * blocks + block, {lanes})" for r in rows]
         for name in names:
-            from_total = not points and name in ("l", "v")
+            from_total = not _needs_sums(self.form) and name in ("l", "v")
             for r in rows:
                 start = f"total{r}" if from_total else f"const_int32(0, {lanes})"
                 lines += [f"{name}{q}_{r} = {start}" for q in range(self.streams)]
-        lines += self._words(body, rolled)
+        lines += self._units(body, rolled)
         lines += [f"step{r} = load_splat(steps, {self.numbers[r]} * blocks + block, {lanes})" for r in rows]
         for q in range(self.streams):
             lines.append(f"scale = {scale_of(self.form, f'w{q}', f'h{q}', 'block', lanes)}")
             if points:
                 lines.append(f"point = neg({points_of(self.form, f'p{q}', 'block', 'float32', lanes)})")
+            if self.form.offsets:
+                lines.append(f"shift = {offset_of(self.form, f'w{q}', f'h{q}', 'block', lanes)}")
             for r in rows:
                 parts = {half: f"{half}{q}_{r}" for half in (self.halves if quads else "v")}
                 if apart:
@@ -534,7 +552,8 @@ class _Product:
                     whole = f"add(shift_left({above[0]}, 8), {whole})"
                 value = f"fma(point, total{r}, cast_float32({whole}))" if points else f"cast_float32({whole})"
                 lines.append(f"value = {value}")
-                lines.append(f"t{q}_{r} = fma(mul(value, scale), step{r}, t{q}_{r})")
+                scaled = f"fma(value, scale, mul(shift, total{r}))" if self.form.offsets else "mul(value, scale)"
+                lines.append(f"t{q}_{r} = fma({scaled}, step{r}, t{q}_{r})")
         return lines
 
     def _apart(self, rows: range) -> bool:
@@ -553,21 +572,25 @@ class _Product:
         return wanted and self.form.bits == 4 and _quads() and host.host().vector_bits == 512
 
     def _float_block(self, rows: range) -> list[str]:
-        lanes, form = self.lanes, self.form
-        per = 32 // form.bits
+        lanes, form, half = self.lanes, self.form, self.form.half_scales
+        per = LANES_TOGETHER * self.unit.groups
 
         def body(u: int) -> list[str]:
-            lines = [f"k = block * {form.size} + (word + {u}) * {per}"]
+            lines = [f"k = block * {form.size} + (unit + {u}) * {per}"]
             for j in range(per):
-                weights = {q: weight_of(form, f"raw{q}", j, f"point{q}", f"scale{q}") for q in range(self.streams)}
-                lines += [f"b{q} = {weight}" for q, weight in weights.items()]
+                for q in range(self.streams):
+                    weight = weight_of(form, self._raw(q), j, f"point{q}", f"scale{q}", f"shift{q}")
+                    lines.append(f"b{q} = {weight}")
                 for r in rows:
                     lines.append(f"x = load_splat(floats, {self.numbers[r]} * pitch + k + {j}, {lanes})")
                     lines += [f"t{q}_{r} = fma(x, b{q}, t{q}_{r})" for q in range(self.streams)]
             return lines
 
         lines = [f"scale{q} = {scale_of(form, f'w{q}', f'h{q}', 'block', lanes)}" for q in range(self.streams)]
-        if form.half_scales:
-            lines += [f"scale{q} = mul(scale{q}, {self._factor(q)})" for q in range(self.streams)]
-        lines += [f"point{q} = {points_of(form, f'p{q}', 'block', 'int32', lanes)}" for q in range(self.streams)]
-        return lines + self._words(body, rolled=False)
+        if form.offsets:
+            lines += [f"shift{q} = {offset_of(form, f'w{q}', f'h{q}', 'block', lanes)}" for q in range(self.streams)]
+        for name in ("scale", "shift")[: half * (1 + form.offsets)]:
+            lines += [f"{name}{q} = mul({name}{q}, {self._factor(q)})" for q in range(self.streams)]
+        if not form.offsets:
+            lines += [f"point{q} = {points_of(form, f'p{q}', 'block', 'int32', lanes)}" for q in range(self.streams)]
+        return lines + self._units(body, rolled=False)

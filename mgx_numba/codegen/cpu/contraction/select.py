@@ -12,7 +12,7 @@ from ...problems.gemm import GemmProblem
 from ..machine import Machine, machine
 from .solvers import CONV_SOLVERS, GEMM_SOLVERS
 
-__all__ = ["select"]
+__all__ = ["all_solvers", "select"]
 
 SECONDS_PER_BYTE = 3e-12
 """Time (s) that each byte of growth of the weights has to save."""
@@ -34,7 +34,7 @@ def select(
     Raises:
         UnsupportedError: no solver applies; the message has every solver's reason.
     """
-    solvers = _solvers(problem)
+    solvers = all_solvers(problem)
     collect_refusals: Callable[..., tuple[str | None, ...]] = _refusals
     estimate_cost: Callable[..., float] = _cost
     if problem.symbolic:  # solvers' queries about lengths have to be recorded each time
@@ -52,20 +52,21 @@ def select(
     return solvers[min(applicable, key=lambda k: estimate_cost(problem, k, threads, machine()))]
 
 
-def _solvers(problem: GemmProblem | ConvProblem) -> tuple[Any, ...]:
+def all_solvers(problem: GemmProblem | ConvProblem) -> tuple[Any, ...]:
+    """Return all solvers for problems of this kind, applicable or not."""
     return GEMM_SOLVERS if isinstance(problem, GemmProblem) else CONV_SOLVERS
 
 
 @functools.lru_cache(maxsize=REMEMBERED)
 def _refusals(problem: GemmProblem | ConvProblem, of: Machine) -> tuple[str | None, ...]:
     """Return for each solver why it does not apply, or None, on machine ``of``."""
-    return tuple([solver.refusal(problem) for solver in _solvers(problem)])
+    return tuple([solver.refusal(problem) for solver in all_solvers(problem)])
 
 
 @functools.lru_cache(maxsize=REMEMBERED)
 def _cost(problem: GemmProblem | ConvProblem, number: int, threads: int, of: Machine) -> float:
     """Return the estimated time (s) of a solver on machine ``of``, plus the time that its larger weights have to
     save."""
-    solver = _solvers(problem)[number]
+    solver = all_solvers(problem)[number]
     seconds: float = solver.estimate(problem, threads)
     return seconds + SECONDS_PER_BYTE * solver.packing_growth(problem)

@@ -10,8 +10,6 @@ from .bfloat16 import ConvBfloat16, GemmBfloat16
 from .conv import ConvDirect, ConvPointwise
 from .conv_amx import ConvAmx
 from .conv_int8 import ConvInt8
-from .conv_narrow_output import ConvNarrowOutput
-from .conv_small_cin import ConvSmallCin
 from .conv_transposed import ConvTransposed
 from .conv_transposed_amx import ConvTransposedAmx
 from .depthwise import ConvDepthwise, ConvDepthwiseAny
@@ -51,10 +49,8 @@ CONV_SOLVERS = (
     ConvPointwiseAmx(),
     ConvDepthwise(),
     ConvDepthwiseAny(),
-    ConvSmallCin(),
     ConvDirect(),
     ConvInt8(),
-    ConvNarrowOutput(),
     ConvBfloat16(),
     ConvAmx(),
     ConvTransposed(),

@@ -4,48 +4,48 @@ best one."""
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
 
-from ...problems.convolution import ConvProblem
-from ...problems.gemm import GemmProblem
 from ...tuning.record import TuningRecord
 from ...tuning.request import Candidate, Estimate, Request
 from .blocking import Blocking
-from .solvers import CONV_SOLVERS, GEMM_SOLVERS
+from .select import all_solvers, select
 
-__all__ = ["candidate_of", "estimates", "refinements", "revisions", "solver_candidates"]
+__all__ = ["candidate_of", "candidates", "choose", "estimates", "refinements", "revisions"]
 
 _BLOCKING = ("rows", "panels", "taps", "depth", "parts")
 
 
-def solver_candidates(request: Request) -> list[Candidate]:
+def choose(request: Request) -> Candidate:
+    """See `Backend.choose`."""
+    return Candidate(select(request.problem, request.threads))
+
+
+def candidates(request: Request) -> list[Candidate]:
     """Return every applicable solver with its own blocking, sorted by estimated time: the cost model's choice comes
     first."""
     problem = request.problem
-    found = [s for s in _solvers(problem) if s.refusal(problem) is None]
+    found = [s for s in all_solvers(problem) if s.refusal(problem) is None]
     return [Candidate(s) for s in sorted(found, key=lambda s: s.estimate(problem, request.threads))]
 
 
 def estimates(request: Request) -> list[Estimate]:
     """Return an estimate for every solver: applicable solvers by increasing time, then the others with their
     refusals."""
-    able = [
-        Estimate(c.solver.name, c.solver.estimate(request.problem, request.threads)) for c in solver_candidates(request)
-    ]
-    refused = ((s.name, s.refusal(request.problem)) for s in _solvers(request.problem))
+    able = [Estimate(c.solver.name, c.solver.estimate(request.problem, request.threads)) for c in candidates(request)]
+    refused = ((s.name, s.refusal(request.problem)) for s in all_solvers(request.problem))
     return [*able, *(Estimate(name, None, reason) for name, reason in refused if reason is not None)]
 
 
 def revisions(request: Request) -> dict[str, int]:
     """See `Backend.revisions`."""
     problem = request.problem
-    return {s.name: s.revision for s in _solvers(problem) if s.revision and s.refusal(problem) is None}
+    return {s.name: s.revision for s in all_solvers(problem) if s.revision and s.refusal(problem) is None}
 
 
 def candidate_of(request: Request, record: TuningRecord) -> Candidate | None:
     """Return the candidate that ``record`` describes, or None if its solver is missing or not applicable. Blockings are
     adjusted to fit."""
-    for solver in _solvers(request.problem):
+    for solver in all_solvers(request.problem):
         if solver.name == record.solver and solver.refusal(request.problem) is None:
             return Candidate(solver, _blocking(record.configuration))
     return None
@@ -62,7 +62,3 @@ def _blocking(configuration: Mapping[str, int]) -> Blocking | None:
     if not configuration:
         return None
     return Blocking(*(max(1, int(configuration.get(name, 1))) for name in _BLOCKING))
-
-
-def _solvers(problem: GemmProblem | ConvProblem) -> tuple[Any, ...]:
-    return GEMM_SOLVERS if isinstance(problem, GemmProblem) else CONV_SOLVERS

@@ -18,13 +18,7 @@ first ``channels`` lanes are read.
 Both intrinsics also take int8, uint8 or bfloat16 inputs, with float32 weights. Accumulators are float32. For integers
 they are below 2**24, therefore exact, and are stored as int32.
 
-``few_channels_<dtype>(block, sums, x, w, pixel, PIXELS, ROWS, WINDOW, STRIDE, LEFT, RIGHT, CHANNELS, VECTORS, LANES)``
-is for an ordinary convolution of CHANNELS (at most 4) input channels, which are contiguous with the next column:
-
-    sums[v, p] = sum over d, r, k, c of x[d * x_plane + r * x_row + (p * STRIDE + k) * CHANNELS + c]
-                 * w[d * w_plane + (((r * WINDOW + k) * CHANNELS + c) * VECTORS + v) * LANES ...]
-
-for VECTORS vectors of output channels. ``block`` is a `LINE_BLOCK`.
+``block`` is a `LINE_BLOCK`.
 """
 
 from __future__ import annotations
@@ -44,14 +38,10 @@ from .depthwise_table import DEPTHWISE_SUMS, LINE_BLOCK
 from .tile import literal_shape
 from .tile_writer import Values, VectorWriter, constant
 
-__all__ = [
-    *(f"depthwise_{how}{dtype}" for how in ("", "taps_") for dtype in ("float32", "float64", *DEPTHWISE_SUMS)),
-    "few_channels_float32", "few_channels_float64",
-]  # fmt: skip
+__all__ = [f"depthwise_{how}{dtype}" for how in ("", "taps_") for dtype in ("float32", "float64", *DEPTHWISE_SUMS)]
 
 _WINDOW = ("PIXELS", "LINES", "DOWN", "ROWS", "WINDOW", "STRIDE", "LEFT", "RIGHT", "MASKED", "LANES")
 _TAPS = ("PIXELS", "MASKED", "LANES")
-_FEW = ("PIXELS", "ROWS", "WINDOW", "STRIDE", "LEFT", "RIGHT", "CHANNELS", "VECTORS", "LANES")
 _I32 = ir.IntType(32)
 _I64 = ir.IntType(64)
 
@@ -64,7 +54,7 @@ class DepthwiseWriter(VectorWriter):
     ) -> None:
         super().__init__(builder, "float32" if dtype in DEPTHWISE_SUMS else dtype, lanes)
         self.given = dtype
-        self.pixels, self.count, self.tap_size = pixels, pixels, lanes
+        self.pixels, self.count = pixels, pixels
         self.slot = {
             word.name: builder.load(self.at(block, constant(LINE_BLOCK.number(word.name)))) for word in LINE_BLOCK.words
         }
@@ -105,7 +95,7 @@ class DepthwiseWriter(VectorWriter):
                 with self.ir.if_then(self.ir.and_(begun, self.ir.icmp_signed("<", constant(r), self.slot["row1"]))):
                     row_x = self.at(plane_x, self.ir.mul(self.slot["x_row"], constant(r)))
                     taps = {
-                        line: self.at(plane_w, constant((r - line * down) * window * self.tap_size))
+                        line: self.at(plane_w, constant((r - line * down) * window * self.lanes))
                         for line in range(lines)
                         if 0 <= r - line * down < rows
                     }
@@ -211,32 +201,6 @@ class DepthwiseWriter(VectorWriter):
         return self.ir.bitcast(module.globals[name], element_type(self.given).as_pointer())
 
 
-class FewChannelsWriter(DepthwiseWriter):
-    """Writes the accumulation of one run where every output channel reduces over all of few input channels."""
-
-    def __init__(
-        self, builder: ir.IRBuilder, dtype: str, block: ir.Value, pixels: int, channels: int, vectors: int, lanes: int
-    ) -> None:
-        super().__init__(builder, dtype, block, pixels, 0, lanes)
-        self.channels, self.vectors = channels, vectors
-        self.count, self.tap_size = pixels * vectors, channels * vectors * lanes
-        self.slot["x_column"] = constant(channels)
-
-    def _row(self, places: Values, w: dict[int, ir.Value], window: int, stride: int, sums: Values) -> Values:
-        (row,) = w.values()
-        for term in range(window * self.channels):
-            tap, channel = divmod(term, self.channels)
-            first = term * self.vectors
-            weights = [self._load(self.at(row, constant((first + v) * self.lanes))) for v in range(self.vectors)]
-            for p in range(self.pixels):
-                place = self.at(places[tap + p * stride], constant(channel))
-                value = self.splat(self.ir.load(place, align=self.align))
-                for v in range(self.vectors):
-                    k = v * self.pixels + p
-                    sums[k] = self.b.muladd(value, weights[v], sums[k])
-        return sums
-
-
 def _signature(dtype: str, literals: tuple[Any, ...]) -> Any:
     """Return the signature of an intrinsic for an input of a dtype: pointers to record, accumulators, input and
     weights."""
@@ -287,29 +251,7 @@ def _define_taps(dtype: str) -> Any:
     return intrinsic(prefer_literal=True)(depthwise)
 
 
-def _define_few(dtype: str) -> Any:
-    """Return the intrinsic ``few_channels_<dtype>``."""
-
-    def few_channels(
-        typingctx, block, sums, x, w, pixel, pixels, rows, window, stride, left, right, channels, vectors, lanes
-    ):
-        literals = (pixels, rows, window, stride, left, right, channels, vectors, lanes)
-        count, *shape, inputs, width, size = literal_shape(_FEW, literals)
-
-        def lower(context, builder, signature, values):
-            place, target, *operands = values[:5]
-            writer = FewChannelsWriter(builder, dtype, place, count, inputs, width, size)
-            writer.store(target, writer.windows(*operands, *shape))
-            return context.get_dummy_value()
-
-        return _signature(dtype, literals), lower
-
-    few_channels.__name__ = few_channels.__qualname__ = f"few_channels_{dtype}"
-    return intrinsic(prefer_literal=True)(few_channels)
-
-
 depthwise_float32, depthwise_float64 = _define("float32"), _define("float64")
 depthwise_int8, depthwise_uint8, depthwise_bfloat16 = map(_define, DEPTHWISE_SUMS)
 depthwise_taps_float32, depthwise_taps_float64 = _define_taps("float32"), _define_taps("float64")
 depthwise_taps_int8, depthwise_taps_uint8, depthwise_taps_bfloat16 = map(_define_taps, DEPTHWISE_SUMS)
-few_channels_float32, few_channels_float64 = _define_few("float32"), _define_few("float64")

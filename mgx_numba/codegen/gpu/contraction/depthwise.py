@@ -1,8 +1,9 @@
 """Depthwise convolutions: each thread computes one vector of channels of a few neighbouring pixels of an image row.
 
-The kernel is bound by memory latency. Taps of a small filter are unrolled, so that all loads of a thread are in flight
-together; for a large filter the loads of one filter row are. Neighbouring pixels of a thread share image loads and
-weights. A thread computes fewer pixels where the grid would otherwise have too few threads.
+The kernel is bound by memory latency, and by conversions of 16 bits for large filters. Taps of a small filter are
+unrolled, so that all loads of a thread are in flight together; for a large filter the loads of one filter row are.
+Neighbouring pixels of a thread share image loads and weights. A thread computes fewer pixels where the grid would
+otherwise have too few threads.
 """
 
 from __future__ import annotations
@@ -28,15 +29,21 @@ __all__ = ["PixelTiling", "chosen_pixels", "depthwise_refusal", "depthwise_solut
 
 THREADS = 64
 """Threads per block. Small blocks spread a small image over more multiprocessors."""
-PIXELS = (1, 2)
-"""Pixels per thread. 32 images of 112 x 112 pixels and 32 channels of 16 bits take 44 us on an H200 with 1, 35 us with
-2 and 47 us with 4 (register pressure lowers occupancy)."""
-ENOUGH_THREADS = 256
-"""Threads per multiprocessor that hide memory latency, so that a thread may compute several pixels. With nine taps they
-have 36 KiB of loads in flight: the multiprocessor's share of bandwidth times latency."""
+PIXELS, LANES = (1, 2, 4, 7, 8), (2, 4, 8)
+"""Pixels, and channels, per thread that tuning compares."""
+# (threads per multiprocessor that hide memory latency, pixels, channels per thread), the first one with enough threads;
+# 0 pixels: 7 or 8, whichever leaves fewer threads' pixels outside the image. Best times of 16 bits on an H200, in us:
+#   3 x 3: 32 images of 56 x 56 x 144 29.2 with 8 pixels of 4 channels, 40.7 with 2 of 8; one image 2.8 and 2.5
+#   5 x 5: 32 of 28 x 28 x 240, stride 2: 10.5 with 7 of 4, 12.5 with 1 of 8; one of 14 x 14 x 672 2.5 with 4 of 2
+#   7 x 7: 8 of 56 x 56 x 96 17.7 with 8 of 4, 67 with 1 of 8; 8 of 14 x 14 x 384 6.8 with 7 of 4, 14.8
+#   11 x 11: 8 of 28 x 28 x 256 23.9 with 7 of 4, 81 with 2 of 8
+FEW_TAP_TILINGS = ((512, 0, 4), (256, 2, 8), (0, 1, 8))
+MANY_TAP_TILINGS = ((128, 0, 4), (128, 4, 4), (0, 4, 2))
 FEW_TAPS = 16
-"""Most taps that are unrolled completely. With 25 the loads in flight exceed the register file, and even a small image
-takes 5 us on an H200; with 9 it takes 1.3 us."""
+"""Most taps whose loads are always in flight together."""
+UNROLLED_REGISTERS = 140
+"""Most registers for the loads of all taps in flight; with more, filter rows are a loop. Found by the times above: 8
+images of 7 x 7 x 768 take 4.4 us with 140 registers and 6.2 with a loop, but 56 x 56 x 96 22.3 with 147 and 19.3."""
 MOST_ACROSS = 32
 """Most taps of a filter row, which is always unrolled. No known network has more."""
 MOST_LANES = 8
@@ -45,9 +52,10 @@ MOST_LANES = 8
 
 @dataclass(frozen=True)
 class PixelTiling:
-    """Number of neighbouring pixels of a row that one thread computes."""
+    """Number of neighbouring pixels of a row, and most channels of each, that one thread computes."""
 
     pixels: int
+    lanes: int = MOST_LANES
 
 
 def depthwise_refusal(contraction: GpuContraction) -> str:
@@ -65,17 +73,21 @@ def depthwise_refusal(contraction: GpuContraction) -> str:
 
 
 def depthwise_tilings(contraction: GpuContraction) -> list[PixelTiling]:
-    """Return the applicable numbers of pixels per thread."""
+    """Return the applicable tilings of a thread."""
     across = _conv(contraction).out_lens[-1]
-    return [PixelTiling(n) for n in PIXELS if n < 2 * across]
+    return [PixelTiling(n, lanes) for n in PIXELS if n < 2 * across for lanes in LANES]
 
 
 def chosen_pixels(contraction: GpuContraction) -> PixelTiling:
-    """Return the most pixels per thread that leave `ENOUGH_THREADS` threads per multiprocessor."""
-    enough = [
-        t for t in depthwise_tilings(contraction) if _threads(contraction, t) >= ENOUGH_THREADS * multiprocessors()
-    ]
-    return enough[-1] if enough else PixelTiling(PIXELS[0])
+    """Return the first of the preferred tilings that leaves enough threads per multiprocessor."""
+    problem = _conv(contraction)
+    across = problem.out_lens[-1]
+    wide = min((8, 7), key=lambda n: -(-across // n) * n)
+    for threads, pixels, lanes in FEW_TAP_TILINGS if problem.taps <= FEW_TAPS else MANY_TAP_TILINGS:
+        tiling = PixelTiling(pixels or wide, lanes)
+        if tiling.pixels < 2 * across and _threads(contraction, tiling) >= threads * multiprocessors():
+            return tiling
+    return PixelTiling(1, LANES[0])
 
 
 def loads(contraction: GpuContraction, tiling: PixelTiling) -> int:
@@ -83,7 +95,9 @@ def loads(contraction: GpuContraction, tiling: PixelTiling) -> int:
     problem = _conv(contraction)
     columns = len(_columns(problem, tiling.pixels)) + problem.kernel[-1]
     rows = prod(problem.kernel[:-1])
-    return _threads(contraction, tiling) * rows * columns * _lanes(contraction) * ITEMSIZE[problem.types.a]
+    return (
+        _threads(contraction, tiling) * rows * columns * _lanes(contraction, tiling.lanes) * ITEMSIZE[problem.types.a]
+    )
 
 
 def depthwise_solution(contraction: GpuContraction, tiling: PixelTiling) -> Solution:
@@ -92,7 +106,7 @@ def depthwise_solution(contraction: GpuContraction, tiling: PixelTiling) -> Solu
     Raises:
         UnsupportedError: no kernel exists for this accumulator type or for an operation of the epilogue.
     """
-    text = _DepthwiseText(contraction, tiling.pixels)
+    text = _DepthwiseText(contraction, tiling)
     lines, values, problem = text.lines(), text.arguments.values, _conv(contraction)
     epilogue = contraction.request.epilogue
     name = f"convolution_depthwise_{problem.types.out}{'_' * bool(epilogue.name)}{epilogue.name}_kernel"
@@ -107,10 +121,10 @@ def _conv(contraction: GpuContraction) -> ConvProblem:
     return problem
 
 
-def _lanes(contraction: GpuContraction) -> int:
-    """Return the channels per vector, such that all vectors of images and results are aligned."""
+def _lanes(contraction: GpuContraction, most: int) -> int:
+    """Return the channels per vector, at most ``most``, such that all vectors of images and results are aligned."""
     problem = _conv(contraction)
-    lanes = min(MOST_LANES, VECTOR_BYTES // ITEMSIZE[problem.types.a])
+    lanes = min(most, VECTOR_BYTES // ITEMSIZE[problem.types.a])
     while lanes > 1 and any(n % lanes for n in (problem.in_channels, *problem.x_strides)):
         lanes //= 2
     return contraction.lanes(problem.out_channels, lanes)
@@ -124,7 +138,7 @@ def _strips(problem: ConvProblem, pixels: int) -> tuple[int, ...]:
 def _threads(contraction: GpuContraction, tiling: PixelTiling) -> int:
     """Return the number of threads that compute pixels."""
     problem = _conv(contraction)
-    return prod(_strips(problem, tiling.pixels)) * (problem.out_channels // _lanes(contraction))
+    return prod(_strips(problem, tiling.pixels)) * (problem.out_channels // _lanes(contraction, tiling.lanes))
 
 
 def _columns(problem: ConvProblem, pixels: int) -> list[int]:
@@ -139,10 +153,10 @@ class _DepthwiseText(ContractionText):
 
     operands: ConvolutionOperands
 
-    def __init__(self, contraction: GpuContraction, pixels: int) -> None:
+    def __init__(self, contraction: GpuContraction, tiling: PixelTiling) -> None:
         super().__init__(contraction)
-        self.pixels = pixels
-        self.lanes = _lanes(contraction)
+        self.pixels = pixels = tiling.pixels
+        self.lanes = _lanes(contraction, tiling.lanes)
         self.problem = problem = _conv(contraction)
         rank, vectors = len(problem.out_lens), problem.out_channels // self.lanes
         lens = (*_strips(problem, pixels), vectors)
@@ -155,7 +169,10 @@ class _DepthwiseText(ContractionText):
         pads = zip(problem.pads_begin, problem.pads_end)
         self._padded = [max(pair) > 0 for pair in pads]
         self._cut = problem.out_lens[-1] % pixels != 0
-        self._few = problem.taps <= FEW_TAPS
+        words = self.lanes * ITEMSIZE[problem.types.a] / 4
+        columns = len(_columns(problem, pixels))
+        in_flight = words * (problem.taps // problem.kernel[-1] * columns + problem.taps)
+        self._few = problem.taps <= FEW_TAPS or in_flight <= UNROLLED_REGISTERS
 
     def lines(self) -> list[str]:
         """Return all statements of the kernel."""

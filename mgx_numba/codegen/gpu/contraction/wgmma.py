@@ -98,6 +98,10 @@ def wgmma_choice(contraction: GpuContraction, parts: bool = False) -> tuple[Warp
     return chosen_tile(tile_question(contraction, parts))
 
 
+ACTIVATIONS = frozenset("erf exp gelu_erf gelu_tanh log mish pow sigmoid silu softplus tanh".split())
+"""Scalar functions that take many instructions."""
+
+
 def tile_question(contraction: GpuContraction, parts: bool = False) -> TileQuestion:
     """Return the cost model's description of a contraction; ``parts``: float32 as three bfloat16 products."""
     problem = contraction.request.problem
@@ -116,7 +120,9 @@ def tile_question(contraction: GpuContraction, parts: bool = False) -> TileQuest
     widths = 16 if gated else 8
     shape = extent.rows, extent.columns, slices, extent.planes
     taps = problem.taps if isinstance(problem, ConvProblem) else 0
-    return TileQuestion(*shape, widths, reads, parts, gated, transposed, taps, contraction.constant)
+    body = contraction.request.epilogue.body
+    activates = body is not None and any(call.method in ACTIVATIONS for call in body.calls)
+    return TileQuestion(*shape, widths, reads, parts, gated, transposed, taps, contraction.constant, activates)
 
 
 class WarpgroupText(WarpgroupEpilogueText):

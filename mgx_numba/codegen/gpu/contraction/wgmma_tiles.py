@@ -194,37 +194,38 @@ LEAST_SLICES = 2
 """Least slices per split; shorter splits cost more to add up than they save."""
 NEIGHBOURS = 8
 """Tiles along the rows that are computed next to each other, so that their operands stay in L2. No figures kept."""
-# In cycles of a multiprocessor; fitted to 785 tiles of 29 products and convolutions of 16 bits, as `bench.gpu_tiles`
-# measures them, on an H200: those that are chosen lose 1.0% in the mean to the fastest ones, at most 13% (0.3 us). With
-# one of these 3% larger or smaller they lose 1.0 to 1.3% in the mean.
-MULTIPLIES = 3360
+# In cycles of a multiprocessor; fitted by `python -m bench.fit_tiles` to the times of 16-bit products, with and without
+# epilogues, and convolutions in `bench/data/gpu_tiles.json`: tiles that are chosen lose 1.6% in the mean to the fastest
+# of products, 0.6% with GELU, 3.9% with a float32 residual, and 3.8% of convolutions, most of which take a few us.
+MULTIPLIES = 3934
 """Bytes of K multiplied per cycle, of 4096 at peak, for any element type (measured with 16 bits)."""
-PAIRED = 3480
+PAIRED = 2904
 """The same for blocks of a cluster, which load shared operands once."""
-IN_TURNS = 2880
+IN_TURNS = 2772
 """The same for a warpgroup with ping-pong scheduling."""
 LONG_TURN, LEAST_TURNS = 12, 4
 """Least slices, and least tiles per multiprocessor, for ping-pong scheduling: measured with 12 and 6; with few tiles
 nothing alternates."""
-DELIVERY, DISTINCT = 10300, 3350
+DELIVERY, DISTINCT = 11900, 3024
 """L2 bandwidth to all multiprocessors in bytes/cycle; and the rate of distinct bytes of concurrent blocks, each counted
 once. A slice waits for both."""
-GATHERING = 39
+GATHERING = 33.6
 """TMA im2col bandwidth to one multiprocessor in bytes/cycle."""
-LEAST_SLICE = 345
+LEAST_SLICE = 297
 """Least cycles per slice, however small the tile."""
-BEGINNING = 1850
+BEGINNING = 2099
 """Cycles of pipeline fill and drain of a launch."""
-STORING = 10
-"""Accumulators/cycle that the epilogue processes and stores."""
-LAUNCH = 3300
+STORING, ACTIVATING = 9.42, 2.1
+"""Accumulators/cycle that the epilogue processes and stores; and how much longer it takes with an exponential or error
+function."""
+LAUNCH = 3036
 """Cycles of the split-K sum's launch."""
-PAIRING, PAIRING_CONSTANTS = 1800, 1200
+PAIRING, PAIRING_CONSTANTS = 1418, 218
 """Cycles of cluster synchronisation at start and end; and the cycles that non-clustered kernels save by loading
 constants before the preceding launch ends."""
-ADDING = 1850.0
+ADDING = 2014.0
 """Split-K partial sums that the whole device writes and reads back, in bytes/cycle."""
-LATENCY = 2100
+LATENCY = 1735
 """Cycles of latency of a slice's load; the ring's stages share it."""
 PART_PRODUCTS, NARROW_PART_PRODUCTS = 1.42, 2.27
 """Time of a float32 slice as halves relative to a 16-bit slice (six MMAs instead of four, left operand from registers);
@@ -234,7 +235,7 @@ WIDE_PARTS = 128
 HALVING = 210
 """Cycles that splitting delays the MMAs of a warpgroup alone on its multiprocessor. With the two constants above,
 estimates of 12 tiles are 0.9 to 1.2 of the measured times of BERT's products and 4096 by 4096 by 4096 on an H200."""
-READING = 1400
+READING = 2077
 """Cycles until the epilogue operands that a lane loads together have arrived. On an H200 a convolution of 64 to 256
 channels takes 24 us, and 59 with a residual; of 128 to 512 channels 12 and 34."""
 
@@ -259,6 +260,7 @@ class TileQuestion:
             `TRANSPOSED_COLUMNS`.
         taps: filter taps of a convolution in im2col mode; 0 otherwise.
         constant: whether the right operand is loaded before the preceding launch ends.
+        activates: whether the epilogue has a function that takes many instructions, see `ACTIVATING`.
         reads: whether the epilogue has an operand with one element per result.
         parts: whether float32 is computed as three bfloat16 products (`wgmma_parts`).
         whole: whether split-K is excluded.
@@ -275,6 +277,7 @@ class TileQuestion:
     transposed: bool = False
     taps: int = 0
     constant: bool = False
+    activates: bool = False
 
 
 def chosen_tile(question: TileQuestion) -> tuple[WarpgroupTile, int]:
@@ -337,10 +340,14 @@ def tile_cycles(tile: WarpgroupTile, splits: int, question: TileQuestion, cores:
         bringing = max(bringing, tile.rows // tile.across * SLICE_BYTES / GATHERING)
     slice = max(sharing * max(multiplying, bringing), LATENCY / tile.stages, LEAST_SLICE)
     storing = sharing * tile.rows * tile.columns / STORING
+    if question.activates and splits == 1:
+        storing *= ACTIVATING
     if question.reads and splits == 1:
         storing += READING * max(1, tile.columns / 16 / tile.reads_at_once)
-    ends = rounds if tile.pingpong == 1 else 1
-    cycles = rounds * part * slice + ends * storing + BEGINNING
+    if tile.pingpong == 1:
+        cycles = rounds * (part * slice + storing) + BEGINNING
+    else:  # one of multiplying and storing waits for the other
+        cycles = max(rounds * part * slice + storing, part * slice + rounds * storing) + BEGINNING
     if shared > 1:
         cycles += PAIRING + PAIRING_CONSTANTS * question.constant
     if splits > 1:

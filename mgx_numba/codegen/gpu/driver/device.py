@@ -167,7 +167,7 @@ def selected_architecture() -> Architecture:
 
 
 def known_architecture() -> Architecture | None:
-    """Return `selected_architecture`, or None without one: plans are then for the interpreter."""
+    """Return `selected_architecture`, or None if none is named and there is no device."""
     try:
         return selected_architecture()
     except DeviceError:

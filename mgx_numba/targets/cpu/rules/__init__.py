@@ -12,6 +12,7 @@ __all__ = ["FAMILIES", "RULES", "clusters", "contraction", "views"]
 
 FAMILIES = SHARED_FAMILIES | {
     "attention": "attention",
+    "caches": "update_cache cached_attention",
     "control": "if loop select_module",
     "custom": "custom",
     "detection": "nonmaxsuppression",

@@ -88,7 +88,7 @@ def _offer_bf16_split(low: Lowering, problem: AttentionProblem, out: View, origi
 
     if columns % LINE_ELEMENTS == 0:
         rows = out.with_shape(Shape(out.type, (problem.batch, problem.queries, columns)))
-        offer_bf16_split(low, low.steps[-1], rows, columns, remake, besides=True)
+        offer_bf16_split(low, low.draft.steps[-1], rows, columns, remake, besides=True)
 
 
 def _mask(low: Lowering, ins: Instruction, type: Type, turned: bool) -> View:

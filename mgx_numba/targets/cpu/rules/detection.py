@@ -69,4 +69,4 @@ def _append_rows(low: Lowering, ins: Instruction, picked: View, counts: View) ->
     label = f"{low.backend.name}::nonmaxsuppression_rows"
     reason = "how many rows the result has is known after the kernel"
     call, bound = FunctionCall(collected_rows, classes, total), is_symbolic(classes) or is_symbolic(total)
-    low.steps.append(function_step(label, ins, call, [picked, counts], out, reason, bound))
+    low.draft.steps.append(function_step(label, ins, call, [picked, counts], out, reason, bound))

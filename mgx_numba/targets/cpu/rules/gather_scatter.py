@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from ....codegen.cpu.data.cache_copy import cache_copy_launch
 from ....codegen.cpu.data.onehot import onehot_launch
 from ....codegen.cpu.data.scatter import scatter_launch, scatternd_launch
 from ....core.dim import known_in
 from ....core.types import Type
 from ....graph.instruction import Instruction
 from ....ops.scatter import REDUCTIONS, ScatterBase, ScatterNDBase
+from ...lowering.caches import keep_or_copy
 from ...lowering.gathers import lower_gather, lower_scan_slice, may_be_out_of_range, tuples_may_be_out_of_range
 from ...lowering.launched import onehot_rule
 from ...lowering.lowering import Lowering
@@ -20,7 +22,8 @@ lowering("scan_slice")(lower_scan_slice)
 
 @lowering(*(f"scatter_{r}" for r in REDUCTIONS), *(f"scatternd_{r}" for r in REDUCTIONS))
 def lower_scatter(low: Lowering, ins: Instruction) -> None:
-    """Append a copy of the data, then a kernel that updates it; a fallback step for bools and narrow floats."""
+    """Append a copy of the data, which a run may skip, then a kernel that updates it; a fallback step for narrow
+    types."""
     op, (data, indices, updates) = ins.op, low.inputs(ins)
     assert isinstance(op, (ScatterBase, ScatterNDBase))
     plain = data.type.compute is data.type and data.type is not Type.bool_type
@@ -28,7 +31,7 @@ def lower_scatter(low: Lowering, ins: Instruction) -> None:
         low.host(ins, f"kernels combine numbers of their own width, and some of them, not {data.shape}")
         return
     out = low.output(ins)
-    low.copy(data, out, ins)
+    keep_or_copy(low, data, out, ins, cache_copy_launch)
     tensors, origin = (indices.tensor, updates.tensor, out.tensor), low.origin(ins)
     if isinstance(op, ScatterBase):
         axis = op.axis % len(data.lens)

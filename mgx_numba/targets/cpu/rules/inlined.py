@@ -33,15 +33,15 @@ def inline(low: Lowering, ins: Instruction) -> bool:
     possible."""
     if not isinstance(ins.op, (If, Loop)) or not _suited(low, ins):
         return False
-    steps, requested, jumps = [*low.steps], len(low.requested), len(low.jumps)
+    steps, requested, jumps = [*low.draft.steps], len(low.draft.requested), len(low.draft.jumps)
     try:
         if isinstance(ins.op, If):
             _branches(low, ins, ins.op)
         else:
             _loop(low, ins, ins.op)
     except UnsupportedError:
-        low.steps[:] = steps  # lowering may have removed steps
-        del low.requested[requested:], low.jumps[jumps:]
+        low.draft.steps[:] = steps  # lowering may have removed steps
+        del low.draft.requested[requested:], low.draft.jumps[jumps:]
         low.values.pop(ins, None)
         return False
     return True
@@ -64,7 +64,7 @@ def _suited(low: Lowering, ins: Instruction) -> bool:
 def _append(low: Lowering, ins: Instruction, launch: Launch, operands: Mapping[str, View]) -> PendingStep:
     """Append and return a step; operands that the launch does not name stay alive until then."""
     low.launch(launch, operands, ins, f"{low.backend.name}::{ins.name}")
-    return low.steps[-1]
+    return low.draft.steps[-1]
 
 
 def _number(low: Lowering) -> View:
@@ -83,7 +83,7 @@ def _branches(low: Lowering, ins: Instruction, op: If) -> None:
             _put(low, ins, value, result)
         end = _append(low, ins, branch_ends(first=k == 0), flag)
         place = (ins.located(op.place(module.name)),)
-        low.jumps.append(PendingJump(start, before, end, where=k == 1, place=place))
+        low.draft.jumps.append(PendingJump(start, before, end, where=k == 1, place=place))
         before = end
 
 
@@ -141,7 +141,7 @@ def _loop(low: Lowering, ins: Instruction, op: Loop) -> None:
     text = ins.located(op.place(module.name, 0))
     head, _, tail = text.partition(" iteration 0 ")
     place = (f"{head} iteration ", f" {tail}")
-    low.jumps += [PendingJump(end, start, end, False, place), PendingJump(end, end, start, True)]
+    low.draft.jumps += [PendingJump(end, start, end, False, place), PendingJump(end, end, start, True)]
     low.values[ins] = [*kept[2:], *wholes]
 
 

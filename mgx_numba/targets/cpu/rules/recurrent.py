@@ -78,7 +78,7 @@ def _packed(
         return [*found, (rest, problem, _packed_once(low, problem, weights))]
     target = low.allocate(Shape(low.input(ins, 1).type, packed_lens(problem)))
     call, reason = FunctionCall(pack_weights, problem), "the weights are not constant, and no kernel packs them"
-    low.steps.append(function_step("cpu::pack_recurrent", ins, call, [low.input(ins, 1)], target, reason))
+    low.draft.steps.append(function_step("cpu::pack_recurrent", ins, call, [low.input(ins, 1)], target, reason))
     return [(1, problem, target)]
 
 

@@ -12,6 +12,7 @@ __all__ = ["FAMILIES", "RULES", "clusters", "contraction", "data", "views"]
 
 FAMILIES = SHARED_FAMILIES | {
     "attention": "attention fused_attention",
+    "caches": "update_cache",
     "control": "if loop",
     "detection": "nonmaxsuppression roialign",
     "trees": "tree_ensemble",

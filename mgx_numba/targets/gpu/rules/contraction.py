@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable
 from dataclasses import replace
 from functools import partial
 from math import gcd, prod
@@ -19,6 +19,7 @@ from ....codegen.gpu.contraction.block_quant_mma import (
     chunked,
     pack_chunks,
 )
+from ....codegen.gpu.contraction.cost import BANDWIDTH, CLOCK, LAUNCH
 from ....codegen.gpu.contraction.gemv import gemv_refusal
 from ....codegen.gpu.contraction.gpu_contraction import VECTOR_BYTES, GpuContraction, interleaved, permuted_lanes
 from ....codegen.gpu.contraction.im2row import ChannelPadding, channel_padding
@@ -34,12 +35,12 @@ from ....codegen.gpu.products import product_of
 from ....codegen.launch import Launch, Solution
 from ....codegen.printer import CodeBuffer
 from ....codegen.problems.convolution import ConvProblem
-from ....codegen.problems.element_types import ElementTypes
+from ....codegen.problems.element_types import ITEMSIZE, ElementTypes
 from ....codegen.problems.epilogue import Epilogue
-from ....codegen.problems.gemm import GemmProblem
+from ....codegen.problems.gemm import BlockWeights, GemmProblem
 from ....codegen.space import collapse
 from ....codegen.tuning.request import Candidate, Request, least_bytes
-from ....core.dim import Length, common_divisor, known_equal, known_in, known_less, known_same, less, negate
+from ....core.dim import Length, common_divisor, known_equal, known_in, known_less, known_same, less, negate, typical
 from ....core.integers import plain_int
 from ....core.shape import Shape, row_major_strides
 from ....core.strided import Strided
@@ -139,8 +140,10 @@ def _launch(low: Lowering, ins: Instruction, fused: Contraction) -> None:
     elif isinstance(problem, GemmProblem) and fused.blocks is not None:
         problem = _with_blocks(low, ins, problem, fused, places, operands)
     if isinstance(problem, GemmProblem) and weights is not None:
-        problem = replace(problem, b_strides=(*_matrix_strides(weights), 1, problem.k))
+        depth = _packed_depth(problem)
+        problem = replace(problem, b_strides=(*_matrix_strides(weights, depth), 1, depth))
     if isinstance(problem, GemmProblem):
+        problem = _in_whole_rows(low, ins, problem, fused, places, operands)
         problem, places = _planes_as_rows(problem, places)
     for name in ("x", "w") if weights is None else ("x",):
         operands[name] = _aligned(low, ins, operands[name])
@@ -180,6 +183,7 @@ def _append(
     """Append a solution's launches, with the weights packed in the order that the launches read."""
     problem, constant = contraction.problem, fused.weights is not None
     operands = dict(operands)
+    depth = problem.b_strides[-1] if isinstance(problem, GemmProblem) else 0
     if isinstance(problem, ConvProblem):
         order = chosen.solver.order
         if constant:
@@ -189,9 +193,9 @@ def _append(
         else:
             operands["w"] = _repacked(low, ins, problem, order, operands["w"])
     elif fused.weights is not None and low.values[fused.right].shape.symbolic:  # broadcast along symbolic axes
-        operands["w"] = _columns(low, solution, fused.weights)
+        operands["w"] = _columns(low, solution, depth, fused.weights)
     elif constant:
-        operands["w"] = low.derived(fused.right, partial(_columns, low, solution), _order(solution))
+        operands["w"] = low.derived(fused.right, partial(_columns, low, solution, depth), _order(solution, depth))
     if not known_equal(solution.scratch, 0):
         operands["scratch"] = low.allocate(Shape(Type.uint8_type, (solution.scratch,)))
     for launch in solution.launches:
@@ -203,56 +207,39 @@ def _append(
 def _planes_as_rows(
     problem: GemmProblem, places: tuple[tuple[int, ...], ...]
 ) -> tuple[GemmProblem, tuple[tuple[int, ...], ...]]:
-    """Return a batch of one-row products with a shared right operand as a single product with many rows.
+    """Return a product with as many rows as possible: batch axes over which the right operand is shared join the rows.
 
-    The rows of all operands must have a constant stride; otherwise the problem is unchanged. Blocks then compute more
-    than one row. With symbolic lengths batches of many rows are merged too, since the choice of kernels depends on the
-    number of rows. ``places`` are the strides of the epilogue's operands.
+    Axes join where the left operand, the result and the epilogue's operands have one constant stride over them; of
+    several such groups of axes the longest becomes the rows, because tiles are only full where there are many rows.
+    ``places`` are the strides of the epilogue's operands, over batch axes and rows.
     """
-    rank = len(problem.batch)
-    shared = all(known_in(s, 0) or known_equal(n, 1) for s, n in zip(problem.b_strides, problem.batch))
-    if not shared or problem.blocks is not None or problem.prologue is not None:
+    if not problem.batch or problem.blocks is not None or problem.prologue is not None:
         return problem, places
-    if has_lengths(problem):
-        return _all_rows(problem, places)
-    if problem.m != 1:
-        return problem, places
-    walked = [own[:rank] for own in (problem.out_strides, problem.a_strides, *places) if own]
-    return _walked_as_rows(problem, places, problem.batch, walked)
+    return _all_rows(problem, places)
 
 
 def _all_rows(
     problem: GemmProblem, places: tuple[tuple[int, ...], ...]
 ) -> tuple[GemmProblem, tuple[tuple[int, ...], ...]]:
-    """Return the product with batch axes and rows merged, if each operand has a constant stride over them."""
+    """Return the product with batch axes merged with the rows, or with each other, where strides allow it."""
     rank = len(problem.batch)
-    walked = [own for own in (problem.out_strides, problem.a_strides[:-1], *places) if own]
+    b = (*problem.b_strides[:rank], 0)
+    walked = [problem.out_strides, problem.a_strides[:-1], b, *(own for own in places if own)]
     if not rank or any(len(own) != rank + 1 for own in walked):
         return problem, places
-    return _walked_as_rows(problem, places, (*problem.batch, problem.m), walked)
-
-
-def _walked_as_rows(
-    problem: GemmProblem,
-    places: tuple[tuple[int, ...], ...],
-    lens: Sequence[int],
-    walked: Sequence[Sequence[int]],
-) -> tuple[GemmProblem, tuple[tuple[int, ...], ...]]:
-    """Return the product whose rows are the positions along ``lens``, if each operand has a constant stride over them.
-
-    Args:
-        lens: lengths of the axes.
-        walked: strides along the axes of the result, of the left operand, and of each non-empty entry of ``places``.
-    """
-    space = collapse(lens, walked, order_by=0)
-    if space.rank != 1:
+    space = collapse((*problem.batch, problem.m), walked, order_by=0)
+    shared = [k for k in range(space.rank) if known_in(space.strides[2][k], 0)]
+    if not shared:
         return problem, places
-    out, a, *rows = (own[0] for own in space.strides)
-    left = iter(rows)
+    rows = max(shared, key=lambda k: (typical(space.lens[k]), k))
+    order = [*(k for k in range(space.rank) if k != rows), rows]
+    lens = [space.lens[k] for k in order]
+    out, a, b, *rest = (tuple(own[k] for k in order) for own in space.strides)
+    left = iter(rest)
     return replace(
-        problem, m=space.lens[0], batch=(), a_strides=(a, problem.a_strides[-1]),
-        b_strides=problem.b_strides[len(problem.batch):], out_strides=(out,),
-    ), tuple((next(left),) if own else () for own in places)  # fmt: skip
+        problem, m=lens[-1], batch=tuple(lens[:-1]), a_strides=(*a, problem.a_strides[-1]),
+        b_strides=(*b[:-1], *problem.b_strides[rank:]), out_strides=out,
+    ), tuple(next(left) if own else () for own in places)  # fmt: skip
 
 
 def _solved(low: Lowering, contraction: GpuContraction) -> tuple[Candidate, Solution]:
@@ -283,7 +270,7 @@ class _BlockPlans(NamedTuple):
 def _packed_blocks(low: Lowering, problem: GemmProblem, fused: Contraction, operands: dict[str, View]) -> _BlockPlans:
     """Add block-quantised weights to the operands, packed for the kernels of the returned plans."""
     form, blocks = problem.blocks, fused.blocks
-    assert form is not None and blocks is not None
+    assert form is not None and isinstance(blocks, BlockWeights)
     if chunked(problem):
         operands["w"] = low.packed_blocks(blocks, "chunks", lambda: pack_chunks(form, *blocks))
         return _BlockPlans(block_quant_mma_refusal, block_quant_mma_solution, unpacked_chunks_launch)
@@ -344,7 +331,7 @@ def _with_open_blocks(
         which the product is computed.
     """
     form, blocks = problem.blocks, fused.blocks
-    assert form is not None and blocks is not None
+    assert form is not None and isinstance(blocks, BlockWeights)
     problem, places = _all_rows(problem, places)
     packed = _packed_blocks(low, problem, fused, operands)
     operands["x"] = _aligned(low, ins, operands["x"])
@@ -403,38 +390,121 @@ def _alike(weights: np.ndarray) -> list[bool]:
     return [n == 1 or stride == 0 for n, stride in zip(weights.shape[:-2], weights.strides)]
 
 
-def _matrix_strides(weights: np.ndarray) -> tuple[int, ...]:
+def _packed_depth(problem: GemmProblem) -> int:
+    """Return the elements from one packed column of constants to the next: k, rounded up to whole vectors where tensor
+    cores could read them."""
+    lanes = VECTOR_BYTES // ITEMSIZE[problem.types.b]
+    narrow = lanes > 4 and product_of(problem.types) is not None  # float32 parts have a layout of their own
+    return -(-problem.k // lanes) * lanes if narrow and problem.k > lanes else problem.k
+
+
+def _in_whole_rows(
+    low: Lowering,
+    ins: Instruction,
+    problem: GemmProblem,
+    fused: Contraction,
+    places: tuple[tuple[int, ...], ...],
+    operands: dict[str, View],
+) -> GemmProblem:
+    """Return the product with operands copied into rows of whole vectors, if tensor cores gain more than copies take.
+
+    TMA and vector loads read no other rows: of odd length, unaligned, or walked across.
+    """
+    if problem.prologue is not None or product_of(problem.types) is None or has_lengths((problem, places)):
+        return problem
+    views = {"x": operands["x"]} if fused.weights is not None else {"x": operands["x"], "w": operands["w"]}
+    lanes = VECTOR_BYTES // ITEMSIZE[problem.types.a]
+    strides = {
+        name: _padded_strides(view, lanes)
+        for name, view in views.items()
+        if not _in_vectors(view, lanes, either=name == "w") and ITEMSIZE[view.type.dtype_name] * lanes == VECTOR_BYTES
+    }
+    if not strides:
+        return problem
+    padded = replace(
+        problem, a_strides=strides.get("x", problem.a_strides), b_strides=strides.get("w", problem.b_strides)
+    )
+    moved = 2 * sum(views[name].shape.bytes for name in strides)
+    copies = moved / BANDWIDTH + len(strides) * LAUNCH / CLOCK
+    if _estimate(low, padded, fused, places) + copies >= _estimate(low, problem, fused, places):
+        return problem
+    for name, own in strides.items():
+        view = views[name]
+        once = [n if s else 1 for n, s in zip(view.lens, own)]
+        rows = [s or prod(view.lens) * lanes for s in own]
+        copied = low.materialized(view.with_shape(Shape(view.type, once, view.strides)), rows, ins)
+        operands[name] = copied.with_shape(Shape(view.type, view.lens, own))
+    return padded
+
+
+def _in_vectors(view: View, lanes: int, either: bool) -> bool:
+    """Return whether the last axis (``either``: one of the last two) is contiguous, and all others move by whole
+    vectors of ``lanes`` elements."""
+    for axis in (-1, -2) if either else (-1,):
+        rest = [s for k, (n, s) in enumerate(zip(view.lens, view.strides)) if k != len(view.lens) + axis and n > 1]
+        if view.strides[axis] == 1 and not any(s % lanes for s in rest):
+            return True
+    return False
+
+
+def _padded_strides(view: View, lanes: int) -> tuple[int, ...]:
+    """Return strides of a copy whose rows begin at multiples of ``lanes`` elements; batch axes without a stride keep
+    none."""
+    strides, size = [1], -(-view.lens[-1] // lanes) * lanes
+    for axis in range(len(view.lens) - 2, -1, -1):
+        repeated = axis < len(view.lens) - 2 and view.strides[axis] == 0
+        strides.insert(0, 0 if repeated else size)
+        size *= 1 if repeated else view.lens[axis]
+    return tuple(strides)
+
+
+def _estimate(low: Lowering, problem: GemmProblem, fused: Contraction, places: tuple[tuple[int, ...], ...]) -> float:
+    """Return the estimated seconds of the best kernel of a product."""
+    problem, places = _planes_as_rows(problem, places)
+    request = Request(problem, fused.epilogue, places, low.threads, low.options.fast_math)
+    constant = fused.weights is not None
+    contraction = GpuContraction(
+        request, VECTOR_BYTES, low.options.precision, constant, constant and low.shared is None
+    )
+    found = own_candidates(contraction)
+    return found[0].solver.estimate(contraction) if found else float("inf")
+
+
+def _matrix_strides(weights: np.ndarray, depth: int) -> tuple[int, ...]:
     """Return the strides, in elements, between the matrices of the result of `_columns`."""
     strides: list[int] = []
-    size = prod(weights.shape[-2:])
+    size = depth * weights.shape[-1]
     for length, alike in zip(weights.shape[-3::-1], reversed(_alike(weights))):
         strides.insert(0, 0 if alike else size)
         size *= 1 if alike else length
     return tuple(strides)
 
 
-def _columns(low: Lowering, solution: Solution, weights: np.ndarray) -> View:
-    """Return a constant right operand with contiguous columns, packed for a solution.
+def _columns(low: Lowering, solution: Solution, depth: int, weights: np.ndarray) -> View:
+    """Return a constant right operand with contiguous columns of ``depth`` elements, packed for a solution.
 
     Repeated matrices are stored once, whatever their number, so that plans for other lengths find them in the cache.
     """
     once = weights[tuple(0 if one else slice(None) for one in _alike(weights))]
 
     def made() -> np.ndarray:
-        return _in_order(low, once.swapaxes(-1, -2), -2, solution)
+        columns = once.swapaxes(-1, -2)
+        if depth > columns.shape[-1]:
+            columns = np.pad(columns, [*[(0, 0)] * (columns.ndim - 1), (0, depth - columns.shape[-1])])
+        return _in_order(low, columns, -2, solution)
 
-    kept = low.packed_constant(once, _order(solution), made)
+    kept = low.packed_constant(once, _order(solution, depth), made)
     if solution.halves:
         return kept
     if weights.ndim == 2:
         return kept
     lens = (*weights.shape[:-2], *kept.lens[-2:])
-    return kept.with_shape(Shape(kept.type, lens, (*_matrix_strides(weights), *kept.strides[-2:])))
+    return kept.with_shape(Shape(kept.type, lens, (*_matrix_strides(weights, depth), *kept.strides[-2:])))
 
 
-def _order(solution: Solution) -> Hashable:
-    """Return the key of the packing that `_in_order` applies to columns."""
-    return "columns", solution.lane_permutation, solution.gated, solution.halves
+def _order(solution: Solution, depth: int = 0) -> Hashable:
+    """Return the key of the packing that `_in_order` applies to columns of ``depth`` elements."""
+    return "columns", depth, solution.lane_permutation, solution.gated, solution.halves
 
 
 def _in_order(low: Lowering, columns: np.ndarray, axis: int, solution: Solution) -> np.ndarray:

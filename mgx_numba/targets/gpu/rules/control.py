@@ -210,7 +210,7 @@ def _data_dependent_bodies(low: Lowering, ins: Instruction, first: int) -> tuple
     Raises:
         UnsupportedError: the bodies do not justify plans of their own.
     """
-    if low.compile_body is None or not any(map(is_worthwhile, ins.module_args)):
+    if low.resources.compile_body is None or not any(map(is_worthwhile, ins.module_args)):
         raise UnsupportedError(_unknown(low, ins))
     bodies, taken = [], []
     for module in ins.module_args:
@@ -218,10 +218,10 @@ def _data_dependent_bodies(low: Lowering, ins: Instruction, first: int) -> tuple
         place = {value: first + k for k, value in enumerate(module.captured())}
         first += len(place)
         if lengths_of(program):
-            assert low.scope is not None
-            made: Any = OpenBody(program, low.compile_body, low.scope.hints())
+            assert low.job.scope is not None
+            made: Any = OpenBody(program, low.resources.compile_body, low.job.scope.hints())
         else:
-            made = low.compile_body(program)
+            made = low.resources.compile_body(program)
         bodies.append((DataDependentBody(made, program.parameter_shapes()), made.kernels()))
         taken.append([place[value] for value in captured])
     return bodies, taken
@@ -276,4 +276,4 @@ def _append(
 ) -> None:
     label = f"{low.backend.name}::{ins.name}"
     step = PendingStep(None, {}, label, ins, None, list(inputs), list(outputs), tuple(plans), control=control)
-    low.steps.append(step)
+    low.draft.steps.append(step)

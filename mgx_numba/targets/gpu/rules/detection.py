@@ -82,4 +82,4 @@ def _append_count(low: Lowering, ins: Instruction, table: View, total: View) -> 
         reason="how many rows the result has is known after the kernels",
         on_device=FirstRows(),
     )
-    low.steps.append(step)
+    low.draft.steps.append(step)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from ....codegen.gpu.data.cache_copy import cache_copy_launch
 from ....codegen.gpu.data.indexed import positions_launch
 from ....codegen.gpu.data.onehot import onehot_launch
 from ....codegen.gpu.data.scatter import element_lines, scatter_launch, slice_lines
@@ -10,6 +11,7 @@ from ....core.shape import Shape
 from ....core.types import Type
 from ....graph.instruction import Instruction
 from ....ops.scatter import REDUCTIONS, ScatterBase, ScatterNDBase
+from ...lowering.caches import keep_or_copy
 from ...lowering.gathers import lower_gather, lower_scan_slice, may_be_out_of_range, tuples_may_be_out_of_range
 from ...lowering.launched import onehot_rule
 from ...lowering.lowering import Lowering
@@ -29,7 +31,7 @@ def lower_scatter(low: Lowering, ins: Instruction) -> None:
         low.host(ins, "there is no element to change")
         return
     out = low.output(ins)
-    low.copy(data, out, ins)
+    keep_or_copy(low, data, out, ins, cache_copy_launch)
     if any(known_in(n, 0) for n in (*updates.lens, *indices.lens[:-1])):
         return
     tensors, origin = (indices.tensor, updates.tensor, out.tensor), low.origin(ins)

@@ -58,7 +58,7 @@ def lower_concatenation(low: Lowering, ins: Instruction) -> None:
             before = []
         launches = _launched(low, [*before, *now], ins) if before else ()
         if launches:
-            low.steps.pop()
+            low.draft.steps.pop()
         else:
             before, launches = [], _launched(low, now, ins)
         pairs = [*before, *now]
@@ -74,7 +74,7 @@ def _launched(low: Lowering, pairs: list[tuple[View, View]], ins: Instruction) -
 
 def _copies_before(low: Lowering, now: list[tuple[View, View]]) -> list[tuple[View, View]]:
     """Return the copies of the preceding step, if the launch has room for them and no copy depends on their order."""
-    last = low.steps[-1] if low.steps else None
+    last = low.draft.steps[-1] if low.draft.steps else None
     if last is None or last.launch is None or last.launch.kernel.name != COPIES_KERNEL:
         return []
     count = len(last.operands) // 2

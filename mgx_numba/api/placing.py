@@ -1,0 +1,99 @@
+"""Run with results in memory of the caller."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from ..core.device_array import DeviceArray
+from ..core.output_buffers import output_buffer
+from ..errors import ParameterError
+from .argument import argument
+from .checking import buffer_of
+from .results import result_of
+
+if TYPE_CHECKING:
+    from .program import program
+
+__all__ = ["run_into"]
+
+
+def run_into(p: program, params: Mapping[str, Any], outputs: Mapping[str, Any], there: bool = False) -> list[Any]:
+    """Run a program with some results in given memory; see `program.run`.
+
+    Args:
+        p: the program.
+        params: inputs.
+        outputs: memory by result name: writeable arrays, or tensors on the program's device.
+        there: leave the results of a program for a device on the device, whatever ``offload_copy`` is.
+
+    Raises:
+        ParameterError: an input or result is unknown or does not fit.
+    """
+    fast_path = None if there else _quickly(p, params, outputs)
+    if fast_path is not None:
+        return fast_path
+    names = p.get_output_names()
+    unknown = [name for name in outputs if name not in names]
+    if unknown:
+        raise ParameterError(f"run: no result {unknown[0]!r}; the program's are: {', '.join(names)}")
+    inputs = p._checked(params)
+    form = p._form
+    shapes = [s._value for s in p.get_output_shapes()]
+    places = {names.index(name): value for name, value in outputs.items()}
+    given = {k: buffer_of(names[k], value, shapes[k], form, p._open_dims) for k, value in places.items()}
+    offered = {output_buffer(k): value for k, value in given.items()}
+    if form is None:
+        results = p._run_checked(params)
+        for k, memory in given.items():
+            results[k] = _in_memory(names[k], results[k].view(np.ndarray), memory).view(argument)
+        return results
+    if form.on is not None:
+        stays = there or not form.on.offload_copy
+        results = (form.on.run_there if stays else form.compiled.run)({**inputs, **(offered if stays else {})})
+    else:
+        results = form.compiled.run({**inputs, **offered})
+    for k, memory in given.items():
+        results[k] = _in_memory(names[k], results[k], memory)
+    return form.shown(results)
+
+
+def _quickly(p: program, params: Mapping[str, Any], outputs: Mapping[str, Any]) -> list[Any] | None:
+    """Run by the program's fast path, which updates caches in place; None if the general path has to run."""
+    form = p._form
+    if form is None or form.on is not None:
+        return None
+    places = p._result_places
+    merged = dict(params)
+    for name, memory in outputs.items():
+        if name not in places or not isinstance(memory, np.ndarray):
+            return None
+        merged[places[name][1]] = memory
+    results = form.fast_path(merged)
+    if results is None and form.general_fast_path is not form.fast_path:
+        results = form.general_fast_path(merged)
+    if results is None:
+        return None
+    for name, memory in outputs.items():
+        k = places[name][0]
+        if results[k] is not memory:
+            memory = _in_memory(name, results[k], buffer_of(name, memory, form.results[k], form, p._open_dims))
+            results[k] = result_of(memory, form.shapes_beside.get(k))
+    return form.with_shapes(results) if form.shapes_beside else results
+
+
+def _in_memory(name: str, result: Any, memory: Any) -> Any:
+    """Return the result in the caller's memory, to which it is copied unless the run wrote it there."""
+    if result is memory:
+        return memory
+    if isinstance(memory, DeviceArray) or isinstance(result, DeviceArray):
+        if isinstance(memory, DeviceArray) and isinstance(result, DeviceArray) and memory.address == result.address:
+            return result
+        raise ParameterError(f"result {name!r} and the memory for it do not lie on the same device")
+    if not isinstance(result, np.ndarray) or result.dtype != memory.dtype or result.shape != memory.shape:
+        got = f"{result.dtype} {list(result.shape)}" if isinstance(result, np.ndarray) else type(result).__name__
+        raise ParameterError(f"result {name!r} is {got}, the memory bound for it {memory.dtype} {list(memory.shape)}")
+    memory[...] = result
+    return memory

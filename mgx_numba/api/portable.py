@@ -1,0 +1,131 @@
+"""The portable form of a ``program``: made on first access, with the lineage by which its plans are cached."""
+
+from __future__ import annotations
+
+import functools
+import weakref
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from ..dataclass import dataclass
+from ..graph.origin import Origin
+from ..interrupts import whole_module
+from ..messages import Messages
+
+if TYPE_CHECKING:
+    from ..core.shape import Shape
+    from ..graph.program import Program
+    from .lineage import Lineage
+    from .reshaping import Reread
+
+__all__ = ["Known", "PortableForm"]
+
+
+@dataclass(frozen=True)
+class Known:
+    """Metadata of a program: all that is needed without its instructions.
+
+    Attributes:
+        messages: warnings of parsing or changing the model.
+        beside: JSON values that the caller of `read_model` stored.
+    """
+
+    parameters: Mapping[str, Shape]
+    results: Sequence[Shape]
+    origin: Origin
+    messages: list[Messages]
+    beside: Mapping[str, Any]
+
+
+class PortableForm:
+    """The IR program of a ``program``, and its history.
+
+    Attributes:
+        decode: makes the IR program on first access.
+        lineage: the lineage, if plans may be cached; see `lineage_now`.
+        known: metadata for use until the IR program is made.
+        unkept: metadata to store with the first plan.
+        reread: reads the model again for other lengths.
+    """
+
+    def __init__(
+        self, decode: Callable[[], Program] | None = None, lineage: Lineage | None = None, known: Known | None = None
+    ) -> None:
+        self.decode = decode or _empty
+        self.lineage = lineage
+        self.known = known
+        self.unkept: list[tuple[Lineage, Known]] = []
+        self.reread: Reread | None = None
+        # The IR program of this lineage and its change counters, to detect changes.
+        self._pristine: tuple[weakref.ref[Program], list[int]] | None = None
+        if known is not None:
+            self.origin = known.origin
+
+    @classmethod
+    def of(cls, value: Program) -> PortableForm:
+        """Return the form of an IR program."""
+        self = cls()
+        self.program = value
+        return self
+
+    @functools.cached_property
+    def program(self) -> Program:
+        """The IR program."""
+        found = self.decode()
+        if self.lineage is not None:
+            self._pristine = _marks(found)
+        return found
+
+    @functools.cached_property
+    def origin(self) -> Origin:
+        """The model's metadata."""
+        return self.program.origin
+
+    def take_lineage(self, lineage: Lineage, decode: Callable[[], Program]) -> None:
+        """Record the lineage of the IR program in its present state, and the function that makes it again."""
+        self.lineage, self.decode = lineage, decode
+        self._pristine = _marks(self.program)
+
+    def defer(self, lineage: Lineage, decode: Callable[[], Program]) -> None:
+        """Forget the IR program; ``decode`` makes a program of this lineage on the next access."""
+        self.__dict__.pop("program", None)
+        self.lineage, self.decode = lineage, decode
+
+    @property
+    def decoded(self) -> bool:
+        """Whether the IR program exists."""
+        return "program" in self.__dict__
+
+    def lineage_now(self) -> Lineage | None:
+        """Return the lineage; None if it is unknown, or if the IR program was changed since."""
+        if self.lineage is not None and self.decoded:
+            of, changes = self._pristine or (None, None)
+            if of is None or of() is not self.program or changes != _marks(self.program)[1]:
+                self.lineage = None
+        return self.lineage
+
+    def _known_only(self) -> Known | None:
+        """Return the metadata if the IR program has not been made."""
+        return None if self.decoded else self.known
+
+    def parameters(self) -> dict[str, Shape]:
+        """Return the shapes of the parameters, by name."""
+        known = self._known_only()
+        return self.program.parameter_shapes() if known is None else dict(known.parameters)
+
+    def results(self) -> list[Shape]:
+        """Return the shapes of the results."""
+        known = self._known_only()
+        return self.program.output_shapes() if known is None else list(known.results)
+
+
+def _marks(portable: Program) -> tuple[weakref.ref[Program], list[int]]:
+    """Return a reference to a program and its modules' change counters, to detect later changes."""
+    return weakref.ref(portable), [module.changes for module in portable.modules]
+
+
+def _empty() -> Program:
+    whole_module("mgx_numba.graph.program")
+    from ..graph.program import Program
+
+    return Program()

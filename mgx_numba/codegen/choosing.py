@@ -1,0 +1,47 @@
+"""The methods of a back end that choose solvers of contractions, by functions of its own module of solvers."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from .tuning.record import TuningRecord
+    from .tuning.request import Candidate, Estimate, TuningRequest
+
+__all__ = ["ChoosesSolvers"]
+
+
+class ChoosesSolvers(ABC):
+    """A back end whose solvers are in one module. The module is imported at the first question: a process that only
+    loads kernels needs none.
+    """
+
+    @abstractmethod
+    def _solvers(self) -> Any:
+        """Return the module, whose functions have the names of the methods below."""
+
+    def choose(self, request: TuningRequest) -> Candidate:
+        """See `Backend.choose`."""
+        return self._solvers().choose(request)  # type: ignore[no-any-return]
+
+    def revisions(self, request: TuningRequest) -> Mapping[str, int]:
+        """See `Backend.revisions`."""
+        return self._solvers().revisions(request)  # type: ignore[no-any-return]
+
+    def estimates(self, request: TuningRequest) -> list[Estimate]:
+        """See `Backend.estimates`."""
+        return self._solvers().estimates(request)  # type: ignore[no-any-return]
+
+    def candidates(self, request: TuningRequest) -> list[Candidate]:
+        """See `Backend.candidates`."""
+        return self._solvers().candidates(request)  # type: ignore[no-any-return]
+
+    def refinements(self, request: TuningRequest, winner: Candidate) -> list[Candidate]:
+        """See `Backend.refinements`."""
+        return self._solvers().refinements(request, winner)  # type: ignore[no-any-return]
+
+    def candidate_of(self, request: TuningRequest, record: TuningRecord) -> Candidate | None:
+        """See `Backend.candidate_of`."""
+        return self._solvers().candidate_of(request, record)  # type: ignore[no-any-return]

@@ -1,0 +1,310 @@
+"""ONNX Runtime's attention over a key and value cache with groups of query heads.
+
+com.microsoft: GroupQueryAttention.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import numpy as np
+
+from ...core.dim import Dim, equal, known_equal, known_less, maximum
+from ...core.types import Type
+from ...dataclass import dataclass
+from ...errors import ParseError, ShapeError, UnsupportedError
+from ...graph.instruction import Instruction
+from .attention import Mask, attend, merge_heads, positions, split_heads
+from .builder import Builder, rank
+from .cache_quantization import CacheFormat, cache_formats
+from .node import Node
+from .registry import MICROSOFT, register
+from .rotary import rotate, table_rows
+
+__all__ = ["Spans", "grouped", "in_float", "normalized", "rotated", "score_scale", "spans_of", "with_sink"]
+
+NARROW = (Type.half_type, Type.bf16_type)
+
+
+@dataclass
+class Spans:
+    """The new tokens and valid keys of each sequence, int64.
+
+    Attributes:
+        start: position of the first new token, [b, 1].
+        ends: number of valid keys after the step, [b, 1].
+        tokens: position of each new token, [b, s].
+        written: as ``tokens``, with -1 for padding, which is not written.
+    """
+
+    start: Instruction
+    ends: Instruction
+    tokens: Instruction
+    written: Instruction
+
+    def limits(self, g: Builder) -> Instruction:
+        """Emit start and ends as [b, 2]."""
+        return g.op("concat", self.start, self.ends, axis=1)
+
+
+@register("GroupQueryAttention", domain=MICROSOFT)
+def group_query_attention(
+    g: Builder,
+    node: Node,
+    query: Instruction,
+    key: Instruction | None = None,
+    value: Instruction | None = None,
+    past_key: Instruction | None = None,
+    past_value: Instruction | None = None,
+    last: Instruction | None = None,
+    total: Instruction | None = None,
+    cosine: Instruction | None = None,
+    sine: Instruction | None = None,
+    places: Instruction | None = None,
+    attention_bias: Instruction | None = None,
+    sink: Instruction | None = None,
+    k_scale: Instruction | None = None,
+    v_scale: Instruction | None = None,
+    q_norm: Instruction | None = None,
+    k_norm: Instruction | None = None,
+    query_lengths: Instruction | None = None,
+) -> list[Instruction]:
+    """Emit attention over caches [b, kv_heads, t, d]; ``seqlens_k`` has the last position of each sequence.
+
+    The caches keep their length if new tokens fit (a shared buffer); otherwise they grow to ``total_sequence_length``.
+    A ``head_sink`` is an additional score per head, which takes part in softmax with a value of zeros;
+    ``smooth_softmax`` is a sink of score 0. Caches of 8 or 4 bits have scales.
+    """
+    if last is None or total is None:
+        raise ParseError("inputs 'seqlens_k' and 'total_sequence_length' are missing")
+    node.refuse("qk_output", 0)
+    heads, shared = node.get_int("num_heads"), node.get_int("kv_num_heads")
+    q, k, v = grouped(g, query, key, value, heads, shared)
+    if (q_norm is None) != (k_norm is None):
+        raise ParseError("q_norm_weight and k_norm_weight must be given together")
+    if q_norm is not None and k_norm is not None:
+        both = node.get_float("qk_norm_epsilon", 1e-6)
+        q = normalized(g, q, q_norm, node.get_float("q_norm_epsilon", both))
+        k = normalized(g, k, k_norm, node.get_float("k_norm_epsilon", both))
+    s = g.lens(q)[2]
+    prompt = _is_known_prompt(g, total, s) if query_lengths is None else False
+    spans = spans_of(g, g.lens(q), last, total, query_lengths)
+    if node.get_bool("do_rotary"):
+        if cosine is None or sine is None:
+            raise ParseError("do_rotary needs inputs 'cos_cache' and 'sin_cache'")
+        given = places is not None and query_lengths is None
+        where = spans.tokens if places is None else _given_places(g, places, total, prompt) if given else places
+        interleaved = node.get_bool("rotary_interleaved")
+        q, k = (in_float(g, x, lambda x: rotated(g, x, cosine, sine, where, interleaved)) for x in (q, k))
+    formats = cache_formats(g, node, past_key, past_value, k_scale, v_scale, g.lens(q)[3], shared)
+    if node.get_bool("sliding_window_cache"):
+        from .contrib_window_cache import attend_window_cache
+
+        if past_key is None or past_value is None or any(f.bits for f in formats):
+            raise UnsupportedError("sliding_window_cache without past_key and past_value, or with quantised caches")
+        return attend_window_cache(g, node, (q, k, v), (past_key, past_value), spans, (attention_bias, sink))
+    whole = _length(g, past_key, total, s)
+    caches = [
+        _updated(g, old, form.encode(g, new), spans, whole)
+        for old, new, form in zip((past_key, past_value), (k, v), formats)
+    ]
+    return [merge_heads(g, _attended(g, node, q, caches, formats, spans, attention_bias, sink)), *caches]
+
+
+def _attended(
+    g: Builder,
+    node: Node,
+    q: Instruction,
+    caches: list[Instruction],
+    formats: tuple[CacheFormat, CacheFormat],
+    spans: Spans,
+    bias: Instruction | None,
+    sink: Instruction | None,
+) -> Instruction:
+    """Emit the attention of q [b, h, s, d] over the caches."""
+    causal, window = node.get_int("causal", 1), node.get_int("local_window_size", -1)
+    if causal not in (0, 1) or (not causal and window > 0):
+        raise ParseError(f"causal is {causal} and local_window_size {window}, expected causal 1, or 0 without a window")
+    heads, scale, softcap = g.lens(q)[1], score_scale(node, g.lens(q)[3]), node.get_float("softcap", 0.0)
+    if sink is None and node.get_int("smooth_softmax", 0) > 0:
+        sink = g.broadcast(g.literal(0.0, Type.float_type), (heads,))
+    result = q.shape.type
+    keys, values = (form.codes(g, cache) for form, cache in zip(formats, caches))
+    q = formats[0].scaled(g, q, heads)
+    if bias is None:
+        extra = [] if sink is None else [g.convert(sink, Type.float_type)]
+        y = g.op(
+            "cached_attention", q, keys, values, spans.limits(g), *extra,
+            scale=scale, causal=bool(causal), window=max(window, 0), softcap=softcap, sink=bool(extra),
+        )  # fmt: skip
+    else:
+        keys, values = (g.convert(x, q.shape.type) for x in (keys, values))
+        b, whole = g.lens(q)[0], g.lens(keys)[2]
+        at, queries = positions(g, whole, 3, 4), g.reshape(spans.tokens, (b, 1, g.lens(q)[2], 1))
+        mask = Mask(g.pointwise("less", at, g.reshape(spans.ends, (b, 1, 1, 1))))
+        if causal:
+            mask.restrict(g, g.pointwise("less_or_equal", at, queries))
+        if window > 0:
+            first = g.pointwise("sub", queries, g.literal(np.int64(window)))
+            mask.restrict(g, g.pointwise("greater", at, first))
+        mask.add(g, _bias_of(g, bias, whole))
+        if sink is not None:
+            keys, values = with_sink(g, q, keys, values, mask, sink)
+        y = attend(g, q, keys, values, scale, mask, softcap)
+    return g.convert(formats[1].scaled(g, y, heads), result)
+
+
+def score_scale(node: Node, head: int) -> float:
+    """Return the factor of the scores."""
+    return node.get_float("scale", 0.0) or 1 / math.sqrt(head)
+
+
+def in_float(g: Builder, x: Instruction, make: Callable[[Instruction], Instruction]) -> Instruction:
+    """Emit what ``make`` makes of ``x`` in float32, rounded to the type of ``x`` once."""
+    if x.shape.type not in NARROW:
+        return make(x)
+    return g.convert(make(g.convert(x, Type.float_type)), x.shape.type)
+
+
+def rotated(
+    g: Builder, x: Instruction, cosine: Instruction, sine: Instruction, where: Instruction, interleaved: bool
+) -> Instruction:
+    """Emit x [b, h, s, d] rotated by the tables' angles of the positions ``where`` [b, s]."""
+    cosine, sine = (table_rows(g, table, where, x.shape.type) for table in (cosine, sine))
+    return rotate(g, x, cosine, sine, interleaved)
+
+
+def normalized(g: Builder, x: Instruction, weight: Instruction, epsilon: float) -> Instruction:
+    """Emit the root mean square normalisation of each head's features."""
+
+    def make(x: Instruction) -> Instruction:
+        square = g.op("reduce_mean", g.pointwise("mul", x, x), axes=(3,))
+        factor = g.pointwise("rsqrt", g.pointwise("add", square, g.like(epsilon, x)))
+        return g.pointwise("mul", g.pointwise("mul", x, factor), g.convert(weight, x.shape.type))
+
+    return in_float(g, x, make)
+
+
+def with_sink(
+    g: Builder, q: Instruction, k: Instruction, v: Instruction, mask: Mask, sink: Instruction
+) -> tuple[Instruction, Instruction]:
+    """Append a visible key and value of zeros, with the sink's score per head as its bias."""
+    b, h, s, _ = g.lens(q)
+    whole = g.lens(k)[2]
+    k, v = (g.op("pad", x, pads=(0, 0, 0, 0, 0, 0, 1, 0)) for x in (k, v))
+    if mask.allowed is not None:
+        allowed = g.broadcast(mask.allowed, (b, 1, s, whole))
+        mask.allowed = g.op("concat", allowed, g.broadcast(g.literal(True), (b, 1, s, 1)), axis=3)
+    bias = g.like(0, q) if mask.bias is None else mask.bias
+    column = g.reshape(g.convert(sink, q.shape.type), (h, 1, 1))
+    parts = g.broadcast(bias, (b, h, s, whole)), g.broadcast(column, (b, h, s, 1))
+    mask.bias = g.op("concat", *parts, axis=3)
+    return k, v
+
+
+def grouped(
+    g: Builder, query: Instruction, key: Instruction | None, value: Instruction | None, heads: int, shared: int
+) -> tuple[Instruction, Instruction, Instruction]:
+    """Emit queries, keys and values, which may be packed, as [b, heads, s, d]."""
+    if key is not None and value is not None:
+        return split_heads(g, query, heads), split_heads(g, key, shared), split_heads(g, value, shared)
+    packed = split_heads(g, query, heads + 2 * shared)
+    q, k, v = g.split(packed, 1, [heads, shared, shared])
+    return q, k, v
+
+
+def _length(g: Builder, past: Instruction | None, total: Instruction, s: int) -> int:
+    """Return the length of the caches after the step."""
+    count = g.constants.value(total)
+    wanted = None if count is None else g.int_value(total, "total_sequence_length")
+    if past is None:
+        whole = s if wanted is None else wanted
+    else:
+        whole = g.lens(past)[2] if wanted is None else maximum(g.lens(past)[2], wanted)
+        if wanted is None and known_less(whole, s):
+            g.constant(total, "total_sequence_length")
+    if known_less(whole, s) or (not isinstance(whole, Dim) and whole < s):
+        raise ShapeError(f"{s} new tokens do not fit a cache of {whole}")
+    return whole
+
+
+def _is_known_prompt(g: Builder, total: Instruction, s: int) -> bool | None:
+    """Return whether all tokens are new; None if lengths or values of a run decide that."""
+    if g.constants.value(total) is None:
+        return None
+    wanted = g.int_value(total, "total_sequence_length")
+    return None if isinstance(equal(wanted, s), Dim) else known_equal(wanted, s)
+
+
+def spans_of(
+    g: Builder,
+    lens: tuple[int, ...],
+    last: Instruction,
+    total: Instruction,
+    query_lengths: Instruction | None,
+) -> Spans:
+    """Emit the spans of queries [b, h, s, d]; ``last`` has the last position of each sequence."""
+    b, _, s, _ = lens
+    ends = g.pointwise("add", g.reshape(g.convert(last, Type.int64_type), (b, 1)), g.literal(np.int64(1)))
+    if query_lengths is None:
+        start = _start(g, ends, total, s, _is_known_prompt(g, total, s))
+        tokens = g.pointwise("add", start, positions(g, s, 1))
+        return Spans(start, ends, tokens, tokens)
+    valid = g.reshape(g.convert(query_lengths, Type.int64_type), (b, 1))
+    start = g.pointwise("sub", ends, valid)
+    tokens = g.pointwise("add", start, positions(g, s, 1))
+    is_token = g.pointwise("less", positions(g, s, 1), valid)
+    return Spans(start, ends, tokens, g.pointwise("where", is_token, tokens, g.like(-1, tokens)))
+
+
+def _start(g: Builder, ends: Instruction, total: Instruction, s: int, prompt: bool | None) -> Instruction:
+    """Emit the position [b, 1] of each sequence's first new token: 0 for a prompt, else the earlier tokens' number."""
+    if prompt:
+        return g.broadcast(g.literal(np.int64(0)), g.lens(ends))
+    before = g.pointwise("sub", ends, g.literal(s, Type.int64_type))
+    if prompt is False:
+        return before
+    return g.pointwise("where", _is_prompt(g, total, s), g.literal(np.int64(0)), before)
+
+
+def _is_prompt(g: Builder, total: Instruction, s: int) -> Instruction:
+    """Emit whether all tokens are new, [1, 1]."""
+    return g.pointwise("equal", g.reshape(g.convert(total, Type.int64_type), (1, 1)), g.literal(s, Type.int64_type))
+
+
+def _given_places(g: Builder, places: Instruction, total: Instruction, prompt: bool | None) -> Instruction:
+    """Emit positions [b, s] of the new tokens from ``position_ids``.
+
+    For a prompt they count up from ``position_ids[0, 0]``.
+    """
+    b, s = g.lens(places)
+    if prompt is False or known_equal(b * s, 0):
+        return places
+    first = g.convert(g.slice(g.slice(places, 0, 0, 1), 1, 0, 1), Type.int64_type)
+    following = g.broadcast(g.pointwise("add", first, positions(g, s, 1)), (b, s))
+    return following if prompt else g.pointwise("where", _is_prompt(g, total, s), following, places)
+
+
+def _updated(g: Builder, old: Instruction | None, new: Instruction, spans: Spans, whole: int) -> Instruction:
+    """Emit a cache of ``whole`` positions with the new rows [b, h, s, d] written into it."""
+    b, h, s, d = g.lens(new)
+    if old is None:
+        if known_equal(s, whole):
+            return new
+        old = g.broadcast(g.like(0, new), (b, h, whole, d))
+    if rank(old) != 4 or not known_equal(g.lens(old)[3], d):
+        raise ShapeError(f"a cache {list(g.lens(old))} does not take new rows {list(g.lens(new))}")
+    if old.shape.type is not new.shape.type:
+        raise ParseError(f"a cache of {old.shape.type.name} does not take new rows of {new.shape.type.name}")
+    length = -1 if known_equal(g.lens(old)[2], whole) else whole
+    return g.op("update_cache", old, new, spans.written, length=length)
+
+
+def _bias_of(g: Builder, bias: Instruction, whole: int) -> Instruction:
+    """Emit a bias whose last axis has the cache's length."""
+    lens = g.lens(bias)
+    missing = whole - lens[-1]
+    if not isinstance(missing, Dim) and missing < 0:
+        raise ShapeError(f"attention_bias {list(lens)} does not fit {whole} keys")
+    return bias if known_equal(missing, 0) else g.op("pad", bias, pads=(0,) * (2 * len(lens) - 1) + (missing,))

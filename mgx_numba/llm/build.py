@@ -1,0 +1,282 @@
+"""Decoders as programs: a configuration and the weights of a file become operators.
+
+Parameters and results have the names of onnxruntime-genai's models. Attention is GroupQueryAttention, which appends to
+the caches; sequences of a batch begin at position 0 and are padded at their ends.
+"""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+import numpy as np
+
+from ..core.shape import UNBOUNDED, DynamicDimension, Shape
+from ..core.types import Type
+from ..errors import FormatError, OptionError
+from ..frontends.builder import GraphBuilder
+from ..frontends.onnx.activation import gelu_erf, gelu_tanh, swish
+from ..frontends.onnx.normalization import layer_norm, rms_norm
+from ..graph.folding import Constants
+from ..graph.instruction import Instruction
+from ..graph.origin import Origin
+from ..graph.program import Program
+from .architectures import GGUF_NAMES, DecoderArchitecture
+from .config import ModelConfig, Rope
+from .linear import Linear, embedding
+from .mixture import mixture_of_experts
+from .onnx_node import microsoft_node
+from .weights import Weight, WeightSource
+
+__all__ = ["build_decoder"]
+
+LAST = (1 << 63) - 1
+"""End of a slice that goes to the end of an axis."""
+
+
+def build_decoder(
+    architecture: DecoderArchitecture,
+    config: ModelConfig,
+    source: WeightSource,
+    gguf: bool,
+    *,
+    last_logits: bool = False,
+    positions: int | None = None,
+    shared_cache: bool = False,
+    accuracy_level: int = 4,
+) -> Program:
+    """Return the program of a decoder with open lengths.
+
+    Args:
+        architecture: the layers' description.
+        config: lengths and constants.
+        source: the weights.
+        gguf: whether names and matrices are those of a GGUF file.
+        last_logits: whether logits are of the last position alone, [batch, 1, vocabulary].
+        positions: positions of the rotary tables; None for the context length.
+        shared_cache: whether caches have a length of their own, ``max_length``, and keep it: past and present may be
+            the same memory.
+        accuracy_level: 4 allows products with block-quantised weights to round rows to int8.
+
+    Raises:
+        FormatError: a tensor is missing.
+        OptionError: an option is out of range.
+        UnsupportedError: a tensor's type is not supported.
+    """
+    if positions is not None and positions < 1:
+        raise OptionError(f"positions is {positions}, expected at least 1")
+    return _Decoder(architecture, config, source, gguf, accuracy_level, shared_cache).program(
+        last_logits, positions or config.context_length
+    )
+
+
+class _Decoder:
+    """A decoder that is being built."""
+
+    def __init__(
+        self,
+        architecture: DecoderArchitecture,
+        config: ModelConfig,
+        source: WeightSource,
+        gguf: bool,
+        accuracy_level: int,
+        shared_cache: bool,
+    ) -> None:
+        self.a, self.c, self.source, self.gguf = architecture, config, source, gguf
+        self.names = GGUF_NAMES if gguf else architecture.names
+        self._program = Program()
+        self.g: Any = GraphBuilder(self._program.main, Constants(self._program.allowance))
+        self.linear = Linear(self.g, accuracy_level)
+        cache = "max_length" if shared_cache else "past_sequence"
+        total = "total_sequence" if shared_cache else "past_sequence + sequence"
+        self.batch, self.sequence, self.past, self.total = map(_open, ("batch", "sequence", cache, total))
+        self._tables: dict[tuple[Rope, int], list[Instruction]] = {}
+
+    def program(self, last_logits: bool, positions: int) -> Program:
+        """Emit everything and return the program."""
+        g, c = self.g, self.c
+        main = self._program.main
+        ids = main.add_parameter("input_ids", self._shape(Type.int64_type, self.batch, self.sequence))
+        mask = main.add_parameter("attention_mask", self._shape(Type.int64_type, self.batch, self.total))
+        lens = (self.batch, c.key_heads, self.past, c.head_size)
+        caches = [
+            [main.add_parameter(f"past_key_values.{i}.{what}", self._shape(Type.float_type, *lens)) for what in KINDS]
+            for i in range(c.layers)
+        ]
+        ends = g.convert(g.reduce("reduce_sum", mask, [1], keep=False), Type.int32_type)
+        ends = g.pointwise("sub", ends, g.literal(np.int32(1)))
+        total = g.convert(g.op("dimensions_of", mask, start=1, end=2), Type.int32_type)
+        table = self.needed("embed")
+        x = embedding(self.linear, table, ids)
+        if c.embedding_scale != 1:
+            x = g.pointwise("mul", x, g.literal(np.float32(c.embedding_scale)))
+        if "positions" in self.names and (rows := self.weight("positions")) is not None:
+            x = g.pointwise("add", x, embedding(self.linear, rows, self._places(ids, total)))
+        present: list[Instruction] = []
+        for i in range(c.layers):
+            x, cache = self._attention(i, x, caches[i], ends, total, positions)
+            present += cache
+            x = self._feed_forward(i, x)
+        if last_logits:
+            x = g.op("slice", x, axes=(1,), starts=(-1,), ends=(LAST,))
+        x = self._norm("output_norm", x)
+        (logits,) = self.linear(x, [self.weight("output") or table])
+        if c.logit_scale != 1:
+            logits = g.pointwise("mul", logits, g.literal(np.float32(c.logit_scale)))
+        main.add_return([_capped(g, logits, c.logit_cap), *present])
+        names = [f"present.{i}.{what}" for i in range(c.layers) for what in KINDS]
+        self._program.origin = Origin(output_names=("logits", *names), producer_name="mgx_numba.llm")
+        main.remove_unused()
+        return self._program
+
+    def weight(self, role: str, i: int = 0, part: str = "weight", e: int = 0) -> Weight | None:
+        """Return the tensor of a role; None if the file has none."""
+        if role not in self.names:
+            return None
+        return self.source.weight(f"{self.names[role].format(i=i, e=e)}.{part}")
+
+    def needed(self, role: str, i: int = 0, e: int = 0) -> Weight:
+        """Return the tensor of a role.
+
+        Raises:
+            FormatError: the file has none.
+        """
+        found = self.weight(role, i, e=e)
+        if found is None:
+            name = self.names.get(role, role).format(i=i, e=e)
+            raise FormatError(f"a {self.a.name} model needs a tensor {name + '.weight'!r}, which the file lacks")
+        return found
+
+    def _shape(self, type: Type, *lens: DynamicDimension | int) -> Shape:
+        return Shape.dynamic(type, lens)
+
+    def _places(self, ids: Instruction, total: Instruction) -> Instruction:
+        """Emit the positions [1, sequence] of the tokens."""
+        g = self.g
+        count = g.op("dimensions_of", ids, start=1, end=2)
+        start = g.pointwise("sub", g.convert(total, Type.int64_type), count)
+        ones = g.op("multibroadcast", g.literal(np.ones((1, 1), np.int64)), ids)
+        steps = g.op("prefix_scan_sum", ones, axis=1, exclusive=True, reverse=False)
+        return g.pointwise("add", steps, start)
+
+    def _norm(self, role: str, x: Instruction, i: int = 0) -> Instruction:
+        """Emit a norm over the last axis, or nothing if the file has no such norm."""
+        g, weight = self.g, self.weight(role, i)
+        if self.a.norm == "plain":
+            return layer_norm(g, x, None, None, x.shape.ndim - 1, self.c.norm_epsilon)[0]
+        if weight is None:
+            return x
+        shift = np.float32(0 if self.gguf else self.a.norm_shift)
+        scale, bias = g.literal(weight.dense() + shift), self.weight(role, i, "bias")
+        axis = x.shape.ndim - 1
+        if self.a.norm == "rms":
+            return rms_norm(g, x, scale, axis, self.c.norm_epsilon)[0]
+        shifted = None if bias is None else g.literal(bias.dense())
+        return layer_norm(g, x, scale, shifted, axis, self.c.norm_epsilon)[0]
+
+    def _project(self, i: int, x: Instruction, roles: tuple[str, ...]) -> list[Instruction]:
+        weights = [self.needed(role, i) for role in roles]
+        return self.linear(x, weights, [self.weight(role, i, "bias") for role in roles], self._transposed)
+
+    @property
+    def _transposed(self) -> bool:
+        return self.a.transposed and not self.gguf
+
+    def _attention(
+        self, i: int, x: Instruction, cache: list[Instruction], ends: Instruction, total: Instruction, positions: int
+    ) -> tuple[Instruction, list[Instruction]]:
+        """Emit a layer's attention with its norms and the sum, and the longer caches."""
+        g, c = self.g, self.c
+        y = self._norm("attention_norm", x, i)
+        sizes = [c.heads * c.head_size] + [c.key_heads * c.head_size] * 2
+        if self.weight("qkv", i) is not None:
+            (whole,) = self._project(i, y, ("qkv",))
+            bounds = np.cumsum([0, *sizes]).tolist()
+            parts = [g.op("slice", whole, axes=(2,), starts=(a,), ends=(b,)) for a, b in itertools.pairwise(bounds)]
+        else:
+            parts = self._project(i, y, ("q", "k", "v"))
+        if c.clip_qkv:
+            limits = [g.literal(np.float32(v)) for v in (-c.clip_qkv, c.clip_qkv)]
+            parts = [g.pointwise("clip", part, *limits) for part in parts]
+        q, k, v = parts
+        q, k = (self._head_norm(role, part, i) for role, part in (("q_norm", q), ("k_norm", k)))
+        rope, window = c.ropes[i], c.windows[i]
+        tables = [] if rope is None else self._rotation(rope, positions)
+        grown = (self.batch, c.key_heads, self.past if self.past.symbol == "max_length" else _open(""), c.head_size)
+        results = [self._shape(Type.float_type, self.batch, self.sequence, sizes[0])]
+        results += [self._shape(Type.float_type, *grown)] * 2
+        y, *present = microsoft_node(
+            g, "GroupQueryAttention", [q, k, v, *cache, ends, total, *tables], results,
+            num_heads=c.heads, kv_num_heads=c.key_heads, do_rotary=int(rope is not None), scale=c.attention_scale,
+            rotary_interleaved=int(self.gguf and self.a.interleaved), local_window_size=window or -1,
+            softcap=c.score_cap,
+        )  # fmt: skip
+        (y,) = self._project(i, y, ("o",))
+        return self._sum(x, self._norm_after("attention_post_norm", y, i)), present
+
+    def _rotation(self, rope: Rope, positions: int) -> list[Instruction]:
+        """Return the tables of cosines and sines."""
+        if (rope, positions) not in self._tables:
+            self._tables[rope, positions] = [self.g.literal(table) for table in rope.tables(positions)]
+        return self._tables[rope, positions]
+
+    def _head_norm(self, role: str, x: Instruction, i: int) -> Instruction:
+        """Emit the norm of queries or keys, over each head if its weights have a head's length."""
+        weight = self.weight(role, i)
+        if weight is None:
+            return x
+        size, whole = self.c.head_size, x.shape.dims[2].max
+        if weight.lens[0] == whole:
+            return self._norm(role, x, i)
+        heads = self.g.op("reshape", x, dims=(0, 0, whole // size, size))
+        return self.g.op("reshape", self._norm(role, heads, i), dims=(0, 0, whole))
+
+    def _norm_after(self, role: str, y: Instruction, i: int) -> Instruction:
+        return self._norm(role, y, i) if self.a.norm == "rms" else y
+
+    def _sum(self, x: Instruction, y: Instruction) -> Instruction:
+        if self.c.residual_scale != 1:
+            y = self.g.pointwise("mul", y, self.g.literal(np.float32(self.c.residual_scale)))
+        return self.g.pointwise("add", x, y)
+
+    def _feed_forward(self, i: int, x: Instruction) -> Instruction:
+        """Emit a layer's feed-forward network with its norms and the sum."""
+        y = self._norm("ffn_norm", x, i)
+        y = mixture_of_experts(self, i, y) if self.weight("router", i) is not None else self._network(i, y)
+        return self._sum(x, self._norm_after("ffn_post_norm", y, i))
+
+    def _network(self, i: int, x: Instruction) -> Instruction:
+        g, inner = self.g, self.c.feed_forward
+        up = self.weight("up", i)
+        both = self.weight("gate_up", i) is not None or (up is not None and up.lens[0] == 2 * inner and self.gguf)
+        if both:
+            (whole,) = self._project(i, x, ("up" if self.gguf else "gate_up",))
+            gate, y = (g.op("slice", whole, axes=(2,), starts=(a,), ends=(a + inner,)) for a in (0, inner))
+        elif self.weight("gate", i) is not None:
+            gate, y = self._project(i, x, ("gate", "up"))
+        else:
+            (gate,) = self._project(i, x, ("up",))
+            y = None
+        gate = self.activated(gate)
+        (y,) = self._project(i, gate if y is None else g.op("mul", gate, y), ("down",))
+        return y
+
+    def activated(self, x: Instruction) -> Instruction:
+        """Emit the activation."""
+        kinds = {"silu": swish, "gelu": gelu_erf, "gelu_tanh": gelu_tanh}
+        return self.g.op("relu", x) if self.c.activation == "relu" else kinds[self.c.activation](self.g, x)
+
+
+KINDS = ("key", "value")
+
+
+def _open(symbol: str) -> DynamicDimension:
+    return DynamicDimension(0, UNBOUNDED, symbol=symbol)
+
+
+def _capped(g: Any, x: Instruction, cap: float) -> Instruction:
+    """Emit ``cap * tanh(x / cap)``; ``x`` itself for a cap of 0."""
+    if not cap:
+        return x
+    inner = g.pointwise("mul", x, g.literal(np.float32(1 / cap)))
+    return g.pointwise("mul", g.op("tanh", inner), g.literal(np.float32(cap)))

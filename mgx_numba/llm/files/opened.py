@@ -1,0 +1,143 @@
+"""A language model that was opened: its configuration, its tokenizer's source, and the program of its layers."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ...dataclass import dataclass
+from ...errors import FormatError
+from ..architectures import DecoderArchitecture
+from ..config import ModelConfig
+from .gguf import GgufFile, is_gguf
+from .gguf_config import config_of_gguf
+from .safetensors import SafetensorsFolder
+from .transformers_config import config_of_transformers
+
+if TYPE_CHECKING:
+    from ...api.program import program
+
+__all__ = ["GgufTokenizer", "OpenedModel", "open_model"]
+
+CONFIG = "config.json"
+
+
+@dataclass(frozen=True)
+class GgufTokenizer:
+    """The metadata of a GGUF file, whose keys ``tokenizer.ggml.`` describe its tokenizer."""
+
+    metadata: Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class OpenedModel:
+    """A model whose weights are mapped and not read yet.
+
+    Attributes:
+        config: lengths, constants and special tokens.
+        tokenizer_source: path of ``tokenizer.json``, or the metadata of a GGUF file; None if there is neither.
+        chat_template: the Jinja template of conversations; None if there is none.
+        path: the file or folder.
+    """
+
+    config: ModelConfig
+    tokenizer_source: str | GgufTokenizer | None
+    chat_template: str | None
+    path: str
+    architecture: DecoderArchitecture
+    source: GgufFile | SafetensorsFolder
+    context: int | None
+
+    def program(self, **options: Any) -> program:
+        """Return the program, not compiled yet. Its plans are cached like those of models of other kinds.
+
+        Args:
+            options: those of `build.build_decoder`: ``last_logits``, ``positions``, ``shared_cache``,
+                ``accuracy_level``.
+        """
+        from ...api.parsing import Parsed, option_text, read_model
+        from ..build import build_decoder
+
+        gguf = isinstance(self.source, GgufFile)
+
+        def build(given: Any, content: Mapping[str, memoryview] | None) -> Parsed:
+            source: Any = self.source
+            if content is not None:  # the content that the file had when it was opened
+                source = GgufFile(self.path, given) if gguf else SafetensorsFolder(self.path, content)
+            made = build_decoder(self.architecture, self.config, source, gguf, **options)
+            return Parsed(made, {} if gguf else source.files)
+
+        path = Path(self.path)
+        requested = f"llm {option_text({**options, 'context': self.context})}"
+        folders = () if gguf else (path,)
+        return read_model(path if gguf else path / CONFIG, requested, build, folders=folders)[0]
+
+
+def open_model(path: str | os.PathLike[str], context: int | None = None) -> OpenedModel:
+    """Open a GGUF file, or a transformers folder with ``config.json`` and safetensors files.
+
+    Args:
+        path: the file or folder.
+        context: positions that the program will have, where the rotary embedding depends on it; None for those of the
+            model's first training.
+
+    Raises:
+        FormatError: the file or folder is malformed, or is neither.
+        UnsupportedError: the architecture or a type is not supported.
+    """
+    path = Path(path)
+    if path.is_dir():
+        return _transformers_folder(path, context)
+    if not path.exists():
+        raise FormatError(f"there is no file or folder {str(path)!r}")
+    if not is_gguf(path):
+        raise FormatError(f"{path} is no GGUF file; expected one, or a folder with config.json and safetensors files")
+    file = GgufFile(path)
+    architecture, config = config_of_gguf(file, context)
+    has_tokens = "tokenizer.ggml.tokens" in file.metadata
+    template = file.metadata.get("tokenizer.chat_template")
+    tokenizer = GgufTokenizer(file.metadata) if has_tokens else None
+    return OpenedModel(config, tokenizer, template, str(path), architecture, file, context)
+
+
+def _transformers_folder(folder: Path, context: int | None) -> OpenedModel:
+    given, generation = _json(folder / CONFIG), _json(folder / "generation_config.json", {})
+    architecture, config = config_of_transformers(given, generation, context)
+    tokenizer = folder / "tokenizer.json"
+    return OpenedModel(
+        config, str(tokenizer) if tokenizer.exists() else None, _chat_template(folder), str(folder), architecture,
+        SafetensorsFolder(folder), context,
+    )  # fmt: skip
+
+
+def _chat_template(folder: Path) -> str | None:
+    """Return the template in ``chat_template.jinja``, or else the default one in ``tokenizer_config.json``."""
+    alone = folder / "chat_template.jinja"
+    if alone.exists():
+        return alone.read_text("utf-8")
+    found = _json(folder / "tokenizer_config.json", {}).get("chat_template")
+    if isinstance(found, list):  # several, by name
+        found = next((each.get("template") for each in found if each.get("name") == "default"), None)
+    return found
+
+
+def _json(path: Path, absent: Any = None) -> Any:
+    """Return the JSON object in a file.
+
+    Raises:
+        FormatError: the file is missing, unless ``absent`` stands for it, or holds no object.
+    """
+    if not path.exists():
+        if absent is not None:
+            return absent
+        raise FormatError(f"{path.parent} has no {path.name}: it is no transformers folder")
+    try:
+        found = json.loads(path.read_text("utf-8"))
+    except ValueError as error:
+        raise FormatError(f"{path} is no JSON: {error}") from error
+    if not isinstance(found, dict):
+        raise FormatError(f"{path} holds {type(found).__name__}, expected an object")
+    return found

@@ -1,0 +1,147 @@
+"""Configurations of transformers folders (``config.json``)."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+from ...errors import FormatError, UnsupportedError
+from ..architectures import DecoderArchitecture, architecture_of_transformers
+from ..config import ModelConfig, Rope
+from ..rope_scaling import scaled_rope
+
+__all__ = ["config_of_transformers"]
+
+ACTIVATIONS = {
+    "silu": "silu", "swish": "silu", "gelu": "gelu", "gelu_new": "gelu_tanh", "gelu_pytorch_tanh": "gelu_tanh",
+    "gelu_fast": "gelu_tanh", "relu": "relu",
+}  # fmt: skip
+"""Names of activations in configurations."""
+
+
+def config_of_transformers(
+    given: Mapping[str, Any], generation: Mapping[str, Any], context: int | None
+) -> tuple[DecoderArchitecture, ModelConfig]:
+    """Return the architecture and the configuration.
+
+    Args:
+        given: ``config.json``.
+        generation: ``generation_config.json``, whose special tokens come first; may be empty.
+        context: positions that the program will have; None for those of the first training.
+
+    Raises:
+        FormatError: a value is missing or malformed.
+        UnsupportedError: the architecture is not supported.
+    """
+    if "text_config" in given and "hidden_size" not in given:
+        given = {**given["text_config"], "eos_token_id": given.get("eos_token_id")}
+    architecture = architecture_of_transformers(str(given.get("model_type", "")))
+    try:
+        return architecture, _config(architecture, given, generation, context)
+    except (KeyError, TypeError, ValueError, ZeroDivisionError) as error:
+        raise FormatError(f"config.json of a {architecture.name} model is malformed: {error!r}") from error
+
+
+def _config(
+    a: DecoderArchitecture, given: Mapping[str, Any], generation: Mapping[str, Any], context: int | None
+) -> ModelConfig:
+    def number(*names: str, default: Any = None) -> Any:
+        found = next((given[name] for name in names if given.get(name) is not None), default)
+        if found is None:
+            raise KeyError(names[0])
+        return found
+
+    hidden, layers = int(number("hidden_size", "n_embd")), int(number("num_hidden_layers", "n_layer"))
+    heads = int(number("num_attention_heads", "n_head"))
+    head = int(number("head_dim", default=hidden // heads))
+    longest = int(number("max_position_embeddings", "n_positions"))
+    windows = _windows(a, given, layers)
+    scale = 1 / math.sqrt(head)
+    if "query_pre_attn_scalar" in given and a.name.startswith("gemma"):
+        scale = 1 / math.sqrt(float(given["query_pre_attn_scalar"]))
+    scale = float(given.get("attention_multiplier") or scale)
+    act = number("hidden_activation", "hidden_act", "activation_function")
+    if act not in ACTIVATIONS:
+        raise UnsupportedError(f"activation {act!r} is not supported; known are {', '.join(ACTIVATIONS)}")
+    if a.name == "gemma" and act == "gelu":
+        act = "gelu_new"  # as transformers takes it
+    experts = int(number("num_local_experts", "num_experts", default=0))
+    inner = number("moe_intermediate_size", default=0) if experts else 0
+    return ModelConfig(
+        architecture=a.name, layers=layers, hidden=hidden,
+        feed_forward=int(inner or number("intermediate_size", "n_inner", default=4 * hidden)),
+        heads=heads, key_heads=int(number("num_key_value_heads", default=heads)), head_size=head,
+        vocabulary=int(number("vocab_size")), context_length=longest,
+        norm_epsilon=float(number("rms_norm_eps", "layer_norm_epsilon", "layer_norm_eps", default=1e-5)),
+        activation=ACTIVATIONS[act], ropes=_ropes(a, given, layers, head, windows, context), windows=windows,
+        attention_scale=scale, score_cap=float(given.get("attn_logit_softcapping") or 0),
+        logit_cap=float(given.get("final_logit_softcapping") or 0),
+        embedding_scale=math.sqrt(hidden) if a.embeds_scaled else float(given.get("embedding_multiplier") or 1),
+        residual_scale=float(given.get("residual_multiplier") or 1),
+        logit_scale=1 / float(given.get("logits_scaling") or 1),
+        clip_qkv=float(given.get("clip_qkv") or 0), experts=experts,
+        experts_used=int(number("num_experts_per_tok", default=0)) if experts else 0,
+        normalize_experts=bool(given.get("norm_topk_prob", True)),
+        eos_ids=_tokens(generation.get("eos_token_id") or given.get("eos_token_id")),
+        bos_id=_token(generation.get("bos_token_id"), given.get("bos_token_id")),
+        pad_id=_token(generation.get("pad_token_id"), given.get("pad_token_id")),
+    )  # fmt: skip
+
+
+def _tokens(given: Any) -> tuple[int, ...]:
+    if given is None:
+        return ()
+    return tuple(map(int, given)) if isinstance(given, list) else (int(given),)
+
+
+def _token(*given: Any) -> int:
+    return next((found[0] for found in map(_tokens, given) if found), -1)
+
+
+def _windows(a: DecoderArchitecture, given: Mapping[str, Any], layers: int) -> tuple[int, ...]:
+    """Return the window of each layer, 0 for none."""
+    window = int(given.get("sliding_window") or 0)
+    if given.get("use_sliding_window") is False:
+        window = 0
+    kinds = given.get("layer_types")
+    if kinds is not None:
+        return tuple(window if kind == "sliding_attention" else 0 for kind in kinds)
+    pattern = int(given.get("sliding_window_pattern") or a.window_pattern)
+    if a.name.startswith("qwen") and window:
+        full = int(given.get("max_window_layers") or 0)
+        return tuple(0 if i < full else window for i in range(layers))
+    return tuple(0 if pattern and i % pattern == pattern - 1 else window for i in range(layers))
+
+
+def _ropes(
+    a: DecoderArchitecture,
+    given: Mapping[str, Any],
+    layers: int,
+    head: int,
+    windows: tuple[int, ...],
+    context: int | None,
+) -> tuple[Rope | None, ...]:
+    """Return the rotary embedding of each layer."""
+    if a.name == "gpt2":
+        return (None,) * layers
+    size = int(head * float(given.get("partial_rotary_factor") or 1.0))
+    longest = int(given["max_position_embeddings"])
+    original = int(given.get("original_max_position_embeddings") or longest)
+    given_rope = given.get("rope_parameters") or {}
+    by_kind = "full_attention" in given_rope or "sliding_attention" in given_rope
+
+    def rope(kind: str) -> Rope:
+        own = dict(given_rope.get(kind) or {}) if by_kind else dict(given_rope)
+        own = own or dict(given.get("rope_scaling") or {})
+        theta = float(own.get("rope_theta") or given.get("rope_theta") or 10000.0)
+        if kind == "sliding_attention" and not by_kind and given.get("rope_local_base_freq"):
+            theta, own = float(given["rope_local_base_freq"]), {}
+        part = own.get("partial_rotary_factor")
+        if own.get("rope_type", own.get("type")) in ("longrope", "su"):
+            own.setdefault("factor", longest / original)
+        return scaled_rope(theta, int(head * part) if part else size, own, context or original, original)
+
+    full, sliding = rope("full_attention"), rope("sliding_attention")
+    turns = given.get("no_rope_layers") or [1] * layers
+    return tuple((sliding if window else full) if turns[i] else None for i, window in enumerate(windows))

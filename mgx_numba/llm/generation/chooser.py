@@ -1,0 +1,92 @@
+"""`Chooser`: the choice of one sequence's next tokens."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import numpy as np
+
+from .guidance import Guide
+from .history import History
+from .params import LogitsProcessor, SearchOptions
+from .processors import changes_logits, processed
+from .sampling import draw
+
+__all__ = ["Chooser"]
+
+
+class Chooser:
+    """Tokens of one sequence, and the state of its random numbers and its grammar.
+
+    A draw depends on the seed and on how many tokens were drawn before, not on other sequences of a batch.
+    """
+
+    def __init__(
+        self,
+        options: SearchOptions,
+        ends: Iterable[int],
+        processors: Iterable[LogitsProcessor] = (),
+        seed: tuple[int, ...] | None = None,
+        guide: Guide | None = None,
+    ) -> None:
+        """Make the chooser of an empty sequence.
+
+        Args:
+            ends: tokens that end a sequence.
+            seed: None for a new seed.
+            guide: the state of a grammar.
+        """
+        self.options = options
+        self.ends = frozenset(ends)
+        self.history = History()
+        self.guide = guide
+        self._processors = tuple(processors)
+        self._random = np.random.default_rng(seed)
+        self._changes = changes_logits(options, self._processors) or guide is not None
+
+    @property
+    def draws(self) -> bool:
+        """Return whether tokens are drawn at random."""
+        return self.options.do_sample and self.options.temperature > 0 and self.options.top_k != 1
+
+    def is_plain(self, length: int) -> bool:
+        """Return whether the token after ``length`` tokens is the largest logit's."""
+        return not (self._changes or self.draws or length < self.options.min_length)
+
+    def processed(self, logits: np.ndarray, length: int) -> np.ndarray:
+        """Return the logits of the next token after penalties, processors and grammar.
+
+        Args:
+            logits: (vocabulary).
+            length: tokens of the sequence, with padding.
+        """
+        found = np.asarray(logits, np.float32)
+        if self._changes or length < self.options.min_length:
+            found = processed(found, self.history, length, self.options, tuple(self.ends), self._processors)
+        if self.guide is not None and not self.guide.ended:
+            self.guide.exclude(found)
+        return found
+
+    def choose(self, logits: np.ndarray, length: int) -> int:
+        """Return the next token; arguments as of `processed`."""
+        found = self.processed(logits, length)
+        return draw(found, self.options, self._random) if self.draws else int(np.argmax(found))
+
+    def accept(self, token: int) -> None:
+        """Append a token that was chosen."""
+        self.history.append(token, True)
+        if self.guide is not None:
+            self.guide.accept(token)
+
+    def ended_by(self, token: int) -> bool:
+        """Return whether the sequence ends with ``token``, which was accepted."""
+        return token in self.ends or (self.guide is not None and self.guide.ended)
+
+    def rewind(self, length: int) -> None:
+        """Forget tokens beyond the first ``length``."""
+        if self.guide is not None:
+            before = sum(self.history.counts.values())
+            self.history.truncate(length)
+            self.guide.rollback(before - sum(self.history.counts.values()))
+        else:
+            self.history.truncate(length)

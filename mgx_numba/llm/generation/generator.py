@@ -1,0 +1,412 @@
+"""`Generator`: the tokens of a batch of prompts, one step at a time."""
+
+from __future__ import annotations
+
+import secrets
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from ...errors import OptionError, ParameterError
+from .beams import BeamSearch
+from .chooser import Chooser
+from .engine import Engine
+from .guidance import guide
+from .params import GeneratorParams, stop_tokens
+from .prefixes import PrefixCache
+from .proposing import DraftModel, PromptLookup, Proposer
+
+if TYPE_CHECKING:
+    from ..model import Model
+
+__all__ = ["Generator"]
+
+
+class Generator:
+    """Generates tokens after prompts, as onnxruntime-genai's class of this name does.
+
+    The rows of a batch are prompts, or beams of prompts. Prompts of different lengths are padded at either end with the
+    model's padding token; padding is no part of the text.
+    """
+
+    def __init__(self, model: Model, params: GeneratorParams, prefix_cache: PrefixCache | None = None) -> None:
+        """Make a generator without tokens.
+
+        Args:
+            prefix_cache: known beginnings of prompts, for a batch of one.
+
+        Raises:
+            OptionError: an option of ``params`` is out of range, or options exclude each other.
+        """
+        options = params.search
+        options.check(model.context_length)
+        self._model, self._params, self._options = model, params, options
+        self._ends = frozenset(stop_tokens(model, options))
+        self._prefixes = prefix_cache if options.batch_size == 1 else None
+        self._engine: Engine | None = None
+        self._sequences: list[list[int]] = []
+        self._logits: np.ndarray | None = None  # (rows, vocabulary) after the last tokens
+        self._ahead: list[tuple[int, np.ndarray]] = []  # proposed tokens that ran, and the logits after each
+        self._choosers: list[Chooser] = []
+        self._beams: list[BeamSearch] = []
+        self._finished: list[bool] = []
+        self._results: list[list[int]] | None = None
+        self._seed = options.random_seed if options.random_seed >= 0 else secrets.randbits(63)
+        single = options.batch_size == 1 and options.num_beams == 1
+        self._proposer: Proposer | None = None
+        if single and params.draft_model is not None:
+            draft = params.draft_model
+            if draft.vocab_size != model.vocab_size:
+                raise OptionError(
+                    f"draft model: its vocabulary has {draft.vocab_size} tokens, expected the model's: "
+                    f"{model.vocab_size}"
+                )
+            self._proposer = DraftModel(draft.decoder, draft.shares_buffer)
+        elif single and params.speculative.ngram_size:
+            self._proposer = PromptLookup(params.speculative.ngram_size)
+        forced = single and params.guidance is not None and params.guidance[2]
+        self._decoder = model.whole_decoder if self._proposer is not None or forced else model.decoder
+        self._proposed = self._accepted = self._steps = 0
+        if params.guidance is not None and options.num_beams > 1:
+            raise OptionError("guidance with num_beams above 1 is not supported")
+
+    def append_tokens(self, tokens: Any) -> None:
+        """Append tokens to every sequence and run the model on them.
+
+        Args:
+            tokens: integers (tokens) for a batch of one, else (``batch_size``, tokens).
+
+        Raises:
+            ParameterError: the tokens do not fit the batch, the vocabulary or ``max_length``; or beams have begun.
+        """
+        given = np.asarray(tokens.as_numpy() if hasattr(tokens, "as_numpy") else tokens)
+        batch = self._options.batch_size
+        if given.dtype.kind not in "iu" or given.ndim not in (1, 2) or given.size == 0 or given.size % batch:
+            raise ParameterError(
+                f"append_tokens: expected integers of shape ({batch}, tokens), got {given.dtype} of shape {given.shape}"
+            )
+        given = given.reshape(batch, -1) if given.ndim == 1 else given
+        if len(given) != batch:
+            raise ParameterError(f"append_tokens: {len(given)} rows of tokens, expected batch_size={batch}")
+        if self._beams:
+            raise ParameterError("append_tokens: a beam search cannot go on after new tokens; make a new Generator")
+        vocabulary = self._model.vocab_size
+        if given.min() < 0 or (vocabulary and given.max() >= vocabulary):
+            raise ParameterError(
+                f"append_tokens: token {int(given.min() if given.min() < 0 else given.max())} is not in the "
+                f"vocabulary of {vocabulary} tokens"
+            )
+        length = self.token_count() + given.shape[1]
+        if length > self._options.max_length:
+            raise ParameterError(
+                f"append_tokens: {length} tokens with the new ones, but max_length is {self._options.max_length}"
+            )
+        first = not self._sequences
+        if first:
+            self._begin()
+        if self._finished and any(self._finished):
+            self._finished = [False] * batch
+        texts = [self._unpadded(row) if batch > 1 else row for row in given.tolist()]
+        for row, padded, text in zip(range(batch), given.tolist(), texts, strict=True):
+            self._sequences[row] += padded
+            self._choosers[row].history.extend(text, False)
+        self._drop_ahead()
+        self._run(first)
+
+    def generate_next_token(self) -> None:
+        """Choose the next token of every sequence.
+
+        Raises:
+            ParameterError: there is no prompt, or the sequences are complete.
+        """
+        if not self._sequences:
+            raise ParameterError("generate_next_token: append_tokens must give a prompt before")
+        if self.is_done():
+            raise ParameterError(
+                f"generate_next_token: the sequences are complete at {self.token_count()} tokens "
+                f"(max_length {self._options.max_length})"
+            )
+        if self._options.num_beams > 1:
+            self._step_beams()
+            return
+        logits = self._current_logits()
+        length = len(self._sequences[0])
+        if all(c.is_plain(length) for c in self._choosers):
+            chosen = np.argmax(logits, axis=1).tolist()
+        else:
+            chosen = [
+                0 if done else c.choose(row, length)
+                for c, row, done in zip(self._choosers, logits, self._finished, strict=True)
+            ]
+        for row, token in enumerate(chosen):
+            if self._finished[row]:
+                self._sequences[row].append(self._padding)
+                continue
+            chooser = self._choosers[row]
+            chooser.accept(token)
+            self._sequences[row].append(token)
+            self._finished[row] = chooser.ended_by(token)
+        self._logits = None
+        if self._ahead:
+            proposed, following = self._ahead.pop(0)
+            if proposed == chosen[0]:
+                self._accepted += 1
+                self._logits = following[None]
+            else:
+                self._ahead.insert(0, (proposed, following))
+                self._drop_ahead()
+
+    def is_done(self) -> bool:
+        """Return whether every sequence has ended or is ``max_length`` long."""
+        if not self._sequences:
+            return False
+        if len(self._sequences[0]) >= self._options.max_length:
+            return True
+        return all(b.done for b in self._beams) if self._beams else all(self._finished)
+
+    def get_sequence(self, index: int) -> np.ndarray:
+        """Return the tokens of a sequence (int32), prompt included.
+
+        After a beam search the sequences of each prompt are its ``num_return_sequences`` best.
+        """
+        if not self._sequences:
+            return np.zeros(0, np.int32)
+        found = self._sequences
+        if self._beams and self.is_done():
+            found = self._beam_results()
+        if not 0 <= index < len(found):
+            raise ParameterError(f"get_sequence: index {index}, expected 0 to {len(found) - 1}")
+        return np.array(found[index], np.int32)
+
+    def get_next_tokens(self) -> np.ndarray:
+        """Return the last token of every row (int32)."""
+        return np.array([s[-1] if s else 0 for s in self._sequences], np.int32)
+
+    def token_count(self) -> int:
+        """Return the number of tokens of each sequence, padding included."""
+        return len(self._sequences[0]) if self._sequences else 0
+
+    def get_logits(self) -> np.ndarray:
+        """Return the logits of the next token: (rows, 1, vocabulary), float32, a copy."""
+        if not self._sequences:
+            raise ParameterError("get_logits: append_tokens must give a prompt before")
+        return np.array(self._current_logits(), np.float32)[:, None]
+
+    def set_logits(self, logits: Any) -> None:
+        """Replace the logits of the next token.
+
+        Args:
+            logits: (rows, 1, vocabulary) or (rows, vocabulary).
+        """
+        wanted = self._current_logits().shape
+        given = np.array(logits, np.float32)
+        if given.size != wanted[0] * wanted[1]:
+            raise ParameterError(f"set_logits: shape {given.shape}, expected {(wanted[0], 1, wanted[1])}")
+        self._logits = given.reshape(wanted)
+
+    def rewind_to(self, new_length: int) -> None:
+        """Forget the tokens of each sequence beyond the first ``new_length``.
+
+        Raises:
+            ParameterError: the length is out of range; or, unless it is 0, there are several rows.
+        """
+        if not 0 <= new_length <= self.token_count():
+            raise ParameterError(f"rewind_to({new_length}): expected 0 to {self.token_count()} tokens")
+        if new_length and len(self._sequences) > 1:
+            raise ParameterError(f"rewind_to({new_length}): several sequences can only be rewound to 0")
+        self._drop_ahead()
+        self._logits = None
+        if new_length == 0:
+            self._engine, self._sequences, self._beams, self._results = None, [], [], None
+            return
+        if new_length < self.token_count():
+            self._finished = [False]
+            del self._sequences[0][new_length:]
+            self._choosers[0].rewind(new_length)
+        assert self._engine is not None
+        # The last token runs again: its logits are needed.
+        self._engine.truncate(min(self._engine.columns, new_length - 1))
+
+    def get_speculative_stats(self) -> dict[str, int]:
+        """Return the number of steps of the model, and of tokens that were proposed and accepted."""
+        return {"steps": self._steps, "proposed_tokens": self._proposed, "accepted_tokens": self._accepted}
+
+    def remember(self) -> None:
+        """Keep the keys and values of the text so far in the prefix cache."""
+        if self._prefixes is not None and self._engine is not None and self._engine.rows == 1:
+            self._drop_ahead()
+            self._prefixes.remember(self._engine, self._choosers[0].history.tokens)
+
+    @property
+    def model(self) -> Model:
+        """Return the model."""
+        return self._model
+
+    @property
+    def uses_beams(self) -> bool:
+        """Return whether tokens are chosen by beam search."""
+        return self._options.num_beams > 1
+
+    @property
+    def sequence_count(self) -> int:
+        """Return the number of sequences that `get_sequence` has when generation is done."""
+        return self._options.batch_size * self._options.num_return_sequences
+
+    def is_full(self) -> bool:
+        """Return whether the sequences are ``max_length`` long."""
+        return self.token_count() >= self._options.max_length
+
+    @property
+    def _padding(self) -> int:
+        known = self._model.pad_token_id
+        return int(known) if known is not None else next(iter(self._model.eos_token_ids), 0)
+
+    def _begin(self) -> None:
+        options, params = self._options, self._params
+        batch = options.batch_size
+        self._sequences = [[] for _ in range(batch)]
+        self._finished = [False] * batch
+        self._choosers = []
+        for row in range(batch):
+            state = None
+            if params.guidance is not None:
+                if params.tokenizer is None:
+                    from ..tokenizer import Tokenizer
+
+                    params.tokenizer = Tokenizer(self._model)
+                kind, text, _ = params.guidance
+                state = guide(kind, text, params.tokenizer, self._model.vocab_size, sorted(self._ends))
+            self._choosers.append(
+                Chooser(options, self._ends, params.logits_processors, (self._seed, row), guide=state)
+            )
+
+    def _unpadded(self, tokens: list[int]) -> list[int]:
+        """Return tokens without padding at their ends; padding alone is one token."""
+        first, last, padding = 0, len(tokens), self._padding
+        while last > 1 and tokens[last - 1] == padding:
+            last -= 1
+        while first < last - 1 and tokens[first] == padding:
+            first += 1
+        return tokens[first:last]
+
+    def _run(self, first: bool = False) -> None:
+        """Run the model on the tokens that it has not seen, and keep the last logits."""
+        texts = [chooser.history.tokens for chooser in self._choosers]
+        chunk = self._options.chunk_size
+        self._steps += 1
+        if first and len({len(text) for text in texts}) > 1:
+            parts = [self._new_engine() for _ in texts]
+            last = [e.prefill(text[None], chunk)[:, -1] for e, text in zip(parts, texts, strict=True)]
+            for other in parts[1:]:
+                parts[0].join(other)
+            self._engine, self._logits = parts[0], np.concatenate(last)
+            return
+        if self._engine is None:
+            self._engine = self._new_engine(len(texts))
+            if self._prefixes is not None:
+                self._prefixes.restore(self._engine, texts[0])
+        known = self._engine.lengths
+        following = [text[n:] for text, n in zip(texts, known.tolist(), strict=True)]
+        if len({len(f) for f in following}) > 1:
+            raise ParameterError("append_tokens: prompts after the first must be of one length without padding")
+        self._logits = self._engine.prefill(np.stack(following), chunk)[:, -1]
+
+    def _new_engine(self, rows: int = 1) -> Engine:
+        return Engine(self._decoder, rows, self._options.past_present_share_buffer)
+
+    def _current_logits(self) -> np.ndarray:
+        """Return the logits of the next token, (rows, vocabulary)."""
+        if self._logits is not None:
+            return self._logits
+        assert self._engine is not None
+        if any(self._finished) or self._beams:  # finished rows run on their padding
+            self._steps += 1
+            self._logits = self._engine.step(np.array([s[-1:] for s in self._sequences]))[:, -1]
+            return self._logits
+        proposal = self._proposal()
+        if not proposal:
+            self._run()
+            assert self._logits is not None
+            return self._logits
+        text = self._choosers[0].history.tokens
+        following = np.concatenate([text[self._engine.columns :], np.array(proposal, np.int64)])
+        found = self._engine.step(following[None])[0]
+        self._steps += 1
+        self._proposed += len(proposal)
+        self._ahead = list(zip(proposal, found[-len(proposal) :], strict=True))
+        self._logits = found[-len(proposal) - 1][None]
+        return self._logits
+
+    def _proposal(self) -> list[int]:
+        """Return tokens that may come next; none if nothing is proposed."""
+        room = self._options.max_length - self.token_count() - 1
+        if len(self._choosers) > 1 or room <= 0:
+            return []
+        chooser = self._choosers[0]
+        if self._params.guidance is not None and self._params.guidance[2] and chooser.guide is not None:
+            forced = chooser.guide.forced()
+            if forced:
+                return forced[:room]
+        if self._proposer is None:
+            return []
+        return self._proposer.propose(chooser.history, min(self._params.speculative.max_draft_tokens, room))
+
+    def _drop_ahead(self) -> None:
+        """Take back proposed tokens that were not chosen."""
+        if self._ahead:
+            assert self._engine is not None
+            self._engine.truncate(self._engine.columns - len(self._ahead))
+            self._ahead.clear()
+
+    def _step_beams(self) -> None:
+        beams, batch = self._options.num_beams, self._options.batch_size
+        logits = self._current_logits()
+        assert self._engine is not None
+        if not self._beams:
+            rows = np.repeat(np.arange(batch), beams)
+            options = self._options
+            self._beams = [BeamSearch(beams, options.length_penalty, options.early_stopping) for _ in range(batch)]
+            self._engine.select(rows)
+            self._sequences = [list(self._sequences[row]) for row in rows]
+            histories = [self._choosers[row].history.copy() for row in rows]
+            self._choosers = [Chooser(options, self._ends, self._params.logits_processors) for _ in rows]
+            for chooser, history in zip(self._choosers, histories, strict=True):
+                chooser.history = history
+            logits = logits[rows]
+        length = len(self._sequences[0])
+        scored = _log_softmax(
+            np.stack([c.processed(row, length) for c, row in zip(self._choosers, logits, strict=True)])
+        )
+        sources, tokens = [], []
+        for k, search in enumerate(self._beams):
+            here = slice(k * beams, (k + 1) * beams)
+            if search.done:
+                chosen, following = np.arange(beams), np.full(beams, self._padding)
+            else:
+                chosen, following = search.step(scored[here], self._sequences[here], self._ends)
+            sources += (chosen + k * beams).tolist()
+            tokens += following.tolist()
+        self._engine.select(sources)
+        self._sequences = [[*self._sequences[row], token] for row, token in zip(sources, tokens, strict=True)]
+        histories = [self._choosers[row].history for row in sources]
+        copied = [h.copy() if sources.count(row) > 1 else h for h, row in zip(histories, sources, strict=True)]
+        for chooser, history, token in zip(self._choosers, copied, tokens, strict=True):
+            chooser.history = history
+            history.append(token, True)
+        self._logits = None
+
+    def _beam_results(self) -> list[list[int]]:
+        if self._results is None:
+            beams = self._options.num_beams
+            self._results = []
+            for k, search in enumerate(self._beams):
+                search.finish(self._sequences[k * beams : (k + 1) * beams])
+                self._results += search.results()[: self._options.num_return_sequences]
+        return self._results
+
+
+def _log_softmax(logits: np.ndarray) -> np.ndarray:
+    """Return the logarithms of the softmax over the last axis, in float64."""
+    values = logits.astype(np.float64)
+    values -= values.max(axis=-1, keepdims=True)
+    return values - np.log(np.exp(values).sum(axis=-1, keepdims=True))

@@ -1,0 +1,183 @@
+"""`Model`: a language model from a folder of onnxruntime-genai, a folder of transformers, or a GGUF file."""
+
+from __future__ import annotations
+
+import functools
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ..errors import FormatError, OptionError
+from .decoder import Decoder, Names, decoder_of
+from .genai import CONFIG_FILE, Config
+
+if TYPE_CHECKING:
+    from ..api.program import program as Program
+
+__all__ = ["Model"]
+
+_COMPACT_OPERATORS = frozenset(("GroupQueryAttention",))
+"""ONNX operators that keep a sequence at the beginning of its cache and read its length from the mask's sum."""
+
+
+class Model:
+    """A compiled language model.
+
+    Attributes:
+        path: the folder or file.
+        decoder: the compiled program and the roles of its inputs and results; its logits may be of the last token of
+            a step alone.
+        search: default search options, as `GeneratorParams` takes them.
+        eos_token_ids: tokens that end a sequence.
+        bos_token_id, pad_token_id: token, or None if the model has none.
+        context_length: the longest sequence, prompt included.
+        shares_buffer: whether caches are buffers of fixed length.
+        tokenizer_source: what `Tokenizer` reads: a ``tokenizer.json``, or metadata of a GGUF file.
+        chat_template: the model's chat template, or None.
+    """
+
+    def __init__(
+        self, model: str | os.PathLike[str] | Config, *, target: str | None = None, num_threads: int = 0, **options: Any
+    ) -> None:
+        """Read and compile a model.
+
+        Args:
+            model: a genai folder or its `Config`; a transformers folder; or a GGUF file.
+            target: ``cpu`` or ``gpu``. Default: as the config's providers say, else ``cpu``.
+            num_threads: threads of the target ``cpu``; 0 for the config's number, else all cores.
+            options: further options of ``program.compile``.
+
+        Raises:
+            FormatError: the path holds no model.
+            UnsupportedError: the model's inputs or operators are not supported.
+        """
+        self._target, self._threads, self._options = target, num_threads, options
+        self.chat_template: str | None = None
+        self.tokenizer_source: Any = None
+        self.search: dict[str, Any] = {}
+        self._make_whole: Callable[[], Decoder]
+        if isinstance(model, Config):
+            self._read_genai(model)
+        elif (Path(model) / CONFIG_FILE).is_file():
+            self._read_genai(Config(model))
+        elif Path(model).exists():
+            self._read_other(Path(model))
+        else:
+            raise FormatError(f"{os.fspath(model)}: no such file or folder")
+
+    @property
+    def type(self) -> str:
+        """Return the model's architecture, such as ``llama``."""
+        return self._type
+
+    @property
+    def target(self) -> str:
+        """Return the name of the target that the model is compiled for."""
+        return self._target or "cpu"
+
+    @property
+    def device_type(self) -> str:
+        """Return the kind of device that the model runs on, as onnxruntime-genai names it."""
+        return "CUDA" if self._target == "gpu" else "CPU"
+
+    def _read_genai(self, config: Config) -> None:
+        from ..api.functions import parse_onnx, parse_onnx_buffer
+
+        self.path = config.folder
+        settings = config.settings["model"]
+        decoder = settings["decoder"]
+        self._type = str(settings.get("type", "decoder"))
+        self._target = config.target if self._target is None else self._target
+        self._threads = self._threads or config.num_threads
+        file = config.folder / decoder.get("filename", "model.onnx")
+        data = config.model_data.get(file.name)
+        if data is None and not file.is_file():
+            raise FormatError(f"{config.folder / CONFIG_FILE}: model.decoder.filename names {file}, which is no file")
+        program = parse_onnx(str(file)) if data is None else parse_onnx_buffer(data)
+        inputs, outputs = decoder.get("inputs", {}), decoder.get("outputs", {})
+        plain = Names()
+        names = Names(
+            inputs.get("input_ids", plain.input_ids),
+            inputs.get("attention_mask", plain.attention_mask),
+            inputs.get("position_ids", plain.position_ids),
+            outputs.get("logits", plain.logits),
+            (inputs.get("past_key_names", plain.past[0]), inputs.get("past_value_names", plain.past[1])),
+            (outputs.get("present_key_names", plain.present[0]), outputs.get("present_value_names", plain.present[1])),
+        )
+        heads = int(decoder.get("num_key_value_heads", decoder.get("num_attention_heads", 0)))
+        self.search = dict(config.settings.get("search", {}))
+        self.context_length = int(settings.get("context_length", 2048))
+        self.vocab_size = int(settings.get("vocab_size", 0))
+        self.shares_buffer = bool(self.search.get("past_present_share_buffer", False))
+        self.eos_token_ids = _ids(settings.get("eos_token_id"))
+        self.bos_token_id = settings.get("bos_token_id")
+        self.pad_token_id = settings.get("pad_token_id")
+        self.tokenizer_source = config.folder
+        compact = bool(_COMPACT_OPERATORS & _operators(file, data))
+        self.decoder = self._compiled(program, names, heads, int(decoder.get("head_size", 0)), compact)
+        self._make_whole = lambda: self.decoder
+
+    def _read_other(self, path: Path) -> None:
+        from .files import GgufTokenizer, open_model
+
+        opened = open_model(path)
+        config = opened.config
+        self.path = path
+        self._type = config.architecture
+        self._target = "cpu" if self._target is None else self._target
+        self.context_length = config.context_length
+        self.vocab_size = config.vocabulary
+        self.shares_buffer = True
+        self.search = {"past_present_share_buffer": True}
+        self.eos_token_ids = config.eos_ids
+        self.bos_token_id, self.pad_token_id = (None if i < 0 else i for i in (config.bos_id, config.pad_id))
+        source = opened.tokenizer_source
+        self.tokenizer_source = source.metadata if isinstance(source, GgufTokenizer) else source
+        self.chat_template = opened.chat_template
+
+        def compiled(last: bool) -> Decoder:
+            program = opened.program(last_logits=last, shared_cache=True)
+            return self._compiled(program, Names(), config.key_heads, config.head_size, True)
+
+        self.decoder, self._make_whole = compiled(True), lambda: compiled(False)
+
+    @functools.cached_property
+    def whole_decoder(self) -> Decoder:
+        """Return the decoder whose logits are of all tokens of a step, compiled on first use."""
+        return self._make_whole()
+
+    def _compiled(self, program: Program, names: Names, heads: int, size: int, compact: bool) -> Decoder:
+        if self._target not in ("cpu", "gpu", "ref"):
+            raise OptionError(f"target {self._target!r}: expected 'cpu', 'gpu' or 'ref'")
+        options = dict(self._options)
+        if self._target == "cpu":
+            options["num_threads"] = self._threads
+        program.compile(self._target, **options)
+        return decoder_of(program, names, heads, size, compact, str(self.path))
+
+    @functools.cached_property
+    def weight_bytes(self) -> int:
+        """Return the number of bytes of the model's constants, which a decode step reads once."""
+        constants = {
+            id(ins): ins.shape.bytes
+            for module in self.decoder.program._portable.modules
+            for ins in module
+            if ins.op.name == "@literal"
+        }
+        return sum(constants.values())
+
+
+def _ids(value: Any) -> tuple[int, ...]:
+    """Return token ids that a file gives as a number, a list or not at all."""
+    if value is None:
+        return ()
+    return tuple(map(int, value)) if isinstance(value, (list, tuple)) else (int(value),)
+
+
+def _operators(file: Path, data: bytes | None) -> set[str]:
+    """Return the operators of an ONNX file's main graph; weights outside of the file are not read."""
+    import onnx
+
+    model = onnx.load(str(file), load_external_data=False) if data is None else onnx.load_from_string(data)
+    return {node.op_type for node in model.graph.node}

@@ -1,0 +1,229 @@
+"""`Tokenizer` and `TokenizerStream`: from text to tokens and back, by the package ``tokenizers``."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from ..errors import FormatError, OptionError
+from .genai import Config
+from .optional import required
+from .templates import rendered
+from .tensor import Tensor
+
+if TYPE_CHECKING:
+    from .model import Model
+
+__all__ = ["Tokenizer", "TokenizerStream"]
+
+_PURPOSE = "a tokenizer"
+_INCOMPLETE = "\ufffd"  # what the decoders of `tokenizers` give for bytes that are no whole character
+
+
+class Tokenizer:
+    """The tokenizer of a model.
+
+    As in onnxruntime-genai ``encode`` adds no special tokens and ``decode`` leaves them out, until `update_options`
+    says otherwise.
+    """
+
+    def __init__(self, model: Model | Config | str | os.PathLike[str]) -> None:
+        """Read the tokenizer of a model, of a genai folder's `Config`, or of a folder or file ``tokenizer.json``.
+
+        Raises:
+            FormatError: there is no tokenizer, or it is malformed.
+            UnsupportedError: the package ``tokenizers`` is not installed.
+        """
+        self._special, self._skip = False, True
+        self._template: str | Mapping[str, str] | None = None
+        self._names: dict[str, Any] = {}
+        self.eos_token_ids: list[int] = []
+        self._ids: dict[str, int | None] = {}
+        source: Any = model
+        if isinstance(model, Config):
+            source = model.folder
+            ids = model.settings["model"]
+            ends = ids.get("eos_token_id", [])
+            self._take_ids(ends if isinstance(ends, list) else [ends], ids.get("bos_token_id"), ids.get("pad_token_id"))
+        elif not isinstance(model, (str, os.PathLike)):
+            source = model.tokenizer_source
+            self._take_ids(model.eos_token_ids, model.bos_token_id, model.pad_token_id)
+            self._template = model.chat_template
+        if isinstance(source, Mapping):
+            from .gguf_tokenizer import tokenizer_of_gguf
+
+            self._tokenizer: Any = tokenizer_of_gguf(source)
+            self._take_names(source)
+        else:
+            self._read(Path(source))
+
+    def _take_ids(self, ends: Iterable[int], first: int | None, padding: int | None) -> None:
+        self.eos_token_ids = list(ends)
+        self._ids = {"bos": first, "pad": padding}
+
+    def _take_names(self, source: Mapping[str, Any]) -> None:
+        tokens = source["tokenizer.ggml.tokens"]
+        for role in ("bos", "eos"):
+            place = source.get(f"tokenizer.ggml.{role}_token_id")
+            if place is not None:
+                self._names[f"{role}_token"] = tokens[int(place)]
+
+    def _read(self, path: Path) -> None:
+        file = path / "tokenizer.json" if path.is_dir() else path
+        if not file.is_file():
+            raise FormatError(f"{file}: no such file; a tokenizer is read from tokenizer.json")
+        try:
+            self._tokenizer = required("tokenizers", _PURPOSE).Tokenizer.from_file(str(file))
+        except ImportError:
+            raise
+        except Exception as error:  # the package raises Exception itself
+            if type(error) is not Exception:
+                raise
+            raise FormatError(f"{file}: {error}") from error
+        beside = file.parent / "tokenizer_config.json"
+        if beside.is_file():
+            try:
+                settings = json.loads(beside.read_text(encoding="utf-8"))
+            except ValueError as error:
+                raise FormatError(f"{beside}: not a JSON file: {error}") from error
+            for name, value in settings.items():
+                if name.endswith("_token"):
+                    self._names[name] = value["content"] if isinstance(value, dict) else value
+            if self._template is None:
+                found = settings.get("chat_template")
+                self._template = {t["name"]: t["template"] for t in found} if isinstance(found, list) else found
+        template = file.parent / "chat_template.jinja"
+        if self._template is None and template.is_file():
+            self._template = template.read_text(encoding="utf-8")
+        if not self.eos_token_ids and self._names.get("eos_token"):
+            self.eos_token_ids = [self.to_token_id(self._names["eos_token"])]
+
+    @property
+    def bos_token_id(self) -> int | None:
+        """Return the token that begins a sequence, None without such a token."""
+        return self._ids.get("bos")
+
+    @property
+    def pad_token_id(self) -> int | None:
+        """Return the padding token, None without such a token."""
+        return self._ids.get("pad")
+
+    def update_options(self, **options: Any) -> None:
+        """Set ``add_special_tokens`` (of `encode`) or ``skip_special_tokens`` (of `decode`): true or false.
+
+        Raises:
+            OptionError: an option is unknown, or its value is neither true nor false.
+        """
+        for name, value in options.items():
+            text = str(value).lower()
+            if text not in ("true", "false", "1", "0"):
+                raise OptionError(f"tokenizer option {name}={value!r}: expected 'true' or 'false'")
+            if name == "add_special_tokens":
+                self._special = text in ("true", "1")
+            elif name == "skip_special_tokens":
+                self._skip = text in ("true", "1")
+            else:
+                raise OptionError(
+                    f"tokenizer option {name!r} is unknown; expected add_special_tokens or skip_special_tokens"
+                )
+
+    def encode(self, text: str, *, add_special_tokens: bool | None = None) -> np.ndarray:
+        """Return the tokens of a text (int32).
+
+        Args:
+            add_special_tokens: add the tokens that begin and end a text. Default: as `update_options` has set.
+        """
+        special = self._special if add_special_tokens is None else add_special_tokens
+        return np.array(self._tokenizer.encode(text, add_special_tokens=special).ids, np.int32)
+
+    def decode(self, tokens: Iterable[int]) -> str:
+        """Return the text of tokens."""
+        return str(self._tokenizer.decode([int(t) for t in tokens], skip_special_tokens=self._skip))
+
+    def encode_batch(self, texts: Sequence[str]) -> Tensor:
+        """Return the tokens of texts (int32), padded at the end with the padding token."""
+        found = [self.encode(text) for text in texts]
+        padding = self.pad_token_id
+        result = np.full((len(found), max(map(len, found), default=0)), 0 if padding is None else padding, np.int32)
+        for row, tokens in zip(result, found, strict=True):
+            row[: len(tokens)] = tokens
+        return Tensor(result)
+
+    def decode_batch(self, tokens: Any) -> list[str]:
+        """Return the texts of an array of tokens, one for each row."""
+        return [self.decode(row) for row in np.asarray(tokens.as_numpy() if isinstance(tokens, Tensor) else tokens)]
+
+    def to_token_id(self, text: str) -> int:
+        """Return the token that is written ``text``.
+
+        Raises:
+            OptionError: there is no such token.
+        """
+        found = self._tokenizer.token_to_id(text)
+        if found is None:
+            raise OptionError(f"token {text!r} is not in the vocabulary")
+        return int(found)
+
+    def create_stream(self) -> TokenizerStream:
+        """Return a decoder of tokens that arrive one by one."""
+        return TokenizerStream(self)
+
+    @property
+    def has_chat_template(self) -> bool:
+        """Return whether the model has a chat template."""
+        return self._template is not None
+
+    def apply_chat_template(
+        self,
+        messages: str | Sequence[Mapping[str, Any]],
+        *,
+        template_str: str | None = None,
+        tools: str | Sequence[Any] | None = None,
+        add_generation_prompt: bool = True,
+        **variables: Any,
+    ) -> str:
+        """Return the prompt of a conversation.
+
+        Args:
+            messages: objects with ``role`` and ``content``, or JSON of a list of these.
+            template_str: a Jinja template instead of the model's.
+            tools: descriptions of functions for the template, or JSON of a list of these.
+            add_generation_prompt: end with the beginning of the assistant's message.
+            variables: further variables of the template.
+
+        Raises:
+            OptionError: there is no template; or messages or template are wrong, with the template's reason.
+        """
+        template = template_str if template_str is not None else self._template
+        return rendered(template, messages, tools, {**self._names, **variables}, add_generation_prompt)
+
+    def as_json(self) -> str:
+        """Return the contents of the tokenizer's ``tokenizer.json``."""
+        return str(self._tokenizer.to_str())
+
+
+class TokenizerStream:
+    """The text of tokens that arrive one by one; bytes of an unfinished character wait for the next token."""
+
+    def __init__(self, tokenizer: Tokenizer) -> None:
+        self._tokenizer = tokenizer
+        self._tokens: list[int] = []
+        self._told = 0  # tokens whose text was returned; the ones before the last such token are forgotten
+
+    def decode(self, token: int) -> str:
+        """Return the text that one more token adds; empty while a character is unfinished."""
+        self._tokens.append(int(token))
+        before = self._tokenizer.decode(self._tokens[: self._told])
+        after = self._tokenizer.decode(self._tokens)
+        if len(after) <= len(before) or (after.endswith(_INCOMPLETE) and len(self._tokens) - self._told < 4):
+            # Four tokens hold at least the four bytes of the longest character: more are no character.
+            return ""
+        # Decoders treat the first token of a text otherwise, so the last tokens that were told stay.
+        self._tokens = self._tokens[self._told :]
+        self._told = len(self._tokens)
+        return after[len(before) :]

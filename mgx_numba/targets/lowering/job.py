@@ -1,0 +1,94 @@
+"""The inputs of a lowering, a `LoweringJob` and its `Resources`, and its output under construction, a `Draft`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import field
+from typing import TYPE_CHECKING, Any
+
+from ...codegen.backend import Backend
+from ...codegen.kernel import KernelSource
+from ...core.dim import Dim, Scope
+from ...dataclass import dataclass
+from ...graph.program import Program
+from ..options import TargetOptions
+from .buffers import Buffer, View
+from .rules import RuleTable
+from .shared_weights import SharedWeights
+from .solutions import Solutions
+from .steps import PendingJump, PendingStep
+
+if TYPE_CHECKING:
+    from ...codegen.tuning.request import Candidate, Request
+    from .lowering import Lowering
+
+__all__ = ["Draft", "LoweringJob", "Resources"]
+
+
+@dataclass(frozen=True)
+class Resources:
+    """What a plan may use. The plans of submodules use the same resources.
+
+    Attributes:
+        rules: lowering rules of the target.
+        backend: plans problems and compiles kernels.
+        threads: number of threads, or other workers, that share the plan's steps.
+        on_kernels: called with the kernels of each planned step; None: nothing is called.
+        compile_body: compiles a body whose lengths become known when it runs; None: such bodies run by their NumPy
+        meaning.
+        solutions: solutions of problems planned before.
+    """
+
+    rules: RuleTable
+    backend: Backend
+    threads: int
+    on_kernels: Callable[[Sequence[KernelSource]], None] | None = None
+    compile_body: Callable[[Program], Any] | None = None
+    solutions: Solutions = field(default_factory=Solutions)
+
+
+@dataclass(frozen=True)
+class LoweringJob:
+    """What a plan is for.
+
+    Attributes:
+        program: the optimised program.
+        options: options of the compilation.
+        scope: scope of the program's symbols; None for a program without symbols.
+        weights: constants shared with plans for other lengths; None if there are no other plans.
+        original: the program before the passes. Large literals that it does not have are freed once packed; None:
+            nothing is freed.
+        parent: lowering of the program that holds this program as a submodule; None otherwise.
+    """
+
+    program: Program
+    options: TargetOptions
+    scope: Scope | None = None
+    weights: SharedWeights | None = None
+    original: Program | None = None
+    parent: Lowering | None = None
+
+
+class Draft:
+    """The parts of a plan under construction that lowering rules add, change and remove.
+
+    Attributes:
+        steps: the steps, in order.
+        jumps: jumps between steps.
+        requested: for each tuning request: the chosen candidate, its operands, and its range of steps.
+        writers: for the target's rules: steps that wrote a buffer and could also write another form, by buffer.
+        finalizers: functions called when all steps exist.
+        cache_copies: steps that copy a parameter to a result, and do nothing if both are the same memory.
+        conditions: conditions on the lengths that the plan serves.
+        freed: number of literals that were freed; if not 0, the lowered program is no longer complete.
+    """
+
+    def __init__(self) -> None:
+        self.steps: list[PendingStep] = []
+        self.jumps: list[PendingJump] = []
+        self.requested: list[tuple[Request, Candidate, Mapping[str, View], int, int]] = []
+        self.writers: dict[Buffer, Any] = {}
+        self.cache_copies: list[PendingStep] = []
+        self.finalizers: list[Callable[[], None]] = []
+        self.conditions: dict[Dim, None] = {}  # a dict: `in` on a list compares conditions, which adds guards
+        self.freed = 0

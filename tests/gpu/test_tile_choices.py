@@ -1,0 +1,25 @@
+"""The cost model of warpgroup tiles against measured times."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from bench import fit_tiles
+
+
+def test_chosen_tiles_are_near_the_fastest_that_were_measured() -> None:
+    """Of each kind of epilogue, and of convolutions; see `bench.fit_tiles`."""
+    found = fit_tiles.regrets(fit_tiles.read())
+    assert {"products", "conv", "gelu", "silu", "residual"} == set(found)
+    assert all(np.mean(regrets) < 1.045 for regrets in found.values())
+
+
+def test_fitting_finds_back_what_was_changed(monkeypatch: pytest.MonkeyPatch) -> None:
+    problems = fit_tiles.read()[:12]
+    for name in fit_tiles.CONSTANTS:
+        monkeypatch.setattr(fit_tiles.wgmma_tiles, name, getattr(fit_tiles.wgmma_tiles, name))
+    monkeypatch.setattr(fit_tiles.wgmma_tiles, "STORING", 1.0)
+    before = fit_tiles._loss(problems)
+    fit_tiles.fit(problems, 40)
+    assert fit_tiles._loss(problems) < before

@@ -1,0 +1,460 @@
+"""Asynchronous operations in interpreted kernels: mbarriers, TMA loads, warpgroup MMA.
+
+Visibility is tracked with vector clocks: each thread has a clock with an entry for every thread and barrier of its
+cluster. Arriving at a barrier merges the thread's clock into the barrier's; waiting merges it back. A TMA load is
+visible to threads that know that the phase counting its bytes is complete. An MMA has read its operands once
+`wgmma_wait` says so; threads that know this may overwrite them.
+"""
+
+from __future__ import annotations
+
+import functools
+from dataclasses import field
+from typing import Any
+
+import numpy as np
+
+from mgx_numba.codegen.gpu.products import Product
+from mgx_numba.codegen.launch import TensorLayout
+from mgx_numba.core.types import numpy_dtype
+from mgx_numba.dataclass import dataclass
+
+from .memory import Allocation, KernelFault, Memory, Place, Thread, block_number
+
+__all__ = ["ROW", "STEP_BYTES", "WARPGROUP", "BlockAsync", "Copies", "added_products", "kept_by_tf32"]
+
+WARPGROUP = 128
+"""Threads per warpgroup."""
+MOST_BARRIERS = 64
+"""Most mbarriers per cluster, the barrier entries of clocks."""
+ROW = 128
+"""Bytes per row of a TMA box, and bytes of K per MMA call."""
+PIECE = 16
+"""Bytes of a row that one thread stores."""
+STEP_BYTES = 32
+"""Bytes of K per MMA instruction."""
+_STALE = 0xFF
+"""Fill value of row bytes that a TMA box does not write: NaN for floats, so that reads are noticed."""
+_TF32 = np.int32(-(1 << 13))
+
+
+@dataclass
+class _Barrier:
+    number: int
+    expected: int
+    pending: int
+    phase: int = 0
+    bytes: int = 0
+    arrived: np.ndarray | None = None
+    released: np.ndarray | None = None
+    sent: list[tuple[Place, np.ndarray]] = field(default_factory=list)
+    made: tuple[int, int] = (0, 0)
+
+
+@dataclass
+class _Landing:
+    """Bytes that a TMA load has written; visible to threads that know that a phase of a barrier is complete."""
+
+    allocation: Allocation
+    start: int
+    stop: int
+    entry: int
+    phase: int
+
+
+@dataclass
+class _Reading:
+    """Bytes that an MMA reads; ``done`` is each warpgroup thread's clock when it was complete."""
+
+    allocation: Allocation
+    start: int
+    stop: int
+    first: int
+    done: np.ndarray | None = None
+
+
+@dataclass
+class _Products:
+    """A warpgroup's MMAs: reads of the current group, reads of committed groups, and the number of complete groups."""
+
+    current: list[_Reading] = field(default_factory=list)
+    committed: list[list[_Reading]] = field(default_factory=list)
+    complete: int = 0
+
+
+@dataclass
+class _Stored:
+    """Operand pieces that threads have stored, by piece number: the thread, its clock (0 for none), and whether a proxy
+    fence followed."""
+
+    allocation: Allocation
+    thread: np.ndarray
+    time: np.ndarray
+    fenced: np.ndarray
+
+
+class BlockAsync:
+    """Barriers, pending loads and MMAs, and clocks of a cluster, whose threads are numbered consecutively over its
+    blocks."""
+
+    def __init__(self, threads: int, memory: Memory) -> None:
+        self._threads = threads
+        self._memory = memory
+        self._clocks = np.zeros((threads, threads + MOST_BARRIERS), np.int64)
+        self._clocks[np.arange(threads), np.arange(threads)] = 1
+        self._barriers: dict[tuple[int, int], _Barrier] = {}
+        self._landings: list[_Landing] = []
+        self._readings: list[_Reading] = []
+        self._products: dict[int, _Products] = {}
+        self._stored: dict[int, _Stored] = {}
+
+    def meet(self, threads: range) -> None:
+        """Merge the clocks of threads that have met at a barrier."""
+        part = slice(threads.start, threads.stop)
+        self._clocks[part] = self._clocks[part].max(axis=0)
+        self._clocks[np.arange(part.start, part.stop), np.arange(part.start, part.stop)] += 1
+
+    def meet_all(self) -> None:
+        """Merge the clocks of all threads."""
+        self.meet(range(self._threads))
+
+    # Barriers
+
+    def init(self, p: Place, count: int, thread: int) -> None:
+        """Interpret ``mbarrier_init``."""
+        key = id(p.allocation), p.start
+        if key not in self._barriers and len(self._barriers) == MOST_BARRIERS:
+            raise KernelFault(f"the blocks of a cluster have more than {MOST_BARRIERS} barriers")
+        if count < 1:
+            raise KernelFault(f"a barrier of {count} arrivals")
+        number = self._threads + len(self._barriers)
+        self._barriers[key] = _Barrier(number, count, count, made=(thread, int(self._clocks[thread, thread])))
+
+    def arrive(self, p: Place, thread: int, bytes: int = 0) -> None:
+        """Interpret ``mbarrier_arrive``, or ``mbarrier_expect`` of ``bytes`` bytes."""
+        barrier = self._find(p)
+        if not barrier.pending:
+            raise KernelFault("arrives once more than the barrier's phase has arrivals")
+        self._note_arrival(barrier, self._clocks[thread], thread)
+        barrier.pending -= 1
+        barrier.bytes += bytes
+        self._complete(barrier)
+
+    @staticmethod
+    def _note_arrival(barrier: _Barrier, clock: np.ndarray, thread: int) -> None:
+        barrier.arrived = clock.copy() if barrier.arrived is None else np.maximum(barrier.arrived, clock)
+        clock[thread] += 1
+
+    def passed(self, p: Place, parity: int, thread: int) -> bool:
+        """Return whether ``mbarrier_wait`` is satisfied; the thread then learns the clocks of all arrivals."""
+        barrier = self._find(p)
+        if parity not in (0, 1):
+            raise KernelFault(f"waits for parity {parity} of a barrier")
+        if barrier.phase & 1 == parity:
+            return False
+        if barrier.released is not None:
+            np.maximum(self._clocks[thread], barrier.released, out=self._clocks[thread])
+        return True
+
+    def _find(self, p: Place) -> _Barrier:
+        found = self._barriers.get((id(p.allocation), p.start))
+        if found is None:
+            raise KernelFault(f"byte {p.start} of {p.allocation.name} is no barrier")
+        return found
+
+    def _complete(self, barrier: _Barrier) -> None:
+        if barrier.pending or barrier.bytes:
+            return
+        assert barrier.arrived is not None
+        barrier.phase += 1
+        for to, data in barrier.sent:
+            to.allocation.data[to.start : to.start + data.size] = data
+            to.allocation.define(to.start, to.start + data.size)
+        barrier.sent.clear()
+        barrier.released, barrier.arrived = barrier.arrived, None
+        barrier.released[barrier.number] = barrier.phase
+        barrier.pending = barrier.expected
+
+    # Copies
+
+    def load(
+        self, to: Place, number: int, p: Place, place: np.ndarray, taps: tuple[int, ...], thread: int,
+        early: bool = False,
+    ) -> None:  # fmt: skip
+        """Interpret ``tensor_load``, and with taps ``tensor_load_window``. ``early``: a multicast load of another block
+        may arrive before this block expects it."""
+        layout, address = self._memory.map_of(number)
+        barrier = self._find(p)
+        box = _window(self._memory, layout, address, place, taps) if layout.windows else _box(
+            self._memory, layout, address, place
+        )  # fmt: skip
+        if bool(layout.windows) != bool(taps):
+            raise KernelFault("a tensor map of images is loaded by tensor_load_window, others by tensor_load")
+        data = box.reshape(-1, layout.box[0] * numpy_dtype(layout.dtype).itemsize)
+        start, stop = to.start, to.start + len(data) * ROW
+        if start % (8 * ROW):
+            raise KernelFault(f"a box begins at byte {start} of {to.allocation.name}, which is no multiple of 1024")
+        if stop > to.allocation.data.size:
+            raise KernelFault(
+                f"writes bytes {start} to {stop} of {to.allocation.name}, which has {to.allocation.data.size}"
+            )
+        self._check_write(to.allocation, start, stop, thread, "loads a box over")
+        rows = np.arange(start, stop).reshape(-1, ROW)
+        to.allocation.data[start:stop] = _STALE
+        to.allocation.data[_swizzled(rows[:, : data.shape[1]])] = data
+        to.allocation.define(start, stop)
+        self._landings = [x for x in self._landings if not _meets(x, to.allocation, start, stop)]
+        self._landings.append(_Landing(to.allocation, start, stop, barrier.number, barrier.phase + 1))
+        if barrier.bytes < data.size and not early:
+            raise KernelFault(f"a box of {data.size} bytes arrives where {barrier.bytes} are still expected")
+        barrier.bytes -= data.size
+        self._complete(barrier)
+
+    def _check_write(self, allocation: Allocation, start: int, stop: int, thread: int, does: str) -> None:
+        clock = self._clocks[thread]
+        for landing in self._landings:
+            if _meets(landing, allocation, start, stop) and clock[landing.entry] < landing.phase:
+                raise KernelFault(f"{does} bytes {start} to {stop}, to which another box is on the way")
+        kept = []
+        for reading in self._readings:
+            if not _meets(reading, allocation, start, stop):
+                kept.append(reading)
+                continue
+            known = clock[reading.first : reading.first + WARPGROUP]
+            if reading.done is None or not (known >= reading.done).any():
+                raise KernelFault(
+                    f"{does} bytes {start} to {stop} of {allocation.name}, which warpgroup "
+                    f"{reading.first // WARPGROUP} may still be reading"
+                )
+        self._readings = kept
+
+    def send(self, to: Place, i: int, value: Any, p: Place, thread: int) -> None:
+        """Interpret ``cluster_send``: visible once the phase that counts its bytes is complete."""
+        barrier, place = self._find(p), to.moved(int(i))
+        data = np.frombuffer(np.asarray(value, to.dtype).tobytes(), np.uint8)
+        if place.start < 0 or place.start + data.size > to.allocation.data.size:
+            raise KernelFault(
+                f"sends bytes {place.start} to {place.start + data.size} of {to.allocation.name}, which has "
+                f"{to.allocation.data.size}"
+            )
+        clock, (maker, when) = self._clocks[thread], barrier.made
+        if clock[maker] < when:
+            raise KernelFault("sends to a block before it is known to have begun, and to have made its barrier")
+        self._note_arrival(barrier, clock, thread)
+        barrier.sent.append((place, data))
+        barrier.bytes -= data.size
+        known = functools.partial(self._knows, barrier.number, barrier.phase + 1)
+        to.allocation.coming.append((place.start, place.start + data.size, known))
+        self._complete(barrier)
+
+    def _knows(self, entry: int, phase: int, who: Thread) -> bool:
+        """Return whether a thread knows that a barrier's phase is complete."""
+        first, end = who.kin
+        thread = (block_number(who.block) - first) * (self._threads // (end - first)) + who.number
+        return bool(self._clocks[thread, entry] >= phase)
+
+    # Operands that threads store
+
+    def store(self, to: Place, row: int, piece: int, value: np.ndarray, thread: int) -> None:
+        """Interpret ``operand_store``."""
+        start = to.start + int(row) * ROW + int(piece) * PIECE
+        if to.start % (8 * ROW):
+            raise KernelFault(f"an operand begins at byte {to.start} of {to.allocation.name}, no multiple of 1024")
+        if not 0 <= piece < ROW // PIECE or row < 0 or start + PIECE > to.allocation.data.size:
+            raise KernelFault(f"there is no piece {piece} of row {row} from byte {to.start} of {to.allocation.name} on")
+        self._check_write(to.allocation, start, start + PIECE, thread, "stores")
+        count = to.allocation.data.size // PIECE
+        made = _Stored(to.allocation, np.zeros(count, np.int64), np.zeros(count, np.int64), np.zeros(count, bool))
+        own, at = self._stored.setdefault(id(to.allocation), made), start // PIECE
+        if own.time[at] > self._clocks[thread, own.thread[at]]:
+            raise KernelFault(f"stores bytes {start} to {start + PIECE}, which thread {own.thread[at]} may be storing")
+        own.thread[at], own.time[at], own.fenced[at] = thread, self._clocks[thread, thread], False
+        bytes = np.ascontiguousarray(value, to.dtype).view(np.uint8)
+        to.allocation.data[_swizzled(np.arange(start, start + PIECE))] = bytes
+
+    def fence(self, thread: int) -> None:
+        """Interpret ``operand_fence``."""
+        for own in self._stored.values():
+            own.fenced |= own.thread == thread
+
+    def _read_stored(self, allocation: Allocation, start: int, stop: int, clock: np.ndarray) -> np.ndarray | None:
+        """Return the mask of bytes that threads have stored, all visible to the multiplying threads; None if there are
+        none."""
+        own = self._stored.get(id(allocation))
+        part = slice(start // PIECE, stop // PIECE)
+        if own is None or not (there := own.time[part] > 0).any():
+            return None
+        unknown = there & (~own.fenced[part] | (clock[own.thread[part]] < own.time[part]))
+        if unknown.any():
+            thread = own.thread[part][int(np.argmax(unknown))]
+            raise KernelFault(f"multiplies bytes {start} to {stop}, which thread {thread} may be storing")
+        return np.repeat(there, PIECE)
+
+    # Products
+
+    def multiply(
+        self, product: Product, first: int, sums: np.ndarray, a: Place | np.ndarray, b: Place, turned: int, steps: int
+    ) -> tuple[np.ndarray, int]:
+        """Interpret ``wgmma_<product>`` of the warpgroup with first thread ``first``.
+
+        Args:
+            sums: accumulators of 64 rows.
+            a: left operand, in shared memory or in registers.
+            steps: MMA instructions along K.
+
+        Returns:
+            the accumulators, and the number of the MMA group.
+        """
+        depth, columns = ROW // product.size, sums.shape[1]
+        if isinstance(a, Place):
+            a = self._operand(a, first, np.arange(64 * ROW), numpy_dtype(product.a)).reshape(64, depth)
+        lines = -(-columns // depth) * depth if turned else columns  # of those that are turned boxes come whole
+        right = self._operand(b, first, np.arange(lines * ROW), numpy_dtype(product.b))
+        if turned:
+            right = right.reshape(-1, depth, depth).transpose(0, 2, 1)
+        own, used = self._products[first], steps * STEP_BYTES // product.size
+        right = right.reshape(lines, depth)[:columns, :used]
+        return added_products(sums, a[:, :used], right), own.complete + len(own.committed) + 1
+
+    def _operand(self, p: Place, first: int, offsets: np.ndarray, dtype: np.dtype) -> np.ndarray:
+        step = p.start % (8 * ROW)  # of the first row
+        start = p.start - step
+        stop = start + offsets.size
+        if p.dtype != dtype or step % STEP_BYTES or step >= ROW or stop > p.allocation.data.size:
+            raise KernelFault(f"no operand of {dtype} is at byte {start} of {p.allocation.name}")
+        clock = self._clocks[first]
+        covered = np.zeros(offsets.size, bool)
+        for landing in self._landings:
+            if _meets(landing, p.allocation, start, stop):
+                if clock[landing.entry] < landing.phase:
+                    raise KernelFault(f"multiplies bytes {start} to {stop}, to which a box is still on the way")
+                covered[max(landing.start - start, 0) : landing.stop - start] = True
+        stored = self._read_stored(p.allocation, start, stop, clock)
+        if stored is None and not covered.all():
+            raise KernelFault(f"multiplies bytes {start} to {stop} of {p.allocation.name}, to which no box has come")
+        reading = _Reading(p.allocation, start, stop, first)
+        self._readings.append(reading)
+        self._products.setdefault(first, _Products()).current.append(reading)
+        bytes = p.allocation.data[_swizzled(start + offsets)]
+        if stored is not None:
+            bytes[~(stored | covered)] = _STALE
+        if step:
+            rows = bytes.reshape(-1, ROW)
+            bytes = np.concatenate([rows[:, step:], np.full((len(rows), step), _STALE, np.uint8)], axis=1).reshape(-1)
+        found = bytes.view(dtype)
+        if dtype == np.float32:
+            found = kept_by_tf32(found)
+        return found
+
+    def commit(self, first: int) -> None:
+        """Interpret ``wgmma_commit``."""
+        own = self._products.setdefault(first, _Products())
+        own.committed.append(own.current)
+        own.current = []
+
+    def wait(self, first: int, pending: int) -> int:
+        """Interpret ``wgmma_wait``; return the number of the warpgroup's complete groups."""
+        own = self._products.setdefault(first, _Products())
+        self.meet(range(first, first + WARPGROUP))
+        threads = np.arange(first, first + WARPGROUP)
+        while len(own.committed) > pending:
+            own.complete += 1
+            for reading in own.committed.pop(0):
+                reading.done = self._clocks[threads, threads].copy()
+        return own.complete
+
+
+def added_products(sums: np.ndarray, left: np.ndarray, right: np.ndarray) -> np.ndarray:
+    """Return ``sums + left @ right.T`` in the accumulators' dtype; integers wrap."""
+    with np.errstate(all="ignore"):
+        return sums + left.astype(sums.dtype) @ right.astype(sums.dtype).T
+
+
+def kept_by_tf32(numbers: np.ndarray) -> np.ndarray:
+    """Return float32 numbers truncated to TF32."""
+    return (numbers.view(np.int32) & _TF32).view(np.float32)
+
+
+class Copies:
+    """Asynchronous copies (cp.async); they take effect when they are waited for."""
+
+    def __init__(self, who: Thread) -> None:
+        self._who = who
+        self.forget()
+
+    def forget(self) -> None:
+        """Reset for a new block."""
+        self._current: dict[int, list[tuple[Place, int, np.ndarray]]] = {}
+        self._groups: dict[int, list[list[tuple[Place, int, np.ndarray]]]] = {}
+
+    def ask(self, to: Place, i: int, source: Place, j: int, inside: bool) -> None:
+        """Interpret ``copy_async``."""
+        lanes = 16 // to.dtype.itemsize
+        for place, index in ((to, i), (source, j)) if inside else ((to, i),):
+            if place.misaligned(index, 16):
+                raise KernelFault(f"element {index} of {place.allocation.name} is not at a multiple of 16 bytes")
+        data = source.read(j, lanes) if inside else np.zeros(lanes, to.dtype)
+        self._current.setdefault(self._who.number, []).append((to, i, data))
+
+    def commit(self) -> None:
+        """Interpret ``copy_commit``."""
+        thread = self._who.number
+        self._groups.setdefault(thread, []).append(self._current.pop(thread, []))
+
+    def wait(self, pending: int) -> None:
+        """Interpret ``copy_wait``."""
+        groups = self._groups.setdefault(self._who.number, [])
+        while len(groups) > pending:
+            for to, i, data in groups.pop(0):
+                to.write(i, data)
+
+
+def _meets(known: _Landing | _Reading, allocation: Allocation, start: int, stop: int) -> bool:
+    return known.allocation is allocation and known.start < stop and start < known.stop
+
+
+def _swizzled(places: np.ndarray) -> np.ndarray:
+    """Return the swizzled offsets of byte offsets in 128-byte rows."""
+    return places ^ (places // ROW % 8 * 16)
+
+
+def _box(memory: Memory, layout: TensorLayout, address: int, place: np.ndarray) -> np.ndarray:
+    """Return the bytes of a box with its first element at ``place``, contiguous axis first."""
+    indices = [int(p) + np.arange(n) for p, n in zip(place, layout.box)]
+    return _gathered(memory, layout, address, list(np.meshgrid(*reversed(indices), indexing="ij"))[::-1])
+
+
+def _window(memory: Memory, layout: TensorLayout, address: int, place: np.ndarray, taps: tuple[int, ...]) -> np.ndarray:
+    """Return the bytes of an im2col box: successive filter positions, each moved by a tap."""
+    windows = layout.windows
+    assert windows is not None
+    counts, at = [], []
+    for d in (0, 1):
+        last = layout.lens[1 + d] - 1 + windows.upper[d]
+        counts.append((last - windows.lower[d]) // windows.steps[d] + 1)
+        from_first = int(place[1 + d]) - windows.lower[d]
+        if from_first % windows.steps[d] or not 0 <= from_first // windows.steps[d] < counts[d]:
+            raise KernelFault(f"{int(place[1 + d])} is no position of the filter along dimension {1 + d}")
+        at.append(from_first // windows.steps[d])
+    flat = (int(place[3]) * counts[1] + at[1]) * counts[0] + at[0] + np.arange(layout.box[1])
+    image, rest = flat // (counts[0] * counts[1]), flat % (counts[0] * counts[1])
+    y = windows.lower[1] + rest // counts[0] * windows.steps[1] + taps[1]
+    x = windows.lower[0] + rest % counts[0] * windows.steps[0] + taps[0]
+    channels = int(place[0]) + np.arange(layout.box[0])
+    return _gathered(memory, layout, address, [channels[None, :], x[:, None], y[:, None], image[:, None]])
+
+
+def _gathered(memory: Memory, layout: TensorLayout, address: int, indices: list[np.ndarray]) -> np.ndarray:
+    """Return the elements at ``indices`` as bytes; 0 outside the tensor."""
+    dtype = numpy_dtype(layout.dtype)
+    inside = np.ones(np.broadcast_shapes(*(i.shape for i in indices)), bool)
+    offsets = np.zeros(inside.shape, np.int64)
+    for index, length, stride in zip(indices, layout.lens, layout.strides):
+        inside &= (index >= 0) & (index < length)
+        offsets += index * stride
+    allocation, start = memory.find(address)
+    first = start + np.where(inside, offsets, 0) * dtype.itemsize
+    if first.size and inside.any() and int(first[inside].max()) + dtype.itemsize > allocation.data.size:
+        raise KernelFault(f"a tensor map reaches beyond {allocation.name}, which has {allocation.data.size} bytes")
+    found = allocation.data[(first[..., None] + np.arange(dtype.itemsize)) * inside[..., None]]
+    return (found * inside[..., None]).astype(np.uint8).reshape(-1)

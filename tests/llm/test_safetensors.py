@@ -1,0 +1,88 @@
+"""Transformers folders: the same weights as a GGUF file give the same logits; damaged folders are refused."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import mgx_numba
+from mgx_numba.errors import FormatError, UnsupportedError
+from mgx_numba.llm.architectures import GGUF_NAMES, LLAMA_NAMES
+from mgx_numba.llm.files import open_model
+
+from .running import step
+from .test_gguf import HIDDEN, IDS, INNER, WORDS, small
+from .writing import write_safetensors
+
+CONFIG: dict[str, Any] = {
+    "model_type": "qwen3", "vocab_size": WORDS, "hidden_size": HIDDEN, "intermediate_size": INNER,
+    "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 64,
+    "max_position_embeddings": 64, "hidden_act": "silu", "rms_norm_eps": 1e-6, "rope_theta": 10000.0,
+    "eos_token_id": [2, 3], "tie_word_embeddings": True,
+}  # fmt: skip
+
+
+def folder_of(gguf: Path, folder: Path, shards: int) -> None:
+    """Write the weights of a Qwen 3 GGUF file as a transformers folder."""
+    file = open_model(gguf).source
+    tensors = {}
+    for role, name in LLAMA_NAMES.items():
+        for i in range(2):
+            found = file.weight(GGUF_NAMES[role].format(i=i) + ".weight") if role in GGUF_NAMES else None
+            if found is not None:
+                tensors[name.format(i=i) + ".weight"] = found.dense()
+    folder.mkdir()
+    (folder / "config.json").write_text(json.dumps(CONFIG))
+    (folder / "tokenizer_config.json").write_text(json.dumps({"chat_template": [{"name": "default", "template": "x"}]}))
+    if shards == 1:
+        write_safetensors(folder / "model.safetensors", tensors)
+        return
+    names = list(tensors)
+    places = {name: f"model-{k % shards}.safetensors" for k, name in enumerate(names)}
+    for file_name in set(places.values()):
+        write_safetensors(folder / file_name, {n: tensors[n] for n in names if places[n] == file_name})
+    (folder / "model.safetensors.index.json").write_text(json.dumps({"weight_map": places}))
+
+
+@pytest.mark.parametrize("shards", [1, 3])
+def test_a_folder_gives_what_its_gguf_file_gives(shards: int, tmp_path: Path) -> None:
+    small(tmp_path / "model.gguf", "qwen3", ["f32"])
+    folder_of(tmp_path / "model.gguf", tmp_path / "folder", shards)
+    results = []
+    for path in (tmp_path / "model.gguf", tmp_path / "folder"):
+        opened = open_model(path)
+        program = opened.program()
+        program.compile(mgx_numba.get_target("cpu"))
+        results.append(step(program, opened.config, IDS)[0])
+    np.testing.assert_allclose(results[1], results[0], rtol=1e-4, atol=1e-4)
+    assert opened.config.eos_ids == (2, 3) and opened.chat_template == "x" and opened.tokenizer_source is None
+
+
+def test_damaged_folders_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(FormatError, match=r"no config\.json"):
+        open_model(tmp_path)
+    config = tmp_path / "config.json"
+    config.write_text("[]")
+    with pytest.raises(FormatError, match="expected an object"):
+        open_model(tmp_path)
+    config.write_text(json.dumps(CONFIG | {"model_type": "unheard"}))
+    with pytest.raises(UnsupportedError, match="unheard"):
+        open_model(tmp_path)
+    config.write_text(json.dumps({k: v for k, v in CONFIG.items() if k != "vocab_size"}))
+    with pytest.raises(FormatError, match="vocab_size"):
+        open_model(tmp_path)
+    config.write_text(json.dumps(CONFIG))
+    with pytest.raises(FormatError, match="no safetensors file"):
+        open_model(tmp_path)
+    for data in (b"", b"\x10", b"\xff" * 40, b"\x02\0\0\0\0\0\0\0[]"):
+        (tmp_path / "model.safetensors").write_bytes(data)
+        with pytest.raises(FormatError):
+            open_model(tmp_path)
+    (tmp_path / "model.safetensors").unlink()
+    (tmp_path / "model.safetensors.index.json").write_text(json.dumps({"weight_map": {"x": "../x.safetensors"}}))
+    with pytest.raises(FormatError, match="in its folder"):
+        open_model(tmp_path)

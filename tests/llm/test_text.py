@@ -1,0 +1,309 @@
+"""Tokenizers, chat templates, stop strings, and text in one call."""
+
+import json
+import re
+
+import numpy as np
+import pytest
+
+from mgx_numba.errors import FormatError, MgxError, OptionError, ParameterError, UnsupportedError
+from mgx_numba.llm import Config, Model, Tokenizer, generate, stream
+from mgx_numba.llm import text as text_module
+from mgx_numba.llm.generation.params import SearchOptions
+from mgx_numba.llm.generation.sampling import candidates
+from mgx_numba.llm.generation.stopping import TextStream
+from mgx_numba.llm.gguf_tokenizer import tokenizer_of_gguf
+from mgx_numba.llm.optional import required
+from mgx_numba.llm.templates import rendered
+from tests.llm.test_generator import greedy
+from tests.llm.tiny import END, tiny, write
+from tests.llm.words import Words
+
+
+class Letters:
+    """Token N is the N-th byte of a text; decoding is that of UTF-8."""
+
+    def __init__(self, text):
+        self.bytes = text.encode()
+
+    def decode(self, tokens):
+        return bytes(self.bytes[t] for t in tokens).decode(errors="replace")
+
+    def create_stream(self):
+        from mgx_numba.llm import TokenizerStream
+
+        return TokenizerStream(self)
+
+
+def test_characters_of_several_tokens_come_whole():
+    text = "aé€😀b"
+    letters = Letters(text)
+    stream = letters.create_stream()
+    pieces = [stream.decode(k) for k in range(len(letters.bytes))]
+    assert "".join(pieces) == text and [p for p in pieces if p] == list(text)
+
+
+def test_text_that_may_begin_a_stop_string_is_held_back():
+    for text, stops, wanted in (
+        ("abcabd-abcd!", ["abcd"], "abcabd-"),
+        ("abcabd", ["abcd", "zz"], "abcabd"),
+        ("xxab", ["abc"], "xxab"),
+        ("one two", [" ", "one t"], "one"),
+    ):
+        found = TextStream(Letters(text), stops)
+        pieces = [found.add(k) for k in range(len(text))]
+        for k in range(len(pieces)):
+            assert wanted.startswith("".join(pieces[: k + 1]))
+        assert "".join(pieces) + found.finish() == wanted
+        assert found.stopped == (wanted != text)
+
+
+@pytest.fixture
+def worded(compiled, monkeypatch):
+    monkeypatch.setattr(text_module, "tokenizer_of", lambda model: Words())
+    return compiled["plain"]
+
+
+def test_text_in_one_call_is_the_numpy_loops(worded):
+    weights, model = worded
+    tokens = greedy(weights, [5, 6], 22)[2:]
+    words = Words().decode(t for t in tokens if t != END)
+    assert generate(model, "t5 t6", max_tokens=20) == words
+    assert generate(model, [5, 6], max_tokens=20) == words
+    completion = stream(model, [{"role": "user", "content": "t6"}], max_tokens=5, ignore_eos=True)
+    assert len(list(completion)) == 5 and completion.finish_reason == "length" and completion.prompt_tokens == 2
+    stop = words.split()[3]
+    completion = stream(model, "t5 t6", max_tokens=20, stop=stop)
+    assert "".join(completion) == words[: words.index(stop)] and completion.finish_reason == "stop"
+    several = generate(model, "t5 t6", max_tokens=6, num_beams=3, num_return_sequences=2)
+    assert isinstance(several, list) and len(set(several)) == 2
+
+
+def test_wrong_arguments_of_a_call_are_named(worded):
+    _, model = worded
+    for arguments, kind, message in (
+        ({"prompt": ""}, ParameterError, "the prompt is empty"),
+        ({"prompt": "t5 " * 96}, ParameterError, "96 tokens, expected fewer than the model's context length 96"),
+        ({"prompt": "t5", "max_tokens": 0}, OptionError, "max_tokens=0: expected a number from 1 on"),
+        (
+            {"prompt": "t5", "regex": "a", "grammar": "b"},
+            OptionError,
+            "one constraint, not regex and lark_grammar",
+        ),
+        ({"prompt": [[5]]}, OptionError, "expected a text, a list of tokens, or a list of messages"),
+        ({"prompt": "t5", "tempreature": 1}, OptionError, "did you mean temperature"),
+    ):
+        with pytest.raises(kind, match=re.escape(message)):
+            generate(model, **arguments)
+
+
+def test_largest_logits_are_found_among_many():
+    rng = np.random.default_rng(2)
+    for size in (127, 129, 5000, 40000):
+        logits = rng.integers(-40, 9, size).astype(np.float32)  # with ties
+        order = np.argsort(-logits, kind="stable")
+        for top_k in (1, 3, 50, size):
+            tokens, p = candidates(logits, SearchOptions(top_k=top_k, top_p=1.0))
+            wanted = order[:top_k] if top_k < size else np.arange(size)
+            assert tokens.tolist() == wanted.tolist()
+            weights = np.exp(logits[wanted].astype(float) - logits.max())
+            np.testing.assert_allclose(p, weights / weights.sum(), rtol=1e-12)
+        tokens, _ = candidates(logits, SearchOptions(top_k=0, top_p=0.9))
+        weights = np.exp(logits[order].astype(float) - logits.max())
+        reached = np.cumsum(weights) / weights.sum() >= 0.9 - 1e-12
+        assert tokens.tolist() == order[: int(np.argmax(reached)) + 1].tolist()
+
+
+@pytest.mark.parametrize("value,message", [(np.nan, "NaN"), (np.inf, "infinite"), (-np.inf, "excluded")])
+def test_logits_without_a_choice_are_an_error(value, message):
+    with pytest.raises(ParameterError, match=message):
+        candidates(np.full(5, value, np.float32), SearchOptions())
+
+
+MESSAGES = [{"role": "system", "content": "be <b>"}, {"role": "user", "content": "hi"}]
+
+
+def test_templates_render_as_hugging_faces():
+    template = (
+        "{% for m in messages %}\n  {% if m['role'] == 'system' %}{% continue %}{% endif %}\n"
+        "{{ bos_token }}[{{ m['role'] }}]{{ m['content'] | trim }}{{ m | tojson }}\n{% endfor %}\n"
+        "{% if add_generation_prompt %}[assistant]{% endif %}"
+    )
+    wanted = '<s>[user]hi{"role": "user", "content": "hi"}\n[assistant]'
+    for messages in (MESSAGES, json.dumps(MESSAGES)):
+        assert rendered(template, messages, None, {"bos_token": "<s>"}, True) == wanted
+    assert rendered({"default": "d", "tool_use": "{{ tools }}"}, MESSAGES, [1], {}, True) == "[1]"
+
+
+@pytest.mark.parametrize(
+    "template,messages,message",
+    [
+        (None, MESSAGES, "no chat template"),
+        ("{% for %}", MESSAGES, "TemplateSyntaxError"),
+        ("{{ raise_exception('roles must alternate') }}", MESSAGES, "roles must alternate"),
+        ("{{ messages.__class__.__mro__ }}", MESSAGES, "SecurityError"),
+        ("{{ messages.append(1) }}", MESSAGES, "SecurityError"),
+        ("x", "{", "messages: not JSON"),
+        ("x", "5", "messages: expected a list, got int"),
+        ("x", [{"content": "hi"}], r"messages\[0\]: expected an object with role"),
+    ],
+)
+def test_templates_that_fail_or_escape_are_errors(template, messages, message):
+    with pytest.raises(OptionError, match=message):
+        rendered(template, messages, None, {}, True)
+
+
+def test_a_package_that_is_missing_is_named_with_the_extra():
+    with pytest.raises(UnsupportedError, match=r"a test needs the package nothing_like_it.*mgx_numba\[llm\]"):
+        required("nothing_like_it.inside", "a test")
+
+
+def test_folders_that_are_no_models_are_named(tmp_path):
+    with pytest.raises(FormatError, match="no such file or folder"):
+        Model(tmp_path / "absent")
+    file = tmp_path / "genai_config.json"
+    for text, message in (
+        ("{", "not a JSON file"),
+        ("{}", "the entry model.decoder"),
+        ("[]", "the entry model.decoder"),
+    ):
+        file.write_text(text)
+        with pytest.raises(FormatError, match=message):
+            Model(tmp_path)
+    file.write_text('{"model": {"decoder": {"filename": "other.onnx"}}}')
+    with pytest.raises(FormatError, match=r"model\.decoder\.filename names .*other\.onnx"):
+        Model(tmp_path)
+
+
+def test_settings_are_merged_and_providers_choose_the_target(tmp_path):
+    config = Config(write(tiny("plain"), tmp_path / "m"))
+    config.overlay('{"search": {"top_k": 3}, "model": {"eos_token_id": [3, 4]}}')
+    assert config.settings["search"] == {"max_length": 96, "top_k": 3}
+    assert config.settings["model"]["vocab_size"] == 50 and config.target == "cpu"
+    config.append_provider("cuda")
+    assert config.target == "gpu"
+    config.clear_providers()
+    assert config.target == "cpu"
+    model = Model(config, num_threads=1)
+    assert (model.search["top_k"], model.eos_token_ids, model.type, model.device_type) == (3, (3, 4), "tiny", "CPU")
+    for wrong, message in (("{", "not JSON"), ("5", "expected a JSON object")):
+        with pytest.raises(OptionError, match=message):
+            config.overlay(wrong)
+    with pytest.raises(OptionError, match="provider 'tpu' is unknown"):
+        config.append_provider("tpu")
+
+
+def test_inputs_without_a_role_are_named(tmp_path):
+    folder = write(tiny("plain"), tmp_path / "m")
+    file = folder / "genai_config.json"
+    settings = json.loads(file.read_text())
+    settings["model"]["decoder"]["inputs"]["past_value_names"] = "past.%d.v"
+    file.write_text(json.dumps(settings))
+    with pytest.raises(MgxError, match=r"inputs without a known role: past_key_values\.0\.value"):
+        Model(folder)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """Return a folder with a tokenizer of bytes and merges that tokenizers trained."""
+    tokenizers = pytest.importorskip("tokenizers")
+    path = tmp_path_factory.mktemp("tokenizer")
+    found = tokenizers.Tokenizer(tokenizers.models.BPE())
+    found.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False)
+    found.decoder = tokenizers.decoders.ByteLevel()
+    trainer = tokenizers.trainers.BpeTrainer(
+        vocab_size=320,
+        special_tokens=["<s>", "</s>"],
+        initial_alphabet=tokenizers.pre_tokenizers.ByteLevel.alphabet(),
+        show_progress=False,
+    )
+    found.train_from_iterator(["hello world, it's the 12th test of 345 tokens"] * 3, trainer)
+    found.post_processor = tokenizers.processors.TemplateProcessing(single="<s> $A", special_tokens=[("<s>", 0)])
+    found.save(str(path / "tokenizer.json"))
+    settings = {"bos_token": {"content": "<s>"}, "eos_token": "</s>", "chat_template": "{{ bos_token }}{{ messages }}"}
+    (path / "tokenizer_config.json").write_text(json.dumps(settings))
+    return path
+
+
+def test_tokenizers_add_and_skip_special_tokens_when_asked(folder):
+    tokenizer = Tokenizer(folder)
+    text = "hello wörld"
+    tokens = tokenizer.encode(text).tolist()
+    assert tokenizer.decode([0, *tokens, 1]) == text and 0 not in tokens
+    assert tokenizer.encode(text, add_special_tokens=True).tolist() == [0, *tokens]
+    tokenizer.update_options(add_special_tokens="true", skip_special_tokens=False)
+    assert tokenizer.encode(text).tolist() == [0, *tokens]
+    assert tokenizer.decode([0, *tokens, 1]) == f"<s>{text}</s>"
+    assert (tokenizer.eos_token_ids, tokenizer.to_token_id("</s>")) == ([1], 1)
+    batch = tokenizer.encode_batch(["hello", text])
+    assert tokenizer.decode_batch(batch)[1] == f"<s>{text}"
+    assert tokenizer.apply_chat_template([{"role": "user"}]) == "<s>[{'role': 'user'}]"
+    for call, message in (
+        (lambda: tokenizer.to_token_id("nothing"), "'nothing' is not in the vocabulary"),
+        (lambda: tokenizer.update_options(other=True), "'other' is unknown"),
+        (lambda: tokenizer.update_options(add_special_tokens="yes"), "expected 'true' or 'false'"),
+    ):
+        with pytest.raises(OptionError, match=message):
+            call()
+
+
+def test_a_folder_without_a_tokenizer_is_named(tmp_path):
+    with pytest.raises(FormatError, match=r"tokenizer\.json: no such file"):
+        Tokenizer(tmp_path)
+    (tmp_path / "tokenizer.json").write_text("{")
+    pytest.importorskip("tokenizers")
+    with pytest.raises(FormatError, match="tokenizer.json"):
+        Tokenizer(tmp_path)
+
+
+def test_byte_pairs_of_a_gguf_file_are_the_same_tokenizer(folder):
+    tokenizers = pytest.importorskip("tokenizers")
+    known = tokenizers.Tokenizer.from_file(str(folder / "tokenizer.json"))
+    content = json.loads(known.to_str())["model"]
+    tokens = sorted(content["vocab"], key=content["vocab"].get)
+    merges = [" ".join(m) if isinstance(m, list) else m for m in content["merges"]]
+    metadata = {f"tokenizer.ggml.{k}": v for k, v in {
+        "model": "gpt2", "pre": "gpt-2", "tokens": tokens, "merges": merges, "bos_token_id": 0, "add_bos_token": True,
+        "token_type": [3, 3] + [1] * (len(tokens) - 2),
+    }.items()}  # fmt: skip
+    found = tokenizer_of_gguf(metadata)
+    for text in ("hello world", "  it's\n\n12th  tests, tökens 345!", "<s>hello</s>", ""):
+        assert found.encode(text).ids == known.encode(text).ids
+        assert found.decode(found.encode(text).ids) == known.decode(known.encode(text).ids)
+    with pytest.raises(UnsupportedError, match=r"tokenizer\.ggml\.pre is 'odd'; expected one of default"):
+        tokenizer_of_gguf(metadata | {"tokenizer.ggml.pre": "odd"})
+    with pytest.raises(UnsupportedError, match=r"tokenizer\.ggml\.model is 'rwkv'"):
+        tokenizer_of_gguf(metadata | {"tokenizer.ggml.model": "rwkv"})
+
+
+def test_sentence_pieces_of_a_gguf_file_merge_the_highest_score_first():
+    pytest.importorskip("tokenizers")
+    pieces = ["<unk>", "<s>", "</s>", *(f"<0x{k:02X}>" for k in range(256)), "▁", "a", "b", "ab", "▁a", "▁ab", "ba"]
+    scores = [0.0] * 259 + [-9.0, -9.0, -9.0, -1.0, -2.0, -3.0, -0.5]
+    metadata = {f"tokenizer.ggml.{k}": v for k, v in {
+        "model": "llama", "tokens": pieces, "scores": scores, "bos_token_id": 1, "unknown_token_id": 0,
+        "token_type": [2, 3, 3] + [6] * 256 + [1] * 7,
+    }.items()}  # fmt: skip
+    found = tokenizer_of_gguf(metadata)
+    names = [pieces[k] for k in found.encode("aba é").ids]
+    # "ba" has the best score, so "▁aba" is "▁a" and "ba"; "é" has no token and is its two bytes.
+    assert names == ["<s>", "▁a", "ba", "▁", "<0xC3>", "<0xA9>"]
+    assert found.decode(found.encode("aba é").ids) == "aba é"
+    plain = tokenizer_of_gguf(metadata | {"tokenizer.ggml.add_space_prefix": False})
+    assert [pieces[k] for k in plain.encode("ab", add_special_tokens=False).ids] == ["ab"]
+
+
+def test_grammars_constrain_the_text(folder, tmp_path):
+    pytest.importorskip("llguidance")
+    size = len(json.loads((folder / "tokenizer.json").read_text())["model"]["vocab"])
+    path = write(tiny("grouped", vocabulary=size), tmp_path / "m", vocabulary=size, end=1)
+    (path / "tokenizer.json").write_text((folder / "tokenizer.json").read_text())
+    model = Model(path, num_threads=1)
+    assert re.fullmatch(r"[0-9]{3}-[ab]+z", generate(model, "hello", regex=r"[0-9]{3}-[ab]{1,5}z"))
+    boolean = {"properties": {"x": {"type": "boolean"}}, "required": ["x"], "additionalProperties": False}
+    schema = {"type": "object", "x-guidance": {"whitespace_flexible": False}, **boolean}
+    for options in ({}, {"temperature": 1.0, "random_seed": 2}):
+        assert set(json.loads(generate(model, "hello", json_schema=schema, max_tokens=70, **options))) == {"x"}
+    assert generate(model, "hello", grammar='start: "yes" | "no"') in ("yes", "no")
+    with pytest.raises(OptionError, match="guidance json_schema"):
+        generate(model, "hello", json_schema={"type": "nonsense"})
