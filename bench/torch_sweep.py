@@ -124,6 +124,7 @@ def _measured(options: argparse.Namespace) -> dict[str, Any]:
     from bench.torch_zoo import build
     from mgx_numba.torch import mgx_numba as backend
 
+    torch._dynamo.config.allow_rnn = True  # Dynamo leaves recurrent layers to eager mode otherwise
     if options.threads:
         torch.set_num_threads(options.threads)
     left: list[str] = []

@@ -42,7 +42,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         model = SentenceTransformer(sys.argv[1], device="cpu") if len(sys.argv) > 1 else small_model(folder)
         expected = model.encode(sentences, normalize_embeddings=True)
-        model[0].auto_model.compile(backend="mgx_numba", dynamic=True)
+        model.compile(backend="mgx_numba", dynamic=True)
         found = model.encode(sentences, normalize_embeddings=True)
     for row, sentence in zip(found @ found.T, sentences):
         print(" ".join(f"{cosine:6.3f}" for cosine in row), sentence)

@@ -14,7 +14,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 import numpy as np
 
@@ -22,11 +22,8 @@ from ..codegen.files import NOT_OF_CPU, default_folder, package_state
 from ..environment import environment_flag
 from ..errors import FormatError
 from ..graph.content import FileContent
-from ..targets.registry import DEFAULT, REFERENCE
+from ..targets.registry import DEFAULT, REFERENCE, Target
 from .digests import content_digest, file_digest, may_have_changed, state_of
-
-if TYPE_CHECKING:
-    from ..targets.registry import Target
 
 __all__ = ["PLAN_CACHE", "Lineage", "ModelSource", "environment", "open_source"]
 

@@ -13,13 +13,13 @@ import os
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 
 from ..codegen.files import make_folder, mark_used, open_trusted, replace_file
 from ..codegen.kernel import KernelSource
-from ..codegen.store import default_store
+from ..codegen.store import Store, default_store
 from ..errors import FormatError
 from ..graph.content import FileContent
 from ..messages import repeat_messages
@@ -28,9 +28,6 @@ from ..targets.kept_file import KeptFile, kept_pieces
 from ..targets.registry import target, target_names
 from .digests import plans_folder
 from .lineage import Background, Lineage
-
-if TYPE_CHECKING:
-    from ..codegen.store import Store
 
 __all__ = ["find", "keep", "write"]
 

@@ -1,4 +1,4 @@
-"""Configuration of a decoder: lengths, constants, rotary embeddings and special tokens."""
+"""What a decoder's file tells of it beside the weights."""
 
 from __future__ import annotations
 

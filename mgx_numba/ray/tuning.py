@@ -4,23 +4,21 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ..api.functions import parse_onnx
 from ..api.loading import load
 from ..api.program import program
 from ..codegen.backend import backend
 from ..codegen.tuning.files import best, merge_records, records_from
+from ..codegen.tuning.record import TuningRecord
+from ..codegen.tuning.request import TuningRequest
 from ..codegen.tuning.session import Tuning
 from ..codegen.tuning.source import Sources
 from ..errors import OptionError
 from ..targets.cpu.measuring import Bench
 from ..targets.registry import DEFAULT, target
 from ..targets.tuning import tune as measure
-
-if TYPE_CHECKING:
-    from ..codegen.tuning.record import TuningRecord
-    from ..codegen.tuning.request import TuningRequest
 
 __all__ = ["tune"]
 

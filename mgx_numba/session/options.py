@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -14,9 +14,7 @@ from ..nearest import did_you_mean
 from .enums import ExecutionMode, ExecutionOrder, GraphOptimizationLevel, OrtExecutionProviderDevicePolicy
 from .epdevices import Delegate, OrtEpDevice, providers_by_policy
 from .exceptions import Fail, error_of
-
-if TYPE_CHECKING:
-    from .values import OrtValue
+from .values import OrtValue
 
 __all__ = ["RunOptions", "SessionOptions"]
 

@@ -5,16 +5,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 from ..core.device_array import DeviceArray
+from ..core.dim import Dim
 from ..runtime.explicit_lengths import explicit_lengths
+from ..runtime.plan import Plan
 from .base import Stage, without_buffers
 from .split_point import SplitCompiled
-
-if TYPE_CHECKING:
-    from ..core.dim import Dim
-    from ..runtime.plan import Plan
 
 __all__ = ["Lens", "SymbolicSplit", "UnservedLengths", "lens_of"]
 

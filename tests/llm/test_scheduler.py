@@ -71,11 +71,19 @@ def test_draws_do_not_depend_on_other_requests(served):
 
 def test_a_request_that_is_cancelled_leaves_the_others_alone(served):
     weights, scheduler = served
-    stopped = asked([9] * 5, 60, ignore_eos=True)
+    cancelled = threading.Event()
+
+    def wait(tokens, logits):
+        if len(tokens) > 6:
+            cancelled.wait(60)
+        return logits
+
+    stopped = asked([9] * 5, 60, ignore_eos=True, processors=[wait])
     others = [asked([k, 8, k], 30) for k in (5, 6, 7, 10)]
     scheduler.submit(stopped, *others)
     stopped.events.get(timeout=60)
     stopped.cancel()
+    cancelled.set()
     for request, k in zip(others, (5, 6, 7, 10), strict=True):
         assert answer(request) == alone(weights, [k, 8, k], 30)
     while not stopped.events.empty():

@@ -10,7 +10,7 @@ from mgx_numba.errors import FormatError, MgxError, OptionError, ParameterError,
 from mgx_numba.llm import Config, Model, Tokenizer, generate, stream
 from mgx_numba.llm import text as text_module
 from mgx_numba.llm.generation.params import SearchOptions
-from mgx_numba.llm.generation.sampling import candidates
+from mgx_numba.llm.generation.sampling import candidates, draw
 from mgx_numba.llm.generation.stopping import TextStream
 from mgx_numba.llm.gguf_tokenizer import tokenizer_of_gguf
 from mgx_numba.llm.optional import required
@@ -112,6 +112,22 @@ def test_largest_logits_are_found_among_many():
         weights = np.exp(logits[order].astype(float) - logits.max())
         reached = np.cumsum(weights) / weights.sum() >= 0.9 - 1e-12
         assert tokens.tolist() == order[: int(np.argmax(reached)) + 1].tolist()
+
+
+def test_draws_have_the_probabilities_of_the_logits():
+    p = np.array([1, 2, 3, 4] * 100) / 1000
+    with np.errstate(divide="ignore"):
+        logits = np.log(np.where(np.arange(400) % 7, p, 0)).astype(np.float32)
+    p = np.where(np.arange(400) % 7, p, 0)
+    p /= p.sum()
+    for options in (SearchOptions(top_k=0), SearchOptions(top_k=399)):
+        random = np.random.default_rng(0)
+        counts = np.bincount([draw(logits, options, random) for _ in range(20000)], minlength=400)
+        assert not counts[p == 0].any()
+        chi = ((counts - 20000 * p)[p > 0] ** 2 / (20000 * p[p > 0])).sum()
+        assert chi < 450  # of 341 degrees of freedom: one seed in 10,000 is above
+    extreme = SearchOptions(top_k=0, temperature=1e-300)
+    assert draw(np.array([1, 3, 3.001, 2], np.float32), extreme, np.random.default_rng(0)) == 2
 
 
 @pytest.mark.parametrize("value,message", [(np.nan, "NaN"), (np.inf, "infinite"), (-np.inf, "excluded")])

@@ -265,7 +265,7 @@ def test_tensors_that_are_empty_or_without_axes() -> None:
         return (
             *(x + 1, x.sum(), x.sum(0), torch.cat([x, x]), x.reshape(0, 5), x.softmax(1), x @ x.t(), x.max(1)[0]),
             *(s + x, s.sum(), s.softmax(0), s.squeeze(), s.view(1), s.max(), s.cumsum(0), s.expand(2), s[None] * 2),
-            *(s.float().item() if False else s, s.clamp(0, 1), s.reshape(1, 1), s.topk(1)[0], s.argmax()),
+            *(s.clamp(0, 1), s.reshape(1, 1), s.topk(1)[0], s.argmax()),
         )
 
     check(edge, [torch.zeros(0, 3), torch.tensor(2.5)])
@@ -273,3 +273,13 @@ def test_tensors_that_are_empty_or_without_axes() -> None:
 
 def test_lengths_that_depend_on_data() -> None:
     check(lambda x: (x > 0).nonzero(), [torch.tensor([[1.0, -1.0, 2.0], [0.0, 3.0, -2.0]])])
+
+
+def test_products_of_groups_as_mixtures_of_experts_have_them() -> None:
+    def experts(x: Any, w: Any, ids: Any) -> Any:
+        counts = torch.histc(ids.float(), bins=4, min=0, max=3)
+        return counts, torch._grouped_mm(x, w, counts.cumsum(0).to(torch.int32))
+
+    torch.manual_seed(7)
+    ids = torch.tensor([3, 0, 0, 2, 3, 3, 0, 2])
+    check(experts, [torch.randn(8, 16).bfloat16(), torch.randn(4, 16, 8).bfloat16(), ids], tolerance=1e-2)

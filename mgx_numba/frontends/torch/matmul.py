@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from ...core.types import Type
+from ...errors import UnsupportedError
 from ...graph.instruction import Instruction
 from .builder import AtenBuilder, rank
 from .node import AtenNode
@@ -56,8 +57,6 @@ def outer(g: AtenBuilder, node: AtenNode, a: Instruction, b: Instruction) -> Ins
 @register("cdist", "_cdist_forward")
 def cdist(g: AtenBuilder, node: AtenNode, a: Instruction, b: Instruction, p: float = 2.0, *_: Any) -> Instruction:
     """Emit the distances of all pairs of rows in the norm of order 1 or 2."""
-    from ...errors import UnsupportedError
-
     difference = g.pointwise("sub", g.unsqueeze(a, [rank(a) - 1]), g.unsqueeze(b, [rank(b) - 2]))
     last = [rank(difference) - 1]
     if p == 1:
@@ -86,3 +85,28 @@ def cross(g: AtenBuilder, node: AtenNode, a: Instruction, b: Instruction, dim: i
 
     one = g.op("mul", turned(a, (1, 2, 0)), turned(b, (2, 0, 1)))
     return g.op("sub", one, g.op("mul", turned(a, (2, 0, 1)), turned(b, (1, 2, 0))))
+
+
+@register("_grouped_mm", "transformers::grouped_mm_fallback")
+def grouped_mm(
+    g: AtenBuilder,
+    node: AtenNode,
+    x: Instruction,
+    weights: Instruction,
+    offs: Instruction | None = None,
+    bias: Instruction | None = None,
+    out_dtype: Any = None,
+) -> Instruction:
+    """Emit the product of each row [n, k] with the matrix of its group [groups, k, m]; ``offs`` ends the groups.
+
+    All groups' products are computed for all rows; each row then takes its own group's.
+    """
+    if rank(x) != 2 or rank(weights) != 3 or offs is None or bias is not None:
+        raise UnsupportedError("_grouped_mm supports groups of rows without a bias")
+    rows, groups = g.lens(x)[0], g.lens(weights)[0]
+    done = g.pointwise("less_or_equal", g.unsqueeze(g.cast(offs, Type.int64_type), [0]), g.iota(rows, 0, 2))
+    group = g.reduce("reduce_sum", g.cast(done, Type.int64_type), [1], keep=False)
+    every = g.transpose(g.matmul(g.unsqueeze(x, [0]), weights), (1, 0, 2))
+    chosen = g.pointwise("equal", g.unsqueeze(group, [1]), g.iota(groups, 1, 2))
+    kept = g.pointwise("where", g.unsqueeze(chosen, [2]), every, g.like(0, every))
+    return g.reduce("reduce_sum", kept, [1], keep=False)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from ...core.types import Type
+from ...errors import UnsupportedError
 from ...graph.instruction import Instruction
 from .builder import AtenBuilder, rank
 from .node import AtenNode
@@ -93,4 +94,24 @@ def search(
     op = "less_or_equal" if above else "less"
     below = g.pointwise(op, g.cast(aligned, type), g.cast(wide, type))
     count = g.reduce("reduce_sum", g.cast(below, Type.int64_type), [rank(below) - 1], keep=False)
+    return g.cast(count, node.type)
+
+
+@register("histc")
+def histogram(
+    g: AtenBuilder, node: AtenNode, x: Instruction, bins: int = 100, min: Any = 0, max: Any = 0
+) -> Instruction:
+    """Emit the number of elements in each of ``bins`` equal parts of [min, max]; others and NaN count nowhere."""
+    if min >= max:
+        raise UnsupportedError("histc without limits takes them from data, which is not supported")
+    flat = g.cast(g.flat(x), Type.double_type if x.shape.type is Type.double_type else Type.float_type)
+    moved = g.pointwise("sub", flat, g.like(min, flat))
+    place = g.op("floor", g.combined("mul", flat.shape.type, moved, bins / (max - min)))
+    place = g.pointwise("min", place, g.like(bins - 1, place))
+    above = g.pointwise("greater_or_equal", flat, g.like(min, flat))
+    inside = g.op("logical_and", above, g.pointwise("less_or_equal", flat, g.like(max, flat)))
+    numbers = g.cast(g.iota(bins, 0, 2), flat.shape.type)
+    hit = g.pointwise("equal", numbers, g.unsqueeze(place, [0]))
+    hit = g.pointwise("logical_and", hit, g.unsqueeze(inside, [0]))
+    count = g.reduce("reduce_sum", g.cast(hit, Type.int64_type), [1], keep=False)
     return g.cast(count, node.type)

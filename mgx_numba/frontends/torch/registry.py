@@ -55,7 +55,7 @@ FAMILIES = {
         "take_along_dim masked_select embedding_bag _embedding_bag_forward_only _embedding_bag scatter.reduce "
         "scatter.value_reduce"
     ),
-    "order": "topk sort sort.stable argsort argsort.stable searchsorted.Tensor bucketize.Tensor kthvalue",
+    "order": "histc topk sort sort.stable argsort argsort.stable searchsorted.Tensor bucketize.Tensor kthvalue",
     "reduction": (
         "sum sum.dim_IntList mean mean.dim amax amin max max.dim min min.dim prod prod.dim_int any any.dim any.dims "
         "all all.dim all.dims argmax argmin var.correction var.dim var std.correction std.dim std var_mean.correction "
@@ -64,6 +64,7 @@ FAMILIES = {
         "std_mean.correction"
     ),
     "matmul": (
+        "_grouped_mm transformers::grouped_mm_fallback "
         "mm bmm addmm baddbmm matmul linear dot mv vdot addmv outer ger inner _int_mm cdist _cdist_forward "
         "linalg_inv_ex inverse cross linalg_cross"
     ),

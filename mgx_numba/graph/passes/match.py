@@ -7,15 +7,13 @@ match. A failed match names the part that did not match, see ``explain``.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ...dataclass import dataclass
 from ..constants import CONSTANT_VIEWS, is_constant, uniform_value
 from ..instruction import Instruction, Literal
+from .base import Options
 from .build import RewriteBuilder
-
-if TYPE_CHECKING:
-    from .base import Options
 
 __all__ = [
     "Match",

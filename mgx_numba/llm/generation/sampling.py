@@ -12,8 +12,8 @@ __all__ = ["candidates", "draw"]
 _BLOCK = 128
 """Logits of a block whose maximum bounds the k-th largest logit: about the square root of common vocabularies."""
 
-_FIRST = 512
-"""Largest logits that top-p looks at before it sorts all: with common values of top_p they have the mass."""
+_FIRST = (512, 8192)
+"""Numbers of largest logits that top-p looks at before it sorts all: of common models and values they have the mass."""
 
 
 def draw(logits: np.ndarray, options: SearchOptions, random: np.random.Generator) -> int:
@@ -25,10 +25,47 @@ def draw(logits: np.ndarray, options: SearchOptions, random: np.random.Generator
     Raises:
         ParameterError: a logit is NaN, or all tokens are excluded.
     """
+    number = random.random()
+    if options.temperature and not (0 < options.top_k < len(logits) or options.top_p < 1 or options.min_p):
+        return _drawn_of_all(logits, options.temperature, number)
     tokens, probabilities = candidates(logits, options)
-    # The last sum may be less than the number by rounding; the last candidate then stands for the rest.
-    place = np.searchsorted(np.cumsum(probabilities), random.random() * probabilities.sum(), side="right")
-    return int(tokens[min(int(place), len(tokens) - 1)])
+    return int(tokens[_place(probabilities, number)])
+
+
+def _drawn_of_all(logits: np.ndarray, temperature: float, number: float) -> int:
+    """Return the token at a number from 0 to 1 in the cumulated probabilities, in the vocabulary's order.
+
+    Weights are float32 and their sums float64: the cumulated sum of a whole vocabulary is never formed.
+    """
+    weights = _float32_weights(logits, _best(logits), temperature)
+    sums = np.add.reduceat(weights, np.arange(0, len(weights), _BLOCK), dtype=np.float64)
+    ends = np.cumsum(sums)
+    wanted = number * ends[-1]
+    block = min(int(np.searchsorted(ends, wanted, side="right")), int(np.flatnonzero(sums)[-1]))
+    inside = weights[block * _BLOCK : (block + 1) * _BLOCK].astype(np.float64)
+    rest = (wanted - (ends[block] - sums[block])) / inside.sum()
+    return block * _BLOCK + _place(inside, rest)
+
+
+def _place(weights: np.ndarray, number: float) -> int:
+    """Return the place at a number from 0 to 1 in the cumulated weights; its weight is positive."""
+    ends = np.cumsum(weights)
+    found = int(np.searchsorted(ends, number * ends[-1], side="right"))
+    # By rounding the number may be at the end of all weights: the last positive weight has it.
+    return found if found < len(ends) and weights[found] > 0 else int(np.flatnonzero(weights)[-1])
+
+
+def _best(logits: np.ndarray) -> np.floating:
+    """Return the largest logit.
+
+    Raises:
+        ParameterError: a logit is NaN or infinite, or all tokens are excluded.
+    """
+    best = logits.max(initial=-np.inf)
+    if not np.isfinite(best):
+        wrong = "a logit is NaN or infinite" if np.isnan(best) or best > 0 else "every token is excluded"
+        raise ParameterError(f"no token can be chosen: {wrong}")
+    return best
 
 
 def candidates(logits: np.ndarray, options: SearchOptions) -> tuple[np.ndarray, np.ndarray]:
@@ -37,10 +74,7 @@ def candidates(logits: np.ndarray, options: SearchOptions) -> tuple[np.ndarray, 
     ``top_p`` admits the fewest likeliest tokens whose probabilities have at least that sum. Of equal logits the token
     with the smaller number comes first.
     """
-    best = logits.max(initial=-np.inf)
-    if not np.isfinite(best):
-        wrong = "a logit is NaN or infinite" if np.isnan(best) or best > 0 else "every token is excluded"
-        raise ParameterError(f"no token can be chosen: {wrong}")
+    best = _best(logits)
     if options.temperature == 0:
         return np.array([np.argmax(logits)]), np.ones(1)
     count = len(logits)
@@ -50,15 +84,18 @@ def candidates(logits: np.ndarray, options: SearchOptions) -> tuple[np.ndarray, 
         weights = _weights(logits[tokens], best, options.temperature)
         total = weights.sum()
     elif options.top_p < 1:
-        total = _weights(logits, best, options.temperature).sum()
-        for first in (_FIRST, count):
+        # float32 is enough for the sum of all, and several times as quick.
+        total = _float32_weights(logits, best, options.temperature).sum(dtype=np.float64)
+        for first in (*_FIRST, count):
             tokens = _largest(logits, min(first, count))
             weights = _weights(logits[tokens], best, options.temperature)
             if weights.sum() >= options.top_p * total:
                 break
     else:
         tokens = np.arange(count)
-        weights = _weights(logits, best, options.temperature)
+        if options.min_p:  # most tokens are far from it; the rest is decided by exact weights below
+            tokens = np.flatnonzero(logits >= best + options.temperature * np.log(options.min_p) - 1)
+        weights = _weights(logits[tokens], best, options.temperature)
         total = weights.sum()
     if options.top_p < 1:
         # The first place where the sum reaches top_p is the last token that is admitted.
@@ -73,6 +110,14 @@ def candidates(logits: np.ndarray, options: SearchOptions) -> tuple[np.ndarray, 
     return tokens, weights / weights.sum()
 
 
+def _float32_weights(logits: np.ndarray, best: np.floating, temperature: float) -> np.ndarray:
+    """Return exp((logits - best) / temperature) in float32, with one new array."""
+    found = np.asarray(logits - best)
+    if temperature != 1:
+        found /= np.maximum(np.float32(temperature), np.finfo(np.float32).tiny)
+    return np.exp(found, out=found)
+
+
 def _weights(logits: np.ndarray, best: np.floating, temperature: float) -> np.ndarray:
     """Return exp((logits - best) / temperature) in float64."""
     return np.exp((logits.astype(np.float64) - np.float64(best)) / temperature)
@@ -85,9 +130,9 @@ def _largest(logits: np.ndarray, count: int) -> np.ndarray:
     logits reach it.
     """
     size = len(logits)
+    if count == size:
+        return np.argsort(-logits, kind="stable")
     blocks = size // _BLOCK
-    places = np.arange(size)
-    if count <= blocks:
-        maxima = logits[: blocks * _BLOCK].reshape(blocks, _BLOCK).max(axis=1)
-        places = np.flatnonzero(logits >= np.partition(maxima, blocks - count)[blocks - count])
+    bounds = logits if count > blocks else logits[: blocks * _BLOCK].reshape(blocks, _BLOCK).max(axis=1)
+    places = np.flatnonzero(logits >= np.partition(bounds, len(bounds) - count)[len(bounds) - count])
     return places[np.argsort(-logits[places], kind="stable")[:count]]
