@@ -22,6 +22,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -146,7 +147,7 @@ def _measured(options: argparse.Namespace) -> dict[str, Any]:
         for engine in options.engines.split(","):
             torch._dynamo.reset()
             compiled = kinds[engine]()
-            calls[engine] = lambda compiled=compiled: compiled(*places, **named)
+            calls[engine] = partial(compiled, *places, **named)
             begin = time.perf_counter()
             results[engine] = calls[engine]()
             first[engine] = time.perf_counter() - begin

@@ -10,8 +10,8 @@ from .genai import Config
 from .generation.generator import Generator
 from .generation.params import GeneratorParams, SearchOptions
 from .generation.prefixes import PrefixCache
-from .model import Model
-from .tensor import Tensor
+from .model import LanguageModel as Model
+from .tensor import ModelTensor as Tensor
 from .text import Completion, generate, stream
 from .tokenizer import Tokenizer, TokenizerStream
 

@@ -6,10 +6,10 @@ from typing import Any
 
 import numpy as np
 
-__all__ = ["Tensor"]
+__all__ = ["ModelTensor"]
 
 
-class Tensor:
+class ModelTensor:
     """A tensor over an array of NumPy, which is not copied."""
 
     def __init__(self, array: Any) -> None:

@@ -6,17 +6,18 @@ import functools
 import json
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any, cast
 
 import numpy as np
 
+from ..dataclass import dataclass
 from ..errors import OptionError, ParameterError
 from .generation.generator import Generator
 from .generation.params import GeneratorParams, LogitsProcessor
 from .generation.prefixes import PrefixCache
 from .generation.stopping import TextStream
-from .model import Model
+from .model import LanguageModel
 from .tokenizer import Tokenizer
 
 __all__ = ["Completion", "generate", "stream", "tokenizer_of"]
@@ -64,7 +65,7 @@ class Completion:
 
 
 def stream(
-    model: Model | str | os.PathLike[str],
+    model: LanguageModel | str | os.PathLike[str],
     prompt: Prompt,
     *,
     max_tokens: int = 256,
@@ -73,7 +74,7 @@ def stream(
     regex: str | None = None,
     grammar: str | None = None,
     logits_processors: Sequence[LogitsProcessor] = (),
-    draft_model: Model | None = None,
+    draft_model: LanguageModel | None = None,
     ngram_size: int = 0,
     max_draft_tokens: int = 4,
     prefix_cache: PrefixCache | None = None,
@@ -139,7 +140,7 @@ def stream(
     return Completion(generator, len(tokens), ends, TextStream(tokenizer, stops))
 
 
-def generate(model: Model | str | os.PathLike[str], prompt: Prompt, **options: Any) -> str | list[str]:
+def generate(model: LanguageModel | str | os.PathLike[str], prompt: Prompt, **options: Any) -> str | list[str]:
     """Return the text that the model generates after a prompt.
 
     Args:
@@ -165,7 +166,7 @@ def generate(model: Model | str | os.PathLike[str], prompt: Prompt, **options: A
 
 
 @functools.lru_cache(maxsize=8)
-def tokenizer_of(model: Model) -> Tokenizer:
+def tokenizer_of(model: LanguageModel) -> Tokenizer:
     """Return the tokenizer of a model, which is read once."""
     return Tokenizer(model)
 
@@ -186,5 +187,5 @@ def prompt_tokens(tokenizer: Tokenizer, prompt: Prompt) -> np.ndarray:
     return found.astype(np.int32)
 
 
-def _model(model: Model | str | os.PathLike[str]) -> Model:
-    return model if isinstance(model, Model) else Model(model)
+def _model(model: LanguageModel | str | os.PathLike[str]) -> LanguageModel:
+    return model if isinstance(model, LanguageModel) else LanguageModel(model)

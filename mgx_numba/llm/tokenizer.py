@@ -14,10 +14,10 @@ from ..errors import FormatError, OptionError
 from .genai import Config
 from .optional import required
 from .templates import rendered
-from .tensor import Tensor
+from .tensor import ModelTensor
 
 if TYPE_CHECKING:
-    from .model import Model
+    from .model import LanguageModel
 
 __all__ = ["Tokenizer", "TokenizerStream"]
 
@@ -32,7 +32,7 @@ class Tokenizer:
     says otherwise.
     """
 
-    def __init__(self, model: Model | Config | str | os.PathLike[str]) -> None:
+    def __init__(self, model: LanguageModel | Config | str | os.PathLike[str]) -> None:
         """Read the tokenizer of a model, of a genai folder's `Config`, or of a folder or file ``tokenizer.json``.
 
         Raises:
@@ -145,18 +145,20 @@ class Tokenizer:
         """Return the text of tokens."""
         return str(self._tokenizer.decode([int(t) for t in tokens], skip_special_tokens=self._skip))
 
-    def encode_batch(self, texts: Sequence[str]) -> Tensor:
+    def encode_batch(self, texts: Sequence[str]) -> ModelTensor:
         """Return the tokens of texts (int32), padded at the end with the padding token."""
         found = [self.encode(text) for text in texts]
         padding = self.pad_token_id
         result = np.full((len(found), max(map(len, found), default=0)), 0 if padding is None else padding, np.int32)
         for row, tokens in zip(result, found, strict=True):
             row[: len(tokens)] = tokens
-        return Tensor(result)
+        return ModelTensor(result)
 
     def decode_batch(self, tokens: Any) -> list[str]:
         """Return the texts of an array of tokens, one for each row."""
-        return [self.decode(row) for row in np.asarray(tokens.as_numpy() if isinstance(tokens, Tensor) else tokens)]
+        return [
+            self.decode(row) for row in np.asarray(tokens.as_numpy() if isinstance(tokens, ModelTensor) else tokens)
+        ]
 
     def to_token_id(self, text: str) -> int:
         """Return the token that is written ``text``.

@@ -13,9 +13,9 @@ from torch.fx import GraphModule, Node
 
 from ..interrupts import whole_module
 from .logs import warn_once
-from .options import Options, parse_options
+from .options import BackendOptions, parse_options
 from .partition import REGION, divide, of_no_cost
-from .region import Region
+from .region import TorchRegion
 
 __all__ = ["compiled_graph", "decompositions", "mgx_numba", "register"]
 
@@ -79,7 +79,7 @@ def decompositions() -> Any:
     return whole_module("mgx_numba.frontends.torch.parser").DECOMPOSITIONS
 
 
-def compiled_graph(graph_module: GraphModule, static: Collection[int], options: Options) -> Boxed:
+def compiled_graph(graph_module: GraphModule, static: Collection[int], options: BackendOptions) -> Boxed:
     """Return a function that runs a functional ATen graph, whose inputs it takes as a list.
 
     Args:
@@ -102,7 +102,7 @@ def compiled_graph(graph_module: GraphModule, static: Collection[int], options: 
         inner = graph_module.get_submodule(str(call.target))
         assert isinstance(inner, GraphModule)
         places = [k for k, source in enumerate(call.args) if source in constant]
-        setattr(graph_module, str(call.target), _Call(Region(inner, places, options)))
+        setattr(graph_module, str(call.target), _Call(TorchRegion(inner, places, options)))
     graph_module.recompile()
     alone = _region_alone(graph_module, calls, placeholders)
     run = _boxed(graph_module.forward) if alone is None else alone
@@ -113,7 +113,7 @@ def compiled_graph(graph_module: GraphModule, static: Collection[int], options: 
 class _Call(torch.nn.Module):
     """A region as a submodule of the outer graph."""
 
-    def __init__(self, region: Region) -> None:
+    def __init__(self, region: TorchRegion) -> None:
         super().__init__()
         self.region = region
 

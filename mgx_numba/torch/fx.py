@@ -15,7 +15,7 @@ from ..errors import ParameterError, UnsupportedError
 from .backend import decompositions
 from .logs import log_info, warn_once
 from .module import MGXModule
-from .options import Options, parse_options
+from .options import BackendOptions, parse_options
 from .partition import REGION, copied, divide
 from .region import lower
 
@@ -119,7 +119,7 @@ def lower_to_mgx(
     return made
 
 
-def _split(exported: ExportedProgram, inputs: tuple[Any, ...], options: Options) -> SplitModule:
+def _split(exported: ExportedProgram, inputs: tuple[Any, ...], options: BackendOptions) -> SplitModule:
     """Return an exported program with what can be compiled in `MGXModule` objects."""
     from ..frontends.torch.parser import unsupported
 
@@ -179,7 +179,7 @@ def _hold(graph_module: GraphModule, values: dict[str, torch.Tensor]) -> set[Nod
 class _First(torch.nn.Module):
     """A region that is compiled by its first call, which has example inputs."""
 
-    def __init__(self, graph_module: GraphModule, constant: Sequence[bool], options: Options) -> None:
+    def __init__(self, graph_module: GraphModule, constant: Sequence[bool], options: BackendOptions) -> None:
         super().__init__()
         self._graph_module, self._constant, self._options = graph_module, constant, options
         self.made: MGXModule | None = None

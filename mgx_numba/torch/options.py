@@ -1,4 +1,4 @@
-"""Options of the Dynamo backend, as ``torch.compile(..., options={...})`` passes them."""
+"""BackendOptions of the Dynamo backend, as ``torch.compile(..., options={...})`` passes them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from ..nearest import did_you_mean
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-__all__ = ["Options", "parse_options"]
+__all__ = ["BackendOptions", "parse_options"]
 
 _QUANTIZATIONS = {"fp16": "use_fp16", "bf16": "use_bf16", "int8": "use_int8", "fp8": "use_fp8"}
 _QUANTIZATIONS["int4_weights"] = "use_int4_weights"
@@ -42,8 +42,8 @@ MIN_MODULE_SIZE = 3
 
 
 @dataclass(frozen=True)
-class Options:
-    """Options of one graph's compilation.
+class BackendOptions:
+    """BackendOptions of one graph's compilation.
 
     Attributes:
         target: name of the target; None for the target of the tensors' device.
@@ -58,7 +58,7 @@ class Options:
     calibrates: bool = False
 
 
-def parse_options(given: Mapping[str, Any] | None, mode: str | None = None) -> Options:
+def parse_options(given: Mapping[str, Any] | None, mode: str | None = None) -> BackendOptions:
     """Return the options for ``torch.compile``'s ``options`` and ``mode``.
 
     Without ``float32_matmul_precision`` the one of `torch.get_float32_matmul_precision` applies if it has been lowered.
@@ -93,7 +93,7 @@ def parse_options(given: Mapping[str, Any] | None, mode: str | None = None) -> O
             raise OptionError(f"unknown option {name!r}{did_you_mean(name, known) or ';'} known: {listed}")
     parse_compile_options(compile_options, target or "cpu")
     asked = {name for name, value in compile_options.items() if value is True}
-    return Options(target, size, compile_options, not _CALIBRATED.isdisjoint(asked))
+    return BackendOptions(target, size, compile_options, not _CALIBRATED.isdisjoint(asked))
 
 
 def _quantizations(value: str | Sequence[str] | None) -> list[str]:

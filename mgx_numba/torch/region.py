@@ -21,14 +21,14 @@ from .partition import copied
 
 if TYPE_CHECKING:
     from ..api.program import program
-    from .options import Options
+    from .options import BackendOptions
 
-__all__ = ["Lowered", "Region", "compiled_program", "lower", "ordered", "runner"]
+__all__ = ["Lowered", "TorchRegion", "compiled_program", "lower", "ordered", "runner"]
 
 Run = Callable[[Sequence[Any]], "list[torch.Tensor]"]
 
 
-class Region:
+class TorchRegion:
     """A graph that is compiled when it is first called, and again for other values of its parameters.
 
     A call takes a list of the graph's inputs and returns a list of its results. Calls may come from any thread.
@@ -39,7 +39,7 @@ class Region:
         options: options of the backend.
     """
 
-    def __init__(self, graph_module: GraphModule, static: Sequence[int], options: Options) -> None:
+    def __init__(self, graph_module: GraphModule, static: Sequence[int], options: BackendOptions) -> None:
         self._eager, self._options = graph_module, options
         self.single = not isinstance(graph_module.graph.output_node().args[0], (list, tuple))
         self._frozen: Frozen[Run] = Frozen(static, self._compiled)
@@ -105,7 +105,7 @@ class Lowered:
     on_device: bool = False
 
 
-def lower(graph_module: GraphModule, args: Sequence[Any], constant: Sequence[int], options: Options) -> Lowered:
+def lower(graph_module: GraphModule, args: Sequence[Any], constant: Sequence[int], options: BackendOptions) -> Lowered:
     """Compile a graph for inputs like ``args``.
 
     Args:

@@ -12,7 +12,7 @@ from ...errors import OptionError
 from ...nearest import did_you_mean
 
 if TYPE_CHECKING:
-    from ..model import Model
+    from ..model import LanguageModel
 
 __all__ = ["GeneratorParams", "LogitsProcessor", "SearchOptions", "SpeculativeOptions"]
 
@@ -110,12 +110,12 @@ class GeneratorParams:
         tokenizer: the `Tokenizer` that guidance uses; None makes one from the model.
     """
 
-    def __init__(self, model: Model) -> None:
+    def __init__(self, model: LanguageModel) -> None:
         self.model = model
         self.search = SearchOptions(max_length=model.context_length)
         self.speculative = SpeculativeOptions()
         self.logits_processors: list[LogitsProcessor] = []
-        self.draft_model: Model | None = None
+        self.draft_model: LanguageModel | None = None
         self.guidance: tuple[str, str, bool] | None = None
         self.tokenizer: Any = None
         known = {f.name for f in dataclasses.fields(SearchOptions)}
@@ -190,6 +190,6 @@ def _in_range(options: SearchOptions, name: str, low: float, high: float | None 
         raise OptionError(f"search option {name}={value}: expected a value {wanted}")
 
 
-def stop_tokens(model: Model, options: SearchOptions) -> Sequence[int]:
+def stop_tokens(model: LanguageModel, options: SearchOptions) -> Sequence[int]:
     """Return the tokens that end a sequence."""
     return () if options.ignore_eos else model.eos_token_ids

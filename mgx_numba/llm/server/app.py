@@ -8,16 +8,17 @@ import time
 import uuid
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
+from ...dataclass import dataclass
 from ...errors import MgxError
 from ..generation.guidance import Guide, guide
-from ..model import Model
+from ..model import LanguageModel
 from ..optional import required
 from ..text import tokenizer_of
-from .bodies import BodyError, TuningRequest, UnknownModelError, asked_chat, asked_completion, checked_body
-from .scheduler import Event, QueueFullError, Request, Scheduler
+from .bodies import BodyError, CompletionRequest, UnknownModelError, asked_chat, asked_completion, checked_body
+from .scheduler import GenerationRequest, QueueFullError, Scheduler, TextEvent
 
 __all__ = ["ServerOptions", "make_app", "serve"]
 
@@ -51,7 +52,7 @@ class _Failure(Exception):
         self.body = {"error": {"message": message, "type": kind, "param": param, "code": code}}
 
 
-def make_app(model: Model, options: ServerOptions = ServerOptions()) -> Any:
+def make_app(model: LanguageModel, options: ServerOptions | None = None) -> Any:
     """Return a Starlette application that serves a model; its scheduler runs while the application does.
 
     Raises:
@@ -61,7 +62,7 @@ def make_app(model: Model, options: ServerOptions = ServerOptions()) -> Any:
     from starlette.applications import Starlette
     from starlette.routing import Route
 
-    server = _Server(model, options)
+    server = _Server(model, options or ServerOptions())
 
     @asynccontextmanager
     async def lifespan(app: Any) -> AsyncIterator[None]:
@@ -79,7 +80,9 @@ def make_app(model: Model, options: ServerOptions = ServerOptions()) -> Any:
     return Starlette(routes=routes, lifespan=lifespan)
 
 
-def serve(model: Model, host: str = "127.0.0.1", port: int = 8000, options: ServerOptions = ServerOptions()) -> None:
+def serve(
+    model: LanguageModel, host: str = "127.0.0.1", port: int = 8000, options: ServerOptions | None = None
+) -> None:
     """Serve a model until the process is interrupted.
 
     Raises:
@@ -92,7 +95,7 @@ def serve(model: Model, host: str = "127.0.0.1", port: int = 8000, options: Serv
 class _Server:
     """The handlers of the routes."""
 
-    def __init__(self, model: Model, options: ServerOptions) -> None:
+    def __init__(self, model: LanguageModel, options: ServerOptions) -> None:
         self._model, self._options = model, options
         self._name = options.name or model.path.name
         self._tokenizer = tokenizer_of(model)
@@ -161,7 +164,7 @@ class _Server:
     def _entry(self) -> dict[str, Any]:
         return {"id": self._name, "object": "model", "created": self._created, "owned_by": "mgx_numba"}
 
-    async def _answered(self, request: Any, parse: Callable[..., TuningRequest], form_type: Any) -> Any:
+    async def _answered(self, request: Any, parse: Callable[..., CompletionRequest], form_type: Any) -> Any:
         try:
             body = checked_body(await self._read(request), self._name)
             # Tokens of a long text take a while, in which the loop serves other clients.
@@ -189,7 +192,7 @@ class _Server:
             )
         return await job.whole(form, request)
 
-    def _guides(self, asked: TuningRequest) -> list[Guide | None]:
+    def _guides(self, asked: CompletionRequest) -> list[Guide | None]:
         """Return the initial state of the grammar, if there is one, for each text."""
         count = len(asked.prompts) * asked.choices
         if asked.guidance is None:
@@ -216,21 +219,21 @@ class _Job:
     """The requests of one body, and their events."""
 
     def __init__(
-        self, asked: TuningRequest, guides: list[Guide | None], loop: asyncio.AbstractEventLoop, context_length: int
+        self, asked: CompletionRequest, guides: list[Guide | None], loop: asyncio.AbstractEventLoop, context_length: int
     ) -> None:
         self._asked = asked
-        self._events: asyncio.Queue[tuple[int, Event]] = asyncio.Queue()
+        self._events: asyncio.Queue[tuple[int, TextEvent]] = asyncio.Queue()
         self.requests = []
         for index, state in enumerate(guides):
 
-            def notify(event: Event, index: int = index) -> None:
+            def notify(event: TextEvent, index: int = index) -> None:
                 loop.call_soon_threadsafe(self._events.put_nowait, (index, event))
 
             options = asked.options
             if options.random_seed >= 0:
                 options = replace(options, random_seed=options.random_seed + index % asked.choices)
             self.requests.append(
-                Request(
+                GenerationRequest(
                     asked.prompts[index // asked.choices],
                     options,
                     asked.max_tokens or context_length,
@@ -241,7 +244,7 @@ class _Job:
                 )
             )
 
-    async def events(self) -> AsyncIterator[tuple[int, Event]]:
+    async def events(self) -> AsyncIterator[tuple[int, TextEvent]]:
         """Yield the events of all requests until each has ended; cancel the requests if the reader goes away."""
         left = len(self.requests)
         try:
@@ -296,7 +299,7 @@ class _Job:
             pass
         for index, each in enumerate(self.requests):
             each.cancel()
-            self._events.put_nowait((index, Event("", "stop")))
+            self._events.put_nowait((index, TextEvent("", "stop")))
 
     def usage(self) -> dict[str, Any]:
         """Return the numbers of tokens; a prompt counts once for all its choices."""

@@ -4,19 +4,20 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 import numpy as np
 
+from ...dataclass import dataclass
 from ...errors import OptionError
 from ...nearest import did_you_mean
 from ..generation.params import LogitsProcessor, SearchOptions
-from ..model import Model
+from ..model import LanguageModel
 from ..text import prompt_tokens
 from ..tokenizer import Tokenizer
 
-__all__ = ["BodyError", "TuningRequest", "UnknownModelError", "asked_chat", "asked_completion", "checked_body"]
+__all__ = ["BodyError", "CompletionRequest", "UnknownModelError", "asked_chat", "asked_completion", "checked_body"]
 
 _IGNORED = frozenset(
     "user metadata store service_tier parallel_tool_calls tool_choice prediction reasoning_effort safety_identifier "
@@ -30,7 +31,7 @@ _COMMON = frozenset(
 )
 _CHAT = _COMMON | {"messages", "max_completion_tokens", "response_format", "tools", "chat_template_kwargs"}
 _COMPLETION = _COMMON | {"prompt", "echo"}
-_MOST_CHOICES = 16
+_MOST_CHOICES = 16  # largest n that a request may ask for; no figures kept
 _DEFAULT_COMPLETION = 16  # max_tokens of /v1/completions, as OpenAI documents it
 _ANY_OBJECT = {"type": "object"}
 
@@ -48,7 +49,7 @@ class UnknownModelError(BodyError):
 
 
 @dataclass
-class TuningRequest:
+class CompletionRequest:
     """What a body asks for.
 
     Attributes:
@@ -70,7 +71,7 @@ class TuningRequest:
     texts: list[str] = field(default_factory=list)
 
 
-def asked_chat(body: Mapping[str, Any], model: Model, tokenizer: Tokenizer) -> TuningRequest:
+def asked_chat(body: Mapping[str, Any], model: LanguageModel, tokenizer: Tokenizer) -> CompletionRequest:
     """Return what a body of ``/v1/chat/completions`` asks for.
 
     Raises:
@@ -96,7 +97,7 @@ def asked_chat(body: Mapping[str, Any], model: Model, tokenizer: Tokenizer) -> T
     return asked
 
 
-def asked_completion(body: Mapping[str, Any], model: Model, tokenizer: Tokenizer) -> TuningRequest:
+def asked_completion(body: Mapping[str, Any], model: LanguageModel, tokenizer: Tokenizer) -> CompletionRequest:
     """Return what a body of ``/v1/completions`` asks for.
 
     Raises:
@@ -123,7 +124,7 @@ def asked_completion(body: Mapping[str, Any], model: Model, tokenizer: Tokenizer
     return asked
 
 
-def _asked(body: Mapping[str, Any], model: Model) -> TuningRequest:
+def _asked(body: Mapping[str, Any], model: LanguageModel) -> CompletionRequest:
     """Return what the fields ask for that chat and completions share."""
     options = SearchOptions(max_length=model.context_length, top_k=0)
     temperature = _number(body, "temperature", float, 0, 10)
@@ -150,7 +151,7 @@ def _asked(body: Mapping[str, Any], model: Model) -> TuningRequest:
     stream_options = body.get("stream_options") or {}
     if not isinstance(stream_options, dict):
         raise BodyError("stream_options: expected an object", "stream_options")
-    return TuningRequest(
+    return CompletionRequest(
         [],
         options,
         _number(body, "max_tokens", int, 1, None),
@@ -238,7 +239,7 @@ def _response_format(value: Any) -> tuple[str, str] | None:
     raise BodyError("response_format: expected type text, json_object, or json_schema with a schema", "response_format")
 
 
-def _biases(value: Any, model: Model) -> list[LogitsProcessor]:
+def _biases(value: Any, model: LanguageModel) -> list[LogitsProcessor]:
     """Return a processor that adds the biases of ``logit_bias``."""
     if not value:
         return []
