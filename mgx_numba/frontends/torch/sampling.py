@@ -12,7 +12,7 @@ from ...core.types import Type
 from ...graph.instruction import Instruction
 from .builder import AtenBuilder
 
-__all__ = ["SampleAxis", "sampled"]
+__all__ = ["GridAxis", "sampled"]
 
 CUBIC = -0.75  # coefficient a of ATen's cubic convolution
 
@@ -25,7 +25,7 @@ def _mul(g: AtenBuilder, x: Instruction, value: float) -> Instruction:
     return g.pointwise("mul", x, g.like(value, x))
 
 
-class SampleAxis:
+class GridAxis:
     """A spatial axis that is sampled between its elements: positions and weights of the samples."""
 
     def __init__(self, g: AtenBuilder, length: int, padding: str, align: bool) -> None:
@@ -106,7 +106,7 @@ class SampleAxis:
 def sampled(
     g: AtenBuilder,
     x: Instruction,
-    axes: Sequence[SampleAxis],
+    axes: Sequence[GridAxis],
     taps: Sequence[Sequence[tuple[Instruction, Instruction | None]]],
 ) -> Instruction:
     """Emit the sums [n, c, samples] of weighted elements of images [n, c, spatial...].
