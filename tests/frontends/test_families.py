@@ -20,7 +20,7 @@ def imported():
 before = imported()
 assert registry.find({arguments}"NoSuchOperator") is None
 assert imported() == before
-assert registry.find({arguments}"ArgMax") is not None
+assert registry.find({arguments}"{operator}") is not None
 assert imported() - before == {{"reduction"}}, imported()
 for name in registry.names():
     registry.find({arguments}name)
@@ -30,6 +30,8 @@ for name, operators in registry.FAMILIES.items():
 """
 
 
-@pytest.mark.parametrize(("frontend", "arguments"), [("onnx", "'', "), ("tf", "")])
-def test_files_of_parsers_have_the_operators_that_are_declared(frontend: str, arguments: str) -> None:
-    said(_PROGRAM.format(frontend=frontend, arguments=arguments))
+@pytest.mark.parametrize(
+    ("frontend", "arguments", "operator"), [("onnx", "'', ", "ArgMax"), ("tf", "", "ArgMax"), ("torch", "", "argmax")]
+)
+def test_files_of_parsers_have_the_operators_that_are_declared(frontend: str, arguments: str, operator: str) -> None:
+    said(_PROGRAM.format(frontend=frontend, arguments=arguments, operator=operator))

@@ -37,7 +37,10 @@ def decomposition_table() -> dict[torch._ops.OperatorBase, Callable[..., Any]]:
 def _for_export() -> dict[Any, Any]:
     table = torch.export.default_decompositions()
     found = {**table.materialize(), **decomposition_table()}
-    return {op: made for op, made in found.items() if registry.find(_name(op)) is None}
+    kept = (op for op in found if isinstance(op, torch._ops.OpOverload) and registry.find(_name(op)) is not None)
+    for op in list(kept):
+        del found[op]
+    return found
 
 
 def export_table() -> dict[Any, Any]:

@@ -62,7 +62,7 @@ def parse_graph(
         MgxError: an operator is not supported or does not fit; the message names the node and its source line.
     """
     with uncollected():
-        return AtenParser(graph_module, constants, ranges or {}).parse()
+        return AtenGraphParser(graph_module, constants, ranges or {}).parse()
 
 
 def unsupported(graph_module: GraphModule) -> list[tuple[Node, str]]:
@@ -100,7 +100,7 @@ def _tensors(value: Any) -> list[torch.Tensor]:
     return [x for v in value for x in _tensors(v)] if isinstance(value, (list, tuple)) else []
 
 
-class AtenParser:
+class AtenGraphParser:
     """A parser of one graph into one program.
 
     Attributes:
