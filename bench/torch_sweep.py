@@ -22,6 +22,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -144,9 +145,7 @@ def _measured(options: argparse.Namespace) -> dict[str, Any]:
     results: dict[str, Any] = {}
     with torch.no_grad():
         for engine in options.engines.split(","):
-            torch._dynamo.reset()
-            compiled = kinds[engine]()
-            calls[engine] = lambda compiled=compiled: compiled(*places, **named)
+            calls[engine] = partial(kinds[engine](), *places, **named)
             begin = time.perf_counter()
             results[engine] = calls[engine]()
             first[engine] = time.perf_counter() - begin
