@@ -68,6 +68,16 @@ def test_types_without_a_numpy_type_pass() -> None:
 
 
 @torch.no_grad()
+def test_conversions_by_primitive_operators_are_compiled(programs: list[Any]) -> None:
+    def convert(x: Tensor) -> Tensor:
+        return torch.ops.prims.convert_element_type(x, torch.int32) * 2
+
+    x = torch.tensor([[1.5, -2.5, 0.0]])
+    agree(compiled(convert)(x), convert(x))
+    assert len(programs) == 1
+
+
+@torch.no_grad()
 def test_empty_tensors_and_tensors_without_axes_pass() -> None:
     step = torch.tensor(2.5)
     for x in (torch.randn(0, 3), torch.randn(2, 3), torch.randn(2, 3)[:, ::2], torch.randn(1, 3).expand(4, 3)):

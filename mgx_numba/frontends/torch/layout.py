@@ -154,7 +154,7 @@ def copy(g: AtenBuilder, node: AtenNode, x: Instruction, source: Instruction, *_
 
 @register(
     "_to_copy", "to.dtype", "to.dtype_layout", "to.other", "type_as", "float", "double", "half", "bfloat16", "int",
-    "long", "bool",
+    "long", "bool", "prims::convert_element_type",
 )  # fmt: skip
 def to(g: AtenBuilder, node: AtenNode, x: Instruction, *_: Any, **options: Any) -> Instruction:
     """Emit the conversion to the result's type; bool first truncates nothing, floats to integers truncate."""

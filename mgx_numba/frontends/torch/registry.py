@@ -36,6 +36,7 @@ FAMILIES = {
         "permute_copy "
         "transpose.int transpose_copy.int t t_copy squeeze squeeze_copy unsqueeze unsqueeze_copy flatten.using_ints "
         "unflatten.int clone alias alias_copy detach detach_copy contiguous copy _to_copy to.dtype to.device "
+        "prims::convert_element_type "
         "to.dtype_layout to.other type_as float double half bfloat16 int long bool repeat tile pixel_shuffle "
         "pixel_unshuffle channel_shuffle movedim.int moveaxis.int swapaxes numpy_T mT adjoint view_as view.dtype "
         "repeat_interleave.self_int dropout native_dropout feature_dropout alpha_dropout as_strided as_strided_copy "

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from ...dataclass import dataclass
 from ...errors import OptionError
 from ...nearest import did_you_mean
 
@@ -22,7 +23,7 @@ LogitsProcessor = Callable[[np.ndarray, np.ndarray], np.ndarray]
 MAX_BEAMS = 32  # as onnxruntime-genai limits num_beams
 
 
-@dataclasses.dataclass
+@dataclass
 class SearchOptions:
     """Search options by onnxruntime-genai's names; the last ones are ours.
 
@@ -85,7 +86,7 @@ class SearchOptions:
             raise OptionError("search options: do_sample with num_beams above 1 is not supported")
 
 
-@dataclasses.dataclass
+@dataclass
 class SpeculativeOptions:
     """Options of speculative decoding.
 
