@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     )
     from .api.functions import (
         check_onnx,
+        from_torch,
         get_onnx_operators,
         get_tf_operators,
         optimize,
@@ -62,7 +63,8 @@ _HOMES = {
     "api.custom": "custom_kernel register_custom_op unregister_custom_op",
     "api.device": ("allocate_gpu argument_from_pointer device_argument from_gpu gpu_sync gpudata_to_argument to_gpu"),
     "api.functions": (
-        "check_onnx get_onnx_operators get_tf_operators optimize parse_onnx parse_onnx_buffer parse_tf parse_tf_buffer"
+        "check_onnx from_torch get_onnx_operators get_tf_operators optimize parse_onnx parse_onnx_buffer parse_tf "
+        "parse_tf_buffer"
     ),
     "api.loading": "load load_buffer",
     "api.module": "instruction_ref macro module op",
@@ -92,6 +94,7 @@ __all__ = [
     "dynamic_dimension",
     "fill_argument",
     "from_gpu",
+    "from_torch",
     "generate_argument",
     "get_gpu_context",
     "get_onnx_operators",

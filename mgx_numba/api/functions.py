@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "check_onnx",
+    "from_torch",
     "get_onnx_operators",
     "get_tf_operators",
     "optimize",
@@ -98,6 +99,38 @@ def parse_onnx(
         form = PortableForm.of(read(map_input_dims))
     form.reread = Reread(read, form.program, map_input_dims)
     return program.wrap(form)
+
+
+def from_torch(
+    model: Any,
+    example_inputs: Any = None,
+    dynamic_shapes: Any = None,
+    *,
+    decompositions: Mapping[Any, Any] | None = None,
+    weights: str | os.PathLike[str] | None = None,
+) -> program:
+    """Translate a PyTorch model, exported by ``torch.export``.
+
+    The program's inputs are named as the parameters of the model's ``forward``. Its constants use the memory of the
+    model's parameters, which must not change until it is compiled.
+
+    Args:
+        model: an ``nn.Module`` in evaluation mode, or an ``ExportedProgram``.
+        example_inputs: a tensor, a tuple of positional arguments, or a dict of arguments by name.
+        dynamic_shapes: open lengths, as ``torch.export.export`` takes them.
+        decompositions: decompositions by operator that come before PyTorch's own.
+        weights: a safetensors file, or a folder of them, with the parameters of a model without memory (on the device
+            ``meta``, or exported with fake tensors).
+
+    Raises:
+        UnsupportedError: an operator is not supported; the message names node, operator and source line.
+        OptionError: arguments contradict each other, or a parameter has no elements.
+        FormatError: ``weights`` is no safetensors file.
+    """
+    whole_module("mgx_numba.frontends.torch.export")
+    from ..frontends.torch.export import from_module
+
+    return program.wrap(from_module(model, example_inputs, dynamic_shapes, decompositions, weights))
 
 
 def parse_onnx_buffer(

@@ -12,7 +12,7 @@ from dataclasses import field
 from ..dataclass import dataclass
 from ..errors import UnsupportedError
 
-__all__ = ["ARCHITECTURES", "GGUF_NAMES", "Architecture", "architecture_of_gguf", "architecture_of_transformers"]
+__all__ = ["ARCHITECTURES", "GGUF_NAMES", "DecoderArchitecture", "architecture_of_gguf", "architecture_of_transformers"]
 
 LLAMA_NAMES = {
     "embed": "model.embed_tokens",
@@ -90,7 +90,7 @@ GGUF_NAMES = {
 
 
 @dataclass(frozen=True)
-class Architecture:
+class DecoderArchitecture:
     """What all decoders of a name have in common.
 
     Attributes:
@@ -123,15 +123,15 @@ class Architecture:
 
 
 ARCHITECTURES = (
-    Architecture("llama", interleaved=True),
-    Architecture("mistral", gguf=("mistral3",), interleaved=True),
-    Architecture("smollm3"),
-    Architecture("qwen2"),
-    Architecture("qwen3"),
-    Architecture("qwen3_moe", gguf=("qwen3moe",), names=QWEN_MOE_NAMES),
-    Architecture("mixtral", names=MIXTRAL_NAMES, interleaved=True),
-    Architecture("gemma", norm_shift=1.0, activation="gelu_tanh", embeds_scaled=True),
-    Architecture(
+    DecoderArchitecture("llama", interleaved=True),
+    DecoderArchitecture("mistral", gguf=("mistral3",), interleaved=True),
+    DecoderArchitecture("smollm3"),
+    DecoderArchitecture("qwen2"),
+    DecoderArchitecture("qwen3"),
+    DecoderArchitecture("qwen3_moe", gguf=("qwen3moe",), names=QWEN_MOE_NAMES),
+    DecoderArchitecture("mixtral", names=MIXTRAL_NAMES, interleaved=True),
+    DecoderArchitecture("gemma", norm_shift=1.0, activation="gelu_tanh", embeds_scaled=True),
+    DecoderArchitecture(
         "gemma2",
         names=GEMMA_NAMES,
         norm_shift=1.0,
@@ -140,7 +140,7 @@ ARCHITECTURES = (
         window_pattern=2,
         gguf_keys={"attn_logit_softcapping": 50.0, "final_logit_softcapping": 30.0},
     ),
-    Architecture(
+    DecoderArchitecture(
         "gemma3",
         transformers=("gemma3_text",),
         names=GEMMA_NAMES,
@@ -150,16 +150,16 @@ ARCHITECTURES = (
         window_pattern=6,
         gguf_keys={"rope.local.freq_base": 10000.0},
     ),
-    Architecture("phi3"),
-    Architecture("olmo", norm="plain", interleaved=True),
-    Architecture("olmo2", names=OLMO2_NAMES),
-    Architecture("granite", interleaved=True),
-    Architecture("gpt2", names=GPT2_NAMES, norm="layer", activation="gelu_tanh", transposed=True),
+    DecoderArchitecture("phi3"),
+    DecoderArchitecture("olmo", norm="plain", interleaved=True),
+    DecoderArchitecture("olmo2", names=OLMO2_NAMES),
+    DecoderArchitecture("granite", interleaved=True),
+    DecoderArchitecture("gpt2", names=GPT2_NAMES, norm="layer", activation="gelu_tanh", transposed=True),
 )
 """Layers as transformers and llama.cpp compute them. Values of ``gguf_keys`` and patterns are llama.cpp's."""
 
 
-def architecture_of_transformers(name: str) -> Architecture:
+def architecture_of_transformers(name: str) -> DecoderArchitecture:
     """Return the description for a configuration's ``model_type``.
 
     Raises:
@@ -168,7 +168,7 @@ def architecture_of_transformers(name: str) -> Architecture:
     return _named(name, {own: a for a in ARCHITECTURES for own in (a.name, *a.transformers)})
 
 
-def architecture_of_gguf(name: str) -> Architecture:
+def architecture_of_gguf(name: str) -> DecoderArchitecture:
     """Return the description for a GGUF file's ``general.architecture``.
 
     Raises:
@@ -177,7 +177,7 @@ def architecture_of_gguf(name: str) -> Architecture:
     return _named(name, {own: a for a in ARCHITECTURES for own in (a.name, *a.gguf)})
 
 
-def _named(name: str, known: Mapping[str, Architecture]) -> Architecture:
+def _named(name: str, known: Mapping[str, DecoderArchitecture]) -> DecoderArchitecture:
     if name not in known:
         raise UnsupportedError(f"architecture {name!r} is not supported; known are {', '.join(sorted(known))}")
     return known[name]

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from ..core.shape import DynamicDimension, Shape
+from ..core.shape import UNBOUNDED, DynamicDimension, Shape
 from ..core.types import Type
 from ..errors import FormatError, OptionError
 from ..frontends.builder import GraphBuilder
@@ -21,22 +21,21 @@ from ..graph.folding import Constants
 from ..graph.instruction import Instruction
 from ..graph.origin import Origin
 from ..graph.program import Program
-from .architectures import GGUF_NAMES, Architecture
+from .architectures import GGUF_NAMES, DecoderArchitecture
 from .config import ModelConfig, Rope
-from .files.weights import Weight, WeightSource
 from .linear import Linear, embedding
 from .mixture import mixture_of_experts
 from .onnx_node import microsoft_node
+from .weights import Weight, WeightSource
 
 __all__ = ["build_decoder"]
 
-UNBOUNDED = (1 << 64) - 1
 LAST = (1 << 63) - 1
 """End of a slice that goes to the end of an axis."""
 
 
 def build_decoder(
-    architecture: Architecture,
+    architecture: DecoderArchitecture,
     config: ModelConfig,
     source: WeightSource,
     gguf: bool,
@@ -76,7 +75,7 @@ class _Decoder:
 
     def __init__(
         self,
-        architecture: Architecture,
+        architecture: DecoderArchitecture,
         config: ModelConfig,
         source: WeightSource,
         gguf: bool,

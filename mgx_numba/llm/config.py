@@ -1,4 +1,4 @@
-"""What a decoder's file tells of it beside the weights."""
+"""Configuration of a decoder: lengths, constants, rotary embeddings and special tokens."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class ModelConfig:
     """Lengths and constants of a decoder.
 
     Attributes:
-        architecture: name of its `Architecture`.
+        architecture: name of its `DecoderArchitecture`.
         hidden, feed_forward: features of a token, and inner ones of a feed-forward layer.
         heads, key_heads, head_size: attention's heads.
         context_length: most positions that the model was trained for.

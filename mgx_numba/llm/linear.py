@@ -11,7 +11,7 @@ import numpy as np
 from ..core.types import Type
 from ..graph.instruction import Instruction
 from ..ops.block_layouts import layout_named
-from .files.weights import Weight
+from .weights import Weight
 
 __all__ = ["Linear", "embedding"]
 

@@ -11,7 +11,7 @@ import numpy as np
 
 from ..core.types import Type
 from ..graph.instruction import Instruction
-from .files.weights import Weight
+from .weights import Weight
 
 __all__ = ["mixture_of_experts"]
 

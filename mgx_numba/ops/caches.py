@@ -151,7 +151,9 @@ class CachedAttention(Operator):
         weights = np.where(seen, np.exp(scores - top), 0)  # a hidden NaN key has no weight
         total = weights.sum(3, keepdims=True) + np.exp(sink - top)
         weights = (weights / np.where(total == 0, 1, total)).astype(wide, copy=False)
-        used = np.where(np.asarray(seen.any((1, 2)))[:, None, :, None], v, 0)  # unseen rows may hold anything
+        used = np.where(
+            np.asarray(seen.any((1, 2)))[:, None, :, None], v, 0
+        )  # rows that no query sees may hold anything
         mixed = np.matmul(weights.reshape(b, hk, h // hk * s, t), used).reshape(b, h, s, v.shape[3])
         return mixed.astype(output.type.numpy, copy=False)
 

@@ -13,6 +13,21 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 TESTED = {"classify.py", "decoder.py", "detect.py", "embed.py", "serve.py"}
+CONVERTED = {"jax_model.py": "jax2onnx", "sklearn_model.py": "skl2onnx"}
+"""Package that each example of a converter needs."""
+TORCH = {
+    "torch_diffusers.py": "diffusers",
+    "torch_sentences.py": "sentence_transformers",
+    "torch_timm.py": "timm",
+    "torch_transformers.py": "transformers",
+}
+"""Package that each example of a PyTorch model needs, beside PyTorch."""
+
+
+def needs(*packages: str) -> pytest.MarkDecorator:
+    """A mark that skips a test where packages are not installed."""
+    missing = [name for name in packages if importlib.util.find_spec(name) is None]
+    return pytest.mark.skipif(bool(missing), reason=f"{', '.join(missing)} not installed")
 
 
 def printed(folder: Path, name: str, *arguments: str) -> list[str]:
@@ -25,7 +40,7 @@ def printed(folder: Path, name: str, *arguments: str) -> list[str]:
 
 
 def test_every_example_is_tested() -> None:
-    assert {path.name for path in (ROOT / "examples").glob("*.py")} == TESTED
+    assert {path.name for path in (ROOT / "examples").glob("*.py")} == TESTED | CONVERTED.keys() | TORCH.keys()
 
 
 def test_classify(tmp_path: Path) -> None:
@@ -61,3 +76,15 @@ def test_serve(tmp_path: Path) -> None:
     assert lines[0].startswith("serving http://127.0.0.1:") and lines[0].endswith(" rows")
     (difference,) = re.findall(r"^32 answers, which differ .* by (\S+) at most$", lines[1])
     assert float(difference) < 1e-5
+
+
+@pytest.mark.parametrize("name", [pytest.param(name, marks=needs("torch", package)) for name, package in TORCH.items()])
+def test_compiled_torch_models_agree_with_eager_mode(tmp_path: Path, name: str) -> None:
+    (difference,) = re.findall(r"difference.* (\d\S*)$", "\n".join(printed(tmp_path, name)), re.MULTILINE)
+    assert float(difference) < 1e-4
+
+
+@pytest.mark.parametrize("name", [pytest.param(name, marks=needs(package)) for name, package in CONVERTED.items()])
+def test_converted_models_agree_with_their_own_libraries(tmp_path: Path, name: str) -> None:
+    differences = re.findall(r"difference.* (\d\S*)$", "\n".join(printed(tmp_path, name)), re.MULTILINE)
+    assert differences and all(float(difference) < 1e-5 for difference in differences)

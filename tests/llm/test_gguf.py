@@ -130,6 +130,22 @@ def test_what_a_file_tells(tmp_path: Path) -> None:
     assert opened.program().get_output_names()[:3] == ["logits", "present.0.key", "present.0.value"]
 
 
+def test_another_file_of_the_same_name_is_another_model(tmp_path: Path) -> None:
+    """Plans are cached by content; a program is decoded from the file's content when it was opened."""
+    path, found = tmp_path / "model.gguf", []
+    for kinds in (["f32"], ["f32", "f32"]):  # other random weights
+        small(path, "qwen2", kinds, layers=1)
+        for _ in range(2):
+            opened = open_model(path)
+            program = opened.program()
+            program.compile(mgx_numba.get_target("cpu"))
+            logits, _ = step(program, opened.config, IDS)
+            np.testing.assert_allclose(logits[0], logits_of(opened, IDS[0]), rtol=1e-3, atol=1e-3)
+            assert "matmul" in str(program) or "dot" in str(program)
+        found.append(logits)
+    assert np.abs(found[0] - found[1]).max() > 0.1
+
+
 def test_weights_are_mapped_not_copied(tmp_path: Path) -> None:
     small(tmp_path / "model.gguf", "llama", ["q4_0"], layers=1)
     file = GgufFile(tmp_path / "model.gguf")

@@ -31,7 +31,7 @@ def test_version_is_semantic_and_read_from_the_package(config: configparser.Conf
     assert config["metadata"]["version"] == "attr: mgx_numba._version.__version__"
 
 
-EXTRAS = ["bench", "cuda", "docs", "image", "ray", "regex", "report", "tensorflow", "test"]
+EXTRAS = ["bench", "cuda", "docs", "image", "llm", "ray", "regex", "report", "tensorflow", "test"]
 
 
 def test_extras_are_the_documented_ones(config: configparser.ConfigParser) -> None:

@@ -15,7 +15,7 @@ import numpy as np
 
 from ...errors import FormatError, UnsupportedError
 from ...ops.block_layouts import LAYOUTS
-from .weights import Weight
+from ..weights import Weight
 
 __all__ = ["GgufFile", "is_gguf"]
 
@@ -29,7 +29,7 @@ MOST_AXES = 4
 """Most axes of a tensor, by definition (``GGML_MAX_DIMS``)."""
 
 
-class _Tensor(NamedTuple):
+class _TensorEntry(NamedTuple):
     """Lengths with the outermost axis first, type number and offset (bytes) of a tensor."""
 
     lens: tuple[int, ...]
@@ -51,18 +51,22 @@ class GgufFile:
         names: names of the tensors.
     """
 
-    def __init__(self, path: str | os.PathLike[str]) -> None:
-        """Map a file and read its header.
+    def __init__(self, path: str | os.PathLike[str], data: memoryview | None = None) -> None:
+        """Map a file and read its header; ``data`` is its content, if that is in memory already.
 
         Raises:
             FormatError: the file is no GGUF file, or ends too early.
         """
         self.path = os.fspath(path)
-        self._data = np.memmap(self.path, np.uint8, "r") if os.path.getsize(self.path) else np.empty(0, np.uint8)
+        self._data: np.ndarray = np.empty(0, np.uint8)  # a file without bytes cannot be mapped
+        if data is not None:
+            self._data = np.frombuffer(data, np.uint8)
+        elif os.path.getsize(self.path):
+            self._data = np.memmap(self.path, np.uint8, "r")
         self._bytes = self._data.data
         self._at = len(MAGIC)
         self.metadata: dict[str, Any] = {}
-        self._tensors: dict[str, _Tensor] = {}
+        self._tensors: dict[str, _TensorEntry] = {}
         try:
             self._read_header()
         except (struct.error, UnicodeDecodeError, ValueError) as error:
@@ -118,7 +122,7 @@ class GgufFile:
                 raise FormatError(f"{self.path}: tensor {name!r} has {axes} axes, expected at most {MOST_AXES}")
             lens = self._unpack(f"<{axes}Q")
             kind, offset = self._unpack("<IQ")
-            self._tensors[name] = _Tensor(lens[::-1], kind, offset)
+            self._tensors[name] = _TensorEntry(lens[::-1], kind, offset)
         alignment = self.metadata.get("general.alignment", 32)  # the default, by definition
         if not isinstance(alignment, int) or alignment < 1:
             raise FormatError(f"{self.path}: general.alignment is {alignment!r}, expected a positive number")

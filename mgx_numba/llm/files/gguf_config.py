@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from ...errors import FormatError
-from ..architectures import Architecture, architecture_of_gguf
+from ..architectures import DecoderArchitecture, architecture_of_gguf
 from ..config import ModelConfig, Rope
 from ..rope_scaling import scaled_rope
 from .gguf import GgufFile
@@ -16,7 +16,7 @@ from .gguf import GgufFile
 __all__ = ["config_of_gguf"]
 
 
-def config_of_gguf(file: GgufFile, context: int | None) -> tuple[Architecture, ModelConfig]:
+def config_of_gguf(file: GgufFile, context: int | None) -> tuple[DecoderArchitecture, ModelConfig]:
     """Return the architecture and the configuration.
 
     Args:
@@ -37,7 +37,7 @@ def config_of_gguf(file: GgufFile, context: int | None) -> tuple[Architecture, M
         raise FormatError(f"{file.path}: metadata of a {name} model are malformed: {error!r}") from error
 
 
-def _config(file: GgufFile, name: str, a: Architecture, context: int | None) -> ModelConfig:
+def _config(file: GgufFile, name: str, a: DecoderArchitecture, context: int | None) -> ModelConfig:
     def value(key: str, default: Any = None) -> Any:
         found = file.metadata.get(f"{name}.{key}", a.gguf_keys.get(key, default))
         if found is None:
@@ -81,7 +81,7 @@ def _config(file: GgufFile, name: str, a: Architecture, context: int | None) -> 
 
 
 def _ropes(
-    file: GgufFile, a: Architecture, value: Any, head: int, windows: tuple[int, ...], context: int | None
+    file: GgufFile, a: DecoderArchitecture, value: Any, head: int, windows: tuple[int, ...], context: int | None
 ) -> tuple[Rope | None, ...]:
     """Return the rotary embedding of each layer."""
     if a.name == "gpt2":

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from ...dataclass import dataclass
 from ...errors import FormatError
-from ..architectures import Architecture
+from ..architectures import DecoderArchitecture
 from ..config import ModelConfig
 from .gguf import GgufFile, is_gguf
 from .gguf_config import config_of_gguf
@@ -19,9 +19,10 @@ from .transformers_config import config_of_transformers
 
 if TYPE_CHECKING:
     from ...api.program import program
-    from .weights import WeightSource
 
 __all__ = ["GgufTokenizer", "OpenedModel", "open_model"]
+
+CONFIG = "config.json"
 
 
 @dataclass(frozen=True)
@@ -46,21 +47,33 @@ class OpenedModel:
     tokenizer_source: str | GgufTokenizer | None
     chat_template: str | None
     path: str
-    architecture: Architecture
-    source: WeightSource
-    gguf: bool
+    architecture: DecoderArchitecture
+    source: GgufFile | SafetensorsFolder
+    context: int | None
 
     def program(self, **options: Any) -> program:
-        """Return the program, not compiled yet.
+        """Return the program, not compiled yet. Its plans are cached like those of models of other kinds.
 
         Args:
             options: those of `build.build_decoder`: ``last_logits``, ``positions``, ``shared_cache``,
                 ``accuracy_level``.
         """
-        from ...api.program import program
+        from ...api.parsing import Parsed, option_text, read_model
         from ..build import build_decoder
 
-        return program.wrap(build_decoder(self.architecture, self.config, self.source, self.gguf, **options))
+        gguf = isinstance(self.source, GgufFile)
+
+        def build(given: Any, content: Mapping[str, memoryview] | None) -> Parsed:
+            source: Any = self.source
+            if content is not None:  # the content that the file had when it was opened
+                source = GgufFile(self.path, given) if gguf else SafetensorsFolder(self.path, content)
+            made = build_decoder(self.architecture, self.config, source, gguf, **options)
+            return Parsed(made, {} if gguf else source.files)
+
+        path = Path(self.path)
+        requested = f"llm {option_text({**options, 'context': self.context})}"
+        folders = () if gguf else (path,)
+        return read_model(path if gguf else path / CONFIG, requested, build, folders=folders)[0]
 
 
 def open_model(path: str | os.PathLike[str], context: int | None = None) -> OpenedModel:
@@ -87,16 +100,16 @@ def open_model(path: str | os.PathLike[str], context: int | None = None) -> Open
     has_tokens = "tokenizer.ggml.tokens" in file.metadata
     template = file.metadata.get("tokenizer.chat_template")
     tokenizer = GgufTokenizer(file.metadata) if has_tokens else None
-    return OpenedModel(config, tokenizer, template, str(path), architecture, file, True)
+    return OpenedModel(config, tokenizer, template, str(path), architecture, file, context)
 
 
 def _transformers_folder(folder: Path, context: int | None) -> OpenedModel:
-    given, generation = _json(folder / "config.json"), _json(folder / "generation_config.json", {})
+    given, generation = _json(folder / CONFIG), _json(folder / "generation_config.json", {})
     architecture, config = config_of_transformers(given, generation, context)
     tokenizer = folder / "tokenizer.json"
     return OpenedModel(
         config, str(tokenizer) if tokenizer.exists() else None, _chat_template(folder), str(folder), architecture,
-        SafetensorsFolder(folder), False,
+        SafetensorsFolder(folder), context,
     )  # fmt: skip
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ import ml_dtypes
 import numpy as np
 
 from ...errors import FormatError, UnsupportedError
-from .weights import Weight
+from ..weights import Weight
 
 __all__ = ["SafetensorsFolder"]
 
@@ -22,14 +23,24 @@ LONGEST_HEADER = 100_000_000
 
 
 class SafetensorsFolder:
-    """The tensors of a folder's safetensors files, by name."""
+    """The tensors of a folder's safetensors files, by name.
 
-    def __init__(self, folder: str | os.PathLike[str]) -> None:
-        """Read the headers of all files.
+    Attributes:
+        files: path and status of each file by its name, as it was before it was read.
+    """
+
+    def __init__(self, folder: str | os.PathLike[str], content: Mapping[str, memoryview] | None = None) -> None:
+        """Read the headers of all files; ``content`` has the files' bytes by name, if they are in memory already.
 
         Raises:
             FormatError: a file is missing or malformed.
         """
+        self._tensors: dict[str, tuple[str, np.ndarray, dict[str, Any]]] = {}
+        self.files: dict[str, tuple[Path, os.stat_result]] = {}
+        if content is not None:
+            for name, held in content.items():
+                self._read(name, np.frombuffer(held, np.uint8))
+            return
         folder = Path(folder)
         index = folder / INDEX
         if index.exists():
@@ -40,11 +51,16 @@ class SafetensorsFolder:
             files = sorted(path.name for path in folder.glob("*.safetensors"))
         if not files:
             raise FormatError(f"{folder} has no safetensors file")
-        self._tensors: dict[str, tuple[str, np.ndarray, dict[str, Any]]] = {}
         for name in files:
             if os.path.basename(name) != name:
                 raise FormatError(f"{index} names {name!r}, expected a file in its folder")
-            self._read(folder / name)
+            path = folder / name
+            try:
+                self.files[name] = path, path.stat()
+                data = np.memmap(path, np.uint8, "r")
+            except (OSError, ValueError) as error:
+                raise FormatError(f"{path} cannot be read: {error}") from error
+            self._read(str(path), data)
 
     @property
     def names(self) -> list[str]:
@@ -70,17 +86,13 @@ class SafetensorsFolder:
         except (KeyError, TypeError, ValueError) as error:
             raise FormatError(f"{path}: tensor {name!r} is malformed: {error}") from error
 
-    def _read(self, path: Path) -> None:
-        try:
-            data = np.memmap(path, np.uint8, "r")
-        except (OSError, ValueError) as error:
-            raise FormatError(f"{path} cannot be read: {error}") from error
+    def _read(self, path: str, data: np.ndarray) -> None:
         length = int.from_bytes(data[:8].tobytes(), "little")
         if not 2 <= length <= min(LONGEST_HEADER, len(data) - 8):
             raise FormatError(f"{path}: a header of {length} bytes does not fit a file of {len(data)} bytes")
-        for name, entry in _json(data[8 : 8 + length].tobytes(), str(path)).items():
+        for name, entry in _json(data[8 : 8 + length].tobytes(), path).items():
             if name != "__metadata__":
-                self._tensors[name] = (str(path), data[8 + length :], entry)
+                self._tensors[name] = (path, data[8 + length :], entry)
 
 
 def _json(data: bytes, path: str, member: str | None = None) -> dict[str, Any]:

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from ...errors import FormatError, UnsupportedError
-from ..architectures import Architecture, architecture_of_transformers
+from ..architectures import DecoderArchitecture, architecture_of_transformers
 from ..config import ModelConfig, Rope
 from ..rope_scaling import scaled_rope
 
@@ -22,7 +22,7 @@ ACTIVATIONS = {
 
 def config_of_transformers(
     given: Mapping[str, Any], generation: Mapping[str, Any], context: int | None
-) -> tuple[Architecture, ModelConfig]:
+) -> tuple[DecoderArchitecture, ModelConfig]:
     """Return the architecture and the configuration.
 
     Args:
@@ -44,7 +44,7 @@ def config_of_transformers(
 
 
 def _config(
-    a: Architecture, given: Mapping[str, Any], generation: Mapping[str, Any], context: int | None
+    a: DecoderArchitecture, given: Mapping[str, Any], generation: Mapping[str, Any], context: int | None
 ) -> ModelConfig:
     def number(*names: str, default: Any = None) -> Any:
         found = next((given[name] for name in names if given.get(name) is not None), default)
@@ -99,7 +99,7 @@ def _token(*given: Any) -> int:
     return next((found[0] for found in map(_tokens, given) if found), -1)
 
 
-def _windows(a: Architecture, given: Mapping[str, Any], layers: int) -> tuple[int, ...]:
+def _windows(a: DecoderArchitecture, given: Mapping[str, Any], layers: int) -> tuple[int, ...]:
     """Return the window of each layer, 0 for none."""
     window = int(given.get("sliding_window") or 0)
     if given.get("use_sliding_window") is False:
@@ -115,7 +115,12 @@ def _windows(a: Architecture, given: Mapping[str, Any], layers: int) -> tuple[in
 
 
 def _ropes(
-    a: Architecture, given: Mapping[str, Any], layers: int, head: int, windows: tuple[int, ...], context: int | None
+    a: DecoderArchitecture,
+    given: Mapping[str, Any],
+    layers: int,
+    head: int,
+    windows: tuple[int, ...],
+    context: int | None,
 ) -> tuple[Rope | None, ...]:
     """Return the rotary embedding of each layer."""
     if a.name == "gpt2":

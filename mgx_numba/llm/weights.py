@@ -6,7 +6,7 @@ from typing import NamedTuple, Protocol
 
 import numpy as np
 
-from ...ops.block_layouts import layout_named
+from ..ops.block_layouts import layout_named
 
 __all__ = ["Weight", "WeightSource"]
 

@@ -1,0 +1,231 @@
+"""Sweep over PyTorch models: ``torch.compile`` with our backend against inductor and eager mode, on the CPU in float32.
+
+``python -m bench.torch_sweep`` runs each model in a process of its own: first our backend alone with an empty cache
+folder, then all engines in turn with what the first run has kept. It prints a table, and geometric means over the
+models that all engines run. ``--only PATTERN`` selects models by a regular expression over their names
+(``timm/resnet18``), ``--limit N`` the first N of these, ``--list`` prints the names. ``--check`` only compares results.
+
+Results must agree with eager mode within 1e-4 of the largest magnitude of each result. Columns: the largest such
+difference; operators that ran in eager mode; milliseconds of a call; how many times faster ours is; seconds of the
+first call, ours with an empty and with a full cache folder and inductor's with an empty one. Times are wall-clock times
+and need a quiet machine. It needs torch, timm, torchvision, transformers and diffusers.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import re
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from bench.timing import geometric_mean, interleave
+
+__all__ = ["main"]
+
+TOLERANCE = 1e-4
+"""Largest difference from eager mode, relative to the largest magnitude of a result."""
+LIMIT_SECONDS = 900
+"""Seconds after which a model's process is ended."""
+ROOT = Path(__file__).resolve().parents[1]
+HEAD = ("model", "state", "error", "eager ms", "inductor", "ours", "/inductor", "/eager", "cold s", "warm s", "ind. s")
+WIDTHS = (34, 9, 8, 9, 9, 9, 9, 7, 7, 7, 7)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the sweep; return the number of models that fail or differ from eager mode."""
+    parser = argparse.ArgumentParser(prog="python -m bench.torch_sweep", description=__doc__.split("\n")[0])
+    parser.add_argument("--only", default="", help="regular expression over names of models")
+    parser.add_argument("--limit", type=int, help="number of models")
+    parser.add_argument("--list", action="store_true", help="print the names of the models")
+    parser.add_argument("--check", action="store_true", help="compare results with eager mode, measure nothing")
+    parser.add_argument(
+        "--threads", type=int, default=0, help="threads of every engine; 0 for what the process may use"
+    )
+    parser.add_argument("--mode", default="default", help="inductor's mode, as of torch.compile")
+    parser.add_argument("--budget", type=float, default=3.0, help="seconds of timing for each model")
+    parser.add_argument("--json", type=Path, help="file for all figures")
+    parser.add_argument("--worker", help=argparse.SUPPRESS)
+    parser.add_argument("--engines", default="eager,ours,inductor", help=argparse.SUPPRESS)
+    options = parser.parse_args(arguments)
+    if options.worker:
+        print(json.dumps(_measured(options)))
+        return 0
+    from bench.torch_zoo import names
+
+    chosen = [name for name in names() if re.search(options.only, name)][: options.limit]
+    if options.list:
+        print("\n".join(chosen))
+        return 0
+    print(_line(HEAD), flush=True)
+    rows = []
+    for number, name in enumerate(chosen):
+        if sys.stderr.isatty():
+            print(f"\r{number + 1}/{len(chosen)} {name:40}", end="\r", file=sys.stderr, flush=True)
+        rows.append(_row(name, options))
+        print(_shown(rows[-1]), flush=True)
+    _summarise(rows)
+    if options.json:
+        options.json.write_text(json.dumps(rows, indent=1))
+    return sum(not row["right"] for row in rows)
+
+
+def _row(name: str, options: argparse.Namespace) -> dict[str, Any]:
+    """Return the figures of a model: of a process with an empty cache folder, then of one with a full one."""
+    with tempfile.TemporaryDirectory(prefix="torch_sweep_") as folder:
+        own = [f"{key}={value}" for key, value in (("MGX_CACHE_DIR", "mgx"), ("TORCHINDUCTOR_CACHE_DIR", "inductor"))]
+        environment = {**os.environ, **{k: f"{folder}/{v}" for k, v in (pair.split("=") for pair in own)}}
+        if options.check:
+            return {"name": name, **_process(name, options, os.environ, "eager,ours")}
+        cold = _process(name, options, environment, "eager,ours")
+        warm = _process(name, options, environment, options.engines)
+        return {"name": name, **warm, "cold": cold.get("first", {}).get("ours")}
+
+
+def _process(name: str, options: argparse.Namespace, environment: Any, engines: str) -> dict[str, Any]:
+    """Return the figures that a process prints; if it fails, ``failure`` is the last line of its errors."""
+    command = [
+        sys.executable,
+        "-m",
+        "bench.torch_sweep",
+        "--worker",
+        name,
+        "--engines",
+        engines,
+        "--mode",
+        options.mode,
+    ]
+    command += ["--threads", str(options.threads), "--budget", "0" if engines == "eager,ours" else str(options.budget)]
+    own = {**environment, "PYTHONPATH": os.pathsep.join((str(ROOT), os.environ.get("PYTHONPATH", "")))}
+    try:
+        done = subprocess.run(
+            command, cwd=ROOT, env=own, capture_output=True, text=True, check=False, timeout=LIMIT_SECONDS
+        )
+    except subprocess.TimeoutExpired:
+        return {"right": False, "failure": f"more than {LIMIT_SECONDS} s"}
+    try:
+        found: dict[str, Any] = json.loads(done.stdout.strip().splitlines()[-1])
+        return found
+    except (IndexError, ValueError):
+        lines = [line for line in done.stderr.strip().splitlines() if line.strip()]
+        return {"right": False, "failure": lines[-1][:200] if lines else f"exit status {done.returncode}"}
+
+
+def _measured(options: argparse.Namespace) -> dict[str, Any]:
+    """Measure one model in this process and return the figures."""
+    import torch
+
+    from bench.torch_zoo import build
+    from mgx_numba.torch import mgx_numba as backend
+
+    if options.threads:
+        torch.set_num_threads(options.threads)
+    left: list[str] = []
+    _listen(left)
+    module, given = build(options.worker)
+    places = [given[key] for key in sorted(k for k in given if k.isdigit())]
+    named = {key: value for key, value in given.items() if not key.isdigit()}
+    kinds: dict[str, Any] = {
+        "eager": lambda: module,
+        "ours": lambda: torch.compile(
+            module, backend=backend, options={"num_threads": options.threads} if options.threads else None
+        ),
+        "inductor": lambda: torch.compile(module, mode=options.mode),
+    }
+    calls: dict[str, Callable[[], Any]] = {}
+    first: dict[str, float] = {}
+    results: dict[str, Any] = {}
+    with torch.no_grad():
+        for engine in options.engines.split(","):
+            torch._dynamo.reset()
+            compiled = kinds[engine]()
+            calls[engine] = lambda compiled=compiled: compiled(*places, **named)
+            begin = time.perf_counter()
+            results[engine] = calls[engine]()
+            first[engine] = time.perf_counter() - begin
+        error = _error(results["eager"], calls["ours"]())
+        timings = interleave(calls, options.budget) if options.budget else {}
+    found: dict[str, Any] = {"error": error, "right": error <= TOLERANCE, "left": left, "first": first}
+    return {**found, "milliseconds": {engine: timing.median * 1e3 for engine, timing in timings.items()}}
+
+
+def _listen(lines: list[str]) -> None:
+    """Collect the lines in which our backend says what runs in eager mode."""
+    import logging
+
+    class Handler(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            if record.levelno >= logging.WARNING:
+                lines.append(record.getMessage())
+
+    log = logging.getLogger("mgx_numba.torch")
+    log.addHandler(Handler())
+    log.propagate = False
+
+
+def _error(expected: Any, found: Any) -> float:
+    """Return the largest difference of the tensors in two results, each relative to the largest expected magnitude."""
+    import torch
+    from torch.utils._pytree import tree_leaves
+
+    pairs = list(zip(_leaves(expected, tree_leaves), _leaves(found, tree_leaves), strict=True))
+    worst = 0.0
+    for one, other in pairs:
+        if one.shape != other.shape or one.dtype != other.dtype or not torch.equal(one.isnan(), other.isnan()):
+            return float("inf")
+        scale = one.double().abs().nan_to_num(0, 0, 0).max().item() if one.numel() else 0.0
+        gap = (one.double() - other.double()).abs()
+        gap = gap[~(one == other) & ~one.isnan()]
+        worst = max(worst, gap.max().item() / max(scale, 1e-30) if gap.numel() else 0.0)
+    return worst
+
+
+def _leaves(value: Any, leaves: Callable[[Any], list[Any]]) -> list[Any]:
+    import torch
+
+    return [leaf for leaf in leaves(value) if isinstance(leaf, torch.Tensor)]
+
+
+def _shown(row: dict[str, Any]) -> str:
+    if "failure" in row:
+        return _line((row["name"], "failed", row["failure"]))
+    times, first = row["milliseconds"], row["first"]
+    state = "wrong" if not row["right"] else "parts" if row["left"] else "whole"
+    cells = [row["name"], state, f"{row['error']:.0e}"]
+    cells += [f"{times[e]:.2f}" if e in times else "" for e in ("eager", "inductor", "ours")]
+    cells += [f"{times[e] / times['ours']:.2f}" if e in times else "" for e in ("inductor", "eager")]
+    seconds = (row.get("cold"), first.get("ours"), first.get("inductor"))
+    cells += [f"{s:.1f}" if s is not None else "" for s in seconds]
+    return "\n  ".join((_line(cells), *row["left"]))
+
+
+def _line(cells: Sequence[str]) -> str:
+    return " ".join(
+        cell.ljust(w) if not k else cell.rjust(w) for k, (cell, w) in enumerate(zip(cells, WIDTHS))
+    ).rstrip()
+
+
+def _summarise(rows: Sequence[dict[str, Any]]) -> None:
+    right = [row for row in rows if row["right"]]
+    print(f"{len(right)} of {len(rows)} models right, {sum(not row['left'] for row in right)} entirely compiled")
+    for engine in ("inductor", "eager"):
+        ratios = [
+            row["milliseconds"][engine] / row["milliseconds"]["ours"] for row in right if engine in row["milliseconds"]
+        ]
+        if ratios:
+            print(f"over {engine}: {geometric_mean(ratios):.2f} in the geometric mean, at least {min(ratios):.2f}")
+    for name, seconds in (("cold", lambda row: row.get("cold")), ("warm", lambda row: row["first"].get("ours"))):
+        pairs = [(row["first"].get("inductor"), seconds(row)) for row in right]
+        ratios = [other / own for other, own in pairs if other and own]
+        if ratios:
+            print(f"time to compile, {name}: {1 / geometric_mean(ratios):.2f} of inductor's")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

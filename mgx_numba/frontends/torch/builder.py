@@ -1,0 +1,102 @@
+"""The builder that builder functions of ATen operators use."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from ...core.dim import Dim, exact_quotient
+from ...core.types import Type
+from ...errors import ShapeError
+from ...graph.folding import Constants
+from ...graph.instruction import Instruction
+from ...graph.module import Module
+from ..builder import GraphBuilder, is_scalar, rank
+from .types import is_number, promoted
+
+__all__ = ["AtenBuilder", "is_scalar", "rank"]
+
+NARROW = (Type.half_type, Type.bf16_type)
+
+
+class AtenBuilder(GraphBuilder):
+    """A builder that appends instructions to one module; operands may be instructions or Python numbers.
+
+    Attributes:
+        lengths: int64 scalars that stand for symbolic numbers of PyTorch.
+    """
+
+    def __init__(self, module: Module, constants: Constants) -> None:
+        super().__init__(module, constants)
+        self.lengths: set[Instruction] = set()
+
+    def value(self, x: Any, type: Type) -> Instruction:
+        """Return an operand as an instruction of a type; a number becomes a scalar constant."""
+        if isinstance(x, Instruction):
+            return self.cast(x, type)
+        return self.literal(x, type)
+
+    def cast(self, x: Instruction, type: Type) -> Instruction:
+        """Emit the conversion of ``x`` as PyTorch defines it: the model asked for it, so passes keep it."""
+        return x if x.shape.type is type else self.op("convert", x, target_type=type)
+
+    def combined(self, op: str, type: Type, *operands: Any) -> Instruction:
+        """Emit a pointwise operator on operands converted to ``type``.
+
+        PyTorch computes with 16-bit tensors and Python numbers in float32, so a number that 16 bits do not hold exactly
+        is not rounded.
+        """
+        inner = type
+        if type in NARROW and any(is_number(x) and not _exact(x, type) for x in operands):
+            inner = Type.float_type
+        made = self.pointwise(op, *(self.value(x, inner) for x in operands))
+        return made if made.shape.type is not inner else self.cast(made, type)
+
+    def compared(self, op: str, *operands: Any) -> Instruction:
+        """Emit a pointwise operator on operands converted to their common type."""
+        return self.combined(op, promoted(operands), *operands)
+
+    def resolved(self, x: Instruction, sizes: Sequence[Any]) -> list[Any]:
+        """Return the lengths that PyTorch's ``view`` gives ``x``: one -1 takes the remaining elements.
+
+        Raises:
+            ShapeError: the number of elements differs.
+        """
+        lens = self.lens(x)
+        dims = list(sizes)
+        total: Any = 1
+        for n in lens:
+            total *= n
+        places = [k for k, n in enumerate(dims) if not isinstance(n, Dim) and n == -1]
+        if places:
+            known: Any = 1
+            for k, n in enumerate(dims):
+                known *= 1 if k == places[0] else n
+            rest = exact_quotient(total, known)
+            if rest is None:
+                if known == 0 or total % known != 0:
+                    raise ShapeError(f"shape {dims} does not fit an input of lengths {list(lens)}")
+                rest = total // known
+            dims[places[0]] = rest
+        return dims
+
+    def all_axes(self, x: Instruction, dims: Sequence[int] | int | None) -> list[int]:
+        """Return the axes of a reduction; None and an empty list stand for all."""
+        if dims is None or dims == []:
+            return list(range(rank(x)))
+        listed = [dims] if isinstance(dims, int) else list(dims)
+        return self.axes(listed, max(rank(x), 1)) if rank(x) else []
+
+    def zeros(self, lens: Sequence[Any], type: Type, value: Any = 0) -> Instruction:
+        """Emit a tensor of one value."""
+        if any(not isinstance(n, Dim) and n == 0 for n in lens) and not any(isinstance(n, Dim) for n in lens):
+            return self.literal(np.empty(tuple(lens), type.numpy))
+        return self.broadcast(self.value(value, type), lens)
+
+
+def _exact(value: Any, type: Type) -> bool:
+    if isinstance(value, Dim):
+        return False
+    return bool(float(np.asarray(value).astype(type.numpy)) == value or value != value)

@@ -1,0 +1,102 @@
+"""Constants, and tensors that follow from lengths."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from ...core.dim import Dim
+from ...errors import UnsupportedError
+from ...graph.instruction import Instruction
+from .builder import AtenBuilder
+from .node import AtenNode
+from .registry import register
+
+
+@register("full")
+def full(g: AtenBuilder, node: AtenNode, size: Sequence[Any], fill_value: Any, **_: Any) -> Instruction:
+    """Emit a tensor of one value."""
+    return g.zeros(size, node.type, fill_value)
+
+
+@register("new_full")
+def new_full(g: AtenBuilder, node: AtenNode, x: Any, size: Sequence[Any], fill_value: Any, **_: Any) -> Instruction:
+    """Emit a tensor of one value."""
+    return g.zeros(size, node.type, fill_value)
+
+
+@register("full_like", "fill.Scalar", "fill.Tensor")
+def full_like(g: AtenBuilder, node: AtenNode, x: Instruction, fill_value: Any, **_: Any) -> Instruction:
+    """Emit a tensor of one value in the shape of another."""
+    return g.zeros(g.lens(x), node.type, fill_value)
+
+
+@register("zeros", "ones", "empty.memory_format", "empty_strided", "empty_permuted")
+def filled(g: AtenBuilder, node: AtenNode, size: Sequence[Any], *_: Any, **options: Any) -> Instruction:
+    """Emit zeros or ones; memory without contents has zeros."""
+    return g.zeros(size, node.type, int(node.base == "ones"))
+
+
+@register("new_zeros", "new_ones", "new_empty", "new_empty_strided")
+def new_filled(g: AtenBuilder, node: AtenNode, x: Any, size: Sequence[Any], *_: Any, **options: Any) -> Instruction:
+    """Emit zeros or ones."""
+    return g.zeros(size, node.type, int(node.base == "new_ones"))
+
+
+@register("zeros_like", "ones_like", "empty_like", "zero")
+def filled_like(g: AtenBuilder, node: AtenNode, x: Instruction, **_: Any) -> Instruction:
+    """Emit zeros or ones in the shape of the input."""
+    return g.zeros(g.lens(x), node.type, int(node.base == "ones_like"))
+
+
+@register("scalar_tensor")
+def scalar_tensor(g: AtenBuilder, node: AtenNode, value: Any, **_: Any) -> Instruction:
+    """Emit a tensor without axes."""
+    return g.value(value, node.type)
+
+
+@register("lift_fresh_copy", "lift_fresh", "lift")
+def lift(g: AtenBuilder, node: AtenNode, x: Instruction) -> Instruction:
+    """Return the input."""
+    return x
+
+
+@register("arange")
+def arange(g: AtenBuilder, node: AtenNode, end: Any, **_: Any) -> Instruction:
+    """Emit the range from 0 to before ``end``."""
+    return arange_from(g, node, 0, end)
+
+
+@register("arange.start", "arange.start_step")
+def arange_from(g: AtenBuilder, node: AtenNode, start: Any, end: Any, step: Any = 1, **_: Any) -> Instruction:
+    """Emit the range from ``start`` to before ``end``."""
+    if not any(isinstance(v, Dim) for v in (start, end, step)):
+        count = max(0, int(np.ceil((end - start) / step)))
+        g.limit(count, "a range")
+        wide = np.float64 if node.type.is_floating else np.int64
+        return g.literal((start + np.arange(count).astype(wide) * step), node.type)
+    return g.progression(g.value(start, node.type), g.value(step, node.type), (start, end, step))
+
+
+@register("linspace")
+def linspace(g: AtenBuilder, node: AtenNode, start: Any, end: Any, steps: Any, **_: Any) -> Instruction:
+    """Emit evenly spaced numbers, both ends included."""
+    if any(isinstance(v, (Dim, Instruction)) for v in (start, end, steps)):
+        raise UnsupportedError("linspace between computed values is not supported")
+    return g.literal(np.linspace(start, end, steps), node.type)
+
+
+@register("eye", "eye.m")
+def eye(g: AtenBuilder, node: AtenNode, n: Any, m: Any = None, **_: Any) -> Instruction:
+    """Emit ones on the diagonal."""
+    same = g.pointwise("equal", g.iota(n, 0, 2), g.iota(n if m is None else m, 1, 2))
+    return g.cast(same, node.type)
+
+
+@register("tril_indices", "triu_indices")
+def triangle_indices(g: AtenBuilder, node: AtenNode, row: int, col: int, offset: int = 0, **_: Any) -> Instruction:
+    """Emit the rows and columns of the elements of a triangle."""
+    made = (np.tril_indices if node.base == "tril_indices" else np.triu_indices)(row, offset, col)
+    return g.literal(np.stack(made), node.type)

@@ -1,0 +1,48 @@
+"""Choice of PyTorch's decompositions: operators with a builder stay whole, all others are decomposed if they can be."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch._decomp import core_aten_decompositions, global_decomposition_table
+
+from . import registry
+
+__all__ = ["decomposition_table", "export_table"]
+
+_FURTHER = ("backward", "_foreach")
+"""Parts of names of operators whose decompositions no inference graph needs."""
+
+
+def _name(op: torch._ops.OpOverload) -> str:
+    return f"{op._schema.name}.{op._overloadname}".removesuffix(".default")
+
+
+def decomposition_table() -> dict[torch._ops.OperatorBase, Callable[..., Any]]:
+    """Return the decompositions for AOTAutograd: PyTorch's, without those of operators that have a builder."""
+    table = {**global_decomposition_table["post_autograd"], **core_aten_decompositions()}
+    return {
+        op: made
+        for op, made in table.items()
+        if isinstance(op, torch._ops.OpOverload)
+        and registry.find(_name(op)) is None
+        and not any(part in op._schema.name for part in _FURTHER)
+    }
+
+
+@functools.cache
+def _for_export() -> dict[Any, Any]:
+    table = torch.export.default_decompositions()
+    found = {**table.materialize(), **decomposition_table()}
+    return {op: made for op, made in found.items() if registry.find(_name(op)) is None}
+
+
+def export_table() -> dict[Any, Any]:
+    """Return the decompositions for ``ExportedProgram.run_decompositions``.
+
+    Composite operators that are missing from it stay whole, too.
+    """
+    return dict(_for_export())

@@ -1,0 +1,332 @@
+"""Selection and placement of elements by index."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import prod
+from typing import Any
+
+from ...core.dim import known_equal
+from ...core.types import Type
+from ...errors import UnsupportedError
+from ...graph.instruction import Instruction
+from .builder import AtenBuilder, rank
+from .node import AtenNode
+from .registry import register
+
+REDUCTIONS = {"sum": "add", "prod": "mul", "amax": "max", "amin": "min", "add": "add", "multiply": "mul"}
+"""IR suffix of each reduction of a scatter."""
+
+
+@register("embedding")
+def embedding(g: AtenBuilder, node: AtenNode, weight: Instruction, indices: Instruction, *_: Any) -> Instruction:
+    """Emit rows of a table."""
+    return g.op("gather", weight, indices, axis=0)
+
+
+@register("index_select")
+def index_select(g: AtenBuilder, node: AtenNode, x: Instruction, dim: int, index: Instruction) -> Instruction:
+    """Emit slices of an axis."""
+    if rank(x) == 0:
+        return x
+    return g.op("gather", x, g.reshape(index, (1,)) if rank(index) == 0 else index, axis=g.axis(dim, rank(x)))
+
+
+@register("take")
+def take(g: AtenBuilder, node: AtenNode, x: Instruction, index: Instruction) -> Instruction:
+    """Emit elements at flat positions."""
+    return g.op("gather", g.flat(x), index, axis=0)
+
+
+@register("gather", "take_along_dim")
+def gather(g: AtenBuilder, node: AtenNode, x: Instruction, dim: int, index: Instruction, **_: Any) -> Instruction:
+    """Emit the element at each index along an axis; other axes of the index may be shorter."""
+    if rank(x) == 0:
+        return g.broadcast(x, g.lens(index)) if rank(index) else x
+    axis = g.axis(dim, rank(x))
+    for k, (n, m) in enumerate(zip(g.lens(x), g.lens(index))):
+        if k != axis and n is not m and n != m:
+            x = g.slice(x, k, 0, m)
+    return g.op("gather_elements", x, g.cast(index, Type.int64_type), axis=axis)
+
+
+def _places(
+    g: AtenBuilder, x: Instruction, indices: Sequence[Instruction | None]
+) -> tuple[list[int], list[Instruction]]:
+    """Return the indexed axes and their indices, of equal lengths; masks become positions."""
+    axes: list[int] = []
+    found: list[Instruction] = []
+    axis = 0
+    for index in indices:
+        if index is None:
+            axis += 1
+        elif index.shape.type in (Type.bool_type, Type.uint8_type):
+            rows = g.op("nonzero", index, use_dyn_output=True)
+            for k in range(rank(index)):
+                axes.append(axis)
+                found.append(g.squeeze(g.slice(rows, 0, k, k + 1), [0]))
+                axis += 1
+        else:
+            axes.append(axis)
+            found.append(g.cast(index, Type.int64_type))
+            axis += 1
+    return axes, (g.same_lens(*found) if len(found) > 1 else found)
+
+
+@register("index.Tensor", "_unsafe_index.Tensor")
+def index(g: AtenBuilder, node: AtenNode, x: Instruction, indices: Sequence[Instruction | None]) -> Instruction:
+    """Emit the elements at tuples of indices, as NumPy's indexing by arrays."""
+    axes, places = _places(g, x, indices)
+    if not axes:
+        return x
+    if len(axes) == 1:
+        return g.op("gather", x, places[0], axis=axes[0])
+    count = rank(places[0])
+    others = [k for k in range(rank(x)) if k not in axes]
+    front = g.transpose(x, [*axes, *others])
+    tuples = g.op("concat", *(g.unsqueeze(p, [count]) for p in places), axis=count)
+    y = g.op("gathernd", front, tuples, batch_dims=0)
+    first = axes[0]
+    if axes != list(range(first, first + len(axes))) or first == 0:
+        return y
+    order = [*range(count, count + first), *range(count), *range(count + first, rank(y))]
+    return g.transpose(y, order)
+
+
+@register("index_put", "_unsafe_index_put")
+def index_put(
+    g: AtenBuilder,
+    node: AtenNode,
+    x: Instruction,
+    indices: Sequence[Instruction | None],
+    values: Instruction,
+    accumulate: bool = False,
+) -> Instruction:
+    """Emit ``x`` with the elements at tuples of indices replaced or added to."""
+    values = g.cast(values, x.shape.type)
+    masked = _where_mask(g, x, indices, values, accumulate)
+    if masked is not None:
+        return masked
+    axes, places = _places(g, x, indices)
+    if not axes:
+        return g.pointwise("add", x, values) if accumulate else g.broadcast(values, g.lens(x))
+    count = rank(places[0])
+    others = [k for k in range(rank(x)) if k not in axes]
+    order = [*axes, *others]
+    front = g.transpose(x, order)
+    adjacent = axes == list(range(axes[0], axes[0] + len(axes)))
+    lens = [g.lens(x)[k] for k in others]
+    before = axes[0] if adjacent else 0
+    shape = [*lens[:before], *g.lens(places[0]), *lens[before:]]
+    spread = g.broadcast(values, shape)
+    if before:
+        spread = g.transpose(
+            spread, [*range(before, before + count), *range(before), *range(before + count, len(shape))]
+        )
+    if count == 0:
+        places = [g.reshape(p, (1,)) for p in places]
+        spread = g.reshape(spread, (1, *lens))
+        count = 1
+    tuples = g.op("concat", *(g.unsqueeze(p, [count]) for p in places), axis=count)
+    y = g.op("scatternd_add" if accumulate else "scatternd_none", front, tuples, spread)
+    back = [order.index(k) for k in range(rank(x))]
+    return g.transpose(y, back)
+
+
+def _where_mask(
+    g: AtenBuilder, x: Instruction, indices: Sequence[Instruction | None], values: Instruction, accumulate: bool
+) -> Instruction | None:
+    """Emit the replacement of the elements where a mask holds by one value, or by values of inner axes alone; None if
+    the indices or values are others."""
+    given = [k for k, v in enumerate(indices) if v is not None]
+    mask = indices[given[0]] if len(given) == 1 else None
+    if mask is None or mask.shape.type is not Type.bool_type or values.shape.is_dynamic:
+        return None
+    inner = rank(x) - rank(mask) - given[0]
+    if not known_equal(values.shape.elements, 1) and (rank(values) > inner or given[0]):
+        return None
+    value = g.reshape(values, ()) if known_equal(values.shape.elements, 1) else values
+    aligned = g.reshape(mask, (*g.lens(mask), *(1,) * inner))
+    return g.pointwise("where", aligned, g.pointwise("add", x, value) if accumulate else value, x)
+
+
+def _scattered(
+    g: AtenBuilder, kind: str, x: Instruction, dim: int, index: Instruction, source: Instruction
+) -> Instruction:
+    """Emit a scatter along an axis; only as much of the source counts as the index covers."""
+    if rank(x) == 0:
+        whole = (g.reshape(v, (1,)) for v in (x, index, source))
+        return g.reshape(_scattered(g, kind, next(whole), 0, next(whole), next(whole)), ())
+    for k, (n, m) in enumerate(zip(g.lens(source), g.lens(index))):
+        if n is not m and n != m:
+            source = g.slice(source, k, 0, m)
+    source = g.cast(source, x.shape.type)
+    return g.op(f"scatter_{kind}", x, g.cast(index, Type.int64_type), source, axis=g.axis(dim, rank(x)))
+
+
+@register("scatter.src", "scatter.reduce")
+def scatter(
+    g: AtenBuilder,
+    node: AtenNode,
+    x: Instruction,
+    dim: int,
+    index: Instruction,
+    src: Instruction,
+    reduce: str | None = None,
+) -> Instruction:
+    """Emit ``x`` with elements written at the indices along an axis."""
+    return _scattered(g, "none" if reduce is None else REDUCTIONS[reduce], x, dim, index, src)
+
+
+@register("scatter.value", "scatter.value_reduce")
+def scatter_value(
+    g: AtenBuilder, node: AtenNode, x: Instruction, dim: int, index: Instruction, value: Any, reduce: Any = None
+) -> Instruction:
+    """Emit ``x`` with one value written at the indices along an axis."""
+    source = g.broadcast(g.value(value, x.shape.type), g.lens(index))
+    return _scattered(g, "none" if reduce is None else REDUCTIONS[reduce], x, dim, index, source)
+
+
+@register("scatter_add")
+def scatter_add(
+    g: AtenBuilder, node: AtenNode, x: Instruction, dim: int, index: Instruction, src: Instruction
+) -> Instruction:
+    """Emit ``x`` with elements added at the indices along an axis."""
+    return _scattered(g, "add", x, dim, index, src)
+
+
+@register("scatter_reduce.two")
+def scatter_reduce(
+    g: AtenBuilder,
+    node: AtenNode,
+    x: Instruction,
+    dim: int,
+    index: Instruction,
+    src: Instruction,
+    reduce: str,
+    include_self: bool = True,
+) -> Instruction:
+    """Emit ``x`` with elements combined at the indices along an axis."""
+    if reduce == "mean":
+        ones = g.broadcast(g.like(1, src), g.lens(src))
+        if include_self:
+            base, counts = x, g.broadcast(g.like(1, x), g.lens(x))
+        else:
+            base, counts = _emptied(g, x, dim, index, 0.0), g.broadcast(g.like(0, x), g.lens(x))
+        total = _scattered(g, "add", base, dim, index, src)
+        number = g.pointwise("max", _scattered(g, "add", counts, dim, index, ones), g.like(1, x))
+        return g.pointwise("div", total, number)
+    if not include_self:
+        neutral = {"sum": 0, "prod": 1, "amax": _limits(x.shape.type)[0], "amin": _limits(x.shape.type)[1]}[reduce]
+        x = _emptied(g, x, dim, index, neutral)
+    return _scattered(g, REDUCTIONS[reduce], x, dim, index, src)
+
+
+def _limits(type: Type) -> tuple[Any, Any]:
+    import numpy as np
+
+    if type.is_floating:
+        return -np.inf, np.inf
+    info = np.iinfo(type.numpy)
+    return info.min, info.max
+
+
+def _emptied(g: AtenBuilder, x: Instruction, dim: int, index: Instruction, value: Any) -> Instruction:
+    """Emit ``x`` with a value at the indices along an axis."""
+    return _scattered(g, "none", x, dim, index, g.broadcast(g.like(value, x), g.lens(index)))
+
+
+@register("index_add", "index_copy")
+def index_add(
+    g: AtenBuilder, node: AtenNode, x: Instruction, dim: int, index: Instruction, source: Instruction, alpha: Any = 1
+) -> Instruction:
+    """Emit ``x`` with slices of an axis added to or replaced."""
+    axis = g.axis(dim, rank(x))
+    if alpha != 1:
+        source = g.combined("mul", x.shape.type, source, alpha)
+    aligned = g.reshape(index, [prod(g.lens(index)) if k == axis else 1 for k in range(rank(x))])
+    places = g.broadcast(aligned, g.lens(source))
+    return _scattered(g, "add" if node.base == "index_add" else "none", x, axis, places, source)
+
+
+@register("index_fill.int_Scalar")
+def index_fill(g: AtenBuilder, node: AtenNode, x: Instruction, dim: int, index: Instruction, value: Any) -> Instruction:
+    """Emit ``x`` with slices of an axis filled."""
+    axis = g.axis(dim, rank(x))
+    lens = list(g.lens(x))
+    lens[axis] = prod(g.lens(index))
+    return index_copy_of(g, x, axis, index, g.broadcast(g.like(value, x), lens))
+
+
+def index_copy_of(g: AtenBuilder, x: Instruction, axis: int, index: Instruction, source: Instruction) -> Instruction:
+    """Emit ``x`` with slices of an axis replaced."""
+    aligned = g.reshape(index, [prod(g.lens(index)) if k == axis else 1 for k in range(rank(x))])
+    return _scattered(g, "none", x, axis, g.broadcast(aligned, g.lens(source)), source)
+
+
+@register("nonzero")
+def nonzero(g: AtenBuilder, node: AtenNode, x: Instruction) -> Instruction:
+    """Emit the positions of nonzero elements, a row for each."""
+    return g.op("transpose", g.op("nonzero", x, use_dyn_output=True), permutation=(1, 0))
+
+
+@register("masked_select")
+def masked_select(g: AtenBuilder, node: AtenNode, x: Instruction, mask: Instruction) -> Instruction:
+    """Emit the elements where a mask holds."""
+    x, mask = g.same_lens(x, mask)
+    rows = g.op("nonzero", g.flat(mask), use_dyn_output=True)
+    return g.op("gather", g.flat(x), g.squeeze(rows, [0]), axis=0)
+
+
+@register("masked_scatter")
+def masked_scatter(g: AtenBuilder, node: AtenNode, x: Instruction, mask: Instruction, source: Instruction) -> Any:
+    """Emit ``x`` with the elements where a mask holds replaced by the source's, in order."""
+    x, mask = g.same_lens(x, mask)
+    flags = g.cast(g.flat(mask), Type.int64_type)
+    number = g.op("prefix_scan_sum", flags, axis=0, exclusive=True, reverse=False)
+    last = g.literal(max(0, source.shape.elements - 1), Type.int64_type)
+    chosen = g.op("gather", g.flat(g.cast(source, x.shape.type)), g.pointwise("min", number, last), axis=0)
+    return g.pointwise("where", mask, g.reshape(chosen, g.lens(x)), x)
+
+
+@register("one_hot")
+def one_hot(g: AtenBuilder, node: AtenNode, x: Instruction, num_classes: int = -1) -> Instruction:
+    """Emit 1 at the position along a new last axis that each element names."""
+    if num_classes == -1:
+        raise UnsupportedError("one_hot needs num_classes: the number of classes would follow from data")
+    places = g.iota(num_classes, rank(x), rank(x) + 1)
+    return g.cast(g.pointwise("equal", g.unsqueeze(x, [rank(x)]), places), Type.int64_type)
+
+
+@register("embedding_bag", "_embedding_bag_forward_only", "_embedding_bag")
+def embedding_bag(
+    g: AtenBuilder,
+    node: AtenNode,
+    weight: Instruction,
+    indices: Instruction,
+    offsets: Instruction,
+    scale_grad: bool = False,
+    mode: int = 0,
+    sparse: bool = False,
+    per_sample: Instruction | None = None,
+    include_last: bool = False,
+    padding_idx: int = -1,
+) -> list[Instruction | None]:
+    """Emit the sum or mean of the rows of each bag; bag k has the indices from ``offsets[k]`` up to the next."""
+    if mode not in (0, 1) or (padding_idx is not None and padding_idx >= 0):
+        raise UnsupportedError("embedding_bag supports the modes sum and mean without padding_idx")
+    (count,) = g.lens(indices)
+    rows = g.op("gather", weight, indices, axis=0)
+    if per_sample is not None:
+        rows = g.pointwise("mul", rows, g.unsqueeze(per_sample, [1]))
+    starts = g.slice(offsets, 0, 0, g.lens(offsets)[0] - 1) if include_last else offsets
+    begun = g.pointwise("less_or_equal", g.unsqueeze(g.cast(starts, Type.int64_type), [0]), g.iota(count, 0, 2))
+    bag = g.reduce("reduce_sum", g.cast(begun, Type.int64_type), [1], keep=False)
+    bag = g.pointwise("sub", bag, g.like(1, bag))
+    bags = g.lens(starts)[0]
+    member = g.cast(g.pointwise("equal", g.iota(bags, 0, 2), g.unsqueeze(bag, [0])), node.type)
+    total = g.matmul(member, rows)
+    if mode == 1:
+        size = g.reduce("reduce_sum", member, [1])
+        total = g.pointwise("div", total, g.pointwise("max", size, g.like(1, size)))
+    return [total, *[None] * (len(node.types) - 1)]

@@ -1,0 +1,264 @@
+"""Views, copies and conversions."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from ...core.dim import Dim, known_equal, known_same
+from ...core.shape import row_major_strides
+from ...core.types import Type
+from ...errors import ShapeError, UnsupportedError
+from ...graph.instruction import Instruction
+from .builder import AtenBuilder, rank
+from .node import AtenNode
+from .registry import register
+
+
+@register("view", "_unsafe_view", "reshape", "_reshape_alias", "view_copy", "_reshape_copy")
+def view(g: AtenBuilder, node: AtenNode, x: Instruction, size: Sequence[Any], *_: Any) -> Instruction:
+    """Emit the same elements with other lengths."""
+    return g.reshape(x, g.resolved(x, size))
+
+
+@register("view_as")
+def view_as(g: AtenBuilder, node: AtenNode, x: Instruction, other: Instruction) -> Instruction:
+    """Emit the same elements with the lengths of another tensor."""
+    return g.reshape(x, g.lens(other))
+
+
+@register("view.dtype")
+def view_type(g: AtenBuilder, node: AtenNode, x: Instruction, dtype: Any) -> Instruction:
+    """Emit the same bits as another type of equal size."""
+    if x.shape.type.size != node.type.size:
+        raise UnsupportedError(f"view of {x.shape.type} as {node.type}, which has another size, is not supported")
+    return x if x.shape.type is node.type else g.op("bit_cast", x, target_type=node.type)
+
+
+@register("expand", "expand_copy")
+def expand(g: AtenBuilder, node: AtenNode, x: Instruction, size: Sequence[Any], **_: Any) -> Instruction:
+    """Emit a broadcast; -1 keeps a length."""
+    lens = g.lens(x)
+    first = len(size) - len(lens)
+    out = [lens[k - first] if not isinstance(n, Dim) and n == -1 else n for k, n in enumerate(size)]
+    return g.broadcast(x, out) if out else x
+
+
+@register("expand_as")
+def expand_as(g: AtenBuilder, node: AtenNode, x: Instruction, other: Instruction) -> Instruction:
+    """Emit a broadcast to the lengths of another tensor."""
+    return g.broadcast(x, g.lens(other))
+
+
+@register("permute", "permute_copy")
+def permute(g: AtenBuilder, node: AtenNode, x: Instruction, dims: Sequence[int]) -> Instruction:
+    """Emit the axes in another order."""
+    return g.transpose(x, g.axes(dims, rank(x)))
+
+
+@register("transpose.int", "transpose_copy.int", "swapaxes")
+def transpose(g: AtenBuilder, node: AtenNode, x: Instruction, dim0: int, dim1: int) -> Instruction:
+    """Emit two axes exchanged."""
+    if not rank(x):
+        return x
+    a, b = g.axis(dim0, rank(x)), g.axis(dim1, rank(x))
+    order = list(range(rank(x)))
+    order[a], order[b] = b, a
+    return g.transpose(x, order)
+
+
+@register("t", "t_copy", "numpy_T")
+def reversed_axes(g: AtenBuilder, node: AtenNode, x: Instruction) -> Instruction:
+    """Emit the axes in reverse order."""
+    return g.transpose(x, list(range(rank(x)))[::-1])
+
+
+@register("mT", "adjoint")
+def swapped_last(g: AtenBuilder, node: AtenNode, x: Instruction) -> Instruction:
+    """Emit the last two axes exchanged."""
+    return g.swap_last(x)
+
+
+@register("movedim.int", "moveaxis.int")
+def movedim(g: AtenBuilder, node: AtenNode, x: Instruction, source: int, destination: int) -> Instruction:
+    """Emit one axis moved to another place."""
+    order = list(range(rank(x)))
+    order.insert(g.axis(destination, rank(x)), order.pop(g.axis(source, rank(x))))
+    return g.transpose(x, order)
+
+
+@register("squeeze", "squeeze_copy")
+def squeeze(g: AtenBuilder, node: AtenNode, x: Instruction, dim: Any = None) -> Instruction:
+    """Remove axes of length 1: those of ``dim`` that have it, or all."""
+    lens = g.lens(x)
+    asked = g.all_axes(x, dim) if dim != [] else []
+    return g.squeeze(x, [k for k in asked if known_equal(lens[k], 1)])
+
+
+@register("unsqueeze", "unsqueeze_copy")
+def unsqueeze(g: AtenBuilder, node: AtenNode, x: Instruction, dim: int) -> Instruction:
+    """Insert an axis of length 1."""
+    return g.unsqueeze(x, [g.axis(dim, rank(x) + 1)])
+
+
+@register("flatten.using_ints")
+def flatten(g: AtenBuilder, node: AtenNode, x: Instruction, start_dim: int = 0, end_dim: int = -1) -> Instruction:
+    """Merge the axes of a range."""
+    lens = g.lens(x)
+    if not lens:
+        return g.reshape(x, (1,))
+    first, last = g.axis(start_dim, len(lens)), g.axis(end_dim, len(lens))
+    return g.reshape(x, (*lens[:first], prod(lens[first : last + 1]), *lens[last + 1 :]))
+
+
+@register("unflatten.int")
+def unflatten(g: AtenBuilder, node: AtenNode, x: Instruction, dim: int, sizes: Sequence[Any]) -> Instruction:
+    """Split an axis."""
+    lens, axis = g.lens(x), g.axis(dim, rank(x))
+    return g.reshape(x, g.resolved(x, (*lens[:axis], *sizes, *lens[axis + 1 :])))
+
+
+@register(
+    "clone", "alias", "alias_copy", "detach", "detach_copy", "contiguous", "resolve_conj", "resolve_neg", "_conj",
+    "conj", "real", "conj_physical", "dropout", "feature_dropout", "alpha_dropout", "to.device",
+)  # fmt: skip
+def same(g: AtenBuilder, node: AtenNode, x: Instruction, *_: Any, **options: Any) -> Instruction:
+    """Return the input; dropout does nothing in inference."""
+    if node.base.endswith("dropout") and len(_) > 1 and _[1]:
+        raise UnsupportedError("dropout in training mode takes random numbers")
+    return x
+
+
+@register("native_dropout")
+def native_dropout(g: AtenBuilder, node: AtenNode, x: Instruction, p: float, train: Any) -> list[Instruction | None]:
+    """Return the input and a mask of ones."""
+    if train:
+        raise UnsupportedError("dropout in training mode takes random numbers")
+    return [x, g.broadcast(g.literal(True), g.lens(x))]
+
+
+@register("_assert_tensor_metadata")
+def nothing(g: AtenBuilder, node: AtenNode, *_: Any, **options: Any) -> list[Instruction]:
+    """Emit nothing."""
+    return []
+
+
+@register("copy")
+def copy(g: AtenBuilder, node: AtenNode, x: Instruction, source: Instruction, *_: Any) -> Instruction:
+    """Emit the source in type and lengths of the first operand."""
+    return g.broadcast(g.cast(source, node.type), g.lens(x)) if rank(x) else g.cast(source, node.type)
+
+
+@register(
+    "_to_copy", "to.dtype", "to.dtype_layout", "to.other", "type_as", "float", "double", "half", "bfloat16", "int",
+    "long", "bool",
+)  # fmt: skip
+def to(g: AtenBuilder, node: AtenNode, x: Instruction, *_: Any, **options: Any) -> Instruction:
+    """Emit the conversion to the result's type; bool first truncates nothing, floats to integers truncate."""
+    return g.cast(x, node.type)
+
+
+@register("repeat", "tile")
+def repeat(g: AtenBuilder, node: AtenNode, x: Instruction, repeats: Sequence[Any]) -> Instruction:
+    """Emit copies along axes, which may be new."""
+    counts = [1] * (rank(x) - len(repeats)) + list(repeats)
+    lens = [1] * (len(counts) - rank(x)) + list(g.lens(x))
+    inner: list[Any] = []
+    wide: list[Any] = []
+    for count, n in zip(counts, lens):
+        if known_equal(count, 1):
+            inner.append(n)
+            wide.append(n)
+        else:
+            inner += [1, n]
+            wide += [count, n]
+    return g.reshape(g.broadcast(g.reshape(x, inner), wide), [c * n for c, n in zip(counts, lens)])
+
+
+@register("repeat_interleave.self_int")
+def repeat_interleave(
+    g: AtenBuilder, node: AtenNode, x: Instruction, repeats: Any, dim: int | None = None, **_: Any
+) -> Instruction:
+    """Emit each element of an axis several times in a row."""
+    if dim is None:
+        x, dim = g.flat(x), 0
+    lens, axis = g.lens(x), g.axis(dim, rank(x))
+    wide = g.broadcast(g.unsqueeze(x, [axis + 1]), (*lens[: axis + 1], repeats, *lens[axis + 1 :]))
+    return g.reshape(wide, (*lens[:axis], lens[axis] * repeats, *lens[axis + 1 :]))
+
+
+@register("pixel_shuffle")
+def pixel_shuffle(g: AtenBuilder, node: AtenNode, x: Instruction, factor: int) -> Instruction:
+    """Rearrange blocks of channels into squares of pixels."""
+    *outer, c, h, w = g.lens(x)
+    n, depth = len(outer), c // factor**2
+    parts = g.reshape(x, (*outer, depth, factor, factor, h, w))
+    order = [*range(n), *(n + k for k in (0, 3, 1, 4, 2))]
+    return g.reshape(g.transpose(parts, order), (*outer, depth, h * factor, w * factor))
+
+
+@register("pixel_unshuffle")
+def pixel_unshuffle(g: AtenBuilder, node: AtenNode, x: Instruction, factor: int) -> Instruction:
+    """Rearrange squares of pixels into channels."""
+    *outer, c, h, w = g.lens(x)
+    n = len(outer)
+    parts = g.reshape(x, (*outer, c, h // factor, factor, w // factor, factor))
+    order = [*range(n), *(n + k for k in (0, 2, 4, 1, 3))]
+    return g.reshape(g.transpose(parts, order), (*outer, c * factor**2, h // factor, w // factor))
+
+
+@register("channel_shuffle")
+def channel_shuffle(g: AtenBuilder, node: AtenNode, x: Instruction, groups: int) -> Instruction:
+    """Interleave groups of channels."""
+    n, c, *spatial = g.lens(x)
+    parts = g.reshape(x, (n, groups, c // groups, *spatial))
+    return g.reshape(g.transpose(parts, [0, 2, 1, *range(3, 3 + len(spatial))]), (n, c, *spatial))
+
+
+@register("as_strided", "as_strided_copy")
+def as_strided(
+    g: AtenBuilder, node: AtenNode, x: Instruction, size: Sequence[Any], stride: Sequence[Any], offset: Any = None
+) -> Instruction:
+    """Emit a view by strides of a row-major tensor; a gather unless the strides are those of a reshape."""
+    if not offset and known_same(stride, row_major_strides(size)) and known_equal(prod(size), x.shape.elements):
+        return g.reshape(x, size)
+    if any(isinstance(n, Dim) for n in (*size, *stride, offset)) or x.shape.is_dynamic:
+        raise UnsupportedError("as_strided of open lengths is not supported")
+    g.limit(prod(size), "a table of positions")
+    places = np.full(tuple(size), offset or 0, np.int64)
+    for k, (n, step) in enumerate(zip(size, stride)):
+        places += (np.arange(n) * step).reshape([-1 if k == axis else 1 for axis in range(len(size))])
+    if places.size and places.max() >= x.shape.elements:
+        raise ShapeError(f"strides {list(stride)} of lengths {list(size)} go beyond {x.shape.elements} elements")
+    return g.op("gather", g.flat(x), g.literal(places), axis=0)
+
+
+@register("unfold", "unfold_copy")
+def unfold(g: AtenBuilder, node: AtenNode, x: Instruction, dimension: int, size: int, step: int) -> Instruction:
+    """Emit windows along an axis, whose elements are a new last axis."""
+    axis, axes = g.axis(dimension, rank(x)), rank(x)
+    count = (g.lens(x)[axis] - size) // step + 1
+    starts = g.iota(count, 0, 2)
+    if step != 1:
+        starts = g.pointwise("mul", starts, g.literal(step, Type.int64_type))
+    places = g.pointwise("add", starts, g.iota(size, 1, 2))
+    order = [k for k in range(axes + 1) if k != axis + 1] + [axis + 1]
+    return g.transpose(g.op("gather", x, places, axis=axis), order)
+
+
+@register("diagonal", "diagonal_copy")
+def diagonal(
+    g: AtenBuilder, node: AtenNode, x: Instruction, offset: int = 0, dim1: int = 0, dim2: int = 1
+) -> Instruction:
+    """Emit a diagonal of two axes as a new last axis."""
+    first, second = g.axis(dim1, rank(x)), g.axis(dim2, rank(x))
+    others = [k for k in range(rank(x)) if k not in (first, second)]
+    x = g.transpose(x, [*others, first, second])
+    *outer, rows, columns = g.lens(x)
+    down, right = max(0, -offset), max(0, offset)
+    count = max(0, min(rows - down, columns - right))
+    places = (np.arange(count) + down) * columns + np.arange(count) + right
+    return g.op("gather", g.reshape(x, (*outer, rows * columns)), g.literal(places.astype(np.int64)), axis=len(outer))

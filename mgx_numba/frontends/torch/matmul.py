@@ -1,0 +1,88 @@
+"""Matrix products."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from ...core.types import Type
+from ...graph.instruction import Instruction
+from .builder import AtenBuilder, rank
+from .node import AtenNode
+from .pointwise import scaled
+from .registry import register
+
+
+@register("mm", "bmm", "matmul", "mv", "dot", "vdot", "inner", "_int_mm")
+def matmul(g: AtenBuilder, node: AtenNode, a: Instruction, b: Instruction, *_: Any) -> Instruction:
+    """Emit the product of matrices, batches of them, or vectors."""
+    if node.base == "inner" and rank(b) > 1:
+        b = g.swap_last(b)
+    if node.base == "_int_mm":
+        return g.op("quant_dot", a, b)
+    wide = g.value(a, node.type), g.value(b, node.type)
+    if rank(a) == rank(b) == 1:
+        return g.reduce("reduce_sum", g.pointwise("mul", *wide), [0], keep=False)
+    return g.matmul(*wide)
+
+
+@register("addmm", "baddbmm", "addmv")
+def addmm(
+    g: AtenBuilder, node: AtenNode, x: Instruction, a: Instruction, b: Instruction, beta: Any = 1, alpha: Any = 1
+) -> Instruction:
+    """Emit ``beta * x + alpha * a @ b``."""
+    y = scaled(g, node.type, g.matmul(a, b), alpha)
+    return y if beta == 0 else g.pointwise("add", y, scaled(g, node.type, x, beta))
+
+
+@register("linear")
+def linear(
+    g: AtenBuilder, node: AtenNode, x: Instruction, weight: Instruction, bias: Instruction | None = None
+) -> Instruction:
+    """Emit ``x @ weight.T + bias``."""
+    if rank(weight) == 1:
+        y = g.matmul(x, weight)
+    else:
+        y = g.matmul(x, g.swap_last(weight))
+    return y if bias is None else g.pointwise("add", y, bias)
+
+
+@register("outer", "ger")
+def outer(g: AtenBuilder, node: AtenNode, a: Instruction, b: Instruction) -> Instruction:
+    """Emit all products of elements of two vectors."""
+    return g.pointwise("mul", g.unsqueeze(g.value(a, node.type), [1]), g.unsqueeze(g.value(b, node.type), [0]))
+
+
+@register("cdist", "_cdist_forward")
+def cdist(g: AtenBuilder, node: AtenNode, a: Instruction, b: Instruction, p: float = 2.0, *_: Any) -> Instruction:
+    """Emit the distances of all pairs of rows in the norm of order 1 or 2."""
+    from ...errors import UnsupportedError
+
+    difference = g.pointwise("sub", g.unsqueeze(a, [rank(a) - 1]), g.unsqueeze(b, [rank(b) - 2]))
+    last = [rank(difference) - 1]
+    if p == 1:
+        return g.reduce("reduce_sum", g.op("abs", difference), last, keep=False)
+    if p != 2:
+        raise UnsupportedError(f"cdist of order {p} is not supported")
+    return g.op("sqrt", g.reduce("reduce_sum", g.op("mul", difference, difference), last, keep=False))
+
+
+@register("linalg_inv_ex", "inverse")
+def inverse(g: AtenBuilder, node: AtenNode, x: Instruction, **_: Any) -> Any:
+    """Emit the inverse of matrices, and for ``linalg_inv_ex`` zeros, which say that there is one."""
+    y = g.op("inverse", x)
+    return y if node.base == "inverse" else [y, g.zeros(g.lens(x)[:-2], Type.int32_type)]
+
+
+@register("cross", "linalg_cross")
+def cross(g: AtenBuilder, node: AtenNode, a: Instruction, b: Instruction, dim: int | None = -1) -> Instruction:
+    """Emit the vector product along an axis of length 3."""
+    a, b = g.same_lens(a, b)
+    axis = g.axis(-1 if dim is None else dim, rank(a))
+
+    def turned(x: Instruction, order: Sequence[int]) -> Instruction:
+        parts = g.split(x, axis, [1, 1, 1])
+        return g.op("concat", *(parts[k] for k in order), axis=axis)
+
+    one = g.op("mul", turned(a, (1, 2, 0)), turned(b, (2, 0, 1)))
+    return g.op("sub", one, g.op("mul", turned(a, (2, 0, 1)), turned(b, (1, 2, 0))))

@@ -1,0 +1,52 @@
+"""A node of an ATen graph as builder functions see it: its operator, and the types of its results."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ...core.types import Type
+from ...dataclass import dataclass
+
+__all__ = ["AtenNode"]
+
+
+@dataclass(frozen=True)
+class AtenNode:
+    """An operator call of an ATen graph.
+
+    Attributes:
+        name: the node's name in the graph.
+        operator: namespace, name and overload, such as ``aten::add.Tensor``.
+        types: element types of the results; None for a result that is no tensor.
+        ranks: their numbers of axes.
+        used: whether each result is read; empty if that is not known.
+        place: source line that made the node; empty if it is unknown.
+    """
+
+    name: str
+    operator: str
+    types: Sequence[Type | None]
+    ranks: Sequence[int]
+    place: str = ""
+    used: Sequence[bool] = ()
+
+    @property
+    def base(self) -> str:
+        """The operator's name without namespace and overload."""
+        return self.operator.partition("::")[2].partition(".")[0]
+
+    @property
+    def type(self) -> Type:
+        """Element type of the first result."""
+        found = self.types[0]
+        assert found is not None
+        return found
+
+    def unused(self, result: int) -> bool:
+        """Return whether nothing reads a result."""
+        return result < len(self.used) and not self.used[result]
+
+    @property
+    def where(self) -> str:
+        """Return a description of the node for messages."""
+        return f"node {self.name!r} ({self.operator}{', from ' + self.place if self.place else ''})"

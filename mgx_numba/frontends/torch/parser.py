@@ -1,0 +1,247 @@
+"""`parse_graph`: translates a functional ATen graph of PyTorch to a program, node by node."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import torch
+from torch.fx import GraphModule, Node
+
+from ...core.shape import Shape
+from ...core.types import Type
+from ...errors import MgxError, ParseError, UnsupportedError
+from ...garbage import uncollected
+from ...graph.folding import Constants
+from ...graph.instruction import Instruction
+from ...graph.program import Program
+from . import registry
+from .arrays import array_of
+from .builder import AtenBuilder
+from .decompositions import decomposition_table
+from .emission import emit
+from .node import AtenNode
+from .symbols import Symbols
+from .types import TYPES, ir_type
+
+__all__ = ["DECOMPOSITIONS", "parse_graph", "unsupported"]
+
+DECOMPOSITIONS = decomposition_table()
+"""PyTorch's decompositions of the operators that have no builder here."""
+IGNORED = frozenset(
+    {
+        "aten::_assert_scalar",
+        "aten::_assert_async.msg",
+        "aten::_assert_async",
+        "aten::sym_constrain_range",
+        "aten::sym_constrain_range_for_size",
+        "aten::_assert_tensor_metadata",
+    }
+)
+"""Operators that check and give no result."""
+SKIPPED = frozenset("device layout pin_memory memory_format non_blocking copy generator requires_grad".split())
+"""Arguments that do not affect the values of a result."""
+
+
+@np.errstate(all="ignore")
+def parse_graph(
+    graph_module: GraphModule,
+    *,
+    constants: Mapping[str, torch.Tensor | np.ndarray],
+    ranges: Mapping[Any, Any] | None = None,
+) -> Program:
+    """Return the program of a functional ATen graph.
+
+    Args:
+        graph_module: the graph, whose nodes have their values' types and shapes in ``meta["val"]``.
+        constants: tensors (or arrays) of placeholders that become constants, which use their memory.
+        ranges: ranges of symbols (SymPy's) that hold instead of those that PyTorch has assumed for tracing.
+
+    Raises:
+        MgxError: an operator is not supported or does not fit; the message names the node and its source line.
+    """
+    with uncollected():
+        return GraphParser(graph_module, constants, ranges or {}).parse()
+
+
+def unsupported(graph_module: GraphModule) -> list[tuple[Node, str]]:
+    """Return the nodes of an ATen graph that have no builder, or a type that has no counterpart, each with a reason."""
+    found = []
+    for node in graph_module.graph.nodes:
+        if node.op != "call_function" or Symbols.is_symbolic(node.meta.get("val")):
+            continue
+        name = operator_name(node)
+        if name not in IGNORED and not _is_member(node) and registry.find(name) is None:
+            found.append((node, "there is no builder for it"))
+            continue
+        types = [x.dtype for x in _tensors(node.meta.get("val"))]
+        lacking = [t for t in types if str(t) not in TYPES or TYPES[str(t)].hosted]
+        if lacking:
+            found.append((node, f"element type {lacking[0]} is not supported"))
+    return found
+
+
+def operator_name(node: Node) -> str:
+    """Return the operator of a node, such as ``aten::add.Tensor``."""
+    target = node.target
+    if isinstance(target, torch._ops.OpOverload):
+        return f"{target._schema.name}.{target._overloadname}".removesuffix(".default")
+    return getattr(target, "__name__", str(target))
+
+
+def _is_member(node: Node) -> bool:
+    return operator_name(node) == "getitem"
+
+
+def _tensors(value: Any) -> list[torch.Tensor]:
+    if isinstance(value, torch.Tensor):
+        return [value]
+    return [x for v in value for x in _tensors(v)] if isinstance(value, (list, tuple)) else []
+
+
+class GraphParser:
+    """A parser of one graph into one program.
+
+    Attributes:
+        program: the program so far.
+    """
+
+    def __init__(
+        self,
+        graph_module: GraphModule,
+        constants: Mapping[str, torch.Tensor | np.ndarray],
+        ranges: Mapping[Any, Any],
+    ) -> None:
+        self.graph_module = graph_module
+        self.given = constants
+        self.program = Program()
+        self.builder = AtenBuilder(self.program.main, Constants(self.program.allowance))
+        self.symbols = Symbols(self.builder, ranges)
+        self.values: dict[Node, Any] = {}
+        self._literals: dict[Any, Instruction] = {}
+
+    def parse(self) -> Program:
+        """Read the graph."""
+        for node in self.graph_module.graph.nodes:
+            if node.op == "placeholder":
+                self.values[node] = self._placeholder(node)
+            elif node.op == "get_attr":
+                self.values[node] = self._attribute(node)
+            elif node.op == "call_function":
+                self._call(node)
+            elif node.op == "output":
+                self._return(node)
+            else:
+                raise UnsupportedError(f"node {node.name!r} is a {node.op}, which no ATen graph has")
+        return self.program
+
+    def _placeholder(self, node: Node) -> Any:
+        name, value = node.name, node.meta.get("val")
+        if node.name in self.given:
+            return self._constant(self.given[node.name])
+        if isinstance(value, torch.Tensor):
+            try:
+                shape = self.shape(value)
+            except MgxError as error:
+                raise type(error)(f"input {name!r}: {error}") from error
+            x = self.program.main.add_parameter(name, shape)
+            self.symbols.learn(x, value.shape)
+            return x
+        if isinstance(value, torch.SymInt):
+            return self.symbols.placeholder(name, value)
+        return value
+
+    def _constant(self, tensor: torch.Tensor | np.ndarray) -> Instruction:
+        """Return the literal of a tensor, the same for tensors of the same memory and shape."""
+        if isinstance(tensor, np.ndarray):
+            return self.builder.literal(tensor)
+        key = (tensor.data_ptr(), tensor.dtype, tuple(tensor.shape), tuple(tensor.stride()))
+        found = self._literals.get(key) if tensor.numel() else None
+        if found is None:
+            found = self._literals[key] = self.builder.literal(array_of(tensor))
+        return found
+
+    def _attribute(self, node: Node) -> Any:
+        value: Any = self.graph_module
+        for part in str(node.target).split("."):
+            value = getattr(value, part)
+        return self._constant(value) if isinstance(value, torch.Tensor) else value
+
+    def shape(self, value: torch.Tensor) -> Shape:
+        """Return the shape of a value of a graph, with ranges for open lengths."""
+        type = ir_type(value.dtype)
+        return Shape.dynamic(type, [self.symbols.dimension(n) for n in value.shape]) if value.dim() else Shape(type)
+
+    def _call(self, node: Node) -> None:
+        name, value = operator_name(node), node.meta.get("val")
+        if Symbols.is_symbolic(value):
+            self.values[node] = value
+            return
+        if name == "getitem":
+            self.values[node] = self.values[node.args[0]][node.args[1]]  # type: ignore[index]
+            return
+        if name in IGNORED:
+            return
+        described = self._described(node, name)
+        try:
+            self.values[node] = self._built(node, described)
+        except MgxError as error:
+            raise type(error)(f"{described.where}: {error}") from (error.__cause__ or error)
+        except Exception as error:
+            raise ParseError(f"{described.where}: {type(error).__name__}: {error}") from error
+
+    def _described(self, node: Node, name: str) -> AtenNode:
+        value = node.meta.get("val")
+        members = list(value) if isinstance(value, (list, tuple)) else [value]
+        types: list[Type | None] = [ir_type(v.dtype) if isinstance(v, torch.Tensor) else None for v in members]
+        ranks = [v.dim() if isinstance(v, torch.Tensor) else 0 for v in members]
+        read = {user.args[1] for user in node.users if _is_member(user)}
+        used = [k in read for k in range(len(members))] if isinstance(value, (list, tuple)) else []
+        return AtenNode(node.name, name, types, ranks, _source_line(node), used)
+
+    def _built(self, node: Node, described: AtenNode) -> Any:
+        if registry.find(described.operator) is None:
+            raise UnsupportedError("the operator is not supported")
+        g = self.builder
+        g.symbols = (node.name,)
+        args = [self._argument(a) for a in node.args]
+        kwargs = {k: self._argument(v) for k, v in node.kwargs.items() if k not in SKIPPED}
+        value = node.meta.get("val")
+        members = list(value) if isinstance(value, (list, tuple)) else [value]
+        shapes = [self.shape(v) if isinstance(v, torch.Tensor) else None for v in members]
+        results = emit(g, described, args, kwargs, shapes)
+        return results if isinstance(value, (list, tuple)) else results[0] if results else None
+
+    def _argument(self, value: Any) -> Any:
+        """Return an argument of a node as builders take it: instructions, numbers, strings, types and lists."""
+        if isinstance(value, Node):
+            found = self.values.get(value)
+            return self._argument(found) if Symbols.is_symbolic(found) else found
+        if isinstance(value, (list, tuple)):
+            return [self._argument(v) for v in value]
+        if isinstance(value, (torch.SymInt, torch.SymFloat, torch.SymBool)):
+            return self.symbols.instruction(value)
+        if isinstance(value, torch.dtype):
+            return ir_type(value)
+        if isinstance(value, (torch.device, torch.layout, torch.memory_format)):
+            return None
+        return value
+
+    def _return(self, node: Node) -> None:
+        found = []
+        listed = node.args[0] if isinstance(node.args[0], (list, tuple)) else [node.args[0]]
+        for value in listed:
+            x = self._argument(value)
+            if x is None:
+                continue
+            found.append(x if isinstance(x, Instruction) else self.builder.literal(x))
+        self.program.main.add_return(found)
+        self.program.main.remove_unused()
+
+
+def _source_line(node: Node) -> str:
+    """Return the last line of a node's stack trace that names a file."""
+    trace = node.meta.get("stack_trace") or ""
+    lines = [line.strip() for line in trace.splitlines() if line.strip().startswith("File ")]
+    return lines[-1].removeprefix("File ") if lines else ""

@@ -1,0 +1,463 @@
+"""Elementwise arithmetic, comparison and logic."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from ...core.types import Type
+from ...errors import UnsupportedError
+from ...graph.instruction import Instruction
+from .builder import AtenBuilder
+from .node import AtenNode
+from .registry import register
+from .types import is_number, promoted
+
+UNARY = {
+    "abs": "abs",
+    "acos": "acos",
+    "acosh": "acosh",
+    "asin": "asin",
+    "asinh": "asinh",
+    "atan": "atan",
+    "atanh": "atanh",
+    "ceil": "ceil",
+    "cos": "cos",
+    "cosh": "cosh",
+    "erf": "erf",
+    "exp": "exp",
+    "floor": "floor",
+    "log": "log",
+    "log2": "log2",
+    "neg": "neg",
+    "reciprocal": "recip",
+    "rsqrt": "rsqrt",
+    "sin": "sin",
+    "sinh": "sinh",
+    "sqrt": "sqrt",
+    "tan": "tan",
+}
+"""Operators computed in the result's type."""
+BINARY = {
+    "__and__": "bitwise_and",
+    "__lshift__": "bitwise_shift_left",
+    "__or__": "bitwise_or",
+    "__rshift__": "bitwise_shift_right",
+    "__xor__": "bitwise_xor",
+    "bitwise_and": "bitwise_and",
+    "bitwise_left_shift": "bitwise_shift_left",
+    "bitwise_or": "bitwise_or",
+    "bitwise_right_shift": "bitwise_shift_right",
+    "bitwise_xor": "bitwise_xor",
+    "fmod": "fmod",
+    "max.other": "max",
+    "maximum": "max",
+    "min.other": "min",
+    "minimum": "min",
+    "mul": "mul",
+    "remainder": "mod",
+}
+"""Operators of two operands computed in the result's type."""
+COMPARISONS = {"eq": "equal", "ge": "greater_or_equal", "gt": "greater", "le": "less_or_equal", "lt": "less"}
+LOGIC = {"logical_and": "logical_and", "logical_or": "logical_or", "logical_xor": "logical_xor"}
+_ON_BOOL = {
+    "bitwise_and": "logical_and",
+    "bitwise_or": "logical_or",
+    "bitwise_xor": "logical_xor",
+    "mul": "logical_and",
+    "max": "logical_or",
+    "min": "logical_and",
+    "add": "logical_or",
+}
+"""Operators that compute the same of bool as operators of integers do."""
+
+
+def _unary(op: str) -> Any:
+    def build(g: AtenBuilder, node: AtenNode, x: Instruction) -> Instruction:
+        return g.op(op, g.cast(x, node.type))
+
+    return build
+
+
+def _binary(op: str) -> Any:
+    def build(g: AtenBuilder, node: AtenNode, a: Any, b: Any) -> Instruction:
+        return combined(g, node.type, op, a, b)
+
+    return build
+
+
+def combined(g: AtenBuilder, type: Type, op: str, a: Any, b: Any) -> Instruction:
+    """Emit a binary operator in a type, which may be bool."""
+    return g.combined(_ON_BOOL.get(op, op) if type is Type.bool_type else op, type, a, b)
+
+
+def _comparison(op: str) -> Any:
+    def build(g: AtenBuilder, node: AtenNode, a: Any, b: Any) -> Instruction:
+        type = promoted([a, b])
+        if type is Type.bool_type:
+            type = Type.uint8_type
+        made = g.pointwise(op, g.value(a, type), g.value(b, type))
+        return g.cast(made, node.type)
+
+    return build
+
+
+def _logic(op: str) -> Any:
+    def build(g: AtenBuilder, node: AtenNode, a: Any, b: Any) -> Instruction:
+        return g.cast(g.pointwise(op, g.value(a, Type.bool_type), g.value(b, Type.bool_type)), node.type)
+
+    return build
+
+
+for _name, _op in UNARY.items():
+    register(_name)(_unary(_op))
+for _name, _op in BINARY.items():
+    register(_name)(_binary(_op))
+for _name, _op in COMPARISONS.items():
+    register(_name)(_comparison(_op))
+for _name, _op in LOGIC.items():
+    register(_name)(_logic(_op))
+
+
+@register("ne")
+def ne(g: AtenBuilder, node: AtenNode, a: Any, b: Any) -> Instruction:
+    """Emit inequality."""
+    return g.op("not", _comparison("equal")(g, AtenNode(node.name, node.operator, [Type.bool_type], [0]), a, b))
+
+
+def scaled(g: AtenBuilder, type: Type, x: Any, alpha: Any) -> Any:
+    """Return ``alpha * x`` in a type; ``x`` itself for a factor of 1."""
+    return x if is_number(alpha) and alpha == 1 else g.combined("mul", type, x, alpha)
+
+
+@register("add")
+def add(g: AtenBuilder, node: AtenNode, a: Any, b: Any, alpha: Any = 1) -> Instruction:
+    """Emit ``a + alpha * b``."""
+    return combined(g, node.type, "add", a, scaled(g, node.type, b, alpha))
+
+
+@register("sub")
+def sub(g: AtenBuilder, node: AtenNode, a: Any, b: Any, alpha: Any = 1) -> Instruction:
+    """Emit ``a - alpha * b``."""
+    return g.combined("sub", node.type, a, scaled(g, node.type, b, alpha))
+
+
+@register("rsub")
+def rsub(g: AtenBuilder, node: AtenNode, a: Any, b: Any, alpha: Any = 1) -> Instruction:
+    """Emit ``b - alpha * a``."""
+    return g.combined("sub", node.type, b, scaled(g, node.type, a, alpha))
+
+
+@register("div", "true_divide")
+def div(g: AtenBuilder, node: AtenNode, a: Any, b: Any, rounding_mode: str | None = None) -> Instruction:
+    """Emit the quotient; ``rounding_mode`` is ``floor`` or ``trunc``."""
+    if rounding_mode == "floor":
+        return floor_divide(g, node, a, b)
+    made = g.combined("div", node.type, a, b)
+    if rounding_mode != "trunc" or not node.type.is_floating:
+        return made
+    return truncated(g, made)
+
+
+@register("floor_divide")
+def floor_divide(g: AtenBuilder, node: AtenNode, a: Any, b: Any) -> Instruction:
+    """Emit the quotient rounded down; of floats it is computed from the remainder, as in Python."""
+    first, second = g.value(a, node.type), g.value(b, node.type)
+    rest = g.pointwise("mod", first, second)
+    exact = g.pointwise("div", g.pointwise("sub", first, rest), second)
+    if not node.type.is_floating:
+        return exact
+    return g.pointwise("where", g.op("isnan", rest), g.pointwise("div", first, second), g.op("nearbyint", exact))
+
+
+def truncated(g: AtenBuilder, x: Instruction) -> Instruction:
+    """Emit floats rounded towards 0."""
+    negative = g.pointwise("less", x, g.like(0, x))
+    return g.pointwise("where", negative, g.op("ceil", x), g.op("floor", x))
+
+
+@register("trunc")
+def trunc(g: AtenBuilder, node: AtenNode, x: Instruction) -> Instruction:
+    """Emit the value rounded towards 0."""
+    return truncated(g, x) if x.shape.type.is_floating else x
+
+
+@register("sign", "sgn")
+def sign(g: AtenBuilder, node: AtenNode, x: Instruction) -> Instruction:
+    """Emit the sign; PyTorch's sign of NaN is 0."""
+    y = g.op("sign", x)
+    return g.pointwise("where", g.op("isnan", x), g.like(0, x), y) if x.shape.type.is_floating else y
+
+
+@register("frac")
+def frac(g: AtenBuilder, node: AtenNode, x: Instruction) -> Instruction:
+    """Emit the value minus its integral part."""
+    return g.op("sub", x, truncated(g, x))
+
+
+@register("round")
+def round_(g: AtenBuilder, node: AtenNode, x: Instruction, decimals: int = 0) -> Instruction:
+    """Emit the value rounded to the nearest integer, or multiple of a power of ten."""
+    if not x.shape.type.is_floating:
+        return x
+    if decimals == 0:
+        return g.op("nearbyint", x)
+    factor = 10.0 ** abs(decimals)
+    ways = ("mul", "div") if decimals > 0 else ("div", "mul")
+    wide = g.combined(ways[0], x.shape.type, x, factor)
+    return g.combined(ways[1], x.shape.type, g.op("nearbyint", wide), factor)
+
+
+@register("pow.Tensor_Scalar")
+def pow_number(g: AtenBuilder, node: AtenNode, x: Instruction, exponent: Any) -> Instruction:
+    """Emit a power with a constant exponent; small ones are products, as in PyTorch."""
+    base = g.cast(x, node.type)
+    if is_number(exponent):
+        if exponent == 1:
+            return base
+        if exponent in (2, 3):
+            square_ = g.op("mul", base, base)
+            return square_ if exponent == 2 else g.op("mul", square_, base)
+        simple = {0.5: "sqrt", -0.5: "rsqrt", -1: "recip"}.get(exponent)
+        if simple is not None and node.type.is_floating:
+            return g.op(simple, base)
+    return g.combined("pow", node.type, base, exponent)
+
+
+@register("pow.Tensor_Tensor", "pow.Scalar")
+def power(g: AtenBuilder, node: AtenNode, base: Any, exponent: Any) -> Instruction:
+    """Emit a power."""
+    return g.combined("pow", node.type, base, exponent)
+
+
+@register("logical_not")
+def logical_not(g: AtenBuilder, node: AtenNode, x: Instruction) -> Instruction:
+    """Emit whether the value is 0."""
+    return g.op("not", g.cast(x, Type.bool_type))
+
+
+@register("bitwise_not")
+def bitwise_not(g: AtenBuilder, node: AtenNode, x: Instruction) -> Instruction:
+    """Emit the complement of the bits; of bool the negation."""
+    return g.op("not" if x.shape.type is Type.bool_type else "bitwise_not", x)
+
+
+@register("where")
+def where(g: AtenBuilder, node: AtenNode, condition: Instruction, a: Any = None, b: Any = None) -> Instruction:
+    """Emit ``a`` where the condition holds, ``b`` elsewhere."""
+    if a is None or b is None:
+        raise UnsupportedError("where with one operand is not supported")
+    return g.pointwise("where", g.cast(condition, Type.bool_type), g.value(a, node.type), g.value(b, node.type))
+
+
+@register("masked_fill")
+def masked_fill(g: AtenBuilder, node: AtenNode, x: Instruction, mask: Instruction, value: Any) -> Instruction:
+    """Emit ``value`` where the mask holds, ``x`` elsewhere."""
+    return g.pointwise("where", mask, g.value(value, node.type), g.cast(x, node.type))
+
+
+@register("clamp")
+def clamp(g: AtenBuilder, node: AtenNode, x: Instruction, min: Any = None, max: Any = None) -> Instruction:
+    """Emit the value limited to a range."""
+    x = g.cast(x, node.type)
+    bounds = [None if b is None else g.value(b, node.type) for b in (min, max)]
+    if bounds[0] is not None and bounds[1] is not None:
+        return g.pointwise("clip", x, bounds[0], bounds[1])
+    if bounds[0] is not None:
+        return g.pointwise("max", x, bounds[0])
+    return g.pointwise("min", x, bounds[1]) if bounds[1] is not None else x
+
+
+@register("clamp_min")
+def clamp_min(g: AtenBuilder, node: AtenNode, x: Instruction, min: Any) -> Instruction:
+    """Emit the greater of the value and a bound."""
+    return clamp(g, node, x, min)
+
+
+@register("clamp_max")
+def clamp_max(g: AtenBuilder, node: AtenNode, x: Instruction, max: Any) -> Instruction:
+    """Emit the less of the value and a bound."""
+    return clamp(g, node, x, None, max)
+
+
+@register("fmax", "fmin")
+def ignoring_nan(g: AtenBuilder, node: AtenNode, a: Any, b: Any) -> Instruction:
+    """Emit the greater or the less operand; a NaN counts only beside another."""
+    first, second = g.value(a, node.type), g.value(b, node.type)
+    both = g.pointwise("max" if node.base == "fmax" else "min", first, second)
+    if not node.type.is_floating:
+        return both
+    other = g.pointwise("where", g.op("isnan", second), first, both)
+    return g.pointwise("where", g.op("isnan", first), second, other)
+
+
+@register("square")
+def square(g: AtenBuilder, node: AtenNode, x: Instruction) -> Instruction:
+    """Emit the square."""
+    return g.op("mul", x, x)
+
+
+@register("exp2", "expm1", "log1p", "log10", "erfc", "deg2rad", "rad2deg")
+def elementary(g: AtenBuilder, node: AtenNode, x: Instruction) -> Instruction:
+    """Emit functions by other elementary functions."""
+    x = g.cast(x, node.type)
+    if node.base == "exp2":
+        return g.pointwise("pow", g.like(2, x), x)
+    if node.base == "log10":
+        return g.combined("mul", node.type, g.op("log", x), 1 / math.log(10))
+    if node.base in ("deg2rad", "rad2deg"):
+        return g.combined("mul", node.type, x, math.pi / 180 if node.base == "deg2rad" else 180 / math.pi)
+    if node.base == "erfc":
+        return g.pointwise("sub", g.like(1, x), g.op("erf", x))
+    small = g.pointwise("less", g.op("abs", x), g.like(_SMALL, x))
+    if node.base == "expm1":
+        whole = g.pointwise("sub", g.op("exp", x), g.like(1, x))
+        signs = (1 / 24, 1 / 6, 1 / 2, 1.0)
+    else:
+        whole = g.op("log", g.pointwise("add", x, g.like(1, x)))
+        signs = (-1 / 4, 1 / 3, -1 / 2, 1.0)
+    series = g.like(signs[0], x)
+    for factor in signs[1:]:
+        series = g.pointwise("add", g.pointwise("mul", series, x), g.like(factor, x))
+    return g.pointwise("where", small, g.pointwise("mul", series, x), whole)
+
+
+_SMALL = 0.01
+"""Magnitude below which exp(x) - 1 and log(1 + x) are Taylor polynomials of degree 4: their relative error is below
+1e-8 * 0.01, that of the plain form above it 2**-24 / 0.01."""
+
+
+@register("isnan", "isinf")
+def is_special(g: AtenBuilder, node: AtenNode, x: Instruction) -> Instruction:
+    """Emit whether the value is NaN or infinite; integers are neither."""
+    if not x.shape.type.is_floating:
+        return g.broadcast(g.literal(False), g.lens(x))
+    return g.op(node.base, x)
+
+
+@register("isfinite")
+def isfinite(g: AtenBuilder, node: AtenNode, x: Instruction) -> Instruction:
+    """Emit whether the value is neither infinite nor NaN."""
+    if not x.shape.type.is_floating:
+        return g.broadcast(g.literal(True), g.lens(x))
+    return g.op("not", g.op("logical_or", g.op("isnan", x), g.op("isinf", x)))
+
+
+@register("isneginf", "isposinf")
+def is_one_infinity(g: AtenBuilder, node: AtenNode, x: Instruction) -> Instruction:
+    """Emit whether the value is the infinity of a sign."""
+    infinity = math.inf if node.base == "isposinf" else -math.inf
+    return g.pointwise("equal", x, g.like(infinity, x))
+
+
+@register("signbit")
+def signbit(g: AtenBuilder, node: AtenNode, x: Instruction) -> Instruction:
+    """Emit whether the sign bit is set."""
+    if not x.shape.type.is_floating:
+        return g.pointwise("less", x, g.like(0, x))
+    signed = {2: Type.int16_type, 4: Type.int32_type, 8: Type.int64_type}[x.shape.type.size]
+    bits = g.op("bit_cast", x, target_type=signed)
+    return g.pointwise("less", bits, g.like(0, bits))
+
+
+@register("copysign")
+def copysign(g: AtenBuilder, node: AtenNode, a: Any, b: Any) -> Instruction:
+    """Emit the magnitude of ``a`` with the sign of ``b``."""
+    size, sign = g.op("abs", g.value(a, node.type)), signbit(g, node, g.value(b, node.type))
+    return g.pointwise("where", sign, g.op("neg", size), size)
+
+
+@register("lerp.Scalar", "lerp.Tensor")
+def lerp(g: AtenBuilder, node: AtenNode, a: Instruction, b: Instruction, weight: Any) -> Instruction:
+    """Emit ``a + weight * (b - a)``, from the nearer end, as PyTorch does."""
+    a, b = g.same_lens(a, b)
+    distance = g.op("sub", b, a)
+
+    def from_start() -> Instruction:
+        return g.pointwise("add", a, g.combined("mul", node.type, distance, weight))
+
+    def from_end() -> Instruction:
+        rest = 1 - weight if is_number(weight) else g.pointwise("sub", g.like(1, weight), weight)
+        return g.pointwise("sub", b, g.combined("mul", node.type, distance, rest))
+
+    if is_number(weight):
+        return from_start() if abs(weight) < 0.5 else from_end()
+    near = g.pointwise("less", g.op("abs", weight), g.like(0.5, weight))
+    return g.pointwise("where", near, from_start(), from_end())
+
+
+@register("addcmul", "addcdiv")
+def addc(g: AtenBuilder, node: AtenNode, x: Any, a: Any, b: Any, value: Any = 1) -> Instruction:
+    """Emit ``x + value * a * b``, or the quotient in place of the product."""
+    made = g.combined("mul" if node.base == "addcmul" else "div", node.type, a, b)
+    return g.combined("add", node.type, x, scaled(g, node.type, made, value))
+
+
+@register("logaddexp")
+def logaddexp(g: AtenBuilder, node: AtenNode, a: Any, b: Any) -> Instruction:
+    """Emit ``log(exp(a) + exp(b))`` without overflow."""
+    a, b = g.value(a, node.type), g.value(b, node.type)
+    top = g.pointwise("max", a, b)
+    distance = g.op("neg", g.op("abs", g.pointwise("sub", a, b)))
+    tail = g.op("log", g.pointwise("add", g.op("exp", distance), g.like(1, distance)))
+    return g.pointwise("where", g.op("isinf", top), top, g.pointwise("add", top, tail))
+
+
+@register("hypot")
+def hypot(g: AtenBuilder, node: AtenNode, a: Any, b: Any) -> Instruction:
+    """Emit ``sqrt(a**2 + b**2)``."""
+    a, b = g.value(a, node.type), g.value(b, node.type)
+    return g.op("sqrt", g.pointwise("add", g.op("mul", a, a), g.op("mul", b, b)))
+
+
+@register("atan2")
+def atan2(g: AtenBuilder, node: AtenNode, y: Any, x: Any) -> Instruction:
+    """Emit the angle of the point (x, y)."""
+    y, x = g.same_lens(g.value(y, node.type), g.value(x, node.type))
+    vast = g.op("logical_and", g.op("isinf", x), g.op("isinf", y))
+    ratio = g.pointwise("where", vast, g.op("mul", g.op("sign", x), g.op("sign", y)), g.op("div", y, x))
+    flat = g.op("atan", ratio)
+    left = g.pointwise("less", x, g.like(0, x))
+    down = signbit(g, node, y)
+    turn = g.pointwise("where", down, g.like(-math.pi, y), g.like(math.pi, y))
+    angle = g.pointwise("where", left, g.pointwise("add", flat, turn), flat)
+    upright = g.pointwise("equal", x, g.like(0, x))
+    nothing = g.op("logical_and", upright, g.pointwise("equal", y, g.like(0, y)))
+    half = g.pointwise("where", down, g.like(-math.pi / 2, y), g.like(math.pi / 2, y))
+    on_axis = g.pointwise("where", nothing, g.pointwise("where", signbit(g, node, x), turn, y), half)
+    return g.pointwise("where", g.op("logical_and", upright, g.op("not", g.op("isnan", y))), on_axis, angle)
+
+
+@register("nan_to_num")
+def nan_to_num(
+    g: AtenBuilder, node: AtenNode, x: Instruction, nan: Any = None, posinf: Any = None, neginf: Any = None
+) -> Instruction:
+    """Emit the value with NaN and infinities replaced; infinities by the largest finite numbers."""
+    if not x.shape.type.is_floating:
+        return x
+    import ml_dtypes
+
+    limits = ml_dtypes.finfo(x.shape.type.numpy)
+    parts = (
+        (math.inf, float(limits.max) if posinf is None else posinf),
+        (-math.inf, float(limits.min) if neginf is None else neginf),
+    )
+    y = g.pointwise("where", g.op("isnan", x), g.like(0 if nan is None else nan, x), x)
+    for found, value in parts:
+        y = g.pointwise("where", g.pointwise("equal", x, g.like(found, x)), g.like(value, x), y)
+    return y
+
+
+@register("xlogy", "special_xlogy")
+def xlogy(g: AtenBuilder, node: AtenNode, a: Any, b: Any) -> Instruction:
+    """Emit ``a * log(b)``; 0 where ``a`` is 0 and ``b`` no NaN."""
+    a, b = g.same_lens(g.value(a, node.type), g.value(b, node.type))
+    zero = g.op("logical_and", g.pointwise("equal", a, g.like(0, a)), g.op("not", g.op("isnan", b)))
+    return g.pointwise("where", zero, g.like(0, a), g.op("mul", a, g.op("log", b)))
+
+
+@register("heaviside")
+def heaviside(g: AtenBuilder, node: AtenNode, x: Instruction, values: Instruction) -> Instruction:
+    """Emit 1 where positive, 0 where negative, ``values`` where 0."""
+    above = g.pointwise("where", g.pointwise("greater", x, g.like(0, x)), g.like(1, x), g.like(0, x))
+    return g.pointwise("where", g.pointwise("equal", x, g.like(0, x)), values, above)

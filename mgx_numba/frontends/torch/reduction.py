@@ -1,0 +1,202 @@
+"""Reductions and running sums."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from ...core.dim import Dim, known_equal
+from ...core.types import Type
+from ...errors import UnsupportedError
+from ...graph.instruction import Instruction
+from .builder import AtenBuilder, rank
+from .node import AtenNode
+from .registry import register
+
+NAMES = {"sum": "reduce_sum", "mean": "reduce_mean", "amax": "reduce_max", "amin": "reduce_min", "prod": "reduce_prod"}
+
+
+def reduced(g: AtenBuilder, op: str, x: Instruction, dims: Any, keepdim: bool) -> Instruction:
+    """Emit a reduction over axes, all if there are none; a tensor without axes is its own."""
+    axes = g.all_axes(x, dims)
+    return g.reduce(op, x, axes, keepdim) if axes else x
+
+
+@register("sum", "sum.dim_IntList", "mean", "mean.dim", "amax", "amin")
+def reduction(
+    g: AtenBuilder, node: AtenNode, x: Instruction, dim: Any = None, keepdim: bool = False, **_: Any
+) -> Instruction:
+    """Emit a reduction in the result's type."""
+    own = node.type
+    if own is Type.bool_type:  # amax and amin of bool
+        return g.cast(reduced(g, NAMES[node.base], g.cast(x, Type.uint8_type), dim, keepdim), own)
+    return reduced(g, NAMES[node.base], g.cast(x, own), dim, keepdim)
+
+
+@register("prod", "prod.dim_int")
+def prod(g: AtenBuilder, node: AtenNode, x: Instruction, dim: Any = None, keepdim: bool = False, **_: Any) -> Any:
+    """Emit the product."""
+    return reduced(g, "reduce_prod", g.cast(x, node.type), dim, keepdim)
+
+
+@register("nansum")
+def nansum(g: AtenBuilder, node: AtenNode, x: Instruction, dim: Any = None, keepdim: bool = False, **_: Any) -> Any:
+    """Emit the sum of the elements that are numbers."""
+    x = g.cast(x, node.type)
+    return reduced(g, "reduce_sum", g.pointwise("where", g.op("isnan", x), g.like(0, x), x), dim, keepdim)
+
+
+@register("max", "min")
+def extreme(g: AtenBuilder, node: AtenNode, x: Instruction) -> Instruction:
+    """Emit the greatest or least element."""
+    return reduced(g, f"reduce_{node.base}", x, None, False)
+
+
+@register("max.dim", "min.dim")
+def extreme_of_axis(g: AtenBuilder, node: AtenNode, x: Instruction, dim: int, keepdim: bool = False) -> Any:
+    """Emit the greatest or least element of an axis and its position."""
+    if rank(x) == 0:
+        return [x, g.literal(0, Type.int64_type)]
+    axis = g.axis(dim, rank(x))
+    place = g.op(f"arg{node.base}", x, axis=axis)
+    value = g.reduce(f"reduce_{node.base}", x, [axis], keepdim)
+    return [value, place if keepdim else g.squeeze(place, [axis])]
+
+
+@register("aminmax")
+def aminmax(g: AtenBuilder, node: AtenNode, x: Instruction, dim: Any = None, keepdim: bool = False) -> Any:
+    """Emit the least and the greatest element."""
+    return [reduced(g, op, x, dim, keepdim) for op in ("reduce_min", "reduce_max")]
+
+
+@register("argmax", "argmin")
+def arg_extreme(g: AtenBuilder, node: AtenNode, x: Instruction, dim: Any = None, keepdim: bool = False) -> Instruction:
+    """Emit the position of the greatest or least element of an axis, or of the flat tensor."""
+    if rank(x) == 0:
+        return g.literal(0, Type.int64_type)
+    if dim is None:
+        place = g.reshape(g.op(node.base, g.flat(x), axis=0), ())
+        return g.reshape(place, (1,) * rank(x)) if keepdim else place
+    axis = g.axis(dim, rank(x))
+    place = g.op(node.base, x, axis=axis)
+    return place if keepdim else g.squeeze(place, [axis])
+
+
+@register("any", "any.dim", "any.dims", "all", "all.dim", "all.dims")
+def quantifier(g: AtenBuilder, node: AtenNode, x: Instruction, dim: Any = None, keepdim: bool = False) -> Instruction:
+    """Emit whether any or all elements differ from 0."""
+    if dim == [] and node.operator.endswith("dims"):
+        return g.cast(g.cast(x, Type.bool_type), node.type)
+    return g.cast(reduced(g, f"reduce_{node.base}", g.cast(x, Type.bool_type), dim, keepdim), node.type)
+
+
+@register("count_nonzero.dim_IntList")
+def count_nonzero(g: AtenBuilder, node: AtenNode, x: Instruction, dim: Any) -> Instruction:
+    """Emit the number of elements that are not 0."""
+    return reduced(g, "reduce_sum", g.cast(g.cast(x, Type.bool_type), Type.int64_type), dim, False)
+
+
+def _variance(g: AtenBuilder, x: Instruction, dim: Any, correction: Any) -> tuple[Instruction, Instruction]:
+    """Emit the variance and the mean over axes, which are kept."""
+    axes = g.all_axes(x, dim)
+    mean = g.reduce("reduce_mean", x, axes)
+    squares = g.pointwise("sqdiff", x, mean)
+    correction = 1 if correction is None else correction
+    if correction == 0:
+        return g.reduce("reduce_mean", squares, axes), mean
+    count: Any = math.prod([g.lens(x)[k] for k in axes])
+    total = g.reduce("reduce_sum", squares, axes)
+    if isinstance(count, Dim):
+        number = g.cast(g.literal(count - int(correction), Type.int64_type), x.shape.type)
+        return g.pointwise("div", total, g.pointwise("max", number, g.like(0, x))), mean
+    return g.pointwise("div", total, g.like(max(count - correction, 0), x)), mean
+
+
+@register("var.correction", "std.correction", "var_mean.correction", "std_mean.correction")
+def variance(
+    g: AtenBuilder, node: AtenNode, x: Instruction, dim: Any = None, correction: Any = None, keepdim: bool = False
+) -> Any:
+    """Emit variance or standard deviation, and perhaps the mean."""
+    spread, mean = _variance(g, x, dim, correction)
+    if node.base.startswith("std"):
+        spread = g.op("sqrt", spread)
+    axes = g.all_axes(x, dim)
+    found = [spread, mean] if keepdim else [g.squeeze(v, axes) for v in (spread, mean)]
+    return found if node.base.endswith("mean") else found[0]
+
+
+@register("var.dim", "std.dim", "std", "var")
+def variance_unbiased(
+    g: AtenBuilder, node: AtenNode, x: Instruction, dim: Any = None, unbiased: bool = True, keepdim: bool = False
+) -> Any:
+    """Emit variance or standard deviation; ``unbiased`` is a correction of 1."""
+    if isinstance(dim, bool):
+        dim, unbiased = None, dim
+    return variance(g, node, x, dim, int(unbiased), keepdim)
+
+
+@register("linalg_vector_norm")
+def vector_norm(
+    g: AtenBuilder, node: AtenNode, x: Instruction, order: Any = 2, dim: Any = None, keepdim: bool = False, **_: Any
+) -> Instruction:
+    """Emit the norm of vectors along axes."""
+    x = g.cast(x, node.type)
+    if order == 2:
+        return g.op("sqrt", reduced(g, "reduce_sum", g.op("mul", x, x), dim, keepdim))
+    size = g.op("abs", x)
+    if order in (1, math.inf, -math.inf):
+        op = {1: "reduce_sum", math.inf: "reduce_max", -math.inf: "reduce_min"}[order]
+        return reduced(g, op, size, dim, keepdim)
+    if order == 0:
+        return reduced(g, "reduce_sum", g.cast(g.cast(x, Type.bool_type), node.type), dim, keepdim)
+    total = reduced(g, "reduce_sum", g.combined("pow", node.type, size, float(order)), dim, keepdim)
+    return g.combined("pow", node.type, total, 1 / float(order))
+
+
+@register("norm.ScalarOpt_dim")
+def norm(
+    g: AtenBuilder, node: AtenNode, x: Instruction, p: Any, dim: Any = None, keepdim: bool = False, **_: Any
+) -> Instruction:
+    """Emit the norm of vectors along axes."""
+    return vector_norm(g, node, x, 2 if p is None else p, dim, keepdim)
+
+
+@register("cumsum")
+def cumsum(g: AtenBuilder, node: AtenNode, x: Instruction, dim: int, **_: Any) -> Instruction:
+    """Emit the running sum along an axis."""
+    x = g.cast(x, node.type)
+    if rank(x) == 0:
+        return x
+    return g.op("prefix_scan_sum", x, axis=g.axis(dim, rank(x)), exclusive=False, reverse=False)
+
+
+@register("cumprod", "cummax", "cummin")
+def cumulative(g: AtenBuilder, node: AtenNode, x: Instruction, dim: int, **_: Any) -> Any:
+    """Emit the running product or extreme by doubling: after step s each element covers the last ``2**s``."""
+    if node.base != "cumprod":
+        raise UnsupportedError("positions of running extremes are not supported")
+    x = g.cast(x, node.type)
+    if rank(x) == 0:
+        return x
+    axis = g.axis(dim, rank(x))
+    length, distance = g.lens(x)[axis], 1
+    if isinstance(length, Dim):
+        raise UnsupportedError("a running product along an open length is not supported")
+    while distance < length:
+        pads = [0] * (2 * rank(x))
+        pads[axis] = distance
+        moved = g.op("pad", g.slice(x, axis, 0, length - distance), pads=tuple(pads), value=1.0)
+        x = g.op("mul", x, moved)
+        distance *= 2
+    return x
+
+
+@register("logcumsumexp")
+def logcumsumexp(g: AtenBuilder, node: AtenNode, x: Instruction, dim: int) -> Instruction:
+    """Emit the logarithm of the running sum of exponentials; the largest element is factored out."""
+    if rank(x) == 0 or known_equal(g.lens(x)[g.axis(dim, rank(x))], 0):
+        return x
+    axis = g.axis(dim, rank(x))
+    top = g.reduce("reduce_max", x, [axis])
+    sums = g.op("prefix_scan_sum", g.op("exp", g.pointwise("sub", x, top)), axis=axis, exclusive=False, reverse=False)
+    return g.pointwise("add", g.op("log", sums), top)

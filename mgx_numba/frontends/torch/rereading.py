@@ -1,0 +1,41 @@
+"""Reader of deferred ATen nodes, registered on import of this module; it does not need PyTorch."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ...errors import MgxError
+from ...graph.deferred import register_reader
+from ...graph.folding import Constants
+from ...graph.instruction import Instruction
+from ...graph.module import Module
+from ...graph.program import Program
+from ...ops.deferred import Deferred
+from .builder import AtenBuilder
+from .emission import READER, build, decoded
+
+__all__: list[str] = []
+
+
+class AtenReader:
+    """A reader of deferred ATen nodes into the modules of one program; see `graph.deferred.Reader`."""
+
+    def __init__(self, program: Program, constants: Constants) -> None:
+        self._constants = constants
+
+    def expand(self, module: Module, op: Deferred, inputs: Sequence[Instruction]) -> list[Instruction]:
+        """See `graph.deferred.Reader.expand`."""
+        node, args, kwargs, numbers = decoded(op.source, inputs)
+        g = AtenBuilder(module, self._constants)
+        g.lengths = {x for x, number in zip(inputs, numbers) if number}
+        try:
+            results = build(g, node, args, kwargs)
+        except BaseException as error:
+            g.take_back(0)
+            if isinstance(error, MgxError):
+                raise type(error)(f"{node.where}: {error}") from error
+            raise
+        return [x for x, t in zip(results, node.types) if t is not None and x is not None]
+
+
+register_reader(READER, AtenReader)

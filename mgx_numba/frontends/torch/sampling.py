@@ -1,0 +1,141 @@
+"""Samples of images between their pixels."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from math import prod
+
+from ...core.dim import Dim
+from ...core.shape import row_major_strides
+from ...core.types import Type
+from ...graph.instruction import Instruction
+from .builder import AtenBuilder
+
+__all__ = ["SampleAxis", "sampled"]
+
+CUBIC = -0.75  # coefficient a of ATen's cubic convolution
+
+
+def _add(g: AtenBuilder, x: Instruction, value: float) -> Instruction:
+    return g.pointwise("add", x, g.like(value, x))
+
+
+def _mul(g: AtenBuilder, x: Instruction, value: float) -> Instruction:
+    return g.pointwise("mul", x, g.like(value, x))
+
+
+class SampleAxis:
+    """A spatial axis that is sampled between its elements: positions and weights of the samples."""
+
+    def __init__(self, g: AtenBuilder, length: int, padding: str, align: bool) -> None:
+        self.g, self.length, self.padding = g, length, padding
+        self.low, self.span = (0.0, length - 1) if align else (-0.5, length)
+        self.align = align
+
+    def coordinate(self, grid: Instruction) -> Instruction:
+        """Convert grid values in [-1, 1] to input coordinates."""
+        g = self.g
+        half = _add(g, grid, 1.0)
+        if isinstance(self.span, Dim):
+            place = _mul(g, g.pointwise("mul", half, g.like(self.span, half)), 0.5)
+        else:
+            place = _mul(g, half, self.span / 2)
+        return place if self.align else _add(g, place, -0.5)
+
+    def folded(self, x: Instruction) -> Instruction:
+        """Map coordinates into the axis, by the padding mode."""
+        g = self.g
+        if self.padding == "border":
+            return g.pointwise("clip", x, g.like(0, x), g.like(self.length - 1, x))
+        if self.padding == "zeros":
+            return x
+        span = self.span
+        if span <= 0:
+            return g.pointwise("mul", x, g.like(0, x))
+        along = g.pointwise("mod", _add(g, x, -self.low), g.like(2 * span, x))
+        back = g.pointwise("sub", g.like(2 * span, x), along)
+        return _add(g, g.pointwise("min", along, back), self.low)
+
+    def taps(self, x: Instruction, mode: str) -> list[tuple[Instruction, Instruction | None]]:
+        """Return the positions (float) and weights of the elements that a sample combines.
+
+        Cubic weights belong to the unfolded coordinate, as in ATen: beyond a
+        border, the padding supplies elements, while coordinates are unchanged.
+        """
+        g = self.g
+        if mode == "nearest":
+            return [(self.folded(g.op("nearbyint", x)), None)]
+        if mode == "cubic" and self.padding == "border":
+            # If all four positions lie beyond a border, the distance does not matter; clip it so that it is finite.
+            x = g.pointwise("clip", x, g.like(-2, x), g.like(self.length + 1, x))
+        else:
+            x = self.folded(x)
+        base = g.op("floor", x)
+        t = g.op("sub", x, base)
+        rest = g.pointwise("sub", g.like(1, t), t)
+        if mode == "linear":
+            return [(base, rest), (_add(g, base, 1), t)]
+        distances = [_add(g, t, 1), t, rest, _add(g, rest, 1)]
+        weights = [self._cubic(d, far=k in (0, 3)) for k, d in enumerate(distances)]
+        return [(_add(g, base, k - 1), w) for k, w in enumerate(weights)]
+
+    def _cubic(self, d: Instruction, far: bool) -> Instruction:
+        """Emit the cubic convolution weight at a distance below 1, or (``far``) from 1 to 2."""
+        g, a = self.g, CUBIC
+        coefficients = (a, -5 * a, 8 * a, -4 * a) if far else (a + 2, -(a + 3), 0.0, 1.0)
+        value = _add(g, _mul(g, d, coefficients[0]), coefficients[1])
+        for c in coefficients[2:]:
+            value = _add(g, g.op("mul", value, d), c)
+        return value
+
+    def index(self, place: Instruction) -> tuple[Instruction, Instruction | None]:
+        """Return a position as an index into the axis, and a mask of positions inside (``None``: all are inside)."""
+        g = self.g
+        valid = None
+        if self.padding == "zeros":
+            low = g.pointwise("greater_or_equal", place, g.like(0, place))
+            high = g.pointwise("less_or_equal", place, g.like(self.length - 1, place))
+            valid = g.op("logical_and", low, high)
+        elif self.padding == "reflection":
+            place = self.folded(place)
+        clipped = g.pointwise("clip", place, g.like(0, place), g.like(self.length - 1, place))
+        return g.convert(clipped, Type.int64_type), valid
+
+
+def sampled(
+    g: AtenBuilder,
+    x: Instruction,
+    axes: Sequence[SampleAxis],
+    taps: Sequence[Sequence[tuple[Instruction, Instruction | None]]],
+) -> Instruction:
+    """Emit the sums [n, c, samples] of weighted elements of images [n, c, spatial...].
+
+    Args:
+        g: the builder.
+        x: the images.
+        axes: the spatial axes.
+        taps: positions and weights [n, samples] of the elements along each axis.
+    """
+    lens = g.lens(x)
+    strides, pixels = row_major_strides(lens[2:]), prod(lens[2:])
+    order = [0, *range(2, len(lens)), 1]
+    rows = g.reshape(g.transpose(x, order), (lens[0] * pixels, lens[1]))
+    first = g.iota(lens[0], 0, 2)
+    offsets = g.pointwise("mul", first, g.like(pixels, first))
+    total: Instruction | None = None
+    for chosen in itertools.product(*taps):
+        place, weight, valid = offsets, None, None
+        for axis, stride, (position, factor) in zip(axes, strides, chosen):
+            index, inside = axis.index(position)
+            place = g.pointwise("add", place, g.pointwise("mul", index, g.like(stride, index)))
+            weight = factor if weight is None or factor is None else g.op("mul", weight, factor)
+            valid = inside if valid is None or inside is None else g.op("logical_and", valid, inside)
+        value = g.op("gather", rows, place, axis=0)
+        if weight is not None:
+            value = g.pointwise("mul", value, g.unsqueeze(weight, [2]))
+        if valid is not None:
+            value = g.pointwise("where", g.unsqueeze(valid, [2]), value, g.like(0, value))
+        total = value if total is None else g.op("add", total, value)
+    assert total is not None  # an image has spatial axes
+    return g.transpose(total, (0, 2, 1))

@@ -1,0 +1,171 @@
+"""Dynamo's backend ``mgx_numba``: ``torch.compile(model, backend="mgx_numba")``."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch._dynamo.backends.common import aot_autograd
+from torch._dynamo.backends.registry import _COMPILER_FNS, register_backend
+from torch._guards import TracingContext
+from torch.fx import GraphModule, Node
+
+from ..interrupts import whole_module
+from .logs import warn_once
+from .options import Options, parse_options
+from .partition import REGION, divide, of_no_cost
+from .region import Region
+
+__all__ = ["compiled_graph", "decompositions", "mgx_numba", "register"]
+
+Boxed = Callable[[list[Any]], Sequence[Any]]
+
+_NEEDS_GRADIENTS = (
+    "a graph runs in eager mode, since it needs gradients; this backend compiles models that are called under "
+    "torch.no_grad() or torch.inference_mode()"
+)
+
+
+def mgx_numba(
+    graph_module: GraphModule,
+    example_inputs: Sequence[Any],
+    *,
+    mode: str | None = None,
+    options: Mapping[str, Any] | None = None,
+) -> Callable[..., Any]:
+    """Compile a graph of Dynamo's, as ``torch.compile(model, backend="mgx_numba", mode=..., options=...)`` asks for it.
+
+    Args:
+        graph_module: the graph.
+        example_inputs: its inputs, whose shapes Dynamo guards.
+        mode: a mode of `torch.compile`; those of ``max-autotune`` stand for ``exhaustive_tune``.
+        options: see `options.parse_options`.
+
+    Returns:
+        A function of the graph's inputs. A graph that needs gradients runs in eager mode.
+
+    Raises:
+        OptionError: as `parse_options`.
+    """
+    asked = parse_options(options, mode)
+    tensors = [x for x in (*example_inputs, *graph_module.parameters()) if isinstance(x, torch.Tensor)]
+    if torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors):
+        warn_once(_NEEDS_GRADIENTS)
+        return graph_module.forward
+
+    def compiler(graph: GraphModule, inputs: Sequence[Any]) -> Boxed:
+        return compiled_graph(graph, _static_inputs(), asked)
+
+    backend = aot_autograd(
+        fw_compiler=compiler, inference_compiler=compiler, decompositions=decompositions(), bw_compiler=_no_backward
+    )
+    compiled: Callable[..., Any] = backend(graph_module, example_inputs)
+    return compiled
+
+
+def register() -> None:
+    """Register the backend under its names, except for names that an installed package's entry points give."""
+    from importlib.metadata import entry_points
+
+    installed = {entry.name for entry in entry_points(group="torch_dynamo_backends")}
+    for name in ("mgx_numba", "migraphx"):
+        if name not in installed and _COMPILER_FNS.get(name) is None:
+            register_backend(mgx_numba, name=name)
+
+
+def decompositions() -> Any:
+    """Return the frontend's table of decompositions."""
+    return whole_module("mgx_numba.frontends.torch.parser").DECOMPOSITIONS
+
+
+def compiled_graph(graph_module: GraphModule, static: Collection[int], options: Options) -> Boxed:
+    """Return a function that runs a functional ATen graph, whose inputs it takes as a list.
+
+    Args:
+        graph_module: the graph; changed.
+        static: positions of the inputs that are parameters or buffers, which become constants.
+        options: options of the backend.
+    """
+    from ..frontends.torch.parser import unsupported
+
+    lacking = dict(unsupported(graph_module))
+    if lacking:
+        names = sorted({f"{node.target} ({reason})" for node, reason in lacking.items()})
+        warn_once("PyTorch runs what cannot be compiled: %s", ", ".join(names))
+    if any(n.op == "call_function" and not of_no_cost(n) for n in graph_module.graph.nodes):
+        divide(graph_module, lacking, options.min_size)
+    placeholders = graph_module.graph.find_nodes(op="placeholder")
+    constant = {node for place, node in enumerate(placeholders) if place in static}
+    calls = [n for n in graph_module.graph.find_nodes(op="call_module") if str(n.target).startswith(REGION)]
+    for call in calls:
+        inner = graph_module.get_submodule(str(call.target))
+        assert isinstance(inner, GraphModule)
+        places = [k for k, source in enumerate(call.args) if source in constant]
+        setattr(graph_module, str(call.target), _Call(Region(inner, places, options)))
+    graph_module.recompile()
+    alone = _region_alone(graph_module, calls, placeholders)
+    run = _boxed(graph_module.forward) if alone is None else alone
+    run._boxed_call = True  # type: ignore[attr-defined]
+    return run
+
+
+class _Call(torch.nn.Module):
+    """A region as a submodule of the outer graph."""
+
+    def __init__(self, region: Region) -> None:
+        super().__init__()
+        self.region = region
+
+    def forward(self, *args: Any) -> Any:
+        """Return the region's results as its graph does: one alone is no list."""
+        results = self.region(list(args))
+        return results[0] if self.region.single else results
+
+
+def _boxed(forward: Callable[..., Any]) -> Boxed:
+    def run(args: list[Any]) -> Any:
+        own = tuple(args)
+        args.clear()
+        return forward(*own)
+
+    return run
+
+
+def _region_alone(graph_module: GraphModule, calls: Sequence[Node], placeholders: Sequence[Node]) -> Boxed | None:
+    """Return a function that calls the one region of a graph that is nothing else; None for other graphs."""
+    results = graph_module.graph.output_node().args[0]
+    if len(calls) != 1 or not isinstance(results, (list, tuple)):
+        return None
+    call = calls[0]
+    module = graph_module.get_submodule(str(call.target))
+    assert isinstance(module, _Call)
+    region = module.region
+    members = [call] if region.single else [node for node in call.users if node.op == "call_function"]
+    others = {*placeholders, *members, call, graph_module.graph.output_node()}
+    if any(node not in others for node in graph_module.graph.nodes) or any(r not in members for r in results):
+        return None
+    places = [placeholders.index(source) for source in call.args]  # type: ignore[arg-type]
+    order = [0 if region.single else int(node.args[1]) for node in results]  # type: ignore[union-attr, arg-type]
+    takes_all, gives_all = places == list(range(len(placeholders))), order == list(range(len(order)))
+
+    def run(args: list[Any]) -> Any:
+        results = region(args if takes_all else [args[place] for place in places])
+        args.clear()
+        return results if gives_all else [results[k] for k in order]
+
+    return run
+
+
+def _static_inputs() -> set[int]:
+    """Return the positions of the parameters and buffers among the inputs of AOTAutograd's graph that it does not
+    change."""
+    metadata = TracingContext.get().fw_metadata
+    if metadata is None:
+        return set()
+    changed = {k for k, info in enumerate(metadata.input_info) if info.mutates_data or info.mutates_metadata}
+    return set(metadata.static_input_indices) - changed
+
+
+def _no_backward(graph_module: GraphModule, inputs: Sequence[Any]) -> Any:
+    return graph_module

@@ -1,0 +1,78 @@
+"""Content of a graph as text, and of tensors as digests: the key of its program in the plan cache."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import torch
+from torch.fx import GraphModule, Node
+
+from ..api.digests import content_digest
+from ..graph.content import FileContent
+from .exchange import host_array
+
+__all__ = ["digest_of", "graph_text"]
+
+
+def graph_text(graph_module: GraphModule) -> str:
+    """Return a text that determines what a graph computes, except for the elements of its tensors.
+
+    It has a line for each node, with shapes of inputs, ranges of symbolic lengths, and the types of all values.
+    """
+    numbers = {node: f"%{k}" for k, node in enumerate(graph_module.graph.nodes)}
+    lines = [torch.__version__, *_ranges(graph_module)]
+    for node, number in numbers.items():
+        own = node.name if node.op == "placeholder" else ""
+        arguments = _shown((node.args, node.kwargs), numbers)
+        lines.append(f"{number} {node.op} {own} {_target(node)} {arguments} {_value(node.meta.get('val'))}")
+    return "\n".join(lines)
+
+
+def digest_of(tensors: Mapping[str, torch.Tensor]) -> str:
+    """Return the SHA-256 of names, types, shapes and elements of tensors."""
+    whole = hashlib.sha256()
+    for name, tensor in tensors.items():
+        data = host_array(tensor)
+        whole.update(f"{name} {tensor.dtype} {tuple(tensor.shape)} {data.nbytes}\n".encode())
+        if data.nbytes:
+            flat: Any = data.reshape(-1).view("uint8").data
+            whole.update(content_digest(FileContent.of_bytes(flat)).encode())
+    return whole.hexdigest()
+
+
+def _target(node: Node) -> str:
+    if isinstance(node.target, str):
+        return node.target if node.op == "get_attr" else ""
+    return f"{getattr(node.target, '__module__', '')} {node.target}"
+
+
+def _shown(value: Any, numbers: Mapping[Node, str]) -> str:
+    if isinstance(value, Node):
+        return numbers[value]
+    if isinstance(value, (list, tuple)):
+        return f"[{', '.join(_shown(v, numbers) for v in value)}]"
+    if isinstance(value, dict):
+        return f"{{{', '.join(f'{k}: {_shown(v, numbers)}' for k, v in value.items())}}}"
+    return repr(value)
+
+
+def _value(value: Any) -> str:
+    if isinstance(value, torch.Tensor):
+        return f"{value.dtype}{list(value.shape)}{list(value.stride())}{value.device}"
+    if isinstance(value, (list, tuple)):
+        return f"[{', '.join(map(_value, value))}]"
+    return str(value)
+
+
+def _ranges(graph_module: GraphModule) -> Iterable[str]:
+    """Yield a line for each symbolic length of the graph's inputs: its range."""
+    for node in graph_module.graph.find_nodes(op="placeholder"):
+        value = node.meta.get("val")
+        lengths = value.shape if isinstance(value, torch.Tensor) else (value,)
+        for length in lengths:
+            if isinstance(length, torch.SymInt):
+                environment = length.node.shape_env
+                for symbol in sorted(length.node.expr.free_symbols, key=str):
+                    yield f"{symbol} {environment.var_to_range.get(symbol) if environment is not None else ''}"

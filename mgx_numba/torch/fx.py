@@ -1,0 +1,193 @@
+"""``torch_migraphx.fx``: replacement of the supported parts of a PyTorch module by compiled programs."""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch.export import ExportedProgram
+from torch.fx import GraphModule, Node
+from torch.utils import _pytree as pytree
+
+from ..errors import ParameterError, UnsupportedError
+from .backend import decompositions
+from .logs import log_info, warn_once
+from .module import MGXModule
+from .options import Options, parse_options
+from .partition import REGION, copied, divide
+from .region import lower
+
+__all__ = ["LowerPrecision", "MGXModule", "SplitModule", "lower_to_mgx"]
+
+
+class LowerPrecision(enum.Enum):
+    """Precision of what `lower_to_mgx` makes."""
+
+    FP32 = "fp32"
+    FP16 = "fp16"
+    BF16 = "bf16"
+    INT8 = "int8"
+
+
+class SplitModule(torch.nn.Module):
+    """A module whose compiled parts are `MGXModule` objects; PyTorch runs what is between them.
+
+    Attributes:
+        graph_module: the outer graph, over flat inputs and results.
+    """
+
+    def __init__(self, graph_module: GraphModule, in_spec: Any, out_spec: Any) -> None:
+        super().__init__()
+        self.graph_module = graph_module
+        self._in_spec, self._out_spec = in_spec, out_spec
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        """Run the module.
+
+        Raises:
+            ParameterError: the arguments have another structure than the example's.
+        """
+        flat, spec = pytree.tree_flatten((args, kwargs))
+        if spec != self._in_spec:
+            raise ParameterError(f"arguments have the structure {spec}, the example inputs had {self._in_spec}")
+        with torch.no_grad():
+            return pytree.tree_unflatten(self.graph_module(*flat), self._out_spec)
+
+    def compiled_parts(self) -> list[MGXModule]:
+        """Return the compiled parts, in order."""
+        return [module for module in self.modules() if isinstance(module, MGXModule)]
+
+    def print_all_subgraphs(self) -> None:
+        """Print the programs, and the graph around them."""
+        print(self.graph_module.graph)
+        for number, module in enumerate(self.compiled_parts()):
+            print(f"Submodule: {REGION}{number}\n{module.program}")
+
+
+def lower_to_mgx(
+    module: torch.nn.Module,
+    input: Sequence[Any],
+    lower_precision: LowerPrecision = LowerPrecision.FP32,
+    min_acc_module_size: int = 10,
+    use_aten: bool = True,
+    verbose_log: bool = False,
+    suppress_accuracy_check: bool = False,
+    save_subgraph_programs: bool = False,
+    tracer_base_cls: Any = None,
+    leaf_modules: Any = None,
+    *,
+    fp16: bool = False,
+    bf16: bool = False,
+    int8: bool = False,
+    exhaustive_tune: bool = False,
+    target: str | None = None,
+) -> SplitModule:
+    """Return a module that computes what ``module`` does in eval mode, compiled for inputs like ``input``.
+
+    The module is exported by `torch.export`.
+
+    Args:
+        module: the module; it is put in eval mode.
+        input: example inputs, from which int8 takes its ranges.
+        lower_precision: precision of contractions; ``fp16``, ``bf16`` and ``int8`` say the same.
+        min_acc_module_size: least number of operators of a compiled part, if PyTorch runs some.
+        save_subgraph_programs: write each program into the working directory, as ``mgx_region_0.mxr`` and so on.
+        verbose_log: log which parts are compiled.
+        exhaustive_tune: measure kernels, as ``program.compile`` does.
+        target: ``cpu`` or ``gpu``; None for that of the inputs' device.
+        use_aten, suppress_accuracy_check, tracer_base_cls, leaf_modules: torch_migraphx's arguments, without effect.
+
+    Raises:
+        MgxError: a part cannot be compiled, or the module changes its buffers.
+    """
+    kinds = [name for name, asked in (("fp16", fp16), ("bf16", bf16), ("int8", int8)) if asked]
+    if lower_precision is not LowerPrecision.FP32 and lower_precision.value not in kinds:
+        kinds.append(lower_precision.value)
+    given = {"quantize": kinds, "exhaustive_tune": exhaustive_tune, "target": target}
+    options = parse_options({**given, "min_acc_module_size": min_acc_module_size})
+    with torch.no_grad():
+        exported = torch.export.export(module.eval(), tuple(input)).run_decompositions(decompositions())
+        made = _split(exported, tuple(input), options)
+    for number, part in enumerate(made.compiled_parts()):
+        assert part.program is not None
+        if verbose_log:
+            log_info("compiled %s%d: %s", REGION, number, part.program)
+        if save_subgraph_programs:
+            part.program.save(f"{REGION}{number}.mxr")
+    return made
+
+
+def _split(exported: ExportedProgram, inputs: tuple[Any, ...], options: Options) -> SplitModule:
+    """Return an exported program with what can be compiled in `MGXModule` objects."""
+    from ..frontends.torch.parser import unsupported
+
+    signature = exported.graph_signature
+    changed = [*signature.buffers_to_mutate.values(), *signature.user_inputs_to_mutate.values()]
+    if changed:
+        raise UnsupportedError(f"the module changes {', '.join(changed)} in place; torch.compile compiles such modules")
+    graph_module = exported.graph_module
+    values = {**exported.state_dict, **exported.constants}
+    held = {**signature.inputs_to_parameters, **signature.inputs_to_buffers}
+    held.update(signature.inputs_to_lifted_tensor_constants)
+    lacking = dict(unsupported(graph_module))
+    if lacking:
+        names = sorted({f"{node.target} ({reason})" for node, reason in lacking.items()})
+        warn_once("PyTorch runs what cannot be compiled: %s", ", ".join(names))
+    divide(graph_module, lacking, options.min_size)
+    constants = _hold(graph_module, {name: values[of] for name, of in held.items()})
+    for call in graph_module.graph.find_nodes(op="call_module"):
+        if str(call.target).startswith(REGION):
+            inner = graph_module.get_submodule(str(call.target))
+            assert isinstance(inner, GraphModule)
+            setattr(graph_module, str(call.target), _First(inner, [s in constants for s in call.args], options))
+    graph_module.recompile()
+    flat, in_spec = pytree.tree_flatten((inputs, {}))
+    graph_module(*flat)
+    for call in graph_module.graph.find_nodes(op="call_module"):
+        part = graph_module.get_submodule(str(call.target))
+        if isinstance(part, _First):
+            assert part.made is not None
+            setattr(graph_module, str(call.target), part.made)
+            call.args = tuple(call.args[place] for place in part.places)
+    graph_module.graph.eliminate_dead_code()
+    outer = copied(graph_module)  # has only what the graph refers to, and can be pickled
+    return SplitModule(outer, in_spec, exported.call_spec.out_spec)
+
+
+def _hold(graph_module: GraphModule, values: dict[str, torch.Tensor]) -> set[Node]:
+    """Make buffers of the outer graph of inputs that are parameters, and return the nodes that read them."""
+    graph, found = graph_module.graph, set()
+    for node in graph.find_nodes(op="placeholder"):
+        if node.name not in values:
+            continue
+        name = f"held_{node.name}"
+        graph_module.register_buffer(name, values[node.name].detach())
+        with graph.inserting_before(node):
+            read = graph.get_attr(name)
+        read.meta = dict(node.meta)
+        node.replace_all_uses_with(read)
+        graph.erase_node(node)
+        found.add(read)
+    inputs = graph.find_nodes(op="placeholder")
+    for node in reversed(inputs):
+        next(iter(graph.nodes)).prepend(node)
+    return found
+
+
+class _First(torch.nn.Module):
+    """A region that is compiled by its first call, which has example inputs."""
+
+    def __init__(self, graph_module: GraphModule, constant: Sequence[bool], options: Options) -> None:
+        super().__init__()
+        self._graph_module, self._constant, self._options = graph_module, constant, options
+        self.made: MGXModule | None = None
+        self.places: list[int] = []
+
+    def forward(self, *args: Any) -> Any:
+        """Compile the region and run it."""
+        constant = [place for place, is_constant in enumerate(self._constant) if is_constant]
+        lowered = lower(self._graph_module, args, constant, self._options)
+        self.made, self.places = MGXModule.of(lowered), [place for _, place, _ in lowered.inputs]
+        return self.made(*(args[place] for place in self.places))

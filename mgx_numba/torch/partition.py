@@ -1,0 +1,118 @@
+"""Division of an ATen graph into regions that are compiled and nodes that PyTorch runs.
+
+PyTorch makes the views at the end of a graph: they take little time, and results then share memory as in eager mode.
+Python computes symbolic lengths.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Collection, Mapping
+
+import torch
+from torch.fx import Graph, GraphModule, Node
+from torch.fx.passes.infra.partitioner import CapabilityBasedPartitioner
+from torch.fx.passes.operator_support import OperatorSupportBase
+from torch.fx.passes.utils.fuser_utils import fuse_by_partitions
+
+__all__ = ["REGION", "copied", "divide", "is_view", "of_no_cost"]
+
+REGION = "mgx_region_"
+"""Prefix of the names of submodules that hold the graphs of regions."""
+_OF_LAYOUT = frozenset((torch.ops.aten.as_strided.default,))
+"""Views of memory, not of elements: they are right only of values that lie in memory as PyTorch's do."""
+
+Count = Callable[[Collection[Node]], int]
+
+
+def divide(graph_module: GraphModule, unsupported: Collection[Node], min_size: int) -> GraphModule:
+    """Move the nodes that are compiled into submodules, named after `REGION`; return the outer graph module.
+
+    Args:
+        graph_module: a functional ATen graph; changed.
+        unsupported: nodes that cannot be compiled.
+        min_size: least number of operators of a region, unless one region has all nodes that can be compiled.
+    """
+    left = set(unsupported) | _views_at_end(graph_module) | _of_lengths(graph_module)
+    for node in graph_module.graph.find_nodes(op="call_function", target=operator.getitem):
+        if node.args[0] in left:  # no region takes a tuple
+            left.add(node)
+    compiled = [node for node in graph_module.graph.nodes if node.op == "call_function" and node not in left]
+    whole = _is_one_region(graph_module, set(compiled))
+    groups = [compiled] if whole else _groups(graph_module, left)
+    least = 1 if whole else min_size
+    kept = [group for group in groups if sum(not of_no_cost(node) for node in group) >= least]
+    if kept:
+        fuse_by_partitions(graph_module, [dict.fromkeys(group) for group in kept], prefix=REGION)
+    graph_module.recompile()
+    return graph_module
+
+
+def copied(graph_module: GraphModule) -> GraphModule:
+    """Return a graph module with a copy of the graph, and the same submodules and values of nodes."""
+    graph = Graph()
+    graph.output(graph.graph_copy(graph_module.graph, {}))
+    return GraphModule(graph_module, graph)
+
+
+def is_view(node: Node) -> bool:
+    """Return whether a node makes views of its first argument's elements."""
+    return bool(getattr(node.target, "is_view", False)) and node.target not in _OF_LAYOUT
+
+
+def of_no_cost(node: Node) -> bool:
+    """Return whether a node computes nothing: it is a view, or takes a member of a tuple."""
+    return node.target is operator.getitem or bool(getattr(node.target, "is_view", False))
+
+
+def _views_at_end(graph_module: GraphModule) -> set[Node]:
+    """Return the views of computed values or inputs that only results and other such views read."""
+    found: set[Node] = set()
+    for node in reversed(graph_module.graph.nodes):
+        if node.op != "call_function":
+            continue
+        ends = all(user.op == "output" or user in found for user in node.users)
+        if ends and (is_view(node) or (node.target is operator.getitem and is_view(node.args[0]))):  # type: ignore[arg-type]
+            found.add(node)
+    return found
+
+
+def _of_lengths(graph_module: GraphModule) -> set[Node]:
+    """Return the nodes whose values are numbers of Python, such as symbolic lengths and their products."""
+    numbers = (torch.SymInt, torch.SymFloat, torch.SymBool, int, float, bool)
+    return {
+        node
+        for node in graph_module.graph.nodes
+        if node.op == "call_function" and isinstance(node.meta.get("val"), numbers)
+    }
+
+
+def _is_one_region(graph_module: GraphModule, compiled: set[Node]) -> bool:
+    """Return whether ``compiled`` can be one region: no path between two of its nodes leaves it."""
+    after: set[Node] = set()  # nodes that are left and read, directly or not, what is compiled
+    for node in graph_module.graph.nodes:
+        reads = node.all_input_nodes
+        if node in compiled:
+            if any(source in after for source in reads):
+                return False
+        elif any(source in compiled or source in after for source in reads):
+            after.add(node)
+    return True
+
+
+def _groups(graph_module: GraphModule, left: set[Node]) -> list[list[Node]]:
+    """Return groups of nodes that can each be one region, by PyTorch's partitioner."""
+    partitioner = CapabilityBasedPartitioner(graph_module, _Support(left), allows_single_node_partition=True)
+    order = {node: number for number, node in enumerate(graph_module.graph.nodes)}
+    return [sorted(partition.nodes, key=order.__getitem__) for partition in partitioner.propose_partitions()]
+
+
+class _Support(OperatorSupportBase):
+    """Support of all operators except for given nodes."""
+
+    def __init__(self, left: set[Node]) -> None:
+        self._left = left
+
+    def is_node_supported(self, submodules: Mapping[str, torch.nn.Module], node: Node) -> bool:
+        """Return whether a node is compiled."""
+        return node.op == "call_function" and node not in self._left

@@ -1,0 +1,218 @@
+"""A compiled region of a graph: a program, and how tensors become its inputs and its results tensors."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from torch.fx import GraphModule
+
+from ..dataclass import dataclass
+from ..errors import MgxError, UnsupportedError
+from ..interrupts import whole_module
+from .content import digest_of, graph_text
+from .exchange import from_array, from_device, host_array, quick_array
+from .frozen import Frozen
+from .layouts import transpose_inputs, transpose_results
+from .logs import warn_once
+from .partition import copied
+
+if TYPE_CHECKING:
+    from ..api.program import program
+    from .options import Options
+
+__all__ = ["Lowered", "Region", "compiled_program", "lower", "ordered", "runner"]
+
+Run = Callable[[Sequence[Any]], "list[torch.Tensor]"]
+
+
+class Region:
+    """A graph that is compiled when it is first called, and again for other values of its parameters.
+
+    A call takes a list of the graph's inputs and returns a list of its results. Calls may come from any thread.
+
+    Args:
+        graph_module: the graph, all of whose operators can be compiled.
+        static: positions of the inputs that are parameters or buffers, which become constants of the program.
+        options: options of the backend.
+    """
+
+    def __init__(self, graph_module: GraphModule, static: Sequence[int], options: Options) -> None:
+        self._eager, self._options = graph_module, options
+        self.single = not isinstance(graph_module.graph.output_node().args[0], (list, tuple))
+        self._frozen: Frozen[Run] = Frozen(static, self._compiled)
+        self._failed = False
+
+    def __call__(self, args: Sequence[Any]) -> list[torch.Tensor]:
+        return self._frozen.find(args)(args)
+
+    def _compiled(self, args: Sequence[Any], constant: Sequence[int]) -> Run:
+        """Return a function that runs the graph, compiled with the inputs at some positions as constants.
+
+        If the graph cannot be compiled the function runs it by PyTorch, and a line of the log says why.
+        """
+        if not self._failed:
+            try:
+                return runner(lower(copied(self._eager), args, constant, self._options), args)
+            except MgxError as error:
+                self._failed = True
+                warn_once("a graph runs in eager mode, since it cannot be compiled: %s", error)
+        module, single = self._eager, self.single
+        return lambda args: [module(*args)] if single else list(module(*args))
+
+
+def compiled_program(
+    graph_module: GraphModule, constants: Mapping[str, torch.Tensor], target: str, options: Mapping[str, Any]
+) -> program:
+    """Return the compiled program of a graph; its key in the plan cache: the graph's text and the constants' digest.
+
+    Raises:
+        MgxError: the graph has an operator that the frontend lacks, or compilation fails.
+    """
+    from ..api.parsing import Parsed, read_model
+
+    def parse(content: Any, external: Any) -> Parsed:
+        whole_module("mgx_numba.frontends.torch.parser")
+        from ..frontends.torch.parser import parse_graph
+
+        return Parsed(parse_graph(graph_module, constants=constants))
+
+    text = graph_text(graph_module)
+    asked = f"torch {digest_of(constants)}" if options.get("plan_cache", True) else ""
+    found, _ = read_model(text.encode(), asked, parse)
+    return found.compile(target, **options)
+
+
+@dataclass(frozen=True)
+class Lowered:
+    """A compiled graph.
+
+    Attributes:
+        program: the compiled program.
+        inputs: of each of its inputs the name, the position among the graph's inputs, and the order in which the
+            tensor's axes are row-major (None: as they are).
+        results: of each result the order of axes that gives PyTorch's form back, likewise.
+        target: name of the target.
+        on_device: inputs and results are tensors on a CUDA device.
+    """
+
+    program: program
+    inputs: Sequence[tuple[str, int, Sequence[int] | None]]
+    results: Sequence[Sequence[int] | None]
+    target: str
+    on_device: bool = False
+
+
+def lower(graph_module: GraphModule, args: Sequence[Any], constant: Sequence[int], options: Options) -> Lowered:
+    """Compile a graph for inputs like ``args``.
+
+    Args:
+        graph_module: the graph; changed.
+        args: example inputs, from which a quantisation takes its ranges.
+        constant: positions of the inputs that become constants.
+        options: options of the backend.
+
+    Raises:
+        MgxError: as `compiled_program`; or the tensors lie on several devices, or not on the target's.
+    """
+    graph = graph_module.graph
+    names = [node.name for node in graph.find_nodes(op="placeholder")]
+    given = dict(zip(names, args))
+    constants = _row_major(graph_module, {names[place]: args[place].detach() for place in constant})
+    orders = transpose_inputs(graph_module)
+    output = graph.output_node()
+    results = output.args[0] if isinstance(output.args[0], (list, tuple)) else [output.args[0]]
+    new, back = transpose_results(graph_module, results)  # type: ignore[arg-type]
+    output.args = (tuple(new),)
+    graph_module.recompile()
+    device = _device(given.values())
+    target = options.target or ("cpu" if device.type == "cpu" else "gpu")
+    on_device = device.type == "cuda"
+    if on_device and target != "gpu":
+        raise UnsupportedError(f"the target {target} does not run tensors that are on {device}")
+    asked = dict(options.compile)
+    if on_device:
+        asked.update(offload_copy=False, device_id=device.index or 0)
+    if options.calibrates:
+        tensors = {name: x for name, x in given.items() if isinstance(x, torch.Tensor) and name not in constants}
+        asked["calibration"] = [{name: host_array(ordered(x, orders.get(name))) for name, x in tensors.items()}]
+    made = compiled_program(graph_module, constants, target, asked)
+    wanted = set(made.get_parameter_names())
+    inputs = [(name, place, orders.get(name)) for place, name in enumerate(names) if name in wanted]
+    return Lowered(made, inputs, back, target, on_device)
+
+
+def _row_major(graph_module: GraphModule, constants: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """Return constants row-major in host memory, and note in the graph that they are row-major."""
+    for node in graph_module.graph.find_nodes(op="placeholder"):
+        value = node.meta.get("val")
+        if node.name in constants and isinstance(value, torch.Tensor):
+            node.meta["val"] = value.contiguous()
+    return {name: tensor.cpu().contiguous() for name, tensor in constants.items()}
+
+
+def runner(lowered: Lowered, args: Sequence[Any]) -> Run:
+    """Return a function that runs a compiled graph on lists of inputs like ``args``."""
+    if lowered.on_device:
+        return _on_device(lowered, _device(args))
+    run, results = lowered.program.run, lowered.results
+    turned = any(order is not None for order in results)
+    inputs = [(name, place, _entry(args[place], order)) for name, place, order in lowered.inputs]
+
+    def call(args: Sequence[Any]) -> list[torch.Tensor]:
+        found = [from_array(array) for array in run({name: entry(args[place]) for name, place, entry in inputs})]
+        return [ordered(x, order) for x, order in zip(found, results)] if turned else found
+
+    return call
+
+
+def _on_device(lowered: Lowered, device: torch.device) -> Run:
+    """Return the function that submits a program to PyTorch's current stream of a device."""
+    submit, results, inputs = lowered.program.run_async, lowered.results, lowered.inputs
+
+    def entry(value: Any, order: Sequence[int] | None) -> torch.Tensor:
+        tensor = torch.as_tensor(value, device=device).detach()
+        return ordered(tensor, order).contiguous()
+
+    def call(args: Sequence[Any]) -> list[torch.Tensor]:
+        given = {name: entry(args[place], order) for name, place, order in inputs}
+        stream = torch.cuda.current_stream(device).cuda_stream
+        return [ordered(from_device(x), order) for x, order in zip(submit(given, stream, "cudaStream_t"), results)]
+
+    return call
+
+
+def _entry(example: Any, order: Sequence[int] | None) -> Callable[[Any], Any]:
+    """Return the function that makes an array of a tensor like ``example``, or of a number."""
+    if not isinstance(example, torch.Tensor):
+        return np.asarray
+    quick = quick_array(example)
+
+    def entry(tensor: torch.Tensor) -> Any:
+        try:
+            return quick(tensor if order is None else tensor.permute(order))
+        except (RuntimeError, TypeError):  # a lazy conjugate or negative, or a tensor that now requires grad
+            return host_array(ordered(tensor, order))
+
+    return entry
+
+
+def ordered(tensor: torch.Tensor, order: Sequence[int] | None) -> torch.Tensor:
+    """Return a tensor with its axes in another order; None for as they are."""
+    return tensor if order is None else tensor.permute(order)
+
+
+def _device(values: Any) -> torch.device:
+    """Return the device of tensors; tensors without axes may lie elsewhere.
+
+    Raises:
+        UnsupportedError: they lie on several devices, or on one of a kind that no target has.
+    """
+    found = {value.device for value in values if isinstance(value, torch.Tensor) and value.dim()}
+    found = found or {value.device for value in values if isinstance(value, torch.Tensor)} or {torch.device("cpu")}
+    kinds = sorted(map(str, found))
+    if len(found) > 1 or next(iter(found)).type not in ("cpu", "cuda"):
+        raise UnsupportedError(f"tensors lie on {', '.join(kinds)}; one CPU or one CUDA device is expected")
+    return next(iter(found))

@@ -1,0 +1,1 @@
+"""PyTorch's side: the ATen frontend, the Dynamo backend, and torch_migraphx's names."""

@@ -1,0 +1,48 @@
+"""Tests of PyTorch are left out where it is not installed; pytest says so."""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+collect_ignore_glob = [] if importlib.util.find_spec("torch") else ["test_*.py"]
+
+
+def pytest_report_header() -> str | None:
+    """Say that these tests do not run."""
+    return "tests/torch: skipped, PyTorch is not installed" if collect_ignore_glob else None
+
+
+@pytest.fixture(autouse=True)
+def _fresh(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Let no test see what Dynamo has compiled for another, and none pass because a graph ran in eager mode."""
+    import torch
+
+    from mgx_numba.torch import logs
+
+    lines: set[str] = set()
+    monkeypatch.setattr(logs, "_warned", lines)
+    torch.manual_seed(0)
+    yield
+    torch._dynamo.reset()
+    failed = [line for line in lines if "cannot be compiled: " in line and not line.startswith("PyTorch runs")]
+    assert not failed
+
+
+@pytest.fixture
+def programs(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """The programs that the backend compiles during a test."""
+    from mgx_numba.torch import region
+
+    made: list[Any] = []
+    own = region.compiled_program
+
+    def noting(*args: Any) -> Any:
+        made.append(own(*args))
+        return made[-1]
+
+    monkeypatch.setattr(region, "compiled_program", noting)
+    return made

@@ -1,0 +1,253 @@
+"""``torch.compile`` with the backend: results, layouts, views, updates of buffers, and what runs in eager mode."""
+
+from __future__ import annotations
+
+import configparser
+import copy
+import importlib
+import logging
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from mgx_numba.errors import MgxError, OptionError
+from mgx_numba.torch.backend import mgx_numba
+from mgx_numba.torch.options import parse_options
+
+from .models import Block, Counting, Images, Odd, agree, odd
+
+
+def compiled(model: Any, **options: Any) -> Any:
+    """Return a model or function that the backend compiles."""
+    return torch.compile(model, backend=mgx_numba, options=options)
+
+
+@torch.no_grad()
+def test_results_share_memory_as_in_eager_mode_and_buffers_are_updated(programs: list[Any]) -> None:
+    model = Counting().eval()
+    expected, found, x = copy.deepcopy(model), compiled(model), torch.randn(3, 4)
+    for _ in range(3):
+        results = found(x)
+        agree(results, expected(x))
+        assert results[0].data_ptr() == results[3].data_ptr()
+        assert results[1].data_ptr() == x[1:].data_ptr()
+    agree(model.calls, expected.calls)
+    assert len(programs) == 1
+
+
+@torch.no_grad()
+def test_views_of_inputs_are_updated_in_place() -> None:
+    ours, theirs = (torch.arange(12.0).view(3, 4), torch.ones(4)), (torch.arange(12.0).view(3, 4), torch.ones(4))
+    found = compiled(lambda x, y: (x[1:].mul_(2), y.add_(x.sum(0)))[1] * 2)(*ours)
+    theirs[0][1:].mul_(2)
+    agree(found, theirs[1].add_(theirs[0].sum(0)) * 2)
+    agree(ours, theirs)
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("channels_last", [False, True])
+def test_images_have_the_layout_of_eager_mode(channels_last: bool, programs: list[Any]) -> None:
+    model, x = Images().eval(), torch.randn(2, 3, 8, 8)
+    if channels_last:
+        model, x = model.to(memory_format=torch.channels_last), x.to(memory_format=torch.channels_last)
+    agree(compiled(model)(x), model(x))
+    agree(compiled(model)(x[:, :, 1:]), model(x[:, :, 1:]))
+    assert len(programs) == 2
+
+
+@torch.no_grad()
+def test_types_without_a_numpy_type_pass() -> None:
+    x = torch.randn(5, 7).bfloat16()
+    agree(compiled(lambda x: x * 2 + 1)(x), x * 2 + 1)
+    agree(compiled(lambda x: x.t().float() - 1)(x.t()), x.float() - 1)
+
+
+@torch.no_grad()
+def test_empty_tensors_and_tensors_without_axes_pass() -> None:
+    step = torch.tensor(2.5)
+    for x in (torch.randn(0, 3), torch.randn(2, 3), torch.randn(2, 3)[:, ::2], torch.randn(1, 3).expand(4, 3)):
+        agree(compiled(lambda x, s: (x * s + 1, s * 2))(x, step), (x * step + 1, step * 2))
+
+
+@torch.no_grad()
+def test_an_operator_that_is_lacking_runs_in_eager_mode(programs: list[Any], caplog: pytest.LogCaptureFixture) -> None:
+    model, x = Odd().eval(), torch.randn(3, 8)
+    with caplog.at_level(logging.WARNING, "mgx_numba.torch"):
+        agree(compiled(model)(x), model(x))
+    assert len(programs) == 2
+    assert len([r for r in caplog.records if "mgx_tests.odd" in r.getMessage()]) == 1
+    torch._dynamo.reset()
+    agree(compiled(model, min_acc_module_size=50)(x), model(x))
+    agree(compiled(lambda x: odd(odd(x)))(x), odd(odd(x)))
+    assert len(programs) == 2  # no part was as large as that
+
+
+def test_graphs_that_need_gradients_run_in_eager_mode(caplog: pytest.LogCaptureFixture) -> None:
+    model = Block()
+    expected = copy.deepcopy(model)
+    x = torch.randn(2, 16)
+    found = compiled(model)
+    for one in (found, expected):
+        one(x).sum().backward()
+    agree(model.inner.weight.grad, expected.inner.weight.grad)
+    with torch.no_grad():
+        agree(found(x), expected(x))
+
+
+def test_a_graph_without_parameters_is_compiled_while_gradients_are_on(programs: list[Any]) -> None:
+    x = torch.randn(4, 4)
+    agree(compiled(lambda x: (x @ x).relu())(x), (x @ x).relu())
+    assert len(programs) == 1
+
+
+@torch.no_grad()
+def test_lengths_may_change_without_another_compilation(programs: list[Any]) -> None:
+    model = nn.Sequential(Block(), nn.LayerNorm(16), Block()).eval()
+    found = torch.compile(model, backend=mgx_numba, dynamic=True)
+    for length in (5, 3, 17, 2, 40):
+        x = torch.randn(2, length, 16)
+        agree(found(x), model(x))
+    assert len(programs) == 1
+
+
+@torch.no_grad()
+def test_numbers_that_follow_from_lengths_are_results() -> None:
+    def numbers(x: Tensor) -> tuple[Tensor, int, Tensor]:
+        return x.view(-1, 2) * x.shape[0], x.shape[0] * x.shape[1] + 1, torch.full((x.shape[0],), 2.0) + x.shape[1]
+
+    found = torch.compile(numbers, backend=mgx_numba, dynamic=True)
+    for lens in ((3, 4), (5, 2), (7, 6)):
+        x = torch.randn(lens)
+        agree(found(x), numbers(x))
+
+
+@torch.no_grad()
+def test_a_graph_break_makes_two_programs(programs: list[Any]) -> None:
+    def broken(x: Tensor) -> Tensor:
+        y = (x @ x).relu()
+        torch._dynamo.graph_break()
+        return (y @ x).sigmoid()
+
+    x = torch.randn(4, 4)
+    agree(compiled(broken)(x), broken(x))
+    assert len(programs) == 2
+
+
+@torch.no_grad()
+def test_autocast_computes_in_its_type() -> None:
+    model, x = Block().eval(), torch.randn(4, 16)
+    found = compiled(model)
+    with torch.autocast("cpu", torch.bfloat16):
+        agree(found(x), model(x), 2e-2)
+
+
+def test_inference_mode() -> None:
+    model = Block().eval()
+    with torch.inference_mode():
+        x = torch.randn(4, 16)
+        result = compiled(model)(x)
+        agree(result, model(x))
+        assert result.is_inference()
+        model = Block().eval()  # its parameters have no version
+        agree(compiled(model)(x), model(x))
+
+
+@torch.no_grad()
+def test_a_call_that_fails_leaves_the_next_one_right() -> None:
+    table = nn.Embedding(10, 4)
+    found = compiled(lambda ids: table(ids) * 2)
+    for ids in (torch.tensor([1, 2]), torch.tensor([9, 0])):
+        agree(found(ids), table(ids) * 2)
+    with pytest.raises((MgxError, IndexError)):
+        found(torch.tensor([1, 10]))
+    agree(found(torch.tensor([3, 4])), table(torch.tensor([3, 4])) * 2)
+
+
+def test_threads_share_one_compilation(programs: list[Any]) -> None:
+    model, x = Block().eval(), torch.randn(4, 16)
+    found = compiled(model)
+    with torch.no_grad():
+        expected = found(x)
+        agree(expected, model(x))
+    wrong: list[Any] = []
+
+    def work() -> None:
+        with torch.no_grad():
+            wrong.extend(1 for _ in range(20) if not torch.allclose(found(x), expected, atol=1e-5))
+
+    threads = [threading.Thread(target=work) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not wrong and len(programs) == 1
+
+
+@torch.no_grad()
+def test_a_second_compilation_is_in_the_plan_cache(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("MGX_PLAN_CACHE", "1")
+    monkeypatch.setenv("MGX_CACHE_DIR", str(tmp_path))
+    model, x = Images().eval(), torch.randn(2, 3, 8, 8)
+    expected = model(x)
+    agree(compiled(model)(x), expected)
+    parser = importlib.import_module("mgx_numba.frontends.torch.parser")
+
+    def parse(*args: Any, **named: Any) -> Any:
+        raise AssertionError("the graph is parsed again")
+
+    monkeypatch.setattr(parser, "parse_graph", parse)
+    torch._dynamo.reset()
+    agree(compiled(model)(x), expected)
+    torch._dynamo.reset()
+    model.first.bias += 1
+    with pytest.raises(AssertionError, match="parsed again"):
+        compiled(model)(x)
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("kind", ["fp16", "bf16", "int8"])
+def test_quantised_graphs_are_near(kind: str) -> None:
+    model, x = Block().eval(), torch.randn(4, 16)
+    result = compiled(model, quantize=kind)(x)
+    assert result.dtype is torch.float32
+    assert 0 < (result - model(x)).abs().max() < 0.1
+
+
+@pytest.mark.parametrize(
+    ("options", "mode", "message"),
+    [
+        ({"fast_mth": True}, None, "fast_mth.*did you mean fast_math"),
+        ({"target": "tpu"}, None, "target must be cpu, gpu, ref or None, got 'tpu'"),
+        ({"quantize": "fp4"}, None, "quantize must be of fp16"),
+        ({"min_acc_module_size": 0}, None, "min_acc_module_size must be an integer from 1 on, got 0"),
+        ({"fp16": "yes"}, None, "use_fp16 must be True or False, got 'yes'"),
+        ({}, "fastest", "unknown mode 'fastest'"),
+    ],
+)
+def test_wrong_options_are_named(options: dict[str, Any], mode: str | None, message: str) -> None:
+    with pytest.raises(OptionError, match=message):
+        parse_options(options, mode)
+
+
+def test_options_reach_the_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = parse_options({"fp16": True, "fast_math": False, "num_threads": 1}, "max-autotune").compile
+    assert asked == {"use_fp16": True, "fast_math": False, "num_threads": 1, "exhaustive_tune": True}
+    monkeypatch.setattr(torch, "get_float32_matmul_precision", lambda: "high")
+    assert parse_options({}).compile == {"float32_matmul_precision": "high"}
+
+
+def test_the_names_of_the_backend_are_entry_points() -> None:
+    config = configparser.ConfigParser()
+    config.read(Path(__file__).resolve().parents[2] / "setup.cfg")
+    lines = config["options.entry_points"]["torch_dynamo_backends"].split("\n")
+    places = dict(line.split(" = ") for line in lines if line)
+    assert set(places) == {"mgx_numba", "migraphx"}
+    for place in places.values():
+        module, _, name = place.partition(":")
+        found: Callable[..., Any] = getattr(importlib.import_module(module), name)
+        assert found is mgx_numba

@@ -1,0 +1,110 @@
+"""Parameters that are constants of a program, and change, go, or are others from call to call."""
+
+from __future__ import annotations
+
+import copy
+import gc
+import weakref
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from mgx_numba.torch import region
+from mgx_numba.torch.backend import mgx_numba
+
+from .models import Block, agree
+
+
+@pytest.fixture
+def made(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """The names of the constants of each program that is compiled during a test."""
+    found: list[Any] = []
+    own = region.compiled_program
+
+    def noting(graph_module: Any, constants: Any, *others: Any) -> Any:
+        found.append(list(constants))
+        return own(graph_module, constants, *others)
+
+    monkeypatch.setattr(region, "compiled_program", noting)
+    return found
+
+
+@torch.no_grad()
+def test_parameters_that_change_between_calls_are_seen(made: list[Any]) -> None:
+    model, x = Block().eval(), torch.randn(4, 16)
+    found = torch.compile(model, backend=mgx_numba)
+    agree(found(x), model.forward(x))
+    model.inner.weight.mul_(2)
+    agree(found(x), model.forward(x))
+    model.inner.bias.data = torch.randn(16)
+    agree(found(x), model.forward(x))
+    model.load_state_dict(Block().state_dict())
+    agree(found(x), model.forward(x))
+    model.load_state_dict(Block().state_dict(), assign=True)
+    agree(found(x), model.forward(x))
+    assert all(len(constants) == 2 for constants in made) and len(made) == 5
+    agree(found(x), model.forward(x))
+    assert len(made) == 5
+
+
+@torch.no_grad()
+def test_a_buffer_that_others_change_at_each_call_becomes_an_input(made: list[Any]) -> None:
+    class Shifted(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.inner = nn.Linear(8, 8)
+            self.register_buffer("shift", torch.zeros(8))
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.inner(x) + self.shift
+
+    model, x = Shifted().eval(), torch.randn(3, 8)
+    found = torch.compile(model, backend=mgx_numba)
+    for _ in range(8):
+        agree(found(x), model.forward(x))
+        model.shift += 1
+    assert [len(constants) for constants in made] == [3, 3, 3, 2]
+
+
+@torch.no_grad()
+def test_blocks_of_one_class_have_their_own_weights(made: list[Any]) -> None:
+    blocks = [Block().eval() for _ in range(3)]
+    for block in blocks:
+        block.compile(backend=mgx_numba)
+    x = torch.randn(2, 16)
+    for _ in range(3):
+        expected = found = x
+        for block in blocks:
+            expected, found = block.forward(expected), block(found)
+        agree(found, expected)
+    assert len(made) == 3
+    blocks[1].inner.weight.neg_()
+    agree(blocks[1](x), blocks[1].forward(x))
+    agree(blocks[0](x), blocks[0].forward(x))
+    assert len(made) == 4
+
+
+@torch.no_grad()
+def test_a_model_that_is_deleted_leaves_no_weights() -> None:
+    model, x = Block().eval(), torch.randn(2, 16)
+    found = torch.compile(model, backend=mgx_numba)
+    found(x)
+    weight = weakref.ref(model.inner.weight)
+    del model, found
+    gc.collect()
+    assert weight() is None
+    other = Block().eval()
+    agree(torch.compile(other, backend=mgx_numba)(x), other(x))
+
+
+@torch.no_grad()
+def test_parameters_that_are_passed_anew_at_each_call_are_right(made: list[Any]) -> None:
+    model, x = Block().eval(), torch.randn(2, 16)
+    found = torch.compile(model, backend=mgx_numba)
+    for _ in range(6):
+        own = copy.deepcopy(model)
+        for name, parameter in own.inner.named_parameters():
+            setattr(model.inner, name, parameter)
+        agree(found(x), own(x))

@@ -1,0 +1,114 @@
+"""torch_migraphx's interface: ``lower_to_mgx`` and ``MGXModule``, as its examples use them."""
+
+from __future__ import annotations
+
+import io
+import logging
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import mgx_numba as migraphx
+import mgx_numba.torch as torch_migraphx
+from mgx_numba.errors import MgxError, ParameterError, UnsupportedError
+from mgx_numba.torch.fx import LowerPrecision
+
+from .models import Block, Counting, Images, Odd, agree
+
+
+def again(value: Any, **options: Any) -> Any:
+    """Return a copy of ``value``, by way of `torch.save` and `torch.load`."""
+    file = io.BytesIO()
+    torch.save(value, file)
+    file.seek(0)
+    return torch.load(file, **options)
+
+
+def test_a_lowered_module_is_one_program_and_can_be_saved() -> None:
+    model, x = Images(), torch.randn(2, 3, 8, 8)
+    lowered = torch_migraphx.fx.lower_to_mgx(model, [x])
+    (part,) = lowered.compiled_parts()
+    assert not model.training and isinstance(part, torch_migraphx.MGXModule)
+    with torch.no_grad():
+        expected = model(x)
+    agree(lowered(x), expected)
+    assert not list(lowered.parameters()) and not list(lowered.buffers())
+    agree(again(lowered, weights_only=False)(x), expected)
+    empty = torch_migraphx.MGXModule()
+    with pytest.raises(MgxError, match="no program"):
+        empty(x)
+    empty.load_state_dict(again(part.state_dict()))
+    agree(empty(x), expected)
+
+
+def test_what_cannot_be_compiled_runs_between_the_parts(caplog: pytest.LogCaptureFixture) -> None:
+    model, x = Odd().eval(), torch.randn(3, 8)
+    with torch.no_grad():
+        expected = model(x)
+    lowered = torch_migraphx.fx.lower_to_mgx(model, [x], min_acc_module_size=2)
+    assert len(lowered.compiled_parts()) == 2
+    agree(lowered(x), expected)
+    agree(again(lowered, weights_only=False)(x), expected)
+    alone = torch_migraphx.fx.lower_to_mgx(model, [x], min_acc_module_size=100)
+    assert not alone.compiled_parts()
+    agree(alone(x), expected)
+
+
+def test_arguments_and_results_keep_their_structure() -> None:
+    class Pairs(nn.Module):
+        def forward(self, pair: tuple[Tensor, Tensor], scale: dict[str, Tensor]) -> dict[str, Any]:
+            return {"sum": (pair[0] + pair[1]) * scale["by"], "same": pair}
+
+    pair, scale = (torch.randn(3), torch.randn(3)), {"by": torch.randn(3)}
+    lowered = torch_migraphx.fx.lower_to_mgx(Pairs(), [pair, scale], min_acc_module_size=1)
+    agree(list(lowered(pair, scale).values()), list(Pairs()(pair, scale).values()))
+    with pytest.raises(ParameterError, match="structure"):
+        lowered(pair[0], scale)
+
+
+@pytest.mark.parametrize(
+    "how", [{"fp16": True}, {"bf16": True}, {"int8": True}, {"lower_precision": LowerPrecision.FP16}]
+)
+def test_lower_precisions_are_near(how: dict[str, Any]) -> None:
+    model, x = nn.Sequential(Block(), Block()).eval(), torch.randn(4, 16)
+    lowered = torch_migraphx.fx.lower_to_mgx(model, [x], **how)
+    with torch.no_grad():
+        assert 0 < (lowered(x) - model(x)).abs().max() < 0.1
+
+
+def test_programs_of_the_parts_are_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    x = torch.randn(4, 16)
+    torch_migraphx.fx.lower_to_mgx(Block(), [x], save_subgraph_programs=True)
+    (path,) = tmp_path.iterdir()
+    assert migraphx.load(path).is_compiled()
+
+
+def test_a_module_that_changes_its_buffers_is_refused() -> None:
+    with pytest.raises(UnsupportedError, match="calls in place"):
+        torch_migraphx.fx.lower_to_mgx(Counting(), [torch.randn(3, 4)])
+
+
+def test_a_module_of_a_program() -> None:
+    program = migraphx.program()
+    module = program.get_main_module()
+    shape = migraphx.shape(type="float_type", lens=[2, 3])
+    x, y = module.add_parameter("x", shape), module.add_parameter("y", shape)
+    module.add_return([module.add_instruction(migraphx.op("sub"), [x, y])])
+    one, other = torch.randn(2, 3), torch.randn(2, 3)
+    with pytest.raises(ParameterError, match="input_names are x; the program has x, y"):
+        torch_migraphx.MGXModule(program, ["x"])
+    agree(torch_migraphx.MGXModule(program, ["y", "x"])(one, other), other - one)
+    with pytest.raises(ParameterError, match="2 inputs are expected, got 1"):
+        torch_migraphx.MGXModule(program)(one)
+
+
+def test_the_backend_has_their_name() -> None:
+    assert "migraphx" in torch._dynamo.list_backends()
+    logging.getLogger("mgx_numba.torch").setLevel(logging.NOTSET)
+    model, x = Block().eval(), torch.randn(2, 16)
+    with torch.no_grad():
+        agree(torch.compile(model, backend="migraphx")(x), model(x))

@@ -1,0 +1,275 @@
+"""ATen operators beside PyTorch: odd lengths, empty tensors, tensors without axes, NaN and infinities."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch", reason="PyTorch is not installed: tests of its frontend do not run")
+import torch.nn.functional as f  # noqa: E402
+
+from .exported import check  # noqa: E402
+
+INF, NAN = float("inf"), float("nan")
+SPECIAL = [0.0, -0.0, 1.0, -1.5, 2.5, -2.5, 0.3, 1e-4, -3e-3, 7.0, INF, -INF, NAN]
+
+
+def special() -> Any:
+    return torch.tensor(SPECIAL)
+
+
+def pair() -> list[Any]:
+    a = special()
+    return [a[:, None].contiguous(), torch.tensor([1.0, -2.0, 0.5, 0.0, -0.0, INF, NAN])]
+
+
+def ints() -> list[Any]:
+    return [torch.tensor([-7, -3, 0, 3, 7, 8]), torch.tensor([2, -2, 3, -3, 2, 5])]
+
+
+UNARY: dict[str, Any] = {
+    "rounding": lambda x: (
+        x.trunc(),
+        x.frac().nan_to_num(),
+        x.round(),
+        x.floor(),
+        x.ceil(),
+        torch.round(x, decimals=1),
+    ),
+    "signs": lambda x: (x.sign(), x.sgn(), x.signbit(), x.copysign(torch.tensor(-0.0)), x.abs(), -x),
+    "special": lambda x: (x.isnan(), x.isinf(), x.isfinite(), x.isneginf(), x.isposinf(), x.nan_to_num(1, 2, -3)),
+    "powers": lambda x: (x**2, x**3, x**-1, x.square(), x.pow(0.5), x.rsqrt(), 2**x, x.reciprocal()),
+    "small": lambda x: (x.expm1(), x.log1p(), x.exp2(), x.log10(), x.erfc(), x.rad2deg()),
+    "activations": lambda x: (f.relu(x), f.relu6(x), f.elu(x), f.selu(x), f.celu(x, 0.7), f.leaky_relu(x), f.silu(x)),
+    "gates": lambda x: (f.hardtanh(x), f.hardsigmoid(x), f.hardswish(x), f.softplus(x), f.softplus(x, 2, 5)),
+    "shrinks": lambda x: (f.softshrink(x), f.hardshrink(x), f.threshold(x, 0.2, 9.0), f.logsigmoid(x)),
+    "clamps": lambda x: (x.clamp(-1, 1), x.clamp(min=0), x.clamp(max=0), x.clamp(torch.tensor(0.5), torch.tensor(1.0))),
+}
+
+
+@pytest.mark.parametrize("name", UNARY)
+def test_pointwise_of_special_values(name: str) -> None:
+    check(UNARY[name], [special()])
+
+
+BINARY: dict[str, Any] = {
+    "arithmetic": lambda a, b: (a + 2 * b, torch.sub(a, b, alpha=3), 1 - a, a * b, a / b, torch.rsub(a, b)),
+    "division": lambda a, b: (torch.div(a, b, rounding_mode="trunc"), torch.fmod(a, b)),
+    "extremes": lambda a, b: (torch.maximum(a, b), torch.minimum(a, b), torch.fmax(a, b), torch.fmin(a, b)),
+    "comparisons": lambda a, b: (a == b, a != b, a < b, a <= b, a > b, a >= b, a == 1),
+    "logic": lambda a, b: (a.logical_and(b), a.logical_or(b), a.logical_xor(b), a.logical_not()),
+    "composed": lambda a, b: (torch.atan2(a, b), torch.logaddexp(a, b), torch.lerp(a, b, 0.3), torch.heaviside(a, b)),
+    "where": lambda a, b: (torch.where(a > 0, a, b), a.masked_fill(b > 0, -INF), torch.where(a > b, 1.5, 2.5)),
+}
+
+
+@pytest.mark.parametrize("name", BINARY)
+def test_binary_of_special_values(name: str) -> None:
+    check(BINARY[name], pair())
+
+
+def test_integers_and_type_promotion() -> None:
+    def mixed(a: Any, b: Any) -> Any:
+        half = torch.tensor(0.5, dtype=torch.float64)
+        return (
+            *(a // b, a % b, torch.div(a, b, rounding_mode="trunc"), a / b, a + 1.5, a * half, a + (b > 0)),
+            *((a > 0) + (b > 0), (a > 0) * (b > 0), a & b, a | 3, ~a, ~(a > 0), a << 1, b >> 1, a > 0.5),
+            *(a.to(torch.int8) + 200, a.to(torch.uint8), a.float() + a.double(), a.sum(), a.float().long(), a.bool()),
+            *((a > 0).sum(), a.prod(), a.float().mean(), a.max(), a.argmin(), a.any(), (a > 0).all(0), a.cumsum(0)),
+        )
+
+    check(mixed, ints())
+
+
+def test_half_is_combined_with_exact_numbers() -> None:
+    x = torch.randn(37).half()
+    check(lambda x: (x * 0.1, x + 0.3, x / 3, f.softmax(x, 0), f.gelu(x), x.float() * 0.1), [x], tolerance=1e-3)
+
+
+LAYOUTS: dict[str, Any] = {
+    "views": lambda x: (x.view(-1), x.reshape(4, -1), x.t(), x.unsqueeze(1), x[None].squeeze(), x.flatten(), x.T),
+    "copies": lambda x: (x.repeat(2, 1, 3), x.expand(2, 3, 4), x.repeat_interleave(2, 1), x.tile(2), x.roll(1, 0)),
+    "slices": lambda x: (x[1:], x[:, ::2], x[:, -1], x[5:], x[-2:, 1:3], x.narrow(1, 1, 2), x[:, :-1], x[..., 0]),
+    "parts": lambda x: (*x.split(2), *x.chunk(2, 1), *x.unbind(), *x.split([1, 3], 1), torch.stack([x, x], 1)),
+    "flips": lambda x: (x.flip(0, 1), x.roll((1, -1), (0, 1)), x.roll(2), torch.cat([x, x[:0]]), x.unfold(1, 2, 1)),
+    "triangles": lambda x: (x.tril(), x.triu(1), x.tril(-1), x.diagonal(), x.diagonal(1), torch.eye(3, 4) + x),
+    "pads": lambda x: (f.pad(x, (1, 2)), f.pad(x, (-1, 0, 1, 0), value=2), f.pad(x[None], (1, 2), mode="reflect")),
+    "strides": lambda x: (x.as_strided((2, 2), (4, 1), 1), x.as_strided((3, 4), (4, 1))),
+    "bits": lambda x: (x.view(torch.int32), torch.full((2,), 3), torch.zeros_like(x), torch.ones(2, dtype=torch.bool)),
+    "scatters": lambda x: (
+        x.select_scatter(x[0], 0, -1),
+        x.slice_scatter(x[:1], 0, 1, 2),
+        x.slice_scatter(x[:, :2], 1, 0, 4, 2),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", LAYOUTS)
+def test_layouts(name: str) -> None:
+    check(LAYOUTS[name], [torch.arange(12.0).reshape(3, 4)])
+
+
+def _index_put(x: Any, i: Any, m: Any) -> Any:
+    y, z, w, v = x.clone(), x.clone(), x.clone(), x.clone()
+    y[i[0]] = 7
+    z[:, i[1], i[1]] += 1
+    w[m] = 0
+    v.index_put_((i[1],), x[0], accumulate=True)
+    return y, z, w, v
+
+
+INDEXING: dict[str, Any] = {
+    "index": lambda x, i, m: (x[i], x[:, i], x[i[0], i[1]], x[:, i[0], i[1]], x[i[0], :, i[1]], x[:, i[0]][:, None]),
+    "gather": lambda x, i, m: (x.gather(1, i[None, :, :].clamp(min=0)), x.index_select(2, i[0] % 3), x.take(i % 3)),
+    "index_put": _index_put,
+    "scatter": lambda x, i, m: (
+        x.scatter(0, i[None] % 3, 5.0),
+        x.scatter_add(1, i[None] % 3, x),
+        x.scatter_reduce(0, i[None] % 3, x, "amax", include_self=False),
+        x.scatter_reduce(0, i[None] % 3, x, "mean"),
+        x.index_add(1, i[0] % 3, x[:, :2]),
+        x.index_copy(0, i[0] % 3, x[:2]),
+        x.index_fill(2, i[0] % 3, 1.0),
+    ),
+    "masks": lambda x, i, m: (x.masked_fill(m, 1), x.masked_scatter(m, x * 2), f.one_hot(i % 3, 4)),
+    "order": lambda x, i, m: (*x.topk(2), *x.sort(1, descending=True), x.argsort(), *x.kthvalue(2, 0)),
+    "search": lambda x, i, m: (
+        torch.searchsorted(x[0, 0].sort()[0], x),
+        torch.bucketize(x, x[0, 0].sort()[0], right=True),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", INDEXING)
+def test_indexing(name: str) -> None:
+    torch.manual_seed(1)
+    x = torch.randn(3, 3, 3)
+    check(INDEXING[name], [x, torch.tensor([[0, -1], [2, 1]]), x > 0.5])
+
+
+REDUCTIONS: dict[str, Any] = {
+    "sums": lambda x: (x.sum(1), x.mean((0, 2), keepdim=True), x.amax(-1), x.amin((0, 1)), x.prod(1), x.nansum()),
+    "extremes": lambda x: (*x.max(1), *x.min(0, keepdim=True), x.argmax(), x.argmin(1, keepdim=True), *x.aminmax()),
+    "spread": lambda x: (
+        x.var(),
+        x.std(1),
+        x.var(1, unbiased=False),
+        *torch.var_mean(x, (0, 1)),
+        x.std((1, 2), keepdim=True),
+    ),
+    "norms": lambda x: (
+        x.norm(),
+        x.norm(dim=1),
+        torch.linalg.vector_norm(x, 1, -1),
+        torch.linalg.vector_norm(x, INF),
+        x.norm(p=3),
+    ),
+    "running": lambda x: (x.cumsum(1), x.cumprod(2), x.logcumsumexp(1), x.logsumexp((1, 2)), (x > 0).cumsum(0)),
+    "quantifiers": lambda x: (
+        (x > 0).any(),
+        (x > 0).all(1),
+        x.any(2),
+        x.count_nonzero(1),
+        (x > 0).any(0, keepdim=True),
+    ),
+    "softmax": lambda x: (x.softmax(1), x.log_softmax(0), x.sum().softmax(0), f.glu(x[..., :2]), f.normalize(x, dim=1)),
+}
+
+
+@pytest.mark.parametrize("name", REDUCTIONS)
+def test_reductions(name: str) -> None:
+    torch.manual_seed(2)
+    check(REDUCTIONS[name], [torch.randn(3, 5, 3)])
+
+
+IMAGES: dict[str, Any] = {
+    "nearest": lambda x: (
+        f.interpolate(x, scale_factor=2),
+        f.interpolate(x, (4, 9)),
+        f.interpolate(x, (3, 2), mode="nearest-exact"),
+    ),
+    "linear": lambda x: (
+        f.interpolate(x, (9, 4), mode="bilinear"),
+        f.interpolate(x, (9, 4), mode="bilinear", align_corners=True),
+        f.interpolate(x, scale_factor=1.7, mode="bilinear"),
+        f.interpolate(x, (3, 11), mode="bicubic"),
+        f.interpolate(x, (3, 4), mode="bilinear", antialias=True),
+        f.interpolate(x, (3, 9), mode="bicubic", antialias=True),
+    ),
+    "pools": lambda x: (
+        f.avg_pool2d(x, 2, ceil_mode=True),
+        f.avg_pool2d(x, 3, 1, 1, count_include_pad=False),
+        *f.max_pool2d(x, 3, 2, 1, return_indices=True),
+        f.adaptive_avg_pool2d(x, (2, 3)),
+        f.adaptive_avg_pool2d(x, 1),
+        f.adaptive_max_pool2d(x, (2, 3)),
+        f.avg_pool1d(x[0], 3, 2),
+        f.max_pool1d(x[0], 2),
+        f.lp_pool2d(x, 2, 2),
+    ),
+    "shuffles": lambda x: (f.pixel_shuffle(x, 2), f.pixel_unshuffle(x[..., :4, :6], 2), f.channel_shuffle(x, 2)),
+    "columns": lambda x: (f.unfold(x, (2, 3), padding=1, stride=2), f.fold(f.unfold(x, 2), (5, 7), 2)),
+    "norms": lambda x: (f.instance_norm(x), f.local_response_norm(x, 3), f.group_norm(x, 2), f.rms_norm(x, (7,))),
+}
+
+
+@pytest.mark.parametrize("name", IMAGES)
+def test_images(name: str) -> None:
+    torch.manual_seed(3)
+    check(IMAGES[name], [torch.randn(2, 4, 5, 7)])
+
+
+@pytest.mark.parametrize("padding", ["zeros", "border", "reflection"])
+def test_grid_sampler(padding: str) -> None:
+    torch.manual_seed(4)
+
+    def sampled(x: Any, grid: Any) -> Any:
+        modes = ("bilinear", "nearest", "bicubic")
+        return [f.grid_sample(x, grid, m, padding, corners) for m in modes for corners in (False, True)]
+
+    check(sampled, [torch.randn(2, 3, 4, 5), torch.rand(2, 3, 2, 2) * 3 - 1.5], tolerance=1e-4)
+
+
+def test_products() -> None:
+    def products(a: Any, b: Any, v: Any) -> Any:
+        return (
+            *(a @ b, a[0] @ b[0], a @ v, v @ b[0], v @ v, torch.einsum("bij,bjk->bik", a, b), torch.outer(v, v)),
+            *(torch.addmm(v[:2], a[0], b[0], beta=0.5, alpha=2.0), torch.baddbmm(a[..., :2], a, b), torch.cdist(a, a)),
+            *(f.linear(a, b[0].t(), v[:2]), torch.cross(a[:, :, :3], a[:, :, 1:], -1)),
+        )
+
+    torch.manual_seed(5)
+    check(products, [torch.randn(2, 3, 4), torch.randn(2, 4, 2), torch.randn(4)])
+
+
+def test_attention_forms() -> None:
+    torch.manual_seed(6)
+    q, k = torch.randn(2, 4, 3, 8), torch.randn(2, 2, 5, 8)
+
+    def attention(q: Any, k: Any, mask: Any) -> Any:
+        call = f.scaled_dot_product_attention
+        return (
+            call(q, k, k, mask, enable_gqa=True),
+            call(q, k, k, is_causal=True, enable_gqa=True, scale=0.3),
+            call(q[0, 0], k[0, 0], k[0, 0], mask[0, 0]),
+            call(q[0], q[0], q[0], is_causal=True),
+        )
+
+    check(attention, [q, k, torch.rand(2, 1, 3, 5) > 0.4])
+    check(attention, [q, k, torch.randn(2, 1, 3, 5)])
+
+
+def test_tensors_that_are_empty_or_without_axes() -> None:
+    def edge(x: Any, s: Any) -> Any:
+        return (
+            *(x + 1, x.sum(), x.sum(0), torch.cat([x, x]), x.reshape(0, 5), x.softmax(1), x @ x.t(), x.max(1)[0]),
+            *(s + x, s.sum(), s.softmax(0), s.squeeze(), s.view(1), s.max(), s.cumsum(0), s.expand(2), s[None] * 2),
+            *(s.float().item() if False else s, s.clamp(0, 1), s.reshape(1, 1), s.topk(1)[0], s.argmax()),
+        )
+
+    check(edge, [torch.zeros(0, 3), torch.tensor(2.5)])
+
+
+def test_lengths_that_depend_on_data() -> None:
+    check(lambda x: (x > 0).nonzero(), [torch.tensor([[1.0, -1.0, 2.0], [0.0, 3.0, -2.0]])])
