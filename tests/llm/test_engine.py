@@ -33,6 +33,13 @@ def test_a_native_call_updates_caches_in_place(compiled):
         np.testing.assert_array_equal(found[0], wanted[0])
 
 
+def test_a_head_size_that_the_model_leaves_open_needs_no_plan_for_each_length(compiled):
+    program = compiled["grouped"][1].decoder.program
+    for past, count in ((3, 2), (4, 1), (9, 3)):
+        program.run(inputs(past, count))
+    assert len(program.open_plans()) == 1
+
+
 def overlapping():
     memory = np.random.default_rng(1).standard_normal((1, HEADS, 13, SIZE)).astype(np.float32).ravel()
     size = HEADS * 12 * SIZE
