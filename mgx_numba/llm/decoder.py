@@ -1,4 +1,4 @@
-"""`Decoder`: a compiled program of a language model, with the roles of its parameters and results."""
+"""`CompiledDecoder`: a compiled program of a language model, with the roles of its parameters and results."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from ..errors import UnsupportedError
 if TYPE_CHECKING:
     from ..api.program import program as Program
 
-__all__ = ["CacheTensor", "Decoder", "Names", "decoder_of"]
+__all__ = ["CacheTensor", "CompiledDecoder", "DecoderNames", "decoder_of"]
 
 
 @dataclass(frozen=True)
-class Names:
-    """Names of a program's parameters and results; a name with ``%d`` stands for one of each layer."""
+class DecoderNames:
+    """DecoderNames of a program's parameters and results; a name with ``%d`` stands for one of each layer."""
 
     input_ids: str = "input_ids"
     attention_mask: str = "attention_mask"
@@ -46,7 +46,7 @@ class CacheTensor:
 
 
 @dataclass(frozen=True)
-class Decoder:
+class CompiledDecoder:
     """A compiled program whose step takes tokens and caches and gives logits and caches.
 
     Attributes:
@@ -66,13 +66,15 @@ class Decoder:
     compact: bool
 
 
-def decoder_of(program: Program, names: Names, heads: int, size: int, compact: bool, where: str) -> Decoder:
+def decoder_of(
+    program: Program, names: DecoderNames, heads: int, size: int, compact: bool, where: str
+) -> CompiledDecoder:
     """Return the decoder of a compiled program.
 
     Args:
         heads: number of key heads, where the program's parameters leave it open.
         size: size of a head, where the program's parameters leave it open.
-        compact: see `Decoder`.
+        compact: see `CompiledDecoder`.
         where: the model's path, for errors.
 
     Raises:
@@ -109,7 +111,7 @@ def decoder_of(program: Program, names: Names, heads: int, size: int, compact: b
                 past, present, results.index(present), lengths[1] or heads, lengths[3] or size, _numpy_type(shape)
             )
         )
-    return Decoder(
+    return CompiledDecoder(
         program,
         names.input_ids,
         names.attention_mask if names.attention_mask in shapes else None,
@@ -126,7 +128,7 @@ def _numpy_type(public: Any) -> np.dtype[Any]:
     return unwrap_shape(public).type.numpy
 
 
-def _presents(names: Names, parameters: Sequence[str]) -> dict[str, str]:
+def _presents(names: DecoderNames, parameters: Sequence[str]) -> dict[str, str]:
     """Return the result that continues each cache parameter, by parameter."""
     found = {}
     for past, present in zip(names.past, names.present, strict=True):

@@ -1,10 +1,10 @@
-"""Caches that the native call of a plan updates in place, and `Engine`'s operations on batches."""
+"""Caches that the native call of a plan updates in place, and `DecoderBatch`'s operations on batches."""
 
 import numpy as np
 import pytest
 
 from mgx_numba.errors import MgxError
-from mgx_numba.llm.generation.engine import Engine
+from mgx_numba.llm.generation.engine import DecoderBatch
 from tests.llm.tiny import HEADS, SIZE
 
 PAIRS = {"present.0.key": "past_key_values.0.key", "present.0.value": "past_key_values.0.value"}
@@ -87,7 +87,7 @@ def test_random_joins_selections_and_snapshots_keep_every_sequence(compiled, kin
     rng = np.random.default_rng(8)
 
     def fresh(tokens):
-        engine = Engine(model.decoder, 1, shared)
+        engine = DecoderBatch(model.decoder, 1, shared)
         engine.prefill(np.array([tokens]), int(rng.integers(0, 4)))
         return engine
 
@@ -107,7 +107,7 @@ def test_random_joins_selections_and_snapshots_keep_every_sequence(compiled, kin
                 row = int(rng.integers(len(texts)))
                 length = int(rng.integers(1, len(texts[row]) + 1))
                 snapshot = engine.snapshot(length, row)
-                texts, engine = [texts[row][:length]], Engine(model.decoder, 1, shared)
+                texts, engine = [texts[row][:length]], DecoderBatch(model.decoder, 1, shared)
                 engine.restore(snapshot, length)
             following = rng.integers(4, 50, (len(texts), 1))
             logits = engine.step(following)[:, -1]

@@ -16,8 +16,8 @@ from ..generation.guidance import Guide, guide
 from ..model import Model
 from ..optional import required
 from ..text import tokenizer_of
-from .bodies import BodyError, TuningRequest, UnknownModelError, asked_chat, asked_completion, checked_body
-from .scheduler import Event, QueueFullError, Request, Scheduler
+from .bodies import BodyError, ParsedBody, UnknownModelError, asked_chat, asked_completion, checked_body
+from .scheduler import QueueFullError, Scheduler, TextEvent, TextRequest
 
 __all__ = ["ServerOptions", "make_app", "serve"]
 
@@ -161,7 +161,7 @@ class _Server:
     def _entry(self) -> dict[str, Any]:
         return {"id": self._name, "object": "model", "created": self._created, "owned_by": "mgx_numba"}
 
-    async def _answered(self, request: Any, parse: Callable[..., TuningRequest], form_type: Any) -> Any:
+    async def _answered(self, request: Any, parse: Callable[..., ParsedBody], form_type: Any) -> Any:
         try:
             body = checked_body(await self._read(request), self._name)
             # Tokens of a long text take a while, in which the loop serves other clients.
@@ -189,7 +189,7 @@ class _Server:
             )
         return await job.whole(form, request)
 
-    def _guides(self, asked: TuningRequest) -> list[Guide | None]:
+    def _guides(self, asked: ParsedBody) -> list[Guide | None]:
         """Return the initial state of the grammar, if there is one, for each text."""
         count = len(asked.prompts) * asked.choices
         if asked.guidance is None:
@@ -216,21 +216,21 @@ class _Job:
     """The requests of one body, and their events."""
 
     def __init__(
-        self, asked: TuningRequest, guides: list[Guide | None], loop: asyncio.AbstractEventLoop, context_length: int
+        self, asked: ParsedBody, guides: list[Guide | None], loop: asyncio.AbstractEventLoop, context_length: int
     ) -> None:
         self._asked = asked
-        self._events: asyncio.Queue[tuple[int, Event]] = asyncio.Queue()
+        self._events: asyncio.Queue[tuple[int, TextEvent]] = asyncio.Queue()
         self.requests = []
         for index, state in enumerate(guides):
 
-            def notify(event: Event, index: int = index) -> None:
+            def notify(event: TextEvent, index: int = index) -> None:
                 loop.call_soon_threadsafe(self._events.put_nowait, (index, event))
 
             options = asked.options
             if options.random_seed >= 0:
                 options = replace(options, random_seed=options.random_seed + index % asked.choices)
             self.requests.append(
-                Request(
+                TextRequest(
                     asked.prompts[index // asked.choices],
                     options,
                     asked.max_tokens or context_length,
@@ -241,7 +241,7 @@ class _Job:
                 )
             )
 
-    async def events(self) -> AsyncIterator[tuple[int, Event]]:
+    async def events(self) -> AsyncIterator[tuple[int, TextEvent]]:
         """Yield the events of all requests until each has ended; cancel the requests if the reader goes away."""
         left = len(self.requests)
         try:
@@ -296,7 +296,7 @@ class _Job:
             pass
         for index, each in enumerate(self.requests):
             each.cancel()
-            self._events.put_nowait((index, Event("", "stop")))
+            self._events.put_nowait((index, TextEvent("", "stop")))
 
     def usage(self) -> dict[str, Any]:
         """Return the numbers of tokens; a prompt counts once for all its choices."""

@@ -16,7 +16,7 @@ from ..model import Model
 from ..text import prompt_tokens
 from ..tokenizer import Tokenizer
 
-__all__ = ["BodyError", "TuningRequest", "UnknownModelError", "asked_chat", "asked_completion", "checked_body"]
+__all__ = ["BodyError", "ParsedBody", "UnknownModelError", "asked_chat", "asked_completion", "checked_body"]
 
 _IGNORED = frozenset(
     "user metadata store service_tier parallel_tool_calls tool_choice prediction reasoning_effort safety_identifier "
@@ -48,7 +48,7 @@ class UnknownModelError(BodyError):
 
 
 @dataclass
-class TuningRequest:
+class ParsedBody:
     """What a body asks for.
 
     Attributes:
@@ -70,7 +70,7 @@ class TuningRequest:
     texts: list[str] = field(default_factory=list)
 
 
-def asked_chat(body: Mapping[str, Any], model: Model, tokenizer: Tokenizer) -> TuningRequest:
+def asked_chat(body: Mapping[str, Any], model: Model, tokenizer: Tokenizer) -> ParsedBody:
     """Return what a body of ``/v1/chat/completions`` asks for.
 
     Raises:
@@ -96,7 +96,7 @@ def asked_chat(body: Mapping[str, Any], model: Model, tokenizer: Tokenizer) -> T
     return asked
 
 
-def asked_completion(body: Mapping[str, Any], model: Model, tokenizer: Tokenizer) -> TuningRequest:
+def asked_completion(body: Mapping[str, Any], model: Model, tokenizer: Tokenizer) -> ParsedBody:
     """Return what a body of ``/v1/completions`` asks for.
 
     Raises:
@@ -123,7 +123,7 @@ def asked_completion(body: Mapping[str, Any], model: Model, tokenizer: Tokenizer
     return asked
 
 
-def _asked(body: Mapping[str, Any], model: Model) -> TuningRequest:
+def _asked(body: Mapping[str, Any], model: Model) -> ParsedBody:
     """Return what the fields ask for that chat and completions share."""
     options = SearchOptions(max_length=model.context_length, top_k=0)
     temperature = _number(body, "temperature", float, 0, 10)
@@ -150,7 +150,7 @@ def _asked(body: Mapping[str, Any], model: Model) -> TuningRequest:
     stream_options = body.get("stream_options") or {}
     if not isinstance(stream_options, dict):
         raise BodyError("stream_options: expected an object", "stream_options")
-    return TuningRequest(
+    return ParsedBody(
         [],
         options,
         _number(body, "max_tokens", int, 1, None),

@@ -13,7 +13,7 @@ import numpy as np
 
 from ...errors import MgxError, ParameterError
 from ..generation.chooser import Chooser
-from ..generation.engine import Engine
+from ..generation.engine import DecoderBatch
 from ..generation.guidance import Guide
 from ..generation.params import LogitsProcessor, SearchOptions
 from ..generation.prefixes import PrefixCache
@@ -22,7 +22,7 @@ from ..model import Model
 from ..tokenizer import Tokenizer
 from .metrics import Metrics
 
-__all__ = ["Event", "QueueFullError", "Request", "Scheduler"]
+__all__ = ["QueueFullError", "Scheduler", "TextEvent", "TextRequest"]
 
 
 class QueueFullError(MgxError):
@@ -30,7 +30,7 @@ class QueueFullError(MgxError):
 
 
 @dataclass(frozen=True)
-class Event:
+class TextEvent:
     """Progress of a request: a piece of text, its end, or an error.
 
     ``finish_reason`` is ``stop``, ``length`` or ``error`` at the end, else empty; ``text`` is then the last piece, or
@@ -42,7 +42,7 @@ class Event:
 
 
 @dataclass(eq=False)
-class Request:
+class TextRequest:
     """One text to generate.
 
     Attributes:
@@ -57,7 +57,7 @@ class Request:
     tokens: np.ndarray
     options: SearchOptions
     max_tokens: int
-    notify: Callable[[Event], None]
+    notify: Callable[[TextEvent], None]
     stops: Sequence[str] = ()
     processors: Sequence[LogitsProcessor] = ()
     guide: Guide | None = None
@@ -75,9 +75,9 @@ class Request:
 class _Sequence:
     """A request in the batch, or on the way into it."""
 
-    def __init__(self, request: Request, chooser: Chooser, text: TextStream) -> None:
+    def __init__(self, request: TextRequest, chooser: Chooser, text: TextStream) -> None:
         self.request, self.chooser, self.text = request, chooser, text
-        self.engine: Engine | None = None  # its own caches, until it joins the batch
+        self.engine: DecoderBatch | None = None  # its own caches, until it joins the batch
 
 
 class Scheduler:
@@ -109,16 +109,16 @@ class Scheduler:
         self.metrics = Metrics()
         self.prefixes = PrefixCache(prefix_bytes)
         self._max_batch, self._max_queue, self._chunk = max_batch, max_queue, chunk
-        self._waiting: deque[Request] = deque()
+        self._waiting: deque[TextRequest] = deque()
         self._entering: deque[_Sequence] = deque()
         self._batch: list[_Sequence] = []
-        self._engine: Engine | None = None
+        self._engine: DecoderBatch | None = None
         self._changed = threading.Condition()
         self._closed = False
         self._thread = threading.Thread(target=self._work, name="mgx-llm-scheduler", daemon=True)
         self._thread.start()
 
-    def submit(self, *requests: Request) -> None:
+    def submit(self, *requests: TextRequest) -> None:
         """Queue requests, all or none.
 
         Raises:
@@ -188,14 +188,14 @@ class Scheduler:
                 continue
             self._entering.append(self._begun(request))
 
-    def _begun(self, request: Request) -> _Sequence:
+    def _begun(self, request: TextRequest) -> _Sequence:
         options, model = request.options, self.model
         ends = () if options.ignore_eos else model.eos_token_ids
         seed = options.random_seed if options.random_seed >= 0 else secrets.randbits(63)
         chooser = Chooser(options, ends, request.processors, (seed, 0), request.guide)
         chooser.history.extend(request.tokens.tolist(), False)
         sequence = _Sequence(request, chooser, TextStream(self.tokenizer, request.stops))
-        sequence.engine = Engine(model.decoder, 1, model.shares_buffer)
+        sequence.engine = DecoderBatch(model.decoder, 1, model.shares_buffer)
         request.reused = self.prefixes.restore(sequence.engine, request.tokens)
         return sequence
 
@@ -247,7 +247,7 @@ class Scheduler:
             token = chooser.choose(logits, len(chooser.history))
             chooser.accept(token)
         except MgxError as error:
-            self._end(request, Event(str(error), "error"))
+            self._end(request, TextEvent(str(error), "error"))
             return False
         request.generated += 1
         self.metrics.generated_tokens += 1
@@ -258,10 +258,10 @@ class Scheduler:
         elif request.generated >= request.max_tokens:
             reason = "length"
         if reason:
-            self._end(request, Event(piece + text.finish(), reason))
+            self._end(request, TextEvent(piece + text.finish(), reason))
             return False
         if piece:
-            self._tell(request, Event(piece))
+            self._tell(request, TextEvent(piece))
         return True
 
     def _leave(self, gone: Sequence[_Sequence]) -> None:
@@ -282,14 +282,14 @@ class Scheduler:
         else:
             self._engine = None
 
-    def _end(self, request: Request, event: Event) -> None:
+    def _end(self, request: TextRequest, event: TextEvent) -> None:
         if request.ended:
             return
         request.ended = True
         self.metrics.ended(event.finish_reason, request.arrived)
         self._tell(request, event)
 
-    def _tell(self, request: Request, event: Event) -> None:
+    def _tell(self, request: TextRequest, event: TextEvent) -> None:
         if request.cancelled:
             return
         try:
@@ -307,4 +307,4 @@ class Scheduler:
                 failed += self._waiting
                 self._waiting.clear()
         for request in failed:
-            self._end(request, Event(message, "error"))
+            self._end(request, TextEvent(message, "error"))
