@@ -159,6 +159,10 @@ class Arguments:
         """Return the expression of the address of a callee's code, for another kernel that calls it."""
         return f"args[{self._code(name)}]"
 
+    def same_address(self, one: str, other: str) -> str:
+        """Return the expression whether two pointers have the same address."""
+        return f"args[{self._find(one).number}] == args[{self._find(other).number}]"
+
     def _code(self, name: str) -> int:
         """Return the index of the word that holds a callee's code."""
         word = self._find(name)

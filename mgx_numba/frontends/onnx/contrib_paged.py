@@ -12,7 +12,7 @@ from ...errors import ParseError, ShapeError, UnsupportedError
 from ...graph.instruction import Instruction
 from .builder import Builder, rank
 from .cache_quantization import CacheFormat, cache_formats
-from .contrib_gqa import in_float, normalized, rotated, score_scale
+from .cached_tokens import in_float, normalized, rotated, score_scale
 from .node import Node
 from .registry import MICROSOFT, register
 

@@ -12,7 +12,7 @@ from ...errors import ParseError, ShapeError
 from ...graph.instruction import Instruction
 from .attention import Mask, attend, merge_heads, positions
 from .builder import Builder
-from .contrib_gqa import Spans, grouped, in_float, rotated, score_scale, spans_of
+from .cached_tokens import Spans, grouped, in_float, rotated, score_scale, spans_of
 from .node import Node
 from .registry import MICROSOFT, register
 

@@ -10,7 +10,7 @@ from ...errors import ParseError
 from ...graph.instruction import Instruction
 from .attention import Mask, attend, merge_heads, positions
 from .builder import Builder
-from .contrib_gqa import Spans, score_scale, with_sink
+from .cached_tokens import Spans, score_scale, with_sink
 from .node import Node
 
 __all__ = ["attend_window_cache"]

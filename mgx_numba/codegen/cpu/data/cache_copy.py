@@ -60,8 +60,7 @@ def cache_copy_launch(
         "for e in range(copied, stop - start):",
         f"    store_scalar(target, e, {_zero(storage)})",
     ]
-    words = {name: k for k, name in enumerate(arguments.names)}
-    same = f"args[{words['p_x']}] == args[{words['p_out']}] and given == length"
+    same = f"{arguments.same_address('p_x', 'p_out')} and given == length"
     body = [*arguments.bind(), f"if not ({same}):", *indent(for_tasks(inside))]
     return Launch(
         kernel=cpu_kernel("cache_copy_kernel", kernel_text(body), origin),

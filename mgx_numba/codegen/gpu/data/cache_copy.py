@@ -32,10 +32,9 @@ def cache_copy_launch(
     total = rows * length
     blocks = minimum(ceil_div(total, THREADS), MOST_BLOCKS)
     arguments.integers(kept=kept, given=given, length=maximum(length, 1), items=total, step=blocks * THREADS)
-    words = {name: k for k, name in enumerate(arguments.names)}
     lines = [
         *arguments.bind(),
-        f"if args[{words['p_x']}] != args[{words['p_out']}] or given != length:",
+        f"if not ({arguments.same_address('p_x', 'p_out')} and given == length):",
         f"    item = block_index(0) * {THREADS} + thread_index(0)",
         "    while item < items:",
         "        row = idiv(item, length)",
