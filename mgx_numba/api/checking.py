@@ -92,7 +92,10 @@ def buffer_of(
     if isinstance(value, np.ndarray):
         found: np.ndarray = value.view(np.ndarray)
     elif device_of(value) is not None:
-        return check(name, value, wanted, form, open_dims)
+        try:
+            return check(name, value, wanted, form, open_dims)
+        except ParameterError as error:
+            raise ParameterError(f"memory for result {name}: {error}") from None
     else:
         try:
             found = Argument.from_array(value).numpy()

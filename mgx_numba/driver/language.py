@@ -76,7 +76,7 @@ def measure_language_model(
             f"--prompt {prompt}, --tokens {tokens}: expected numbers from 0 on, and at most the model's context length "
             f"{model.context_length}"
         )
-    from ..llm.generation.engine import DecodingEngine
+    from ..llm.generation.engine import DecoderBatch
 
     random = np.random.default_rng(0)
     results = []
@@ -84,10 +84,10 @@ def measure_language_model(
         ids = random.integers(0, model.vocab_size, (batch, max(prompt, 1)))
 
         def process() -> None:
-            DecodingEngine(model.decoder, batch, model.shares_buffer).step(ids)  # noqa: B023
+            DecoderBatch(model.decoder, batch, model.shares_buffer).step(ids)  # noqa: B023
 
         def generate() -> None:
-            engine = DecodingEngine(model.decoder, batch, model.shares_buffer)  # noqa: B023
+            engine = DecoderBatch(model.decoder, batch, model.shares_buffer)  # noqa: B023
             following = ids[:, :1]  # noqa: B023
             for _ in range(tokens):
                 following = np.argmax(engine.step(following)[:, -1:], axis=-1)

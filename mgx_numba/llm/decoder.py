@@ -1,26 +1,26 @@
-"""`LanguageDecoder`: a compiled program of a language model, with the roles of its parameters and results."""
+"""`CompiledDecoder`: a compiled program of a language model, with the roles of its parameters and results."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from ..api.shape import unwrap_shape
-from ..dataclass import dataclass
 from ..errors import UnsupportedError
 
 if TYPE_CHECKING:
     from ..api.program import program as Program
 
-__all__ = ["CacheTensor", "DecoderNames", "LanguageDecoder", "decoder_of"]
+__all__ = ["CacheTensor", "CompiledDecoder", "DecoderNames", "decoder_of"]
 
 
 @dataclass(frozen=True)
 class DecoderNames:
-    """DecoderNames of a program's parameters and results; a name with ``%d`` stands for one of each layer."""
+    """Names of a program's parameters and results; a name with ``%d`` stands for one of each layer."""
 
     input_ids: str = "input_ids"
     attention_mask: str = "attention_mask"
@@ -46,7 +46,7 @@ class CacheTensor:
 
 
 @dataclass(frozen=True)
-class LanguageDecoder:
+class CompiledDecoder:
     """A compiled program whose step takes tokens and caches and gives logits and caches.
 
     Attributes:
@@ -68,13 +68,13 @@ class LanguageDecoder:
 
 def decoder_of(
     program: Program, names: DecoderNames, heads: int, size: int, compact: bool, where: str
-) -> LanguageDecoder:
+) -> CompiledDecoder:
     """Return the decoder of a compiled program.
 
     Args:
         heads: number of key heads, where the program's parameters leave it open.
         size: size of a head, where the program's parameters leave it open.
-        compact: see `LanguageDecoder`.
+        compact: see `CompiledDecoder`.
         where: the model's path, for errors.
 
     Raises:
@@ -111,7 +111,7 @@ def decoder_of(
                 past, present, results.index(present), lengths[1] or heads, lengths[3] or size, _numpy_type(shape)
             )
         )
-    return LanguageDecoder(
+    return CompiledDecoder(
         program,
         names.input_ids,
         names.attention_mask if names.attention_mask in shapes else None,

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..errors import FormatError, OptionError
-from .decoder import DecoderNames, LanguageDecoder, decoder_of
+from .decoder import CompiledDecoder, DecoderNames, decoder_of
 from .genai import CONFIG_FILE, Config
 
 if TYPE_CHECKING:
@@ -56,7 +56,7 @@ class LanguageModel:
         self.chat_template: str | None = None
         self.tokenizer_source: Any = None
         self.search: dict[str, Any] = {}
-        self._make_whole: Callable[[], LanguageDecoder]
+        self._make_whole: Callable[[], CompiledDecoder]
         if isinstance(model, Config):
             self._read_genai(model)
         elif (Path(model) / CONFIG_FILE).is_file():
@@ -136,18 +136,18 @@ class LanguageModel:
         self.tokenizer_source = source.metadata if isinstance(source, GgufTokenizer) else source
         self.chat_template = opened.chat_template
 
-        def compiled(last: bool) -> LanguageDecoder:
+        def compiled(last: bool) -> CompiledDecoder:
             program = opened.program(last_logits=last, shared_cache=True)
             return self._compiled(program, DecoderNames(), config.key_heads, config.head_size, True)
 
         self.decoder, self._make_whole = compiled(True), lambda: compiled(False)
 
     @functools.cached_property
-    def whole_decoder(self) -> LanguageDecoder:
+    def whole_decoder(self) -> CompiledDecoder:
         """Return the decoder whose logits are of all tokens of a step, compiled on first use."""
         return self._make_whole()
 
-    def _compiled(self, program: Program, names: DecoderNames, heads: int, size: int, compact: bool) -> LanguageDecoder:
+    def _compiled(self, program: Program, names: DecoderNames, heads: int, size: int, compact: bool) -> CompiledDecoder:
         if self._target not in ("cpu", "gpu", "ref"):
             raise OptionError(f"target {self._target!r}: expected 'cpu', 'gpu' or 'ref'")
         options = dict(self._options)

@@ -163,7 +163,8 @@ def test_products(
     made = compiled(program, on)
     found = labels(made)
     assert sum("cublaslt" in label for label in found) == 1
-    assert len(found) == (2 if bytes_ and after else launches), found
+    copies = [label for label in found if label in ("gpu::pointwise_kernel", "gpu::transpose_kernel")]  # of odd rows
+    assert len(found) - len(copies) == (2 if bytes_ and after else launches), found
     for _ in range(2):
         (got,) = made.run(inputs)
         close(got, meaning(inputs), type)

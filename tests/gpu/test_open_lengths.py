@@ -240,15 +240,15 @@ def test_steps_are_observed_with_the_numbers_of_the_lengths(on: Engine) -> None:
 def test_constants_are_on_a_device_once_as_long_as_they_live(on: Engine) -> None:
     constants = DeviceConstants(on)
     a, b = np.arange(100, dtype=np.float32), np.arange(7)
-    first = constants.contraction([a, b, np.empty(0)])
-    again = constants.contraction([b, a, a[:50], a.reshape(10, 10)])
+    first = constants.placed([a, b, np.empty(0)])
+    again = constants.placed([b, a, a[:50], a.reshape(10, 10)])
     assert [p.address for p in again[:2]] == [first[1].address, first[0].address]
     assert again[3].address == first[0].address
     assert len({p.address for p in (*first[:2], again[2])}) == 3
     del a, first, again
     gc.collect()
     c = np.arange(100, dtype=np.float32) + 1  # may lie where the first one did
-    (contraction,) = constants.contraction([c])
+    (contraction,) = constants.placed([c])
     got = np.empty(100, np.float32)
     with on.use():
         queue = on.queue(0)
@@ -260,7 +260,7 @@ def test_constants_are_on_a_device_once_as_long_as_they_live(on: Engine) -> None
 def test_two_arrays_of_one_memory_each_have_a_place(on: Engine) -> None:
     memory = np.arange(8, dtype=np.float32).tobytes()
     arrays = [np.frombuffer(memory, np.float32), np.frombuffer(memory, np.float32), np.ones(4, np.float32)]
-    for array, contraction in zip(arrays, DeviceConstants(on).contraction(arrays), strict=True):
+    for array, contraction in zip(arrays, DeviceConstants(on).placed(arrays), strict=True):
         got = np.empty_like(array)
         with on.use():
             queue = on.queue(0)

@@ -1,10 +1,10 @@
-"""Caches that the native call of a plan updates in place, and `DecodingEngine`'s operations on batches."""
+"""Caches that the native call of a plan updates in place, and `DecoderBatch`'s operations on batches."""
 
 import numpy as np
 import pytest
 
 from mgx_numba.errors import MgxError
-from mgx_numba.llm.generation.engine import DecodingEngine
+from mgx_numba.llm.generation.engine import DecoderBatch
 from tests.llm.tiny import HEADS, SIZE
 
 PAIRS = {"present.0.key": "past_key_values.0.key", "present.0.value": "past_key_values.0.value"}
@@ -31,6 +31,13 @@ def test_a_native_call_updates_caches_in_place(compiled):
             np.testing.assert_array_equal(feeds[past][:, :, :3], before[name][:, :, :3])
             assert (feeds[past][:, :, 3:5] != before[name][:, :, 3:5]).all()
         np.testing.assert_array_equal(found[0], wanted[0])
+
+
+def test_a_head_size_that_the_model_leaves_open_needs_no_plan_for_each_length(compiled):
+    program = compiled["grouped"][1].decoder.program
+    for past, count in ((3, 2), (4, 1), (9, 3)):
+        program.run(inputs(past, count))
+    assert len(program.open_plans()) == 1
 
 
 def overlapping():
@@ -80,7 +87,7 @@ def test_random_joins_selections_and_snapshots_keep_every_sequence(compiled, kin
     rng = np.random.default_rng(8)
 
     def fresh(tokens):
-        engine = DecodingEngine(model.decoder, 1, shared)
+        engine = DecoderBatch(model.decoder, 1, shared)
         engine.prefill(np.array([tokens]), int(rng.integers(0, 4)))
         return engine
 
@@ -100,7 +107,7 @@ def test_random_joins_selections_and_snapshots_keep_every_sequence(compiled, kin
                 row = int(rng.integers(len(texts)))
                 length = int(rng.integers(1, len(texts[row]) + 1))
                 snapshot = engine.snapshot(length, row)
-                texts, engine = [texts[row][:length]], DecodingEngine(model.decoder, 1, shared)
+                texts, engine = [texts[row][:length]], DecoderBatch(model.decoder, 1, shared)
                 engine.restore(snapshot, length)
             following = rng.integers(4, 50, (len(texts), 1))
             logits = engine.step(following)[:, -1]

@@ -8,7 +8,7 @@ import pytest
 
 from mgx_numba.errors import ParameterError
 from mgx_numba.llm import SearchOptions
-from mgx_numba.llm.server.scheduler import GenerationRequest, QueueFullError, Scheduler
+from mgx_numba.llm.server.scheduler import QueueFullError, Scheduler, TextRequest
 from tests.llm.test_generator import greedy
 from tests.llm.tiny import END, LONGEST
 from tests.llm.words import Words
@@ -25,9 +25,7 @@ def served(request, compiled):
 def asked(prompt, count, **options):
     events = queue.Queue()
     extra = {name: options.pop(name) for name in ("stops", "processors") if name in options}
-    request = GenerationRequest(
-        np.array(prompt), SearchOptions(max_length=LONGEST, **options), count, events.put, **extra
-    )
+    request = TextRequest(np.array(prompt), SearchOptions(max_length=LONGEST, **options), count, events.put, **extra)
     request.events = events
     return request
 

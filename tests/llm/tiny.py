@@ -98,8 +98,9 @@ def write(model: Tiny, folder: Path, vocabulary: int = VOCABULARY, end: int = EN
         n("MatMul", ["y", "w_head"], ["logits"]),
     ]
     ids = [helper.make_tensor_value_info(k, TensorProto.INT64, d) for k, d in inputs.items()]
+    size = SIZE if model.kind == "plain" else "kv_cache_dim"  # as onnxruntime-genai's builder leaves it open
     past = [
-        helper.make_tensor_value_info(f"past_key_values.0.{k}", TensorProto.FLOAT, ["b", HEADS, "p", SIZE])
+        helper.make_tensor_value_info(f"past_key_values.0.{k}", TensorProto.FLOAT, ["b", HEADS, "p", size])
         for k in ("key", "value")
     ]
     outs = [helper.make_tensor_value_info("logits", TensorProto.FLOAT, ["b", "s", vocabulary])]

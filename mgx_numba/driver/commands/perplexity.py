@@ -24,7 +24,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Run the command."""
-    from ...llm.generation.engine import DecodingEngine
+    from ...llm.generation.engine import DecoderBatch
     from ...llm.perplexity import perplexity
     from ...llm.text import tokenizer_of
 
@@ -42,7 +42,7 @@ def run(args: argparse.Namespace) -> int:
     ids = ids[: args.windows * args.window] if args.windows else ids
 
     def step(tokens: np.ndarray, caches: list[Any] | None) -> tuple[np.ndarray, list[Any]]:
-        (engine,) = caches or [DecodingEngine(model.whole_decoder, shared=model.shares_buffer)]
+        (engine,) = caches or [DecoderBatch(model.whole_decoder, shared=model.shares_buffer)]
         return engine.step(tokens), [engine]
 
     found = perplexity(step, ids, args.window, first[0] if first and first[0] == model.bos_token_id else -1)

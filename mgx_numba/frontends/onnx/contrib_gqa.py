@@ -171,7 +171,7 @@ def _updated(g: Builder, old: Instruction | None, new: Instruction, spans: Spans
         if known_equal(s, whole):
             return new
         old = g.broadcast(g.like(0, new), (b, h, whole, d))
-    if rank(old) != 4 or not known_equal(g.lens(old)[3], d):
+    if rank(old) != 4 or g.lens(old)[3] != d:
         raise ShapeError(f"a cache {list(g.lens(old))} does not take new rows {list(g.lens(new))}")
     if old.shape.type is not new.shape.type:
         raise ParseError(f"a cache of {old.shape.type.name} does not take new rows of {new.shape.type.name}")

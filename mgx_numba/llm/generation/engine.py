@@ -1,4 +1,4 @@
-"""`DecodingEngine`: steps of a decoder over the caches of a batch of sequences."""
+"""`DecoderBatch`: steps of a decoder over the caches of a batch of sequences."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 
 from ...errors import OptionError
-from ..decoder import LanguageDecoder
+from ..decoder import CompiledDecoder
 
-__all__ = ["DecodingEngine", "Snapshot"]
+__all__ = ["DecoderBatch", "Snapshot"]
 
 _ROOM = 64
 """Multiple to which buffers of caches are rounded: a few tens of steps for each growth of a short sequence."""
@@ -28,7 +28,7 @@ class Snapshot:
         return sum(array.nbytes for array in self.arrays)
 
 
-class DecodingEngine:
+class DecoderBatch:
     """The caches of a batch of sequences, and the steps that extend them.
 
     Sequences of a batch may have different lengths (``lengths``), each step gives every sequence equally many tokens.
@@ -38,7 +38,7 @@ class DecodingEngine:
     its mask excludes.
     """
 
-    def __init__(self, decoder: LanguageDecoder, rows: int = 1, shared: bool = False) -> None:
+    def __init__(self, decoder: CompiledDecoder, rows: int = 1, shared: bool = False) -> None:
         """Make empty caches.
 
         Args:
@@ -150,7 +150,7 @@ class DecodingEngine:
             self._take(self._buffers)
         self._tidy()
 
-    def join(self, other: DecodingEngine) -> None:
+    def join(self, other: DecoderBatch) -> None:
         """Append the sequences of another engine over the same decoder, whose caches are copied."""
         assert other.decoder is self.decoder
         masks = [self._columns_of(), other._columns_of()]

@@ -10,7 +10,7 @@ import numpy as np
 from ...errors import OptionError, ParameterError
 from .beams import BeamSearch
 from .chooser import Chooser
-from .engine import DecodingEngine
+from .engine import DecoderBatch
 from .guidance import guide
 from .params import GeneratorParams, stop_tokens
 from .prefixes import PrefixCache
@@ -43,7 +43,7 @@ class Generator:
         self._model, self._params, self._options = model, params, options
         self._ends = frozenset(stop_tokens(model, options))
         self._prefixes = prefix_cache if options.batch_size == 1 else None
-        self._engine: DecodingEngine | None = None
+        self._engine: DecoderBatch | None = None
         self._sequences: list[list[int]] = []
         self._logits: np.ndarray | None = None  # (rows, vocabulary) after the last tokens
         self._ahead: list[tuple[int, np.ndarray]] = []  # proposed tokens that ran, and the logits after each
@@ -311,8 +311,8 @@ class Generator:
             raise ParameterError("append_tokens: prompts after the first must be of one length without padding")
         self._logits = self._engine.prefill(np.stack(following), chunk)[:, -1]
 
-    def _new_engine(self, rows: int = 1) -> DecodingEngine:
-        return DecodingEngine(self._decoder, rows, self._options.past_present_share_buffer)
+    def _new_engine(self, rows: int = 1) -> DecoderBatch:
+        return DecoderBatch(self._decoder, rows, self._options.past_present_share_buffer)
 
     def _current_logits(self) -> np.ndarray:
         """Return the logits of the next token, (rows, vocabulary)."""

@@ -7,7 +7,7 @@ from collections import OrderedDict
 
 import numpy as np
 
-from .engine import DecodingEngine, Snapshot
+from .engine import DecoderBatch, Snapshot
 
 __all__ = ["PrefixCache"]
 
@@ -34,7 +34,7 @@ class PrefixCache:
         self.hits = 0
         self.reused = 0
 
-    def restore(self, engine: DecodingEngine, tokens: np.ndarray) -> int:
+    def restore(self, engine: DecoderBatch, tokens: np.ndarray) -> int:
         """Fill an empty engine with the longest known beginning of a prompt, and return its length.
 
         At least the last token of the prompt is left, whose logits are needed.
@@ -56,7 +56,7 @@ class PrefixCache:
         engine.restore(snapshot, best)
         return best
 
-    def remember(self, engine: DecodingEngine, tokens: np.ndarray, row: int = 0) -> None:
+    def remember(self, engine: DecoderBatch, tokens: np.ndarray, row: int = 0) -> None:
         """Keep the caches of an engine's sequence, whose first tokens are ``tokens``."""
         tokens = np.array(tokens[: engine.lengths[row]], np.int64)
         if len(tokens) < self._least:

@@ -11,8 +11,8 @@ from typing import Protocol
 
 import numpy as np
 
-from ..decoder import LanguageDecoder
-from .engine import DecodingEngine
+from ..decoder import CompiledDecoder
+from .engine import DecoderBatch
 from .history import History
 
 __all__ = ["DraftModel", "PromptLookup", "Proposer"]
@@ -44,8 +44,8 @@ class PromptLookup:
 class DraftModel:
     """Proposes the likeliest tokens of a smaller model."""
 
-    def __init__(self, decoder: LanguageDecoder, shared: bool) -> None:
-        self._engine = DecodingEngine(decoder, shared=shared)
+    def __init__(self, decoder: CompiledDecoder, shared: bool) -> None:
+        self._engine = DecoderBatch(decoder, shared=shared)
         self._tokens = np.zeros(0, np.int64)  # whose keys and values the engine holds
 
     def propose(self, history: History, most: int) -> list[int]:

@@ -3,6 +3,6 @@
 from __future__ import annotations
 
 from .app import ServerOptions, make_app, serve
-from .scheduler import GenerationRequest, Scheduler
+from .scheduler import Scheduler, TextRequest
 
-__all__ = ["GenerationRequest", "Scheduler", "ServerOptions", "make_app", "serve"]
+__all__ = ["Scheduler", "ServerOptions", "TextRequest", "make_app", "serve"]

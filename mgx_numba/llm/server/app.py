@@ -8,17 +8,16 @@ import time
 import uuid
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
-from ...dataclass import dataclass
 from ...errors import MgxError
 from ..generation.guidance import Guide, guide
 from ..model import LanguageModel
 from ..optional import required
 from ..text import tokenizer_of
-from .bodies import BodyError, CompletionRequest, UnknownModelError, asked_chat, asked_completion, checked_body
-from .scheduler import GenerationRequest, QueueFullError, Scheduler, TextEvent
+from .bodies import BodyError, ParsedBody, UnknownModelError, asked_chat, asked_completion, checked_body
+from .scheduler import QueueFullError, Scheduler, TextEvent, TextRequest
 
 __all__ = ["ServerOptions", "make_app", "serve"]
 
@@ -52,7 +51,7 @@ class _Failure(Exception):
         self.body = {"error": {"message": message, "type": kind, "param": param, "code": code}}
 
 
-def make_app(model: LanguageModel, options: ServerOptions | None = None) -> Any:
+def make_app(model: LanguageModel, options: ServerOptions = ServerOptions()) -> Any:
     """Return a Starlette application that serves a model; its scheduler runs while the application does.
 
     Raises:
@@ -62,7 +61,7 @@ def make_app(model: LanguageModel, options: ServerOptions | None = None) -> Any:
     from starlette.applications import Starlette
     from starlette.routing import Route
 
-    server = _Server(model, options or ServerOptions())
+    server = _Server(model, options)
 
     @asynccontextmanager
     async def lifespan(app: Any) -> AsyncIterator[None]:
@@ -81,7 +80,7 @@ def make_app(model: LanguageModel, options: ServerOptions | None = None) -> Any:
 
 
 def serve(
-    model: LanguageModel, host: str = "127.0.0.1", port: int = 8000, options: ServerOptions | None = None
+    model: LanguageModel, host: str = "127.0.0.1", port: int = 8000, options: ServerOptions = ServerOptions()
 ) -> None:
     """Serve a model until the process is interrupted.
 
@@ -164,7 +163,7 @@ class _Server:
     def _entry(self) -> dict[str, Any]:
         return {"id": self._name, "object": "model", "created": self._created, "owned_by": "mgx_numba"}
 
-    async def _answered(self, request: Any, parse: Callable[..., CompletionRequest], form_type: Any) -> Any:
+    async def _answered(self, request: Any, parse: Callable[..., ParsedBody], form_type: Any) -> Any:
         try:
             body = checked_body(await self._read(request), self._name)
             # Tokens of a long text take a while, in which the loop serves other clients.
@@ -192,7 +191,7 @@ class _Server:
             )
         return await job.whole(form, request)
 
-    def _guides(self, asked: CompletionRequest) -> list[Guide | None]:
+    def _guides(self, asked: ParsedBody) -> list[Guide | None]:
         """Return the initial state of the grammar, if there is one, for each text."""
         count = len(asked.prompts) * asked.choices
         if asked.guidance is None:
@@ -219,7 +218,7 @@ class _Job:
     """The requests of one body, and their events."""
 
     def __init__(
-        self, asked: CompletionRequest, guides: list[Guide | None], loop: asyncio.AbstractEventLoop, context_length: int
+        self, asked: ParsedBody, guides: list[Guide | None], loop: asyncio.AbstractEventLoop, context_length: int
     ) -> None:
         self._asked = asked
         self._events: asyncio.Queue[tuple[int, TextEvent]] = asyncio.Queue()
@@ -233,7 +232,7 @@ class _Job:
             if options.random_seed >= 0:
                 options = replace(options, random_seed=options.random_seed + index % asked.choices)
             self.requests.append(
-                GenerationRequest(
+                TextRequest(
                     asked.prompts[index // asked.choices],
                     options,
                     asked.max_tokens or context_length,

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
-from ...dataclass import dataclass
 from ...errors import OptionError
 from ...nearest import did_you_mean
 from ..generation.params import LogitsProcessor, SearchOptions
@@ -17,7 +16,7 @@ from ..model import LanguageModel
 from ..text import prompt_tokens
 from ..tokenizer import Tokenizer
 
-__all__ = ["BodyError", "CompletionRequest", "UnknownModelError", "asked_chat", "asked_completion", "checked_body"]
+__all__ = ["BodyError", "ParsedBody", "UnknownModelError", "asked_chat", "asked_completion", "checked_body"]
 
 _IGNORED = frozenset(
     "user metadata store service_tier parallel_tool_calls tool_choice prediction reasoning_effort safety_identifier "
@@ -31,7 +30,7 @@ _COMMON = frozenset(
 )
 _CHAT = _COMMON | {"messages", "max_completion_tokens", "response_format", "tools", "chat_template_kwargs"}
 _COMPLETION = _COMMON | {"prompt", "echo"}
-_MOST_CHOICES = 16  # largest n that a request may ask for; no figures kept
+_MOST_CHOICES = 16
 _DEFAULT_COMPLETION = 16  # max_tokens of /v1/completions, as OpenAI documents it
 _ANY_OBJECT = {"type": "object"}
 
@@ -49,7 +48,7 @@ class UnknownModelError(BodyError):
 
 
 @dataclass
-class CompletionRequest:
+class ParsedBody:
     """What a body asks for.
 
     Attributes:
@@ -71,7 +70,7 @@ class CompletionRequest:
     texts: list[str] = field(default_factory=list)
 
 
-def asked_chat(body: Mapping[str, Any], model: LanguageModel, tokenizer: Tokenizer) -> CompletionRequest:
+def asked_chat(body: Mapping[str, Any], model: LanguageModel, tokenizer: Tokenizer) -> ParsedBody:
     """Return what a body of ``/v1/chat/completions`` asks for.
 
     Raises:
@@ -97,7 +96,7 @@ def asked_chat(body: Mapping[str, Any], model: LanguageModel, tokenizer: Tokeniz
     return asked
 
 
-def asked_completion(body: Mapping[str, Any], model: LanguageModel, tokenizer: Tokenizer) -> CompletionRequest:
+def asked_completion(body: Mapping[str, Any], model: LanguageModel, tokenizer: Tokenizer) -> ParsedBody:
     """Return what a body of ``/v1/completions`` asks for.
 
     Raises:
@@ -124,7 +123,7 @@ def asked_completion(body: Mapping[str, Any], model: LanguageModel, tokenizer: T
     return asked
 
 
-def _asked(body: Mapping[str, Any], model: LanguageModel) -> CompletionRequest:
+def _asked(body: Mapping[str, Any], model: LanguageModel) -> ParsedBody:
     """Return what the fields ask for that chat and completions share."""
     options = SearchOptions(max_length=model.context_length, top_k=0)
     temperature = _number(body, "temperature", float, 0, 10)
@@ -151,7 +150,7 @@ def _asked(body: Mapping[str, Any], model: LanguageModel) -> CompletionRequest:
     stream_options = body.get("stream_options") or {}
     if not isinstance(stream_options, dict):
         raise BodyError("stream_options: expected an object", "stream_options")
-    return CompletionRequest(
+    return ParsedBody(
         [],
         options,
         _number(body, "max_tokens", int, 1, None),

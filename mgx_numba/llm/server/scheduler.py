@@ -7,14 +7,13 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 
 import numpy as np
 
-from ...dataclass import dataclass
 from ...errors import MgxError, ParameterError
 from ..generation.chooser import Chooser
-from ..generation.engine import DecodingEngine
+from ..generation.engine import DecoderBatch
 from ..generation.guidance import Guide
 from ..generation.params import LogitsProcessor, SearchOptions
 from ..generation.prefixes import PrefixCache
@@ -23,7 +22,7 @@ from ..model import LanguageModel
 from ..tokenizer import Tokenizer
 from .metrics import Metrics
 
-__all__ = ["GenerationRequest", "QueueFullError", "Scheduler", "TextEvent"]
+__all__ = ["QueueFullError", "Scheduler", "TextEvent", "TextRequest"]
 
 
 class QueueFullError(MgxError):
@@ -43,7 +42,7 @@ class TextEvent:
 
 
 @dataclass(eq=False)
-class GenerationRequest:
+class TextRequest:
     """One text to generate.
 
     Attributes:
@@ -76,9 +75,9 @@ class GenerationRequest:
 class _Sequence:
     """A request in the batch, or on the way into it."""
 
-    def __init__(self, request: GenerationRequest, chooser: Chooser, text: TextStream) -> None:
+    def __init__(self, request: TextRequest, chooser: Chooser, text: TextStream) -> None:
         self.request, self.chooser, self.text = request, chooser, text
-        self.engine: DecodingEngine | None = None  # its own caches, until it joins the batch
+        self.engine: DecoderBatch | None = None  # its own caches, until it joins the batch
 
 
 class Scheduler:
@@ -110,16 +109,16 @@ class Scheduler:
         self.metrics = Metrics()
         self.prefixes = PrefixCache(prefix_bytes)
         self._max_batch, self._max_queue, self._chunk = max_batch, max_queue, chunk
-        self._waiting: deque[GenerationRequest] = deque()
+        self._waiting: deque[TextRequest] = deque()
         self._entering: deque[_Sequence] = deque()
         self._batch: list[_Sequence] = []
-        self._engine: DecodingEngine | None = None
+        self._engine: DecoderBatch | None = None
         self._changed = threading.Condition()
         self._closed = False
         self._thread = threading.Thread(target=self._work, name="mgx-llm-scheduler", daemon=True)
         self._thread.start()
 
-    def submit(self, *requests: GenerationRequest) -> None:
+    def submit(self, *requests: TextRequest) -> None:
         """Queue requests, all or none.
 
         Raises:
@@ -189,14 +188,14 @@ class Scheduler:
                 continue
             self._entering.append(self._begun(request))
 
-    def _begun(self, request: GenerationRequest) -> _Sequence:
+    def _begun(self, request: TextRequest) -> _Sequence:
         options, model = request.options, self.model
         ends = () if options.ignore_eos else model.eos_token_ids
         seed = options.random_seed if options.random_seed >= 0 else secrets.randbits(63)
         chooser = Chooser(options, ends, request.processors, (seed, 0), request.guide)
         chooser.history.extend(request.tokens.tolist(), False)
         sequence = _Sequence(request, chooser, TextStream(self.tokenizer, request.stops))
-        sequence.engine = DecodingEngine(model.decoder, 1, model.shares_buffer)
+        sequence.engine = DecoderBatch(model.decoder, 1, model.shares_buffer)
         request.reused = self.prefixes.restore(sequence.engine, request.tokens)
         return sequence
 
@@ -283,14 +282,14 @@ class Scheduler:
         else:
             self._engine = None
 
-    def _end(self, request: GenerationRequest, event: TextEvent) -> None:
+    def _end(self, request: TextRequest, event: TextEvent) -> None:
         if request.ended:
             return
         request.ended = True
         self.metrics.ended(event.finish_reason, request.arrived)
         self._tell(request, event)
 
-    def _tell(self, request: GenerationRequest, event: TextEvent) -> None:
+    def _tell(self, request: TextRequest, event: TextEvent) -> None:
         if request.cancelled:
             return
         try:

@@ -96,6 +96,7 @@ def joins_halves(precision: str, product: Instruction) -> bool:
         return False
     right = (*(0 for _ in a.lens[:-2]), 1, k)
     problem = GemmProblem(m, n, k, a.lens[:-2], b_strides=right, types=ElementTypes(name, name, name, name))
+    problem, _ = _planes_as_rows(problem, ())
     contraction = GpuContraction(Request(problem, Epilogue(), (), 1, False), constant=True, precision=precision)
     quickest = own_candidates(contraction)[0].solver.name
     return quickest == "few_rows" or (quickest == "warpgroup" and n % (2 * PIECE) == 0)
