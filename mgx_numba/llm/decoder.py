@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from ..api.shape import unwrap_shape
+from ..dataclass import dataclass
 from ..errors import UnsupportedError
 
 if TYPE_CHECKING:

@@ -8,9 +8,10 @@ import time
 import uuid
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
+from ...dataclass import dataclass
 from ...errors import MgxError
 from ..generation.guidance import Guide, guide
 from ..model import LanguageModel

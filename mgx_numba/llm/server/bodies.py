@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 import numpy as np
 
+from ...dataclass import dataclass
 from ...errors import OptionError
 from ...nearest import did_you_mean
 from ..generation.params import LogitsProcessor, SearchOptions
@@ -30,7 +31,7 @@ _COMMON = frozenset(
 )
 _CHAT = _COMMON | {"messages", "max_completion_tokens", "response_format", "tools", "chat_template_kwargs"}
 _COMPLETION = _COMMON | {"prompt", "echo"}
-_MOST_CHOICES = 16
+_MOST_CHOICES = 16  # largest n of a request; no figures kept
 _DEFAULT_COMPLETION = 16  # max_tokens of /v1/completions, as OpenAI documents it
 _ANY_OBJECT = {"type": "object"}
 

@@ -7,10 +7,11 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 
 import numpy as np
 
+from ...dataclass import dataclass
 from ...errors import MgxError, ParameterError
 from ..generation.chooser import Chooser
 from ..generation.engine import DecoderBatch
