@@ -52,7 +52,7 @@ class _Failure(Exception):
         self.body = {"error": {"message": message, "type": kind, "param": param, "code": code}}
 
 
-def make_app(model: LanguageModel, options: ServerOptions = ServerOptions()) -> Any:
+def make_app(model: LanguageModel, options: ServerOptions | None = None) -> Any:
     """Return a Starlette application that serves a model; its scheduler runs while the application does.
 
     Raises:
@@ -62,7 +62,7 @@ def make_app(model: LanguageModel, options: ServerOptions = ServerOptions()) -> 
     from starlette.applications import Starlette
     from starlette.routing import Route
 
-    server = _Server(model, options)
+    server = _Server(model, options or ServerOptions())
 
     @asynccontextmanager
     async def lifespan(app: Any) -> AsyncIterator[None]:
@@ -81,7 +81,7 @@ def make_app(model: LanguageModel, options: ServerOptions = ServerOptions()) -> 
 
 
 def serve(
-    model: LanguageModel, host: str = "127.0.0.1", port: int = 8000, options: ServerOptions = ServerOptions()
+    model: LanguageModel, host: str = "127.0.0.1", port: int = 8000, options: ServerOptions | None = None
 ) -> None:
     """Serve a model until the process is interrupted.
 
