@@ -156,7 +156,7 @@ def _product(e: Emitter, left: Labelled, right: Labelled, later: set[str]) -> La
 
 
 def _summed(e: Emitter, value: Labelled, kept: set[str]) -> Labelled:
-    """A value without the axes of other labels, summed over these."""
+    """Return a value summed over the axes of labels that are not in ``kept``."""
     labels, x = value
     gone = [k for k, label in enumerate(labels) if label not in kept]
     return [label for label in labels if label in kept], e.reduce("reduce_sum", x, gone, keep=False)

@@ -1,4 +1,4 @@
-"""What a decoder's file tells of it beside the weights."""
+"""Configuration of a decoder, as its file states it beside the weights."""
 
 from __future__ import annotations
 

@@ -52,7 +52,7 @@ def _frequencies(theta: float, size: int) -> np.ndarray:
 
 
 def _llama3(theta: float, size: int, given: Mapping[str, Any], original: int) -> tuple[float, ...]:
-    """Return 1 for short waves, the factor for long ones, and what lies between smoothly."""
+    """Return 1 for short waves, the factor for long waves, and a smooth transition between them."""
     factor, low, high = (float(given[name]) for name in ("factor", "low_freq_factor", "high_freq_factor"))
     turns = original * _frequencies(theta, size) / (2 * math.pi)
     smooth = np.clip((turns - low) / (high - low), 0, 1)

@@ -180,21 +180,22 @@ def test_weights_that_a_layer_scale_makes_subnormal_are_multiplied_in_float16(ta
         assert np.abs(got - wanted).max() <= 2e-3 * np.abs(wanted).max()
 
 
-def test_weights_that_are_all_alike_are_quantised() -> None:
-    """Of one number, repeated: the mean shift of results had one channel, and ``quantize_int8`` of ShuffleNet failed."""
-    p = mgx_numba.program()
+def test_weights_that_are_alike_for_all_channels_are_quantised() -> None:
+    """The mean shift of results had one channel, and ShuffleNet was not quantised."""
+    p, rng = mgx_numba.program(), np.random.default_rng(0)
     main = p.get_main_module()
     x = main.add_parameter("x", mgx_numba.shape(type="float", lens=(3, 8)))
     image = main.add_parameter("image", mgx_numba.shape(type="float", lens=(1, 4, 5, 5)))
 
-    def repeated(*lens: int) -> Any:
-        one = main.add_literal(np.full(1, 0.3, np.float32))
+    def repeated(given: tuple[int, ...], *lens: int) -> Any:
+        one = main.add_literal(rng.standard_normal(given).astype(np.float32))
         return main.add_instruction(mgx_numba.op("multibroadcast", out_lens=lens), [one])
 
-    dot = main.add_instruction(mgx_numba.op("dot"), [x, repeated(8, 6)])
-    conv = main.add_instruction(mgx_numba.op("convolution", padding=[1, 1]), [image, repeated(7, 4, 3, 3)])
+    dot = main.add_instruction(mgx_numba.op("dot"), [x, repeated((8, 1), 8, 6)])
+    conv = main.add_instruction(
+        mgx_numba.op("convolution", padding=[1, 1]), [image, repeated((1, 4, 3, 3), 7, 4, 3, 3)]
+    )
     main.add_return([dot, conv])
-    rng = np.random.default_rng(0)
     inputs = {"x": rng.standard_normal((3, 8)), "image": rng.standard_normal((1, 4, 5, 5))}
     inputs = {name: value.astype(np.float32) for name, value in inputs.items()}
     exact = p.clone().compile("ref").run(inputs)

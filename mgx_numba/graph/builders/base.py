@@ -1,4 +1,4 @@
-"""What a macro is, which exist, and the instructions that all of them emit."""
+"""Base class of macros, their registry, and the instructions that all of them emit."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`Chooser`: the choice of one sequence's next tokens."""
+"""`Chooser` chooses the next tokens of a sequence."""
 
 from __future__ import annotations
 

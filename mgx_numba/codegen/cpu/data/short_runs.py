@@ -121,7 +121,7 @@ class _Place(NamedTuple):
 
 
 class _Runs:
-    """Prints the kernel of one space of runs."""
+    """Print the kernel of one iteration space of runs."""
 
     def __init__(
         self,
