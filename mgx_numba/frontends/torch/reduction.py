@@ -17,7 +17,7 @@ NAMES = {"sum": "reduce_sum", "mean": "reduce_mean", "amax": "reduce_max", "amin
 
 
 def reduced(g: AtenBuilder, op: str, x: Instruction, dims: Any, keepdim: bool) -> Instruction:
-    """Emit a reduction over ``axes``, or over all axes if ``axes`` is empty; a tensor without axes is returned as it is."""
+    """Emit a reduction over ``dims``, or over all axes without them; a tensor without axes stays as it is."""
     axes = g.all_axes(x, dims)
     return g.reduce(op, x, axes, keepdim) if axes else x
 
