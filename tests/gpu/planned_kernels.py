@@ -23,6 +23,7 @@ from mgx_numba.codegen.kernel import KernelSource
 from mgx_numba.errors import CompileError, MgxError
 from mgx_numba.graph.program import Program
 from mgx_numba.targets.gpu.lower import lowering, optimized
+from mgx_numba.targets.lowering.job import LoweringJob
 from mgx_numba.targets.lowering.tuples import without_tuples
 from mgx_numba.targets.options import TargetOptions
 
@@ -42,7 +43,7 @@ def planned(programs: Iterable[tuple[str, Program]]) -> list[KernelSource]:
             for fast_math in (True, False):
                 options = TargetOptions(fast_math=fast_math)
                 try:
-                    plan = lowering(optimized(arrays, options), options).run()
+                    plan = lowering(LoweringJob(optimized(arrays, options), options)).run()
                 except MgxError:  # lengths that are known at run time only
                     continue
                 found.update((kernel.text, kernel) for kernel in plan.kernels())
