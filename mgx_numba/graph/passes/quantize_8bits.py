@@ -294,13 +294,14 @@ def _corrected(module: Module, ins: Instruction, apart: np.ndarray, plan: ValueP
     pixels count like others: they are few."""
     if plan.means is None or plan.axis != channel_axis(ins):
         return ins
-    means, lens = plan.means if plan.factors is None else plan.means / plan.factors, ins.inputs[1].shape.lens
-    if ins.name != "dot":
-        apart = np.broadcast_to(apart, lens)  # equal weights have axes of length 1
+    means, weights = plan.means if plan.factors is None else plan.means / plan.factors, ins.inputs[1].shape
+    if not weights.is_dynamic:  # equal weights have axes of length 1
+        batch = apart.shape[:-2] if ins.name == "dot" else ()
+        apart = np.broadcast_to(apart, (*batch, *weights.lens[len(batch) :]))
     if ins.name == "dot":
         if any(n != 1 for n in apart.shape[:-2]):
             return ins
-        moved = means @ np.broadcast_to(apart, (*apart.shape[:-2], *lens[-2:])).reshape(means.size, -1)
+        moved = means @ np.broadcast_to(apart, (*apart.shape[:-2], means.size, apart.shape[-1])).reshape(means.size, -1)
     elif ins.name == "convolution_backwards":  # of the taps that a result may receive the mean of all results
         taps = apart.reshape(*apart.shape[:2], -1).sum(2) / math.prod(ins.op.attributes()["stride"])
         moved = means @ taps
