@@ -11,9 +11,9 @@ import numpy as np
 
 from ...errors import ShapeError, UnsupportedError
 from ...graph.instruction import Instruction
+from ..sampling import SampleAxis
 from .builder import Builder
 from .convolution import add_bias
-from .image import SampleAxis
 from .node import Node
 from .registry import register
 from .window import Window, read_window

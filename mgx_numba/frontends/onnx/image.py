@@ -6,102 +6,22 @@ com.microsoft: GridSample.
 
 from __future__ import annotations
 
-import itertools
 from math import prod
 
 import numpy as np
 
-from ...core.dim import Dim
 from ...core.shape import row_major_strides
 from ...core.types import Type
 from ...errors import ParseError, ShapeError, UnsupportedError
 from ...graph.folding import LARGEST
 from ...graph.instruction import Instruction
-from .activation import add_scalar, mul_scalar
+from ..sampling import SampleAxis, sampled
+from .activation import mul_scalar
 from .builder import Builder, rank
 from .node import Node
 from .registry import MICROSOFT, register
 
-CUBIC = -0.75  # GridSample's coefficient a, by ONNX's specification
 MODES = {"bilinear": "linear", "bicubic": "cubic", "linear": "linear", "cubic": "cubic", "nearest": "nearest"}
-
-
-class SampleAxis:
-    """A spatial axis that is sampled between its elements: positions and weights of the samples."""
-
-    def __init__(self, g: Builder, length: int, padding: str, align: bool) -> None:
-        self.g, self.length, self.padding = g, length, padding
-        self.low, self.span = (0.0, length - 1) if align else (-0.5, length)
-        self.align = align
-
-    def coordinate(self, grid: Instruction) -> Instruction:
-        """Convert grid values in [-1, 1] to input coordinates."""
-        g = self.g
-        half = add_scalar(g, grid, 1.0)
-        if isinstance(self.span, Dim):
-            place = mul_scalar(g, g.pointwise("mul", half, g.like(self.span, half)), 0.5)
-        else:
-            place = mul_scalar(g, half, self.span / 2)
-        return place if self.align else add_scalar(g, place, -0.5)
-
-    def folded(self, x: Instruction) -> Instruction:
-        """Map coordinates into the axis, by the padding mode."""
-        g = self.g
-        if self.padding == "border":
-            return g.pointwise("clip", x, g.like(0, x), g.like(self.length - 1, x))
-        if self.padding == "zeros":
-            return x
-        span = self.span
-        if span <= 0:
-            return g.pointwise("mul", x, g.like(0, x))
-        along = g.pointwise("mod", add_scalar(g, x, -self.low), g.like(2 * span, x))
-        back = g.pointwise("sub", g.like(2 * span, x), along)
-        return add_scalar(g, g.pointwise("min", along, back), self.low)
-
-    def taps(self, x: Instruction, mode: str) -> list[tuple[Instruction, Instruction | None]]:
-        """Return the positions (float) and weights of the elements that a sample combines.
-
-        Cubic weights belong to the unfolded coordinate, as in torch's ``grid_sample`` and ONNX Runtime: beyond a
-        border, the padding supplies elements, while coordinates are unchanged.
-        """
-        g = self.g
-        if mode == "nearest":
-            return [(self.folded(g.op("nearbyint", x)), None)]
-        if mode == "cubic" and self.padding == "border":
-            # If all four positions lie beyond a border, the distance does not matter; clip it so that it is finite.
-            x = g.pointwise("clip", x, g.like(-2, x), g.like(self.length + 1, x))
-        else:
-            x = self.folded(x)
-        base = g.op("floor", x)
-        t = g.op("sub", x, base)
-        rest = g.pointwise("sub", g.like(1, t), t)
-        if mode == "linear":
-            return [(base, rest), (add_scalar(g, base, 1), t)]
-        distances = [add_scalar(g, t, 1), t, rest, add_scalar(g, rest, 1)]
-        weights = [self._cubic(d, far=k in (0, 3)) for k, d in enumerate(distances)]
-        return [(add_scalar(g, base, k - 1), w) for k, w in enumerate(weights)]
-
-    def _cubic(self, d: Instruction, far: bool) -> Instruction:
-        """Emit the cubic convolution weight at a distance below 1, or (``far``) from 1 to 2."""
-        g, a = self.g, CUBIC
-        coefficients = (a, -5 * a, 8 * a, -4 * a) if far else (a + 2, -(a + 3), 0.0, 1.0)
-        value = add_scalar(g, mul_scalar(g, d, coefficients[0]), coefficients[1])
-        for c in coefficients[2:]:
-            value = add_scalar(g, g.op("mul", value, d), c)
-        return value
-
-    def index(self, place: Instruction) -> tuple[Instruction, Instruction | None]:
-        """Return a position as an index into the axis, and a mask of positions inside (``None``: all are inside)."""
-        g = self.g
-        valid = None
-        if self.padding == "zeros":
-            low = g.pointwise("greater_or_equal", place, g.like(0, place))
-            high = g.pointwise("less_or_equal", place, g.like(self.length - 1, place))
-            valid = g.op("logical_and", low, high)
-        elif self.padding == "reflection":
-            place = self.folded(place)
-        clipped = g.pointwise("clip", place, g.like(0, place), g.like(self.length - 1, place))
-        return g.convert(clipped, Type.int64_type), valid
 
 
 @register("GridSample", domain=("", MICROSOFT))
@@ -135,33 +55,11 @@ def grid_sample(g: Builder, node: Node, x: Instruction, grid: Instruction) -> In
         place = g.squeeze(g.slice(flat, 2, spatial - 1 - k, spatial - k), [2])
         axes.append(axis)
         taps.append(axis.taps(axis.coordinate(place), mode))
-    strides = row_major_strides(lens[2:])
-    order = [0, *range(2, len(lens)), 1]
-    rows = g.reshape(g.transpose(x, order), (batch * prod(lens[2:]), channels))
     g.limit(batch, "a table of images")
-    if x.shape.symbolic:
-        offsets = g.pointwise("mul", g.iota(batch, 0, 2), g.literal(prod(lens[2:]), Type.int64_type))
-    else:
-        offsets = g.literal((np.arange(batch, dtype=np.int64) * prod(lens[2:]))[:, None])
-    total = None
-    for chosen in itertools.product(*taps):
-        place, weight, valid = offsets, None, None
-        for axis, stride, (position, factor) in zip(axes, strides, chosen, strict=False):
-            index, inside = axis.index(position)
-            place = g.pointwise("add", place, g.pointwise("mul", index, g.like(stride, index)))
-            weight = factor if weight is None or factor is None else g.op("mul", weight, factor)
-            valid = inside if valid is None or inside is None else g.op("logical_and", valid, inside)
-        value = g.op("gather", rows, place, axis=0)
-        if weight is not None:
-            value = g.pointwise("mul", value, g.unsqueeze(weight, [2]))
-        if valid is not None:
-            value = g.pointwise("where", g.unsqueeze(valid, [2]), value, g.like(0, value))
-        total = value if total is None else g.op("add", total, value)
-    if total is None:
-        raise ShapeError("there is nothing to sample")
+    total = sampled(g, x, axes, taps)
     if mode != "nearest":
         total = g.convert(total if type.is_floating else g.op("nearbyint", total), type)
-    return g.reshape(g.transpose(total, (0, 2, 1)), (batch, channels, *out))
+    return g.reshape(total, (batch, channels, *out))
 
 
 @register("Col2Im")

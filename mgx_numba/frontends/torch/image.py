@@ -12,11 +12,11 @@ from ...core.dim import Dim, known_equal
 from ...core.types import Type
 from ...errors import ShapeError, UnsupportedError
 from ...graph.instruction import Instruction
+from ..sampling import SampleAxis, sampled
 from .builder import AtenBuilder, rank
 from .convolution import spread
 from .node import AtenNode
 from .registry import register
-from .sampling import GridAxis, sampled
 
 PADDINGS = ("zeros", "border", "reflection")
 """Padding modes of grid_sampler by number."""
@@ -144,7 +144,7 @@ def grid_sampler(
     flat = g.reshape(grid, (lens[0], prod(wanted[1:-1]), spatial))
     axes, taps = [], []
     for k, length in enumerate(lens[2:]):
-        axis = GridAxis(g, length, PADDINGS[padding], align_corners)
+        axis = SampleAxis(g, length, PADDINGS[padding], align_corners)
         place = g.squeeze(g.slice(flat, 2, spatial - 1 - k, spatial - k), [2])
         axes.append(axis)
         taps.append(axis.taps(axis.coordinate(place), MODES[mode]))

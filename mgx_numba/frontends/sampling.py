@@ -1,4 +1,4 @@
-"""Samples of images between their pixels."""
+"""Sample images between their pixels: ONNX's GridSample and DeformConv, and PyTorch's ``grid_sample``."""
 
 from __future__ import annotations
 
@@ -6,29 +6,32 @@ import itertools
 from collections.abc import Sequence
 from math import prod
 
-from ...core.dim import Dim
-from ...core.shape import row_major_strides
-from ...core.types import Type
-from ...graph.instruction import Instruction
-from .builder import AtenBuilder
+import numpy as np
 
-__all__ = ["GridAxis", "sampled"]
+from ..core.dim import Dim
+from ..core.shape import row_major_strides
+from ..core.types import Type
+from ..errors import ShapeError
+from ..graph.instruction import Instruction
+from .builder import GraphBuilder
 
-CUBIC = -0.75  # coefficient a of ATen's cubic convolution
+__all__ = ["SampleAxis", "sampled"]
 
-
-def _add(g: AtenBuilder, x: Instruction, value: float) -> Instruction:
-    return g.pointwise("add", x, g.like(value, x))
-
-
-def _mul(g: AtenBuilder, x: Instruction, value: float) -> Instruction:
-    return g.pointwise("mul", x, g.like(value, x))
+CUBIC = -0.75  # coefficient a of the cubic convolution, by ONNX's specification and in ATen
 
 
-class GridAxis:
+def _add(g: GraphBuilder, x: Instruction, value: float) -> Instruction:
+    return x if value == 0 else g.pointwise("add", x, g.like(value, x))
+
+
+def _mul(g: GraphBuilder, x: Instruction, value: float) -> Instruction:
+    return x if value == 1 else g.pointwise("mul", x, g.like(value, x))
+
+
+class SampleAxis:
     """A spatial axis that is sampled between its elements: positions and weights of the samples."""
 
-    def __init__(self, g: AtenBuilder, length: int, padding: str, align: bool) -> None:
+    def __init__(self, g: GraphBuilder, length: int, padding: str, align: bool) -> None:
         self.g, self.length, self.padding = g, length, padding
         self.low, self.span = (0.0, length - 1) if align else (-0.5, length)
         self.align = align
@@ -60,7 +63,7 @@ class GridAxis:
     def taps(self, x: Instruction, mode: str) -> list[tuple[Instruction, Instruction | None]]:
         """Return the positions (float) and weights of the elements that a sample combines.
 
-        Cubic weights belong to the unfolded coordinate, as in ATen: beyond a
+        Cubic weights belong to the unfolded coordinate, as in torch's ``grid_sample`` and ONNX Runtime: beyond a
         border, the padding supplies elements, while coordinates are unchanged.
         """
         g = self.g
@@ -104,9 +107,9 @@ class GridAxis:
 
 
 def sampled(
-    g: AtenBuilder,
+    g: GraphBuilder,
     x: Instruction,
-    axes: Sequence[GridAxis],
+    axes: Sequence[SampleAxis],
     taps: Sequence[Sequence[tuple[Instruction, Instruction | None]]],
 ) -> Instruction:
     """Emit the sums [n, c, samples] of weighted elements of images [n, c, spatial...].
@@ -116,13 +119,18 @@ def sampled(
         x: the images.
         axes: the spatial axes.
         taps: positions and weights [n, samples] of the elements along each axis.
+
+    Raises:
+        ShapeError: there are no spatial axes.
     """
     lens = g.lens(x)
     strides, pixels = row_major_strides(lens[2:]), prod(lens[2:])
     order = [0, *range(2, len(lens)), 1]
     rows = g.reshape(g.transpose(x, order), (lens[0] * pixels, lens[1]))
-    first = g.iota(lens[0], 0, 2)
-    offsets = g.pointwise("mul", first, g.like(pixels, first))
+    if x.shape.symbolic:
+        offsets = g.pointwise("mul", g.iota(lens[0], 0, 2), g.literal(pixels, Type.int64_type))
+    else:
+        offsets = g.literal((np.arange(lens[0], dtype=np.int64) * pixels)[:, None])
     total: Instruction | None = None
     for chosen in itertools.product(*taps):
         place, weight, valid = offsets, None, None
@@ -137,5 +145,6 @@ def sampled(
         if valid is not None:
             value = g.pointwise("where", g.unsqueeze(valid, [2]), value, g.like(0, value))
         total = value if total is None else g.op("add", total, value)
-    assert total is not None  # an image has spatial axes
+    if total is None:
+        raise ShapeError("there is nothing to sample")
     return g.transpose(total, (0, 2, 1))
