@@ -14,8 +14,6 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from .structural import same
 
-__all__ = ["dataclass"]
-
 C = TypeVar("C", bound=type)
 _MARKS = re.compile("ClassVar|InitVar|KW_ONLY")
 

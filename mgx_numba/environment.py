@@ -6,8 +6,6 @@ import os
 
 from .errors import OptionError
 
-__all__ = ["environment_flag", "environment_number", "environment_words"]
-
 _NO = ("", "0", "false", "off", "no")
 
 

@@ -8,8 +8,6 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-__all__ = ["uncollected"]
-
 _lock = threading.Lock()
 _inside = 0
 _enabled = False

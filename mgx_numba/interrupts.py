@@ -16,8 +16,6 @@ from typing import Any, TypeVar
 
 from .garbage import uncollected
 
-__all__ = ["unbroken", "whole_module"]
-
 T = TypeVar("T")
 
 

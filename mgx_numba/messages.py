@@ -11,8 +11,6 @@ import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-__all__ = ["DEBUG", "INFO", "NAME", "TRACE", "Messages", "recorded", "repeat_messages", "shortened", "tell", "warn"]
-
 Messages = list[str]
 """A warning that was issued: its text, and the name of its class."""
 

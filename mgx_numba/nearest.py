@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-__all__ = ["did_you_mean"]
-
 
 def did_you_mean(name: str, known: Iterable[str], most: int = 3) -> str:
     """Return ``; did you mean a, b?`` with the known names similar to ``name``; empty if there are none."""

@@ -8,8 +8,6 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from typing import TypeVar
 
-__all__ = ["Helpers", "KeptThreads", "allowed_cpus", "in_parts", "on_threads", "run_all"]
-
 PART_BYTES = 2 << 20
 """Least number of bytes per thread, half a millisecond of copying or more. Starting a thread takes a quarter of that
 time on the 16 CPUs of an H200 host, so threads for smaller parts do not pay."""

@@ -13,8 +13,6 @@ from typing import TypeVar
 
 from .interrupts import whole_module
 
-__all__ = ["Screen", "Show", "shown_progress", "track"]
-
 Show = Callable[[int, int, str], None]
 T = TypeVar("T")
 

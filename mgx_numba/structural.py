@@ -5,8 +5,6 @@ from __future__ import annotations
 import threading
 from typing import Any
 
-__all__ = ["asks_nothing", "same"]
-
 
 class _Depth(threading.local):
     value = 0

@@ -38,11 +38,6 @@ from ..errors import UnsupportedError
 from ..graph.module import Module
 from .launch import Grid, Launch, Operand, Solution, TaskRange
 
-__all__ = [
-    "Alternative", "alternatives", "at_lengths", "fixed", "has_lengths", "lengths_in", "one_solution", "only_where",
-    "served",
-]  # fmt: skip
-
 T = TypeVar("T")
 WHOLE = (Module, Scope)
 """Types of values that are not searched for lengths."""

@@ -15,8 +15,6 @@ from ..errors import CompileError
 from .kernel import KernelSource
 from .launch import Callee, Launch, Mark, Operand, TensorLayout, TensorMap
 
-__all__ = ["Arguments"]
-
 MAP_ALIGNMENT = 8
 """Alignment (words) of a tensor map: 64 bytes, required by the driver and TMA."""
 Value = Length | Operand | Mark | Callee | TensorMap

@@ -12,8 +12,6 @@ from typing import Any, Protocol
 from ..errors import OptionError
 from ..interrupts import whole_module
 
-__all__ = ["register", "registered"]
-
 
 class Registrable(Protocol):
     """The part of a back end that kernels and the registry need; see `backend.Backend` for the rest."""

@@ -14,11 +14,6 @@ from ..graph.module import Module
 from ..ops.base import Pointwise
 from ..ops.scalar import ScalarOps, TypeScalar
 
-__all__ = [
-    "EXPENSIVE", "ScalarBody", "ScalarCall", "cluster_name", "evaluate_instructions", "evaluate_scalar_module",
-    "scalar_body", "scalar_flops",
-]  # fmt: skip
-
 EXPENSIVE = frozenset(
     "exp log log2 erf sin cos tan asin acos atan sinh cosh tanh asinh acosh atanh sigmoid pow gelu_erf gelu_tanh silu"
     " softplus mish div sqrt rsqrt".split()

@@ -10,8 +10,6 @@ if TYPE_CHECKING:
     from .tuning.record import TuningRecord
     from .tuning.request import Candidate, Estimate, TuningRequest
 
-__all__ = ["ChoosesSolvers"]
-
 
 class ChoosesSolvers(ABC):
     """A back end whose solvers are in one module. The module is imported at the first question: a process that only

@@ -12,11 +12,6 @@ from collections.abc import Sequence
 from ..dataclass import dataclass
 from ..errors import FormatError
 
-__all__ = [
-    "EM_X86_64", "HEADER", "SECTION", "SHF_ALLOC", "SHT_NOTE", "SHT_PROGBITS", "SHT_STRTAB", "SHT_SYMTAB",
-    "SYMBOL", "ElfObject", "Relocation", "Section", "Symbol", "data_object", "read_object",
-]  # fmt: skip
-
 # By the ELF specification.
 SHT_PROGBITS, SHT_SYMTAB, SHT_STRTAB, SHT_RELA, SHT_NOTE, SHT_NOBITS, SHT_REL = 1, 2, 3, 4, 7, 8, 9
 SHF_ALLOC = 2

@@ -19,8 +19,6 @@ from .backend import backend
 from .kernel import KernelSource
 from .store import Store, default_store
 
-__all__ = ["EmbeddedStore", "embed"]
-
 _SYMBOL = re.compile("mgx_[0-9a-f]{24}")
 
 

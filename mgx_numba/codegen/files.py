@@ -14,18 +14,6 @@ from pathlib import Path
 
 from .._version import __version__
 
-__all__ = [
-    "ENVIRONMENT",
-    "NOT_OF_CPU",
-    "default_folder",
-    "make_folder",
-    "mark_used",
-    "open_trusted",
-    "package_state",
-    "read_trusted",
-    "replace_file",
-]
-
 ENVIRONMENT = "MGX_CACHE_DIR"
 NOT_OF_CPU = frozenset(("driver", "gpu", "ray"))
 """Folders of the package that programs for the CPU do not depend on: a quarter of its files."""

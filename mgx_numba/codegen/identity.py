@@ -13,8 +13,6 @@ from pathlib import Path
 
 from .files import NOT_OF_CPU, default_folder, make_folder, package_state, read_trusted, replace_file
 
-__all__ = ["SHARED_MEANING", "files_digest"]
-
 SHARED_MEANING = ("lang/*.py", "toolchain/*.py")
 """Files, relative to the code generation folder, that every back end's kernels depend on."""
 

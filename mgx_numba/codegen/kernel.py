@@ -9,8 +9,6 @@ from dataclasses import field
 from ..dataclass import dataclass
 from .backends import registered
 
-__all__ = ["KernelSource"]
-
 
 @dataclass(frozen=True)
 class KernelSource:

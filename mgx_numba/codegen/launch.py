@@ -12,11 +12,6 @@ from ..dataclass import dataclass
 from ..errors import DeviceError
 from .kernel import KernelSource
 
-__all__ = [
-    "DYNAMIC_ALIGNMENT", "MOST_PLANES", "Callee", "Geometry", "Grid", "Launch", "Mark", "OneCall",
-    "OpenAxis", "Operand", "Solution", "TaskRange", "TensorLayout", "TensorMap", "Windows", "axis_text",
-]  # fmt: skip
-
 
 @dataclass(frozen=True)
 class Operand:

@@ -8,8 +8,6 @@ from typing import Any
 from ..errors import UnsupportedError
 from .launch import Launch, Solution
 
-__all__ = ["Planners", "planned"]
-
 Planners = Mapping[type, Callable[[Any], "Launch | Solution"]]
 """The generator of each type of problem."""
 

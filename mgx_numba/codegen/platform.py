@@ -22,8 +22,6 @@ from ..dataclass import dataclass
 from ..interrupts import whole_module
 from .files import default_folder, make_folder, read_trusted, replace_file
 
-__all__ = ["Platform", "is_pretended", "platform", "pretending"]
-
 FORMAT = 2  # version of the cache file; raised with each change of its fields
 _CPU_FIELDS = frozenset(
     (

@@ -23,16 +23,6 @@ from ..ops.scalar import BINARY, BITWISE, COMPARE, LOGICAL, NEAREST, UNARY
 from .body import ScalarBody
 from .statements import INDENT, dtype_name, literal
 
-__all__ = [
-    "FAST_NAMES",
-    "LARGEST_FLOAT8",
-    "CodeBuffer",
-    "VectorPrinter",
-    "VectorValue",
-    "check_body",
-    "print_body",
-]
-
 # Names of `lang` with a version of suffix `_fast`. Division has none: with `arcp` LLVM multiplies by a
 # reciprocal, which overflows for small divisors and may be computed in float16.
 FAST_NAMES = frozenset("add sub mul exp sigmoid tanh gelu_erf gelu_tanh silu softplus".split())

@@ -11,8 +11,6 @@ from .arguments import Arguments
 from .printer import VectorPrinter, VectorValue
 from .problems.recurrence import RecurrenceProblem
 
-__all__ = ["RecurrentCell", "declare_given"]
-
 
 def declare_given(problem: RecurrenceProblem, arguments: Arguments) -> None:
     """Declare the arguments of a cell kernel: all operands of the problem except weights and initial states, and

@@ -12,8 +12,6 @@ from ..dataclass import dataclass
 from ..ops import reduce
 from ..ops.reduce import ReduceOperator
 
-__all__ = ["REDUCTIONS", "Reduction"]
-
 
 @dataclass(frozen=True)
 class Reduction:

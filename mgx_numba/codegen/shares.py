@@ -16,8 +16,6 @@ from ..errors import UnsupportedError
 from .alternatives import Alternative, alternatives, lengths_in, one_solution, only_where, served
 from .launch import Solution
 
-__all__ = ["loss", "shares"]
-
 K = TypeVar("K")
 Sample = Mapping[Dim, int]
 

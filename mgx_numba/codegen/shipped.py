@@ -34,8 +34,6 @@ from ..errors import FormatError
 from ..messages import warn
 from .kernel import KernelSource
 
-__all__ = ["ENVIRONMENT", "FOLDER", "NEUTRAL", "ShippedKernels", "ShippedSection", "file_name", "pack"]
-
 ENVIRONMENT = "MGX_SHIPPED_KERNELS"
 FOLDER = Path(__file__).parent / "prebuilt"
 """The package's own folder. A source checkout has none."""

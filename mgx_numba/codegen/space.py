@@ -10,8 +10,6 @@ from typing import Any
 from ..core.dim import Length, SharedLength, is_symbolic, known_equal, known_less_equal, maximum, typical
 from ..dataclass import dataclass
 
-__all__ = ["Space", "collapse"]
-
 
 @dataclass(frozen=True)
 class Space:

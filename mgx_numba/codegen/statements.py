@@ -43,21 +43,6 @@ from collections.abc import Callable, Iterable
 from ..core.dim import Length, known_in
 from ..core.types import Type
 
-__all__ = [
-    "INDENT",
-    "cast_text",
-    "const_text",
-    "dtype_name",
-    "for_tasks",
-    "indent",
-    "kernel_text",
-    "literal",
-    "load_text",
-    "reads_past",
-    "store_text",
-    "vector_loop",
-]
-
 INDENT = "    "
 """One level of indentation."""
 

@@ -29,8 +29,6 @@ from .kernel import KernelSource
 from .shipped import ENVIRONMENT as SHIPPED_ENVIRONMENT
 from .shipped import FOLDER, ShippedKernels
 
-__all__ = ["ObjectStore", "Store", "default_store", "look_up", "shipped_folder"]
-
 DEFAULT_LIMIT = 1 << 30
 """Total bytes of all objects: some hundred thousand kernels of about 10 KB."""
 _PRUNE_EVERY = 256  # stored objects between checks of the folder's size, which scan all its files

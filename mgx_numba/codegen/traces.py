@@ -8,8 +8,6 @@ from ..environment import environment_flag
 from ..messages import DEBUG, INFO, TRACE, tell
 from .kernel import KernelSource
 
-__all__ = ["dump_kernels", "show_kernels"]
-
 
 def show_kernels(sources: Sequence[KernelSource], missing: Sequence[KernelSource]) -> None:
     """Log kernels that this process has not loaded yet, and which of them the store lacks.

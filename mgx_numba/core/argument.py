@@ -16,8 +16,6 @@ from .shape import Shape
 from .strings import as_strings, is_text
 from .types import Type, from_numpy
 
-__all__ = ["Argument", "strided"]
-
 
 class Argument:
     """A tensor (or a tuple of tensors) and its shape.

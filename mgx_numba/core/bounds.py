@@ -10,20 +10,6 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from .polynomials import Atom, Length, Monomial, Terms
 
-__all__ = [
-    "FUNCTIONS",
-    "POINTS",
-    "AtomRanges",
-    "Range",
-    "interval",
-    "never_negative",
-    "quotient_of_products",
-    "quotient_range",
-    "tightened",
-    "values_at_points",
-    "values_of_atom",
-]
-
 Range = tuple["int | None", "int | None"]
 """Least and largest value; None for no bound."""
 Sum = dict["Monomial", int]

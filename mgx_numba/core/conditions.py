@@ -23,26 +23,6 @@ from .polynomials import (
 )
 from .quotients import without_factor, without_remainders
 
-__all__ = [
-    "all_of",
-    "any_of",
-    "chosen_where",
-    "equal",
-    "known_equal",
-    "known_in",
-    "known_less",
-    "known_less_equal",
-    "known_same",
-    "less",
-    "less_equal",
-    "maximum",
-    "minimum",
-    "negate",
-    "permitted",
-    "preferred",
-    "select",
-]
-
 
 def minimum(first: Length, *others: Length) -> Any:
     """Return the minimum of lengths."""

@@ -6,8 +6,6 @@ import numpy as np
 
 from ..parallel import PART_BYTES, in_parts
 
-__all__ = ["copy_elements", "row_major"]
-
 LEAST_RUN = 256
 """Least contiguous bytes that one part of a copy writes: four cache lines, so that threads rarely share one. Not
 measured."""

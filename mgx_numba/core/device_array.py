@@ -6,8 +6,6 @@ from typing import Any
 
 from .shape import Shape, row_major_strides
 
-__all__ = ["DeviceArray", "is_in_a_row"]
-
 
 class DeviceArray:
     """A tensor in a device's memory.

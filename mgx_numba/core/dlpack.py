@@ -24,8 +24,6 @@ from .device_array import DeviceArray
 from .shape import Shape
 from .types import Type, from_numpy
 
-__all__ = ["CUDA", "device_of", "export_device", "export_dlpack", "import_device", "import_dlpack"]
-
 CUDA = 2  # kDLCUDA
 _MANAGED = 13  # kDLCUDAManaged
 _CPU_DEVICES = (1, 3, 11)  # kDLCPU, kDLCUDAHost, kDLROCMHost

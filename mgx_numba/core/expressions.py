@@ -12,19 +12,6 @@ from .polynomials import OPERATIONS, Atom, Dim, Length
 if TYPE_CHECKING:
     from .scope import Scope
 
-__all__ = [
-    "TYPICAL",
-    "again",
-    "evaluate",
-    "hint",
-    "of_operation",
-    "operand_count",
-    "parts_of",
-    "substitute",
-    "symbols_of",
-    "typical",
-]
-
 
 def parts_of(atom: Atom) -> tuple[Any, ...]:
     """Return the picklable parts of an atom, from which `again` rebuilds it: a symbol's number in the scope, or an

@@ -9,8 +9,6 @@ from .argument import Argument
 from .shape import Shape
 from .types import Type
 
-__all__ = ["generate"]
-
 _MASK = (1 << 64) - 1  # 64 bits
 _SEEDS = (123456789, 362436069, 521288629)  # Marsaglia's seeds of xorshf96, as in MIGraphX
 _LANES = 1024

@@ -8,8 +8,6 @@ import numpy as np
 
 from .dim import Dim, Length, less, maximum, minimum, select
 
-__all__ = ["plain_int", "slice_bounds"]
-
 
 def plain_int(value: Any) -> int:
     """Convert NumPy integers and truth values to int; return other integer-like objects, such as `Dim`, unchanged."""

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-__all__ = ["OUTPUT_BUFFERS", "output_buffer"]
-
 OUTPUT_BUFFERS = "main:#output_"
 """Beginning of the names of parameters that are memory for results, as in MIGraphX."""
 

@@ -14,8 +14,6 @@ from math import prod
 
 import numpy as np
 
-__all__ = ["aligned_array", "aligned_bytes", "memory_owner"]
-
 ALIGNMENT = 64  # bytes of a cache line
 HUGE_PAGE = 2 << 20  # on x86-64, and on ARM with pages of 4 KiB
 

@@ -14,31 +14,6 @@ from .bounds import interval, tightened, values_at_points, values_of_atom
 if TYPE_CHECKING:
     from .scope import Scope
 
-__all__ = [
-    "OPERATIONS",
-    "Atom",
-    "Dim",
-    "Length",
-    "Monomial",
-    "SharedLength",
-    "SymbolicLengthError",
-    "Terms",
-    "always_below",
-    "always_from",
-    "common_divisor",
-    "constant_of",
-    "content_of",
-    "is_positive",
-    "is_symbolic",
-    "number_of",
-    "of_atom",
-    "place_of",
-    "polynomial",
-    "product_of",
-    "range_of",
-    "single_atom",
-]
-
 
 class SymbolicLengthError(MgxError, TypeError):
     """A symbolic length was used where a number is required, or a closed scope was asked an undecided question."""

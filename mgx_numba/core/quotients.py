@@ -22,16 +22,6 @@ from .polynomials import (
     range_of,
 )
 
-__all__ = [
-    "ceil_div",
-    "exact_quotient",
-    "floordiv",
-    "modulo",
-    "quotient_if_exact",
-    "without_factor",
-    "without_remainders",
-]
-
 
 def ceil_div(a: Length, b: Length) -> Any:
     """Return ``a / b``, rounded up."""

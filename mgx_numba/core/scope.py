@@ -13,11 +13,6 @@ from .conditions import all_of, negate
 from .expressions import evaluate, substitute, symbols_of
 from .polynomials import Atom, Dim, Length, SymbolicLengthError, Terms, polynomial, range_of, single_atom
 
-__all__ = [
-    "Guard",
-    "Scope",
-]
-
 
 class Guard(NamedTuple):
     """A question that ranges do not decide: ``condition`` is 1 if its answer is yes, ``place`` is the code that

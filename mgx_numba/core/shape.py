@@ -35,20 +35,6 @@ from ..errors import ShapeError
 from .dim import Dim, known_equal, known_less, known_less_equal, known_same, range_of, same, typical
 from .types import Type
 
-__all__ = [
-    "UNBOUNDED",
-    "DynamicDimension",
-    "Shape",
-    "common_lens",
-    "common_range",
-    "covering",
-    "find_permutation",
-    "invert_permutation",
-    "other_rank",
-    "row_major_strides",
-    "same_lengths",
-]
-
 MAX_BYTES = 1 << 62
 """Most bytes of a tensor, counting repeated elements and axes beside an empty axis: NumPy's products of lengths stay
 within int64, with room for a sign."""

@@ -9,8 +9,6 @@ from .dim import Dim
 from .shape import DynamicDimension, Shape
 from .types import Type
 
-__all__ = ["shape_from_json", "shape_to_json"]
-
 Codec = Callable[[Any], Any]
 
 

@@ -9,8 +9,6 @@ from .bounds import POINTS
 from .polynomials import Dim, Length, Terms
 from .scope import Scope
 
-__all__ = ["StoredLength"]
-
 
 class StoredLength(Dim):
     """A lazily built expression.

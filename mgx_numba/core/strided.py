@@ -11,8 +11,6 @@ from typing import Any, NamedTuple
 
 from .dim import Dim, Length, ceil_div, known_equal, typical
 
-__all__ = ["Strided", "reshaped"]
-
 
 class Strided(NamedTuple):
     """Lengths, strides and offset of a view, in elements.

@@ -6,8 +6,6 @@ import numpy as np
 
 from ..errors import ShapeError
 
-__all__ = ["as_strings", "is_text"]
-
 _TEXT_KINDS = "OSUT"  # objects, bytes, fixed-width str, and NumPy 2's StringDType
 
 

@@ -14,8 +14,6 @@ from typing import Any
 
 import numpy as np
 
-__all__ = ["Type", "from_numpy", "numpy_dtype", "parse_type"]
-
 
 class Type(IntEnum):
     """An element type; the value is MIGraphX's wire value (used in text, ``.mxr`` and ``convert``)."""

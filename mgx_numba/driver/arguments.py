@@ -16,19 +16,6 @@ from ..targets.options import FLOAT32_PRECISIONS
 from ..targets.registry import DEFAULT, target_names
 from .timing import Repeats
 
-__all__ = [
-    "FILE_TYPES",
-    "add_compile",
-    "add_inputs",
-    "add_iterations",
-    "add_loader",
-    "add_output",
-    "checked_repeats",
-    "file_among_words",
-    "in_flags",
-    "in_words",
-]
-
 FILE_TYPES = {".onnx": "onnx", ".pb": "tf", ".json": "json", ".py": "python"}
 """Type of a model file by its extension; files with other extensions are .mxr files."""
 

@@ -20,9 +20,6 @@ from .rebatch import check_rows, has_open_batch, load_batch
 from .timing import Repeats, average
 from .writing import check_writable
 
-__all__ = ["BatchTime", "check_plot", "machine_line", "measure_batches", "parse_sizes", "plot_batches", "write_batches"]
-
-
 _Model = tuple[int, program, dict[str, np.ndarray]]
 
 

@@ -12,8 +12,6 @@ from ..dataclass import dataclass
 from ..environment import environment_flag
 from ..graph.program import Program
 
-__all__ = ["Difference", "Tolerance", "compare", "default_tolerance"]
-
 _TINY = float(np.finfo(np.float64).tiny)
 _HALF = frozenset({Type.half_type, Type.bf16_type})
 _SHORT = frozenset(

@@ -13,8 +13,6 @@ from ..api.target import get_target
 from ..targets.registry import DEFAULT
 from .logs import LOG
 
-__all__ = ["compilation", "compile_model", "requested_options"]
-
 
 def requested_options(args: argparse.Namespace) -> dict[str, Any]:
     """Return the options of ``program.compile`` that flags set."""

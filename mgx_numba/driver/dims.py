@@ -14,8 +14,6 @@ from typing import Any
 from ..api.shape import dynamic_dimension
 from ..errors import OptionError, ShapeError
 
-__all__ = ["parse_dimension", "parse_dynamic_inputs", "parse_inputs", "parse_symbols", "split_names"]
-
 _KEY = re.compile(r"([{,]\s*)([A-Za-z_]\w*)\s*:")
 _KEYS = ("min", "max", "optimals")
 

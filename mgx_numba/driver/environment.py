@@ -7,8 +7,6 @@ import os
 
 from .variables import VARIABLES
 
-__all__ = ["report_environment"]
-
 PREFIXES = ("MIGRAPHX_", "MGX_")
 
 

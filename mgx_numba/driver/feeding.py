@@ -17,8 +17,6 @@ from ..core.types import Type
 from ..errors import FormatError, OptionError
 from .dims import split_names
 
-__all__ = ["make_inputs", "with_types"]
-
 
 def make_inputs(model: program, args: argparse.Namespace) -> dict[str, np.ndarray]:
     """Return a value for every parameter, by name.

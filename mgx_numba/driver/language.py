@@ -16,8 +16,6 @@ from ..errors import OptionError
 if TYPE_CHECKING:
     from ..llm import Model
 
-__all__ = ["LanguageRate", "add_machine", "add_model", "load_language_model", "measure_language_model", "write_rates"]
-
 
 @dataclass(frozen=True)
 class LanguageRate:

@@ -9,8 +9,6 @@ from pathlib import Path
 from ..api.program import program
 from ..errors import OptionError
 
-__all__ = ["add_library", "check_library", "write_library"]
-
 
 def add_library(parser: argparse.ArgumentParser) -> None:
     """Add the flags for a shared library."""

@@ -6,8 +6,6 @@ from ..core.shape import find_permutation
 from ..graph.instruction import Instruction, Literal
 from ..graph.program import Program
 
-__all__ = ["replace_literals"]
-
 
 def replace_literals(program: Program) -> None:
     """Replace the literals of the main module by parameters ``literal0``, ``literal1``, ..., in order, in place.

@@ -26,8 +26,6 @@ from .trim import trim
 if TYPE_CHECKING:
     from ..frontends.onnx.check import Finding
 
-__all__ = ["file_type", "findings", "load_model", "title_of"]
-
 _ONNX_FLAGS = (
     "input_dim",
     "dim_param",

@@ -12,8 +12,6 @@ from ..errors import FormatError, OptionError
 from ..messages import NAME, TRACE
 from ..progress import Screen
 
-__all__ = ["LOG", "add_logging", "logged"]
-
 LOG = logging.getLogger(f"{NAME}.driver")
 
 _LEVELS = {

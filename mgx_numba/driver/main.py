@@ -22,8 +22,6 @@ from .commands import COMMANDS
 from .environment import report_environment
 from .logs import LOG, add_logging, logged
 
-__all__ = ["main"]
-
 PROGRAM = "mgx-numba-driver"
 FAILURE = 2  # exit status for errors, as in argparse
 INTERRUPTED = 130  # exit status that shells report after SIGINT

@@ -16,8 +16,6 @@ from ..targets.base import Observation, Repeatable, Stage, stages_of, units_of
 from ..targets.registry import target
 from .timing import Repeats, average
 
-__all__ = ["Measurement", "StepTime", "measure"]
-
 
 @dataclass
 class StepTime:

@@ -18,8 +18,6 @@ from ..graph.printer import instruction_names
 from ..graph.program import Program
 from ..graph.serialize import attribute_to_value
 
-__all__ = ["to_netron"]
-
 DOMAIN = "mgx_numba"
 LARGE_LITERAL = 1024
 """Number of elements from which a literal is exported without values, since the model is only for viewing."""

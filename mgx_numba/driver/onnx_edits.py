@@ -6,8 +6,6 @@ from typing import Any
 
 from ..errors import OptionError, ParseError
 
-__all__ = ["read_proto", "set_batch_of_reshapes", "set_outputs"]
-
 
 def read_proto(path: str) -> Any:
     """Return the ``ModelProto`` of a file, with its external data.

@@ -26,8 +26,6 @@ from ..graph.program import Program
 from ..targets.base import Compiled
 from .verifying import in_double
 
-__all__ = ["LayerError", "PrecisionCheck", "in_float32", "without_quantisation"]
-
 Inputs = Mapping[str, np.ndarray]
 Compiler = Callable[[Program], Compiled]
 NARROW = frozenset({Type.half_type, Type.bf16_type})

@@ -17,8 +17,6 @@ from ..targets.registry import DEFAULT
 from .feeding import with_types
 from .logs import LOG
 
-__all__ = ["quantize_model", "requested_kinds"]
-
 
 def requested_kinds(args: argparse.Namespace) -> list[str]:
     """Return the members of `KINDS` that flags ask for.

@@ -16,8 +16,6 @@ from .compare import default_tolerance
 from .loading import file_type, load_model
 from .verifying import check_results
 
-__all__ = ["Batch", "batch_of", "check_rows", "has_open_batch", "load_batch"]
-
 Inputs = Mapping[str, np.ndarray]
 _RECURRENT = frozenset({"rnn", "gru", "lstm"})
 

@@ -16,8 +16,6 @@ from ..runtime.limits import Limits
 from ..targets.registry import DEFAULT, Target, target, target_names
 from .report import ABOVE_LIMIT
 
-__all__ = ["describe", "read_any", "write_choices", "write_difference", "write_table"]
-
 
 def read_any(path: str) -> list[TuningRecord]:
     """Return the tuning records in an ``.mxr`` file, a JSON file or an SQLite database.

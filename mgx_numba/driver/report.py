@@ -12,8 +12,6 @@ from .measure import Measurement, StepTime
 from .rebatch import Batch
 from .timing import average, percentile
 
-__all__ = ["ABOVE_LIMIT", "write_report"]
-
 ABOVE_LIMIT = (
     "GFLOP/s above the limit: operations count as the plain algorithm needs them; Winograd's and Strassen's methods "
     "need fewer.\n",

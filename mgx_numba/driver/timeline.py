@@ -11,8 +11,6 @@ from ..api.timeline import CALLER, complete_event, run_timed, thread_names, writ
 from ..progress import track
 from ..targets.base import ThreadSpan
 
-__all__ = ["record_runs", "write_trace_events"]
-
 
 def record_runs(model: program, inputs: Mapping[str, Any], iterations: int) -> list[list[ThreadSpan]]:
     """Run a compiled program ``iterations`` times; return the time spans of all threads, a list for each run."""

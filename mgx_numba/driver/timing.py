@@ -9,8 +9,6 @@ from typing import Any
 from ..dataclass import dataclass
 from ..progress import shown_progress
 
-__all__ = ["Repeats", "average", "percentile"]
-
 
 @dataclass(frozen=True)
 class Repeats:

@@ -8,8 +8,6 @@ from ..errors import OptionError
 from ..graph.instruction import Instruction, Parameter, Return
 from ..graph.program import Program
 
-__all__ = ["computing_instructions", "keep_until", "trim"]
-
 
 def computing_instructions(program: Program) -> list[int]:
     """Return the positions, in the main module, of the instructions that compute a value."""

@@ -8,8 +8,6 @@ from __future__ import annotations
 
 from ..dataclass import dataclass
 
-__all__ = ["GROUPS", "OWN", "VARIABLES", "Variable"]
-
 
 @dataclass(frozen=True)
 class Variable:

@@ -20,17 +20,6 @@ from ..targets.registry import REFERENCE, compile_for
 from .compare import Difference, Tolerance, compare
 from .trim import computing_instructions, keep_until
 
-__all__ = [
-    "Check",
-    "check_layers",
-    "check_passes",
-    "check_prefixes",
-    "check_results",
-    "check_steps",
-    "first_wrong_prefix",
-    "reference",
-]
-
 Inputs = Mapping[str, np.ndarray]
 Compiler = Callable[[Program], Compiled]
 

@@ -19,8 +19,6 @@ from ..graph.export import to_cpp, to_dot, to_py
 from ..graph.mxr import save_buffer as json_buffer
 from .netron import to_netron
 
-__all__ = ["check_output", "check_writable", "write_model", "write_results"]
-
 _FORMS = {".json": "json", ".py": "python", ".cpp": "cpp", ".dot": "graphviz"}
 """Form of output by extension, so that a written file can be read by its name; other extensions are binary."""
 

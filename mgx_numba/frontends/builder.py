@@ -22,8 +22,6 @@ from ..graph.module import Module
 from ..ops.base import Operator
 from ..ops.scalar import cast_array
 
-__all__ = ["GraphBuilder", "is_scalar", "rank"]
-
 
 def is_scalar(x: Instruction) -> bool:
     """Return whether the value is a tensor without axes."""

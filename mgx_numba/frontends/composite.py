@@ -14,8 +14,6 @@ from ..core.types import Type
 from ..graph.instruction import Instruction
 from .builder import GraphBuilder
 
-__all__ = ["composed", "is_product"]
-
 NARROW = frozenset({Type.half_type, Type.bf16_type})
 PRODUCTS = frozenset({"dot", "convolution", "convolution_backwards"})
 WHOLE = PRODUCTS | frozenset(

@@ -11,8 +11,6 @@ from ..errors import ParseError
 from ..graph.instruction import Instruction
 from ..interrupts import whole_module
 
-__all__ = ["Families", "Handler", "Parser", "ParserT", "binary", "check_arity", "handler_of", "unary"]
-
 Parser = Callable[..., Any]
 ParserT = TypeVar("ParserT", bound=Parser)
 

@@ -15,8 +15,6 @@ from ..errors import ShapeError
 from ..graph.instruction import Instruction
 from .builder import GraphBuilder
 
-__all__ = ["SampleAxis", "sampled"]
-
 CUBIC = -0.75  # coefficient a of the cubic convolution, by ONNX's specification and in ATen
 
 

@@ -8,8 +8,6 @@ from ..errors import UnsupportedError
 from ..graph.instruction import Instruction
 from .builder import GraphBuilder
 
-__all__ = ["strided_slice"]
-
 
 def strided_slice(
     g: GraphBuilder, x: Instruction, axes: list[int], starts: list[int], ends: list[int], steps: list[int]

@@ -13,8 +13,6 @@ from ..core.pages import memory_owner
 if TYPE_CHECKING:
     from .module import Module
 
-__all__ = ["Allowance"]
-
 WORK, WORK_GROWTH = 1 << 30, 64
 """Elementary operations per program, plus operations per byte of the program's literals. They bound folding to some
 seconds of NumPy, and suffice to unpack, scale and transpose weights."""

@@ -22,8 +22,6 @@ try:
 except ImportError:  # not on Windows
     fcntl = None  # type: ignore[assignment]
 
-__all__ = ["replace_file"]
-
 Write = Callable[[Any], Any]
 _ABANDONED_SECONDS = 60.0
 """Age (s) below which an unlocked file is not abandoned: its writer may have created but not locked it yet."""

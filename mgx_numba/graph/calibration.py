@@ -17,8 +17,6 @@ from ..dataclass import dataclass
 from ..errors import FormatError, OptionError
 from .observers import BINS, Observer, make_observer
 
-__all__ = ["Calibration", "ChannelStatistics", "ValueStatistics"]
-
 
 def _none() -> np.ndarray:
     return np.zeros(0, np.float64)

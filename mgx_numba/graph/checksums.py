@@ -19,8 +19,6 @@ from ..errors import FormatError
 from ..parallel import allowed_cpus, on_threads
 from .wire import Encoder, Write
 
-__all__ = ["CHECKSUMS", "check_sections", "pack_sections"]
-
 CHECKSUMS = "mgx_numba_checksums"
 """Key of the checksums in the file's map."""
 _HEADER, _MODULES = "header", "modules"

@@ -20,19 +20,6 @@ from ..core.types import Type
 from ..ops.base import Operator, make_op
 from .instruction import Instruction
 
-__all__ = [
-    "CONSTANT_VIEWS",
-    "STORED",
-    "compact",
-    "constant_array",
-    "fold_pointwise",
-    "is_causal",
-    "is_constant",
-    "uniform",
-    "uniform_value",
-    "viewed",
-]
-
 CONSTANT_VIEWS = frozenset(
     "broadcast multibroadcast scalar reshape reshape_lazy transpose squeeze unsqueeze flatten slice step"
     " identity contiguous layout".split()

@@ -17,8 +17,6 @@ import numpy as np
 from ..errors import FormatError
 from ..parallel import allowed_cpus, on_threads
 
-__all__ = ["FileContent", "FilePath", "FileWindow", "open_content", "read_bytes"]
-
 FilePath = Union[str, "os.PathLike[str]"]
 
 _ALIGNMENT = 64  # bytes of a cache line

@@ -18,8 +18,6 @@ if TYPE_CHECKING:
     from .module import Module
     from .program import Program
 
-__all__ = ["Reader", "reader", "register_reader"]
-
 
 class Reader(Protocol):
     """Expands deferred nodes into operators in the modules of one program."""

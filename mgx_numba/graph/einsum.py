@@ -14,8 +14,6 @@ from .instruction import Instruction
 
 Labelled = tuple[list[str], Instruction]  # a value, and the label of each of its axes
 
-__all__ = ["einsum"]
-
 _MOST_LABELS = 52
 """Labels that NumPy's path finder takes: the letters of both cases."""
 

@@ -13,8 +13,6 @@ from ..core.types import Type
 from ..errors import ShapeError, UnsupportedError
 from .instruction import Instruction
 
-__all__ = ["Emitter"]
-
 LARGEST_TABLE = 1 << 28
 """Most elements of a constant created for an operation: 1 GiB of float32. A model that needs more is malformed."""
 

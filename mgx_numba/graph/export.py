@@ -25,8 +25,6 @@ from .printer import format_literal, instruction_names
 from .program import Program
 from .serialize import operator_to_value
 
-__all__ = ["to_cpp", "to_dot", "to_py"]
-
 LARGE_LITERAL = 1024
 """Literals of at least this many elements become generated values in Python source, as in MIGraphX."""
 

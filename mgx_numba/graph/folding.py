@@ -15,8 +15,6 @@ from .instruction import Instruction
 from .length_arithmetic import array_of_lengths, fold_lengths, has_symbolic_elements
 from .printer import format_instruction
 
-__all__ = ["Constants", "awaits_lengths", "integers"]
-
 LARGEST = 1 << 24
 """Most elements of a folded constant: 64 MiB of float32. Larger results remain instructions."""
 _NOT_PURE = frozenset(

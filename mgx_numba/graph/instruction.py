@@ -13,8 +13,6 @@ from ..ops.base import Operator
 if TYPE_CHECKING:
     from .module import Module
 
-__all__ = ["Instruction", "Literal", "Outline", "Parameter", "Results", "Return"]
-
 
 @dataclass(frozen=True)
 class Literal(Operator):

@@ -36,8 +36,6 @@ from ..core.types import Type
 from ..ops.base import Operator
 from ..ops.reduce import ReduceOperator
 
-__all__ = ["Ratio", "array_of_lengths", "fold_lengths", "has_symbolic_elements"]
-
 MOST = 1 << 12
 """Most elements of a value that is folded: shapes have some tens."""
 

@@ -7,8 +7,6 @@ from typing import Any
 from .checksums import CHECKSUMS, check_sections
 from .wire import Decoder
 
-__all__ = ["LIBRARY", "OBJECTS", "load_objects"]
-
 OBJECTS = "mgx_numba_objects"
 """Key of the machine code, in a msgpack file and in the extra data that is returned with a program."""
 

@@ -15,8 +15,6 @@ from ..ops.base import Operator, make_op
 from .allowance import Allowance
 from .instruction import Instruction, Literal, Parameter, Results, Return
 
-__all__ = ["Module"]
-
 
 class Module:
     """A list of instructions in execution order.

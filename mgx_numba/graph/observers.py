@@ -24,8 +24,6 @@ from ..core.types import Type
 from ..dataclass import dataclass
 from ..errors import OptionError
 
-__all__ = ["OBSERVERS", "Observer", "QuantParameters", "make_observer"]
-
 BINS = 1 << 14
 """Bins of a histogram: enough to resolve values a thousand times smaller than the largest."""
 NEARLY_SYMMETRIC = 0.9

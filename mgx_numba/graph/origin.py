@@ -9,8 +9,6 @@ from typing import Any
 from ..dataclass import dataclass
 from ..errors import FormatError
 
-__all__ = ["Origin"]
-
 
 @dataclass(frozen=True)
 class Origin:

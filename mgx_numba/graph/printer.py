@@ -15,8 +15,6 @@ if TYPE_CHECKING:
     from .module import Module
     from .program import Program
 
-__all__ = ["format_instruction", "format_literal", "instruction_names", "print_module", "print_program"]
-
 
 def instruction_names(modules: list[Module]) -> dict[Instruction, str]:
     """Return the printed name of every instruction: ``@N`` or the parameter's name, with the module's prefix in

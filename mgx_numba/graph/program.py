@@ -13,8 +13,6 @@ from .module import Module
 from .origin import Origin
 from .rewrite_log import RewriteLog
 
-__all__ = ["Program"]
-
 
 class Program:
     """The portable form of a model: it is printed, saved, verified and compiled for a target.

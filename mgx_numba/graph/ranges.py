@@ -23,8 +23,6 @@ from ..ops.scalar import TypeScalar
 from .constants import compact, constant_array, is_constant
 from .instruction import Instruction
 
-__all__ = ["Ranges", "Span"]
-
 DEEPEST = 100
 """Longest chain of instructions that is followed: it bounds Python's stack and exceeds any index computation."""
 SAME = frozenset(

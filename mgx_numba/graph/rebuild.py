@@ -13,8 +13,6 @@ from .module import Module
 from .program import Program
 from .serialize import argument_from_value, operator_from_value, shape_from_value, strings
 
-__all__ = ["rebuild_program"]
-
 MAX_NESTING = 64  # far above real control flow, and below Python's recursion limit
 
 Nodes = Callable[[], Iterator[Any]]

@@ -15,8 +15,6 @@ from ..ops.base import Operator
 if TYPE_CHECKING:
     from .instruction import Instruction
 
-__all__ = ["Refusal", "RewriteLog"]
-
 
 @dataclass(frozen=True)
 class Refusal:

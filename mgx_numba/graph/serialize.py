@@ -18,15 +18,6 @@ from .printer import instruction_names
 from .program import Program
 from .wire import Blob
 
-__all__ = [
-    "argument_from_value",
-    "argument_to_value",
-    "operator_from_value",
-    "program_modules",
-    "shape_from_value",
-    "shape_to_value",
-]
-
 MAX_RANK = 64  # NumPy's own limit
 
 

@@ -28,8 +28,6 @@ from .instruction import Instruction, Literal, Parameter, Results, Return
 from .module import Module
 from .program import Program
 
-__all__ = ["FOLDED", "Specializer", "is_dynamic", "specialize"]
-
 _BROADCASTS = frozenset({"broadcast", "multibroadcast", "broadcast_for_dot"})
 """Operators whose result is their first input; the other inputs give the lengths."""
 

@@ -8,8 +8,6 @@ from ..core.argument import Argument
 from .instruction import Instruction, Return
 from .module import Module
 
-__all__ = ["content", "structure"]
-
 SMALL_BYTES = 64
 """Largest constant (bytes) that is compared by value: a scalar, or a vector of few elements."""
 

@@ -10,8 +10,6 @@ from ..core.dim import Dim, evaluate
 from ..core.shape import Shape
 from .program import Program
 
-__all__ = ["holds_symbols", "lengths_of", "put_numbers", "settled", "with_numbers"]
-
 
 def settled(program: Program, values: Mapping[Dim, int]) -> Program:
     """Return a copy of a program with values in place of the symbols of its lengths."""

@@ -34,8 +34,6 @@ from .passes.build import RewriteBuilder
 from .program import Program
 from .specialize import Specializer, _after
 
-__all__ = ["symbolic_program"]
-
 LONGEST = (1 << 24, (1 << 31) - 1)
 """Greatest value of a symbol: the first limit, unless a given length exceeds it. Below the limits, lengths are exact in
 float32 and int32, in which many models compute with them."""

@@ -10,8 +10,6 @@ from .module import Module
 from .printer import format_instruction, instruction_names
 from .program import Program
 
-__all__ = ["validate", "validate_module"]
-
 
 def validate(program: Program) -> None:
     """Check every module of a program.

@@ -16,8 +16,6 @@ from typing import Any
 
 from ..errors import FormatError
 
-__all__ = ["ALIGNMENT", "Blob", "Decoder", "Encoder", "pack"]
-
 ALIGNMENT = 64
 """Large blobs start at multiples of this many bytes, so that a mapped file gives aligned arrays."""
 

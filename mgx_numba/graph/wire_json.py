@@ -14,8 +14,6 @@ import numpy as np
 from ..errors import FormatError
 from .wire import Blob, Write
 
-__all__ = ["pack_json", "unpack_json"]
-
 _CHUNK = 1 << 20  # bytes converted at a time: their decimal text is several times as large
 _PLACE = re.compile(r'\{"bytes": \[(\d+)\]\}')
 _BYTES = re.compile(rb'\{\s*"bytes"\s*:\s*\[([0-9,\s]*)\]\s*\}')

@@ -12,8 +12,6 @@ from dataclasses import field
 from ..dataclass import dataclass
 from ..errors import UnsupportedError
 
-__all__ = ["ARCHITECTURES", "GGUF_NAMES", "DecoderArchitecture", "architecture_of_gguf", "architecture_of_transformers"]
-
 LLAMA_NAMES = {
     "embed": "model.embed_tokens",
     "output_norm": "model.norm",

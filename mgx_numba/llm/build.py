@@ -28,8 +28,6 @@ from .mixture import mixture_of_experts
 from .onnx_node import microsoft_node
 from .weights import Weight, WeightSource
 
-__all__ = ["build_decoder"]
-
 LAST = (1 << 63) - 1
 """End of a slice that goes to the end of an axis."""
 

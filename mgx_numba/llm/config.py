@@ -9,8 +9,6 @@ import numpy as np
 
 from ..dataclass import dataclass
 
-__all__ = ["ModelConfig", "Rope"]
-
 
 @dataclass(frozen=True)
 class Rope:

@@ -15,8 +15,6 @@ from ..errors import UnsupportedError
 if TYPE_CHECKING:
     from ..api.program import program as Program
 
-__all__ = ["CacheTensor", "CompiledDecoder", "DecoderNames", "decoder_of"]
-
 
 @dataclass(frozen=True)
 class DecoderNames:

@@ -10,8 +10,6 @@ from typing import Any
 
 from ..errors import FormatError, OptionError
 
-__all__ = ["CONFIG_FILE", "Config"]
-
 CONFIG_FILE = "genai_config.json"
 
 _TARGETS = {"cpu": "cpu", "cuda": "gpu", "nvtensorrtrtx": "gpu"}

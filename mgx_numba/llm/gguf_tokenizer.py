@@ -10,8 +10,6 @@ import numpy as np
 from ..errors import FormatError, UnsupportedError
 from .optional import required
 
-__all__ = ["tokenizer_of_gguf"]
-
 _UNKNOWN, _CONTROL, _USER_DEFINED = 2, 3, 4
 """Kinds in ``tokenizer.ggml.token_type``: llama_token_type of llama.h."""
 

@@ -13,8 +13,6 @@ from ..graph.instruction import Instruction
 from ..ops.block_layouts import layout_named
 from .weights import Weight
 
-__all__ = ["Linear", "embedding"]
-
 
 class Linear:
     """Emits products with weights of a file.

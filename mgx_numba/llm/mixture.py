@@ -13,8 +13,6 @@ from ..core.types import Type
 from ..graph.instruction import Instruction
 from .weights import Weight
 
-__all__ = ["mixture_of_experts"]
-
 
 def mixture_of_experts(decoder: Any, i: int, x: Instruction) -> Instruction:
     """Emit a layer's mixture of experts.

@@ -15,8 +15,6 @@ from .genai import CONFIG_FILE, Config
 if TYPE_CHECKING:
     from ..api.program import program as Program
 
-__all__ = ["LanguageModel"]
-
 _COMPACT_OPERATORS = frozenset(("GroupQueryAttention",))
 """ONNX operators that keep a sequence at the beginning of its cache and read its length from the mask's sum."""
 

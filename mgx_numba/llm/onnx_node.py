@@ -14,8 +14,6 @@ from ..frontends.onnx.value_types import type_proto
 from ..graph.instruction import Instruction
 from ..ops.deferred import Deferred
 
-__all__ = ["microsoft_node"]
-
 OPERATOR_SET = 21
 """Operator set of ONNX that nodes name; those of com.microsoft have version 1."""
 

@@ -7,8 +7,6 @@ from typing import Any
 
 from ..errors import UnsupportedError
 
-__all__ = ["required"]
-
 
 def required(module: str, purpose: str) -> Any:
     """Import a module of an optional package.

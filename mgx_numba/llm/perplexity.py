@@ -12,8 +12,6 @@ from ..dataclass import dataclass
 from ..errors import ParameterError
 from .config import ModelConfig
 
-__all__ = ["Perplexity", "perplexity", "stepper"]
-
 PIECE = 64
 """Tokens of one run: logits of more take memory that is better spent on weights (64 MB for 262144 words)."""
 

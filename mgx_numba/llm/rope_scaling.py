@@ -11,8 +11,6 @@ import numpy as np
 from ..errors import UnsupportedError
 from .config import Rope
 
-__all__ = ["scaled_rope"]
-
 
 def scaled_rope(theta: float, size: int, given: Mapping[str, Any], context: int, original: int) -> Rope:
     """Return the embedding for ``rope_scaling`` of a configuration, as transformers computes it.

@@ -11,8 +11,6 @@ from typing import Any
 from ..errors import OptionError
 from .optional import required
 
-__all__ = ["rendered"]
-
 
 def rendered(
     template: str | Mapping[str, str] | None,

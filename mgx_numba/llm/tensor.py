@@ -6,8 +6,6 @@ from typing import Any
 
 import numpy as np
 
-__all__ = ["ModelTensor"]
-
 
 class ModelTensor:
     """A tensor over an array of NumPy, which is not copied."""

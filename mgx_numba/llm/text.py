@@ -20,8 +20,6 @@ from .generation.stopping import TextStream
 from .model import LanguageModel
 from .tokenizer import Tokenizer
 
-__all__ = ["Completion", "generate", "stream", "tokenizer_of"]
-
 Prompt = str | Sequence[int] | np.ndarray | Sequence[Mapping[str, Any]]
 """A text, tokens, or messages of a conversation."""
 

@@ -19,8 +19,6 @@ from .tensor import ModelTensor
 if TYPE_CHECKING:
     from .model import LanguageModel
 
-__all__ = ["Tokenizer", "TokenizerStream"]
-
 _PURPOSE = "a tokenizer"
 _INCOMPLETE = "\ufffd"  # what the decoders of `tokenizers` give for bytes that are no whole character
 

@@ -8,8 +8,6 @@ import numpy as np
 
 from ..ops.block_layouts import layout_named
 
-__all__ = ["Weight", "WeightSource"]
-
 
 class Weight(NamedTuple):
     """A tensor of a model's file.

@@ -26,8 +26,6 @@ from . import OPERATORS
 from .dims import broadcast_dims
 from .scalar import NumpyScalar, ScalarOps, TypeScalar, from_storage
 
-__all__ = ["Operator", "Pointwise", "known_operators", "make_op", "register"]
-
 
 @dataclass(frozen=True)
 class Operator:

@@ -13,8 +13,6 @@ import numpy as np
 
 from ..errors import ShapeError
 
-__all__ = ["LAYOUTS", "BlockLayout", "Decoded", "layout_named"]
-
 
 class Decoded(NamedTuple):
     """Codes, scales and offsets of n columns.

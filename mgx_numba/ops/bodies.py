@@ -14,8 +14,6 @@ from ..core.shape import Shape
 from ..dataclass import dataclass
 from .base import Operator
 
-__all__ = ["BodyOperator", "Repeat", "RunModule", "Submodule", "SubmoduleValue", "expect_bodies", "expect_parameters"]
-
 
 class SubmoduleValue(Protocol):
     """A value of a submodule: an instruction's result or a parameter."""

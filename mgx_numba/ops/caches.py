@@ -14,8 +14,6 @@ from ..dataclass import dataclass
 from .base import Operator, register
 from .dims import meet_dim
 
-__all__ = ["CACHE_TYPES", "CachedAttention", "UpdateCache"]
-
 CACHE_TYPES = (Type.float_type, Type.double_type, Type.half_type, Type.bf16_type, Type.int8_type)
 """Element types of caches that `CachedAttention` reads."""
 

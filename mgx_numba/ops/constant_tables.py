@@ -9,8 +9,6 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-__all__ = ["kept_for_constants"]
-
 T = TypeVar("T")
 
 

@@ -17,8 +17,6 @@ from .base import Operator, Pointwise, forget, is_known, known_operators, operat
 from .elements import ScalarElement
 from .scalar import ScalarOps
 
-__all__ = ["CustomKernel", "CustomOperator", "CustomPointwise", "custom_domains", "custom_name", "define", "undefine"]
-
 
 @dataclass(frozen=True)
 class CustomKernel:

@@ -13,19 +13,6 @@ from ..core.strided import reshaped
 if TYPE_CHECKING:
     from .base import Operator
 
-__all__ = [
-    "any_dynamic",
-    "broadcast_dim",
-    "broadcast_dims",
-    "broadcast_lens",
-    "broadcast_shape",
-    "map_dim",
-    "may_be",
-    "meet_dim",
-    "packed_like",
-    "view_strides",
-]
-
 
 def any_dynamic(shapes: Sequence[Shape]) -> bool:
     """Return whether some shape is dynamic."""

@@ -14,8 +14,6 @@ from ..core.types import Type, parse_type
 from ..errors import OperatorError, ShapeError
 from .scalar import UNARY, ScalarOps
 
-__all__ = ["ScalarElement"]
-
 _ANY_TYPE = frozenset("neg abs floor ceil nearbyint sign".split())
 """Functions of one element that integers have, too."""
 

@@ -19,8 +19,6 @@ from .dims import packed_like
 from .scalar import widened
 from .window import PaddingMode, auto_padding, check_window, fits_nowhere, known_padding, pad_pairs, window_counts
 
-__all__ = ["Pooling", "PoolingMode"]
-
 
 @register_enum
 class PoolingMode(Enum):

@@ -9,17 +9,6 @@ import numpy as np
 from ..core.types import from_numpy
 from ..dataclass import dataclass
 
-__all__ = [
-    "CELLS",
-    "LARGEST",
-    "SMALLEST_STATE",
-    "Cell",
-    "Recurrence",
-    "dynamic_product",
-    "quantized_product",
-    "reverse_sequences",
-]
-
 Activation = Callable[[np.ndarray], np.ndarray]
 
 

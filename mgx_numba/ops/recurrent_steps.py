@@ -15,8 +15,6 @@ from .base import Operator, register
 from .dims import any_dynamic
 from .recurrence import CELLS, Recurrence, reverse_sequences
 
-__all__ = ["RecurrentSteps"]
-
 
 @register
 @dataclass(frozen=True)

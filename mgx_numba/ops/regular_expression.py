@@ -12,8 +12,6 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
-__all__ = ["full_match"]
-
 _FOREIGN = re.compile(r"(?<!\\)(?:\\\\)*(\\[1-9]|\(\?<?[=!]|\(\?P=|\(\?\()")
 """Backreferences, lookaround and conditions, which `re` supports and RE2 does not."""
 _MOST_WAYS = 10_000

@@ -17,8 +17,6 @@ from .base import Operator, make_op, register, register_enum
 from .dims import meet_dim
 from .recurrence import CELLS, Recurrence, reverse_sequences
 
-__all__ = ["Gru", "Lstm", "Recurrent", "Rnn", "RnnDirection"]
-
 
 @register_enum
 class RnnDirection(Enum):

@@ -13,8 +13,6 @@ from ..core.types import Type
 from ..dataclass import dataclass
 from .base import Operator, register
 
-__all__ = ["draw_seeds_from"]
-
 _source: random.Random = random.SystemRandom()
 """Source of the integers of `RandomSeed`."""
 

@@ -16,11 +16,6 @@ import numpy as np
 
 from ..core.types import Type, from_numpy
 
-__all__ = [
-    "BINARY", "COMPARE", "LOGICAL", "NEAREST", "UNARY", "NumpyScalar", "ScalarOps", "TypeScalar", "evaluator",
-    "widened",
-]  # fmt: skip
-
 UNARY = frozenset(
     "neg abs sqrt rsqrt recip exp log log2 erf sin cos tan asin acos atan sinh cosh tanh asinh acosh atanh"
     " sigmoid floor ceil nearbyint sign gelu_erf gelu_tanh silu softplus mish".split()

@@ -16,8 +16,6 @@ from ..core.types import Type
 from ..dataclass import dataclass
 from .base import Operator, register
 
-__all__ = ["holding"]
-
 ANY = DynamicDimension(0, UNBOUNDED)
 
 

@@ -13,8 +13,6 @@ from ..dataclass import dataclass
 from .base import Operator, register
 from .dims import any_dynamic
 
-__all__ = ["AGGREGATES", "MISSING", "TreeEnsemble", "wrong_tables"]
-
 MISSING = 1 << 30
 """Bit of a node's feature index; if set, NaN goes to the first child."""
 AGGREGATES = {"sum": (np.add, 0.0), "min": (np.minimum, np.inf), "max": (np.maximum, -np.inf)}

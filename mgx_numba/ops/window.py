@@ -11,18 +11,6 @@ import numpy as np
 from ..core.dim import Dim, Length, ceil_div, equal, known_equal, maximum, select
 from .base import Operator, register_enum
 
-__all__ = [
-    "PaddingMode",
-    "auto_padding",
-    "check_window",
-    "fits_nowhere",
-    "known_padding",
-    "pad_pairs",
-    "pad_spatial",
-    "same_total",
-    "window_counts",
-]
-
 
 @register_enum
 class PaddingMode(IntEnum):

@@ -17,8 +17,6 @@ from .plan import ParameterSpec, Plan
 
 _PREFIX = "length of "  # no name of a submodule's parameter has spaces
 
-__all__ = ["explicit_lengths", "is_explicit", "with_explicit_lengths"]
-
 
 def with_explicit_lengths(plan: Plan) -> Plan:
     """Return the plan with one more parameter, of shape ``(symbol, 0)``, for each symbol that no parameter has."""

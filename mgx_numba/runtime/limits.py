@@ -7,8 +7,6 @@ from dataclasses import field, replace
 
 from ..dataclass import dataclass
 
-__all__ = ["Limits"]
-
 
 @dataclass(frozen=True)
 class Limits:

@@ -13,18 +13,6 @@ from ..core.pages import aligned_bytes
 from ..core.types import numpy_dtype
 from ..errors import MgxError
 
-__all__ = [
-    "ALIGNMENT",
-    "address_of",
-    "aligned_array",
-    "aligned_empty",
-    "available_bytes",
-    "copied",
-    "expect_room",
-    "scratch",
-    "view_of",
-]
-
 ALIGNMENT = 64  # bytes of a cache line
 BIG = 1 << 28
 """Largest allocation (bytes) made without asking the system for its available memory, which takes tens of

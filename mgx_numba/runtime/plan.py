@@ -25,28 +25,6 @@ from ..dataclass import dataclass
 from ..errors import CompileError
 from .size_program import SizeProgram
 
-__all__ = [
-    "CarriedValue",
-    "ControlStep",
-    "DeviceFunction",
-    "FallbackStep",
-    "Jump",
-    "MappedTensor",
-    "ParameterSpec",
-    "Plan",
-    "PlannedBody",
-    "PlannedBranch",
-    "PlannedStep",
-    "Pointer",
-    "Region",
-    "Repetition",
-    "Scan",
-    "Step",
-    "TensorSpec",
-    "TensorView",
-    "Use",
-]
-
 
 class Region(IntEnum):
     """The kind of memory that a plan's pointer refers to.

@@ -25,8 +25,6 @@ from ..errors import FormatError, UnsupportedError
 from .memory import scratch
 from .plan_json import HostReader, PlansReader, PlansWriter
 
-__all__ = ["PlanFile", "constant_pieces", "file_pieces"]
-
 _HEAD = struct.Struct("<8sQ32s")
 _MAGIC = b"mgxplan5"
 _ALIGNMENT = 64  # bytes of a cache line

@@ -33,8 +33,6 @@ from .plan import (
 )
 from .size_program import SizeProgram
 
-__all__ = ["LengthsReader", "LengthsWriter", "PlansReader", "PlansWriter"]
-
 _REGIONS = tuple(Region)
 _FIELDS = ("label", "instruction", "reason")  # texts of a fallback step
 

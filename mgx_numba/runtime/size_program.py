@@ -24,8 +24,6 @@ from ..core.dim import Atom, Dim, Length, of_operation, operand_count
 from ..core.stored_length import StoredLength
 from ..errors import CompileError
 
-__all__ = ["INVALID", "ROW_WORDS", "RowOperation", "SizeProgram"]
-
 INVALID = -(1 << 63)
 """The value of an expression that does not fit in int64."""
 ROW_WORDS = 4

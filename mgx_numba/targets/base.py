@@ -20,33 +20,6 @@ if TYPE_CHECKING:
     from ..runtime.plan import Plan, PlannedStep, TensorView
     from .split_point import SplitPoint
 
-__all__ = [
-    "Compiled",
-    "Exportable",
-    "FastPath",
-    "Growing",
-    "Kept",
-    "KeptChoice",
-    "KeptPlan",
-    "KeptSplit",
-    "Observation",
-    "OnDevice",
-    "OpenPlan",
-    "OpenPlanned",
-    "Outgrown",
-    "Planned",
-    "Progress",
-    "Repeatable",
-    "Stage",
-    "ThreadSpan",
-    "Timed",
-    "Tree",
-    "grouped",
-    "stages_of",
-    "step_observer",
-    "units_of",
-]  # fmt: skip
-
 Tree = Any
 """Position of an array among a plan's results, or a list of trees for a tuple."""
 

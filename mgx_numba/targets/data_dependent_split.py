@@ -13,8 +13,6 @@ from ..graph.passes import run_passes
 from ..graph.program import Program
 from .split_point import SplitPoint
 
-__all__ = ["ProgramSplit", "has_data_dependent_lengths", "is_worthwhile", "split"]
-
 WORTHWHILE = frozenset(
     "dot quant_dot matmul_nbits convolution convolution_backwards quant_convolution quant_convolution_backwards"
     " deformable_convolution roialign"

@@ -29,8 +29,6 @@ from .serving_plans import ServingPlans
 from .split_point import SplitPoint
 from .symbolic_split import Lens, UnservedLengths, lens_of
 
-__all__ = ["OpenPart", "OpenPlans"]
-
 MOST_PLANS = 8
 """Maximum number of symbolic plans of a program: more mean that some code has a guard whose answer changes all the
 time."""

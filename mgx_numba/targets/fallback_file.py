@@ -14,8 +14,6 @@ if TYPE_CHECKING:
     from .lowering.fallback_call import FallbackCall, ReturnCall
     from .lowering.function_call import FunctionCall
 
-__all__ = ["StoredCall", "read_host"]
-
 
 class StoredCall:
     """A fallback step's function as `FallbackCall.write` (or the ``write`` of another host function) stored it,

@@ -14,8 +14,6 @@ from .base import Kept, KeptChoice, KeptPlan, KeptSplit
 from .fallback_file import read_host
 from .split_point import SplitPoint
 
-__all__ = ["KeptFile", "kept_pieces", "read_kept", "written_kept"]
-
 
 def kept_pieces(kept: Kept, about: Mapping[str, Any]) -> list[bytes | memoryview] | None:
     """Return the pieces of a program's file, in order; None if a fallback step calls a function of a user.

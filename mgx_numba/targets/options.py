@@ -11,8 +11,6 @@ if TYPE_CHECKING:
     from ..codegen.store import Store
     from ..codegen.tuning.session import Tuning
 
-__all__ = ["FLOAT32_PRECISIONS", "TargetOptions"]
-
 FLOAT32_PRECISIONS = ("highest", "high", "medium")
 """Precision of float32 products: that of float32; three products in a narrower type, whose sum has an error within
 1e-5; one product in a narrower type."""

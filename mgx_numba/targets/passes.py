@@ -11,8 +11,6 @@ from typing import TypeAlias
 
 from ..dataclass import dataclass
 
-__all__ = ["GPU_PASSES", "ORDER", "PASSES", "SOURCE_PASSES", "PassRun", "passes_of"]
-
 Reasons: TypeAlias = Mapping[str, str]
 CPU, GPU = ("cpu",), ("gpu",)
 

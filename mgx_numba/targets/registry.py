@@ -24,8 +24,6 @@ if TYPE_CHECKING:
     from ..graph.program import Program
     from ..runtime.limits import Limits
 
-__all__ = ["DEFAULT", "REFERENCE", "Target", "compile_for", "missing", "register", "target", "target_names"]
-
 
 class Target(Protocol):
     """A kind of machine, or an interpreter, for which programs are compiled."""

@@ -8,8 +8,6 @@ from typing import Any, Generic, Protocol, TypeVar
 
 from .symbolic_split import lens_of
 
-__all__ = ["ServingPlans"]
-
 Inputs = Mapping[str, Any]
 
 

@@ -12,8 +12,6 @@ from ..runtime.plan import PlannedStep
 if TYPE_CHECKING:
     from ..graph.program import Program
 
-__all__ = ["renamed", "with_lengths"]
-
 
 def with_lengths(program: Program, values: Mapping[Dim, int] | None) -> tuple[Program, Callable[[str], str]]:
     """Return the program with its symbols replaced by ``values``, and a function that maps an instruction's symbolic

@@ -16,8 +16,6 @@ from .base import Kept, Observer, Stage, Tree, grouped, without_buffers
 if TYPE_CHECKING:
     from ..graph.rewrite_log import RewriteLog
 
-__all__ = ["SplitCompiled", "SplitPoint"]
-
 Inputs = Mapping[str, Any]
 Run = Callable[[Inputs], list[Any]]
 

@@ -14,8 +14,6 @@ from ..runtime.plan import Plan
 from .base import Stage, without_buffers
 from .split_point import SplitCompiled
 
-__all__ = ["Lens", "SymbolicSplit", "UnservedLengths", "lens_of"]
-
 T = TypeVar("T")
 Lens = Mapping[str, Sequence[int]]
 Inputs = Mapping[str, Any]

@@ -6,9 +6,6 @@ from typing import Any, TextIO
 
 import numpy as np
 
-__all__ = ["describe_output", "write_trace"]
-
-
 PREVIEW = 5  # elements from each end
 
 

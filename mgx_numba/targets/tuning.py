@@ -13,8 +13,6 @@ from ..environment import environment_number
 from ..errors import UnsupportedError
 from ..messages import INFO, tell, warn
 
-__all__ = ["CandidateBench", "tune"]
-
 _ROUNDS = 4
 """Maximum number of times that the winners are applied to find the new problems that they bring. Programs on AMX bring
 new problems once."""

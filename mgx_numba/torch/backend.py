@@ -17,8 +17,6 @@ from .options import BackendOptions, parse_options
 from .partition import REGION, divide, of_no_cost
 from .region import TorchRegion
 
-__all__ = ["compiled_graph", "decompositions", "mgx_numba", "register"]
-
 Boxed = Callable[[list[Any]], Sequence[Any]]
 
 _NEEDS_GRADIENTS = (

@@ -13,8 +13,6 @@ from ..api.digests import content_digest
 from ..graph.content import FileContent
 from .exchange import host_array
 
-__all__ = ["digest_of", "graph_text"]
-
 
 def graph_text(graph_module: GraphModule) -> str:
     """Return a text that determines what a graph computes, except for the elements of its tensors.

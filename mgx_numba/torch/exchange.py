@@ -9,8 +9,6 @@ import ml_dtypes
 import numpy as np
 import torch
 
-__all__ = ["from_array", "from_device", "host_array", "quick_array"]
-
 _BY_BITS: dict[torch.dtype, tuple[torch.dtype, np.dtype[Any]]] = {
     torch.bfloat16: (torch.int16, np.dtype(ml_dtypes.bfloat16)),
     torch.float8_e4m3fn: (torch.uint8, np.dtype(ml_dtypes.float8_e4m3fn)),

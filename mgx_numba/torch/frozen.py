@@ -16,8 +16,6 @@ import torch
 
 from .logs import log_info
 
-__all__ = ["Frozen"]
-
 T = TypeVar("T")
 
 _FEW_CALLS = 16

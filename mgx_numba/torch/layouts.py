@@ -12,8 +12,6 @@ from collections.abc import Sequence
 import torch
 from torch.fx import GraphModule, Node
 
-__all__ = ["transpose_inputs", "transpose_results"]
-
 Order = tuple[int, ...]
 
 

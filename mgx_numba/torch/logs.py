@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import logging
 
-__all__ = ["log_info", "warn_once"]
-
 _log = logging.getLogger("mgx_numba.torch")
 _warned: set[str] = set()
 

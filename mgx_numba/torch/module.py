@@ -14,8 +14,6 @@ from ..api.saving import save_buffer
 from ..errors import MgxError, ParameterError
 from .region import Lowered, runner
 
-__all__ = ["MGXModule"]
-
 Order = "Sequence[int] | None"
 
 

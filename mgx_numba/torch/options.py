@@ -16,8 +16,6 @@ from ..nearest import did_you_mean
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-__all__ = ["BackendOptions", "parse_options"]
-
 _QUANTIZATIONS = {"fp16": "use_fp16", "bf16": "use_bf16", "int8": "use_int8", "fp8": "use_fp8"}
 _QUANTIZATIONS["int4_weights"] = "use_int4_weights"
 _OWN = {

@@ -15,8 +15,6 @@ from torch.fx.passes.infra.partitioner import CapabilityBasedPartitioner
 from torch.fx.passes.operator_support import OperatorSupportBase
 from torch.fx.passes.utils.fuser_utils import fuse_by_partitions
 
-__all__ = ["REGION", "copied", "divide", "is_view", "of_no_cost"]
-
 REGION = "mgx_region_"
 """Prefix of the names of submodules that hold the graphs of regions."""
 _OF_LAYOUT = frozenset((torch.ops.aten.as_strided.default,))

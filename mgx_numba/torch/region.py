@@ -23,8 +23,6 @@ if TYPE_CHECKING:
     from ..api.program import program
     from .options import BackendOptions
 
-__all__ = ["Lowered", "TorchRegion", "compiled_program", "lower", "ordered", "runner"]
-
 Run = Callable[[Sequence[Any]], "list[torch.Tensor]"]
 
 

@@ -20,8 +20,6 @@ if TYPE_CHECKING:
     from ..launch import Solution
     from ..tuning.record import DeviceFingerprint
 
-__all__ = ["BACKEND", "CpuBackend"]
-
 
 class CpuBackend(ChoosesSolvers):
     """Vector code for the CPU of this process, see `Backend`.

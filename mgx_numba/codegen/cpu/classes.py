@@ -10,8 +10,6 @@ from collections.abc import Iterable
 
 from ...dataclass import dataclass
 
-__all__ = ["LEVELS", "CpuClass", "class_of"]
-
 _V2 = frozenset("64bit cmov crc32 cx16 cx8 fxsr mmx popcnt sahf sse sse2 sse3 sse4.1 sse4.2 ssse3".split())
 _V3 = _V2 | frozenset("avx avx2 bmi bmi2 f16c fma lzcnt movbe xsave".split())
 _V4 = _V3 | frozenset("avx512f avx512bw avx512cd avx512dq avx512vl".split())

@@ -9,8 +9,6 @@ from ..platform import platform
 from ..tuning.record import DeviceFingerprint
 from .host import host
 
-__all__ = ["device_fingerprint"]
-
 
 def device_fingerprint() -> DeviceFingerprint:
     """Return this machine's fingerprint: its CPU, with the features that kernels use."""

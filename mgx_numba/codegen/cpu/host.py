@@ -32,21 +32,6 @@ from .tile_permission import tiles_permitted
 if TYPE_CHECKING:
     import llvmlite.binding as llvm
 
-__all__ = [
-    "CACHE_LINE",
-    "EMULATED_TILES",
-    "Host",
-    "features",
-    "has",
-    "host",
-    "initialize",
-    "lanes",
-    "pretending",
-    "target_machine",
-    "triple",
-    "vector_bits",
-]
-
 ENVIRONMENT = "MGX_CPU_FEATURES"
 CACHE_LINE = 64
 """Bytes of a cache line; streaming stores write whole lines."""

@@ -12,8 +12,6 @@ from ..platform import platform
 from .host import EMULATED_TILES, host
 from .kernel import NAME
 
-__all__ = ["environment_identity"]
-
 FORMAT = "2"
 _MEANING = (
     *SHARED_MEANING,

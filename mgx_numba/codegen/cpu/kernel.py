@@ -7,8 +7,6 @@ import functools
 from ..kernel import KernelSource
 from .host import Host, host
 
-__all__ = ["NAME", "cpu_kernel"]
-
 NAME = "cpu"
 """The name of this back end."""
 KEPT = 1024

@@ -12,8 +12,6 @@ from ..statements import INDENT, indent
 from . import host
 from .machine import machine
 
-__all__ = ["Odometer", "lanes_for"]
-
 TASK_ELEMENTS = 16384
 """Elements of a task where there are enough: some microseconds of work, against tens of nanoseconds for a claim."""
 LEAST_ELEMENTS = 4096

@@ -16,8 +16,6 @@ from ...errors import OptionError
 from . import host
 from .host import Host
 
-__all__ = ["Machine", "machine", "using"]
-
 _CACHES = Path("/sys/devices/system/cpu/cpu0/cache")
 _USUAL_LAST_CACHE = 32 << 20  # a desktop's, or that of one core complex of a server
 

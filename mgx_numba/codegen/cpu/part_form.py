@@ -13,8 +13,6 @@ from __future__ import annotations
 
 import numpy as np
 
-__all__ = ["DROPPED_BITS", "LARGEST", "LOW_BITS", "SIGN_BIT", "TINY", "bits_of", "number_text"]
-
 TINY = 2.0**-64
 """Numbers from here on have normal low parts. In a row with numbers of at least 2**-30 (other rows are multiplied in
 float32), smaller numbers are far below the rounding errors."""

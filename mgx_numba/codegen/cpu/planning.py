@@ -19,8 +19,6 @@ from .data.short_runs import runs_launch
 from .data.transpose import transpose_launch, transposes_short_rows
 from .kernel import NAME
 
-__all__ = ["plan"]
-
 
 def plan(problem: Any) -> Solution:
     """See `Backend.plan`."""

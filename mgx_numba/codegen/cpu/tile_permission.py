@@ -13,8 +13,6 @@ import sys
 
 from ...messages import INFO, tell
 
-__all__ = ["tiles_permitted"]
-
 _ARCH_PRCTL = 158
 """The number of the system call on x86-64 (Linux, arch/x86/entry/syscalls/syscall_64.tbl)."""
 _REQUEST, _TILE_DATA = 0x1023, 18

@@ -11,8 +11,6 @@ from .microkernels.amx_table import AMX_TILES
 from .microkernels.register_tile import RegisterTile
 from .microkernels.tile_table import TILES
 
-__all__ = ["tile_of_unit", "unit_of"]
-
 _FAMILIES = {
     "amx": "AMX",
     "emulated": "AMX in vector code",

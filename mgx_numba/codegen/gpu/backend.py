@@ -18,8 +18,6 @@ if TYPE_CHECKING:
     from ..launch import Solution
     from ..tuning.record import DeviceFingerprint
 
-__all__ = ["BACKEND", "GpuBackend"]
-
 
 class GpuBackend(ChoosesSolvers):
     """Back end for the GPU in use, see `Backend`.

@@ -10,8 +10,6 @@ from .architecture import WARP, chosen
 from .contraction.wgmma_tiles import LARGE_DEVICE
 from .driver.device import device
 
-__all__ = ["device_fingerprint"]
-
 
 def device_fingerprint() -> DeviceFingerprint:
     """Return the fingerprint of the first device: ``cores`` are its multiprocessors, ``vector_bits`` a warp of float32.

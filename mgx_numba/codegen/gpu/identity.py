@@ -8,8 +8,6 @@ from .driver.device import selected_architecture
 from .kernel import NAME
 from .toolchain.choice import toolchain_identity
 
-__all__ = ["environment_identity"]
-
 FORMAT = "1"
 _MEANING = (
     *SHARED_MEANING,

@@ -9,8 +9,6 @@ from ..arguments import Arguments
 from ..kernel import KernelSource
 from ..launch import MOST_PLANES, Grid
 
-__all__ = ["NAME", "block_of_plane", "gpu_grid", "gpu_kernel", "plane_grid"]
-
 NAME = "gpu"
 """Name of this back end."""
 

@@ -13,8 +13,6 @@ from ..workers.objects import objects_of
 from .architecture import Architecture
 from .driver.device import Device, device, selected_architecture
 
-__all__ = ["assembled", "load", "loadable"]
-
 _ELF = b"\x7fELF"
 
 

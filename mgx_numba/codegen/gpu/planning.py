@@ -19,8 +19,6 @@ from .data.indexed import indexed_launch
 from .data.numbers import numbers_launch, range_launch
 from .kernel import NAME
 
-__all__ = ["plan"]
-
 
 def plan(problem: Any) -> Solution:
     """See `Backend.plan`."""

@@ -10,8 +10,6 @@ import numpy as np
 from ...core.types import Type
 from ..printer import LARGEST_FLOAT8, CodeBuffer, VectorPrinter, VectorValue
 
-__all__ = ["ThreadPrinter", "dtype_name", "most_lanes"]
-
 _EXACT = frozenset(("fmod", "mod"))
 """Functions implemented in `lang.remainders` with integer arithmetic."""
 _QUICK = frozenset("exp sigmoid tanh gelu_erf gelu_tanh silu softplus".split())

@@ -14,8 +14,6 @@ from ..kernel import KernelSource
 from ..launch import Grid, Operand
 from .kernel import gpu_grid, gpu_kernel
 
-__all__ = ["VECTOR_BYTES", "transfer", "transfer_kernel"]
-
 VECTOR_BYTES = 16
 """Bytes of the widest access (CUDA C++ programming guide, "Device memory accesses")."""
 THREADS = 256

@@ -9,8 +9,6 @@ from ..kernel import KernelSource
 from .libraries.calls import described
 from .matrix_tiles import TILES
 
-__all__ = ["TENSOR_CORES", "unit_of"]
-
 TENSOR_CORES = {"float16": "float16 on tensor cores", "bfloat16": "bfloat16 on tensor cores", "float32": "TF32"}
 """Names of units by operand type."""
 _PRODUCT = re.compile(r"\b(?:(?:wg)?mma_([a-z]+\d\w*?)(?:_held|_first)?|((?:mfma|wmma)_\w+))\(")

@@ -12,9 +12,6 @@ from ...errors import ShapeError
 from .element_types import ITEMSIZE
 from .epilogue import Epilogue
 
-__all__ = ["AttentionProblem", "MaskLayout", "float64_bits"]
-
-
 FLOATS = ("float32", "float64", "float16", "bfloat16")
 
 

@@ -10,16 +10,6 @@ from ...core.types import Type
 from ...dataclass import dataclass
 from ...graph.module import Module
 
-__all__ = [
-    "STRUCTURAL",
-    "CopyProblem",
-    "PointwiseProblem",
-    "ReductionProblem",
-    "Tensor",
-    "own_lens",
-]
-
-
 STRUCTURAL = {"structural": True}
 """Metadata of fields whose integers are not lengths: problems that differ in them share no plan."""
 

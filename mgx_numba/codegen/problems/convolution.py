@@ -17,8 +17,6 @@ from .element_types import FLOAT32, ITEMSIZE, ElementTypes
 from .epilogue import Prologue
 from .gemm import packed_strides
 
-__all__ = ["ConvProblem"]
-
 
 @dataclass(frozen=True)
 class ConvProblem:

@@ -7,8 +7,6 @@ import functools
 from ...dataclass import dataclass
 from ...errors import ShapeError
 
-__all__ = ["FLOAT32", "ITEMSIZE", "ElementTypes", "element_types"]
-
 ITEMSIZE = {
     "bool": 1, "int8": 1, "uint8": 1, "int16": 2, "uint16": 2, "int32": 4, "uint32": 4, "int64": 8, "uint64": 8,
     "float8_e4m3fn": 1, "float8_e4m3fnuz": 1, "float8_e5m2": 1, "float8_e5m2fnuz": 1,

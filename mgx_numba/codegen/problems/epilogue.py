@@ -17,17 +17,6 @@ from .element_types import ITEMSIZE
 if TYPE_CHECKING:
     from ..body import ScalarBody
 
-__all__ = [
-    "ACCESSES",
-    "ALONG_N",
-    "MOVING",
-    "NOT_COMPUTED",
-    "Epilogue",
-    "EpilogueOperand",
-    "Prologue",
-    "PrologueOperand",
-]
-
 ACCESSES = ("full", "per_n", "per_m", "scalar", "high", "low")
 MOVING = frozenset({"full", "per_m", "high", "low"})
 """Accesses that depend on the row."""

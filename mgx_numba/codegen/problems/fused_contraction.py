@@ -14,8 +14,6 @@ from ...ops.scalar import ScalarOps
 from ..body import ScalarBody, evaluate_instructions, scalar_body
 from .epilogue import Epilogue, EpilogueOperand, Prologue, PrologueOperand
 
-__all__ = ["epilogue_parameters", "make_epilogue", "make_prologue", "prologue_parameters", "weights_parameter"]
-
 MAX_NAME = 64
 """Most characters of operation names in a kernel's name."""
 

@@ -17,8 +17,6 @@ from ...ops.block_layouts import layout_named
 from .element_types import FLOAT32, ITEMSIZE, ElementTypes
 from .epilogue import Prologue
 
-__all__ = ["BlockFormat", "BlockWeights", "Columns", "GemmProblem", "StoredBlocks", "packed_strides"]
-
 
 @dataclass(frozen=True)
 class BlockFormat:

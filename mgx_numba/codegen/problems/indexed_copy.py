@@ -13,8 +13,6 @@ from ...dataclass import dataclass
 from ..launch import axis_text
 from .cluster import Tensor
 
-__all__ = ["IndexedCopy", "Term", "gather_copy", "gather_elements_copy", "gathernd_copy", "remapped_copy", "remapping"]
-
 
 @dataclass(frozen=True)
 class Term:

@@ -6,8 +6,6 @@ from ...core.dim import SharedLength
 from ...dataclass import dataclass
 from .cluster import Tensor
 
-__all__ = ["NumbersProblem", "RangeProblem"]
-
 
 @dataclass(frozen=True)
 class NumbersProblem:

@@ -9,8 +9,6 @@ from ...ops.base import Operator, Pointwise
 from ...ops.recurrence import CELLS
 from .element_types import ITEMSIZE
 
-__all__ = ["RecurrenceProblem"]
-
 FLOATS = ("float32", "float64", "float16", "bfloat16")
 """Element types of a problem; a back end supports some of them."""
 

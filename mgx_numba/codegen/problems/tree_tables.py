@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from ...dataclass import dataclass
 
-__all__ = ["TreeTables"]
-
 
 @dataclass(frozen=True)
 class TreeTables:

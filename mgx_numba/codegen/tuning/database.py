@@ -20,8 +20,6 @@ from ...errors import FormatError, MgxError, OptionError
 from ..files import default_folder, make_folder
 from .record import DeviceFingerprint, Problem, TuningRecord
 
-__all__ = ["Database", "default_path"]
-
 SCHEMA = 1  # raised with each change of the tables
 _DAY_SECONDS = 24 * 3600.0  # by definition
 _RETRY_SECONDS = 0.01  # about as long as a transaction takes

@@ -10,8 +10,6 @@ from ..problems.epilogue import PrologueOperand
 from ..problems.gemm import GemmProblem
 from .request import Request
 
-__all__ = ["extents", "prologue_extent", "result_axes"]
-
 LINE_ELEMENTS = 64
 """Most elements in a cache line: 64 of one byte."""
 

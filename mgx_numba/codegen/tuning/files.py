@@ -18,8 +18,6 @@ try:
 except ImportError:  # Windows
     fcntl = None  # type: ignore[assignment]
 
-__all__ = ["best", "merge_records", "read_records", "records_from", "write_records"]
-
 FORMAT = "mgx_numba tuning"
 VERSION = 1  # raised with each change of a record's form
 

@@ -13,16 +13,6 @@ from ...dataclass import dataclass
 from ...errors import FormatError
 from ...messages import shortened
 
-__all__ = [
-    "DeviceFingerprint",
-    "Problem",
-    "TuningRecord",
-    "canonical",
-    "difference",
-    "explain_miss",
-    "extents_of",
-]
-
 _REVISION = "solver "
 """Prefix of a solver's name among the versions of a fingerprint."""
 _MAX_PARAMETER = 1 << 40  # more than any length in memory, and far from overflowing an int64

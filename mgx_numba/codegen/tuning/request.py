@@ -15,8 +15,6 @@ from ..problems.epilogue import Epilogue
 from ..problems.gemm import BlockFormat, GemmProblem
 from .record import Problem, TuningRecord
 
-__all__ = ["Candidate", "Estimate", "Request", "TuningRequest", "format_configuration", "least_bytes", "problem_of"]
-
 
 class TuningRequest(Protocol):
     """A request to choose a solver: a `Request`, or a back end's own form with further data for its solvers."""

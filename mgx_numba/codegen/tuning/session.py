@@ -33,8 +33,6 @@ from .source import (
 if TYPE_CHECKING:
     from .tuner import Outcome
 
-__all__ = ["Choice", "Progress", "Tuning", "open_tuning"]
-
 Progress = Callable[[int, int, str], None]
 """``progress(done, remaining, best)``: numbers of tuned and remaining problems, and a text on the best solver so
 far."""

@@ -17,18 +17,6 @@ from ..files import default_folder
 from .files import best, merge_records, read_records
 from .record import DeviceFingerprint, Extents, Problem, TuningRecord, extents_of
 
-__all__ = [
-    "MemoryLayer",
-    "RecordHit",
-    "RecordLayer",
-    "ShippedLayer",
-    "Sources",
-    "UserLayer",
-    "given_layer",
-    "keep_in_file",
-    "read_file",
-]
-
 ENVIRONMENT = "MIGRAPHX_PROBLEM_CACHE"
 SHIPPED = Path(__file__).parent / "shipped"
 """Folder of records that come with the package, one file for each `Backend.family`."""

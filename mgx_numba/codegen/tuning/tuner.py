@@ -11,8 +11,6 @@ from typing import Generic, TypeVar
 from ...dataclass import dataclass
 from ...errors import MgxError
 
-__all__ = ["Outcome", "race"]
-
 T = TypeVar("T", bound=Hashable)
 
 ROUNDS = 9

@@ -13,8 +13,6 @@ from ..store import Store, default_store, look_up
 if TYPE_CHECKING:
     from .batch import ObjectBatch
 
-__all__ = ["BackgroundCompilation"]
-
 _FEWEST = 12
 """Kernels for which workers are started: the plan of a small network with its executor."""
 

@@ -24,8 +24,6 @@ from ..backend import backend
 from ..kernel import KernelSource
 from .worker import read_message, write_message
 
-__all__ = ["ObjectBatch", "compile_objects", "start_worker", "stop_worker", "worker_count"]
-
 WORKER_COMMAND = (sys.executable, "-m", "mgx_numba.codegen.workers.worker")
 
 # A worker imports Numba before it helps, so it must have this many kernels to compile to be worth it.

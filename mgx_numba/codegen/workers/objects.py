@@ -10,8 +10,6 @@ from ..store import Store, default_store, look_up
 from ..traces import show_kernels
 from .background import BackgroundCompilation
 
-__all__ = ["objects_of"]
-
 
 def objects_of(
     sources: Sequence[KernelSource],

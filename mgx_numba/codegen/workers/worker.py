@@ -21,8 +21,6 @@ from ...errors import CompileError
 from ..backend import backend
 from ..kernel import KernelSource
 
-__all__ = ["main", "read_message", "write_message"]
-
 _LENGTH = struct.Struct("<I")
 _ALLOCATIONS_BETWEEN_COLLECTIONS = 100_000
 """Threshold of the garbage collector, Python's is 700 to 2000: Numba's objects live as long as a compilation, so

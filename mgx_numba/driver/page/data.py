@@ -20,8 +20,6 @@ from ...targets.registry import target
 from ..measure import Measurement, StepTime
 from ..rebatch import Batch
 
-__all__ = ["FORMAT", "page_data"]
-
 FORMAT = 1
 """Version of the JSON format; pages can be compared if their versions are equal."""
 

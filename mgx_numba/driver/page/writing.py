@@ -11,8 +11,6 @@ from typing import Any
 from ...errors import FormatError
 from .data import FORMAT
 
-__all__ = ["read_page", "write_json", "write_page"]
-
 _FOLDER = Path(__file__).parent
 _SCRIPTS = ("dom.js", "roofline.js", "times.js", "graph.js", "memory.js", "comparison.js", "main.js")
 """Scripts of the page, in order of dependence."""

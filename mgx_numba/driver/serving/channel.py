@@ -9,8 +9,6 @@ import msgpack
 
 from ...errors import FormatError
 
-__all__ = ["receive", "send"]
-
 _LENGTH = struct.Struct("<Q")
 
 

@@ -20,8 +20,6 @@ from ...errors import CompileError, FormatError, OptionError, UnsupportedError
 from ..logs import LOG
 from .tensors import attributes_of, described, packed, shape_of, tensor_of
 
-__all__ = ["Service"]
-
 Answer = dict[str, Any]
 
 

@@ -18,8 +18,6 @@ from ...api.shape import shape
 from ...core.types import Type
 from ...errors import OperatorError, ParameterError
 
-__all__ = ["attributes_of", "described", "packed", "shape_of", "tensor_of"]
-
 _BARE = re.compile(r"""("(?:[^"\\]|\\.)*")|([A-Za-z_]\w*)(?=\s*:)""")
 """Pattern of a string, which stays as it is, or of an unquoted name before a colon."""
 

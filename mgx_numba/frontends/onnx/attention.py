@@ -20,8 +20,6 @@ from .node import Node
 from .registry import register
 from .tensors import ir_type
 
-__all__ = ["Mask", "attend", "merge_heads", "split_heads"]
-
 
 @dataclass
 class Mask:

@@ -12,8 +12,6 @@ from .attention import repeat_heads
 from .builder import Builder
 from .node import Node
 
-__all__ = ["CacheFormat", "cache_formats"]
-
 MIDDLE = 8
 """Offset of 4-bit codes: a nibble holds the signed code plus 8, as in ONNX Runtime's kernels."""
 

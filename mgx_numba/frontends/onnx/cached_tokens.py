@@ -16,11 +16,6 @@ from .builder import Builder
 from .node import Node
 from .rotary import rotate, table_rows
 
-__all__ = [
-    "Spans", "grouped", "in_float", "is_known_prompt", "is_prompt", "normalized", "rotated", "score_scale", "spans_of",
-    "with_sink",
-]  # fmt: skip
-
 NARROW = (Type.half_type, Type.bf16_type)
 
 

@@ -31,8 +31,6 @@ from .scope import NameScope
 if TYPE_CHECKING:
     from onnx import GraphProto, NodeProto
 
-__all__ = ["Finding", "check"]
-
 UNREAD: Any = object()
 """Placeholder for a value that could not be read."""
 

@@ -13,8 +13,6 @@ from .builder import Builder
 from .cached_tokens import Spans, score_scale, with_sink
 from .node import Node
 
-__all__ = ["attend_window_cache"]
-
 
 def attend_window_cache(
     g: Builder,

@@ -17,8 +17,6 @@ from .node import Node
 from .registry import MICROSOFT, register
 from .window import AUTO_PAD, check_spatial, read_window
 
-__all__ = ["add_bias", "convolution", "fused_activation", "integer_convolution"]
-
 
 def add_bias(g: Builder, y: Instruction, bias: Instruction | None) -> Instruction:
     """Emit ``y`` [n, c, spatial...] plus one value per channel."""

@@ -14,8 +14,6 @@ from ..handlers import Handler
 from .builder import Builder
 from .node import Node
 
-__all__ = ["custom_handler"]
-
 _READERS: dict[str, Callable[..., Any]] = {
     "bool": Node.get_bool,
     "int": Node.get_int,

@@ -28,8 +28,6 @@ from .value_types import type_proto
 if TYPE_CHECKING:
     from onnx import GraphProto, ModelProto, NodeProto
 
-__all__ = ["LIMIT", "Attempt", "values_taken"]
-
 LIMIT = "limit_max_iterations"
 """Metadata key, in a deferred node's model, of the option of this name."""
 

@@ -6,8 +6,6 @@ from ...ops.custom import custom_domains
 from . import registry
 from .schema import newest_since
 
-__all__ = ["DOMAINS", "home_of", "implied_opset"]
-
 DOMAINS = (registry.MICROSOFT, registry.ML)
 """Domains whose operators keep their meaning across versions."""
 

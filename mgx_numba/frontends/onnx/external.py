@@ -21,8 +21,6 @@ from ...graph.content import FileContent
 if TYPE_CHECKING:
     from onnx import TensorProto
 
-__all__ = ["ExternalData"]
-
 
 class ExternalData:
     """A reader of external data.

@@ -9,8 +9,6 @@ from __future__ import annotations
 from .node import Node
 from .schema import Schema, find_schema, misfit, versions
 
-__all__ = ["form_of"]
-
 CONSUMED = "consumed_inputs"
 """An attribute of operator sets before 6 that affected memory only."""
 

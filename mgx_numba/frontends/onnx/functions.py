@@ -21,8 +21,6 @@ from .value_types import type_proto
 if TYPE_CHECKING:
     from onnx import AttributeProto, FunctionProto, NodeProto
 
-__all__ = ["EXPANDED", "expand", "has_body", "schema_body"]
-
 EXPANDED = frozenset(
     "AffineGrid Bernoulli BlackmanWindow CausalConvWithState CenterCropPad"
     " HammingWindow HannWindow LinearAttention"

@@ -24,8 +24,6 @@ from .value_types import declared_shape
 if TYPE_CHECKING:
     from onnx import ModelProto, TypeProto
 
-__all__ = ["result_shapes"]
-
 _SMALL = 256
 """Largest number of elements of a constant that shape inference receives."""
 

@@ -20,8 +20,6 @@ from .pointwise import BINARY
 from .schema import Schema, find_schema
 from .tensors import ELEMENT_NAMES
 
-__all__ = ["modernised"]
-
 Values: TypeAlias = "list[Instruction | None]"
 Adapter: TypeAlias = "Callable[[Builder, Node, Values], Values]"
 

@@ -9,8 +9,6 @@ from typing import Protocol
 from ...errors import ParseError
 from ...messages import warn
 
-__all__ = ["FinalError", "Leniency"]
-
 
 class Located(Protocol):
     """A node that has a deviation."""

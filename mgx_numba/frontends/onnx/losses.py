@@ -13,8 +13,6 @@ from ...graph.instruction import Instruction
 from .builder import rank
 from .node import Node
 
-__all__ = ["LOSSES", "check_loss"]
-
 LOSSES = frozenset({"NegativeLogLikelihoodLoss", "SoftmaxCrossEntropyLoss"})
 
 

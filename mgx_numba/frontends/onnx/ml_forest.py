@@ -10,8 +10,6 @@ import numpy as np
 from ...dataclass import dataclass
 from ...errors import ParseError
 
-__all__ = ["EQ", "GT", "GTE", "LEAF", "LT", "MEMBER", "MODES", "NEQ", "Forest", "check_ways", "distinct", "walk"]
-
 MODES = ("BRANCH_LEQ", "BRANCH_LT", "BRANCH_GTE", "BRANCH_GT", "BRANCH_EQ", "BRANCH_NEQ", "BRANCH_MEMBER", "LEAF")
 LEQ, LT, GTE, GT, EQ, NEQ, MEMBER, LEAF = range(len(MODES))
 

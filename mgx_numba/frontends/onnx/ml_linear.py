@@ -15,8 +15,6 @@ from .ml_scores import ML, class_labels, features, number_list, post_transform, 
 from .node import Node
 from .registry import register
 
-__all__ = ["product"]
-
 
 def product(g: Builder, x: Instruction, rows: np.ndarray) -> Instruction:
     """Emit ``x @ rows^T``."""

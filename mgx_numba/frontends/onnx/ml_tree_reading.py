@@ -9,8 +9,6 @@ from .ml_forest import LEAF, MEMBER, MODES, Forest, check_ways
 from .ml_scores import number_list
 from .node import Node
 
-__all__ = ["indexed_forest", "numbered_forest"]
-
 
 def _merged(
     owners: np.ndarray, scores: np.ndarray, values: np.ndarray, count: int

@@ -12,8 +12,6 @@ from ...dataclass import dataclass
 from ...ops.tree_ensemble import MISSING
 from .ml_forest import EQ, GT, GTE, LEAF, LT, MEMBER, NEQ, Forest, walk
 
-__all__ = ["Tables"]
-
 
 @dataclass(frozen=True)
 class Tables:

@@ -21,16 +21,6 @@ from .wire import ByteRange, split_raw_data
 if TYPE_CHECKING:
     from onnx import FunctionProto, GraphProto, ModelProto, SparseTensorProto, TensorProto
 
-__all__ = [
-    "OLDEST_OPSET",
-    "Model",
-    "NoGraphError",
-    "NotProtobufError",
-    "canonical_domain",
-    "load_model",
-    "opset_versions",
-]
-
 OLDEST_OPSET = 7
 """Oldest operator set that parser functions accept; operators of older sets are converted to this set (`legacy.py`)."""
 

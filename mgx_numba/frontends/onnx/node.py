@@ -16,8 +16,6 @@ if TYPE_CHECKING:
     from .leniency import Leniency
     from .scope import NameScope
 
-__all__ = ["ATTRIBUTE_KINDS", "Node", "fits"]
-
 ATTRIBUTE_KINDS = {
     1: "float",
     2: "int",

@@ -16,8 +16,6 @@ from .node import Node
 from .registry import register
 from .tensors import ir_type
 
-__all__ = ["layer_norm", "rms_norm", "standardize"]
-
 
 def standardize(
     g: Builder, x: Instruction, axes: Sequence[int], epsilon: float

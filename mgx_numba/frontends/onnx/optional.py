@@ -14,8 +14,6 @@ from .registry import register
 from .sequence import members
 from .value_types import declared_shape
 
-__all__ = ["OPTIONAL_OPERATORS"]
-
 OPTIONAL_OPERATORS = frozenset({"Optional", "OptionalGetElement", "OptionalHasElement"})
 """Operators that accept any value that an optional may hold, including sequences."""
 

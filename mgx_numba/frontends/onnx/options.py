@@ -12,8 +12,6 @@ from ...core.shape import UNBOUNDED, DynamicDimension
 from ...dataclass import dataclass
 from ...errors import OptionError
 
-__all__ = ["ParseOptions"]
-
 
 @dataclass(frozen=True)
 class ParseOptions:

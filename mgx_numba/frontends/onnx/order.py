@@ -12,8 +12,6 @@ if TYPE_CHECKING:
 
     from .leniency import Leniency
 
-__all__ = ["label", "sorted_nodes", "uses"]
-
 
 def sorted_nodes(
     nodes: Sequence[NodeProto], known: Callable[[str], bool], graph: str, leniency: Leniency

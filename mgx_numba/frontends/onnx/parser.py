@@ -45,8 +45,6 @@ from .value_types import declared_shape, type_string
 if TYPE_CHECKING:
     from onnx import FunctionProto, GraphProto, NodeProto, ValueInfoProto
 
-__all__ = ["GraphParser", "parse"]
-
 _FIRST_WITH_DEFAULTS = 4
 """First IR version in which only initializers that are also inputs are default values (ONNX IR.md); before, all
 were."""

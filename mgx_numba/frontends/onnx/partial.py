@@ -15,8 +15,6 @@ from ...graph.folding import integers
 from ...graph.instruction import Instruction
 from .builder import Builder
 
-__all__ = ["partial_ints"]
-
 Vector: TypeAlias = "Sequence[int | None] | None"
 LONGEST = 64
 """Largest vector (elements) and largest number of steps that are followed; shapes have as many elements as axes."""

@@ -26,8 +26,6 @@ from .node import Node
 from .schema import Schema, newest_form
 from .tensors import IR_TYPES, onnx_type_string
 
-__all__ = ["Promotion", "promotion"]
-
 NUMBERS = {
     onnx_type_string(t): t
     for t in IR_TYPES.values()

@@ -15,8 +15,6 @@ from .node import Node
 from .registry import MICROSOFT, register
 from .tensors import ir_type
 
-__all__ = ["along_axis", "dequantize", "dynamic_quantize", "quantize"]
-
 
 def along_axis(g: Builder, value: Instruction, x: Instruction, axis: int, block: int = 0) -> Instruction:
     """Broadcast a scale or zero point to the lengths of ``x``.

@@ -17,8 +17,6 @@ from .model import Model, load_model
 from .options import ParseOptions
 from .parser import GraphParser
 
-__all__ = ["OnnxReader"]
-
 
 @functools.lru_cache(maxsize=4096)
 def _decoded(source: str) -> Model:

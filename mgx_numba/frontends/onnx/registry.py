@@ -7,8 +7,6 @@ from collections.abc import Callable, Sequence
 from ..handlers import Families, Handler, ParserT, handler_of
 from .custom import custom_handler
 
-__all__ = ["FAMILIES", "MICROSOFT", "ML", "find", "handlers", "names", "register"]
-
 MICROSOFT = "com.microsoft"
 ML = "ai.onnx.ml"
 

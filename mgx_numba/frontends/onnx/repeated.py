@@ -13,8 +13,6 @@ import numpy as np
 
 from .wire import fields
 
-__all__ = ["repeated_codes", "repeated_numbers"]
-
 FEW = 256
 """Number of elements below which a loop over Python objects is faster: it takes 20 microseconds."""
 _BYTES = 2  # wire type of packed elements and of strings

@@ -19,8 +19,6 @@ from ...graph.instruction import Instruction
 from ...ops.resize import nearest_index, source_coordinates
 from .builder import Builder
 
-__all__ = ["Axis", "Kernel", "resample"]
-
 
 @dataclass(frozen=True)
 class Axis:

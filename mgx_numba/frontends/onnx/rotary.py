@@ -18,8 +18,6 @@ from .builder import Builder, rank
 from .node import Node
 from .registry import MICROSOFT, register
 
-__all__ = ["rotate", "table_rows"]
-
 
 def rotate(g: Builder, x: Instruction, cosine: Instruction, sine: Instruction, interleaved: bool) -> Instruction:
     """Rotate pairs of the first r features of x [b, h, s, d] by angles.

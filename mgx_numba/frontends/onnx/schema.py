@@ -9,8 +9,6 @@ from ...dataclass import dataclass
 from ...errors import ParseError
 from .node import ATTRIBUTE_KINDS, Node, fits
 
-__all__ = ["Schema", "check_node", "find_schema", "misfit", "newest_form", "newest_since", "versions"]
-
 
 @dataclass(frozen=True)
 class Formal:

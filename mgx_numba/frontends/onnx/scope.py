@@ -12,8 +12,6 @@ if TYPE_CHECKING:
 
     from ...graph.instruction import Instruction
 
-__all__ = ["NameScope"]
-
 
 class NameScope:
     """Values by name, and the operator set versions in force.

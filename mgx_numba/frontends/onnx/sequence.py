@@ -20,8 +20,6 @@ from .node import Node
 from .registry import register
 from .tensors import ir_type
 
-__all__ = ["SEQUENCE_OPERATORS", "drop_unused", "members"]
-
 SEQUENCE_OPERATORS = frozenset(
     {
         "ConcatFromSequence",

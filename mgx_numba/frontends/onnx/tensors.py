@@ -23,19 +23,6 @@ if TYPE_CHECKING:
 
     External = Callable[[TensorProto, int], np.ndarray]
 
-__all__ = [
-    "ELEMENT_NAMES",
-    "IR_TYPES",
-    "elem_name",
-    "element_count",
-    "ir_type",
-    "onnx_number",
-    "onnx_type_string",
-    "replacing",
-    "sparse_array",
-    "tensor_array",
-]
-
 ELEMENT_NAMES: tuple[str, ...] = (
     "undefined float uint8 int8 uint16 int16 int32 int64 string bool float16 double uint32 uint64 complex64"
     " complex128 bfloat16 float8e4m3fn float8e4m3fnuz float8e5m2"

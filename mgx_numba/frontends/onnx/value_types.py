@@ -12,8 +12,6 @@ from .tensors import ir_type, onnx_number, onnx_type_string
 if TYPE_CHECKING:
     from onnx import TypeProto
 
-__all__ = ["declared_shape", "type_proto", "type_string"]
-
 
 def declared_shape(proto: TypeProto) -> Shape:
     """Return the shape of a declared type.

@@ -11,8 +11,6 @@ from ...ops.window import same_total
 from .builder import Builder, rank
 from .node import Node
 
-__all__ = ["Window", "check_spatial", "read_window"]
-
 AUTO_PAD = ("NOTSET", "VALID", "SAME_UPPER", "SAME_LOWER")
 # MIGraphX's padding modes: default, same_lower, same_upper.
 MODES = {"NOTSET": 0, "VALID": 0, "SAME_LOWER": 1, "SAME_UPPER": 2}

@@ -14,8 +14,6 @@ from ...dataclass import dataclass
 from ...errors import ParseError
 from ...graph.content import FileWindow
 
-__all__ = ["ByteRange", "fields", "split_raw_data"]
-
 MODEL_GRAPH, GRAPH_INITIALIZER, TENSOR_RAW_DATA = 7, 5, 9  # field numbers in onnx.proto
 VARINT, FIXED64, BYTES, FIXED32 = 0, 1, 2, 5  # wire types of protobuf
 

@@ -10,8 +10,6 @@ from ...graph.instruction import Instruction
 from ..builder import GraphBuilder, rank
 from .node import TfNode
 
-__all__ = ["FROM_NCHW", "TO_NCHW", "DataFormat"]
-
 TO_NCHW = (0, 3, 1, 2)  # by definition: permutation of [n, h, w, c]
 FROM_NCHW = (0, 2, 3, 1)  # its inverse
 _NAMES = ("NHWC", "NCHW", "NDHWC", "NCDHW")

@@ -13,8 +13,6 @@ from typing import Any
 
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 
-__all__ = ["message"]
-
 _PACKAGE = "mgx_tensorflow"
 
 _SCHEMA = {

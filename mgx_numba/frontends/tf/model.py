@@ -10,8 +10,6 @@ from ...dataclass import dataclass
 from ...errors import ParseError
 from .messages import message
 
-__all__ = ["TfModel", "load_tf_model"]
-
 SAVED_MODEL = "saved_model.pb"
 _SCHEMA_VERSION = b"\x08"  # key of a SavedModel's first field, a varint; a GraphDef has no such field
 _INITIALISER = "__saved_model_init_op"

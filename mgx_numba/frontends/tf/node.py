@@ -9,8 +9,6 @@ from ...core.types import Type
 from ...errors import ParseError, UnsupportedError
 from .tensors import tf_type
 
-__all__ = ["TfNode"]
-
 
 class TfNode:
     """A NodeDef with checked access to its attributes.

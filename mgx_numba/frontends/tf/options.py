@@ -8,8 +8,6 @@ from dataclasses import field
 from ...dataclass import dataclass
 from ...errors import OptionError
 
-__all__ = ["TfOptions"]
-
 
 @dataclass(frozen=True)
 class TfOptions:

@@ -25,8 +25,6 @@ from .options import TfOptions
 from .scope import TfScope
 from .tensors import tf_type
 
-__all__ = ["OWN_OPERATORS", "parse"]
-
 CALLS = frozenset({"PartitionedCall", "StatefulPartitionedCall"})
 OWN_OPERATORS = CALLS | {"Placeholder"}
 """Operators that this module reads, not an operator family's module."""

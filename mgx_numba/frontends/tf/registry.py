@@ -6,8 +6,6 @@ from collections.abc import Callable, Sequence
 
 from ..handlers import Families, Handler, ParserT, handler_of
 
-__all__ = ["FAMILIES", "find", "names", "output_names", "register"]
-
 FAMILIES = {
     "pointwise": (
         "Abs Acos Acosh Asin Asinh Atan Atanh Ceil Cos Cosh Erf Exp Floor Invert IsInf IsNan Log LogicalNot Neg "

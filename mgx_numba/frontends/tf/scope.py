@@ -10,8 +10,6 @@ from ...graph.instruction import Instruction
 from . import registry
 from .node import TfNode
 
-__all__ = ["TfScope"]
-
 
 class TfScope:
     """Nodes by name, and the results of the nodes read so far.

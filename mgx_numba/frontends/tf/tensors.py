@@ -10,8 +10,6 @@ import numpy as np
 from ...core.types import Type
 from ...errors import ParseError, UnsupportedError
 
-__all__ = ["tf_tensor_array", "tf_type"]
-
 _NAMES = (
     "invalid float double int32 uint8 int16 int8 string complex64 int64 bool qint8 quint8 qint32 bfloat16 qint16"
     " quint16 uint16 complex128 half resource variant uint32 uint64"

@@ -8,8 +8,6 @@ import ml_dtypes
 import numpy as np
 import torch
 
-__all__ = ["array_of"]
-
 _BY_BITS: dict[torch.dtype, tuple[torch.dtype, Any]] = {
     torch.bfloat16: (torch.int16, ml_dtypes.bfloat16),
     torch.float8_e4m3fn: (torch.uint8, ml_dtypes.float8_e4m3fn),

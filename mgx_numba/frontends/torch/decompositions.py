@@ -11,8 +11,6 @@ from torch._decomp import core_aten_decompositions, global_decomposition_table
 
 from . import registry
 
-__all__ = ["decomposition_table", "export_table"]
-
 _FURTHER = ("backward", "_foreach")
 """Parts of names of operators whose decompositions no inference graph needs."""
 

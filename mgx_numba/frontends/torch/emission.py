@@ -21,8 +21,6 @@ from . import registry
 from .builder import AtenBuilder
 from .node import AtenNode
 
-__all__ = ["READER", "build", "decoded", "emit"]
-
 READER = "torch"
 """Name of the reader of deferred ATen nodes."""
 Results = list[Instruction | None]

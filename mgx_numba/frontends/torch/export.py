@@ -16,8 +16,6 @@ from .decompositions import export_table
 from .parser import parse_graph
 from .safetensors import tensors_of
 
-__all__ = ["from_module"]
-
 _CONSTANTS = (InputKind.PARAMETER, InputKind.BUFFER, InputKind.CONSTANT_TENSOR)
 
 

@@ -7,8 +7,6 @@ from collections.abc import Sequence
 from ...core.types import Type
 from ...dataclass import dataclass
 
-__all__ = ["AtenNode"]
-
 
 @dataclass(frozen=True)
 class AtenNode:

@@ -25,8 +25,6 @@ from .node import AtenNode
 from .symbols import Symbols
 from .types import TYPES, ir_type
 
-__all__ = ["DECOMPOSITIONS", "parse_graph", "unsupported"]
-
 DECOMPOSITIONS = decomposition_table()
 """PyTorch's decompositions of the operators that have no builder here."""
 IGNORED = frozenset(

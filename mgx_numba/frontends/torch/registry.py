@@ -6,8 +6,6 @@ from collections.abc import Callable
 
 from ..handlers import Families, Parser, ParserT
 
-__all__ = ["FAMILIES", "find", "names", "register"]
-
 FAMILIES = {
     "pointwise": (
         "abs acos acosh asin asinh atan atanh bitwise_not ceil cos cosh erf exp floor isnan isinf log log2 neg "

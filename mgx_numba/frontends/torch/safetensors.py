@@ -12,8 +12,6 @@ import numpy as np
 from ...core.types import Type
 from ...errors import FormatError
 
-__all__ = ["tensors_of"]
-
 _TYPES = {
     "BOOL": Type.bool_type,
     "U8": Type.uint8_type,

@@ -15,8 +15,6 @@ from ...errors import UnsupportedError
 from ...graph.instruction import Instruction
 from .builder import AtenBuilder
 
-__all__ = ["Symbols"]
-
 _UNLIMITED = 1 << 40
 """Upper ends from here on stand for no limit: PyTorch writes them as the largest int64 less some."""
 

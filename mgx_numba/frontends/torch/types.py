@@ -10,8 +10,6 @@ from ...core.types import Type
 from ...errors import UnsupportedError
 from ...graph.instruction import Instruction
 
-__all__ = ["TYPES", "ir_type", "is_number", "promoted"]
-
 TYPES = {
     "torch.bool": Type.bool_type,
     "torch.uint8": Type.uint8_type,

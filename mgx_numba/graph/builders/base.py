@@ -17,8 +17,6 @@ from ..module import Module
 
 Values = Sequence[Instruction]
 
-__all__ = ["MacroBuilder", "add_macro", "common_type", "macro", "macro_options"]
-
 Expand = Callable[..., Any]
 
 

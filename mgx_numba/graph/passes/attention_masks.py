@@ -23,8 +23,6 @@ from ..constants import compact, constant_array, is_causal
 from ..instruction import Instruction
 from .build import RewriteBuilder
 
-__all__ = ["MaskStep", "Masks", "before_broadcast", "fitted", "read_masks", "repeated"]
-
 Lens = tuple[int, ...]
 
 HUGE = 1e30

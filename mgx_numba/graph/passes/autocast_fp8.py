@@ -7,8 +7,6 @@ from ..module import Module
 from ..program import Program
 from .base import Options, Pass
 
-__all__ = ["FLOAT8", "AutocastFp8"]
-
 FLOAT8 = frozenset({Type.fp8e4m3fn_type, Type.fp8e4m3fnuz_type, Type.fp8e5m2_type, Type.fp8e5m2fnuz_type})
 
 

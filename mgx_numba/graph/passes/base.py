@@ -32,16 +32,6 @@ from ..rewrite_log import RewriteLog
 from ..validate import validate as validate_program
 from .capabilities import Capabilities
 
-__all__ = [
-    "Options",
-    "Pass",
-    "disabled_names",
-    "kernel_modules",
-    "known_passes",
-    "make_pass",
-    "run_passes",
-]
-
 KERNEL_OPERATORS = frozenset(
     "pointwise fused_reduce split_fused_reduce fused_concat fused_contraction fused_attention".split()
 )

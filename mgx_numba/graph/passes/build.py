@@ -25,8 +25,6 @@ from ..emitter import Emitter
 from ..instruction import Instruction
 from ..module import Module
 
-__all__ = ["RewriteBuilder"]
-
 FOLD_GROWTH = 4
 """Most growth of a folded literal over its largest operand, which bounds file sizes."""
 FOLD_SMALL = 1 << 12  # elements of what may be folded whatever it grows from

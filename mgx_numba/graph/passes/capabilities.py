@@ -13,8 +13,6 @@ if TYPE_CHECKING:
     from ..instruction import Instruction
     from ..module import Module
 
-__all__ = ["Capabilities", "ReductionWalk"]
-
 
 @dataclass(frozen=True)
 class ReductionWalk:

@@ -14,8 +14,6 @@ import numpy as np
 
 from ..calibration import ChannelStatistics
 
-__all__ = ["channel_factors"]
-
 SHARES = (0.25, 0.5, 0.75, 1.0)
 """Candidate exponents: the part of a channel's range that moves into the weights. 0.5 is SmoothQuant's; 1 makes all
 channels alike."""

@@ -9,8 +9,6 @@ from ..module import Module
 from ..program import Program
 from .base import Options, Pass
 
-__all__ = ["SIDE_EFFECTS", "DeadCodeElimination", "release"]
-
 SIDE_EFFECTS = frozenset({"capture", "check_context"})
 """Operators that run for their side effects."""
 

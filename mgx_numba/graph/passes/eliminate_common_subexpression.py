@@ -16,8 +16,6 @@ from .dead_code_elimination import SIDE_EFFECTS
 from .propagate_constant import NONDETERMINISTIC
 from .rewriter import remove_dead
 
-__all__ = ["EliminateCommonSubexpression"]
-
 WHOLE_BYTES = 1 << 12  # of a literal that is hashed as a whole
 SAMPLE = 64  # elements of a longer one that are hashed; equal hashes are followed by a comparison
 

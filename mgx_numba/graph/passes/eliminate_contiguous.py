@@ -13,8 +13,6 @@ from ..program import Program
 from .base import Options, Pass
 from .rewriter import remove_dead
 
-__all__ = ["EliminateContiguous"]
-
 NEEDS_STANDARD = frozenset({"reshape_lazy", "as_shape", "load", "bit_cast"})
 
 

@@ -12,8 +12,6 @@ from .build import RewriteBuilder
 from .match import Match, op, rule, some
 from .rewriter import RulePass
 
-__all__ = ["EliminateConvert", "is_elidable", "is_exact"]
-
 HALVES = frozenset({Type.half_type, Type.bf16_type})
 FLOAT8 = frozenset({Type.fp8e4m3fn_type, Type.fp8e4m3fnuz_type, Type.fp8e5m2_type, Type.fp8e5m2fnuz_type})
 WIDE = frozenset({Type.float_type, Type.double_type})

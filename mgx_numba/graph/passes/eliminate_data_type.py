@@ -27,8 +27,6 @@ from .build import RewriteBuilder
 from .eliminate_convert import is_elidable
 from .storage_types import STORAGE
 
-__all__ = ["EliminateDataType", "Widening", "copies", "is_stored_weight", "moves_rounded"]
-
 NARROW = frozenset(STORAGE) | FLOAT8
 WIDE = Type.float_type
 UNTOUCHED = frozenset(

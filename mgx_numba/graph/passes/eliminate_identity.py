@@ -7,8 +7,6 @@ from ..program import Program
 from .base import Options, Pass
 from .rewriter import remove_dead
 
-__all__ = ["EliminateIdentity"]
-
 
 class EliminateIdentity(Pass):
     """``identity(x) -> x``."""

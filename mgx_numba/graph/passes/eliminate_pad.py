@@ -14,8 +14,6 @@ from .build import RewriteBuilder
 from .match import Match, op, rule, some
 from .rewriter import RulePass
 
-__all__ = ["EliminatePad"]
-
 
 def _spatial_pads(pad: Instruction) -> tuple[list[int], list[int]] | str:
     """Return the padding before and after each spatial axis, or the reason why it cannot be merged."""

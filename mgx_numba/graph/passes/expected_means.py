@@ -27,8 +27,6 @@ from ..constants import compact, constant_array
 from ..instruction import Instruction, Parameter
 from ..module import Module
 
-__all__ = ["expected_means"]
-
 DRAWS = 32
 """Draws per element, one from each of as many equally probable ranges."""
 COLUMNS = 4099

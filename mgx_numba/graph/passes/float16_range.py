@@ -13,10 +13,6 @@ from ..instruction import Instruction
 from ..module import Module
 from .build import RewriteBuilder
 
-__all__ = [
-    "VIEWS", "combine_with_reductions", "lift_weights", "loses_constants", "origin", "scale_first", "scaled_product",
-]  # fmt: skip
-
 VIEWS = frozenset(
     "broadcast multibroadcast scalar reshape squeeze unsqueeze transpose flatten contiguous slice".split()
 )

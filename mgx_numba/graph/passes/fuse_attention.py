@@ -26,8 +26,6 @@ from .match import Match, either, op, rule, some
 from .rewriter import RulePass
 from .storage_types import STORAGE, widens
 
-__all__ = ["FuseAttention"]
-
 Lens = tuple[int, ...]
 
 VIEWS = frozenset({"transpose", "reshape", "squeeze", "unsqueeze", "slice", "contiguous"})

@@ -13,8 +13,6 @@ from .regions import extract, is_scalar_literal
 from .rewriter import remove_dead
 from .rules.quantized import EIGHT_BITS
 
-__all__ = ["FuseAttentionEpilogue"]
-
 VIEWS = frozenset("reshape reshape_lazy flatten squeeze unsqueeze transpose contiguous".split())
 """Operators that change the view of a value, not its elements."""
 

@@ -21,8 +21,6 @@ from .prologue import pointwise_over, prologue_of
 from .regions import Refuses, extract, grow, order_of, unfusable
 from .storage_types import widens
 
-__all__ = ["FuseContraction"]
-
 CONTRACTIONS = frozenset(
     "dot quant_dot matmul_nbits convolution convolution_backwards quant_convolution quant_convolution_backwards".split()
 )

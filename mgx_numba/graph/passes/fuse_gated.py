@@ -14,8 +14,6 @@ from ..program import Program
 from .base import Options, Pass
 from .regions import is_scalar_literal, parameter_name, unfusable
 
-__all__ = ["FuseGated"]
-
 
 class FuseGated(Pass):
     """``pointwise(y[..., :n], y[..., n:], ...)`` -> ``fused_contraction``, for a product ``y`` with constants, or a

@@ -22,8 +22,6 @@ from .base import Options, Pass
 from .build import RewriteBuilder
 from .eliminate_convert import is_exact
 
-__all__ = ["FuseMatMulNBits", "reads_blocks"]
-
 SIZES = (128, 64, 32, 16)
 """Block sizes. Longer blocks are split into blocks of the first size, whose scales take 1/64 of the codes' memory;
 shorter ones would take more memory than they save."""

@@ -11,8 +11,6 @@ from ..program import Program
 from .base import Options, Pass
 from .regions import MAX_NODES, extract, open_values, order_of, unfusable
 
-__all__ = ["FusePointwise"]
-
 MAX_RESULTS = 4
 """Most results per cluster; each is a store stream, and a core has few write buffers. No figures kept."""
 

@@ -13,8 +13,6 @@ from .base import Options, Pass
 from .narrow_forms import with_narrow_forms
 from .regions import Refuses, absorb_producers, extract, grow, is_scalar_literal, order_of, unfusable
 
-__all__ = ["REDUCTIONS", "FuseReduce"]
-
 REDUCTIONS = frozenset("reduce_sum reduce_mean reduce_max reduce_min reduce_prod reduce_any reduce_all".split())
 
 

@@ -11,8 +11,6 @@ from ..program import Program
 from .base import Options, Pass
 from .dead_code_elimination import release
 
-__all__ = ["InlineModule"]
-
 
 class InlineModule(Pass):
     """``if(constant)`` -> the instructions of the branch that it chooses."""

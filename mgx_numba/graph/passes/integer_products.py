@@ -26,8 +26,6 @@ from .build import RewriteBuilder
 from .match import Match, op, rule
 from .rules.quantized import INT8, SHIFT, multiplies_signed
 
-__all__ = ["INTEGER_PRODUCTS", "is_depthwise", "pads_of", "shifted_left"]
-
 MOST_TAPS = 512
 """Largest window of a depthwise convolution of uint8 by int8: its sums are below 2**24, so float32 holds them."""
 MOST_WIDE_TAPS = 2**24 // 255**2

@@ -11,8 +11,6 @@ from .build import RewriteBuilder
 from .rewriter import remove_dead
 from .rules.horizontal import UNARY, Branch, biased, joined
 
-__all__ = ["JoinGates"]
-
 
 class JoinGates(Pass):
     """``mul(act(dot(x, v) + c), dot(x, w) + d)`` -> the same of slices of ``dot(x, concat(v, w)) + concat(c, d)``.

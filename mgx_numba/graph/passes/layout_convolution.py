@@ -18,8 +18,6 @@ from .build import RewriteBuilder
 from .eliminate_data_type import is_stored_weight
 from .rewriter import remove_dead
 
-__all__ = ["LayoutConvolution", "channels_last"]
-
 RESHAPES = frozenset({"reshape", "flatten"})
 CONVOLUTIONS = frozenset("convolution convolution_backwards quant_convolution quant_convolution_backwards".split())
 

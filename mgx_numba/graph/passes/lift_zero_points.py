@@ -18,8 +18,6 @@ from .regions import is_scalar_literal, parameter_name
 from .rewriter import remove_dead
 from .rules.quantized import EIGHT_BITS
 
-__all__ = ["LiftZeroPoints"]
-
 
 class LiftZeroPoints(Pass):
     """``convert[uint8](nearbyint(x) + 131)`` in a kernel body -> ``convert[uint8](nearbyint(x) + convert[float](p))``

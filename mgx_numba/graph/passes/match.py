@@ -15,21 +15,6 @@ from ..instruction import Instruction, Literal
 from .base import Options
 from .build import RewriteBuilder
 
-__all__ = [
-    "Match",
-    "Operation",
-    "Pattern",
-    "RewriteRule",
-    "constant",
-    "either",
-    "explain",
-    "op",
-    "rule",
-    "scalar",
-    "some",
-    "spread",
-]
-
 BROADCASTS = ("multibroadcast", "broadcast")
 CONSTANTS = CONSTANT_VIEWS | {Literal.name}
 """Operators of instructions that may be constant."""

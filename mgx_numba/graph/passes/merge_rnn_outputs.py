@@ -11,8 +11,6 @@ from ..program import Program
 from .base import Options, Pass
 from .build import RewriteBuilder
 
-__all__ = ["MergeRnnOutputs", "last_states"]
-
 RECURRENT = frozenset({"rnn", "gru", "lstm"})
 LAST = {"rnn_last_hs_output": 1, "rnn_last_cell_output": 2}  # numbers of the results
 

@@ -19,8 +19,6 @@ from .eliminate_data_type import PRODUCTS
 from .rewriter import remove_dead
 from .storage_types import STORAGE, widens
 
-__all__ = ["NarrowBiases"]
-
 
 class NarrowBiases(Pass):
     """``convert[bf16](add(convert[float](dot(x: bf16, w)), bias: float))`` -> ``add(dot(x, w), bias: bf16)`` for a

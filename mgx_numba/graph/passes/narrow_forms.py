@@ -11,8 +11,6 @@ from .autocast_fp8 import FLOAT8
 from .regions import Refuses, open_values
 from .rules.quantized import INT8
 
-__all__ = ["with_narrow_forms"]
-
 NARROW = INT8 | FLOAT8 | {Type.half_type, Type.bf16_type}
 MOST_FORMS = 3
 """Most quantised forms of one value; each is another result to store. No figures kept."""

@@ -10,8 +10,6 @@ from ..module import Module
 from .regions import Refuses
 from .rules.quantized import EIGHT_BITS
 
-__all__ = ["take_narrow_operands", "widening"]
-
 LONGEST = 4
 """Most operations of a dequantisation: to int32, zero point, to float32, scale."""
 

@@ -6,8 +6,6 @@ from ..module import Module
 from ..program import Program
 from .base import Options, Pass
 
-__all__ = ["NormalizeOps"]
-
 
 class NormalizeOps(Pass):
     """Replace every operator by its canonical form (``Operator.normalized``); shapes stay."""

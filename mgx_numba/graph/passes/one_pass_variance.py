@@ -23,8 +23,6 @@ from .base import Options, Pass
 from .reduction_pieces import full_lens
 from .rewriter import remove_dead
 
-__all__ = ["OnePassVariance", "rewrite_variances", "variances_of"]
-
 EXACT_TYPES = (Type.float_type, Type.double_type)
 """Supported types; narrower values are rounded between the operations of two passes, but would not be in one pass."""
 

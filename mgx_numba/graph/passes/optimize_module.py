@@ -13,8 +13,6 @@ from .rewriter import RulePass
 from .simplify_algebra import SimplifyAlgebra
 from .simplify_reshapes import SimplifyReshapes
 
-__all__ = ["OptimizeModule"]
-
 OUTER_ROUNDS, INNER_ROUNDS = 8, 8
 """Bounds on rounds, in case rules undo each other."""
 

@@ -13,8 +13,6 @@ from ..program import Program
 from .base import Options, Pass
 from .storage_types import widens
 
-__all__ = ["PadConvolutions"]
-
 CONVOLUTIONS = frozenset({"convolution", "quant_convolution"})
 
 

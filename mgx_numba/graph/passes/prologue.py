@@ -10,8 +10,6 @@ from ...ops.dot import FP8
 from ..instruction import Instruction
 from .regions import Note, Refuses, absorb_producers, unfusable
 
-__all__ = ["pointwise_over", "prologue_of", "varies_over_pixels"]
-
 MOST_COLUMNS = 256
 """Most output channels; the prologue is recomputed for each block of them. No figures kept."""
 MOST_WEIGHTS = 98304

@@ -23,8 +23,6 @@ from .build import RewriteBuilder
 from .merge_rnn_outputs import last_states
 from .rewriter import remove_dead
 
-__all__ = ["NONDETERMINISTIC", "PropagateConstant"]
-
 NONDETERMINISTIC = frozenset("random_uniform random_seed random_normal multinomial allocate load undefined".split())
 """Operators whose value is not a function of their inputs."""
 

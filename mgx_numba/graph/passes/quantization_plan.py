@@ -16,21 +16,6 @@ from ..program import Program
 from .channel_factors import channel_factors
 from .selection import Selection
 
-__all__ = [
-    "CONTRACTIONS",
-    "LAYERS_IN_8_BITS",
-    "ValuePlan",
-    "calibrated_values",
-    "channel_axis",
-    "constant_weights",
-    "layer_name",
-    "layers_of",
-    "make_calibration",
-    "make_plans",
-    "quantizable",
-    "quantizable_steps",
-]
-
 CONTRACTIONS = ("dot", "convolution")
 LAYERS_IN_8_BITS = (*CONTRACTIONS, "convolution_backwards")
 """Operators that are quantised to 8 bits, beside the steps of recurrent layers."""

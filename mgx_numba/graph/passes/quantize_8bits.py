@@ -37,8 +37,6 @@ from .quantization_plan import (
 from .rules.contractions import along_axis
 from .selection import Selection
 
-__all__ = ["LayerChoice", "Quantize8Bits"]
-
 LARGEST = {Type.int8_type: 127, Type.fp8e4m3fn_type: 448}
 """Largest weight magnitude; symmetric int8 omits -128."""
 IMAGE = 4

@@ -20,8 +20,6 @@ from .build import RewriteBuilder
 from .quantization_plan import constant_weights
 from .selection import Selection
 
-__all__ = ["BLOCK", "FEWEST", "QuantizeInt4"]
-
 BLOCK = 32
 """Rows per scale: the usual block of 4-bit weights (ONNX Runtime's MatMulNBits, GGML's q4)."""
 LARGEST = 15

@@ -16,8 +16,6 @@ from ...ops.reduce import DOWN, ReduceOperator
 from ..instruction import Instruction
 from ..module import Module
 
-__all__ = ["Pieces", "add_combined", "add_counts", "add_partial", "add_rest", "full_lens", "pieces_of", "reductions_of"]
-
 
 @dataclass(frozen=True)
 class Pieces:

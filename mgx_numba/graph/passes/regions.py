@@ -14,19 +14,6 @@ from ..instruction import Instruction, Return
 from ..module import Module
 from ..program import Program
 
-__all__ = [
-    "MAX_NODES",
-    "Refuses",
-    "absorb_producers",
-    "extract",
-    "grow",
-    "is_fusable_type",
-    "is_scalar_literal",
-    "open_values",
-    "order_of",
-    "unfusable",
-]
-
 MAX_NODES = 48
 """Most instructions per cluster: registers and compile time (superlinear in LLVM) against launches. No figures kept."""
 

@@ -11,8 +11,6 @@ from .build import RewriteBuilder
 from .match import Match, op, rule
 from .rewriter import RulePass
 
-__all__ = ["RewriteAttention"]
-
 
 def _check(m: Match) -> str | None:
     if m.options.attention_refusal is None:

@@ -13,8 +13,6 @@ from .build import RewriteBuilder
 from .match import Match, op, rule
 from .rewriter import RulePass
 
-__all__ = ["RewriteCachedAttention"]
-
 
 def _check(m: Match) -> str | None:
     can = m.options.capabilities

@@ -13,8 +13,6 @@ from .match import Match, op, rule
 from .rewriter import RulePass
 from .rules.quantized import Parameters, parameters
 
-__all__ = ["RewriteFloat8"]
-
 
 @rule("nearest_float8", op("dequantizelinear"), exact=True)
 def nearest_float8(m: Match, b: RewriteBuilder) -> object:

@@ -10,8 +10,6 @@ from .build import RewriteBuilder
 from .match import Match, Operation, Pattern, RewriteRule, either, op, rule, scalar, some
 from .rewriter import RulePass
 
-__all__ = ["RewriteGelu"]
-
 NEAR = 2e-5
 """Relative tolerance of constants, which models round to five digits; results differ by at most 6e-6."""
 NEAR_NARROW = 2e-3

@@ -11,8 +11,6 @@ from .match import Match, op, rule, scalar, some, spread
 from .rewriter import RulePass
 from .rules.units import divide_by_root, reciprocal_of_root, square
 
-__all__ = ["RewriteLayernorm"]
-
 
 @rule("squared_difference", op("sqdiff", some("x"), spread(op("reduce_mean", some("x")), bind="mean")), exact=True)
 def squared_difference(m: Match, b: RewriteBuilder) -> object:

@@ -19,8 +19,6 @@ from ..program import Program
 from .base import Options, Pass
 from .build import RewriteBuilder
 
-__all__ = ["RewriteNarrow"]
-
 MOVES = frozenset(
     "contiguous concat pad gather gather_elements gathernd scatter_none scatternd_none reverse reshape step where"
     " identity scan_slice concat_past_present".split()

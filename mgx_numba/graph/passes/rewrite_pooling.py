@@ -8,8 +8,6 @@ from .build import RewriteBuilder
 from .match import Match, op, rule, some
 from .rewriter import RulePass
 
-__all__ = ["RewritePooling"]
-
 REDUCTION = {PoolingMode.average: "reduce_mean", PoolingMode.max: "reduce_max"}
 
 

@@ -14,8 +14,6 @@ from .rewriter import RulePass
 from .rules.merging import all_finite, merged_product
 from .rules.quantized import EIGHT_BITS, INT8
 
-__all__ = ["RewriteQuantization"]
-
 SUMS = frozenset({"quant_dot", "quant_convolution", "quant_convolution_backwards"})
 EPILOGUES = frozenset(
     "add sub mul relu clip max min convert nearbyint quantizelinear dequantizelinear"

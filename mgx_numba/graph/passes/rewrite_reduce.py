@@ -11,8 +11,6 @@ from .build import RewriteBuilder
 from .match import Match, op, rule, some
 from .rewriter import RulePass
 
-__all__ = ["RewriteReduce"]
-
 SELECTIONS = "reduce_max reduce_min reduce_any reduce_all"
 SUMS = "reduce_sum reduce_mean reduce_prod"
 

@@ -8,8 +8,6 @@ from ..module import Module
 from ..program import Program
 from .base import Options, Pass
 
-__all__ = ["RewriteReduceMax"]
-
 _PASSING = frozenset("add sub mul div exp log neg sqrt convert multibroadcast".split())
 """Operations that propagate NaN."""
 _SUMS = ("reduce_sum", "reduce_mean")

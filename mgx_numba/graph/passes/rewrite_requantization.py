@@ -14,8 +14,6 @@ from .build import RewriteBuilder
 from .match import Match, op, rule, some
 from .rewriter import RulePass
 
-__all__ = ["RewriteRequantization"]
-
 _LIMITS = np.iinfo(np.uint8)
 
 _INTEGERS = op("convert", op("convert", some("steps"), bind="x", once=True), bind="wide", once=True)

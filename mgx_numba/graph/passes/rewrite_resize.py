@@ -15,8 +15,6 @@ from .match import Match, op, rule, some
 from .rewriter import RulePass
 from .rules.views import reshaped
 
-__all__ = ["RewriteResize"]
-
 SAMPLE = 4
 """Elements of an axis that represent any number: the middle ones are not affected by clamping."""
 

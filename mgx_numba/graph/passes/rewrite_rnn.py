@@ -23,8 +23,6 @@ from .build import RewriteBuilder
 from .merge_rnn_outputs import RECURRENT, last_states
 from .rewriter import remove_dead
 
-__all__ = ["RewriteRnn"]
-
 
 @dataclass(frozen=True)
 class RecurrentLayer:

@@ -6,8 +6,6 @@ from .build import RewriteBuilder
 from .match import Match, either, op, rule, some, spread
 from .rewriter import RulePass
 
-__all__ = ["RewriteSoftmax"]
-
 X = some("x")
 SHIFTED = op("sub", X, spread(op("reduce_max", X, bind="max")), bind="shifted")
 EXP = op("exp", SHIFTED, bind="exp")

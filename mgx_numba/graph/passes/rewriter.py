@@ -21,8 +21,6 @@ from .build import RewriteBuilder
 from .match import RewriteRule, explain
 from .rule_index import RuleIndex
 
-__all__ = ["Rewriter", "RulePass", "remove_dead"]
-
 REVISIT_DEPTH = 3
 """Distance along users of a changed instruction that are revisited: about the depth of patterns."""
 

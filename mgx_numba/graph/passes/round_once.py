@@ -11,8 +11,6 @@ from .base import Options, Pass
 from .rewriter import remove_dead
 from .storage_types import STORAGE
 
-__all__ = ["RoundOnce"]
-
 MOVED_PAST = frozenset("reshape reshape_lazy flatten squeeze unsqueeze transpose".split())
 """Operators that change the view of a value, not its elements."""
 

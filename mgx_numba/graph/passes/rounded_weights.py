@@ -21,8 +21,6 @@ from ..constants import CONSTANT_VIEWS, compact, constant_array
 from ..instruction import Instruction
 from .quantization_plan import CONTRACTIONS
 
-__all__ = ["narrow_weights", "round_keeping_sums"]
-
 AT_ONCE = 1 << 16
 """Weights processed at once: 256 KiB of float32, so that arrays stay in the caches."""
 REACHES = (2.0, 16.0, float("inf"))

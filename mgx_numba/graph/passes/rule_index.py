@@ -7,8 +7,6 @@ from collections.abc import Iterable
 from ..instruction import Instruction
 from .match import RewriteRule
 
-__all__ = ["RuleIndex"]
-
 
 class RuleIndex:
     """Rules by what they may match at.

@@ -10,8 +10,6 @@ from ..module import Module
 from ..program import Program
 from .base import KERNEL_OPERATORS, Options, Pass
 
-__all__ = ["Schedule"]
-
 
 class Schedule(Pass):
     """Order depth first from the results: each branch is finished before the next begins.

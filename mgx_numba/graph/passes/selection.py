@@ -11,8 +11,6 @@ from ...ops.base import known_operators
 from ..instruction import Instruction
 from ..program import Program
 
-__all__ = ["Selection"]
-
 ALL = "all"
 EXCEPT = "~"
 _WILD = frozenset("*?[")

@@ -21,8 +21,6 @@ from .base import Options, Pass
 from .one_pass_variance import rewrite_variances, variances_of
 from .reduction_pieces import full_lens
 
-__all__ = ["ShiftVariance"]
-
 
 class ShiftVariance(Pass):
     """Rewrite variances in bodies of ``fused_reduce`` that `SplitReduce` would split twice."""

@@ -9,8 +9,6 @@ from .rules.linear import LINEAR_RULES
 from .rules.reductions import REDUCTION_RULES
 from .rules.units import UNIT_RULES
 
-__all__ = ["SimplifyAlgebra"]
-
 
 class SimplifyAlgebra(RulePass):
     """Apply the rules of ``rules/units.py``, ``linear.py``, ``reductions.py``, ``contractions.py`` and

@@ -21,8 +21,6 @@ from .rewriter import RulePass
 from .rules.merging import is_kept
 from .rules.quantized import INT8, PRODUCTS_OF_FLOAT8, QUANTIZED_RULES, SHIFT, multiplies_signed
 
-__all__ = ["SimplifyQdq"]
-
 INT32 = np.iinfo(np.int32)
 FEWEST_CHANNELS = 4
 """Least input channels per group for 8-bit products to gain: as many are multiplied per instruction."""

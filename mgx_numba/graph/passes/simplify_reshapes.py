@@ -7,8 +7,6 @@ from .rules.moves import MOVE_RULES
 from .rules.slices import SLICE_RULES
 from .rules.views import VIEW_RULES
 
-__all__ = ["SimplifyReshapes"]
-
 
 class SimplifyReshapes(RulePass):
     """Apply the rules of ``rules/views.py``, ``rules/slices.py`` and ``rules/moves.py`` until none matches."""

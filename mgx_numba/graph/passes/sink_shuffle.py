@@ -20,8 +20,6 @@ from .build import RewriteBuilder
 from .rewriter import remove_dead
 from .rules.contractions import along_axis
 
-__all__ = ["SinkShuffle", "shuffled_groups"]
-
 
 def shuffled_groups(ins: Instruction, merge: str = "reshape") -> int:
     """Return the groups of a channel shuffle: ``merge`` of ``[n, groups, c / groups, ...]`` with axes 1 and 2

@@ -23,8 +23,6 @@ from .layout_convolution import CONVOLUTIONS
 from .regions import is_scalar_literal, order_of
 from .rewriter import remove_dead
 
-__all__ = ["SplitChannelGroups", "common_axes"]
-
 Groups = tuple[tuple[int, ...], ...]
 """For each axis of a tensor, the finest axes that it consists of."""
 

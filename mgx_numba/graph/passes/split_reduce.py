@@ -33,8 +33,6 @@ from .reduction_pieces import (
     reductions_of,
 )
 
-__all__ = ["SplitReduce"]
-
 
 @dataclass(frozen=True)
 class Division:

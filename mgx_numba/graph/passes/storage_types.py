@@ -5,8 +5,6 @@ from __future__ import annotations
 from ...core.types import Type
 from ..instruction import Instruction
 
-__all__ = ["STORAGE", "widens"]
-
 STORAGE = (Type.half_type, Type.bf16_type)
 
 

@@ -21,8 +21,6 @@ from .prologue import prologue_of
 from .regions import order_of
 from .storage_types import widens
 
-__all__ = ["StoreBfloat16"]
-
 NARROW, WIDE = Type.bf16_type, Type.float_type
 ENDING = frozenset({"convolution", "convolution_backwards", "dot"})
 """Producers that can store a rounded result, beside pointwise operations and reductions."""

@@ -39,8 +39,6 @@ from .rounded_weights import narrow_weights
 from .selection import Selection
 from .storage_types import STORAGE, widens
 
-__all__ = ["WIDE", "TruncateFloat", "means_of_inputs", "round_operands"]
-
 WIDE = frozenset({Type.float_type, Type.double_type})
 
 SENSITIVE = frozenset(

@@ -9,8 +9,6 @@ from .autocast_fp8 import FLOAT8
 from .base import Options, Pass
 from .eliminate_data_type import Widening
 
-__all__ = ["UseDouble"]
-
 NARROW = frozenset({Type.float_type, Type.half_type, Type.bf16_type}) | FLOAT8
 
 

@@ -13,8 +13,6 @@ from .build import RewriteBuilder
 from .quantization_plan import quantizable, quantizable_steps
 from .selection import Selection
 
-__all__ = ["WIDENED", "WidenLayers"]
-
 WIDENED = frozenset({Type.half_type, Type.bf16_type, Type.double_type})
 
 

@@ -17,8 +17,6 @@ from ...errors import FormatError, UnsupportedError
 from ...ops.block_layouts import LAYOUTS
 from ..weights import Weight
 
-__all__ = ["GgufFile", "is_gguf"]
-
 MAGIC = b"GGUF"
 # Numbers of types in metadata and of tensors: by definition (``gguf.h`` and ``ggml.h``).
 SCALARS = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 7: "?", 10: "Q", 11: "q", 12: "d"}

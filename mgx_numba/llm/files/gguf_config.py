@@ -13,8 +13,6 @@ from ..config import ModelConfig, Rope
 from ..rope_scaling import scaled_rope
 from .gguf import GgufFile
 
-__all__ = ["config_of_gguf"]
-
 
 def config_of_gguf(file: GgufFile, context: int | None) -> tuple[DecoderArchitecture, ModelConfig]:
     """Return the architecture and the configuration.

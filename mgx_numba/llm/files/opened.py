@@ -20,8 +20,6 @@ from .transformers_config import config_of_transformers
 if TYPE_CHECKING:
     from ...api.program import program
 
-__all__ = ["GgufTokenizer", "OpenedModel", "open_model"]
-
 CONFIG = "config.json"
 
 

@@ -14,8 +14,6 @@ import numpy as np
 from ...errors import FormatError, UnsupportedError
 from ..weights import Weight
 
-__all__ = ["SafetensorsFolder"]
-
 INDEX, SINGLE = "model.safetensors.index.json", "model.safetensors"
 TYPES: dict[str, Any] = {"F64": np.float64, "F32": np.float32, "F16": np.float16, "BF16": ml_dtypes.bfloat16}
 LONGEST_HEADER = 100_000_000

@@ -11,8 +11,6 @@ from ..architectures import DecoderArchitecture, architecture_of_transformers
 from ..config import ModelConfig, Rope
 from ..rope_scaling import scaled_rope
 
-__all__ = ["config_of_transformers"]
-
 ACTIVATIONS = {
     "silu": "silu", "swish": "silu", "gelu": "gelu", "gelu_new": "gelu_tanh", "gelu_pytorch_tanh": "gelu_tanh",
     "gelu_fast": "gelu_tanh", "relu": "relu",

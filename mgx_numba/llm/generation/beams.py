@@ -7,8 +7,6 @@ import itertools
 
 import numpy as np
 
-__all__ = ["BeamSearch"]
-
 
 class BeamSearch:
     """The beams of one prompt.

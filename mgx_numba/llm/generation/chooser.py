@@ -12,8 +12,6 @@ from .params import LogitsProcessor, SearchOptions
 from .processors import changes_logits, processed
 from .sampling import draw
 
-__all__ = ["Chooser"]
-
 
 class Chooser:
     """Tokens of one sequence, and the state of its random numbers and its grammar.

@@ -10,8 +10,6 @@ import numpy as np
 from ...errors import OptionError
 from ..decoder import CompiledDecoder
 
-__all__ = ["DecoderBatch", "Snapshot"]
-
 _ROOM = 64
 """Multiple to which buffers of caches are rounded: a few tens of steps for each growth of a short sequence."""
 

@@ -19,8 +19,6 @@ from .proposing import DraftModel, PromptLookup, Proposer
 if TYPE_CHECKING:
     from ..model import LanguageModel
 
-__all__ = ["Generator"]
-
 
 class Generator:
     """Generates tokens after prompts, as onnxruntime-genai's class of this name does.

@@ -12,8 +12,6 @@ from ...errors import OptionError
 from ..optional import required
 from ..tokenizer import Tokenizer
 
-__all__ = ["Guide", "guide"]
-
 _PURPOSE = "a constraint by a grammar"
 _known: weakref.WeakKeyDictionary[Tokenizer, dict[tuple[int, tuple[int, ...]], Any]] = weakref.WeakKeyDictionary()
 

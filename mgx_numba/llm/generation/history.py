@@ -6,8 +6,6 @@ from collections.abc import Iterable
 
 import numpy as np
 
-__all__ = ["History"]
-
 
 class History:
     """The tokens of one sequence without padding; ``prompt`` tokens are not counted as generated.

@@ -15,8 +15,6 @@ from ...nearest import did_you_mean
 if TYPE_CHECKING:
     from ..model import LanguageModel
 
-__all__ = ["GeneratorParams", "LogitsProcessor", "SearchOptions", "SpeculativeOptions"]
-
 LogitsProcessor = Callable[[np.ndarray, np.ndarray], np.ndarray]
 """Function of a sequence's tokens (int64) and its logits (float32, a private copy) that returns the new logits."""
 

@@ -9,8 +9,6 @@ import numpy as np
 
 from .engine import DecoderBatch, Snapshot
 
-__all__ = ["PrefixCache"]
-
 
 class PrefixCache:
     """Caches of texts of one model, up to a number of bytes; those used longest ago are dropped first.

@@ -10,8 +10,6 @@ from ...errors import OptionError
 from .history import History
 from .params import LogitsProcessor, SearchOptions
 
-__all__ = ["changes_logits", "processed"]
-
 
 def changes_logits(options: SearchOptions, processors: Sequence[LogitsProcessor]) -> bool:
     """Return whether `processed` may change logits of a sequence that has at least ``min_length`` tokens."""

@@ -15,8 +15,6 @@ from ..decoder import CompiledDecoder
 from .engine import DecoderBatch
 from .history import History
 
-__all__ = ["DraftModel", "PromptLookup", "Proposer"]
-
 
 class Proposer(Protocol):
     """Guesses how a sequence goes on."""

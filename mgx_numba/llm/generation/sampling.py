@@ -7,8 +7,6 @@ import numpy as np
 from ...errors import ParameterError
 from .params import SearchOptions
 
-__all__ = ["candidates", "draw"]
-
 _BLOCK = 128
 """Logits of a block whose maximum bounds the k-th largest logit: about the square root of common vocabularies."""
 

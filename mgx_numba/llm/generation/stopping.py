@@ -6,8 +6,6 @@ from collections.abc import Iterable
 
 from ..tokenizer import Tokenizer
 
-__all__ = ["TextStream"]
-
 
 class TextStream:
     """Turns tokens into pieces of text that are final: no later token changes them, and no stop string begins in them.

@@ -20,8 +20,6 @@ from ..text import tokenizer_of
 from .bodies import BodyError, ParsedBody, UnknownModelError, asked_chat, asked_completion, checked_body
 from .scheduler import QueueFullError, Scheduler, TextEvent, TextRequest
 
-__all__ = ["ServerOptions", "make_app", "serve"]
-
 _PURPOSE = "the server of language models"
 
 

@@ -17,8 +17,6 @@ from ..model import LanguageModel
 from ..text import prompt_tokens
 from ..tokenizer import Tokenizer
 
-__all__ = ["BodyError", "ParsedBody", "UnknownModelError", "asked_chat", "asked_completion", "checked_body"]
-
 _IGNORED = frozenset(
     "user metadata store service_tier parallel_tool_calls tool_choice prediction reasoning_effort safety_identifier "
     "prompt_cache_key verbosity".split()

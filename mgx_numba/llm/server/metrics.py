@@ -6,8 +6,6 @@ import threading
 import time
 from collections import Counter
 
-__all__ = ["Metrics"]
-
 _PREFIX = "mgx_llm_"
 _BOUNDS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
 """Upper bounds (s) of the histograms' buckets, as Prometheus' clients have them, and longer ones."""

@@ -23,8 +23,6 @@ from ..model import LanguageModel
 from ..tokenizer import Tokenizer
 from .metrics import Metrics
 
-__all__ = ["QueueFullError", "Scheduler", "TextEvent", "TextRequest"]
-
 
 class QueueFullError(MgxError):
     """The server has as many waiting requests as it admits."""

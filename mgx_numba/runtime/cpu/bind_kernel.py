@@ -10,8 +10,6 @@ from ..host.sizes import Sizes
 from ..memory import ALIGNMENT
 from .spmd import Job, StepRecord
 
-__all__ = ["BIND", "MAX_CLAIMS", "MOST_BYTES", "ROOMS_EACH", "Bound", "Status", "StepNumbers", "Write"]
-
 MAX_CLAIMS = 1 << 31  # claim counters are int32
 MOST_BYTES = 1 << 56
 """Upper bound of an address space in bytes (x86-64 with five levels of page tables: 57 bits, half of it for user

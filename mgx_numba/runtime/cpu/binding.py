@@ -23,8 +23,6 @@ from ..memory import ALIGNMENT, BIG, address_of, expect_room, scratch
 from ..plan import FallbackFunction, FallbackStep, Plan, Pointer, Step, TensorView
 from .bind_kernel import MAX_CLAIMS, ROOMS_EACH, Bound, Status
 
-__all__ = ["Binding", "BindingTables", "Made"]
-
 Made: TypeAlias = tuple[tuple[int, ...], np.dtype, int]
 """Lens, dtype and bytes of an output."""
 

@@ -19,8 +19,6 @@ from .plan_tables import PlanTables
 from .signals import restore_error
 from .spmd import Job, StepRecord, TraceRow
 
-__all__ = ["Context", "Frame"]
-
 
 class Context:
     """Arena, argument blocks, step states and job block of one call at a time; reused by later calls."""

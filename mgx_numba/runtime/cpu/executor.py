@@ -34,8 +34,6 @@ from .repeat import REPEAT
 from .spmd import CONFINE, LEAD, LOOK, WALK, WORKER, Job, TraceRow
 from .threads import pool, resolve_num_threads
 
-__all__ = ["EXECUTOR_KERNELS", "IDLE_BYTES", "Executable", "StepSpan", "TraceCallback", "View", "compile_in_background"]
-
 EXECUTOR_KERNELS = (LEAD, WALK, WORKER, LOOK, CONFINE, DIRECT, REPEAT, EVALUATE, BIND, DRIVE)
 """Kernels that every plan needs besides its own."""
 

@@ -18,8 +18,6 @@ from ..plan import Plan
 from .bind_kernel import Bound
 from .spmd import LEAD, Job, Pool
 
-__all__ = ["DRIVE", "DriverOperation", "driving_code", "operations"]
-
 
 class DriverOperation:
     """Words (int64) of an operation: ``KIND``, then the range of steps to run.

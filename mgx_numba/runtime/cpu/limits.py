@@ -27,8 +27,6 @@ from ..limits import Limits
 from ..plan import Plan, Pointer, Region, Step, TensorSpec
 from .executor import Executable
 
-__all__ = ["measure_limits"]
-
 _CHAINS = 12
 """Number of independent chains of multiply-adds: two units with a latency of 4 cycles need 8 chains, with 5 cycles
 10."""

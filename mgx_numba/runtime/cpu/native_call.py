@@ -38,8 +38,6 @@ from .jumps import driving_code
 from .plan_tables import PlanTables
 from .spmd import LEAD, Job, Pool, constants_of
 
-__all__ = ["DIRECT", "Entry", "direct_call"]
-
 Entry = Callable[[Any], "list[Any] | None"]
 
 

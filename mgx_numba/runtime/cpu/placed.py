@@ -10,8 +10,6 @@ import numpy as np
 from ..memory import address_of
 from ..plan import Plan
 
-__all__ = ["usable"]
-
 
 def usable(
     plan: Plan, made: Sequence[Any], inputs: Sequence[np.ndarray], offered: Sequence[np.ndarray | None]

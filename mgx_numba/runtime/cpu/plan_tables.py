@@ -21,8 +21,6 @@ from .binding import BindingTables, Made
 from .jumps import operations
 from .spmd import Patch, StepRecord
 
-__all__ = ["PlanTables", "Segment"]
-
 _SLOT_ALIGNMENT = 8  # words of a cache line
 _BRIEF_SECONDS = 8e-6
 """Approximate cost of waking a worker: a call that takes less is faster on the caller's thread alone."""

@@ -24,8 +24,6 @@ if TYPE_CHECKING:
     from .context import Context
     from .executor import Executable
 
-__all__ = ["REPEAT", "may_repeat", "repeat"]
-
 MOST_BYTES = 1 << 28
 """Maximum size (bytes) of the results collected from all runs. Room is made for the maximum trip count, which is too
 much for a loop that only its condition ends."""

@@ -8,8 +8,6 @@ import threading
 
 from .spmd import Pool
 
-__all__ = ["native_functions", "restore_error"]
-
 _FUNCTIONS = {
     Pool.IDENT: "PyThread_get_thread_ident",
     Pool.ENSURE: "PyGILState_Ensure",

@@ -27,19 +27,6 @@ from __future__ import annotations
 from ...codegen.cpu.kernel import cpu_kernel
 from ..host.native import constants_of
 
-__all__ = [
-    "CONFINE",
-    "LEAD",
-    "LOOK",
-    "WALK",
-    "WORKER",
-    "Job",
-    "Patch",
-    "Pool",
-    "StepRecord",
-    "TraceRow",
-]
-
 
 class StepRecord:
     """Words of one step; a table ends with one more record, of which only ``PATCH`` is read.

@@ -24,18 +24,6 @@ from ..memory import address_of, aligned_empty
 from .signals import native_functions
 from .spmd import CONFINE, LEAD, LOOK, WALK, WORKER, Pool
 
-__all__ = [
-    "MAX_THREADS",
-    "SPINS",
-    "YIELDS",
-    "ThreadPool",
-    "available_cores",
-    "cgroup_quota",
-    "default_num_threads",
-    "pool",
-    "resolve_num_threads",
-]
-
 ENVIRONMENT = "MGX_NUM_THREADS"
 MAX_THREADS = 1024  # more than any machine has cores; the pool has a word for each
 SPINS = 2000

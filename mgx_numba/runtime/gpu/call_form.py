@@ -32,10 +32,6 @@ from .host_copies import HostParameters, HostResults
 if TYPE_CHECKING:
     from .executor import DeviceExecutable
 
-__all__ = [
-    "FAULT_BYTES", "VECTOR_ALIGNMENT", "CallData", "CallForm", "ContextMemory", "Segment", "bytes_of", "in_turn",
-]  # fmt: skip
-
 FAULT_BYTES = 32
 """Size of a fault record in bytes: the three words of `codegen.launch.Mark`, and a word that fills a vector for
 copies."""

@@ -14,8 +14,6 @@ from ...codegen.gpu.driver.hip import hip_memory_at, uses_hip
 from ...errors import DeviceError
 from .engine import Engine
 
-__all__ = ["Substitute", "engine", "engine_at", "engines", "missing", "model_of", "substituted"]
-
 
 class Substitute(Engine, Protocol):
     """An engine that a test provides in place of a device."""

@@ -14,8 +14,6 @@ from ..memory import address_of
 from .device_allocator import DeviceBlock, Packed, owned
 from .engine import Engine
 
-__all__ = ["DeviceConstants", "PlacedConstant"]
-
 
 @dataclass(frozen=True)
 class PlacedConstant:

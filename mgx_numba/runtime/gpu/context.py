@@ -30,8 +30,6 @@ from .transfers import to_device
 if TYPE_CHECKING:
     from .executor import DeviceExecutable
 
-__all__ = ["DeviceContext", "Tensor", "TraceCallback", "View"]
-
 _UNKNOWN = Shape(Type.float_type)
 """Placeholder for a result whose shape a fallback step determines."""
 MOST_FORMS = 4

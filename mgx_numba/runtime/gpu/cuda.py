@@ -31,8 +31,6 @@ from .open_plan import PlanLaunches
 if TYPE_CHECKING:
     from .cuda_batch import CudaBatch
 
-__all__ = ["CudaEngine", "cuda_engine", "cuda_engines"]
-
 _WITH_DEFAULT = 0  # CU_STREAM_DEFAULT: synchronises with the default stream in both directions
 _PORTABLE = 1  # CU_MEMHOSTREGISTER_PORTABLE
 _NO_TIMING = 2  # CU_EVENT_DISABLE_TIMING

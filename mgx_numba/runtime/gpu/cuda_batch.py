@@ -18,8 +18,6 @@ from .open_plan import PlanLaunches
 if TYPE_CHECKING:
     from .cuda import CudaEngine
 
-__all__ = ["CudaBatch"]
-
 _CONFIG = np.dtype(
     [("blocks", "<u4", 3), ("threads", "<u4", 3), ("shared", "<u4"), ("", "<u4"), ("stream", "<u8"),
      ("attributes", "<u8"), ("count", "<u8")]

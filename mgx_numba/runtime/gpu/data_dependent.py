@@ -19,8 +19,6 @@ from .call_form import VECTOR_ALIGNMENT
 from .engine import Engine, Queue
 from .transfers import OneValue, new_array, to_device
 
-__all__ = ["DataDependentBody", "DataDependentBranch", "DataDependentLoop", "FirstRows"]
-
 NUMBERS = 1024
 """Number of iteration numbers that are on the device at once: 16 KiB, each aligned to a vector."""
 

@@ -14,8 +14,6 @@ from typing import Protocol
 from ...errors import DeviceError
 from .engine import Engine, Queue
 
-__all__ = ["DeviceBlock", "KeptBlocks", "MemorySource", "Packed", "owned"]
-
 GRAIN = 512
 """Bytes to which sizes are rounded up: the driver's granularity for small allocations, as in PyTorch's allocator."""
 MOST_KEPT = 1 << 28

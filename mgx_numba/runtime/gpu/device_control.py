@@ -23,8 +23,6 @@ from .transfers import OneValue
 if TYPE_CHECKING:
     from .executor import DeviceExecutable
 
-__all__ = ["Control"]
-
 Address = Callable[[Pointer], int]
 Known = Callable[[Pointer], np.ndarray | None]
 """Returns the bytes at an address that the host holds; None if the device has to be read."""

@@ -16,8 +16,6 @@ from .open_plan import BoundLengths, PlanLaunches
 if TYPE_CHECKING:
     from .executor import DeviceExecutable
 
-__all__ = ["DirectForm", "RecordedForm"]
-
 _ARENA, _FAULT = (Region.ARENA, 0), (Region.FAULT, 0)
 RunBetween = Callable[[FallbackStep | ControlStep, Queue], None]
 

@@ -18,8 +18,6 @@ from ...dataclass import dataclass
 from .device_allocator import DeviceBlock, KeptBlocks
 from .engine import Progress
 
-__all__ = ["DriverNames", "OpenedEngines", "PinnedMemory", "functions_of", "timed"]
-
 _PORTABLE = 1  # CU_MEMHOSTALLOC_PORTABLE and hipHostMallocPortable
 SLAB = 1 << 20
 """Size (bytes) of a slab of pinned memory, from which blocks of up to half a slab are cut: plans of many sets of

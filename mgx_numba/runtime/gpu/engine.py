@@ -17,8 +17,6 @@ if TYPE_CHECKING:
     from .device_allocator import KeptBlocks
     from .open_plan import PlanLaunches
 
-__all__ = ["Engine", "Event", "Progress", "Queue", "Recording"]
-
 Progress = Callable[[int, int, str], None]
 
 

@@ -28,8 +28,6 @@ from .engine import Engine, Progress, Queue
 from .open_plan import BoundLengths, LaunchNumbers, OpenLengths, lens_of
 from .transfers import new_array
 
-__all__ = ["DeviceExecutable"]
-
 MOST_CONTEXTS = 8
 """Maximum number of idle contexts: each has an arena, and lets a call on another stream start at once."""
 

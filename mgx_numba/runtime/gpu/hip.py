@@ -25,8 +25,6 @@ from .driver_engine import DriverNames, OpenedEngines, PinnedMemory, functions_o
 from .engine import Event, Progress, Queue, Recording
 from .open_plan import PlanLaunches
 
-__all__ = ["HipEngine", "hip_engine", "hip_engines"]
-
 _BLOCKING_STREAM = 0  # hipStreamDefault: synchronises with the default stream
 _NO_TIMING = 2  # hipEventDisableTiming
 _NAMES = DriverNames(

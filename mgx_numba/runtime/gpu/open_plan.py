@@ -28,8 +28,6 @@ if TYPE_CHECKING:
     from ..host.sizes import Evaluator
     from .engine import Engine, Queue
 
-__all__ = ["BoundLengths", "LaunchNumbers", "OpenLengths", "PlanLaunches", "Shapes", "lens_of"]
-
 Shapes = tuple[tuple[int, ...], ...]
 Place = tuple[Region, int]
 _NOWHERE = 0

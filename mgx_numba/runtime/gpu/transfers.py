@@ -10,8 +10,6 @@ from ...core.shape import Shape
 from ...core.types import from_numpy
 from .engine import Engine, Queue
 
-__all__ = ["OneValue", "copy_within", "fill", "new_array", "to_device", "to_host"]
-
 _LARGEST = 8
 """Maximum size (bytes) of a single element that is read: an int64."""
 

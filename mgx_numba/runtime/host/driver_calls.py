@@ -7,8 +7,6 @@ from collections.abc import Callable
 
 from .native import NativeKernel, constants_of
 
-__all__ = ["MOST_X", "TOO_LARGE", "TOO_MANY", "LaunchLoop", "Launched", "TensorMapArguments", "Written", "launching"]
-
 MOST_X = (1 << 31) - 1
 """Maximum number of blocks of a grid along its first axis: CUDA C++ programming guide, technical specifications."""
 _MOST_PLANES = 65535  # maximum along the other axes, as `codegen.launch.MOST_PLANES`

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import ctypes
 
-__all__ = ["NativeKernel", "constants_of"]
-
 # A kernel is ``void (int64_t *args, int64_t begin, int64_t end)``; a call releases the GIL.
 NativeKernel = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64)
 

@@ -28,8 +28,6 @@ from ..plan import (
     Use,
 )
 
-__all__ = ["PlanNumbers", "kept_jumps", "runs"]
-
 _CONTROL = (CarriedValue, ControlStep, PlannedBody, PlannedBranch, Repetition, Scan)
 """Types whose plans keep their symbols: executors look up these plans by identity."""
 _PARTS = (Grid, FallbackStep, MappedTensor, ParameterSpec, Step, TaskRange, TensorLayout, TensorSpec, TensorView, Use)

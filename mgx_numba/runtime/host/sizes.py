@@ -12,8 +12,6 @@ from ..memory import address_of
 from ..size_program import ROW_WORDS, RowOperation, SizeProgram
 from .native import NativeKernel, constants_of
 
-__all__ = ["EVALUATE", "Evaluator", "Sizes"]
-
 
 class Sizes:
     """Words (int64) of the loop's block: addresses of value 0 (``VALUES``) and of the rows (``ROWS``), and the number

@@ -29,8 +29,6 @@ from ..lowering.contraction_problem import CONVOLUTIONS, PRODUCTS
 from ..lowering.lowering import Lowering
 from ..lowering.steps import PendingStep
 
-__all__ = ["SplitValue", "Writer", "bf16_split_of", "offer_bf16_split", "take_bf16_split"]
-
 _MULTIPLYING = frozenset({*PRODUCTS, *CONVOLUTIONS, "fused_contraction"})
 _VIEWS = frozenset("reshape reshape_lazy flatten squeeze unsqueeze transpose".split())
 

@@ -33,8 +33,6 @@ from ..lowering.rules import Body
 from ..options import TargetOptions
 from .compiled import LoweredProgram
 
-__all__ = ["compiled_body", "data_dependent_program", "read_body"]
-
 Run = Callable[[Sequence[Any]], list]
 MOST_KNOWN = 16
 """Maximum number of sets of outer lengths for which a `DataDependentProgram` keeps compiled programs."""

@@ -35,8 +35,6 @@ from ..data_dependent_split import has_data_dependent_lengths
 from ..lowering.contraction_problem import CONVOLUTIONS, both_paddings, output_padding
 from ..options import TargetOptions
 
-__all__ = ["bare_problem", "line_gaps", "pass_options"]
-
 NARROW_LEFT, WIDE_LEFT = (element_types(f"{left} bfloat16 float32 float32") for left in ("bfloat16", "float32"))
 UNSIGNED_LEFT = element_types("uint8 int8 int32 int32")
 LINES_APART = frozenset(solver.name for solver in CONV_SOLVERS if solver.line_gaps)

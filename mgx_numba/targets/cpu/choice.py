@@ -19,8 +19,6 @@ if TYPE_CHECKING:
     from ...codegen.store import Store
     from ...graph.program import Program
 
-__all__ = ["PlanChoice"]
-
 
 class PlanChoice(ServingPlans[LoweredProgram], LoweredProgram):
     """A program with dynamic inputs that runs the plans that it has."""

@@ -29,8 +29,6 @@ if TYPE_CHECKING:
     from ...graph.rewrite_log import RewriteLog
     from ..base import Observation, Observer, ThreadSpan
 
-__all__ = ["LoweredProgram", "kernels_of"]
-
 
 class LoweredProgram:
     """A compiled program: its executable, the trees that group its results into tuples, and the program it was lowered

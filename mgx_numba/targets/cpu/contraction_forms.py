@@ -30,8 +30,6 @@ from .bf16_split_values import bf16_split_of, take_bf16_split
 from .error_budget import over_budget
 from .shuffling import before_shuffle, drop_shuffle
 
-__all__ = ["ChosenSolver", "ContractionForm", "Layer", "chosen_form", "forms_of", "plan_of"]
-
 Problem: TypeAlias = "GemmProblem | ConvProblem"
 
 

@@ -25,8 +25,6 @@ from .compiled import LoweredProgram
 from .lower import lowering
 from .split_program import CpuSymbolicSplit
 
-__all__ = ["DynamicProgram"]
-
 
 class DynamicProgram(OpenPlans[LoweredProgram], PlanChoice):
     """A program with dynamic inputs, compiled for the CPU; see `OpenPlans`."""

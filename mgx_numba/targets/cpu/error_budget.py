@@ -31,8 +31,6 @@ from ..lowering.contraction_problem import CONVOLUTIONS, PRODUCTS, core_of
 from ..lowering.lowering import Lowering
 from .capabilities import bare_problem
 
-__all__ = ["over_budget"]
-
 GROWTH = 1.3
 """Maximum ratio of the sum of squared errors to that of direct products. The error of light_vgg19, relative to the
 largest result, would be 6.6e-5 without a limit, 5.1e-5 with 1.4, 4.2e-5 with 1.3 and 4.1e-5 with 1."""

@@ -15,8 +15,6 @@ from ..lowering.lowering import Lowering
 from ..options import TargetOptions
 from .rules import RULES
 
-__all__ = ["lower", "lowering"]
-
 
 def lower(program: Program, options: TargetOptions) -> Plan:
     """Return the plan that runs an optimised program on this machine."""

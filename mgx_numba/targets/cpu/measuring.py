@@ -21,8 +21,6 @@ from ...runtime.cpu.executor import Executable
 from ...runtime.memory import aligned_empty
 from ...runtime.plan import ParameterSpec, Plan, Pointer, Region, Step
 
-__all__ = ["Bench"]
-
 _SAMPLE_SECONDS = 2e-3
 """Duration of a sample, whose fastest run counts: long against the clock and a wake-up, short against changes of the
 clock rate."""

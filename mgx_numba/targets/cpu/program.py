@@ -27,8 +27,6 @@ if TYPE_CHECKING:
     from ...codegen.tuning.session import Tuning
     from .choice import PlanChoice
 
-__all__ = ["CpuProgram", "compile_program", "optimize"]
-
 
 def optimize(
     program: Program,

@@ -28,8 +28,6 @@ if TYPE_CHECKING:
     from ...runtime.plan_json import LengthsReader
     from ..base import Observer, ThreadSpan
 
-__all__ = ["RestoredProgram", "may_outgrow", "runnable"]
-
 
 def may_outgrow(kept: Kept) -> bool:
     """Return whether a run of a program from a file may raise `Outgrown`."""

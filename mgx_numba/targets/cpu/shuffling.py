@@ -13,8 +13,6 @@ from ...runtime.plan import Region
 from ..lowering.buffers import View
 from ..lowering.lowering import Lowering
 
-__all__ = ["before_shuffle", "drop_shuffle"]
-
 
 def before_shuffle(
     low: Lowering, ins: Instruction, problem: ConvProblem, x: View

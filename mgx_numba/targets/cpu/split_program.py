@@ -18,8 +18,6 @@ if TYPE_CHECKING:
     from ...graph.program import Program
     from ..base import ThreadSpan
 
-__all__ = ["CpuSymbolicSplit", "SplitProgram"]
-
 
 class SplitProgram(SplitCompiled, LoweredProgram):
     """Runs the first stage, then the second on some of its results."""

@@ -20,8 +20,6 @@ if TYPE_CHECKING:
     from .choice import PlanChoice
     from .compiled import LoweredProgram
 
-__all__ = ["TARGET"]
-
 
 class CpuTarget:
     """The ``cpu`` target; see `Target`. Passes and lowering are imported at the first compilation."""

@@ -26,8 +26,6 @@ from ..data_dependent_split import has_data_dependent_lengths
 from ..options import TargetOptions
 from .rules.contraction import FLOATS, joins_halves, joins_products
 
-__all__ = ["pass_options"]
-
 FLOAT8 = "float8_e4m3fn"
 ENOUGH_BLOCKS = 256
 """Number of blocks with which a reduction need not be split: about two for each multiprocessor of an H100 (132)."""

@@ -35,8 +35,6 @@ if TYPE_CHECKING:
     from ...graph.program import Program
     from ...graph.rewrite_log import RewriteLog
 
-__all__ = ["DeviceCalls", "DeviceProgram", "on_host"]
-
 
 class DeviceCalls(ABC):
     """The ways to call a program on a device, with one plan or several; see `OnDevice`."""

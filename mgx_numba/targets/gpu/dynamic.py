@@ -25,8 +25,6 @@ from .compiled import DeviceProgram
 from .lower import lowering, optimize
 from .split_program import SplitGpuProgram
 
-__all__ = ["DynamicGpuProgram"]
-
 Inputs = Mapping[str, Any]
 Fixed = Callable[[Program, SharedWeights, DeviceConstants], Any]
 

@@ -19,8 +19,6 @@ from ...runtime.plan import Step
 from ..options import TargetOptions
 from .program import GpuProgram
 
-__all__ = ["device_limits", "measure_limits"]
-
 COPIED = 1 << 26
 """Number of float32 elements that are copied: 256 MiB, several times the L2 cache of an H100 (50 MiB)."""
 SIDE = 4096

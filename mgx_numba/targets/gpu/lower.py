@@ -15,8 +15,6 @@ from ..passes import GPU_PASSES
 from .capabilities import pass_options
 from .rules import RULES
 
-__all__ = ["lowering", "optimize", "optimized"]
-
 WORKERS = 1
 """Number of shares for memory colouring: the whole device works on one step at a time."""
 

@@ -30,8 +30,6 @@ from ...runtime.gpu.executor import DeviceExecutable
 from ...runtime.gpu.transfers import to_device, to_host
 from ...runtime.plan import MappedTensor, ParameterSpec, Plan, Pointer, Region, Step, TensorSpec
 
-__all__ = ["DeviceBench", "compile_candidates"]
-
 SAMPLE_SECONDS = 1e-3
 """Duration of a sample: a hundred times the error of an event's time."""
 FEWEST_RUNS, MOST_RUNS = 4, 24

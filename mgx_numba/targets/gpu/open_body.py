@@ -14,8 +14,6 @@ from ...graph.substitution import lengths_of, settled
 from ...runtime.gpu.engine import Queue
 from ..dynamic import lens_of
 
-__all__ = ["OpenBody"]
-
 MOST_KNOWN = 16
 """Maximum number of sets of outer lengths for which a body keeps compiled programs."""
 

@@ -26,8 +26,6 @@ from .split_program import SplitGpuProgram
 if TYPE_CHECKING:
     from ...codegen.tuning.session import Tuning
 
-__all__ = ["Common", "GpuProgram", "compile_program"]
-
 
 @dataclass(frozen=True)
 class Common:

@@ -17,8 +17,6 @@ from ..options import TargetOptions
 from ..split_point import SplitCompiled, SplitPoint
 from .compiled import DeviceCalls, on_host
 
-__all__ = ["SplitGpuProgram"]
-
 Inputs = Mapping[str, Any]
 
 

@@ -17,8 +17,6 @@ if TYPE_CHECKING:
     from ..base import Compiled, Kept, Progress
     from ..options import TargetOptions
 
-__all__ = ["TARGET"]
-
 
 class GpuTarget:
     """The ``gpu`` target; see `Target`. Passes, lowering and the driver are loaded at the first compilation."""

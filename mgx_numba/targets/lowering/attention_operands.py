@@ -14,10 +14,6 @@ from ...ops.base import make_op
 from .buffers import View
 from .lowering import Lowering
 
-__all__ = [
-    "HEADS_LAST", "accepts_attention", "as_type", "attention_output", "convert", "mask_period", "mask_strides",
-]  # fmt: skip
-
 HEADS_LAST = (0, 2, 1, 3)
 """Permutation between [batch, head, position, feature] and the [batch, position, head, feature] of projections."""
 

@@ -17,8 +17,6 @@ from ...core.types import Type
 from ...dataclass import dataclass
 from ...runtime.plan import Pointer, Region, TensorView
 
-__all__ = ["ALIGNMENT", "Buffer", "View", "color"]
-
 ALIGNMENT = 64  # bytes of a cache line
 SHARED_BYTES = 1 << 14
 """Least size (bytes) of a buffer for which it matters which worker last wrote the memory."""

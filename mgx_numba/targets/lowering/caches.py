@@ -16,9 +16,6 @@ if TYPE_CHECKING:
     from .lowering import Lowering
     from .steps import PendingStep
 
-__all__ = ["is_standard", "keep_or_copy", "updates"]
-
-
 MOVED_SIZES = (1, 2, 4, 8)
 """Sizes (bytes) of elements that the copying kernels move."""
 

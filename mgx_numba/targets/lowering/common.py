@@ -17,8 +17,6 @@ from .buffers import View
 from .lowering import Lowering
 from .rules import RuleTable
 
-__all__ = ["COMMON", "compute_pointwise", "lower_concat", "pieces_to_copy"]
-
 COMMON = RuleTable()
 
 _LIKELY = [name for file in POINTWISE_FILES for name in OPERATORS[file].split()]

@@ -34,12 +34,6 @@ from ...runtime.plan import Region
 from .buffers import View
 from .lowering import Lowering
 
-__all__ = [
-    "BLOCK_PRODUCTS", "CONVOLUTIONS", "PRODUCTS", "Contraction", "ContractionSupport", "accepts_contraction",
-    "both_paddings", "channels_last", "chosen_solver", "core_of", "line_strides", "lower_contraction", "note_solver",
-    "output_padding", "pixel_strides",
-]  # fmt: skip
-
 NO_EPILOGUE = Epilogue()
 PRODUCTS = ("dot", "quant_dot")
 BLOCK_PRODUCTS = ("matmul_nbits",)

@@ -22,8 +22,6 @@ from .fallback_values import has_symbols, leaves, numbered, rebuild, returned
 from .instruction_json import InstructionWriter
 from .rules import Body
 
-__all__ = ["EvaluatedBody", "FallbackCall", "ReturnCall", "evaluated"]
-
 
 class FallbackCall:
     """The function of a fallback step that computes an instruction on arrays.

@@ -14,12 +14,6 @@ from ...graph.substitution import holds_symbols, with_numbers
 from ...runtime.plan import Region
 from .buffers import View
 
-__all__ = [
-    "flatten", "has_memory", "has_symbols", "is_on_host", "leaves", "made_by_fallback", "no_kernels", "numbered",
-    "rebuild",
-    "returned",
-]  # fmt: skip
-
 
 def flatten(value: Any, into: list[View]) -> Any:
     """Append the views of a value tree to ``into``; return the tree of their positions."""

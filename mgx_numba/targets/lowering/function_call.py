@@ -12,8 +12,6 @@ if TYPE_CHECKING:
     from ...core.dim import Dim
     from ...runtime.plan_json import LengthsWriter
 
-__all__ = ["FunctionCall"]
-
 
 class FunctionCall:
     """A call of a function of this package, with values (which may hold symbols) and then with the step's arrays."""

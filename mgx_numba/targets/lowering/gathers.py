@@ -15,8 +15,6 @@ from ...ops.slice import ScanSlice
 from .lowering import Lowering
 from .view_operators import seen_by
 
-__all__ = ["lower_gather", "lower_reverse", "lower_scan_slice", "may_be_out_of_range", "tuples_may_be_out_of_range"]
-
 
 def lower_gather(low: Lowering, ins: Instruction) -> None:
     """Append a gather kernel; it checks indices unless they are known to be in range."""

@@ -12,8 +12,6 @@ from ...codegen.launch import Launch
 from ...runtime.plan import Region
 from .buffers import Buffer, View
 
-__all__ = ["replaced", "replaced_operand"]
-
 
 def replaced(steps: Sequence[tuple[Launch | None, Mapping[str, View]]]) -> dict[Buffer, Buffer]:
     """Return, for each buffer that replaces an operand in place, the first buffer at that place, whose life is

@@ -22,8 +22,6 @@ from ...ops.base import Operator, operator_class
 from ...runtime.plan_json import LengthsReader, LengthsWriter
 from .package_names import named
 
-__all__ = ["InstructionReader", "InstructionWriter", "signature"]
-
 _OWN = {kind.name: kind for kind in (Literal, Outline, Parameter, Return)}
 """Operators that are not in the operator registry."""
 

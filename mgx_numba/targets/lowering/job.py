@@ -22,8 +22,6 @@ if TYPE_CHECKING:
     from ...codegen.tuning.request import Candidate, Request
     from .lowering import Lowering
 
-__all__ = ["Draft", "LoweringJob", "Resources"]
-
 
 @dataclass(frozen=True)
 class Resources:

@@ -18,8 +18,6 @@ from ...ops.selection import OneHot
 from .buffers import View
 from .lowering import Lowering
 
-__all__ = ["launch_with_tables", "lrn_rule", "onehot_rule", "resize_refusal"]
-
 Rule = Callable[[Lowering, Instruction], None]
 
 

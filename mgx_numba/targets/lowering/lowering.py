@@ -61,8 +61,6 @@ if TYPE_CHECKING:
     from ...codegen.tuning.session import Tuning
     from ...graph.module import Module
 
-__all__ = ["Lowering"]
-
 
 class Lowering(PlanConstants):
     """One lowering; the target's rules call its methods, and add to its `draft`.

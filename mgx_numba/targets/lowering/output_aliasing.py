@@ -17,8 +17,6 @@ from .buffers import ALIGNMENT, Buffer, View
 from .fallback_values import is_on_host
 from .rules import RuleTable
 
-__all__ = ["RESHAPES", "inside_of", "keeps_inner_axis", "output_aliases", "read_with_gaps", "seen_before"]
-
 PADS = ("pad", "pad_with")
 WALKS = ("concat", *PADS, "pointwise", "pooling")
 """Operators whose kernels read strided memory at full speed, besides single pointwise operations."""

@@ -7,8 +7,6 @@ from typing import Any
 
 from ...errors import FormatError
 
-__all__ = ["named"]
-
 
 def named(module: str, name: str) -> Any:
     """Return a class or a function of this package.

@@ -19,8 +19,6 @@ from ...runtime.plan import Region
 from .buffers import Buffer, View
 from .shared_weights import SharedWeights, stored
 
-__all__ = ["PlanConstants"]
-
 
 class PlanConstants:
     """The constants of one plan, without duplicates.

@@ -13,8 +13,6 @@ from ...ops.recurrent_steps import RecurrentSteps
 from .buffers import View
 from .lowering import Lowering
 
-__all__ = ["given", "recurrence"]
-
 _LENGTHS = (Type.int32_type, Type.int64_type)
 _BATCH_FIRST = (0, 2, 1, 3)  # axes (step, direction, sequence, unit) with sequences first
 

@@ -15,8 +15,6 @@ from ...ops.reduce_parts import ReduceParts
 from .buffers import View
 from .lowering import Lowering
 
-__all__ = ["lower_fused_reduce", "lower_reduction"]
-
 ProblemOf = Callable[[Sequence[Tensor], Sequence[Tensor]], ReductionProblem]
 
 

@@ -15,8 +15,6 @@ from .buffers import View
 if TYPE_CHECKING:
     from .lowering import Lowering
 
-__all__ = ["ReleasedConstants"]
-
 LEAST_BYTES = 1 << 16
 """Least size (bytes) of a constant that is worth freeing: the allocator keeps smaller blocks anyway."""
 

@@ -19,8 +19,6 @@ if TYPE_CHECKING:
     from ...runtime.plan_json import LengthsWriter
     from .lowering import Lowering
 
-__all__ = ["SHARED_FAMILIES", "Body", "LoweringRule", "RuleTable"]
-
 SHARED_FAMILIES = {
     "gather_scatter": "gather gather_elements gathernd scan_slice onehot scatter_none scatter_add scatter_mul "
     "scatter_min scatter_max scatternd_none scatternd_add scatternd_mul scatternd_min scatternd_max",

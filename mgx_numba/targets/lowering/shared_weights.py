@@ -17,8 +17,6 @@ from ...core.types import from_numpy
 from ...graph.program import Program
 from ...runtime.memory import ALIGNMENT, address_of, aligned_copy
 
-__all__ = ["SharedWeights", "stored"]
-
 _SMALL = 1 << 20
 """Largest constant (bytes) that is copied to aligned memory. In unaligned memory each vector of the constant can
 straddle two cache lines."""

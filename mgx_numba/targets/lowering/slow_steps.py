@@ -7,8 +7,6 @@ from ...core.types import Type
 from ...graph.instruction import Instruction
 from ...messages import warn
 
-__all__ = ["warn_if_slow"]
-
 _PREFIXES = ("quant_", "integer_")
 """Prefixes of the names of operators that multiply 8-bit numbers."""
 _INTEGERS = (Type.int8_type, Type.uint8_type)

@@ -11,8 +11,6 @@ from ...codegen.problems.cluster import CopyProblem, PointwiseProblem, Reduction
 from ...graph.instruction import Instruction
 from ...graph.module import Module
 
-__all__ = ["Solutions", "problem_key", "with_origin"]
-
 MOST = 2048
 """Maximum number of cached solutions, of about 3 KB each. A network of hundreds of layers needs some hundred for each
 set of lengths. The limit bounds the memory of a process that meets ever-new lengths."""

@@ -32,8 +32,6 @@ from ...runtime.plan import (
 from ..ref.interpreter import named
 from .buffers import View
 
-__all__ = ["PendingJump", "PendingStep", "function_step", "referenced", "resolved", "resolved_jumps"]
-
 _UNUSED = np.empty(0, np.uint8)
 """Placeholder in a plan for a constant that no step refers to."""
 

@@ -7,8 +7,6 @@ from ...graph.instruction import Instruction
 from .buffers import View
 from .lowering import Lowering
 
-__all__ = ["suppression_operands"]
-
 
 def suppression_operands(low: Lowering, ins: Instruction) -> tuple[View, View, list[View], int] | None:
     """Return boxes, scores, limits, and the maximum number of boxes kept per class.

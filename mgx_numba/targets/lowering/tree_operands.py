@@ -10,8 +10,6 @@ from ...ops.tree_ensemble import TreeEnsemble, wrong_tables
 from .buffers import View
 from .lowering import Lowering
 
-__all__ = ["NAMES", "tree_operands"]
-
 NAMES = ("x", "features", "splits", "children", "weights", "roots", "columns", "depths")
 """Names of the inputs of ``tree_ensemble``, in order."""
 MOST = 1 << 31

@@ -7,8 +7,6 @@ from ...graph.instruction import Instruction
 from ...graph.program import Program
 from ..base import Tree
 
-__all__ = ["without_tuples"]
-
 
 def without_tuples(program: Program) -> tuple[Program, list[Tree] | None]:
     """Return the program with each tuple result replaced by its members, and the trees that group the members again.

@@ -15,8 +15,6 @@ from .lowering import Lowering
 from .output_aliasing import seen_before
 from .rules import RuleTable
 
-__all__ = ["VIEWS", "reshape", "seen_by"]
-
 VIEWS = RuleTable(COMMON)
 """Rules of views, with the rules of `common` as fallback."""
 

@@ -22,8 +22,6 @@ from ...ops.deferred import Deferred
 from ...runtime.memory import expect_room
 from ..base import Outgrown
 
-__all__ = ["Trace", "compute", "deferred_value", "evaluate", "evaluate_module", "expanded"]
-
 Trace = Callable[[Instruction, Any], None]
 
 

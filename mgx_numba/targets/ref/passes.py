@@ -2,6 +2,4 @@
 
 from __future__ import annotations
 
-__all__ = ["PASSES"]
-
 PASSES = ("merge_rnn_outputs",)

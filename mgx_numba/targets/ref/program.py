@@ -21,8 +21,6 @@ from ..tracing import write_trace
 from .interpreter import evaluate
 from .passes import PASSES
 
-__all__ = ["RefProgram"]
-
 
 class RefProgram:
     """A program that runs by its operators' NumPy meaning."""

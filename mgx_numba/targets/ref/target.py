@@ -16,8 +16,6 @@ if TYPE_CHECKING:
     from ..options import TargetOptions
     from .program import RefProgram
 
-__all__ = ["TARGET"]
-
 
 class RefTarget:
     """The ``ref`` target; see `Target`. No option has an effect."""

@@ -22,8 +22,6 @@ from ..records import Record, RecordText, pointer
 from .attention_blocking import BUFFER_BYTES, Blocks
 from .attention_kernel import AttentionKernel
 
-__all__ = ["PrefillAttentionAmx", "attention_tile", "tiles_refusal"]
-
 TYPES = ElementTypes("float32", "bfloat16", "float32", "float32")
 LINE = LINE_ELEMENTS
 """Elements that are rounded together: a cache line of bfloat16, two registers of float32."""

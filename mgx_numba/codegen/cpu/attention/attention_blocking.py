@@ -9,17 +9,6 @@ from ....dataclass import dataclass
 from ...problems.attention import AttentionProblem
 from ..microkernels.register_tile import RegisterTile
 
-__all__ = [
-    "BUFFER_BYTES",
-    "MOST_QUERIES",
-    "Blocks",
-    "cut_few",
-    "cut_many",
-    "cut_tiles",
-    "decode_queries",
-    "record_size",
-]
-
 BUFFER_BYTES = 32768
 """Stack memory (bytes) of each buffer: packed queries, the scores of one step, a panel of values, sums."""
 QUERIES = 64

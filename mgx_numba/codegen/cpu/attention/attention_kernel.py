@@ -17,8 +17,6 @@ from ..microkernels.register_tile import RegisterTile
 from ..microkernels.tile_table import tile_for
 from .attention_blocking import BUFFER_BYTES, MOST_QUERIES, Blocks, record_size
 
-__all__ = ["AttentionKernel", "inverse", "join_launch"]
-
 OPERANDS = ("q", "k", "v", "out")
 PARTS = ("high", "low")
 SEARCH_LANES = 64

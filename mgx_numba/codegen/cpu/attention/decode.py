@@ -12,8 +12,6 @@ from collections.abc import Callable
 from ...statements import indent, load_text
 from .attention_kernel import AttentionKernel
 
-__all__ = ["DecodeAttention"]
-
 STREAMS = 4
 """Places in the keys, and in the values, that are read at the same time."""
 NEAR_KEYS = 64

@@ -26,8 +26,6 @@ from ..records import RecordText
 from .attention_blocking import BUFFER_BYTES
 from .attention_kernel import AttentionKernel, inverse
 
-__all__ = ["PrefillAttention"]
-
 BLOCK = finish_block(1)
 SCORES, VALUES = RecordText(BLOCK, "score_block"), RecordText(BLOCK, "value_block")
 """The argument blocks of the tiles of both products."""

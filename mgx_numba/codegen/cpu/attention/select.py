@@ -15,8 +15,6 @@ from .attention_kernel import AttentionKernel, join_launch
 from .decode import DecodeAttention
 from .flash import PrefillAttention
 
-__all__ = ["cached_refusal", "plan", "reads_transposed_masks"]
-
 
 def plan(problem: AttentionProblem, threads: int = 1, origin: str = "") -> Solution:
     """Return the launches for ``threads`` threads.

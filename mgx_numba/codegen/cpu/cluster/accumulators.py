@@ -10,8 +10,6 @@ from ...printer import VectorPrinter, VectorValue
 from ...reductions import REDUCTIONS, Reduction
 from ...statements import const_text
 
-__all__ = ["across_lanes", "finished", "initial_lines", "initial_text"]
-
 _ACROSS = {
     "add": "reduce_add",
     "max": "reduce_max",

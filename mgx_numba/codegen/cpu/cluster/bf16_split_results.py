@@ -9,8 +9,6 @@ from ....errors import UnsupportedError
 from ....graph.module import Module
 from ...problems.cluster import Tensor
 
-__all__ = ["check_parts", "parts_of_outputs", "store_parts_text"]
-
 
 def parts_of_outputs(module: Module, outputs: Sequence[Tensor], again: Sequence[int]) -> tuple[int, ...]:
     """Return the numbers of the outputs for the high and the low parts of a result, or an empty tuple; arguments are

@@ -11,8 +11,6 @@ from ..machine import machine
 from .stages import Stages
 from .walk import Walk, is_long
 
-__all__ = ["CHEAP", "cache_elements", "cached_values"]
-
 ALIASING = 2048
 """Addresses that differ by a multiple of this many bytes share one of few L1 cache sets."""
 MOST_CACHED = 3

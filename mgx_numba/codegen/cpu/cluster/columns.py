@@ -17,8 +17,6 @@ from .reduction_layout import ReduceLayout
 from .row_values import rows_at
 from .tasks import each_row
 
-__all__ = ["column_lines"]
-
 ROWS = 4
 """Rows of which each element is read before the accumulators are updated, so that accumulators are loaded less
 often."""

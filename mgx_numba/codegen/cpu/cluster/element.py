@@ -15,8 +15,6 @@ from .names import Names
 from .reduction_layout import ReduceLayout
 from .vectors import Strategy
 
-__all__ = ["Element", "cache_memory", "lines_of_head"]
-
 
 class Element:
     """Prints one stage's code for one vector of elements at ``c``, or its first ``left`` elements.

@@ -9,8 +9,6 @@ from ....core.dim import Length, ceil_div, maximum, minimum
 from ....ops.reduce_parts import largest_head
 from ...statements import indent
 
-__all__ = ["head_lines", "head_vectors"]
-
 LEAST_VECTORS = 4
 """Least vectors of the head: fewer give a mean that may be far from the row's mean."""
 

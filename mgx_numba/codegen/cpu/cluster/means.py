@@ -21,8 +21,6 @@ from .vectors import Strategy
 if TYPE_CHECKING:
     from .row_values import RowValues
 
-__all__ = ["mean_lines", "mean_name"]
-
 
 def mean_name(names: Names, ins: Instruction) -> str:
     """Return the variable for a mean whose sum may overflow."""

@@ -14,8 +14,6 @@ from .heads import head_vectors
 from .reduction_layout import ReduceLayout
 from .row_split import RowSplit, row_split_of
 
-__all__ = ["Names", "names_of"]
-
 
 @dataclass(frozen=True)
 class Names:

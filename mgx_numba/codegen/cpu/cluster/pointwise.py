@@ -27,8 +27,6 @@ from ..loops import (
 )  # fmt: skip
 from .bf16_split_results import check_parts, parts_of_outputs, store_parts_text
 
-__all__ = ["pointwise_launch"]
-
 
 def pointwise_launch(
     module: Module,

@@ -9,8 +9,6 @@ from ..machine import machine
 from .names import Names
 from .reduction_layout import ReduceLayout
 
-__all__ = ["prefetches", "soon_read", "streamed_result"]
-
 ROWS_AHEAD = 16
 """Prefetch distance, in rows, of columns in a single stage."""
 AHEAD_SHARE = 4

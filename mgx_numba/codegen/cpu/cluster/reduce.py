@@ -24,8 +24,6 @@ from .row_pipeline import pipeline_lines
 from .vectors import Strategy
 from .whole_rows import whole_row_lines
 
-__all__ = ["reduce_launch"]
-
 PRINTERS: dict[Strategy, Callable[[ReduceLayout, Names], list[str]]] = {
     Strategy.ROWS: row_lines,
     Strategy.WHOLE_ROWS: whole_row_lines,

@@ -30,8 +30,6 @@ from .stages import Stages
 from .vectors import Strategy, vectors_of
 from .walk import SHORTEST_PIPELINE, Walk
 
-__all__ = ["ReduceLayout", "reduce_layout"]
-
 PIPELINE_SHARE = 2
 """The rows in a pipeline take at most one part in this many of the L2 cache, where they stay meanwhile."""
 

@@ -11,8 +11,6 @@ from .reduction_layout import ReduceLayout
 from .row_values import RowValues, all_stages
 from .tasks import each_row
 
-__all__ = ["row_lines"]
-
 
 def row_lines(layout: ReduceLayout, names: Names) -> list[str]:
     """Return the body of a kernel of strategy ``ROWS``."""

@@ -21,8 +21,6 @@ from .prefetch import prefetches, streamed_result
 from .reduction_layout import ReduceLayout
 from .row_values import RowValues
 
-__all__ = ["pipeline_lines"]
-
 PIPELINE_AHEAD = 8 << 10
 """Prefetch distance (bytes) of the stage that reads an operand first."""
 TURN_BYTES = 512

@@ -8,8 +8,6 @@ from ....dataclass import dataclass
 from ...arguments import Arguments
 from .reduction_layout import ReduceLayout
 
-__all__ = ["RowSplit", "row_split_of"]
-
 
 @dataclass(frozen=True)
 class RowSplit:

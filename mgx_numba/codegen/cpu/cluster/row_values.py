@@ -17,8 +17,6 @@ from .means import mean_lines, mean_name
 from .names import Names
 from .reduction_layout import ReduceLayout
 
-__all__ = ["RowValues", "all_stages", "rows_at"]
-
 
 class RowValues:
     """Prints row values, each where it is first needed.

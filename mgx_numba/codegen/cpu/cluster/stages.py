@@ -17,8 +17,6 @@ from ...body import EXPENSIVE
 from ...reductions import REDUCTIONS, Reduction
 from .walk import Walk
 
-__all__ = ["Stages", "stages_of"]
-
 
 @dataclass(frozen=True)
 class Stages:

@@ -8,8 +8,6 @@ from ...statements import for_tasks
 from .names import Names
 from .reduction_layout import ReduceLayout
 
-__all__ = ["each_row"]
-
 
 def each_row(layout: ReduceLayout, names: Names, row: Sequence[str]) -> list[str]:
     """Return lines that run ``row`` for the rows of each task, with pointers ``r_<operand>`` to them.

@@ -18,8 +18,6 @@ from ..machine import machine
 from .stages import Stages, stages_of
 from .walk import Walk, walk_of
 
-__all__ = ["Strategy", "Vectors", "vectors_of"]
-
 LONG_ROW = 32
 """Vectors of a row from which each step takes two vectors."""
 WIDER_COLUMNS = 8

@@ -20,8 +20,6 @@ from ...space import Space, collapse
 from ..loops import is_streamed
 from .bf16_split_results import parts_of_outputs
 
-__all__ = ["SHORTEST_PIPELINE", "Walk", "is_long", "walk_of"]
-
 SHORTEST_PIPELINE = 8
 """Vectors of the shortest row for which prefetching it, or reading it once, while another row is computed pays."""
 

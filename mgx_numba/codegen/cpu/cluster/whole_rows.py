@@ -11,8 +11,6 @@ from .reduction_layout import ReduceLayout
 from .row_values import RowValues, all_stages
 from .tasks import each_row
 
-__all__ = ["whole_row_lines"]
-
 
 def whole_row_lines(layout: ReduceLayout, names: Names) -> list[str]:
     """Return the body of a kernel of strategy ``WHOLE_ROWS``."""

@@ -13,8 +13,6 @@ from ...problems.epilogue import ALONG_N, MOVING, Epilogue
 from ...problems.gemm import GemmProblem
 from .solver import Strides
 
-__all__ = ["Batched", "collapse"]
-
 MOST_DIMS = 3
 """Batch dimensions that the kernel iterates over; further dimensions become separate launches."""
 

@@ -38,11 +38,6 @@ from .blocking import odd
 from .pack_kernel import row_start
 from .solver import UnsuitedWeights
 
-__all__ = [
-    "LINE_ELEMENTS", "SplitRows", "declare_parts", "fills_lines", "groups_end_lines", "halve_vector", "one_by_one",
-    "parts_pitch", "row_note", "small_rows", "split_row", "split_rows", "split_vector", "split_weights",
-]  # fmt: skip
-
 LINE_ELEMENTS = host.CACHE_LINE // 2
 """Elements of a part in a cache line."""
 SMALLEST = 2.0**-30

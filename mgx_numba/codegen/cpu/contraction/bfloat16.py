@@ -14,8 +14,6 @@ from ..microkernels.tile_table import declared_tile, tile_for
 from .conv_int8 import ConvInt8, lies_in_words
 from .gemm_int8 import GemmInt8, words_in_place
 
-__all__ = ["ConvBfloat16", "GemmBfloat16"]
-
 FORMED_BYTES = {"float32": 6, "bfloat16": 4}
 """Memory traffic (bytes read and written) of converting one left-hand element to words, by its dtype."""
 ROW_CYCLES = 10.0

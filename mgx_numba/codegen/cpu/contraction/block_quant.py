@@ -24,11 +24,6 @@ from ..microkernels.tile_table import tile_for
 from .panels import SHARED_BYTES, aligned_zeros, panel_count
 from .solver import Solver
 
-__all__ = [
-    "LANES_TOGETHER", "BlockSolver", "block_words", "codes_place", "halves_are_read", "halves_hold", "head_words",
-    "offset_of", "packed_lens", "points_of", "scale_of", "scales_in_halves", "unit_of", "unpacked_bytes", "weight_of",
-]  # fmt: skip
-
 LANES_TOGETHER = 4
 """Codes of a word that are multiplied at once: its bytes."""
 HALF_EXPONENT = 15

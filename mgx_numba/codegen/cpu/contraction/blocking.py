@@ -29,22 +29,6 @@ from ...problems.element_types import ITEMSIZE
 from ..machine import machine
 from ..microkernels.register_tile import RegisterTile
 
-__all__ = [
-    "NEAR_PANELS",
-    "SUMS_BYTES",
-    "TABLE_TAPS",
-    "Blocking",
-    "cut",
-    "cut_lines",
-    "fit",
-    "groups_inside",
-    "line_order",
-    "odd",
-    "samples_along",
-    "steps_within",
-    "values_of",
-]
-
 SUMS_BYTES = 65536
 """Stack memory (bytes) for the accumulators of one task."""
 TABLE_TAPS = 64

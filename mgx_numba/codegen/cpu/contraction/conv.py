@@ -38,16 +38,6 @@ from .roofline import seconds
 from .shuffled_rows import ShuffledRows, shuffled_order
 from .solver import Setting, Solver, stored_types_refused
 
-__all__ = [
-    "ConvDirect",
-    "ConvPointwise",
-    "direct_launch",
-    "panel_lens",
-    "pixel_product",
-    "tap_matrices",
-    "uneven_pixels",
-]
-
 
 class ConvPointwise(Solver[ConvProblem]):
     """Solver for 1x1 convolutions over evenly spaced pixels: a matrix product."""

@@ -27,8 +27,6 @@ from .panels import aligned_zeros, pack_panels, panel_count
 from .roofline import seconds
 from .solver import Setting, Solver
 
-__all__ = ["ConvAmx"]
-
 
 class ConvAmx(Solver[ConvProblem]):
     """Solver for convolutions over one or two spatial dimensions that are not transposed."""

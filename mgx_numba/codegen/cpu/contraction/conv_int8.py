@@ -29,8 +29,6 @@ from .panels import aligned_zeros, pack_panels
 from .pixel_words import pixel_words
 from .solver import Setting, integer_types_refused
 
-__all__ = ["ConvInt8", "lies_in_words", "pixels_in_words"]
-
 
 class ConvInt8(ConvDirect):
     """Solver for uint8 or int8 pixels by constant int8 weights. Accumulators that overflow int32 wrap around."""

@@ -13,20 +13,6 @@ from ...problems.epilogue import ALONG_N, MOVING, Epilogue
 from .macro_kernel import MacroKernel
 from .solver import Strides
 
-__all__ = [
-    "Lattice",
-    "LineGaps",
-    "image_strides",
-    "lattice_arguments",
-    "lattice_rows",
-    "next_place",
-    "output_place",
-    "phase_of_group",
-    "pixel_rows",
-    "row_offsets",
-    "stride_arguments",
-]
-
 Lattice = Sequence[tuple[int, int, int]]
 """For each of three axes: the first output coordinate, the step to the next, and the length of the whole output."""
 

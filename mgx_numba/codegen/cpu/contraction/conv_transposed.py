@@ -35,8 +35,6 @@ from .panels import aligned_zeros, pack_panels, panel_count
 from .roofline import seconds
 from .solver import Setting, Solver, integer_types_refused
 
-__all__ = ["ConvTransposed", "taps_apart", "weights_stay_cached"]
-
 PHASES_SHARE = 4
 """The weights of all phases may take one part in this many of the L2 cache, to stay there together."""
 _NOWHERE = 1 << 40  # past the end of any axis

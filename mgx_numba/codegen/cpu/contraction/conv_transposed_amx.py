@@ -31,8 +31,6 @@ from .panels import aligned_zeros, pack_panels, panel_count
 from .roofline import seconds
 from .solver import NO_PARTS, Setting, Solver
 
-__all__ = ["ConvTransposedAmx"]
-
 
 class ConvTransposedAmx(Solver[ConvProblem]):
     """Solver for transposed convolutions whose kernel equals its stride: float32 in parts, bfloat16 or integers."""

@@ -19,8 +19,6 @@ from ..microkernels.tile_table import tile_for
 from .blocking import Blocking, fit
 from .macro_kernel import MacroKernel
 
-__all__ = ["ConvertOnTheFly", "convert_on_the_fly"]
-
 SCRATCH_BYTES = 65536
 """Stack memory (bytes) for the weights of a step."""
 FEWEST_TILES = 3

@@ -49,8 +49,6 @@ from .panels import aligned_zeros, pack_panels
 from .roofline import seconds
 from .solver import Setting, Solver
 
-__all__ = ["ConvDepthwise", "ConvDepthwiseAny"]
-
 DEPTHWISE_OPERATIONS = 2.7
 """Operations counted for a multiply-add, instead of 2, since input loads take time, too. Fitted to measured choices."""
 LINES_SHARE = 2

@@ -24,8 +24,6 @@ from .block_quant import (
 from .blocking import Blocking, fit
 from .macro_kernel import MacroKernel
 
-__all__ = ["DequantOnTheFly"]
-
 SCRATCH_BYTES = 65536
 """Stack memory (bytes) for the weights of a step; each tile of rows reads them once, from L2 at the worst."""
 

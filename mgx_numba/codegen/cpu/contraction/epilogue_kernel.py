@@ -22,8 +22,6 @@ from ..microkernels.tile_table import panel_block
 from ..records import RecordText
 from .epilogue_rows import Rows, kernel_name
 
-__all__ = ["PANEL_ROWS", "epilogue_kernel_source", "place_words", "placed_rows", "rows_at_once"]
-
 PANEL_ROWS = "row_places"
 """Name of the array of row offsets of two blocks of rows: the panel that awaits its epilogue, and the next panel."""
 

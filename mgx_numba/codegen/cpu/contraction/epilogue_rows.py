@@ -12,8 +12,6 @@ from ...problems.epilogue import ALONG_N, MOVING, Epilogue
 from ...statements import indent
 from ..microkernels.register_tile import RegisterTile
 
-__all__ = ["Rows", "epilogue_text", "finished_lanes", "kernel_name"]
-
 
 class Rows:
     """The text of an epilogue over one row of accumulators.

@@ -34,13 +34,6 @@ from .roofline import seconds
 from .solver import Setting, Solver, stored_types_refused
 from .split_on_the_fly import SplitOnTheFly
 
-__all__ = [
-    "LEFT", "PACKING_SECONDS", "GemmInPlace", "GemmPacked", "GemmPacking", "Unpacked", "distinct_lens",
-    "distinct_matrices", "left_repeats",
-    "product_launches", "product_seconds", "read_parts",
-]  # fmt: skip
-
-
 PACKING_SECONDS = 1.5e-10
 """Time (s) to pack one element at run time."""
 

@@ -32,17 +32,6 @@ from .roofline import seconds
 from .solver import NO_PARTS, Setting
 from .split_on_the_fly import SplitOnTheFly, most_terms
 
-__all__ = [
-    "MOST_BLOCKINGS",
-    "ConvPointwiseAmx",
-    "GemmAmx",
-    "form_seconds",
-    "parked_seconds",
-    "part_rows",
-    "refused_tiles",
-    "tile_of",
-]
-
 FORM_SECONDS = 2.5e-10
 """Time (s) to convert one left-hand element to the tile's format: a dozen instructions for 16 elements, and the
 traffic."""

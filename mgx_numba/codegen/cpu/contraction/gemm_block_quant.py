@@ -16,8 +16,6 @@ from .dequant_on_the_fly import DequantOnTheFly
 from .gemm import GemmPacked, product_launches
 from .solver import Setting
 
-__all__ = ["GemmBlockQuant"]
-
 VECTOR_CYCLES = 1.5
 """Cycles to dequantise one vector of codes into the buffer: six instructions, four at a time."""
 

@@ -42,8 +42,6 @@ from .pack_kernel import row_start
 from .panels import aligned_zeros, pack_panels, panel_count, without_repeats
 from .solver import Setting, integer_types_refused
 
-__all__ = ["GemmInt8", "GemmPackingInt8", "left_words", "word_rows", "words_in_place"]
-
 
 class GemmInt8(GemmPacked):
     """Solver for uint8 or int8 by constant int8 matrices. Accumulators that overflow int32 wrap around."""

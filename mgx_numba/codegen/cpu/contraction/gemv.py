@@ -29,8 +29,6 @@ from .epilogue_rows import Rows, kernel_name
 from .gemm import GemmPacked
 from .solver import Setting
 
-__all__ = ["GemvPacked", "best_streams", "chain_sets", "finished_rows", "task_grain"]
-
 MOST_ROWS = 4
 """Most rows whose accumulators fit the registers beside two panels of weights; for more rows a register tile reuses
 weights better."""

@@ -50,8 +50,6 @@ from .gemv import CLAIM_BYTES, best_streams, finished_rows, task_grain
 from .pack_kernel import row_start
 from .solver import Setting
 
-__all__ = ["GemvBlockQuant"]
-
 MOST_ROWS = 16
 """Most rows for which weights, not arithmetic, bound a product."""
 OPEN_ROWS = 4

@@ -23,8 +23,6 @@ from .int16_weights import BLOCK, BLOCK_WORDS, DOWN, GROUP, SHARING, pack_words,
 from .panels import SHARED_BYTES, aligned_zeros
 from .solver import IsCompiled, LoadKernels
 
-__all__ = ["GemvInt16"]
-
 UNROLL = 2
 """Rows of weights in a step of a loop of eight (measured: 2 and 4 are alike; 8 takes a quarter longer in memory)."""
 SPARSE = 8

@@ -20,8 +20,6 @@ from ..microkernels.tile_table import TILE_TABLE_ROWS
 from ..records import Holds, Record, RecordText, Word
 from .conv_output_rows import next_place, output_place
 
-__all__ = ["call_places", "place_locals", "spatial_arguments"]
-
 PLACES_BLOCK = Record(
     "places",
     (

@@ -33,8 +33,6 @@ from .int16_weights import (
 )  # fmt: skip
 from .solver import LoadKernels
 
-__all__ = ["kernel_for", "pack_by_kernel", "packing_kernel"]
-
 STRIPE = 256
 """Columns of a stripe, of which a block takes a quarter of an L2 cache (measured: 64 to 512 differ by a tenth)."""
 ROUNDING = 1.5 * 2.0**23

@@ -25,11 +25,6 @@ from ....parallel import allowed_cpus, on_threads
 from .panels import SHARED_BYTES
 from .solver import UnsuitedWeights
 
-__all__ = [
-    "BLOCK", "BLOCK_WORDS", "DOWN", "FEW", "GROUP", "SHARING", "SMALLEST_STEP", "UP", "block_count", "largest_integer",
-    "least_mean", "pack_words", "refuse_unsuited", "unpack", "unpacked_scale", "words_lens",
-]  # fmt: skip
-
 BLOCK = 64
 """Rows that share a scale: with fewer rows, scales take more memory than their accuracy is worth (normal weights: 64
 rows are 1.2 times as accurate as 256, 32 rows 1.35 times)."""

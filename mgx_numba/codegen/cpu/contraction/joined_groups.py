@@ -12,8 +12,6 @@ import numpy as np
 from ...problems.convolution import ConvProblem
 from ..microkernels.register_tile import RegisterTile
 
-__all__ = ["join_groups", "joined_group_weights"]
-
 
 def join_groups(problem: ConvProblem, tile: RegisterTile) -> ConvProblem:
     """Return ``problem`` with the largest number of groups whose channels fill whole words.

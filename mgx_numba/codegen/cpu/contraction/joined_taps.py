@@ -14,8 +14,6 @@ from ....core.dim import known_equal
 from ...problems.convolution import ConvProblem
 from ..microkernels.register_tile import RegisterTile
 
-__all__ = ["join_taps", "joined_weights"]
-
 
 def join_taps(problem: ConvProblem, tile: RegisterTile) -> ConvProblem | None:
     """Return the convolution over joined taps of the same pixels, with strides in elements.

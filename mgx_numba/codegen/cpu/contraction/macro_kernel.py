@@ -29,8 +29,6 @@ from .epilogue_kernel import PANEL_ROWS, epilogue_kernel_source, place_words, pl
 from .epilogue_rows import Rows, finished_lanes, kernel_name
 from .tile_source import epilogue_source, tile_record, tile_source
 
-__all__ = ["MacroKernel", "even_table", "height_table", "next_height", "run_tile"]
-
 
 @dataclass
 class MacroKernel:

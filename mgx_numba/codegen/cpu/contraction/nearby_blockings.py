@@ -12,8 +12,6 @@ from ..microkernels.register_tile import RegisterTile
 from ..microkernels.tile_table import declared_tile, matrix_tile, tile_for
 from .blocking import NEAR_PANELS, SUMS_BYTES, Blocking, cut, cut_lines, fit, steps_within
 
-__all__ = ["line_blockings", "matrix_blockings", "nearby_blockings"]
-
 _LONG_SUM = 512
 """Reduction length from which other step depths are tried."""
 

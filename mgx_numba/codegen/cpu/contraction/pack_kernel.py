@@ -14,8 +14,6 @@ from ..kernel import cpu_kernel
 from ..microkernels.register_tile import RegisterTile
 from .panels import panel_count
 
-__all__ = ["pack_launch", "row_start"]
-
 MOST_DIMS = 3
 """Most dimensions of a packing after merging: batch, rows and columns."""
 

@@ -16,8 +16,6 @@ from ..loops import claim
 from .bf16_split_rows import declare_parts, halve_vector, split_row, split_vector
 from .padded_input import PaddedInput
 
-__all__ = ["pad_launch"]
-
 SMALL_PIXELS = (2, 4, 8)
 """Numbers of elements of a pixel for which one vector holds several pixels."""
 INFINITY = 0x7F80

@@ -24,8 +24,6 @@ from ...problems.element_types import ITEMSIZE
 from .. import host
 from ..microkernels.register_tile import RegisterTile
 
-__all__ = ["PaddedInput", "padded_input_refusal"]
-
 
 def padded_input_refusal(problem: ConvProblem) -> str | None:
     """Return why a problem's input cannot be copied onto a grid; None if it can."""

@@ -12,8 +12,6 @@ from ....core.pages import aligned_bytes
 from ....parallel import allowed_cpus, on_threads
 from ..microkernels.register_tile import RegisterTile
 
-__all__ = ["SHARED_BYTES", "aligned_zeros", "pack_panels", "panel_count", "without_repeats"]
-
 SHARED_BYTES = 4 << 20
 """Bytes of packed weights from which several threads pack them: a millisecond of work; starting a thread takes a
 twentieth."""

@@ -16,8 +16,6 @@ from ..loops import claim
 from ..microkernels.register_tile import RegisterTile
 from .pack_kernel import row_start
 
-__all__ = ["pixel_words"]
-
 MOST_CHANNELS = 3
 """Most channels. With four channels pixels already are words, or two vectors of them are."""
 

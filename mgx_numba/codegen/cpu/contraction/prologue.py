@@ -16,8 +16,6 @@ from ..microkernels.register_tile import RegisterTile
 from .blocking import Blocking, fit, odd
 from .macro_kernel import MacroKernel, even_table
 
-__all__ = ["PrologueRows"]
-
 SCRATCH_BYTES = 65536
 """Stack memory (bytes) for the rows."""
 TOGETHER = 4

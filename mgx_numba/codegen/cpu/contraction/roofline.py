@@ -5,8 +5,6 @@ from __future__ import annotations
 from ..machine import machine
 from ..microkernels.register_tile import RegisterTile
 
-__all__ = ["peak_flops", "seconds"]
-
 EFFICIENCY = 0.9
 """Fraction of peak arithmetic throughput that is assumed for all solvers, to weigh arithmetic against memory.
 `bench.choices` measures what the estimates' constants lose."""

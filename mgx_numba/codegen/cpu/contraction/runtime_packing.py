@@ -8,8 +8,6 @@ import numpy as np
 
 from .solvers import CONV_SOLVERS, GEMM_SOLVERS
 
-__all__ = ["SOLVERS", "packed_weights"]
-
 SOLVERS: tuple[Any, ...] = (*GEMM_SOLVERS, *CONV_SOLVERS)
 
 

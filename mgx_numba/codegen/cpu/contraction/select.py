@@ -12,8 +12,6 @@ from ...problems.gemm import GemmProblem
 from ..machine import Machine, machine
 from .solvers import CONV_SOLVERS, GEMM_SOLVERS
 
-__all__ = ["all_solvers", "select"]
-
 SECONDS_PER_BYTE = 3e-12
 """Time (s) that each byte of growth of the weights has to save."""
 REMEMBERED = 1024

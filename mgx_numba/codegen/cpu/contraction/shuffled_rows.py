@@ -21,8 +21,6 @@ from ..microkernels.register_tile import RegisterTile
 from ..microkernels.tile_table import MOST_RUNS
 from .macro_kernel import MacroKernel, even_table
 
-__all__ = ["ShuffledRows", "shuffled_order"]
-
 SCRATCH_BYTES = 65536
 """Stack memory (bytes) for the rows."""
 

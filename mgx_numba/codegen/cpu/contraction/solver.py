@@ -18,19 +18,6 @@ from ..microkernels.tile_table import declared_tile
 from .blocking import Blocking
 from .nearby_blockings import nearby_blockings
 
-__all__ = [
-    "NO_EPILOGUE",
-    "NO_PARTS",
-    "IsCompiled",
-    "LoadKernels",
-    "Setting",
-    "Solver",
-    "Strides",
-    "UnsuitedWeights",
-    "integer_types_refused",
-    "stored_types_refused",
-]
-
 NO_EPILOGUE = Epilogue()
 NO_PARTS = "the left-hand side comes in parts"
 """Refusal of a problem whose left-hand side comes in parts."""

@@ -27,8 +27,6 @@ from .winograd.solver import ConvWinograd
 from .winograd.strided import ConvWinogradStrided
 from .winograd.winograd_amx import ConvWinogradAmx
 
-__all__ = ["CONV_SOLVERS", "GEMM_SOLVERS"]
-
 GEMM_SOLVERS = (
     GemmPacked(),
     GemvPacked(),

@@ -24,8 +24,6 @@ from .bf16_split_rows import LINE_ELEMENTS, halve_vector, one_by_one, row_note, 
 from .blocking import Blocking, fit, odd
 from .macro_kernel import MacroKernel, even_table
 
-__all__ = ["SplitOnTheFly", "most_terms"]
-
 SCRATCH_BYTES = 65536
 """Stack memory (bytes) for all parts of a block of rows."""
 _WORD = 4  # bytes

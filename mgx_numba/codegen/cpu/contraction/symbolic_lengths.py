@@ -37,8 +37,6 @@ from .gemm import distinct_matrices
 from .select import SECONDS_PER_BYTE
 from .solvers import CONV_SOLVERS, GEMM_SOLVERS
 
-__all__ = ["SolverShare", "flattened", "solve_open", "solvers_of"]
-
 MOST_SOLVERS = 4
 """Most solvers of one contraction: each has kernels, and some have packed weights of their own."""
 WORTH, WORTH_OWN_WEIGHTS = 0.05, 0.25

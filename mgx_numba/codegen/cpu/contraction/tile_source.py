@@ -13,8 +13,6 @@ from ..microkernels.tile_table import MATRIX_BLOCK, TILE_BLOCK
 from ..records import RecordText
 from .epilogue_rows import epilogue_text, kernel_name
 
-__all__ = ["epilogue_source", "finished_heights", "tile_record", "tile_source"]
-
 THIN = 4
 """Remaining columns for which four rows share a vector; fewer rows in a vector gain nothing, except beside a whole
 vector of the same rows."""

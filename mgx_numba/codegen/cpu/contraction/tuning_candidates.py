@@ -10,8 +10,6 @@ from ...tuning.request import Candidate, Estimate, Request
 from .blocking import Blocking
 from .select import all_solvers, select
 
-__all__ = ["candidate_of", "candidates", "choose", "estimates", "refinements", "revisions"]
-
 _BLOCKING = ("rows", "panels", "taps", "depth", "parts")
 
 

@@ -18,8 +18,6 @@ from .. import host
 from ..loops import AHEAD_BYTES, claim, is_streamed, tasks_unless_empty
 from .row_tasks import KEPT_COLUMNS, RowLoop, kept_columns, row_share, rows_ahead
 
-__all__ = ["arg_join_launch", "arg_part_launch", "arg_parts", "argreduce_launch"]
-
 LONG_ROW = 16
 """Vectors of a row from which four registers search side by side, as more registers have to be compared at the end of a
 row."""

@@ -16,8 +16,6 @@ from ..kernel import cpu_kernel
 from ..loops import tasks_unless_empty
 from .row_tasks import mover
 
-__all__ = ["cache_copy_launch"]
-
 PIECE_BYTES = 1 << 18
 """Bytes of one task: some ten microseconds of copying, against tens of nanoseconds for a claim. No figures kept."""
 

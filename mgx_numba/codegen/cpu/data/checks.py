@@ -14,8 +14,6 @@ from ...arguments import Arguments
 from ...statements import INDENT, indent
 from ..records import Record, RecordText, Word
 
-__all__ = ["Checks"]
-
 FAULT = RecordText(
     Record("fault", (Word("step", "0, or who noted it"), Word("check", "of its kernel"), Word("index", "as it was"))),
     "fault",

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import numpy as np
 
-__all__ = ["collected_rows"]
-
 
 def collected_rows(classes: int, total: int | None, picked: np.ndarray, counts: np.ndarray) -> np.ndarray:
     """Return rows (image, class, box) of the boxes picked, and zeros up to ``total`` rows."""

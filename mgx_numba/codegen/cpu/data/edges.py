@@ -17,8 +17,6 @@ from ...statements import indent, vector_loop
 from ..loops import claim, tasks_unless_empty
 from .row_tasks import RowLoop, mover, mover_lanes
 
-__all__ = ["edges_launch"]
-
 LONGEST_STEP = 256
 """Most bytes of a step along the axis with the table; longer steps are copied as runs. No figures kept."""
 LARGEST_TABLE = 1 << 16

@@ -18,8 +18,6 @@ from .checks import Checks
 from .row_tasks import KEPT_COLUMNS, RowLoop, mover, mover_lanes
 from .short_runs import runs_launch
 
-__all__ = ["indexed_launch"]
-
 
 def indexed_launch(problem: IndexedCopy) -> Launch:
     """Return the launch that fills the output."""

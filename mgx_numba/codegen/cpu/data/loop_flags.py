@@ -13,8 +13,6 @@ from ...statements import for_tasks, kernel_text
 from .. import host
 from ..kernel import cpu_kernel
 
-__all__ = ["branch_ends", "branch_starts", "loop_goes_on", "loop_starts", "row_is_kept"]
-
 ROW_TASK_BYTES = 1 << 14
 """Bytes of a row that one task copies, some hundred nanoseconds."""
 

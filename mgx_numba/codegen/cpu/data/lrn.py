@@ -19,8 +19,6 @@ from .. import host
 from ..loops import claim, is_streamed, tasks_unless_empty
 from .row_tasks import RowLoop
 
-__all__ = ["lrn_launch"]
-
 SCRATCH = 2048
 """Most squares of a row of channels in each of two scratch rows: 8 KiB each of float32, so that both stay in the L1
 cache. More channels are summed over rows."""

@@ -15,8 +15,6 @@ from ..kernel import cpu_kernel
 from ..loops import tasks_unless_empty
 from .row_tasks import RowLoop
 
-__all__ = ["numbers_launch", "range_launch"]
-
 
 def numbers_launch(problem: NumbersProblem) -> Launch:
     """Return a launch that stores numbers; kernels differ only in the element type."""

@@ -12,8 +12,6 @@ from .. import host
 from ..loops import tasks_unless_empty
 from .row_tasks import RowLoop, mover
 
-__all__ = ["onehot_launch"]
-
 
 def onehot_launch(axis: int, indices: Tensor, values: Tensor, out: Tensor, origin: str = "") -> Launch:
     """Return the launch that writes ``values[1]`` where the position along ``axis`` equals the index, ``values[0]``

@@ -20,8 +20,6 @@ from .edges import edges_launch
 from .indexed import indexed_launch
 from .row_tasks import RowLoop, mover, mover_lanes
 
-__all__ = ["border_launch", "has_short_rows", "pad_launch", "remap_launch"]
-
 SHORT_ROW = 128
 """Most bytes of a row, which takes three short loops, for which filling everything first is faster; half of it where
 the filled data is re-read from memory."""

@@ -15,8 +15,6 @@ from ...statements import indent, load_text, store_text, vector_loop
 from .pooling_window import UNROLLED_TAPS, PoolingKernel, PoolingWindow
 from .row_tasks import RowLoop
 
-__all__ = ["along_rows", "suits_rows"]
-
 ROW_BUFFER = 2048
 """Elements in each of two scratch rows: 8 KiB each of float32, so that both stay in the L1 cache."""
 LOADED_EVERY = 4

@@ -15,8 +15,6 @@ from ...statements import indent, load_text, store_text, vector_loop
 from .pooling_window import UNROLL, UNROLLED_TAPS, PoolingKernel, PoolingWindow, places_of
 from .row_tasks import RowLoop
 
-__all__ = ["may_slide", "sliding"]
-
 MOST_KEPT = 6
 """Most columns of a window that are kept: each takes a register for each vector of channels."""
 KEPT_VECTORS = 16

@@ -20,8 +20,6 @@ from ...statements import cast_text, const_text, dtype_name, indent
 from .. import host
 from ..loops import AHEAD_BYTES, is_streamed
 
-__all__ = ["UNROLL", "UNROLLED_TAPS", "PoolingKernel", "PoolingWindow", "places_of", "windows"]
-
 UNROLL = 4
 """Vectors of channels side by side: maxima and sums are dependent chains, so several are needed to hide latency."""
 UNROLLED_TAPS = 16

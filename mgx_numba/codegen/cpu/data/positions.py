@@ -16,8 +16,6 @@ from .. import host
 from ..loops import tasks_unless_empty
 from .row_tasks import RowLoop
 
-__all__ = ["Resampled", "nearest_positions", "pad_positions", "tap_positions", "taps_of"]
-
 
 @dataclass(frozen=True)
 class Resampled:

@@ -33,8 +33,6 @@ from .pad import remap_launch
 from .positions import Resampled, taps_of
 from .row_tasks import RowLoop
 
-__all__ = ["changed_axes", "open_axes", "open_resize_launch", "resize_launch"]
-
 LINE = 4096
 """Elements of a source row from which a block's outputs are read: 16 KiB of float32, a third of the L1 cache."""
 KEPT_BYTES = 1 << 16

@@ -16,11 +16,6 @@ from ..kernel import cpu_kernel
 from ..loops import AHEAD_BYTES, FEWEST_CLAIMS, Odometer, rows_of_task, task_elements
 from ..machine import machine
 
-__all__ = [
-    "KEPT_COLUMNS", "RowLoop", "kept_columns", "mover", "mover_lanes", "row_share",
-    "rows_ahead",
-]  # fmt: skip
-
 KEPT_COLUMNS = 1024
 """Most values that are kept for columns: 4 KiB of float32, so that two arrays of them leave room in the L1 cache."""
 FEWEST_CHUNKS = 8

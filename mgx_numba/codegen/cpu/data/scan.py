@@ -18,8 +18,6 @@ from .. import host
 from ..loops import AHEAD_BYTES, claim, is_streamed, streamable, tasks_unless_empty
 from .row_tasks import KEPT_COLUMNS, RowLoop, kept_columns, row_share, rows_ahead
 
-__all__ = ["part_sums_launch", "scan_launch", "scan_parts"]
-
 
 def scan_parts(axis: int, x: Tensor, out: Tensor) -> tuple[int, Type]:
     """Return the number of parts of all rows of a prefix sum (1 if none is cut), and the type of their sums."""

@@ -21,8 +21,6 @@ from ..loops import tasks_unless_empty
 from .checks import Checks
 from .row_tasks import RowLoop, mover, mover_lanes
 
-__all__ = ["scatter_launch", "scatternd_launch"]
-
 _COMBINE = {"add": "add", "mul": "mul", "min": "min", "max": "max"}
 
 

@@ -39,8 +39,6 @@ from ..machine import machine
 from .checks import Checks
 from .row_tasks import mover
 
-__all__ = ["runs_launch"]
-
 LONGEST_RUN = 4096
 """Most bytes of a run: a longer run is a row, for which a loop of its own pays. A page of memory."""
 FEWEST_STEPS = 4

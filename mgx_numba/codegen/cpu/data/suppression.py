@@ -20,8 +20,6 @@ from .. import host
 from ..kernel import cpu_kernel
 from ..loops import tasks_unless_empty
 
-__all__ = ["PLANES", "scratch_pitch", "suppression_launch"]
-
 PLANES = 6
 """Float64 planes of scratch memory: score, the four sides, area."""
 CORNERS = ("y1", "x1", "y2", "x2")

@@ -31,8 +31,6 @@ from .. import host
 from ..loops import AHEAD_BYTES, is_streamed, tasks_unless_empty
 from .row_tasks import RowLoop, row_share
 
-__all__ = ["LARGEST_K", "topk_launch", "topk_share"]
-
 LARGEST_K = 1024
 """Most elements that are kept sorted on the stack of a kernel; inserting takes proportional time. Larger k use a host
 step."""

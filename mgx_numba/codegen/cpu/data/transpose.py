@@ -34,8 +34,6 @@ from ..kernel import cpu_kernel
 from ..loops import Odometer, claim, is_streamed, task_elements
 from .row_tasks import mover
 
-__all__ = ["transpose_launch", "transposes_short_rows"]
-
 TILE = 64
 """Least rows and columns of a square tile: runs of 64 elements on both sides."""
 TILE_BYTES = 256  # four cache lines, also for types of less than 4 bytes, so that lines are fully used

@@ -18,8 +18,6 @@ from ...statements import for_tasks, indent, kernel_text
 from .. import host
 from ..kernel import cpu_kernel
 
-__all__ = ["trees_launch"]
-
 STREAMS = 4
 """Vectors in flight."""
 ROWS = 256

@@ -7,8 +7,6 @@ from ...problems.recurrence import RecurrenceProblem
 from ...recurrent_cell import RecurrentCell
 from .phases import Phase
 
-__all__ = ["CellWriter"]
-
 
 class CellWriter(RecurrentCell):
     """Prints the statements for units ``unit`` to ``unit + lanes`` of row ``row`` at one step.

@@ -12,8 +12,6 @@ from ..microkernels.int8_table import has_dot4, multiplies_pairs
 from ..microkernels.register_tile import RegisterTile
 from ..microkernels.tile_table import tile_for
 
-__all__ = ["VECTORS", "Phase", "multiplies_int16", "phases", "waits_for_weights"]
-
 VECTORS = 4
 """Accumulator vectors of one row: enough multiply-adds for each broadcast to keep up with weights from the L2 cache."""
 

@@ -27,8 +27,6 @@ from .products import product, rows_together, together
 from .states import DynamicStates, QuantizedStates, SplitStates
 from .weights import phase_size
 
-__all__ = ["plan"]
-
 PART_WORK = 24_000
 """Fewest multiply-adds of one step for which a further thread pays."""
 TICKET_WORDS = 16

@@ -13,8 +13,6 @@ from .phases import VECTORS, Phase, phases
 from .states import HALF, multiplies_four
 from .weights import TOGETHER, int8_rows
 
-__all__ = ["product", "rows_together", "together"]
-
 STREAMS = 4
 """Most panels of weights read side by side."""
 MOST_ROWS = 4

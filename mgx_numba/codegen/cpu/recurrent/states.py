@@ -14,8 +14,6 @@ from ..contraction.int16_weights import BLOCK, UP
 from ..microkernels.int8_table import has_dot4
 from .weights import SHIFT, TOGETHER
 
-__all__ = ["HALF", "DynamicStates", "QuantizedStates", "SplitStates", "multiplies_four"]
-
 HALF = (1 << 31) // (1 << 15) // BLOCK
 """Weight of the high half of a state relative to the low half. Both halves have magnitudes up to this value, so that
 the products of a block of int16 weights fit 32 bits."""

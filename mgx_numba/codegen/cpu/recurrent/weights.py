@@ -13,8 +13,6 @@ from ..contraction.panels import aligned_zeros
 from ..microkernels.tile_table import tile_for
 from .phases import Phase, phases
 
-__all__ = ["SHIFT", "TOGETHER", "int8_rows", "pack_weights", "packed_lens", "phase_size"]
-
 TOGETHER = 4
 """8-bit weights in a word: adjacent along k."""
 SHIFT = 128

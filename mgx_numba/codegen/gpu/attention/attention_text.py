@@ -18,8 +18,6 @@ from ...problems.attention import AttentionProblem, MaskLayout, float64_bits
 from ..kernel import block_of_plane, plane_grid
 from ..printer import ThreadPrinter
 
-__all__ = ["LOG2_E", "AttentionText", "declare_result", "exact_bases", "finished", "masked"]
-
 LOG2_E = 1 / math.log(2)
 LEAST_ADDED = -1e38
 """Lower clamp of finite mask values. Its product with `LOG2_E` is finite, so a row of such values still has a

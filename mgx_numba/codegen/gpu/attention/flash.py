@@ -25,8 +25,6 @@ from .split_kv import join_split_kv
 from .warpgroup_bf16_split import WarpgroupBf16SplitText, fits_bf16_split
 from .warpgroups import AttentionTile, WarpgroupAttentionText, fits_warpgroups
 
-__all__ = ["attention_refusal", "attention_solution"]
-
 TYPES = ("float16", "bfloat16", "float32")
 VECTOR_BYTES = 16
 """Bytes of the widest copy."""

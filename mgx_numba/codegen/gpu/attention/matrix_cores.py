@@ -21,8 +21,6 @@ from ..driver.device import known_architecture
 from ..matrix_tiles import MatrixTile, matrix_tiles
 from .attention_text import AttentionText, exact_bases, finished, masked
 
-__all__ = ["MatrixAttentionText", "attention_tile"]
-
 KEYS = 64
 """Keys per tile; fewer where shared memory is too small, and half where a wave of 32 lanes holds more than 64 features
 in registers. Not measured."""

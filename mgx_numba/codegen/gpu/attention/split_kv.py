@@ -10,8 +10,6 @@ from ...problems.attention import AttentionProblem
 from ..kernel import gpu_grid, gpu_kernel
 from .attention_text import declare_result, finished
 
-__all__ = ["join_split_kv"]
-
 THREADS = 128
 """Threads per block. No figures kept."""
 LANES = 4

@@ -26,8 +26,6 @@ from ..driver.device import known_architecture
 from .attention_text import AttentionText
 from .warpgroups import BOX_BYTES, LEAST_QUERIES, ROWS, SLICE, AttentionTile, rows_of_warpgroups
 
-__all__ = ["KEYS", "WarpgroupBf16SplitText", "chosen_bf16_split_tile", "fits_bf16_split"]
-
 KEYS = SLICE
 """Keys per tile: the K length of one MMA call on values."""
 MOST_FEATURES = 80

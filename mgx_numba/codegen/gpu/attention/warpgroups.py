@@ -19,8 +19,6 @@ from ..contraction.wgmma_operands import moves
 from ..driver.device import known_architecture
 from .attention_text import AttentionText
 
-__all__ = ["AttentionTile", "WarpgroupAttentionText", "chosen_tile", "fits_warpgroups", "rows_of_warpgroups"]
-
 TYPES = ("float16", "bfloat16")
 """Element types whose values an MMA reads transposed: PTX ISA, "wgmma.mma_async"."""
 SLICE = 64

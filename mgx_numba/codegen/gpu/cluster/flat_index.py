@@ -10,8 +10,6 @@ from ....core.dim import Dim, Length, all_of, equal, exact_quotient, known_equal
 from ...arguments import Arguments
 from ...printer import CodeBuffer
 
-__all__ = ["Axes", "contiguous_lanes", "whole_vectors", "widest"]
-
 
 class Axes:
     """Axes that a flat number walks, the last one fastest, and the operands' strides along them.

@@ -12,8 +12,6 @@ from ....graph.module import Module
 from ...problems.cluster import Tensor, own_lens
 from ...reductions import REDUCTIONS
 
-__all__ = ["Levels", "levels_of"]
-
 
 @dataclass(frozen=True)
 class Levels:

@@ -19,8 +19,6 @@ from ..printer import ThreadPrinter, dtype_name, most_lanes
 from .flat_index import Axes, contiguous_lanes
 from .transposed_pointwise import transposed_launch
 
-__all__ = ["Operands", "blocks_unless_empty", "operand_names", "pointwise_launch"]
-
 THREADS = 256
 """Threads per block: eight blocks fill a multiprocessor of 2048 threads. No figures kept."""
 LIGHT, HEAVY = 12, 32

@@ -25,8 +25,6 @@ from .levels import levels_of
 from .pointwise import blocks_unless_empty, operand_names
 from .thread_layout import RowLayout, row_layout
 
-__all__ = ["reduction_launch"]
-
 
 def reduction_launch(problem: ReductionProblem) -> Launch:
     """Return the launch of a reduction cluster.

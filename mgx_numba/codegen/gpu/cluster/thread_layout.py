@@ -26,8 +26,6 @@ from ..printer import most_lanes
 from .flat_index import contiguous_lanes
 from .teams import WARP, ColumnTeam, RowTeam, Team
 
-__all__ = ["RowLayout", "row_layout"]
-
 FEWEST_THREADS = 128
 """Least threads per block: four warps, one for each scheduler of a multiprocessor."""
 MOST_THREADS = 1024

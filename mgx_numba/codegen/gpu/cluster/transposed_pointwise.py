@@ -23,8 +23,6 @@ from ..kernel import gpu_grid, gpu_kernel
 from ..printer import ThreadPrinter, dtype_name, most_lanes
 from .flat_index import Axes
 
-__all__ = ["transposed_launch"]
-
 TILE = 32
 """Rows and columns of a tile, in words per thread: a warp reads one row and writes one column."""
 WORD = 4

@@ -20,8 +20,6 @@ from ..kernel import gpu_kernel, plane_grid
 from .contraction_text import ContractionText
 from .gpu_contraction import VECTOR_BYTES, GpuContraction
 
-__all__ = ["block_quant_refusal", "block_quant_solution", "blocks_solution", "codes_of_vector", "pack_codes"]
-
 TYPES = ("float16", "bfloat16", "float32")
 MOST_ROWS = 4
 """Most rows of the GEMV kernel. Decoding takes three FMAs per code and one more per row; up to 4 rows this takes less

@@ -22,19 +22,6 @@ from .contraction_text import ContractionText
 from .gpu_contraction import GpuContraction
 from .wgmma_tiles import multiprocessors
 
-__all__ = [
-    "CHUNK",
-    "CODE_WORDS",
-    "COLUMNS",
-    "EXPONENTS",
-    "block_quant_mma_refusal",
-    "block_quant_mma_solution",
-    "chunk_words",
-    "chunked",
-    "pack_chunks",
-    "scales_of_chunk",
-]  # fmt: skip
-
 COLUMNS, MOST_ROWS = 16, 8
 """Columns and rows of one MMA of a warp: PTX ISA, "mma.m16n8k16"."""
 EXPONENTS = {"float16": 0x64006400, "bfloat16": 0x43004300}

@@ -16,8 +16,6 @@ from ..printer import ThreadPrinter
 from .gpu_contraction import GpuContraction
 from .operands import operands_of
 
-__all__ = ["ACCUMULATORS", "ContractionText"]
-
 ACCUMULATORS = {
     "float16": "float32",
     "bfloat16": "float32",

@@ -11,8 +11,6 @@ from ..architecture import WARP
 from .gpu_contraction import GpuContraction
 from .ring import STAGING_PAD, RingText, RingTile
 
-__all__ = ["CoresText"]
-
 
 class CoresText(RingText):
     """Kernel text of one contraction; a subclass emits the MMA instruction.

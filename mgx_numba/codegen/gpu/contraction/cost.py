@@ -10,11 +10,6 @@ from .gpu_contraction import GpuContraction
 from .operands import Extent
 from .wgmma_tiles import LATENCY, READING, multiprocessors
 
-__all__ = [
-    "BANDWIDTH", "BEGINNING", "CLOCK", "LAUNCH", "BlockWork", "near_seconds", "not_below_memory", "reading_seconds",
-    "tiles_seconds",
-]  # fmt: skip
-
 CLOCK = 1.755e9
 """Clock in Hz: an H200 sustains it under tensor-core load; its maximum is 1.98e9."""
 BANDWIDTH = 4.2e12

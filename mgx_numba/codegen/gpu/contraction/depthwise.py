@@ -25,8 +25,6 @@ from .gpu_contraction import VECTOR_BYTES, GpuContraction
 from .operands import ConvolutionOperands
 from .wgmma_tiles import multiprocessors
 
-__all__ = ["PixelTiling", "chosen_pixels", "depthwise_refusal", "depthwise_solution", "depthwise_tilings", "loads"]
-
 THREADS = 64
 """Threads per block. Small blocks spread a small image over more multiprocessors."""
 PIXELS, LANES = (1, 2, 4, 7, 8), (2, 4, 8)

@@ -14,8 +14,6 @@ from .fma_tiles import TILES, TOGETHER, FmaTile, fma_form, fma_ring_bytes, weigh
 from .gpu_contraction import GpuContraction
 from .ring import RingForm, RingText, ring_refusal
 
-__all__ = ["FmaText", "fma_refusal"]
-
 DOWN, ACROSS = 8, 4
 """Lanes of a warp along the rows, and along the columns, of its sub-tile."""
 STEP = 4

@@ -14,8 +14,6 @@ from .operands import Extent
 from .ring import COPIED, LEAST_SLICES, RingForm, RingTile, ring_form, slices_of
 from .wgmma_tiles import LATENCY, READING, SPLITS, multiprocessors
 
-__all__ = ["TILES", "TOGETHER", "FmaTile", "fma_form", "fma_ring_bytes", "fma_seconds", "weighed_tiles"]
-
 OWN = 64
 """Rows and columns of a warp's sub-tile: 128 accumulators per lane (8 rows by 16 columns), which leave enough of the
 255 registers for the operands of 4 K elements. A lane loads 24 shared-memory words per 128 FMAs; shared memory could

@@ -32,8 +32,6 @@ from ..kernel import gpu_kernel, plane_grid
 from .contraction_text import ContractionText
 from .gpu_contraction import VECTOR_BYTES, GpuContraction
 
-__all__ = ["gemv_refusal", "gemv_solution"]
-
 TYPES = ("float16", "bfloat16", "float32")
 MOST_ROWS = 4
 """Most rows. Up to this number the rows, which every warp reads, come from the caches as fast as columns from DRAM."""

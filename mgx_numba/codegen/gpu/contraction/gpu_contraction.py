@@ -14,8 +14,6 @@ from ...tuning.request import Request
 from ..cluster.flat_index import whole_vectors, widest
 from ..kernel import NAME
 
-__all__ = ["VECTOR_BYTES", "GpuContraction", "interleaved", "permuted_lanes"]
-
 VECTOR_BYTES = 16
 """Bytes of the widest load of a thread."""
 

@@ -24,8 +24,6 @@ from ...problems.gemm import packed_strides
 from .gpu_contraction import VECTOR_BYTES
 from .wgmma_tiles import SLICE_BYTES, STEP_BYTES
 
-__all__ = ["ChannelPadding", "channel_padding"]
-
 MOST_FILLED, MOST_OTHERS = {1: 8, 2: 6}, 4
 """Most growth of the image by zeros and duplicates: for 1-byte and 2-byte elements, and for other sizes. Tensor cores
 gain more than this factor over gathers of single elements. A 3-channel image grows by 4/3 or 8/3 (8 bits: up to 16/3;

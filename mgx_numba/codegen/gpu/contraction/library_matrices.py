@@ -12,8 +12,6 @@ from ...problems.gemm import GemmProblem
 from ...space import collapse
 from ..libraries.matrices import Matrices, Matrix
 
-__all__ = ["matrices_of"]
-
 
 def matrices_of(problem: GemmProblem | ConvProblem, added: Sequence[int] = ()) -> Matrices:
     """Return the matrices of a product or of a 1x1 convolution.

@@ -22,8 +22,6 @@ from .gpu_contraction import GpuContraction
 from .weights import COLUMNS
 from .wgmma_tiles import multiprocessors
 
-__all__ = ["LibrarySolver", "call_of", "sums_dtype"]
-
 PRODUCTS = 2048.0
 """Peak 16-bit multiplications per cycle of one H200 multiprocessor's tensor cores."""
 MOST_KEPT = 512

@@ -24,8 +24,6 @@ from .library_matrices import matrices_of
 from .library_solver import LibrarySolver, call_of, sums_dtype
 from .split_k import add_split_k
 
-__all__ = ["LIBRARIES", "CublasLtProducts", "CudnnConvolutions"]
-
 _WORKSPACE_ALIGNMENT = 256
 """Required alignment of a workspace in bytes: NVIDIA's cuBLAS documentation, cublasSetWorkspace."""
 

@@ -14,8 +14,6 @@ from .cores import CoresText
 from .gpu_contraction import GpuContraction
 from .ring import RingTile, ring_refusal
 
-__all__ = ["MatrixText", "Wave32Text", "Wave64Text", "declared_tiles", "joined", "matrix_refusal"]
-
 
 def declared_tiles(contraction: GpuContraction) -> tuple[MatrixTile, ...]:
     """Return the architecture's MMA instructions for a contraction, the larger one first."""

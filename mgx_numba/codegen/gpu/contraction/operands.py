@@ -20,8 +20,6 @@ from ...problems.epilogue import Epilogue
 from ...problems.gemm import GemmProblem
 from ..cluster.flat_index import Axes
 
-__all__ = ["ConvolutionOperands", "Extent", "Operands2D", "ProductOperands", "operands_of"]
-
 MASK_BITS = 32
 """Bits of a row's tap mask (int32): the most taps that a masked convolution can have."""
 

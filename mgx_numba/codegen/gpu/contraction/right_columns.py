@@ -32,8 +32,6 @@ from ..kernel import block_of_plane, gpu_kernel, plane_grid
 from .gpu_contraction import GpuContraction
 from .wgmma_tiles import SLICE_BYTES
 
-__all__ = ["POSITIONS", "OrderedColumns", "halves_in_pieces", "in_halves", "ordered_columns", "place_in_slice"]
-
 POSITIONS = SLICE_BYTES // 4
 """K elements per slice: float32 numbers in 128 bytes."""
 THREADS = 256

@@ -27,11 +27,6 @@ from .gpu_contraction import VECTOR_BYTES, GpuContraction
 from .operands import Extent, ProductOperands, RowPlace
 from .split_k import add_split_k
 
-__all__ = [
-    "COPIED", "LEAST_SLICES", "RingForm", "RingText", "RingTile", "ring_form", "ring_refusal", "ring_solution",
-    "slices_of",
-]  # fmt: skip
-
 ROW_PAD = 4
 """Padding words per slice row, which puts the eight rows of an MMA fragment in different banks."""
 TRANSPOSED_PAD = 32

@@ -37,11 +37,6 @@ from .wgmma_tiles import SPLITS, WarpgroupTile
 if TYPE_CHECKING:
     from .library_solver import LibrarySolver
 
-__all__ = [
-    "SOLVERS", "GpuSolver", "candidate_of", "candidates", "choose", "estimates",
-    "in_vectors", "own_candidates", "refinements", "refusal_of", "revisions",
-]  # fmt: skip
-
 MOST_REFINEMENTS = 12
 """Tilings that tuning measures beside a solver's own choice, best estimates first. Each is a kernel to compile, shared
 with other problems of the same structure."""

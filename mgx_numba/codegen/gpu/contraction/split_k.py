@@ -10,8 +10,6 @@ from ..kernel import gpu_kernel, plane_grid
 from .contraction_text import ContractionText
 from .gpu_contraction import GpuContraction
 
-__all__ = ["add_split_k"]
-
 FINISH_THREADS = 256
 """Threads per block of the second launch. No figures kept."""
 LANES = 4

@@ -33,8 +33,6 @@ from .gpu_contraction import GpuContraction
 from .operands import Extent
 from .solvers import SOLVERS, refusal_of
 
-__all__ = ["CandidateShare", "solve_open"]
-
 SIZES = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 16384, 65536)
 """Lengths to compare solvers for; the odd numbers beside them stand for lengths of no whole vectors."""
 IMAGES = (8, 16, 32, 64, 128, 256, 512)

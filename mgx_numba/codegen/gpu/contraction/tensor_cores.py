@@ -10,8 +10,6 @@ from .cores import CoresText
 from .gpu_contraction import GpuContraction
 from .ring import RingTile, ring_refusal
 
-__all__ = ["TensorText", "split_words", "tensor_refusal"]
-
 MASK = -(1 << 13)
 """Mask of the float32 bits that TF32 keeps, as an int32."""
 SIGN, ONE = -(1 << 31), 0x3F800000

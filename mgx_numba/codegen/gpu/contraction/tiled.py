@@ -17,8 +17,6 @@ from .contraction_text import ContractionText
 from .gpu_contraction import GpuContraction
 from .operands import Extent
 
-__all__ = ["SIDES", "chosen_side", "tiled_solution"]
-
 OWN = 4
 """Rows and columns per thread."""
 DEPTH = 16

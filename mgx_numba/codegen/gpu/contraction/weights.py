@@ -9,8 +9,6 @@ import numpy as np
 from ....core.strided import Strided
 from ...problems.convolution import ConvProblem
 
-__all__ = ["CHANNELS", "COLUMNS", "ROWS", "WeightOrder", "pack_weights", "packed_lens"]
-
 Weights = TypeVar("Weights", np.ndarray, Strided)
 """The weights, or a description of their memory."""
 WeightOrder = tuple[int, int, int, int]

@@ -44,8 +44,6 @@ from .wgmma_tiles import (
     weighed_tiles,
 )
 
-__all__ = ["WarpgroupText", "tile_question", "warpgroup_launches", "wgmma_choice", "wgmma_solution", "wgmma_tiles"]
-
 
 def wgmma_solution(contraction: GpuContraction, tile: WarpgroupTile | None = None, splits: int = 0) -> Solution:
     """Return the launches of an applicable contraction.

@@ -7,8 +7,6 @@ from dataclasses import field
 from ....dataclass import dataclass
 from ...printer import VectorValue
 
-__all__ = ["Part", "SumVector"]
-
 
 @dataclass(frozen=True)
 class SumVector:

@@ -27,8 +27,6 @@ from .wgmma import WarpgroupText, tile_question, warpgroup_launches
 from .wgmma_accumulators import Part
 from .wgmma_tiles import PART_SLICES, TileQuestion, WarpgroupTile, multiprocessors, weighed_tiles
 
-__all__ = ["bf16_split_solution", "bf16_split_tiles"]
-
 
 def bf16_split_solution(contraction: GpuContraction, tile: WarpgroupTile | None = None, splits: int = 0) -> Solution:
     """Return the launches of an applicable contraction.

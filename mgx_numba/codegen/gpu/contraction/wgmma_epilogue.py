@@ -17,8 +17,6 @@ from .gpu_contraction import VECTOR_BYTES
 from .wgmma_accumulators import Part, SumVector
 from .wgmma_tiles import AHEAD, AHEAD_REGISTERS, EARLY_REGISTERS, WarpgroupTile
 
-__all__ = ["WarpgroupEpilogueText"]
-
 NARROW = 8
 """Elements per vector of a lane under register pressure. With 16 (8-bit results) and per-column scales and biases ptxas
 spills for tiles of 128 by 256 and for two blocks of 128 by 128."""

@@ -16,18 +16,6 @@ from .gpu_contraction import VECTOR_BYTES, GpuContraction
 from .operands import Extent
 from .wgmma_tiles import SLICE_BYTES
 
-__all__ = [
-    "MOST_BATCH_AXES",
-    "PIECE",
-    "TRANSPOSED_BYTES",
-    "bf16_split_refusal",
-    "layout_of",
-    "moves",
-    "wants_order",
-    "wgmma_refusal",
-    "windows_of",
-]
-
 PIECE = 8
 """Columns of an accumulator fragment: four threads hold two each."""
 TRANSPOSED_BYTES = 2

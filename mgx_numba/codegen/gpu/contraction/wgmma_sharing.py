@@ -11,8 +11,6 @@ from ....dataclass import dataclass
 from ...printer import CodeBuffer
 from .wgmma_tiles import WarpgroupTile
 
-__all__ = ["Sharing"]
-
 
 @dataclass(frozen=True)
 class Sharing:

@@ -11,16 +11,6 @@ from ....errors import DeviceError
 from ..architecture import WARP
 from ..driver.device import device
 
-__all__ = [
-    "TILES",
-    "TileQuestion",
-    "WarpgroupTile",
-    "chosen_tile",
-    "multiprocessors",
-    "tile_cycles",
-    "weighed_tiles",
-]
-
 SLICE_BYTES = 128
 """Bytes of K per row and column in a ring stage."""
 STEP_BYTES = 32

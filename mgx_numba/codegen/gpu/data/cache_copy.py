@@ -8,8 +8,6 @@ from ...arguments import Arguments
 from ...launch import Launch
 from ..kernel import gpu_grid, gpu_kernel
 
-__all__ = ["cache_copy_launch"]
-
 THREADS = 256
 """Threads per block; each copies single elements, a block apart."""
 MOST_BLOCKS = 1024

@@ -18,8 +18,6 @@ from ..cluster.flat_index import Axes
 from ..kernel import gpu_grid, gpu_kernel
 from ..printer import dtype_name, most_lanes
 
-__all__ = ["channel_padding_launch"]
-
 THREADS = 256
 """Most threads per block. ResNet-50's 32 images become 51 MB of float16 in 17 us on an H200; a copy of as many bytes
 takes 14. No figures kept of other values."""

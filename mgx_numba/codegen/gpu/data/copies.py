@@ -16,8 +16,6 @@ from ..kernel import gpu_grid, gpu_kernel
 from ..printer import dtype_name, most_lanes
 from .elements import THREADS
 
-__all__ = ["COPIES_KERNEL", "MOST_COPIES", "copies_launch"]
-
 COPIES_KERNEL = "copies_kernel"
 """Name of the kernels."""
 MOST_COPIES = 8

@@ -14,8 +14,6 @@ from ..cluster.flat_index import Axes
 from ..kernel import gpu_grid, gpu_kernel
 from ..printer import dtype_name
 
-__all__ = ["ElementText"]
-
 THREADS = 256
 """Threads per block: eight blocks fill a multiprocessor of 2048 threads. No figures kept."""
 

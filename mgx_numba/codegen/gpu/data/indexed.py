@@ -13,8 +13,6 @@ from ..cluster.flat_index import contiguous_lanes
 from ..printer import most_lanes
 from .elements import ElementText
 
-__all__ = ["indexed_launch", "positions_launch"]
-
 
 def indexed_launch(problem: IndexedCopy) -> Launch:
     """Return the launch that fills the output."""

@@ -10,9 +10,6 @@ from ...printer import CodeBuffer
 from ..architecture import WARP
 from ..printer import dtype_name
 
-__all__ = ["Order", "join_first"]
-
-
 _BITS = {Type.float_type: Type.int32_type, Type.double_type: Type.int64_type}
 
 

@@ -12,8 +12,6 @@ from ..cluster.flat_index import contiguous_lanes
 from ..printer import ThreadPrinter, most_lanes
 from .elements import ElementText
 
-__all__ = ["lrn_launch"]
-
 _ROOTS = {0.5: 1, 0.75: 2}
 """Powers as products of square roots, which are cheaper and more accurate than a general power; 0.75 is ONNX's
 default."""

@@ -15,8 +15,6 @@ from ..kernel import gpu_grid, gpu_kernel
 from ..printer import dtype_name
 from .elements import ElementText
 
-__all__ = ["numbers_launch", "range_launch"]
-
 MOST_NUMBERS = 128
 """Most numbers per launch; each takes two words of an argument block of 4 KiB (CUDA C++ programming guide, "Function
 Parameters")."""

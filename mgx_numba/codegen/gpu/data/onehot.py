@@ -7,8 +7,6 @@ from ...problems.cluster import Tensor
 from ...space import Space, collapse
 from .elements import ElementText
 
-__all__ = ["onehot_launch"]
-
 
 def onehot_launch(axis: int, indices: Tensor, values: Tensor, out: Tensor, origin: str = "") -> Launch:
     """Return the launch that writes ``values[1]`` where the position along ``axis`` equals the index, ``values[0]``

@@ -12,8 +12,6 @@ from ...problems.cluster import Tensor
 from ..printer import ThreadPrinter
 from .elements import ElementText
 
-__all__ = ["pad_launch"]
-
 
 def pad_launch(before: Sequence[int], value: np.ndarray | None, data: Tensor, out: Tensor, origin: str) -> Launch:
     """Return the launch that copies ``x`` to index ``before`` of ``out`` (cropping where negative) and fills the rest

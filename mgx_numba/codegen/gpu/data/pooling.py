@@ -18,8 +18,6 @@ from ..cluster.flat_index import contiguous_lanes
 from ..printer import ThreadPrinter, dtype_name, most_lanes
 from .elements import ElementText
 
-__all__ = ["WindowAxis", "pooling_launch"]
-
 FEW = 16
 """Most taps that are unrolled, so that all their loads are in flight together: 64 registers for 16-byte vectors."""
 

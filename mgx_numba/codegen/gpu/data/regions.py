@@ -13,8 +13,6 @@ from ...problems.cluster import Tensor
 from ..printer import ThreadPrinter
 from .elements import ElementText
 
-__all__ = ["regions_launch"]
-
 
 def regions_launch(op: RoiAlign, x: Tensor, rois: Tensor, batch: Tensor, out: Tensor, origin: str = "") -> Launch:
     """Return the launch. Operands: ``x`` [n, c, h, w], ``rois`` [regions, 4], ``batch`` [regions], float32 ``scale``

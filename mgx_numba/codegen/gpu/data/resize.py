@@ -16,8 +16,6 @@ from ..cluster.flat_index import contiguous_lanes
 from ..printer import ThreadPrinter, dtype_name, most_lanes
 from .elements import ElementText
 
-__all__ = ["interpolation_launch"]
-
 
 def interpolation_launch(op: Resize, x: Tensor, out: Tensor, origin: str = "") -> tuple[Launch, dict[str, np.ndarray]]:
     """Return the launch that resamples floats by weighted sums along at least one axis, and its tables.

@@ -16,8 +16,6 @@ from ..cluster.flat_index import Axes
 from ..kernel import gpu_grid, gpu_kernel
 from ..printer import ThreadPrinter, dtype_name
 
-__all__ = ["scan_launch"]
-
 THREADS = 256
 """Threads per block. No figures kept."""
 HELD = 4

@@ -22,8 +22,6 @@ from ..cluster.flat_index import Axes
 from ..printer import ThreadPrinter, dtype_name
 from .elements import ElementText
 
-__all__ = ["ScatterLines", "element_lines", "scatter_launch", "slice_lines"]
-
 MOST_COMPARED = 1 << 21
 """Most comparisons (updates of all lines times updates per line, divided by the length) for the search. A device makes
 some 5e12 a second; a single thread takes half a microsecond per update. No figures kept."""

@@ -18,8 +18,6 @@ from ..kernel import gpu_grid, gpu_kernel
 from ..printer import dtype_name
 from .keys import Order, join_first
 
-__all__ = ["rows_launch", "suppression_launch"]
-
 THREADS = 256
 """Threads per block. No figures kept."""
 

@@ -18,8 +18,6 @@ from ..kernel import gpu_grid, gpu_kernel
 from ..printer import dtype_name
 from .keys import Order
 
-__all__ = ["kept_elements", "topk_comparisons", "topk_launch", "topk_share"]
-
 FEWEST_THREADS, MOST_THREADS = 32, 256
 """Least and most threads per block: one per element of a row, at least a warp."""
 PART = 1024

@@ -11,8 +11,6 @@ from ...problems.cluster import Tensor
 from ...problems.tree_tables import TreeTables
 from ..kernel import gpu_grid, gpu_kernel
 
-__all__ = ["trees_launch"]
-
 THREADS = 128
 """Threads per block. No figures kept."""
 

@@ -13,8 +13,6 @@ from ..contraction.block_quant import codes_of_vector
 from ..contraction.block_quant_mma import CHUNK, CODE_WORDS, COLUMNS, chunk_words, scales_of_chunk
 from ..kernel import gpu_grid, gpu_kernel
 
-__all__ = ["unpacked_chunks_launch", "unpacked_weights_launch"]
-
 THREADS = 256
 """Threads per block. No figures kept."""
 

@@ -12,11 +12,6 @@ from ..architecture import Architecture, chosen, for_capability
 from .hip import hip_architecture, hip_device, uses_hip
 from .library import Driver, driver, loaded
 
-__all__ = [
-    "Device", "architecture_of", "device", "device_count", "known_architecture", "memory_at", "model_of",
-    "selected_architecture",
-]  # fmt: skip
-
 # CUdevice_attribute and CUjit_option of cuda.h.
 _MULTIPROCESSORS, _MAJOR, _MINOR, _L2_BYTES, _SHARED_BYTES = 16, 75, 76, 38, 97
 _ERROR_LOG, _ERROR_LOG_BYTES = 5, 6

@@ -21,8 +21,6 @@ from ...launch import Grid
 from .device import Device
 from .library import Driver
 
-__all__ = ["CallNode", "Graph", "GraphInMaking", "KernelNode"]
-
 _HOST, _DEVICE = 1, 2
 """CU_MEMORYTYPE_HOST and CU_MEMORYTYPE_DEVICE."""
 _OF_ITS_OWN, _RELAXED = 1, 2

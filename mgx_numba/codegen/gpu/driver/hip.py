@@ -18,11 +18,6 @@ from ....errors import DeviceError
 from ..architecture import ARCHITECTURES, Architecture
 from .library import Library, missing
 
-__all__ = [
-    "HipDevice", "HipRuntime", "hip_architecture", "hip_device", "hip_device_count", "hip_memory_at", "hip_missing",
-    "hip_runtime", "uses_hip",
-]  # fmt: skip
-
 _NAMES = ("libamdhip64.so.7", "libamdhip64.so.6", "libamdhip64.so.5", "libamdhip64.so")
 LEAST_VERSION = 50700000
 """Least version (10,000,000 major + 100,000 minor + patch): ROCm loads code object 5 from it on."""

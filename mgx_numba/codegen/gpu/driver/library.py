@@ -13,8 +13,6 @@ from typing import Any
 
 from ....errors import DeviceError
 
-__all__ = ["Driver", "Library", "driver", "loaded", "missing"]
-
 _NAMES = ("libcuda.so.1", "libcuda.so")
 LEAST_VERSION = 12000
 """Least CUDA version of the driver (1000 major + 10 minor): graphs are instantiated with flags, and modules load

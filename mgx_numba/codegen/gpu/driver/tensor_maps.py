@@ -10,8 +10,6 @@ from ....core.types import from_numpy, numpy_dtype
 from ...launch import TensorLayout, TensorMap
 from .library import Driver
 
-__all__ = ["data_type", "encoded"]
-
 # Enumerations of cuda.h, CUtensorMap...
 _TYPES = {
     **dict.fromkeys(("uint8", "int8", "float8_e4m3fn", "float8_e5m2"), 0),  # bytes, which nothing is computed of

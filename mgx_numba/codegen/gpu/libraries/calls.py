@@ -18,8 +18,6 @@ from ...kernel import KernelSource
 from ...launch import Launch, OneCall, Operand
 from ..kernel import NAME
 
-__all__ = ["BoundCall", "LibraryCall", "bound_call", "call_launch", "described"]
-
 
 class LibraryCall(Protocol):
     """A library call on one device, prepared except for addresses."""

@@ -11,8 +11,6 @@ from ....dataclass import dataclass
 from ....errors import DeviceError
 from .cudnn import DATA_TYPES, Attribute, Cudnn, Descriptor, Kind, Value, cudnn, tensor
 
-__all__ = ["ConvolutionCall", "ConvolutionEngine", "RequestedConvolution", "engines"]
-
 _CORRELATION = 1  # cudnnConvolutionMode_t: the filter is not mirrored
 _HEURISTICS = (3, 2)  # CUDNN_HEUR_MODE_A and CUDNN_HEUR_MODE_FALLBACK
 _ADD, _RELU = 0, 100  # cudnnPointwiseMode_t

@@ -19,8 +19,6 @@ from ....errors import DeviceError
 from .finding import ContractionLibrary, loaded_library
 from .matrices import Matrices, Matrix
 
-__all__ = ["Algorithm", "CublasLt", "MatmulCall", "ProductTypes", "algorithms", "cublaslt"]
-
 _NAMES = ("libcublasLt.so.13", "libcublasLt.so.12")
 TYPES = {
     "float32": 0, "float64": 1, "float16": 2, "int8": 3, "int32": 10, "bfloat16": 14, "float8_e4m3fn": 28,

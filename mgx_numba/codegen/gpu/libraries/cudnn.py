@@ -13,8 +13,6 @@ from typing import Any
 
 from .finding import ContractionLibrary, loaded_library
 
-__all__ = ["DATA_TYPES", "Attribute", "Cudnn", "Descriptor", "Kind", "Value", "cudnn", "tensor"]
-
 _NAMES = ("libcudnn.so.9",)
 _NEEDS = (
     "libnvrtc.so.13", "libnvrtc.so.12", "libcublasLt.so.13", "libcublasLt.so.12", "libcublas.so.13", "libcublas.so.12",

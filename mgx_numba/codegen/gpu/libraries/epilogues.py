@@ -9,8 +9,6 @@ from ....dataclass import dataclass
 from ...problems.element_types import ITEMSIZE
 from ...problems.epilogue import Epilogue
 
-__all__ = ["Finish", "finish_of"]
-
 _ACTIVATIONS = ("relu", "gelu_tanh")
 
 

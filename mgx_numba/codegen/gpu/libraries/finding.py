@@ -14,8 +14,6 @@ from typing import Any, ClassVar
 from ....errors import DeviceError
 from ..driver.library import Library
 
-__all__ = ["ContractionLibrary", "loaded_library"]
-
 
 class ContractionLibrary(Library):
     """A library's functions, and one handle per device.

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from ....dataclass import dataclass
 
-__all__ = ["Matrices", "Matrix"]
-
 
 @dataclass(frozen=True)
 class Matrix:

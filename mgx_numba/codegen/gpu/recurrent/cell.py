@@ -11,8 +11,6 @@ from ...problems.recurrence import RecurrenceProblem
 from ...recurrent_cell import RecurrentCell, declare_given
 from ..printer import ThreadPrinter, dtype_name
 
-__all__ = ["ThreadCell"]
-
 
 class ThreadCell(RecurrentCell):
     """Text and arguments of a launch whose threads compute cells.

@@ -18,8 +18,6 @@ from ...problems.recurrence import RecurrenceProblem
 from ..printer import dtype_name
 from .tiles import WORDS, PersistentTile, ProductLanes
 
-__all__ = ["EXCHANGES", "Exchange"]
-
 _ALIGNMENT = 64
 """Bytes around the block counter that nothing else uses: at least one cache line."""
 _WORD = 8

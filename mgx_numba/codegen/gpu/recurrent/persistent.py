@@ -18,8 +18,6 @@ from .cell import ThreadCell
 from .exchange import EXCHANGES, Exchange
 from .tiles import PersistentTile, ProductLanes, rows_of_turn
 
-__all__ = ["persistent_solution"]
-
 _FIRST_THREADS = 256
 """Threads per block of the launch that stores the initial states; any number works."""
 

@@ -12,8 +12,6 @@ from .persistent import persistent_solution
 from .steps import steps_solution
 from .tiles import ranked_tiles
 
-__all__ = ["recurrent_solutions"]
-
 
 def recurrent_solutions(problem: RecurrenceProblem, origin: str = "", device_id: int = 0) -> Iterator[Solution]:
     """Yield the solutions of a recurrent layer on a device, least estimated time first. A persistent kernel needs all

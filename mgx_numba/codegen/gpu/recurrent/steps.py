@@ -17,8 +17,6 @@ from ..kernel import gpu_grid, gpu_kernel
 from ..printer import most_lanes
 from .cell import ThreadCell
 
-__all__ = ["rows_of_steps", "steps_solution"]
-
 WARPS = 8
 """Warps per block. No figures kept."""
 MOST_SUMS = 64

@@ -13,8 +13,6 @@ from ..printer import most_lanes
 from .steps import WARPS as STEP_WARPS
 from .steps import rows_of_steps
 
-__all__ = ["PersistentTile", "ProductLanes", "fitting_tiles", "ranked_tiles", "rows_of_turn"]
-
 WARPS = 8
 """Warps per block with up to 255 registers per thread: two per scheduler."""
 MOST_WORDS = 128

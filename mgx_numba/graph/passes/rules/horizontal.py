@@ -16,8 +16,6 @@ from ..build import RewriteBuilder
 from ..match import Match, constant, op, rule, some
 from .contractions import along_axis
 
-__all__ = ["HORIZONTAL_RULES", "UNARY", "Branch", "biased", "joined"]
-
 UNARY = frozenset({"relu", "sigmoid", "tanh", "silu", "leaky_relu", "elu", "gelu_erf", "gelu_tanh", "softplus", "mish"})
 
 

@@ -17,8 +17,6 @@ from ..match import Match, Operation, constant, op, rule, scalar, some
 from ..quantization_plan import CONTRACTIONS
 from .merging import all_finite, follows_contraction, has_zero, merged_product, merged_sum, rounds_next, small_offset
 
-__all__ = ["LINEAR_RULES"]
-
 BROADCASTS = frozenset({"multibroadcast"})
 
 

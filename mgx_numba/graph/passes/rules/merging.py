@@ -26,11 +26,6 @@ from ...instruction import Instruction
 from ..build import RewriteBuilder
 from ..quantization_plan import CONTRACTIONS
 
-__all__ = [
-    "BOUNDS", "WIDE", "all_finite", "follows_contraction", "has_finite", "has_zero", "is_kept", "merged_product",
-    "merged_sum", "rounds_next", "small_offset",
-]  # fmt: skip
-
 LARGEST_OFFSET = 1024.0
 """Biases and means of networks are below this, and constants that round or hide numbers above it."""
 

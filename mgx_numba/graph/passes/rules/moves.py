@@ -12,8 +12,6 @@ from ..build import RewriteBuilder
 from ..match import Match, op, rule, some
 from .linear import POINTWISE
 
-__all__ = ["MOVE_RULES"]
-
 REGROUPINGS = ("reshape", "squeeze", "unsqueeze")
 
 

@@ -21,11 +21,6 @@ from ..base import Options
 from ..build import RewriteBuilder
 from ..match import Match, op, rule
 
-__all__ = [
-    "EIGHT_BITS", "INT8", "PRODUCTS_OF_FLOAT8", "QUANTIZED_RULES", "SHIFT", "Parameters", "largest_dequantized",
-    "multiplies_signed", "pair_like", "parameters",
-]  # fmt: skip
-
 INT8 = frozenset({Type.int8_type, Type.uint8_type})
 PRODUCTS_OF_FLOAT8 = frozenset({Type.fp8e4m3fn_type, Type.fp8e5m2_type})
 EIGHT_BITS = INT8 | PRODUCTS_OF_FLOAT8

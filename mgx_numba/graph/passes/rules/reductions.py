@@ -11,8 +11,6 @@ from ...instruction import Instruction
 from ..build import RewriteBuilder
 from ..match import Match, op, rule, some
 
-__all__ = ["REDUCTION_RULES"]
-
 REDUCTIONS = "reduce_sum reduce_mean reduce_max reduce_min reduce_prod reduce_any reduce_all"
 
 

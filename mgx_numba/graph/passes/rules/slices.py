@@ -13,8 +13,6 @@ from ..build import RewriteBuilder
 from ..match import Match, constant, op, rule, some
 from .views import reshaped
 
-__all__ = ["SLICE_RULES", "bounds"]
-
 
 def bounds(ins: Instruction) -> dict[int, tuple[int, int]]:
     """Start and end of a static ``slice`` by axis, not negative and within the lengths."""

@@ -14,8 +14,6 @@ from ..build import RewriteBuilder
 from ..match import Match, constant, op, rule, scalar, some, spread
 from .merging import WIDE, rounds_next
 
-__all__ = ["UNIT_RULES"]
-
 NEAR = 8
 """Instructions that are looked through, one after another: a floor under a divisor is near to it."""
 IDEMPOTENT = frozenset({"relu", "abs", "floor", "ceil", "nearbyint", "sign"})

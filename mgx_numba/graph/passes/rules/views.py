@@ -14,8 +14,6 @@ from ...instruction import Instruction
 from ..build import RewriteBuilder
 from ..match import Match, op, rule, some
 
-__all__ = ["VIEW_RULES", "reshaped", "squeezed_axes"]
-
 RESHAPES = "reshape flatten squeeze unsqueeze reshape_lazy"
 
 

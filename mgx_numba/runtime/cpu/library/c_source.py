@@ -18,8 +18,6 @@ from ..spmd import CONFINE, LEAD, WALK, WORKER, Job, Patch, Pool, StepRecord
 from ..threads import MAX_THREADS, SPINS, YIELDS
 from .cpuid import FeatureBit
 
-__all__ = ["EXECUTOR", "WEIGHTS_SYMBOL", "layout_text", "plan_text"]
-
 EXECUTOR: Mapping[str, KernelSource] = {
     "LEAD": LEAD,
     "WALK": WALK,

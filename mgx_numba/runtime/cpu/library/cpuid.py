@@ -11,8 +11,6 @@ from collections.abc import Iterable
 from ....dataclass import dataclass
 from ....errors import UnsupportedError
 
-__all__ = ["FeatureBit", "needed_bits"]
-
 _A, _B, _C, _D = range(4)
 
 

@@ -13,8 +13,6 @@ from typing import Any
 
 from ....graph.wire import Blob
 
-__all__ = ["library_tree"]
-
 
 def library_tree(library: Path) -> dict[str, Any]:
     """Return the value tree of a library that `writer.write_library` has linked; the library may be removed afterwards.

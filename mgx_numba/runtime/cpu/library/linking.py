@@ -11,8 +11,6 @@ from pathlib import Path
 
 from ....errors import CompileError
 
-__all__ = ["compiler", "link_library"]
-
 _COMPILERS = ("cc", "gcc", "clang")
 _SHOWN = 2000  # characters shown of the compiler's output, from its end
 

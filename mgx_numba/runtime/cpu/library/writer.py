@@ -28,8 +28,6 @@ from .c_source import EXECUTOR, WEIGHTS_SYMBOL, layout_text, plan_text
 from .cpuid import needed_bits
 from .linking import compiler, link_library
 
-__all__ = ["write_library"]
-
 _MAGIC = b"mgxwgt01"
 _HEAD_BYTES = 4096  # a page, so that weights in a mapped file are page-aligned
 _EMBEDDED_BYTES = 1 << 30

@@ -10,8 +10,6 @@ from ....codegen.space import collapse
 from ....core.dim import hint
 from ...lowering.buffers import View
 
-__all__ = ["copies_in_runs"]
-
 
 def copies_in_runs(read: View, written: View) -> bool:
     """Return whether a copy moves vectors: both sides are contiguous along one axis, or blocks can be transposed."""

@@ -25,8 +25,6 @@ from ...lowering.buffers import View
 from ...lowering.lowering import Lowering
 from ...lowering.steps import PendingJump, PendingStep
 
-__all__ = ["inline"]
-
 
 def inline(low: Lowering, ins: Instruction) -> bool:
     """Lower an ``if`` or a ``loop`` to steps of the plan; return False, and leave no step, where that is not

@@ -5,7 +5,5 @@ from __future__ import annotations
 from ...lowering.rules import RuleTable
 from ...lowering.view_operators import VIEWS
 
-__all__ = ["RULES", "lowering"]
-
 RULES = RuleTable(VIEWS)
 lowering = RULES.lowering

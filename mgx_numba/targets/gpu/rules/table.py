@@ -7,8 +7,6 @@ from ....graph.instruction import Instruction
 from ...lowering.rules import RuleTable
 from ...lowering.view_operators import VIEWS
 
-__all__ = ["RULES", "lowering", "needs_numbers"]
-
 RULES = RuleTable(VIEWS)
 lowering = RULES.lowering
 

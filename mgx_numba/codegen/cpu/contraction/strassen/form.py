@@ -7,8 +7,6 @@ the tiles, uses Winograd's form, which has fewer result additions.
 
 from __future__ import annotations
 
-__all__ = ["FIRST", "LAST", "LEFT", "PRODUCTS", "RESULT", "RIGHT"]
-
 Sum = tuple[tuple[int, int], ...]
 """Block and sign (1: subtracted) of each term."""
 

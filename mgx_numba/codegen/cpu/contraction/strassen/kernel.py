@@ -38,8 +38,6 @@ from .strassen_blocking import LEFT_PAD, MOST_PIECES, RIGHT_PANELS, Cut, heights
 from .sums import RIGHT_OPERANDS, Sums, form, right_operand
 from .tile_table import CHAIN_ENDS, INNER, LEFT_PITCH, PARKED_PRODUCTS, SIDE_STEPS, STRASSEN_BLOCK
 
-__all__ = ["strassen_launch"]
-
 CALL = RecordText(
     Record(
         "finished strip",

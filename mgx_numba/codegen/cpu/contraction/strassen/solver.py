@@ -26,8 +26,6 @@ from ..solver import Setting, Solver
 from .kernel import strassen_launch
 from .strassen_blocking import EFFICIENCY, Cut, best_cut, given_cut
 
-__all__ = ["GemmStrassen"]
-
 
 @dataclass(frozen=True)
 class GemmStrassen(Solver[GemmProblem]):

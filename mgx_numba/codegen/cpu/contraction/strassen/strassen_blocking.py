@@ -12,20 +12,6 @@ from ..blocking import Blocking
 from .form import PRODUCTS
 from .tile_table import INNER, LEFT_PITCH, SIDE_STEPS
 
-__all__ = [
-    "LEFT_OPERATIONS",
-    "LEFT_PAD",
-    "MOST_PIECES",
-    "PAD",
-    "RIGHT_PANELS",
-    "Cut",
-    "best_cut",
-    "given_cut",
-    "heights",
-    "left_pieces",
-    "next_strip",
-]
-
 LEAST_DEPTH = 96
 """Least reduction length; shorter reductions do not pay for the fixed cost of a product."""
 MOST_DEPTH = {2: 192, 4: 256}

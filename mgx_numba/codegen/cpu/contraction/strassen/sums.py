@@ -15,8 +15,6 @@ from .form import LEFT, RIGHT
 from .strassen_blocking import LEFT_OPERATIONS, RIGHT_PANELS, left_pieces, next_strip
 from .tile_table import INNER, LEFT_PITCH, SIDE_SUM, SUM_PLACES
 
-__all__ = ["RIGHT_OPERANDS", "Sums", "form", "right_operand"]
-
 _QUEUE = 192
 """Jobs that the queue holds."""
 _AHEAD = 1024

@@ -6,8 +6,6 @@ import numpy as np
 
 from .....dataclass import dataclass
 
-__all__ = ["Form"]
-
 # By the side of an input tile: interpolation points beside infinity, and the scale of all filter values. The output
 # transform applies the remaining scales of the points.
 _POINTS = {4: (0, 1, -1), 6: (0, 1, -1, 2, -2)}

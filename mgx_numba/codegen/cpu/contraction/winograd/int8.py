@@ -17,8 +17,6 @@ from ..conv_int8 import ConvInt8
 from ..solver import integer_types_refused
 from .solver import ConvWinograd
 
-__all__ = ["ConvWinogradInt8"]
-
 _TERMS = (1 << 29) // (255 * 128)
 """Most products of uint8 and int8 whose sum is a quarter of an int32."""
 

@@ -28,8 +28,6 @@ from .form import Form
 from .transform_table import INPUT_PLACE
 from .winograd_blocking import Block, tiles_of
 
-__all__ = ["WinogradWriter", "filter_plane"]
-
 CALL = RecordText(
     Record(
         "products of a block",

@@ -35,8 +35,6 @@ from .form import Form
 from .kernel import WinogradWriter, filter_plane
 from .winograd_blocking import best_block, given_block, open_block, winograd_blockings
 
-__all__ = ["ConvWinograd"]
-
 
 @dataclass(frozen=True)
 class ConvWinograd(Solver[ConvProblem]):

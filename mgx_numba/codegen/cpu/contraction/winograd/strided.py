@@ -29,8 +29,6 @@ from .form import Form
 from .solver import ConvWinograd
 from .winograd_blocking import winograd_blockings
 
-__all__ = ["ConvWinogradStrided"]
-
 _ALIGNMENT = 64  # bytes of a cache line
 _STEP_SECONDS = 2e-6
 """Fixed time (s) of a launch."""

@@ -35,8 +35,6 @@ from .transform_table import PAIRED
 from .winograd_amx_kernel import WinogradAmxWriter, row_words
 from .winograd_blocking import Block, given_block, open_block, stacked_panels, tiles_of
 
-__all__ = ["ConvWinogradAmx"]
-
 _SMALLEST_FILTER = 2.0**-40
 """Least magnitude of a column's largest transformed filter: with inputs above 2**-63, products are far above the
 denormals."""

@@ -20,8 +20,6 @@ from ..macro_kernel import next_height, run_tile
 from .kernel import CALL, WinogradWriter, filter_plane
 from .transform_table import INPUT_PLACE, PAIRED, SCALE, SMALL_BITS
 
-__all__ = ["WinogradAmxWriter", "row_words"]
-
 
 def row_words(tile: RegisterTile, depth: int) -> int:
     """Return the words from one transformed tile to the next at a point: an odd number of cache lines.

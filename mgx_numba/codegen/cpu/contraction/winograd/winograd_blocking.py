@@ -23,8 +23,6 @@ from ..macro_kernel import height_table
 from ..panels import panel_count
 from .form import Form
 
-__all__ = ["Block", "best_block", "given_block", "open_block", "stacked_panels", "tile_rows", "tiles_of"]
-
 APART = 4
 """For symbolic lengths: ratio of successive tile counts for which a blocking is computed."""
 _FILTER_EIGHTHS = 5
