@@ -20,6 +20,7 @@ from .registers import REGISTER_LANES, by_registers, fills_registers
 from .target import has
 
 __all__ = [
+    "erf",
     "exp",
     "exp_fast",
     "gelu_erf_fast",
@@ -259,12 +260,15 @@ def _estimate(b: VectorBuilder, name: str, x: ir.Value, more: Sequence[ir.Value]
     return b.ir.call(callee, [x, *more])
 
 
-def rational_erf(b: VectorBuilder, x: ir.Value, coefficients: tuple[tuple[float, ...], tuple[float, ...]]) -> ir.Value:
-    """erf by x P(x**2) / Q(x**2) in the precision of `x`, of use for float32 results."""
-    bounded = b.copysign(b.first_less(table.ERF_LIMIT, b.fabs(x)), x)
-    square = b.mul(bounded, bounded)
-    numerator, denominator = (b.polynomial(square, part) for part in coefficients)
-    return b.div(b.mul(bounded, numerator), denominator)
+def erf(b: VectorBuilder, x: ir.Value) -> ir.Value:
+    """1 - exp(a P(a) - a) with the sign of x for a = |x| above `ERF_SPLIT`, else x + x Q(x**2)."""
+    a = b.first_less(table.ERF_LIMIT, b.fabs(x))
+    square = b.mul(a, a)
+    near = b.muladd(_high_by_pairs(b, square, table.ERF_NEAR_32, low=2), x, x)
+    power = b.muladd(square, _high_by_pairs(b, a, table.ERF_TAIL_32[1:], low=0), b.mul(a, table.ERF_TAIL_32[0] - 1.0))
+    r, _, bits = _reduce(b, power, coarse=True)
+    tail = b.iadd(b.bits(_high_by_pairs(b, r, table.EXP_32_FAST, low=0)), b.shl(bits, _FRACTION))
+    return b.select(b.fcmp(">", a, table.ERF_SPLIT), b.copysign(b.sub(1.0, b.from_bits(tail)), x), near)
 
 
 def _exp_of_sum(b: VectorBuilder, x: ir.Value, low: ir.Value) -> ir.Value:

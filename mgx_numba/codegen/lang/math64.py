@@ -13,7 +13,7 @@ from llvmlite import ir
 
 from . import polynomials as table
 from .builder import VectorBuilder
-from .math32 import log_special, rational_erf
+from .math32 import log_special
 
 FRACTION = 52  # bits of a float64, by IEEE 754
 _NORMAL = 54  # a power of two that makes any subnormal a normal number
@@ -216,10 +216,6 @@ def power_cases(b: VectorBuilder, x: ir.Value, y: ir.Value, result: ir.Value) ->
     result = b.select(invalid, float("nan"), result)
     always_one = b.ir.or_(b.fcmp("==", y, 0.0), b.fcmp("==", x, 1.0))
     return b.select(always_one, 1.0, result)
-
-
-def erf_short(b: VectorBuilder, x: ir.Value) -> ir.Value:
-    return rational_erf(b, x, table.ERF_64)
 
 
 def gelu_erf_short(b: VectorBuilder, x: ir.Value) -> ir.Value:
