@@ -27,6 +27,7 @@ __all__ = [
     "gelu_tanh_fast",
     "log",
     "scaled_silu_coarse",
+    "sigmoid",
     "sigmoid_fast",
     "silu_fast",
     "softplus_fast",
@@ -43,6 +44,8 @@ _EIGHT = 8  # float32 lanes of a register of AVX2
 # Adding these rounds to integers and to multiples of 1/32, 1/16 and 1/8.
 _WHOLE, _FRACTIONS, _SIXTEENTHS, _EIGHTHS = 1.5 * 2.0**23, 1.5 * 2.0**18, 1.5 * 2.0**19, 1.5 * 2.0**20
 _EXPONENT_BIAS = 127  # of a float32, by IEEE 754
+_LOGIT_LIMIT = 60.0  # the logistic function of any larger number is 1
+_SCALE = 32  # from exp(60) to exp(-104), powers of two times 2**-32 are normal
 _BEYOND = 104.0  # the power of two next to exp of this is infinity, and next to exp of minus this 0
 
 
@@ -227,6 +230,21 @@ def _reduce_negated(b: VectorBuilder, x: ir.Value, magic: float) -> tuple[ir.Val
 def _of_negated(b: VectorBuilder, x: ir.Value, coefficients: Sequence[float]) -> ir.Value:
     """A polynomial in -x."""
     return b.polynomial(x, [-c if k % 2 else c for k, c in enumerate(coefficients)])
+
+
+def sigmoid(b: VectorBuilder, x: ir.Value) -> ir.Value:
+    """1 / (1 + exp(-x)), within 1.7 ulp.
+
+    Both terms of the quotient are scaled, so that the denominator is finite where the result is subnormal. What is
+    lost of 1 next to a large power of two is added to the smallest term.
+    """
+    r, _, bits = _reduce_negated(b, b.first_less(_LOGIT_LIMIT, b.first_greater(-_BEYOND, x)), _WHOLE)
+    expm1 = b.muladd(b.mul(r, r), _of_negated(b, r, table.EXPM1_32), b.neg(r))
+    power = b.from_bits(b.iadd(b.shl(bits, _FRACTION), (_EXPONENT_BIAS - _SCALE) << _FRACTION))
+    one = 2.0**-_SCALE
+    whole = b.add(power, one)
+    lost = b.sub(one, b.sub(whole, power))
+    return b.div(one, b.add(whole, b.muladd(power, expm1, lost)))
 
 
 def sigmoid_fast(b: VectorBuilder, x: ir.Value) -> ir.Value:

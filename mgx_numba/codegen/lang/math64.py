@@ -55,10 +55,6 @@ def exp_short(b: VectorBuilder, x: ir.Value) -> ir.Value:
     return b.select(b.fcmp("<=", x, 709.0), scaled, b.mul(x, 1.0e308))  # as above
 
 
-def sigmoid_short(b: VectorBuilder, x: ir.Value) -> ir.Value:
-    return b.div(1.0, b.add(exp_short(b, b.neg(x)), 1.0))
-
-
 def tanh_short(b: VectorBuilder, x: ir.Value) -> ir.Value:
     # tanh(x) = t / (t + 2) with t = expm1(2 |x|); tanh(9.1) rounds to 1 in float32.
     r, bits = _reduce(b, b.first_less(18.2, b.mul(b.fabs(x), 2.0)))
