@@ -31,6 +31,7 @@ __all__ = [
     "sigmoid_fast",
     "silu_fast",
     "softplus_fast",
+    "tanh",
     "tanh_fast",
 ]
 
@@ -190,13 +191,28 @@ def log_special(b: VectorBuilder, x: ir.Value, result: ir.Value) -> ir.Value:
     return b.select(b.fcmp("==", x, 0.0), float("-inf"), result)
 
 
+def tanh(b: VectorBuilder, x: ir.Value) -> ir.Value:
+    """1 - 2 / (exp(2 a) + 1) with the sign of x for a = |x| above `TANH_SPLIT`, else x + x**3 P(x**2)."""
+    square = b.mul(x, x)
+    near = b.muladd(b.mul(square, x), b.polynomial(square, table.TANH_NEAR_32), x)
+    power, expm1 = _power_and_expm1(b, x)
+    far = b.sub(1.0, b.div(2.0, b.muladd(power, expm1, b.add(power, 1.0))))
+    # the near form makes 0 of -0
+    return b.copysign(b.select(b.fcmp(">", b.fabs(x), table.TANH_SPLIT), far, near), x)
+
+
 def tanh_fast(b: VectorBuilder, x: ir.Value) -> ir.Value:
-    # tanh(x) = t / (t + 2) with t = expm1(2 |x|); tanh(9.1) rounds to 1.
-    r, _, bits = _reduce(b, b.first_less(18.2, b.mul(b.fabs(x), 2.0)))
-    expm1 = b.muladd(b.mul(r, r), b.polynomial(r, table.EXPM1_32), r)
-    power = b.from_bits(b.iadd(b.shl(bits, _FRACTION), 127 << _FRACTION))
+    # tanh(x) = t / (t + 2) with t = expm1(2 |x|)
+    power, expm1 = _power_and_expm1(b, x)
     t = b.muladd(power, expm1, b.sub(power, 1.0))
     return b.copysign(b.div(t, b.add(t, 2.0)), x)
+
+
+def _power_and_expm1(b: VectorBuilder, x: ir.Value) -> tuple[ir.Value, ir.Value]:
+    """A power of two p and e, for which exp(2 |x|) = p + p e; for tanh, which rounds to 1 from 9.1 on."""
+    r, _, bits = _reduce(b, b.first_less(18.2, b.mul(b.fabs(x), 2.0)))
+    power = b.from_bits(b.iadd(b.shl(bits, _FRACTION), _EXPONENT_BIAS << _FRACTION))
+    return power, b.muladd(b.mul(r, r), b.polynomial(r, table.EXPM1_32), r)
 
 
 def _one_and_exp_negated(b: VectorBuilder, x: ir.Value, nan: bool) -> ir.Value:

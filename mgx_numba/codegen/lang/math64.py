@@ -55,15 +55,6 @@ def exp_short(b: VectorBuilder, x: ir.Value) -> ir.Value:
     return b.select(b.fcmp("<=", x, 709.0), scaled, b.mul(x, 1.0e308))  # as above
 
 
-def tanh_short(b: VectorBuilder, x: ir.Value) -> ir.Value:
-    # tanh(x) = t / (t + 2) with t = expm1(2 |x|); tanh(9.1) rounds to 1 in float32.
-    r, bits = _reduce(b, b.first_less(18.2, b.mul(b.fabs(x), 2.0)))
-    expm1 = b.muladd(b.mul(r, r), b.polynomial(r, table.EXP_64_SHORT), r)
-    power = power_of_two(b, bits)
-    t = b.muladd(power, expm1, b.sub(power, 1.0))
-    return b.copysign(b.div(t, b.add(t, 2.0)), x)
-
-
 def split(b: VectorBuilder, x: ir.Value) -> tuple[ir.Value, ir.Value]:
     """x = (1 + f) 2**n for a positive finite x, 1 + f between sqrt(1/2) and sqrt(2): f and n, both as float64."""
     subnormal = b.fcmp("<", x, 2.0**-1022)

@@ -78,6 +78,12 @@ LOG1P_64 = (  # 2**-38.2
     0.038197360998312176, -0.015882951548984215, 0.004190656506073546, -0.0005191941388987954,
 )  # fmt: skip
 
+# tanh(x) = x + x**3 P(x**2) up to the split
+TANH_SPLIT = 0.55
+TANH_NEAR_32 = (  # 2**-29.7
+    -0.33333316445350647, 0.13332544267177582, -0.0538475476205349, 0.02105071395635605, -0.00624284939840436,
+)  # fmt: skip
+
 # erf(x) = x + x Q(x**2) up to the split; beyond it 1 - exp(a P(a) - a), which is 1 in float32 from below the limit on
 ERF_SPLIT, ERF_LIMIT = 0.9277, 4.0
 ERF_NEAR_32 = (  # 2**-25.8
