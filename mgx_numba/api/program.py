@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from ..graph.rewrite_log import RewriteLog
     from .explaining import Explanation
     from .module import module
+    from .traced_run import trace_info
 
 __all__ = ["program"]
 
@@ -359,6 +360,17 @@ class program:
             return self.run(params)
         return form.shown(form.on.run_in(self._checked({} if params is None else params, stream), stream))
 
+    def run_trace(self, params: Mapping[str, Any], callback: Callable[[trace_info], Any]) -> list[argument]:
+        """Run step by step, call ``callback`` with a `trace_info` after each instruction, and return the results.
+
+        Raises:
+            ParameterError: as in ``run``; or ``callback`` is no function. What it raises ends the run.
+        """
+        whole_module("mgx_numba.api.traced_run")
+        from .traced_run import run_trace
+
+        return run_trace(self, params, callback)
+
     def _run_there(self, params: Mapping[str, Any]) -> list[Any]:
         """Run a program for a device and leave the results there, whatever ``offload_copy`` is."""
         form = self._form
@@ -368,16 +380,20 @@ class program:
     def _run_checked(self, params: Any) -> list[argument]:
         """Check the arguments of ``run``, then run; the general path."""
         inputs = self._checked(params)
-        form = self._form
-        if form is None:
-            if not self._told_uncompiled:
-                self._told_uncompiled = True
-                warn(_UNCOMPILED, RuntimeWarning)
-            compiled = compile_for(REFERENCE, self._portable)
-            parameters, results = self._portable.parameter_shapes(), self._portable.output_shapes()
-            form = CompiledForm(compiled, get_target(REFERENCE), parameters, results, trace_level(), declined, [])
+        form = self._form_to_run()
         run = form.compiled
         return form.shown(run.trace(inputs, form.level, sys.stdout) if form.level else run.run(inputs))
+
+    def _form_to_run(self) -> CompiledForm:
+        """Return the compiled form; that for the target ``ref`` of a program that is not compiled, with a warning."""
+        if self._form is not None:
+            return self._form
+        if not self._told_uncompiled:
+            self._told_uncompiled = True
+            warn(_UNCOMPILED, RuntimeWarning)
+        compiled = compile_for(REFERENCE, self._portable)
+        parameters, results = self._portable.parameter_shapes(), self._portable.output_shapes()
+        return CompiledForm(compiled, get_target(REFERENCE), parameters, results, trace_level(), declined, [])
 
     def _checked(self, given: Mapping[str, Any], stream: int | None = None) -> dict[str, Any]:
         """Return a checked array or device tensor for every parameter; other names are ignored.
