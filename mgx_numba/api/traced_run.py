@@ -48,9 +48,9 @@ class trace_info:
         return self._results
 
     @property
-    def result(self) -> argument | None:
-        """Return the first of `results`; None if there is none."""
-        return self.results[0] if self.results else None
+    def result(self) -> argument:
+        """Return the first of `results`."""
+        return self.results[0]
 
     def __repr__(self) -> str:
         return f"<trace_info {self.instruction}>"
@@ -64,6 +64,8 @@ def run_trace(model: program, params: Mapping[str, Any], callback: Callable[[tra
 
     def note(seen: Observation) -> None:
         nonlocal count
+        if not seen.outputs():  # a step that prepares another one of the instruction
+            return
         numbered = _NUMBERED.match(seen.instruction)
         info = trace_info(int(numbered[1]) if numbered else count, seen)
         count += 1

@@ -201,7 +201,7 @@ def define_remote(name: str, function: Callable[..., Any], rule: Callable[..., A
     """
     if not name or (is_known(name) and not operator_class(name).custom):
         raise OperatorError(f"a custom operator cannot be called {name!r}" + (": an operator is" if name else ""))
-    members = {"name": name, "__doc__": name, "arity": (0, None), "__annotations__": {}}
+    members: dict[str, Any] = {"name": name, "__doc__": name, "arity": (0, None), "__annotations__": {}}
     members |= {"function": staticmethod(function), "rule": staticmethod(rule)}
     if is_known(name):
         forget(name)
