@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import json
 import os
 from collections.abc import Iterator, Mapping, Sequence
@@ -67,7 +66,7 @@ def stream(
     prompt: Prompt,
     *,
     max_tokens: int = 256,
-    stop: str | Sequence[str] = (),
+    stop: str | Sequence[str] | None = (),
     json_schema: str | Mapping[str, Any] | None = None,
     regex: str | None = None,
     grammar: str | None = None,
@@ -114,13 +113,19 @@ def stream(
             f"the prompt has {len(tokens)} tokens, expected fewer than the model's context length "
             f"{found.context_length}"
         )
-    if max_tokens < 1:
-        raise OptionError(f"max_tokens={max_tokens}: expected a number from 1 on")
+    if not isinstance(max_tokens, (int, np.integer)) or max_tokens < 1:
+        raise OptionError(f"max_tokens={max_tokens}: expected an integer from 1 on")
+    stops = [stop] if isinstance(stop, str) else list(stop or ())
+    if not all(isinstance(each, str) for each in stops):
+        raise OptionError(f"stop={stop!r}: expected a text, or a list of texts")
     params = GeneratorParams(found)
     if "do_sample" not in search:
         search["do_sample"] = any(name in search for name in _SAMPLING)
     length = len(tokens) + min(max_tokens, room)
-    params.set_search_options(**{"max_length": length, "num_beams": 1, "num_return_sequences": 1, **search})
+    defaults = {"max_length": length, "batch_size": 1, "num_beams": 1, "num_return_sequences": 1}
+    params.set_search_options(**{**defaults, **search})
+    if params.search.batch_size != 1:
+        raise OptionError(f"batch_size={params.search.batch_size}: a call has one prompt; use Generator for a batch")
     grammars = {"json_schema": json_schema, "regex": regex, "lark_grammar": grammar}
     given = [(kind, text) for kind, text in grammars.items() if text is not None]
     if len(given) > 1:
@@ -133,7 +138,6 @@ def stream(
     params.set_speculative_options(ngram_size=ngram_size, max_draft_tokens=max_draft_tokens)
     generator = Generator(found, params, prefix_cache)
     generator.append_tokens(tokens)
-    stops = [stop] if isinstance(stop, str) else list(stop)
     ends = frozenset(found.eos_token_ids) if not params.search.ignore_eos else frozenset()
     return Completion(generator, len(tokens), ends, TextStream(tokenizer, stops))
 
@@ -163,26 +167,26 @@ def generate(model: LanguageModel | str | os.PathLike[str], prompt: Prompt, **op
     return texts if len(texts) > 1 else texts[0]
 
 
-@functools.lru_cache(maxsize=8)
 def tokenizer_of(model: LanguageModel) -> Tokenizer:
     """Return the tokenizer of a model, which is read once."""
-    return Tokenizer(model)
+    return model.tokenizer
 
 
 def prompt_tokens(tokenizer: Tokenizer, prompt: Prompt) -> np.ndarray:
-    """Return the tokens of a prompt (int32).
+    """Return the tokens of a prompt (int64).
 
     Raises:
         OptionError: the prompt is neither a text nor tokens nor messages, or the model has no chat template.
     """
     if isinstance(prompt, str):
         return tokenizer.encode(prompt, add_special_tokens=True)
-    if len(prompt) and isinstance(prompt[0], Mapping):
-        return tokenizer.encode(tokenizer.apply_chat_template(cast(Sequence[Mapping[str, Any]], prompt)))
-    found = np.asarray(prompt)
-    if found.ndim != 1 or (found.dtype.kind not in "iu" and found.size):
-        raise OptionError("prompt: expected a text, a list of tokens, or a list of messages")
-    return found.astype(np.int32)
+    if isinstance(prompt, (Sequence, np.ndarray)):
+        if len(prompt) and isinstance(prompt[0], Mapping):
+            return tokenizer.encode(tokenizer.apply_chat_template(cast(Sequence[Mapping[str, Any]], prompt)))
+        found = np.asarray(prompt) if all(np.ndim(each) == 0 for each in prompt) else np.zeros((0, 0))
+        if found.ndim == 1 and (found.dtype.kind in "iu" or not found.size):
+            return found.astype(np.int64)
+    raise OptionError("prompt: expected a text, a list of tokens, or a list of messages")
 
 
 def _model(model: LanguageModel | str | os.PathLike[str]) -> LanguageModel:

@@ -53,6 +53,18 @@ def _place(weights: np.ndarray, number: float) -> int:
     return found if found < len(ends) and weights[found] > 0 else int(np.flatnonzero(weights)[-1])
 
 
+def likeliest(logits: np.ndarray) -> int:
+    """Return the token of the largest logit, the first one of equal logits.
+
+    Raises:
+        ParameterError: a logit is NaN, or all tokens are excluded.
+    """
+    token = int(np.argmax(logits))  # of a NaN, if there is one
+    if not logits[token] > -np.inf:
+        _best(logits)
+    return token
+
+
 def _best(logits: np.ndarray) -> np.floating:
     """Return the largest logit.
 
