@@ -178,6 +178,12 @@ class Tokenizer:
             raise OptionError(f"token {text!r} is not in the vocabulary")
         return int(found)
 
+    def token_text(self, token: int) -> str:
+        """Return the text of one token inside of a text; of a special token its name."""
+        before = self._tokenizer.encode("a", add_special_tokens=False).ids
+        whole = self._tokenizer.decode([*before, token], skip_special_tokens=False)
+        return str(whole[len(self._tokenizer.decode(before, skip_special_tokens=False)) :])
+
     def create_stream(self) -> TokenizerStream:
         """Return a decoder of tokens that arrive one by one."""
         return TokenizerStream(self)

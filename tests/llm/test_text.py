@@ -118,6 +118,13 @@ def test_text_in_one_call_is_the_numpy_loops(worded):
     assert generate(model, [5, 6], max_tokens=20) == words
     completion = stream(model, [{"role": "user", "content": "t6"}], max_tokens=5, ignore_eos=True)
     assert len(list(completion)) == 5 and completion.finish_reason == "length" and completion.prompt_tokens == 2
+    completion = stream(model, "t5 t6", max_tokens=20, logprobs=2)
+    assert "".join(completion) == words and [entry.token for entry in completion.logprobs] == tokens
+    for k, entry in enumerate(completion.logprobs):
+        logits = weights.logits([5, 6, *tokens[:k]])[-1]
+        p = np.exp(logits - logits.max())
+        assert entry.logprob == entry.top[0][1] == pytest.approx(np.log(p.max() / p.sum()), abs=1e-3)
+        assert [token for token, _ in entry.top] == np.argsort(-p)[:2].tolist()
     stop = words.split()[3]
     assert generate(model, "t5 t6", max_tokens=20, stop=None) == words
     completion = stream(model, "t5 t6", max_tokens=20, stop=stop)
@@ -143,6 +150,7 @@ def test_wrong_arguments_of_a_call_are_named(worded):
         ),
         ({"prompt": [2**40]}, ParameterError, "token 1099511627776 is not in the vocabulary"),
         ({"prompt": "t5", "max_tokens": 2.5}, OptionError, "max_tokens=2.5: expected an integer from 1 on"),
+        ({"prompt": "t5", "logprobs": 21}, OptionError, "logprobs=21: expected a number from 0 to 20, or None"),
         ({"prompt": "t5", "stop": [5]}, OptionError, "stop=[5]: expected a text, or a list of texts"),
         ({"prompt": "t5 t6", "batch_size": 2}, OptionError, "batch_size=2: a call has one prompt"),
         ({"prompt": "t5", "presence_penalty": float("nan")}, OptionError, "presence_penalty=nan: expected a finite"),
