@@ -164,6 +164,9 @@ class _Server:
         return {"id": self._name, "object": "model", "created": self._created, "owned_by": "mgx_numba"}
 
     async def _answered(self, request: Any, parse: Callable[..., ParsedBody], form_type: type[AnswerForm]) -> Any:
+        from starlette.requests import ClientDisconnect
+        from starlette.responses import Response
+
         try:
             body = checked_body(await self._read(request), self._name)
             # Tokens of a long text take a while, in which the loop serves other clients.
@@ -171,6 +174,8 @@ class _Server:
             guides = await asyncio.to_thread(self._guides, asked)
             job = _Job(asked, guides, asyncio.get_running_loop(), self._model.context_length)
             self._running_scheduler.submit(*job.requests)
+        except ClientDisconnect:  # nobody reads the answer
+            return Response(status_code=400)
         except _Failure as failure:
             return _json(failure.body, failure.status)
         except QueueFullError as error:
