@@ -9,11 +9,10 @@ import numpy as np
 
 from ..errors import FormatError, UnsupportedError
 from .optional import required
+from .sentence_pieces import SPACE, SentencePieces
 
 _UNKNOWN, _CONTROL, _USER_DEFINED = 2, 3, 4
 """Kinds in ``tokenizer.ggml.token_type``: llama_token_type of llama.h."""
-
-_FACTOR = 0x9E3779B97F4A7C15  # odd, so that it has an inverse modulo 2**64: the golden ratio's, as in Fibonacci hashing
 
 _GPT2 = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
 _CONTRACTIONS = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+"
@@ -37,7 +36,7 @@ _SPLITS: dict[str, Sequence[str]] = {
 
 
 def tokenizer_of_gguf(metadata: Mapping[str, Any]) -> Any:
-    """Return the ``tokenizers.Tokenizer`` that metadata of a GGUF file describe.
+    """Return the ``tokenizers.Tokenizer``, or `SentencePieces`, that metadata of a GGUF file describe.
 
     Args:
         metadata: values by key, ``tokenizer.ggml.model`` and others.
@@ -51,10 +50,11 @@ def tokenizer_of_gguf(metadata: Mapping[str, Any]) -> Any:
     if "tokenizer.ggml.tokens" not in metadata:
         raise FormatError("the GGUF file has no tokenizer.ggml.tokens")
     tokens = [str(token) for token in metadata["tokenizer.ggml.tokens"]]
+    vocabulary = {token: place for place, token in enumerate(tokens)}
     if kind == "gpt2":
-        found = _byte_pairs(package, metadata, tokens)
+        found = _byte_pairs(package, metadata, vocabulary)
     elif kind == "llama":
-        found = _sentence_pieces(package, metadata, tokens)
+        found = _sentence_pieces(package, metadata, vocabulary)
     else:
         raise UnsupportedError(f"tokenizer.ggml.model is {kind!r}; expected 'gpt2' or 'llama'")
     kinds = np.asarray(metadata.get("tokenizer.ggml.token_type", ()))
@@ -63,16 +63,24 @@ def tokenizer_of_gguf(metadata: Mapping[str, Any]) -> Any:
         places = np.flatnonzero(wanted).tolist()
         added = [package.AddedToken(tokens[place], special=special, normalized=False) for place in places]
         (found.add_special_tokens if special else found.add_tokens)(added)
-    _add_ends(package, found, metadata, tokens, kind)
-    return found
+    ends = _ends(metadata, kind)
+    before, behind = ([(tokens[place], place) for place in places] for places in ends)
+    if before or behind:
+        template = [*(name for name, _ in before), "$A", *(name for name, _ in behind)]
+        found.post_processor = package.processors.TemplateProcessing(single=template, special_tokens=before + behind)
+    if kind == "gpt2":
+        return found
+    scores = np.asarray(metadata.get("tokenizer.ggml.scores", ()), np.float64).tolist()
+    if len(scores) != len(tokens):
+        raise FormatError(f"tokenizer.ggml.scores has {len(scores)} numbers, expected {len(tokens)}: one a token")
+    return SentencePieces(found, vocabulary, scores, _prefixed(metadata), ends, _unknown(metadata))
 
 
-def _byte_pairs(package: Any, metadata: Mapping[str, Any], tokens: list[str]) -> Any:
+def _byte_pairs(package: Any, metadata: Mapping[str, Any], vocabulary: Mapping[str, int]) -> Any:
     pre = str(metadata.get("tokenizer.ggml.pre", "default"))
     if pre not in _SPLITS:
         raise UnsupportedError(f"tokenizer.ggml.pre is {pre!r}; expected one of {', '.join(_SPLITS)}")
     merges = [tuple(str(merge).split(" ", 1)) for merge in metadata.get("tokenizer.ggml.merges", ())]
-    vocabulary = {token: place for place, token in enumerate(tokens)}
     found = package.Tokenizer(
         package.models.BPE(vocab=vocabulary, merges=merges, ignore_merges=pre.startswith("llama"))
     )
@@ -83,81 +91,43 @@ def _byte_pairs(package: Any, metadata: Mapping[str, Any], tokens: list[str]) ->
     return found
 
 
-def _sentence_pieces(package: Any, metadata: Mapping[str, Any], tokens: list[str]) -> Any:
-    """Return a tokenizer that merges the pair whose joint token has the highest score first."""
-    scores = np.asarray(metadata.get("tokenizer.ggml.scores", ()), np.float64)
-    if len(scores) != len(tokens):
-        raise FormatError(f"tokenizer.ggml.scores has {len(scores)} numbers, expected {len(tokens)}: one a token")
-    vocabulary = {token: place for place, token in enumerate(tokens)}
-    merges = _merges(tokens, np.argsort(np.argsort(-scores, kind="stable")))
-    unknown = metadata.get("tokenizer.ggml.unknown_token_id")
+def _sentence_pieces(package: Any, metadata: Mapping[str, Any], vocabulary: Mapping[str, int]) -> Any:
+    """Return a tokenizer without merges, which `SentencePieces` does by scores."""
+    unknown, prefixed = _unknown(metadata), _prefixed(metadata)
     model = package.models.BPE(
         vocab=vocabulary,
-        merges=merges,
+        merges=[],
         byte_fallback=True,
         fuse_unk=True,
-        unk_token=None if unknown is None else tokens[int(unknown)],
+        unk_token=None if unknown is None else str(metadata["tokenizer.ggml.tokens"][unknown]),
     )
     found = package.Tokenizer(model)
-    prefixed = bool(metadata.get("tokenizer.ggml.add_space_prefix", True))
-    space = package.normalizers.Replace(" ", "▁")
-    found.normalizer = package.normalizers.Sequence([package.normalizers.Prepend("▁"), space]) if prefixed else space
+    space = package.normalizers.Replace(" ", SPACE)
+    found.normalizer = package.normalizers.Sequence([package.normalizers.Prepend(SPACE), space]) if prefixed else space
     decoders = package.decoders
-    steps = [decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse()]
+    steps = [decoders.Replace(SPACE, " "), decoders.ByteFallback(), decoders.Fuse()]
     if prefixed:
         steps.append(decoders.Strip(" ", 1, 0))
     found.decoder = decoders.Sequence(steps)
     return found
 
 
-def _merges(tokens: list[str], ranks: np.ndarray) -> list[tuple[str, str]]:
-    """Return all pairs of tokens whose joint text is a token, by the joint token's rank, then by the tokens' numbers.
-
-    Parts of tokens are looked up by hashes of 64 bits, whose collisions are as good as impossible: one in 2**26 files of
-    262,144 tokens, which have 2**20 parts.
-    """
-    codes = np.frombuffer("".join(tokens).encode("utf-32-le", "surrogatepass"), np.uint32).astype(np.uint64)
-    ends = np.cumsum([len(token) for token in tokens])
-    starts = ends - np.diff(ends, prepend=0)
-    # hash(text) = sum of text[i] * factor**i modulo 2**64, from sums over all tokens' joint text
-    powers = np.multiply.accumulate(np.full(len(codes) + 1, _FACTOR, np.uint64))
-    inverse = np.multiply.accumulate(np.full(len(codes) + 1, pow(_FACTOR, -1, 1 << 64), np.uint64))
-    sums = np.concatenate([np.zeros(1, np.uint64), np.cumsum(codes * powers[:-1])])
-
-    def hashes(begin: np.ndarray, end: np.ndarray) -> np.ndarray:
-        return (sums[end] - sums[begin]) * inverse[begin]
-
-    own = hashes(starts, ends)
-    order = np.argsort(own, kind="stable")
-    own = own[order]
-
-    def known(begin: np.ndarray, end: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Return the token of each part, and whether there is one."""
-        wanted = hashes(begin, end)
-        places = np.minimum(np.searchsorted(own, wanted), len(own) - 1)
-        return order[places], own[places] == wanted
-
-    whole = np.repeat(np.arange(len(tokens)), ends - starts)
-    cuts = np.arange(len(codes))
-    inner = cuts > starts[whole]
-    whole, cuts = whole[inner], cuts[inner]
-    first, found = known(starts[whole], cuts)
-    whole, cuts, first = whole[found], cuts[found], first[found]
-    second, found = known(cuts, ends[whole])
-    whole, first, second = whole[found], first[found], second[found]
-    order = np.lexsort((second, first, ranks[whole]))
-    left, right = (map(tokens.__getitem__, places[order].tolist()) for places in (first, second))
-    return list(zip(left, right, strict=True))
+def _prefixed(metadata: Mapping[str, Any]) -> bool:
+    """Return whether a space is put before a text."""
+    return bool(metadata.get("tokenizer.ggml.add_space_prefix", True))
 
 
-def _add_ends(package: Any, found: Any, metadata: Mapping[str, Any], tokens: list[str], kind: str) -> None:
-    """Let the tokenizer add the tokens that begin and end a text, where the file wants them."""
-    template, special = ["$A"], []
-    for role, first, plain in (("bos", True, kind == "llama"), ("eos", False, False)):
+def _unknown(metadata: Mapping[str, Any]) -> int | None:
+    """Return the token of characters without a token."""
+    found = metadata.get("tokenizer.ggml.unknown_token_id")
+    return None if found is None else int(found)
+
+
+def _ends(metadata: Mapping[str, Any], kind: str) -> tuple[list[int], list[int]]:
+    """Return the tokens that begin and end a text, where the file wants them."""
+    found = []
+    for role, plain in (("bos", kind == "llama"), ("eos", False)):
         place = metadata.get(f"tokenizer.ggml.{role}_token_id")
-        if place is None or not metadata.get(f"tokenizer.ggml.add_{role}_token", plain):
-            continue
-        special.append((tokens[int(place)], int(place)))
-        template.insert(0 if first else len(template), tokens[int(place)])
-    if special:
-        found.post_processor = package.processors.TemplateProcessing(single=template, special_tokens=special)
+        wanted = metadata.get(f"tokenizer.ggml.add_{role}_token", plain)
+        found.append([int(place)] if wanted and place is not None else [])
+    return found[0], found[1]

@@ -381,6 +381,29 @@ def test_sentence_pieces_of_a_gguf_file_merge_the_highest_score_first():
     assert [pieces[k] for k in plain.encode("ab", add_special_tokens=False).ids] == ["ab"]
 
 
+def test_sentence_pieces_are_those_of_tokenizers_with_all_merges():
+    tokenizers = pytest.importorskip("tokenizers")
+    rng = np.random.default_rng(0)
+    letters = list("ab\u2581c\n")
+    joint = {"".join(rng.choice(letters, rng.integers(2, 6))) for _ in range(60)}
+    added = ["<s>", "</s>", "<x>", "<x>y"]
+    pieces = [*added, *(f"<0x{k:02X}>" for k in range(256)), *letters, *sorted(joint)]
+    metadata = {f"tokenizer.ggml.{k}": v for k, v in {
+        "model": "llama", "tokens": pieces, "scores": rng.permutation(len(pieces)).tolist(), "bos_token_id": 0,
+        "eos_token_id": 1, "add_eos_token": True, "token_type": [3, 3, 4, 4] + [6] * 256 + [1] * (len(pieces) - 260),
+    }.items()}  # fmt: skip
+    for prefixed in (False, True):
+        found = tokenizer_of_gguf(metadata | {"tokenizer.ggml.add_space_prefix": prefixed})
+        whole = tokenizers.Tokenizer.from_str(found.to_str())
+        for length in (0, 1, 2, 5, 90):
+            for _ in range(40):
+                text = "".join(rng.choice([*"abc <", "\n", "é", "<x>", "<x>y", "</s>", "a b"], length))
+                for special in (False, True):
+                    wanted = whole.encode(text, add_special_tokens=special).ids
+                    assert found.encode(text, add_special_tokens=special).ids == wanted
+                assert found.decode(wanted) == whole.decode(wanted)
+
+
 def test_grammars_constrain_the_text(folder, tmp_path):
     pytest.importorskip("llguidance")
     size = len(json.loads((folder / "tokenizer.json").read_text())["model"]["vocab"])
