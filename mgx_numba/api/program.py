@@ -11,12 +11,11 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ..core.output_buffers import output_buffer
 from ..core.shape import Shape
 from ..errors import MgxError, OptionError, ParameterError
 from ..interrupts import whole_module
 from ..messages import warn
-from ..targets.base import Compiled, Exportable, OpenPlan, OpenPlanned
+from ..targets.base import Compiled, OpenPlan, OpenPlanned
 from ..targets.registry import DEFAULT, REFERENCE, compile_for
 from .argument import argument
 from .checking import check
@@ -181,11 +180,6 @@ class program:
     def get_output_names(self) -> list[str]:
         """Return the names of the results, in order: the model's, or ``output_0`` and so on without names."""
         return self._origin.names(len(self.get_output_shapes()))
-
-    @functools.cached_property
-    def _result_places(self) -> dict[str, tuple[int, str]]:
-        """Position and `output_buffer` of each result, by name."""
-        return {name: (k, output_buffer(k)) for k, name in enumerate(self.get_output_names())}
 
     def get_main_module(self) -> module:
         """Return the main module (of the compiled form, once compiled)."""
@@ -449,13 +443,9 @@ class program:
             CompileError: ``link`` is True and there is no C compiler, or the compiler fails.
             FormatError: a file cannot be written.
         """
-        for what, given, kinds in (("folder", folder, (str, os.PathLike)), ("name", name, (str,))):
-            if not isinstance(given, kinds):
-                raise OptionError(f"export_library: {what} must be text, got {type(given).__name__}")
-        compiled = self._needed("export_library writes what compile() makes of it").compiled
-        if not isinstance(compiled, Exportable):
-            raise OptionError(f"export_library: only the target {DEFAULT} writes libraries; compile for it")
-        return compiled.export_library(Path(folder), name, self.get_output_names(), embed_weights, link)
+        from .saving import export_library
+
+        return export_library(self, folder, name, embed_weights, link)
 
     def clone(self) -> program:
         """Return an uncompiled copy of the portable form."""
