@@ -21,6 +21,9 @@ from .machine_record import ENVIRONMENT, MachineRecord, record_for
 _CACHES = Path("/sys/devices/system/cpu/cpu0/cache")
 _USUAL_LAST_CACHE = 32 << 20  # a desktop's, or that of one core complex of a server
 
+LAUNCH_SECONDS = 1e-6
+"""Time (s) of one more launch beyond the barrier at its end: threads do not end together."""
+
 
 @dataclass(frozen=True)
 class Machine:
@@ -37,6 +40,7 @@ class Machine:
             a CPU with two units.
         bytes_per_second: memory traffic of all threads together.
         thread_bytes_per_second: memory traffic of one thread.
+        launch_seconds: cost of one more launch, at whose end all threads meet.
         row_part_elements: elements of a row from which a separate task for a part of it pays.
         reduced_part_elements: elements of a reduction from which a separate task for a part of it, and a combining
             launch, pay.
@@ -52,6 +56,7 @@ class Machine:
     clock: float = 3.5e9
     bytes_per_second: float = 9.0e10
     thread_bytes_per_second: float = 9.0e10
+    launch_seconds: float = 2e-6
     row_part_elements: int = 16 << 10
     reduced_part_elements: int = 64 << 10
     reduced_share: int = 64
@@ -101,11 +106,12 @@ def machine_of(record: MachineRecord, cpu: Host) -> Machine:
     one, every = record.load["memory"]
     return Machine(
         cpu,
-        cache_bytes(0) or _USUAL_LAST_CACHE,
+        last_cache_bytes(),
         l2_bytes=record.l2_bytes,
         clock=clock,
         bytes_per_second=1e9 * every,
         thread_bytes_per_second=1e9 * one,
+        launch_seconds=LAUNCH_SECONDS + record.barrier,
     )
 
 
@@ -114,9 +120,14 @@ def _machine(cpu: Host, _record: str) -> Machine:
     return machine_of(record_for(cpu), cpu)
 
 
-def cache_bytes(level: int) -> int:
-    """Return the bytes of the first CPU's data cache of ``level``, or of its largest cache for level 0, as Linux
-    reports them; 0 if unknown."""
+def last_cache_bytes() -> int:
+    """Return the bytes of the first CPU's largest cache, 32 MiB if unknown."""
+    return cache_bytes() or _USUAL_LAST_CACHE
+
+
+def cache_bytes(level: int = 0) -> int:
+    """Return the bytes of the first CPU's cache of ``level``, or of its largest cache for level 0, as Linux reports
+    them; 0 if unknown."""
     sizes = [0]
     for path in _CACHES.glob("index*"):
         with contextlib.suppress(OSError, ValueError):  # as in "32768K"

@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 
 from ...codegen.cpu import host
-from ...codegen.cpu.machine import cache_bytes
+from ...codegen.cpu.machine import cache_bytes, last_cache_bytes
 from ...codegen.cpu.machine_record import LEVELS, MEASURED, MachineRecord, keep_record
 from ...codegen.cpu.microkernels.register_tile import RegisterTile
 from ...codegen.cpu.microkernels.tile_table import declared_tile, matrix_tile
@@ -128,7 +128,7 @@ def _tiles() -> list[RegisterTile]:
 
 
 def _memory_bytes() -> int:
-    return min(max(2 * (cache_bytes(0) or 32 << 20), 64 << 20), _MOST_BYTES)
+    return min(max(2 * (last_cache_bytes()), 64 << 20), _MOST_BYTES)
 
 
 def _touched(size: int) -> np.ndarray:
@@ -139,7 +139,7 @@ def _touched(size: int) -> np.ndarray:
 
 def _chunk_bytes(level: str, l2_bytes: int, tasks: int, most: int) -> int:
     """Return the bytes of each task's chunk such that the chunks of all tasks stay in ``level``."""
-    last = cache_bytes(0) or 32 << 20
+    last = last_cache_bytes()
     size = {
         "l1": 16 << 10,
         "l2": l2_bytes // 2,

@@ -30,8 +30,6 @@ from .solver import ConvWinograd
 from .winograd_blocking import winograd_blockings
 
 _ALIGNMENT = 64  # bytes of a cache line
-_STEP_SECONDS = 2e-6
-"""Fixed time (s) of a launch."""
 
 
 @dataclass(frozen=True)
@@ -112,7 +110,8 @@ class ConvWinogradStrided(Solver[ConvProblem]):
     def estimate(self, problem: ConvProblem, threads: int = 1) -> float:
         blocks = _rearranged(problem)
         moved = problem.itemsize * problem.batch * (problem.in_pixels * problem.in_channels + blocks.x_strides[0])
-        return self._ordinary.estimate(blocks, threads) + 2 * moved / machine().bandwidth(threads) + _STEP_SECONDS
+        rearranging = 2 * moved / machine().bandwidth(threads) + machine().launch_seconds
+        return self._ordinary.estimate(blocks, threads) + rearranging
 
 
 """The solvers that transform filters; blockings of theirs count tiles in ``rows``."""
