@@ -140,7 +140,7 @@ def _loss(machines: Sequence[Data]) -> float:
 
 
 def _forget() -> None:
-    """Forget costs that were computed with other coefficients."""
+    """Clear the caches of costs, after a change of coefficients."""
     for function in (
         select._cost, select._refusals, winograd_blocking._best_block, winograd_amx._best_block,
         strassen_blocking.best_cut,

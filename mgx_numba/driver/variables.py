@@ -171,7 +171,7 @@ OWN: tuple[Variable, ...] = (
     ),
     Variable(
         "MGX_MACHINE",
-        "The machine record of the CPU's cost model: a shipped record (`znver5`), `generic`, or a JSON file. Without it "
+        "The machine record of the CPU's cost model: a shipped one (`znver5`), `generic`, or a JSON file. If not set, "
         "a CPU model without a shipped record is measured once, for less than a second, at the first compilation.",
     ),
     Variable("MGX_NUM_THREADS", "Threads of a run, in place of as many as the process has cores."),

@@ -161,7 +161,7 @@ def tile_plan(tile: RegisterTile, tasks: int, rounds: int) -> tuple[Plan, int]:
 
 
 def step(kernel: KernelSource, arguments: Arguments, tasks: int, **places: Pointer) -> Step:
-    """Return a step whose operands are at these addresses."""
+    """Return a step that runs ``kernel`` with ``places`` as the addresses of its operands, by name."""
     args: list[int | Pointer | KernelSource] = []
     for word in arguments.values:
         assert isinstance(word, (int, Operand, Callee))
@@ -173,7 +173,7 @@ def step(kernel: KernelSource, arguments: Arguments, tasks: int, **places: Point
 
 
 def _summed(names: list[str]) -> list[str]:
-    """Return statements that add these vectors to ``total``."""
+    """Return statements that sum the vectors ``names`` in ``total``."""
     return [f"total = {names[0]}", *(f"total = add(total, {name})" for name in names[1:])]
 
 
