@@ -30,6 +30,9 @@ LARGEST_FLOAT8 = {t: float(ml_dtypes.finfo(t.numpy).max) for t in NEAREST}
 """The largest finite number of each float8 type."""
 _ANY = (-math.inf, math.inf)
 _FLOAT8 = {name: t for t, name in NEAREST.items()}
+_EITHER_ORDER = frozenset(("add", "mul"))
+"""Operations whose operands are printed in one order, so that x + y and y + x share a kernel. The value of max and min
+depends on the order for zeros and NaNs."""
 _PREDICATES = COMPARE | LOGICAL | {"isnan", "isinf", "logical_not"}
 _SPANS = {
     "abs": (0.0, math.inf), "exp": (0.0, math.inf), "sigmoid": (0.0, 1.0), "gelu_erf": (-0.171, math.inf),
@@ -375,6 +378,8 @@ class VectorPrinter:
             raise UnsupportedError(f"kernels have no {name} of {operands[0].dtype.name}")
         fast = self.fast_math and name in FAST_NAMES and operands[0].dtype.compute is Type.float_type
         names = [self.register(x) for x in operands]
+        if name in _EITHER_ORDER:
+            names.sort()
         made = self.buffer.emit(f"{name}{'_fast' * fast}({', '.join(names)})")
         if name in _SPANS and operands[0].dtype.compute is Type.float_type:
             self._spans[made] = _SPANS[name]
