@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import functools
 from collections.abc import Iterator
+from typing import Any
 
 _NO_NODES = frozenset(("attr", "ctx", "id", "name", "names", "op", "ops"))
 """Frequent fields of strings, or of nodes without fields."""
@@ -25,6 +26,6 @@ def nodes_in(node: ast.AST) -> Iterator[ast.AST]:
 
 
 @functools.cache
-def _fields(kind: type[ast.AST]) -> tuple[str, ...]:
-    """Return the names of a class's fields with nodes, the last first."""
+def _fields(kind: Any) -> tuple[str, ...]:
+    """Return the names of a node class's fields with nodes, the last first."""
     return () if kind is ast.Constant else tuple(name for name in kind._fields[::-1] if name not in _NO_NODES)
