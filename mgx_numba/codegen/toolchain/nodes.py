@@ -17,7 +17,8 @@ def nodes_in(node: ast.AST) -> Iterator[ast.AST]:
     while waiting:
         found = waiting.pop()
         yield found
-        for name in _fields(type(found)):
+        kind: Any = type(found)
+        for name in _fields(kind):
             value = getattr(found, name)
             if type(value) is list:
                 waiting += value[::-1]
