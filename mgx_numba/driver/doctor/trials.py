@@ -119,6 +119,7 @@ def tried(name: str) -> Trial:
     found: dict[str, Any] = {"model": name, "target": model.target}
     with warnings.catch_warnings(record=True) as seen:
         warnings.simplefilter("always")
+        warnings.simplefilter("ignore", DeprecationWarning)  # of other packages
         try:
             proto, feeds = model.make()
             start = time.perf_counter()
