@@ -16,7 +16,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from tools.release.trial import new_environment, try_wheels
+from tools.release.trial import CLEAN, new_environment, try_wheels
 from tools.release.wheels import build_pure, check_contents, platform_wheel
 
 __all__ = ["main"]
@@ -39,8 +39,8 @@ def main(arguments: list[str]) -> int:
     failed = 0
     with tempfile.TemporaryDirectory() as scratch:
         builder = new_environment(sys.executable, Path(scratch, "build"))
-        subprocess.run([builder, "-m", "pip", "install", "--quiet", "build"], check=True)
-        source, pure = build_pure(str(builder), out)
+        subprocess.run([builder, "-m", "pip", "install", "--quiet", "build"], check=True, env=CLEAN)
+        source, pure = build_pure(str(builder), out, CLEAN)
         check_contents(source, pure)
         print(f"{source.name}, {pure.name}", flush=True)
         folder = given.kernels

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import json
+import os
 import platform
 import subprocess
 from pathlib import Path
 
 from .wheels import TAGS
 
-__all__ = ["new_environment", "try_wheels"]
+__all__ = ["CLEAN", "new_environment", "try_wheels"]
+
+CLEAN = {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")}
+"""The environment without Python's variables, by which pip would find packages elsewhere and install none."""
 
 SMOKE = """
 import pathlib, subprocess, sys
@@ -52,7 +56,7 @@ for command in (["--version"], ["verify", "model.onnx", *batch], ["perf", "model
 
 def new_environment(python: str, home: Path) -> Path:
     """Make a virtual environment, and return its interpreter."""
-    subprocess.run([python, "-m", "venv", str(home)], check=True)
+    subprocess.run([python, "-m", "venv", str(home)], check=True, env=CLEAN)
     return home / "bin" / "python"
 
 
@@ -87,7 +91,7 @@ def try_wheels(python: str, pure: Path, folder: Path) -> list[str]:
 
 def _pip(own: Path, *arguments: str) -> None:
     command = [str(own), "-m", "pip", "install", "--quiet", "--disable-pip-version-check", *arguments]
-    subprocess.run(command, check=True)
+    subprocess.run(command, check=True, env=CLEAN)
 
 
 def _tried(own: Path, folder: Path, kind: str) -> str:
@@ -95,8 +99,11 @@ def _tried(own: Path, folder: Path, kind: str) -> str:
     cache = folder / f"cache-{kind}"
     environment = {"PATH": "/usr/bin:/bin", "HOME": str(folder), "MGX_CACHE_DIR": str(cache)}
     if kind == "pure":
-        command = [str(own), "-I", "-c", SMOKE]
-        subprocess.run(command, cwd=folder, env=environment, check=True, stdout=subprocess.DEVNULL)
+        (folder / "smoke.py").write_text(SMOKE)
+        command = [str(own), "-I", "smoke.py"]
+        done = subprocess.run(command, cwd=folder, env=environment, check=False, capture_output=True, text=True)
+        if done.returncode:
+            raise ValueError(f"{kind}: {done.stderr[-2000:]}")
     done = subprocess.run(
         [str(own.parent / "mgx-numba-driver"), "doctor", "--json"],
         cwd=folder,

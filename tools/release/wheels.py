@@ -10,6 +10,7 @@ import subprocess
 import sys
 import tarfile
 import zipfile
+from collections.abc import Mapping
 from pathlib import Path
 
 __all__ = ["TAGS", "build_pure", "check_contents", "platform_wheel"]
@@ -22,18 +23,19 @@ TAGS = {"x86_64-unknown-linux-gnu": "manylinux2014_x86_64", "aarch64-unknown-lin
 """Platform tag of a wheel, by the triple of its kernels. Kernels call nothing, so the oldest manylinux will do."""
 
 
-def build_pure(python: str, out: Path) -> tuple[Path, Path]:
+def build_pure(python: str, out: Path, environment: Mapping[str, str]) -> tuple[Path, Path]:
     """Build a source distribution of this tree, and a pure wheel of that.
 
     Args:
         python: an interpreter whose environment has the package ``build``.
         out: folder for both, without other distributions.
+        environment: environment variables of the build.
 
     Returns:
         The source distribution and the wheel.
     """
     command = [python, "-m", "build", "--outdir", str(out), str(ROOT)]
-    done = subprocess.run(command, check=False, capture_output=True, text=True)
+    done = subprocess.run(command, check=False, capture_output=True, text=True, env=environment)
     if done.returncode:
         sys.exit(f"the build failed:\n{done.stdout[-2000:]}{done.stderr[-2000:]}")
     (source,), (wheel,) = out.glob("*.tar.gz"), out.glob("*.whl")
