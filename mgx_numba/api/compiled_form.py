@@ -46,6 +46,7 @@ class CompiledForm:
         target: the target.
         parameters: shapes of the portable form's parameters.
         results: shapes of the portable form's results.
+        result_places: position and `output_buffer` of each result, by name; None until `run_into` needs it.
         shapes_beside: see `shapes_beside_arrays`.
         level: level of the run trace, see `trace_level`.
         find_tuning: returns the tuning of the compilation on first access.
@@ -71,6 +72,7 @@ class CompiledForm:
         """Set up the fast paths of ``run``."""
         self.compiled, self.target = compiled, of
         self.parameters, self.results = parameters, list(results)
+        self.result_places: dict[str, tuple[int, str]] | None = None
         self.shapes_beside = shapes_beside_arrays(results)
         self.level = level
         self.find_tuning = find_tuning

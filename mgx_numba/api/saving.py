@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..core.shape_json import shape_to_json
 from ..errors import OptionError, UnsupportedError
 from ..interrupts import whole_module
+from ..targets.base import Exportable
+from ..targets.registry import DEFAULT
 
 if TYPE_CHECKING:
     from ..graph.program import Program
@@ -19,7 +22,7 @@ if TYPE_CHECKING:
     from .portable import PortableForm
     from .program import program
 
-__all__ = ["SAVED_OPTIONS", "checked_format", "keep_plan", "save", "save_buffer", "saved_options"]
+__all__ = ["SAVED_OPTIONS", "checked_format", "export_library", "keep_plan", "save", "save_buffer", "saved_options"]
 
 SAVED_OPTIONS = ("fast_math", "num_threads", "memory_reuse", "disabled_passes", "float32_matmul_precision")
 """Compile options that a file holds, if not None. Others are left out: a file must not make its reader measure, or
@@ -171,6 +174,19 @@ def _library(p: program) -> dict[str, Any]:
 
     with tempfile.TemporaryDirectory(prefix="mgx_numba_") as folder:
         return library_tree(p.export_library(folder, "program", link=True))
+
+
+def export_library(
+    p: program, folder: str | os.PathLike[str], name: str, embed_weights: bool, link: bool | None
+) -> Path:
+    """Write a compiled program as a shared library; see ``program.export_library``."""
+    for argument, given, kinds in (("folder", folder, (str, os.PathLike)), ("name", name, (str,))):
+        if not isinstance(given, kinds):
+            raise OptionError(f"export_library: {argument} must be text, got {type(given).__name__}")
+    compiled = p._needed("export_library writes what compile() makes of it").compiled
+    if not isinstance(compiled, Exportable):
+        raise OptionError(f"export_library: only the target {DEFAULT} writes libraries; compile for it")
+    return compiled.export_library(Path(folder), name, p.get_output_names(), embed_weights, link)
 
 
 def checked_format(name: str) -> str:

@@ -55,7 +55,7 @@ from .released_constants import ReleasedConstants
 from .rules import Body, LoweringRule
 from .slow_steps import warn_if_slow
 from .solutions import problem_key, with_origin
-from .steps import PendingStep, referenced, resolved, resolved_jumps
+from .steps import PendingStep, name_results, referenced, resolved, resolved_jumps
 
 if TYPE_CHECKING:
     from ...codegen.tuning.session import Tuning
@@ -192,6 +192,9 @@ class Lowering(PlanConstants):
             except UnsupportedError as error:
                 del self.draft.steps[steps:], self.draft.requested[requested:], self.draft.jumps[jumps:]
                 self.host(ins, str(error))
+            else:
+                if len(self.draft.steps) > steps:
+                    name_results(self.draft.steps[-1], ins, self.values.get(ins))
 
     def derived(self, source: Instruction, make: Callable[[np.ndarray], View], how: Hashable) -> View:
         """Return the view that ``make`` derives from an instruction's constant value; ``how`` identifies the

@@ -22,8 +22,29 @@ public:
     explicit argument(shape s) : shape_(std::move(s)), own_(allocate(shape_.bytes())), data_(own_.get()) {}
     argument(shape s, const void* data) : shape_(std::move(s)), data_(static_cast<char*>(const_cast<void*>(data))) {}
 
+    /// The memory is shared with `data`.
+    template <class T>
+    argument(shape s, std::shared_ptr<T> data)
+        : shape_(std::move(s)), own_(data, reinterpret_cast<char*>(data.get())), data_(own_.get())
+    {
+    }
+
     const shape& get_shape() const { return shape_; }
     char* data() const { return data_; }
+    /// The elements in row-major order, in memory of their own.
+    argument copy() const
+    {
+        const std::size_t size = mgx_type_size(shape_.type());
+        if(data_ == nullptr && shape_.elements() != 0)
+            throw error(MGX_BAD_PARAM, "argument: data is NULL");
+        argument made(shape_.standard() || shape_.scalar() ? shape_ : shape(shape_.type(), shape_.lengths()));
+        for(std::size_t k = 0; k < shape_.elements(); k++)
+            std::memcpy(made.data_ + made.shape_.index(k) * size, data_ + shape_.index(k) * size, size);
+        return made;
+    }
+    /// Write a file, of the form that Python's `argument.save` writes; read one. In argument_file.hpp.
+    static void save_argument(const argument& value, const std::string& file);
+    static argument load_argument(const std::string& file);
     /// The elements as a C++ type of the same size.
     template <class T>
     T* data() const

@@ -8,8 +8,10 @@
 #ifndef MIGRAPHX_MIGRAPHX_HPP
 #define MIGRAPHX_MIGRAPHX_HPP
 
+#include "custom_op.hpp"
 #include "gpu/hip.hpp"
 #include "quantization.hpp"
+#include "ranges.hpp"
 #include "tf.hpp"
 
 #endif

@@ -25,7 +25,10 @@ public:
 
     /// A request about this program.
     request about(const std::string& what) const { return request(what).add("program", id_); }
-    msgpack::value ask(const request& what) const { return process_->ask(what); }
+    msgpack::value ask(const request& what, const called_function& trace = nullptr) const
+    {
+        return process_->ask(what, trace);
+    }
     std::int64_t id() const { return id_; }
 
 private:
