@@ -18,7 +18,7 @@ from ...nearest import did_you_mean
 from ...targets.registry import DEFAULT, missing
 from ..doctor.facts import Facts, Findings, facts
 from ..doctor.models import MODELS
-from ..doctor.trials import LIMIT_SECONDS, Trial, trials
+from ..doctor.trials import LIMIT_SECONDS, ModelTrial, trials
 
 UNHEALTHY = 1  # exit status; 2 is for errors of the command line
 _LABEL = 24  # columns of labels, from the longest label
@@ -118,7 +118,7 @@ class _Text:
         for name, value in (lines or {"(none)": ""}).items():
             self._line(f"  {name}", value)
 
-    def trial(self, outcome: Trial) -> None:
+    def trial(self, outcome: ModelTrial) -> None:
         """Print the line of a model."""
         verdict = self._coloured("FAILED", _RED) if outcome.problem else self._coloured("ok", _GREEN)
         times = f"compile {outcome.compile_seconds:.1f} s, run {outcome.run_seconds * 1e3:.2f} ms"

@@ -26,7 +26,7 @@ FLOAT32, SIXTEEN_BITS, EIGHT_BITS = 1e-4, 2e-2, 2e-2
 
 
 @dataclass(frozen=True)
-class Model:
+class SmallModel:
     """A small model.
 
     Attributes:
@@ -44,7 +44,7 @@ class Model:
     target: str = "cpu"
 
 
-class _Graph:
+class _OnnxGraph:
     """An ONNX graph under construction."""
 
     def __init__(self) -> None:
@@ -96,7 +96,7 @@ def _numbers(*lens: int, seed: int = 1) -> np.ndarray:
 
 def convolutions() -> tuple[ModelProto, Sequence[Feeds]]:
     """Make a residual network of five convolutions, one of them depthwise."""
-    g = _Graph()
+    g = _OnnxGraph()
     x = g.add("Relu", g.add("Conv", "x", g.random(16, 3, 3, 3), strides=[2, 2], pads=[1, 1, 1, 1]))
     x = g.add("MaxPool", x, kernel_shape=[3, 3], strides=[2, 2], pads=[1, 1, 1, 1])
     y = g.add("Relu", g.add("Conv", x, g.random(16, 16, 3, 3), g.random(16), pads=[1, 1, 1, 1]))
@@ -111,7 +111,7 @@ def convolutions() -> tuple[ModelProto, Sequence[Feeds]]:
 def transformer(length: int | str = 24, runs: Sequence[int] = (24,)) -> tuple[ModelProto, Sequence[Feeds]]:
     """Make an encoder layer: layer norms, attention of four heads, GELU; ``length`` may be a symbol."""
     width, heads = 64, 4
-    g = _Graph()
+    g = _OnnxGraph()
     split = g.constant([0, 0, heads, width // heads], "int64")
 
     def norm(x: str) -> str:
@@ -143,7 +143,7 @@ def control_flow() -> tuple[ModelProto, Sequence[Feeds]]:
     """Make a loop whose steps take one of two branches, for zero and more steps."""
     from onnx import TensorProto, helper
 
-    body = _Graph()
+    body = _OnnxGraph()
     info = helper.make_tensor_value_info
     weights, half = body.random(16, 16), body.constant(0.5)
     halved, product = helper.make_node("Mul", ["s", half], ["a"]), helper.make_node("MatMul", ["s", weights], ["b"])
@@ -157,7 +157,7 @@ def control_flow() -> tuple[ModelProto, Sequence[Feeds]]:
     step = body.graph([("i", "int64", []), ("on", "bool", []), ("s", "float32", [4, 16])], [chosen])
     step.output.insert(0, info("on_out", TensorProto.BOOL, []))
     step.node.append(helper.make_node("Identity", ["on"], ["on_out"]))
-    g = _Graph()
+    g = _OnnxGraph()
     result = g.add("Loop", "steps", g.constant(True, "bool"), "x", body=step)
     graph = g.graph([("steps", "int64", []), ("x", "float32", [4, 16])], [result])
     return _model(graph), [{"steps": np.array(n, np.int64), "x": _numbers(4, 16)} for n in (0, 1, 5)]
@@ -166,7 +166,7 @@ def control_flow() -> tuple[ModelProto, Sequence[Feeds]]:
 def trees() -> tuple[ModelProto, Sequence[Feeds]]:
     """Make an ensemble of complete decision trees."""
     trees, depth, features = 20, 4, 8
-    g = _Graph()
+    g = _OnnxGraph()
     inner, count = 2**depth - 1, 2 ** (depth + 1) - 1
     nodes = np.arange(count)
     is_inner = nodes < inner
@@ -210,14 +210,14 @@ def _fp16(program: program, feeds: Sequence[Feeds]) -> object:
 
 
 MODELS = {
-    "convolutions": Model("convolutions, float32", convolutions, FLOAT32),
-    "transformer": Model("transformer, float32", transformer, FLOAT32),
-    "int8": Model("convolutions, 8 bits", convolutions, EIGHT_BITS, _int8),
-    "bfloat16": Model("transformer, bfloat16", transformer, SIXTEEN_BITS, _bf16),
-    "lengths": Model("transformer, open length", open_lengths, FLOAT32),
-    "control": Model("loop and branches", control_flow, FLOAT32),
-    "trees": Model("tree ensemble", trees, FLOAT32),
-    "gpu": Model("convolutions, float32", convolutions, FLOAT32, target="gpu"),
-    "gpu_fp16": Model("transformer, float16", transformer, SIXTEEN_BITS, _fp16, "gpu"),
+    "convolutions": SmallModel("convolutions, float32", convolutions, FLOAT32),
+    "transformer": SmallModel("transformer, float32", transformer, FLOAT32),
+    "int8": SmallModel("convolutions, 8 bits", convolutions, EIGHT_BITS, _int8),
+    "bfloat16": SmallModel("transformer, bfloat16", transformer, SIXTEEN_BITS, _bf16),
+    "lengths": SmallModel("transformer, open length", open_lengths, FLOAT32),
+    "control": SmallModel("loop and branches", control_flow, FLOAT32),
+    "trees": SmallModel("tree ensemble", trees, FLOAT32),
+    "gpu": SmallModel("convolutions, float32", convolutions, FLOAT32, target="gpu"),
+    "gpu_fp16": SmallModel("transformer, float16", transformer, SIXTEEN_BITS, _fp16, "gpu"),
 }
 """The models, by the names that ``--models`` takes."""

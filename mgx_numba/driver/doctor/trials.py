@@ -30,7 +30,7 @@ LIMIT_SECONDS = 300.0
 
 
 @dataclass(frozen=True)
-class Trial:
+class ModelTrial:
     """The outcome of one model.
 
     Attributes:
@@ -59,7 +59,7 @@ class Trial:
         return MODELS[self.model].title
 
 
-def trials(names: Sequence[str], limit: float = LIMIT_SECONDS) -> Iterator[Trial]:
+def trials(names: Sequence[str], limit: float = LIMIT_SECONDS) -> Iterator[ModelTrial]:
     """Try models in another process, and yield the outcomes in order; a new process follows one that died.
 
     Args:
@@ -82,7 +82,7 @@ def trials(names: Sequence[str], limit: float = LIMIT_SECONDS) -> Iterator[Trial
             try:
                 for line in process.stdout:
                     if line.startswith("{"):
-                        yield Trial(**json.loads(line))
+                        yield ModelTrial(**json.loads(line))
                         left.pop(0)
                 process.wait()
             finally:
@@ -94,7 +94,7 @@ def trials(names: Sequence[str], limit: float = LIMIT_SECONDS) -> Iterator[Trial
             failed = left.pop(0)
             late = time.monotonic() >= end
             problem = f"not done within {limit:g} s" if late else _death(process.returncode, told)
-            yield Trial(failed, MODELS[failed].target, problem)
+            yield ModelTrial(failed, MODELS[failed].target, problem)
 
 
 def _death(status: int, told: str) -> str:
@@ -109,7 +109,7 @@ def _death(status: int, told: str) -> str:
     return last or f"the process ended with status {status}"
 
 
-def tried(name: str) -> Trial:
+def tried(name: str) -> ModelTrial:
     """Compile and run a model of `MODELS`, and compare its results with ``ref``."""
     from ...api.functions import parse_onnx
     from ..compare import Tolerance
@@ -147,7 +147,7 @@ def tried(name: str) -> Trial:
             }
         except Exception as error:  # whatever it is: the report names it
             found["problem"] = f"{type(error).__name__}: {error}"
-    return Trial(**found, warnings=tuple(dict.fromkeys(str(warning.message) for warning in seen)))
+    return ModelTrial(**found, warnings=tuple(dict.fromkeys(str(warning.message) for warning in seen)))
 
 
 if __name__ == "__main__":
