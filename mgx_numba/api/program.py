@@ -16,17 +16,17 @@ from ..errors import MgxError, OptionError, ParameterError
 from ..interrupts import whole_module
 from ..messages import warn
 from ..targets.base import Compiled, OpenPlan, OpenPlanned
-from ..targets.registry import DEFAULT, REFERENCE, compile_for
+from ..targets.registry import DEFAULT
 from .argument import argument
 from .checking import check
-from .compiled_form import CompiledForm, declined
+from .compiled_form import UNCOMPILED, CompiledForm, reference_form
 from .compiling import compiled_form
 from .file_form import FileForm
-from .options import CompileOptions, trace_level
+from .options import CompileOptions
 from .portable import PortableForm
 from .results import result_shape
 from .shape import shape, shape_map
-from .target import get_target, target
+from .target import target
 
 if TYPE_CHECKING:
     from ..codegen.tuning.record import TuningRecord
@@ -41,11 +41,6 @@ if TYPE_CHECKING:
     from .traced_run import trace_info
 
 __all__ = ["program"]
-
-_UNCOMPILED = (
-    f"the program is not compiled, so it runs on the target {REFERENCE} (NumPy), which is slow: "
-    f'call program.compile(get_target("{DEFAULT}")) before run'
-)
 
 
 class program:
@@ -364,7 +359,7 @@ class program:
         whole_module("mgx_numba.api.traced_run")
         from .traced_run import run_trace
 
-        return run_trace(self, params, callback)
+        return run_trace(self._form_to_run(), self._checked(params), callback)
 
     def _run_there(self, params: Mapping[str, Any]) -> list[Any]:
         """Run a program for a device and leave the results there, whatever ``offload_copy`` is."""
@@ -385,10 +380,8 @@ class program:
             return self._form
         if not self._told_uncompiled:
             self._told_uncompiled = True
-            warn(_UNCOMPILED, RuntimeWarning)
-        compiled = compile_for(REFERENCE, self._portable)
-        parameters, results = self._portable.parameter_shapes(), self._portable.output_shapes()
-        return CompiledForm(compiled, get_target(REFERENCE), parameters, results, trace_level(), declined, [])
+            warn(UNCOMPILED, RuntimeWarning)
+        return reference_form(self._portable)
 
     def _checked(self, given: Mapping[str, Any], stream: int | None = None) -> dict[str, Any]:
         """Return a checked array or device tensor for every parameter; other names are ignored.

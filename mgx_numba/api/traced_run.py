@@ -9,7 +9,7 @@ from typing import Any
 from ..errors import MgxError, ParameterError
 from ..targets.base import Observation
 from .argument import argument
-from .program import program
+from .compiled_form import CompiledForm
 from .results import result_of
 
 _NUMBERED = re.compile(r"(?:\S*:)?@(\d+) = ")
@@ -56,8 +56,8 @@ class trace_info:
         return f"<trace_info {self.instruction}>"
 
 
-def run_trace(model: program, params: Mapping[str, Any], callback: Callable[[trace_info], Any]) -> list[argument]:
-    """See ``program.run_trace``."""
+def run_trace(form: CompiledForm, inputs: Mapping[str, Any], callback: Callable[[trace_info], Any]) -> list[argument]:
+    """Run on checked inputs; see ``program.run_trace``."""
     if not callable(callback):
         raise ParameterError(f"run_trace: callback must be a function of a trace_info, got {callback!r}")
     count = 0
@@ -74,5 +74,4 @@ def run_trace(model: program, params: Mapping[str, Any], callback: Callable[[tra
         finally:
             info._outputs = None
 
-    inputs, form = model._checked(params), model._form_to_run()
     return form.shown(form.compiled.observe(inputs, note))

@@ -169,6 +169,11 @@ OWN: tuple[Variable, ...] = (
         "0: compiled models are neither looked for in the cache folder nor kept there, only kernels are. So does "
         "`compile(plan_cache=False)` for one program.",
     ),
+    Variable(
+        "MGX_MACHINE",
+        "The machine record of the CPU's cost model: a shipped one (`znver5`), `generic`, or a JSON file. If not set, "
+        "a CPU model without a shipped record is measured once, for less than a second, at the first compilation.",
+    ),
     Variable("MGX_NUM_THREADS", "Threads of a run, in place of as many as the process has cores."),
     Variable(
         "MGX_CPU_FEATURES",

@@ -24,7 +24,7 @@ from .test_compiler import network
 
 CC = os.environ.get("CC") or shutil.which("cc") or shutil.which("gcc")
 HEADERS = CPP_PREFIX / "include" / "migraphx"
-OF_MIGRAPHX = 167  # functions of migraphx.h, by release 2.16
+OF_MIGRAPHX = 168  # functions of migraphx.h: 167 of release 2.16, and migraphx_compile_options_set_compile_mode
 OWN = 2  # migraphx_file_options_set_trust_objects, migraphx_last_error
 REFUSALS = """\
 migraphx_parse_onnx: no such file: .*none.onnx.*
@@ -35,9 +35,10 @@ migraphx_program_run: out is NULL
 migraphx_target_create: unknown target fpga; known: cpu, gpu, ref
 migraphx_experimental_custom_op_register: operator scaled: compute or compute_shape is not set
 migraphx_shape_index: index 0 of 0 elements
+migraphx_operation_create: leaky_relu has no attribute 'beta'.*
+migraphx_operation_create: unknown operator 'nothing'.*
 migraphx_operation_name: out_size is 6, leaky_relu needs 11
 migraphx_module_add_instruction: scaled: .*one input is needed, got 2
-migraphx_module_add_instruction: leaky_relu has no attribute 'beta'.*
 migraphx_module_add_instruction: out is NULL
 migraphx_program_run: Parameter not found: x .*
 migraphx_program_run_trace: callback is NULL

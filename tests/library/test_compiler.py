@@ -48,6 +48,7 @@ EXPECTED = {
     "custom name": r"8 a custom operator cannot be called 'add': an operator is",
     "trace": r"8 trace of cpu::abs_kernel: an exception that is no std::exception",
     "no tensor": r"7 .*net.mxr: it has no tensor of a type that C\+\+ has",
+    "overflow": r"1 shape: no memory can have as many elements",
     "forked": r"8 the program belongs to the process that this one was forked from",
     "killed": r"8 the compiler's process has ended by signal 9",
     "gone": r"8 the compiler's process has ended, and with it the programs that it had",
