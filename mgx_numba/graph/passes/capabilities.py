@@ -68,6 +68,7 @@ class Capabilities:
         reads_shuffled: whether grouped 1x1 convolutions are fastest with their input read through the channel shuffle.
         prologues: whether convolution kernels compute pointwise prologues.
         block_weights: whether kernels multiply block-quantised weights, ``matmul_nbits``.
+        byte_tables: elements from which pointwise kernels look up long functions of one 8-bit value; 0: never.
         cached_attention: whether a kernel attends to the valid rows of caches, ``cached_attention``.
         one_pass_run: least `ReductionWalk.row_run` for computing a variance in one pass.
     """
@@ -81,6 +82,7 @@ class Capabilities:
     repeated_elements: int
     one_pass_run: int
     block_weights: bool
+    byte_tables: int = 0
     cached_attention: bool = False
     signed_left: bool = False
     float8_products: bool = False

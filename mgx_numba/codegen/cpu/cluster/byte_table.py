@@ -7,6 +7,7 @@ from math import prod
 
 from ....core.dim import Length, known_in, known_less
 from ....graph.module import Module
+from ....ops.scalar_functions import COSTLY
 from ...body import scalar_flops
 from ...problems.cluster import Tensor
 from ...statements import dtype_name, indent
@@ -15,6 +16,8 @@ from ..machine import machine
 BYTES = 256
 LEAST_ELEMENTS = 4 * BYTES
 """Fewest elements for which a table is made, which takes as long as `BYTES` elements without one."""
+FURTHER = 9
+"""Operations of a costly function beside the first, as in `stages`."""
 FLOAT_BITS = 32
 """Width of the lanes in which most operations of such clusters are computed."""
 
@@ -39,7 +42,8 @@ def byte_operand(
     if not all(known_in(strides[k][-1], 1) for k in (byte, len(inputs))):
         return None
     lanes = machine().vector_bits // FLOAT_BITS
-    if 2 * scalar_flops(module) < 3 * lanes or not known_less(LEAST_ELEMENTS, prod(outputs[0].lens)):
+    operations = scalar_flops(module) + FURTHER * sum(ins.name in COSTLY for ins in module)
+    if 2 * operations < 3 * lanes or not known_less(LEAST_ELEMENTS, prod(outputs[0].lens)):
         return None
     return byte
 
