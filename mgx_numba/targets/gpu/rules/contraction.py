@@ -141,7 +141,7 @@ def _launch(low: Lowering, ins: Instruction, fused: Contraction) -> None:
     elif isinstance(problem, GemmProblem) and fused.blocks is not None:
         problem = _with_blocks(low, ins, problem, fused, places, operands)
     if isinstance(problem, GemmProblem) and weights is not None:
-        depth = _packed_depth(problem)
+        depth = _packed_depth(problem, low.options.precision)
         problem = replace(problem, b_strides=(*_matrix_strides(weights, depth), 1, depth))
     if isinstance(problem, GemmProblem):
         problem = _in_whole_rows(low, ins, problem, fused, places, operands)
@@ -391,12 +391,13 @@ def _alike(weights: np.ndarray) -> list[bool]:
     return [n == 1 or stride == 0 for n, stride in zip(weights.shape[:-2], weights.strides)]
 
 
-def _packed_depth(problem: GemmProblem) -> int:
+def _packed_depth(problem: GemmProblem, precision: str) -> int:
     """Return the elements from one packed column of constants to the next: k, rounded up to whole vectors where tensor
     cores could read them."""
     lanes = VECTOR_BYTES // ITEMSIZE[problem.types.b]
-    narrow = lanes > 4 and product_of(problem.types) is not None  # float32 parts have a layout of their own
-    return -(-problem.k // lanes) * lanes if narrow and problem.k > lanes else problem.k
+    in_place = lanes > 4 or precision == "medium"  # float32 in parts has a layout of its own
+    read = in_place and product_of(problem.types) is not None
+    return -(-problem.k // lanes) * lanes if read and problem.k > lanes else problem.k
 
 
 def _in_whole_rows(
