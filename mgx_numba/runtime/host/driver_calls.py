@@ -78,13 +78,12 @@ class TensorMapArguments:
     ``OFFSET`` and ``BASE`` are the number of its offset and the base that is added. ``LEN`` and ``STRIDE`` are the
     first of the numbers of four lengths and three strides. ``ITEMSIZE`` is in bytes. Arguments of the driver's
     functions follow. ``TARGET`` is the address of the slots that receive the tensor map. ``POSITIONS`` is 0 for tensors
-    without windows. The loop writes ``ADDRESS``, the memory that ``LENS`` and ``STRIDES`` point to, and ``ENCODED``:
-    whether the slots hold the map of these numbers. Then it is not encoded again: the maps of weights never change.
+    without windows. The loop writes ``ADDRESS``, and the memory that ``LENS`` and ``STRIDES`` point to.
     """
 
     OFFSET, BASE, LEN, STRIDE, ITEMSIZE = 0, 1, 2, 6, 9
-    TARGET, TYPE, ADDRESS, LENS, STRIDES, BOX, STEPS, LOWER, UPPER, CHANNELS, POSITIONS, ENCODED = range(10, 22)
-    WORDS = 22  # one for each name, but 4 for LEN and 3 for STRIDE
+    TARGET, TYPE, ADDRESS, LENS, STRIDES, BOX, STEPS, LOWER, UPPER, CHANNELS, POSITIONS = range(10, 21)
+    WORDS = 21  # one for each name, but 4 for LEN and 3 for STRIDE
 
 
 _TEXT = (
@@ -132,21 +131,14 @@ def kernel(args, begin, end):
                 written = words_from(written, WRITTEN_WORDS)
             tensor = words_from(words_at(args, BATCH_MAPS), row[LAUNCHED_FIRST_MAP] * MAP_WORDS)
             for m in range(row[LAUNCHED_FIRST_MAP], row[LAUNCHED_END_MAP]):
-                address = bases[tensor[MAP_BASE]] + values[tensor[MAP_OFFSET]]
-                changed = tensor[MAP_ADDRESS] ^ address
-                tensor[MAP_ADDRESS] = address
+                tensor[MAP_ADDRESS] = bases[tensor[MAP_BASE]] + values[tensor[MAP_OFFSET]]
                 lens = words_at(tensor, MAP_LENS)
                 strides = words_at(tensor, MAP_STRIDES)
                 for a in range(RANK):
-                    changed |= lens[a] ^ values[tensor[MAP_LEN + a]]
                     lens[a] = values[tensor[MAP_LEN + a]]
                 for a in range(RANK - 1):
-                    stride = values[tensor[MAP_STRIDE + a]] * tensor[MAP_ITEMSIZE]
-                    changed |= strides[a] ^ stride
-                    strides[a] = stride
-                if changed != 0:
-                    tensor[MAP_ENCODED] = 0
-                if launches and status == 0 and tensor[MAP_ENCODED] == 0:
+                    strides[a] = values[tensor[MAP_STRIDE + a]] * tensor[MAP_ITEMSIZE]
+                if launches and status == 0:
                     if tensor[MAP_POSITIONS] == 0:
                         status = LOW & call_function(args, BATCH_TILED, (
                             place, tensor[MAP_TYPE], RANK, tensor[MAP_ADDRESS], tensor[MAP_LENS], tensor[MAP_STRIDES],
@@ -160,8 +152,6 @@ def kernel(args, begin, end):
                     slots_of = words_at(tensor, MAP_TARGET)
                     for w in range(DESCRIPTION_WORDS):
                         slots_of[w] = scratch[w]
-                    if status == 0:
-                        tensor[MAP_ENCODED] = 1
                 tensor = words_from(tensor, MAP_WORDS)
             if launches and status == 0:
                 config = words_at(row, LAUNCHED_CONFIG)
