@@ -43,8 +43,8 @@ REPEATED_ELEMENTS = 1 << 20
 LINE_BYTES = 128
 """Bytes of a cache line: CUDA C++ programming guide, "Device memory accesses"."""
 SHORT_RUN_ELEMENTS = 1 << 22
-"""Number of elements from which channels are combined after pixels (`ReductionWalk.short_run`). A group norm of 2 million
-elements takes 13 us in one kernel on an H200, about as long as the launches of a split one; of 8 million 43 us."""
+"""Number of elements from which channels are combined after pixels (`ReductionWalk.short_run`). A group norm of 2
+million elements takes 13 us in one kernel on an H200, about as long as the launches of a split one; of 8 million 43."""
 
 
 def pass_options(options: TargetOptions) -> Options:
