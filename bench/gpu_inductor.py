@@ -2,8 +2,9 @@
 
     python -m bench.gpu_inductor [--models a,b] [--kinds fp16,medium,default] [--max-autotune] [--alone] [--json FILE]
 
-``fp16``, ``bf16``: `quantize_fp16` or `quantize_bf16` for ours, ``module.half()`` or ``module.bfloat16()`` for PyTorch
-(inputs and results of our bfloat16 programs are float32); ``default``: float32 with default options on both sides; other kinds are float32 of that ``float32_matmul_precision`` on both sides.
+``fp16``, ``bf16``: `quantize_fp16` or `quantize_bf16` for ours (inputs and results of bfloat16 programs are float32),
+``module.half()`` or ``module.bfloat16()`` for PyTorch; ``default``: float32 with default options on both sides; other
+kinds are float32 of that ``float32_matmul_precision`` on both sides.
 Both run as device graphs with inputs on the device: PyTorch by ``mode="reduce-overhead"``. They take turns; a time is
 the median over rounds of `CALLS` calls in a row, by the device's clock. Results are compared with PyTorch's in float32.
 Our memory is the driver's free memory gained by releasing the program, listed with the weights of its plan. Each

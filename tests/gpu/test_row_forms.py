@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
 import mgx_numba.ops  # noqa: F401  (registers the operators)
+from mgx_numba.codegen.gpu.machine import machine
 from mgx_numba.core.shape import Shape
 from mgx_numba.core.types import Type
 from mgx_numba.graph.program import Program
@@ -88,7 +91,7 @@ def test_rows_of_odd_length_are_copied_for_tensor_cores(
 ) -> None:
     monkeypatch.setenv("MGX_GPU_ARCH", "sm_90a")
     monkeypatch.setattr(contraction, "LAUNCH", 0)
-    monkeypatch.setattr(contraction, "BANDWIDTH", 1e30)
+    monkeypatch.setattr(contraction, "machine", lambda: replace(machine(), bandwidth=1e30))
     permutation = (*range(len(lens) - 2), len(lens) - 1, len(lens) - 2) if across else ()
     program = product(lens, 23, constant, permutation)
     made = compiled(program, on)

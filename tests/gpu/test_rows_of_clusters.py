@@ -169,7 +169,7 @@ def test_short_runs_of_channels_are_combined_after_pixels(
 ) -> None:
     """Four channels of a group fill 16 bytes: sums of groups read quarters of lines, and reached 40% of a copy."""
     monkeypatch.setattr(capabilities, "SHORT_RUN_ELEMENTS", 1)
-    monkeypatch.setattr(capabilities, "REPEATED_ELEMENTS", 1)
+    monkeypatch.setattr(capabilities, "REPEATED_SHARE", 1 << 30)
     monkeypatch.setattr(capabilities, "PART_ELEMENTS", 64)
     monkeypatch.setattr(capabilities, "PART_SHARE", 1)
     monkeypatch.setattr(capabilities, "LINE_BYTES", 64)

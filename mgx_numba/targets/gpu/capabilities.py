@@ -11,6 +11,7 @@ from typing import Any
 from ...codegen.alternatives import fixed, has_lengths
 from ...codegen.gpu.cluster.thread_layout import RowLayout, row_layout
 from ...codegen.gpu.driver.device import known_architecture
+from ...codegen.gpu.machine import machine, multiprocessors
 from ...codegen.gpu.matrix_tiles import matrix_tiles
 from ...codegen.gpu.products import PRODUCTS
 from ...codegen.problems.cluster import Tensor
@@ -28,8 +29,6 @@ from ..options import TargetOptions
 from .rules.contraction import FLOATS, joins_halves, joins_products
 
 FLOAT8 = "float8_e4m3fn"
-ENOUGH_BLOCKS = 256
-"""Number of blocks with which a reduction need not be split: about two for each multiprocessor of an H100 (132)."""
 MOST_PARTS = 1024
 """Maximum number of parts of all rows together: several blocks for each multiprocessor, so that none waits long for the
 last."""
@@ -38,8 +37,8 @@ PART_ELEMENTS = 1 << 14
 bandwidth, which equals the cost of another launch."""
 PART_SHARE = 16
 """Least number of elements of a part per result: the results are then at most an eighth of the memory traffic."""
-REPEATED_ELEMENTS = 1 << 20
-"""Number of elements from which rows that are read twice are split; smaller inputs stay in the L2 cache."""
+REPEATED_SHARE = 50
+"""Bytes of the L2 cache per element from which rows that are read twice are split; fewer elements stay in the cache."""
 LINE_BYTES = 128
 """Bytes of a cache line: CUDA C++ programming guide, "Device memory accesses"."""
 SHORT_RUN_ELEMENTS = 1 << 22
@@ -55,13 +54,13 @@ def pass_options(options: TargetOptions) -> Options:
         attention_refusal=partial(_attention_refusal, options.precision),
         epilogue_types=FLOATS,
         capabilities=Capabilities(
-            threads=ENOUGH_BLOCKS,
+            threads=_enough_blocks(),
             walk=reduction_walk,
-            tasks=ENOUGH_BLOCKS,
+            tasks=_enough_blocks(),
             parts=MOST_PARTS,
             part_elements=PART_ELEMENTS,
             part_share=PART_SHARE,
-            repeated_elements=REPEATED_ELEMENTS,
+            repeated_elements=machine().l2_bytes // REPEATED_SHARE,
             one_pass_run=sys.maxsize,
             block_weights=True,
             signed_left=True,
@@ -72,6 +71,11 @@ def pass_options(options: TargetOptions) -> Options:
             joins_products=partial(joins_products, options.precision) if _has_warpgroups() else None,
         ),
     )
+
+
+def _enough_blocks() -> int:
+    """Return the number of blocks with which a reduction need not be split: about two for each multiprocessor."""
+    return 15 * multiprocessors() // 8
 
 
 def _attention_refusal(precision: str, type: Type, depth: int, width: int) -> str:
@@ -116,7 +120,7 @@ def reduction_walk(
     layout = row_layout(axes, operands, outputs)
     (reduced, order), blocks = layout.walked, fixed(layout.blocks)
     return ReductionWalk(
-        tasks=max(blocks, ENOUGH_BLOCKS) if is_open else blocks,
+        tasks=max(blocks, _enough_blocks()) if is_open else blocks,
         row_run=0 if layout.columns else layout.reduce.lens[-1],
         from_memory=True,
         order=order,

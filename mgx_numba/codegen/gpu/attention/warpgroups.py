@@ -17,6 +17,7 @@ from ...problems.element_types import ITEMSIZE
 from ..architecture import WARP
 from ..contraction.wgmma_operands import moves
 from ..driver.device import known_architecture
+from ..machine import multiprocessors
 from .attention_text import AttentionText
 
 TYPES = ("float16", "bfloat16")
@@ -29,8 +30,6 @@ ROWS = 64
 """Queries per warpgroup."""
 LEAST_QUERIES = 33
 """Least queries: with fewer, over half of a warpgroup's rows would be padding."""
-LEAST_BLOCKS = 132
-"""Blocks that occupy all multiprocessors of a large device."""
 MANY_KEYS = 2048
 """Least keys that a multiprocessor's blocks process in sequence for a producer to gain, see `chosen_tile`. With half of
 them, 2 x 8 heads of 1024 of 80 features take 16.1 us, without a producer 15.3."""
@@ -105,11 +104,11 @@ def chosen_tile(problem: AttentionProblem) -> AttentionTile:
     if features > 2 * SLICE:
         return AttentionTile(2, 64, 2, 1)
     if features > SLICE:
-        rounds = ceil_div(_blocks(problem, 2), LEAST_BLOCKS)
+        rounds = ceil_div(_blocks(problem, 2), multiprocessors())
         return AttentionTile(2, 128, 2, 1, preferred(less_equal(MANY_KEYS, rounds * problem.keys)))
     if features == SLICE:
         return AttentionTile(1, 128, 2, 2)
-    many = preferred(less_equal(LEAST_BLOCKS, _blocks(problem, 4))) and preferred(less(2 * ROWS, problem.queries))
+    many = preferred(less_equal(multiprocessors(), _blocks(problem, 4))) and preferred(less(2 * ROWS, problem.queries))
     return AttentionTile(4, 64, 4, 1) if many else AttentionTile(2, 64, 3, 1)
 
 

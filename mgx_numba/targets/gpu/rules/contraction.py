@@ -19,7 +19,7 @@ from ....codegen.gpu.contraction.block_quant_mma import (
     chunked,
     pack_chunks,
 )
-from ....codegen.gpu.contraction.cost import BANDWIDTH, CLOCK, LAUNCH
+from ....codegen.gpu.contraction.cost import LAUNCH
 from ....codegen.gpu.contraction.gemv import gemv_refusal
 from ....codegen.gpu.contraction.gpu_contraction import VECTOR_BYTES, GpuContraction, interleaved, permuted_lanes
 from ....codegen.gpu.contraction.im2row import ChannelPadding, channel_padding
@@ -30,6 +30,7 @@ from ....codegen.gpu.contraction.weights import WeightOrder, pack_weights, packe
 from ....codegen.gpu.contraction.wgmma_operands import PIECE
 from ....codegen.gpu.data.channels import channel_padding_launch
 from ....codegen.gpu.data.unpacking import unpacked_chunks_launch, unpacked_weights_launch
+from ....codegen.gpu.machine import machine
 from ....codegen.gpu.printer import ThreadPrinter
 from ....codegen.gpu.products import product_of
 from ....codegen.launch import Launch, Solution
@@ -427,7 +428,7 @@ def _in_whole_rows(
         problem, a_strides=strides.get("x", problem.a_strides), b_strides=strides.get("w", problem.b_strides)
     )
     moved = 2 * sum(views[name].shape.bytes for name in strides)
-    copies = moved / BANDWIDTH + len(strides) * LAUNCH / CLOCK
+    copies = moved / machine().bandwidth + len(strides) * LAUNCH / machine().clock
     if _estimate(low, padded, fused, places) + copies >= _estimate(low, problem, fused, places):
         return problem
     for name, own in strides.items():
