@@ -3,7 +3,7 @@
     python -m bench.serving MODEL [--seconds N] [--clients N] [--threads N] [--seed N]
 
 Clients ask for texts, whole or streamed, with prompts that share beginnings; they go away in the middle, send malformed
-bodies, too long prompts and too large bodies. Any other answer than the one that is due counts as an error, and the exit
+bodies, too long prompts and too large bodies. Any other answer than the one that is due is an error, and the exit
 status is 1. Memory is the server's resident memory after the first fifth of the time, and at the end.
 """
 
@@ -120,7 +120,7 @@ class Soak:
         path, body = self.body(chance)
         begin = time.monotonic()
         status, response = self.ask(path, {**body, "stream": True, "stream_options": {"include_usage": True}})
-        lines = []
+        lines: list[str] = []
         for line in response:
             if line.strip():
                 if not lines:
@@ -179,7 +179,9 @@ def metric(soak: Soak, name: str) -> float:
 def report(soak: Soak, memory: list[float], seconds: float) -> None:
     """Print what was counted."""
     print(f"{dict(soak.counts)}")
-    print(f"{soak.tokens / seconds:.1f} tokens/s of answers that were read; {metric(soak, 'prefix_hits_total'):.0f} hits")
+    print(
+        f"{soak.tokens / seconds:.1f} tokens/s of answers that were read; {metric(soak, 'prefix_hits_total'):.0f} hits"
+    )
     if soak.first:
         times = sorted(soak.first)
         print(f"first token: median {statistics.median(times):.2f} s, 99% {times[int(len(times) * 0.99)]:.2f} s")

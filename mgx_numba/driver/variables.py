@@ -169,6 +169,11 @@ OWN: tuple[Variable, ...] = (
         "0: compiled models are neither looked for in the cache folder nor kept there, only kernels are. So does "
         "`compile(plan_cache=False)` for one program.",
     ),
+    Variable(
+        "MGX_MACHINE",
+        "The machine record of the CPU's cost model: a shipped one (`znver5`), `generic`, or a JSON file. If not set, "
+        "a CPU model without a shipped record is measured once, for less than a second, at the first compilation.",
+    ),
     Variable("MGX_NUM_THREADS", "Threads of a run, in place of as many as the process has cores."),
     Variable(
         "MGX_CPU_FEATURES",
@@ -187,9 +192,9 @@ OWN: tuple[Variable, ...] = (
     ),
     Variable(
         "DYNAMIC_SHAPE",
-        "Of MIGraphX on DCUs: lengths that `map_input_dims` gives an ONNX model are the longest, and `program.reshape` "
-        "gives others, for which a compiled program is compiled. Not needed for inputs with ranges, which run with any "
-        "lengths in them.",
+        "Of MIGraphX on DCUs. Needed only for a `ModelProto`: a program of a model in memory then keeps the model, so "
+        "that `program.reshape` can give lengths up to those of `map_input_dims`. For a model's file `reshape` does so "
+        "without the variable. Inputs with ranges run with any lengths in these.",
     ),
     Variable("MGX_DRIVER", "The command that C++ programs start to compile, in place of `mgx-numba-driver`."),
     _idle("MIOPEN_FIND_ENFORCE", f"{_MIOPEN} `exhaustive_tune` measures their choices."),

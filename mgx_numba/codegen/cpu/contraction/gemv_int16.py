@@ -44,6 +44,9 @@ _MOST_ROWS = 3
 """Most rows; products of more rows are bound by the multiply-add units."""
 _LEAST_BYTES = 1 << 17
 """Bytes of float32 weights from which products are bound by memory."""
+FAR_SHARE, NEAR_SHARE = 0.58, 1.1
+"""Time relative to float32 weights, bound by memory and not: 17 of 32 bits are read, and unpacking takes a tenth of the
+time unless memory latency hides it."""
 
 
 class GemvInt16(GemvPacked):
@@ -72,6 +75,9 @@ class GemvInt16(GemvPacked):
         if not problem.fast_math:
             return "weights may not be rounded without fast_math"
         return super().declines(problem)
+
+    def rewrites(self, problem: GemmProblem) -> bool:
+        return True
 
     def packed_lens(self, problem: GemmProblem) -> tuple[int, ...]:
         """Return the packed lengths: panels, words of all blocks of k in a panel, columns in pairs of vectors."""
@@ -110,8 +116,7 @@ class GemvInt16(GemvPacked):
     def estimate(self, problem: GemmProblem, threads: int = 1) -> float:
         """Return about half of the time of float32 weights where memory bounds the product."""
         bytes_ = 2 * problem.itemsize * math.prod(self.packed_lens(problem))
-        # Unpacking takes a tenth of the time, unless memory latency hides it.
-        return (0.58 if bytes_ >= _LEAST_BYTES else 1.1) * super().estimate(problem, threads)
+        return (FAR_SHARE if bytes_ >= _LEAST_BYTES else NEAR_SHARE) * super().estimate(problem, threads)
 
     def _panel_columns(self, problem: GemmProblem, tile: RegisterTile) -> int:
         return (4 if problem.n > 2 * tile.lanes else 2) * tile.lanes

@@ -151,6 +151,11 @@ class Solver(Protocol, Generic[P]):
         """Return whether the last launch supports an epilogue that stores the result in parts."""
         return False
 
+    def rewrites(self, problem: P) -> bool:
+        """Return whether results are not sums of plain products, so that rounding differs: Strassen's and Winograd's
+        methods, weights in fewer bits."""
+        return False
+
     def packed_lens(self, problem: P) -> tuple[int, ...]:
         """Return the lengths of the packed weights; empty if weights are not packed at compile time."""
 
