@@ -11,16 +11,24 @@ from ..core.shape import Shape
 from ..interrupts import whole_module
 from ..targets.base import Compiled, FastPath, OnDevice
 from ..targets.options import TargetOptions
+from ..targets.registry import DEFAULT, REFERENCE, compile_for
 from .argument import argument
 from .file_form import FileForm
-from .options import CompileOptions
+from .options import CompileOptions, trace_level
 from .results import result_of, shapes_beside_arrays
-from .target import target
+from .target import get_target, target
 
 if TYPE_CHECKING:
     from ..codegen.tuning.session import Tuning
+    from ..graph.program import Program
 
-__all__ = ["CompiledForm", "target_options"]
+__all__ = ["UNCOMPILED", "CompiledForm", "reference_form", "target_options"]
+
+UNCOMPILED = (
+    f"the program is not compiled, so it runs on the target {REFERENCE} (NumPy), which is slow: "
+    f'call program.compile(get_target("{DEFAULT}")) before run'
+)
+"""The warning of a run of a program that is not compiled."""
 
 
 def target_options(file: FileForm, options: CompileOptions, tuning: Tuning | None = None) -> TargetOptions:
@@ -46,6 +54,7 @@ class CompiledForm:
         target: the target.
         parameters: shapes of the portable form's parameters.
         results: shapes of the portable form's results.
+        result_places: position and `output_buffer` of each result, by name; None until `run_into` needs it.
         shapes_beside: see `shapes_beside_arrays`.
         level: level of the run trace, see `trace_level`.
         find_tuning: returns the tuning of the compilation on first access.
@@ -71,6 +80,7 @@ class CompiledForm:
         """Set up the fast paths of ``run``."""
         self.compiled, self.target = compiled, of
         self.parameters, self.results = parameters, list(results)
+        self.result_places: dict[str, tuple[int, str]] | None = None
         self.shapes_beside = shapes_beside_arrays(results)
         self.level = level
         self.find_tuning = find_tuning
@@ -127,6 +137,13 @@ def _preferring(form: CompiledForm) -> Callable[[FastPath | None], None]:
             owner.fast_path = fast_path or owner.general_fast_path
 
     return prefer_fast_path
+
+
+def reference_form(program: Program) -> CompiledForm:
+    """Return the form of a program that is not compiled: it runs on the target ``ref``."""
+    compiled = compile_for(REFERENCE, program)
+    parameters, results = program.parameter_shapes(), program.output_shapes()
+    return CompiledForm(compiled, get_target(REFERENCE), parameters, results, trace_level(), declined, [])
 
 
 def declined(*given: Any) -> None:

@@ -65,7 +65,10 @@ def _quickly(p: program, params: Mapping[str, Any], outputs: Mapping[str, Any]) 
     form = p._form
     if form is None or form.on is not None:
         return None
-    places = p._result_places
+    places = form.result_places
+    if places is None:
+        names = p.get_output_names()
+        places = form.result_places = {name: (k, output_buffer(k)) for k, name in enumerate(names)}
     merged = dict(params)
     for name, memory in outputs.items():
         if name not in places or not isinstance(memory, np.ndarray):

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..core.shape_json import shape_to_json
 from ..errors import OptionError, UnsupportedError
 from ..interrupts import whole_module
+from ..targets.base import Exportable
+from ..targets.registry import DEFAULT
 
 if TYPE_CHECKING:
     from ..graph.program import Program
@@ -19,7 +22,7 @@ if TYPE_CHECKING:
     from .portable import PortableForm
     from .program import program
 
-__all__ = ["SAVED_OPTIONS", "checked_format", "keep_plan", "save", "save_buffer", "saved_options"]
+__all__ = ["SAVED_OPTIONS", "checked_format", "export_library", "keep_plan", "save", "save_buffer", "saved_options"]
 
 SAVED_OPTIONS = ("fast_math", "num_threads", "memory_reuse", "disabled_passes", "float32_matmul_precision")
 """Compile options that a file holds, if not None. Others are left out: a file must not make its reader measure, or
@@ -90,19 +93,18 @@ def keep_plan(
     form: CompiledForm,
     with_code: bool = False,
     messages: Sequence[Messages] | None = None,
-) -> bool:
+    then: Callable[[], object] = lambda: None,
+) -> None:
     """Store the plan of a compiled program in the cache folder under this lineage; see `saved_plans.keep`.
 
     Plans with custom operators are not stored: their code is in no file, and may differ in the next process.
 
     Args:
         messages: warnings of the compilation; None for the warnings about tuning.
-
-    Returns:
-        Whether the plan was stored.
+        then: called once the plan is stored, possibly in another thread.
     """
     if file.options is None or not file.options.plan_cache or _has_custom(source.program):
-        return False
+        return
     from .saved_plans import keep
 
     about = {
@@ -112,7 +114,7 @@ def keep_plan(
         "told": [[text, "RuntimeWarning"] for text in form.messages] if messages is None else list(messages),
         "origin": source.origin.to_json(),
     }
-    return keep(lineage, form.target.name(), form.compiled, about, with_code, file.options.device_id)
+    keep(lineage, form.target.name(), form.compiled, about, with_code, file.options.device_id, then)
 
 
 def _has_custom(portable: Program) -> bool:
@@ -171,6 +173,19 @@ def _library(p: program) -> dict[str, Any]:
 
     with tempfile.TemporaryDirectory(prefix="mgx_numba_") as folder:
         return library_tree(p.export_library(folder, "program", link=True))
+
+
+def export_library(
+    p: program, folder: str | os.PathLike[str], name: str, embed_weights: bool, link: bool | None
+) -> Path:
+    """Write a compiled program as a shared library; see ``program.export_library``."""
+    for argument, given, kinds in (("folder", folder, (str, os.PathLike)), ("name", name, (str,))):
+        if not isinstance(given, kinds):
+            raise OptionError(f"export_library: {argument} must be text, got {type(given).__name__}")
+    compiled = p._needed("export_library writes what compile() makes of it").compiled
+    if not isinstance(compiled, Exportable):
+        raise OptionError(f"export_library: only the target {DEFAULT} writes libraries; compile for it")
+    return compiled.export_library(Path(folder), name, p.get_output_names(), embed_weights, link)
 
 
 def checked_format(name: str) -> str:

@@ -14,11 +14,6 @@ from ..graph.module import Module
 from ..ops.base import Pointwise
 from ..ops.scalar import ScalarOps, TypeScalar
 
-EXPENSIVE = frozenset(
-    "exp log log2 erf sin cos tan asin acos atan sinh cosh tanh asinh acosh atanh sigmoid pow gelu_erf gelu_tanh silu"
-    " softplus mish div sqrt rsqrt".split()
-)
-"""Operations, and protocol methods, that take a vector unit many instructions or cycles."""
 MAX_NAME = 96
 """Most characters of a kernel's display name; file systems allow 255."""
 

@@ -19,36 +19,17 @@ import numpy as np
 from ..core.types import Type, from_numpy, numpy_dtype
 from ..dataclass import dataclass
 from ..errors import UnsupportedError
-from ..ops.scalar import BINARY, BITWISE, COMPARE, LOGICAL, NEAREST, UNARY
+from ..ops.scalar_functions import FUNCTIONS, NEAREST, PREDICATES, SAME_TYPE, is_defined
 from .body import ScalarBody
 from .statements import INDENT, dtype_name, literal
 
-# Names of `lang` with a version of suffix `_fast`. Division has none: with `arcp` LLVM multiplies by a
-# reciprocal, which overflows for small divisors and may be computed in float16.
-FAST_NAMES = frozenset("add sub mul exp sigmoid tanh gelu_erf gelu_tanh silu softplus".split())
 LARGEST_FLOAT8 = {t: float(ml_dtypes.finfo(t.numpy).max) for t in NEAREST}
 """The largest finite number of each float8 type."""
 _ANY = (-math.inf, math.inf)
 _FLOAT8 = {name: t for t, name in NEAREST.items()}
-_PREDICATES = COMPARE | LOGICAL | {"isnan", "isinf", "logical_not"}
-_SPANS = {
-    "abs": (0.0, math.inf), "exp": (0.0, math.inf), "sigmoid": (0.0, 1.0), "gelu_erf": (-0.171, math.inf),
-    "gelu_tanh": (-0.171, math.inf), "silu": (-0.279, math.inf),
-}  # fmt: skip
-"""Least and greatest result of a function, except NaN. GELU and SiLU have the minima -0.1700 and -0.2785 by definition;
-the difference allows for rounding."""
-_SAME_TYPE = UNARY | BINARY | BITWISE | {"bitwise_not"}
-_FLOATS_ONLY = UNARY - {"neg", "abs", "floor", "ceil", "nearbyint", "sign"}
-_INTEGERS_ONLY = BITWISE | {"bitwise_not"}
-_BOOLS = COMPARE | LOGICAL | {"add", "sub", "mul", "max", "min", "logical_not"}
-_BOOLS |= {"bitwise_and", "bitwise_or", "bitwise_xor", "bitwise_not"}
-
-
-def _is_defined(name: str, dtype: Type) -> bool:
-    """Return whether `lang` has an operation for this element type."""
-    if dtype is Type.bool_type:
-        return name in _BOOLS
-    return name not in (_INTEGERS_ONLY if dtype.is_floating else _FLOATS_ONLY)
+_EITHER_ORDER = frozenset(("add", "mul"))
+"""Operations whose operands are printed in one order, so that x + y and y + x share a kernel. The value of max and min
+depends on the order for zeros and NaNs."""
 
 
 class CodeBuffer:
@@ -334,9 +315,9 @@ class VectorPrinter:
     def __getattr__(self, name: str) -> Any:
         if name in _FLOAT8:
             return lambda *x: self._quantized(_FLOAT8[name], *x)
-        if name in _PREDICATES:
+        if name in PREDICATES:
             return lambda *x: self._call(name, Type.bool_type, *x)
-        if name in _SAME_TYPE:
+        if name in SAME_TYPE:
             return lambda *x: self._call(name, x[0].dtype, *x)
         raise AttributeError(f"{type(self).__name__} has no operation {name!r}")
 
@@ -371,13 +352,17 @@ class VectorPrinter:
         return made
 
     def _call(self, name: str, result: Type, *operands: VectorValue) -> VectorValue:
-        if not _is_defined(name, operands[0].dtype):
+        if not is_defined(name, operands[0].dtype):
             raise UnsupportedError(f"kernels have no {name} of {operands[0].dtype.name}")
-        fast = self.fast_math and name in FAST_NAMES and operands[0].dtype.compute is Type.float_type
+        function = FUNCTIONS.get(name)  # None for fma
+        fast = self.fast_math and function is not None and function.fast
+        fast = fast and operands[0].dtype.compute is Type.float_type
         names = [self.register(x) for x in operands]
+        if name in _EITHER_ORDER:
+            names.sort()
         made = self.buffer.emit(f"{name}{'_fast' * fast}({', '.join(names)})")
-        if name in _SPANS and operands[0].dtype.compute is Type.float_type:
-            self._spans[made] = _SPANS[name]
+        if function is not None and function.span != _ANY and operands[0].dtype.compute is Type.float_type:
+            self._spans[made] = function.span
         if fast and name == "silu":
             self._silu[made] = names[0]
         elif fast and name == "mul":

@@ -109,7 +109,7 @@ class _Decoder:
         if c.embedding_scale != 1:
             x = g.pointwise("mul", x, g.literal(np.float32(c.embedding_scale)))
         if "positions" in self.names and (rows := self.weight("positions")) is not None:
-            x = g.pointwise("add", x, embedding(self.linear, rows, self._places(ids, total)))
+            x = g.pointwise("add", x, embedding(self.linear, rows, self._places(ids, ends)))
         present: list[Instruction] = []
         for i in range(c.layers):
             x, cache = self._attention(i, x, caches[i], ends, total, positions)
@@ -148,14 +148,21 @@ class _Decoder:
     def _shape(self, type: Type, *lens: DynamicDimension | int) -> Shape:
         return Shape.dynamic(type, lens)
 
-    def _places(self, ids: Instruction, total: Instruction) -> Instruction:
-        """Emit the positions [1, sequence] of the tokens."""
+    def _places(self, ids: Instruction, ends: Instruction) -> Instruction:
+        """Emit the positions [batch, sequence] of the tokens, as GroupQueryAttention counts them.
+
+        The last tokens of a sequence are those of the step; a padded sequence of a first step begins at 0.
+
+        Args:
+            ids: tokens [batch, sequence].
+            ends: position of the last token of each sequence, int32 [batch].
+        """
         g = self.g
-        count = g.op("dimensions_of", ids, start=1, end=2)
-        start = g.pointwise("sub", g.convert(total, Type.int64_type), count)
         ones = g.op("multibroadcast", g.literal(np.ones((1, 1), np.int64)), ids)
-        steps = g.op("prefix_scan_sum", ones, axis=1, exclusive=True, reverse=False)
-        return g.pointwise("add", steps, start)
+        steps = g.op("prefix_scan_sum", ones, axis=1, exclusive=False, reverse=False)
+        before = g.pointwise("sub", g.convert(ends, Type.int64_type), g.op("dimensions_of", ids, start=1, end=2))
+        first = g.pointwise("max", before, g.literal(np.int64(-1)))
+        return g.pointwise("add", steps, g.unsqueeze(first, [1]))
 
     def _norm(self, role: str, x: Instruction, i: int = 0) -> Instruction:
         """Emit a norm over the last axis, or nothing if the file has no such norm."""

@@ -9,6 +9,7 @@ import numpy as np
 
 from ..errors import FormatError, UnsupportedError
 from .optional import required
+from .sentence_pieces import SPACE, SentencePieces
 
 _UNKNOWN, _CONTROL, _USER_DEFINED = 2, 3, 4
 """Kinds in ``tokenizer.ggml.token_type``: llama_token_type of llama.h."""
@@ -35,7 +36,7 @@ _SPLITS: dict[str, Sequence[str]] = {
 
 
 def tokenizer_of_gguf(metadata: Mapping[str, Any]) -> Any:
-    """Return the ``tokenizers.Tokenizer`` that metadata of a GGUF file describe.
+    """Return the ``tokenizers.Tokenizer``, or `SentencePieces`, that metadata of a GGUF file describe.
 
     Args:
         metadata: values by key, ``tokenizer.ggml.model`` and others.
@@ -49,10 +50,11 @@ def tokenizer_of_gguf(metadata: Mapping[str, Any]) -> Any:
     if "tokenizer.ggml.tokens" not in metadata:
         raise FormatError("the GGUF file has no tokenizer.ggml.tokens")
     tokens = [str(token) for token in metadata["tokenizer.ggml.tokens"]]
+    vocabulary = {token: place for place, token in enumerate(tokens)}
     if kind == "gpt2":
-        found = _byte_pairs(package, metadata, tokens)
+        found = _byte_pairs(package, metadata, vocabulary)
     elif kind == "llama":
-        found = _sentence_pieces(package, metadata, tokens)
+        found = _sentence_pieces(package, metadata, vocabulary)
     else:
         raise UnsupportedError(f"tokenizer.ggml.model is {kind!r}; expected 'gpt2' or 'llama'")
     kinds = np.asarray(metadata.get("tokenizer.ggml.token_type", ()))
@@ -61,16 +63,24 @@ def tokenizer_of_gguf(metadata: Mapping[str, Any]) -> Any:
         places = np.flatnonzero(wanted).tolist()
         added = [package.AddedToken(tokens[place], special=special, normalized=False) for place in places]
         (found.add_special_tokens if special else found.add_tokens)(added)
-    _add_ends(package, found, metadata, tokens, kind)
-    return found
+    ends = _ends(metadata, kind)
+    before, behind = ([(tokens[place], place) for place in places] for places in ends)
+    if before or behind:
+        template = [*(name for name, _ in before), "$A", *(name for name, _ in behind)]
+        found.post_processor = package.processors.TemplateProcessing(single=template, special_tokens=before + behind)
+    if kind == "gpt2":
+        return found
+    scores = np.asarray(metadata.get("tokenizer.ggml.scores", ()), np.float64).tolist()
+    if len(scores) != len(tokens):
+        raise FormatError(f"tokenizer.ggml.scores has {len(scores)} numbers, expected {len(tokens)}: one a token")
+    return SentencePieces(found, vocabulary, scores, _prefixed(metadata), ends, _unknown(metadata))
 
 
-def _byte_pairs(package: Any, metadata: Mapping[str, Any], tokens: list[str]) -> Any:
+def _byte_pairs(package: Any, metadata: Mapping[str, Any], vocabulary: Mapping[str, int]) -> Any:
     pre = str(metadata.get("tokenizer.ggml.pre", "default"))
     if pre not in _SPLITS:
         raise UnsupportedError(f"tokenizer.ggml.pre is {pre!r}; expected one of {', '.join(_SPLITS)}")
     merges = [tuple(str(merge).split(" ", 1)) for merge in metadata.get("tokenizer.ggml.merges", ())]
-    vocabulary = {token: place for place, token in enumerate(tokens)}
     found = package.Tokenizer(
         package.models.BPE(vocab=vocabulary, merges=merges, ignore_merges=pre.startswith("llama"))
     )
@@ -81,46 +91,43 @@ def _byte_pairs(package: Any, metadata: Mapping[str, Any], tokens: list[str]) ->
     return found
 
 
-def _sentence_pieces(package: Any, metadata: Mapping[str, Any], tokens: list[str]) -> Any:
-    """Return a tokenizer that merges the pair whose joint token has the highest score first."""
-    scores = np.asarray(metadata.get("tokenizer.ggml.scores", ()), np.float64)
-    if len(scores) != len(tokens):
-        raise FormatError(f"tokenizer.ggml.scores has {len(scores)} numbers, expected {len(tokens)}: one a token")
-    vocabulary = {token: place for place, token in enumerate(tokens)}
-    merges = []
-    for place in np.argsort(-scores, kind="stable").tolist():
-        token = tokens[place]
-        pairs = [(token[:k], token[k:]) for k in range(1, len(token))]
-        known = [(vocabulary[a], vocabulary[b], a, b) for a, b in pairs if a in vocabulary and b in vocabulary]
-        merges += [(a, b) for _, _, a, b in sorted(known)]
-    unknown = metadata.get("tokenizer.ggml.unknown_token_id")
+def _sentence_pieces(package: Any, metadata: Mapping[str, Any], vocabulary: Mapping[str, int]) -> Any:
+    """Return a tokenizer without merges, which `SentencePieces` does by scores."""
+    unknown, prefixed = _unknown(metadata), _prefixed(metadata)
     model = package.models.BPE(
         vocab=vocabulary,
-        merges=merges,
+        merges=[],
         byte_fallback=True,
         fuse_unk=True,
-        unk_token=None if unknown is None else tokens[int(unknown)],
+        unk_token=None if unknown is None else str(metadata["tokenizer.ggml.tokens"][unknown]),
     )
     found = package.Tokenizer(model)
-    prefixed = bool(metadata.get("tokenizer.ggml.add_space_prefix", True))
-    space = package.normalizers.Replace(" ", "▁")
-    found.normalizer = package.normalizers.Sequence([package.normalizers.Prepend("▁"), space]) if prefixed else space
+    space = package.normalizers.Replace(" ", SPACE)
+    found.normalizer = package.normalizers.Sequence([package.normalizers.Prepend(SPACE), space]) if prefixed else space
     decoders = package.decoders
-    steps = [decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse()]
+    steps = [decoders.Replace(SPACE, " "), decoders.ByteFallback(), decoders.Fuse()]
     if prefixed:
         steps.append(decoders.Strip(" ", 1, 0))
     found.decoder = decoders.Sequence(steps)
     return found
 
 
-def _add_ends(package: Any, found: Any, metadata: Mapping[str, Any], tokens: list[str], kind: str) -> None:
-    """Let the tokenizer add the tokens that begin and end a text, where the file wants them."""
-    template, special = ["$A"], []
-    for role, first, plain in (("bos", True, kind == "llama"), ("eos", False, False)):
+def _prefixed(metadata: Mapping[str, Any]) -> bool:
+    """Return whether a space is put before a text."""
+    return bool(metadata.get("tokenizer.ggml.add_space_prefix", True))
+
+
+def _unknown(metadata: Mapping[str, Any]) -> int | None:
+    """Return the token of characters without a token."""
+    found = metadata.get("tokenizer.ggml.unknown_token_id")
+    return None if found is None else int(found)
+
+
+def _ends(metadata: Mapping[str, Any], kind: str) -> tuple[list[int], list[int]]:
+    """Return the tokens that begin and end a text, where the file wants them."""
+    found = []
+    for role, plain in (("bos", kind == "llama"), ("eos", False)):
         place = metadata.get(f"tokenizer.ggml.{role}_token_id")
-        if place is None or not metadata.get(f"tokenizer.ggml.add_{role}_token", plain):
-            continue
-        special.append((tokens[int(place)], int(place)))
-        template.insert(0 if first else len(template), tokens[int(place)])
-    if special:
-        found.post_processor = package.processors.TemplateProcessing(single=template, special_tokens=special)
+        wanted = metadata.get(f"tokenizer.ggml.add_{role}_token", plain)
+        found.append([int(place)] if wanted and place is not None else [])
+    return found[0], found[1]

@@ -14,6 +14,7 @@ from .genai import CONFIG_FILE, Config
 
 if TYPE_CHECKING:
     from ..api.program import program as Program
+    from .tokenizer import Tokenizer
 
 _COMPACT_OPERATORS = frozenset(("GroupQueryAttention",))
 """ONNX operators that keep a sequence at the beginning of its cache and read its length from the mask's sum."""
@@ -144,6 +145,13 @@ class LanguageModel:
     def whole_decoder(self) -> CompiledDecoder:
         """Return the decoder whose logits are of all tokens of a step, compiled on first use."""
         return self._make_whole()
+
+    @functools.cached_property
+    def tokenizer(self) -> Tokenizer:
+        """Return the model's tokenizer, read on first use."""
+        from .tokenizer import Tokenizer
+
+        return Tokenizer(self)
 
     def _compiled(self, program: Program, names: DecoderNames, heads: int, size: int, compact: bool) -> CompiledDecoder:
         if self._target not in ("cpu", "gpu", "ref"):

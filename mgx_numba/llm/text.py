@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import json
 import os
 from collections.abc import Iterator, Mapping, Sequence
@@ -14,6 +13,7 @@ import numpy as np
 from ..dataclass import dataclass
 from ..errors import OptionError, ParameterError
 from .generation.generator import Generator
+from .generation.logprobs import TokenLogprob, check_logprobs, token_logprob
 from .generation.params import GeneratorParams, LogitsProcessor
 from .generation.prefixes import PrefixCache
 from .generation.stopping import TextStream
@@ -36,6 +36,7 @@ class Completion:
         finish_reason: ``stop`` for an end token, a complete grammar or a stop string, ``length`` for the most tokens;
             empty while pieces are left.
         generator: the generator, for its statistics and logits.
+        logprobs: log-probabilities of the generated tokens, if ``stream`` was asked for them.
     """
 
     generator: Generator
@@ -44,11 +45,16 @@ class Completion:
     text_stream: TextStream
     tokens: list[int] = field(default_factory=list)
     finish_reason: str = ""
+    top_logprobs: int | None = None
+    logprobs: list[TokenLogprob] = field(default_factory=list)
 
     def __iter__(self) -> Iterator[str]:
         while not self.finish_reason:
+            logits = None if self.top_logprobs is None else self.generator.get_logits()[0, 0]
             self.generator.generate_next_token()
             token = int(self.generator.get_next_tokens()[0])
+            if logits is not None:
+                self.logprobs.append(token_logprob(logits, token, self.top_logprobs or 0))
             self.tokens.append(token)
             piece = "" if token in self.ends else self.text_stream.add(token)
             ended = self.text_stream.stopped or token in self.ends
@@ -67,7 +73,7 @@ def stream(
     prompt: Prompt,
     *,
     max_tokens: int = 256,
-    stop: str | Sequence[str] = (),
+    stop: str | Sequence[str] | None = (),
     json_schema: str | Mapping[str, Any] | None = None,
     regex: str | None = None,
     grammar: str | None = None,
@@ -76,6 +82,7 @@ def stream(
     ngram_size: int = 0,
     max_draft_tokens: int = 4,
     prefix_cache: PrefixCache | None = None,
+    logprobs: int | None = None,
     **search: Any,
 ) -> Completion:
     """Generate text after a prompt, piece by piece.
@@ -93,6 +100,8 @@ def stream(
         ngram_size: propose what followed the last occurrence of so many last tokens; 0 proposes nothing.
         max_draft_tokens: most proposed tokens for one step.
         prefix_cache: keys and values of earlier prompts.
+        logprobs: collect log-probabilities of the tokens, and of so many likeliest tokens at each place, in the
+            completion's ``logprobs``; not for beams.
         search: search options by onnxruntime-genai's names, see `SearchOptions`. Tokens are drawn if ``do_sample``,
             or if one of temperature, top_k, top_p or min_p is given and ``do_sample`` is not.
 
@@ -114,13 +123,19 @@ def stream(
             f"the prompt has {len(tokens)} tokens, expected fewer than the model's context length "
             f"{found.context_length}"
         )
-    if max_tokens < 1:
-        raise OptionError(f"max_tokens={max_tokens}: expected a number from 1 on")
+    if not isinstance(max_tokens, (int, np.integer)) or max_tokens < 1:
+        raise OptionError(f"max_tokens={max_tokens}: expected an integer from 1 on")
+    stops = [stop] if isinstance(stop, str) else list(stop or ())
+    if not all(isinstance(each, str) for each in stops):
+        raise OptionError(f"stop={stop!r}: expected a text, or a list of texts")
     params = GeneratorParams(found)
     if "do_sample" not in search:
         search["do_sample"] = any(name in search for name in _SAMPLING)
     length = len(tokens) + min(max_tokens, room)
-    params.set_search_options(**{"max_length": length, "num_beams": 1, "num_return_sequences": 1, **search})
+    defaults = {"max_length": length, "batch_size": 1, "num_beams": 1, "num_return_sequences": 1}
+    params.set_search_options(**{**defaults, **search})
+    if params.search.batch_size != 1:
+        raise OptionError(f"batch_size={params.search.batch_size}: a call has one prompt; use Generator for a batch")
     grammars = {"json_schema": json_schema, "regex": regex, "lark_grammar": grammar}
     given = [(kind, text) for kind, text in grammars.items() if text is not None]
     if len(given) > 1:
@@ -131,11 +146,11 @@ def stream(
     params.logits_processors = list(logits_processors)
     params.draft_model = draft_model
     params.set_speculative_options(ngram_size=ngram_size, max_draft_tokens=max_draft_tokens)
+    check_logprobs(logprobs)
     generator = Generator(found, params, prefix_cache)
     generator.append_tokens(tokens)
-    stops = [stop] if isinstance(stop, str) else list(stop)
     ends = frozenset(found.eos_token_ids) if not params.search.ignore_eos else frozenset()
-    return Completion(generator, len(tokens), ends, TextStream(tokenizer, stops))
+    return Completion(generator, len(tokens), ends, TextStream(tokenizer, stops), top_logprobs=logprobs)
 
 
 def generate(model: LanguageModel | str | os.PathLike[str], prompt: Prompt, **options: Any) -> str | list[str]:
@@ -163,26 +178,26 @@ def generate(model: LanguageModel | str | os.PathLike[str], prompt: Prompt, **op
     return texts if len(texts) > 1 else texts[0]
 
 
-@functools.lru_cache(maxsize=8)
 def tokenizer_of(model: LanguageModel) -> Tokenizer:
     """Return the tokenizer of a model, which is read once."""
-    return Tokenizer(model)
+    return model.tokenizer
 
 
 def prompt_tokens(tokenizer: Tokenizer, prompt: Prompt) -> np.ndarray:
-    """Return the tokens of a prompt (int32).
+    """Return the tokens of a prompt (int64).
 
     Raises:
         OptionError: the prompt is neither a text nor tokens nor messages, or the model has no chat template.
     """
     if isinstance(prompt, str):
         return tokenizer.encode(prompt, add_special_tokens=True)
-    if len(prompt) and isinstance(prompt[0], Mapping):
-        return tokenizer.encode(tokenizer.apply_chat_template(cast(Sequence[Mapping[str, Any]], prompt)))
-    found = np.asarray(prompt)
-    if found.ndim != 1 or (found.dtype.kind not in "iu" and found.size):
-        raise OptionError("prompt: expected a text, a list of tokens, or a list of messages")
-    return found.astype(np.int32)
+    if isinstance(prompt, (Sequence, np.ndarray)):
+        if len(prompt) and isinstance(prompt[0], Mapping):
+            return tokenizer.encode(tokenizer.apply_chat_template(cast(Sequence[Mapping[str, Any]], prompt)))
+        found = np.asarray(prompt) if all(np.isscalar(each) for each in prompt) else np.zeros((0, 0))
+        if found.ndim == 1 and (found.dtype.kind in "iu" or not found.size):
+            return found.astype(np.int64)
+    raise OptionError("prompt: expected a text, a list of tokens, or a list of messages")
 
 
 def _model(model: LanguageModel | str | os.PathLike[str]) -> LanguageModel:

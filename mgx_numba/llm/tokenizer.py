@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 
 _PURPOSE = "a tokenizer"
 _INCOMPLETE = "\ufffd"  # what the decoders of `tokenizers` give for bytes that are no whole character
+_LONGEST_TAIL = 3  # bytes of an unfinished character, by definition of UTF-8; some decoders give a character for each
+_MOST_PENDING = 64  # tokens that wait: only invalid bytes are so long without the end of a character
 
 
 class Tokenizer:
@@ -135,7 +137,14 @@ class Tokenizer:
 
         Args:
             add_special_tokens: add the tokens that begin and end a text. Default: as `update_options` has set.
+
+        Raises:
+            OptionError: the text has half of a surrogate pair, which UTF-8 cannot encode.
         """
+        try:
+            text.encode()
+        except UnicodeEncodeError as error:
+            raise OptionError(f"text: character {error.start} is half of a surrogate pair, which is no text") from None
         special = self._special if add_special_tokens is None else add_special_tokens
         return np.array(self._tokenizer.encode(text, add_special_tokens=special).ids, np.int32)
 
@@ -168,6 +177,12 @@ class Tokenizer:
         if found is None:
             raise OptionError(f"token {text!r} is not in the vocabulary")
         return int(found)
+
+    def token_text(self, token: int) -> str:
+        """Return the text of one token inside of a text; of a special token its name."""
+        before = self._tokenizer.encode("a", add_special_tokens=False).ids
+        whole = self._tokenizer.decode([*before, token], skip_special_tokens=False)
+        return str(whole[len(self._tokenizer.decode(before, skip_special_tokens=False)) :])
 
     def create_stream(self) -> TokenizerStream:
         """Return a decoder of tokens that arrive one by one."""
@@ -208,22 +223,38 @@ class Tokenizer:
 
 
 class TokenizerStream:
-    """The text of tokens that arrive one by one; bytes of an unfinished character wait for the next token."""
+    """The text of tokens that arrive one by one; bytes of an unfinished character wait for the next tokens."""
 
     def __init__(self, tokenizer: Tokenizer) -> None:
         self._tokenizer = tokenizer
+        # Decoders treat the first token of a text otherwise, so the last tokens whose text was returned stay.
         self._tokens: list[int] = []
-        self._told = 0  # tokens whose text was returned; the ones before the last such token are forgotten
+        self._told = 0  # number of those tokens
+        self._text = ""  # the returned part of the text of `_tokens`
 
     def decode(self, token: int) -> str:
         """Return the text that one more token adds; empty while a character is unfinished."""
         self._tokens.append(int(token))
-        before = self._tokenizer.decode(self._tokens[: self._told])
-        after = self._tokenizer.decode(self._tokens)
-        if len(after) <= len(before) or (after.endswith(_INCOMPLETE) and len(self._tokens) - self._told < 4):
-            # Four tokens hold at least the four bytes of the longest character: more are no character.
+        text = self._tokenizer.decode(self._tokens)
+        if not text.startswith(self._text):  # a later byte made earlier ones invalid: their text has been returned
+            del self._tokens[: self._told]
+            self._told, self._text = 0, ""
+            text = self._tokenizer.decode(self._tokens)
+        if text == self._text:  # a special token
+            del self._tokens[self._told :]
             return ""
-        # Decoders treat the first token of a text otherwise, so the last tokens that were told stay.
-        self._tokens = self._tokens[self._told :]
-        self._told = len(self._tokens)
-        return after[len(before) :]
+        tail = text[-_LONGEST_TAIL:]
+        held = len(tail) - len(tail.rstrip(_INCOMPLETE)) if len(self._tokens) < _MOST_PENDING else 0
+        found = text[len(self._text) : len(text) - held]
+        if held:
+            self._text += found
+        else:
+            del self._tokens[: self._told]
+            self._told, self._text = len(self._tokens), self._tokenizer.decode(self._tokens)
+        return found
+
+    def finish(self) -> str:
+        """Return the text of bytes that no later token completes, and begin a new text."""
+        rest = self._tokenizer.decode(self._tokens)[len(self._text) :]
+        self._tokens, self._told, self._text = [], 0, ""
+        return rest

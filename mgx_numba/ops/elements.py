@@ -12,10 +12,8 @@ import numpy as np
 
 from ..core.types import Type, parse_type
 from ..errors import OperatorError, ShapeError
-from .scalar import UNARY, ScalarOps
-
-_ANY_TYPE = frozenset("neg abs floor ceil nearbyint sign".split())
-"""Functions of one element that integers have, too."""
+from .scalar import ScalarOps
+from .scalar_functions import FUNCTIONS, UNARY
 
 _UFUNCS: dict[Any, str] = {
     np.add: "add", np.subtract: "sub", np.multiply: "mul", np.true_divide: "div", np.power: "pow",
@@ -103,7 +101,7 @@ class ScalarElement(np.lib.mixins.NDArrayOperatorsMixin):
     def _call(self, name: str, *operands: Any) -> ScalarElement:
         values = self._operands(name, operands)
         type = values[0].type
-        floats_only = name in UNARY - _ANY_TYPE or name == "div"
+        floats_only = name == "div" or not FUNCTIONS[name].integers
         if floats_only and not type.is_floating:
             raise ShapeError(f"{self._owner}: {name} of {type.name}, expected a floating-point type; convert by astype")
         return self._of(getattr(self._handler, name)(*(v.value for v in values)))

@@ -13,7 +13,8 @@ from ..core.shape import DynamicDimension, Shape
 from ..core.types import Type
 from ..dataclass import dataclass
 from .base import Operator, Pointwise, pointwise_shape, register
-from .scalar import NEAREST, ScalarOps
+from .scalar import ScalarOps
+from .scalar_functions import NEAREST
 
 
 @dataclass(frozen=True)

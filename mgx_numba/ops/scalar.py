@@ -11,30 +11,14 @@ import functools
 from collections.abc import Callable
 from typing import Any, Protocol
 
-import ml_dtypes
 import numpy as np
 
 from ..core.types import Type, from_numpy
-
-UNARY = frozenset(
-    "neg abs sqrt rsqrt recip exp log log2 erf sin cos tan asin acos atan sinh cosh tanh asinh acosh atanh"
-    " sigmoid floor ceil nearbyint sign gelu_erf gelu_tanh silu softplus mish".split()
-)
-BINARY = frozenset("add sub mul div max min fmod mod pow".split())
-COMPARE = frozenset("lt le gt ge eq ne".split())
-LOGICAL = frozenset("logical_and logical_or logical_xor".split())
-NEAREST = {
-    t: f"nearest_{t.dtype_name}"
-    for t in (Type.fp8e4m3fn_type, Type.fp8e4m3fnuz_type, Type.fp8e5m2_type, Type.fp8e5m2fnuz_type)
-}
-"""Function names, by float8 type, that quantise float32 and convert back: ``nearest_float8_e4m3fn(x, scale)`` is the
-nearest product of the scale (a constant power of two) and a number of the type; the largest one where x exceeds it."""
-BITWISE = frozenset("bitwise_and bitwise_or bitwise_xor shift_left shift_right".split())
-_AS_FIRST = frozenset({"bitwise_not", *NEAREST.values()})
+from .scalar_functions import FUNCTIONS, PREDICATES, SAME_TYPE
 
 
 class ScalarOps(Protocol):
-    """Interface of a handler: ``const``, ``cast``, ``where``, ``fma``, ``dtype`` and the names in the sets above.
+    """Interface of a handler: ``const``, ``cast``, ``where``, ``fma``, ``dtype`` and the names in `scalar_functions`.
 
     With fast math ``cast_loosely`` may keep bits beyond the type's precision; ``cast`` never does.
     """
@@ -70,9 +54,9 @@ class TypeScalar:
         return a
 
     def __getattr__(self, name: str) -> Any:
-        if name in COMPARE or name in LOGICAL or name in ("isnan", "isinf", "logical_not"):
+        if name in PREDICATES:
             return lambda *x: Type.bool_type
-        if name in UNARY or name in BINARY or name in BITWISE or name in _AS_FIRST:
+        if name in SAME_TYPE:
             return lambda *x: x[0]
         raise AttributeError(name)
 
@@ -104,7 +88,7 @@ class NumpyScalar:
         return self.add(self.mul(a, b), c)
 
     def __getattr__(self, name: str) -> Any:
-        if name not in _NUMPY:
+        if name not in FUNCTIONS:
             raise AttributeError(name)
         evaluate = evaluator(name)
 
@@ -117,7 +101,7 @@ class NumpyScalar:
 
 def evaluator(name: str) -> Callable[..., np.ndarray]:
     """Return `NumpyScalar`'s function for a name, for callers that have silenced NumPy's floating-point warnings."""
-    function, of_bools = _NUMPY[name], name in _BOOLEAN
+    function, of_bools = FUNCTIONS[name].meaning, name in PREDICATES
 
     def evaluate(*x: np.ndarray) -> np.ndarray:
         dtype = x[0].dtype
@@ -194,139 +178,3 @@ def converted(x: np.ndarray, dtype: Type) -> np.ndarray:
 def _to_int64(x: np.ndarray, target: np.dtype) -> np.ndarray:
     limit = float(np.iinfo(target).max)
     return np.where(x >= limit, 0.0, x).astype(target)
-
-
-def _divide(a: np.ndarray, b: np.ndarray) -> np.ndarray:
-    if a.dtype.kind == "f":
-        return np.true_divide(a, b)
-    safe = np.where(b == 0, 1, b)
-    quotient = np.floor_divide(a, safe)
-    if a.dtype.kind == "i":
-        quotient = quotient + ((quotient * safe != a) & ((a < 0) != (safe < 0)))
-    return np.where(b == 0, 0, quotient).astype(a.dtype)
-
-
-def _fmod(a: np.ndarray, b: np.ndarray) -> np.ndarray:
-    if a.dtype.kind == "f":
-        return np.fmod(a, b)
-    return np.where(b == 0, 0, np.fmod(a, np.where(b == 0, 1, b))).astype(a.dtype)
-
-
-def _mod(a: np.ndarray, b: np.ndarray) -> np.ndarray:
-    if a.dtype.kind == "f":
-        return np.fmod(np.fmod(a, b) + b, b)
-    return np.where(b == 0, 0, np.mod(a, np.where(b == 0, 1, b))).astype(a.dtype)
-
-
-def _sigmoid(x: np.ndarray) -> np.ndarray:
-    e = np.exp(-np.abs(x))
-    return np.where(x >= 0, 1 / (1 + e), e / (1 + e)).astype(x.dtype)
-
-
-def _softplus(x: np.ndarray) -> np.ndarray:
-    return (np.maximum(x, 0) + np.log1p(np.exp(-np.abs(x)))).astype(x.dtype)
-
-
-def _max(a: np.ndarray, b: np.ndarray) -> np.ndarray:
-    """Return the greater, of equal ones the first, as kernels do: which zero NumPy takes depends on its vectors."""
-    return np.where((a >= b) | (a != a), a, b) if a.dtype.kind == "f" else np.maximum(a, b)
-
-
-def _min(a: np.ndarray, b: np.ndarray) -> np.ndarray:
-    """Return the lesser, of equal ones the first."""
-    return np.where((a <= b) | (a != a), a, b) if a.dtype.kind == "f" else np.minimum(a, b)
-
-
-def _erf(x: np.ndarray) -> np.ndarray:
-    import math
-
-    flat = np.fromiter((math.erf(v) for v in x.astype(np.float64).ravel().tolist()), np.float64, x.size)
-    return flat.reshape(x.shape).astype(x.dtype)
-
-
-def _pow(a: np.ndarray, b: np.ndarray) -> np.ndarray:
-    if a.dtype.kind == "f":
-        roots = (b == 0.5) & ((a == 0) | (a == -np.inf))
-        # NumPy computes square roots here, which gives -0 and NaN; IEEE 754-2019 section 9.2.1 asks for 0 and infinity.
-        return np.where(roots, np.abs(a), np.power(a, b)) if roots.any() else np.power(a, b)
-    power = np.power(a, np.where(b < 0, b & 1, b)).astype(a.dtype)  # of 1 and -1 the parity is all that counts
-    return np.where((b < 0) & (np.abs(a) != 1), 0, power).astype(a.dtype)
-
-
-# By definition: sqrt(1 / 2), and sqrt(2 / pi) of the approximation of GELU by tanh.
-_SQRT_HALF = 0.7071067811865476
-_SQRT_2_PI = 0.7978845608028654
-
-
-def _nearest(target: Type) -> Callable[[np.ndarray, np.ndarray], np.ndarray]:
-    limit = float(ml_dtypes.finfo(target.numpy).max)
-
-    def nearest(x: np.ndarray, scale: np.ndarray) -> np.ndarray:
-        limited = np.minimum(np.maximum(x / scale, x.dtype.type(-limit)), x.dtype.type(limit))
-        return limited.astype(target.numpy).astype(x.dtype) * scale
-
-    return nearest
-
-
-_NUMPY: dict[str, Any] = {
-    **{name: _nearest(target) for target, name in NEAREST.items()},
-    "neg": np.negative,
-    "abs": np.abs,
-    "sqrt": np.sqrt,
-    "rsqrt": lambda x: (1 / np.sqrt(x)).astype(x.dtype),
-    "recip": lambda x: _divide(np.ones_like(x), x),
-    "exp": np.exp,
-    "log": np.log,
-    "log2": np.log2,
-    "erf": _erf,
-    "sin": np.sin,
-    "cos": np.cos,
-    "tan": np.tan,
-    "asin": np.arcsin,
-    "acos": np.arccos,
-    "atan": np.arctan,
-    "sinh": np.sinh,
-    "cosh": np.cosh,
-    "tanh": np.tanh,
-    "asinh": np.arcsinh,
-    "acosh": np.arccosh,
-    "atanh": np.arctanh,
-    "sigmoid": _sigmoid,
-    "floor": np.floor,
-    "ceil": np.ceil,
-    "nearbyint": np.rint,
-    "sign": np.sign,
-    "gelu_erf": lambda x: (0.5 * x * (1 + _erf(x * x.dtype.type(_SQRT_HALF)))).astype(x.dtype),
-    "gelu_tanh": lambda x: (0.5 * x * (1 + np.tanh(_SQRT_2_PI * (x + 0.044715 * x * x * x)))).astype(x.dtype),
-    "silu": lambda x: x * _sigmoid(x),
-    "softplus": _softplus,
-    "mish": lambda x: x * np.tanh(_softplus(x)),
-    "add": lambda a, b: np.logical_or(a, b) if a.dtype == np.bool_ else np.add(a, b),
-    "sub": lambda a, b: np.logical_xor(a, b) if a.dtype == np.bool_ else np.subtract(a, b),
-    "mul": np.multiply,
-    "div": _divide,
-    "max": _max,
-    "min": _min,
-    "fmod": _fmod,
-    "mod": _mod,
-    "pow": _pow,
-    "lt": np.less,
-    "le": np.less_equal,
-    "gt": np.greater,
-    "ge": np.greater_equal,
-    "eq": np.equal,
-    "ne": np.not_equal,
-    "isnan": np.isnan,
-    "isinf": np.isinf,
-    "logical_and": np.logical_and,
-    "logical_or": np.logical_or,
-    "logical_xor": np.logical_xor,
-    "logical_not": np.logical_not,
-    "bitwise_and": np.bitwise_and,
-    "bitwise_or": np.bitwise_or,
-    "bitwise_xor": np.bitwise_xor,
-    "bitwise_not": np.bitwise_not,
-    "shift_left": np.left_shift,
-    "shift_right": np.right_shift,
-}
-_BOOLEAN = COMPARE | LOGICAL | {"isnan", "isinf", "logical_not"}

@@ -9,6 +9,7 @@ from ..core.types import Type
 from ..dataclass import dataclass
 from .base import Pointwise, register
 from .scalar import ScalarOps, TypeScalar
+from .scalar_functions import UNARY
 
 
 def _unary(op_name: str, method: str | None = None, summary: str = "") -> type[Pointwise]:
@@ -23,10 +24,7 @@ def _unary(op_name: str, method: str | None = None, summary: str = "") -> type[P
     return register(dataclass(frozen=True)(cls))
 
 
-for _name in (
-    "abs acos acosh asin asinh atan atanh ceil cos cosh erf exp floor log log2 nearbyint neg recip rsqrt sigmoid"
-    " sign sin sinh sqrt tan tanh isnan isinf gelu_erf gelu_tanh silu softplus mish bitwise_not"
-).split():
+for _name in sorted(UNARY | {"isnan", "isinf", "bitwise_not"}):
     _unary(_name)
 _unary("not", "logical_not", "Logical negation; the result is bool.")
 
@@ -40,6 +38,18 @@ class Identity(Pointwise):
 
     def scalar(self, s: ScalarOps, *x: Any) -> Any:
         return x[0]
+
+
+@register
+@dataclass(frozen=True)
+class Capture(Identity):
+    """The input's value; MIGraphX puts it where calibration records ranges, which `Calibration` does here.
+
+    ``ins_index`` numbers the recorded values.
+    """
+
+    name: ClassVar[str] = "capture"
+    ins_index: int = 0
 
 
 @register

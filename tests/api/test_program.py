@@ -287,6 +287,25 @@ def test_a_dynamic_program_has_one_plan_for_all_lengths():
     assert net.kernels() == kernels
 
 
+def test_recompiling_with_fewer_results_forgets_the_places_of_the_old_results():
+    program = migraphx.program()
+    main = program.get_main_module()
+    x = main.add_parameter("x", migraphx.shape(type="float_type", lens=[4]))
+    relu, negated = (main.add_instruction(migraphx.op(name), [x]) for name in ("relu", "neg"))
+    main.add_return([relu, negated])
+    cpu = migraphx.get_target("cpu")
+    program.compile(cpu)
+    given, memory = {"x": np.arange(-2, 2, dtype=np.float32)}, np.empty(4, np.float32)
+    program.run(given, {"output_1": memory})
+    np.testing.assert_array_equal(memory, -given["x"])
+    main.replace_return([negated])
+    program.compile(cpu)
+    program.run(given, {"output_0": memory})
+    np.testing.assert_array_equal(memory, -given["x"])
+    with pytest.raises(migraphx.MgxError, match="output_1"):
+        program.run(given, {"output_1": memory})
+
+
 def test_a_dynamic_program_enters_its_plan_at_once():
     """The direct entry of static programs serves every length."""
     net = migraphx.program()

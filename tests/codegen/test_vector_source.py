@@ -5,10 +5,11 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from mgx_numba.codegen.printer import FAST_NAMES, CodeBuffer, VectorPrinter
+from mgx_numba.codegen.printer import CodeBuffer, VectorPrinter
 from mgx_numba.codegen.statements import literal
 from mgx_numba.core.types import Type
-from mgx_numba.ops.scalar import BINARY, BITWISE, COMPARE, LOGICAL, UNARY, NumpyScalar
+from mgx_numba.ops.scalar import NumpyScalar
+from mgx_numba.ops.scalar_functions import BINARY, BITWISE, COMPARE, FUNCTIONS, LOGICAL, UNARY
 from tests.codegen.vector_kernels import call
 
 from ..running import said
@@ -112,7 +113,7 @@ def test_every_float_operation_prints_and_agrees_with_numpy(type_: Type, fast_ma
         np.testing.assert_allclose(
             got.astype(np.float64), want.astype(np.float64), rtol=tolerance, atol=tolerance / 10, err_msg=name
         )
-        fast = fast_math and name in FAST_NAMES and type_ is not Type.double_type
+        fast = fast_math and FUNCTIONS[name].fast and type_ is not Type.double_type
         assert (f" {name}_fast(" in text) == fast, name
 
 
@@ -192,12 +193,13 @@ def test_the_language_has_every_name_that_is_printed() -> None:
     names = (
         UNARY | BINARY | COMPARE | LOGICAL | BITWISE | {"bitwise_not", "logical_not", "isnan", "isinf", "where", "fma"}
     )
+    with_fast = {function.name for function in FUNCTIONS.values() if function.fast}
     nearest = set(VectorPrinter.NEAREST.values())
-    names |= {f"{name}_fast" for name in FAST_NAMES | nearest} | nearest | {"splat", "INF", "NAN"}
+    names |= {f"{name}_fast" for name in with_fast | nearest} | nearest | {"splat", "INF", "NAN"}
     assert names <= set(vocabulary.__all__)
     assert len(vocabulary.__all__) == len(set(vocabulary.__all__))
     fast = {name[:-5] for name in vocabulary.__all__ if name.endswith("_fast")}
-    assert fast == FAST_NAMES | nearest
+    assert fast == with_fast | nearest
 
 
 def test_printing_does_not_import_numba() -> None:

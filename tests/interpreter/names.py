@@ -16,7 +16,8 @@ import ml_dtypes
 import numpy as np
 
 from mgx_numba.core.types import from_numpy, numpy_dtype
-from mgx_numba.ops.scalar import BINARY, BITWISE, COMPARE, LOGICAL, UNARY, converted, evaluator
+from mgx_numba.ops.scalar import converted, evaluator
+from mgx_numba.ops.scalar_functions import FUNCTIONS
 
 from .memory import KernelFault, Place
 
@@ -152,9 +153,9 @@ def _splat(x: Any, lanes: int) -> np.ndarray:
 def elementwise_names() -> dict[str, Any]:
     """Return the functions that access neither memory nor other threads."""
     names: dict[str, Any] = {}
-    for name in (*UNARY, *BINARY, *COMPARE, *LOGICAL, *BITWISE, "fma", "isnan", "isinf", "logical_not", "bitwise_not"):
+    for name in (*(f.name for f in FUNCTIONS.values() if f.group != "nearest"), "fma"):
         names[name] = _elementwise(name)
-    for name in ("add", "sub", "mul", "exp", "sigmoid", "tanh", "gelu_erf", "gelu_tanh", "silu", "softplus"):
+    for name in (f.name for f in FUNCTIONS.values() if f.fast or f.quick):
         for kind in ("fast", "quick", "short", "bytes"):
             names[f"{name}_{kind}"] = names[name]
     for name in ("fmod", "mod"):

@@ -4,6 +4,7 @@ import asyncio
 import json
 import threading
 
+import numpy as np
 import pytest
 
 from mgx_numba.llm.server import ServerOptions, app, make_app
@@ -113,6 +114,46 @@ def test_biases_of_tokens_decide(server):
     assert run(talk) == "t44 t44 t44 "
 
 
+def log_softmax(logits):
+    return logits - logits.max() - np.log(np.exp(logits - logits.max()).sum())
+
+
+def test_log_probabilities_of_tokens_are_the_models(server):
+    weights, run = server
+    prompt, chat = [5, 6], [1, 5, 6]
+    common = {"temperature": 0, "max_tokens": 5, "ignore_eos": True, "repetition_penalty": 1.5}
+
+    async def talk(application):
+        asked = {"prompt": prompt, "logprobs": 3, **common}
+        message = {"messages": [{"role": "user", "content": "t5 t6"}], "logprobs": True, "top_logprobs": 2, **common}
+        found = [json.loads((await ask(application, path, body))[1]) for path, body in
+                 ((COMPLETIONS, asked), (CHAT, message))]  # fmt: skip
+        pieces = [sent_events((await ask(application, path, body | {"stream": True}))[1]) for path, body in
+                  ((COMPLETIONS, asked), (CHAT, message))]  # fmt: skip
+        return found, pieces
+
+    (plain, chatted), (plain_pieces, chat_pieces) = run(talk)
+    found = plain["choices"][0]["logprobs"]
+    tokens = [int(text[1:]) for text in found["tokens"]]
+    assert "".join(found["tokens"]) == plain["choices"][0]["text"] and len(tokens) == 5
+    assert found["text_offset"] == np.cumsum([0, *map(len, found["tokens"][:-1])]).tolist()
+    for k in range(5):
+        wanted = log_softmax(weights.logits([*prompt, *tokens[:k]])[-1])
+        assert found["token_logprobs"][k] == pytest.approx(wanted[tokens[k]], abs=1e-3)
+        best = {f"t{t} ": wanted[t] for t in np.argsort(-wanted)[:3]}
+        assert found["top_logprobs"][k] == pytest.approx(best, abs=1e-3)
+    content = chatted["choices"][0]["logprobs"]["content"]
+    tokens = [int(entry["token"][1:]) for entry in content]
+    for k, entry in enumerate(content):
+        wanted = log_softmax(weights.logits([*chat, *tokens[:k]])[-1])
+        assert entry["logprob"] == pytest.approx(wanted[tokens[k]], abs=1e-3)
+        assert [each["token"] for each in entry["top_logprobs"]] == [f"t{t} " for t in np.argsort(-wanted)[:2]]
+        assert bytes(entry["bytes"]).decode() == entry["token"]
+    for pieces, key, whole in ((plain_pieces, "text_offset", found["text_offset"]), (chat_pieces, "content", content)):
+        parts = [piece["choices"][0]["logprobs"] or {key: []} for piece in pieces]
+        assert [each for part in parts for each in part[key]] == whole
+
+
 @pytest.mark.parametrize(
     "body,status,field,message",
     [
@@ -127,7 +168,8 @@ def test_biases_of_tokens_decide(server):
         ({"prompt": "t5", "max_tokens": 0}, 400, "max_tokens", "an integer from 1 on, got 0"),
         ({"prompt": "t5", "stop": [""]}, 400, "stop", "not empty"),
         ({"prompt": "t5", "logit_bias": {"x": 1}}, 400, "logit_bias", "numbers by token"),
-        ({"prompt": "t5", "logprobs": 3}, 400, "logprobs", "not supported"),
+        ({"prompt": "t5", "logprobs": 21}, 400, "logprobs", "an integer from 0 to 20, got 21"),
+        ({"prompt": "t5", "logprobs": 1, "echo": True}, 400, "logprobs", "not supported with echo"),
         ({"prompt": "t5", "temprature": 1}, 400, "temprature", "did you mean temperature"),
         ({"prompt": "t5", "guided_json": {}, "guided_regex": "a"}, 400, "guided_regex", "one constraint"),
         ({"prompt": "t5 " * 96}, 400, None, "fewer than the model's context length 96"),

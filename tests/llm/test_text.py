@@ -1,5 +1,6 @@
 """Tokenizers, chat templates, stop strings, and text in one call."""
 
+import itertools
 import json
 import re
 
@@ -43,6 +44,51 @@ def test_characters_of_several_tokens_come_whole():
     assert "".join(pieces) == text and [p for p in pieces if p] == list(text)
 
 
+class Parts(Letters):
+    """Token N is the N-th of some parts of a text's bytes."""
+
+    def __init__(self, parts):
+        self.parts = parts
+
+    def decode(self, tokens):
+        return b"".join(self.parts[t] for t in tokens).decode(errors="replace")
+
+
+class Fallback(Parts):
+    """Parts are characters or bytes; a run of bytes that is no text becomes a character for each byte."""
+
+    def decode(self, tokens):
+        found = ""
+        for whole, run in itertools.groupby((self.parts[t] for t in tokens), lambda part: len(part) > 1):
+            data = b"".join(run)
+            try:
+                found += data.decode()
+            except UnicodeDecodeError:
+                assert not whole
+                found += "\ufffd" * len(data)
+        return found
+
+
+def test_parts_of_characters_in_one_token_lose_no_text():
+    rng = np.random.default_rng(0)
+    for _ in range(200):
+        text = "".join(rng.choice(list("ab é€😀語"), 12))
+        data = text.encode()
+        ends = [0, *sorted(rng.choice(np.arange(1, len(data)), 6, replace=False).tolist()), None]
+        mixed = [p for c in text for p in ([c.encode()] if rng.integers(2) else [bytes([b]) for b in c.encode()])]
+        for parts in (Parts([data[a:b] for a, b in itertools.pairwise(ends)]), Fallback(mixed)):
+            stream = parts.create_stream()
+            assert "".join(map(stream.decode, range(len(parts.parts)))) == text and stream.finish() == ""
+
+
+def test_bytes_that_are_no_text_come_as_the_whole_text_has_them():
+    rng = np.random.default_rng(0)
+    for _ in range(200):
+        parts = Parts([rng.choice([b"a", b"\xe2", b"\x82", b"\xac", b"\xff", b""]) for _ in range(100)])
+        found = TextStream(parts)
+        assert "".join(map(found.add, range(100))) + found.finish() == parts.decode(range(100))
+
+
 def test_text_that_may_begin_a_stop_string_is_held_back():
     for text, stops, wanted in (
         ("abcabd-abcd!", ["abcd"], "abcabd-"),
@@ -72,7 +118,15 @@ def test_text_in_one_call_is_the_numpy_loops(worded):
     assert generate(model, [5, 6], max_tokens=20) == words
     completion = stream(model, [{"role": "user", "content": "t6"}], max_tokens=5, ignore_eos=True)
     assert len(list(completion)) == 5 and completion.finish_reason == "length" and completion.prompt_tokens == 2
+    completion = stream(model, "t5 t6", max_tokens=20, logprobs=2)
+    assert "".join(completion) == words and [entry.token for entry in completion.logprobs] == tokens
+    for k, entry in enumerate(completion.logprobs):
+        logits = weights.logits([5, 6, *tokens[:k]])[-1]
+        p = np.exp(logits - logits.max())
+        assert entry.logprob == entry.top[0][1] == pytest.approx(np.log(p.max() / p.sum()), abs=1e-3)
+        assert [token for token, _ in entry.top] == np.argsort(-p)[:2].tolist()
     stop = words.split()[3]
+    assert generate(model, "t5 t6", max_tokens=20, stop=None) == words
     completion = stream(model, "t5 t6", max_tokens=20, stop=stop)
     assert "".join(completion) == words[: words.index(stop)] and completion.finish_reason == "stop"
     several = generate(model, "t5 t6", max_tokens=6, num_beams=3, num_return_sequences=2)
@@ -84,13 +138,22 @@ def test_wrong_arguments_of_a_call_are_named(worded):
     for arguments, kind, message in (
         ({"prompt": ""}, ParameterError, "the prompt is empty"),
         ({"prompt": "t5 " * 96}, ParameterError, "96 tokens, expected fewer than the model's context length 96"),
-        ({"prompt": "t5", "max_tokens": 0}, OptionError, "max_tokens=0: expected a number from 1 on"),
+        ({"prompt": "t5", "max_tokens": 0}, OptionError, "max_tokens=0: expected an integer from 1 on"),
         (
             {"prompt": "t5", "regex": "a", "grammar": "b"},
             OptionError,
             "one constraint, not regex and lark_grammar",
         ),
-        ({"prompt": [[5]]}, OptionError, "expected a text, a list of tokens, or a list of messages"),
+        *(
+            ({"prompt": wrong}, OptionError, "expected a text, a list of tokens, or a list of messages")
+            for wrong in ([[5]], None, {"role": "user"}, ["a", "b"], [1.5], [5, [6]])
+        ),
+        ({"prompt": [2**40]}, ParameterError, "token 1099511627776 is not in the vocabulary"),
+        ({"prompt": "t5", "max_tokens": 2.5}, OptionError, "max_tokens=2.5: expected an integer from 1 on"),
+        ({"prompt": "t5", "logprobs": 21}, OptionError, "logprobs=21: expected a number from 0 to 20, or None"),
+        ({"prompt": "t5", "stop": [5]}, OptionError, "stop=[5]: expected a text, or a list of texts"),
+        ({"prompt": "t5 t6", "batch_size": 2}, OptionError, "batch_size=2: a call has one prompt"),
+        ({"prompt": "t5", "presence_penalty": float("nan")}, OptionError, "presence_penalty=nan: expected a finite"),
         ({"prompt": "t5", "tempreature": 1}, OptionError, "did you mean temperature"),
     ):
         with pytest.raises(kind, match=re.escape(message)):
@@ -137,6 +200,15 @@ def test_logits_without_a_choice_are_an_error(value, message):
 
 
 MESSAGES = [{"role": "system", "content": "be <b>"}, {"role": "user", "content": "hi"}]
+
+
+def test_a_greedy_choice_without_a_token_is_an_error(worded):
+    _, model = worded
+    for value, message in ((np.nan, "NaN"), (-np.inf, "excluded")):
+        processors = [lambda tokens, logits, value=value: np.full_like(logits, value)]
+        for options in ({}, {"num_beams": 2}):
+            with pytest.raises(ParameterError, match=message):
+                generate(model, [5, 6], logits_processors=processors, **options)
 
 
 def test_templates_render_as_hugging_faces():
@@ -307,6 +379,29 @@ def test_sentence_pieces_of_a_gguf_file_merge_the_highest_score_first():
     assert found.decode(found.encode("aba é").ids) == "aba é"
     plain = tokenizer_of_gguf(metadata | {"tokenizer.ggml.add_space_prefix": False})
     assert [pieces[k] for k in plain.encode("ab", add_special_tokens=False).ids] == ["ab"]
+
+
+def test_sentence_pieces_are_those_of_tokenizers_with_all_merges():
+    tokenizers = pytest.importorskip("tokenizers")
+    rng = np.random.default_rng(0)
+    letters = list("ab\u2581c\n")
+    joint = {"".join(rng.choice(letters, rng.integers(2, 6))) for _ in range(60)}
+    added = ["<s>", "</s>", "<x>", "<x>y"]
+    pieces = [*added, *(f"<0x{k:02X}>" for k in range(256)), *letters, *sorted(joint)]
+    metadata = {f"tokenizer.ggml.{k}": v for k, v in {
+        "model": "llama", "tokens": pieces, "scores": rng.permutation(len(pieces)).tolist(), "bos_token_id": 0,
+        "eos_token_id": 1, "add_eos_token": True, "token_type": [3, 3, 4, 4] + [6] * 256 + [1] * (len(pieces) - 260),
+    }.items()}  # fmt: skip
+    for prefixed in (False, True):
+        found = tokenizer_of_gguf(metadata | {"tokenizer.ggml.add_space_prefix": prefixed})
+        whole = tokenizers.Tokenizer.from_str(found.to_str())
+        for length in (0, 1, 2, 5, 90):
+            for _ in range(40):
+                text = "".join(rng.choice([*"abc <", "\n", "é", "<x>", "<x>y", "</s>", "a b"], length))
+                for special in (False, True):
+                    wanted = whole.encode(text, add_special_tokens=special).ids
+                    assert found.encode(text, add_special_tokens=special).ids == wanted
+                assert found.decode(wanted) == whole.decode(wanted)
 
 
 def test_grammars_constrain_the_text(folder, tmp_path):

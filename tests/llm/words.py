@@ -19,6 +19,9 @@ class Words:
     def decode(self, tokens) -> str:
         return "".join(f"t{int(token)} " for token in tokens)
 
+    def token_text(self, token: int) -> str:
+        return self.decode([token])
+
     def create_stream(self) -> TokenizerStream:
         return TokenizerStream(self)
 

@@ -48,13 +48,16 @@ COPIED, SUSTAINED, REACHED = 0.875, 0.886, 0.75
 """Ratios of rates in use to published rates. Copies and clock: 4.2 TB/s of 4.8, and 1.755 GHz under the load of tensor
 cores of 1.98, of an H200. ``mma.sync``: 770 of an A100's 1024 multiplications per cycle; an H200 reaches 770, too."""
 
+_GIGA, _TERA, _MEGABYTE = 1e9, 1e12, 1 << 20
+"""The prefixes of the data sheets' units."""
+
 
 def _published(
     name: str, arch: str, cores: int, gigahertz: float, terabytes: float, l2_megabytes: int, products: int, lanes: int
 ) -> GpuMachine:
     """Return the record of a device with these peak rates; ``products`` are of 16-bit operands with float32 sums."""
-    rates = SUSTAINED * gigahertz * 1e9, COPIED * terabytes * 1e12
-    return GpuMachine(name, arch, cores, *rates, l2_megabytes << 20, REACHED * products, lanes)
+    rates = SUSTAINED * gigahertz * _GIGA, COPIED * terabytes * _TERA
+    return GpuMachine(name, arch, cores, *rates, l2_megabytes * _MEGABYTE, REACHED * products, lanes)
 
 
 H200 = GpuMachine("H200", "sm_90a", 132, 1.755e9, 4.2e12, 50 << 20)

@@ -8,12 +8,11 @@ from typing import ClassVar
 import numpy as np
 
 from ...core.types import Type
+from ...ops.scalar_functions import QUICK
 from ..printer import LARGEST_FLOAT8, CodeBuffer, VectorPrinter, VectorValue
 
 _EXACT = frozenset(("fmod", "mod"))
 """Functions implemented in `lang.remainders` with integer arithmetic."""
-_QUICK = frozenset("exp sigmoid tanh gelu_erf gelu_tanh silu softplus".split())
-"""Functions with a `lang.quick` version for fast math."""
 _SHORT = frozenset(("gelu_erf",))
 """Functions with a shorter version for 16-bit results."""
 _SIXTEEN_BITS = (Type.half_type, Type.bf16_type)
@@ -102,7 +101,7 @@ class ThreadPrinter(VectorPrinter):
         if name in _EXACT and operands[0].dtype.compute in (Type.float_type, Type.double_type):
             arguments = ", ".join(self.register(x) for x in operands)
             return VectorValue(self.buffer.emit(f"{name}_exact({arguments})"), result)
-        if self.fast_math and name in _QUICK and operands[0].dtype.compute is Type.float_type:
+        if self.fast_math and name in QUICK and operands[0].dtype.compute is Type.float_type:
             kind = "short" if name in _SHORT and result.size == 2 else "quick"
             argument = self.register(operands[0])
             made = VectorValue(self.buffer.emit(f"{name}_{kind}({argument})"), result)

@@ -1,9 +1,11 @@
-"""Replace an ``if`` with a constant condition by the chosen branch."""
+"""Replace instructions that run one known submodule by that submodule's instructions."""
 
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 
+from ...ops.control import RunOnTarget
 from ..constants import uniform_value
 from ..instruction import Instruction, Return
 from ..module import Module
@@ -13,7 +15,7 @@ from .dead_code_elimination import release
 
 
 class InlineModule(Pass):
-    """``if(constant)`` -> the instructions of the branch that it chooses."""
+    """``if(constant)`` -> the instructions of the branch that it chooses; ``run_on_target`` -> its submodule's."""
 
     name = "inline_module"
 
@@ -22,25 +24,31 @@ class InlineModule(Pass):
         program.remove_unused_modules()
 
     def apply(self, program: Program, module: Module, options: Options) -> None:
-        constant = [i for i in module if i.name == "if" and uniform_value(i.inputs[0]) is not None]
+        constant = [i for i in module if _chosen(i) is not None]
         if not constant:
             return
         references = Counter(id(m) for owner in program.reachable_modules() for i in owner for m in i.module_args)
         for ins in constant:
-            condition = uniform_value(ins.inputs[0])
-            if ins is module.last or any(references[id(m)] != 1 for m in ins.module_args):
+            chosen = _chosen(ins)
+            if chosen is None or ins is module.last or any(references[id(m)] != 1 for m in ins.module_args):
                 continue
-            branch = ins.module_args[0 if condition else 1]
             if all(user.name == "get_tuple_elem" for user in ins.users):
-                _inline(module, ins, branch)
+                _inline(module, ins, *chosen)
                 release(ins.module_args, references)
                 module.remove_instruction(ins)
 
 
-def _inline(module: Module, ins: Instruction, branch: Module) -> None:
-    """Move a branch's instructions before its ``if`` and replace the ``if``'s results."""
-    parameters = branch.parameters()
-    for parameter, value in zip(parameters, ins.inputs[1:]):
+def _chosen(ins: Instruction) -> tuple[Module, Sequence[Instruction]] | None:
+    """Return the submodule that an instruction runs, with the values of its parameters; None if that is not known."""
+    if isinstance(ins.op, RunOnTarget):
+        return ins.module_args[0], [ins.inputs[k] for k in ins.op.order(ins.module_args[0])]
+    condition = uniform_value(ins.inputs[0]) if ins.name == "if" else None
+    return None if condition is None else (ins.module_args[0 if condition else 1], ins.inputs[1:])
+
+
+def _inline(module: Module, ins: Instruction, branch: Module, values: Sequence[Instruction]) -> None:
+    """Move a submodule's instructions before the instruction that runs it, and replace the results of that."""
+    for parameter, value in zip(branch.parameters(), values):
         branch.replace_instruction(parameter, value)
     results = branch.results()
     for member in list(branch):

@@ -9,7 +9,7 @@ from ..program import Program
 from .base import Options, Pass
 from .build import RewriteBuilder
 from .rewriter import remove_dead
-from .rules.horizontal import UNARY, Branch, biased, joined
+from .rules.horizontal import Branch, biased, is_activation, joined
 
 
 class JoinGates(Pass):
@@ -45,7 +45,7 @@ class JoinGates(Pass):
 
 def _unit(activated: Instruction, plain: Instruction) -> tuple[Branch, Branch] | None:
     """Return the products of a gated linear unit, the gate's first."""
-    if activated.name not in UNARY or activated.shape.is_dynamic:
+    if not is_activation(activated) or activated.shape.is_dynamic:
         return None
     gate, other = (_branch(i) for i in (activated.inputs[0], plain))
     if gate is None or other is None or any(len(i.users) != 1 for i in (activated, gate.result, other.result)):

@@ -10,7 +10,7 @@ from .guidance import Guide
 from .history import History
 from .params import LogitsProcessor, SearchOptions
 from .processors import changes_logits, processed
-from .sampling import draw
+from .sampling import draw, likeliest
 
 
 class Chooser:
@@ -47,10 +47,6 @@ class Chooser:
         """Return whether tokens are drawn at random."""
         return self.options.do_sample and self.options.temperature > 0 and self.options.top_k != 1
 
-    def is_plain(self, length: int) -> bool:
-        """Return whether the token after ``length`` tokens is the largest logit's."""
-        return not (self._changes or self.draws or length < self.options.min_length)
-
     def processed(self, logits: np.ndarray, length: int) -> np.ndarray:
         """Return the logits of the next token after penalties, processors and grammar.
 
@@ -66,9 +62,13 @@ class Chooser:
         return found
 
     def choose(self, logits: np.ndarray, length: int) -> int:
-        """Return the next token; arguments as of `processed`."""
+        """Return the next token; arguments as of `processed`.
+
+        Raises:
+            ParameterError: a logit is NaN, or all tokens are excluded.
+        """
         found = self.processed(logits, length)
-        return draw(found, self.options, self._random) if self.draws else int(np.argmax(found))
+        return draw(found, self.options, self._random) if self.draws else likeliest(found)
 
     def accept(self, token: int) -> None:
         """Append a token that was chosen."""

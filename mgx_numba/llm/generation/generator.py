@@ -15,6 +15,7 @@ from .guidance import guide
 from .params import GeneratorParams, stop_tokens
 from .prefixes import PrefixCache
 from .proposing import DraftModel, PromptLookup, Proposer
+from .sampling import likeliest
 
 if TYPE_CHECKING:
     from ..model import LanguageModel
@@ -129,13 +130,10 @@ class Generator:
             return
         logits = self._current_logits()
         length = len(self._sequences[0])
-        if all(c.is_plain(length) for c in self._choosers):
-            chosen = np.argmax(logits, axis=1).tolist()
-        else:
-            chosen = [
-                0 if done else c.choose(row, length)
-                for c, row, done in zip(self._choosers, logits, self._finished, strict=True)
-            ]
+        chosen = [
+            0 if done else c.choose(row, length)
+            for c, row, done in zip(self._choosers, logits, self._finished, strict=True)
+        ]
         for row, token in enumerate(chosen):
             if self._finished[row]:
                 self._sequences[row].append(self._padding)
@@ -404,7 +402,11 @@ class Generator:
 
 
 def _log_softmax(logits: np.ndarray) -> np.ndarray:
-    """Return the logarithms of the softmax over the last axis, in float64."""
+    """Return the logarithms of the softmax over the last axis, in float64.
+
+    Raises:
+        ParameterError: a row has a NaN, or all its tokens are excluded.
+    """
     values = logits.astype(np.float64)
-    values -= values.max(axis=-1, keepdims=True)
+    values -= [[logits[row, likeliest(logits[row])]] for row in range(len(logits))]
     return values - np.log(np.exp(values).sum(axis=-1, keepdims=True))

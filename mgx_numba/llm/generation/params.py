@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -75,6 +76,9 @@ class SearchOptions:
             _in_range(self, name, 0)
         for name in ("top_p", "min_p"):
             _in_range(self, name, 0, 1)
+        for name in ("temperature", "repetition_penalty", "presence_penalty", "frequency_penalty", "length_penalty"):
+            if not math.isfinite(getattr(self, name)):
+                raise OptionError(f"search option {name}={getattr(self, name)}: expected a finite number")
         _in_range(self, "temperature", 0)
         if not self.repetition_penalty > 0:
             raise OptionError(f"search option repetition_penalty={self.repetition_penalty}: expected a number above 0")
@@ -173,7 +177,7 @@ def _assign(target: Any, options: Mapping[str, Any], what: str) -> None:
             raise OptionError(f"{what} {name!r} is unknown{hint}")
         kind = kinds[name]
         if not isinstance(value, (bool, int, float, np.bool_, np.integer, np.floating)) or (
-            kind is int and value != int(value)
+            kind is int and isinstance(value, (float, np.floating)) and not value.is_integer()
         ):
             raise OptionError(f"{what} {name}={value!r}: expected {_KINDS[kind]}")
         setattr(target, name, kind(value))

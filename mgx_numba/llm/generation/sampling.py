@@ -53,6 +53,18 @@ def _place(weights: np.ndarray, number: float) -> int:
     return found if found < len(ends) and weights[found] > 0 else int(np.flatnonzero(weights)[-1])
 
 
+def likeliest(logits: np.ndarray) -> int:
+    """Return the token of the largest logit, the first one of equal logits.
+
+    Raises:
+        ParameterError: a logit is NaN, or all tokens are excluded.
+    """
+    token = int(np.argmax(logits))  # of a NaN, if there is one
+    if not logits[token] > -np.inf:
+        _best(logits)
+    return token
+
+
 def _best(logits: np.ndarray) -> np.floating:
     """Return the largest logit.
 
@@ -78,14 +90,14 @@ def candidates(logits: np.ndarray, options: SearchOptions) -> tuple[np.ndarray, 
     count = len(logits)
     top = min(options.top_k or count, count)
     if top < count:
-        tokens = _largest(logits, top)
+        tokens = largest(logits, top)
         weights = _weights(logits[tokens], best, options.temperature)
         total = weights.sum()
     elif options.top_p < 1:
         # float32 is enough for the sum of all, and several times as quick.
         total = _float32_weights(logits, best, options.temperature).sum(dtype=np.float64)
         for first in (*_FIRST, count):
-            tokens = _largest(logits, min(first, count))
+            tokens = largest(logits, min(first, count))
             weights = _weights(logits[tokens], best, options.temperature)
             if weights.sum() >= options.top_p * total:
                 break
@@ -121,8 +133,8 @@ def _weights(logits: np.ndarray, best: np.floating, temperature: float) -> np.nd
     return np.exp((logits.astype(np.float64) - np.float64(best)) / temperature)
 
 
-def _largest(logits: np.ndarray, count: int) -> np.ndarray:
-    """Return the places of the ``count`` largest logits, largest first, equal ones by place.
+def largest(logits: np.ndarray, count: int) -> np.ndarray:
+    """Return the places of the ``count`` largest logits, at least 1, largest first, equal ones by place.
 
     The ``count`` largest maxima of blocks are logits, so the smallest of them is no more than the wanted bound; few
     logits reach it.

@@ -27,9 +27,18 @@ class TextStream:
 
     def add(self, token: int) -> str:
         """Return the text that is final with one more token."""
+        return "" if self.stopped else self._final(self._stream.decode(token))
+
+    def finish(self) -> str:
+        """Return the text that was held back, at the end of the sequence."""
         if self.stopped:
             return ""
-        self._held += self._stream.decode(token)
+        found = self._final(self._stream.finish()) + self._held
+        self._held = ""
+        return found
+
+    def _final(self, more: str) -> str:
+        self._held += more
         places = [place for place in map(self._held.find, self._stops) if place >= 0]
         if places:
             self.stopped = True
@@ -38,11 +47,6 @@ class TextStream:
         held = max((_overlap(self._held, stop) for stop in self._stops), default=0)
         end = len(self._held) - held
         found, self._held = self._held[:end], self._held[end:]
-        return found
-
-    def finish(self) -> str:
-        """Return the text that was held back, at the end of the sequence."""
-        found, self._held = self._held, ""
         return found
 
 

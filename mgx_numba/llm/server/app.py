@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 import time
-import uuid
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import replace
@@ -14,10 +13,12 @@ from typing import Any
 from ...dataclass import dataclass
 from ...errors import MgxError
 from ..generation.guidance import Guide, guide
+from ..generation.logprobs import TokenLogprob
 from ..model import LanguageModel
 from ..optional import required
 from ..text import tokenizer_of
 from .bodies import BodyError, ParsedBody, UnknownModelError, asked_chat, asked_completion, checked_body
+from .forms import AnswerForm, ChatForm, CompletionForm
 from .scheduler import QueueFullError, Scheduler, TextEvent, TextRequest
 
 _PURPOSE = "the server of language models"
@@ -124,11 +125,11 @@ class _Server:
 
     async def chat(self, request: Any) -> Any:
         """Answer ``/v1/chat/completions``."""
-        return await self._answered(request, asked_chat, _ChatForm)
+        return await self._answered(request, asked_chat, ChatForm)
 
     async def completions(self, request: Any) -> Any:
         """Answer ``/v1/completions``."""
-        return await self._answered(request, asked_completion, _CompletionForm)
+        return await self._answered(request, asked_completion, CompletionForm)
 
     async def models(self, request: Any) -> Any:
         """Answer ``/v1/models``."""
@@ -162,7 +163,10 @@ class _Server:
     def _entry(self) -> dict[str, Any]:
         return {"id": self._name, "object": "model", "created": self._created, "owned_by": "mgx_numba"}
 
-    async def _answered(self, request: Any, parse: Callable[..., ParsedBody], form_type: Any) -> Any:
+    async def _answered(self, request: Any, parse: Callable[..., ParsedBody], form_type: type[AnswerForm]) -> Any:
+        from starlette.requests import ClientDisconnect
+        from starlette.responses import Response
+
         try:
             body = checked_body(await self._read(request), self._name)
             # Tokens of a long text take a while, in which the loop serves other clients.
@@ -170,6 +174,8 @@ class _Server:
             guides = await asyncio.to_thread(self._guides, asked)
             job = _Job(asked, guides, asyncio.get_running_loop(), self._model.context_length)
             self._running_scheduler.submit(*job.requests)
+        except ClientDisconnect:  # nobody reads the answer
+            return Response(status_code=400)
         except _Failure as failure:
             return _json(failure.body, failure.status)
         except QueueFullError as error:
@@ -181,7 +187,7 @@ class _Server:
         except MgxError as error:
             code = "context_length_exceeded" if "context length" in str(error) else None
             return _json(_Failure(400, str(error), _INVALID, code=code).body, 400)
-        form = form_type(self._name)
+        form = form_type(self._name, self._tokenizer)
         if asked.stream:
             from starlette.responses import StreamingResponse
 
@@ -239,6 +245,7 @@ class _Job:
                     asked.stops,
                     asked.processors,
                     state,
+                    asked.top_logprobs,
                 )
             )
 
@@ -254,7 +261,7 @@ class _Job:
             for request in self.requests:
                 request.cancel()
 
-    async def streamed(self, form: Any) -> AsyncIterator[str]:
+    async def streamed(self, form: AnswerForm) -> AsyncIterator[str]:
         """Yield server-sent events."""
         asked = self._asked
         for index in range(len(self.requests)):
@@ -264,31 +271,32 @@ class _Job:
             if event.finish_reason == "error":
                 yield _sent(_Failure(500, event.text, "server_error").body)
                 return
-            if event.text:
-                yield _sent(form.piece(index, event.text))
+            if event.text or event.logprobs:
+                yield _sent(form.piece(index, event.text, event.logprobs if asked.top_logprobs is not None else None))
             if event.finish_reason:
                 yield _sent(form.end(index, event.finish_reason))
         if asked.include_usage:
             yield _sent({**form.base(), "choices": [], "usage": self.usage()})
         yield "data: [DONE]\n\n"
 
-    async def whole(self, form: Any, request: Any) -> Any:
+    async def whole(self, form: AnswerForm, request: Any) -> Any:
         """Return the response with all texts; none if the client has gone."""
         asked = self._asked
         texts = [[asked.texts[k // asked.choices]] if asked.texts else [] for k in range(len(self.requests))]
         reasons = [""] * len(self.requests)
+        logprobs: list[list[TokenLogprob]] = [[] for _ in self.requests]
         watch = asyncio.create_task(self._watch(request))
         try:
             async for index, event in self.events():
                 if event.finish_reason == "error":
                     return _json(_Failure(500, event.text, "server_error").body, 500)
                 texts[index].append(event.text)
+                logprobs[index] += event.logprobs
                 reasons[index] = event.finish_reason
         finally:
             watch.cancel()
-        choices = [
-            form.choice(k, "".join(text), reason) for k, (text, reason) in enumerate(zip(texts, reasons, strict=True))
-        ]
+        known = logprobs if asked.top_logprobs is not None else [None] * len(texts)
+        choices = [form.choice(k, "".join(text), reasons[k], known[k]) for k, text in enumerate(texts)]
         return _json({**form.base(whole=True), "choices": choices, "usage": self.usage()})
 
     async def _watch(self, request: Any) -> None:
@@ -310,62 +318,6 @@ class _Job:
             "total_tokens": prompt + generated,
             "prompt_tokens_details": {"cached_tokens": reused},
         }
-
-
-class _ChatForm:
-    """The objects of ``/v1/chat/completions``."""
-
-    _id, _whole, _chunk = "chatcmpl", "chat.completion", "chat.completion.chunk"
-
-    def __init__(self, model: str) -> None:
-        self._head = {"id": f"{self._id}-{uuid.uuid4().hex}", "created": int(time.time()), "model": model}
-
-    def base(self, whole: bool = False) -> dict[str, Any]:
-        """Return the fields that all objects of an answer have."""
-        return {**self._head, "object": self._whole if whole else self._chunk}
-
-    def first(self, index: int, text: str) -> list[dict[str, Any]]:
-        """Return the chunks before the first piece of a choice."""
-        return [self._delta(index, {"role": "assistant", "content": ""}, None)]
-
-    def piece(self, index: int, text: str) -> dict[str, Any]:
-        """Return the chunk of a piece of text."""
-        return self._delta(index, {"content": text}, None)
-
-    def end(self, index: int, reason: str) -> dict[str, Any]:
-        """Return the last chunk of a choice."""
-        return self._delta(index, {}, reason)
-
-    def choice(self, index: int, text: str, reason: str) -> dict[str, Any]:
-        """Return a choice of a whole answer."""
-        message = {"role": "assistant", "content": text}
-        return {"index": index, "message": message, "logprobs": None, "finish_reason": reason}
-
-    def _delta(self, index: int, delta: dict[str, Any], reason: str | None) -> dict[str, Any]:
-        choice = {"index": index, "delta": delta, "logprobs": None, "finish_reason": reason}
-        return {**self.base(), "choices": [choice]}
-
-
-class _CompletionForm(_ChatForm):
-    """The objects of ``/v1/completions``."""
-
-    _id, _whole, _chunk = "cmpl", "text_completion", "text_completion"
-
-    def first(self, index: int, text: str) -> list[dict[str, Any]]:
-        """Return the chunks before the first piece of a choice."""
-        return [self.piece(index, text)] if text else []
-
-    def piece(self, index: int, text: str) -> dict[str, Any]:
-        """Return the chunk of a piece of text."""
-        return {**self.base(), "choices": [{**self.choice(index, text, ""), "finish_reason": None}]}
-
-    def end(self, index: int, reason: str) -> dict[str, Any]:
-        """Return the last chunk of a choice."""
-        return {**self.base(), "choices": [self.choice(index, "", reason)]}
-
-    def choice(self, index: int, text: str, reason: str) -> dict[str, Any]:
-        """Return a choice of a whole answer."""
-        return {"index": index, "text": text, "logprobs": None, "finish_reason": reason}
 
 
 def _json(body: Any, status: int = 200, headers: dict[str, str] | None = None) -> Any:

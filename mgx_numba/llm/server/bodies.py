@@ -12,6 +12,7 @@ import numpy as np
 from ...dataclass import dataclass
 from ...errors import OptionError
 from ...nearest import did_you_mean
+from ..generation.logprobs import MOST_LOGPROBS
 from ..generation.params import LogitsProcessor, SearchOptions
 from ..model import LanguageModel
 from ..text import prompt_tokens
@@ -25,9 +26,16 @@ _IGNORED = frozenset(
 
 _COMMON = frozenset(
     "model max_tokens temperature top_p top_k min_p n stop stream stream_options presence_penalty frequency_penalty "
-    "repetition_penalty seed logit_bias ignore_eos guided_json guided_regex guided_grammar".split()
+    "repetition_penalty seed logprobs logit_bias ignore_eos guided_json guided_regex guided_grammar".split()
 )
-_CHAT = _COMMON | {"messages", "max_completion_tokens", "response_format", "tools", "chat_template_kwargs"}
+_CHAT = _COMMON | {
+    "top_logprobs",
+    "messages",
+    "max_completion_tokens",
+    "response_format",
+    "tools",
+    "chat_template_kwargs",
+}
 _COMPLETION = _COMMON | {"prompt", "echo"}
 _MOST_CHOICES = 16  # largest n of a request; no figures kept
 _DEFAULT_COMPLETION = 16  # max_tokens of /v1/completions, as OpenAI documents it
@@ -55,6 +63,7 @@ class ParsedBody:
         texts: for ``echo``, the text of each prompt; else empty.
         choices: texts to generate for each prompt.
         max_tokens: most tokens of a text; None for the rest of the context.
+        top_logprobs: likeliest tokens of each place whose log-probabilities are told; None for no log-probabilities.
     """
 
     prompts: list[np.ndarray]
@@ -67,6 +76,7 @@ class ParsedBody:
     guidance: tuple[str, str] | None
     processors: list[LogitsProcessor] = field(default_factory=list)
     texts: list[str] = field(default_factory=list)
+    top_logprobs: int | None = None
 
 
 def asked_chat(body: Mapping[str, Any], model: LanguageModel, tokenizer: Tokenizer) -> ParsedBody:
@@ -92,6 +102,11 @@ def asked_chat(body: Mapping[str, Any], model: LanguageModel, tokenizer: Tokeniz
     most = _number(body, "max_completion_tokens", int, 1, None)
     asked.max_tokens = asked.max_tokens if most is None else most
     asked.guidance = _response_format(body.get("response_format")) or asked.guidance
+    top = _number(body, "top_logprobs", int, 0, MOST_LOGPROBS)
+    if _flag(body, "logprobs"):
+        asked.top_logprobs = top or 0
+    elif top:
+        raise BodyError("top_logprobs: expected logprobs to be true", "top_logprobs")
     return asked
 
 
@@ -117,6 +132,10 @@ def asked_completion(body: Mapping[str, Any], model: LanguageModel, tokenizer: T
         asked.prompts.append(prompt_tokens(tokenizer, each))
     if _flag(body, "echo"):
         asked.texts = [each if isinstance(each, str) else tokenizer.decode(each) for each in prompts]
+    if body.get("logprobs") is not False:
+        asked.top_logprobs = _number(body, "logprobs", int, 0, MOST_LOGPROBS)
+    if asked.texts and asked.top_logprobs is not None:
+        raise BodyError("logprobs: not supported with echo", "logprobs")
     if asked.max_tokens is None:
         asked.max_tokens = _DEFAULT_COMPLETION
     return asked
@@ -165,8 +184,6 @@ def _asked(body: Mapping[str, Any], model: LanguageModel) -> ParsedBody:
 def _check_names(body: Mapping[str, Any], known: frozenset[str] | set[str]) -> None:
     for name, value in body.items():
         if name not in known and name not in _IGNORED and value is not None:
-            if name in ("logprobs", "top_logprobs") and not value:
-                continue
             raise BodyError(f"{name}: unknown or not supported{did_you_mean(name, known, 2)}", name)
 
 

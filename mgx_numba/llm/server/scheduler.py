@@ -16,6 +16,7 @@ from ...errors import MgxError, ParameterError
 from ..generation.chooser import Chooser
 from ..generation.engine import DecoderBatch
 from ..generation.guidance import Guide
+from ..generation.logprobs import TokenLogprob, token_logprob
 from ..generation.params import LogitsProcessor, SearchOptions
 from ..generation.prefixes import PrefixCache
 from ..generation.stopping import TextStream
@@ -33,11 +34,12 @@ class TextEvent:
     """Progress of a request: a piece of text, its end, or an error.
 
     ``finish_reason`` is ``stop``, ``length`` or ``error`` at the end, else empty; ``text`` is then the last piece, or
-    the error's message.
+    the error's message. ``logprobs`` are of the tokens since the last event, if the request asks for them.
     """
 
     text: str
     finish_reason: str = ""
+    logprobs: tuple[TokenLogprob, ...] = ()
 
 
 @dataclass(eq=False)
@@ -49,6 +51,7 @@ class TextRequest:
         max_tokens: most tokens to generate.
         notify: receives events, in the scheduler's thread.
         guide: the state of a grammar, or None.
+        top_logprobs: likeliest tokens of each place whose log-probabilities are told; None for no log-probabilities.
         generated: number of tokens so far.
         reused: tokens of the prompt whose keys and values were known.
     """
@@ -60,6 +63,7 @@ class TextRequest:
     stops: Sequence[str] = ()
     processors: Sequence[LogitsProcessor] = ()
     guide: Guide | None = None
+    top_logprobs: int | None = None
     generated: int = 0
     reused: int = 0
     cancelled: bool = False
@@ -77,6 +81,12 @@ class _Sequence:
     def __init__(self, request: TextRequest, chooser: Chooser, text: TextStream) -> None:
         self.request, self.chooser, self.text = request, chooser, text
         self.engine: DecoderBatch | None = None  # its own caches, until it joins the batch
+        self.logprobs: list[TokenLogprob] = []  # of tokens whose text was not told
+
+    def event(self, text: str, reason: str = "") -> TextEvent:
+        """Return an event with the log-probabilities since the last event."""
+        logprobs, self.logprobs = tuple(self.logprobs), []
+        return TextEvent(text, reason, logprobs)
 
 
 class Scheduler:
@@ -250,17 +260,20 @@ class Scheduler:
             return False
         request.generated += 1
         self.metrics.generated_tokens += 1
-        piece = "" if token in chooser.ends else text.add(token)
-        reason = ""
+        piece, reason = "", ""
+        if token not in chooser.ends:
+            piece = text.add(token)
+            if request.top_logprobs is not None:
+                sequence.logprobs.append(token_logprob(logits, token, request.top_logprobs))
         if text.stopped or chooser.ended_by(token):
             reason = "stop"
         elif request.generated >= request.max_tokens:
             reason = "length"
         if reason:
-            self._end(request, TextEvent(piece + text.finish(), reason))
+            self._end(request, sequence.event(piece + text.finish(), reason))
             return False
         if piece:
-            self._tell(request, TextEvent(piece))
+            self._tell(request, sequence.event(piece))
         return True
 
     def _leave(self, gone: Sequence[_Sequence]) -> None:

@@ -13,7 +13,7 @@ from ....dataclass import dataclass
 from ....graph.instruction import Instruction
 from ....graph.module import Module
 from ....ops.reduce_parts import HeadMean
-from ...body import EXPENSIVE
+from ....ops.scalar_functions import COSTLY
 from ...reductions import REDUCTIONS, Reduction
 from .walk import Walk
 
@@ -77,7 +77,7 @@ class Stages:
             if not (current in needed or self.row_value[current] or current.is_param):
                 needed.add(current)
                 pending.extend(current.inputs)
-        return sum(0 if i.name == "multibroadcast" else 10 if i.name in EXPENSIVE else 1 for i in needed)
+        return sum(0 if i.name == "multibroadcast" else 10 if i.name in COSTLY else 1 for i in needed)
 
 
 def stages_of(module: Module, walk: Walk, again: tuple[int, ...] = ()) -> Stages:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Sequence
 
-from ...body import EXPENSIVE
+from ....ops.scalar_functions import COSTLY
 from ...kernel import KernelSource
 from ...problems.element_types import ITEMSIZE
 from ...problems.epilogue import ALONG_N, MOVING, Epilogue
@@ -41,7 +41,7 @@ def rows_at_once(epilogue: Epilogue) -> int:
 
     ViT's bfloat16 products with a GELU take 1.1 times as long with 16 rows a call as with one.
     """
-    return 1 if epilogue.body is not None and any(c.method in EXPENSIVE for c in epilogue.body.calls) else _AT_ONCE
+    return 1 if epilogue.body is not None and any(c.method in COSTLY for c in epilogue.body.calls) else _AT_ONCE
 
 
 def _moving(epilogue: Epilogue) -> list[str]:

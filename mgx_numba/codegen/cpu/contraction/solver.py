@@ -8,6 +8,7 @@ from typing import Any, ClassVar, Generic, NamedTuple, Protocol, TypeVar
 import numpy as np
 
 from ....core.dim import known_equal
+from ...backend import LoadKernels
 from ...kernel import KernelSource
 from ...launch import Solution
 from ...problems.convolution import ConvProblem
@@ -27,7 +28,6 @@ Strides = Sequence[Sequence[int]]
 ``per_n`` and ``scalar`` operands have none (an empty sequence)."""
 
 
-LoadKernels = Callable[[Sequence[KernelSource]], list[int]]
 IsCompiled = Callable[[KernelSource], bool]
 """Returns whether a kernel is already compiled."""
 
@@ -149,6 +149,11 @@ class Solver(Protocol, Generic[P]):
 
     def writes_bf16_split(self, problem: P) -> bool:
         """Return whether the last launch supports an epilogue that stores the result in parts."""
+        return False
+
+    def rewrites(self, problem: P) -> bool:
+        """Return whether results are not sums of plain products, so that rounding differs: Strassen's and Winograd's
+        methods, weights in fewer bits."""
         return False
 
     def packed_lens(self, problem: P) -> tuple[int, ...]:

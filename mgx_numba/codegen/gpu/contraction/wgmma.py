@@ -15,6 +15,7 @@ from dataclasses import replace
 
 from ....core.dim import Length, ceil_div, equal, is_symbolic, known_equal, known_in, known_less_equal, minimum
 from ....errors import CompileError
+from ....ops.scalar_functions import COSTLY
 from ...launch import DYNAMIC_ALIGNMENT, Grid, Launch, Operand, Solution
 from ...printer import CodeBuffer
 from ...problems.convolution import ConvProblem
@@ -96,10 +97,6 @@ def wgmma_choice(contraction: GpuContraction, parts: bool = False) -> tuple[Warp
     return chosen_tile(tile_question(contraction, parts))
 
 
-ACTIVATIONS = frozenset("erf exp gelu_erf gelu_tanh log mish pow sigmoid silu softplus tanh".split())
-"""Scalar functions that take many instructions."""
-
-
 def tile_question(contraction: GpuContraction, parts: bool = False) -> TileQuestion:
     """Return the cost model's description of a contraction; ``parts``: float32 as three bfloat16 products."""
     problem = contraction.request.problem
@@ -119,7 +116,7 @@ def tile_question(contraction: GpuContraction, parts: bool = False) -> TileQuest
     shape = extent.rows, extent.columns, slices, extent.planes
     taps = problem.taps if isinstance(problem, ConvProblem) else 0
     body = contraction.request.epilogue.body
-    activates = body is not None and any(call.method in ACTIVATIONS for call in body.calls)
+    activates = body is not None and any(call.method in COSTLY for call in body.calls)
     return TileQuestion(*shape, widths, reads, parts, gated, transposed, taps, contraction.constant, activates)
 
 

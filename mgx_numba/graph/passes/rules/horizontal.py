@@ -16,7 +16,10 @@ from ..build import RewriteBuilder
 from ..match import Match, constant, op, rule, some
 from .contractions import along_axis
 
-UNARY = frozenset({"relu", "sigmoid", "tanh", "silu", "leaky_relu", "elu", "gelu_erf", "gelu_tanh", "softplus", "mish"})
+
+def is_activation(ins: Instruction) -> bool:
+    """Return whether an instruction is a pointwise operator of one operand that keeps the element type."""
+    return ins.op.pointwise and len(ins.inputs) == 1 and ins.shape.type is ins.inputs[0].shape.type
 
 
 @dataclass(frozen=True)
@@ -51,7 +54,7 @@ def _follow(root: Instruction, axis: int) -> Branch | None:
     if branch is None:
         return None
     user = _only_user(branch.result)
-    if user is not None and user.name in UNARY:
+    if user is not None and is_activation(user):
         branch = replace(branch, activation=user, result=user)
     return None if any(u.op.pointwise or u.name == "concat" for u in branch.result.users) else branch
 

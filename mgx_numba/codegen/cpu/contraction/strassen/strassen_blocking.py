@@ -46,9 +46,6 @@ LINE_CYCLES, TASK_CYCLES = 9.0, 10000.0
 """Cycles of a cache line of the result, and of a task."""
 UNEVEN = {2: 1.03, 4: 1.06}
 """Factor for other losses and a margin, by grid: tasks are too few to balance a slow task."""
-EFFICIENCY = 0.92
-"""Measured ratio of the costs above to clock cycles; a higher value would select this method where a plain product is
-faster."""
 
 
 @dataclass(frozen=True)
