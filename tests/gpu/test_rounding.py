@@ -263,10 +263,10 @@ def kernel(args):
     assert "e4m3x2" not in assembly(source, ARCHITECTURES["sm_80"])
 
 
-def test_bfloat16_is_rounded_by_pairs() -> None:
+def test_bfloat16_is_rounded_by_pairs(monkeypatch: pytest.MonkeyPatch) -> None:
     """Integer instructions for each element made attention in bfloat16 a third slower than in float16."""
-    text = """
-SLOTS, THREADS = 2, 32
+    text = """THREADS = 32
+SLOTS = 2
 
 
 def kernel(args):
@@ -279,6 +279,7 @@ def kernel(args):
 """
     source = KernelSource(NAME, "pairs", text)
     for arch, count in (("sm_90a", 4), ("sm_80", 4), ("sm_75", 0)):
+        monkeypatch.setenv("MGX_GPU_ARCH", arch)
         assert assembly(source, ARCHITECTURES[arch]).count("cvt.rn.bf16x2.f32") == count, arch
 
 
