@@ -203,7 +203,7 @@ def keep_record(cpu: Host, measured: MachineRecord) -> MachineRecord:
 
 
 def _kept_path(cpu: Host) -> Path:
-    """Return the file of this machine's measured record. Its name has the CPU model, vector width and number of cores."""
+    """Return the file of this machine's measured record, named by CPU model, vector width and number of CPUs."""
     return default_folder() / f"machine-{platform().cpu}-{cpu.vector_bits}-{os.cpu_count()}.json"
 
 
