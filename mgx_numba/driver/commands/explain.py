@@ -36,7 +36,8 @@ def run(args: argparse.Namespace) -> int:
     compile_model(model, args)
     found = model.explain(args.name, inputs, args.iterations)
     print("\n\n".join(map(str, found)))
-    record = (target(model.target).machine() or {}).get("record")
+    chosen = model._target
+    record = (target(chosen.name()).machine() or {}).get("record") if chosen else None
     if record:
         print(f"\nmachine record: {record}")
     if args.source:
