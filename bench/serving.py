@@ -179,7 +179,9 @@ def metric(soak: Soak, name: str) -> float:
 def report(soak: Soak, memory: list[float], seconds: float) -> None:
     """Print what was counted."""
     print(f"{dict(soak.counts)}")
-    print(f"{soak.tokens / seconds:.1f} tokens/s of answers that were read; {metric(soak, 'prefix_hits_total'):.0f} hits")
+    print(
+        f"{soak.tokens / seconds:.1f} tokens/s of answers that were read; {metric(soak, 'prefix_hits_total'):.0f} hits"
+    )
     if soak.first:
         times = sorted(soak.first)
         print(f"first token: median {statistics.median(times):.2f} s, 99% {times[int(len(times) * 0.99)]:.2f} s")

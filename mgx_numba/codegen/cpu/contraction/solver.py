@@ -152,8 +152,8 @@ class Solver(Protocol, Generic[P]):
         return False
 
     def rewrites(self, problem: P) -> bool:
-        """Return whether results are not sums of plain products, so that rounding differs: Strassen's and Winograd's
-        methods, weights in fewer bits."""
+        """Return whether results are not rounded as sums of plain products: Strassen's and Winograd's methods, operands
+        in fewer bits or in parts."""
         return False
 
     def packed_lens(self, problem: P) -> tuple[int, ...]:
