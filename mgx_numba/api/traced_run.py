@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
+
+import numpy as np
 
 from ..errors import MgxError, ParameterError
 from ..targets.base import Observation
 from .argument import argument
-from .program import program
+from .compiled_form import CompiledForm
 from .results import result_of
 
 _NUMBERED = re.compile(r"(?:\S*:)?@(\d+) = ")
@@ -26,12 +28,12 @@ class trace_info:
         seconds: duration.
     """
 
-    def __init__(self, index: int, seen: Observation) -> None:
+    def __init__(self, index: int, seen: Observation, outputs: Sequence[np.ndarray]) -> None:
         self.index = index
         self.name = seen.label
         self.instruction = seen.instruction
         self.seconds = seen.seconds
-        self._outputs: Callable[[], list[Any]] | None = seen.outputs
+        self._outputs: Sequence[np.ndarray] | None = outputs
         self._results: list[argument] | None = None
 
     @property
@@ -44,7 +46,7 @@ class trace_info:
         if self._results is None:
             if self._outputs is None:
                 raise MgxError(f"run_trace: the results of {self.instruction} were not read in the callback")
-            self._results = [result_of(array.copy(), None) for array in self._outputs()]
+            self._results = [result_of(array.copy(), None) for array in self._outputs]
         return self._results
 
     @property
@@ -56,23 +58,23 @@ class trace_info:
         return f"<trace_info {self.instruction}>"
 
 
-def run_trace(model: program, params: Mapping[str, Any], callback: Callable[[trace_info], Any]) -> list[argument]:
-    """See ``program.run_trace``."""
+def run_trace(form: CompiledForm, inputs: Mapping[str, Any], callback: Callable[[trace_info], Any]) -> list[argument]:
+    """Run on checked inputs; see ``program.run_trace``."""
     if not callable(callback):
         raise ParameterError(f"run_trace: callback must be a function of a trace_info, got {callback!r}")
     count = 0
 
     def note(seen: Observation) -> None:
         nonlocal count
-        if not seen.outputs():  # a step that prepares another one of the instruction
+        outputs = seen.outputs()
+        if not outputs:  # a step that prepares another one of the instruction
             return
         numbered = _NUMBERED.match(seen.instruction)
-        info = trace_info(int(numbered[1]) if numbered else count, seen)
+        info = trace_info(int(numbered[1]) if numbered else count, seen, outputs)
         count += 1
         try:
             callback(info)
         finally:
             info._outputs = None
 
-    inputs, form = model._checked(params), model._form_to_run()
     return form.shown(form.compiled.observe(inputs, note))

@@ -100,6 +100,7 @@ static void parsed()
     r.reshape({{"x", {4, 6}}});
     require(r.is_library(), "lengths are known, and it is compiled again");
     write("reshaped", r.eval({{"x", x}})[0]);
+    refusal("batch", [&] { r.eval({{"x", migraphx::argument(migraphx::shape(migraphx::shape::float_type, {5, 6}))}}); });
 
     migraphx::program det = migraphx::parse_onnx(folder + "/det.onnx");
     det.compile(migraphx::cpu::target{});
@@ -238,6 +239,12 @@ static void small_things()
         require(migraphx::argument::load_argument(folder + "/a.msgpack") == value, "a tensor is saved and loaded");
     }
     refusal("no tensor", [] { migraphx::load_argument(folder + "/net.mxr"); });
+    const std::vector<float> numbers{1, 2};
+    const migraphx::shape pair(rows.type(), {2});
+    const migraphx::literal bytes(pair, reinterpret_cast<const char*>(numbers.data())), chars(pair, std::vector<char>{1, 2});
+    require(std::memcmp(bytes.data(), numbers.data(), 8) == 0 && std::memcmp(chars.data(), numbers.data(), 8) == 0,
+            "elements as bytes, and as small numbers");
+    refusal("overflow", [&] { migraphx::shape(rows.type(), {SIZE_MAX / 8, 4}); });
     std::size_t sum = 0;
     for(const auto& dim : migraphx::range(dims.begin(), dims.end()))
         sum += dim.max;
@@ -246,6 +253,9 @@ static void small_things()
     options.exhaustive_tune = true;
     options.set_exhaustive_tune_flag(false);
     require(!options.exhaustive_tune, "one option under two names");
+    migraphx::api::compile_options& same = options;
+    same.set_compile_mode(migraphx_compile_mode_max);
+    require(options.exhaustive_tune, "a mode that measures");
     migraphx::onnx_options reading;
     reading.set_use_debug_symbols();
     std::ostringstream text;

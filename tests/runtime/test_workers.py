@@ -26,6 +26,7 @@ def test_each_worker_imported_numba_again(
     monkeypatch.setattr(batch, "start_worker", lambda *given: started.append(start(*given)) or started[-1])
     work = batch.ObjectBatch()
     objects = batch.compile_objects(sources, workers=3, batch=work)
+    work.close()
     assert all(source.symbol in read_object(data).defined for source, data in zip(sources, objects, strict=True))
     (process,) = started
     assert work._hired == 3
@@ -51,6 +52,22 @@ def test_kernels_are_compiled_while_the_plan_is_made(
         ahead.add(found)
         assert ahead.batch is None
         assert objects_of(found, None, store, ahead=ahead) == {k.symbol: objects[k.symbol] for k in found}
+
+
+def test_kernels_that_pack_weights_were_compiled_in_the_process_that_plans(
+    distinct: Callable[[int], KernelSource], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A kernel that planning needs at once goes to the workers, which then continue with the others."""
+    monkeypatch.setattr(batch, "_affinity", lambda: range(2))
+    monkeypatch.setattr(batch, "_compiled_here", lambda source: pytest.fail(f"compiled {source.name} here"))
+    store = ObjectStore(tmp_path)
+    always, (needed, *later) = [distinct(520)], [distinct(i) for i in range(521, 525)]
+    with BackgroundCompilation(lambda kernel: False, store, always) as ahead:
+        ahead.add(later[:2])
+        first = objects_of([needed], None, store, ahead=ahead)
+        ahead.add(later[2:])
+        objects = first | objects_of([*always, *later], None, store, ahead=ahead)
+    assert all(source.symbol in read_object(objects[source.symbol]).defined for source in (needed, *always, *later))
 
 
 def test_workers_of_a_plan_that_failed_end(

@@ -213,6 +213,11 @@ class Service:
         define_remote(name, function, rule)
         return {}
 
+    def do_check_operation(self, name: str, attributes: Any) -> Answer:
+        """Raise an error if there is no such operator, or if it has no such attributes."""
+        op(name, **attributes_of(attributes))
+        return {}
+
     def do_main_module(self, held: _Held) -> Answer:
         """Return the main module's number."""
         return held.take_module(held.model.get_main_module())

@@ -140,6 +140,19 @@ class GgufFile:
         self._at = end
         return text
 
+    def _strings(self, count: int) -> list[str]:
+        """Return an array of strings, such as a vocabulary of hundreds of thousands, with few calls for each."""
+        data, at, found = self._bytes, self._at, []
+        lengths = struct.Struct("<Q").unpack_from
+        for _ in range(count):
+            end = at + 8 + lengths(data, at)[0]
+            if end > len(data):
+                raise ValueError(f"an array of {count} strings ends beyond the file")
+            found.append(str(data[at + 8 : end], "utf-8", "replace"))
+            at = end
+        self._at = at
+        return found
+
     def _value(self, kind: int) -> Any:
         if kind in SCALARS:
             return self._unpack("<" + SCALARS[kind])[0]
@@ -151,7 +164,7 @@ class GgufFile:
         if member not in SCALARS:
             if count > len(self._bytes):
                 raise ValueError(f"an array of {count} members is longer than the file")
-            return [self._value(member) for _ in range(count)]
+            return self._strings(count) if member == STRING else [self._value(member) for _ in range(count)]
         dtype = np.dtype(SCALARS[member]).newbyteorder("<")
         end = self._at + count * dtype.itemsize
         values = np.frombuffer(self._bytes[self._at : end], dtype)

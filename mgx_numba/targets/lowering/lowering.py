@@ -74,7 +74,7 @@ class Lowering(PlanConstants):
     """
 
     def __init__(self, job: LoweringJob, resources: Resources) -> None:
-        super().__init__(resources.backend, job.options.packing_growth, job.weights)
+        super().__init__(resources.backend, job.options.packing_growth, job.weights, resources.load)
         self.job, self.resources, self.draft = job, resources, Draft()
         self.program, self.options, self.module = job.program, job.options, job.program.main
         self.rules, self.threads, self.solutions = resources.rules, resources.threads, resources.solutions
@@ -124,7 +124,7 @@ class Lowering(PlanConstants):
         self._return_results()
         for settle in self.draft.finalizers:
             settle()
-        self.resources = replace(self.resources, compile_body=None)  # steps may keep this object alive
+        self.resources = replace(self.resources, load=None, compile_body=None)  # steps may keep this object alive
         self._fill_all()
         return self._finish()
 

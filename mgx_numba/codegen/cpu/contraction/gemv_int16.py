@@ -12,6 +12,7 @@ from typing import ClassVar
 import numpy as np
 
 from ....core.dim import known_equal
+from ...backend import LoadKernels
 from ...problems.gemm import GemmProblem
 from ...statements import indent
 from .. import host
@@ -21,7 +22,7 @@ from .gemv import GemvPacked, chain_sets
 from .int16_packing import kernel_for, pack_by_kernel
 from .int16_weights import BLOCK, BLOCK_WORDS, DOWN, GROUP, SHARING, pack_words, unpack, unpacked_scale, words_lens
 from .panels import SHARED_BYTES, aligned_zeros
-from .solver import IsCompiled, LoadKernels
+from .solver import IsCompiled
 
 UNROLL = 2
 """Rows of weights in a step of a loop of eight (measured: 2 and 4 are alike; 8 takes a quarter longer in memory)."""

@@ -8,6 +8,7 @@ from typing import Any, ClassVar, Generic, NamedTuple, Protocol, TypeVar
 import numpy as np
 
 from ....core.dim import known_equal
+from ...backend import LoadKernels
 from ...kernel import KernelSource
 from ...launch import Solution
 from ...problems.convolution import ConvProblem
@@ -27,7 +28,6 @@ Strides = Sequence[Sequence[int]]
 ``per_n`` and ``scalar`` operands have none (an empty sequence)."""
 
 
-LoadKernels = Callable[[Sequence[KernelSource]], list[int]]
 IsCompiled = Callable[[KernelSource], bool]
 """Returns whether a kernel is already compiled."""
 

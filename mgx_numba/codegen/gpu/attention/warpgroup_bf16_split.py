@@ -21,8 +21,8 @@ from ...printer import CodeBuffer
 from ...problems.attention import AttentionProblem
 from ..architecture import ARCHITECTURES
 from ..contraction.tensor_cores import MASK, ONE, SIGN
-from ..contraction.wgmma_tiles import multiprocessors
 from ..driver.device import known_architecture
+from ..machine import multiprocessors
 from .attention_text import AttentionText
 from .warpgroups import BOX_BYTES, LEAST_QUERIES, ROWS, SLICE, AttentionTile, rows_of_warpgroups
 

@@ -21,11 +21,12 @@ from ...launch import Solution
 from ...printer import CodeBuffer
 from ...problems.gemm import GemmProblem
 from ..architecture import WARP
+from ..machine import multiprocessors
 from .gpu_contraction import GpuContraction
 from .right_columns import POSITIONS, OrderedColumns, ordered_columns, place_in_slice
 from .wgmma import WarpgroupText, tile_question, warpgroup_launches
 from .wgmma_accumulators import Part
-from .wgmma_tiles import PART_SLICES, TileQuestion, WarpgroupTile, multiprocessors, weighed_tiles
+from .wgmma_tiles import PART_SLICES, TileQuestion, WarpgroupTile, weighed_tiles
 
 
 def bf16_split_solution(contraction: GpuContraction, tile: WarpgroupTile | None = None, splits: int = 0) -> Solution:

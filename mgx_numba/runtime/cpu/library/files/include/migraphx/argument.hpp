@@ -157,21 +157,25 @@ inline std::uint16_t bf16_bits(float value)
 } // namespace detail
 
 /// A constant: a copy of elements that are given in row-major order, as the shape's type or as one that is converted to it.
-/// Those of types that C++ lacks are also taken as their bits, and those of 8 bits as nothing else.
+/// Those of types that C++ lacks are also taken as their bits, and those of 8 bits as nothing else. Elements behind a
+/// pointer to char are the bytes of the shape's type, in row-major order.
 class literal {
 public:
+    literal(const shape& s, const char* bytes) : value_(argument(s.standard() || s.scalar() ? s : rows(s), bytes).copy()) {}
     template <class T>
     literal(const shape& s, const T* elements) : value_(s)
     {
         store(elements);
     }
     template <class T>
-    literal(const shape& s, const std::vector<T>& elements) : literal(s, counted(s, elements.size(), elements.data()))
+    literal(const shape& s, const std::vector<T>& elements) : value_(s)
     {
+        store(counted(s, elements.size(), elements.data()));
     }
     template <class T>
-    literal(const shape& s, std::initializer_list<T> elements) : literal(s, counted(s, elements.size(), elements.begin()))
+    literal(const shape& s, std::initializer_list<T> elements) : value_(s)
     {
+        store(counted(s, elements.size(), elements.begin()));
     }
     explicit literal(argument value) : value_(std::move(value)) {}
 
@@ -179,6 +183,7 @@ public:
     const char* data() const { return value_.data(); }
 
 private:
+    static shape rows(const shape& s) { return shape(s.type(), s.lengths()); }
     template <class T>
     static const T* counted(const shape& s, std::size_t count, const T* elements)
     {

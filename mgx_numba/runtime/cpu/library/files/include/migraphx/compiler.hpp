@@ -78,15 +78,15 @@ public:
     /// Let programs have an operator that `function` is called for: see `experimental_custom_op_base`.
     static void register_operator(const std::string& name, const called_function& function)
     {
+        get()->ask(request("register_op").add("name", name)); // without the lock: calls wait for it
         const std::lock_guard<std::recursive_mutex> guard(of_all());
-        get()->ask(request("register_op").add("name", name));
         operators()[name] = function;
     }
     ~compiler() { end(); }
     compiler(const compiler&) = delete;
     compiler& operator=(const compiler&) = delete;
 
-    /// What it answers; its errors are thrown. `trace` is called if it asks for a function that has no operator's name.
+    /// What it answers; its errors are thrown. `trace` is called after each step of a traced run.
     msgpack::value ask(const request& what, const called_function& trace = nullptr)
     {
         if(owner_ != getpid()) // after a fork: the parent's requests go over the same socket
@@ -113,6 +113,12 @@ private:
         static std::map<std::string, called_function> all;
         return all;
     }
+    static called_function operator_called(const std::string& name)
+    {
+        const std::lock_guard<std::recursive_mutex> guard(of_all());
+        const auto found = operators().find(name);
+        return found == operators().end() ? nullptr : found->second;
+    }
     msgpack::value answer_to(const request& what)
     {
         std::string answer;
@@ -133,11 +139,10 @@ private:
         std::string wrong;
         try {
             request reply("returned");
-            const auto found = operators().find(call["name"].text);
-            const bool named = call["call"].text != "trace" && found != operators().end();
-            if(!named && !trace)
-                throw error(MGX_COMPILER, "nothing is registered as " + call["name"].text);
-            (named ? found->second : trace)(call, reply);
+            const called_function function = call["call"].text == "trace" ? trace : operator_called(call["name"].text);
+            if(!function)
+                throw error(MGX_COMPILER, "no operator has this name");
+            function(call, reply);
             return reply;
         } catch(const std::exception& thrown) {
             wrong = thrown.what();
@@ -173,7 +178,7 @@ private:
         if(failed != 0) {
             ::close(socket_);
             throw error(MGX_COMPILER, "the compiler " + words[0] + " cannot be started: " + std::strerror(failed)
-                                          + "; pip install mgx_numba brings it, MGX_DRIVER says where it is");
+                                          + "; the Python package mgx_numba brings it, MGX_DRIVER says where it is");
         }
         ended_ = false;
     }

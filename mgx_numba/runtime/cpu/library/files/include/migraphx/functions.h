@@ -198,6 +198,8 @@ MIGRAPHX_FUNCTION(compile_options_set_fast_math, (migraphx_compile_options_t com
     AT(compile_options).set_fast_math(value))
 MIGRAPHX_FUNCTION(compile_options_set_exhaustive_tune_flag, (migraphx_compile_options_t compile_options, bool value),
     AT(compile_options).set_exhaustive_tune_flag(value))
+MIGRAPHX_FUNCTION(compile_options_set_compile_mode, (migraphx_compile_options_t compile_options, unsigned value),
+    AT(compile_options).set_compile_mode(value))
 MIGRAPHX_FUNCTION(parse_onnx, (migraphx_program_t* out, const char* name, migraphx_onnx_options_t options),
     GIVE(out, migraphx::parse_onnx(TEXT(name), GIVEN(options))))
 MIGRAPHX_FUNCTION(parse_onnx_buffer,

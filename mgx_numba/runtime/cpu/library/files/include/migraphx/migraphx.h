@@ -2,7 +2,7 @@
  *
  * Handles that a function puts into a parameter of type `migraphx_..._t*` are the caller's to destroy, but for modules and
  * contexts, which are the program's. Handles of type `const_migraphx_..._t*` belong to the handle that they are from.
- * A function that fails changes no parameter, prints a message, and keeps it for `migraphx_last_error`.
+ * A function that fails prints a message, and keeps it for `migraphx_last_error`.
  */
 #ifndef MIGRAPHX_MIGRAPHX_H
 #define MIGRAPHX_MIGRAPHX_H

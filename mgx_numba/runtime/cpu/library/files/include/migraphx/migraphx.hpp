@@ -14,4 +14,13 @@
 #include "ranges.hpp"
 #include "tf.hpp"
 
+namespace migraphx {
+
+/// MIGraphX's name of the namespace of its public interface.
+namespace api {
+using namespace migraphx;
+}
+
+} // namespace migraphx
+
 #endif

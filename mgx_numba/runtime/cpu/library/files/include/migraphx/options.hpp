@@ -55,6 +55,8 @@ struct compile_options {
     int device_id = 0;
     void set_offload_copy(bool value = true) { offload_copy = value; }
     void set_fast_math(bool value = true) { fast_math = value; }
+    /// As MIGraphX's modes: 0 and 50 take what is estimated to be best, 100 measures; the nearest of them is taken.
+    void set_compile_mode(unsigned mode) { exhaustive_tune = mode > 75; }
     void set_exhaustive_tune_flag(bool value = true) { exhaustive_tune = value; }
 };
 

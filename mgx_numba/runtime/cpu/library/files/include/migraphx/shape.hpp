@@ -81,24 +81,22 @@ public:
     using dynamic_dimension = migraphx::dynamic_dimension;
 
     shape() : shape(MGX_FLOAT) {}
-    explicit shape(mgx_type type) : type_(type), lens_{1}, strides_{0} { check_type(); }
+    explicit shape(mgx_type type) : type_(type), lens_{1}, strides_{0} { check(); }
     shape(mgx_type type, std::vector<std::size_t> lengths) : type_(type), lens_(std::move(lengths)), strides_(lens_.size())
     {
-        check_type();
         std::size_t stride = 1;
         for(std::size_t axis = lens_.size(); axis-- > 0; stride *= lens_[axis])
             strides_[axis] = stride;
+        check();
     }
     shape(mgx_type type, std::initializer_list<std::size_t> lengths) : shape(type, std::vector<std::size_t>(lengths)) {}
     shape(mgx_type type, std::vector<std::size_t> lengths, std::vector<std::size_t> strides)
         : type_(type), lens_(std::move(lengths)), strides_(std::move(strides))
     {
-        check_type();
-        if(lens_.size() != strides_.size())
-            throw error(MGX_BAD_PARAM, "shape: as many strides as lengths are expected");
+        check();
     }
 
-    shape(mgx_type type, dynamic_dimensions dims) : type_(type), dims_(std::move(dims)) { check_type(); }
+    shape(mgx_type type, dynamic_dimensions dims) : type_(type), dims_(std::move(dims)) { check(); }
 
     const std::vector<std::size_t>& lengths() const
     {
@@ -185,10 +183,22 @@ public:
     friend bool operator!=(const shape& a, const shape& b) { return !(a == b); }
 
 private:
-    void check_type() const
+    void check() const
     {
-        if(mgx_type_size(type_) == 0)
+        const std::size_t size = mgx_type_size(type_);
+        std::size_t bytes = size;
+        if(size == 0)
             throw error(MGX_BAD_PARAM, "shape: unknown element type " + std::to_string(static_cast<int>(type_)));
+        if(lens_.size() != strides_.size())
+            throw error(MGX_BAD_PARAM, "shape: as many strides as lengths are expected");
+        if(std::find(lens_.begin(), lens_.end(), 0u) != lens_.end())
+            return;
+        for(std::size_t axis = 0; axis < lens_.size(); axis++) {
+            std::size_t step = 0;
+            if(__builtin_mul_overflow(bytes, lens_[axis], &bytes) || bytes > PTRDIFF_MAX
+               || __builtin_mul_overflow(lens_[axis], strides_[axis], &step) || step > PTRDIFF_MAX / size / lens_.size())
+                throw error(MGX_BAD_PARAM, "shape: no memory can have as many elements");
+        }
     }
     mgx_type type_;
     std::vector<std::size_t> lens_, strides_;

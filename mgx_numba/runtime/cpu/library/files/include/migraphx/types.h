@@ -11,6 +11,12 @@ typedef enum migraphx_status {
     migraphx_status_unknown_error = 4
 } migraphx_status;
 
+typedef enum migraphx_compile_mode {
+    migraphx_compile_mode_eager = 0,
+    migraphx_compile_mode_balanced = 50,
+    migraphx_compile_mode_max = 100
+} migraphx_compile_mode;
+
 #define MGX_TYPES(m) \
     m(bool_type, MGX_BOOL) \
     m(half_type, MGX_HALF) \
