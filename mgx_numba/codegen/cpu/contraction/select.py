@@ -74,6 +74,9 @@ def _cost(problem: GemmProblem | ConvProblem, number: int, threads: int, of: Mac
 
 
 def weighed_seconds(solver: Any, problem: GemmProblem | ConvProblem, threads: int) -> float:
-    """Return the estimated time (s) of a solver, times `LEAST_GAIN` for rewritten arithmetic."""
+    """Return the estimated time (s) of a solver. For rewritten arithmetic it is multiplied by `LEAST_GAIN` and by the
+    machine record's factor of the method."""
     seconds: float = solver.estimate(problem, threads)
-    return seconds * LEAST_GAIN if solver.rewrites(problem) else seconds
+    if not solver.rewrites(problem):
+        return seconds
+    return seconds * LEAST_GAIN * dict(machine().methods).get(solver.method, solver.unrecorded)
