@@ -26,6 +26,7 @@ def test_models_agree_with_the_reference(capsys: Any) -> None:
     assert [model["title"] for model in report["models"]] == ["loop and branches", "tree ensemble"]
     assert all(model["error"] < 1e-5 and model["run_seconds"] > 0 for model in report["models"])
     assert report["facts"]["target cpu"]["class"] and report["facts"]["packages"]["numba"]
+    assert "load memory" in report["facts"]["target cpu"]["machine record"]
 
 
 @pytest.mark.parametrize("name", [name for name, model in MODELS.items() if model.target == "cpu"])

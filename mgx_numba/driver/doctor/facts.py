@@ -168,6 +168,7 @@ def _cpu(found: Findings) -> Facts:
         "vectors": f"{cpu.vector_bits} bits",
         "units": "; ".join(units()),
         "threads": threads["threads"],
+        "machine record": threads["record"],
         "toolchain": f"Numba {llvm.numba}, llvmlite {llvm.llvmlite}, LLVM {llvm.llvm}",
         "shipped kernels": _shipped(environment_identity()),
     }
