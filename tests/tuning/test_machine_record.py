@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 from collections.abc import Iterator
 from dataclasses import replace
@@ -29,6 +30,7 @@ from mgx_numba.codegen.cpu.machine_record import (
 )
 from mgx_numba.codegen.platform import platform
 from mgx_numba.codegen.problems.convolution import ConvProblem
+from mgx_numba.codegen.problems.element_types import element_types
 from mgx_numba.codegen.problems.gemm import GemmProblem
 from mgx_numba.errors import OptionError
 from mgx_numba.runtime.cpu import machine_rates
@@ -36,6 +38,8 @@ from mgx_numba.runtime.cpu.rates import Disturbed
 from mgx_numba.targets.registry import target
 
 NAMES = sorted(path.stem for path in SHIPPED.glob("*.json"))
+STATED = json.loads((SHIPPED / "stated" / "arm.json").read_bytes())
+BYTES = element_types("uint8 int8 int32 int32")
 PROBLEMS = [
     *(GemmProblem(m, n, k, fast_math=True) for m in (1, 32, 197) for n, k in ((768, 768), (3072, 768), (1000, 2048))),
     *(
@@ -119,6 +123,21 @@ def test_a_damaged_record_is_not_used(unknown: host.Host, text: str) -> None:
     assert record_for(unknown).name == MEASURED
     machine_record._kept_path(unknown).write_text(text)
     assert record_for(unknown).name == GENERIC
+
+
+@pytest.mark.parametrize("cpu", [*STATED, "neoverse-n3"])
+def test_an_arm_cpu_that_nobody_measured_has_stated_rates(cpu: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("MGX_MACHINE", raising=False)
+    monkeypatch.setenv(host.ENVIRONMENT, "")
+    own = STATED.get(cpu, STATED["neoverse-n1"])
+    fake = replace(platform(), cpu=cpu, triple="aarch64-unknown-linux-gnu", features={"neon": True, "dotprod": True})
+    with host.pretending(fake):
+        record = record_for(host.host())
+        assert record.name == GENERIC and record.model == own["model"]
+        assert set(record.load) == set(record.store) == set(LEVELS)
+        assert machine().clock == 1e9 * own["fma"]["128"] / 2 and machine().l2_bytes == own["l2_bytes"]
+        assert select.select(GemmProblem(197, 768, 768, types=BYTES), 2).name == "gemm_int8"
+        assert select.select(GemmProblem(197, 768, 768), 2).name == "gemm"
 
 
 def test_a_variable_names_the_record(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ from pathlib import Path
 
 from ...dataclass import dataclass
 from ...errors import OptionError
+from ..platform import platform
 from . import host
 from .host import Host
 from .machine_record import ENVIRONMENT, MachineRecord, record_for
@@ -77,7 +78,7 @@ _used: list[Machine] = []
 
 def machine() -> Machine:
     """Return the machine of this process, or the machine set by `using`."""
-    return _used[-1] if _used else _machine(host.host(), os.environ.get(ENVIRONMENT, ""))
+    return _used[-1] if _used else _machine(host.host(), platform().cpu, os.environ.get(ENVIRONMENT, ""))
 
 
 @contextlib.contextmanager
@@ -116,7 +117,7 @@ def machine_of(record: MachineRecord, cpu: Host) -> Machine:
 
 
 @functools.lru_cache(maxsize=8)
-def _machine(cpu: Host, _record: str) -> Machine:
+def _machine(cpu: Host, _name: str, _record: str) -> Machine:
     return machine_of(record_for(cpu), cpu)
 
 

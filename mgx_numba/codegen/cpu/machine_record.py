@@ -2,7 +2,7 @@
 
 A record of a known CPU model ships with the package (`SHIPPED`). Any other CPU is measured once, in the background of
 the first compilation (`runtime.cpu.machine_rates`), and its record stays in the cache folder. Until then, and where
-measuring fails, the generic record of the instruction set applies.
+measuring fails, a generic record applies: of the vendor's statements on an ARM CPU, else of the instruction set.
 
 A measured record is quantised: rates are rounded to `STEPS_OF_OCTAVE` values an octave, so that noise between two
 measurements rarely changes it, and a repeated measurement keeps old values that differ by less than `KEPT`.
@@ -28,7 +28,12 @@ from .host import EMULATED_TILES, Host
 ENVIRONMENT = "MGX_MACHINE"
 """Names the record to use: a shipped record, ``generic``, or the path of a JSON file. Nothing is measured then."""
 SHIPPED = Path(__file__).parent / "machines"
-"""Records of known CPU models, one file for each, by LLVM's name of the CPU."""
+"""Records of known CPU models, one file for each, by LLVM's name of the CPU.
+
+``stated/arm.json`` has what is known of ARM CPUs that nobody measured: clock rates, memory and L2 caches by their
+vendors, units and widths of loads by Arm's software optimisation guides. The other rates are assumed: half of the L1
+cache's rate from the L2 cache, and one thread's share of the memory's.
+"""
 GENERIC = "generic"
 MEASURED = "measured"
 STEPS_OF_OCTAVE = 4
@@ -174,7 +179,12 @@ def named_record(name: str, cpu: Host) -> MachineRecord:
 
 
 def generic_record(cpu: Host) -> MachineRecord:
-    """Return the record of a CPU of which only the instruction set is known: the shipped record of that set."""
+    """Return the record of a CPU that was not measured: its vendor's statements, or another CPU's with its
+    instructions."""
+    if "neon" in cpu.features:
+        stated = json.loads((SHIPPED / "stated" / "arm.json").read_bytes())
+        found = stated.get(platform().cpu, stated["neoverse-n1"])
+        return MachineRecord.from_json(json.dumps({"name": GENERIC, **found}))
     if "amx-tile" in cpu.features or EMULATED_TILES in cpu.features:
         like = "emeraldrapids"
     else:
@@ -203,7 +213,7 @@ def keep_record(cpu: Host, measured: MachineRecord) -> MachineRecord:
 
 
 def _kept_path(cpu: Host) -> Path:
-    """Return the file of this machine's measured record. Its name has the CPU model, vector width and number of cores."""
+    """Return the file of this machine's measured record, named by CPU model, vector width and number of cores."""
     return default_folder() / f"machine-{platform().cpu}-{cpu.vector_bits}-{os.cpu_count()}.json"
 
 

@@ -20,6 +20,7 @@ _FAMILIES = {
     "vnni": "VNNI",
     "neon": "NEON",
     "neondot": "NEON dot products",
+    "neonmmla": "NEON I8MM",
     "neonbf16": "NEON BF16",
     "portable": "vectors of 128 bits",
 }

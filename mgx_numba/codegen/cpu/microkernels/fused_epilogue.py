@@ -280,9 +280,7 @@ class FinishWriter(ThinWriter):
 
     def _prefetch(self, w: ir.Value, index: ir.Value) -> None:
         super()._prefetch(w, index)
-        place = self.at(self.ahead, self.ir.mul(index, constant(self.line)))
-        hints = [ir.Constant(ir.IntType(32), hint) for hint in (0, 2, 1)]
-        self.call("llvm.prefetch.p0", ir.VoidType(), [place, *hints])
+        self.prefetch_line(self.at(self.ahead, self.ir.mul(index, constant(self.line))), write=False, near=2)
 
     def row_pointers(self, tap: ir.Value, start: ir.Value | None = None) -> Values:
         self.ahead = self.part
