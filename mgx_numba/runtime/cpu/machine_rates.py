@@ -6,7 +6,6 @@ import contextlib
 import threading
 import time
 from collections.abc import Callable
-from pathlib import Path
 
 import numpy as np
 
@@ -16,7 +15,7 @@ from ...codegen.cpu.machine_record import LEVELS, MEASURED, MachineRecord, keep_
 from ...codegen.cpu.microkernels.register_tile import RegisterTile
 from ...codegen.cpu.microkernels.tile_table import declared_tile, matrix_tile
 from ...codegen.kernel import KernelSource
-from ...codegen.platform import platform
+from ...codegen.platform import cpu_model, platform
 from ...codegen.problems.element_types import ElementTypes
 from ...codegen.workers.objects import objects_of
 from ...errors import MgxError
@@ -87,12 +86,13 @@ def measure_machine(seconds: float = SECONDS, strict: bool = True) -> MachineRec
                 width = host.lanes("float32")
                 rates.append(per_second(stream_plan(is_store, array, chunk // 4, using, rounds, width), using))
             found[level] = (rates[0], max(rates))
-    record = MachineRecord(MEASURED, _model_name(), threads, l2_bytes, fma, tiles, load, store)
+    model = f"{platform().cpu} {cpu_model()}"
+    record = MachineRecord(MEASURED, model, threads, l2_bytes, fma, tiles, load, store)
     if threads == 1:
         return record
     barrier = timed(idle_plan(_STEPS, threads), threads) / _STEPS
     claim = timed(idle_plan(1, _CLAIMS), threads) / _CLAIMS * threads
-    return MachineRecord(MEASURED, _model_name(), threads, l2_bytes, fma, tiles, load, store, barrier, claim)
+    return MachineRecord(MEASURED, model, threads, l2_bytes, fma, tiles, load, store, barrier, claim)
 
 
 def measure_in_background() -> threading.Thread | None:
@@ -171,11 +171,3 @@ def _chunk_bytes(level: str, l2_bytes: int, tasks: int, most: int) -> int:
         "memory": most // tasks,
     }[level]
     return min(size, most // tasks) >> 12 << 12
-
-
-def _model_name() -> str:
-    with contextlib.suppress(OSError):
-        lines = Path("/proc/cpuinfo").read_text(errors="replace").splitlines()
-        found = next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), "")
-        return f"{platform().cpu} {found}".strip()
-    return platform().cpu
