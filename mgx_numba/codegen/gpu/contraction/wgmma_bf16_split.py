@@ -129,8 +129,8 @@ class _Bf16SplitText(WarpgroupText):
             rows = f"first{step}", f"second{step}"
             pairs = [f"{half}({row})" for half in ("low2", "high2") for row in rows]
             buffer.line(f"given{step} = join4({', '.join(pairs)})")
-            buffer.line(f"high{step} = rounded_bfloat16(given{step})")
-            buffer.line(f"low{step} = rounded_bfloat16(sub(given{step}, cast_float32(high{step})))")
+            buffer.line(f"high{step} = cast_bfloat16(given{step})")
+            buffer.line(f"low{step} = cast_bfloat16(sub(given{step}, cast_float32(high{step})))")
             for half, own in words.items():
                 own.append(f"pack_words({half}{step})")
         buffer.line(f"{high} = join2({', '.join(words['high'])})")
