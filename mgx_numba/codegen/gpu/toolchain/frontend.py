@@ -14,6 +14,7 @@ from llvmlite import ir
 from numba.core import types
 
 from ....dataclass import dataclass
+from ...lang.ir_builder import KernelBuilder
 from ...lang.narrow_pairs import BFLOAT16_PAIRS, FLOAT8_PAIRS
 from ...lang.target import with_features
 from ...toolchain.frontend import Refused, write_function
@@ -112,7 +113,7 @@ def lower(
     module = ir.Module(symbol)
     module.triple, module.data_layout = arch.triple, layout
     entry = _Entry(module, symbol, shape, arch)
-    builder = ir.IRBuilder(entry.append_basic_block())
+    builder = KernelBuilder(entry.append_basic_block())
     if arch.overlaps:
         for instruction in OVERLAP[: 1 if waits(function) else 2]:
             inline(builder, instruction, "~{memory}", ir.VoidType(), [], True)
