@@ -3,7 +3,7 @@
     python -m bench.serving MODEL [--seconds N] [--clients N] [--threads N] [--seed N]
 
 Clients ask for texts, whole or streamed, with prompts that share beginnings; they go away in the middle, send malformed
-bodies, too long prompts and too large bodies. Any other answer than the one that is due counts as an error, and the exit
+bodies, too long prompts and too large bodies. Any other answer than the one that is due is an error, and the exit
 status is 1. Memory is the server's resident memory after the first fifth of the time, and at the end.
 """
 
@@ -120,7 +120,7 @@ class Soak:
         path, body = self.body(chance)
         begin = time.monotonic()
         status, response = self.ask(path, {**body, "stream": True, "stream_options": {"include_usage": True}})
-        lines = []
+        lines: list[str] = []
         for line in response:
             if line.strip():
                 if not lines:

@@ -202,8 +202,8 @@ class program:
     def reshape(self, inputs: Mapping[str, Sequence[Any]]) -> program:
         """Narrow the dimensions of dynamic inputs, in place; return the program, which is then uncompiled.
 
-        A program that was parsed with ``MIGRAPHX_DYNAMIC_SHAPE`` set and lengths for its inputs accepts any lengths up
-        to the parsed lengths. If it was compiled, it is compiled again.
+        A program that was parsed with ``map_input_dims`` accepts any lengths up to these for the inputs named there:
+        the model's file is parsed again. If the program was compiled, it is compiled again.
 
         Args:
             inputs: lengths or ranges (``dynamic_dimension``) by input, within the input's present ranges; other inputs
@@ -220,11 +220,12 @@ class program:
         from .reshaping import narrowed
 
         found = self.clone()
-        reread = self._source.reread
+        reread = found._source.reread
         if reread is None:
             found._portable = narrowed(self._portable, inputs)
         else:
-            found._portable, found._source.reread = reread.program(self._portable, inputs), reread
+            found._portable = reread.program(self._portable, inputs)
+            found._source.reread = reread
             found._compile_as(self)
         self._become(found)
         return self
@@ -460,11 +461,11 @@ class program:
         """Return an uncompiled copy of the portable form."""
         result = program.wrap(self._portable.clone(), self._file.copy())
         result._layer_choices = self._layer_choices
+        result._source.reread = copy.copy(self._source.reread)
         return result
 
     def __copy__(self) -> program:
         result = self.clone()
-        result._source.reread = copy.copy(self._source.reread)
         result._compile_as(self)
         return result
 

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
+
+import numpy as np
 
 from ..errors import MgxError, ParameterError
 from ..targets.base import Observation
@@ -26,12 +28,12 @@ class trace_info:
         seconds: duration.
     """
 
-    def __init__(self, index: int, seen: Observation) -> None:
+    def __init__(self, index: int, seen: Observation, outputs: Sequence[np.ndarray]) -> None:
         self.index = index
         self.name = seen.label
         self.instruction = seen.instruction
         self.seconds = seen.seconds
-        self._outputs: Callable[[], list[Any]] | None = seen.outputs
+        self._outputs: Sequence[np.ndarray] | None = outputs
         self._results: list[argument] | None = None
 
     @property
@@ -44,7 +46,7 @@ class trace_info:
         if self._results is None:
             if self._outputs is None:
                 raise MgxError(f"run_trace: the results of {self.instruction} were not read in the callback")
-            self._results = [result_of(array.copy(), None) for array in self._outputs()]
+            self._results = [result_of(array.copy(), None) for array in self._outputs]
         return self._results
 
     @property
@@ -64,10 +66,11 @@ def run_trace(form: CompiledForm, inputs: Mapping[str, Any], callback: Callable[
 
     def note(seen: Observation) -> None:
         nonlocal count
-        if not seen.outputs():  # a step that prepares another one of the instruction
+        outputs = seen.outputs()
+        if not outputs:  # a step that prepares another one of the instruction
             return
         numbered = _NUMBERED.match(seen.instruction)
-        info = trace_info(int(numbered[1]) if numbered else count, seen)
+        info = trace_info(int(numbered[1]) if numbered else count, seen, outputs)
         count += 1
         try:
             callback(info)

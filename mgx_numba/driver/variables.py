@@ -192,9 +192,9 @@ OWN: tuple[Variable, ...] = (
     ),
     Variable(
         "DYNAMIC_SHAPE",
-        "Of MIGraphX on DCUs: lengths that `map_input_dims` gives an ONNX model are the longest, and `program.reshape` "
-        "gives others, for which a compiled program is compiled. Not needed for inputs with ranges, which run with any "
-        "lengths in them.",
+        "Of MIGraphX on DCUs. Needed only for a `ModelProto`: a program of a model in memory then keeps the model, so "
+        "that `program.reshape` can give lengths up to those of `map_input_dims`. For a model's file `reshape` does so "
+        "without the variable. Inputs with ranges run with any lengths in these.",
     ),
     Variable("MGX_DRIVER", "The command that C++ programs start to compile, in place of `mgx-numba-driver`."),
     _idle("MIOPEN_FIND_ENFORCE", f"{_MIOPEN} `exhaustive_tune` measures their choices."),

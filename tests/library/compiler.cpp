@@ -100,6 +100,7 @@ static void parsed()
     r.reshape({{"x", {4, 6}}});
     require(r.is_library(), "lengths are known, and it is compiled again");
     write("reshaped", r.eval({{"x", x}})[0]);
+    refusal("batch", [&] { r.eval({{"x", migraphx::argument(migraphx::shape(migraphx::shape::float_type, {5, 6}))}}); });
 
     migraphx::program det = migraphx::parse_onnx(folder + "/det.onnx");
     det.compile(migraphx::cpu::target{});

@@ -56,10 +56,11 @@ for name in sys.argv[2:]:
 
 
 @pytest.fixture(scope="module")
-def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    with pytest.MonkeyPatch.context() as patched:
-        patched.setenv("CXXFLAGS", "-O0 -Wall -Wextra -Werror")
-        return link_c_interface(tmp_path_factory.mktemp("c"))
+def flags(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
+    """Flags for C programs, as the driver prints them after it has built the library."""
+    env = {**with_driver(), "CXXFLAGS": "-O0 -Wall -Wextra -Werror"}
+    command = [sys.executable, "-m", "mgx_numba.driver.main", "cpp", "--c", tmp_path_factory.mktemp("c") / "lib"]
+    return shlex.split(finished(command, env=env))
 
 
 def _functions() -> list[str]:
@@ -68,7 +69,9 @@ def _functions() -> list[str]:
 
 
 @needs_compiler
-def test_library_has_all_functions_and_none_aborts_on_null(library: Path) -> None:
+def test_library_has_all_functions_and_none_aborts_on_null(flags: list[str]) -> None:
+    (folder,) = (flag[2:] for flag in flags if flag.startswith("-L"))
+    library = Path(folder, "libmigraphx_c.so")
     handles = re.findall(r"m\((\w+)\)", (HEADERS / "migraphx.h").read_text())
     of_handles = [f"{name}_{what}" for name in handles for what in ("destroy", "assign_to")]
     names = [f"migraphx_{name}" for name in (*_functions(), *of_handles)]
@@ -81,14 +84,13 @@ def test_library_has_all_functions_and_none_aborts_on_null(library: Path) -> Non
 
 @needs_compiler
 @pytest.mark.skipif(CC is None, reason="no C compiler")
-def test_c_program_parses_builds_runs_and_is_refused(library: Path, tmp_path: Path) -> None:
+def test_c_program_parses_builds_runs_and_is_refused(flags: list[str], tmp_path: Path) -> None:
     onnx.save(network(["n", 6]), tmp_path / "net.onnx")
     own = migraphx.parse_onnx(tmp_path / "net.onnx", map_input_dims={"x": [4, 6]}).compile("cpu", fast_math=False)
     own.export_library(tmp_path / "out", "net")
     program = tmp_path / "program"
-    flags = [f"-I{HEADERS.parent}", f"-L{library.parent}", f"-Wl,-rpath,{library.parent}"]
     source = Path(__file__).with_name("c_program.c")
-    finished([CC, "-std=c11", "-Wall", "-Wextra", "-Werror", source, *flags, "-lmigraphx_c", "-o", program])
+    finished([CC, "-std=c11", "-Wall", "-Wextra", "-Werror", source, *flags, "-o", program])
     told = finished([program, tmp_path], env=with_driver())
     assert re.fullmatch(3 * OF_A_RUN + REFUSALS + "all hold\n", told), told
     there = finished([program, tmp_path, "opened"], env={**os.environ, "MGX_DRIVER": "/nowhere"})

@@ -37,6 +37,7 @@ EXPECTED = {
     "elements": r"1 literal: 2 elements are given, its shape has 3",
     "missing": r"8 Parameter not found: x \(given: y; expected: x\)",
     "shape": r"8 Incorrect shape {float_type, {2, 3}, .* for parameter: x should be: {float_type, {2, 2}, {2, 1}}",
+    "batch": r"1 program: parameter x has the shape float {5, 6}, expected .*; program::reshape .*map_input_dims",
     "not compiled": r"8 the program is not compiled.*",
     "file": r"8 .*net.onnx: .*it looks like an ONNX model: parse_onnx reads it\)",
     "no file": r"8 .*nowhere.onnx.*",

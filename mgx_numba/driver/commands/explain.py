@@ -36,7 +36,8 @@ def run(args: argparse.Namespace) -> int:
     compile_model(model, args)
     found = model.explain(args.name, inputs, args.iterations)
     print("\n\n".join(map(str, found)))
-    record = (target(model.target).machine() or {}).get("record")
+    own = model._target
+    record = None if own is None else (target(own.name()).machine() or {}).get("record")
     if record:
         print(f"\nmachine record: {record}")
     if args.source:

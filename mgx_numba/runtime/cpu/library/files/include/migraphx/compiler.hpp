@@ -178,7 +178,7 @@ private:
         if(failed != 0) {
             ::close(socket_);
             throw error(MGX_COMPILER, "the compiler " + words[0] + " cannot be started: " + std::strerror(failed)
-                                          + "; pip install mgx_numba brings it, MGX_DRIVER says where it is");
+                                          + "; the Python package mgx_numba brings it, MGX_DRIVER says where it is");
         }
         ended_ = false;
     }

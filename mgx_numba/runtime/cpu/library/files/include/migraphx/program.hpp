@@ -175,8 +175,17 @@ public:
     /// Run; the results have memory of their own.
     arguments eval(const program_parameters& given) const
     {
-        if(is_library())
-            return state_->library->run(given.entries());
+        if(is_library()) {
+            try {
+                return state_->library->run(given.entries());
+            } catch(const error& wrong) {
+                const std::string text = wrong.what();
+                if(state_->remote == nullptr || text.find("has the shape") == std::string::npos)
+                    throw;
+                throw error(wrong.status(), text + "; program::reshape changes lengths, up to those that parse_onnx was "
+                                                   "given in onnx_options::map_input_dims");
+            }
+        }
         request what = existing().about("run");
         what.add("inputs").raw(wire::of(given));
         return results_of(ask(what));
