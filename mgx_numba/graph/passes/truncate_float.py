@@ -48,7 +48,7 @@ SENSITIVE = frozenset(
 """Operators that stay in float32 with ``all``: they sum, overflow, amplify rounding errors, or decide by their
 operands."""
 UNTOUCHED = frozenset(
-    "convert quantizelinear dequantizelinear unpack_int4 pack_int4 unpack_fp4 pack_fp4 if loop select_module"
+    "convert quantizelinear dequantizelinear unpack_int4 pack_int4 unpack_fp4 pack_fp4 if if_short loop select_module"
     " random_uniform random_seed multinomial unknown deferred".split()
 ).union(LAST)
 """Operators with types of their own, with submodules that are converted instead, or that belong to their layer."""
