@@ -72,7 +72,7 @@ CASES: dict[str, Case] = {
     ),
     "moe_with_an_expert_of_most_tokens_and_one_of_none": (
         "MoE",
-        [normal(2, 6, 8), (normal(12, 8, seed=1) + [0, 0, 0, 2, 0, -99, 0, 0]).astype(np.float32),
+        [normal(2, 6, 8), normal(12, 8, seed=1) + np.float32([0, 0, 0, 2, 0, -99, 0, 0]),
          normal(8, 12, 8, seed=2), normal(8, 12, seed=3), normal(8, 8, 12, seed=4), normal(8, 8, seed=5)],
         {"activation_type": "silu", "k": 2},
     ),
