@@ -1,14 +1,19 @@
 """Quality of the cost model's choices: every contraction of the bench models, with every candidate that tuning tries.
 
-    python -m bench.choices [--models a,b] [--quantize bf16] [--threads 2] [--json bench/data/choices.json]
+    python -m bench.choices [--models a,b] [--quantize bf16] [--threads 2] [--json FILE]
     python -m bench.choices --target gpu [--quantize fp16] [--libraries] --models resnet50,bert
-    python -m bench.choices --read bench/data/choices.json [--ship mgx_numba/codegen/tuning/shipped]
+    python -m bench.choices --solvers [--budget 150] [--exact] --json bench/data/choices/znver5.json
+    python -m bench.choices --read FILE [--ship mgx_numba/codegen/tuning/shipped]
 
 The regret of a set of problems is the total time of the chosen candidates over that of the best candidates, less one.
 Each problem counts as often as the models have it. Candidates take turns, and a candidate's time is a median. The
 minimum of many noisy medians is biased low, so the chosen and the best candidate are measured once more against each
 other, and these times count. With ``--libraries`` cuBLASLt and cuDNN are candidates, too, and the output states how
 often they win; such records must not be shipped.
+
+With ``--solvers`` each solver is measured with its own blocking only, in turns, and a candidate's time is its minimum
+(CPU time on one thread), which busy machines disturb least: the data from which `bench.fit_choices` fits the cost
+model. The file then has the machine's record, too.
 """
 
 from __future__ import annotations
@@ -40,6 +45,7 @@ from mgx_numba.codegen.tuning.request import Candidate, Request, TuningRequest
 from mgx_numba.errors import MgxError, OptionError
 from mgx_numba.frontends.onnx import parse_onnx
 from mgx_numba.graph.program import Program
+from mgx_numba.runtime.cpu.machine_rates import measure_machine
 from mgx_numba.targets.options import TargetOptions
 from mgx_numba.targets.registry import compile_for
 from mgx_numba.targets.tuning import CandidateBench
@@ -47,7 +53,7 @@ from mgx_numba.targets.tuning import CandidateBench
 __all__ = ["main", "measure", "regret"]
 
 _QUANTIZED: dict[str, Callable[..., Any]] = {"fp16": quantize_fp16, "bf16": quantize_bf16}
-_ROUNDS = 5
+_ROUNDS = 9
 _FINAL_ROUNDS = 9
 _SHOWN = 20
 _CLEAR = 1.04
@@ -91,11 +97,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if options.read:
         record = json.loads(options.read.read_text())
     else:
-        family = backend(options.target).family()
-        record = {"environment": describe(), "threads": options.threads, "family": family}
+        own = backend(options.target)
+        record = {"environment": describe(), "threads": options.threads, "family": own.family()}
+        if options.solvers:
+            record["record"] = json.loads(measure_machine(strict=False).to_json())
+            record["features"] = sorted(own.fingerprint().features)
         record["problems"] = measure(
-            options.models or case_names(), options.threads, "full", options.target, options.quantize, options.libraries
-        )
+            options.models or case_names(), options.threads, "full", options.target, options.quantize,
+            options.libraries, options.solvers, options.budget, not options.exact,
+        )  # fmt: skip
     if options.json:
         options.json.write_text(_text(record))
     if options.ship:
@@ -111,17 +121,25 @@ def measure(
     target: str = "cpu",
     quantize: str | None = None,
     libraries: bool = False,
+    solvers: bool = False,
+    budget: float = math.inf,
+    fast_math: bool = True,
 ) -> list[dict[str, Any]]:
     """Return a record for each distinct contraction of the models: the choice, and the seconds of every candidate.
 
-    ``quantize`` is ``fp16``, ``bf16`` or None; ``libraries`` adds the candidates of libraries.
+    Args:
+        quantize: ``fp16``, ``bf16`` or None.
+        libraries: measure the candidates of libraries, too.
+        solvers: measure each solver with its own blocking only.
+        budget: seconds of measuring; the problems of the least operations are left out.
+        fast_math: plan with `fast_math`.
     """
     found: dict[Any, tuple[TuningRequest, Counter[str]]] = {}
     with tempfile.TemporaryDirectory(prefix="bench-") as folder:
         for name in models:
             case = prepare(name, Path(folder), scale)
             recorder = Recorder(backend(target))
-            options = TargetOptions(num_threads=threads, tuning=recorder)  # type: ignore[arg-type]
+            options = TargetOptions(num_threads=threads, tuning=recorder, fast_math=fast_math)  # type: ignore[arg-type]
             # uniform weights would stay in float32
             compile_for(target, _program(case.checked if quantize else case.path, quantize), options)
             if target == "gpu":
@@ -136,11 +154,15 @@ def measure(
             for path in Path(folder).iterdir():
                 path.unlink()
     records = []
-    for number, (request, counts) in enumerate(found.values(), 1):
+    started = time.monotonic()
+    largest = sorted(found.values(), key=lambda f: -f[0].problem.flops * sum(f[1].values()))
+    for number, (request, counts) in enumerate(largest, 1):
+        if time.monotonic() - started > budget:
+            break
         if sys.stderr.isatty():
             print(f"\r[{number}/{len(found)}]", end="", file=sys.stderr, flush=True)
         try:
-            records.append(_measure(backend(target), request, counts, libraries))
+            records.append(_measure(backend(target), request, counts, libraries, solvers))
         except MgxError as error:
             print(f" not measured: {error}", file=sys.stderr)
     if sys.stderr.isatty():
@@ -180,10 +202,18 @@ def _bench(request: Any) -> CandidateBench:
     return DeviceBench(engine(), request)
 
 
-def _measure(own: Backend, request: TuningRequest, counts: Counter[str], libraries: bool) -> dict[str, Any]:
+def _measure(
+    own: Backend, request: TuningRequest, counts: Counter[str], libraries: bool, only_solvers: bool
+) -> dict[str, Any]:
     bench = _bench(request)
     solvers = [c for c in own.candidates(request) if c.solver not in LIBRARIES or (libraries and _able(bench, c))]
-    chosen = solvers[0]
+    chosen = own.choose(request) if only_solvers else solvers[0]
+    if only_solvers:
+        if isinstance(request, Request) and request.threads == 1:
+            bench.clock = time.process_time  # type: ignore[attr-defined]
+        times = _times(bench, solvers, _ROUNDS, min)
+        fastest = min(times, key=times.__getitem__)
+        return _found(own, request, counts, chosen, fastest, times, times)
     times = _times(bench, solvers, _ROUNDS)
     winner = min(times, key=times.__getitem__)
     near = [c for s in dict.fromkeys([chosen, winner]) for c in own.refinements(request, s)]
@@ -193,8 +223,27 @@ def _measure(own: Backend, request: TuningRequest, counts: Counter[str], librari
     final = _times(bench, [chosen, fastest], _FINAL_ROUNDS)
     if final[chosen] <= final[fastest]:
         fastest = chosen
+    found = _found(own, request, counts, chosen, fastest, times, final)
+    if final[chosen] > _CLEAR * final[fastest] and fastest.solver not in LIBRARIES:
+        date = time.strftime(_DATE, time.gmtime())
+        name, configuration = fastest.solver.name, fastest.configuration
+        measured_by = own.fingerprint().with_revisions(own.revisions(request))
+        record = TuningRecord(request.key(), measured_by, name, configuration, final[fastest], date=date)
+        found["best_record"] = record.to_json()
+    return found
+
+
+def _found(
+    own: Backend,
+    request: TuningRequest,
+    counts: Counter[str],
+    chosen: Candidate,
+    fastest: Candidate,
+    times: dict[Candidate, float],
+    final: dict[Candidate, float],
+) -> dict[str, Any]:
     key = request.key()
-    found = {
+    return {
         "operation": key.operation,
         "problem": dict(key.fields),
         "models": dict(counts),
@@ -206,13 +255,6 @@ def _measure(own: Backend, request: TuningRequest, counts: Counter[str], librari
         "best_seconds": final[fastest],
         "seconds": {str(c): seconds for c, seconds in sorted(times.items(), key=lambda item: item[1])},
     }
-    if final[chosen] > _CLEAR * final[fastest] and fastest.solver not in LIBRARIES:
-        date = time.strftime(_DATE, time.gmtime())
-        name, configuration = fastest.solver.name, fastest.configuration
-        measured_by = own.fingerprint().with_revisions(own.revisions(request))
-        record = TuningRecord(key, measured_by, name, configuration, final[fastest], date=date)
-        found["best_record"] = record.to_json()
-    return found
 
 
 def _able(bench: CandidateBench, candidate: Candidate) -> bool:
@@ -236,12 +278,17 @@ def _rounded(value: Any) -> Any:
     return float(f"{value:.4g}") if isinstance(value, float) else value
 
 
-def _times(bench: CandidateBench, candidates: Sequence[Candidate], rounds: int) -> dict[Candidate, float]:
+def _times(
+    bench: CandidateBench,
+    candidates: Sequence[Candidate],
+    rounds: int,
+    of: Callable[[list[float]], float] = median,
+) -> dict[Candidate, float]:
     samples: dict[Candidate, list[float]] = {candidate: [] for candidate in candidates}
     for _ in range(rounds):
         for candidate, seconds in samples.items():
             seconds.append(bench.sample(candidate))
-    return {candidate: median(seconds) for candidate, seconds in samples.items()}
+    return {candidate: of(seconds) for candidate, seconds in samples.items()}
 
 
 def _ship(record: dict[str, Any], folder: Path) -> None:
@@ -330,6 +377,11 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--target", choices=["cpu", "gpu"], default="cpu")
     parser.add_argument("--quantize", choices=list(_QUANTIZED), help="the models in float16 or bfloat16")
     parser.add_argument("--libraries", action="store_true", help="cuBLASLt and cuDNN among the candidates")
+    parser.add_argument("--solvers", action="store_true", help="each solver with its own blocking only")
+    parser.add_argument("--exact", action="store_true", help="plans without fast_math")
+    parser.add_argument(
+        "--budget", type=float, default=math.inf, help="seconds of measuring, the largest problems first"
+    )
     parser.add_argument("--threads", type=int, default=available_cores())
     parser.add_argument("--json", type=Path, help="write everything that was measured")
     parser.add_argument("--read", type=Path, help="show what was measured before")

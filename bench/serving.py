@@ -120,7 +120,7 @@ class Soak:
         path, body = self.body(chance)
         begin = time.monotonic()
         status, response = self.ask(path, {**body, "stream": True, "stream_options": {"include_usage": True}})
-        lines = []
+        lines: list[str] = []
         for line in response:
             if line.strip():
                 if not lines:

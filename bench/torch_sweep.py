@@ -1,14 +1,18 @@
-"""Sweep over PyTorch models: ``torch.compile`` with our backend against inductor and eager mode, on the CPU in float32.
+"""Sweep over PyTorch models: ``torch.compile`` with our backend against inductor and eager mode.
 
 ``python -m bench.torch_sweep`` runs each model in a process of its own: first our backend alone with an empty cache
 folder, then all engines in turn with what the first run has kept. It prints a table, and geometric means over the
 models that all engines run. ``--only PATTERN`` selects models by a regular expression over their names
 (``timm/resnet18``), ``--limit N`` the first N of these, ``--list`` prints the names. ``--check`` only compares results.
 
-Results must agree with eager mode within 1e-4 of the largest magnitude of each result. Columns: the largest such
-difference; operators that ran in eager mode; milliseconds of a call; how many times faster ours is; seconds of the
-first call, ours with an empty and with a full cache folder and inductor's with an empty one. Times are wall-clock times
-and need a quiet machine. It needs torch, timm, torchvision, transformers and diffusers.
+Models run on the CPU in float32 unless ``--device cuda`` or ``--half`` is given; a call includes the wait for the
+device.
+``--only ^networks/`` selects the networks of `bench.gpu_inductor`.
+
+Results must agree with eager mode within 1e-4 of the largest magnitude of each result, with ``--half`` 2e-2. Columns:
+the largest such difference; operators that ran in eager mode; milliseconds of a call; how many times faster ours is;
+seconds of the first call, ours with an empty and with a full cache folder and inductor's with an empty one. Times are
+wall-clock times and need a quiet machine. It needs torch, timm, torchvision, transformers and diffusers.
 """
 
 from __future__ import annotations
@@ -32,6 +36,8 @@ __all__ = ["main"]
 
 TOLERANCE = 1e-4
 """Largest difference from eager mode, relative to the largest magnitude of a result."""
+HALF_TOLERANCE = 2e-2
+"""The same in float16, in which eager mode rounds after each operator."""
 LIMIT_SECONDS = 900
 """Seconds after which a model's process is ended."""
 ROOT = Path(__file__).resolve().parents[1]
@@ -42,7 +48,7 @@ WIDTHS = (34, 9, 8, 9, 9, 9, 9, 7, 7, 7, 7)
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the sweep; return the number of models that fail or differ from eager mode."""
     parser = argparse.ArgumentParser(prog="python -m bench.torch_sweep", description=__doc__.split("\n")[0])
-    parser.add_argument("--only", default="", help="regular expression over names of models")
+    parser.add_argument("--only", default="^(?!networks/)", help="regular expression over names of models")
     parser.add_argument("--limit", type=int, help="number of models")
     parser.add_argument("--list", action="store_true", help="print the names of the models")
     parser.add_argument("--check", action="store_true", help="compare results with eager mode, measure nothing")
@@ -50,6 +56,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "--threads", type=int, default=0, help="threads of every engine; 0 for what the process may use"
     )
     parser.add_argument("--mode", default="default", help="inductor's mode, as of torch.compile")
+    parser.add_argument("--device", default="cpu", choices=("cpu", "cuda"), help="device of models and inputs")
+    parser.add_argument("--half", action="store_true", help="float16 instead of float32")
     parser.add_argument("--budget", type=float, default=3.0, help="seconds of timing for each model")
     parser.add_argument("--json", type=Path, help="file for all figures")
     parser.add_argument("--worker", help=argparse.SUPPRESS)
@@ -102,6 +110,7 @@ def _process(name: str, options: argparse.Namespace, environment: Any, engines: 
         "--mode",
         options.mode,
     ]
+    command += ["--device", options.device, *(["--half"] if options.half else [])]
     command += ["--threads", str(options.threads), "--budget", "0" if engines == "eager,ours" else str(options.budget)]
     own = {**environment, "PYTHONPATH": os.pathsep.join((str(ROOT), os.environ.get("PYTHONPATH", "")))}
     try:
@@ -131,6 +140,9 @@ def _measured(options: argparse.Namespace) -> dict[str, Any]:
     left: list[str] = []
     _listen(left)
     module, given = build(options.worker)
+    dtype = torch.float16 if options.half else torch.float32
+    module = module.to(options.device, dtype)
+    given = {key: _moved(value, options.device, dtype) for key, value in given.items()}
     places = [given[key] for key in sorted(k for k in given if k.isdigit())]
     named = {key: value for key, value in given.items() if not key.isdigit()}
     kinds: dict[str, Any] = {
@@ -145,14 +157,43 @@ def _measured(options: argparse.Namespace) -> dict[str, Any]:
     results: dict[str, Any] = {}
     with torch.no_grad():
         for engine in options.engines.split(","):
-            calls[engine] = partial(kinds[engine](), *places, **named)
+            calls[engine] = _waiting(partial(kinds[engine](), *places, **named), options.device)
             begin = time.perf_counter()
             results[engine] = calls[engine]()
             first[engine] = time.perf_counter() - begin
         error = _error(results["eager"], calls["ours"]())
         timings = interleave(calls, options.budget) if options.budget else {}
-    found: dict[str, Any] = {"error": error, "right": error <= TOLERANCE, "left": left, "first": first}
+    tolerance = HALF_TOLERANCE if options.half else TOLERANCE
+    found: dict[str, Any] = {
+        "error": error,
+        "right": error <= tolerance,
+        "left": left,
+        "first": first,
+    }
     return {**found, "milliseconds": {engine: timing.median * 1e3 for engine, timing in timings.items()}}
+
+
+def _moved(value: Any, device: str, dtype: Any) -> Any:
+    """Return an input on a device; floating-point numbers in ``dtype``."""
+    import torch
+
+    if not isinstance(value, torch.Tensor):
+        return value
+    return value.to(device, dtype) if value.is_floating_point() else value.to(device)
+
+
+def _waiting(call: Callable[[], Any], device: str) -> Callable[[], Any]:
+    """Return a function that calls and waits until the device has finished."""
+    if device == "cpu":
+        return call
+    import torch
+
+    def waiting() -> Any:
+        result = call()
+        torch.cuda.synchronize()
+        return result
+
+    return waiting
 
 
 def _listen(lines: list[str]) -> None:

@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from bench.torch_networks import ALL_NETWORKS
 from bench.torch_others import OTHERS
 
 __all__ = ["FAMILIES", "build", "names"]
@@ -137,9 +138,15 @@ def _transformer(name: str) -> Case:
     return module, {"input_ids": ids, **({} if name == "fnet" else {"attention_mask": torch.ones_like(ids)})}
 
 
+def _network(name: str) -> Case:
+    module, inputs = ALL_NETWORKS[name]()
+    return module, {str(k): x for k, x in enumerate(inputs)}
+
+
 FAMILIES: dict[str, tuple[list[str], Callable[[str], Case]]] = {
     "timm": (TIMM, _timm),
     "torchvision": (TORCHVISION, _torchvision),
     "transformers": ([*ENCODERS, *DECODERS, *SEQUENCES, *IMAGES], _transformer),
     "others": (list(OTHERS), lambda name: OTHERS[name]()),
+    "networks": (list(ALL_NETWORKS), _network),
 }

@@ -55,6 +55,7 @@ if TYPE_CHECKING:
     from .api.saving import save, save_buffer
     from .api.shape import dynamic_dimension, shape
     from .api.target import get_gpu_context, get_target, target
+    from .api.traced_run import trace_info
     from .errors import MgxError
 
 _HOMES = {
@@ -75,6 +76,7 @@ _HOMES = {
     "api.saving": "save save_buffer",
     "api.shape": "dynamic_dimension shape",
     "api.target": "get_gpu_context get_target target",
+    "api.traced_run": "trace_info",
     "errors": "MgxError",
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names.split()}
@@ -127,6 +129,7 @@ __all__ = [
     "shape",
     "target",
     "to_gpu",
+    "trace_info",
     "uninstall_as_migraphx",
     "unregister_custom_op",
 ]

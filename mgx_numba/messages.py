@@ -45,6 +45,17 @@ def warn(text: str, category: type[Warning] = UserWarning) -> None:
     warnings.warn(text, category, stacklevel=level)
 
 
+def deprecated(name: str, instead: str, until: str) -> None:
+    """Issue the `DeprecationWarning` of a name, a form or an option that a later version will not have.
+
+    Args:
+        name: what is deprecated, as the caller wrote it.
+        instead: what to use or do instead, in the imperative.
+        until: the first version without it.
+    """
+    warn(f"{name} is deprecated and will not be in version {until}: {instead}", DeprecationWarning)
+
+
 class _Record(list[Messages]):
     """The warnings of a `recorded` block; with ``quiet`` they are not issued."""
 

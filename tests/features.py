@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import platform
 from collections.abc import Callable, Iterator, Sequence
 
 import pytest
@@ -11,16 +12,19 @@ from mgx_numba.codegen.cpu import host
 from mgx_numba.codegen.cpu.classes import LEVELS
 from mgx_numba.codegen.cpu.machine import Machine, using
 
-__all__ = ["VNNI", "choosing_for", "features"]
+__all__ = ["ARM", "VNNI", "choosing_for", "features"]
 
 VNNI = frozenset({"avx512vnni", "avx512vbmi", "avx512bf16"})
 """Features that Zen 4 adds to x86-64-v4 and that tiles use."""
 
 
-def features(forms: Sequence[str], autouse: bool = False) -> Callable[..., str]:
-    """A fixture that sets ``MGX_CPU_FEATURES`` to each of these in turn, and whose value that is."""
+ARM = platform.machine() in ("aarch64", "arm64")
 
-    @pytest.fixture(params=forms, autouse=autouse)
+
+def features(forms: Sequence[str], autouse: bool = False, arm: Sequence[str] = ("",)) -> Callable[..., str]:
+    """A fixture that sets ``MGX_CPU_FEATURES`` to each of ``forms``, on ARM of ``arm``, and whose value that is."""
+
+    @pytest.fixture(params=arm if ARM else forms, autouse=autouse)
     def form(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
         monkeypatch.setenv("MGX_CPU_FEATURES", request.param)
         return str(request.param)

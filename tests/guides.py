@@ -213,13 +213,12 @@ class Walk:
         except SyntaxError as error:
             return NAMES, f"the text is no Python ({error.msg}); all names of ours in it exist"
         if "install_as_onnxruntime" in text:  # of a process that has not imported the other one
-            with mock.patch.dict(sys.modules):
-                for name in [n for n in sys.modules if n.partition(".")[0] == "onnxruntime"]:
-                    del sys.modules[name]
+            with _own_modules("onnxruntime"):
                 return self._tried(lambda: exec(code, self.names))
         if "cv2" in text and find_spec("cv2") is None:
             said.append("OpenCV stood in for")
-            with mock.patch.dict(sys.modules, {"cv2": stand_in_for_opencv()}):
+            with _own_modules("cv2"):
+                sys.modules["cv2"] = stand_in_for_opencv()
                 verdict, why = self._tried(lambda: exec(code, self.names))
         else:
             verdict, why = self._tried(lambda: exec(code, self.names))
@@ -302,7 +301,7 @@ class Walk:
             stack.enter_context(mock.patch.dict(os.environ))
             stack.enter_context(warnings.catch_warnings())
             warnings.simplefilter("ignore")
-            stack.callback(_restore, {name: sys.modules[name] for name in _named_migraphx()})
+            stack.enter_context(_own_modules("migraphx"))
             mgx_numba.install_as_migraphx()
             stack.enter_context(mock.patch.object(mgx_numba, "get_target", get_target))
             stack.enter_context(mock.patch.object(mgx_numba, "get_gpu_context", lambda: get_target("gpu")))
@@ -313,15 +312,23 @@ class Walk:
             yield
 
 
-def _named_migraphx() -> list[str]:
-    return [name for name in sys.modules if name.partition(".")[0] == "migraphx"]
+@contextlib.contextmanager
+def _own_modules(package: str) -> Iterator[None]:
+    """Forget a package's modules inside of the block, and put them back after it.
 
+    Modules of other packages that are imported meanwhile stay: they can be imported only once.
+    """
 
-def _restore(modules: dict[str, Any]) -> None:
-    """Put the modules of the name ``migraphx`` back; what else was imported meanwhile can be imported only once."""
-    for name in _named_migraphx():
-        del sys.modules[name]
-    sys.modules.update(modules)
+    def named() -> list[str]:
+        return [name for name in sys.modules if name.partition(".")[0] == package]
+
+    before = {name: sys.modules.pop(name) for name in named()}
+    try:
+        yield
+    finally:
+        for name in named():
+            del sys.modules[name]
+        sys.modules.update(before)
 
 
 def _with_old_files(stack: contextlib.ExitStack) -> None:

@@ -11,16 +11,24 @@ from ..core.shape import Shape
 from ..interrupts import whole_module
 from ..targets.base import Compiled, FastPath, OnDevice
 from ..targets.options import TargetOptions
+from ..targets.registry import DEFAULT, REFERENCE, compile_for
 from .argument import argument
 from .file_form import FileForm
-from .options import CompileOptions
+from .options import CompileOptions, trace_level
 from .results import result_of, shapes_beside_arrays
-from .target import target
+from .target import get_target, target
 
 if TYPE_CHECKING:
     from ..codegen.tuning.session import Tuning
+    from ..graph.program import Program
 
-__all__ = ["CompiledForm", "target_options"]
+__all__ = ["UNCOMPILED", "CompiledForm", "reference_form", "target_options"]
+
+UNCOMPILED = (
+    f"the program is not compiled, so it runs on the target {REFERENCE} (NumPy), which is slow: "
+    f'call program.compile(get_target("{DEFAULT}")) before run'
+)
+"""The warning of a run of a program that is not compiled."""
 
 
 def target_options(file: FileForm, options: CompileOptions, tuning: Tuning | None = None) -> TargetOptions:
@@ -129,6 +137,13 @@ def _preferring(form: CompiledForm) -> Callable[[FastPath | None], None]:
             owner.fast_path = fast_path or owner.general_fast_path
 
     return prefer_fast_path
+
+
+def reference_form(program: Program) -> CompiledForm:
+    """Return the form of a program that is not compiled: it runs on the target ``ref``."""
+    compiled = compile_for(REFERENCE, program)
+    parameters, results = program.parameter_shapes(), program.output_shapes()
+    return CompiledForm(compiled, get_target(REFERENCE), parameters, results, trace_level(), declined, [])
 
 
 def declined(*given: Any) -> None:

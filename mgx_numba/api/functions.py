@@ -10,11 +10,11 @@ from ..core.shape import DynamicDimension
 from ..environment import environment_flag
 from ..errors import OptionError, ParseError
 from ..interrupts import whole_module
+from ..messages import recorded
 from ..targets.registry import DEFAULT
 from .file_kinds import taken_for
 from .options import parse_optimize_options, requested_quantizations
 from .parsing import onnx_parser, parsed_onnx, parsed_tf
-from .portable import PortableForm
 from .program import program
 from .quantizing import quantize
 from .reshaping import Reread
@@ -61,8 +61,8 @@ def parse_onnx(
         default_dim_value: length of dimensions without a value; 0 leaves them dynamic without bounds.
         default_dyn_dim_value: range of dimensions without a value, instead of a length.
         dim_params: length or range by symbolic name.
-        map_input_dims: lengths by input name; with ``MIGRAPHX_DYNAMIC_SHAPE`` set, also the longest that
-            ``program.reshape`` may give them.
+        map_input_dims: lengths by input name, also the longest that ``program.reshape`` may give them later. For a
+            ``ModelProto``, ``reshape`` needs the variable ``MIGRAPHX_DYNAMIC_SHAPE``: the program then refers to it.
         map_dyn_input_dims: ranges by input name.
         skip_unknown_operators: represent unknown operators as ``unknown:`` instructions instead of failing.
         print_program_on_error: on an error, print the part of the program that was parsed.
@@ -90,15 +90,17 @@ def parse_onnx(
         "strict": strict,
     }
     with taken_for(filename, "onnx"):
-        if not (map_input_dims and environment_flag("MIGRAPHX_DYNAMIC_SHAPE")):
-            return parsed_onnx(filename, options)
+        found = parsed_onnx(filename, options)
+        # A ModelProto would stay in memory for `reshape`: only MIGraphX's variable asks for that.
+        if map_input_dims and (isinstance(filename, (str, os.PathLike)) or environment_flag("MIGRAPHX_DYNAMIC_SHAPE")):
+            model = os.path.abspath(filename) if isinstance(filename, (str, os.PathLike)) else filename
 
-        def read(lengths: Mapping[str, Sequence[int]]) -> Program:
-            return onnx_parser({**options, "map_input_dims": dict(lengths)})(filename, None).program
+            def read(lengths: Mapping[str, Sequence[int]]) -> Program:
+                with recorded(quiet=True):
+                    return onnx_parser({**options, "map_input_dims": dict(lengths)})(model, None).program
 
-        form = PortableForm.of(read(map_input_dims))
-    form.reread = Reread(read, form.program, map_input_dims)
-    return program.wrap(form)
+            found._source.reread = Reread(read, found._source.parameters(), map_input_dims)
+        return found
 
 
 def from_torch(

@@ -122,8 +122,8 @@ class KeptCompilation:
         """
         if self._changes:
             self._source.take_lineage(self._own, self._decode)
-        if keep_plan(self._lineage, self._source, self._file, form, messages=messages):
-            keep_known(self._source)
+        known, self._source.unkept = self._source.unkept, []
+        keep_plan(self._lineage, self._source, self._file, form, messages=messages, then=lambda: keep_known(known))
 
 
 def _quantized(decode: Callable[[], Program], kinds: tuple[str, ...], target_name: str) -> Callable[[], Program]:

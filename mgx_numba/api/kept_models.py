@@ -21,7 +21,7 @@ from ..messages import Messages, recorded, repeat_messages
 from .digests import plans_folder
 from .lineage import Lineage
 from .portable import Known, PortableForm
-from .saved_plans import write
+from .saved_plans import finish_writing, write
 
 if TYPE_CHECKING:
     from ..graph.program import Program
@@ -64,9 +64,9 @@ def derive(source: PortableForm, call: str, change: Callable[[Program], object])
     return True
 
 
-def keep_known(source: PortableForm) -> None:
+def keep_known(unkept: Sequence[tuple[Lineage, Known]]) -> None:
     """Store the metadata of a program whose plan is cached, and of each program that it was derived from."""
-    for lineage, known in source.unkept:
+    for lineage, known in unkept:
         entry = {
             "external": lineage.source.external_states(),
             "parameters": {name: shape_to_json(s) for name, s in known.parameters.items()},
@@ -79,7 +79,6 @@ def keep_known(source: PortableForm) -> None:
         if path is not None:
             body = json.dumps(entry).encode()
             write(path, [hashlib.sha256(body).hexdigest().encode(), b"\n", body])
-    source.unkept = []
 
 
 def note(
@@ -98,6 +97,7 @@ def note(
 
 def find_known(lineage: Lineage, folders: Sequence[Path] = ()) -> Known | None:
     """Return the cached metadata of a program, or None; external data is searched for in ``folders``."""
+    finish_writing()
     try:
         path = _path(lineage)
         if path is None:

@@ -12,6 +12,9 @@ __all__ = ["mismatch"]
 
 Lens = tuple[int, ...]
 
+_IMAGES = 3
+"""Rank above which axes are those of images: batch, channels, lengths."""
+
 
 def mismatch(name: str, given: Any, actual: Shape, wanted: Shape, fits: bool, open_dims: Mapping[int, str]) -> str:
     """Return the error message for an input of the wrong type or shape.
@@ -30,7 +33,7 @@ def mismatch(name: str, given: Any, actual: Shape, wanted: Shape, fits: bool, op
     if not fits and wanted.ndim == len(actual.lens) + 1 and wanted.max_lens == (1, *actual.lens):
         parts.append(f"it lacks the leading axis: give {name}[None]")
     if not fits and len(actual.lens) == wanted.ndim:
-        parts += _opened(name, actual.lens, wanted.dims, open_dims)
+        parts += _opened(name, actual.lens, wanted.dims, open_dims) or _fixed(name, actual.lens, wanted.dims)
     return "; ".join(parts)
 
 
@@ -53,6 +56,22 @@ def _opened(name: str, lens: Lens, wanted: Sequence[DynamicDimension], open_dims
     return [
         f"the model leaves it open: {read}; give parse_onnx {by_symbol}map_input_dims={{{name!r}: [{fixed}]}}, "
         f"or map_dyn_input_dims={{{name!r}: [{ranges}]}} for all lengths in a range"
+    ]
+
+
+def _fixed(name: str, lens: Lens, wanted: Sequence[DynamicDimension]) -> list[str]:
+    """Return hints for lengths that the model, or ``map_input_dims``, fixes.
+
+    No other number of channels or features fits a model's weights: the second axis of images, else the last axis.
+    """
+    wrong = [k for k, dim in enumerate(wanted) if dim.is_fixed and lens[k] != dim.max]
+    if not wrong or (len(lens) > 1 and (1 if len(lens) > _IMAGES else len(lens) - 1) in wrong):
+        return []
+    longest = ", ".join(str(max(n, dim.max) if dim.is_fixed else n) for n, dim in zip(lens, wanted))
+    axes = ", ".join(f"dimension {k} is fixed at {wanted[k].max}" for k in wrong)
+    return [
+        f"{axes}: program.reshape({{{name!r}: {list(lens)}}}) changes that, up to the lengths given to parse_onnx, "
+        f"here map_input_dims={{{name!r}: [{longest}]}}"
     ]
 
 

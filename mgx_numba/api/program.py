@@ -16,17 +16,17 @@ from ..errors import MgxError, OptionError, ParameterError
 from ..interrupts import whole_module
 from ..messages import warn
 from ..targets.base import Compiled, OpenPlan, OpenPlanned
-from ..targets.registry import DEFAULT, REFERENCE, compile_for
+from ..targets.registry import DEFAULT
 from .argument import argument
 from .checking import check
-from .compiled_form import CompiledForm, declined
+from .compiled_form import UNCOMPILED, CompiledForm, reference_form
 from .compiling import compiled_form
 from .file_form import FileForm
-from .options import CompileOptions, trace_level
+from .options import CompileOptions
 from .portable import PortableForm
 from .results import result_shape
 from .shape import shape, shape_map
-from .target import get_target, target
+from .target import target
 
 if TYPE_CHECKING:
     from ..codegen.tuning.record import TuningRecord
@@ -38,13 +38,9 @@ if TYPE_CHECKING:
     from ..graph.rewrite_log import RewriteLog
     from .explaining import Explanation
     from .module import module
+    from .traced_run import trace_info
 
 __all__ = ["program"]
-
-_UNCOMPILED = (
-    f"the program is not compiled, so it runs on the target {REFERENCE} (NumPy), which is slow: "
-    f'call program.compile(get_target("{DEFAULT}")) before run'
-)
 
 
 class program:
@@ -206,8 +202,8 @@ class program:
     def reshape(self, inputs: Mapping[str, Sequence[Any]]) -> program:
         """Narrow the dimensions of dynamic inputs, in place; return the program, which is then uncompiled.
 
-        A program that was parsed with ``MIGRAPHX_DYNAMIC_SHAPE`` set and lengths for its inputs accepts any lengths up
-        to the parsed lengths. If it was compiled, it is compiled again.
+        A program that was parsed with ``map_input_dims`` accepts any lengths up to these for the inputs named there:
+        the model's file is parsed again. If the program was compiled, it is compiled again.
 
         Args:
             inputs: lengths or ranges (``dynamic_dimension``) by input, within the input's present ranges; other inputs
@@ -224,11 +220,12 @@ class program:
         from .reshaping import narrowed
 
         found = self.clone()
-        reread = self._source.reread
+        reread = found._source.reread
         if reread is None:
             found._portable = narrowed(self._portable, inputs)
         else:
-            found._portable, found._source.reread = reread.program(self._portable, inputs), reread
+            found._portable = reread.program(self._portable, inputs)
+            found._source.reread = reread
             found._compile_as(self)
         self._become(found)
         return self
@@ -353,6 +350,17 @@ class program:
             return self.run(params)
         return form.shown(form.on.run_in(self._checked({} if params is None else params, stream), stream))
 
+    def run_trace(self, params: Mapping[str, Any], callback: Callable[[trace_info], Any]) -> list[argument]:
+        """Run step by step, call ``callback`` with a `trace_info` after each instruction, and return the results.
+
+        Raises:
+            ParameterError: as in ``run``; or ``callback`` is no function. What it raises ends the run.
+        """
+        whole_module("mgx_numba.api.traced_run")
+        from .traced_run import run_trace
+
+        return run_trace(self._form_to_run(), self._checked(params), callback)
+
     def _run_there(self, params: Mapping[str, Any]) -> list[Any]:
         """Run a program for a device and leave the results there, whatever ``offload_copy`` is."""
         form = self._form
@@ -362,16 +370,18 @@ class program:
     def _run_checked(self, params: Any) -> list[argument]:
         """Check the arguments of ``run``, then run; the general path."""
         inputs = self._checked(params)
-        form = self._form
-        if form is None:
-            if not self._told_uncompiled:
-                self._told_uncompiled = True
-                warn(_UNCOMPILED, RuntimeWarning)
-            compiled = compile_for(REFERENCE, self._portable)
-            parameters, results = self._portable.parameter_shapes(), self._portable.output_shapes()
-            form = CompiledForm(compiled, get_target(REFERENCE), parameters, results, trace_level(), declined, [])
+        form = self._form_to_run()
         run = form.compiled
         return form.shown(run.trace(inputs, form.level, sys.stdout) if form.level else run.run(inputs))
+
+    def _form_to_run(self) -> CompiledForm:
+        """Return the compiled form; that for the target ``ref`` of a program that is not compiled, with a warning."""
+        if self._form is not None:
+            return self._form
+        if not self._told_uncompiled:
+            self._told_uncompiled = True
+            warn(UNCOMPILED, RuntimeWarning)
+        return reference_form(self._portable)
 
     def _checked(self, given: Mapping[str, Any], stream: int | None = None) -> dict[str, Any]:
         """Return a checked array or device tensor for every parameter; other names are ignored.
@@ -451,11 +461,11 @@ class program:
         """Return an uncompiled copy of the portable form."""
         result = program.wrap(self._portable.clone(), self._file.copy())
         result._layer_choices = self._layer_choices
+        result._source.reread = copy.copy(self._source.reread)
         return result
 
     def __copy__(self) -> program:
         result = self.clone()
-        result._source.reread = copy.copy(self._source.reread)
         result._compile_as(self)
         return result
 

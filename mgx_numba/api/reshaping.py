@@ -35,43 +35,55 @@ def narrowed(program: Program, dims: Mapping[str, Sequence[Any]]) -> Program:
 
 
 class Reread:
-    """A parser of a model for other lengths, used if ``MIGRAPHX_DYNAMIC_SHAPE`` is set."""
+    """A parser of a model for other lengths of the inputs that ``map_input_dims`` names."""
 
     def __init__(
         self,
         read: Callable[[Mapping[str, Sequence[int]]], Program],
-        first: Program,
+        shapes: Mapping[str, Shape],
         longest: Mapping[str, Sequence[int]],
     ) -> None:
-        """Store the parser ``read``, which made ``first`` for the lengths ``longest``."""
+        """Store the parser ``read``, whose program has the parameters ``shapes`` for the lengths ``longest``."""
         self._read = read
-        self._longest = {name: first.parameter_shapes()[name].lens for name in longest}
+        self._longest = {name: shapes[name].lens for name in longest}
         self._lengths: dict[str, Sequence[int]] = dict(self._longest)
+        self._ranges: dict[str, Sequence[Any]] = {}
 
-    def program(self, now: Program, lengths: Mapping[str, Sequence[Any]]) -> Program:
-        """Return the model parsed for other lengths; inputs not named keep the lengths of the previous call.
+    def program(self, now: Program, dims: Mapping[str, Sequence[Any]]) -> Program:
+        """Return the program ``now`` for other lengths; inputs not named keep their dimensions.
 
         Raises:
-            OptionError: an input is unknown, has another rank, or is longer than at first; or the program ``now``
-                differs from the parsed program.
+            OptionError: an input is unknown, has another rank, or a dimension is out of range; or the program ``now``,
+                or the model's file, was changed.
         """
-        found = dict(self._lengths)
-        for name, values in lengths.items():
+        found, ranges = dict(self._lengths), dict(self._ranges)
+        for name, values in dims.items():
             if name not in self._longest:
-                raise OptionError(
-                    f"reshape names {name!r}, which was not given lengths; inputs that were: {', '.join(self._longest)}"
-                )
+                ranges[name] = values
+                continue
             longest, wanted = self._longest[name], [n for n in _listed(name, values) if isinstance(n, int)]
             if len(wanted) != len(longest) or not all(1 <= n <= most for n, most in zip(wanted, longest)):
                 raise OptionError(
-                    f"reshape: {name!r} was parsed for at most {list(longest)}, which does not hold {list(values)}"
+                    f"reshape: {name!r} was parsed for at most {list(longest)}, which does not hold {list(values)}; "
+                    "give map_input_dims of parse_onnx the longest lengths"
                 )
             found[name] = wanted
-        if self._read(self._lengths) != now:
-            raise OptionError("reshape: the program was changed after it was parsed, and cannot be read again")
-        result = self._read(found)
-        self._lengths = found
+        result = now
+        if found != self._lengths:
+            if self._parsed(self._lengths, self._ranges) != now:
+                raise OptionError(
+                    "reshape: the program, or the model's file, was changed after it was parsed, and cannot be parsed "
+                    "again; call reshape before, or give the lengths to map_input_dims of parse_onnx"
+                )
+            result = self._parsed(found, self._ranges)
+        if ranges != self._ranges:
+            result = narrowed(result, {name: dims[name] for name in ranges if name in dims})
+        self._lengths, self._ranges = found, ranges
         return result
+
+    def _parsed(self, lengths: Mapping[str, Sequence[int]], ranges: Mapping[str, Sequence[Any]]) -> Program:
+        found = self._read(lengths)
+        return narrowed(found, ranges) if ranges else found
 
 
 def _listed(name: str, values: Any) -> list[DynamicDimension | int]:
@@ -88,5 +100,9 @@ def _within(name: str, shape: Shape, values: Sequence[Any]) -> list[DynamicDimen
         raise OptionError(f"reshape: {name!r} has {len(known)} dimensions, got {len(found)}")
     for axis, (new, old) in enumerate(zip(found, known)):
         if not old.min <= new.min <= new.max <= old.max:
-            raise OptionError(f"reshape: dimension {axis} of {name!r} is {old}, which does not hold {new}")
+            raise OptionError(
+                f"reshape: dimension {axis} of {name!r} is {old}, which does not hold {new}; parse_onnx of a file with "
+                f"map_input_dims={{{name!r}: [...]}}, the longest lengths, lets reshape give any lengths up to these "
+                "(of a ModelProto only with MIGRAPHX_DYNAMIC_SHAPE=1 in the environment)"
+            )
     return [replace(new, symbol=old.symbol) for new, old in zip(found, known)]

@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import os
+import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -24,12 +25,12 @@ from ..errors import FormatError
 from ..graph.content import FileContent
 from ..messages import repeat_messages
 from ..targets.base import Compiled, Growing, Kept
-from ..targets.kept_file import KeptFile, kept_pieces
+from ..targets.kept_file import KeptFile, constant_bytes, kept_pieces
 from ..targets.registry import target, target_names
 from .digests import plans_folder
 from .lineage import Background, Lineage
 
-__all__ = ["find", "keep", "write"]
+__all__ = ["find", "finish_writing", "keep", "write"]
 
 LIMIT_BYTES = 4 << 30
 """Largest total size of all plans; the least recently used are deleted first."""
@@ -40,6 +41,11 @@ _PRUNE_TO = 0.75
 _BEFORE = 10
 """Seconds by which a plan file's modification time is set back. A later write changes the time, which shows that the
 file is not intact. The time is a whole, even number of seconds, which every file system can store."""
+
+_AT_ONCE_BYTES = 16 << 20
+"""Largest constants (bytes) that are written before `keep` returns, in some hundredths of a second. Writing 600 MB of
+constants takes 0.5 to 2 s, in which the program already runs."""
+_writing: list[threading.Thread] = []
 
 T = TypeVar("T")
 Build = Callable[[Kept, Mapping[str, Any], Callable[[], Any], "Store | None"], tuple[Compiled, T]]
@@ -67,6 +73,7 @@ def find(
         device_id: device that will run the program, if the target has devices.
         trust_objects: take kernels that the object store lacks from the ``.mxr`` file of the lineage.
     """
+    finish_writing()
     for name in target_names() if targets is None else targets:
         try:
             if not _folder(name).is_dir():  # before `machine_key`: a GPU's driver takes long to load
@@ -101,8 +108,11 @@ def keep(
     about: Mapping[str, Any],
     with_code: bool = False,
     device_id: int = 0,
-) -> bool:
+    then: Callable[[], object] = lambda: None,
+) -> None:
     """Store the plan of a program; a failure to write is not an error.
+
+    A thread writes plans with large constants; `finish_writing` waits for it, as the end of the process does.
 
     Args:
         lineage: lineage of the program.
@@ -111,30 +121,49 @@ def keep(
         about: metadata that ``build`` of `find` needs, as JSON values; ``messages`` holds the warnings to repeat.
         with_code: machine code in the lineage's file has been written or read, and so is well formed.
         device_id: device that the program was compiled for, if the target has devices.
-
-    Returns:
-        Whether the plan was stored.
+        then: called once the plan is stored, possibly in another thread.
     """
     kept = compiled.kept_plan()
     try:
         key = lineage.machine_key(target(target_name), device_id)
     except (FormatError, OSError):  # the model's file is being written
-        return False
+        return
     if key is None or kept is None:
-        return False
+        return
     path, about = _folder(target_name) / f"{key}.plan", {"with_code": with_code, **about}
     _keep_growth(compiled, path, about)
-    return _write_kept(path, kept, about)
+    _write_kept(path, kept, about, then)
 
 
-def _write_kept(path: Path, kept: Kept, about: Mapping[str, Any]) -> bool:
-    """Write a plan file with the modification time that marks it as intact; return whether it was written."""
-    written = (int(time.time()) - _BEFORE) // 2 * 2
-    pieces = kept_pieces(kept, {**about, "written": written})
-    if pieces is None or not write(path, pieces):
-        return False
-    _set_time(path, written)
-    return True
+def _write_kept(path: Path, kept: Kept, about: Mapping[str, Any], then: Callable[[], object] = lambda: None) -> None:
+    """Write a plan file with the modification time that marks it as intact, then call ``then``; see `keep`."""
+
+    def work() -> None:
+        written = (int(time.time()) - _BEFORE) // 2 * 2
+        pieces = kept_pieces(kept, {**about, "written": written})
+        if pieces is not None and write(path, pieces):
+            _set_time(path, written)
+            then()
+
+    finish_writing()  # of two plans for one path, the later must stay
+    if constant_bytes(kept) <= _AT_ONCE_BYTES:
+        work()
+        return
+    thread = threading.Thread(target=work, name="mgx-plan", daemon=False)
+    try:
+        thread.start()
+    except RuntimeError:  # the process is ending, or may not have more threads
+        work()
+    else:
+        _writing.append(thread)
+
+
+def finish_writing() -> None:
+    """Wait until the plans that other threads are writing are in the cache folder."""
+    for thread in tuple(_writing):
+        thread.join()
+        with contextlib.suppress(ValueError):  # another thread has removed it
+            _writing.remove(thread)
 
 
 def _keep_growth(compiled: Compiled, path: Path, about: Mapping[str, Any]) -> None:

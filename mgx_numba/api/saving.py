@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -93,19 +93,18 @@ def keep_plan(
     form: CompiledForm,
     with_code: bool = False,
     messages: Sequence[Messages] | None = None,
-) -> bool:
+    then: Callable[[], object] = lambda: None,
+) -> None:
     """Store the plan of a compiled program in the cache folder under this lineage; see `saved_plans.keep`.
 
     Plans with custom operators are not stored: their code is in no file, and may differ in the next process.
 
     Args:
         messages: warnings of the compilation; None for the warnings about tuning.
-
-    Returns:
-        Whether the plan was stored.
+        then: called once the plan is stored, possibly in another thread.
     """
     if file.options is None or not file.options.plan_cache or _has_custom(source.program):
-        return False
+        return
     from .saved_plans import keep
 
     about = {
@@ -115,7 +114,7 @@ def keep_plan(
         "told": [[text, "RuntimeWarning"] for text in form.messages] if messages is None else list(messages),
         "origin": source.origin.to_json(),
     }
-    return keep(lineage, form.target.name(), form.compiled, about, with_code, file.options.device_id)
+    keep(lineage, form.target.name(), form.compiled, about, with_code, file.options.device_id, then)
 
 
 def _has_custom(portable: Program) -> bool:

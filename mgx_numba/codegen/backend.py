@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 from .backends import Registrable, register, registered
 
@@ -14,10 +14,12 @@ if TYPE_CHECKING:
     from .tuning.record import DeviceFingerprint, TuningRecord
     from .tuning.request import Candidate, Estimate, TuningRequest
 
-__all__ = ["Backend", "Progress", "backend", "register"]
+__all__ = ["Backend", "LoadKernels", "Progress", "backend", "register"]
 
 Progress = Callable[[int, int, str], None]
 """``progress(done, total, name)``: kernels compiled, kernels to compile, the last compiled kernel."""
+LoadKernels: TypeAlias = "Callable[[Sequence[KernelSource]], list[int]]"
+"""Returns handles of loaded kernels, like `Backend.load`."""
 
 
 class Backend(Registrable, Protocol):

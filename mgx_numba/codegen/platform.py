@@ -12,6 +12,7 @@ import functools
 import hashlib
 import importlib.util
 import json
+import os
 import sys
 from collections.abc import Iterator
 from dataclasses import asdict
@@ -20,9 +21,10 @@ from typing import Any
 
 from ..dataclass import dataclass
 from ..interrupts import whole_module
+from .arm_features import system_features
 from .files import default_folder, make_folder, read_trusted, replace_file
 
-FORMAT = 2  # version of the cache file; raised with each change of its fields
+FORMAT = 3  # version of the cache file; raised with each change of its fields
 _CPU_FIELDS = frozenset(
     (
         "vendor_id",
@@ -99,8 +101,15 @@ def _key() -> str:
         return ""
     if not cpu:
         return ""
-    text = "\n".join([str(FORMAT), sys.platform, str(sys.maxsize), *sorted(cpu), *versions])
+    machine = os.uname().machine  # there is /proc/cpuinfo, so this is Linux
+    system = sorted(name for name, present in system_features().items() if present) if _is_arm(machine) else []
+    text = "\n".join([str(FORMAT), sys.platform, str(sys.maxsize), machine, *system, *sorted(cpu), *versions])
     return hashlib.sha256(text.encode()).hexdigest()
+
+
+def _is_arm(machine: str) -> bool:
+    """Return whether a machine's name, or a target triple, is of 64-bit ARM."""
+    return machine.startswith(("aarch64", "arm64"))
 
 
 def _is_lasting(line: str) -> bool:
@@ -144,10 +153,11 @@ def _remember(path: Path, key: str, found: Platform) -> None:
 
 def _ask() -> Platform:
     llvm = whole_module("llvmlite.binding")
+    triple = _triple(llvm.get_process_triple())
     return Platform(
         cpu=llvm.get_host_cpu_name(),
-        features=dict(llvm.get_host_cpu_features()),
-        triple=_triple(llvm.get_process_triple()),
+        features=dict(llvm.get_host_cpu_features()) | (system_features() if _is_arm(triple) else {}),
+        triple=triple,
         numba=_distribution_version("numba"),
         llvmlite=_distribution_version("llvmlite"),
         llvm=".".join(map(str, llvm.llvm_version_info)),

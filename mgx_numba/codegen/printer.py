@@ -27,6 +27,9 @@ LARGEST_FLOAT8 = {t: float(ml_dtypes.finfo(t.numpy).max) for t in NEAREST}
 """The largest finite number of each float8 type."""
 _ANY = (-math.inf, math.inf)
 _FLOAT8 = {name: t for t, name in NEAREST.items()}
+_EITHER_ORDER = frozenset(("add", "mul"))
+"""Operations whose operands are printed in one order, so that x + y and y + x share a kernel. The value of max and min
+depends on the order for zeros and NaNs."""
 
 
 class CodeBuffer:
@@ -355,6 +358,8 @@ class VectorPrinter:
         fast = self.fast_math and function is not None and function.fast
         fast = fast and operands[0].dtype.compute is Type.float_type
         names = [self.register(x) for x in operands]
+        if name in _EITHER_ORDER:
+            names.sort()
         made = self.buffer.emit(f"{name}{'_fast' * fast}({', '.join(names)})")
         if function is not None and function.span != _ANY and operands[0].dtype.compute is Type.float_type:
             self._spans[made] = function.span

@@ -26,8 +26,9 @@ import mmap
 import os
 import struct
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import TypeVar
 
 from ..dataclass import dataclass
 from ..errors import FormatError
@@ -46,6 +47,8 @@ _START = struct.Struct("<8sI")
 _ENTRY = struct.Struct("<16s16sII")
 _HASH_BYTES = 16
 """Stored bytes of a SHA-256: of a kernel's text as its key, of stored bytes to detect damage."""
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -106,18 +109,25 @@ class ShippedKernels:
     def get(self, source: KernelSource) -> bytes | None:
         """Return the object of a kernel, or None if it is absent or damaged."""
         identity = source.identity()
+        data = self._asked(identity, lambda file: file.get(identity))
+        return None if data is None else data.replace(NEUTRAL.encode(), source.symbol.encode())
+
+    def count(self, identity: Mapping[str, str]) -> int | None:
+        """Return the number of kernels of an identity's environment; None if there is no intact file."""
+        return self._asked(identity, lambda file: len(file.entries(identity)))
+
+    def _asked(self, identity: Mapping[str, str], ask: Callable[[_File], T]) -> T | None:
         name = file_name(identity)
         path = self.folder / name
         try:
             if name not in self._files:
                 self._files[name] = self._open(path)
             file = self._files[name]
-            data = None if file is None else file.get(identity)
+            return None if file is None else ask(file)
         except (OSError, FormatError) as error:
             self._files[name] = None
             warn(f"{path} is not used, so its kernels are compiled: {error}", RuntimeWarning)
             return None
-        return None if data is None else data.replace(NEUTRAL.encode(), source.symbol.encode())
 
     def _open(self, path: Path) -> _File | None:
         if path.exists():
@@ -163,13 +173,16 @@ class _File:
         Raises:
             FormatError: the object is damaged.
         """
-        wanted, key = _environment(identity), _key(identity["source"])
-        for environment, entries in self._sections:
-            if environment == wanted:
-                found = bisect.bisect_left(entries, key, key=self._key_at)
-                if found < len(entries) and self._key_at(entries[found]) == key:
-                    return self._object(*_ENTRY.unpack_from(self._data, entries[found]))
+        key, entries = _key(identity["source"]), self.entries(identity)
+        found = bisect.bisect_left(entries, key, key=self._key_at)
+        if found < len(entries) and self._key_at(entries[found]) == key:
+            return self._object(*_ENTRY.unpack_from(self._data, entries[found]))
         return None
+
+    def entries(self, identity: Mapping[str, str]) -> range:
+        """Return where the entries of an identity's environment lie; an empty range if no section has it."""
+        wanted = _environment(identity)
+        return next((entries for environment, entries in self._sections if environment == wanted), range(0))
 
     def _key_at(self, place: int) -> bytes:
         return self._data[place : place + _HASH_BYTES]

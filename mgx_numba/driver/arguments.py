@@ -145,6 +145,7 @@ def add_loader(parser: argparse.ArgumentParser, several_batches: bool = False) -
     group.add_argument(
         "--strip-context", action="store_true", help="forget for what target an .mxr file was compiled, and how"
     )
+    group.add_argument("--mlir", action="store_true", help="of MIGraphX: without effect, since there is no MLIR here")
     group.add_argument("-p", "--apply-pass", metavar="PASS", help="apply passes by name", **_WORDS)
 
 
@@ -157,7 +158,7 @@ def add_output(parser: argparse.ArgumentParser) -> None:
     form.add_argument("-g", "--graphviz", const="graphviz", help="a Graphviz graph", **add_form)
     form.add_argument("--python", "--py", const="python", help="Python source that builds the program", **add_form)
     form.add_argument("--cpp", const="cpp", help="C++ source that builds the program with MIGraphX", **add_form)
-    form.add_argument("--netron", const="netron", help="an ONNX model in JSON, for the viewer Netron", **add_form)
+    form.add_argument("--netron", const="netron", help="an ONNX model, for the viewer Netron", **add_form)
     form.add_argument("--json", const="json", help="an .mxr file in JSON", **add_form)
     form.add_argument(
         "--binary",

@@ -5,9 +5,9 @@ from __future__ import annotations
 import logging
 import os
 
-from .variables import VARIABLES
+from .variables import LIBRARIES, VARIABLES
 
-PREFIXES = ("MIGRAPHX_", "MGX_")
+PREFIXES = ("MIGRAPHX_", "MGX_", *LIBRARIES)
 
 
 def report_environment(log: logging.Logger) -> None:
@@ -15,7 +15,7 @@ def report_environment(log: logging.Logger) -> None:
     for name, value in sorted(os.environ.items()):
         if not name.startswith(PREFIXES):
             continue
-        known = VARIABLES.get(name)
+        known = VARIABLES.get(name) or VARIABLES.get(f"{name.partition('_')[0]}_*")
         if known is not None and known.works:
             log.info("%s=%s", name, value)
         else:

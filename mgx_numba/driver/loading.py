@@ -22,6 +22,7 @@ from .literals import replace_literals
 from .onnx_edits import read_proto, set_batch_of_reshapes, set_outputs
 from .quantizing import quantize_model, requested_kinds
 from .trim import trim
+from .variables import NO_MLIR
 
 if TYPE_CHECKING:
     from ..frontends.onnx.check import Finding
@@ -106,6 +107,8 @@ def _tell_idle_flags(model: program, args: argparse.Namespace, kind: str) -> Non
     for name in _ONNX_FLAGS if kind != "onnx" else ():
         if getattr(args, name) and not (kind == "tf" and name in _TF_FLAGS):
             warn(f"--{name.replace('_', '-')} has no effect: {args.file} is no ONNX file")
+    if args.mlir:
+        warn(f"--mlir has no effect: {NO_MLIR[0].lower()}{NO_MLIR[1:]}")
     if kind != "tf" and args.is_nhwc is not None:
         flag = "--nhwc" if args.is_nhwc else "--nchw"
         warn(f"{flag} has no effect: {args.file} is no TensorFlow file")

@@ -25,6 +25,8 @@ from .logs import LOG, add_logging, logged
 PROGRAM = "mgx-numba-driver"
 FAILURE = 2  # exit status for errors, as in argparse
 INTERRUPTED = 130  # exit status that shells report after SIGINT
+_NO_COMMIT = "no commit of ONNX Runtime is needed: see mgx_numba.session"
+"""Answer to ``--ort-sha``, with which MIGraphX names the commit that has its execution provider."""
 OF_WRITING = frozenset((errno.EBADF, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.ENOSPC, errno.EPIPE))
 """Error numbers that can only come from writing standard output; errors of files are reported with the file's name."""
 
@@ -116,6 +118,7 @@ class _Parser(argparse.ArgumentParser):
 def _parser() -> argparse.ArgumentParser:
     parser = _Parser(prog=PROGRAM, description="Read, compile, run, time and verify models.", allow_abbrev=False)
     parser.add_argument("-v", "--version", action="version", version=f"mgx_numba Version: {__version__}")
+    parser.add_argument("--ort-sha", action="version", version=_NO_COMMIT, help="tell of MIGraphX's ONNX Runtime")
     commands = parser.add_subparsers(dest="command", metavar="<command>")
     for name, command in COMMANDS.items():
         summary = (command.__doc__ or "").strip().splitlines()[0]

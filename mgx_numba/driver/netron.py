@@ -1,4 +1,4 @@
-"""Export of any program, also a compiled one, as an ONNX model in JSON for the viewer Netron.
+"""Export of any program, also a compiled one, as an ONNX model for the viewer Netron.
 
 Nodes have the IR's operators in the domain ``mgx_numba``, so no engine can run the model.
 """
@@ -23,9 +23,8 @@ LARGE_LITERAL = 1024
 """Number of elements from which a literal is exported without values, since the model is only for viewing."""
 
 
-def to_netron(program: Program) -> str:
-    """Return the model as JSON text (``google.protobuf.json_format``); submodules are graph attributes."""
-    from google.protobuf.json_format import MessageToJson
+def to_netron(program: Program) -> bytes:
+    """Return the model's protobuf, which `onnx.load` reads; submodules are graph attributes."""
     from onnx import helper
 
     names = instruction_names(program.reachable_modules())
@@ -35,7 +34,7 @@ def to_netron(program: Program) -> str:
         producer_version=__version__,
         opset_imports=[helper.make_opsetid(DOMAIN, 1)],
     )
-    return str(MessageToJson(model)) + "\n"
+    return bytes(model.SerializeToString())
 
 
 def _graph(module: Module, names: dict[Instruction, str]) -> Any:

@@ -14,7 +14,8 @@ class Variable:
     """An environment variable.
 
     Attributes:
-        name: without the prefix ``MIGRAPHX_``; in full for this package's own variables.
+        name: without the prefix ``MIGRAPHX_``; in full for variables of this package and of other libraries. ``*`` at
+            the end stands for the rest of any name.
         text: its effect, or why it has none.
         works: whether it has an effect here.
     """
@@ -26,16 +27,21 @@ class Variable:
     @property
     def full_name(self) -> str:
         """Return the name of the variable in the environment."""
-        return self.name if self.name.startswith("MGX_") else f"MIGRAPHX_{self.name}"
+        return self.name if self.name.startswith(("MGX_", *LIBRARIES)) else f"MIGRAPHX_{self.name}"
+
+
+LIBRARIES = ("MIOPEN_", "ROCMLIR_", "ROCBLAS_", "HIPBLASLT_", "TENSILE_")
+"""Prefixes of variables of the libraries that MIGraphX calls."""
 
 
 def _idle(name: str, text: str) -> Variable:
     return Variable(name, text, works=False)
 
 
-_MLIR = "There is no MLIR here: kernels are printed in Python and compiled by Numba and LLVM."
+NO_MLIR = "There is no MLIR here: kernels are printed in Python and compiled by Numba and LLVM."
 _CK = "There is no Composable Kernel here: contractions are this package's own solvers."
 _MIOPEN = "There is no MIOpen here: convolutions and pooling are this package's own kernels."
+_BLAS = "There is no rocBLAS, hipBLASLt or Tensile here: products are this package's own kernels."
 _FLASH = "Attention is one kernel that never writes the score matrix; how rows are shared follows from the threads."
 
 GROUPS: dict[str, tuple[Variable, ...]] = {
@@ -98,8 +104,8 @@ GROUPS: dict[str, tuple[Variable, ...]] = {
         Variable("MLIR_TUNE_LIMIT", "Solvers, and blockings of one solver, that are measured at the most."),
         _idle("ENABLE_GEMM_TUNING", "`exhaustive_tune` measures products, too; rocBLAS is not used."),
         _idle("ENABLE_HIP_GEMM_TUNING", "`exhaustive_tune` measures products, too; hipBLASLt is not used."),
-        _idle("MLIR_TUNING_DB", f"{_MLIR} Records are in `MIGRAPHX_PROBLEM_CACHE`."),
-        _idle("MLIR_TUNING_CFG", f"{_MLIR} The driver's `tune --export` writes the problems as JSON."),
+        _idle("MLIR_TUNING_DB", f"{NO_MLIR} Records are in `MIGRAPHX_PROBLEM_CACHE`."),
+        _idle("MLIR_TUNING_CFG", f"{NO_MLIR} The driver's `tune --export` writes the problems as JSON."),
         _idle("MLIR_ENABLE_SPLITK", "Whether sums are made in parts is a solver's choice."),
         _idle("TUNE_CK", _CK),
         _idle("SET_GEMM_PROVIDER", "Kernels are this package's; tuning measures cuBLASLt and cuDNN beside them."),
@@ -137,16 +143,16 @@ GROUPS: dict[str, tuple[Variable, ...]] = {
         _idle("DISABLE_MIOPEN_FUSION", _MIOPEN),
         _idle("ENABLE_MIOPEN_POOLING", _MIOPEN),
         _idle("DISABLE_DNNL_POST_OPS_WORKAROUND", "There is no DNNL here."),
-        _idle("DISABLE_MLIR", _MLIR),
-        _idle("ENABLE_EXTRA_MLIR", _MLIR),
-        _idle("ENABLE_MLIR_GEG_FUSION", _MLIR),
-        _idle("ENABLE_MLIR_INPUT_FUSION", _MLIR),
-        _idle("ENABLE_MLIR_REDUCE_FUSION", _MLIR),
-        _idle("MLIR_DUMP", f"{_MLIR} `MIGRAPHX_GPU_DUMP_SRC` prints kernels."),
-        _idle("MLIR_DUMP_TO_MXR", _MLIR),
-        _idle("MLIR_USE_SPECIFIC_OPS", f"{_MLIR} `MIGRAPHX_DISABLE_PASSES` leaves out fusions."),
+        _idle("DISABLE_MLIR", NO_MLIR),
+        _idle("ENABLE_EXTRA_MLIR", NO_MLIR),
+        _idle("ENABLE_MLIR_GEG_FUSION", NO_MLIR),
+        _idle("ENABLE_MLIR_INPUT_FUSION", NO_MLIR),
+        _idle("ENABLE_MLIR_REDUCE_FUSION", NO_MLIR),
+        _idle("MLIR_DUMP", f"{NO_MLIR} `MIGRAPHX_GPU_DUMP_SRC` prints kernels."),
+        _idle("MLIR_DUMP_TO_MXR", NO_MLIR),
+        _idle("MLIR_USE_SPECIFIC_OPS", f"{NO_MLIR} `MIGRAPHX_DISABLE_PASSES` leaves out fusions."),
         _idle("TRACE_HIPRTC", "HIP's run-time compiler is not used; `MIGRAPHX_TRACE_COMPILE` tells of kernels."),
-        _idle("TRACE_MLIR", _MLIR),
+        _idle("TRACE_MLIR", NO_MLIR),
     ),
 }
 """MIGraphX's variables by subject."""
@@ -162,6 +168,11 @@ OWN: tuple[Variable, ...] = (
         "MGX_PLAN_CACHE",
         "0: compiled models are neither looked for in the cache folder nor kept there, only kernels are. So does "
         "`compile(plan_cache=False)` for one program.",
+    ),
+    Variable(
+        "MGX_MACHINE",
+        "The machine record of the CPU's cost model: a shipped one (`znver5`), `generic`, or a JSON file. If not set, "
+        "a CPU model without a shipped record is measured once, for less than a second, at the first compilation.",
     ),
     Variable("MGX_NUM_THREADS", "Threads of a run, in place of as many as the process has cores."),
     Variable(
@@ -181,13 +192,20 @@ OWN: tuple[Variable, ...] = (
     ),
     Variable(
         "DYNAMIC_SHAPE",
-        "Of MIGraphX on DCUs: lengths that `map_input_dims` gives an ONNX model are the longest, and `program.reshape` "
-        "gives others, for which a compiled program is compiled. Not needed for inputs with ranges, which run with any "
-        "lengths in them.",
+        "Of MIGraphX on DCUs. Needed only for a `ModelProto`: a program of a model in memory then keeps the model, so "
+        "that `program.reshape` can give lengths up to those of `map_input_dims`. For a model's file `reshape` does so "
+        "without the variable. Inputs with ranges run with any lengths in these.",
     ),
     Variable("MGX_DRIVER", "The command that C++ programs start to compile, in place of `mgx-numba-driver`."),
+    _idle("MIOPEN_FIND_ENFORCE", f"{_MIOPEN} `exhaustive_tune` measures their choices."),
+    _idle("MIOPEN_FIND_MODE", f"{_MIOPEN} `exhaustive_tune` measures their choices."),
+    _idle("MIOPEN_USER_DB_PATH", f"{_MIOPEN} Records are in `MIGRAPHX_PROBLEM_CACHE`."),
+    _idle("MIOPEN_*", _MIOPEN),
+    _idle("ROCMLIR_*", NO_MLIR),
+    *(_idle(f"{library}*", _BLAS) for library in LIBRARIES[2:]),
 )
-"""This package's own variables, including a ``MIGRAPHX_`` variable that MIGraphX does not have."""
+"""This package's own variables, including a ``MIGRAPHX_`` variable that MIGraphX does not have, and variables of
+`LIBRARIES`, without effect."""
 
 VARIABLES: dict[str, Variable] = {
     one.full_name: one for one in (*(v for group in GROUPS.values() for v in group), *OWN)

@@ -36,8 +36,8 @@ def check_output(args: argparse.Namespace) -> None:
             raise OptionError(f"{flag} needs a binary file: give --output FILE (the form is {form})")
     if args.output:
         check_writable(args.output)
-    elif form == "binary" and sys.stdout.isatty():
-        raise OptionError("--binary writes no text: give --output FILE, or redirect the output")
+    elif form in ("binary", "netron") and sys.stdout.isatty():
+        raise OptionError(f"--{form} writes no text: give --output FILE, or redirect the output")
 
 
 def write_model(model: program, args: argparse.Namespace) -> None:
@@ -55,16 +55,22 @@ def write_model(model: program, args: argparse.Namespace) -> None:
         save(model, args.output, "json" if form == "json" else "msgpack", args.embed_objects, args.embed_library)
         return
     if form == "binary":
-        sys.stdout.flush()
-        sys.stdout.buffer.write(save_buffer(model, args.embed_objects, args.embed_library))
-        return
-    text = _text(model, form, args.brief)
+        content = save_buffer(model, args.embed_objects, args.embed_library)
+    elif form == "netron":
+        content = to_netron(model._shown)
+    else:
+        text = _text(model, form, args.brief)
+        if args.output is None:
+            sys.stdout.write(text)
+            return
+        content = text.encode()
     if args.output is None:
-        sys.stdout.write(text)
+        sys.stdout.flush()
+        sys.stdout.buffer.write(content)
         return
     try:
-        with open(args.output, "w", encoding="utf-8") as file:
-            file.write(text)
+        with open(args.output, "wb") as file:
+            file.write(content)
     except OSError as error:
         raise FormatError(f"{args.output}: cannot be written: {error.strerror or error}") from None
 
@@ -119,8 +125,6 @@ def check_writable(path: str) -> None:
 def _text(model: program, form: str, brief: bool) -> str:
     if form == "graphviz":
         return to_dot(model._shown, brief)
-    if form == "netron":
-        return to_netron(model._shown)
     if form == "python":
         return to_py(model._portable)
     if form == "cpp":

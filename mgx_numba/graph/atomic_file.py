@@ -23,6 +23,8 @@ except ImportError:  # not on Windows
     fcntl = None  # type: ignore[assignment]
 
 Write = Callable[[Any], Any]
+_BINARY = getattr(os, "O_BINARY", 0)
+"""Without it Windows writes a carriage return before each byte 10."""
 _ABANDONED_SECONDS = 60.0
 """Age (s) below which an unlocked file is not abandoned: its writer may have created but not locked it yet."""
 _PIECE_BYTES = 64 << 20
@@ -61,7 +63,7 @@ def replace_file(
         try:
             _write(_unnamed(folder, mode), target, fill, durable, lambda handle: _give_name(handle, temporary))
         except OSError:  # nameless files are unsupported, or the disk is full
-            named = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
+            named = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | _BINARY, mode)
             _write(named, target, fill, durable, lambda handle: None)
         os.replace(temporary, target)
     except OSError as error:
@@ -95,8 +97,9 @@ def _write(
 ) -> None:
     with os.fdopen(handle, "wb") as file:
         _lock(handle)
-        with contextlib.suppress(FileNotFoundError):  # before writing: the content may be confidential
-            os.fchmod(handle, os.stat(target).st_mode & 0o777)
+        if hasattr(os, "fchmod"):  # not on Windows
+            with contextlib.suppress(FileNotFoundError):  # before writing: the content may be confidential
+                os.fchmod(handle, os.stat(target).st_mode & 0o777)
         fill(lambda data: _write_pieces(file, data))
         file.flush()
         if durable:

@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import os
 import stat
+import threading
 import weakref
 from collections.abc import Iterator
+from io import FileIO
 from typing import Any, Union
 
 import numpy as np
@@ -24,6 +26,18 @@ _PIECE_BYTES = 16 << 20
 """Bytes that one thread reads at a time: some milliseconds of work."""
 _WINDOW_BYTES = 1 << 14
 """Bytes read for a small piece of a large file: four pages cost about as much as one."""
+
+
+_seeking = threading.Lock()
+
+
+def _read_at(file: FileIO, view: memoryview, begin: int) -> int:
+    """Read bytes from offset ``begin`` into ``view``, from any thread, and return their number."""
+    if hasattr(os, "preadv"):
+        return os.preadv(file.fileno(), [view], begin)
+    with _seeking:  # on Windows
+        file.seek(begin)
+        return file.readinto(view)
 
 
 class FileContent:
@@ -43,7 +57,7 @@ class FileContent:
         self._whole: weakref.ref[np.ndarray] | None = None
         self._held: np.ndarray | None = None
         self._status: os.stat_result | None = None
-        self._file = open(path, "rb", buffering=0)  # noqa: SIM115  (closed with this)
+        self._file = FileIO(path)  # closed with this
         weakref.finalize(self, self._file.close)
         status = os.fstat(self._file.fileno())
         self._kept = None if stat.S_ISREG(status.st_mode) else np.frombuffer(self._file.read(), np.uint8)
@@ -91,7 +105,7 @@ class FileContent:
         done, view = 0, target.data
         while done < len(view):
             try:
-                count = os.preadv(self._file.fileno(), [view[done:]], begin + done)
+                count = _read_at(self._file, view[done:], begin + done)
             except OSError as error:
                 raise FormatError(f"{os.fspath(self.path)}: cannot be read: {_reason(error)}") from None
             if not count:

@@ -8,6 +8,7 @@ from typing import Any
 
 from ..dataclass import dataclass
 from ..errors import FormatError
+from ..messages import deprecated
 
 
 @dataclass(frozen=True)
@@ -52,7 +53,8 @@ class Origin:
         """
         if not isinstance(found, dict):
             raise FormatError("mgx_numba: 'origin' must be a map")
-        if "output_symbols" in found:  # written by versions that stored only symbols
+        if "output_symbols" in found:  # of version 0.2, which stored symbols alone
+            deprecated("the form of .mxr files of version 0.2", "save the program again", "0.4")
             found = {("output_dims" if name == "output_symbols" else name): value for name, value in found.items()}
         kinds = {f.name: type(getattr(_NONE, f.name)) for f in fields(cls)}
         kinds |= {"output_names": list, "output_dims": list}

@@ -15,7 +15,7 @@ OPERATORS = {
     "broadcast": "broadcast multibroadcast broadcast_with_dims broadcast_for_dot scalar",
     "caches": "update_cache cached_attention",
     "concat": "concat",
-    "control": "if if_short loop select_module",
+    "control": "if if_short loop run_on_target select_module",
     "convolution": "convolution quant_convolution convolution_backwards quant_convolution_backwards im2col",
     "coupling": "pairwise_coupling",
     "decode_image": "decode_image",
@@ -66,7 +66,7 @@ OPERATORS = {
     "unary": (
         "abs acos acosh asin asinh atan atanh ceil cos cosh erf exp floor log log2 nearbyint neg recip rsqrt "
         "sigmoid sign sin sinh sqrt tan tanh isnan isinf gelu_erf gelu_tanh silu softplus mish bitwise_not not "
-        "identity relu leaky_relu elu convert"
+        "identity capture relu leaky_relu elu convert"
     ),
     "unfitting": "unfitting",
     "unknown": "unknown",

@@ -14,7 +14,7 @@ from ..core.types import Type, from_numpy
 from ..dataclass import dataclass
 from ..errors import MgxError, ShapeError
 from .base import register
-from .bodies import BodyOperator, RunModule, Submodule, SubmoduleValue, expect_bodies, expect_runner
+from .bodies import BodyOperator, RunModule, Submodule, SubmoduleValue, expect_bodies, expect_parameters, expect_runner
 
 LONGEST = 65535
 """MIGraphX's default of ``limit_max_iterations``."""
@@ -212,6 +212,40 @@ class Loop(BodyOperator):
         for k, value in enumerate(values):
             result[self.max_iterations - 1 - k if direction else k] = value
         return result
+
+
+@register
+@dataclass(frozen=True)
+class RunOnTarget(BodyOperator):
+    """The submodule's results, as a tuple.
+
+    The inputs are the values of the submodule's parameters, sorted by name, as in MIGraphX. ``target_id`` is the
+    position of a target among those that MIGraphX compiled the program for; here the program's one target runs all.
+    """
+
+    name: ClassVar[str] = "run_on_target"
+    target_id: int = 0
+
+    @staticmethod
+    def order(body: Submodule) -> list[int]:
+        """Return, for each parameter of the submodule in order of declaration, the position of its input."""
+        names = [p.op.parameter for p in body.parameters()]
+        return [sorted(names).index(name) for name in names]
+
+    def compute_shape(self, inputs: Sequence[Shape], bodies: Sequence[Submodule] = ()) -> Shape:
+        expect_bodies(self, bodies, 1)
+        if len(bodies[0].parameters()) == len(inputs):  # else refused by the next check
+            inputs = [inputs[k] for k in self.order(bodies[0])]
+        expect_parameters(self, bodies[0], inputs)
+        for parameter, given in zip(bodies[0].parameters(), inputs):
+            wanted = parameter.shape
+            if not given.is_dynamic and not wanted.is_dynamic and given.lens != wanted.lens:
+                raise self.fail(f"module {bodies[0].name!r}: {parameter.op} is {wanted}, got {given}")
+        return Shape.tuple(r.shape for r in bodies[0].results())
+
+    def compute(self, output: Shape, args: Sequence[np.ndarray], run: RunModule | None = None) -> Any:
+        run = expect_runner(self, run)
+        return tuple(run(0, [args[k] for k in self.order(run.modules[0])]))
 
 
 NOTHING = Shape.tuple(())

@@ -186,9 +186,30 @@ def define(
         members |= {"function": staticmethod(meaning), "rule": staticmethod(rule), "arity": (least, most)}
         members["kernel"] = None if kernel is None else staticmethod(kernel)
         base = CustomOperator
-    class_name = op_type if op_type.isidentifier() else base.__name__
     members["__annotations__"] = {attribute: kind for attribute, kind, _ in attributes}
     members |= {attribute: default for attribute, _, default in attributes}
+    return _registered(op_type, base, members)
+
+
+def define_remote(name: str, function: Callable[..., Any], rule: Callable[..., Any]) -> None:
+    """Make an operator of another process known: by its plain name, without attributes, for any number of inputs.
+
+    An operator of this kind that has the name is replaced.
+
+    Raises:
+        OperatorError: the name is that of another operator, or empty.
+    """
+    if not name or (is_known(name) and not operator_class(name).custom):
+        raise OperatorError(f"a custom operator cannot be called {name!r}" + (": an operator is" if name else ""))
+    members: dict[str, Any] = {"name": name, "__doc__": name, "arity": (0, None), "__annotations__": {}}
+    members |= {"function": staticmethod(function), "rule": staticmethod(rule)}
+    if is_known(name):
+        forget(name)
+    _registered(name, CustomOperator, members)
+
+
+def _registered(title: str, base: type[Operator], members: dict[str, Any]) -> type[Operator]:
+    class_name = title if title.isidentifier() else base.__name__
     return register(dataclass(frozen=True)(type(class_name, (base,), members)))
 
 

@@ -42,6 +42,18 @@ class Identity(Pointwise):
 
 @register
 @dataclass(frozen=True)
+class Capture(Identity):
+    """The input's value; MIGraphX puts it where calibration records ranges, which `Calibration` does here.
+
+    ``ins_index`` numbers the recorded values.
+    """
+
+    name: ClassVar[str] = "capture"
+    ins_index: int = 0
+
+
+@register
+@dataclass(frozen=True)
 class Relu(Pointwise):
     """``max(0, x)``; NaN stays NaN."""
 

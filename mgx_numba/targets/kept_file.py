@@ -29,6 +29,15 @@ def kept_pieces(kept: Kept, about: Mapping[str, Any]) -> list[bytes | memoryview
         return None
 
 
+def constant_bytes(kept: Kept) -> int:
+    """Return the total size (bytes) of the constants of a program's plans; a shared constant counts for each plan."""
+    if isinstance(kept, KeptPlan):
+        return sum(array.nbytes for array in kept.plan.constants)
+    if isinstance(kept, KeptSplit):
+        return constant_bytes(kept.head) + constant_bytes(kept.tail)
+    return sum(map(constant_bytes, [*kept.plans, *(one for _, one in kept.fixed)]))
+
+
 class KeptFile(PlanFile):
     """An open file of a compiled program."""
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import threading
 import warnings
 from collections.abc import Callable
 from pathlib import Path
@@ -432,6 +433,39 @@ def test_the_folder_is_deleted_midway(path: Path, folder: Path) -> None:
     shutil.rmtree(folder / "plans")
     check(net.run({"x": X})[0])
     check(result(path))
+
+
+def test_a_plan_with_large_constants_delayed_the_first_result(
+    path: Path, monkeypatch: pytest.MonkeyPatch, work: list[str]
+) -> None:
+    """`compile` wrote hundreds of megabytes before it returned."""
+    begun, wanted = threading.Event(), threading.Event()
+
+    def slow(*given: Any) -> bool:
+        begun.set()
+        return wanted.wait(60) and write(*given)
+
+    write = saved_plans.write
+    monkeypatch.setattr(saved_plans, "_AT_ONCE_BYTES", -1)
+    monkeypatch.setattr(saved_plans, "write", slow)
+    check(result(path))
+    assert begun.wait(60) and not list((default_folder() / "plans" / "cpu").glob("*"))
+    wanted.set()
+    check(result(path))
+    check(InferenceSession(path, SessionOptions()).run(None, {"x": X})[0])
+    assert work == ["read", "compiled"] * 2  # the session's options are others
+
+
+def test_a_process_ended_before_its_plan_was_written(path: Path, work: list[str]) -> None:
+    program = (
+        "import sys, mgx_numba\n"
+        "from mgx_numba.api import saved_plans\n"
+        "saved_plans._AT_ONCE_BYTES = -1\n"
+        "mgx_numba.parse_onnx(sys.argv[1]).compile('cpu', num_threads=1)\n"
+    )
+    said(program, path)
+    check(result(path))
+    assert work == []
 
 
 def test_two_processes_at_once(path: Path) -> None:

@@ -20,10 +20,11 @@ from mgx_numba.core.types import Type
 from mgx_numba.errors import UnsupportedError
 from tests.values import element_strides
 
-from ..features import features
+from ..features import ARM, features
 from .contracting import GuardedPages, needs_page_protection, run_plan
 
-FORMS = ("", "avx2", "-avx512vnni,-avxvnni", "avx2,-avxvnni", "sse")
+ARM_FORMS = ("", "-i8mm", "-i8mm,-dotprod")
+FORMS = ARM_FORMS if ARM else ("", "avx2", "-avx512vnni,-avxvnni", "avx2,-avxvnni", "sse")
 """Enabled CPU features: all, VNNI on 256 bits, and no VNNI on 512, 256 and 128 bits."""
 SOLVER = GemmInt8()
 
@@ -56,7 +57,7 @@ def pair(m: int, n: int, k: int, dtype: str, batch: tuple[int, ...] = ()) -> tup
     return a, rng.integers(-128, 128, (*batch, k, n)).astype(np.int8)
 
 
-form = features(FORMS)
+form = features(FORMS, arm=ARM_FORMS)
 
 
 @pytest.mark.parametrize("dtype", ["uint8", "int8"])
@@ -137,7 +138,7 @@ def test_blockings_of_tuning_compute_the_same(form: str) -> None:
 
 def test_the_form_follows_the_instruction_sets(monkeypatch: pytest.MonkeyPatch) -> None:
     types = element_types("int8 int8 int32 int32")
-    for limit in ("avx2,-avxvnni", "sse"):
+    for limit in ARM_FORMS[-1:] if ARM else ("avx2,-avxvnni", "sse"):
         monkeypatch.setenv("MGX_CPU_FEATURES", limit)
         assert tile_for(types).packing.k_interleave == 2
         assert tile_for(types).left_word == tile_for(types).right_word == "int32"

@@ -17,6 +17,7 @@ from mgx_numba.codegen.problems.convolution import ConvProblem
 from mgx_numba.codegen.problems.element_types import ElementTypes
 from mgx_numba.codegen.problems.gemm import GemmProblem
 
+from ..features import ARM
 from .contracting import (
     GuardedPages,
     apply_full_epilogue,
@@ -32,9 +33,10 @@ TOLERANCE = 3e-6
 """Error of float32 sums of rounded products, relative to the largest result."""
 
 
-@pytest.fixture(
-    params=[("float16", "-avx512bf16"), ("bfloat16", "-avx512bf16"), ("float16", "avx2"), ("bfloat16", "avx2")]
-)
+FORMS = ("-bf16",) if ARM else ("-avx512bf16", "avx2")
+
+
+@pytest.fixture(params=[(stored, form) for form in FORMS for stored in STORED])
 def types(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> ElementTypes:
     """Types, on a CPU without products of two bfloat16."""
     stored, features = request.param

@@ -35,7 +35,7 @@ def test_the_last_cache_is_the_largest_that_the_system_tells(
         (tmp_path / f"index{k}").mkdir()
         (tmp_path / f"index{k}" / "size").write_text(size + "\n")
     monkeypatch.setattr(module, "_CACHES", tmp_path)
-    assert module._last_cache_bytes() == largest
+    assert module.last_cache_bytes() == largest
 
 
 def test_the_machine_has_the_cpu_as_it_is_narrowed(monkeypatch: pytest.MonkeyPatch) -> None:

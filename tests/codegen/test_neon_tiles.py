@@ -1,7 +1,8 @@
-"""Register tiles on ARM: one multiply-add per step and accumulator vector, all accumulators in registers."""
+"""Register tiles on ARM: the choice for each CPU, their instructions, and that accumulators stay in registers."""
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import re
 from collections.abc import Iterator
@@ -18,49 +19,69 @@ from mgx_numba.codegen.cpu.toolchain.compiler import inspect
 from mgx_numba.codegen.problems.element_types import element_types
 from mgx_numba.codegen.problems.gemm import GemmProblem
 
-FEATURES = ("neon", "fp-armv8", "fullfp16", "lse", "dotprod", "i8mm", "bf16")
-UNSIGNED, SIGNED, BFLOAT16 = "uint8 int8 int32 int32", "int8 int8 int32 int32", "float32 bfloat16 float32 float32"
+BASE = ("neon", "fp-armv8", "fullfp16", "lse")
+CPUS = {
+    "cortex-a72": BASE[:2],
+    "neoverse-n1": (*BASE, "dotprod"),  # Graviton 2, Ampere Altra
+    "neoverse-v1": (*BASE, "dotprod", "i8mm", "bf16", "sve"),  # Graviton 3
+    "neoverse-v2": (*BASE, "dotprod", "i8mm", "bf16", "sve", "sve2"),  # Graviton 4, Grace
+    "ampere1": (*BASE, "dotprod", "i8mm", "bf16"),  # AmpereOne
+    "apple-m1": (*BASE, "dotprod", "fp16fml"),
+    "apple-m2": (*BASE, "dotprod", "fp16fml", "i8mm", "bf16"),
+    "apple-m4": (*BASE, "dotprod", "fp16fml", "i8mm", "bf16", "sme"),
+}
+"""Features of CPUs, by LLVM's names."""
+UNSIGNED, SIGNED = "uint8 int8 int32 int32", "int8 int8 int32 int32"
+HALF, BFLOAT16 = "float32 float16 float32 float32", "float32 bfloat16 float32 float32"
+MATRICES = {UNSIGNED: "neonmmla_8x3", SIGNED: "neonmmla_8x3", BFLOAT16: "neonbf16_8x3"}
+DOTS = {UNSIGNED: "neondot_8x3", SIGNED: "neondot_8x3", BFLOAT16: "neon_8x3_stored"}
+WIDENED = {UNSIGNED: "portable_4x2", SIGNED: "portable_4x2", BFLOAT16: "neon_8x3_stored"}
+CHOSEN = {name: MATRICES if "i8mm" in on else DOTS if "dotprod" in on else WIDENED for name, on in CPUS.items()}
 
 
-@pytest.fixture
-def neoverse(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Kernels are for a Neoverse N2, whose code LLVM writes on any machine."""
-    monkeypatch.setenv("MGX_CPU_FEATURES", "")
-    fake = dataclasses.replace(
-        host.platform(),
-        cpu="neoverse-n2",
-        triple="aarch64-unknown-linux-gnu",
-        features=dict.fromkeys(FEATURES, True),
-    )
-    with host.pretending(fake):
+@contextlib.contextmanager
+def pretended(cpu: str) -> Iterator[None]:
+    """Kernels are for an ARM CPU, whose code LLVM writes on any machine."""
+    features = dict.fromkeys(CPUS[cpu], True)
+    fake = dataclasses.replace(host.platform(), cpu=cpu, triple="aarch64-unknown-linux-gnu", features=features)
+    with pytest.MonkeyPatch.context() as patch, host.pretending(fake):
+        patch.setenv(host.ENVIRONMENT, "")
         yield
 
 
+@pytest.mark.parametrize("cpu", CPUS)
+def test_each_cpu_has_its_tiles(cpu: str) -> None:
+    with pretended(cpu):
+        found = {types: tile_for(element_types(types)).name for types in (UNSIGNED, SIGNED, BFLOAT16, HALF, "float32")}
+        assert found == {**CHOSEN[cpu], HALF: "neon_8x3_stored", "float32": "neon_8x3"}
+
+
 CASES = [
-    ("float32", GemmPacked(), "neon_8x3", "fmla"),
-    (UNSIGNED, GemmInt8(), "neondot_8x3", "usdot"),
-    (SIGNED, GemmInt8(), "neondot_8x3", "sdot"),
-    (BFLOAT16, GemmBfloat16(), "neonbf16_8x3", "bfdot"),
+    ("neoverse-n1", "float32", GemmPacked(), "fmla"),
+    ("neoverse-n1", HALF, GemmPacked(), "fmla"),
+    ("neoverse-n1", UNSIGNED, GemmInt8(), "sdot"),
+    ("neoverse-n1", SIGNED, GemmInt8(), "sdot"),
+    ("neoverse-v1", UNSIGNED, GemmInt8(), "usmmla"),
+    ("neoverse-v1", SIGNED, GemmInt8(), "smmla"),
+    ("neoverse-v1", BFLOAT16, GemmBfloat16(), "bfmmla"),
 ]
 
 
-@pytest.mark.usefixtures("neoverse")
-@pytest.mark.parametrize("types, solver, name, instruction", CASES)
-def test_instructions(types: str, solver: Solver[GemmProblem], name: str, instruction: str) -> None:
+@pytest.mark.parametrize("cpu, types, solver, instruction", CASES)
+def test_instructions(cpu: str, types: str, solver: Solver[GemmProblem], instruction: str) -> None:
+    """Each word costs one instruction for a vector of accumulators, and all accumulators stay in registers."""
     problem = GemmProblem(64, 96, 64, types=element_types(types))
-    tile = tile_for(problem.types)
-    assert tile.name == name and solver.refusal(problem) is None
-    texts = [inspect(k).assembly for k in solver.plan(problem).kernels if k.name.startswith(f"{name}_")]
+    with pretended(cpu):
+        tile = tile_for(problem.types)
+        kernels = [k for k in solver.plan(problem).kernels if "_tile_" in k.name]
+        texts = [inspect(k).assembly for k in kernels]
     products = [len(re.findall(rf"\t{instruction}\t", text)) for text in texts]
     assert max(products) >= tile.rows * tile.vectors
     for text, count in zip(texts, products, strict=True):
         assert count and not re.findall(r"\tst[rp]\tq\d+.*\[sp", text)
 
 
-@pytest.mark.usefixtures("neoverse")
-def test_without_these_instructions(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("MGX_CPU_FEATURES", "-dotprod,-i8mm,-bf16")
-    for types in (UNSIGNED, SIGNED):
-        assert tile_for(element_types(types)).name == "portable_4x2"
-    refusal = GemmBfloat16().refusal(GemmProblem(4, 5, 6, types=element_types(BFLOAT16)))
+def test_without_bfloat16_there_is_no_rounding_product() -> None:
+    with pretended("neoverse-n1"):
+        refusal = GemmBfloat16().refusal(GemmProblem(4, 5, 6, types=element_types(BFLOAT16)))
     assert "no tile is declared" in (refusal or "")

@@ -118,6 +118,18 @@ def test_operands_that_the_operations_do_not_take(types: list[Type]) -> None:
         Epilogue((EpilogueOperand("float32", "full"),))
 
 
+def test_sums_of_the_same_terms_in_another_order_had_another_kernel() -> None:
+    """For zeros and NaNs the value of a maximum depends on the order, so it is kept."""
+
+    def printed(method: str, *order: int) -> tuple[str, ...]:
+        body = scalar_body(lambda s, *x: getattr(s, method)(*(x[k] for k in order)), [FLOAT, FLOAT])
+        return print_body(body, ("v7", "e0"), 8, True)[0]
+
+    for method in ("add", "mul"):
+        assert printed(method, 0, 1) == printed(method, 1, 0) == (f"v0 = {method}_fast(e0, v7)",)
+    assert printed("max", 0, 1) != printed("max", 1, 0)
+
+
 def test_each_side_of_a_contraction_has_its_own_operations() -> None:
     """Constants and operands of the prologue are no part of the epilogue, and the other way round."""
     module = Program().main
@@ -137,10 +149,10 @@ def test_each_side_of_a_contraction_has_its_own_operations() -> None:
     prologue = make_prologue(module, core, [("per_k", (0,))], fast_math=True)
     assert prologue is not None and prologue.name == "mul_add" and epilogue.name == "mul_add_relu"
     assert print_body(prologue.body, ("term", "a0"), 8, False, "u") == (
-        ("u0 = const_float32(3.0, 8)", "u1 = mul(term, u0)", "u2 = add(u1, a0)"), "u2",
+        ("u0 = const_float32(3.0, 8)", "u1 = mul(term, u0)", "u2 = add(a0, u1)"), "u2",
     )  # fmt: skip
     assert print_body(epilogue.body, ("acc", "e0"), 8, False)[0][:3] == (
-        "v0 = const_float32(0.5, 8)", "v1 = mul(acc, v0)", "v2 = add(v1, e0)",
+        "v0 = const_float32(0.5, 8)", "v1 = mul(acc, v0)", "v2 = add(e0, v1)",
     )  # fmt: skip
     assert epilogue.operands == (EpilogueOperand("float32", "full"),) and epilogue.dtype == "float32"
     assert dataclasses.replace(epilogue) == epilogue and len({epilogue, dataclasses.replace(epilogue)}) == 1

@@ -15,6 +15,8 @@ from mgx_numba.codegen.problems.element_types import element_types
 from mgx_numba.codegen.problems.gemm import GemmProblem
 from mgx_numba.runtime.cpu.limits import measure_limits
 
+from ..features import ARM
+
 WIDE = host.host().vector_bits >= 512
 
 
@@ -35,7 +37,10 @@ def test_units_of_tiles(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_units_of_vectors(monkeypatch: pytest.MonkeyPatch) -> None:
     assert unit(GemmPacked(), "float32", "", monkeypatch) == ""
-    assert unit(GemmInt8(), "uint8 int8 int32 int32", "sse", monkeypatch) == "vectors of 128 bits int8 as int16"
+    none = "-i8mm,-dotprod" if ARM else "sse"
+    assert unit(GemmInt8(), "uint8 int8 int32 int32", none, monkeypatch) == "vectors of 128 bits int8 as int16"
+    if host.has("i8mm"):
+        assert unit(GemmInt8(), "uint8 int8 int32 int32", "", monkeypatch) == "NEON I8MM int8"
     if host.has("avx2"):
         assert unit(GemmInt8(), "uint8 int8 int32 int32", "avx2,-avxvnni", monkeypatch) == "AVX2 int8 as int16"
     monkeypatch.setenv("MGX_CPU_FEATURES", "")

@@ -250,11 +250,15 @@ def test_driver_tells_of_variables(model: Path, monkeypatch: Any, capsys: Any) -
     monkeypatch.setenv("MIGRAPHX_TRACE_EVAL", "0")
     monkeypatch.setenv("MIGRAPHX_ENABLE_CK", "1")
     monkeypatch.setenv("MIGRAPHX_NO_SUCH", "1")
+    monkeypatch.setenv("MIOPEN_FIND_ENFORCE", "4")
+    monkeypatch.setenv("ROCMLIR_ANY", "1")
     assert drive("params", model) == 0
     err = capsys.readouterr().err
     assert "MIGRAPHX_TRACE_EVAL=0\n" in err
     assert "warning: environment variable MIGRAPHX_ENABLE_CK has no effect here: There is no Composable Kernel" in err
     assert "warning: environment variable MIGRAPHX_NO_SUCH has no effect here: nobody reads it\n" in err
+    assert "variable MIOPEN_FIND_ENFORCE has no effect here: There is no MIOpen here: convolutions" in err
+    assert "variable ROCMLIR_ANY has no effect here: There is no MLIR here" in err
 
 
 @pytest.mark.parametrize("level, running, warned", [("0", 0, 0), ("error", 0, 0), ("warn", 0, 1), ("3", 1, 1)])

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
+import re
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import onnx
 import pytest
-from google.protobuf.json_format import Parse
 
 import mgx_numba
 from mgx_numba.driver.compare import Tolerance
@@ -34,9 +33,9 @@ def test_lists_of_one_word_and_the_file(tmp_path: Path, capsys: Any) -> None:
 
 
 @pytest.mark.parametrize("command", [["read"], ["compile"]])
-def test_netron_is_a_model_that_onnx_reads(command: list[str], model: Path, capsys: Any) -> None:
-    assert drive(*command, model, "--netron", "--debug-symbols") == 0
-    proto = Parse(capsys.readouterr().out, onnx.ModelProto())
+def test_netron_is_a_model_that_onnx_reads(command: list[str], model: Path, tmp_path: Path) -> None:
+    assert drive(*command, model, "--netron", "--debug-symbols", "-o", tmp_path / "net.onnx") == 0
+    proto = onnx.load(tmp_path / "net.onnx")
     assert proto.producer_name == "mgx_numba"
     assert [i.name for i in proto.graph.input] == ["x"]
     nodes = list(proto.graph.node)
@@ -55,7 +54,7 @@ def test_netron_is_a_model_that_onnx_reads(command: list[str], model: Path, caps
         assert {a.name: a.i for a in softmax.attribute}["axis"] == 1
 
 
-def test_netron_shows_open_lengths_tuples_and_large_literals(capsys: Any, tmp_path: Path) -> None:
+def test_netron_shows_open_lengths_tuples_and_large_literals(capfdbinary: Any, tmp_path: Path) -> None:
     p = mgx_numba.program()
     m = p.get_main_module()
     x = m.add_parameter("x", mgx_numba.shape(type="float", dyn_dims=[mgx_numba.shape.dynamic_dimension(1, 4)] * 2))
@@ -65,9 +64,21 @@ def test_netron_shows_open_lengths_tuples_and_large_literals(capsys: Any, tmp_pa
     m.add_return([x, w, m.add_instruction(mgx_numba.op("get_tuple_elem", index=0), [t])])
     p.save(tmp_path / "p.mxr")
     assert drive("read", tmp_path / "p.mxr", "--netron") == 0
-    graph = json.loads(capsys.readouterr().out)["graph"]
-    assert [d.get("dimParam") for d in graph["input"][0]["type"]["tensorType"]["shape"]["dim"]] == ["[1..4]"] * 2
-    assert graph["initializer"][0]["dims"] == ["64", "64"] and "rawData" not in graph["initializer"][0]
+    graph = onnx.load_model_from_string(capfdbinary.readouterr().out).graph
+    assert [d.dim_param for d in graph.input[0].type.tensor_type.shape.dim] == ["[1..4]"] * 2
+    assert graph.initializer[0].dims == [64, 64] and not graph.initializer[0].raw_data
+
+
+def test_flags_and_passes_of_migraphx_that_do_nothing_say_why(model: Path, tmp_path: Path, capsys: Any) -> None:
+    names = "auto_contiguous eliminate_allocation eliminate_concat insert_pad promote_literals rewrite_dot"
+    words = [*names.split(), "simplify_dyn_ops", "eliminate_dead_code"]
+    assert drive("read", model, "--mlir", "-p", *words, "-o", tmp_path / "p.mxr") == 0
+    said = capsys.readouterr().err
+    assert "--mlir has no effect: there is no MLIR here" in said
+    assert re.findall(r"pass (\w+) has no effect: \w+", said) == words[:-1]
+    assert drive("read", model, "-p", "dead_code_elimination", "-o", tmp_path / "q.mxr") == 0
+    assert mgx_numba.load(tmp_path / "p.mxr") == mgx_numba.load(tmp_path / "q.mxr")
+    assert drive("--ort-sha") == 0 and "no commit of ONNX Runtime" in capsys.readouterr().out
 
 
 def test_literals_become_parameters(model: Path, tmp_path: Path, capsys: Any) -> None:

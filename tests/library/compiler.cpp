@@ -8,6 +8,8 @@
 #include <migraphx/generate.hpp>
 #include <migraphx/load_save.hpp>
 #include <migraphx/make_op.hpp>
+#include <migraphx/migraphx.h>
+#include <migraphx/migraphx.hpp>
 #include <migraphx/onnx.hpp>
 #include <thread>
 
@@ -98,6 +100,7 @@ static void parsed()
     r.reshape({{"x", {4, 6}}});
     require(r.is_library(), "lengths are known, and it is compiled again");
     write("reshaped", r.eval({{"x", x}})[0]);
+    refusal("batch", [&] { r.eval({{"x", migraphx::argument(migraphx::shape(migraphx::shape::float_type, {5, 6}))}}); });
 
     migraphx::program det = migraphx::parse_onnx(folder + "/det.onnx");
     det.compile(migraphx::cpu::target{});
@@ -139,6 +142,127 @@ static void kept()
     refusal("empty", [] { migraphx::program().eval({}); });
 }
 
+struct scaled_op final : migraphx::experimental_custom_op_base {
+    std::string name() const override { return "scaled_op"; }
+    migraphx::argument compute(migraphx::context, migraphx::shape, migraphx::arguments inputs) const override
+    {
+        const auto from = inputs[0].as_vector<float>();
+        std::transform(from.begin(), from.end(), inputs[1].data<float>(), [](float x) { return 3 * x; });
+        return inputs[1];
+    }
+    migraphx::shape compute_shape(migraphx::shapes inputs) const override
+    {
+        if(inputs.size() != 2)
+            throw std::runtime_error("two inputs are needed");
+        return inputs.back();
+    }
+    std::vector<std::size_t> output_alias(migraphx::shapes) const override { return {1}; }
+    bool runs_on_offload_target() const override { return true; }
+};
+
+struct wrong_op final : migraphx::experimental_custom_op_base {
+    std::string name() const override { return "wrong_op"; }
+    migraphx::argument compute(migraphx::context, migraphx::shape, migraphx::arguments inputs) const override
+    {
+        return migraphx::argument(migraphx::shape(inputs[0].get_shape().type(), {1, 1}));
+    }
+    migraphx::shape compute_shape(migraphx::shapes inputs) const override { return inputs.front(); }
+};
+
+static void customised()
+{
+    const scaled_op scaled;
+    migraphx::register_experimental_custom_op(scaled);
+    migraphx::register_experimental_custom_op(wrong_op());
+    migraphx::program p;
+    require(!p.is_compiled(), "an empty program");
+    migraphx::module m = p.get_main_module();
+    const migraphx::shape s{migraphx_shape_float_type, {2, 2}};
+    const auto x = m.add_parameter("x", s);
+    const auto absolute = m.add_instruction(migraphx::operation("abs"), {x});
+    const auto room = m.add_allocation(s);
+    refusal("custom shape", [&] { m.add_instruction(migraphx::operation("scaled_op"), {absolute}); });
+    m.add_return({m.add_instruction(migraphx::operation("scaled_op"), {absolute, room})});
+    std::vector<float> values{1, -2, 3, 4};
+    const migraphx::program_parameters given{{"x", migraphx::argument(s, values.data())}};
+    const std::vector<float> wanted{3, 6, 9, 12};
+    for(const char* name : {"ref", "cpu"}) {
+        p.compile(migraphx::target(name));
+        require(p.is_compiled() && !p.is_library(), "the compiler's process calls the operator");
+        require(p.eval(given)[0].as_vector<float>() == wanted, "a custom operator");
+        std::vector<float> seen;
+        std::size_t last = 0;
+        const auto results = p.run_trace(given, [&](const migraphx::trace_info& info) {
+            require(info.get_index() > last, "numbers of instructions");
+            last = info.get_index();
+            if(info.get_name().find("abs") != std::string::npos)
+                seen = info.get_result().as_vector<float>();
+            std::ostringstream graph; // what is called may ask, too
+            p.print_graph(graph, true);
+            require(graph.str().find("digraph") == 0, "a graph is printed");
+        });
+        require(seen == std::vector<float>{1, 2, 3, 4} && results[0].as_vector<float>() == wanted, "a traced run");
+    }
+    refusal("trace", [&] { p.run_trace(given, [](const migraphx::trace_info&) { throw 0; }); });
+    migraphx::program q;
+    m = q.get_main_module();
+    m.add_return({m.add_instruction(migraphx::operation("wrong_op"), {m.add_parameter("x", s)})});
+    refusal("custom result", [&] { q.compile(migraphx::target("ref")), q.eval(given); });
+    struct named_add final : migraphx::experimental_custom_op_base {
+        std::string name() const override { return "add"; }
+        migraphx::argument compute(migraphx::context, migraphx::shape, migraphx::arguments a) const override { return a[0]; }
+        migraphx::shape compute_shape(migraphx::shapes inputs) const override { return inputs[0]; }
+    };
+    refusal("custom name", [&] { migraphx::register_experimental_custom_op(named_add()); });
+}
+
+static void small_things()
+{
+    const migraphx::dynamic_dimensions dims(migraphx::dynamic_dimension{1, 4}, migraphx::dynamic_dimension{3, 3});
+    require(dims.size() == 2 && migraphx::shape(migraphx::shape::float_type, dims).dynamic(), "ranges");
+    const migraphx::shape rows(migraphx::shape::float_type, {2, 3}), turned(rows.type(), {2, 3}, {1, 2});
+    const migraphx::shape wide(rows.type(), {2, 3}, {0, 1}), apart(rows.type(), {2, 3}, {4, 1});
+    require(rows.packed() && turned.packed() && !wide.packed() && !apart.packed(), "packed");
+    require(!rows.transposed() && turned.transposed() && wide.broadcasted() && !wide.scalar(), "strides");
+    require(migraphx::shape(rows.type()).scalar() && rows.ndim() == 2, "a scalar");
+    const auto kept = std::make_shared<std::vector<float>>(6, 1.5f);
+    const migraphx::argument shared(rows, std::shared_ptr<float>(kept, kept->data()));
+    require(kept.use_count() == 2 && shared.data<float>() == kept->data(), "shared memory");
+    const migraphx::gpu::target gpu;
+    const migraphx::argument there = gpu.copy_to(migraphx::argument(wide, kept->data()));
+    require(gpu.copy_from(there) == migraphx::gpu::from_gpu(shared) && there.data() != shared.data(), "copies");
+    require(gpu.allocate(rows).get_shape() == rows && migraphx::gpu::allocate_gpu(rows).data() != nullptr, "memory");
+    migraphx::gpu::gpu_sync();
+    const migraphx::argument odd(migraphx::shape(migraphx::shape::float_type, {2, 2}, {1, 2}), kept->data());
+    for(const auto& value : {shared, odd, migraphx::argument(migraphx::shape(rows.type(), {0, 3}))}) {
+        migraphx::argument::save_argument(value, folder + "/a.msgpack");
+        require(migraphx::argument::load_argument(folder + "/a.msgpack") == value, "a tensor is saved and loaded");
+    }
+    refusal("no tensor", [] { migraphx::load_argument(folder + "/net.mxr"); });
+    const std::vector<float> numbers{1, 2};
+    const migraphx::shape pair(rows.type(), {2});
+    const migraphx::literal bytes(pair, reinterpret_cast<const char*>(numbers.data())), chars(pair, std::vector<char>{1, 2});
+    require(std::memcmp(bytes.data(), numbers.data(), 8) == 0 && std::memcmp(chars.data(), numbers.data(), 8) == 0,
+            "elements as bytes, and as small numbers");
+    refusal("overflow", [&] { migraphx::shape(rows.type(), {SIZE_MAX / 8, 4}); });
+    std::size_t sum = 0;
+    for(const auto& dim : migraphx::range(dims.begin(), dims.end()))
+        sum += dim.max;
+    require(sum == 7, "a range of iterators");
+    migraphx::compile_options options;
+    options.exhaustive_tune = true;
+    options.set_exhaustive_tune_flag(false);
+    require(!options.exhaustive_tune, "one option under two names");
+    migraphx::api::compile_options& same = options;
+    same.set_compile_mode(migraphx_compile_mode_max);
+    require(options.exhaustive_tune, "a mode that measures");
+    migraphx::onnx_options reading;
+    reading.set_use_debug_symbols();
+    std::ostringstream text;
+    text << migraphx::parse_onnx(folder + "/net.onnx", reading);
+    require(text.str().find("# first") != std::string::npos, "names of nodes");
+}
+
 // A child has no part in its parent's requests.
 static void forked()
 {
@@ -166,6 +290,9 @@ static void ended()
     refusal("killed", [&] { p.print(); });
     refusal("gone", [&] { p.print(); });
     require(migraphx::parse_onnx(folder + "/net.onnx").get_parameter_shapes().size() == 1, "another one is started");
+    migraphx::program custom;
+    const auto x = custom.get_main_module().add_parameter("x", migraphx::shape(migraphx::shape::float_type, {2}));
+    custom.get_main_module().add_instruction(migraphx::operation("scaled_op"), {x, x}); // which knows the operators
 }
 
 int main(int, char** argv)
@@ -175,6 +302,8 @@ int main(int, char** argv)
         built();
         parsed();
         kept();
+        customised();
+        small_things();
         forked();
         ended();
         require(migraphx::get_onnx_operators().size() > 100, "operators are listed");

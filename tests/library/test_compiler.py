@@ -37,11 +37,18 @@ EXPECTED = {
     "elements": r"1 literal: 2 elements are given, its shape has 3",
     "missing": r"8 Parameter not found: x \(given: y; expected: x\)",
     "shape": r"8 Incorrect shape {float_type, {2, 3}, .* for parameter: x should be: {float_type, {2, 2}, {2, 1}}",
+    "batch": r"1 program: parameter x has the shape float {5, 6}, expected .*; program::reshape .*map_input_dims",
     "not compiled": r"8 the program is not compiled.*",
     "file": r"8 .*net.onnx: .*it looks like an ONNX model: parse_onnx reads it\)",
     "no file": r"8 .*nowhere.onnx.*",
     "no target": r"8 .*fpga.*",
     "empty": r"1 the program is empty: load, parse or build one",
+    "custom shape": r"8 scaled_op: .*compute_shape of scaled_op: two inputs are needed",
+    "custom result": r"8 wrong_op: .*compute of wrong_op: the result has another type or other lengths.*",
+    "custom name": r"8 a custom operator cannot be called 'add': an operator is",
+    "trace": r"8 trace of cpu::abs_kernel: an exception that is no std::exception",
+    "no tensor": r"7 .*net.mxr: it has no tensor of a type that C\+\+ has",
+    "overflow": r"1 shape: no memory can have as many elements",
     "forked": r"8 the program belongs to the process that this one was forked from",
     "killed": r"8 the compiler's process has ended by signal 9",
     "gone": r"8 the compiler's process has ended, and with it the programs that it had",
@@ -50,7 +57,7 @@ EXPECTED = {
 
 def network(lens: list[object]) -> onnx.ModelProto:
     model = make_model(
-        [helper.make_node("MatMul", ["x", "w"], ["a"]), helper.make_node("Relu", ["a"], ["y"])],
+        [helper.make_node("MatMul", ["x", "w"], ["a"], name="first"), helper.make_node("Relu", ["a"], ["y"])],
         {"x": normal(4, 6)},
         {"y": FLOAT},
         constants={"w": normal(6, 5, seed=1)},

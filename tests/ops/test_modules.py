@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+import mgx_numba as migraphx
 from mgx_numba.core.shape import DynamicDimension, Shape
 from mgx_numba.core.types import Type
 from mgx_numba.errors import MgxError, ShapeError
@@ -192,6 +193,32 @@ def test_select_module_goes_by_lengths() -> None:
     assert evaluate(program, {"x": np.ones(3, np.float32)})[0][0].tolist() == [3, 3, 3]
     with pytest.raises(MgxError, match=r"no submodule takes float_type \[4\]"):
         evaluate(program, {"x": np.ones(4, np.float32)})
+
+
+@pytest.mark.parametrize("uses", [1, 2])
+def test_run_on_target_runs_its_module_with_inputs_in_the_order_of_names(uses: int) -> None:
+    program = migraphx.program()
+    main, body = program.get_main_module(), program.create_module("part")
+    like = migraphx.shape(type="float", lens=[2, 3])
+    x, y = (main.add_parameter(name, like) for name in "xy")
+    second, first = (body.add_parameter(name, like) for name in ("second", "first"))
+    seen = body.add_instruction(migraphx.op("capture", ins_index=3), [first])
+    body.add_return([body.add_instruction(migraphx.op("sub"), [first, second]), seen])
+    results = []
+    for given in [[x, y], [y, y]][:uses]:
+        ran = main.add_instruction(migraphx.op("run_on_target", target_id=1), given, [body])
+        results += [main.add_instruction(migraphx.op("get_tuple_elem", index=k), [ran]) for k in (0, 1)]
+    main.add_return(results)
+    a, b = normal(2, 3), normal(2, 3, seed=1)
+    for target in ("ref", "cpu"):
+        found = program.compile(target).run({"x": a, "y": b})
+        for result, wanted in zip(found, [a - b, a, np.zeros_like(a), b]):
+            np.testing.assert_array_equal(result, wanted)
+    with pytest.raises(ShapeError, match="run_on_target: .*2 parameters"):
+        main.add_instruction(migraphx.op("run_on_target"), [x], [body])
+    other = main.add_parameter("z", migraphx.shape(type="float", lens=[3, 2]))
+    with pytest.raises(ShapeError, match="module 'part': .*first.* is .*{2, 3}.*, got .*{3, 2}"):
+        main.add_instruction(migraphx.op("run_on_target"), [other, y], [body])
 
 
 def test_get_tuple_elem() -> None:

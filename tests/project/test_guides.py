@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import sys
 from pathlib import Path
 
 import pytest
@@ -138,6 +139,13 @@ def test_misprints_of_cpp_are_mended() -> None:
     text, count = mended(broken + "shape::float type\n")
     assert count == 3 and "shape::float_type" in text
     assert re.sub(r"//[^\n]*", "", text).split() == "int n = 3; int m = 4; shape::float_type".split()
+
+
+def test_modules_imported_beside_a_stand_in_are_imported_once(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
+    sys.modules.pop("this", None)
+    (tmp_path / "guide.md").write_text("```python\nimport cv2\nimport this\nfirst = this\n```\n")
+    (tmp_path / "later.md").write_text("```python\nimport sys\nassert 'this' in sys.modules\n```\n")
+    assert main([str(tmp_path)]) == 0 and "cv2" not in sys.modules
 
 
 BROKEN_PYTHON = """

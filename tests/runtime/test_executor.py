@@ -292,7 +292,7 @@ NEVER = 1 << 62
 """Nanoseconds that no clock has come to."""
 
 
-@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="no clock that kernels know")
+@pytest.mark.skipif(not sys.platform.startswith(("linux", "darwin")), reason="no clock that kernels know")
 @pytest.mark.parametrize(
     ("moved", "sleepers", "ended", "called"),
     [

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import platform
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
+from mgx_numba.codegen import arm_features
 from mgx_numba.codegen.cpu import host
 from mgx_numba.codegen.cpu.classes import LEVELS
 from mgx_numba.codegen.platform import platform as platform_here
@@ -77,6 +79,12 @@ def test_a_cpu_without_a_level_keeps_its_features(monkeypatch: pytest.MonkeyPatc
     assert found.name == "x86-64-v2" and {"avx2", "f16c"} <= found.features and "-fma" in found.feature_string
 
 
+def test_a_level_of_x86_switched_neon_off(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MGX_CPU_FEATURES", "x86-64-v3")
+    with pytest.raises(OptionError, match="a level of x86-64"):
+        _class(triple="aarch64-unknown-linux-gnu")
+
+
 def test_unknown_ceiling_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MGX_CPU_FEATURES", "mmx3")
     with pytest.raises(OptionError, match="mmx3"):
@@ -88,3 +96,31 @@ def test_unknown_features_narrowed_nothing(monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setenv("MGX_CPU_FEATURES", "avx2,-avx512")
     with pytest.raises(OptionError, match="no CPU has 'avx512'; did you mean avx512"):
         host.features()
+
+
+class _SystemOfGraviton3:
+    """The functions by which Linux, macOS and Windows list the features of a CPU with I8MM and without BF16."""
+
+    @staticmethod
+    def getauxval(entry: int) -> int:
+        return {16: 1 << 1 | 1 << 20, 26: 1 << 13}[entry]
+
+    @staticmethod
+    def sysctlbyname(name: bytes, value: Any, size: Any, new: None, length: Any) -> int:
+        value._obj.value = 1
+        known = ("AdvSIMD", "arm.FEAT_DotProd", "arm.FEAT_I8MM")
+        return 0 if name.decode() in [f"hw.optional.{key}" for key in known] else -1
+
+    @staticmethod
+    def IsProcessorFeaturePresent(number: int) -> int:
+        return int(number in (19, 43, 66))
+
+
+@pytest.mark.parametrize("system", ["linux", "darwin", "win32"])
+def test_llvm_missed_dot_products_of_arm_cpus(system: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """LLVM 22 reports none of them, so that no ARM machine ran the tiles made for it."""
+    monkeypatch.setattr(arm_features.sys, "platform", system)
+    monkeypatch.setattr(arm_features.ctypes, "CDLL", lambda name: _SystemOfGraviton3)
+    found = arm_features.system_features()
+    assert {name for name, present in found.items() if present} == {"neon", "dotprod", "i8mm"}
+    assert {"bf16", "fullfp16", "lse", "sme"} <= set(found)

@@ -9,7 +9,9 @@ import pytest
 
 from ..running import said
 
-pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="timers, and a clock that kernels know")
+pytestmark = pytest.mark.skipif(
+    not sys.platform.startswith(("linux", "darwin")), reason="timers, and a clock that kernels know"
+)
 
 PRELUDE = """
 import os, signal, sys, threading, time

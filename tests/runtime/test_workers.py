@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -14,6 +14,7 @@ from mgx_numba.codegen.store import ObjectStore
 from mgx_numba.codegen.workers import batch
 from mgx_numba.codegen.workers.background import BackgroundCompilation
 from mgx_numba.codegen.workers.objects import objects_of
+from mgx_numba.runtime.cpu import early
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="each worker is started there")
@@ -26,6 +27,7 @@ def test_each_worker_imported_numba_again(
     monkeypatch.setattr(batch, "start_worker", lambda *given: started.append(start(*given)) or started[-1])
     work = batch.ObjectBatch()
     objects = batch.compile_objects(sources, workers=3, batch=work)
+    work.close()
     assert all(source.symbol in read_object(data).defined for source, data in zip(sources, objects, strict=True))
     (process,) = started
     assert work._hired == 3
@@ -51,6 +53,64 @@ def test_kernels_are_compiled_while_the_plan_is_made(
         ahead.add(found)
         assert ahead.batch is None
         assert objects_of(found, None, store, ahead=ahead) == {k.symbol: objects[k.symbol] for k in found}
+
+
+def test_kernels_that_pack_weights_were_compiled_in_the_process_that_plans(
+    distinct: Callable[[int], KernelSource], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A kernel that planning needs at once goes to the workers, which then continue with the others."""
+    monkeypatch.setattr(batch, "_affinity", lambda: range(2))
+    monkeypatch.setattr(batch, "_compiled_here", lambda source: pytest.fail(f"compiled {source.name} here"))
+    store = ObjectStore(tmp_path)
+    always, (needed, *later) = [distinct(520)], [distinct(i) for i in range(521, 525)]
+    with BackgroundCompilation(lambda kernel: False, store, always) as ahead:
+        ahead.add(later[:2])
+        first = objects_of([needed], None, store, ahead=ahead)
+        ahead.add(later[2:])
+        objects = first | objects_of([*always, *later], None, store, ahead=ahead)
+    assert all(source.symbol in read_object(objects[source.symbol]).defined for source in (needed, *always, *later))
+
+
+@pytest.fixture
+def begun(
+    distinct: Callable[[int], KernelSource], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[BackgroundCompilation]:
+    """The compilation that begins when a model is read by a process that has no kernels, with an empty cache folder."""
+    monkeypatch.setattr(batch, "_affinity", lambda: range(2))
+    monkeypatch.setattr(early, "EXECUTOR_KERNELS", (distinct(530), distinct(531)))
+    monkeypatch.setattr(early, "loaded", lambda kernel: False)
+    monkeypatch.setenv("MGX_CACHE_DIR", str(tmp_path / "first"))
+    early.compile_soon()
+    early.compile_soon()
+    ((compilation, _),) = early._waiting
+    yield compilation
+    early._finish()
+    assert not early._waiting
+
+
+def test_workers_started_after_the_model_was_read(begun: BackgroundCompilation) -> None:
+    assert begun.batch is not None
+    with early.compile_in_background(None) as ahead:
+        assert ahead is begun
+        objects = objects_of(early.EXECUTOR_KERNELS, ahead=ahead)
+    assert all(kernel.symbol in read_object(objects[kernel.symbol]).defined for kernel in early.EXECUTOR_KERNELS)
+    assert early.compile_in_background(None) is not begun and not begun.batch._open
+
+
+def test_workers_of_a_model_that_is_not_compiled_end(begun: BackgroundCompilation) -> None:
+    early._finish()
+    assert begun.batch is not None and not begun.batch._open
+    assert all(begun.store.get(kernel) is not None for kernel in early.EXECUTOR_KERNELS)
+    early.compile_soon()  # all are stored
+    assert not early._waiting
+
+
+def test_workers_for_another_cache_folder_are_not_taken(
+    begun: BackgroundCompilation, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MGX_CACHE_DIR", str(tmp_path / "second"))
+    assert early.compile_in_background(None) is not begun
+    assert begun.batch is not None and not begun.batch._open
 
 
 def test_workers_of_a_plan_that_failed_end(

@@ -69,7 +69,7 @@ def test_tuning_measures_what_the_plan_does(blocks: int, wanted: str, monkeypatc
 def test_choices_measure_what_the_plan_does(monkeypatch: pytest.MonkeyPatch):
     seen: Counter[str] = Counter()
 
-    def measured(own: Any, request: Request, counts: Counter[str], libraries: bool) -> dict[str, Any]:
+    def measured(own: Any, request: Request, counts: Counter[str], *how: bool) -> dict[str, Any]:
         seen[request.replaced] += sum(counts.values())
         return {}
 

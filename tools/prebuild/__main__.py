@@ -5,7 +5,7 @@
     python -m tools.prebuild --coverage A.onnx    # how many kernels of models the files have
     python -m tools.prebuild --coverage           # the same of held-out networks
 
-It needs the extras ``bench`` and ``test``. The files lie in the package's folder, from which ``pip wheel`` takes them.
+It needs the extras ``bench`` and ``test``. ``python -m tools.release`` puts the files into wheels.
 """
 
 from __future__ import annotations

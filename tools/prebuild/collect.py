@@ -31,6 +31,7 @@ from mgx_numba.codegen.shipped import NEUTRAL
 from mgx_numba.codegen.workers.objects import objects_of
 from mgx_numba.errors import MgxError
 from mgx_numba.runtime.cpu.executor import EXECUTOR_KERNELS
+from mgx_numba.runtime.cpu.machine_rates import measure_machine
 from tools.prebuild.corpus import corpus
 from tools.prebuild.corpus.item import Item
 from tools.prebuild.machines import Machine
@@ -79,6 +80,12 @@ class Collector:
                 except MgxError as error:
                     self.failed[item.name] = f"{type(error).__name__}: {error}"
 
+    def collect_rates(self) -> None:
+        """Plan the measurement of a machine record for all machines."""
+        for one in self._machines:
+            with self._collecting(one):
+                measure_machine(0.0, strict=False)
+
     def _plan(self, item: Item, program: Any) -> None:
         for threads in item.threads:
             compiled = program.clone().compile("cpu", num_threads=threads, **item.options)
@@ -125,6 +132,8 @@ def _part(machines: Sequence[Machine], groups: Sequence[str], number: int, parts
         # plans and tuning records of earlier processes have no say
         os.environ.update({ENVIRONMENT: folder, "MGX_PLAN_CACHE": "0", "MGX_SHIPPED_KERNELS": "0"})
         collector = Collector(machines)
+        if number == 0:
+            collector.collect_rates()
         collector.collect(item for item in corpus(groups) if item.part(parts) == number)
     for name, error in collector.failed.items():
         print(f"left out: {name}: {error[:200]}", file=sys.stderr)

@@ -8,23 +8,27 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
 from ...dataclass import dataclass
 from ...errors import OptionError
+from ..platform import platform
 from . import host
 from .host import Host
+from .machine_record import ENVIRONMENT, MachineRecord, record_for
 
 _CACHES = Path("/sys/devices/system/cpu/cpu0/cache")
 _USUAL_LAST_CACHE = 32 << 20  # a desktop's, or that of one core complex of a server
 
-_AMX_L2 = 2 << 20  # a core of Sapphire, Emerald or Granite Rapids (Intel's product pages)
+LAUNCH_SECONDS = 1e-6
+"""Time (s) of one more launch beyond the barrier at its end: threads do not end together."""
 
 
 @dataclass(frozen=True)
 class Machine:
-    """One machine. Defaults were measured on, or are properties of, the Zen 5 on which kernels were tuned.
+    """One machine: a machine record (`machine_record`) as the cost model uses it, and limits of kernels.
 
     Attributes:
         cpu: the CPU as LLVM sees it, restricted by ``MGX_CPU_FEATURES``.
@@ -32,11 +36,13 @@ class Machine:
             written past the caches, and read with prefetching.
         l1_bytes: the L1 data cache of a core. It limits how much of a row or column is kept on a kernel's stack. It is
             not asked of the system, as results of reductions would depend on it.
-        l2_bytes: the L2 cache of a core, which blocks of contractions share; 2 MiB for a server core with AMX (Intel,
-            Sapphire Rapids and later). It is not asked of the system, as blocks, and with them rounding, would depend
-            on it.
-        clock: cycles per second under vector load; estimates of solvers are in cycles.
+        l2_bytes: the L2 cache of a core by the machine record, which blocks of contractions share.
+        clock: half of the vector multiply-adds a second, which the estimates of solvers call cycles: the clock rate of
+            a CPU with two units.
         bytes_per_second: memory traffic of all threads together.
+        thread_bytes_per_second: memory traffic of one thread.
+        launch_seconds: cost of one more launch, at whose end all threads meet.
+        methods: see `MachineRecord.methods`.
         row_part_elements: elements of a row from which a separate task for a part of it pays.
         reduced_part_elements: elements of a reduction from which a separate task for a part of it, and a combining
             launch, pay.
@@ -51,10 +57,17 @@ class Machine:
     l2_bytes: int = 1 << 20
     clock: float = 3.5e9
     bytes_per_second: float = 9.0e10
+    thread_bytes_per_second: float = 9.0e10
+    launch_seconds: float = 2e-6
+    methods: tuple[tuple[str, float], ...] = ()
     row_part_elements: int = 16 << 10
     reduced_part_elements: int = 64 << 10
     reduced_share: int = 64
     repeated_elements: int = 256 << 10
+
+    def bandwidth(self, threads: int) -> float:
+        """Return the bytes per second that this number of threads moves to and from memory."""
+        return min(self.bytes_per_second, max(threads, 1) * self.thread_bytes_per_second)
 
     @property
     def vector_bits(self) -> int:
@@ -67,7 +80,7 @@ _used: list[Machine] = []
 
 def machine() -> Machine:
     """Return the machine of this process, or the machine set by `using`."""
-    return _used[-1] if _used else _machine(host.host())
+    return _used[-1] if _used else _machine(host.host(), platform().cpu, os.environ.get(ENVIRONMENT, ""))
 
 
 @contextlib.contextmanager
@@ -89,15 +102,40 @@ def using(other: Machine) -> Iterator[Machine]:
         _used.pop()
 
 
+def machine_of(record: MachineRecord, cpu: Host) -> Machine:
+    """Return the machine with the rates of a record, for kernels of the features of ``cpu``."""
+    bits = str(cpu.vector_bits)
+    clock = 1e9 * record.fma.get(bits, max(record.fma.values())) / 2
+    one, every = record.load["memory"]
+    return Machine(
+        cpu,
+        last_cache_bytes(),
+        l2_bytes=record.l2_bytes,
+        clock=clock,
+        bytes_per_second=1e9 * every,
+        thread_bytes_per_second=1e9 * one,
+        launch_seconds=LAUNCH_SECONDS + record.barrier,
+        methods=tuple(sorted(record.methods.items())),
+    )
+
+
 @functools.lru_cache(maxsize=8)
-def _machine(cpu: Host) -> Machine:
-    return Machine(cpu, _last_cache_bytes(), **({"l2_bytes": _AMX_L2} if "amx-tile" in cpu.features else {}))
+def _machine(cpu: Host, _name: str, _record: str) -> Machine:
+    return machine_of(record_for(cpu), cpu)
 
 
-def _last_cache_bytes() -> int:
+def last_cache_bytes() -> int:
+    """Return the bytes of the first CPU's largest cache, 32 MiB if unknown."""
+    return cache_bytes() or _USUAL_LAST_CACHE
+
+
+def cache_bytes(level: int = 0) -> int:
+    """Return the bytes of the first CPU's cache of ``level``, or of its largest cache for level 0, as Linux reports
+    them; 0 if unknown."""
     sizes = [0]
-    for path in _CACHES.glob("index*/size"):
+    for path in _CACHES.glob("index*"):
         with contextlib.suppress(OSError, ValueError):  # as in "32768K"
-            text = path.read_text().strip()
-            sizes.append(int(text.rstrip("KMG")) << 10 * (1 + "KMG".find(text[-1:])))
-    return max(sizes) or _USUAL_LAST_CACHE
+            text = (path / "size").read_text().strip()
+            if not level or (path / "level").read_text().strip() == str(level):
+                sizes.append(int(text.rstrip("KMG")) << 10 * (1 + "KMG".find(text[-1:])))
+    return max(sizes)

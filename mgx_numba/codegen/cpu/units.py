@@ -20,6 +20,7 @@ _FAMILIES = {
     "vnni": "VNNI",
     "neon": "NEON",
     "neondot": "NEON dot products",
+    "neonmmla": "NEON I8MM",
     "neonbf16": "NEON BF16",
     "portable": "vectors of 128 bits",
 }
@@ -62,3 +63,12 @@ def _plain(tile: RegisterTile) -> bool:
     """Return whether a tile multiplies in vectors of its accumulators' dtype, whatever dtype its operands are stored
     in."""
     return (tile.types.uniform is not None and tile.packing.parts == 1) or tile.name.endswith("_stored")
+
+
+def units() -> list[str]:
+    """Return the unit of the first tile that the CPU can run for each dtype of right operands, for readers."""
+    found: dict[tuple[str, int], str] = {}
+    for tile in (*AMX_TILES, *TILES):
+        if tile.isa(host.host()) and not tile.name.endswith("_stored"):
+            found.setdefault((tile.types.b, tile.packing.parts), _unit_name(tile))
+    return list(found.values())

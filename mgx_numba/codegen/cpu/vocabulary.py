@@ -139,12 +139,13 @@ from .lang.part_stores import *
 from .lang.shuffle import *
 from .lang.stream import *
 from .lang.transpose import *
-from .microkernels import amx, bfloat16, depthwise, fused_epilogue, int8, stored, tile
+from .microkernels import amx, bfloat16, depthwise, fused_epilogue, int8, matrix_rows, stored, tile
 from .microkernels.amx import *
 from .microkernels.bfloat16 import *
 from .microkernels.depthwise import *
 from .microkernels.fused_epilogue import *
 from .microkernels.int8 import *
+from .microkernels.matrix_rows import *
 from .microkernels.stored import *
 from .microkernels.tile import *
 
@@ -160,6 +161,7 @@ _PARTS = (
     fused_epilogue,
     indexed,
     int8,
+    matrix_rows,
     memory,
     part_stores,
     reduce,

@@ -20,15 +20,18 @@ from .registers import REGISTER_LANES, by_registers, fills_registers
 from .target import has
 
 __all__ = [
+    "erf",
     "exp",
     "exp_fast",
     "gelu_erf_fast",
     "gelu_tanh_fast",
     "log",
     "scaled_silu_coarse",
+    "sigmoid",
     "sigmoid_fast",
     "silu_fast",
     "softplus_fast",
+    "tanh",
     "tanh_fast",
 ]
 
@@ -42,6 +45,8 @@ _EIGHT = 8  # float32 lanes of a register of AVX2
 # Adding these rounds to integers and to multiples of 1/32, 1/16 and 1/8.
 _WHOLE, _FRACTIONS, _SIXTEENTHS, _EIGHTHS = 1.5 * 2.0**23, 1.5 * 2.0**18, 1.5 * 2.0**19, 1.5 * 2.0**20
 _EXPONENT_BIAS = 127  # of a float32, by IEEE 754
+_LOGIT_LIMIT = 60.0  # the logistic function of any larger number is 1
+_SCALE = 32  # from exp(60) to exp(-104), powers of two times 2**-32 are normal
 _BEYOND = 104.0  # the power of two next to exp of this is infinity, and next to exp of minus this 0
 
 
@@ -186,13 +191,28 @@ def log_special(b: VectorBuilder, x: ir.Value, result: ir.Value) -> ir.Value:
     return b.select(b.fcmp("==", x, 0.0), float("-inf"), result)
 
 
+def tanh(b: VectorBuilder, x: ir.Value) -> ir.Value:
+    """1 - 2 / (exp(2 a) + 1) with the sign of x for a = |x| above `TANH_SPLIT`, else x + x**3 P(x**2)."""
+    square = b.mul(x, x)
+    near = b.muladd(b.mul(square, x), b.polynomial(square, table.TANH_NEAR_32), x)
+    power, expm1 = _power_and_expm1(b, x)
+    far = b.sub(1.0, b.div(2.0, b.muladd(power, expm1, b.add(power, 1.0))))
+    # the near form makes 0 of -0
+    return b.copysign(b.select(b.fcmp(">", b.fabs(x), table.TANH_SPLIT), far, near), x)
+
+
 def tanh_fast(b: VectorBuilder, x: ir.Value) -> ir.Value:
-    # tanh(x) = t / (t + 2) with t = expm1(2 |x|); tanh(9.1) rounds to 1.
-    r, _, bits = _reduce(b, b.first_less(18.2, b.mul(b.fabs(x), 2.0)))
-    expm1 = b.muladd(b.mul(r, r), b.polynomial(r, table.EXPM1_32), r)
-    power = b.from_bits(b.iadd(b.shl(bits, _FRACTION), 127 << _FRACTION))
+    # tanh(x) = t / (t + 2) with t = expm1(2 |x|)
+    power, expm1 = _power_and_expm1(b, x)
     t = b.muladd(power, expm1, b.sub(power, 1.0))
     return b.copysign(b.div(t, b.add(t, 2.0)), x)
+
+
+def _power_and_expm1(b: VectorBuilder, x: ir.Value) -> tuple[ir.Value, ir.Value]:
+    """A power of two p and e, for which exp(2 |x|) = p + p e; for tanh, which rounds to 1 from 9.1 on."""
+    r, _, bits = _reduce(b, b.first_less(18.2, b.mul(b.fabs(x), 2.0)))
+    power = b.from_bits(b.iadd(b.shl(bits, _FRACTION), _EXPONENT_BIAS << _FRACTION))
+    return power, b.muladd(b.mul(r, r), b.polynomial(r, table.EXPM1_32), r)
 
 
 def _one_and_exp_negated(b: VectorBuilder, x: ir.Value, nan: bool) -> ir.Value:
@@ -228,6 +248,21 @@ def _of_negated(b: VectorBuilder, x: ir.Value, coefficients: Sequence[float]) ->
     return b.polynomial(x, [-c if k % 2 else c for k, c in enumerate(coefficients)])
 
 
+def sigmoid(b: VectorBuilder, x: ir.Value) -> ir.Value:
+    """1 / (1 + exp(-x)), within 1.7 ulp.
+
+    Both terms of the quotient are scaled, so that the denominator is finite where the result is subnormal. What is
+    lost of 1 next to a large power of two is added to the smallest term.
+    """
+    r, _, bits = _reduce_negated(b, b.first_less(_LOGIT_LIMIT, b.first_greater(-_BEYOND, x)), _WHOLE)
+    expm1 = b.muladd(b.mul(r, r), _of_negated(b, r, table.EXPM1_32), b.neg(r))
+    power = b.from_bits(b.iadd(b.shl(bits, _FRACTION), (_EXPONENT_BIAS - _SCALE) << _FRACTION))
+    one = 2.0**-_SCALE
+    whole = b.add(power, one)
+    lost = b.sub(one, b.sub(whole, power))
+    return b.div(one, b.add(whole, b.muladd(power, expm1, lost)))
+
+
 def sigmoid_fast(b: VectorBuilder, x: ir.Value) -> ir.Value:
     return b.div(1.0, _one_and_exp_negated(b, x, nan=True))
 
@@ -259,12 +294,15 @@ def _estimate(b: VectorBuilder, name: str, x: ir.Value, more: Sequence[ir.Value]
     return b.ir.call(callee, [x, *more])
 
 
-def rational_erf(b: VectorBuilder, x: ir.Value, coefficients: tuple[tuple[float, ...], tuple[float, ...]]) -> ir.Value:
-    """erf by x P(x**2) / Q(x**2) in the precision of `x`, of use for float32 results."""
-    bounded = b.copysign(b.first_less(table.ERF_LIMIT, b.fabs(x)), x)
-    square = b.mul(bounded, bounded)
-    numerator, denominator = (b.polynomial(square, part) for part in coefficients)
-    return b.div(b.mul(bounded, numerator), denominator)
+def erf(b: VectorBuilder, x: ir.Value) -> ir.Value:
+    """1 - exp(a P(a) - a) with the sign of x for a = |x| above `ERF_SPLIT`, else x + x Q(x**2)."""
+    a = b.first_less(table.ERF_LIMIT, b.fabs(x))
+    square = b.mul(a, a)
+    near = b.muladd(_high_by_pairs(b, square, table.ERF_NEAR_32, low=2), x, x)
+    power = b.muladd(square, _high_by_pairs(b, a, table.ERF_TAIL_32[1:], low=0), b.mul(a, table.ERF_TAIL_32[0] - 1.0))
+    r, _, bits = _reduce(b, power, coarse=True)
+    tail = b.iadd(b.bits(_high_by_pairs(b, r, table.EXP_32_FAST, low=0)), b.shl(bits, _FRACTION))
+    return b.select(b.fcmp(">", a, table.ERF_SPLIT), b.copysign(b.sub(1.0, b.from_bits(tail)), x), near)
 
 
 def _exp_of_sum(b: VectorBuilder, x: ir.Value, low: ir.Value) -> ir.Value:

@@ -13,7 +13,7 @@ from llvmlite import ir
 
 from . import polynomials as table
 from .builder import VectorBuilder
-from .math32 import log_special, rational_erf
+from .math32 import log_special
 
 FRACTION = 52  # bits of a float64, by IEEE 754
 _NORMAL = 54  # a power of two that makes any subnormal a normal number
@@ -53,19 +53,6 @@ def exp_short(b: VectorBuilder, x: ir.Value) -> ir.Value:
     # x times a number near the largest is infinity, or NaN.
     scaled = b.select(b.fcmp("<", x, -708.0), 0.0, scaled)
     return b.select(b.fcmp("<=", x, 709.0), scaled, b.mul(x, 1.0e308))  # as above
-
-
-def sigmoid_short(b: VectorBuilder, x: ir.Value) -> ir.Value:
-    return b.div(1.0, b.add(exp_short(b, b.neg(x)), 1.0))
-
-
-def tanh_short(b: VectorBuilder, x: ir.Value) -> ir.Value:
-    # tanh(x) = t / (t + 2) with t = expm1(2 |x|); tanh(9.1) rounds to 1 in float32.
-    r, bits = _reduce(b, b.first_less(18.2, b.mul(b.fabs(x), 2.0)))
-    expm1 = b.muladd(b.mul(r, r), b.polynomial(r, table.EXP_64_SHORT), r)
-    power = power_of_two(b, bits)
-    t = b.muladd(power, expm1, b.sub(power, 1.0))
-    return b.copysign(b.div(t, b.add(t, 2.0)), x)
 
 
 def split(b: VectorBuilder, x: ir.Value) -> tuple[ir.Value, ir.Value]:
@@ -216,10 +203,6 @@ def power_cases(b: VectorBuilder, x: ir.Value, y: ir.Value, result: ir.Value) ->
     result = b.select(invalid, float("nan"), result)
     always_one = b.ir.or_(b.fcmp("==", y, 0.0), b.fcmp("==", x, 1.0))
     return b.select(always_one, 1.0, result)
-
-
-def erf_short(b: VectorBuilder, x: ir.Value) -> ir.Value:
-    return rational_erf(b, x, table.ERF_64)
 
 
 def gelu_erf_short(b: VectorBuilder, x: ir.Value) -> ir.Value:

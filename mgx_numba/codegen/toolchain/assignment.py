@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from dataclasses import field
 
 from ...dataclass import dataclass
+from .nodes import nodes_in
 
 __all__ = ["Unassigned", "check_assignments"]
 
@@ -53,7 +54,7 @@ class _Walk:
         self.function = function
         self.arguments = frozenset(argument.arg for argument in function.args.args)
         self.first: dict[str, int] = {}  # line of each variable's first assignment
-        for found in ast.walk(function):
+        for found in nodes_in(function):
             if isinstance(found, ast.Name) and isinstance(found.ctx, ast.Store):
                 self.first[found.id] = min(found.lineno, self.first.get(found.id, found.lineno))
         self.reasons: dict[str, str] = {}
@@ -132,15 +133,15 @@ class _Walk:
     def _stored(self, node: ast.stmt, known: Names) -> Names:
         """Return ``known`` and the variables that the statement assigns, without statements nested in it."""
         targets = getattr(node, "targets", [getattr(node, "target", None)])
-        nodes = (n for target in targets if target is not None for n in ast.walk(target))
+        nodes = (n for target in targets if target is not None for n in nodes_in(target))
         names = {n.id for n in nodes if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)}
         for name in names:
             self.reasons.pop(name, None)
         return known if names <= known else known | names
 
     def _read(self, node: ast.AST, known: Names) -> None:
-        for found in ast.walk(node):
-            if isinstance(found, ast.Name) and isinstance(found.ctx, ast.Load):
+        for found in nodes_in(node):
+            if type(found) is ast.Name and type(found.ctx) is ast.Load:
                 self._require(found, known)
 
     def _require(self, node: ast.Name, known: Names) -> None:

@@ -19,6 +19,7 @@ from numba.core.errors import NumbaError
 from ...errors import CompileError
 from . import overloads
 from .inference import Inference, Refused, Way, folded, variables
+from .nodes import nodes_in
 
 __all__ = ["StatementWriter"]
 
@@ -133,7 +134,7 @@ class StatementWriter:
         assert isinstance(node.iter, ast.Call)
         build, chosen = self.builder, self.known.calls[node.iter][1]
         values = _literal_range(node)
-        if len(values) * _operations(node) <= self.unrolled and values:
+        if values and len(values) * _operations(node) <= self.unrolled:
             self._unroll(node, values, chosen.return_type.dtype)
             return
         bounds = [
@@ -366,15 +367,16 @@ def _literal_range(node: ast.For) -> range:
     range."""
     assert isinstance(node.iter, ast.Call)
     bounds = [folded(bound) for bound in node.iter.args]
-    if any(isinstance(found, (ast.Break, ast.Continue, ast.Return)) for found in ast.walk(node)) or 0 in bounds[2:]:
-        return range(0)
     numbers = [bound for bound in bounds if isinstance(bound, int)]
-    return range(*numbers) if len(numbers) == len(bounds) else range(0)
+    if len(numbers) < len(bounds) or 0 in bounds[2:]:
+        return range(0)
+    exits = any(isinstance(found, (ast.Break, ast.Continue, ast.Return)) for found in nodes_in(node))
+    return range(0) if exits else range(*numbers)
 
 
 def _operations(node: ast.For) -> int:
     """Count the operations and calls in a loop's body."""
-    return sum(isinstance(found, _OPERATIONS) for statement in node.body for found in ast.walk(statement))
+    return sum(isinstance(found, _OPERATIONS) for statement in node.body for found in nodes_in(statement))
 
 
 _OPERATIONS = (ast.AugAssign, ast.BinOp, ast.BoolOp, ast.Call, ast.Compare, ast.Subscript, ast.UnaryOp)

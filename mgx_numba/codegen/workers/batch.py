@@ -75,20 +75,21 @@ def compile_objects(
         sources: the kernels.
         workers: number of worker processes (None: as `worker_count`).
         finished: called in this thread for each finished kernel.
-        batch: a batch that may have begun with some of the kernels; it ends here.
+        batch: a batch that may have begun with some of the kernels, and that goes on; None: one for these kernels.
 
     Raises:
         CompileError: the first kernel that cannot be compiled.
     """
-    batch = batch or ObjectBatch()
+    own = batch or ObjectBatch()
     try:
-        batch.add(sources)
-        batch.hire(worker_count(len(sources)) if workers is None else workers)
-        objects = batch.wait(sources, finished)
+        own.add(sources)
+        own.hire(worker_count(len(sources)) if workers is None else workers)
+        objects = own.wait(sources, finished)
     except BaseException:
-        batch.cancel()
+        own.cancel()
         raise
-    batch.close()
+    if batch is None:
+        own.close()
     return [objects[source] for source in sources]
 
 
@@ -126,12 +127,15 @@ class ObjectBatch:
             self._changed.notify_all()
 
     def wait(self, sources: Sequence[KernelSource], finished: Finished | None) -> dict[KernelSource, bytes]:
-        """Wait for added kernels and return their objects; without workers, compile them in this process.
+        """Wait for added kernels, which workers compile next, and return their objects; without workers, compile them
+        in this process.
 
         Raises:
             CompileError: the first kernel that cannot be compiled.
         """
         missing, objects = dict.fromkeys(sources), {}
+        with self._changed:
+            self._waiting.sort(key=lambda source: (source in missing, len(source.text)))
         while missing:
             with self._changed:
                 arrived = {source: self._results[source] for source in missing if self._results[source] is not None}

@@ -3,20 +3,11 @@
 from __future__ import annotations
 
 import argparse
-import contextlib
-import os
-from pathlib import Path
 
 from ...codegen.files import default_folder
 from ...errors import OptionError
+from ..cache_files import cache_files, content, size_of
 
-_KINDS = {
-    "kernels": ("objects/*.o", "objects/*.json"),
-    "plans": ("plans/*/*.plan",),
-    "models": ("plans/models/*.json",),
-    "tuning records": ("tuning.sqlite*",),
-}
-"""Patterns of file names in the cache folder, by kind of content."""
 _CLEARED = {"kernels": ("kernels",), "plans": ("plans", "models"), "all": ("kernels", "plans", "models")}
 """Kinds that ``--clear`` removes; never tuning records, which are costly to measure."""
 
@@ -40,24 +31,18 @@ def run(args: argparse.Namespace) -> int:
         OptionError: a file cannot be removed.
     """
     folder = default_folder()
-    found = {kind: [path for pattern in patterns for path in folder.glob(pattern)] for kind, patterns in _KINDS.items()}
     if args.clear is None:
         print(folder)
-        for kind, paths in found.items():
-            print(f"{kind}: {len(paths)} files, {sum(map(_size, paths)) / 1e6:.1f} MB")
+        for kind, told in content(folder).items():
+            print(f"{kind}: {told}")
         return 0
+    found = cache_files(folder)
     paths = [path for kind in _CLEARED[args.clear] for path in found[kind]]
-    freed = sum(map(_size, paths))
+    freed = sum(map(size_of, paths))
     for path in paths:
         try:
             path.unlink(missing_ok=True)
         except OSError as error:
             raise OptionError(f"{path} cannot be removed: {error.strerror or error}") from error
     print(f"removed {len(paths)} files, {freed / 1e6:.1f} MB, from {folder}")
-    return 0
-
-
-def _size(path: Path) -> int:
-    with contextlib.suppress(OSError):  # another process may remove it
-        return os.path.getsize(path)
     return 0

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 
 from ...errors import OptionError
+from ...targets.registry import target
 from ..arguments import add_compile, add_inputs, add_loader
 from ..compiling import compile_model
 from ..feeding import make_inputs
@@ -35,6 +36,10 @@ def run(args: argparse.Namespace) -> int:
     compile_model(model, args)
     found = model.explain(args.name, inputs, args.iterations)
     print("\n\n".join(map(str, found)))
+    own = model._target
+    record = None if own is None else (target(own.name()).machine() or {}).get("record")
+    if record:
+        print(f"\nmachine record: {record}")
     if args.source:
         wanted = {step.symbol for one in found for step in one.steps}
         for kernel in model.kernels():

@@ -9,7 +9,9 @@ import argparse
 import os
 import signal
 import sys
+import threading
 from contextlib import closing
+from typing import Any
 
 from ...errors import MgxError, OptionError
 from ..language import add_machine, load_language_model
@@ -60,14 +62,30 @@ def _serve_program() -> int:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl+C in the terminal is for the C++ program
     os.dup2(2, 1)
     requests, answers = os.fdopen(os.dup(0), "rb"), os.fdopen(os.dup(0), "wb")
-    with requests, answers, closing(Service()) as service:
+    one_call = threading.RLock()  # custom operators may be computed by several threads
+
+    def answer(request: dict[str, Any]) -> None:
+        try:
+            found = service.answer(request)
+        except Exception as error:  # this request fails; other programs are kept
+            LOG.debug("%s", request["do"], exc_info=True)
+            known = isinstance(error, MgxError)
+            found = {"error": str(error) if known else f"{request['do']}: {type(error).__name__}: {error}"}
+        sys.stdout.flush()  # printed text must precede the answer
+        send(answers, found)
+
+    def call(what: dict[str, Any]) -> dict[str, Any]:
+        with one_call:
+            send(answers, what)
+            while (reply := receive(requests)) is not None:
+                if reply["do"] == "returned":
+                    if "error" in reply:
+                        raise OptionError(reply["error"])
+                    return reply
+                answer(reply)  # the function that is called may ask for more
+        raise OptionError("the C++ program has ended")
+
+    with requests, answers, closing(Service(call)) as service:
         while (request := receive(requests)) is not None:
-            try:
-                answer = service.answer(request)
-            except Exception as error:  # this request fails; other programs are kept
-                LOG.debug("%s", request["do"], exc_info=True)
-                known = isinstance(error, MgxError)
-                answer = {"error": str(error) if known else f"{request['do']}: {type(error).__name__}: {error}"}
-            sys.stdout.flush()  # printed text must precede the answer
-            send(answers, answer)
+            answer(request)
     return 0

@@ -4,23 +4,35 @@ from __future__ import annotations
 
 import itertools
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, field
 from typing import Any
 
+import numpy as np
+
+from ...api.argument import argument
 from ...api.functions import get_onnx_operators, parse_onnx, parse_onnx_buffer, parse_tf, parse_tf_buffer
 from ...api.loading import load
 from ...api.module import instruction_ref, module, op
 from ...api.program import program
 from ...api.quantization import quantize_bf16, quantize_fp8, quantize_fp16, quantize_int8
 from ...api.saving import save
+from ...api.shape import shape
 from ...api.target import get_target
+from ...api.traced_run import trace_info
+from ...core.shape import Shape
 from ...dataclass import dataclass
 from ...errors import CompileError, FormatError, OptionError, UnsupportedError
+from ...graph.export import to_dot
+from ...ops.custom import define_remote
 from ..logs import LOG
 from .tensors import attributes_of, described, packed, shape_of, tensor_of
 
 Answer = dict[str, Any]
+
+
+def _nobody(call: Answer) -> Answer:
+    raise OptionError(f"there is no process to call {call['call']}")
 
 
 @dataclass
@@ -42,9 +54,14 @@ class _Held:
 
 
 class Service:
-    """The programs of one C++ process. A failed request raises `MgxError`."""
+    """The programs of one C++ process. A failed request raises `MgxError`.
 
-    def __init__(self) -> None:
+    ``call`` sends a call to that process, which names a function and has its arguments, and returns what the function
+    gives; it raises `MgxError` with the function's error.
+    """
+
+    def __init__(self, call: Callable[[Answer], Answer] = _nobody) -> None:
+        self._call = call
         self._held: dict[int, _Held] = {}
         self._numbers = itertools.count()
 
@@ -123,6 +140,14 @@ class Service:
         """Return a program's text form."""
         return {"text": str(held.model)}
 
+    def do_graph(self, held: _Held, brief: bool) -> Answer:
+        """Return a program's graph in Graphviz's language."""
+        return {"text": to_dot(held.model._shown, brief)}
+
+    def do_is_compiled(self, held: _Held) -> Answer:
+        """Return whether a program is compiled."""
+        return {"compiled": held.model.is_compiled()}
+
     def do_equal(self, held: _Held, other: int) -> Answer:
         """Return whether two programs are equal."""
         return {"equal": held.model == self._held[other].model}
@@ -163,6 +188,35 @@ class Service:
         """Run a program in this process, for programs without a library."""
         results = held.model.run({name: tensor_of(value) for name, value in inputs.items()})
         return {"results": [packed(result) for result in results]}
+
+    def do_run_trace(self, held: _Held, inputs: Mapping[str, Any]) -> Answer:
+        """Run a program in this process, and call ``trace`` after each instruction, with its first result."""
+
+        def told(info: trace_info) -> None:
+            results = [packed(result) for result in info.results[:1]]
+            self._call({"call": "trace", "index": info.index, "name": info.name, "results": results})
+
+        results = held.model.run_trace({name: tensor_of(value) for name, value in inputs.items()}, told)
+        return {"results": [packed(result) for result in results]}
+
+    def do_register_op(self, name: str) -> Answer:
+        """Make an operator known whose shape rule and function are in the other process."""
+
+        def rule(*inputs: Shape) -> Shape:
+            shapes = [described(shape.wrap(s)) for s in inputs]
+            return shape_of(self._call({"call": "compute_shape", "name": name, "inputs": shapes})["shape"])._value
+
+        def function(*inputs: np.ndarray) -> np.ndarray:
+            tensors = [packed(argument(value)) for value in inputs]
+            return tensor_of(self._call({"call": "compute", "name": name, "inputs": tensors})["result"])
+
+        define_remote(name, function, rule)
+        return {}
+
+    def do_check_operation(self, name: str, attributes: Any) -> Answer:
+        """Raise an error if there is no such operator, or if it has no such attributes."""
+        op(name, **attributes_of(attributes))
+        return {}
 
     def do_main_module(self, held: _Held) -> Answer:
         """Return the main module's number."""

@@ -31,6 +31,7 @@ from ..program import Program
 from ..rewrite_log import RewriteLog
 from ..validate import validate as validate_program
 from .capabilities import Capabilities
+from .foreign import NEEDLESS, OTHER_NAMES
 
 KERNEL_OPERATORS = frozenset(
     "pointwise fused_reduce split_fused_reduce fused_concat fused_contraction fused_attention".split()
@@ -100,6 +101,16 @@ class Pass:
 _KNOWN: dict[str, type[Pass]] = {}
 
 
+class _Needless(Pass):
+    """A pass of MIGraphX that has nothing to change here."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name  # type: ignore[misc]
+
+    def run(self, program: Program, options: Options) -> None:
+        """Change nothing."""
+
+
 def known_passes() -> list[str]:
     """Return the names of all passes, sorted."""
     _load(_files())
@@ -109,9 +120,15 @@ def known_passes() -> list[str]:
 def make_pass(name: str) -> Pass:
     """Return a pass by name, with default settings.
 
+    A name of MIGraphX's that the IR does not need gives a pass that changes nothing, with a warning that says why.
+
     Raises:
         OptionError: the name is unknown; the message lists the known names.
     """
+    if name in NEEDLESS:
+        warn(f"pass {name} has no effect: {NEEDLESS[name]}")
+        return _Needless(name)
+    name = OTHER_NAMES.get(name, name)
     _load([name])
     cls = _KNOWN.get(name)
     if cls is None:
@@ -262,7 +279,8 @@ def _disabled(names: Iterable[str], steps: Sequence[Pass]) -> set[str]:
     if not wanted:
         return wanted
     known = {*known_passes(), *(s.name for s in steps), *LOWERING_STEPS}
-    unknown = wanted - known
+    wanted = {OTHER_NAMES.get(name, name) for name in wanted}
+    unknown = wanted - known - NEEDLESS.keys()
     if unknown:
         text = f"unknown pass {', '.join(sorted(unknown))}; known: {', '.join(sorted(known))}"
         if not unknown <= set(environment_words("MIGRAPHX_DISABLE_PASSES")):

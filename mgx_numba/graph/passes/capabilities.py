@@ -27,6 +27,8 @@ class ReductionWalk:
         columns: contiguous elements along kept axes that are vectorised; 1 if rows are.
         unit: preferred divisor of a part of the last loop.
         fold: iterations of the last loop whose columns are best processed side by side, in memory order; 1 for none.
+        short_run: reduced axes whose contiguous elements fill a part of a cache line, while kept axes fill the rest.
+            Reducing the other axes first reads whole lines. Empty if rows are read in whole lines.
     """
 
     tasks: int
@@ -37,6 +39,7 @@ class ReductionWalk:
     columns: int
     unit: int
     fold: int
+    short_run: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""Remove ``identity`` instructions."""
+"""Remove instructions whose result is their input."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from .rewriter import remove_dead
 
 
 class EliminateIdentity(Pass):
-    """``identity(x) -> x``."""
+    """``identity(x) -> x``, and ``capture(x) -> x``."""
 
     name = "eliminate_identity"
 
     def apply(self, program: Program, module: Module, options: Options) -> None:
         for ins in list(module):
-            if ins.name == "identity" and ins is not module.last:
+            if ins.name in ("identity", "capture") and ins is not module.last:
                 module.replace_instruction(ins, ins.inputs[0])
                 remove_dead(module, [ins])

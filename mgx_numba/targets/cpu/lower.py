@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from ...codegen.cpu.backend import BACKEND
+from ...codegen.cpu.toolchain.loader import load
 from ...codegen.workers.background import BackgroundCompilation
 from ...graph.program import Program
 from ...runtime.cpu.threads import resolve_num_threads
@@ -32,4 +34,5 @@ def lowering(
         ahead: compiles kernels as lowering finds them.
     """
     threads = resolve_num_threads(job.options.num_threads or None)
-    return Lowering(job, Resources(RULES, BACKEND, threads, None if ahead is None else ahead.add, compile_body))
+    on_kernels, of_packing = (None, None) if ahead is None else (ahead.add, partial(load, ahead=ahead))
+    return Lowering(job, Resources(RULES, BACKEND, threads, on_kernels, of_packing, compile_body))

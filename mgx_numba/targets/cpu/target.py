@@ -7,6 +7,8 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from ...codegen.backend import backend
+from ...codegen.cpu import host
+from ...codegen.cpu.machine_record import record_for, to_be_measured
 from ...interrupts import whole_module
 from ...runtime.cpu.threads import default_num_threads, resolve_num_threads
 from ..passes import PASSES
@@ -40,6 +42,10 @@ class CpuTarget:
         whole_module("mgx_numba.targets.cpu.program")
         from .program import compile_program
 
+        if to_be_measured(host.host()):
+            from ...runtime.cpu.machine_rates import measure_in_background
+
+            measure_in_background()
         # Resolved once: runs also make plans for fixed lengths, and reading the system's files is slow.
         threads = resolve_num_threads(options.num_threads or None)
         return compile_program(program, replace(options, num_threads=threads), progress, known=known)
@@ -52,8 +58,9 @@ class CpuTarget:
         return pass_options(options)
 
     def machine(self, device_id: int = 0) -> Mapping[str, str]:
-        """Return CPU, features, versions, and the default number of threads of a run."""
-        return {**backend(self.backend).identity(), "threads": str(default_num_threads())}
+        """Return CPU, features, versions, the machine record, and the default number of threads of a run."""
+        record = record_for(host.host())
+        return {**backend(self.backend).identity(), "threads": str(default_num_threads()), "record": str(record)}
 
     def restore(self, kept: Kept, options: TargetOptions, portable: Callable[[], Program]) -> LoweredProgram:
         """See `Target.restore`."""

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import field
 from typing import TYPE_CHECKING, Any
 
-from ...codegen.backend import Backend
+from ...codegen.backend import Backend, LoadKernels
 from ...codegen.kernel import KernelSource
 from ...core.dim import Dim, Scope
 from ...dataclass import dataclass
@@ -32,6 +32,7 @@ class Resources:
         backend: plans problems and compiles kernels.
         threads: number of threads, or other workers, that share the plan's steps.
         on_kernels: called with the kernels of each planned step; None: nothing is called.
+        load: loads kernels that pack weights; None: as the back end does.
         compile_body: compiles a body whose lengths become known when it runs; None: such bodies run by their NumPy
         meaning.
         solutions: solutions of problems planned before.
@@ -41,6 +42,7 @@ class Resources:
     backend: Backend
     threads: int
     on_kernels: Callable[[Sequence[KernelSource]], None] | None = None
+    load: LoadKernels | None = None
     compile_body: Callable[[Program], Any] | None = None
     solutions: Solutions = field(default_factory=Solutions)
 

@@ -55,7 +55,7 @@ from .released_constants import ReleasedConstants
 from .rules import Body, LoweringRule
 from .slow_steps import warn_if_slow
 from .solutions import problem_key, with_origin
-from .steps import PendingStep, referenced, resolved, resolved_jumps
+from .steps import PendingStep, name_results, referenced, resolved, resolved_jumps
 
 if TYPE_CHECKING:
     from ...codegen.tuning.session import Tuning
@@ -74,7 +74,7 @@ class Lowering(PlanConstants):
     """
 
     def __init__(self, job: LoweringJob, resources: Resources) -> None:
-        super().__init__(resources.backend, job.options.packing_growth, job.weights)
+        super().__init__(resources.backend, job.options.packing_growth, job.weights, resources.load)
         self.job, self.resources, self.draft = job, resources, Draft()
         self.program, self.options, self.module = job.program, job.options, job.program.main
         self.rules, self.threads, self.solutions = resources.rules, resources.threads, resources.solutions
@@ -124,7 +124,7 @@ class Lowering(PlanConstants):
         self._return_results()
         for settle in self.draft.finalizers:
             settle()
-        self.resources = replace(self.resources, compile_body=None)  # steps may keep this object alive
+        self.resources = replace(self.resources, load=None, compile_body=None)  # steps may keep this object alive
         self._fill_all()
         return self._finish()
 
@@ -192,6 +192,9 @@ class Lowering(PlanConstants):
             except UnsupportedError as error:
                 del self.draft.steps[steps:], self.draft.requested[requested:], self.draft.jumps[jumps:]
                 self.host(ins, str(error))
+            else:
+                if len(self.draft.steps) > steps:
+                    name_results(self.draft.steps[-1], ins, self.values.get(ins))
 
     def derived(self, source: Instruction, make: Callable[[np.ndarray], View], how: Hashable) -> View:
         """Return the view that ``make`` derives from an instruction's constant value; ``how`` identifies the

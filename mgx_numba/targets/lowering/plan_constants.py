@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from ...codegen.backend import Backend
+from ...codegen.backend import Backend, LoadKernels
 from ...codegen.kernel import KernelSource
 from ...codegen.problems.gemm import BlockWeights, GemmProblem, StoredBlocks
 from ...codegen.store import default_store
@@ -29,8 +29,11 @@ class PlanConstants:
         packing_room: bytes by which transformed weights may still exceed the model's own.
     """
 
-    def __init__(self, backend: Backend, packing_room: int, shared: SharedWeights | None) -> None:
-        self.backend = backend
+    def __init__(
+        self, backend: Backend, packing_room: int, shared: SharedWeights | None, load: LoadKernels | None = None
+    ) -> None:
+        """Create an empty set; ``load`` loads kernels that pack weights (None: `backend.load`)."""
+        self.backend, self._load = backend, load or backend.load
         self.constants: list[np.ndarray] = []
         self.packing_room = packing_room
         self.shared = shared
@@ -106,7 +109,7 @@ class PlanConstants:
 
     def _pack(self, solver: Any, problem: Any, weights: np.ndarray) -> np.ndarray:
         """Return constant weights packed for a solver, by its packing kernel if there is one."""
-        packed = solver.pack_by_kernel(problem, weights, self.backend.load, self._is_compiled)
+        packed = solver.pack_by_kernel(problem, weights, self._load, self._is_compiled)
         return solver.pack_weights(problem, weights) if packed is None else packed
 
     def _is_compiled(self, source: KernelSource) -> bool:

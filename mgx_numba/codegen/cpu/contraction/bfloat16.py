@@ -50,7 +50,7 @@ class GemmBfloat16(GemmInt8):
         if words_in_place(problem, tile_for(problem.types)) is not None:
             return product
         formed = problem.batch_count * problem.m * problem.k * FORMED_BYTES[problem.types.a]
-        return product + formed / machine().bytes_per_second
+        return product + formed / machine().bandwidth(threads)
 
 
 class ConvBfloat16(ConvInt8):
@@ -66,7 +66,7 @@ class ConvBfloat16(ConvInt8):
         cycles, more = results / (machine().vector_bits // 32) * FINISH_CYCLES, 0.0
         if not lies_in_words(problem.volume(), tile_for(problem.types)):
             formed = problem.batch * problem.in_pixels * problem.in_channels * FORMED_BYTES[problem.types.a]
-            more = formed / machine().bytes_per_second
+            more = formed / machine().bandwidth(threads)
             cycles += rows * ROW_CYCLES
         more += problem.batch * cycles / machine().clock / max(threads, 1)
         return super().estimate(problem, threads) + more

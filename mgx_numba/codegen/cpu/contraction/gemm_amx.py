@@ -17,6 +17,7 @@ from ...problems.convolution import ConvProblem
 from ...problems.element_types import ITEMSIZE, ElementTypes
 from ...problems.epilogue import NOT_COMPUTED
 from ...problems.gemm import GemmProblem
+from ..machine import machine
 from ..microkernels.register_tile import RegisterTile
 from ..microkernels.tile_table import matrix_tile
 from .batches import collapse
@@ -52,8 +53,6 @@ Products of 16 to 144 terms are therefore faster in vector code, whose float32 a
 MOST_BLOCKINGS = 10
 """Most blockings that tuning measures for solvers over matrix tiles. Their estimates of steps, and of data shared by
 threads, are the least reliable (`refinement.matrix_blockings`)."""
-LAUNCH_SECONDS = 2e-6
-"""Time (s) of one more launch: threads synchronise at its end."""
 
 
 def tile_of(types: ElementTypes) -> RegisterTile:
@@ -61,6 +60,11 @@ def tile_of(types: ElementTypes) -> RegisterTile:
     tile = matrix_tile(types)
     assert tile is not None
     return tile
+
+
+def in_parts(types: ElementTypes) -> bool:
+    """Return whether matrix tiles multiply ``types`` in two parts of 16 bits, which is not exact."""
+    return tile_of(types).packing.parts > 1
 
 
 def refused_tiles(types: ElementTypes, fast_math: bool) -> str | None:
@@ -103,7 +107,7 @@ def _near(problem: GemmProblem, tile: RegisterTile) -> bool:
 def form_seconds(types: ElementTypes, elements: int, threads: int) -> float:
     """Return the time (s) to convert ``elements`` left-hand elements to the format of the tile of ``types``."""
     one = COPY_SECONDS if tile_of(types).packing.a == "" else FORM_SECONDS
-    return LAUNCH_SECONDS + one * elements / max(threads, 1)
+    return machine().launch_seconds + one * elements / max(threads, 1)
 
 
 def parked_seconds(tile: RegisterTile, sums: int, threads: int) -> float:
@@ -134,6 +138,9 @@ class GemmAmx(GemmPacked):
 
     def writes_bf16_split(self, problem: GemmProblem) -> bool:
         return True
+
+    def rewrites(self, problem: GemmProblem) -> bool:
+        return in_parts(problem.types)
 
     def packed_lens(self, problem: GemmProblem) -> tuple[int, ...]:
         tile = tile_of(problem.types)
@@ -232,6 +239,9 @@ class ConvPointwiseAmx(ConvPointwise):
 
     def declines(self, problem: ConvProblem) -> str | None:
         return super().declines(problem) or self._gemm.declines(pixel_product(problem))
+
+    def rewrites(self, problem: ConvProblem) -> bool:
+        return in_parts(problem.types)
 
     def writes_bf16_split(self, problem: ConvProblem) -> bool:
         return not problem.line_gap

@@ -260,11 +260,11 @@ def _pack_vector(given: str, form: str, lanes: int, contiguous: bool, left: str,
         value = f"load{tail}(x, start + c, {fill}{lanes})"
     else:
         value = f"load_strided{tail}(x, start + c * k_stride, k_stride, {fill}{lanes})"
-    if given == form:
+    if ITEMSIZE[given] == ITEMSIZE[form] == 1:
         value = f"bits_int8({value})" if given == "uint8" else value
-    elif form == "uint8":
-        value = f"bitwise_xor({value}, const_int8(-128, {lanes}))"
-    else:
+        if given != form:  # shifted by 128
+            value = f"bitwise_xor({value}, const_int8(-128, {lanes}))"
+    elif given != form:
         value = f"cast_{form}({value})"
     if close and left:
         return [f"store_tail(packed, task * pitch + c, {value}, pitch - c)"]

@@ -181,7 +181,7 @@ class GemvBlockQuant(BlockSolver):
             rows * _bytes_each(problem) / 2 if _integers(problem) else LANES_TOGETHER * (FLOAT_CYCLES + 0.5 * rows)
         )
         moved = 4 * math.prod(self.packed_lens(problem))
-        return max(cycles / machine().clock / max(threads, 1), moved / machine().bytes_per_second)
+        return max(cycles / machine().clock / max(threads, 1), moved / machine().bandwidth(threads))
 
 
 class _WeightReading(NamedTuple):

@@ -12,6 +12,7 @@ from typing import ClassVar
 import numpy as np
 
 from ....core.dim import known_equal
+from ...backend import LoadKernels
 from ...problems.gemm import GemmProblem
 from ...statements import indent
 from .. import host
@@ -21,7 +22,7 @@ from .gemv import GemvPacked, chain_sets
 from .int16_packing import kernel_for, pack_by_kernel
 from .int16_weights import BLOCK, BLOCK_WORDS, DOWN, GROUP, SHARING, pack_words, unpack, unpacked_scale, words_lens
 from .panels import SHARED_BYTES, aligned_zeros
-from .solver import IsCompiled, LoadKernels
+from .solver import IsCompiled
 
 UNROLL = 2
 """Rows of weights in a step of a loop of eight (measured: 2 and 4 are alike; 8 takes a quarter longer in memory)."""
@@ -43,6 +44,9 @@ _MOST_ROWS = 3
 """Most rows; products of more rows are bound by the multiply-add units."""
 _LEAST_BYTES = 1 << 17
 """Bytes of float32 weights from which products are bound by memory."""
+FAR_SHARE, NEAR_SHARE = 0.58, 1.1
+"""Time relative to float32 weights, bound by memory and not: 17 of 32 bits are read, and unpacking takes a tenth of the
+time unless memory latency hides it."""
 
 
 class GemvInt16(GemvPacked):
@@ -71,6 +75,9 @@ class GemvInt16(GemvPacked):
         if not problem.fast_math:
             return "weights may not be rounded without fast_math"
         return super().declines(problem)
+
+    def rewrites(self, problem: GemmProblem) -> bool:
+        return True
 
     def packed_lens(self, problem: GemmProblem) -> tuple[int, ...]:
         """Return the packed lengths: panels, words of all blocks of k in a panel, columns in pairs of vectors."""
@@ -109,8 +116,7 @@ class GemvInt16(GemvPacked):
     def estimate(self, problem: GemmProblem, threads: int = 1) -> float:
         """Return about half of the time of float32 weights where memory bounds the product."""
         bytes_ = 2 * problem.itemsize * math.prod(self.packed_lens(problem))
-        # Unpacking takes a tenth of the time, unless memory latency hides it.
-        return (0.58 if bytes_ >= _LEAST_BYTES else 1.1) * super().estimate(problem, threads)
+        return (FAR_SHARE if bytes_ >= _LEAST_BYTES else NEAR_SHARE) * super().estimate(problem, threads)
 
     def _panel_columns(self, problem: GemmProblem, tile: RegisterTile) -> int:
         return (4 if problem.n > 2 * tile.lanes else 2) * tile.lanes

@@ -14,6 +14,7 @@ import numpy as np
 
 from ....parallel import allowed_cpus, on_threads
 from ...arguments import Arguments
+from ...backend import LoadKernels
 from ...kernel import KernelSource
 from ...launch import Operand
 from ...statements import indent, kernel_text
@@ -31,7 +32,6 @@ from .int16_weights import (
     least_mean,
     refuse_unsuited,
 )  # fmt: skip
-from .solver import LoadKernels
 
 STRIPE = 256
 """Columns of a stripe, of which a block takes a quarter of an L2 cache (measured: 64 to 512 differ by a tenth)."""

@@ -375,7 +375,7 @@ class MacroKernel:
                 *self.block.fill(**places, **words),
                 self.arguments.call("finishing_tile", "block", 0, "whole"),
                 "row += tiles * height",
-                f"stream += tiles * {'(whole - 1)' if self.x_row else 'whole'}",
+                "stream += tiles * (whole - 1)",
             ]),
         ]  # fmt: skip
 

@@ -62,8 +62,8 @@ def _element(given: str, form: str, word: str, channels: int, k: int, lanes: int
     every, count = ("_every", f"{channels}, ") if channels > 1 else ("", "")
     tail, fill = ("_tail", f"{left}, 0, ") if left else ("", "")
     value = f"cast_{word}(load{every}{tail}(x, start + c * {channels} + {k}, {count}{fill}{lanes}))"
+    if form != given and ITEMSIZE[form] == 1:  # shifted by 128
+        value = f"bitwise_xor({value}, const_{word}(128, {lanes}))"
     if given == "uint8":
         return value
-    if form == "uint8":  # an unsigned form has 128 added
-        value = f"bitwise_xor({value}, const_{word}(128, {lanes}))"
     return f"bitwise_and({value}, const_{word}({(1 << 8 * ITEMSIZE[form]) - 1}, {lanes}))"

@@ -18,4 +18,4 @@ def peak_flops(tile: RegisterTile) -> float:
 def seconds(tile: RegisterTile, flops: float, moved: float, threads: int) -> float:
     """Return the time (s) of arithmetic, spread evenly over threads, overlapped with memory traffic, whose bandwidth
     threads share."""
-    return max(flops / (EFFICIENCY * peak_flops(tile) * max(threads, 1)), moved / machine().bytes_per_second)
+    return max(flops / (EFFICIENCY * peak_flops(tile) * max(threads, 1)), moved / machine().bandwidth(threads))

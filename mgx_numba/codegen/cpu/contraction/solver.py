@@ -8,6 +8,7 @@ from typing import Any, ClassVar, Generic, NamedTuple, Protocol, TypeVar
 import numpy as np
 
 from ....core.dim import known_equal
+from ...backend import LoadKernels
 from ...kernel import KernelSource
 from ...launch import Solution
 from ...problems.convolution import ConvProblem
@@ -27,7 +28,6 @@ Strides = Sequence[Sequence[int]]
 ``per_n`` and ``scalar`` operands have none (an empty sequence)."""
 
 
-LoadKernels = Callable[[Sequence[KernelSource]], list[int]]
 IsCompiled = Callable[[KernelSource], bool]
 """Returns whether a kernel is already compiled."""
 
@@ -90,6 +90,9 @@ class Solver(Protocol, Generic[P]):
         open_batch: whether it computes convolutions of a symbolic number of images.
         open_lens: whether it computes problems in which any length may be symbolic.
         most_blockings: most blockings near its own that tuning measures: each costs up to `tuner.ROUNDS` samples.
+        method: name of its method in `MachineRecord.methods`.
+        unrecorded: factor of its estimates where the machine record lacks the method; infinite for methods whose gain
+            is small and differs between CPUs, which are then taken only if tuning measures them as faster.
         revision: incremented with each change of its kernels that affects times; older measurements become hints and
             are repeated. 0 at first.
     """
@@ -106,6 +109,8 @@ class Solver(Protocol, Generic[P]):
     most_blockings: ClassVar[int] = 8
     reads_shuffled: ClassVar[bool] = False
     revision: ClassVar[int] = 0
+    method: ClassVar[str] = ""
+    unrecorded: ClassVar[float] = 1.0
 
     @property
     def name(self) -> str:
@@ -149,6 +154,11 @@ class Solver(Protocol, Generic[P]):
 
     def writes_bf16_split(self, problem: P) -> bool:
         """Return whether the last launch supports an epilogue that stores the result in parts."""
+        return False
+
+    def rewrites(self, problem: P) -> bool:
+        """Return whether results are not rounded as sums of plain products: Strassen's and Winograd's methods, operands
+        in fewer bits or in parts."""
         return False
 
     def packed_lens(self, problem: P) -> tuple[int, ...]:

@@ -56,7 +56,7 @@ def epilogue_source(tile: RegisterTile, epilogue: Epilogue, even: int, columns: 
     dtype = tile.types.accumulator
     last, missing = divmod(columns % tile.columns, tile.lanes)
     thin = THIN if 0 < missing <= THIN <= tile.lanes // 4 and even and contiguous else 0
-    if not thin and last == 1 and 0 < missing <= tile.lanes // 2:
+    if not thin and last == 1 and 0 < missing <= tile.lanes // 2 and not tile.pairs_rows:
         thin = tile.lanes // 2
     last += missing > 0
     operands = ",".join(f"{operand.dtype} {operand.access}" for operand in epilogue.operands)

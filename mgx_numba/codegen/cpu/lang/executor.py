@@ -50,6 +50,8 @@ _GETCPU = {"x86_64": 309, "aarch64": 168, "riscv64": 168}
 _SCHED_SETAFFINITY = {"x86_64": 203, "aarch64": 122, "riscv64": 122}
 _SCHED_GETAFFINITY = {"x86_64": 204, "aarch64": 123, "riscv64": 123}
 _FUTEX_WAIT_PRIVATE, _FUTEX_WAKE_PRIVATE = 128, 129
+_MONOTONIC = {"linux": 1, "darwin": 6}
+"""CLOCK_MONOTONIC of the C library (Linux, include/uapi/linux/time.h; Apple, sys/_types/_clock_id.h) by system."""
 
 Lowering = Callable[[Any, ir.IRBuilder, Any, Any], Any]
 
@@ -242,10 +244,11 @@ def nanoseconds(typingctx):
     """Return the time of a monotonic clock; 0 if the system has no known clock."""
 
     def lower(context, builder, signature, args):
-        if "linux" not in builder.module.triple:
+        clock = next((clock for system, clock in _MONOTONIC.items() if system in builder.module.triple), None)
+        if clock is None:
             return ir.Constant(_I64, 0)
         timespec = cgutils.alloca_once(builder, ir.ArrayType(_I64, 2))
-        monotonic = ir.Constant(_I32, 1)
+        monotonic = ir.Constant(_I32, clock)
         builder.call(_extern(builder, "clock_gettime", _I32, [_I32, timespec.type]), [monotonic, timespec])
         seconds, rest = (builder.load(cgutils.gep_inbounds(builder, timespec, 0, k)) for k in (0, 1))
         return builder.add(builder.mul(seconds, ir.Constant(_I64, 1_000_000_000)), rest)

@@ -11,7 +11,6 @@ from typing import Any
 from llvmlite import ir
 
 from ...lang.builder import BFloat16
-from .. import host
 from .fused_epilogue import FinishWriter, finish_intrinsic
 from .tile import tile_intrinsic
 from .tile_writer import ProductWriter
@@ -21,7 +20,7 @@ __all__ = ["tile_dot2_bfloat16", "tile_finish_dot2_bfloat16"]
 
 class _Pairs(ProductWriter):
     """Writes tiles over bfloat16 pairs. Words are loaded as float32; a left-hand row starts at any bfloat16. Needs
-    AVX512-BF16, or NEON's BF16."""
+    AVX512-BF16."""
 
     def __init__(self, *args: Any) -> None:
         super().__init__(*args)
@@ -30,9 +29,6 @@ class _Pairs(ProductWriter):
     def _multiply_add(self, left: ir.Value, right: ir.Value, sums: ir.Value) -> ir.Value:
         pairs = ir.VectorType(BFloat16(), 2 * self.lanes)
         operands = [self.ir.bitcast(x, pairs) for x in (left, right)]
-        if host.has("neon"):
-            name = f"llvm.aarch64.neon.bfdot.v{self.lanes}f32.v{2 * self.lanes}bf16"
-            return self.call(name, self.vector, [sums, *operands])
         return self.call(f"llvm.x86.avx512bf16.dpbf16ps.{32 * self.lanes}", self.vector, [sums, *operands])
 
 

@@ -1,9 +1,13 @@
 """The 8-bit integer register tiles: exact int32 accumulators, which wrap around as NumPy's do.
 
-With VNNI (``vpdpbusd``) a lane adds four products of an unsigned by a signed byte. A signed left-hand side is read with
-128 added, and the column sums correct for it. ARM has ``sdot`` for signed bytes (DotProd), ``usdot`` for unsigned bytes
-on the left (I8MM). Elsewhere two products of 16-bit integers are added at once (``vpmaddwd``), to which both operands
-are widened when they are packed.
+x86-64: with VNNI (``vpdpbusd``) a lane adds four products of an unsigned by a signed byte. A signed left-hand side is
+read with 128 added, and the column sums correct for it. Elsewhere two products of 16-bit integers are added at once
+(``vpmaddwd``), to which both operands are widened when they are packed.
+
+ARM: DotProd has ``sdot`` for signed bytes. An unsigned left-hand side is read with 128 subtracted, and the column sums
+correct for it. I8MM multiplies matrices of two rows and eight columns (``smmla``; ``usmmla`` for unsigned bytes on the
+left): a word is eight bytes, and an instruction makes twice the products of ``sdot``. ``ummla`` and ``udot`` have no
+use, since right-hand sides are signed.
 """
 
 from __future__ import annotations
@@ -43,7 +47,7 @@ def _neon_dot(cpu: host.Host) -> bool:
     return neon(cpu) and "dotprod" in cpu.features
 
 
-def _neon_mixed_dot(cpu: host.Host) -> bool:
+def _neon_i8mm(cpu: host.Host) -> bool:
     return neon(cpu) and "i8mm" in cpu.features
 
 
@@ -53,13 +57,16 @@ _INTRINSICS = {
     Packing(k_interleave=4): "tile_dot4",
     Packing(a="uint8", k_interleave=4, column_sums=True): "tile_dot4_shifted",
     Packing("int16", "int16", k_interleave=2): "tile_dot2",
+    Packing(a="int8", k_interleave=4, column_sums=True): "tile_dot4_lowered",
+    Packing(k_interleave=8): "tile_mmla_uint8",
 }
-_DOT4, _DOT4_SHIFTED, _DOT2 = _INTRINSICS
+_DOT4, _DOT4_SHIFTED, _DOT2, _DOT4_LOWERED, _MMLA = _INTRINSICS
 
 
 def _intrinsic(types: TileTypes, packing: Packing) -> str:
     """Return the intrinsic of a packing; a signed left-hand side that stays signed has its own."""
-    return "tile_dot4_signed" if (types, packing) == (_SIGNED, _DOT4) else _INTRINSICS[packing]
+    own = {(_SIGNED, _DOT4): "tile_dot4_signed", (_SIGNED, _MMLA): "tile_mmla_int8"}
+    return own.get((types, packing), _INTRINSICS[packing])
 
 
 def _tile(
@@ -86,7 +93,9 @@ INT8_TILES = (
     _tile("avx512_8x3", _SIGNED, (8, 4, 2, 1), 3, 512, avx512, _DOT2),
     _tile("avx2_6x2", _UNSIGNED, (6, 4, 2, 1), 2, 256, _avx2, _DOT2),
     _tile("avx2_6x2", _SIGNED, (6, 4, 2, 1), 2, 256, _avx2, _DOT2),
-    _tile("neondot_8x3", _UNSIGNED, (8, 4, 2, 1), 3, 128, _neon_mixed_dot, _DOT4),
+    _tile("neonmmla_8x3", _UNSIGNED, (8, 4, 2, 1), 3, 128, _neon_i8mm, _MMLA),
+    _tile("neonmmla_8x3", _SIGNED, (8, 4, 2, 1), 3, 128, _neon_i8mm, _MMLA),
+    _tile("neondot_8x3", _UNSIGNED, (8, 4, 2, 1), 3, 128, _neon_dot, _DOT4_LOWERED),
     _tile("neondot_8x3", _SIGNED, (8, 4, 2, 1), 3, 128, _neon_dot, _DOT4),
     _tile("portable_4x2", _UNSIGNED, (4, 2, 1), 2, 128, any_cpu, _DOT2),
     _tile("portable_4x2", _SIGNED, (4, 2, 1), 2, 128, any_cpu, _DOT2),

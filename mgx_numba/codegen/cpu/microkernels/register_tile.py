@@ -134,6 +134,11 @@ class RegisterTile:
             raise ValueError(f"tile {self.name} multiplies {self.types}")
         return self.types.uniform
 
+    @property
+    def pairs_rows(self) -> bool:
+        """Return whether a product takes two rows at once (`matrix_rows`), so that rows cannot share a vector."""
+        return self.intrinsic.startswith("tile_mmla_")
+
     @functools.cached_property
     def rows(self) -> int:
         """Return the rows of a block."""

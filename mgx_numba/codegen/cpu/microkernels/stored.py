@@ -8,15 +8,13 @@ They work like `tile_float32`, but the right-hand side, its strides and its pref
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from llvmlite import ir
 
 from ...lang.convert import convert
-from .. import host
 from ..records import Word
 from .tile import tile_intrinsic
-from .tile_table import PREFETCH_STEPS
 from .tile_writer import ProductWriter, constant
 
 __all__ = ["tile_stored_bfloat16", "tile_stored_float16"]
@@ -31,6 +29,10 @@ class _StoredWriter(ProductWriter):
 
     stored: ClassVar[str]
 
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
+        self.right_bytes = 2
+
     def pointer_to(self, word: Word) -> ir.Type:
         return _I16.as_pointer() if word.name == "w" else super().pointer_to(word)
 
@@ -38,13 +40,6 @@ class _StoredWriter(ProductWriter):
         bits = ir.VectorType(_I16, self.lanes)
         place = self.ir.bitcast(self.at(pointer, constant(j * self.lanes)), bits.as_pointer())
         return convert(self.b, self.ir.load(place, align=2), self.stored, "float32")
-
-    def _prefetch(self, w: ir.Value, index: ir.Value) -> None:
-        ahead = self.at(w, self.ir.mul(self.slot["w_step"], constant(PREFETCH_STEPS)))
-        ahead = self.at(ahead, self.slot["elsewhere"])
-        for start in range(0, self.vectors * self.lanes, host.CACHE_LINE // 2):
-            line = self.ir.bitcast(self.at(ahead, constant(start)), self.element.as_pointer())
-            self.prefetch_line(line, write=False)
 
 
 class _Float16Writer(_StoredWriter):

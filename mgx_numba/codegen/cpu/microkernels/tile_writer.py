@@ -9,6 +9,7 @@ from llvmlite import ir
 from numba.core import cgutils
 
 from ...lang.builder import VectorBuilder, element_type
+from ...lang.ir_builder import KernelBuilder
 from .. import host
 from ..host import itemsize
 from ..records import Holds, Record, Word
@@ -92,9 +93,9 @@ class TileWriter(VectorWriter):
     def __init__(
         self, function: ir.Function, dtype: str, rows: int, vectors: int, lanes: int, split: int, masked: bool
     ) -> None:
-        super().__init__(ir.IRBuilder(function.append_basic_block("entry")), dtype, lanes)
+        super().__init__(KernelBuilder(function.append_basic_block("entry")), dtype, lanes)
         self.rows, self.vectors, self.split = rows, vectors, split
-        self.panel_vectors, self.left_align = vectors, self.align
+        self.panel_vectors, self.left_align, self.right_bytes = vectors, self.align, self.align
         self.masked = masked
         self.masks: Values = []
         self.args, self.begin, self.end = function.args
@@ -274,16 +275,18 @@ class ProductWriter(TileWriter):
         caller names."""
         ahead = self.at(w, self.ir.mul(self.slot["w_step"], constant(PREFETCH_STEPS)))
         ahead = self.at(ahead, self.slot["elsewhere"])
-        self._prefetch_columns(ahead, write=False)
+        for start in range(0, self.vectors * self.lanes, host.CACHE_LINE // self.right_bytes):
+            self.prefetch_line(self.at(ahead, constant(start)), write=False)
 
     def _prefetch_columns(self, pointer: ir.Value, write: bool) -> None:
         for start in range(0, self.vectors * self.lanes, host.CACHE_LINE // self.align):
             self.prefetch_line(self.at(pointer, constant(start)), write)
 
-    def prefetch_line(self, pointer: ir.Value, write: bool) -> None:
-        """Prefetch one cache line."""
-        hints = [ir.Constant(_I32, hint) for hint in (int(write), 3, 1)]  # near, data
-        self.call("llvm.prefetch.p0", ir.VoidType(), [pointer, *hints])
+    def prefetch_line(self, pointer: ir.Value, write: bool, near: int = 3) -> None:
+        """Prefetch one cache line, by default into the L1 cache; ``near`` is LLVM's locality argument."""
+        hints = [ir.Constant(_I32, hint) for hint in (int(write), near, 1)]  # data
+        line = self.ir.bitcast(pointer, self.element.as_pointer())  # all prefetches of a module have one signature
+        self.call("llvm.prefetch.p0", ir.VoidType(), [line, *hints])
 
     def _touch(self, panel: ir.Value) -> None:
         column = self.ir.mul(panel, self.slot["acc_panel"])

@@ -18,13 +18,15 @@ _MATH = (
     "tan tanh tgamma trunc"
 ).split()
 _SYSTEM = "memcpy memmove memset memcmp bzero sched_yield usleep syscall clock_gettime SwitchToThread Sleep".split()
-ALLOWED = frozenset([*_SYSTEM, *_MATH, *(name + "f" for name in _MATH)])
+_STACK_PROBE = "__chkstk"
+"""What LLVM calls on Windows in a function with more than a page of local variables; ntdll exports it."""
+ALLOWED = frozenset([*_SYSTEM, _STACK_PROBE, *_MATH, *(name + "f" for name in _MATH)])
 
 
 @functools.lru_cache(maxsize=1)
 def _libraries() -> tuple[ctypes.CDLL, ...]:
     if sys.platform == "win32":
-        return tuple(ctypes.CDLL(name) for name in ("ucrtbase", "kernel32"))
+        return tuple(ctypes.CDLL(name) for name in ("ucrtbase", "kernel32", "ntdll"))
     process = ctypes.CDLL(None)
     if hasattr(process, "fmodf"):
         return (process,)

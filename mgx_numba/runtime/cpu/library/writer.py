@@ -148,7 +148,7 @@ def _write_all(
         libraries / f"{name}.weights",
     )
     _instantiate("include/mgx_numba.h", include / "mgx_numba.h", name)
-    for header in sorted((CPP_PREFIX / "include").glob("migraphx/**/*.hpp")):
+    for header in sorted((CPP_PREFIX / "include").glob("migraphx/**/*.*")):
         place = header.relative_to(CPP_PREFIX)
         _instantiate(str(place), folder / place, name)
     _instantiate("include/NAME.h", include / f"{name}.h", name)

@@ -14,13 +14,13 @@ from .inlined import inline
 from .table import lowering
 
 
-@lowering("if", "if_short", "loop", "select_module", dynamic=True, hosted=True)
+@lowering("if", "if_short", "loop", "select_module", "run_on_target", dynamic=True, hosted=True)
 def lower_control(low: Lowering, ins: Instruction) -> None:
     """Append steps with jumps between them, else a fallback step that selects and repeats compiled submodules."""
     bodies: dict[Module, Body]
     if ins.name == "select_module" and has_symbols(ins):
         raise SymbolicLengthError("a run selects one of some modules by lengths, which have to be numbers")
-    if inline(low, ins):
+    if ins.name != "run_on_target" and inline(low, ins):
         return
     if low.resources.compile_body is not None and has_data_dependent_lengths(ins):
         examples = {} if low.job.scope is None else low.job.scope.hints()

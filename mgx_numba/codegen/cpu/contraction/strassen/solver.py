@@ -9,7 +9,9 @@ recomputed as plain products.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
+from typing import ClassVar
 
 import numpy as np
 
@@ -24,7 +26,11 @@ from ..blocking import Blocking
 from ..gemm import GemmPacked
 from ..solver import Setting, Solver
 from .kernel import strassen_launch
-from .strassen_blocking import EFFICIENCY, Cut, best_cut, given_cut
+from .strassen_blocking import Cut, best_cut, given_cut
+
+EFFICIENCY = 0.92
+"""Measured ratio of the costs of `strassen_blocking` to clock cycles; a higher value would select this method where a
+plain product is faster."""
 
 
 @dataclass(frozen=True)
@@ -37,6 +43,8 @@ class GemmStrassen(Solver[GemmProblem]):
     """
 
     levels: int
+    method: ClassVar[str] = "strassen"
+    unrecorded: ClassVar[float] = math.inf
     _plain = GemmPacked()
 
     @property
@@ -58,6 +66,9 @@ class GemmStrassen(Solver[GemmProblem]):
         if problem.k == 0 or problem.k % ((1 << self.levels) * tile.lanes):
             return "the sum does not divide into blocks"
         return None if self._cut(problem, 1)[0] else "it is too small"
+
+    def rewrites(self, problem: GemmProblem) -> bool:
+        return True
 
     def packed_lens(self, problem: GemmProblem) -> tuple[int, ...]:
         return self._plain.packed_lens(problem)
@@ -84,7 +95,7 @@ class GemmStrassen(Solver[GemmProblem]):
         _, seconds = self._cut(problem, threads)
         rows = problem.m * problem.batch_count
         moved = problem.itemsize * (rows * (problem.k + problem.n) + problem.k * problem.n)
-        return max(seconds, moved / machine().bytes_per_second)
+        return max(seconds, moved / machine().bandwidth(threads))
 
     def blockings(self, problem: GemmProblem, threads: int) -> list[Blocking]:
         """Return blockings near the solver's own choice."""

@@ -46,6 +46,7 @@ class ConvWinograd(Solver[ConvProblem]):
 
     form: Form
     whole_vectors: bool = False
+    method: ClassVar[str] = "winograd"
     open_batch: ClassVar[bool] = True
     open_lens: ClassVar[bool] = True
     _direct: ClassVar[ConvDirect] = ConvDirect()
@@ -76,6 +77,9 @@ class ConvWinograd(Solver[ConvProblem]):
         if problem.group_in % 4:
             return "the input channels of a group are not a multiple of 4"
         return None
+
+    def rewrites(self, problem: ConvProblem) -> bool:
+        return True
 
     def writes_bf16_split(self, problem: ConvProblem) -> bool:
         return fills_lines(problem) and groups_end_lines(problem)
@@ -141,4 +145,4 @@ class ConvWinograd(Solver[ConvProblem]):
         pixels = ITEMSIZE[types.a] * problem.in_pixels * problem.in_channels
         pixels += ITEMSIZE[types.out] * problem.out_pixels * problem.out_channels
         moved = problem.batch * pixels + ITEMSIZE[tile_for(types).right_word] * math.prod(self.packed_lens(problem))
-        return max(cycles / machine().clock, moved / machine().bytes_per_second)
+        return max(cycles / machine().clock, moved / machine().bandwidth(threads))

@@ -30,8 +30,6 @@ from .solver import ConvWinograd
 from .winograd_blocking import winograd_blockings
 
 _ALIGNMENT = 64  # bytes of a cache line
-_STEP_SECONDS = 2e-6
-"""Fixed time (s) of a launch."""
 
 
 @dataclass(frozen=True)
@@ -52,6 +50,7 @@ class ConvWinogradStrided(Solver[ConvProblem]):
     """Solver by F(m x m, r x r) where the stride leaves r blocks of taps a side."""
 
     form: Form
+    method: ClassVar[str] = "winograd"
     open_batch: ClassVar[bool] = True
     open_lens: ClassVar[bool] = True
 
@@ -71,6 +70,9 @@ class ConvWinogradStrided(Solver[ConvProblem]):
         if any(taps.count != self.form.taps for taps in _taps(problem)):
             return f"the taps do not lie in {self.form.taps}x{self.form.taps} blocks of the size of the stride"
         return self._ordinary.refusal(_rearranged(problem))
+
+    def rewrites(self, problem: ConvProblem) -> bool:
+        return True
 
     def plain_lens(self, problem: ConvProblem) -> tuple[int, ...]:
         """Return the packed lengths of other solvers' weights."""
@@ -109,7 +111,8 @@ class ConvWinogradStrided(Solver[ConvProblem]):
     def estimate(self, problem: ConvProblem, threads: int = 1) -> float:
         blocks = _rearranged(problem)
         moved = problem.itemsize * problem.batch * (problem.in_pixels * problem.in_channels + blocks.x_strides[0])
-        return self._ordinary.estimate(blocks, threads) + 2 * moved / machine().bytes_per_second + _STEP_SECONDS
+        rearranging = 2 * moved / machine().bandwidth(threads) + machine().launch_seconds
+        return self._ordinary.estimate(blocks, threads) + rearranging
 
 
 """The solvers that transform filters; blockings of theirs count tiles in ``rows``."""

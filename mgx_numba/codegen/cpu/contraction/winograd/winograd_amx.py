@@ -158,7 +158,7 @@ class ConvWinogradAmx(ConvWinograd):
         pixels = ITEMSIZE[types.a] * problem.in_pixels * problem.in_channels
         pixels += ITEMSIZE[types.out] * problem.out_pixels * problem.out_channels
         moved = problem.batch * pixels + 4 * math.prod(self.packed_lens(problem))
-        return max(cycles / machine().clock, moved / machine().bytes_per_second)
+        return max(cycles / machine().clock, moved / machine().bandwidth(threads))
 
 
 def _paired(weights: np.ndarray) -> np.ndarray:

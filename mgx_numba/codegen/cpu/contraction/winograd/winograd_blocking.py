@@ -27,8 +27,9 @@ APART = 4
 """For symbolic lengths: ratio of successive tile counts for which a blocking is computed."""
 _FILTER_EIGHTHS = 5
 """Eighths of the L2 cache for the transformed filters of one step of a task."""
-_NEAR_BYTES = 300 * 1024
-"""Bytes of transformed tiles of a task, which leave the rest of the L2 cache to filters and streaming data."""
+_NEAR_BYTES, _NEAR_SHARE = 300 * 1024, 75 / 256
+"""Bytes of transformed tiles of a task, and their largest share of the L2 cache, which leave the rest of it to filters
+and streaming data."""
 _KEPT_BYTES = 2560 * 1024
 """Bytes of a convolution's transformed filters that may still be in the last-level cache from the run before."""
 _MOST_TILES = 128
@@ -195,7 +196,7 @@ class _Cost:
         """Return the cycles of the input transform, which is slower where tiles leave the cache."""
         form, depth = self.form, self.tile.depth(self.problem.group_in)
         held = form.points * self.count * (depth + panels * self.tile.columns) * ITEMSIZE[self.tile.right_word]
-        spilled = max(0, held - _NEAR_BYTES)
+        spilled = max(0, held - min(_NEAR_BYTES, _NEAR_SHARE * machine().l2_bytes))
         return (
             self.count * (depth / self.tile.lanes * form.points * _INPUT_VECTOR + _INPUT_TILE)
             + spilled / _SPILLED_BYTES

@@ -22,8 +22,29 @@ public:
     explicit argument(shape s) : shape_(std::move(s)), own_(allocate(shape_.bytes())), data_(own_.get()) {}
     argument(shape s, const void* data) : shape_(std::move(s)), data_(static_cast<char*>(const_cast<void*>(data))) {}
 
+    /// The memory is shared with `data`.
+    template <class T>
+    argument(shape s, std::shared_ptr<T> data)
+        : shape_(std::move(s)), own_(data, reinterpret_cast<char*>(data.get())), data_(own_.get())
+    {
+    }
+
     const shape& get_shape() const { return shape_; }
     char* data() const { return data_; }
+    /// The elements in row-major order, in memory of their own.
+    argument copy() const
+    {
+        const std::size_t size = mgx_type_size(shape_.type());
+        if(data_ == nullptr && shape_.elements() != 0)
+            throw error(MGX_BAD_PARAM, "argument: data is NULL");
+        argument made(shape_.standard() || shape_.scalar() ? shape_ : shape(shape_.type(), shape_.lengths()));
+        for(std::size_t k = 0; k < shape_.elements(); k++)
+            std::memcpy(made.data_ + made.shape_.index(k) * size, data_ + shape_.index(k) * size, size);
+        return made;
+    }
+    /// Write a file, of the form that Python's `argument.save` writes; read one. In argument_file.hpp.
+    static void save_argument(const argument& value, const std::string& file);
+    static argument load_argument(const std::string& file);
     /// The elements as a C++ type of the same size.
     template <class T>
     T* data() const
@@ -136,21 +157,25 @@ inline std::uint16_t bf16_bits(float value)
 } // namespace detail
 
 /// A constant: a copy of elements that are given in row-major order, as the shape's type or as one that is converted to it.
-/// Those of types that C++ lacks are also taken as their bits, and those of 8 bits as nothing else.
+/// Those of types that C++ lacks are also taken as their bits, and those of 8 bits as nothing else. Elements behind a
+/// pointer to char are the bytes of the shape's type, in row-major order.
 class literal {
 public:
+    literal(const shape& s, const char* bytes) : value_(argument(s.standard() || s.scalar() ? s : rows(s), bytes).copy()) {}
     template <class T>
     literal(const shape& s, const T* elements) : value_(s)
     {
         store(elements);
     }
     template <class T>
-    literal(const shape& s, const std::vector<T>& elements) : literal(s, counted(s, elements.size(), elements.data()))
+    literal(const shape& s, const std::vector<T>& elements) : value_(s)
     {
+        store(counted(s, elements.size(), elements.data()));
     }
     template <class T>
-    literal(const shape& s, std::initializer_list<T> elements) : literal(s, counted(s, elements.size(), elements.begin()))
+    literal(const shape& s, std::initializer_list<T> elements) : value_(s)
     {
+        store(counted(s, elements.size(), elements.begin()));
     }
     explicit literal(argument value) : value_(std::move(value)) {}
 
@@ -158,6 +183,7 @@ public:
     const char* data() const { return value_.data(); }
 
 private:
+    static shape rows(const shape& s) { return shape(s.type(), s.lengths()); }
     template <class T>
     static const T* counted(const shape& s, std::size_t count, const T* elements)
     {

@@ -11,6 +11,8 @@
 
 #include <atomic>
 #include <cstdlib>
+#include <functional>
+#include <map>
 #include <memory>
 #include <mutex>
 #include <sstream>
@@ -54,31 +56,71 @@ private:
     msgpack::writer body_;
 };
 
+/// A function that the compiler's process calls while it does what was asked: it reads its arguments, and writes what it
+/// gives. Its exceptions are the request's.
+using called_function = std::function<void(const msgpack::value& arguments, request& reply)>;
+
 /// The process. Calls from several threads wait for each other.
 class compiler {
 public:
     /// The one of this process; started if need be, also after it has ended, and in a child after a fork.
     static std::shared_ptr<compiler> get()
     {
-        static std::mutex lock;
+        const std::lock_guard<std::recursive_mutex> guard(of_all());
         static std::shared_ptr<compiler> one;
-        const std::lock_guard<std::mutex> guard(lock);
-        if(one == nullptr || one->ended_ || one->owner_ != getpid())
+        if(one == nullptr || one->ended_ || one->owner_ != getpid()) {
             one.reset(new compiler);
+            for(const auto& entry : operators())
+                one->ask(request("register_op").add("name", entry.first));
+        }
         return one;
+    }
+    /// Let programs have an operator that `function` is called for: see `experimental_custom_op_base`.
+    static void register_operator(const std::string& name, const called_function& function)
+    {
+        get()->ask(request("register_op").add("name", name)); // without the lock: calls wait for it
+        const std::lock_guard<std::recursive_mutex> guard(of_all());
+        operators()[name] = function;
     }
     ~compiler() { end(); }
     compiler(const compiler&) = delete;
     compiler& operator=(const compiler&) = delete;
 
-    /// What it answers; its errors are thrown.
-    msgpack::value ask(const request& what)
+    /// What it answers; its errors are thrown. `trace` is called after each step of a traced run.
+    msgpack::value ask(const request& what, const called_function& trace = nullptr)
     {
         if(owner_ != getpid()) // after a fork: the parent's requests go over the same socket
             throw error(MGX_COMPILER, "the program belongs to the process that this one was forked from");
-        const std::lock_guard<std::mutex> guard(lock_);
+        const std::lock_guard<std::recursive_mutex> guard(lock_); // a function that is called may ask for more
         if(ended_)
             throw error(MGX_COMPILER, "the compiler's process has ended, and with it the programs that it had");
+        msgpack::value found = answer_to(what);
+        while(found["call"])
+            found = answer_to(reply_to(found, trace));
+        if(found["error"])
+            throw error(MGX_COMPILER, found["error"].text);
+        return found;
+    }
+
+private:
+    static std::recursive_mutex& of_all()
+    {
+        static std::recursive_mutex lock;
+        return lock;
+    }
+    static std::map<std::string, called_function>& operators()
+    {
+        static std::map<std::string, called_function> all;
+        return all;
+    }
+    static called_function operator_called(const std::string& name)
+    {
+        const std::lock_guard<std::recursive_mutex> guard(of_all());
+        const auto found = operators().find(name);
+        return found == operators().end() ? nullptr : found->second;
+    }
+    msgpack::value answer_to(const request& what)
+    {
         std::string answer;
         bool whole;
         try {
@@ -90,13 +132,25 @@ public:
         if(!whole)
             throw error(MGX_COMPILER, "the compiler's process has ended" + told(end()));
         msgpack::memory_source bytes(answer.data(), answer.size());
-        msgpack::value found = msgpack::reader(bytes).tree();
-        if(found["error"])
-            throw error(MGX_COMPILER, found["error"].text);
-        return found;
+        return msgpack::reader(bytes).tree();
     }
-
-private:
+    static request reply_to(const msgpack::value& call, const called_function& trace)
+    {
+        std::string wrong;
+        try {
+            request reply("returned");
+            const called_function function = call["call"].text == "trace" ? trace : operator_called(call["name"].text);
+            if(!function)
+                throw error(MGX_COMPILER, "no operator has this name");
+            function(call, reply);
+            return reply;
+        } catch(const std::exception& thrown) {
+            wrong = thrown.what();
+        } catch(...) {
+            wrong = "an exception that is no std::exception";
+        }
+        return request("returned").add("error", call["call"].text + " of " + call["name"].text + ": " + wrong);
+    }
     compiler()
     {
         int ends[2];
@@ -124,7 +178,7 @@ private:
         if(failed != 0) {
             ::close(socket_);
             throw error(MGX_COMPILER, "the compiler " + words[0] + " cannot be started: " + std::strerror(failed)
-                                          + "; pip install mgx_numba brings it, MGX_DRIVER says where it is");
+                                          + "; the Python package mgx_numba brings it, MGX_DRIVER says where it is");
         }
         ended_ = false;
     }
@@ -188,7 +242,7 @@ private:
             return " by signal " + std::to_string(WTERMSIG(status));
         return " with status " + std::to_string(WEXITSTATUS(status)) + "; what it said is on standard error";
     }
-    std::mutex lock_;
+    std::recursive_mutex lock_;
     const pid_t owner_ = getpid();
     pid_t child_ = 0;
     int socket_ = -1;

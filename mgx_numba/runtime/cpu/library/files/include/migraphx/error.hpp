@@ -5,9 +5,7 @@
 #include <stdexcept>
 #include <string>
 
-#include "../mgx_numba.h"
-
-using migraphx_status = mgx_status;
+#include "types.h"
 
 namespace migraphx {
 

@@ -8,8 +8,19 @@
 #ifndef MIGRAPHX_MIGRAPHX_HPP
 #define MIGRAPHX_MIGRAPHX_HPP
 
+#include "custom_op.hpp"
 #include "gpu/hip.hpp"
 #include "quantization.hpp"
+#include "ranges.hpp"
 #include "tf.hpp"
+
+namespace migraphx {
+
+/// MIGraphX's name of the namespace of its public interface.
+namespace api {
+using namespace migraphx;
+}
+
+} // namespace migraphx
 
 #endif

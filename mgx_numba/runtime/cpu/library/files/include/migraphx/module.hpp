@@ -25,7 +25,10 @@ public:
 
     /// A request about this program.
     request about(const std::string& what) const { return request(what).add("program", id_); }
-    msgpack::value ask(const request& what) const { return process_->ask(what); }
+    msgpack::value ask(const request& what, const called_function& trace = nullptr) const
+    {
+        return process_->ask(what, trace);
+    }
     std::int64_t id() const { return id_; }
 
 private:
@@ -65,8 +68,16 @@ private:
 /// An operator: its name and its attributes, as JSON in which names need no quotes, filled in as printf does.
 class operation {
 public:
-    explicit operation(std::string name) : name_(std::move(name)) { written_.map(0); }
-    operation(std::string name, const char* attributes) : name_(std::move(name)) { written_.string(attributes); }
+    explicit operation(std::string name) : name_(std::move(name))
+    {
+        written_.map(0);
+        check();
+    }
+    operation(std::string name, const char* attributes) : name_(std::move(name))
+    {
+        written_.string(attributes);
+        check();
+    }
     operation(std::string name, const std::string& attributes) : operation(std::move(name), attributes.c_str()) {}
     template <class First, class... Others>
     operation(std::string name, const char* attributes, First first, Others... others) : name_(std::move(name))
@@ -76,6 +87,7 @@ public:
         std::snprintf(&text[0], text.size(), attributes, first, others...);
         text.pop_back();
         written_.string(text);
+        check();
     }
     operation(std::string name, std::initializer_list<std::pair<std::string, attribute>> attributes)
         : name_(std::move(name))
@@ -83,11 +95,19 @@ public:
         written_.map(attributes.size());
         for(const auto& entry : attributes)
             written_.string(entry.first).raw(entry.second.written());
+        check();
     }
     const std::string& name() const { return name_; }
     const msgpack::writer& written() const { return written_; }
 
 private:
+    /// Throw if there is no such operator, or if it has no such attributes.
+    void check() const
+    {
+        request what("check_operation");
+        what.add("name", name_).add("attributes").raw(written_);
+        compiler::get()->ask(what);
+    }
     std::string name_;
     msgpack::writer written_;
 };
@@ -133,7 +153,11 @@ public:
         what.add("value").raw(wire::of(argument(value.get_shape(), value.data())));
         return added(what);
     }
-    instruction add_literal(const shape& s, const char* data) const { return add_literal(literal(argument(s, data))); }
+    template <class T>
+    instruction add_literal(const shape& s, const T* data) const
+    {
+        return add_literal(literal(argument(s, data)));
+    }
     instruction add_instruction(const operation& op, const instructions& inputs,
                                 const std::vector<module>& modules = {}) const
     {

@@ -16,6 +16,7 @@ inline void add(request& what, const onnx_options& given)
     what.add("default_dim_value", static_cast<std::int64_t>(given.default_dim_value));
     what.add("max_loop_iterations", given.max_loop_iterations).add("limit_max_iterations", given.limit_max_iterations);
     what.add("external_data_path", given.external_data_path);
+    what.add_flag("use_debug_symbols", given.use_debug_symbols);
 }
 
 inline program read_model(const request& what)

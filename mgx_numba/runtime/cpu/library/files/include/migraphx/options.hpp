@@ -9,7 +9,7 @@
 #include <utility>
 #include <vector>
 
-#include "shape.hpp"
+#include "argument.hpp"
 
 namespace migraphx {
 
@@ -18,6 +18,10 @@ class target {
 public:
     explicit target(std::string name) : name_(std::move(name)) {}
     const std::string& name() const { return name_; }
+    /// Arguments are always in memory of the host: a copy has the elements in row-major order.
+    argument copy_to(const argument& value) const { return value.copy(); }
+    argument copy_from(const argument& value) const { return value.copy(); }
+    argument allocate(const shape& s) const { return argument(s); }
 
 private:
     std::string name_;
@@ -47,11 +51,13 @@ public:
 /// How a program is compiled. Arguments are always those of the host: what is compiled for a device copies them, so
 /// `offload_copy` changes nothing.
 struct compile_options {
-    bool offload_copy = false, fast_math = true, exhaustive_tune_flag = false;
+    bool offload_copy = false, fast_math = true, exhaustive_tune = false;
     int device_id = 0;
     void set_offload_copy(bool value = true) { offload_copy = value; }
     void set_fast_math(bool value = true) { fast_math = value; }
-    void set_exhaustive_tune_flag(bool value = true) { exhaustive_tune_flag = value; }
+    /// As MIGraphX's modes: 0 and 50 take what is estimated to be best, 100 measures; the nearest of them is taken.
+    void set_compile_mode(unsigned mode) { exhaustive_tune = mode > 75; }
+    void set_exhaustive_tune_flag(bool value = true) { exhaustive_tune = value; }
 };
 
 /// How an ONNX model is read.
@@ -59,10 +65,11 @@ struct onnx_options {
     std::unordered_map<std::string, std::vector<std::size_t>> map_input_dims;
     std::unordered_map<std::string, dynamic_dimensions> map_dyn_input_dims;
     std::unordered_map<std::string, dynamic_dimension> dim_params;
-    std::vector<dynamic_dimension> default_dyn_dim; // none or one
+    dynamic_dimensions default_dyn_dim; // none or one
     std::size_t default_dim_value = 0;              // 0: dimensions without a length are open
     std::int64_t max_loop_iterations = 10, limit_max_iterations = 65535;
     std::string external_data_path;
+    bool use_debug_symbols = false;
 
     void set_input_parameter_shape(const std::string& name, std::vector<std::size_t> lengths)
     {
@@ -78,6 +85,7 @@ struct onnx_options {
     void set_default_dyn_dim_value(const dynamic_dimension& dim) { default_dyn_dim.assign(1, dim); }
     void set_default_loop_iterations(std::int64_t value) { max_loop_iterations = value; }
     void set_limit_loop_iterations(std::int64_t value) { limit_max_iterations = value; }
+    void set_use_debug_symbols(bool value = true) { use_debug_symbols = value; }
     void set_external_data_path(std::string path) { external_data_path = std::move(path); }
 };
 

@@ -2,6 +2,7 @@
 #ifndef MIGRAPHX_PROGRAM_HPP
 #define MIGRAPHX_PROGRAM_HPP
 
+#include "argument_file.hpp"
 #include "module.hpp"
 #include "mxr.hpp"
 
@@ -106,6 +107,27 @@ public:
     }
 };
 
+/// What a traced run tells of one instruction.
+class trace_info {
+public:
+    trace_info() = default;
+    trace_info(std::size_t index, std::string name, argument result)
+        : index_(index), name_(std::move(name)), result_(std::move(result))
+    {
+    }
+    /// The instruction's number in its module, as the printed compiled program has it.
+    std::size_t get_index() const { return index_; }
+    /// The kernel or operator that ran: "ref::sub", "cpu::mul_add_kernel".
+    const std::string& get_name() const { return name_; }
+    /// The first result.
+    const argument& get_result() const { return result_; }
+
+private:
+    std::size_t index_ = 0;
+    std::string name_;
+    argument result_;
+};
+
 /// A program. Copies share it; any number of threads may call `eval` at once, but nothing else beside it that changes it.
 class program {
 public:
@@ -128,7 +150,7 @@ public:
     {
         request what = remote().about("compile");
         what.add("target", t.name()).add_flag("fast_math", options.fast_math);
-        what.add_flag("exhaustive_tune", options.exhaustive_tune_flag).add("device_id", options.device_id);
+        what.add_flag("exhaustive_tune", options.exhaustive_tune).add("device_id", options.device_id);
         change(what);
     }
     /// Whether `eval` runs a library in this process.
@@ -153,14 +175,33 @@ public:
     /// Run; the results have memory of their own.
     arguments eval(const program_parameters& given) const
     {
-        if(is_library())
-            return state_->library->run(given.entries());
+        if(is_library()) {
+            try {
+                return state_->library->run(given.entries());
+            } catch(const error& wrong) {
+                const std::string text = wrong.what();
+                if(state_->remote == nullptr || text.find("has the shape") == std::string::npos)
+                    throw;
+                throw error(wrong.status(), text + "; program::reshape changes lengths, up to those that parse_onnx was "
+                                                   "given in onnx_options::map_input_dims");
+            }
+        }
         request what = existing().about("run");
         what.add("inputs").raw(wire::of(given));
-        arguments results;
-        for(const auto& result : ask(what)["results"].items)
-            results.push_back(wire::to_argument(result));
-        return results;
+        return results_of(ask(what));
+    }
+    /// Run step by step in the compiler's process, and call `callback` with a `trace_info` after each step. The results
+    /// of a program that was loaded as a library cannot be traced. What `callback` throws ends the run.
+    template <class Callback>
+    arguments run_trace(const program_parameters& given, Callback callback) const
+    {
+        request what = existing().about("run_trace");
+        what.add("inputs").raw(wire::of(given));
+        return results_of(existing().ask(what, [&](const msgpack::value& call, request&) {
+            const auto& results = call["results"].items;
+            callback(trace_info(static_cast<std::size_t>(call["index"].number), call["name"].text,
+                                results.empty() ? argument() : wire::to_argument(results[0])));
+        }));
     }
     /// As `eval`: the results are complete on return, whatever the stream still has to do.
     template <class Stream>
@@ -190,6 +231,16 @@ public:
             print(out, "parameter ", library.parameters[k]);
         for(std::size_t k = 0; k < library.output_count; k++)
             print(out, "output ", library.outputs[k]);
+    }
+    /// The graph in Graphviz's language; `brief` leaves out attributes and shapes.
+    void print_graph(std::ostream& out, bool brief = false) const
+    {
+        request what = existing().about("graph");
+        out << ask(what.add_flag("brief", brief))["text"].text;
+    }
+    bool is_compiled() const
+    {
+        return is_library() || (state_->remote != nullptr && ask(about("is_compiled"))["compiled"]);
     }
     main_module get_main_module() const
     {
@@ -278,6 +329,13 @@ private:
         if(state_->known == nullptr || !(*state_->known == *found))
             state_->known = found;
         return state_->known;
+    }
+    static arguments results_of(const msgpack::value& answer)
+    {
+        arguments results;
+        for(const auto& result : answer["results"].items)
+            results.push_back(wire::to_argument(result));
+        return results;
     }
     static void print(std::ostream& out, const char* kind, const mgx_tensor& tensor)
     {

@@ -2,6 +2,7 @@
 #ifndef MIGRAPHX_SHAPE_HPP
 #define MIGRAPHX_SHAPE_HPP
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
@@ -13,25 +14,6 @@
 #include <vector>
 
 #include "error.hpp"
-
-using migraphx_shape_datatype_t = mgx_type;
-constexpr mgx_type migraphx_shape_bool_type = MGX_BOOL;
-constexpr mgx_type migraphx_shape_half_type = MGX_HALF;
-constexpr mgx_type migraphx_shape_float_type = MGX_FLOAT;
-constexpr mgx_type migraphx_shape_double_type = MGX_DOUBLE;
-constexpr mgx_type migraphx_shape_uint8_type = MGX_UINT8;
-constexpr mgx_type migraphx_shape_int8_type = MGX_INT8;
-constexpr mgx_type migraphx_shape_uint16_type = MGX_UINT16;
-constexpr mgx_type migraphx_shape_int16_type = MGX_INT16;
-constexpr mgx_type migraphx_shape_int32_type = MGX_INT32;
-constexpr mgx_type migraphx_shape_int64_type = MGX_INT64;
-constexpr mgx_type migraphx_shape_uint32_type = MGX_UINT32;
-constexpr mgx_type migraphx_shape_uint64_type = MGX_UINT64;
-constexpr mgx_type migraphx_shape_fp8e4m3fnuz_type = MGX_FP8E4M3FNUZ;
-constexpr mgx_type migraphx_shape_fp8e4m3fn_type = MGX_FP8E4M3FN;
-constexpr mgx_type migraphx_shape_fp8e5m2_type = MGX_FP8E5M2;
-constexpr mgx_type migraphx_shape_bf16_type = MGX_BF16;
-constexpr mgx_type migraphx_shape_fp8e5m2fnuz_type = MGX_FP8E5M2FNUZ;
 
 namespace migraphx {
 
@@ -69,47 +51,29 @@ struct dynamic_dimension {
     friend bool operator!=(const dynamic_dimension& a, const dynamic_dimension& b) { return !(a == b); }
 };
 
-using dynamic_dimensions = std::vector<dynamic_dimension>;
+/// Ranges of all lengths of a shape.
+class dynamic_dimensions : public std::vector<dynamic_dimension> {
+public:
+    using std::vector<dynamic_dimension>::vector;
+    dynamic_dimensions() = default;
+    template <class... Others>
+    explicit dynamic_dimensions(const dynamic_dimension& first, const Others&... others)
+        : std::vector<dynamic_dimension>{first, others...}
+    {
+    }
+};
 
 /// The names of element types; a template, since members of one need no definition elsewhere.
 template <class>
 struct shape_types {
     using type_t = mgx_type;
-    static constexpr mgx_type bool_type = MGX_BOOL;
-    static constexpr mgx_type half_type = MGX_HALF;
-    static constexpr mgx_type float_type = MGX_FLOAT;
-    static constexpr mgx_type double_type = MGX_DOUBLE;
-    static constexpr mgx_type uint8_type = MGX_UINT8;
-    static constexpr mgx_type int8_type = MGX_INT8;
-    static constexpr mgx_type uint16_type = MGX_UINT16;
-    static constexpr mgx_type int16_type = MGX_INT16;
-    static constexpr mgx_type int32_type = MGX_INT32;
-    static constexpr mgx_type int64_type = MGX_INT64;
-    static constexpr mgx_type uint32_type = MGX_UINT32;
-    static constexpr mgx_type uint64_type = MGX_UINT64;
-    static constexpr mgx_type fp8e4m3fnuz_type = MGX_FP8E4M3FNUZ;
-    static constexpr mgx_type fp8e4m3fn_type = MGX_FP8E4M3FN;
-    static constexpr mgx_type fp8e5m2_type = MGX_FP8E5M2;
-    static constexpr mgx_type bf16_type = MGX_BF16;
-    static constexpr mgx_type fp8e5m2fnuz_type = MGX_FP8E5M2FNUZ;
+#define MGX_CONSTANT(name, number) static constexpr mgx_type name = number;
+    MGX_TYPES(MGX_CONSTANT)
+#undef MGX_CONSTANT
 };
-template <class T> constexpr mgx_type shape_types<T>::bool_type;
-template <class T> constexpr mgx_type shape_types<T>::half_type;
-template <class T> constexpr mgx_type shape_types<T>::float_type;
-template <class T> constexpr mgx_type shape_types<T>::double_type;
-template <class T> constexpr mgx_type shape_types<T>::uint8_type;
-template <class T> constexpr mgx_type shape_types<T>::int8_type;
-template <class T> constexpr mgx_type shape_types<T>::uint16_type;
-template <class T> constexpr mgx_type shape_types<T>::int16_type;
-template <class T> constexpr mgx_type shape_types<T>::int32_type;
-template <class T> constexpr mgx_type shape_types<T>::int64_type;
-template <class T> constexpr mgx_type shape_types<T>::uint32_type;
-template <class T> constexpr mgx_type shape_types<T>::uint64_type;
-template <class T> constexpr mgx_type shape_types<T>::fp8e4m3fnuz_type;
-template <class T> constexpr mgx_type shape_types<T>::fp8e4m3fn_type;
-template <class T> constexpr mgx_type shape_types<T>::fp8e5m2_type;
-template <class T> constexpr mgx_type shape_types<T>::bf16_type;
-template <class T> constexpr mgx_type shape_types<T>::fp8e5m2fnuz_type;
+#define MGX_CONSTANT(name, number) template <class T> constexpr mgx_type shape_types<T>::name;
+MGX_TYPES(MGX_CONSTANT)
+#undef MGX_CONSTANT
 
 /// Type, lengths and strides (in elements). Without lengths it is a scalar: {1}, {0}.
 class shape : public shape_types<void> {
@@ -117,24 +81,22 @@ public:
     using dynamic_dimension = migraphx::dynamic_dimension;
 
     shape() : shape(MGX_FLOAT) {}
-    explicit shape(mgx_type type) : type_(type), lens_{1}, strides_{0} { check_type(); }
+    explicit shape(mgx_type type) : type_(type), lens_{1}, strides_{0} { check(); }
     shape(mgx_type type, std::vector<std::size_t> lengths) : type_(type), lens_(std::move(lengths)), strides_(lens_.size())
     {
-        check_type();
         std::size_t stride = 1;
         for(std::size_t axis = lens_.size(); axis-- > 0; stride *= lens_[axis])
             strides_[axis] = stride;
+        check();
     }
     shape(mgx_type type, std::initializer_list<std::size_t> lengths) : shape(type, std::vector<std::size_t>(lengths)) {}
     shape(mgx_type type, std::vector<std::size_t> lengths, std::vector<std::size_t> strides)
         : type_(type), lens_(std::move(lengths)), strides_(std::move(strides))
     {
-        check_type();
-        if(lens_.size() != strides_.size())
-            throw error(MGX_BAD_PARAM, "shape: as many strides as lengths are expected");
+        check();
     }
 
-    shape(mgx_type type, dynamic_dimensions dims) : type_(type), dims_(std::move(dims)) { check_type(); }
+    shape(mgx_type type, dynamic_dimensions dims) : type_(type), dims_(std::move(dims)) { check(); }
 
     const std::vector<std::size_t>& lengths() const
     {
@@ -183,6 +145,27 @@ public:
                 return elements() == 0;
         return true;
     }
+    std::size_t ndim() const { return dynamic() ? dims_.size() : lens_.size(); }
+    /// Whether each place from the first element to the last holds one element.
+    bool packed() const { return !dynamic() && elements() * mgx_type_size(type_) == bytes(); }
+    /// Whether some stride is 0.
+    bool broadcasted() const { return std::find(strides_.begin(), strides_.end(), 0u) != strides_.end(); }
+    /// Whether all strides are 0.
+    bool scalar() const
+    {
+        return !dynamic() && std::all_of(strides_.begin(), strides_.end(), [](std::size_t s) { return s == 0; });
+    }
+    /// Whether strides that are not 0 do not descend from the first axis to the last.
+    bool transposed() const
+    {
+        std::size_t before = SIZE_MAX;
+        for(const std::size_t stride : strides_) {
+            if(stride > before)
+                return true;
+            before = stride == 0 ? before : stride;
+        }
+        return false;
+    }
     /// Whether a length is open: it is a range.
     bool dynamic() const { return !dims_.empty(); }
     /// Where the i-th element in row-major order lies, in elements.
@@ -200,10 +183,22 @@ public:
     friend bool operator!=(const shape& a, const shape& b) { return !(a == b); }
 
 private:
-    void check_type() const
+    void check() const
     {
-        if(mgx_type_size(type_) == 0)
+        const std::size_t size = mgx_type_size(type_);
+        std::size_t bytes = size;
+        if(size == 0)
             throw error(MGX_BAD_PARAM, "shape: unknown element type " + std::to_string(static_cast<int>(type_)));
+        if(lens_.size() != strides_.size())
+            throw error(MGX_BAD_PARAM, "shape: as many strides as lengths are expected");
+        if(std::find(lens_.begin(), lens_.end(), 0u) != lens_.end())
+            return;
+        for(std::size_t axis = 0; axis < lens_.size(); axis++) {
+            std::size_t step = 0;
+            if(__builtin_mul_overflow(bytes, lens_[axis], &bytes) || bytes > PTRDIFF_MAX
+               || __builtin_mul_overflow(lens_[axis], strides_[axis], &step) || step > PTRDIFF_MAX / size / lens_.size())
+                throw error(MGX_BAD_PARAM, "shape: no memory can have as many elements");
+        }
     }
     mgx_type type_;
     std::vector<std::size_t> lens_, strides_;

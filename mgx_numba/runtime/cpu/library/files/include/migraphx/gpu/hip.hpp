@@ -9,17 +9,15 @@ namespace migraphx {
 namespace gpu {
 
 /// A copy of an argument, in row-major order.
-inline argument to_gpu(const argument& value)
-{
-    const shape& from = value.get_shape();
-    const std::size_t size = mgx_type_size(from.type());
-    argument made(from.standard() ? from : shape(from.type(), from.lengths()));
-    for(std::size_t k = 0; k < from.elements(); k++)
-        std::memcpy(made.data() + k * size, value.data() + from.index(k) * size, size);
-    return made;
-}
+inline argument to_gpu(const argument& value, bool = false) { return value.copy(); }
 
-inline argument from_gpu(const argument& value) { return to_gpu(value); }
+inline argument from_gpu(const argument& value) { return value.copy(); }
+
+/// Memory that is not set.
+inline argument allocate_gpu(const shape& s, bool = false) { return argument(s); }
+
+/// Runs are complete when they return.
+inline void gpu_sync() {}
 
 } // namespace gpu
 } // namespace migraphx

@@ -1,0 +1,1 @@
+"""The command ``doctor``: facts about this machine and installation, and trials of small models against ``ref``."""

@@ -1,0 +1,181 @@
+"""Measure this machine's record (`codegen.cpu.machine_record`) in less than a second, once the kernels are compiled."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+
+from ...codegen.cpu import host
+from ...codegen.cpu.machine import cache_bytes, last_cache_bytes
+from ...codegen.cpu.machine_record import LEVELS, MEASURED, MachineRecord, keep_record
+from ...codegen.cpu.microkernels.register_tile import RegisterTile
+from ...codegen.cpu.microkernels.tile_table import declared_tile, matrix_tile
+from ...codegen.kernel import KernelSource
+from ...codegen.platform import platform
+from ...codegen.problems.element_types import ElementTypes
+from ...codegen.workers.objects import objects_of
+from ...errors import MgxError
+from ..memory import aligned_empty
+from ..plan import Plan
+from .executor import Executable
+from .rates import Disturbed, best_seconds, idle_plan, peak_plan, stream_plan, tile_plan
+from .threads import available_cores
+
+SECONDS = 0.02
+"""Duration of each of about 30 measurements."""
+TILE_TYPES = (
+    ElementTypes("float32", "float32", "float32", "float32"),
+    ElementTypes("float32", "bfloat16", "float32", "float32"),
+    ElementTypes("bfloat16", "bfloat16", "float32", "float32"),
+    ElementTypes("uint8", "int8", "int32", "int32"),
+    ElementTypes("int8", "int8", "int32", "int32"),
+)
+"""Element types whose register tiles are measured."""
+LONGEST_SECONDS = 1.0
+"""Time after which a measurement is given up: it takes 0.5 s on an idle Zen 5."""
+_ATTEMPTS_SECONDS = 0.5
+"""Time after which no further attempt begins; one attempt takes about as long."""
+_STREAM_BYTES = 16 << 20
+"""Bytes that a task loads or stores from a cache in one run, in several rounds."""
+_MOST_BYTES = 256 << 20
+"""Most memory that measuring takes."""
+_CALLS = 20
+"""Calls of a tile in a run."""
+_STEPS, _CLAIMS = 64, 4096
+"""Steps of the plan that times barriers, and tasks of the plan that times claims."""
+
+
+def measure_machine(seconds: float = SECONDS, strict: bool = True) -> MachineRecord:
+    """Return the record of this machine, not quantised; the best of several runs counts.
+
+    Raises:
+        Disturbed: with ``strict``, other work on the machine does not let two runs take equal time, or measuring takes
+            longer than `LONGEST_SECONDS`.
+    """
+    threads, cpu, spent = available_cores(), host.host(), 0.0
+
+    def timed(plan: Plan, using: int) -> float:
+        nonlocal spent
+        executable = Executable(plan, num_threads=using)  # may compile kernels, which is not measuring
+        begin = time.monotonic()
+        found = best_seconds(executable, seconds, strict)
+        spent += time.monotonic() - begin
+        if strict and spent > LONGEST_SECONDS:
+            raise Disturbed
+        return found
+
+    def per_second(made: tuple[Plan, int], using: int = 1) -> float:
+        return made[1] / timed(made[0], using) / 1e9
+
+    fma = {str(bits): per_second(peak_plan(bits // 32, tasks=1)) for bits in _widths(cpu)}
+    tiles = {tile.name: per_second(tile_plan(tile, 1, _CALLS)) for tile in _tiles()}
+    load: dict[str, tuple[float, float]] = {}
+    store: dict[str, tuple[float, float]] = {}
+    l2_bytes = cache_bytes(2) or 1 << 20
+    array = _touched(_memory_bytes())
+    for level in LEVELS:
+        for found, is_store in ((load, False), (store, True)):
+            rates = []
+            for using in (1, threads):
+                chunk = _chunk_bytes(level, l2_bytes, using, array.nbytes)
+                rounds = max(1, _STREAM_BYTES // chunk) if level != "memory" else 1
+                width = host.lanes("float32")
+                rates.append(per_second(stream_plan(is_store, array, chunk // 4, using, rounds, width), using))
+            found[level] = (rates[0], max(rates))
+    record = MachineRecord(MEASURED, _model_name(), threads, l2_bytes, fma, tiles, load, store)
+    if threads == 1:
+        return record
+    barrier = timed(idle_plan(_STEPS, threads), threads) / _STEPS
+    claim = timed(idle_plan(1, _CLAIMS), threads) / _CLAIMS * threads
+    return MachineRecord(MEASURED, _model_name(), threads, l2_bytes, fma, tiles, load, store, barrier, claim)
+
+
+def measure_in_background() -> threading.Thread | None:
+    """Measure this machine in another thread, and keep the record for later processes.
+
+    A machine that is too busy is measured by a later process. This process keeps to its record, so that all its plans
+    are for one machine.
+
+    Returns:
+        The thread; None if this process has measured the machine before.
+    """
+    if _begun:
+        return None
+    _begun.append(True)
+
+    def measure() -> None:
+        objects_of(_kernels(), workers=1)  # by another process, so that the compilation at hand is not held up
+        end = time.monotonic() + _ATTEMPTS_SECONDS
+        while time.monotonic() < end:
+            with contextlib.suppress(Disturbed):
+                keep_record(host.host(), measure_machine())
+                return
+
+    thread = threading.Thread(target=_quietly, args=(measure,), name="mgx-machine-rates")
+    thread.start()
+    return thread
+
+
+_begun: list[bool] = []
+
+
+def _quietly(measure: Callable[[], None]) -> None:
+    """Run a measurement, whose failure is nothing that a user has to know."""
+    with contextlib.suppress(MgxError, OSError, MemoryError):
+        measure()
+
+
+def _widths(cpu: host.Host) -> list[int]:
+    """Return the vector widths (bits) of a CPU."""
+    return [bits for bits in (128, 256, 512) if bits <= cpu.vector_bits]
+
+
+def _kernels() -> list[KernelSource]:
+    """Return all kernels that measuring runs, beside those of every plan."""
+    array, width = np.zeros(1, np.float32), host.lanes("float32")
+    plans = [peak_plan(bits // 32, tasks=1)[0] for bits in _widths(host.host())]
+    plans += [tile_plan(tile, 1, _CALLS)[0] for tile in _tiles()]
+    plans += [stream_plan(is_store, array, 1, 1, 1, width)[0] for is_store in (False, True)]
+    return list(dict.fromkeys(kernel for plan in (*plans, idle_plan(1, 1)) for kernel in plan.kernels()))
+
+
+def _tiles() -> list[RegisterTile]:
+    """Return the tiles that compute `TILE_TYPES` on this CPU, each once."""
+    found = [tile for types in TILE_TYPES for tile in (declared_tile(types), matrix_tile(types)) if tile]
+    emulated = host.host().emulates_tiles
+    return list({tile.name: tile for tile in reversed(found) if not (emulated and tile.step > 1)}.values())[::-1]
+
+
+def _memory_bytes() -> int:
+    return min(max(2 * (last_cache_bytes()), 64 << 20), _MOST_BYTES)
+
+
+def _touched(size: int) -> np.ndarray:
+    array = aligned_empty([size // 4], "float32")
+    array.fill(1.0)  # pages that nobody has written share one page of zeros
+    return array
+
+
+def _chunk_bytes(level: str, l2_bytes: int, tasks: int, most: int) -> int:
+    """Return the bytes of each task's chunk such that the chunks of all tasks stay in ``level``."""
+    last = last_cache_bytes()
+    size = {
+        "l1": 16 << 10,
+        "l2": l2_bytes // 2,
+        "last": max(2 * l2_bytes, last // 2 // tasks),
+        "memory": most // tasks,
+    }[level]
+    return min(size, most // tasks) >> 12 << 12
+
+
+def _model_name() -> str:
+    with contextlib.suppress(OSError):
+        lines = Path("/proc/cpuinfo").read_text(errors="replace").splitlines()
+        found = next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), "")
+        return f"{platform().cpu} {found}".strip()
+    return platform().cpu

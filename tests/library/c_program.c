@@ -1,0 +1,302 @@
+/* A C program of MIGraphX: `c_program FOLDER`, which has net.onnx. It ends with 1 and a line at the first check that
+ * fails, and prints a line for each refusal. */
+#include <migraphx/migraphx.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define NEED(call) need(call, #call)
+#define REFUSED(wanted, call) refused(wanted, call, #call)
+
+static void need(int status, const char* call)
+{
+    if(status == migraphx_status_success)
+        return;
+    printf("%s: status %d: %s\n", call, status, migraphx_last_error());
+    exit(1);
+}
+
+static void require(bool holds, const char* title)
+{
+    if(holds)
+        return;
+    printf("failed: %s\n", title);
+    exit(1);
+}
+
+static void refused(int wanted, int status, const char* call)
+{
+    if(status != wanted)
+        printf("%s gives status %d, %d is wanted\n", call, status, wanted);
+    else
+        printf("%s\n", migraphx_last_error());
+}
+
+static char folder[1000];
+
+static const char* in_folder(const char* name)
+{
+    static char paths[4][1100];
+    static int next = 0;
+    char* path = paths[next++ % 4];
+    snprintf(path, sizeof paths[0], "%s/%s", folder, name);
+    return path;
+}
+
+/* Run with a generated input, and write input and result. */
+static void run(migraphx_program_t program, const char* title)
+{
+    migraphx_program_parameter_shapes_t shapes;
+    migraphx_program_parameters_t parameters;
+    migraphx_arguments_t results;
+    migraphx_argument_t input, same;
+    const_migraphx_argument_t result;
+    const_migraphx_shape_t shape, result_shape;
+    const char* name;
+    char file[100];
+    size_t count;
+    bool equal;
+    NEED(migraphx_program_get_parameter_shapes(&shapes, program));
+    NEED(migraphx_program_parameter_shapes_size(&count, shapes));
+    require(count == 1, "one parameter");
+    NEED(migraphx_program_parameter_shapes_names(&name, shapes));
+    NEED(migraphx_program_parameter_shapes_get(&shape, shapes, name));
+    NEED(migraphx_argument_generate(&input, shape, 3));
+    NEED(migraphx_argument_save(input, in_folder("input.msgpack")));
+    NEED(migraphx_argument_load(&same, in_folder("input.msgpack")));
+    NEED(migraphx_argument_equal(&equal, input, same));
+    require(equal, "an argument is saved and loaded");
+    NEED(migraphx_program_parameters_create(&parameters));
+    NEED(migraphx_program_parameters_add(parameters, name, input));
+    NEED(migraphx_program_run(&results, program, parameters));
+    NEED(migraphx_arguments_size(&count, results));
+    require(count == 1, "one result");
+    NEED(migraphx_arguments_get(&result, results, 0));
+    NEED(migraphx_argument_shape(&result_shape, result));
+    NEED(migraphx_shape_elements(&count, result_shape));
+    require(count == 20, "its elements");
+    snprintf(file, sizeof file, "%s.msgpack", title);
+    NEED(migraphx_argument_save(result, in_folder(file)));
+    REFUSED(migraphx_status_bad_param, migraphx_arguments_get(&result, results, 1));
+    REFUSED(migraphx_status_bad_param, migraphx_program_parameter_shapes_get(&shape, shapes, "y"));
+    NEED(migraphx_arguments_destroy(results));
+    NEED(migraphx_program_parameters_destroy(parameters));
+    NEED(migraphx_argument_destroy(same));
+    NEED(migraphx_argument_destroy(input));
+    NEED(migraphx_program_parameter_shapes_destroy(shapes));
+}
+
+static void parsed(void)
+{
+    migraphx_onnx_options_t reading;
+    migraphx_compile_options_t compiling;
+    migraphx_target_t target;
+    migraphx_program_t program, again;
+    size_t lengths[] = {4, 6};
+    bool equal;
+    NEED(migraphx_onnx_options_create(&reading));
+    NEED(migraphx_onnx_options_set_input_parameter_shape(reading, "x", lengths, 2));
+    NEED(migraphx_onnx_options_set_use_debug_symbols(reading, true));
+    NEED(migraphx_parse_onnx(&program, in_folder("net.onnx"), reading));
+    NEED(migraphx_target_create(&target, "cpu"));
+    NEED(migraphx_compile_options_create(&compiling));
+    NEED(migraphx_compile_options_set_fast_math(compiling, false));
+    NEED(migraphx_program_compile(program, target, compiling));
+    run(program, "float");
+    NEED(migraphx_save(program, in_folder("net.mxr"), NULL));
+    NEED(migraphx_load(&again, in_folder("net.mxr"), NULL));
+    NEED(migraphx_program_equal(&equal, program, again));
+    require(equal, "a program is saved and loaded");
+    run(again, "loaded");
+    NEED(migraphx_program_destroy(again));
+    NEED(migraphx_parse_onnx(&again, in_folder("net.onnx"), reading));
+    NEED(migraphx_quantize_fp16(again));
+    NEED(migraphx_program_compile(again, target, NULL));
+    run(again, "half");
+    NEED(migraphx_program_destroy(again));
+    REFUSED(migraphx_status_unknown_error, migraphx_parse_onnx(&again, in_folder("none.onnx"), reading));
+    REFUSED(migraphx_status_unknown_error, migraphx_parse_onnx_buffer(&again, "\010\007", 2, NULL));
+    REFUSED(migraphx_status_bad_param, migraphx_parse_onnx_buffer(&again, NULL, 7, NULL));
+    REFUSED(migraphx_status_bad_param, migraphx_program_compile(NULL, target, NULL));
+    REFUSED(migraphx_status_bad_param, migraphx_program_run(NULL, program, NULL));
+    REFUSED(migraphx_status_unknown_target, migraphx_target_create(&target, "fpga"));
+    NEED(migraphx_compile_options_destroy(compiling));
+    NEED(migraphx_onnx_options_destroy(reading));
+    NEED(migraphx_target_destroy(target));
+    NEED(migraphx_program_destroy(program));
+}
+
+/* A custom operator: out = factor * x. */
+static migraphx_status copied(void** out, void* input)
+{
+    *out = malloc(sizeof(float));
+    memcpy(*out, input, sizeof(float));
+    return migraphx_status_success;
+}
+
+static migraphx_status destroyed(void* input)
+{
+    free(input);
+    return migraphx_status_success;
+}
+
+static migraphx_status same_shape(migraphx_shape_t out, void* object, char* message, size_t size,
+                                  migraphx_shapes_t inputs)
+{
+    const_migraphx_shape_t first;
+    size_t count;
+    (void)object;
+    migraphx_shapes_size(&count, inputs);
+    if(count != 1) {
+        snprintf(message, size, "one input is needed, got %d", (int)count);
+        return migraphx_status_bad_param;
+    }
+    migraphx_shapes_get(&first, inputs, 0);
+    return migraphx_shape_assign_to(out, first);
+}
+
+static migraphx_status scaled(migraphx_argument_t out, void* object, char* message, size_t size,
+                              migraphx_context_t context, migraphx_shape_t output, migraphx_arguments_t inputs)
+{
+    const_migraphx_argument_t input;
+    migraphx_argument_t result;
+    char *from, *to;
+    size_t count, k;
+    (void)message, (void)size;
+    NEED(migraphx_context_finish(context));
+    NEED(migraphx_arguments_get(&input, inputs, 0));
+    NEED(migraphx_argument_create_empty(&result, output));
+    NEED(migraphx_shape_elements(&count, output));
+    NEED(migraphx_argument_buffer(&from, input));
+    NEED(migraphx_argument_buffer(&to, result));
+    for(k = 0; k < count; k++)
+        ((float*)to)[k] = *(float*)object * ((float*)from)[k];
+    NEED(migraphx_argument_assign_to(out, result));
+    return migraphx_argument_destroy(result);
+}
+
+static migraphx_status count_steps(migraphx_trace_info_t info, void* data)
+{
+    const char* name;
+    const_migraphx_argument_t result;
+    char* values;
+    size_t index;
+    NEED(migraphx_trace_info_get_index(&index, info));
+    NEED(migraphx_trace_info_get_name(&name, info));
+    NEED(migraphx_trace_info_get_result(&result, info));
+    if(strstr(name, "scaled") != NULL) {
+        NEED(migraphx_argument_buffer(&values, result));
+        *(float*)data = ((float*)values)[1];
+    }
+    return migraphx_status_success;
+}
+
+static migraphx_status stop(migraphx_trace_info_t info, void* data)
+{
+    (void)info, (void)data;
+    return migraphx_status_unknown_error;
+}
+
+static void built(void)
+{
+    migraphx_experimental_custom_op_t custom;
+    migraphx_program_t program;
+    migraphx_module_t main_module;
+    migraphx_operation_t operation, leaky, bad;
+    migraphx_shape_t shape, wrong;
+    migraphx_instruction_t x, y, z, out;
+    const_migraphx_instruction_t list[2];
+    migraphx_instructions_t arguments, both;
+    migraphx_program_parameters_t parameters;
+    migraphx_argument_t input;
+    migraphx_target_t target;
+    migraphx_arguments_t results;
+    const_migraphx_argument_t result;
+    size_t lengths[] = {2, 2}, empty[] = {0}, place;
+    float factor = 3, values[] = {1, -2, 3, 4}, seen = 0;
+    char name[20], *data;
+    NEED(migraphx_experimental_custom_op_create(&custom, &factor, copied, destroyed, "float", "scaled"));
+    REFUSED(migraphx_status_bad_param, migraphx_experimental_custom_op_register(custom));
+    NEED(migraphx_experimental_custom_op_set_compute_shape(custom, same_shape));
+    NEED(migraphx_experimental_custom_op_set_compute(custom, scaled));
+    NEED(migraphx_experimental_custom_op_register(custom));
+    NEED(migraphx_experimental_custom_op_destroy(custom));
+    NEED(migraphx_shape_create(&shape, migraphx_shape_float_type, lengths, 2));
+    NEED(migraphx_shape_create(&wrong, migraphx_shape_float_type, empty, 1));
+    REFUSED(migraphx_status_bad_param, migraphx_shape_index(&place, wrong, 0));
+    NEED(migraphx_shape_destroy(wrong));
+    NEED(migraphx_program_create(&program));
+    NEED(migraphx_program_get_main_module(&main_module, program));
+    NEED(migraphx_module_add_parameter(&x, main_module, "x", shape));
+    NEED(migraphx_operation_create(&operation, "scaled", NULL));
+    NEED(migraphx_operation_create(&leaky, "leaky_relu", "{alpha: %f}", 0.5));
+    REFUSED(migraphx_status_unknown_error, migraphx_operation_create(&bad, "leaky_relu", "{beta: %d}", 2));
+    REFUSED(migraphx_status_unknown_error, migraphx_operation_create(&bad, "nothing", NULL));
+    NEED(migraphx_operation_name(name, sizeof name, leaky));
+    require(strcmp(name, "leaky_relu") == 0, "an operation's name");
+    REFUSED(migraphx_status_bad_param, migraphx_operation_name(name, 6, leaky));
+    require(strcmp(name, "leaky") == 0, "as much of the name as there is room for");
+    list[0] = list[1] = x;
+    NEED(migraphx_instructions_create(&arguments, list, 1));
+    NEED(migraphx_instructions_create(&both, list, 2));
+    REFUSED(migraphx_status_unknown_error, migraphx_module_add_instruction(&y, main_module, operation, both));
+    REFUSED(migraphx_status_bad_param, migraphx_module_add_instruction(NULL, main_module, leaky, arguments));
+    NEED(migraphx_module_add_instruction(&y, main_module, leaky, arguments));
+    NEED(migraphx_instructions_destroy(arguments));
+    list[0] = y;
+    NEED(migraphx_instructions_create(&arguments, list, 1));
+    NEED(migraphx_module_add_instruction(&z, main_module, operation, arguments));
+    NEED(migraphx_instructions_destroy(arguments));
+    list[0] = z;
+    NEED(migraphx_instructions_create(&arguments, list, 1));
+    NEED(migraphx_module_add_return(&out, main_module, arguments));
+    NEED(migraphx_target_create(&target, "cpu"));
+    NEED(migraphx_program_compile(program, target, NULL));
+    NEED(migraphx_program_parameters_create(&parameters));
+    REFUSED(migraphx_status_unknown_error, migraphx_program_run(&results, program, parameters));
+    NEED(migraphx_argument_create(&input, shape, values));
+    NEED(migraphx_program_parameters_add(parameters, "x", input));
+    NEED(migraphx_program_run_trace(&results, program, parameters, count_steps, &seen));
+    NEED(migraphx_arguments_get(&result, results, 0));
+    NEED(migraphx_argument_buffer(&data, result));
+    require(((float*)data)[1] == -3 && ((float*)data)[3] == 12 && seen == -3, "a custom operator, traced");
+    REFUSED(migraphx_status_bad_param, migraphx_program_run_trace(&results, program, parameters, NULL, NULL));
+    REFUSED(migraphx_status_unknown_error, migraphx_program_run_trace(&results, program, parameters, stop, NULL));
+    NEED(migraphx_arguments_destroy(results));
+    NEED(migraphx_program_parameters_destroy(parameters));
+    NEED(migraphx_argument_destroy(input));
+    NEED(migraphx_target_destroy(target));
+    NEED(migraphx_instructions_destroy(arguments));
+    NEED(migraphx_instructions_destroy(both));
+    NEED(migraphx_instruction_destroy(x));
+    NEED(migraphx_instruction_destroy(y));
+    NEED(migraphx_instruction_destroy(z));
+    NEED(migraphx_instruction_destroy(out));
+    NEED(migraphx_operation_destroy(operation));
+    NEED(migraphx_operation_destroy(leaky));
+    NEED(migraphx_shape_destroy(shape));
+    NEED(migraphx_program_destroy(program));
+}
+
+/* Without the compiler: a library that was exported. */
+static void opened(void)
+{
+    migraphx_program_t program;
+    NEED(migraphx_load(&program, in_folder("out/lib/libnet.so"), NULL));
+    run(program, "library");
+    REFUSED(migraphx_status_bad_param, migraphx_quantize_fp16(program));
+    NEED(migraphx_program_destroy(program));
+}
+
+int main(int argc, char** argv)
+{
+    snprintf(folder, sizeof folder, "%s", argv[1]);
+    if(argc == 3) {
+        opened();
+    } else {
+        parsed();
+        built();
+    }
+    printf("all hold\n");
+    return 0;
+}

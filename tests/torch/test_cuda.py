@@ -1,0 +1,139 @@
+"""The backend on tensors of a CUDA device; skipped, with the reason, where there is none."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from mgx_numba.torch.backend import mgx_numba
+
+from .models import Block, Counting, Images, Odd, agree
+
+pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="PyTorch sees no CUDA device")
+
+
+def compiled(module: Any, **options: Any) -> Any:
+    return torch.compile(module, backend=mgx_numba, **options)
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
+def test_tensors_of_a_device_are_used_where_they_lie(dtype: torch.dtype, programs: list[Any]) -> None:
+    model = Block(64).to("cuda", dtype).eval()
+    run = compiled(model)
+    for _ in range(3):
+        x = torch.randn(32, 64, device="cuda", dtype=dtype)
+        found = run(x)
+        assert found.device == x.device
+        agree(found, model(x), 2e-2 if dtype is not torch.float32 else 1e-3)
+    assert len(programs) == 1
+
+
+@torch.no_grad()
+def test_results_stay_as_they_are_when_the_program_runs_again() -> None:
+    model = Block(64).cuda().eval()
+    run = compiled(model)
+    inputs = [torch.randn(8, 64, device="cuda") for _ in range(20)]
+    found = [run(x) for x in inputs]
+    for one, x in zip(found, inputs):
+        agree(one, model(x), 1e-3)
+
+
+@torch.no_grad()
+def test_views_and_transposed_inputs_of_a_device() -> None:
+    model = Block(64).cuda().eval()
+    run = compiled(model)
+    wide = torch.randn(64, 64, device="cuda")
+    for x in (wide, wide.t(), wide[1:9], wide[:, None, ::1][:, 0]):
+        agree(run(x), model(x), 1e-3)
+
+
+@torch.no_grad()
+def test_work_is_ordered_with_the_current_stream() -> None:
+    model = nn.Sequential(*(Block(256) for _ in range(4))).cuda().eval()
+    run = compiled(model)
+    start = torch.randn(256, 256, device="cuda")
+    run(start)
+    expected = start
+    for _ in range(5):
+        expected = model(expected / 8)
+    streams = [torch.cuda.Stream() for _ in range(2)]
+    for stream in (*streams, torch.cuda.current_stream()):
+        with torch.cuda.stream(stream):
+            stream.wait_stream(torch.cuda.default_stream())
+            x = start.clone()
+            for _ in range(5):
+                x = run(x / 8)
+            host = x.cpu()
+        agree(host, expected.cpu(), 1e-3)
+
+
+@torch.no_grad()
+def test_convolutions_of_channels_last_tensors_keep_their_strides() -> None:
+    model = Images().to("cuda", memory_format=torch.channels_last).eval()  # type: ignore[call-overload]
+    x = torch.randn(2, 3, 24, 24, device="cuda").to(memory_format=torch.channels_last)
+    agree(compiled(model)(x), model(x), 1e-3)
+
+
+@torch.no_grad()
+def test_lengths_that_change_on_a_device() -> None:
+    model = Block(64).cuda().eval()
+    run = compiled(model, dynamic=True)
+    for rows in (5, 7, 64, 1, 33):
+        x = torch.randn(rows, 64, device="cuda")
+        agree(run(x), model(x), 1e-3)
+
+
+@torch.no_grad()
+def test_buffers_change_and_foreign_operators_run_between_on_a_device() -> None:
+    model, other = Counting().cuda().eval(), Counting().cuda().eval()
+    other.load_state_dict(model.state_dict())
+    run = compiled(model)
+    for _ in range(3):
+        x = torch.randn(6, 4, device="cuda")
+        agree(run(x), other(x), 1e-3)
+    agree(model.calls, other.calls)
+    odd = Odd().cuda().eval()
+    x = torch.randn(3, 8, device="cuda")
+    agree(compiled(odd)(x), odd(x), 1e-3)
+
+
+@torch.no_grad()
+def test_new_parameters_are_seen_on_a_device() -> None:
+    model, other = Block(32).cuda().eval(), Block(32).cuda().eval()
+    run, x = compiled(model), torch.randn(4, 32, device="cuda")
+    run(x)
+    model.load_state_dict(other.state_dict())
+    agree(run(x), other(x), 1e-3)
+
+
+@torch.no_grad()
+def test_attention_under_autocast_on_a_device() -> None:
+    layer = nn.TransformerEncoderLayer(64, 4, 128, batch_first=True).cuda().eval()
+
+    class Encoder(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            with torch.autocast("cuda", torch.float16):
+                found: Tensor = layer(x)
+            return found
+
+    x = torch.randn(2, 20, 64, device="cuda")
+    torch.backends.mha.set_fastpath_enabled(False)
+    agree(compiled(Encoder())(x), Encoder()(x), 2e-2)
+
+
+@torch.no_grad()
+def test_memory_of_a_device_does_not_grow_with_runs() -> None:
+    model = Block(1024).cuda().eval()
+    run, x = compiled(model), torch.randn(4096, 1024, device="cuda")
+    for _ in range(3):
+        run(x)
+    torch.cuda.synchronize()
+    free = torch.cuda.mem_get_info()[0]
+    for _ in range(50):
+        run(x)
+    torch.cuda.synchronize()
+    assert torch.cuda.mem_get_info()[0] > free - 64 * 2**20

@@ -1,0 +1,1 @@
+"""What is released: ``python -m tools.release`` builds source distribution and wheels, and tries them."""
