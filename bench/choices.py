@@ -11,9 +11,9 @@ minimum of many noisy medians is biased low, so the chosen and the best candidat
 other, and these times count. With ``--libraries`` cuBLASLt and cuDNN are candidates, too, and the output states how
 often they win; such records must not be shipped.
 
-With ``--solvers`` each solver is measured with its own blocking only, in turns, and a candidate's time is its minimum,
-which busy machines disturb least: the data from which `bench.fit_choices` fits the cost model. The file then has the
-machine's record, too.
+With ``--solvers`` each solver is measured with its own blocking only, in turns, and a candidate's time is its minimum
+(CPU time on one thread), which busy machines disturb least: the data from which `bench.fit_choices` fits the cost
+model. The file then has the machine's record, too.
 """
 
 from __future__ import annotations
@@ -209,6 +209,8 @@ def _measure(
     solvers = [c for c in own.candidates(request) if c.solver not in LIBRARIES or (libraries and _able(bench, c))]
     chosen = own.choose(request) if only_solvers else solvers[0]
     if only_solvers:
+        if isinstance(request, Request) and request.threads == 1:
+            bench.clock = time.process_time  # type: ignore[attr-defined]
         times = _times(bench, solvers, _ROUNDS, min)
         fastest = min(times, key=times.__getitem__)
         return _found(own, request, counts, chosen, fastest, times, times)

@@ -36,24 +36,15 @@ def describe() -> dict[str, Any]:
 def describe_cpu() -> dict[str, Any]:
     """Return the CPU's model, LLVM's name for it, its vector width (bits), and the number of usable cores."""
     from mgx_numba.codegen.cpu import host
+    from mgx_numba.codegen.platform import cpu_model
     from mgx_numba.runtime.cpu.threads import available_cores
 
     return {
-        "model": _cpu_model(),
+        "model": cpu_model(),
         "llvm_name": host.host().name,
         "vector_bits": host.vector_bits(),
         "cores": available_cores(),
     }
-
-
-def _cpu_model() -> str:
-    try:
-        for line in Path("/proc/cpuinfo").read_text().splitlines():
-            if line.startswith("model name"):
-                return line.partition(":")[2].strip()
-    except OSError:
-        pass
-    return platform.processor() or platform.machine()
 
 
 def _version(package: str) -> str:

@@ -74,9 +74,10 @@ class Measured:
 
 @dataclass(frozen=True)
 class Data:
-    """The measurements of one machine."""
+    """The measurements of one machine: the file's name, and the CPU by LLVM's name, which names its record."""
 
     name: str
+    cpu: str
     features: tuple[str, ...]
     threads: int
     problems: tuple[Measured, ...]
@@ -84,8 +85,8 @@ class Data:
     @contextlib.contextmanager
     def planning(self) -> Iterator[None]:
         """Plan for this machine with its shipped record in a ``with`` block."""
-        pretended = replace(platform(), cpu=self.name, features=dict.fromkeys(self.features, True))
-        with host.pretending(pretended) as cpu, using(machine_of(named_record(self.name, cpu), cpu)):
+        pretended = replace(platform(), cpu=self.cpu, features=dict.fromkeys(self.features, True))
+        with host.pretending(pretended) as here, using(machine_of(named_record(self.cpu, here), here)):
             yield
 
     def choices(self) -> list[tuple[Measured, str]]:
@@ -107,7 +108,8 @@ def _others(measured: Measured) -> list[str]:
 def read(path: Path) -> Data:
     """Return the measurements of a file of ``bench.choices``, without problems that have a prologue or one solver."""
     given = json.loads(path.read_text())
-    return Data(given["family"], tuple(given["features"]), given["threads"], tuple(_problems(given["problems"])))
+    problems = tuple(_problems(given["problems"]))
+    return Data(path.stem, given["family"], tuple(given["features"]), given["threads"], problems)
 
 
 def _problems(given: Sequence[dict[str, Any]]) -> Iterator[Measured]:

@@ -2,8 +2,9 @@
 
     python -m bench.gpu_inductor [--models a,b] [--kinds fp16,medium,default] [--max-autotune] [--alone] [--json FILE]
 
-``fp16``: `quantize_fp16` for ours, ``module.half()`` for PyTorch; ``default``: float32 with default options on both
-sides; other kinds are float32 of that ``float32_matmul_precision`` on both sides.
+``fp16``, ``bf16``: `quantize_fp16` or `quantize_bf16` for ours (inputs and results of bfloat16 programs are float32),
+``module.half()`` or ``module.bfloat16()`` for PyTorch; ``default``: float32 with default options on both sides; other
+kinds are float32 of that ``float32_matmul_precision`` on both sides.
 Both run as device graphs with inputs on the device: PyTorch by ``mode="reduce-overhead"``. They take turns; a time is
 the median over rounds of `CALLS` calls in a row, by the device's clock. Results are compared with PyTorch's in float32.
 Our memory is the driver's free memory gained by releasing the program, listed with the weights of its plan. Each
@@ -43,7 +44,7 @@ from mgx_numba.runtime.gpu.cuda import cuda_engine
 from mgx_numba.targets.gpu.program import GpuProgram
 
 KINDS = ("fp16", "medium", "default")
-PRECISIONS = {"fp16": "highest", "default": "highest"}
+PRECISIONS = {"fp16": "highest", "bf16": "highest", "default": "highest"}
 """PyTorch's ``float32_matmul_precision`` for kinds that do not name one."""
 CALLS = 20
 """Calls per round: enough to hide the host's work on the first calls, as in a server under load."""
@@ -90,6 +91,8 @@ class Ours:
             EIGHT_BITS[kind](program, mgx_numba.get_target("gpu"), calibration)
         if kind in ("fp16", *EIGHT_BITS):
             mgx_numba.quantize_fp16(program)
+        if kind == "bf16":
+            mgx_numba.quantize_bf16(program)
         plain = kind in PRECISIONS or kind in EIGHT_BITS
         options: dict[str, Any] = {} if plain else {"float32_matmul_precision": kind}
         program.compile("gpu", **options)
@@ -151,9 +154,10 @@ def theirs(torch: Any, module: Any, inputs: tuple[Any, ...], kind: str, mode: st
     """Return a function that times a call of a module as PyTorch compiles it."""
     torch.set_float32_matmul_precision(PRECISIONS.get(kind, kind))
     torch.backends.cudnn.allow_tf32 = kind == "medium"
-    if kind == "fp16":
-        module = module.half()
-        inputs = tuple(x.half() if x.is_floating_point() else x for x in inputs)
+    if kind in ("fp16", "bf16"):
+        dtype = torch.float16 if kind == "fp16" else torch.bfloat16
+        module = module.to(dtype)
+        inputs = tuple(x.to(dtype) if x.is_floating_point() else x for x in inputs)
     if any(isinstance(m, torch.nn.Conv2d) for m in module.modules()):  # convolutions prefer channels-last memory
         module = module.to(memory_format=torch.channels_last)
         form = torch.channels_last

@@ -36,10 +36,10 @@ from mgx_numba.codegen.gpu.contraction.wgmma_operands import bf16_split_refusal,
 from mgx_numba.codegen.gpu.contraction.wgmma_tiles import (
     TILES,
     WarpgroupTile,
-    multiprocessors,
     tile_cycles,
     weighed_tiles,
 )
+from mgx_numba.codegen.gpu.machine import multiprocessors
 from mgx_numba.codegen.launch import Grid, Operand, Solution, TensorMap
 from mgx_numba.codegen.problems.convolution import ConvProblem
 from mgx_numba.codegen.problems.element_types import ElementTypes

@@ -12,10 +12,10 @@ from bench.timing import interleave
 from mgx_numba.codegen.arguments import Arguments
 from mgx_numba.codegen.cpu.kernel import cpu_kernel
 from mgx_numba.codegen.cpu.microkernels.tile_table import tile_for
-from mgx_numba.codegen.kernel import KernelSource
 from mgx_numba.codegen.launch import TaskRange
 from mgx_numba.codegen.problems.element_types import element_types
 from mgx_numba.runtime.cpu.executor import Executable
+from mgx_numba.runtime.cpu.rates import peak_plan
 from mgx_numba.runtime.plan import Plan, Pointer, Region, Step
 
 __all__ = ["COPIES", "COPY_BYTES", "Roofs", "Work", "copying", "measure_roofs", "multiply_adds"]
@@ -24,9 +24,6 @@ COPY_BYTES = 128 << 20
 """Bytes of each of the two arrays of a copy: far more than a cache holds."""
 
 _CHUNK_BYTES = 256 << 10
-_CHAINS = 12
-_UNROLL = 4
-_ITERATIONS = 50_000
 _TILES_PER_THREAD = 4
 
 
@@ -69,27 +66,12 @@ def _head(**block: Pointer | int) -> list[str]:
     return ["def kernel(args, begin, end):", *(f"    {line}" for line in arguments.bind())]
 
 
-def _fma_source(lanes: int, **block: Pointer | int) -> KernelSource:
-    """Return a kernel of independent multiply-add chains: enough to hide latency, few enough to stay in registers."""
-    chains = range(_CHAINS)
-    lines = [*_head(**block), f"    half = const_float32(0.5, {lanes})", f"    one = const_float32(1.0, {lanes})"]
-    lines += ["    for tile in range(begin, end):", f"        base = tile * {_CHAINS * lanes}"]
-    lines += [f"        s{k} = load(out, base + {k * lanes}, {lanes})" for k in chains]
-    lines += ["        for i in range(count):"]
-    lines += [f"            s{k} = fma(s{k}, half, one)" for _ in range(_UNROLL) for k in chains]
-    lines += [f"        store(out, base + {k * lanes}, s{k})" for k in chains]
-    return cpu_kernel("fma_peak_kernel", "\n".join(lines) + "\n")
-
-
 def multiply_adds(threads: int) -> Work:
     """Return work of float32 multiply-adds in registers, at the vector width of contractions."""
     lanes = tile_for(element_types("float32")).lanes
-    tiles = threads * _TILES_PER_THREAD
-    arena = tiles * _CHAINS * lanes * 4
-    block: dict[str, Pointer | int] = {"out": Pointer(Region.ARENA), "count": _ITERATIONS}
-    step = Step(_fma_source(lanes, **block), tuple(block.values()), TaskRange(tiles), label="fma peak")
-    executable = Executable(Plan([step], arena, [], [], []), num_threads=threads)
-    flops = 2.0 * lanes * _CHAINS * _UNROLL * _ITERATIONS * tiles
+    plan, instructions = peak_plan(lanes, threads * _TILES_PER_THREAD)
+    executable = Executable(plan, num_threads=threads)
+    flops = 2.0 * lanes * instructions
     return Work(lambda: executable.run([]), flops, 0.0)
 
 

@@ -72,6 +72,7 @@ def read_model(
     at = given if path is None else path
     source = open_source(at) if requested else None
     if source is None:
+        _expect_compilation()
         parsed = parse(given, None)
         return program.wrap(parsed.program), parsed.beside
     lineage = Lineage(source, requested)
@@ -84,6 +85,7 @@ def read_model(
     if known is not None:
         repeat_messages(known.messages)
         return program.wrap(PortableForm(decode, lineage, known)), known.beside
+    _expect_compilation()
     with recorded() as messages:
         parsed = parse(given, None)
     form = PortableForm.of(parsed.program)
@@ -94,6 +96,14 @@ def read_model(
     if unchanged:
         note(form, lineage, messages, decode, parsed.beside)
     return program.wrap(form), parsed.beside
+
+
+def _expect_compilation() -> None:
+    """Let worker processes start while the model is read; see `compile_soon`."""
+    whole_module("mgx_numba.runtime.cpu.early")
+    from ..runtime.cpu.early import compile_soon
+
+    compile_soon()
 
 
 def parsed_onnx(given: Any, options: Mapping[str, Any]) -> program:

@@ -173,6 +173,17 @@ def _triple(default: str) -> str:
     return default if "linux" in default else default + "-elf"
 
 
+def cpu_model() -> str:
+    """Return the name of the CPU as the system states it; the architecture if it states none."""
+    with contextlib.suppress(OSError):
+        for line in Path("/proc/cpuinfo").read_text(errors="replace").splitlines():
+            if line.startswith("model name"):
+                return line.partition(":")[2].strip()
+    import platform as system  # slow to import
+
+    return system.processor() or system.machine()
+
+
 def _distribution_version(name: str) -> str:
     import importlib.metadata  # slow to import
 

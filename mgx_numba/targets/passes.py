@@ -166,6 +166,12 @@ ORDER: tuple[PassRun, ...] = (
         targets=GPU,
     ),
     PassRun("fuse_reduce", before={"fuse_pointwise": "reductions take pointwise operations before other regions do"}),
+    PassRun(
+        "distribute_concat",
+        after={"fuse_reduce": "what a reduction's kernel computes is taken by then"},
+        before={"fuse_pointwise": "operations on each value are fused with those that compute it"},
+        targets=GPU,
+    ),
     PassRun("fuse_pointwise"),
     PassRun("rewrite_requantization", after={"fuse_pointwise": "it changes values inside the bodies of fused kernels"}),
     PassRun(

@@ -158,7 +158,7 @@ def test_advice_follows_from_what_is_known() -> None:
 def test_driver_explains(model: Path, capsys: Any) -> None:
     assert drive("explain", model, "relu", "--batch", "8", "-n", "2", "--source") == 0
     out = capsys.readouterr().out
-    assert "fused in it:" in out and " ms; " in out and "def kernel(" in out
+    assert "fused in it:" in out and " ms; " in out and "def kernel(" in out and "\nmachine record: " in out
     assert drive("explain", model) == 2
     assert "explain needs a model file and the name" in capsys.readouterr().err
     assert drive("explain", "--test", "dot") == 0

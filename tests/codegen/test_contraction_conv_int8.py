@@ -39,7 +39,7 @@ def problems(draw: Callable[[Any], Any], transposed: bool = False) -> ConvProble
         return tuple(draw(st.integers(low, high)) for _ in range(rank))
 
     groups = draw(st.sampled_from([1, 1, 2, 3]))
-    inner = draw(st.sampled_from([4, 16]) if groups > 1 else st.sampled_from([1, 2, 3, 4, 5, 16, 33]))
+    inner = draw(st.sampled_from([8, 16]) if groups > 1 else st.sampled_from([1, 2, 3, 4, 5, 16, 33]))
     outer = draw(st.sampled_from([1, 3, 17, 40, 50]))
     types = element_types(draw(st.sampled_from(["uint8", "int8"])) + " int8 int32 int32")
     stride = axes(1, 3)
@@ -101,7 +101,7 @@ def test_transposed(form: str, problem: ConvProblem, threads: int, monkeypatch: 
         check(problem, threads, solver=ConvTransposed())
 
 
-form = features(FORMS)
+form = features(FORMS, arm=FORMS)
 
 
 @needs_page_protection

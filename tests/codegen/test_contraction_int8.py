@@ -23,9 +23,9 @@ from tests.values import element_strides
 from ..features import ARM, features
 from .contracting import GuardedPages, needs_page_protection, run_plan
 
-FORMS = ("", "avx2", "-avx512vnni,-avxvnni", "avx2,-avxvnni", "sse")
-"""Enabled CPU features: all, VNNI on 256 bits, and no VNNI on 512, 256 and 128 bits."""
 ARM_FORMS = ("", "-i8mm", "-i8mm,-dotprod")
+FORMS = ARM_FORMS if ARM else ("", "avx2", "-avx512vnni,-avxvnni", "avx2,-avxvnni", "sse")
+"""Enabled CPU features: all, VNNI on 256 bits, and no VNNI on 512, 256 and 128 bits."""
 SOLVER = GemmInt8()
 
 

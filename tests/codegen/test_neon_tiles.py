@@ -14,6 +14,7 @@ from mgx_numba.codegen.cpu.contraction.bfloat16 import GemmBfloat16
 from mgx_numba.codegen.cpu.contraction.gemm import GemmPacked
 from mgx_numba.codegen.cpu.contraction.gemm_int8 import GemmInt8
 from mgx_numba.codegen.cpu.contraction.solver import Solver
+from mgx_numba.codegen.cpu.kernel import cpu_kernel
 from mgx_numba.codegen.cpu.microkernels.tile_table import tile_for
 from mgx_numba.codegen.cpu.toolchain.compiler import inspect
 from mgx_numba.codegen.problems.element_types import element_types
@@ -85,3 +86,15 @@ def test_without_bfloat16_there_is_no_rounding_product() -> None:
     with pretended("neoverse-n1"):
         refusal = GemmBfloat16().refusal(GemmProblem(4, 5, 6, types=element_types(BFLOAT16)))
     assert "no tile is declared" in (refusal or "")
+
+
+@pytest.mark.parametrize("cpu, word, instruction", [("neoverse-n1", "add_signed_dot4", "sdot"),
+                                                    ("neoverse-v1", "add_dot4", "usdot")])  # fmt: skip
+def test_products_of_bytes_in_registers_are_one_instruction(cpu: str, word: str, instruction: str) -> None:
+    text = f"""def kernel(args, begin, end):
+    x = pointer_int32(args, 0)
+    store(x, 0, {word}(load(x, 0, 4), load(x, 4, 4), load(x, 8, 4)))
+"""
+    with pretended(cpu):
+        assembly = inspect(cpu_kernel("dots_kernel", text)).assembly
+    assert len(re.findall(rf"\t{instruction}\t", assembly)) == 1 and "mul" not in assembly

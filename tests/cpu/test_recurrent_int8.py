@@ -30,7 +30,7 @@ FLIP = 3e-3
 """Error relative to the largest result: float32 sums in another order round some states to another code."""
 
 
-form = features(FORMS)
+form = features(FORMS, arm=("", "-i8mm", "-i8mm,-dotprod"))
 
 
 def steps(

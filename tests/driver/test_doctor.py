@@ -7,10 +7,13 @@ import io
 import json
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from mgx_numba.codegen.gpu.architecture import architecture
+from mgx_numba.codegen.gpu.driver import device, hip, library
 from mgx_numba.driver.doctor import facts as fact_module
 from mgx_numba.driver.doctor.facts import Findings, facts
 from mgx_numba.driver.doctor.models import MODELS
@@ -26,6 +29,7 @@ def test_models_agree_with_the_reference(capsys: Any) -> None:
     assert [model["title"] for model in report["models"]] == ["loop and branches", "tree ensemble"]
     assert all(model["error"] < 1e-5 and model["run_seconds"] > 0 for model in report["models"])
     assert report["facts"]["target cpu"]["class"] and report["facts"]["packages"]["numba"]
+    assert "load memory" in report["facts"]["target cpu"]["machine record"]
 
 
 @pytest.mark.parametrize("name", [name for name, model in MODELS.items() if model.target == "cpu"])
@@ -103,6 +107,20 @@ def test_a_cache_folder_that_cannot_be_written_is_noted(monkeypatch: pytest.Monk
     told = dict(facts(found))
     assert told["cache folder"]["writable"].startswith("no: ") and not found.problems
     assert any("set MGX_CACHE_DIR" in note for note in found.notes)
+
+
+def test_devices_are_told_with_driver_and_architecture(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MGX_CACHE_DIR", "/proc/nowhere")
+    monkeypatch.setattr(fact_module, "missing", lambda name: "")
+    monkeypatch.setattr(device, "uses_hip", lambda: False)
+    monkeypatch.setattr(hip, "uses_hip", lambda: False)
+    monkeypatch.setattr(device, "device_count", lambda: 2)
+    monkeypatch.setattr(device, "model_of", lambda number: f"H{number}, 132 multiprocessors")
+    monkeypatch.setattr(device, "architecture_of", lambda number: architecture("sm_90a"))
+    monkeypatch.setattr(library, "driver", lambda: SimpleNamespace(version=12080))
+    told = dict(facts(Findings()))["target gpu"]
+    assert told["devices"] == "H0, 132 multiprocessors, sm_90a; H1, 132 multiprocessors, sm_90a"
+    assert told["driver"] == "CUDA 12.8" and told["cuBLASLt"] and told["cuDNN"]
 
 
 def test_packages_that_are_missing_or_old_are_problems(monkeypatch: pytest.MonkeyPatch) -> None:

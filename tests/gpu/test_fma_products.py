@@ -10,7 +10,7 @@ from mgx_numba.codegen.gpu.architecture import ARCHITECTURES
 from mgx_numba.codegen.gpu.contraction import fma, fma_tiles, solvers
 from mgx_numba.codegen.gpu.contraction.fma_tiles import TILES, FmaTile
 from mgx_numba.codegen.gpu.contraction.gpu_contraction import GpuContraction
-from mgx_numba.codegen.gpu.contraction.wgmma_tiles import multiprocessors
+from mgx_numba.codegen.gpu.machine import multiprocessors
 from mgx_numba.codegen.gpu.toolchain.compiler import assembly
 from mgx_numba.codegen.problems.element_types import ElementTypes
 from mgx_numba.codegen.problems.epilogue import Epilogue

@@ -14,6 +14,7 @@ from mgx_numba.core.shape import Shape
 from mgx_numba.core.types import Type
 from mgx_numba.graph.program import Program
 from mgx_numba.runtime.gpu.engine import Engine
+from mgx_numba.targets.gpu import capabilities
 
 from ..cpu.agreement import assert_agrees, reference
 from ..interpreter.memory import KernelFault
@@ -159,3 +160,29 @@ def test_groups_of_channels_are_normalised_where_they_lie(
     labels = [step.label for step in net.executable.plan.steps]
     assert sum("reduce_mean" in label for label in labels) == 1
     assert sum("transpose" in label or "copy" in label for label in labels) <= 2, labels  # of the input and the result
+
+
+@pytest.mark.parametrize("fast_math", [True, False])
+@pytest.mark.parametrize(("lens", "groups"), [([1, 32, 9, 7], 8), ([2, 24, 8, 5], 4), ([1, 40, 3, 11], 5)])
+def test_short_runs_of_channels_are_combined_after_pixels(
+    lens: list[int], groups: int, fast_math: bool, on: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Four channels of a group fill 16 bytes: sums of groups read quarters of lines, and reached 40% of a copy."""
+    monkeypatch.setattr(capabilities, "SHORT_RUN_ELEMENTS", 1)
+    monkeypatch.setattr(capabilities, "REPEATED_SHARE", 1 << 30)
+    monkeypatch.setattr(capabilities, "PART_ELEMENTS", 64)
+    monkeypatch.setattr(capabilities, "PART_SHARE", 1)
+    monkeypatch.setattr(capabilities, "LINE_BYTES", 64)
+    program = network(lens, groups)
+    net = compiled(program, on, fast_math=fast_math)
+    inputs = random_inputs(program)
+    (got,), wanted = net.run(inputs), reference(program, inputs)
+    if fast_math:  # moments about a shift are rounded otherwise
+        np.testing.assert_allclose(got, wanted.results[0], rtol=1e-4, atol=1e-4)
+    else:
+        assert_agrees([got], wanted)
+    assert net.executable is not None
+    steps = [step for step in net.executable.plan.steps if "reduce_sum" in step.label]
+    assert any("axes={2, 3}" in step.instruction for step in steps), [step.instruction for step in steps]
+    inputs["x"][0, 0, 0, 0] = np.inf
+    assert_agrees(net.run(inputs), reference(program, inputs))

@@ -164,3 +164,26 @@ def test_tiles_fit_a_multiprocessor(features: int) -> None:
     assert made.executable is not None
     (step,) = made.executable.plan.steps
     assert step.geometry.shared_bytes + 2048 <= ARCHITECTURES["sm_90a"].shared_bytes
+
+
+@pytest.mark.parametrize("constant", [False, True])
+@pytest.mark.parametrize(("keys", "pairs"), [(140, True), (71, False)])
+def test_keys_of_a_mask_that_lie_apart_are_copied(keys: int, pairs: bool, constant: bool, on: Engine) -> None:
+    """A table of relative positions has heads side by side: T5's attention took 29 us of which 20 were its mask."""
+    program, rng = Program(), np.random.default_rng(0)
+    m = program.main
+    lens = {"q": (1, 2, 9, 16), "k": (1, 2, keys, 16), "v": (1, 2, keys, 16)}
+    inputs = {name: rng.standard_normal(own).astype(np.float16) for name, own in lens.items()}
+    heads = [m.add_parameter(name, Shape(F16, own)) for name, own in lens.items()]
+    drawn = rng.standard_normal((9, keys, 2)).astype(np.float32)
+    if not constant:
+        inputs["mask"] = drawn
+    table = m.add_literal(drawn) if constant else m.add_parameter("mask", Shape(F32, drawn.shape))
+    mask = m.add_instruction("unsqueeze", [m.add_instruction("transpose", [table], permutation=(2, 0, 1))], axes=(0,))
+    m.add_return([m.add_instruction("attention", [*heads, mask], scale=0.3)])
+    made = compiled(program, on, fast_math=True)
+    (got,), (wanted,) = made.run(inputs), reference(program, inputs).results
+    np.testing.assert_allclose(got.astype(np.float32), wanted.astype(np.float32), atol=4e-3)
+    assert made.executable is not None
+    steps = made.executable.plan.steps
+    assert ("load_aligned(near0" in steps[-1].kernel.text) == pairs and len(steps) == (1 if constant else 2)

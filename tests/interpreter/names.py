@@ -173,7 +173,6 @@ def elementwise_names() -> dict[str, Any]:
         names[f"gelu_erf_product_{dtype}"] = functools.partial(
             _of_gelu, lambda x, y, to=saturated: to(_multiplied(x, y))
         )
-    names["rounded_bfloat16"] = functools.partial(_cast, numpy_dtype("bfloat16"))
     for dtype in ("float16", "bfloat16"):
         names[f"codes_{dtype}"] = functools.partial(_codes, numpy_dtype(dtype))
     for dtype in _INTEGERS:

@@ -312,16 +312,23 @@ def test_a_causal_choice_and_an_added_mask_are_combined_once(padded: bool) -> No
     assert not attention.op.attributes()["causal"] and attention.inputs[3].shape.lens == (B, 1, S, T)
 
 
+@pytest.mark.parametrize("form", ["plain", "converted", "merged"])
 @pytest.mark.parametrize("shared", [1, 2])
-def test_grouped_keys_and_values_are_not_repeated(shared: int) -> None:
+def test_grouped_keys_and_values_are_not_repeated(shared: int, form: str) -> None:
+    """Keys are rounded behind the repetition; the axis of groups may come from a reshape of other axes."""
     g = Graph()
     q = g.param("q", [B, H, S, D])
 
     def repeated(x: Instruction) -> Instruction:
-        wide = g.spread(g.op("unsqueeze", x, axes=(2,)), B, shared, H // shared, T, D)
-        return g.op("reshape", wide, dims=(B, H, T, D))
+        if form == "merged":
+            narrow = g.op("reshape", g.op("unsqueeze", x, axes=(0,)), dims=(B, shared, 1, T, D))
+        else:
+            narrow = g.op("unsqueeze", x, axes=(2,))
+        out = g.op("reshape", g.spread(narrow, B, shared, H // shared, T, D), dims=(B, H, T, D))
+        return g.op("convert", out, target_type=Type.float_type) if form == "converted" else out
 
-    k, v = (repeated(g.param(n, [B, shared, T, D])) for n in "kv")
+    type = "half" if form == "converted" else "float"
+    k, v = (repeated(g.param(n, [B, shared, T, D], type)) for n in "kv")
     program = g.ret(attend(g, q, g.op("transpose", k, permutation=(0, 1, 3, 2)), v))
     after = fused(program)
     assert [i.shape.lens[1] for i in find(after, "attention").inputs] == [H, shared, shared]

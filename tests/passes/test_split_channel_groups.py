@@ -52,6 +52,23 @@ def test_what_is_converted_to_more_bits_is_so_where_it_is_read() -> None:
     assert find(after, "fused_reduce").inputs[0].shape.type is Type.half_type
 
 
+@pytest.mark.parametrize("rounded", [False, True])
+@pytest.mark.parametrize("other", [False, True])
+def test_a_bias_is_added_where_wide_values_are_read(rounded: bool, other: bool) -> None:
+    """A decoder of images stored convolutions' float16 results as float32, for their biases."""
+    g = Graph()
+    x = g.op("convert", convolution(g, g.param("x", [2, 3, 4, 4]), 6), target_type=Type.half_type)
+    wide = g.op("convert", x, target_type=Type.float_type)
+    wide = g.op("add", g.op("mul", wide, g.scalar(0.75, wide)), g.spread(g.random(6, 1, 1), 2, 6, 4, 4))
+    results = [convolution(g, group_norm(g, wide, 2), 2)]
+    if rounded:
+        results.append(g.op("convert", wide, target_type=Type.half_type))
+    if other:
+        results.append(g.op("tanh", wide))
+    after = check(g.ret(*results), SplitChannelGroups(), LayoutConvolution(), FuseReduce(), rtol=2e-3, atol=2e-3)
+    assert (find(after, "fused_reduce").inputs[0].shape.type is Type.half_type) != other
+
+
 def test_means_leave_the_region_with_their_own_lengths() -> None:
     g = Graph()
     x = convolution(g, g.param("x", [2, 3, 5, 4]), 6)

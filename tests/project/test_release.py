@@ -15,8 +15,11 @@ from pathlib import Path
 import pytest
 
 from mgx_numba import __version__
+from mgx_numba.codegen.cpu.identity import environment_identity
+from mgx_numba.codegen.shipped import NEUTRAL, ShippedSection, file_name, pack
 from mgx_numba.messages import deprecated
-from tools.release.wheels import KERNELS, platform_wheel
+from tools.prebuild.machines import MACHINES
+from tools.release.wheels import KERNELS, platform_wheel, usable
 
 ROOT = Path(__file__).resolve().parents[2]
 LINES = 100
@@ -112,6 +115,17 @@ def test_kernels_of_an_unknown_platform_make_no_wheel(tmp_path: Path) -> None:
     kernels.write_bytes(b"")
     with pytest.raises(ValueError, match="no platform tag for 'riscv64-unknown-linux-gnu'; known: x86_64"):
         platform_wheel(_pure_wheel(tmp_path), kernels)
+
+
+def test_kernels_of_another_state_of_the_language_are_not_released(tmp_path: Path) -> None:
+    with MACHINES["znver5"].pretended():
+        identity = environment_identity()
+    for intrinsics, expected in ((identity["intrinsics"], True), ("0" * 64, False)):
+        section = ShippedSection({**identity, "intrinsics": intrinsics}, "znver5", {"ab" * 32: NEUTRAL.encode()})
+        path = tmp_path / str(expected) / file_name(identity)
+        path.parent.mkdir()
+        path.write_bytes(pack([section]))
+        assert usable(path) is expected
 
 
 def test_deprecations_name_the_replacement_and_point_at_the_caller() -> None:

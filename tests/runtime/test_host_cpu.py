@@ -79,6 +79,12 @@ def test_a_cpu_without_a_level_keeps_its_features(monkeypatch: pytest.MonkeyPatc
     assert found.name == "x86-64-v2" and {"avx2", "f16c"} <= found.features and "-fma" in found.feature_string
 
 
+def test_a_level_of_x86_switched_neon_off(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MGX_CPU_FEATURES", "x86-64-v3")
+    with pytest.raises(OptionError, match="a level of x86-64"):
+        _class(triple="aarch64-unknown-linux-gnu")
+
+
 def test_unknown_ceiling_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MGX_CPU_FEATURES", "mmx3")
     with pytest.raises(OptionError, match="mmx3"):

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,7 @@ from mgx_numba.codegen.store import ObjectStore
 from mgx_numba.codegen.workers import batch
 from mgx_numba.codegen.workers.background import BackgroundCompilation
 from mgx_numba.codegen.workers.objects import objects_of
+from mgx_numba.runtime.cpu import early
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="each worker is started there")
@@ -68,6 +70,63 @@ def test_kernels_that_pack_weights_were_compiled_in_the_process_that_plans(
         ahead.add(later[2:])
         objects = first | objects_of([*always, *later], None, store, ahead=ahead)
     assert all(source.symbol in read_object(objects[source.symbol]).defined for source in (needed, *always, *later))
+
+
+@pytest.fixture
+def begun(
+    distinct: Callable[[int], KernelSource], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[BackgroundCompilation]:
+    """The compilation that begins when a model is read by a process that has no kernels, with an empty cache folder."""
+    monkeypatch.setattr(batch, "_affinity", lambda: range(2))
+    monkeypatch.setattr(early, "EXECUTOR_KERNELS", (distinct(530), distinct(531)))
+    monkeypatch.setattr(early, "loaded", lambda kernel: False)
+    monkeypatch.setenv("MGX_CACHE_DIR", str(tmp_path / "first"))
+    early.compile_soon()
+    early.compile_soon()
+    ((compilation, _),) = early._waiting
+    yield compilation
+    early._finish()
+    assert not early._waiting
+
+
+def test_workers_started_after_the_model_was_read(begun: BackgroundCompilation) -> None:
+    assert begun.batch is not None
+    with early.compile_in_background(None) as ahead:
+        assert ahead is begun
+        objects = objects_of(early.EXECUTOR_KERNELS, ahead=ahead)
+    assert all(kernel.symbol in read_object(objects[kernel.symbol]).defined for kernel in early.EXECUTOR_KERNELS)
+    assert early.compile_in_background(None) is not begun and not begun.batch._open
+
+
+def test_workers_of_a_model_that_is_not_compiled_end(begun: BackgroundCompilation) -> None:
+    early._finish()
+    assert begun.batch is not None and not begun.batch._open
+    assert all(begun.store.get(kernel) is not None for kernel in early.EXECUTOR_KERNELS)
+    early.compile_soon()  # all are stored
+    assert not early._waiting
+
+
+def test_a_model_is_read_where_no_thread_can_start(
+    begun: BackgroundCompilation, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def start(thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    waiting = early._waiting.copy()
+    early._waiting.clear()
+    with monkeypatch.context() as patch:
+        patch.setattr(threading.Thread, "start", start)
+        early.compile_soon()
+    assert not early._waiting
+    early._waiting += waiting
+
+
+def test_workers_for_another_cache_folder_are_not_taken(
+    begun: BackgroundCompilation, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MGX_CACHE_DIR", str(tmp_path / "second"))
+    assert early.compile_in_background(None) is not begun
+    assert begun.batch is not None and not begun.batch._open
 
 
 def test_workers_of_a_plan_that_failed_end(

@@ -17,7 +17,7 @@ import tempfile
 from pathlib import Path
 
 from tools.release.trial import CLEAN, new_environment, try_wheels
-from tools.release.wheels import build_pure, check_contents, platform_wheel
+from tools.release.wheels import build_pure, check_contents, platform_wheel, usable
 
 __all__ = ["main"]
 
@@ -36,6 +36,9 @@ def main(arguments: list[str]) -> int:
     out: Path = given.out.resolve()
     if out.exists() and any(out.iterdir()):
         parser.error(f"--out: {out} is not empty")
+    for kernels in given.kernels.glob("*.kernels") if given.kernels else ():
+        if not usable(kernels):
+            parser.error(f"{kernels} has no kernels of this state of the kernel language: run python -m tools.prebuild")
     failed = 0
     with tempfile.TemporaryDirectory() as scratch:
         builder = new_environment(sys.executable, Path(scratch, "build"))

@@ -13,7 +13,11 @@ import zipfile
 from collections.abc import Mapping
 from pathlib import Path
 
-__all__ = ["TAGS", "build_pure", "check_contents", "platform_wheel"]
+from mgx_numba.codegen.cpu.identity import environment_identity
+from mgx_numba.codegen.shipped import ShippedKernels, file_name
+from tools.prebuild.machines import MACHINES
+
+__all__ = ["TAGS", "build_pure", "check_contents", "platform_wheel", "usable"]
 
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGE = "mgx_numba"
@@ -62,6 +66,17 @@ def check_contents(source: Path, wheel: Path) -> None:
     stray = {name for name in in_wheel - wanted if not name.startswith(own)}
     if stray:
         raise ValueError(f"{wheel.name} has {', '.join(sorted(stray))} besides the package")
+
+
+def usable(kernels: Path) -> bool:
+    """Return whether a file has kernels of this tree's state of the kernel language, for any of the known machines."""
+    shipped, count = ShippedKernels(kernels.parent), 0
+    for machine in MACHINES.values():
+        with machine.pretended():
+            identity = environment_identity()
+        if file_name(identity) == kernels.name:
+            count += shipped.count(identity) or 0
+    return count > 0
 
 
 def platform_wheel(pure: Path, kernels: Path) -> Path:

@@ -130,6 +130,8 @@ def _host(limits: str) -> Host:
             above = _CEILINGS[item]
             table.update({name: False for name in table if name != item and name.startswith(above)})
         elif item in LEVELS:
+            if not platform().triple.startswith("x86_64"):
+                raise OptionError(f"{ENVIRONMENT}={limits!r}: {item} is a level of x86-64, which this CPU is not")
             table.update({name: False for name in table if name not in LEVELS[item]})
         else:
             known = ", ".join((*_CEILINGS, *LEVELS, EMULATED_TILES))

@@ -42,6 +42,7 @@ class Machine:
         bytes_per_second: memory traffic of all threads together.
         thread_bytes_per_second: memory traffic of one thread.
         launch_seconds: cost of one more launch, at whose end all threads meet.
+        methods: see `MachineRecord.methods`.
         row_part_elements: elements of a row from which a separate task for a part of it pays.
         reduced_part_elements: elements of a reduction from which a separate task for a part of it, and a combining
             launch, pay.
@@ -58,6 +59,7 @@ class Machine:
     bytes_per_second: float = 9.0e10
     thread_bytes_per_second: float = 9.0e10
     launch_seconds: float = 2e-6
+    methods: tuple[tuple[str, float], ...] = ()
     row_part_elements: int = 16 << 10
     reduced_part_elements: int = 64 << 10
     reduced_share: int = 64
@@ -113,6 +115,7 @@ def machine_of(record: MachineRecord, cpu: Host) -> Machine:
         bytes_per_second=1e9 * every,
         thread_bytes_per_second=1e9 * one,
         launch_seconds=LAUNCH_SECONDS + record.barrier,
+        methods=tuple(sorted(record.methods.items())),
     )
 
 

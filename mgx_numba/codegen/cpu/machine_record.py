@@ -41,7 +41,7 @@ STEPS_OF_OCTAVE = 4
 KEPT = 1.3
 """Ratio of a repeated measurement to the kept value up to which the kept value stays."""
 LEVELS = ("l1", "l2", "last", "memory")
-_RATES = ("fma", "tiles", "load", "store")
+_RATES = ("fma", "tiles", "load", "store", "methods")
 
 
 @dataclass(frozen=True)
@@ -59,6 +59,8 @@ class MachineRecord:
         load, store: 1e9 bytes per second, by level of `LEVELS`: of one thread, and of all threads together.
         barrier: seconds from the end of a step to the begin of the next for all threads.
         claim: seconds of one thread to claim and start a task.
+        methods: for methods that rewrite arithmetic (`Solver.method`), the factor by which their measured times exceed
+            the estimates, relative to plain methods; from `bench.fit_choices`, not from measuring at the first use.
     """
 
     name: str
@@ -71,6 +73,7 @@ class MachineRecord:
     store: Mapping[str, tuple[float, float]] = field(default_factory=dict)
     barrier: float = 2e-6
     claim: float = 1e-7
+    methods: Mapping[str, float] = field(default_factory=dict)
 
     def quantised(self) -> MachineRecord:
         """Return this record with each rate and duration rounded to the nearest of `STEPS_OF_OCTAVE` an octave."""
@@ -190,7 +193,7 @@ def generic_record(cpu: Host) -> MachineRecord:
     else:
         like = "znver3" if "avx2" in cpu.features and cpu.vector_bits < 512 else "znver5"
     found = MachineRecord.from_json((SHIPPED / f"{like}.json").read_bytes())
-    return replace(found, name=GENERIC, model=f"rates of {like}")
+    return replace(found, name=GENERIC, model=f"rates of {like}", methods={})
 
 
 def to_be_measured(cpu: Host) -> bool:

@@ -7,8 +7,8 @@ from ...errors import DeviceError
 from ..platform import platform
 from ..tuning.record import DeviceFingerprint
 from .architecture import WARP, chosen
-from .contraction.wgmma_tiles import LARGE_DEVICE
 from .driver.device import device
+from .machine import multiprocessors
 
 
 def device_fingerprint() -> DeviceFingerprint:
@@ -21,7 +21,7 @@ def device_fingerprint() -> DeviceFingerprint:
     except DeviceError:
         arch = chosen()
         names = () if arch is None else (arch.name,)
-        return DeviceFingerprint("", names, LARGE_DEVICE, 32 * (WARP if arch is None else arch.wave), made_by)
+        return DeviceFingerprint("", names, multiprocessors(), 32 * (WARP if arch is None else arch.wave), made_by)
     driver = ("cuda driver", str(here.driver.version))
     return DeviceFingerprint(
         here.name, (here.architecture.name,), here.multiprocessors, 32 * here.architecture.wave, (driver, *made_by)

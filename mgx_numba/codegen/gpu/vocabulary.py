@@ -158,7 +158,6 @@ Quantising
                                          the same for GELU(x) times y (up to 24,000), as exact as float16; -infinity
                                          gives 0, NaN gives z in int8. For float8: saturated_<float8> of the product
     saturated_<float8>(x)                the nearest float8_e4m3fn or float8_e5m2, saturated to the largest number
-    rounded_bfloat16(x)                  cast_bfloat16 of pairs of float32 lanes by one instruction (sm_80 and above)
 
 Exact remainders of float32 and float64 (`lang.remainders`)
     fmod_exact(x, y) mod_exact(x, y)     with the sign of x, and with the sign of y

@@ -1,6 +1,6 @@
 """Conversion of elements between dtypes, as NumPy and ml_dtypes convert, with float to integer saturating.
 
-float16 uses the processor's instructions where it has them, and so do the float8 of `float8_pairs`. Every other
+float16 uses the processor's instructions where it has them, and so do the floats of `narrow_pairs`. Every other
 storage float is converted with integer arithmetic: rounded to nearest, ties to even, overflowing to infinity or to NaN
 as the format has it (no saturation, as ml_dtypes ``astype``).
 """
@@ -13,7 +13,7 @@ from llvmlite import ir
 
 from ...dataclass import dataclass
 from .builder import VectorBuilder, element_type, is_signed
-from .float8_pairs import from_pairs, has_pairs, to_pairs
+from .narrow_pairs import BFLOAT16_PAIRS, bfloat16_pairs, from_pairs, has_pairs, to_pairs
 from .ranges import has_ranges, larger_size
 from .target import has
 
@@ -177,7 +177,7 @@ def _load_storage(b: VectorBuilder, x: ir.Value, dtype: str) -> ir.Value:
 
 def _store_storage(b: VectorBuilder, x: ir.Value, dtype: str) -> ir.Value:
     if dtype == "bfloat16":
-        return _round_bfloat16(b, x)
+        return bfloat16_pairs(b, x) if has(BFLOAT16_PAIRS) else _round_bfloat16(b, x)
     if dtype == "float16" and _has_half():
         return b.ir.bitcast(b.ir.fptrunc(x, b.like(x, _HALF)), b.like(x, ir.IntType(16)))
     if has_pairs(dtype):

@@ -20,13 +20,15 @@ class MaskLayout:
     """A mask [batch, heads, queries, keys]: ``bool`` keeps scores where true; the problem's dtype or float32 is added.
 
     ``strides`` are 0 along broadcast axes. With ``period`` masks, batch i uses mask ``i % period``; None: one per
-    batch, or one for all. ``fill`` is the score of keys that a ``bool`` mask hides.
+    batch, or one for all. ``fill`` is the score of keys that a ``bool`` mask hides. With ``pairs`` the elements of each
+    two neighbouring keys are aligned as one, and keys are even.
     """
 
     dtype: str
     strides: tuple[int, ...]
     period: int | None = None
     fill: float = -math.inf
+    pairs: bool = False
 
     @property
     def replaces(self) -> bool:

@@ -23,6 +23,7 @@ class BackgroundCompilation:
     Loaded and stored kernels are not compiled. A process without kernels to compile starts no worker.
 
     Attributes:
+        store: the object store.
         stored: objects found in the store, by symbol.
         batch: the running compilation of the other kernels; None if there are too few.
     """
@@ -40,7 +41,7 @@ class BackgroundCompilation:
         self.stored: dict[str, bytes] = {}
         self.batch: ObjectBatch | None = None
         self._loaded = loaded
-        self._store = store or default_store()
+        self.store = store or default_store()
         self._always = always
         self._seen: set[KernelSource] = set()
         self._missing: list[KernelSource] = []
@@ -69,7 +70,7 @@ class BackgroundCompilation:
         wanted = [kernel for kernel in new if not self._loaded(kernel)]
         if not wanted:
             return []
-        stored, missing = look_up(self._store, wanted, backend(wanted[0].backend).loadable)
+        stored, missing = look_up(self.store, wanted, backend(wanted[0].backend).loadable)
         self.stored.update(stored)
         return missing
 

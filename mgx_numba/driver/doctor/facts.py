@@ -19,6 +19,7 @@ from ..._version import __version__
 from ...codegen import store
 from ...codegen.files import ENVIRONMENT as CACHE_VARIABLE
 from ...codegen.files import default_folder, make_folder
+from ...codegen.platform import cpu_model
 from ...errors import MgxError
 from ...targets.registry import DEFAULT, missing, target
 from ..cache_files import content
@@ -72,18 +73,10 @@ def facts(found: Findings) -> Iterator[tuple[str, Facts]]:
 
 def _machine(found: Findings) -> Facts:
     logical = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-    told = {"system": platform.platform(), "cpu": _cpu_model(), "hardware threads": str(logical)}
+    told = {"system": platform.platform(), "cpu": cpu_model(), "hardware threads": str(logical)}
     with contextlib.suppress(OSError, ValueError, AttributeError):
         told["memory"] = f"{os.sysconf('SC_PAGE_SIZE') * os.sysconf('SC_PHYS_PAGES') / 1e9:.1f} GB"
     return told
-
-
-def _cpu_model() -> str:
-    with contextlib.suppress(OSError):
-        for line in Path("/proc/cpuinfo").read_text().splitlines():
-            if line.startswith("model name"):
-                return line.partition(":")[2].strip()
-    return platform.processor() or platform.machine()
 
 
 def _python(found: Findings) -> Facts:
@@ -168,6 +161,7 @@ def _cpu(found: Findings) -> Facts:
         "vectors": f"{cpu.vector_bits} bits",
         "units": "; ".join(units()),
         "threads": threads["threads"],
+        "machine record": threads["record"],
         "toolchain": f"Numba {llvm.numba}, llvmlite {llvm.llvmlite}, LLVM {llvm.llvm}",
         "shipped kernels": _shipped(environment_identity()),
     }
@@ -242,7 +236,7 @@ def _cache(found: Findings) -> Facts:
     except OSError as error:
         told["writable"] = f"no: {error.strerror or error}"
         found.notes.append(
-            f"the cache folder {told['folder']} cannot be written, so that each process compiles its kernels again; "
+            f"the cache folder {told['folder']} cannot be written, so that each process compiles what is not in it; "
             f"set {CACHE_VARIABLE} to a folder that can"
         )
     return told | content(folder)

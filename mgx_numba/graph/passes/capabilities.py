@@ -27,6 +27,8 @@ class ReductionWalk:
         columns: contiguous elements along kept axes that are vectorised; 1 if rows are.
         unit: preferred divisor of a part of the last loop.
         fold: iterations of the last loop whose columns are best processed side by side, in memory order; 1 for none.
+        short_run: reduced axes whose contiguous elements fill a part of a cache line, while kept axes fill the rest.
+            Reducing the other axes first reads whole lines. Empty if rows are read in whole lines.
     """
 
     tasks: int
@@ -37,6 +39,7 @@ class ReductionWalk:
     columns: int
     unit: int
     fold: int
+    short_run: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -67,6 +70,7 @@ class Capabilities:
         scattered_integers: whether kernels compute transposed convolutions of 8-bit integers.
         reads_shuffled: whether grouped 1x1 convolutions are fastest with their input read through the channel shuffle.
         prologues: whether convolution kernels compute pointwise prologues.
+        cheap_branches: whether an ``if`` costs no more than a few kernels' launches.
         block_weights: whether kernels multiply block-quantised weights, ``matmul_nbits``.
         byte_tables: elements from which pointwise kernels look up long functions of one 8-bit value; 0: never.
         cached_attention: whether a kernel attends to the valid rows of caches, ``cached_attention``.
@@ -95,3 +99,4 @@ class Capabilities:
     scattered_integers: bool = False
     reads_shuffled: bool = False
     prologues: bool = True
+    cheap_branches: bool = False

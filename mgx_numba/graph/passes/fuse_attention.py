@@ -164,23 +164,26 @@ def swapped(b: RewriteBuilder, ins: Instruction) -> Instruction:
     return b.transpose(ins.inputs[0], [*outer, column, row])
 
 
-def unrepeated(ins: Instruction) -> Instruction:
+def unrepeated(b: RewriteBuilder, ins: Instruction) -> Instruction:
     """Return key or value heads [b, h, t, d] before they were repeated for groups of query heads; the value itself if
-    they were not.
+    they were not. A conversion may follow.
 
     Exporters write grouped-query attention (Ainslie et al., 2023) as unsqueeze to [b, h, 1, t, d], broadcast, reshape.
     """
+    if ins.name == "convert":
+        source = unrepeated(b, ins.inputs[0])
+        return ins if source is ins.inputs[0] else b.op(ins.op, source)
     if ins.name != "reshape" or ins.shape.ndim != 4 or ins.inputs[0].name not in BROADCASTS:
         return ins
     wide = ins.inputs[0]
     narrow = wide.inputs[0]
-    if wide.shape.ndim != 5 or narrow.shape.ndim != 5 or narrow.name != "unsqueeze":
+    if wide.shape.ndim != 5 or narrow.shape.ndim != 5 or len(wide.inputs) != 1:
         return ins
-    b, h, g, t, d = wide.shape.lens
-    if not known_same(narrow.shape.lens, (b, h, 1, t, d)) or not known_same(ins.shape.lens, (b, h * g, t, d)):
+    n, h, g, t, d = wide.shape.lens
+    if not known_same(narrow.shape.lens, (n, h, 1, t, d)) or not known_same(ins.shape.lens, (n, h * g, t, d)):
         return ins
-    source = narrow.inputs[0]
-    return source if known_same(source.shape.lens, (b, h, t, d)) else ins
+    source = narrow.inputs[0] if narrow.name in RESHAPES else narrow
+    return source if known_same(source.shape.lens, (n, h, t, d)) else b.reshape(narrow, (n, h, t, d))
 
 
 def _target(scores: Scores) -> Lens:
@@ -267,7 +270,7 @@ def _attention(m: Match, b: RewriteBuilder) -> object:
             return f"products of {q.shape.type.name} have a factor of {scores.factors[0].shape.type.name} for each row"
         factors = repeated(b, fitted(b, *scores.factors, target), target[0])
         q = b.op("mul", q, b.broadcast(factors, q.shape.lens))
-    shared_k, shared_v = unrepeated(_before_swap(kt, own_k)), unrepeated(m.v)
+    shared_k, shared_v = unrepeated(b, _before_swap(kt, own_k)), unrepeated(b, m.v)
     if m.ins.shape.ndim == 4 and shared_k is not own_k and known_same(shared_k.shape.lens[:3], shared_v.shape.lens[:3]):
         k, v = shared_k, shared_v
     attributes = {

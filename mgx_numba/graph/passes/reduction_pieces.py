@@ -59,7 +59,7 @@ def pieces_of(body: Module) -> Pieces:
     full, reduced, results = full_lens(body), first[0].shape.lens, body.results()
     rows = {i for i in body if i in first or (i.op.pointwise and known_same(i.shape.lens, reduced) and depth[i] <= 1)}
     later = [r for r in results if r not in rows]
-    needed = _ancestors(later, rows)
+    needed = ancestors(later, rows)
     crossing = [i for i in body if i in rows and any(u in needed for u in i.users)]
     return Pieces(
         first=tuple(first),
@@ -72,7 +72,7 @@ def pieces_of(body: Module) -> Pieces:
     )
 
 
-def _ancestors(wanted: Sequence[Instruction], known: set[Instruction]) -> set[Instruction]:
+def ancestors(wanted: Sequence[Instruction], known: set[Instruction]) -> set[Instruction]:
     """Return the instructions that ``wanted`` depends on, without ``known`` and what precedes those."""
     found: set[Instruction] = set()
     pending = list(wanted)
@@ -100,7 +100,7 @@ def add_partial(
     Returns:
         the body's parameters that it takes.
     """
-    needed = _ancestors([r.inputs[0] for r in pieces.first], set())
+    needed = ancestors([r.inputs[0] for r in pieces.first], set())
     taken = [p for p in body.parameters() if p in needed]
     values = {p: target.add_parameter(_name(p), p.shape) for p in taken}
     _copy(target, [i for i in body if i in needed], values)
@@ -132,14 +132,16 @@ def add_counts(module: Module, before: Instruction, pieces: Pieces) -> list[Inst
     return [module.insert_instruction(before, "convert", [number], target_type=type) for type in types]
 
 
-def add_combined(target: Module, body: Module, pieces: Pieces, sums: Sequence[Shape], axis: int) -> list[Instruction]:
-    """Add the second piece to an empty module: reduce partial results of shapes ``sums`` along ``axis`` and compute the
+def add_combined(
+    target: Module, body: Module, pieces: Pieces, sums: Sequence[Shape], axes: Sequence[int]
+) -> list[Instruction]:
+    """Add the second piece to an empty module: reduce partial results of shapes ``sums`` along ``axes`` and compute the
     given values. Its last parameters are the counts of `add_counts`, so that no length is part of its text.
 
     Returns:
         the body's parameters that it takes after the sums.
     """
-    needed = _ancestors(pieces.given, set(pieces.first))
+    needed = ancestors(pieces.given, set(pieces.first))
     parts = [target.add_parameter(f"part{k}", shape) for k, shape in enumerate(sums)]
     taken = [p for p in body.parameters() if p in needed]
     values = {p: target.add_parameter(_name(p), p.shape) for p in taken}
@@ -147,7 +149,7 @@ def add_combined(target: Module, body: Module, pieces: Pieces, sums: Sequence[Sh
     shapes = [Shape(type, lens, [0] * len(lens)) for type in _count_types(pieces)]
     counts = {s.type: target.add_parameter(f"count{k}", s) for k, s in enumerate(shapes)}
     summed = [i for i in pieces.first for _ in range(1 + _sum_can_overflow(i))]
-    totals = [target.add_instruction(associative(i), [part], axes=(axis,)) for i, part in zip(summed, parts)]
+    totals = [target.add_instruction(associative(i), [part], axes=tuple(axes)) for i, part in zip(summed, parts)]
     for ins in pieces.first:
         value = totals.pop(0)
         if ins.name == "reduce_mean":

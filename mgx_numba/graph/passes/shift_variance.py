@@ -19,7 +19,8 @@ from ..module import Module
 from ..program import Program
 from .base import Options, Pass
 from .one_pass_variance import rewrite_variances, variances_of
-from .reduction_pieces import full_lens
+from .reduction_pieces import ancestors, full_lens
+from .split_reduce import whole_rows
 
 
 class ShiftVariance(Pass):
@@ -54,7 +55,7 @@ def _refused(ins: Instruction, options: Options) -> str:
     walk = capabilities.walk(body, axes, shapes, [r.shape for r in body.results()])
     if any(s.symbolic for s in shapes):
         return "which slice of a row is small depends on lengths"
-    if walk.tasks >= capabilities.threads or hint(prod(full)) < capabilities.repeated_elements:
+    if whole_rows(walk, hint(prod(full)), capabilities):
         return "rows are not split, and are read again from caches"
     if max(full[a] for a in axes) < HeadMean.share:
         return f"no axis of the rows has {HeadMean.share} elements, of which a slice would be small"
@@ -63,22 +64,27 @@ def _refused(ins: Instruction, options: Options) -> str:
 
 def _of_unknown_source(ins: Instruction, variances: dict[Instruction, Instruction]) -> str:
     """Return the reason why the reduced values cannot be computed for a slice; "" if they can."""
-    full = full_lens(ins.module_args[0])
-    if any(_chain(mean.inputs[0], full) is None for mean in variances.values()):
-        return "what is reduced is computed from several values"
+    body = ins.module_args[0]
+    if any(_steps(body, mean.inputs[0]) is None for mean in variances.values()):
+        return "what is reduced is computed from values of whole rows"
     return ""
 
 
-def _chain(value: Instruction, full: tuple[int, ...]) -> list[Instruction] | None:
-    """Return the pointwise instructions of one operand that lead from a parameter of all elements to a value, the
-    parameter first; None if others do."""
-    found = [value]
-    while found[0].inputs:
-        if not found[0].op.pointwise or len(found[0].inputs) != 1:
+def _steps(body: Module, value: Instruction) -> list[Instruction] | None:
+    """Return the instructions that compute a value from parameters of all elements, in order and with the parameters;
+    None if other instructions than pointwise operations and broadcast numbers do."""
+    needed = ancestors([value], set())
+    full = full_lens(body)
+    for ins in needed:
+        if ins.is_param:
+            known = known_same(ins.shape.lens, full)
+        elif ins.name == "multibroadcast":
+            known = ins.inputs[0].literal is not None
+        else:
+            known = ins.op.pointwise or ins.literal is not None
+        if not known:
             return None
-        found.insert(0, found[0].inputs[0])
-    is_parameter = found[0].name == "@param" and known_same(found[0].shape.lens, full)
-    return found if is_parameter else None
+    return [*(p for p in body.parameters() if p in needed), *(i for i in body if i in needed and not i.is_param)]
 
 
 def _rewrite(program: Program, module: Module, ins: Instruction, variances: dict[Instruction, Instruction]) -> None:
@@ -88,16 +94,26 @@ def _rewrite(program: Program, module: Module, ins: Instruction, variances: dict
     given = dict(zip(body.parameters(), inputs))
     shifts: dict[Instruction, Instruction] = {}
     longest = max(axes, key=lambda a: full[a])
+    few = -(-full[longest] // HeadMean.share)
+    lens = tuple(few if a == longest else n for a, n in enumerate(full))
     for number, mean in enumerate(dict.fromkeys(variances.values())):
-        source, *steps = _chain(mean.inputs[0], full) or [mean]
-        few = -(-full[longest] // HeadMean.share)
-        part = module.insert_instruction(ins, "slice", [given[source]], axes=[longest], starts=[0], ends=[few])
         inner = program.unique_module(f"{module.name}:fused_reduce")
-        value = inner.add_parameter("x0", part.shape)
-        for step in steps:
-            value = inner.add_instruction(step.op, [value])
-        inner.add_return([_small_or_zero(inner, inner.add_instruction(mean.op, [value]))])
-        shift = module.insert_instruction(ins, make_op("fused_reduce", axes=axes), [part], [inner])
+        parts: list[Instruction] = []
+        values: dict[Instruction, Instruction] = {}
+        for step in _steps(body, mean.inputs[0]) or ():
+            if step.is_param:
+                part = module.insert_instruction(ins, "slice", [given[step]], axes=[longest], starts=[0], ends=[few])
+                parts.append(part)
+                values[step] = inner.add_parameter(f"x{len(parts) - 1}", part.shape)
+            elif step.literal is not None:
+                values[step] = inner.add_literal(step.literal)
+            elif step.name == "multibroadcast":
+                values[step] = inner.add_instruction(step.name, [values[step.inputs[0]]], out_lens=lens)
+            else:
+                values[step] = inner.add_instruction(step.op, [values[i] for i in step.inputs])
+        result = inner.add_instruction(mean.op, [values[mean.inputs[0]]])
+        inner.add_return([_small_or_zero(inner, result)])
+        shift = module.insert_instruction(ins, make_op("fused_reduce", axes=axes), parts, [inner])
         inputs.append(shift)
         shifts[mean] = body.add_parameter(f"shift{number}", shift.shape)
     rewrite_variances(body, variances, shifts)

@@ -13,6 +13,7 @@ from math import prod
 from ...core.dim import exact_quotient, known_equal, known_less_equal, known_same, typical
 from ...core.shape import Lens
 from ...dataclass import dataclass
+from ..constants import is_constant
 from ..instruction import Instruction, Return
 from ..module import Module
 from ..program import Program
@@ -160,11 +161,21 @@ class _Region:
         remove_dead(self.module, [*self.members][::-1])
 
     def _root(self, builder: RewriteBuilder, lens: Lens) -> Instruction:
-        """Return the image over the finest axes; a widening conversion is moved behind the reshape."""
+        """Return the image over the finest axes; a widening conversion, and the constants that are added to its result
+        or multiplied with it, are moved behind the reshape.
+
+        So a convolution stores the narrow values, and readers add its bias.
+        """
         source = self.root.inputs[0]
-        if source.name != "convert" or source.inputs[0].shape.type.size >= source.shape.type.size:
+        chain, wide = _added_constants(source)
+        if not _widens(wide) or any(not (u in chain or u is self.root or _narrows(u)) for i in chain for u in i.users):
+            chain, wide = [], source
+        if not _widens(wide):
             return builder.reshape(source, lens)
-        return builder.op(source.op, builder.reshape(source.inputs[0], lens))
+        made = {wide: builder.op(wide.op, builder.reshape(wide.inputs[0], lens))}
+        for ins in chain:
+            made[ins] = builder.op(ins.op, *(made.get(i) or self._spread(builder, i, self.image) for i in ins.inputs))
+        return made[source]
 
     def _spread(self, builder: RewriteBuilder, ins: Instruction, form: GroupForm) -> Instruction:
         """Return a broadcast operand over the finest axes."""
@@ -193,6 +204,26 @@ def _groups_channels(image: Groups, own: Groups) -> bool:
 def _is_spread(ins: Instruction) -> bool:
     """Return whether a value is broadcast along leading or trailing axes, as `_Region._spread` supports."""
     return (ins.name == "multibroadcast" and len(ins.inputs) == 1) or is_scalar_literal(ins) is not None
+
+
+def _added_constants(value: Instruction) -> tuple[list[Instruction], Instruction]:
+    """Return the pointwise operations with broadcast constants that lead to a value, in order, and their source."""
+    chain: list[Instruction] = []
+    while value.op.pointwise and value.name != "convert" and not value.module_args:
+        moving = [i for i in value.inputs if not (is_constant(i) and _is_spread(i))]
+        if len(moving) != 1:
+            break
+        chain.insert(0, value)
+        value = moving[0]
+    return chain, value
+
+
+def _widens(ins: Instruction) -> bool:
+    return ins.name == "convert" and ins.inputs[0].shape.type.size < ins.shape.type.size
+
+
+def _narrows(ins: Instruction) -> bool:
+    return ins.name == "convert" and ins.inputs[0].shape.type.size > ins.shape.type.size
 
 
 def common_axes(first: Sequence[int], second: Sequence[int]) -> tuple[Lens, Groups, Groups] | None:

@@ -36,12 +36,19 @@ from .reduction_pieces import (
 
 @dataclass(frozen=True)
 class Division:
-    """How the first reductions of a cluster are split: rows into ``parts``, and the iterations of a part's columns by
-    their index modulo ``fold``, as separate columns. ``permutation`` is that of `ReduceParts`."""
+    """How the first reductions of a cluster are split.
+
+    Attributes:
+        parts: parts of a row.
+        fold: columns that iterations of a part are separated into, by their index modulo ``fold``.
+        permutation: that of `ReduceParts`.
+        axes: axes that the parts reduce; the combination reduces the others of the cluster's axes.
+    """
 
     parts: int
     fold: int
     permutation: tuple[int, ...]
+    axes: tuple[int, ...]
 
 
 class SplitReduce(Pass):
@@ -134,13 +141,16 @@ def _division(
     if least_row < 0 or row < least_row:
         return f"MIGRAPHX_SPLIT_REDUCE_SIZE is {least_row}, and rows have {row} elements"
     walk, pieces = capabilities.walk(body, axes, shapes, [r.shape for r in body.results()]), pieces_of(body)
+    if walk.short_run:
+        axes = tuple(a for a in axes if a not in walk.short_run)
     if pieces.repeats:
-        if walk.tasks >= capabilities.threads:
-            return f"operands are read again, and {walk.tasks} tasks are enough for {capabilities.threads} threads"
-        if elements < capabilities.repeated_elements:
-            return f"operands are read again, and {elements} elements are few"
+        reason = whole_rows(walk, elements, capabilities)
+        if reason:
+            return f"operands are read again, and {reason}"
         if pieces.later and not any(known_same(v.shape.lens, full) for v in (*pieces.taken, *pieces.later)):
             return "nothing of the full lengths would be left to walk over"
+    if walk.short_run:
+        walk = capabilities.walk(body, axes, shapes, [r.shape for r in body.results()])
     few = pieces.repeats or elements < capabilities.part_elements
     folds = walk.fold > 1 and known_equal(prod(full[a] for a in walk.loops[-1]) % walk.fold, 0)
     fold = walk.fold if not few and folds and not donated() else 1
@@ -151,7 +161,14 @@ def _division(
         parts = max(1, min(-(-capabilities.parts // walk.tasks), elements // least))
     if max(parts, fold) == 1:
         return f"{walk.tasks} tasks of {elements} elements in all are best left whole"
-    return pieces, Division(parts, fold, _permutation(walk, full, axes, parts, fold))
+    return pieces, Division(parts, fold, _permutation(walk, full, axes, parts, fold), axes)
+
+
+def whole_rows(walk: ReductionWalk, elements: int, capabilities: Capabilities) -> str:
+    """Return the reason not to split rows that are read again after the first reductions; "" for none."""
+    if walk.tasks >= capabilities.threads and not walk.short_run:
+        return f"{walk.tasks} tasks are enough for {capabilities.threads} threads"
+    return f"{elements} elements are few" if elements < capabilities.repeated_elements else ""
 
 
 def _is_donated(value: Instruction) -> bool:
@@ -209,22 +226,23 @@ def _divide(
     partial = body_of("fused_reduce")
     cut = _cut(ins, pieces, division, capabilities)
     taken = add_partial(partial, body, pieces, lambda i: cut.with_attributes(operation=associative(i)))
-    sums = run(make_op("fused_reduce", axes=axes), [values[v] for v in taken], partial)
+    sums = run(make_op("fused_reduce", axes=division.axes), [values[v] for v in taken], partial)
     combined = body_of("fused_reduce")
-    taken = add_combined(combined, body, pieces, [s.shape for s in sums], axes[0])
+    left = tuple(sorted({division.axes[0], *axes} - {*division.axes[1:]}))
+    taken = add_combined(combined, body, pieces, [s.shape for s in sums], left)
     counts = add_counts(module, ins, pieces)
     rows = pieces.first[0].shape.lens
     inputs = [*sums, *(values[v] for v in taken), *(_spread(module, ins, count, rows) for count in counts)]
-    values |= zip(pieces.given, run(make_op("fused_reduce", axes=axes[:1]), inputs, combined))
+    values |= zip(pieces.given, run(make_op("fused_reduce", axes=left), inputs, combined))
     rest: Instruction | None = None
     if pieces.later:
         reduces = bool(pieces.needed.intersection(reductions_of(body)))
-        left = body_of("fused_reduce" if reduces else "pointwise")
-        add_rest(left, body, pieces, scalar=not reduces)
+        remaining = body_of("fused_reduce" if reduces else "pointwise")
+        add_rest(remaining, body, pieces, scalar=not reduces)
         inputs, lens = [values[v] for v in pieces.taken], pieces.later[0].shape.lens
         if not reduces:
             inputs = [i if known_same(i.shape.lens, lens) else _spread(module, ins, i, lens) for i in inputs]
-        results = run(make_op("fused_reduce", axes=axes) if reduces else make_op("pointwise"), inputs, left)
+        results = run(make_op("fused_reduce", axes=axes) if reduces else make_op("pointwise"), inputs, remaining)
         values |= zip(pieces.later, results)
         rest = results[0].inputs[0] if results[0].name == "get_tuple_elem" else results[0]
     _replace(module, ins, [values[r] for r in body.results()])
@@ -233,7 +251,7 @@ def _divide(
 
 def _cut(ins: Instruction, pieces: Pieces, division: Division, capabilities: Capabilities) -> ReduceParts:
     """Return the operator of partial reductions; parts are cut from the outermost loop that is long enough."""
-    body, axes, full = ins.module_args[0], _axes(ins), full_lens(ins.module_args[0])
+    body, axes, full = ins.module_args[0], division.axes, full_lens(ins.module_args[0])
     own = Module(body.name)
     taken = add_partial(own, body, pieces, lambda i: make_op(associative(i), axes=axes))
     places = dict(zip(body.parameters(), ins.inputs))

@@ -12,7 +12,7 @@ from dataclasses import replace
 import numpy as np
 
 from ...codegen.backend import Progress
-from ...codegen.cpu.toolchain.loader import load, loaded
+from ...codegen.cpu.toolchain.loader import load
 from ...codegen.launch import OpenAxis, TaskRange
 from ...codegen.store import Store
 from ...codegen.workers.background import BackgroundCompilation
@@ -36,12 +36,6 @@ from .threads import pool, resolve_num_threads
 
 EXECUTOR_KERNELS = (LEAD, WALK, WORKER, LOOK, CONFINE, DIRECT, REPEAT, EVALUATE, BIND, DRIVE)
 """Kernels that every plan needs besides its own."""
-
-
-def compile_in_background(store: Store | None) -> BackgroundCompilation:
-    """Return a context manager that compiles a plan's kernels while the plan is made, except for kernels in
-    ``store``."""
-    return BackgroundCompilation(loaded, store, EXECUTOR_KERNELS)
 
 
 IDLE_BYTES = 1 << 30

@@ -6,7 +6,6 @@ import contextlib
 import threading
 import time
 from collections.abc import Callable
-from pathlib import Path
 
 import numpy as np
 
@@ -15,19 +14,19 @@ from ...codegen.cpu.machine import cache_bytes, last_cache_bytes
 from ...codegen.cpu.machine_record import LEVELS, MEASURED, MachineRecord, keep_record
 from ...codegen.cpu.microkernels.register_tile import RegisterTile
 from ...codegen.cpu.microkernels.tile_table import declared_tile, matrix_tile
-from ...codegen.platform import platform
+from ...codegen.kernel import KernelSource
+from ...codegen.platform import cpu_model, platform
 from ...codegen.problems.element_types import ElementTypes
+from ...codegen.workers.objects import objects_of
 from ...errors import MgxError
 from ..memory import aligned_empty
 from ..plan import Plan
 from .executor import Executable
 from .rates import Disturbed, best_seconds, idle_plan, peak_plan, stream_plan, tile_plan
-from .threads import default_num_threads
+from .threads import available_cores
 
 SECONDS = 0.02
 """Duration of each of about 30 measurements."""
-PASSES = 2
-"""Measurements of each rate; the best counts."""
 TILE_TYPES = (
     ElementTypes("float32", "float32", "float32", "float32"),
     ElementTypes("float32", "bfloat16", "float32", "float32"),
@@ -36,12 +35,16 @@ TILE_TYPES = (
     ElementTypes("int8", "int8", "int32", "int32"),
 )
 """Element types whose register tiles are measured."""
+LONGEST_SECONDS = 1.0
+"""Time after which a measurement is given up: it takes 0.5 s on an idle Zen 5."""
 _ATTEMPTS_SECONDS = 0.5
 """Time after which no further attempt begins; one attempt takes about as long."""
 _STREAM_BYTES = 16 << 20
 """Bytes that a task loads or stores from a cache in one run, in several rounds."""
 _MOST_BYTES = 256 << 20
 """Most memory that measuring takes."""
+_CALLS = 20
+"""Calls of a tile in a run."""
 _STEPS, _CLAIMS = 64, 4096
 """Steps of the plan that times barriers, and tasks of the plan that times claims."""
 
@@ -50,21 +53,26 @@ def measure_machine(seconds: float = SECONDS, strict: bool = True) -> MachineRec
     """Return the record of this machine, not quantised; the best of several runs counts.
 
     Raises:
-        Disturbed: with ``strict``, other work on the machine does not let two runs take equal time.
+        Disturbed: with ``strict``, other work on the machine does not let two runs take equal time, or measuring takes
+            longer than `LONGEST_SECONDS`.
     """
-    threads, cpu = default_num_threads(), host.host()
+    threads, cpu, spent = available_cores(), host.host(), 0.0
 
     def timed(plan: Plan, using: int) -> float:
-        executable = Executable(plan, num_threads=using)
-        return min(best_seconds(executable, seconds / PASSES, strict) for _ in range(PASSES))
+        nonlocal spent
+        executable = Executable(plan, num_threads=using)  # may compile kernels, which is not measuring
+        begin = time.monotonic()
+        found = best_seconds(executable, seconds, strict)
+        spent += time.monotonic() - begin
+        if strict and spent > LONGEST_SECONDS:
+            raise Disturbed
+        return found
 
     def per_second(made: tuple[Plan, int], using: int = 1) -> float:
         return made[1] / timed(made[0], using) / 1e9
 
-    fma = {}
-    for bits in (b for b in (128, 256, 512) if b <= cpu.vector_bits):
-        fma[str(bits)] = per_second(peak_plan(bits // 32, tasks=1))
-    tiles = {tile.name: per_second(tile_plan(tile, 1, 20)) for tile in _tiles()}
+    fma = {str(bits): per_second(peak_plan(bits // 32, tasks=1)) for bits in _widths(cpu)}
+    tiles = {tile.name: per_second(tile_plan(tile, 1, _CALLS)) for tile in _tiles()}
     load: dict[str, tuple[float, float]] = {}
     store: dict[str, tuple[float, float]] = {}
     l2_bytes = cache_bytes(2) or 1 << 20
@@ -78,12 +86,13 @@ def measure_machine(seconds: float = SECONDS, strict: bool = True) -> MachineRec
                 width = host.lanes("float32")
                 rates.append(per_second(stream_plan(is_store, array, chunk // 4, using, rounds, width), using))
             found[level] = (rates[0], max(rates))
-    record = MachineRecord(MEASURED, _model_name(), threads, l2_bytes, fma, tiles, load, store)
+    model = f"{platform().cpu} {cpu_model()}"
+    record = MachineRecord(MEASURED, model, threads, l2_bytes, fma, tiles, load, store)
     if threads == 1:
         return record
     barrier = timed(idle_plan(_STEPS, threads), threads) / _STEPS
     claim = timed(idle_plan(1, _CLAIMS), threads) / _CLAIMS * threads
-    return MachineRecord(MEASURED, _model_name(), threads, l2_bytes, fma, tiles, load, store, barrier, claim)
+    return MachineRecord(MEASURED, model, threads, l2_bytes, fma, tiles, load, store, barrier, claim)
 
 
 def measure_in_background() -> threading.Thread | None:
@@ -100,6 +109,7 @@ def measure_in_background() -> threading.Thread | None:
     _begun.append(True)
 
     def measure() -> None:
+        objects_of(_kernels(), workers=1)  # by another process, so that the compilation at hand is not held up
         end = time.monotonic() + _ATTEMPTS_SECONDS
         while time.monotonic() < end:
             with contextlib.suppress(Disturbed):
@@ -118,6 +128,20 @@ def _quietly(measure: Callable[[], None]) -> None:
     """Run a measurement, whose failure is nothing that a user has to know."""
     with contextlib.suppress(MgxError, OSError, MemoryError):
         measure()
+
+
+def _widths(cpu: host.Host) -> list[int]:
+    """Return the vector widths (bits) of a CPU."""
+    return [bits for bits in (128, 256, 512) if bits <= cpu.vector_bits]
+
+
+def _kernels() -> list[KernelSource]:
+    """Return all kernels that measuring runs, beside those of every plan."""
+    array, width = np.zeros(1, np.float32), host.lanes("float32")
+    plans = [peak_plan(bits // 32, tasks=1)[0] for bits in _widths(host.host())]
+    plans += [tile_plan(tile, 1, _CALLS)[0] for tile in _tiles()]
+    plans += [stream_plan(is_store, array, 1, 1, 1, width)[0] for is_store in (False, True)]
+    return list(dict.fromkeys(kernel for plan in (*plans, idle_plan(1, 1)) for kernel in plan.kernels()))
 
 
 def _tiles() -> list[RegisterTile]:
@@ -147,11 +171,3 @@ def _chunk_bytes(level: str, l2_bytes: int, tasks: int, most: int) -> int:
         "memory": most // tasks,
     }[level]
     return min(size, most // tasks) >> 12 << 12
-
-
-def _model_name() -> str:
-    with contextlib.suppress(OSError):
-        lines = Path("/proc/cpuinfo").read_text(errors="replace").splitlines()
-        found = next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), "")
-        return f"{platform().cpu} {found}".strip()
-    return platform().cpu

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
+from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
 from ...garbage import uncollected
-from ..plan import ControlStep, FallbackStep, Region, Step
+from ..plan import ControlStep, FallbackStep, Plan, Region, Step
 from .call_form import CallData, ContextMemory, Segment
 from .engine import Queue
 from .host_copies import HostParameters, HostResults
@@ -45,6 +46,7 @@ class DirectForm(CallData):
         super().__init__(executable, queue, memory, given, keeps, (bound.parameter_bytes, bound.output_bytes))
         self._launches, self._batch, self.bound = launches, batch, bound
         self._run_between = run_between
+        self._parts = _parts_of(self._plan)
 
     @property
     def segments(self) -> list[Segment]:
@@ -75,19 +77,7 @@ class DirectForm(CallData):
 
     def _in_order(self, launch: Callable[[int, int], Segment]) -> list[Segment]:
         """Return the actions that run the plan's steps; ``launch`` returns the action for a range of kernels."""
-        segments: list[Segment] = []
-        begin = end = 0
-        for step in self._plan.steps:
-            if isinstance(step, Step):
-                end += 1
-                continue
-            if end > begin:
-                segments.append(launch(begin, end))
-            begin = end
-            segments.append(partial(self._run_between, step))
-        if end > begin:
-            segments.append(launch(begin, end))
-        return segments
+        return [launch(*one) if isinstance(one, tuple) else partial(self._run_between, one) for one in self._parts]
 
     def _launch(self, begin: int, end: int) -> Segment:
         return lambda queue: queue.launch_all(self._batch, begin, end)
@@ -96,6 +86,19 @@ class DirectForm(CallData):
         if not all(self.given):
             self._in.upload(queue)
             self._in.send(self._in.large, queue)
+
+
+def _parts_of(plan: Plan) -> list[tuple[int, int] | FallbackStep | ControlStep]:
+    """Return the ranges of kernels between other steps, and those steps, in order."""
+    parts: list[tuple[int, int] | FallbackStep | ControlStep] = []
+    end = 0
+    for is_kernel, steps in groupby(plan.steps, lambda step: isinstance(step, Step)):
+        if is_kernel:
+            begin, end = end, end + sum(1 for _ in steps)
+            parts.append((begin, end))
+        else:
+            parts += steps  # type: ignore[arg-type]
+    return parts
 
 
 class RecordedForm(DirectForm):

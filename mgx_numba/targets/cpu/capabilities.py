@@ -69,6 +69,7 @@ def pass_options(options: TargetOptions) -> Options:
         fast_math=options.fast_math,
         later=has_data_dependent_lengths,
         capabilities=Capabilities(
+            cheap_branches=True,
             threads=resolve_num_threads(options.num_threads or None),
             walk=reduction_walk,
             tasks=ENOUGH_TASKS,

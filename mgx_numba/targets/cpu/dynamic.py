@@ -10,7 +10,8 @@ import numpy as np
 from ...core.dim import Scope
 from ...graph.passes import run_passes
 from ...graph.program import Program
-from ...runtime.cpu.executor import Executable, compile_in_background
+from ...runtime.cpu.early import compile_in_background
+from ...runtime.cpu.executor import Executable
 from ...runtime.explicit_lengths import with_explicit_lengths
 from ..base import Progress, ThreadSpan, Tree
 from ..dynamic import OpenPlans

@@ -12,7 +12,8 @@ from ...graph.program import Program
 from ...graph.rewrite_log import RewriteLog
 from ...graph.specialize import is_dynamic
 from ...interrupts import whole_module
-from ...runtime.cpu.executor import Executable, compile_in_background
+from ...runtime.cpu.early import compile_in_background
+from ...runtime.cpu.executor import Executable
 from ..data_dependent_split import split
 from ..lowering.job import LoweringJob
 from ..lowering.shared_weights import SharedWeights

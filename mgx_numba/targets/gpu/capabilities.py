@@ -5,16 +5,18 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 from functools import partial
+from math import prod
 from typing import Any
 
-from ...codegen.alternatives import fixed
-from ...codegen.gpu.cluster.thread_layout import row_layout
+from ...codegen.alternatives import fixed, has_lengths
+from ...codegen.gpu.cluster.thread_layout import RowLayout, row_layout
 from ...codegen.gpu.driver.device import known_architecture
+from ...codegen.gpu.machine import machine, multiprocessors
 from ...codegen.gpu.matrix_tiles import matrix_tiles
 from ...codegen.gpu.products import PRODUCTS
 from ...codegen.problems.cluster import Tensor
 from ...codegen.problems.element_types import ElementTypes
-from ...core.dim import Dim
+from ...core.dim import Dim, known_same
 from ...core.shape import Shape
 from ...core.types import Type
 from ...graph.module import Module
@@ -27,8 +29,6 @@ from ..options import TargetOptions
 from .rules.contraction import FLOATS, joins_halves, joins_products
 
 FLOAT8 = "float8_e4m3fn"
-ENOUGH_BLOCKS = 256
-"""Number of blocks with which a reduction need not be split: about two for each multiprocessor of an H100 (132)."""
 MOST_PARTS = 1024
 """Maximum number of parts of all rows together: several blocks for each multiprocessor, so that none waits long for the
 last."""
@@ -37,8 +37,13 @@ PART_ELEMENTS = 1 << 14
 bandwidth, which equals the cost of another launch."""
 PART_SHARE = 16
 """Least number of elements of a part per result: the results are then at most an eighth of the memory traffic."""
-REPEATED_ELEMENTS = 1 << 20
-"""Number of elements from which rows that are read twice are split; smaller inputs stay in the L2 cache."""
+REPEATED_SHARE = 50
+"""Bytes of the L2 cache per element from which rows that are read twice are split; fewer elements stay in the cache."""
+LINE_BYTES = 128
+"""Bytes of a cache line: CUDA C++ programming guide, "Device memory accesses"."""
+SHORT_RUN_ELEMENTS = 1 << 22
+"""Number of elements from which channels are combined after pixels (`ReductionWalk.short_run`). A group norm of 2
+million elements takes 13 us in one kernel on an H200, about as long as the launches of a split one; of 8 million 43."""
 
 
 def pass_options(options: TargetOptions) -> Options:
@@ -49,13 +54,13 @@ def pass_options(options: TargetOptions) -> Options:
         attention_refusal=partial(_attention_refusal, options.precision),
         epilogue_types=FLOATS,
         capabilities=Capabilities(
-            threads=ENOUGH_BLOCKS,
+            threads=_enough_blocks(),
             walk=reduction_walk,
-            tasks=ENOUGH_BLOCKS,
+            tasks=_enough_blocks(),
             parts=MOST_PARTS,
             part_elements=PART_ELEMENTS,
             part_share=PART_SHARE,
-            repeated_elements=REPEATED_ELEMENTS,
+            repeated_elements=machine().l2_bytes // REPEATED_SHARE,
             one_pass_run=sys.maxsize,
             block_weights=True,
             signed_left=True,
@@ -66,6 +71,11 @@ def pass_options(options: TargetOptions) -> Options:
             joins_products=partial(joins_products, options.precision) if _has_warpgroups() else None,
         ),
     )
+
+
+def _enough_blocks() -> int:
+    """Return the number of blocks with which a reduction need not be split: about two for each multiprocessor."""
+    return 15 * multiprocessors() // 8
 
 
 def _attention_refusal(precision: str, type: Type, depth: int, width: int) -> str:
@@ -110,7 +120,7 @@ def reduction_walk(
     layout = row_layout(axes, operands, outputs)
     (reduced, order), blocks = layout.walked, fixed(layout.blocks)
     return ReductionWalk(
-        tasks=max(blocks, ENOUGH_BLOCKS) if is_open else blocks,
+        tasks=max(blocks, _enough_blocks()) if is_open else blocks,
         row_run=0 if layout.columns else layout.reduce.lens[-1],
         from_memory=True,
         order=order,
@@ -118,4 +128,22 @@ def reduction_walk(
         columns=layout.keep.lens[-1] if layout.columns else 1,
         unit=1 if layout.columns else layout.lanes,
         fold=1,
+        short_run=_short_run(layout, operands),
     )
+
+
+def _short_run(layout: RowLayout, operands: Sequence[Tensor]) -> tuple[int, ...]:
+    """Return `ReductionWalk.short_run`: channels of a group of channels-last images, for instance."""
+    keep, reduce = layout.keep, layout.reduce
+    if reduce.rank < 2 or has_lengths((keep.lens, reduce.lens)) or prod(layout.full) < SHORT_RUN_ELEMENTS:
+        return ()
+    run, found = reduce.lens[-1], False
+    for k, operand in enumerate(operands):
+        along, across = reduce.strides[k][-1], keep.strides[k][-1]
+        if not known_same(operand.lens, layout.full) or (along, across) == (0, 0):
+            continue
+        size = operand.type.size
+        if along != 1 or across != run or run * size >= LINE_BYTES or run * keep.lens[-1] * size < LINE_BYTES:
+            return ()
+        found = True
+    return reduce.axes[-1] if found else ()

@@ -18,7 +18,7 @@ from .bf16_split_rows import groups_end_lines, one_by_one
 from .blocking import Blocking, cut, groups_inside
 from .conv import ConvPointwise, tap_matrices
 from .conv_output_rows import image_strides, row_offsets, stride_arguments
-from .gemm_amx import MOST_BLOCKINGS, form_seconds, parked_seconds, part_rows, refused_tiles, tile_of
+from .gemm_amx import MOST_BLOCKINGS, form_seconds, in_parts, parked_seconds, part_rows, refused_tiles, tile_of
 from .macro_kernel import MacroKernel
 from .nearby_blockings import matrix_blockings
 from .pad_launch import pad_launch
@@ -52,6 +52,9 @@ class ConvAmx(Solver[ConvProblem]):
 
     def writes_bf16_split(self, problem: ConvProblem) -> bool:
         return not problem.line_gap and groups_end_lines(problem)
+
+    def rewrites(self, problem: ConvProblem) -> bool:
+        return in_parts(problem.types)
 
     def packed_lens(self, problem: ConvProblem) -> tuple[int, ...]:
         """Return the length of the panels of all groups."""

@@ -23,7 +23,7 @@ from .conv import pixel_product, tap_matrices, uneven_pixels
 from .conv_output_rows import image_strides, lattice_arguments, lattice_rows, phase_of_group, stride_arguments
 from .conv_transposed import taps_apart, weights_stay_cached
 from .gemm import read_parts
-from .gemm_amx import MOST_BLOCKINGS, form_seconds, parked_seconds, part_rows, refused_tiles, tile_of
+from .gemm_amx import MOST_BLOCKINGS, form_seconds, in_parts, parked_seconds, part_rows, refused_tiles, tile_of
 from .gemm_int8 import left_words, words_in_place
 from .macro_kernel import MacroKernel
 from .nearby_blockings import matrix_blockings
@@ -66,6 +66,9 @@ class ConvTransposedAmx(Solver[ConvProblem]):
 
     def writes_bf16_split(self, problem: ConvProblem) -> bool:
         return not problem.line_gap
+
+    def rewrites(self, problem: ConvProblem) -> bool:
+        return in_parts(problem.types)
 
     def packed_lens(self, problem: ConvProblem) -> tuple[int, ...]:
         """Return the packed lengths: taps, panels, rows of a panel (including its low parts), columns."""

@@ -62,6 +62,11 @@ def tile_of(types: ElementTypes) -> RegisterTile:
     return tile
 
 
+def in_parts(types: ElementTypes) -> bool:
+    """Return whether matrix tiles multiply ``types`` in two parts of 16 bits, which is not exact."""
+    return tile_of(types).packing.parts > 1
+
+
 def refused_tiles(types: ElementTypes, fast_math: bool) -> str | None:
     """Return why matrix tiles cannot multiply ``types``; None if they can."""
     tile = matrix_tile(types)
@@ -133,6 +138,9 @@ class GemmAmx(GemmPacked):
 
     def writes_bf16_split(self, problem: GemmProblem) -> bool:
         return True
+
+    def rewrites(self, problem: GemmProblem) -> bool:
+        return in_parts(problem.types)
 
     def packed_lens(self, problem: GemmProblem) -> tuple[int, ...]:
         tile = tile_of(problem.types)
@@ -231,6 +239,9 @@ class ConvPointwiseAmx(ConvPointwise):
 
     def declines(self, problem: ConvProblem) -> str | None:
         return super().declines(problem) or self._gemm.declines(pixel_product(problem))
+
+    def rewrites(self, problem: ConvProblem) -> bool:
+        return in_parts(problem.types)
 
     def writes_bf16_split(self, problem: ConvProblem) -> bool:
         return not problem.line_gap

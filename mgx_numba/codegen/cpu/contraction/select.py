@@ -69,5 +69,14 @@ def _cost(problem: GemmProblem | ConvProblem, number: int, threads: int, of: Mac
     """Return the estimated time (s) of a solver on machine ``of``, plus the time that rewritten arithmetic and larger
     weights have to save."""
     solver = all_solvers(problem)[number]
-    seconds: float = solver.estimate(problem, threads) * (LEAST_GAIN if solver.rewrites(problem) else 1.0)
-    return seconds + SECONDS_PER_BYTE * solver.packing_growth(problem)
+    growth: float = solver.packing_growth(problem)
+    return weighed_seconds(solver, problem, threads) + SECONDS_PER_BYTE * growth
+
+
+def weighed_seconds(solver: Any, problem: GemmProblem | ConvProblem, threads: int) -> float:
+    """Return the estimated time (s) of a solver. For rewritten arithmetic it is multiplied by `LEAST_GAIN` and by the
+    machine record's factor of the method."""
+    seconds: float = solver.estimate(problem, threads)
+    if not solver.rewrites(problem):
+        return seconds
+    return seconds * LEAST_GAIN * dict(machine().methods).get(solver.method, solver.unrecorded)

@@ -90,6 +90,9 @@ class Solver(Protocol, Generic[P]):
         open_batch: whether it computes convolutions of a symbolic number of images.
         open_lens: whether it computes problems in which any length may be symbolic.
         most_blockings: most blockings near its own that tuning measures: each costs up to `tuner.ROUNDS` samples.
+        method: name of its method in `MachineRecord.methods`.
+        unrecorded: factor of its estimates where the machine record lacks the method; infinite for methods whose gain
+            is small and differs between CPUs, which are then taken only if tuning measures them as faster.
         revision: incremented with each change of its kernels that affects times; older measurements become hints and
             are repeated. 0 at first.
     """
@@ -106,6 +109,8 @@ class Solver(Protocol, Generic[P]):
     most_blockings: ClassVar[int] = 8
     reads_shuffled: ClassVar[bool] = False
     revision: ClassVar[int] = 0
+    method: ClassVar[str] = ""
+    unrecorded: ClassVar[float] = 1.0
 
     @property
     def name(self) -> str:
@@ -152,8 +157,8 @@ class Solver(Protocol, Generic[P]):
         return False
 
     def rewrites(self, problem: P) -> bool:
-        """Return whether results are not sums of plain products, so that rounding differs: Strassen's and Winograd's
-        methods, weights in fewer bits."""
+        """Return whether results are not rounded as sums of plain products: Strassen's and Winograd's methods, operands
+        in fewer bits or in parts."""
         return False
 
     def packed_lens(self, problem: P) -> tuple[int, ...]:

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from ...tuning.record import TuningRecord
 from ...tuning.request import Candidate, Estimate, Request
 from .blocking import Blocking
-from .select import all_solvers, select
+from .select import all_solvers, select, weighed_seconds
 
 _BLOCKING = ("rows", "panels", "taps", "depth", "parts")
 
@@ -19,15 +19,15 @@ def choose(request: Request) -> Candidate:
 
 
 def candidates(request: Request) -> list[Candidate]:
-    """Return every applicable solver with its own blocking, sorted by estimated time: the cost model's choice comes
+    """Return every applicable solver with its own blocking, sorted by `weighed_seconds`: the cost model's choice comes
     first."""
     problem = request.problem
     found = [s for s in all_solvers(problem) if s.refusal(problem) is None]
-    return [Candidate(s) for s in sorted(found, key=lambda s: s.estimate(problem, request.threads))]
+    return [Candidate(s) for s in sorted(found, key=lambda s: weighed_seconds(s, problem, request.threads))]
 
 
 def estimates(request: Request) -> list[Estimate]:
-    """Return an estimate for every solver: applicable solvers by increasing time, then the others with their
+    """Return an estimate for every solver: applicable solvers by `weighed_seconds`, then the others with their
     refusals."""
     able = [Estimate(c.solver.name, c.solver.estimate(request.problem, request.threads)) for c in candidates(request)]
     refused = ((s.name, s.refusal(request.problem)) for s in all_solvers(request.problem))

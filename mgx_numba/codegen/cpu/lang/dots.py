@@ -2,7 +2,7 @@
 
 add_dot4(sums, u, s)
     each int32 lane of ``sums`` plus the products of the lane's four unsigned bytes in ``u`` and signed bytes in ``s``;
-    for CPUs with VNNI
+    for CPUs with VNNI or I8MM (`has_dot4`)
 add_signed_dot4(sums, x, y)
     the same with signed bytes on both sides, those of ``x`` above -128; for any CPU
 add_dot2(sums, x, y)
@@ -16,6 +16,7 @@ add_pairs(sums, x, FACTOR)
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from llvmlite import ir
@@ -42,6 +43,19 @@ products of numbers below 128 do not reach that, nor does one by 128."""
 _SIGNS = {128: ("ssse3", "llvm.x86.ssse3.psign.b.128"), 256: ("avx2", "llvm.x86.avx2.psign.b")}
 """By vector bits: the CPU feature and LLVM's name that give bytes the signs of other bytes, zero where these are
 zero."""
+
+
+_NEON_LANES = 4  # int32 in a register of 128 bits
+
+
+def _neon_dot(b: VectorBuilder, instruction: str, values: Sequence[ir.Value]) -> ir.Value:
+    """Return int32 lanes plus four products of bytes each."""
+    sums, *words = values
+    octets = ir.VectorType(_I8, 16)
+    name = f"llvm.aarch64.neon.{instruction}.v4i32.v16i8"
+    return b.ir.call(b.function(name, sums.type, [sums.type, octets, octets]), [
+        sums, *(b.ir.bitcast(x, octets) for x in words)
+    ])  # fmt: skip
 
 
 def _products(b: VectorBuilder, left: ir.Value, right: ir.Value) -> ir.Value:
@@ -97,11 +111,13 @@ def _add_dot4(sums: types.Type, u: types.Type, s: types.Type) -> Definition:
     if not isinstance(sums, Vec) or sums.dtype != "int32" or not sums == u == s:
         raise TypingError(f"add_dot4: expected three vectors of int32 of one length, got {sums}, {u}, {s}")
     if not has_dot4(host.host(), 32 * sums.lanes):
-        raise TypingError(f"add_dot4: this CPU has no vpdpbusd of {sums.lanes} lanes")
+        raise TypingError(f"add_dot4: this CPU has no vpdpbusd or usdot of {sums.lanes} lanes")
     name = f"llvm.x86.avx512.vpdpbusd.{32 * sums.lanes}"
 
     def lower(context: Any, builder: ir.IRBuilder, signature: Any, values: Any) -> ir.Value:
         type_ = values[0].type
+        if host.has("neon"):
+            return _neon_dot(VectorBuilder(builder), "usdot", values)
         return builder.call(VectorBuilder(builder).function(name, type_, [type_] * 3), values)
 
     return sums(sums, u, s), lower
@@ -113,6 +129,8 @@ def _add_signed_dot4(sums: types.Type, x: types.Type, y: types.Type) -> Definiti
 
     def lower(context: Any, builder: ir.IRBuilder, signature: Any, values: Any) -> ir.Value:
         b = VectorBuilder(builder)
+        if host.has("dotprod") and sums.lanes == _NEON_LANES:
+            return _neon_dot(b, "sdot", values)
         return _pair_sums(b, values[0], _signed_products(b, values[1], values[2]), 1)
 
     return sums(sums, x, y), lower

@@ -49,9 +49,9 @@ _FUTEX = {"x86_64": 202, "aarch64": 98, "riscv64": 98}
 _GETCPU = {"x86_64": 309, "aarch64": 168, "riscv64": 168}
 _SCHED_SETAFFINITY = {"x86_64": 203, "aarch64": 122, "riscv64": 122}
 _SCHED_GETAFFINITY = {"x86_64": 204, "aarch64": 123, "riscv64": 123}
+_FUTEX_WAIT_PRIVATE, _FUTEX_WAKE_PRIVATE = 128, 129
 _MONOTONIC = {"linux": 1, "darwin": 6}
 """CLOCK_MONOTONIC of the C library (Linux, include/uapi/linux/time.h; Apple, sys/_types/_clock_id.h) by system."""
-_FUTEX_WAIT_PRIVATE, _FUTEX_WAKE_PRIVATE = 128, 129
 
 Lowering = Callable[[Any, ir.IRBuilder, Any, Any], Any]
 

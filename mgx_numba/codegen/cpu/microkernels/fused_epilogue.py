@@ -19,6 +19,7 @@ from numba.extending import intrinsic
 from ....dataclass import dataclass
 from ...lang import vecmath
 from ...lang.builder import VectorBuilder
+from ...lang.ir_builder import KernelBuilder
 from ...lang.vector import Vec, pointer_type
 from ..records import Record, Word
 from .inline import Typed, inline
@@ -205,7 +206,7 @@ class FinishWriter(ThinWriter):
         name = "_".join([self.ir.function.name, "rows", str(self.vectors), *(["missing"] if rest is not None else [])])
 
         def write(function: ir.Function) -> None:
-            self.ir = ir.IRBuilder(function.append_basic_block("entry"))
+            self.ir = KernelBuilder(function.append_basic_block("entry"))
             self.b = VectorBuilder(self.ir)
             inside = dict(zip(given, function.args))
             self.slot, self.parked = {name: inside[name] for name in steps}, inside["parked"]

@@ -29,8 +29,9 @@ def _vnni(cpu: host.Host) -> bool:
 
 
 def has_dot4(cpu: host.Host, bits: int) -> bool:
-    """Return whether a CPU has ``vpdpbusd`` over vectors of ``bits`` bits."""
-    return {512: _avx512_vnni, 256: _vnni}.get(bits, lambda cpu: False)(cpu)
+    """Return whether a CPU adds four products of an unsigned by a signed byte in vectors of ``bits`` bits: by
+    ``vpdpbusd``, or ``usdot`` of I8MM."""
+    return {512: _avx512_vnni, 256: _vnni, 128: _neon_i8mm}.get(bits, lambda cpu: False)(cpu)
 
 
 def multiplies_pairs(cpu: host.Host, bits: int) -> bool:

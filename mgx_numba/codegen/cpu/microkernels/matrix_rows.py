@@ -32,7 +32,7 @@ __all__ = [  # the words of the language
 
 _I32, _I64 = ir.IntType(32), ir.IntType(64)
 _PAIR = ir.VectorType(_I64, 2)
-_WORD_BYTES = 8
+_WORD_BYTES = 8  # half of a NEON register: an operand has two rows
 
 
 class _MatrixRows(ProductWriter):

@@ -9,6 +9,7 @@ from llvmlite import ir
 from numba.core import cgutils
 
 from ...lang.builder import VectorBuilder, element_type
+from ...lang.ir_builder import KernelBuilder
 from .. import host
 from ..host import itemsize
 from ..records import Holds, Record, Word
@@ -92,7 +93,7 @@ class TileWriter(VectorWriter):
     def __init__(
         self, function: ir.Function, dtype: str, rows: int, vectors: int, lanes: int, split: int, masked: bool
     ) -> None:
-        super().__init__(ir.IRBuilder(function.append_basic_block("entry")), dtype, lanes)
+        super().__init__(KernelBuilder(function.append_basic_block("entry")), dtype, lanes)
         self.rows, self.vectors, self.split = rows, vectors, split
         self.panel_vectors, self.left_align, self.right_bytes = vectors, self.align, self.align
         self.masked = masked

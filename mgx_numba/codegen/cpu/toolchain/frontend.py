@@ -12,6 +12,7 @@ from typing import Any
 from llvmlite import ir
 from numba.core import types
 
+from ...lang.ir_builder import KernelBuilder
 from ...lang.target import with_features
 from ...toolchain.frontend import Refused, write_function
 from .. import host
@@ -40,7 +41,7 @@ def lower(function: ast.FunctionDef, namespace: Mapping[str, Any], symbol: str) 
     stored, returned = (types.void, ir.VoidType()) if function.returns is None else (types.int64, _I64)
     entry = ir.Function(module, ir.FunctionType(returned, [_I64.as_pointer(), _I64, _I64]), name=symbol)
     entry.attributes.add("nounwind")
-    builder = ir.IRBuilder(entry.append_basic_block())
+    builder = KernelBuilder(entry.append_basic_block())
     with with_features(host.features()):
         arguments = list(zip(_ARGUMENTS, entry.args, strict=True))
         write_function(builder, function, namespace, arguments, stored, _UNROLLED_OPERATIONS)

@@ -21,8 +21,8 @@ from ...printer import CodeBuffer
 from ...problems.attention import AttentionProblem
 from ..architecture import ARCHITECTURES
 from ..contraction.tensor_cores import MASK, ONE, SIGN
-from ..contraction.wgmma_tiles import multiprocessors
 from ..driver.device import known_architecture
+from ..machine import multiprocessors
 from .attention_text import AttentionText
 from .warpgroups import BOX_BYTES, LEAST_QUERIES, ROWS, SLICE, AttentionTile, rows_of_warpgroups
 
@@ -298,8 +298,8 @@ class WarpgroupBf16SplitText(AttentionText):
         given = buffer.emit(f"join2(v_given{turn}_0, v_given{turn}_1)")
         finite = buffer.emit(f"lt(abs({given}), const_float32(INF, {GROUP}))")
         limit = buffer.emit(f"where({finite}, const_float32({LARGEST!r}, {GROUP}), const_float32(1, {GROUP}))")
-        high = buffer.emit(f"rounded_bfloat16(min(max({given}, neg({limit})), {limit}))")
-        low = buffer.emit(f"rounded_bfloat16(sub({given}, cast_float32({high})))")
+        high = buffer.emit(f"cast_bfloat16(min(max({given}, neg({limit})), {limit}))")
+        low = buffer.emit(f"cast_bfloat16(sub({given}, cast_float32({high})))")
         for half, value in (("high", high), ("low", low)):
             to = f"offset({half}_v, {slot} * {self.slot_bytes // 2})"
             self._store_piece(buffer, groups, to, turn, f"v_group{turn}", value)
@@ -318,8 +318,8 @@ class WarpgroupBf16SplitText(AttentionText):
             high = buffer.emit(f"bits_float32({kept})")
             to = f"offset(high_{name}, {slot} * {size // 4})"
             self._store_piece(buffer, groups, to, turn, f"{own} * {GROUP // VECTOR} + {k}", high)
-            shorts.append(buffer.emit(f"rounded_bfloat16(bits_float32(bitwise_and({kept}, {short})))"))
-            lows.append(buffer.emit(f"rounded_bfloat16(sub({given}, {high}))"))
+            shorts.append(buffer.emit(f"cast_bfloat16(bits_float32(bitwise_and({kept}, {short})))"))
+            lows.append(buffer.emit(f"cast_bfloat16(sub({given}, {high}))"))
         to = f"offset(short_{name}, {slot} * {size // 2})"
         for k, four in enumerate((shorts, lows) if name == "q" else (lows, shorts)):  # each times the other's
             piece = f"{own} + {(2 + k) * self.groups}"
@@ -354,8 +354,8 @@ class WarpgroupBf16SplitText(AttentionText):
         """Emit the halves of the weights as left fragments."""
         words: dict[str, list[str]] = {"high": [], "low": []}
         for j in range(KEYS // 8):
-            upper = buffer.emit(f"rounded_bfloat16(score{j})")
-            lower = buffer.emit(f"rounded_bfloat16(sub(score{j}, cast_float32({upper})))")
+            upper = buffer.emit(f"cast_bfloat16(score{j})")
+            lower = buffer.emit(f"cast_bfloat16(sub(score{j}, cast_float32({upper})))")
             for own, made in zip(words.values(), (upper, lower)):
                 own.append(f"pack_words({made})")
         for half, own in words.items():

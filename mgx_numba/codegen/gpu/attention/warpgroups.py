@@ -17,6 +17,7 @@ from ...problems.element_types import ITEMSIZE
 from ..architecture import WARP
 from ..contraction.wgmma_operands import moves
 from ..driver.device import known_architecture
+from ..machine import multiprocessors
 from .attention_text import AttentionText
 
 TYPES = ("float16", "bfloat16")
@@ -29,8 +30,6 @@ ROWS = 64
 """Queries per warpgroup."""
 LEAST_QUERIES = 33
 """Least queries: with fewer, over half of a warpgroup's rows would be padding."""
-LEAST_BLOCKS = 132
-"""Blocks that occupy all multiprocessors of a large device."""
 MANY_KEYS = 2048
 """Least keys that a multiprocessor's blocks process in sequence for a producer to gain, see `chosen_tile`. With half of
 them, 2 x 8 heads of 1024 of 80 features take 16.1 us, without a producer 15.3."""
@@ -38,6 +37,11 @@ GIVEN_REGISTERS = 24
 """Registers that a producer thread keeps: the minimum."""
 REGISTERS = {2: 240, 3: 160}
 """Registers per consumer thread by number of consumer warpgroups, in steps of 8; a scheduler has 512 per lane."""
+MOST_REGISTERS, REGISTER_FILE = 255, 1 << 16
+"""Most registers of a thread, and registers of a multiprocessor: CUDA C++ programming guide, "Technical specifications
+per compute capability"."""
+OTHER_REGISTERS = 48
+"""Registers beside accumulators, scores, weights and mask: addresses, maxima, sums. An estimate, no figures kept."""
 MOST_FEATURES = 256
 """Most columns of an MMA, and most features whose accumulators fit the registers."""
 BOX_BYTES = SLICE * SLICE * 2
@@ -100,11 +104,11 @@ def chosen_tile(problem: AttentionProblem) -> AttentionTile:
     if features > 2 * SLICE:
         return AttentionTile(2, 64, 2, 1)
     if features > SLICE:
-        rounds = ceil_div(_blocks(problem, 2), LEAST_BLOCKS)
+        rounds = ceil_div(_blocks(problem, 2), multiprocessors())
         return AttentionTile(2, 128, 2, 1, preferred(less_equal(MANY_KEYS, rounds * problem.keys)))
     if features == SLICE:
         return AttentionTile(1, 128, 2, 2)
-    many = preferred(less_equal(LEAST_BLOCKS, _blocks(problem, 4))) and preferred(less(2 * ROWS, problem.queries))
+    many = preferred(less_equal(multiprocessors(), _blocks(problem, 4))) and preferred(less(2 * ROWS, problem.queries))
     return AttentionTile(4, 64, 4, 1) if many else AttentionTile(2, 64, 3, 1)
 
 
@@ -149,6 +153,7 @@ class WarpgroupAttentionText(AttentionText):
         self.query_bytes = self.deep * tile.warpgroups * BOX_BYTES
         self.key_bytes, self.value_bytes = (n * tile.keys // SLICE * BOX_BYTES for n in (self.deep, self.across))
         self.shared_bytes = self.query_bytes + tile.stages * (self.key_bytes + self.value_bytes)
+        self.loads_mask_early = self._registers() <= min(MOST_REGISTERS, REGISTER_FILE // (self.threads * tile.blocks))
         down = ceil_div(problem.queries, self.rows)
         self._spread(down)
         if problem.causal:
@@ -160,6 +165,12 @@ class WarpgroupAttentionText(AttentionText):
         self._map("k", problem.depth, problem.keys, problem.kv_heads, problem.k_strides, tile.keys)
         self._map("v", problem.width, problem.keys, problem.kv_heads, problem.v_strides, SLICE)
         self._declare(problem.keys)
+
+    def _registers(self) -> int:
+        """Return the estimated registers of a thread that holds a tile's mask: accumulators, scores, weights, mask."""
+        mask = self.problem.mask
+        words = self.tile.keys // 2 if mask is not None and mask.dtype == "float32" else self.tile.keys // 4
+        return self.width // 2 + self.tile.keys // 2 + self.tile.keys // 4 + words + OTHER_REGISTERS
 
     def _map(
         self,
@@ -270,6 +281,8 @@ class WarpgroupAttentionText(AttentionText):
         self._wait_for(buffer, "come_q", "0", "0")
         self._wait_for(buffer, "come_k", "0", "0")
         self._scores(buffer)
+        if self.loads_mask_early:
+            self._load_mask(buffer)
         self._read_scores(buffer, 0)
         self._weights(buffer)
         self._words(buffer)
@@ -294,6 +307,8 @@ class WarpgroupAttentionText(AttentionText):
         else:
             with buffer.block("if asks:"):  # when the thread's own products are under way
                 self._ask_again(buffer)
+        if self.loads_mask_early:
+            self._load_mask(buffer)
         self._read_scores(buffer, 1)
         self._weights(buffer)
         buffer.line("before = slot", "before_phase = phase", "slot = next", "phase = next_phase")

@@ -16,11 +16,11 @@ from ...printer import CodeBuffer
 from ...problems.gemm import BlockFormat, GemmProblem
 from ..architecture import WARP
 from ..driver.device import known_architecture
+from ..machine import multiprocessors
 from ..products import product_of
 from .block_quant import blocks_solution
 from .contraction_text import ContractionText
 from .gpu_contraction import GpuContraction
-from .wgmma_tiles import multiprocessors
 
 COLUMNS, MOST_ROWS = 16, 8
 """Columns and rows of one MMA of a warp: PTX ISA, "mma.m16n8k16"."""

@@ -6,14 +6,11 @@ from __future__ import annotations
 from ....dataclass import dataclass
 from ...problems.convolution import ConvProblem
 from ...tuning.request import least_bytes
+from ..machine import machine, multiprocessors
 from .gpu_contraction import GpuContraction
 from .operands import Extent
-from .wgmma_tiles import LATENCY, READING, multiprocessors
+from .wgmma_tiles import LATENCY, READING
 
-CLOCK = 1.755e9
-"""Clock in Hz: an H200 sustains it under tensor-core load; its maximum is 1.98e9."""
-BANDWIDTH = 4.2e12
-"""DRAM bandwidth of an H200 in bytes/s, measured with a copy kernel."""
 # In cycles of a multiprocessor, of an H200 as fitted to products by warpgroups; GATHERING and the rates of solvers were
 # found beside these.
 ARRIVAL = 40
@@ -75,22 +72,22 @@ def tiles_seconds(contraction: GpuContraction, work: BlockWork, splits: int = 1)
     if splits == 1 and any(o.access == "full" for o in contraction.request.epilogue.operands):
         storing += READING
     cycles = rounds * (-(-slices // splits) * slice + storing)
-    seconds = not_below_memory(contraction, (cycles + BEGINNING) / CLOCK)
+    seconds = not_below_memory(contraction, (cycles + BEGINNING) / machine().clock)
     if splits > 1:
-        seconds += (LAUNCH + 8 * splits * extent.rows * extent.columns * extent.planes / ADDING) / CLOCK
+        seconds += (LAUNCH + 8 * splits * extent.rows * extent.columns * extent.planes / ADDING) / machine().clock
     return seconds
 
 
 def not_below_memory(contraction: GpuContraction, seconds: float) -> float:
     """Return ``seconds``, or the time (s) that DRAM traffic of operands and result takes if that is longer."""
-    return max(seconds, least_bytes(contraction.problem) / BANDWIDTH + BEGINNING / CLOCK)
+    return max(seconds, least_bytes(contraction.problem) / machine().bandwidth + BEGINNING / machine().clock)
 
 
 def reading_seconds(contraction: GpuContraction, blocks: int) -> float:
     """Return the estimated time (s) of a memory-bound kernel that reads each operand once."""
     busy = min(blocks, multiprocessors())
-    moved = least_bytes(contraction.problem)
-    return max(moved / BANDWIDTH, moved / (busy * ARRIVAL * CLOCK)) + ROWS_BEGINNING / CLOCK
+    moved, here = least_bytes(contraction.problem), machine()
+    return max(moved / here.bandwidth, moved / (busy * ARRIVAL * here.clock)) + ROWS_BEGINNING / here.clock
 
 
 def near_seconds(contraction: GpuContraction, loaded: int) -> float:
@@ -99,5 +96,5 @@ def near_seconds(contraction: GpuContraction, loaded: int) -> float:
     Args:
         loaded: bytes that all threads load, mostly L1 hits.
     """
-    near = loaded / (multiprocessors() * NEAR * CLOCK)
-    return max(least_bytes(contraction.problem) / BANDWIDTH, near) + ROWS_BEGINNING / CLOCK
+    near = loaded / (multiprocessors() * NEAR * machine().clock)
+    return max(least_bytes(contraction.problem) / machine().bandwidth, near) + ROWS_BEGINNING / machine().clock

@@ -20,10 +20,10 @@ from ...problems.element_types import ITEMSIZE
 from ...tuning.request import least_bytes
 from ..cluster.flat_index import Axes
 from ..kernel import gpu_grid, gpu_kernel
+from ..machine import multiprocessors
 from .contraction_text import ContractionText
 from .gpu_contraction import VECTOR_BYTES, GpuContraction
 from .operands import ConvolutionOperands
-from .wgmma_tiles import multiprocessors
 
 THREADS = 64
 """Threads per block. Small blocks spread a small image over more multiprocessors."""

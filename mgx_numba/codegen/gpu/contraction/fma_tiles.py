@@ -8,11 +8,12 @@ from ....dataclass import dataclass
 from ...problems.convolution import ConvProblem
 from ..architecture import WARP
 from ..driver.device import known_architecture
-from .cost import ADDING, ARRIVAL, BEGINNING, CLOCK, LAUNCH, STORING, not_below_memory
+from ..machine import machine, multiprocessors
+from .cost import ADDING, ARRIVAL, BEGINNING, LAUNCH, STORING, not_below_memory
 from .gpu_contraction import GpuContraction
 from .operands import Extent
 from .ring import COPIED, LEAST_SLICES, RingForm, RingTile, ring_form, slices_of
-from .wgmma_tiles import LATENCY, READING, SPLITS, multiprocessors
+from .wgmma_tiles import LATENCY, READING, SPLITS
 
 OWN = 64
 """Rows and columns of a warp's sub-tile: 128 accumulators per lane (8 rows by 16 columns), which leave enough of the
@@ -66,6 +67,8 @@ SLICE, VECTOR, PIXELS = 35, 4, 7
 # 32 images of 7 by 7 pixels one that took 10% longer.
 ALONE, BOTH = 1.82, 1.39
 """Cycles per warp instruction with one resident warp per scheduler, and with two."""
+FMA_LANES = 128
+"""Multiply-adds per cycle of an H200's multiprocessor, with which the cycles were measured."""
 BLOCK = 3800
 """Cycles until the first slice of a block that replaces a finished block has arrived."""
 
@@ -97,15 +100,15 @@ def weighed_tiles(contraction: GpuContraction) -> tuple[tuple[float, FmaTile, in
         form,
         isinstance(contraction.problem, ConvProblem),
     )
-    return _weighed(*question, reads, multiprocessors())
+    return _weighed(*question, reads, multiprocessors(), FMA_LANES / machine().fma_lanes)
 
 
 @functools.lru_cache(maxsize=1024)
 def _weighed(
-    extent: Extent, slices: int, form: RingForm, pixels: bool, reads: bool, cores: int
+    extent: Extent, slices: int, form: RingForm, pixels: bool, reads: bool, cores: int, slower: float
 ) -> tuple[tuple[float, FmaTile, int], ...]:
     candidates = [
-        (_cycles(tile, splits, extent, slices, form, pixels, reads, cores), tile, splits)
+        (_cycles(tile, splits, extent, slices, form, pixels, reads, cores, slower), tile, splits)
         for tile in TILES
         for splits in SPLITS
         if splits == 1 or slices * form.words >= splits * LEAST_SLICES * COPIED.words
@@ -114,7 +117,15 @@ def _weighed(
 
 
 def _cycles(
-    tile: FmaTile, splits: int, extent: Extent, slices: int, form: RingForm, pixels: bool, reads: bool, cores: int
+    tile: FmaTile,
+    splits: int,
+    extent: Extent,
+    slices: int,
+    form: RingForm,
+    pixels: bool,
+    reads: bool,
+    cores: int,
+    slower: float,
 ) -> float:
     """Return the estimated cycles of the multiprocessor with the most blocks; two blocks are resident at once."""
     blocks = extent.tiles(tile.rows, tile.columns) * splits
@@ -125,7 +136,7 @@ def _cycles(
     bringing = (tile.rows + tile.columns) * form.words * 4 / ARRIVAL
     ends = BLOCK + tile.rows * tile.columns / STORING + (READING if reads and splits == 1 else 0)
     own, waiting = -(-slices // splits), LATENCY / form.stages
-    slice *= tile.slower
+    slice *= tile.slower * slower
     both, alone = max(slice * BOTH, bringing, waiting / TOGETHER), max(slice * ALONE, bringing, waiting)
     multiplying = TOGETHER * pairs * both + odd * alone
     cycles = own * multiplying + (pairs + odd) * ends - BLOCK + BEGINNING
@@ -137,4 +148,4 @@ def _cycles(
 def fma_seconds(contraction: GpuContraction, tile: FmaTile, splits: int) -> float:
     """Return the estimated time (s) of a contraction with a tile of `TILES`."""
     found = next(c for c, *candidate in weighed_tiles(contraction) if candidate == [tile, splits])
-    return not_below_memory(contraction, found / CLOCK)
+    return not_below_memory(contraction, found / machine().clock)

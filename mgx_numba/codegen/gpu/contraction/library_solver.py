@@ -14,13 +14,13 @@ from ..driver.device import device
 from ..driver.library import missing
 from ..libraries.calls import bound_call, call_launch
 from ..libraries.epilogues import Finish
+from ..machine import machine
 from ..products import product_of
 from ..units import TENSOR_CORES
 from .contraction_text import ACCUMULATORS
-from .cost import BANDWIDTH, BEGINNING, CLOCK
+from .cost import BEGINNING
 from .gpu_contraction import GpuContraction
 from .weights import COLUMNS
-from .wgmma_tiles import multiprocessors
 
 PRODUCTS = 2048.0
 """Peak 16-bit multiplications per cycle of one H200 multiprocessor's tensor cores."""
@@ -81,9 +81,9 @@ class LibrarySolver:
 
     def estimate(self, contraction: GpuContraction, tiling: Any = None) -> float:
         """See `GpuSolver.estimate`: the roofline, from which tuning derives the number of repetitions."""
-        problem = contraction.problem
-        products = PRODUCTS * 2 / ITEMSIZE[problem.types.a] * multiprocessors() * CLOCK
-        return max(problem.flops / 2 / products, least_bytes(problem) / BANDWIDTH) + BEGINNING / CLOCK
+        problem, here = contraction.problem, machine()
+        products = PRODUCTS * 2 / ITEMSIZE[problem.types.a] * here.multiprocessors * here.clock
+        return max(problem.flops / 2 / products, least_bytes(problem) / here.bandwidth) + BEGINNING / here.clock
 
     def builds(self, contraction: GpuContraction, tiling: Any) -> bool:
         """Return whether the library accepts a tiling from a tuning record."""

@@ -297,9 +297,9 @@ class OrderedColumns:
 def _halves(buffer: CodeBuffer, given: str) -> tuple[str, str]:
     """Emit the split of two lanes into high and low halves, see `in_halves`."""
     finite = buffer.emit(f"lt(abs({given}), const_float32(INF, 2))")
-    high = buffer.emit(f"rounded_bfloat16(where({finite}, {_clipped(given, LARGEST)}, {given}))")
+    high = buffer.emit(f"cast_bfloat16(where({finite}, {_clipped(given, LARGEST)}, {given}))")
     rest = buffer.emit(f"where({finite}, sub({given}, cast_float32({high})), const_float32(0, 2))")
-    return high, buffer.emit(f"rounded_bfloat16({_clipped(rest, LARGEST_REST)})")
+    return high, buffer.emit(f"cast_bfloat16({_clipped(rest, LARGEST_REST)})")
 
 
 def _clipped(value: str, most: float) -> str:

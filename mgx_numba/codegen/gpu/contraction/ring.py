@@ -22,6 +22,7 @@ from ..architecture import WARP
 from ..cluster.flat_index import whole_vectors
 from ..driver.device import known_architecture
 from ..kernel import gpu_kernel, plane_grid
+from ..machine import multiprocessors
 from .contraction_text import ContractionText
 from .gpu_contraction import VECTOR_BYTES, GpuContraction
 from .operands import Extent, ProductOperands, RowPlace
@@ -35,10 +36,10 @@ STAGING_PAD = 8
 """Padding words per staged accumulator row, which puts pairs of columns of eight rows in different banks."""
 LEAST_SHARED = 96 << 10
 """Shared memory per multiprocessor (bytes) of the smallest devices with asynchronous copies: sm_86 and sm_89."""
-ENOUGH_BLOCKS = 120
-"""Blocks that occupy all multiprocessors of a large device."""
-SPLIT_BLOCKS = 264
-"""Target number of blocks of a split-K launch: two per multiprocessor."""
+ENOUGH = 10 / 11
+"""Blocks per multiprocessor that occupy a device: 120 of an H200's 132."""
+SPLIT_BLOCKS = 2
+"""Target number of blocks per multiprocessor of a split-K launch."""
 LEAST_SLICES = 3
 """Least slices per split; shorter splits cost more to add up than they save."""
 MANY_SLICES = 24
@@ -213,14 +214,14 @@ class RingText(ContractionText):
         """Return the tile and the split-K factor of a contraction."""
         extent, slices = Extent.of(contraction.problem), slices_of(contraction, cls.form_of(contraction))
         fitting = [t for t in cls.tiles if t.columns < 2 * extent.columns] or [cls.tiles[-1]]
-        many = [t for t in fitting if extent.tiles(t.rows, t.columns) >= ENOUGH_BLOCKS]
+        many = [t for t in fitting if extent.tiles(t.rows, t.columns) >= ENOUGH * multiprocessors()]
         tile = many[0] if many else fitting[-1]
         small = tile.rows < cls.split_tile.rows
         if (many or slices < 2 * LEAST_SLICES) and not (small and slices >= MANY_SLICES):
             return tile, 1
         tile = cls.split_tile
         blocks = extent.tiles(tile.rows, tile.columns)
-        return tile, max(1, min(-(-SPLIT_BLOCKS // blocks), slices // LEAST_SLICES, MOST_SPLITS))
+        return tile, max(1, min(-(-SPLIT_BLOCKS * multiprocessors() // blocks), slices // LEAST_SLICES, MOST_SPLITS))
 
     def _staged(self) -> int:
         """Return the accumulators that are staged in shared memory at once by the epilogue."""

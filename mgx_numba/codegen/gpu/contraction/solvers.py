@@ -16,8 +16,9 @@ from ...tuning.record import TuningRecord
 from ...tuning.request import Candidate, Estimate
 from ..architecture import WARP
 from ..driver.device import known_architecture
+from ..machine import machine
 from . import block_quant, block_quant_mma, tiled
-from .cost import BANDWIDTH, CLOCK, LAUNCH, BlockWork, near_seconds, not_below_memory, reading_seconds, tiles_seconds
+from .cost import LAUNCH, BlockWork, near_seconds, not_below_memory, reading_seconds, tiles_seconds
 from .depthwise import PixelTiling, chosen_pixels, depthwise_refusal, depthwise_solution, depthwise_tilings, loads
 from .fma import FmaText, fma_refusal
 from .fma_tiles import FmaTile, fma_seconds, weighed_tiles
@@ -306,7 +307,7 @@ def _warpgroup_seconds(
 ) -> float:
     """Return the estimated time (s) of ``tiling``, or of the first tile of ``weighed`` if it is None."""
     found = (c for c, tile, splits in weighed if tiling in (None, _warpgroup_tiling(tile, splits)))
-    return not_below_memory(contraction, next(found) / CLOCK)
+    return not_below_memory(contraction, next(found) / machine().clock)
 
 
 def _all_seconds(
@@ -314,14 +315,14 @@ def _all_seconds(
 ) -> list[tuple[float, Any]]:
     """Return (estimated seconds, tiling) of each tile; ``before`` is the time (s) of preceding launches."""
     return [
-        (not_below_memory(contraction, cycles / CLOCK) + before, _warpgroup_tiling(tile, splits))
+        (not_below_memory(contraction, cycles / machine().clock) + before, _warpgroup_tiling(tile, splits))
         for cycles, tile, splits in weighed
     ]
 
 
 def _ordering(columns: OrderedColumns) -> float:
     """Return the estimated time (s) of the launch that converts the right operand's layout; 0 without such a launch."""
-    return columns.moved and columns.moved / BANDWIDTH + LAUNCH / CLOCK
+    return columns.moved and columns.moved / machine().bandwidth + LAUNCH / machine().clock
 
 
 class _OfRing(_Choosing):
@@ -365,9 +366,6 @@ class TensorCores(_OfRing):
     """Tensor cores of warps (`tensor`, mma.sync), or AMD matrix cores (`matrix`)."""
 
     name = "tensor"
-    products = 770.0
-    """16-bit multiplications/cycle of a multiprocessor: 358 TFLOP/s of an H200 at 4096 x 4096 x 4096. TF32 has half of
-    this rate, 8 bits twice this rate."""
 
     def text(self) -> type[RingText]:
         """Return the kernel text class for the current architecture."""
@@ -386,13 +384,13 @@ class TensorCores(_OfRing):
         return tiles_seconds(contraction, self.work(contraction, tile, self._rate(contraction)), splits)
 
     def _rate(self, contraction: GpuContraction) -> float:
-        """Return the multiplications/cycle of a multiprocessor."""
+        """Return the multiplications/cycle of a multiprocessor: in TF32 half of those in 16 bits, in 8 bits twice."""
         if self.text() is not TensorText:
             return declared_tiles(contraction)[0].rate
         times = ITEMSIZE[contraction.problem.types.a] / 2
         if contraction.problem.types.a == "float32" and contraction.precision == "high":
             times *= 3
-        return self.products / times
+        return machine().warp_products / times
 
 
 class MultiplyAdds(_OfRing):

@@ -24,6 +24,7 @@ from ...problems.gemm import GemmProblem
 from ...tuning.request import least_bytes
 from ..architecture import WARP
 from ..kernel import gpu_kernel
+from ..machine import multiprocessors
 from ..products import product_of
 from .gpu_contraction import GpuContraction
 from .operands import Extent, ProductOperands
@@ -41,7 +42,6 @@ from .wgmma_tiles import (
     TileQuestion,
     WarpgroupTile,
     chosen_tile,
-    multiprocessors,
     weighed_tiles,
 )
 

@@ -21,11 +21,12 @@ from ...launch import Solution
 from ...printer import CodeBuffer
 from ...problems.gemm import GemmProblem
 from ..architecture import WARP
+from ..machine import multiprocessors
 from .gpu_contraction import GpuContraction
 from .right_columns import POSITIONS, OrderedColumns, ordered_columns, place_in_slice
 from .wgmma import WarpgroupText, tile_question, warpgroup_launches
 from .wgmma_accumulators import Part
-from .wgmma_tiles import PART_SLICES, TileQuestion, WarpgroupTile, multiprocessors, weighed_tiles
+from .wgmma_tiles import PART_SLICES, TileQuestion, WarpgroupTile, weighed_tiles
 
 
 def bf16_split_solution(contraction: GpuContraction, tile: WarpgroupTile | None = None, splits: int = 0) -> Solution:
@@ -128,8 +129,8 @@ class _Bf16SplitText(WarpgroupText):
             rows = f"first{step}", f"second{step}"
             pairs = [f"{half}({row})" for half in ("low2", "high2") for row in rows]
             buffer.line(f"given{step} = join4({', '.join(pairs)})")
-            buffer.line(f"high{step} = rounded_bfloat16(given{step})")
-            buffer.line(f"low{step} = rounded_bfloat16(sub(given{step}, cast_float32(high{step})))")
+            buffer.line(f"high{step} = cast_bfloat16(given{step})")
+            buffer.line(f"low{step} = cast_bfloat16(sub(given{step}, cast_float32(high{step})))")
             for half, own in words.items():
                 own.append(f"pack_words({half}{step})")
         buffer.line(f"{high} = join2({', '.join(words['high'])})")

@@ -7,9 +7,8 @@ from dataclasses import replace
 
 from ....core.dim import SharedLength
 from ....dataclass import dataclass
-from ....errors import DeviceError
 from ..architecture import WARP
-from ..driver.device import device
+from ..machine import multiprocessors
 
 SLICE_BYTES = 128
 """Bytes of K per row and column in a ring stage."""
@@ -21,8 +20,6 @@ WARPGROUP = 128
 """Threads per warpgroup."""
 OWN_ROWS = 64
 """Rows per warpgroup: PTX ISA, "wgmma.mma_async"."""
-LARGE_DEVICE = 132
-"""Multiprocessors of an H100 or H200; planning without a device assumes them."""
 PARTS, PART_REGISTERS, MOST_REGISTERS = 4, 1 << 14, 255
 """Schedulers per multiprocessor, registers of each, and most registers per thread: CUDA C++ programming guide,
 "Technical specifications per compute capability"."""
@@ -228,14 +225,6 @@ estimates of 12 tiles are 0.9 to 1.2 of the measured times of BERT's products an
 READING = 2077
 """Cycles until the epilogue operands that a lane loads together have arrived. On an H200 a convolution of 64 to 256
 channels takes 24 us, and 59 with a residual; of 128 to 512 channels 12 and 34."""
-
-
-def multiprocessors(number: int = 0) -> int:
-    """Return the multiprocessors of a device; `LARGE_DEVICE` without a device."""
-    try:
-        return device(number).multiprocessors
-    except DeviceError:
-        return LARGE_DEVICE
 
 
 @dataclass(frozen=True)

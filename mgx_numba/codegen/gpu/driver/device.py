@@ -14,6 +14,8 @@ from .library import Driver, driver, loaded
 
 # CUdevice_attribute and CUjit_option of cuda.h.
 _MULTIPROCESSORS, _MAJOR, _MINOR, _L2_BYTES, _SHARED_BYTES = 16, 75, 76, 38, 97
+_CLOCK, _MEMORY_CLOCK, _MEMORY_BITS = 13, 36, 37  # kHz, kHz, bits of the bus
+_KILO = 1000.0
 _ERROR_LOG, _ERROR_LOG_BYTES = 5, 6
 _INPUT_PTX = 1
 _DYNAMIC_SHARED = 8
@@ -30,6 +32,7 @@ class Device:
         number: device number, from 0.
         name: the driver's name.
         multiprocessors, l2_bytes, shared_bytes: properties; shared memory is the most per block.
+        clock, bandwidth: peak rates in Hz and bytes/s; data move at both edges of the memory's clock.
         architecture: architecture to compile kernels for.
         functions: handles of loaded kernels by symbol.
     """
@@ -49,6 +52,9 @@ class Device:
         self.multiprocessors = _attribute(handle, _MULTIPROCESSORS)
         self.l2_bytes = _attribute(handle, _L2_BYTES)
         self.shared_bytes = _attribute(handle, _SHARED_BYTES)
+        self.clock = _KILO * _attribute(handle, _CLOCK)
+        cycles = _KILO * _attribute(handle, _MEMORY_CLOCK)
+        self.bandwidth = 2 * cycles * _attribute(handle, _MEMORY_BITS) / 8  # two transfers a cycle
         self.driver.call("cuDevicePrimaryCtxRetain", byref(context), handle)
         self.context = context
         self.current = self.driver.bound("cuCtxGetCurrent")

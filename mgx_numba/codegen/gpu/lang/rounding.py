@@ -1,5 +1,4 @@
-"""Rounding of float32 to 8 bits at the end of a quantisation, without the slow conversion instructions; and to bfloat16
-pairs in one instruction (sm_80 and above).
+"""Rounding of float32 to 8 bits at the end of a quantisation, without the slow conversion instructions.
 
 Adding 1.5 * 2**23 to a small number leaves its nearest integer (ties to even) in the last mantissa bits. Scalars use
 conversion instructions. GELU of float16 values times a factor is computed in float16 pairs, with two thirds of the
@@ -18,19 +17,17 @@ from numba.core.errors import TypingError
 
 from ...lang.builder import VectorBuilder, element_type
 from ...lang.convert import convert
-from ...lang.float8_pairs import has_pairs, to_pairs
+from ...lang.narrow_pairs import has_pairs, to_pairs
 from ...lang.vector import describe, make_intrinsic, value_type
 from .quick import gelu_erf_of_bytes
 from .threads import inline, target
 
 __all__ = [
     "gelu_erf_product_float8_e4m3fn", "gelu_erf_product_float8_e5m2", "gelu_erf_product_int8",
-    "gelu_erf_product_uint8", "rounded_bfloat16", "rounded_int8", "rounded_product_int8", "rounded_product_uint8",
+    "gelu_erf_product_uint8", "rounded_int8", "rounded_product_int8", "rounded_product_uint8",
     "rounded_uint8", "saturated_float8_e4m3fn", "saturated_float8_e5m2",
 ]  # fmt: skip
 
-_LEAST_CAPABILITY = (8, 0)
-"""Least compute capability with a conversion to bfloat16."""
 _MAGIC = 1.5 * 2**23
 """Rounding constant of float32; its mantissa ends in zeros."""
 _HALF_MAGIC = 1.5 * 2**10
@@ -208,26 +205,6 @@ def _saturate(b: VectorBuilder, dtype: str, x: ir.Value) -> ir.Value:
     return convert(b, b.first_less(largest, b.first_greater(-largest, x)), "float32", dtype)  # lets NaN through
 
 
-def _rounded_bfloat16(x: types.Type) -> Any:
-    dtype, lanes = describe("rounded_bfloat16", x)
-    if dtype != "float32" or not lanes or lanes % 2:
-        raise TypingError(f"rounded_bfloat16: expected pairs of float32, got {x}")
-
-    def lower(context: Any, builder: ir.IRBuilder, signature: Any, values: Any) -> ir.Value:
-        if target().capability < _LEAST_CAPABILITY:
-            raise TypingError(f"rounded_bfloat16: {target().name} has no such instruction")
-        word = ir.IntType(32)
-        words = ir.Constant(ir.VectorType(word, lanes // 2), ir.Undefined)
-        for k in range(lanes // 2):
-            pair = [builder.extract_element(values[0], word(2 * k + one)) for one in (1, 0)]  # the upper half first
-            rounded = inline(builder, "cvt.rn.bf16x2.f32 $0, $1, $2;", "=r,f,f", word, pair, False)
-            words = builder.insert_element(words, rounded, word(k))
-        return builder.bitcast(words, ir.VectorType(element_type("bfloat16"), lanes))
-
-    return value_type("bfloat16", lanes)(x), lower
-
-
-rounded_bfloat16 = make_intrinsic("rounded_bfloat16", _rounded_bfloat16, 1)
 rounded_int8, rounded_uint8 = _rounded("int8"), _rounded("uint8")
 rounded_product_int8, rounded_product_uint8 = _rounded_product("int8"), _rounded_product("uint8")
 gelu_erf_product_int8, gelu_erf_product_uint8 = _gelu_product("int8"), _gelu_product("uint8")

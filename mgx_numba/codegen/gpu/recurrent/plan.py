@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 from ...launch import Solution
 from ...problems.recurrence import RecurrenceProblem
-from ..contraction.wgmma_tiles import multiprocessors
 from ..driver.device import known_architecture
+from ..machine import multiprocessors
 from .persistent import persistent_solution
 from .steps import steps_solution
 from .tiles import ranked_tiles

@@ -8,7 +8,7 @@ from ....core.types import from_numpy, numpy_dtype
 from ....dataclass import dataclass
 from ...problems.recurrence import RecurrenceProblem
 from ..architecture import ARCHITECTURES, WARP, Architecture
-from ..contraction.cost import BANDWIDTH, CLOCK
+from ..machine import machine
 from ..printer import most_lanes
 from .steps import WARPS as STEP_WARPS
 from .steps import rows_of_steps
@@ -27,7 +27,7 @@ MOST_SUMS = 64
 """Most accumulator elements per thread beside the weights."""
 _SPARE = 2 << 10
 """Shared memory (bytes) of a multiprocessor that a launch cannot use: static variables, the driver, alignment."""
-# In cycles of a multiprocessor at `CLOCK`, fitted on an H200 to LSTM of 256, 2 x 512 and 1024 units over 64 steps of
+# In cycles of a multiprocessor at its clock, fitted on an H200 to LSTM of 256, 2 x 512 and 1024 units over 64 steps of
 # one sequence: 1.0 us a step by a cluster, 1.0, 1.0 and 1.3 with tags, 1.7, 1.8 and 1.9 by a grid, 1.9, 3.1 and 4.3 by
 # launches; and of 16 sequences of 1024 units 7.5 by a grid, 10.4 with tags, 17 by launches.
 STEP = {"grid": 2650, "cluster": 1050, "tagged": 1400}
@@ -172,7 +172,7 @@ def tile_seconds(problem: RecurrenceProblem, tile: PersistentTile) -> float:
             cycles += FETCH * (-(-rows * problem.hidden // (WORDS * tile.threads)) - 1)
         if tile.kind == "grid":
             cycles += GRID_TURN * (turns - 1) * lanes.chunks
-    return problem.lanes // tile.directions * (problem.steps * cycles + LAUNCH_STEP) / CLOCK
+    return problem.lanes // tile.directions * (problem.steps * cycles + LAUNCH_STEP) / machine().clock
 
 
 def steps_seconds(problem: RecurrenceProblem, multiprocessors: int) -> float:
@@ -183,7 +183,7 @@ def steps_seconds(problem: RecurrenceProblem, multiprocessors: int) -> float:
         tiles = -(-problem.batch // rows) * problem.lanes
         weights = gates * problem.hidden**2 * problem.itemsize
         blocks = -(-problem.hidden // STEP_WARPS) * tiles
-        bringing = tiles * weights / (min(blocks, multiprocessors) * ARRIVAL * CLOCK)
-        adding = tiles * gates * rows * problem.hidden**2 / (min(blocks, multiprocessors) * 4 * WARP * CLOCK)
-        seconds += max(bringing, adding, problem.lanes * weights / BANDWIDTH) + LAUNCH_STEP / CLOCK
+        bringing = tiles * weights / (min(blocks, multiprocessors) * ARRIVAL * machine().clock)
+        adding = tiles * gates * rows * problem.hidden**2 / (min(blocks, multiprocessors) * 4 * WARP * machine().clock)
+        seconds += max(bringing, adding, problem.lanes * weights / machine().bandwidth) + LAUNCH_STEP / machine().clock
     return problem.steps * seconds

@@ -14,7 +14,8 @@ from llvmlite import ir
 from numba.core import types
 
 from ....dataclass import dataclass
-from ...lang.float8_pairs import FEATURE as FLOAT8_PAIRS
+from ...lang.ir_builder import KernelBuilder
+from ...lang.narrow_pairs import BFLOAT16_PAIRS, FLOAT8_PAIRS
 from ...lang.target import with_features
 from ...toolchain.frontend import Refused, write_function
 from ..architecture import Architecture, lowering_for
@@ -25,8 +26,8 @@ __all__ = ["BLOCK_ALIGNMENT", "OVERLAP", "BlockShape", "Refused", "block_shape",
 _WORDS = types.CPointer(types.int64)
 FEATURES = frozenset(("fma", "f16c"))
 """CPU feature names that shared functions may assume on every GPU."""
-PAIRS_FROM = (8, 9)
-"""Least compute capability with conversions of float8 pairs: PTX ISA, "cvt"."""
+PAIRS_FROM = {FLOAT8_PAIRS: (8, 9), BFLOAT16_PAIRS: (8, 0)}
+"""Least compute capability with conversions of pairs: PTX ISA, "cvt"."""
 BLOCK_ALIGNMENT = 64
 """Alignment (bytes) of a kernel's argument block; TMA descriptors in it need it."""
 OVERLAP = ("griddepcontrol.launch_dependents;", "griddepcontrol.wait;")
@@ -89,7 +90,8 @@ class _Entry(ir.Function):
 
 def features(arch: Architecture) -> frozenset[str]:
     """Return the features that shared functions may assume on an architecture."""
-    return FEATURES | ({FLOAT8_PAIRS} if arch.nvidia and arch.capability >= PAIRS_FROM else set())
+    own = {name for name, first in PAIRS_FROM.items() if arch.nvidia and arch.capability >= first}
+    return FEATURES | own
 
 
 def lower(
@@ -111,7 +113,7 @@ def lower(
     module = ir.Module(symbol)
     module.triple, module.data_layout = arch.triple, layout
     entry = _Entry(module, symbol, shape, arch)
-    builder = ir.IRBuilder(entry.append_basic_block())
+    builder = KernelBuilder(entry.append_basic_block())
     if arch.overlaps:
         for instruction in OVERLAP[: 1 if waits(function) else 2]:
             inline(builder, instruction, "~{memory}", ir.VoidType(), [], True)

@@ -15,6 +15,8 @@ from ....core.shape import Shape, row_major_strides
 from ....core.types import Type
 from ....graph.instruction import Instruction
 from ....ops.attention import Attention
+from ....runtime.memory import aligned_copy
+from ....runtime.plan import Region
 from ...lowering.attention_operands import accepts_attention, as_type, attention_output, mask_period, mask_strides
 from ...lowering.buffers import View
 from ...lowering.lowering import Lowering
@@ -71,8 +73,12 @@ def lower_attention(low: Lowering, ins: Instruction) -> None:
     operands = {"q": q, "k": k, "v": v, "out": out, **{f"e{k}": view for k, view in enumerate(extras)}}
     if len(given) == 4:
         mask = given[3] if given[3].type in (Type.bool_type, Type.float_type) else as_type(low, ins, given[3], type)
+        mask = _keys_in_turn(low, ins, mask)
         strides = mask_strides(mask, problem.scores)
-        problem = replace(problem, mask=MaskLayout(mask.type.dtype_name, strides, mask_period(mask), op.fill))
+        even = (mask.byte_offset // mask.type.size, problem.keys, *strides[:3])
+        pairs = known_in(strides[3], 1) and all(common_divisor(n) % 2 == 0 for n in even)
+        layout = MaskLayout(mask.type.dtype_name, strides, mask_period(mask), op.fill, pairs and mask.type.size > 1)
+        problem = replace(problem, mask=layout)
         operands["mask"] = mask
     pairs = known_equal(out.byte_offset % (2 * type.size), 0)
     precision, origin = low.options.precision, low.origin(ins)
@@ -108,6 +114,24 @@ def _operands(low: Lowering, ins: Instruction, core: Instruction) -> tuple[list[
     extras = epilogue_parameters(body, core)
     epilogue = make_epilogue(body, core, ["scalar"] * len(extras), low.options.fast_math)
     return [views[p] for p in core.inputs], [views[p] for p in extras], epilogue
+
+
+def _keys_in_turn(low: Lowering, ins: Instruction, mask: View) -> View:
+    """Return the mask if keys follow one another in memory or are broadcast, else a copy in which they do.
+
+    T5's relative positions come from a table with heads side by side: each load brought a sector for 4 of its 32 bytes.
+    """
+    if known_in(mask.strides[-1], 0, 1) or known_less_equal(mask.lens[-1], 1):
+        return mask
+    lens = [1 if known_in(s, 0) else n for n, s in zip(mask.lens, mask.strides)]
+    once = mask.with_shape(Shape(mask.type, lens, mask.strides))
+    value = low.constant_of(once) if once.buffer.region is Region.CONSTANT else None
+    if value is None:
+        copied = low.materialized(once, row_major_strides(lens), ins)
+    else:
+        copied = low.packed_constant(value, "keys in turn", lambda: aligned_copy(value))
+    strides = [0 if known_in(n, 1) else s for n, s in zip(lens, copied.strides)]
+    return copied.with_shape(Shape(mask.type, mask.lens, strides))
 
 
 def _in_vectors(low: Lowering, ins: Instruction, view: View) -> View:

@@ -19,7 +19,7 @@ from ....codegen.gpu.contraction.block_quant_mma import (
     chunked,
     pack_chunks,
 )
-from ....codegen.gpu.contraction.cost import BANDWIDTH, CLOCK, LAUNCH
+from ....codegen.gpu.contraction.cost import LAUNCH
 from ....codegen.gpu.contraction.gemv import gemv_refusal
 from ....codegen.gpu.contraction.gpu_contraction import VECTOR_BYTES, GpuContraction, interleaved, permuted_lanes
 from ....codegen.gpu.contraction.im2row import ChannelPadding, channel_padding
@@ -30,6 +30,7 @@ from ....codegen.gpu.contraction.weights import WeightOrder, pack_weights, packe
 from ....codegen.gpu.contraction.wgmma_operands import PIECE
 from ....codegen.gpu.data.channels import channel_padding_launch
 from ....codegen.gpu.data.unpacking import unpacked_chunks_launch, unpacked_weights_launch
+from ....codegen.gpu.machine import machine
 from ....codegen.gpu.printer import ThreadPrinter
 from ....codegen.gpu.products import product_of
 from ....codegen.launch import Launch, Solution
@@ -141,7 +142,7 @@ def _launch(low: Lowering, ins: Instruction, fused: Contraction) -> None:
     elif isinstance(problem, GemmProblem) and fused.blocks is not None:
         problem = _with_blocks(low, ins, problem, fused, places, operands)
     if isinstance(problem, GemmProblem) and weights is not None:
-        depth = _packed_depth(problem)
+        depth = _packed_depth(problem, low.options.precision)
         problem = replace(problem, b_strides=(*_matrix_strides(weights, depth), 1, depth))
     if isinstance(problem, GemmProblem):
         problem = _in_whole_rows(low, ins, problem, fused, places, operands)
@@ -391,12 +392,13 @@ def _alike(weights: np.ndarray) -> list[bool]:
     return [n == 1 or stride == 0 for n, stride in zip(weights.shape[:-2], weights.strides)]
 
 
-def _packed_depth(problem: GemmProblem) -> int:
+def _packed_depth(problem: GemmProblem, precision: str) -> int:
     """Return the elements from one packed column of constants to the next: k, rounded up to whole vectors where tensor
     cores could read them."""
     lanes = VECTOR_BYTES // ITEMSIZE[problem.types.b]
-    narrow = lanes > 4 and product_of(problem.types) is not None  # float32 parts have a layout of their own
-    return -(-problem.k // lanes) * lanes if narrow and problem.k > lanes else problem.k
+    in_place = lanes > 4 or precision == "medium"  # float32 in parts has a layout of its own
+    read = in_place and product_of(problem.types) is not None
+    return -(-problem.k // lanes) * lanes if read and problem.k > lanes else problem.k
 
 
 def _in_whole_rows(
@@ -426,7 +428,7 @@ def _in_whole_rows(
         problem, a_strides=strides.get("x", problem.a_strides), b_strides=strides.get("w", problem.b_strides)
     )
     moved = 2 * sum(views[name].shape.bytes for name in strides)
-    copies = moved / BANDWIDTH + len(strides) * LAUNCH / CLOCK
+    copies = moved / machine().bandwidth + len(strides) * LAUNCH / machine().clock
     if _estimate(low, padded, fused, places) + copies >= _estimate(low, problem, fused, places):
         return problem
     for name, own in strides.items():

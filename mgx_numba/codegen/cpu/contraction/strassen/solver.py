@@ -9,7 +9,9 @@ recomputed as plain products.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
+from typing import ClassVar
 
 import numpy as np
 
@@ -41,6 +43,8 @@ class GemmStrassen(Solver[GemmProblem]):
     """
 
     levels: int
+    method: ClassVar[str] = "strassen"
+    unrecorded: ClassVar[float] = math.inf
     _plain = GemmPacked()
 
     @property

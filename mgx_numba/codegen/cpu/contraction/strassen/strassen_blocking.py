@@ -35,7 +35,8 @@ LEFT_OPERATIONS = 8
 LEFT_PAD = 16
 """Padding (elements) between left-hand sums in a row."""
 LEAST_ROWS = 8
-"""Rows below which a tile gets no faster, as it waits for its panels."""
+"""Rows below which a tile gets no faster, as it waits for its panels; fewer for a register tile that has fewer rows
+(AVX2: 6 rows of 2 vectors, whose 12 sums keep the units busy)."""
 TILE_CYCLES, OUTER_CYCLES = 60.0, 40.0
 """Cycles of a tile, and of each place of the outer level that it updates."""
 SIDE_CYCLES, BEYOND_CYCLES = 1.5, 5.0
@@ -200,7 +201,7 @@ def _cuts(levels: int, tile: RegisterTile, m: int, panels: int, k: int, threads:
 def _cycles(cut: Cut, tile: RegisterTile, m: int, panels: int, k: int, threads: int) -> float:
     down, across = cut.tasks(m, panels)
     parts = k // (cut.grid * cut.depth)
-    high = sum(max(rows, LEAST_ROWS) for rows in cut.tiles(tile))
+    high = sum(max(rows, min(LEAST_ROWS, tile.rows)) for rows in cut.tiles(tile))
     tiles = cut.strips(tile) * (TILE_CYCLES + OUTER_CYCLES * (cut.outers > 1)) + high * tile.vectors / 2 * cut.depth
     room = INNER * cut.strips(tile) * cut.depth // SIDE_STEPS
     lefts = LEFT_OPERATIONS * cut.rows * cut.depth / tile.lanes

@@ -42,5 +42,9 @@ class ConvWinogradInt8(ConvWinograd):
             return f"a result is a sum of more than {_TERMS} products"
         return self._declines_form(problem)
 
+    def rewrites(self, problem: ConvProblem) -> bool:
+        """Return False: sums of integers are exact."""
+        return False
+
     def _scale(self) -> float:
         return 1

@@ -46,6 +46,7 @@ class ConvWinograd(Solver[ConvProblem]):
 
     form: Form
     whole_vectors: bool = False
+    method: ClassVar[str] = "winograd"
     open_batch: ClassVar[bool] = True
     open_lens: ClassVar[bool] = True
     _direct: ClassVar[ConvDirect] = ConvDirect()

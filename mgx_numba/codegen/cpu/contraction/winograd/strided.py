@@ -50,6 +50,7 @@ class ConvWinogradStrided(Solver[ConvProblem]):
     """Solver by F(m x m, r x r) where the stride leaves r blocks of taps a side."""
 
     form: Form
+    method: ClassVar[str] = "winograd"
     open_batch: ClassVar[bool] = True
     open_lens: ClassVar[bool] = True
 

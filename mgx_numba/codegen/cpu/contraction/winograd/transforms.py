@@ -39,6 +39,7 @@ from numba.core.errors import TypingError
 from numba.extending import intrinsic
 
 from ....lang.builder import VectorBuilder, element_type, is_signed
+from ....lang.ir_builder import KernelBuilder
 from ....lang.target import itemsize
 from ....lang.vector import constant_int, pointer_dtype
 from .transform_table import INPUT_PLACE, SCALE
@@ -189,7 +190,7 @@ class _Channels:
         self.function.attributes.alignstack = 64
         self.vector = ir.VectorType(element_type(dtype), lanes)
         self.align = itemsize(dtype)
-        self.ir = ir.IRBuilder(self.function.append_basic_block("entry"))
+        self.ir = KernelBuilder(self.function.append_basic_block("entry"))
         self.channels = self.function.args[-1]
         self.b: _LineArithmetic = _LineIntegers(self.ir) if is_signed(dtype) else VectorBuilder(self.ir)
 

@@ -1,5 +1,5 @@
-"""Floats of 8 bits by instructions that convert two at once, to and from float32: NVIDIA's, from Ada on (PTX ISA,
-"cvt", e4m3x2 and e5m2x2)."""
+"""Narrow floats by instructions that convert two at once (PTX ISA, "cvt"): NVIDIA's of float8 to and from float32, from
+Ada on, and of float32 to bfloat16, from Ampere on."""
 
 from __future__ import annotations
 
@@ -8,18 +8,19 @@ from llvmlite import ir
 from .builder import VectorBuilder
 from .target import has
 
-__all__ = ["FEATURE", "from_pairs", "has_pairs", "to_pairs"]
+__all__ = ["BFLOAT16_PAIRS", "FLOAT8_PAIRS", "bfloat16_pairs", "from_pairs", "has_pairs", "to_pairs"]
 
-FEATURE = "fp8-pairs"
-"""What the processor has if these may be used."""
+FLOAT8_PAIRS, BFLOAT16_PAIRS = "fp8-pairs", "bf16-pairs"
+"""Features of a processor that has the instructions."""
 _KINDS = {"float8_e4m3fn": "e4m3x2", "float8_e5m2": "e5m2x2"}
 _I16, _I32 = ir.IntType(16), ir.IntType(32)
 _BYTES, _HALVES = ir.VectorType(ir.IntType(8), 2), ir.VectorType(ir.HalfType(), 2)
+_SHORTS = ir.VectorType(_I16, 2)
 
 
 def has_pairs(dtype: str) -> bool:
     """Whether the processor that is lowered for converts elements of a dtype so."""
-    return dtype in _KINDS and has(FEATURE)
+    return dtype in _KINDS and has(FLOAT8_PAIRS)
 
 
 def from_pairs(b: VectorBuilder, x: ir.Value, dtype: str) -> ir.Value:
@@ -43,6 +44,16 @@ def to_pairs(b: VectorBuilder, x: ir.Value, dtype: str) -> ir.Value:
         text = f"cvt.rn.satfinite.{_KINDS[dtype]}.f32 $0, $2, $1;"
         made = b.ir.call(ir.InlineAsm(kind, text, "=h,f,f", False), [low, high])
         result = _put(b, result, k, b.ir.bitcast(made, _BYTES))
+    return result
+
+
+def bfloat16_pairs(b: VectorBuilder, x: ir.Value) -> ir.Value:
+    """Return float32 lanes, or a scalar, rounded to the bits of bfloat16: to nearest even, NaN to a quiet NaN."""
+    result = b.poison(b.like(x, _I16))
+    for k, (low, high) in _pairs(b, x):
+        kind = ir.FunctionType(_I32, [low.type, low.type])
+        made = b.ir.call(ir.InlineAsm(kind, "cvt.rn.bf16x2.f32 $0, $2, $1;", "=r,f,f", False), [low, high])
+        result = _put(b, result, k, b.ir.bitcast(made, _SHORTS))
     return result
 
 

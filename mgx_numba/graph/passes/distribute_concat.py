@@ -1,0 +1,120 @@
+"""Compute what follows a concatenation of two values for each of them, and concatenate the results.
+
+A kernel writes its part of a concatenation in place, so that two kernels are left of three: rotary positions (Su et
+al., 2021) turn ``x`` into ``x * cos + concat(-b, a) * sin`` for its halves ``a`` and ``b``.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+from ...core.dim import known_equal, known_same
+from ..constants import is_constant
+from ..instruction import Instruction, Return
+from ..module import Module
+from ..program import Program
+from .base import Options, Pass
+from .rewriter import remove_dead
+
+VECTOR_BYTES = 16
+"""Bytes that a thread loads and stores at once; parts of rows that are no multiples are written by single elements."""
+
+
+class DistributeConcat(Pass):
+    """``f(concat(a, b), c)`` -> ``concat(f(a, c[:n]), f(b, c[n:]))`` for pointwise operations ``f``, if ``a`` or ``b``
+    is computed for the concatenation alone by a pointwise operation."""
+
+    name = "distribute_concat"
+
+    def apply(self, program: Program, module: Module, options: Options) -> None:
+        for ins in [i for i in module if i.name == "concat"]:
+            last = _last(ins)
+            if last is ins:
+                continue
+            reason = _refused(ins, last)
+            if reason:
+                self.log.refuse(self.name, ins, reason)
+                continue
+            self.log.apply(self.name, ins)
+            _distribute(module, ins, last)
+
+
+def _is_pointwise(ins: Instruction) -> bool:
+    """Return whether an instruction computes each element from the same element of all operands."""
+    if not ins.op.pointwise or ins.module_args or ins.shape.is_dynamic:
+        return False
+    return all(known_same(i.shape.lens, ins.shape.lens) for i in ins.inputs)
+
+
+def _last(concat: Instruction) -> Instruction:
+    """Return the last of the pointwise operations behind a concatenation, of which each reads the only one before."""
+    last = concat
+    while len(last.users) == 1:
+        (user,) = last.users
+        if isinstance(user.op, Return) or user.module is not concat.module or not _is_pointwise(user):
+            break
+        last = user
+    return last
+
+
+def _refused(concat: Instruction, last: Instruction) -> str:
+    """Return the reason to keep a concatenation before what follows; "" for none."""
+    axis = concat.op.axis  # type: ignore[attr-defined]
+    pieces = concat.inputs
+    if concat.shape.is_dynamic or concat.shape.symbolic or len(pieces) != 2:
+        return "it is no concatenation of two values of known lengths"
+    if not any(_is_pointwise(i) and len(i.users) == 1 and not is_constant(i) for i in pieces):
+        return "no operation computes a value for the concatenation alone"
+    inner = axis % concat.shape.ndim == concat.shape.ndim - 1
+    sizes = [i.shape.lens[-1] * t.size for i in pieces for t in (concat.shape.type, last.shape.type)]
+    return "parts of rows are no whole vectors" if inner and any(n % VECTOR_BYTES for n in sizes) else ""
+
+
+def _distribute(module: Module, concat: Instruction, last: Instruction) -> None:
+    """Replace ``last`` by a concatenation of its windows."""
+    axis = concat.op.axis % concat.shape.ndim  # type: ignore[attr-defined]
+    chain, ins = set(), concat
+    while ins is not last:
+        (ins,) = ins.users
+        chain.add(ins)
+    start, results = 0, []
+    for piece in concat.inputs:
+        end = start + piece.shape.lens[axis]
+        results.append(_Window(last, chain, axis, start, end).of(last, {concat: piece}))
+        start = end
+    joined = module.insert_instruction(last, concat.op, results)
+    joined.debug_symbols = last.debug_symbols
+    module.replace_instruction(last, joined)
+    remove_dead(module, [last])
+
+
+class _Window(NamedTuple):
+    """A range of values along ``axis``, made before ``last``; values of ``chain`` are computed for windows alone."""
+
+    last: Instruction
+    chain: set[Instruction]
+    axis: int
+    start: int
+    end: int
+
+    def of(self, value: Instruction, known: dict[Instruction, Instruction]) -> Instruction:
+        """Return the window of a value; ``known`` has the windows of other values."""
+        if value not in known:
+            known[value] = self._made(value, known)
+            known[value].debug_symbols = value.debug_symbols
+        return known[value]
+
+    def _made(self, value: Instruction, known: dict[Instruction, Instruction]) -> Instruction:
+        def insert(op: Any, inputs: list[Instruction], **attributes: Any) -> Instruction:
+            assert self.last.module is not None
+            return self.last.module.insert_instruction(self.last, op, inputs, **attributes)
+
+        if value in self.chain or (_is_pointwise(value) and len(value.users) == 1 and not is_constant(value)):
+            return insert(value.op, [self.of(i, known) for i in value.inputs])
+        if value.name == "multibroadcast" and len(value.inputs) == 1:
+            (source,) = value.inputs
+            own = self.axis - value.shape.ndim + source.shape.ndim
+            if own < 0 or known_equal(source.shape.lens[own], 1):
+                lens = [self.end - self.start if a == self.axis else n for a, n in enumerate(value.shape.lens)]
+                return insert(value.name, [source], out_lens=tuple(lens))
+        return insert("slice", [value], axes=[self.axis], starts=[self.start], ends=[self.end])

@@ -1,0 +1,56 @@
+"""Pointwise operations behind a concatenation of two values are computed for each value."""
+
+from __future__ import annotations
+
+import pytest
+
+from mgx_numba.core.types import Type
+from mgx_numba.graph.instruction import Instruction
+from mgx_numba.graph.passes.distribute_concat import DistributeConcat
+from mgx_numba.graph.program import Program
+
+from .support import Graph, check, names
+
+
+def rotated(lens: tuple[int, ...], axis: int, *, shared: bool = False, computed: bool = True) -> Program:
+    """Rotary positions: halves along an axis are exchanged, and one is negated."""
+    g = Graph()
+    x = g.param("x", lens)
+    half = lens[axis] // 2
+    a = g.op("slice", x, axes=(axis,), starts=(0,), ends=(half,))
+    b = g.op("slice", x, axes=(axis,), starts=(half,), ends=(lens[axis],))
+    turned = g.op("concat", g.op("neg", b) if computed else b, a, axis=axis)
+    cosine = g.spread(g.random(*lens[-2:]), *lens)
+    sine = g.spread(g.random(*lens[-2:], seed=3), *lens)
+    y = g.op("add", g.op("mul", x, cosine), g.op("mul", turned, sine))
+    y = g.op("convert", g.op("mul", y, g.scalar(0.5, y)), target_type=Type.half_type)
+    results: list[Instruction] = [g.op("exp", y), g.op("tanh", y)]
+    return g.ret(*results, *([g.op("sqrt", turned)] if shared else []))
+
+
+@pytest.mark.parametrize(("lens", "axis"), [((2, 3, 5, 32), 3), ((2, 3, 6, 16), 2), ((4, 3, 5, 8), 0)])
+@pytest.mark.parametrize("special", [False, True])
+def test_halves_are_rotated_apart(lens: tuple[int, ...], axis: int, special: bool) -> None:
+    program = rotated(lens, axis)
+    after = check(program, DistributeConcat(), special=special, rtol=1e-3, atol=1e-3)
+    found = names(after, views=False)
+    assert found.count("add") == 2 and found.index("concat") > max(k for k, n in enumerate(found) if n == "add")
+    assert str(check(after, DistributeConcat(), rtol=1e-3, atol=1e-3)) == str(after)
+
+
+@pytest.mark.parametrize(
+    ("program", "reason"),
+    [
+        (rotated((2, 3, 5, 32), 3, computed=False), "no operation computes a value for the concatenation alone"),
+        (rotated((2, 3, 5, 6), 3), "parts of rows are no whole vectors"),
+    ],
+)
+def test_a_concatenation_that_gains_nothing_stays(program: Program, reason: str) -> None:
+    after = check(program, DistributeConcat(), rtol=1e-3, atol=1e-3)
+    assert names(after) == names(program)
+    assert [r.reason for r in after.log.refusals("distribute_concat")] == [reason]
+
+
+def test_a_concatenation_with_other_readers_stays() -> None:
+    program = rotated((2, 3, 5, 32), 3, shared=True)
+    assert names(check(program, DistributeConcat(), rtol=1e-3, atol=1e-3)) == names(program)
