@@ -14,6 +14,7 @@ from ...statements import dtype_name, indent
 from ..machine import machine
 
 BYTES = 256
+"""Values of a byte."""
 LEAST_ELEMENTS = 4 * BYTES
 """Fewest elements for which a table is made, which takes as long as `BYTES` elements without one."""
 FURTHER = 9
