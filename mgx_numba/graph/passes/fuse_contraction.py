@@ -82,9 +82,9 @@ class FuseContraction(Pass):
 
 
 def _before_table(after: list[Instruction]) -> list[Instruction]:
-    """Return the operations after a contraction up to an 8-bit value of which the others are a long function.
+    """Return the operations after a contraction, without a tail that is a long function of one 8-bit value.
 
-    The others become a cluster of their own, which looks up the function's 256 results.
+    The tail becomes a pointwise cluster, whose kernel looks up the function's 256 results.
     """
     for k, byte in enumerate(after):
         rest = after[k + 1 :]
