@@ -19,6 +19,7 @@ WRAPPER, OUTSIDE, INSIDE = "MGX_TESTS_ARM_PYTHON", "MGX_TESTS_ARM_OUTSIDE", "MGX
 
 def pytest_configure() -> None:
     sys.executable = os.environ[WRAPPER]
+    batch.WORKER_COMMAND = (sys.executable, *batch.WORKER_COMMAND[1:])
     outside = Outside(os.environ[OUTSIDE])
     sys.modules["onnxruntime"] = outside.onnxruntime()
     if not os.environ.get(INSIDE):
