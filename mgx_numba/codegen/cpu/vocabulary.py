@@ -86,9 +86,9 @@ Elementary functions (accuracy: :mod:`mgx_numba.codegen.lang.vecmath`)
     exp log log2 erf sin cos tan asin acos atan sinh cosh tanh asinh acosh atanh sigmoid rsqrt pow
     gelu_erf gelu_tanh silu softplus mish
     over_power_075(x, y)                 x / y ** 0.75, y**0.75 normal or 0 or infinite
-Fast math is chosen per call by the suffix ``_fast``, which exists for the names in
-:data:`mgx_numba.codegen.printer.FAST_NAMES`, add_fast mul_fast exp_fast ..., and for rounding to float8. Arithmetic so
-named may be contracted.
+Fast math is chosen per call by the suffix ``_fast``, add_fast mul_fast exp_fast ..., which exists for the functions
+that are ``fast`` in :mod:`mgx_numba.ops.scalar_functions`, and for rounding to float8. Arithmetic so named may be
+contracted.
 
 Across lanes (vector to scalar)
     reduce_add reduce_mul reduce_max reduce_min reduce_and reduce_or reduce_first_greater (v)

@@ -10,8 +10,8 @@ from __future__ import annotations
 from typing import Any
 
 from llvmlite import ir
-from numba.core.errors import TypingError
 
+from ..toolchain.numba_core import TypingError
 from .builder import VectorBuilder, has_fma, is_signed
 from .convert import convert, truth
 from .vector import DTYPES, FLOATS, INTEGERS, describe, elementwise, make_intrinsic, value_type

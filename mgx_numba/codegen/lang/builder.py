@@ -11,8 +11,8 @@ from collections.abc import Callable, Sequence
 from typing import TypeAlias
 
 from llvmlite import ir
-from numba.core import cgutils
 
+from ..toolchain.numba_core import cgutils
 from .target import has
 
 __all__ = ["FAST_FLAGS", "BFloat16", "Operand", "VectorBuilder", "element_type", "is_signed"]

@@ -10,9 +10,8 @@ from collections.abc import Callable
 from typing import Any
 
 from llvmlite import ir
-from numba.core import cgutils, types
-from numba.core.errors import TypingError
 
+from ..toolchain.numba_core import TypingError, cgutils, types
 from .builder import VectorBuilder, element_type
 from .convert import convert
 from .target import has, itemsize

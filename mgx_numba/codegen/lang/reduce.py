@@ -6,9 +6,8 @@ from collections.abc import Callable
 from typing import Any
 
 from llvmlite import ir
-from numba.core.errors import TypingError
-from numba.core.types import Type
 
+from ..toolchain.numba_core import Type, TypingError
 from . import arith
 from .builder import VectorBuilder, is_signed
 from .vector import FLOATS, Vec, make_intrinsic, scalar_type

@@ -5,9 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from llvmlite import ir
-from numba.core import types
-from numba.core.errors import TypingError
 
+from ..toolchain.numba_core import TypingError, types
 from .builder import VectorBuilder, element_type
 from .convert import convert
 from .vector import DTYPES, INTEGERS, STORAGE, Vec, constant_int, describe, make_intrinsic, scalar_type, value_type

@@ -12,11 +12,8 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from llvmlite import ir
-from numba.core import types
-from numba.core.datamodel import models
-from numba.core.errors import TypingError
-from numba.extending import intrinsic, register_model
 
+from ..toolchain.numba_core import TypingError, intrinsic, models, register_model, types
 from .builder import VectorBuilder, element_type
 from .convert import convert
 from .target import MAX_LANES

@@ -10,11 +10,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from llvmlite import ir
-from numba.core import types
-from numba.core.compiler_lock import global_compiler_lock
 
 from .inference import Inference, Refused
 from .lowering import StatementWriter
+from .numba_core import global_compiler_lock, types
 from .overloads import target
 
 __all__ = ["Refused", "write_function"]

@@ -14,11 +14,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import field
 from typing import Any
 
-from numba.core import types
-from numba.core.errors import NumbaError
-
 from ...dataclass import dataclass
 from . import overloads
+from .numba_core import NumbaError, types
 
 __all__ = ["Inference", "Refused", "Way", "folded", "variables"]
 

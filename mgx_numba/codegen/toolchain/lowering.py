@@ -13,13 +13,12 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from llvmlite import ir
-from numba.core import cgutils, types
-from numba.core.errors import NumbaError
 
 from ...errors import CompileError
 from . import overloads
 from .inference import Inference, Refused, Way, folded, variables
 from .nodes import nodes_in
+from .numba_core import NumbaError, cgutils, types
 
 __all__ = ["StatementWriter"]
 

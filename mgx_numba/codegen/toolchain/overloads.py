@@ -16,13 +16,17 @@ import operator
 from collections.abc import Callable
 from typing import Any
 
-from numba.core import types
-from numba.core.callconv import create_error_model
-from numba.core.cpu import CPUContext
-from numba.core.errors import NumbaError
-from numba.core.typing import builtins, templates
-from numba.core.typing.context import BaseContext
-from numba.extending import _Intrinsic as Intrinsic
+from .numba_core import (
+    BaseContext,
+    CPUContext,
+    Intrinsic,
+    NumbaError,
+    builtins,
+    create_error_model,
+    load_implementations,
+    templates,
+    types,
+)
 
 __all__ = [
     "BINARY",
@@ -94,7 +98,7 @@ class _Lowering(CPUContext):
 
     def load_additional_registries(self) -> None:
         """Load the modules that register the implementations, with Numba's built-in ones."""
-        from numba.cpython import builtins, numbers, rangeobj, tupleobj  # noqa: F401
+        load_implementations()
 
 
 @functools.cache

@@ -10,13 +10,12 @@ from __future__ import annotations
 from typing import Any
 
 from llvmlite import ir
-from numba.core import types
-from numba.core.errors import TypingError
 
 from ...lang.builder import BFloat16, VectorBuilder
 from ...lang.convert import convert
 from ...lang.memory import Definition
 from ...lang.vector import Vec, make_intrinsic
+from ...toolchain.numba_core import TypingError, types
 from .. import host
 
 __all__ = ["round_bfloat16"]  # the words of the language

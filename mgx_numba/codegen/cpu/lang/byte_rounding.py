@@ -14,12 +14,11 @@ from typing import Any
 
 import numpy as np
 from llvmlite import ir
-from numba.core import types
-from numba.core.errors import TypingError
 
 from ...lang.builder import VectorBuilder, element_type
 from ...lang.memory import Definition
 from ...lang.vector import Vec, constant_int, make_intrinsic
+from ...toolchain.numba_core import TypingError, types
 from .. import host
 
 __all__ = ["round_int8", "round_uint8"]  # the words of the language

@@ -20,12 +20,11 @@ from collections.abc import Sequence
 from typing import Any
 
 from llvmlite import ir
-from numba.core import types
-from numba.core.errors import TypingError
 
 from ...lang.builder import VectorBuilder
 from ...lang.memory import Definition
 from ...lang.vector import Vec, make_intrinsic
+from ...toolchain.numba_core import TypingError, types
 from .. import host
 from ..microkernels.int8 import MULTIPLY_PAIRS
 from ..microkernels.int8_table import has_dot4, multiplies_pairs

@@ -12,8 +12,8 @@ from collections.abc import Callable
 from typing import Any
 
 from llvmlite import ir
-from numba.core import cgutils, types
-from numba.extending import intrinsic
+
+from ...toolchain.numba_core import cgutils, intrinsic, types
 
 __all__ = [
     "allowed_cpus",

@@ -16,14 +16,13 @@ from __future__ import annotations
 from typing import Any
 
 from llvmlite import ir
-from numba.core import types
-from numba.core.errors import TypingError
 
 from ...lang.builder import VectorBuilder
 from ...lang.convert import nearest
 from ...lang.math32 import scaled_silu_coarse as written_silu
 from ...lang.memory import Definition
 from ...lang.vector import Vec, constant_int, elementwise, make_intrinsic
+from ...toolchain.numba_core import TypingError, types
 
 __all__ = [  # the words of the language
     "nearest_float8_e4m3fn", "nearest_float8_e4m3fn_fast", "nearest_float8_e4m3fnuz", "nearest_float8_e4m3fnuz_fast",

@@ -5,8 +5,6 @@ from __future__ import annotations
 from typing import Any, Protocol
 
 from llvmlite import ir
-from numba.core import types
-from numba.core.errors import TypingError
 
 from ....dataclass import dataclass
 from ...lang.builder import VectorBuilder
@@ -26,6 +24,7 @@ from ...lang.memory import (
 from ...lang.target import has, itemsize
 from ...lang.values import tail_mask
 from ...lang.vector import Vec, make_intrinsic, pointer_dtype, scalar_type, value_type
+from ...toolchain.numba_core import TypingError, types
 
 __all__ = [
     "gather",

@@ -13,12 +13,11 @@ from __future__ import annotations
 from typing import Any
 
 from llvmlite import ir
-from numba.core import types
-from numba.core.errors import TypingError
 
 from ...lang.builder import VectorBuilder
 from ...lang.memory import Definition, masked_store, store_vector
 from ...lang.vector import Vec, make_intrinsic, pointer_dtype
+from ...toolchain.numba_core import TypingError, types
 from ..part_form import DROPPED_BITS, LARGEST, LOW_BITS, SIGN_BIT, TINY, bits_of
 from .bfloat16 import rounded
 

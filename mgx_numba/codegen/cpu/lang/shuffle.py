@@ -20,12 +20,11 @@ from collections.abc import Sequence
 from typing import Any
 
 from llvmlite import ir
-from numba.core import types
-from numba.core.errors import TypingError
 
 from ...lang.builder import VectorBuilder
 from ...lang.memory import Definition, alignment, fill_vector, from_memory, masked_load, memory_element, scalar_dtype
 from ...lang.vector import Vec, constant_int, make_intrinsic, pointer_dtype, scalar_type
+from ...toolchain.numba_core import TypingError, types
 
 __all__ = ["deinterleave", "interleave", "load_back", "load_every", "load_every_tail"]
 

@@ -9,12 +9,12 @@ from __future__ import annotations
 from typing import Any
 
 from llvmlite import ir
-from numba.core import types
 
 from ...lang.builder import VectorBuilder
 from ...lang.memory import Definition, alignment, storer
 from ...lang.target import itemsize
 from ...lang.vector import make_intrinsic, pointer_dtype
+from ...toolchain.numba_core import types
 from .. import host
 
 __all__ = ["keep_rolled", "prefetch", "store_stream", "stream_fence", "stream_head"]

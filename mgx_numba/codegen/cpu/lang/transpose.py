@@ -5,13 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 from llvmlite import ir
-from numba.core import types
-from numba.core.errors import TypingError
-from numba.extending import intrinsic
 
 from ...lang.memory import Definition, alignment
 from ...lang.target import itemsize
 from ...lang.vector import pointer_dtype
+from ...toolchain.numba_core import TypingError, intrinsic, types
 from .. import host
 from .stream import store_past_caches
 

@@ -20,9 +20,8 @@ from collections.abc import Callable
 from typing import Any, ClassVar
 
 from llvmlite import ir
-from numba.core import types
-from numba.extending import intrinsic
 
+from ...toolchain.numba_core import intrinsic, types
 from ..records import Record
 from .amx_table import TILE_STEP
 from .tile import literal_shape, tile_intrinsic

@@ -27,12 +27,11 @@ from collections.abc import Callable
 from typing import Any
 
 from llvmlite import ir
-from numba.core import types
-from numba.extending import intrinsic
 
 from ...lang.builder import element_type
 from ...lang.convert import convert
 from ...lang.vector import pointer_type
+from ...toolchain.numba_core import intrinsic, types
 from ..host import itemsize
 from .depthwise_table import DEPTHWISE_SUMS, LINE_BLOCK
 from .tile import literal_shape

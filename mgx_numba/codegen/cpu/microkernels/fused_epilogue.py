@@ -13,14 +13,13 @@ from collections.abc import Sequence
 from typing import Any
 
 from llvmlite import ir
-from numba.core import types
-from numba.extending import intrinsic
 
 from ....dataclass import dataclass
 from ...lang import vecmath
 from ...lang.builder import VectorBuilder
 from ...lang.ir_builder import KernelBuilder
 from ...lang.vector import Vec, pointer_type
+from ...toolchain.numba_core import intrinsic, types
 from ..records import Record, Word
 from .inline import Typed, inline
 from .tile import literal_shape, written_function

@@ -12,11 +12,10 @@ from collections.abc import Sequence
 from typing import Any
 
 from llvmlite import ir
-from numba.core import types
-from numba.core.errors import TypingError
 
 from ...lang.values import INF, NAN
 from ...lang.vector import DEFINITIONS
+from ...toolchain.numba_core import TypingError, types
 
 __all__ = ["Typed", "inline"]
 

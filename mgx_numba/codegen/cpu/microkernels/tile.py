@@ -17,10 +17,8 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from llvmlite import ir
-from numba.core import types
-from numba.core.errors import TypingError
-from numba.extending import intrinsic
 
+from ...toolchain.numba_core import TypingError, intrinsic, types
 from .tile_writer import ProductWriter
 
 __all__ = [

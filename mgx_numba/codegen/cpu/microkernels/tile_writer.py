@@ -6,10 +6,10 @@ from collections.abc import Callable, Sequence
 from typing import ClassVar
 
 from llvmlite import ir
-from numba.core import cgutils
 
 from ...lang.builder import VectorBuilder, element_type
 from ...lang.ir_builder import KernelBuilder
+from ...toolchain.numba_core import cgutils
 from .. import host
 from ..host import itemsize
 from ..records import Holds, Record, Word

@@ -10,11 +10,11 @@ from collections.abc import Mapping
 from typing import Any
 
 from llvmlite import ir
-from numba.core import types
 
 from ...lang.ir_builder import KernelBuilder
 from ...lang.target import with_features
 from ...toolchain.frontend import Refused, write_function
+from ...toolchain.numba_core import types
 from .. import host
 
 __all__ = ["Refused", "lower"]

@@ -5,12 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 from llvmlite import ir
-from numba.core import types
 
 from ...lang.builder import VectorBuilder
 from ...lang.memory import loader, memory_element, storer
 from ...lang.target import itemsize
 from ...lang.vector import DTYPES, constant_int, make_intrinsic, pointer_type
+from ...toolchain.numba_core import types
 
 __all__ = ["load_aligned", "store_aligned"]
 

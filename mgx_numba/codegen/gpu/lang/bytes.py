@@ -8,11 +8,10 @@ from __future__ import annotations
 from typing import Any
 
 from llvmlite import ir
-from numba.core import types
-from numba.core.errors import TypingError
 
 from ...lang.builder import VectorBuilder
 from ...lang.vector import describe, make_intrinsic, value_type
+from ...toolchain.numba_core import TypingError, types
 
 __all__ = ["max_bytes"]
 

@@ -9,10 +9,9 @@ from __future__ import annotations
 from typing import Any
 
 from llvmlite import ir
-from numba.core import types
-from numba.core.errors import TypingError
 
 from ...lang.vector import Vec, constant_int, make_intrinsic
+from ...toolchain.numba_core import TypingError, types
 from .threads import inline
 
 __all__ = ["codes_bfloat16", "codes_float16"]

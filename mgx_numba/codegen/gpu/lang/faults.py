@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from llvmlite import ir
-from numba.core import types
 
 from ...lang.vector import make_intrinsic, pointer_dtype
+from ...toolchain.numba_core import types
 
 __all__ = ["note_fault"]
 

@@ -10,10 +10,9 @@ from collections.abc import Callable
 from typing import Any
 
 from llvmlite import ir
-from numba.core import types
-from numba.core.errors import TypingError
 
 from ...lang.vector import make_intrinsic, pointer_dtype
+from ...toolchain.numba_core import TypingError, types
 from .threads import block_barrier, first_thread, inline, target
 
 __all__ = ["grid_barrier", "grid_leave"]

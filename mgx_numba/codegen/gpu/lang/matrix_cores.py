@@ -5,11 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 from llvmlite import ir
-from numba.core import types
-from numba.core.errors import TypingError
 
 from ...lang.target import itemsize
 from ...lang.vector import Vec, make_intrinsic
+from ...toolchain.numba_core import TypingError, types
 from ..matrix_tiles import TILES, MatrixTile
 from .threads import call, target
 

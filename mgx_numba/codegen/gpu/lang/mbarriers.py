@@ -9,10 +9,9 @@ from __future__ import annotations
 from typing import Any
 
 from llvmlite import ir
-from numba.core import types
-from numba.core.errors import TypingError
 
 from ...lang.vector import make_intrinsic, pointer_dtype
+from ...toolchain.numba_core import TypingError, types
 from .blocks import SHARED_SPACE
 from .threads import call, inline, target
 

@@ -10,11 +10,10 @@ from __future__ import annotations
 from typing import Any
 
 from llvmlite import ir
-from numba.core import types
-from numba.core.errors import TypingError
 
 from ...lang.target import itemsize
 from ...lang.vector import Vec, constant_int, make_intrinsic, pointer_dtype
+from ...toolchain.numba_core import TypingError, types
 from .mbarriers import shared_address
 from .threads import inline, target
 

@@ -12,13 +12,12 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 from llvmlite import ir
-from numba.core import types
-from numba.core.errors import TypingError
 
 from ...lang.builder import VectorBuilder, element_type
 from ...lang.convert import convert
 from ...lang.narrow_pairs import has_pairs, to_pairs
 from ...lang.vector import describe, make_intrinsic, value_type
+from ...toolchain.numba_core import TypingError, types
 from .quick import gelu_erf_of_bytes
 from .threads import inline, target
 

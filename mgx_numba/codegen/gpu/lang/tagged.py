@@ -9,10 +9,9 @@ from __future__ import annotations
 from typing import Any
 
 from llvmlite import ir
-from numba.core import types
-from numba.core.errors import TypingError
 
 from ...lang.vector import describe, make_intrinsic, pointer_dtype, value_type
+from ...toolchain.numba_core import TypingError, types
 from .threads import inline, target
 
 __all__ = ["tagged_load4", "tagged_store"]

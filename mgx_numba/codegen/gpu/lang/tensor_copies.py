@@ -9,13 +9,12 @@ from __future__ import annotations
 from typing import Any
 
 from llvmlite import ir
-from numba.core import types
-from numba.core.errors import TypingError
 
 from ...lang.memory import memory_element
 from ...lang.target import itemsize
 from ...lang.vector import DTYPES, Vec, constant_int, make_intrinsic, pointer_dtype, pointer_type
 from ...launch import DYNAMIC_ALIGNMENT
+from ...toolchain.numba_core import TypingError, types
 from .blocks import SHARED_SPACE
 from .mbarriers import shared_address
 from .threads import inline, target

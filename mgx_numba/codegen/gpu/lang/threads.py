@@ -9,11 +9,10 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from llvmlite import ir
-from numba.core import types
-from numba.core.errors import TypingError
 
 from ...lang.builder import VectorBuilder
 from ...lang.vector import constant_int, describe, make_intrinsic, value_type
+from ...toolchain.numba_core import TypingError, types
 from ..architecture import WARP, Architecture, chosen
 
 __all__ = [

@@ -12,13 +12,10 @@ from collections.abc import Sequence
 from typing import Any
 
 from llvmlite import ir
-from numba.core import types
-from numba.core.datamodel import models
-from numba.core.errors import TypingError
-from numba.extending import register_model
 
 from ...lang.target import itemsize
 from ...lang.vector import Vec, constant_int, describe, make_intrinsic, pointer_dtype
+from ...toolchain.numba_core import TypingError, models, register_model, types
 from ..products import PRODUCTS, Product
 from .mbarriers import shared_address
 from .threads import call, inline, shuffled, target

@@ -11,13 +11,13 @@ from collections.abc import Mapping
 from typing import Any
 
 from llvmlite import ir
-from numba.core import types
 
 from ....dataclass import dataclass
 from ...lang.ir_builder import KernelBuilder
 from ...lang.narrow_pairs import BFLOAT16_PAIRS, FLOAT8_PAIRS
 from ...lang.target import with_features
 from ...toolchain.frontend import Refused, write_function
+from ...toolchain.numba_core import types
 from ..architecture import Architecture, lowering_for
 from ..lang.threads import inline
 

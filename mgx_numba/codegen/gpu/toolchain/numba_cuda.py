@@ -12,14 +12,13 @@ from typing import Any
 
 import numba.cuda.np.arrayobj  # noqa: F401 (compiling imports it late; what does not work with it is to be told at once)
 from cuda.bindings.nvvm import nvvmError
-from numba.core import types
-from numba.core.errors import NumbaError
 from numba.cuda.compiler import compile_cuda
 from numba.cuda.cudadrv.nvvm import CompilationUnit
 
 from ...kernel import KernelSource
 from ...lang.target import with_features
 from ...toolchain.kernel_text import failure, read_text
+from ...toolchain.numba_core import NumbaError, types
 from ..architecture import Architecture, lowering_for
 from .frontend import BLOCK_ALIGNMENT, OVERLAP, BlockShape, block_shape, features, waits
 from .nvvm_dialect import nvvm_text

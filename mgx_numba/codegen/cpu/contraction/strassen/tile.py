@@ -18,9 +18,8 @@ from collections.abc import Callable
 from typing import Any, ClassVar
 
 from llvmlite import ir
-from numba.core import types
-from numba.extending import intrinsic
 
+from ....toolchain.numba_core import intrinsic, types
 from ... import host
 from ...microkernels.tile import literal_shape, written_function
 from ...microkernels.tile_writer import ProductWriter, Values, constant

@@ -34,14 +34,12 @@ from collections.abc import Callable, Iterator
 from typing import Any, Protocol
 
 from llvmlite import ir
-from numba.core import types
-from numba.core.errors import TypingError
-from numba.extending import intrinsic
 
 from ....lang.builder import VectorBuilder, element_type, is_signed
 from ....lang.ir_builder import KernelBuilder
 from ....lang.target import itemsize
 from ....lang.vector import constant_int, pointer_dtype
+from ....toolchain.numba_core import TypingError, intrinsic, types
 from .transform_table import INPUT_PLACE, SCALE
 
 __all__ = ["winograd_filter", "winograd_input", "winograd_input_parts", "winograd_output"]
