@@ -3,8 +3,8 @@
     python -m bench.serving MODEL [--seconds N] [--clients N] [--threads N] [--seed N]
 
 Clients ask for texts, whole or streamed, with prompts that share beginnings; they go away in the middle, send malformed
-bodies, too long prompts and too large bodies. Any other answer than the one that is due is an error, and the exit
-status is 1. Memory is the server's resident memory after the first fifth of the time, and at the end.
+bodies, too long prompts and too large bodies. Any other answer than the one that is due counts as an error, and the
+exit status is 1. Memory is the server's resident memory after the first fifth of the time, and at the end.
 """
 
 from __future__ import annotations
@@ -179,9 +179,8 @@ def metric(soak: Soak, name: str) -> float:
 def report(soak: Soak, memory: list[float], seconds: float) -> None:
     """Print what was counted."""
     print(f"{dict(soak.counts)}")
-    print(
-        f"{soak.tokens / seconds:.1f} tokens/s of answers that were read; {metric(soak, 'prefix_hits_total'):.0f} hits"
-    )
+    hits = metric(soak, "prefix_hits_total")
+    print(f"{soak.tokens / seconds:.1f} tokens/s of answers that were read; {hits:.0f} known beginnings of prompts")
     if soak.first:
         times = sorted(soak.first)
         print(f"first token: median {statistics.median(times):.2f} s, 99% {times[int(len(times) * 0.99)]:.2f} s")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import platform
 from collections.abc import Callable, Iterator, Sequence
+from typing import Any
 
 import pytest
 
@@ -33,8 +34,9 @@ def features(forms: Sequence[str], autouse: bool = False, arm: Sequence[str] = (
 
 
 @contextlib.contextmanager
-def choosing_for(level: str, more: frozenset[str] = frozenset()) -> Iterator[Machine]:
-    """Choose solvers inside this context for a CPU of a level (``x86-64-v3``, ``x86-64-v4``) with ``more`` features.
+def choosing_for(level: str, more: frozenset[str] = frozenset(), **fields: Any) -> Iterator[Machine]:
+    """Choose solvers inside this context for a CPU of a level (``x86-64-v3``, ``x86-64-v4``) with ``more`` features,
+    and other ``fields`` of `Machine`.
 
     The machine record is complete, so choices do not depend on the test's machine. Kernels must not run in the context.
     """
@@ -42,5 +44,5 @@ def choosing_for(level: str, more: frozenset[str] = frozenset()) -> Iterator[Mac
     cpu = host.Host(level, "x86_64-unknown-linux-gnu", ",".join(f"+{name}" for name in sorted(enabled)), enabled)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(host, "_host", lambda limits: cpu)
-        with using(Machine(cpu, last_cache_bytes=32 << 20)) as machine:
+        with using(Machine(cpu, last_cache_bytes=32 << 20, **fields)) as machine:
             yield machine

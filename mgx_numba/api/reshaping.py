@@ -12,8 +12,24 @@ from .shape import unwrap_dimension
 
 if TYPE_CHECKING:
     from ..graph.program import Program
+    from .program import program
 
-__all__ = ["Reread", "narrowed"]
+__all__ = ["Reread", "reshaped"]
+
+
+def reshaped(p: program, inputs: Mapping[str, Sequence[Any]]) -> program:
+    """Return a program with other dimensions of its inputs; see ``program.reshape``."""
+    if not isinstance(inputs, Mapping):
+        raise OptionError(f"reshape needs a mapping of inputs to dimensions, got {type(inputs).__name__}")
+    found = p.clone()
+    reread = found._source.reread
+    if reread is None:
+        found._portable = narrowed(p._portable, inputs)
+    else:
+        found._portable = reread.program(p._portable, inputs)
+        found._source.reread = reread
+        found._compile_as(p)
+    return found
 
 
 def narrowed(program: Program, dims: Mapping[str, Sequence[Any]]) -> Program:

@@ -19,13 +19,14 @@ from ..frontends.onnx.activation import gelu_erf, gelu_tanh, swish
 from ..frontends.onnx.normalization import layer_norm, rms_norm
 from ..graph.folding import Constants
 from ..graph.instruction import Instruction
+from ..graph.module import Module
 from ..graph.origin import Origin
 from ..graph.program import Program
 from .architectures import GGUF_NAMES, DecoderArchitecture
 from .config import ModelConfig, Rope
 from .linear import Linear, embedding
 from .mixture import mixture_of_experts
-from .onnx_node import microsoft_node
+from .onnx_node import deferred_node
 from .weights import Weight, WeightSource
 
 LAST = (1 << 63) - 1
@@ -210,7 +211,7 @@ class _Decoder:
         grown = (self.batch, c.key_heads, self.past if self.past.symbol == "max_length" else _open(""), c.head_size)
         results = [self._shape(Type.float_type, self.batch, self.sequence, sizes[0])]
         results += [self._shape(Type.float_type, *grown)] * 2
-        y, *present = microsoft_node(
+        y, *present = deferred_node(
             g, "GroupQueryAttention", [q, k, v, *cache, ends, total, *tables], results,
             num_heads=c.heads, kv_num_heads=c.key_heads, do_rotary=int(rope is not None), scale=c.attention_scale,
             rotary_interleaved=int(self.gguf and self.a.interleaved), local_window_size=window or -1,
@@ -262,14 +263,19 @@ class _Decoder:
         else:
             (gate,) = self._project(i, x, ("up",))
             y = None
-        gate = self.activated(gate)
+        gate = self.activated(g, gate)
         (y,) = self._project(i, gate if y is None else g.op("mul", gate, y), ("down",))
         return y
 
-    def activated(self, x: Instruction) -> Instruction:
+    def activated(self, g: Any, x: Instruction) -> Instruction:
         """Emit the activation."""
         kinds = {"silu": swish, "gelu": gelu_erf, "gelu_tanh": gelu_tanh}
-        return self.g.op("relu", x) if self.c.activation == "relu" else kinds[self.c.activation](self.g, x)
+        return g.op("relu", x) if self.c.activation == "relu" else kinds[self.c.activation](g, x)
+
+    def inside(self) -> tuple[GraphBuilder, Module]:
+        """Return the builder of a new submodule, and the submodule."""
+        module = self._program.unique_module("inside")
+        return GraphBuilder(module, self.g.constants), module
 
 
 KINDS = ("key", "value")

@@ -26,6 +26,12 @@ class Linear:
         self.g, self.accuracy_level = g, accuracy_level
         self._literals: dict[int, Instruction] = {}
 
+    def within(self, g: Any) -> Linear:
+        """Return an emitter for a submodule with the builder ``g``; constants stay in the module around it."""
+        found = Linear(g, self.accuracy_level)
+        found.literal = self.literal  # type: ignore[method-assign]
+        return found
+
     def literal(self, array: np.ndarray) -> Instruction:
         """Return the constant of an array of a file; the same one for the same array."""
         if id(array) not in self._literals:

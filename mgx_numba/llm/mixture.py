@@ -1,6 +1,6 @@
 """Mixtures of experts: every token uses the few feed-forward networks for which a router has the highest scores.
 
-All experts are computed for all tokens, and those that a token does not use have weight 0.
+See `frontends.experts`.
 """
 
 from __future__ import annotations
@@ -9,8 +9,11 @@ from typing import Any
 
 import numpy as np
 
+from ..core.shape import UNBOUNDED, DynamicDimension, Shape
 from ..core.types import Type
+from ..frontends.experts import ROOM, Expert, Mixture
 from ..graph.instruction import Instruction
+from .onnx_node import deferred_node
 from .weights import Weight
 
 
@@ -31,17 +34,34 @@ def mixture_of_experts(decoder: Any, i: int, x: Instruction) -> Instruction:
     best, places = (g.op("get_tuple_elem", both, index=k) for k in range(2))
     if c.normalize_experts:  # equal to the normalised softmax of all scores
         best = g.op("softmax", best, axis=2)
-    total: Instruction | None = None
-    for e in range(c.experts):
-        here = g.pointwise("equal", places, g.literal(e, places.shape.type))
-        share = g.reduce("reduce_sum", g.pointwise("mul", g.convert(here, Type.float_type), best), [2])
-        gate, up, down = (_expert(decoder, name, i, e) for name in ("gate", "up", "down"))
-        inner, outer = decoder.linear(x, [gate, up])
-        (y,) = decoder.linear(g.op("mul", decoder.activated(inner), outer), [down])
-        y = g.pointwise("mul", y, share)
-        total = y if total is None else g.op("add", total, y)
-    assert total is not None
-    return total
+    flat, places, best = (g.op("reshape", each, dims=(-1, each.shape.dims[2].max)) for each in (x, places, best))
+    none = g.op(
+        "multibroadcast", g.literal(np.zeros((1, 1), np.float32)), g.op("reshape", scores, dims=(-1, c.experts))
+    )
+    shares = g.op("scatter_none", none, places, best, axis=1)
+
+    def expert(e: int) -> Expert:
+        weights = [_expert(decoder, name, i, e) for name in ("gate", "up", "down")]
+
+        def emit(inner: Any, rows: Instruction) -> Instruction:
+            linear = decoder.linear.within(inner)
+            gate, up = linear(inner.unsqueeze(rows, [0]), weights[:2])
+            (y,) = linear(inner.op("mul", decoder.activated(inner, gate), up), weights[2:])
+            return inner.op("squeeze", y, axes=(0,))
+
+        return emit
+
+    def zeros(type: Type, kind: Any) -> Instruction:
+        count = g.op("dimensions_of", flat, start=0, end=1)
+        room, even = (g.literal(np.array([n], np.int64)) for n in (ROOM * used, c.experts))
+        most = g.pointwise("add", g.pointwise("mul", count, room), g.literal(np.array([c.experts - 1], np.int64)))
+        lens = g.op("concat", even, g.pointwise("div", most, even), axis=0)
+        shape = Shape.dynamic(type, (c.experts, DynamicDimension(0, UNBOUNDED, symbol="slots")))
+        return deferred_node(g, "Expand", [g.literal(np.zeros((1, 1), kind)), lens], [shape], "")[0]
+
+    total = Mixture(g, decoder.inside)(flat, shares, used, [expert(e) for e in range(c.experts)], zeros)
+    lens = g.op("dimensions_of", x, start=0, end=3)
+    return deferred_node(g, "Reshape", [total, lens], [Shape.dynamic(Type.float_type, x.shape.dims)], "")[0]
 
 
 def _expert(decoder: Any, name: str, i: int, e: int) -> Weight:

@@ -1,4 +1,4 @@
-"""Nodes of ONNX Runtime's operators in a program with open lengths, which its ONNX reader expands when these are known.
+"""Nodes of ONNX's and ONNX Runtime's operators in a program with open lengths, expanded when these are known.
 
 So a decoder that is built here has the attention of decoders that come as ONNX files.
 """
@@ -18,16 +18,22 @@ OPERATOR_SET = 21
 """Operator set of ONNX that nodes name; those of com.microsoft have version 1."""
 
 
-def microsoft_node(
-    g: Any, operator: str, inputs: Sequence[Instruction | None], results: Sequence[Shape], **attributes: Any
+def deferred_node(
+    g: Any,
+    operator: str,
+    inputs: Sequence[Instruction | None],
+    results: Sequence[Shape],
+    domain: str = "com.microsoft",
+    **attributes: Any,
 ) -> list[Instruction]:
-    """Emit a node of com.microsoft, to be expanded later, and return its results.
+    """Emit a node of ONNX or ONNX Runtime, to be expanded later, and return its results.
 
     Args:
         g: the builder.
         operator: name of the operator.
         inputs: the node's inputs; None for an absent one.
         results: shapes of the results.
+        domain: the operator's.
         attributes: the node's attributes.
     """
     import onnx
@@ -36,7 +42,7 @@ def microsoft_node(
     names = ["" if x is None else f"x{k}" for k, x in enumerate(inputs)]
     outputs = [f"y{k}" for k in range(len(results))]
     given = [(name, x) for name, x in zip(names, inputs, strict=True) if x is not None]
-    node = helper.make_node(operator, names, outputs, domain="com.microsoft", **attributes)
+    node = helper.make_node(operator, names, outputs, domain=domain, **attributes)
     graph = onnx.GraphProto(name=operator)
     graph.node.append(node)
     for name, x in given:

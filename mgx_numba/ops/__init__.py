@@ -15,7 +15,7 @@ OPERATORS = {
     "broadcast": "broadcast multibroadcast broadcast_with_dims broadcast_for_dot scalar",
     "caches": "update_cache cached_attention",
     "concat": "concat",
-    "control": "if loop run_on_target select_module",
+    "control": "if if_short loop run_on_target select_module",
     "convolution": "convolution quant_convolution convolution_backwards quant_convolution_backwards im2col",
     "coupling": "pairwise_coupling",
     "decode_image": "decode_image",

@@ -71,6 +71,14 @@ class If(BodyOperator):
 
 @register
 @dataclass(frozen=True)
+class IfShort(If):
+    """`If` whose first submodule's results are right for either condition; the second gives them sooner."""
+
+    name: ClassVar[str] = "if_short"
+
+
+@register
+@dataclass(frozen=True)
 class Loop(BodyOperator):
     """ONNX Loop. Inputs are the trip count, the condition (bool) and the carried values.
 

@@ -2,14 +2,16 @@
 
 `prepare` makes of a model what the others spread: the bytes of an ``.mxr`` file with tuning records, machine code and
 the best batch size, so that a node compiles nothing. `Predictor` is for ``ray.data.Dataset.map_batches``, `deployment`
-for Ray Serve, `tune` measures the kernels of many models on many machines.
+and, for language models, `language_deployment` for Ray Serve; `tune` measures the kernels of many models on many
+machines.
 """
 
 from __future__ import annotations
 
 from .data import Predictor
+from .language import language_deployment
 from .preparing import prepare
 from .serving import deployment
 from .tuning import tune
 
-__all__ = ["Predictor", "deployment", "prepare", "tune"]
+__all__ = ["Predictor", "deployment", "language_deployment", "prepare", "tune"]

@@ -70,6 +70,12 @@ CASES: dict[str, Case] = {
         {"activation_type": "swiglu", "swiglu_fusion": 1, "k": 2, "activation_alpha": 1.702, "activation_beta": 1.0,
          "swiglu_limit": 7.0},
     ),
+    "moe_with_an_expert_of_most_tokens_and_one_of_none": (
+        "MoE",
+        [normal(2, 6, 8), normal(12, 8, seed=1) + np.float32([0, 0, 0, 2, 0, -99, 0, 0]),
+         normal(8, 12, 8, seed=2), normal(8, 12, seed=3), normal(8, 8, 12, seed=4), normal(8, 8, seed=5)],
+        {"activation_type": "silu", "k": 2},
+    ),
     "fused_matmul_of_batches_inside": (
         "FusedMatMul", [normal(4, 3, 5), normal(5, 3, 6, seed=1)], {"transBatchA": 1, "transBatchB": 1, "alpha": 0.5},
     ),

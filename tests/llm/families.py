@@ -12,7 +12,7 @@ from mgx_numba.llm.architectures import ARCHITECTURES, DecoderArchitecture
 
 from .writing import write_safetensors
 
-WORDS, HIDDEN, INNER, HEADS, KEY_HEADS, SIZE, EXPERTS, LONGEST = 60, 32, 48, 4, 2, 8, 4, 48
+WORDS, HIDDEN, INNER, HEADS, KEY_HEADS, SIZE, EXPERTS, LONGEST = 60, 32, 48, 4, 2, 8, 8, 48
 CONFIG: dict[str, Any] = {
     "vocab_size": WORDS, "hidden_size": HIDDEN, "intermediate_size": INNER, "num_hidden_layers": 2,
     "num_attention_heads": HEADS, "num_key_value_heads": KEY_HEADS, "head_dim": SIZE, "hidden_act": "silu",

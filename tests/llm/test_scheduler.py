@@ -102,6 +102,16 @@ def test_known_beginnings_are_reused_between_requests(served):
     assert second.reused == 30
 
 
+def test_a_beginning_is_known_while_its_first_text_goes_on(served):
+    weights, scheduler = served
+    start = list(range(4, 34))
+    requests = [asked([*start, 40 + k], 5) for k in range(4)]
+    scheduler.submit(*requests)
+    for k, request in enumerate(requests):
+        assert answer(request) == alone(weights, [*start, 40 + k], 5)
+    assert [request.reused for request in requests] == [0, 30, 30, 30]
+
+
 def test_a_stop_string_ends_a_text_before_it(served):
     weights, scheduler = served
     words = alone(weights, [5, 6, 7], 20)[0]

@@ -29,8 +29,8 @@ LIMITS: dict[tuple[str, str], str] = {
     (MS, "LinearAttention"): "no `state_window`; more than one token on the host",
     (MS, "GatedDeltaNet"): "no `cu_seqlens`, `state_update_capacity`; more than one token on the host",
     (MS, "CausalConvWithState"): "one spatial axis, no `state_window` or CUDA's extended forms",
-    (MS, "MoE"): "every expert computes all tokens; no `use_sparse_mixer`",
-    (MS, "QMoE"): "integer weights; every expert computes all tokens; no `use_sparse_mixer`",
+    (MS, "MoE"): "on a GPU every expert computes all tokens; no `use_sparse_mixer`",
+    (MS, "QMoE"): "integer weights; on a GPU every expert computes all tokens; no `use_sparse_mixer`",
     (MS, "QAttention"): "no `do_rotary`, `past_present_share_buffer`",
     (MS, "CDist"): "`sqeuclidean` and `euclidean`",
 }

@@ -7,7 +7,8 @@ import pytest
 
 from mgx_numba.core.types import Type
 from mgx_numba.graph.module import Module
-from mgx_numba.graph.passes.base import run_passes
+from mgx_numba.graph.passes.base import Options, run_passes
+from mgx_numba.graph.passes.capabilities import Capabilities
 from mgx_numba.graph.passes.dead_code_elimination import DeadCodeElimination
 from mgx_numba.graph.passes.eliminate_common_subexpression import EliminateCommonSubexpression
 from mgx_numba.graph.passes.eliminate_contiguous import EliminateContiguous
@@ -16,7 +17,10 @@ from mgx_numba.graph.passes.eliminate_identity import EliminateIdentity
 from mgx_numba.graph.passes.inline_module import InlineModule
 from mgx_numba.graph.passes.normalize_ops import NormalizeOps
 from mgx_numba.graph.passes.propagate_constant import PropagateConstant
+from mgx_numba.ops.control import IfShort
 from mgx_numba.ops.scalar import cast_array
+from mgx_numba.targets.cpu.capabilities import pass_options
+from mgx_numba.targets.options import TargetOptions
 from mgx_numba.targets.ref.interpreter import evaluate
 
 from .support import Graph, check, find, names
@@ -107,6 +111,21 @@ def test_constant_branches_are_inlined(condition: bool, nested: bool) -> None:
     assert "if" not in names(after) or nested
     after = check(program, InlineModule(), InlineModule(), DeadCodeElimination())
     assert "if" not in names(after) and len(after.modules) == 1
+
+
+@pytest.mark.parametrize("cheap", [True, False])
+def test_shortcuts_are_inlined_where_branches_are_dear(cheap: bool) -> None:
+    g = Graph()
+    x, condition = g.param("x", [3]), g.param("c", [1], "bool")
+    share = g.op("multibroadcast", g.op("convert", condition, target_type=Type.float_type), out_lens=(3,))
+    usual, shortcut = g.program.create_module("usual"), g.program.create_module("shortcut")
+    usual.add_return([usual.add_instruction("add", [x, usual.add_instruction("mul", [share, x])])])
+    shortcut.add_return([x])
+    chosen = g.module.add_instruction(IfShort(), [condition], [usual, shortcut])
+    known = pass_options(TargetOptions()).capabilities
+    options = Options(capabilities=Capabilities(**{**vars(known), "cheap_branches": cheap}))
+    after = check(g.ret(g.op("get_tuple_elem", chosen, index=0)), InlineModule(), options=options)
+    assert ("if_short" in names(after)) == cheap
 
 
 def test_run_time_conditions_stay() -> None:

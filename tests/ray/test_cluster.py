@@ -26,6 +26,7 @@ from mgx_numba.codegen.tuning.files import read_records
 from mgx_numba.errors import OptionError
 from mgx_numba.ray.rows import RowSession
 from mgx_numba.session import InferenceSession, SessionOptions
+from tests.llm.tiny import END, VOCABULARY, tiny, write
 
 from .models import classifier, images
 
@@ -171,7 +172,37 @@ def post(address: str, body: Any) -> tuple[int, Any]:
         return error.code, json.load(error)
 
 
-def test_server_joins_requests_and_refuses_bad_ones(cluster: None, model: bytes, expected: np.ndarray) -> None:
+@pytest.fixture(scope="module")
+def port(cluster: None) -> int:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port: int = free.getsockname()[1]
+    ray.serve.start(http_options={"host": "127.0.0.1", "port": port})
+    return port
+
+
+def test_language_models_answer_openais_interface(port: int, tmp_path: Path) -> None:
+    tokenizers = pytest.importorskip("tokenizers")
+    weights = tiny("grouped")
+    folder = write(weights, tmp_path)
+    words = tokenizers.models.WordLevel({f"t{k}": k for k in range(VOCABULARY)}, unk_token="t0")
+    tokenizer = tokenizers.Tokenizer(words)
+    tokenizer.pre_tokenizer = tokenizers.pre_tokenizers.Whitespace()
+    tokenizer.save(str(folder / "tokenizer.json"))
+    application = mgx_numba.ray.language_deployment(folder, ray_actor_options={"num_cpus": 1})
+    ray.serve.run(application, name="words", route_prefix="/words", logging_config={"log_level": "ERROR"})
+    body = {"prompt": "t5 t6 t7", "temperature": 0, "max_tokens": 6}
+    status, answer = post(f"http://127.0.0.1:{port}/words/v1/completions", body)
+    found = [5, 6, 7]
+    while len(found) < 9 and found[-1] != END:
+        found.append(int(np.argmax(weights.logits(found)[-1])))
+    wanted = " ".join(f"t{k}" for k in found[3:] if k != END)
+    assert (status, answer["choices"][0]["text"]) == (200, wanted)
+    assert post(f"http://127.0.0.1:{port}/words/v1/completions", {})[0] == 400
+    ray.serve.delete("words")
+
+
+def test_server_joins_requests_and_refuses_bad_ones(port: int, model: bytes, expected: np.ndarray) -> None:
     application = mgx_numba.ray.deployment(
         ray.put(model),
         name="classifier",
@@ -179,10 +210,6 @@ def test_server_joins_requests_and_refuses_bad_ones(cluster: None, model: bytes,
         batch_wait_timeout_s=0.05,
         ray_actor_options={"num_cpus": 1},
     )
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    ray.serve.start(http_options={"host": "127.0.0.1", "port": port})
     handle = ray.serve.run(application, route_prefix="/classifier", logging_config={"log_level": "ERROR"})
     data = images(IMAGES)
     answers = [handle.infer.remote({"image": data[k : k + 1 + k % 3]}) for k in range(24)]

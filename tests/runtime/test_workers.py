@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -103,6 +104,21 @@ def test_workers_of_a_model_that_is_not_compiled_end(begun: BackgroundCompilatio
     assert all(begun.store.get(kernel) is not None for kernel in early.EXECUTOR_KERNELS)
     early.compile_soon()  # all are stored
     assert not early._waiting
+
+
+def test_a_model_is_read_where_no_thread_can_start(
+    begun: BackgroundCompilation, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def start(thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    waiting = early._waiting.copy()
+    early._waiting.clear()
+    with monkeypatch.context() as patch:
+        patch.setattr(threading.Thread, "start", start)
+        early.compile_soon()
+    assert not early._waiting
+    early._waiting += waiting
 
 
 def test_workers_for_another_cache_folder_are_not_taken(

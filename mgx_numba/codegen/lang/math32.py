@@ -41,6 +41,7 @@ _LN_LARGEST = 88.72283905  # of the largest float32
 # From here on the tail of the normal distribution is 0 in float32, and that of its approximation by tanh below 2**-126.
 _NORMAL_LIMIT = 14.5
 _TANH_LIMIT = 9.98
+_TANH_ONE = 18.2  # tanh of half of it is 1 in float32
 _EIGHT = 8  # float32 lanes of a register of AVX2
 # Adding these rounds to integers and to multiples of 1/32, 1/16 and 1/8.
 _WHOLE, _FRACTIONS, _SIXTEENTHS, _EIGHTHS = 1.5 * 2.0**23, 1.5 * 2.0**18, 1.5 * 2.0**19, 1.5 * 2.0**20
@@ -210,7 +211,7 @@ def tanh_fast(b: VectorBuilder, x: ir.Value) -> ir.Value:
 
 def _power_and_expm1(b: VectorBuilder, x: ir.Value) -> tuple[ir.Value, ir.Value]:
     """A power of two p and e, for which exp(2 |x|) = p + p e; for tanh, which rounds to 1 from 9.1 on."""
-    r, _, bits = _reduce(b, b.first_less(18.2, b.mul(b.fabs(x), 2.0)))
+    r, _, bits = _reduce(b, b.first_less(_TANH_ONE, b.mul(b.fabs(x), 2.0)))
     power = b.from_bits(b.iadd(b.shl(bits, _FRACTION), _EXPONENT_BIAS << _FRACTION))
     return power, b.muladd(b.mul(r, r), b.polynomial(r, table.EXPM1_32), r)
 

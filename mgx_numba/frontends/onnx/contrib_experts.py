@@ -2,25 +2,27 @@
 
 com.microsoft: MoE QMoE.
 
-Each expert computes all tokens, and the results are summed with the tokens' weights, zero for experts that a token did
-not choose.
+The results of the experts that a token chose are summed with the token's weights; see `frontends.experts`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 from ...core.types import Type
 from ...errors import ParseError, ShapeError, UnsupportedError
 from ...graph.instruction import Instruction
+from ...graph.module import Module
+from ..experts import ROOM, Expert, Mixture
 from .activation import gelu_tanh, swish
 from .builder import Builder, rank
 from .contrib import unpacked
 from .node import Node
 from .registry import MICROSOFT, register
 
-Product = Callable[[Instruction, int], Instruction]
-"""Emits the product of rows [n, k] with an expert's weights, and its bias."""
+Product = Callable[[int], Callable[[Builder, Instruction], Instruction]]
+"""Prepares an expert's weights; the result emits their product with rows [n, k], and the bias."""
 ACTIVATIONS = ("relu", "gelu", "silu", "swiglu", "identity")
 
 
@@ -75,17 +77,28 @@ def _mixed(
     g: Builder, node: Node, x: Instruction, shares: Instruction, first: Product, second: Product, third: Product | None
 ) -> Instruction:
     """Emit the weighted sum of the experts' results."""
-    lens, experts = g.lens(x), g.lens(shares)[1]
+    lens, (count, number) = g.lens(x), g.lens(shares)
+    used = node.get_int("k", 1)
+
+    def expert(e: int) -> Expert:
+        into, out, gate = first(e), second(e), None if third is None else third(e)
+
+        def emit(inner: Builder, rows: Instruction) -> Instruction:
+            beside = None if gate is None else gate(inner, rows)
+            return out(inner, _activated(inner, node, into(inner, rows), beside))
+
+        return emit
+
+    def inside() -> tuple[Builder, Module]:
+        module = g.parser.program.unique_module("expert")
+        return Builder(module, g.parser), module
+
+    def zeros(type: Type, kind: Any) -> Instruction:
+        slots = -(-ROOM * used * count // number)
+        return g.broadcast(g.literal(kind(0), type), (number, slots))
+
     rows = g.reshape(g.convert(x, Type.float_type), (x.shape.elements // lens[-1], lens[-1]))
-    total = None
-    for number in range(experts):
-        inner = _activated(g, node, first(rows, number), None if third is None else third(rows, number))
-        share = g.slice(shares, 1, number, number + 1)
-        y = g.pointwise("mul", second(inner, number), share)
-        chosen = g.pointwise("greater", share, g.like(0.0, share))
-        y = g.pointwise("where", chosen, y, g.like(0.0, y))  # an overflow of an expert that is not chosen has no effect
-        total = y if total is None else g.pointwise("add", total, y)
-    assert total is not None
+    total = Mixture(g, inside)(rows, shares, used, [expert(e) for e in range(number)], zeros)
     return g.convert(g.reshape(total, lens), x.shape.type)
 
 
@@ -114,11 +127,11 @@ def moe(
     """Emit a mixture of experts with weights [experts, outputs, inputs]."""
 
     def product(weights: Instruction, bias: Instruction | None) -> Product:
-        def made(rows: Instruction, number: int) -> Instruction:
-            own = g.convert(_expert(g, weights, number), Type.float_type)
-            return _with_bias(g, g.op("dot", rows, g.swap_last(own)), bias, number)
+        def prepared(number: int) -> Callable[[Builder, Instruction], Instruction]:
+            own = g.swap_last(g.convert(_expert(g, weights, number), Type.float_type))
+            return lambda inner, rows: _with_bias(inner, inner.op("dot", rows, own), bias, number)
 
-        return made
+        return prepared
 
     shares = _routing(g, node, router, None, node.get_bool("normalize_routing_weights"))
     third = None if weights3 is None else product(weights3, bias3)
@@ -164,7 +177,7 @@ def qmoe(
         size = block or inner
         blocks = inner // size
 
-        def made(rows: Instruction, number: int) -> Instruction:
+        def prepared(number: int) -> Callable[[Builder, Instruction], Instruction]:
             codes = g.reshape(unpacked(g, _expert(g, weights, number), bits), (outer, blocks, size))
             scale = g.reshape(g.convert(_expert(g, scales, number), Type.float_type), (outer, blocks, 1))
             if zeros is None:
@@ -174,10 +187,10 @@ def qmoe(
                 zero = g.slice(own, rank(own) - 1, 0, blocks if block else outer)
                 zero = g.reshape(zero, (outer, blocks, 1))
             parts = (g.broadcast(part, (outer, blocks, size)) for part in (scale, zero))
-            own = g.reshape(g.op("dequantizelinear", codes, *parts), (outer, inner))
-            return _with_bias(g, g.op("dot", rows, g.swap_last(own)), bias, number)
+            own = g.swap_last(g.reshape(g.op("dequantizelinear", codes, *parts), (outer, inner)))
+            return lambda inner, rows: _with_bias(inner, inner.op("dot", rows, own), bias, number)
 
-        return made
+        return prepared
 
     # ONNX Runtime's kernels apply softmax to the chosen scores, whatever normalize_routing_weights is
     normalized = router_weights is None or node.get_bool("normalize_routing_weights")

@@ -39,7 +39,7 @@ KERNEL_OPERATORS = frozenset(
 """Operators whose submodules are kernel bodies: they are compiled, not rewritten."""
 
 
-CONTROL_FLOW = frozenset(("if", "loop"))
+CONTROL_FLOW = frozenset(("if", "if_short", "loop"))
 """Operators whose submodules are programs of their own."""
 
 LOWERING_STEPS = frozenset({"memory_coloring"})

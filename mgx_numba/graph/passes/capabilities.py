@@ -70,7 +70,9 @@ class Capabilities:
         scattered_integers: whether kernels compute transposed convolutions of 8-bit integers.
         reads_shuffled: whether grouped 1x1 convolutions are fastest with their input read through the channel shuffle.
         prologues: whether convolution kernels compute pointwise prologues.
+        cheap_branches: whether an ``if`` costs no more than a few kernels' launches.
         block_weights: whether kernels multiply block-quantised weights, ``matmul_nbits``.
+        byte_tables: elements from which pointwise kernels look up long functions of one 8-bit value; 0: never.
         cached_attention: whether a kernel attends to the valid rows of caches, ``cached_attention``.
         one_pass_run: least `ReductionWalk.row_run` for computing a variance in one pass.
     """
@@ -84,6 +86,7 @@ class Capabilities:
     repeated_elements: int
     one_pass_run: int
     block_weights: bool
+    byte_tables: int = 0
     cached_attention: bool = False
     signed_left: bool = False
     float8_products: bool = False
@@ -96,3 +99,4 @@ class Capabilities:
     scattered_integers: bool = False
     reads_shuffled: bool = False
     prologues: bool = True
+    cheap_branches: bool = False

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from ...core.dim import known_equal
+from ...core.dim import known_equal, known_same
 from ..constants import is_constant
 from ..instruction import Instruction, Return
 from ..module import Module
@@ -40,7 +40,10 @@ class DistributeConcat(Pass):
 
 
 def _is_pointwise(ins: Instruction) -> bool:
-    return ins.op.pointwise and not ins.module_args and not ins.shape.is_dynamic
+    """Return whether an instruction computes each element from the same element of all operands."""
+    if not ins.op.pointwise or ins.module_args or ins.shape.is_dynamic:
+        return False
+    return all(known_same(i.shape.lens, ins.shape.lens) for i in ins.inputs)
 
 
 def _last(concat: Instruction) -> Instruction:

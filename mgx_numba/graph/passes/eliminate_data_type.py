@@ -30,7 +30,7 @@ from .storage_types import STORAGE
 NARROW = frozenset(STORAGE) | FLOAT8
 WIDE = Type.float_type
 UNTOUCHED = frozenset(
-    "if loop run_on_target select_module get_tuple_elem bit_cast unpack_int4 unpack_fp4 pack_int4 pack_fp4"
+    "if if_short loop run_on_target select_module get_tuple_elem bit_cast unpack_int4 unpack_fp4 pack_int4 pack_fp4"
     " allocate load undefined random_uniform random_seed multinomial nonzero unique dimensions_of dynamic_range unknown"
     " deferred".split()
 )

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from math import prod
 
-from ...core.dim import known_same
+from ...core.dim import known_in, known_less, known_same
 from ...core.types import Type
 from ...ops.base import make_op
+from ...ops.scalar_functions import COSTLY
 from ..constants import is_constant
 from ..instruction import Instruction
 from ..module import Module
@@ -25,6 +27,7 @@ CONTRACTIONS = frozenset(
     "dot quant_dot matmul_nbits convolution convolution_backwards quant_convolution quant_convolution_backwards".split()
 )
 INT8 = (Type.int8_type, Type.uint8_type)
+LONG = COSTLY - {"div"}  # every quantisation divides, and a lookup takes longer than a division
 
 
 class FuseContraction(Pass):
@@ -59,6 +62,8 @@ class FuseContraction(Pass):
             if narrow:
                 refuses = _keeping_narrow(refuses)
             grown = [i for i in grow([ins], order, refuses, note=self._note) if i is not ins]
+            if can is not None and can.byte_tables and known_less(can.byte_tables, prod(ins.shape.lens)):
+                grown = _before_table(grown)
             following = take_narrow_operands(module, grown, order, refuses)
             region = sorted([*before, ins, *following], key=order.__getitem__)
             if Type.half_type in options.epilogue_types:
@@ -74,6 +79,21 @@ class FuseContraction(Pass):
 
     def _note(self, ins: Instruction, reason: str) -> None:
         self.log.refuse(self.name, ins, reason)
+
+
+def _before_table(after: list[Instruction]) -> list[Instruction]:
+    """Return the operations after a contraction, without a tail that is a long function of one 8-bit value.
+
+    The tail becomes a pointwise cluster, whose kernel looks up the function's 256 results.
+    """
+    for k, byte in enumerate(after):
+        rest = after[k + 1 :]
+        if byte.shape.type in INT8 and any(i.name in LONG for i in rest):
+            inside = {byte, *rest}
+            read = [i for member in rest for i in member.inputs if i not in inside]
+            if all(known_in(s, 0) for i in read for s in i.shape.strides):
+                return after[: k + 1]
+    return after
 
 
 def _refused_types(ins: Instruction, wide: Sequence[Type]) -> str | None:

@@ -48,8 +48,8 @@ SENSITIVE = frozenset(
 """Operators that stay in float32 with ``all``: they sum, overflow, amplify rounding errors, or decide by their
 operands."""
 UNTOUCHED = frozenset(
-    "convert quantizelinear dequantizelinear unpack_int4 pack_int4 unpack_fp4 pack_fp4 if loop run_on_target"
-    " select_module random_uniform random_seed multinomial unknown deferred".split()
+    "convert quantizelinear dequantizelinear unpack_int4 pack_int4 unpack_fp4 pack_fp4 if if_short loop"
+    " run_on_target select_module random_uniform random_seed multinomial unknown deferred".split()
 ).union(LAST)
 """Operators with types of their own, with submodules that are converted instead, or that belong to their layer."""
 PRODUCTS = frozenset("dot convolution convolution_backwards rnn gru lstm".split())

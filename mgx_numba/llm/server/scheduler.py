@@ -205,7 +205,6 @@ class Scheduler:
         chooser.history.extend(request.tokens.tolist(), False)
         sequence = _Sequence(request, chooser, TextStream(self.tokenizer, request.stops))
         sequence.engine = DecoderBatch(model.decoder, 1, model.shares_buffer)
-        request.reused = self.prefixes.restore(sequence.engine, request.tokens)
         return sequence
 
     def _enter(self) -> None:
@@ -217,6 +216,8 @@ class Scheduler:
             self._entering.popleft()
             self.metrics.ended("cancelled", request.arrived)
             return
+        if not engine.columns:  # prompts that came before have been computed, also of texts that go on
+            request.reused = self.prefixes.restore(engine, request.tokens)
         done = engine.columns
         part = request.tokens[done : done + self._chunk]
         logits = engine.step(part[None])
@@ -225,6 +226,7 @@ class Scheduler:
             return
         self._entering.popleft()
         self.metrics.started(request.arrived)
+        self.prefixes.remember(engine, request.tokens)
         self._batch.append(sequence)
         if self._engine is None:
             self._engine = engine

@@ -26,12 +26,16 @@ def compile_soon() -> None:
     be compiled. The next `compile_in_background` continues with the same workers."""
     if _waiting:
         return
-    begun = BackgroundCompilation(loaded, None, EXECUTOR_KERNELS).__enter__()
-    if begun.batch is not None:
-        timer = threading.Timer(_SECONDS, _finish)
-        timer.daemon = True
-        _waiting.append((begun, timer))
-        timer.start()
+    begun = BackgroundCompilation(loaded, None, EXECUTOR_KERNELS)
+    try:
+        begun.__enter__()
+        if begun.batch is not None:
+            timer = threading.Timer(_SECONDS, _finish)
+            timer.daemon = True
+            timer.start()
+            _waiting.append((begun, timer))
+    except RuntimeError:  # the process is ending, or may not have more threads
+        begun.__exit__(None, None, None)
 
 
 def compile_in_background(store: Store | None) -> BackgroundCompilation:

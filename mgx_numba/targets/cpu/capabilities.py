@@ -7,6 +7,7 @@ from dataclasses import replace
 from math import inf, isfinite, prod
 from typing import Any
 
+from ...codegen.cpu.cluster.byte_table import LEAST_ELEMENTS
 from ...codegen.cpu.cluster.vectors import Vectors, vectors_of
 from ...codegen.cpu.cluster.walk import SHORTEST_PIPELINE
 from ...codegen.cpu.contraction.conv_amx import ConvAmx
@@ -68,6 +69,7 @@ def pass_options(options: TargetOptions) -> Options:
         fast_math=options.fast_math,
         later=has_data_dependent_lengths,
         capabilities=Capabilities(
+            cheap_branches=True,
             threads=resolve_num_threads(options.num_threads or None),
             walk=reduction_walk,
             tasks=ENOUGH_TASKS,
@@ -78,6 +80,7 @@ def pass_options(options: TargetOptions) -> Options:
             one_pass_run=SHORTEST_PIPELINE * lanes_for(0),
             block_weights=True,
             cached_attention=True,
+            byte_tables=LEAST_ELEMENTS,
             depthwise_integers=True,
             scattered_integers=True,
             reads_shuffled=_reads_shuffled(),

@@ -117,7 +117,7 @@ class _Donor:
         if ins.name == "get_tuple_elem":
             producer = ins.inputs[0]
             once = sum(u.op == ins.op for u in producer.users) == 1
-            return producer.name in ("pointwise", "fused_reduce", "if") and once
+            return producer.name in ("pointwise", "fused_reduce", "if", "if_short") and once
         rule = self._rules.get(ins.op.rule_name)
         return rule is not None and rule.accepts(ins, shape)
 

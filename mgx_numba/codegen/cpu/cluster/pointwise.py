@@ -26,6 +26,7 @@ from ..loops import (
     tasks_unless_empty,
 )  # fmt: skip
 from .bf16_split_results import check_parts, parts_of_outputs, store_parts_text
+from .byte_table import byte_operand, lookup_lines, table_lines
 
 
 def pointwise_launch(
@@ -105,16 +106,18 @@ def pointwise_launch(
             buffer.line(text)
         return buffer.drain()
 
+    byte = None if streamed or parts or again else byte_operand(module, inputs, outputs, strides)
+    made: list[str] = []
     past = any(reads_past(s) for s in inner[: len(inputs)])
     loop = vector_loop(lanes, body, aligned=aligned[0] if aligned else "", past=past)
     row_pointers = [f"r_{name} = offset(p_{name}, {odometer.offset(k)})" for k, name in enumerate(names)]
-    inside = [
-        *row_pointers,
-        *splats,
-        *loop,
-    ]
-    task = for_tasks(odometer.each_row(inside))
-    text = kernel_text([*arguments.bind(), *task, *(["stream_fence()"] if streamed else [])])
+    if byte is not None:
+        scalars = [f"r_x{k} = offset(p_x{k}, 0)" for k in range(len(inputs)) if k != byte]
+        made = [*scalars, *splats, *table_lines(inputs[byte], outputs[0], f"r_x{byte}", body(""), lanes)]
+        row_pointers = [row_pointers[byte], row_pointers[-1]]
+        splats, loop = [], lookup_lines(inputs[byte], f"r_x{byte}")
+    task = for_tasks(odometer.each_row([*row_pointers, *splats, *loop]))
+    text = kernel_text([*arguments.bind(), *made, *task, *(["stream_fence()"] if streamed else [])])
     kernel = cpu_kernel(cluster_name(module, "pointwise"), text, origin)
     tasks = tasks_unless_empty(ceil_div(rows, batch) * chunks, outputs[0].lens)
     traffic = sum(t.footprint for t in tensors)

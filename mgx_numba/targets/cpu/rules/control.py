@@ -14,7 +14,7 @@ from .inlined import inline
 from .table import lowering
 
 
-@lowering("if", "loop", "select_module", "run_on_target", dynamic=True, hosted=True)
+@lowering("if", "if_short", "loop", "select_module", "run_on_target", dynamic=True, hosted=True)
 def lower_control(low: Lowering, ins: Instruction) -> None:
     """Append steps with jumps between them, else a fallback step that selects and repeats compiled submodules."""
     bodies: dict[Module, Body]

@@ -13,7 +13,7 @@ __all__ = ["FAMILIES", "RULES", "clusters", "contraction", "data", "views"]
 FAMILIES = SHARED_FAMILIES | {
     "attention": "attention fused_attention",
     "caches": "update_cache",
-    "control": "if loop",
+    "control": "if if_short loop",
     "detection": "nonmaxsuppression roialign",
     "trees": "tree_ensemble",
 }

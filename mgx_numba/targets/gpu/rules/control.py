@@ -35,7 +35,7 @@ from .table import lowering
 __all__: list[str] = []
 
 
-@lowering("if", dynamic=True, hosted=True)
+@lowering("if", "if_short", dynamic=True, hosted=True)
 def lower_if(low: Lowering, ins: Instruction) -> None:
     """Append a step that runs one of two plans, by a condition that the host reads."""
     if _unknown(low, ins):
