@@ -26,11 +26,13 @@ CPUS = {
     "neoverse-v1": "and SVE, I8MM, BF16 (Graviton 3)",
     "max": "all that the emulator has: SVE2, SME, I8MM, BF16",
 }
+CASTS = "tests/codegen/test_vector_convert.py::test_casts_agree_with_numpy"
 MODELS = "tests/models/test_accuracy.py::test_"
 RANDOM = "tests/random_models/test_random_models.py::test_seeded_models_have_the_results_of_onnxruntime"
 PARTS = {
     "ci": [
         *(f"tests/codegen/test_contraction_{name}.py" for name in ("bfloat16", "int8", "stored", "tile")),
+        *(f"{CASTS}[{dtype}-native]" for dtype in ("bfloat16", "float16", "float32")),
         f"{MODELS}full_model_agrees_with_ref_and_onnxruntime[light_squeezenet-random]",
         *(f"{MODELS}small_model_agrees_with_ref_and_onnxruntime[bert-{fast}]" for fast in (False, True)),
         f"{MODELS}models_in_16_bits_are_right[bert-tiny-fp16]",

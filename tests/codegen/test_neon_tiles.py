@@ -98,3 +98,13 @@ def test_products_of_bytes_in_registers_are_one_instruction(cpu: str, word: str,
     with pretended(cpu):
         assembly = inspect(cpu_kernel("dots_kernel", text)).assembly
     assert len(re.findall(rf"\t{instruction}\t", assembly)) == 1 and "mul" not in assembly
+
+
+def test_a_signalling_nan_was_255_as_an_unsigned_byte() -> None:
+    """LLVM made ``fmaxnm`` of a comparison with 0, which passes signalling NaN on, though other NaN become 0."""
+    text = """def kernel(args, begin, end):
+    store(pointer_uint8(args, 1), 0, cast_uint8(load(pointer_bfloat16(args, 0), 0, 16)))
+"""
+    with pretended("neoverse-n1"):
+        assembly = inspect(cpu_kernel("cast_kernel", text)).assembly
+    assert "fcvtzu" in assembly and "fmaxnm" not in assembly

@@ -77,7 +77,7 @@ def convert(b: VectorBuilder, x: ir.Value, source: str, target: str) -> ir.Value
             return b.ir.fpext(x, type_)
         if target == "float32":
             return b.ir.fptrunc(x, type_)
-        if source == "float32" and target in _LIMITS and b.lanes(x):
+        if source == "float32" and target in _LIMITS and b.lanes(x) and not has("neon"):
             return _saturated(b, x, target)
         name = "fptosi.sat" if is_signed(target) else "fptoui.sat"
         return b.intrinsic(name, [x], type_, overloads=[type_, x.type])
@@ -99,7 +99,10 @@ _LIMITS = {
 
 
 def _saturated(b: VectorBuilder, x: ir.Value, target: str) -> ir.Value:
-    """A vector of float32 as integers; NaN is 0. LLVM's ``fptosi.sat`` takes six times as long (AVX-512)."""
+    """A vector of float32 as integers; NaN is 0. LLVM's ``fptosi.sat`` takes six times as long (AVX-512).
+
+    On ARM it is one instruction, and LLVM makes ``fmaxnm`` of these comparisons, which passes a signalling NaN on.
+    """
     low, high = _LIMITS[target]
     wide = b.like(x, _I32)
     near = b.first_greater(x, float(low))  # the limit where x is NaN
