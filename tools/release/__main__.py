@@ -4,6 +4,7 @@
     python -m tools.release --out dist --kernels FOLDER      # the same with kernels that tools.prebuild has written
     python -m tools.release --out dist --pure                # without kernels
     python -m tools.release --out dist --kernels FOLDER python3.10 python3.13   # and try the wheels with these
+    python -m tools.release --out dist --pure --numba 0.63.1,0.68.1 python3.12  # with each of these versions of Numba
 
 Nothing but Python and git is needed; ``--out`` must be empty. Making kernels needs the extras ``bench`` and ``test``.
 """
@@ -29,6 +30,7 @@ def main(arguments: list[str]) -> int:
     )
     parser.add_argument("python", nargs="*", help="interpreters with which the wheels are tried")
     parser.add_argument("--out", type=Path, required=True, help="folder for the distributions")
+    parser.add_argument("--numba", default="", help="versions of Numba, by commas (default: the newest)")
     how = parser.add_mutually_exclusive_group()
     how.add_argument("--kernels", type=Path, help="folder of the files that tools.prebuild has written")
     how.add_argument("--pure", action="store_true", help="build no wheels with kernels")
@@ -53,14 +55,15 @@ def main(arguments: list[str]) -> int:
         for kernels in sorted(folder.glob("*.kernels")) if folder else ():
             made = platform_wheel(pure, kernels)
             print(f"{made.name}, {made.stat().st_size / 1e6:.1f} MB", flush=True)
-        for number, python in enumerate(given.python):
+        trials = [(python, numba) for python in given.python for numba in given.numba.split(",")]
+        for number, (python, numba) in enumerate(trials):
             home = Path(scratch, f"try-{number}")
             home.mkdir()
             try:
-                print("\n".join(try_wheels(python, pure, home)), flush=True)
+                print("\n".join(try_wheels(python, pure, home, numba)), flush=True)
             except (subprocess.CalledProcessError, OSError, ValueError) as error:
                 failed += 1
-                print(f"FAILED: {python}: {error}", flush=True)
+                print(f"FAILED: {python} {numba}: {error}", flush=True)
     return int(failed > 0)
 
 

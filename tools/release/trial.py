@@ -60,7 +60,7 @@ def new_environment(python: str, home: Path) -> Path:
     return home / "bin" / "python"
 
 
-def try_wheels(python: str, pure: Path, folder: Path) -> list[str]:
+def try_wheels(python: str, pure: Path, folder: Path, numba: str = "") -> list[str]:
     """Install the wheels of a folder for an interpreter, and run `SMOKE` and the driver's ``doctor``.
 
     The pure wheel is installed first, with its dependencies. Then pip chooses among all wheels of the folder; it must
@@ -70,6 +70,7 @@ def try_wheels(python: str, pure: Path, folder: Path) -> list[str]:
         python: the interpreter.
         pure: the pure wheel, beside which the others lie.
         folder: an empty folder for the environment.
+        numba: version of Numba, with the llvmlite that it needs; empty for the newest that the wheel admits.
 
     Returns:
         A line for each wheel: what was tried, with versions.
@@ -79,7 +80,7 @@ def try_wheels(python: str, pure: Path, folder: Path) -> list[str]:
         ValueError: pip chose another wheel, or ``doctor`` found a problem.
     """
     own = new_environment(python, folder / "venv")
-    _pip(own, str(pure))
+    _pip(own, str(pure), *([f"numba=={numba}"] if numba else []))
     lines = [_tried(own, folder, "pure")]
     tag = next((tag for tag in TAGS.values() if tag.endswith(platform.machine())), None)
     if tag and list(pure.parent.glob(f"*-{tag}.whl")):
