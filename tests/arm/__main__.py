@@ -29,6 +29,8 @@ CPUS = {
 CASTS = "tests/codegen/test_vector_convert.py::test_casts_agree_with_numpy"
 MODELS = "tests/models/test_accuracy.py::test_"
 RANDOM = "tests/random_models/test_random_models.py::test_seeded_models_have_the_results_of_onnxruntime"
+LAST_STATUS = 5
+"""Largest exit status of pytest itself (pytest.ExitCode); any other one is the emulator's."""
 PARTS = {
     "ci": [
         *(f"tests/codegen/test_contraction_{name}.py" for name in ("bfloat16", "int8", "stored", "tile")),
@@ -84,6 +86,9 @@ def main(arguments: list[str]) -> int:
         begun = time.monotonic()
         print(f"\n== {cpu}: {CPUS[cpu]}", flush=True)
         status = run(environment, cpu, given.part, more, folder)
+        if status not in range(LAST_STATUS + 1):  # seen once in four runs of neoverse-n1 under QEMU 7.2; cause unknown
+            print(f"tests.arm: the emulator ended with status {status}; it runs once more", flush=True)
+            status = run(environment, cpu, given.part, more, folder)
         print(f"tests.arm: {cpu} {'failed' if status else 'passed'} in {time.monotonic() - begun:.0f} s", flush=True)
         failed = failed or status != 0
     return int(failed)
