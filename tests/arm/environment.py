@@ -26,6 +26,10 @@ _TAGS = ("manylinux2014", "manylinux_2_17", "manylinux_2_26", "manylinux_2_27", 
 """Platforms of wheels that Debian 12's C library (2.36) and later ones run."""
 
 
+MOST_SECONDS = 300
+"""Seconds of one download; all of them took 33 s."""
+
+
 class Unavailable(Exception):
     """The environment cannot be built on this machine."""
 
@@ -130,7 +134,17 @@ def _run(*command: str) -> str:
     Raises:
         Unavailable: the command failed.
     """
-    done = subprocess.run(command, check=False, capture_output=True, text=True, env={**os.environ, "LC_ALL": "C"})
+    try:
+        done = subprocess.run(
+            command,
+            check=False,
+            capture_output=True,
+            text=True,
+            env={**os.environ, "LC_ALL": "C"},
+            timeout=MOST_SECONDS,
+        )
+    except subprocess.TimeoutExpired:
+        raise Unavailable(f"{Path(command[0]).name} takes more than {MOST_SECONDS} s") from None
     if done.returncode != 0:
         last = (done.stderr or done.stdout).strip().splitlines()[-1:]
         raise Unavailable(f"{Path(command[0]).name} failed: {' '.join(last)}")
