@@ -90,7 +90,7 @@ def test_python_passes_the_library_over(program: migraphx.program, file: Path) -
 def test_without_trust_or_library_the_compiler_is_needed(loader: Path, file: Path, tmp_path: Path) -> None:
     said = refused(loader, file)
     assert said.startswith("8 ") and "if you trust the file: file_options::set_trust_objects()" in said
-    assert "the compiler /nowhere/mgx-numba-driver cannot be started: No such file or directory; pip install" in said
+    assert "the compiler /nowhere/mgx-numba-driver cannot be started: No such file or directory" in said
     migraphx.load(file).save(tmp_path / "plain.mxr")
     assert "trust the file" not in refused(loader, tmp_path / "plain.mxr", "trust")
     (tmp_path / "empty.mxr").touch()

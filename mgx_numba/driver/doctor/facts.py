@@ -114,7 +114,7 @@ def _requirements() -> list[tuple[str, str]]:
         listed = importlib.metadata.requires("mgx_numba") or []
     except importlib.metadata.PackageNotFoundError:
         return []
-    matches = (re.match(r"([\w-]+)\s*>=\s*([\d.]+)$", one) for one in listed)
+    matches = (re.match(r"([\w-]+)[^;]*>=\s*([\d.]+)[^;]*$", one) for one in listed)  # an upper bound may be there
     return [(match[1], match[2]) for match in matches if match]
 
 

@@ -13,7 +13,7 @@ __all__ = ["FAMILIES", "RULES", "clusters", "contraction", "views"]
 FAMILIES = SHARED_FAMILIES | {
     "attention": "attention",
     "caches": "update_cache cached_attention",
-    "control": "if if_short loop select_module",
+    "control": "if if_short loop run_on_target select_module",
     "custom": "custom",
     "detection": "nonmaxsuppression",
     "pooling": "pooling lrn",
