@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from ...core.dim import is_symbolic
 from ...core.shape import Shape, common_lens
 from ...core.types import Type, from_numpy
 from ...errors import MgxError, ParameterError, ShapeError
@@ -119,7 +120,8 @@ def compute(
             shape = ins.op.result_shape(actual, ins.module_args)
         if ins.op.true_ranks:
             args = [a.reshape(()) if i.shape.without_axes else a for i, a in zip(ins.inputs, args)]
-        if not ins.op.view and not branches and not shape.is_dynamic:  # data-dependent lengths are not known yet
+        known = not (shape.is_dynamic or is_symbolic(shape.bytes))  # lengths that the data decide are not known yet
+        if known and not ins.op.view and not branches:
             expect_room(shape.bytes, "its result of")
         return ins.op.result_value(shape, args, RunModule(ins.module_args, run, repeat))
     except Outgrown:
