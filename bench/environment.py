@@ -19,12 +19,13 @@ PACKAGES = ("numba", "llvmlite", "numpy", "onnx", "onnxruntime", "openvino", "to
 
 
 def describe() -> dict[str, Any]:
-    """Return commit, date, command, CPU and versions, ready for JSON."""
+    """Return commit, date, command (of absolute paths their last parts), CPU and versions, ready for JSON."""
+    arguments = [Path(one).name if os.path.isabs(one) else one for one in sys.argv[1:]]
     return {
         "commit": _git("rev-parse", "HEAD"),
         "uncommitted_changes": bool(_git("status", "--porcelain", "--untracked-files=no")),
         "date": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
-        "command": shlex.join(["python", "-m", f"bench.{Path(sys.argv[0]).stem}", *sys.argv[1:]]),
+        "command": shlex.join(["python", "-m", f"bench.{Path(sys.argv[0]).stem}", *arguments]),
         "cpu": describe_cpu(),
         "load_average": os.getloadavg()[0],
         "python": platform.python_version(),

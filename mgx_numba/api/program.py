@@ -260,8 +260,7 @@ class program:
         from .quantizing import quantize
 
         changed = self._portable.clone()
-        found = quantize(changed, kinds, t, map(self._checked, given.get("calibration") or ()))
-        if found is not None:
+        if found := quantize(changed, kinds, t, map(self._checked, given.get("calibration") or ())):
             self._layer_choices, self._file.calibration = found
         return changed
 

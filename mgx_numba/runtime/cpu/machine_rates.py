@@ -136,7 +136,7 @@ def _widths(cpu: host.Host) -> list[int]:
 
 
 def _kernels() -> list[KernelSource]:
-    """Return all kernels that measuring runs, beside those of every plan."""
+    """Return the kernels that a measurement of this machine runs, each once."""
     array, width = np.zeros(1, np.float32), host.lanes("float32")
     plans = [peak_plan(bits // 32, tasks=1)[0] for bits in _widths(host.host())]
     plans += [tile_plan(tile, 1, _CALLS)[0] for tile in _tiles()]
