@@ -19,7 +19,7 @@ _NUMBERED = re.compile(r"(?:\S*:)?@(\d+) = ")
 
 
 class trace_info:
-    """What a traced run tells of one instruction of the compiled program.
+    """One instruction of the compiled program in a traced run, with its results.
 
     Attributes:
         index: the instruction's number in its module: that of ``@3``, say, in the printed compiled program.

@@ -21,7 +21,7 @@ __all__ = ["MACHINES", "GpuMachine", "machine", "multiprocessors", "planning_for
 
 @dataclass(frozen=True)
 class GpuMachine:
-    """What the cost models know of a device.
+    """Rates and sizes of a device, which the cost models read.
 
     Attributes:
         name: part of the driver's name of the device.
