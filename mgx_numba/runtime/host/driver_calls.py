@@ -1,4 +1,9 @@
-"""The native loop that writes a call's numbers into kernel arguments and launches the kernels through the driver."""
+"""Native loops for the kernels of a symbolic plan: one writes a call's numbers into their arguments, one has the driver
+run them.
+
+The driver runs most kernels as nodes of instantiated graphs, which are updated in place. A graph is launched as soon as
+its nodes are updated, so that the device works while the nodes of later graphs are updated.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +20,7 @@ TOO_LARGE, TOO_MANY = -1, -2
 
 
 class LaunchLoop:
-    """Words (int64) of the loop's argument block.
+    """Words (int64) of the loops' argument block.
 
     Inputs:
         ``VALUES``: address of value 0 of the size program.
@@ -26,19 +31,18 @@ class LaunchLoop:
             tensor that the copy engine reads.
         ``SCRATCH``: address of 128 bytes with 64-byte alignment.
         ``STREAM``: the driver's stream.
-        ``EARLY``: address of the attribute for launches that may start before the preceding kernel ends.
-        ``LAUNCH``, ``TILED``, ``WINDOWS``: addresses of cuLaunchKernelEx, cuTensorMapEncodeTiled and
-            cuTensorMapEncodeIm2col. If ``LAUNCH`` is 0, numbers are written but nothing is launched or encoded.
+        ``CHANGED``: 0 if tensor maps and nodes are those of the last call.
+        ``TILED``, ``WINDOWS``, ``UPDATE``, ``START``, ``LAUNCH``: addresses of the driver's functions.
 
     Results:
         ``STATUS``: 0, the status of the failed driver function, `TOO_LARGE` or `TOO_MANY`.
         ``FAILED``: number of the kernel that failed.
-        ``DESCRIBING``: whether a function that encodes a tensor map failed.
+        ``CALLED``: word of the driver's function that was called last.
     """
 
-    VALUES, BASES, SLOTS, RECORDS, WRITES, MAPS, SCRATCH, STREAM, EARLY = range(9)
-    LAUNCH, TILED, WINDOWS, STATUS, FAILED, DESCRIBING = range(9, 15)
-    WORDS = 15  # one for each name
+    VALUES, BASES, SLOTS, RECORDS, WRITES, MAPS, SCRATCH, STREAM, CHANGED = range(9)
+    TILED, WINDOWS, UPDATE, START, LAUNCH, STATUS, FAILED, CALLED = range(9, 17)
+    WORDS = 17  # one for each name
 
 
 class Launched:
@@ -48,20 +52,19 @@ class Launched:
         ``X``, ``Y``, ``Z``: numbers of the values of the grid's blocks.
         ``FIRST_WRITE`` to ``END_MAP``: ranges of the kernel's writes and tensor maps.
         ``THREADS``: threads of a block along the first axis.
-        ``CONFIG``, ``FUNCTION``, ``PARAMETERS``: addresses of its CUlaunchConfig, its function and its parameters.
-        ``EARLY``: whether the kernel may start before the preceding kernel ends.
-        ``YIELDS``: whether the next kernel may start before this kernel ends.
+        ``CONFIG``: address of its node's parameters, or of its CUlaunchConfig if it has no node.
+        ``NODE``, ``GRAPH``: its node, and the instantiated graph of the node; 0 for a kernel that is launched itself.
+        ``LAST``: the same graph if the node is the graph's last, else 0.
+        ``FUNCTION``, ``PARAMETERS``: addresses of the function and the parameters of a kernel that is launched itself.
 
     Results:
         ``RUNS``: whether the kernel runs.
         ``GRID_X``, ``GRID_Y``, ``GRID_Z``: its grid.
     """
 
-    X, Y, Z, FIRST_WRITE, END_WRITE, FIRST_MAP, END_MAP, THREADS, CONFIG, FUNCTION, PARAMETERS, EARLY, YIELDS = range(
-        13
-    )
-    RUNS, GRID_X, GRID_Y, GRID_Z = range(13, 17)
-    WORDS = 17  # one for each name
+    X, Y, Z, FIRST_WRITE, END_WRITE, FIRST_MAP, END_MAP, THREADS, CONFIG, NODE, GRAPH, LAST = range(12)
+    FUNCTION, PARAMETERS, RUNS, GRID_X, GRID_Y, GRID_Z = range(12, 18)
+    WORDS = 18  # one for each name
 
 
 class Written:
@@ -78,7 +81,7 @@ class TensorMapArguments:
     ``OFFSET`` and ``BASE`` are the number of its offset and the base that is added. ``LEN`` and ``STRIDE`` are the
     first of the numbers of four lengths and three strides. ``ITEMSIZE`` is in bytes. Arguments of the driver's
     functions follow. ``TARGET`` is the address of the slots that receive the tensor map. ``POSITIONS`` is 0 for tensors
-    without windows. The loop writes ``ADDRESS``, and the memory that ``LENS`` and ``STRIDES`` point to.
+    without windows. The first loop writes ``ADDRESS``, and the memory that ``LENS`` and ``STRIDES`` point to.
     """
 
     OFFSET, BASE, LEN, STRIDE, ITEMSIZE = 0, 1, 2, 6, 9
@@ -86,7 +89,7 @@ class TensorMapArguments:
     WORDS = 21  # one for each name, but 4 for LEN and 3 for STRIDE
 
 
-_TEXT = (
+_NAMES = (
     f"INVALID = -{(1 << 63) - 1} - 1\nLOW = 0xFFFFFFFF\nRANK = 4\nSWIZZLE_128 = 3\nPROMOTION_256 = 3\n"
     f"DESCRIPTION_WORDS = 16\nMOST_X = {MOST_X}\nMOST_PLANES = {_MOST_PLANES}\nTOO_LARGE = {TOO_LARGE}\n"
     f"TOO_MANY = {TOO_MANY}\n"
@@ -94,16 +97,13 @@ _TEXT = (
     + constants_of("LAUNCHED", Launched)
     + constants_of("WRITTEN", Written)
     + constants_of("MAP", TensorMapArguments)
-    + """
+)
+_WRITING = """
 def kernel(args, begin, end):
     status = 0
     values = words_at(args, BATCH_VALUES)
     bases = words_at(args, BATCH_BASES)
     slots = words_at(args, BATCH_SLOTS)
-    scratch = words_at(args, BATCH_SCRATCH)
-    place = args[BATCH_SCRATCH]
-    launches = args[BATCH_LAUNCH] != 0
-    yields = 0
     row = words_from(words_at(args, BATCH_RECORDS), begin * LAUNCHED_WORDS)
     for k in range(begin, end):
         x = values[row[LAUNCHED_X]]
@@ -112,7 +112,6 @@ def kernel(args, begin, end):
         row[LAUNCHED_RUNS] = 0
         if status == 0:
             args[BATCH_FAILED] = k
-            args[BATCH_DESCRIBING] = 0
             if x == INVALID or y == INVALID or z == INVALID:
                 status = TOO_LARGE
         if status == 0 and x > 0 and y > 0 and z > 0:
@@ -138,43 +137,70 @@ def kernel(args, begin, end):
                     lens[a] = values[tensor[MAP_LEN + a]]
                 for a in range(RANK - 1):
                     strides[a] = values[tensor[MAP_STRIDE + a]] * tensor[MAP_ITEMSIZE]
-                if launches and status == 0:
-                    if tensor[MAP_POSITIONS] == 0:
+                tensor = words_from(tensor, MAP_WORDS)
+        row = words_from(row, LAUNCHED_WORDS)
+    args[BATCH_STATUS] = status
+"""
+_SENDING = """
+def kernel(args, begin, end):
+    status = 0
+    scratch = words_at(args, BATCH_SCRATCH)
+    place = args[BATCH_SCRATCH]
+    row = words_from(words_at(args, BATCH_RECORDS), begin * LAUNCHED_WORDS)
+    for k in range(begin, end):
+        if status == 0 and row[LAUNCHED_RUNS] != 0:
+            args[BATCH_FAILED] = k
+            config = words_at(row, LAUNCHED_CONFIG)
+            xy = row[LAUNCHED_GRID_X] | (row[LAUNCHED_GRID_Y] << 32)
+            z = row[LAUNCHED_GRID_Z] | (row[LAUNCHED_THREADS] << 32)
+            if args[BATCH_CHANGED] != 0:
+                tensor = words_from(words_at(args, BATCH_MAPS), row[LAUNCHED_FIRST_MAP] * MAP_WORDS)
+                for m in range(row[LAUNCHED_FIRST_MAP], row[LAUNCHED_END_MAP]):
+                    if status == 0 and tensor[MAP_POSITIONS] == 0:
+                        args[BATCH_CALLED] = BATCH_TILED
                         status = LOW & call_function(args, BATCH_TILED, (
                             place, tensor[MAP_TYPE], RANK, tensor[MAP_ADDRESS], tensor[MAP_LENS], tensor[MAP_STRIDES],
                             tensor[MAP_BOX], tensor[MAP_STEPS], 0, SWIZZLE_128, PROMOTION_256, 0))
-                    else:
+                    elif status == 0:
+                        args[BATCH_CALLED] = BATCH_WINDOWS
                         status = LOW & call_function(args, BATCH_WINDOWS, (
                             place, tensor[MAP_TYPE], RANK, tensor[MAP_ADDRESS], tensor[MAP_LENS], tensor[MAP_STRIDES],
                             tensor[MAP_LOWER], tensor[MAP_UPPER], tensor[MAP_CHANNELS], tensor[MAP_POSITIONS],
                             tensor[MAP_STEPS], 0, SWIZZLE_128, PROMOTION_256, 0))
-                    args[BATCH_DESCRIBING] = status
-                    slots_of = words_at(tensor, MAP_TARGET)
+                    slots = words_at(tensor, MAP_TARGET)
                     for w in range(DESCRIPTION_WORDS):
-                        slots_of[w] = scratch[w]
-                tensor = words_from(tensor, MAP_WORDS)
-            if launches and status == 0:
-                config = words_at(row, LAUNCHED_CONFIG)
-                config[0] = x | (y << 32)
-                config[1] = z | (row[LAUNCHED_THREADS] << 32)
+                        slots[w] = scratch[w]
+                    tensor = words_from(tensor, MAP_WORDS)
+                if status == 0 and row[LAUNCHED_NODE] != 0:
+                    config[1] = xy
+                    config[2] = z
+                    args[BATCH_CALLED] = BATCH_UPDATE
+                    status = LOW & call_function(args, BATCH_UPDATE, (
+                        row[LAUNCHED_GRAPH], row[LAUNCHED_NODE], row[LAUNCHED_CONFIG]))
+            if status == 0 and row[LAUNCHED_NODE] == 0:
+                config[0] = xy
+                config[1] = z
                 config[4] = args[BATCH_STREAM]
-                if row[LAUNCHED_EARLY] != 0:
-                    config[5] = args[BATCH_EARLY]
-                    config[6] = yields
+                args[BATCH_CALLED] = BATCH_LAUNCH
                 status = LOW & call_function(args, BATCH_LAUNCH, (
                     row[LAUNCHED_CONFIG], row[LAUNCHED_FUNCTION], row[LAUNCHED_PARAMETERS], 0))
-                yields = row[LAUNCHED_YIELDS]
+            if status == 0 and row[LAUNCHED_LAST] != 0:
+                args[BATCH_CALLED] = BATCH_START
+                status = LOW & call_function(args, BATCH_START, (row[LAUNCHED_LAST], args[BATCH_STREAM]))
         row = words_from(row, LAUNCHED_WORDS)
     args[BATCH_STATUS] = status
 """
-)
+
+Loop = Callable[[int, int, int], None]
 
 
 @functools.lru_cache(maxsize=1)
-def launching() -> Callable[[int, int, int], None]:
-    """Return the native loop; its arguments are the address of a `LaunchLoop` block and a range of kernels."""
+def loops() -> tuple[Loop, Loop]:
+    """Return the loop that writes numbers, and the loop that has kernels run; their arguments are the address of a
+    `LaunchLoop` block and a range of kernels."""
     from ...codegen.cpu.kernel import cpu_kernel  # late: plans from files import no compiler
     from ...codegen.cpu.toolchain.loader import load
 
-    (code,) = load([cpu_kernel("driver_launches", _TEXT)])
-    return NativeKernel(code)  # type: ignore[no-any-return]
+    named = {"driver_numbers": _WRITING, "driver_launches": _SENDING}
+    writing, sending = (NativeKernel(code) for code in load([cpu_kernel(k, _NAMES + v) for k, v in named.items()]))
+    return writing, sending

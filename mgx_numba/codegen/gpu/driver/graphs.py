@@ -212,7 +212,12 @@ class GraphInMaking:
 
 
 class Graph:
-    """An instantiated graph; launches of one graph run in order."""
+    """An instantiated graph; launches of one graph run in order.
+
+    Attributes:
+        address: the driver's handle.
+        nodes: handles of the nodes of kernels and library calls.
+    """
 
     def __init__(
         self, device: Device, graph: c_void_p, executable: c_void_p, asked: list[tuple[c_void_p, KernelNode | CallNode]]
@@ -220,6 +225,8 @@ class Graph:
         self._device = device
         self._graph, self._executable = graph, executable
         self._asked = asked
+        self.address = executable.value or 0
+        self.nodes = [node.value or 0 for node, _ in asked]
         self._launch = device.driver.bound("cuGraphLaunch")
         self._set = device.driver.bound("cuGraphExecKernelNodeSetParams_v2")
 
