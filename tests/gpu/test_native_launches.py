@@ -5,9 +5,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import dataclasses
-import gc
 from collections import Counter
-from collections.abc import Callable
 from ctypes import CFUNCTYPE, c_int, c_int64, c_uint32, c_uint64, c_void_p
 from typing import Any
 
@@ -16,6 +14,7 @@ import pytest
 
 import mgx_numba.ops  # noqa: F401  (registers the operators)
 from mgx_numba.codegen.gpu.driver.graphs import KernelNode
+from mgx_numba.codegen.gpu.open_grids import cluster_of, open_axes
 from mgx_numba.codegen.launch import Grid
 from mgx_numba.core.types import Type
 from mgx_numba.errors import DeviceError
@@ -54,10 +53,9 @@ class Driver:
         early: nodes that may start before the preceding node ends.
     """
 
-    def __init__(self, fails: str = "") -> None:
-        self.device = self.driver = self.library = self
-        self.context = None
-        self.fails = fails
+    def __init__(self, fails: str = "", overlaps: bool = True) -> None:
+        self.device = self.driver = self
+        self.fails, self.overlaps = fails, overlaps
         self.seen: list[Seen] = []
         self.calls: Counter[str] = Counter()
         self.tensors: list[tuple[int, list[int], list[int]]] = []
@@ -70,6 +68,8 @@ class Driver:
             "cuTensorMapEncodeTiled": CFUNCTYPE(c_int, c_void_p, *tensor)(self._tiled),
             "cuGraphExecKernelNodeSetParams_v2": CFUNCTYPE(c_int, c_void_p, c_void_p, c_void_p)(self._update),
             "cuGraphLaunch": CFUNCTYPE(c_int, c_void_p, c_void_p)(self._start),
+            "cuGraphAddKernelNode_v2": CFUNCTYPE(c_int, c_void_p, c_void_p, c_void_p, c_uint64, c_void_p)(self._add),
+            "cuGraphAddDependencies_v2": CFUNCTYPE(c_int, c_void_p, c_void_p, c_void_p, c_void_p, c_uint64)(self._join),
         }
 
     def use(self) -> contextlib.nullcontext[None]:
@@ -84,29 +84,35 @@ class Driver:
     def describe(self, name: str, status: int) -> str:
         return f"{name} failed: {status}"
 
-    def bound(self, name: str) -> Callable[..., None]:
-        return lambda *arguments: self.call(name, *arguments)
-
-    cuGraphAddDependencies_v2 = True  # the library has it
+    def bound(self, name: str) -> None:
+        """Return nothing: the native loop launches and updates graphs."""
 
     def call(self, name: str, *arguments: Any) -> None:
-        """Build, instantiate and destroy graphs; a node's handle is 1000 times its graph's, and its number."""
+        """Make, instantiate and destroy graphs; a node's handle is 1000 times its graph's, and its number."""
         first = arguments[0]
         if name == "cuGraphCreate":
-            assert not gc.isenabled()  # a graph of hundreds of nodes makes many objects
             first._obj.value = 1 + max(self.graphs, default=0)
             self.graphs[first._obj.value] = []
-        elif name == "cuGraphAddKernelNode_v2":
-            nodes = self.graphs[arguments[1].value]
-            first._obj.value = 1000 * arguments[1].value + len(nodes)
-            nodes.append(self._node(ctypes.addressof(arguments[4]._obj)))
-        elif name == "cuGraphAddDependencies_v2":
-            assert arguments[2]._obj.value == arguments[1]._obj.value + 1
-            self.early.add(arguments[2]._obj.value)
         elif name == "cuGraphInstantiateWithFlags":
             first._obj.value = arguments[1].value
         else:
             assert name in ("cuGraphExecDestroy", "cuGraphDestroy"), name
+
+    def _add(self, node: int, graph: int, before: int | None, count: int, parameters: int) -> int:
+        nodes = self.graphs[graph]
+        handle = c_uint64.from_address(node)
+        handle.value = 1000 * graph + len(nodes)
+        assert not nodes or c_uint64.from_address(before or 0).value == handle.value - 1
+        assert count == (bool(nodes) and not self.overlaps)
+        nodes.append(self._node(parameters))
+        return self._status("cuGraphAddKernelNode_v2")
+
+    def _join(self, graph: int, before: int, node: int, edge: int, count: int) -> int:
+        first, second = (c_uint64.from_address(place).value for place in (before, node))
+        assert second == first + 1 and second // 1000 == graph and count == 1
+        assert (ctypes.c_ubyte * 3).from_address(edge)[:] == [1, 0, 1]
+        self.early.add(second)
+        return self._status("cuGraphAddDependencies_v2")
 
     def _node(self, parameters: int) -> Seen:
         own = KernelNode.from_address(parameters)
@@ -166,7 +172,7 @@ def launches_of(
         numbers.geometries[k] = dataclasses.replace(numbers.geometries[k], cooperative=True)
     driver.words = {1 + k: max(1, len(step.args)) for k, step in enumerate(numbers.steps)}
     launches = PlanLaunches(numbers)
-    return lengths, launches, CudaBatch(driver, launches, True)  # type: ignore[arg-type]
+    return lengths, launches, CudaBatch(driver, launches, driver.overlaps)  # type: ignore[arg-type]
 
 
 def address(place: Pointer) -> int:
@@ -191,62 +197,109 @@ class OneByOne:
         self.seen.append((function, (*geometry.blocks, *geometry.threads), words.tolist()))
 
 
+def agree(seen: list[Seen], wanted: list[Seen], launches: PlanLaunches) -> None:
+    """Check that the wanted kernels ran, in grids that may have more blocks where these do nothing."""
+    assert [(function, words) for function, _, words in seen] == [(function, words) for function, _, words in wanted]
+    kernels = {1 + k: step.kernel for k, step in enumerate(launches.numbers.steps)}
+    for (function, grid, _), (_, least, _) in zip(seen, wanted):
+        assert grid[3:] == least[3:]
+        for axis, is_open in enumerate(open_axes(kernels[function])):
+            more = grid[axis] - least[axis]
+            assert 0 <= more <= max(cuda_batch.FEW_BLOCKS, cuda_batch.MOST_SPARE) if is_open else more == 0
+        assert grid[0] % cluster_of(kernels[function]) == 0
+
+
+def one_by_one(launches: PlanLaunches) -> list[Seen]:
+    found = OneByOne()
+    launches.launch_each(found, found, 0, len(launches.numbers.steps))  # type: ignore[arg-type]
+    return found.seen
+
+
+@pytest.mark.parametrize("overlaps", [True, False])
 @pytest.mark.parametrize("cooperative", [(), (0, 4, 5, 7)], ids=["graphs", "some are cooperative"])
-def test_kernels_run_as_one_by_one(cooperative: tuple[int, ...], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_kernels_run_as_one_by_one(
+    cooperative: tuple[int, ...], overlaps: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(cuda_batch, "FIRST_NODES", 2)
-    driver = Driver()
+    driver = Driver(overlaps=overlaps)
     lengths, launches, batch = launches_of(driver, monkeypatch, cooperative)
     assert launches.numbers.maps
-    taken, end = set(), len(launches.numbers.steps)
+    taken = set()
     for rows in (1, 37, 512, 4096, 2, 37, 37):
         settle(launches, lengths, rows)
-        wanted = OneByOne()
-        launches.launch_each(wanted, wanted, 0, end)  # type: ignore[arg-type]
+        wanted = one_by_one(launches)
         driver.seen.clear()
         driver.tensors.clear()
-        batch.launch(STREAM, 0, end)
-        assert driver.seen == wanted.seen
+        batch.launch(STREAM, 0, len(launches.numbers.steps))
+        agree(driver.seen, wanted, launches)
         taken.add(tuple(one[0] for one in driver.seen))
         for at, lens, strides in driver.tensors:
             assert at % 16 == 0 and 256 in lens and all(stride % 16 == 0 for stride in strides)
     assert len(taken) > 1 and bool(driver.calls["cuLaunchKernelEx"]) == bool(cooperative)
+    assert bool(driver.early) == overlaps
 
 
-def test_graphs_serve_other_kernels_and_are_updated_for_other_numbers_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_graphs_are_updated_for_other_numbers_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     driver = Driver()
     lengths, launches, batch = launches_of(driver, monkeypatch)
     end, made = len(launches.numbers.steps), []
     settle(launches, lengths, 5)
     batch.prepare(0, end)
-    for rows in (5, 512, 6, 700, 6, 6):
+    for rows in (5, 4000, 6, 4001, 5, 5):
         settle(launches, lengths, rows)
         driver.calls.clear()
-        batch.launch(STREAM, 0, end)
-        updates, kernels = driver.calls["cuGraphExecKernelNodeSetParams_v2"], len(driver.seen)
-        made.append((len(driver.graphs), updates))
-        assert driver.calls["cuGraphLaunch"] == 2  # of four nodes, and of two
         driver.seen.clear()
-    assert made == [(2, kernels)] * 5 + [(2, 0)]
-    nodes = [1000 * graph + k for graph, own in driver.graphs.items() for k in range(1, len(own))]
-    assert driver.early == set(nodes)  # all but the first of each graph
+        batch.launch(STREAM, 0, end)
+        kernels, parts = len(driver.seen), driver.calls["cuGraphLaunch"]
+        made.append(
+            (
+                len(driver.graphs),
+                driver.calls["cuGraphExecKernelNodeSetParams_v2"],
+                driver.calls["cuGraphAddKernelNode_v2"],
+            )
+        )
+        assert parts == 2  # of four nodes, and of the others
+    assert made == [(2, kernels, 0), (4, kernels, kernels), *[(4, kernels, 0)] * 3, (4, 0, 0)]
 
 
-def test_graphs_that_are_too_many_are_made_anew(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cuda_batch, "MOST_GRAPHS", 1)
+def test_a_series_of_graphs_serves_the_lengths_around(monkeypatch: pytest.MonkeyPatch) -> None:
+    """New lengths need no new graphs, though their grids have other numbers of blocks."""
     driver = Driver()
     lengths, launches, batch = launches_of(driver, monkeypatch)
-    end = len(launches.numbers.steps)
-    for rows in (3, 600, 4, 600):
+    end, grids = len(launches.numbers.steps), set()
+    for rows in range(2500, 4000, 50):
         settle(launches, lengths, rows)
-        wanted = OneByOne()
-        launches.launch_each(wanted, wanted, 0, end)  # type: ignore[arg-type]
+        wanted = one_by_one(launches)
         driver.seen.clear()
         batch.launch(STREAM, 0, end)
-        assert driver.seen == wanted.seen
+        agree(driver.seen, wanted, launches)
+        grids.add(tuple(grid for _, grid, _ in wanted))
+    assert len(grids) > 20 and len(driver.graphs) <= 12
+
+
+def test_series_that_are_too_many_are_made_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cuda_batch, "MOST_SERIES", 1)
+    driver = Driver()
+    lengths, launches, batch = launches_of(driver, monkeypatch)
+    for rows in (3, 4000, 4, 4000):
+        settle(launches, lengths, rows)
+        wanted = one_by_one(launches)
+        driver.seen.clear()
+        batch.launch(STREAM, 0, len(launches.numbers.steps))
+        agree(driver.seen, wanted, launches)
     assert len(driver.graphs) == 8
 
 
-@pytest.mark.parametrize("name", ["cuGraphExecKernelNodeSetParams_v2", "cuGraphLaunch", "cuLaunchKernelEx"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "cuGraphExecKernelNodeSetParams_v2",
+        "cuGraphLaunch",
+        "cuLaunchKernelEx",
+        "cuGraphAddKernelNode_v2",
+        "cuGraphAddDependencies_v2",
+    ],
+)
 def test_a_refused_launch_is_an_error_that_names_the_step(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     driver = Driver(name)
     lengths, launches, batch = launches_of(driver, monkeypatch, (0, 1, 2) if name == "cuLaunchKernelEx" else ())

@@ -5,18 +5,20 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Iterator, Sequence
-from ctypes import c_int, c_uint32
+from ctypes import byref, c_int, c_uint, c_uint32, c_ulonglong, c_void_p
 from itertools import groupby
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ...codegen.gpu.driver.graphs import Graph, GraphInMaking, KernelNode
+from ...codegen.gpu.driver.graphs import ADD_EDGE, OVERLAPPING, Graph
 from ...codegen.gpu.driver.tensor_maps import data_type
-from ...codegen.launch import DYNAMIC_ALIGNMENT, TensorLayout, TensorMap
+from ...codegen.gpu.open_grids import cluster_of, open_axes
+from ...codegen.launch import DYNAMIC_ALIGNMENT, MOST_PLANES, TensorLayout, TensorMap
+from ...core.dim import Dim
+from ...dataclass import dataclass
 from ...errors import DeviceError
-from ...garbage import uncollected
-from ..host.driver_calls import Launched, LaunchLoop, TensorMapArguments, loops
+from ..host.driver_calls import MOST_X, Launched, LaunchLoop, TensorMapArguments, loops
 from ..memory import address_of
 from .open_plan import PlanLaunches
 
@@ -39,37 +41,87 @@ _COOPERATIVE = 2
 """CU_LAUNCH_ATTRIBUTE_COOPERATIVE."""
 _ALIGNMENT = 64
 """Alignment (bytes) that the driver requires for a tensor map."""
+_SEND, _ADD = 1, 2
+"""Numbers of the loops of `loops`."""
 _FUNCTIONS = {
     LaunchLoop.TILED: "cuTensorMapEncodeTiled",
     LaunchLoop.WINDOWS: "cuTensorMapEncodeIm2col",
     LaunchLoop.UPDATE: "cuGraphExecKernelNodeSetParams_v2",
     LaunchLoop.START: "cuGraphLaunch",
     LaunchLoop.LAUNCH: "cuLaunchKernelEx",
+    LaunchLoop.ADD: "cuGraphAddKernelNode_v2",
+    LaunchLoop.JOIN: ADD_EDGE,
 }
-"""The driver's functions, by their words in the loop's block."""
+"""The driver's functions, by their words in the loops' block."""
 FIRST_NODES = 4
-"""Number of nodes of the first graph; each next one has twice as many. On an H200 a node is updated in 0.3 to 1.5 us,
-while a kernel takes 1 us at least: so graphs are updated in time, but for the first. With 100 kernels of 1 us each, the
+"""Number of nodes of the first graph; each next one has twice as many. On an H200 a node is updated in 0.3 to 0.5 us,
+and a kernel takes 1 us at least: so graphs are updated in time, but for the first. With 100 kernels of 1 us each, the
 updates add 2 us to a run; with one graph they add 30."""
-MOST_GRAPHS = 64
-"""Number of graphs of a context above which all are made anew. Numbers of kernels differ only where lengths take other
-kernels, and share their first graphs."""
+MOST_SERIES = 24
+"""Maximum number of series of graphs of a context."""
+FEW_BLOCKS, MOST_SPARE = 64, 1 << 11
+"""Least number of blocks of a node, and most blocks more than its kernel needs. On an H200 blocks without work take
+1.2 ns each. To change a node's grid takes the driver 4 us."""
+MOST_IDLE = 1 << 14
+"""Number of blocks without work that a series may have in any case, 20 us in all; more are at most half of the blocks
+with work."""
+
+
+@dataclass(frozen=True)
+class _Series:
+    """Graphs of the same kernels: words of `Launched` from ``NODE`` to ``NODE_Z``, and the graphs in order."""
+
+    columns: np.ndarray
+    graphs: list[Graph]
+
+
+@dataclass
+class _Choice:
+    """The series for one choice of kernels, with grids for other lengths each.
+
+    Attributes:
+        kernels: numbers of the kernels.
+        series: the series.
+        blocks: for each series the grids of its nodes.
+        counts: for each series the numbers of blocks.
+    """
+
+    kernels: np.ndarray
+    series: list[_Series]
+    blocks: np.ndarray
+    counts: np.ndarray
+
+    def best(self, needed: np.ndarray) -> _Series | None:
+        """Return the series with the fewest blocks without work for the grids that kernels need; None if no series
+        serves them."""
+        working = needed.prod(axis=1)
+        idle = self.counts - working
+        totals = idle.sum(axis=1)
+        serves = (needed <= self.blocks).all(axis=(1, 2)) & (idle <= 2 * MOST_SPARE).all(axis=1)
+        serves &= totals <= max(MOST_IDLE, int(working.sum()) // 2)
+        return self.series[int(np.where(serves, totals, MOST_X).argmin())] if serves.any() else None
+
+    def add(self, series: _Series, blocks: np.ndarray) -> None:
+        """Add a series whose nodes have these grids."""
+        self.series.append(series)
+        self.blocks = np.concatenate([self.blocks, blocks[None]])
+        self.counts = np.concatenate([self.counts, blocks.prod(axis=1)[None]])
 
 
 class CudaBatch:
     """The kernels of one context, as nodes of graphs.
 
-    The k-th kernel that runs is the k-th node of a sequence of graphs, whichever kernel it is: a node takes any
-    function. Cooperative kernels are launched between graphs.
+    Kernels whose grids must have exactly the blocks that lengths need are launched between graphs, such as cooperative
+    kernels.
     """
 
     def __init__(self, engine: CudaEngine, launches: PlanLaunches, overlaps: bool) -> None:
         """Prepare the launches; ``overlaps``: a kernel's blocks may start before the preceding kernel ends, and then
         wait for it."""
         numbers = launches.numbers
-        self._engine, self._launches, self._overlaps = engine, launches, overlaps
-        self._graphs: dict[tuple[int, int, int], Graph] = {}
-        self._running: dict[int, bytes] = {}
+        self._engine, self._launches = engine, launches
+        self._choices: dict[tuple[int, bytes], _Choice] = {}
+        self._current: dict[int, _Series] = {}
         self._sent: dict[int, object] = {}
         count, each = len(numbers.steps), np.arange(len(numbers.steps))
         self._attribute = np.zeros(1, _ATTRIBUTE)
@@ -77,7 +129,8 @@ class CudaBatch:
         # Each array holds a pointer to the only parameter, the argument block.
         self._parameters = address_of(launches.slots) + 8 * np.array(numbers.starts[:-1], np.int64)
         self._nodes, self._configs = np.zeros(count, _NODE), np.zeros(count, _CONFIG)
-        self._configs["attributes"], self._configs["count"] = address_of(self._attribute), 1
+        self._configs["attributes"] = address_of(self._attribute)
+        self._configs["count"] = [geometry.cooperative for geometry in numbers.geometries]
         for k, geometry in enumerate(numbers.geometries):
             shared = geometry.shared_bytes
             if shared:
@@ -89,12 +142,12 @@ class CudaBatch:
         self._nodes["function"] = records[:, Launched.FUNCTION] = numbers.functions
         self._nodes["parameters"] = records[:, Launched.PARAMETERS] = address_of(self._parameters) + 8 * each
         records[:, Launched.THREADS] = self._nodes["threads"][:, 0]
-        self._alone = np.array([geometry.cooperative for geometry in numbers.geometries], bool)
-        records[:, Launched.CONFIG] = np.where(
-            self._alone,
-            address_of(self._configs) + _CONFIG.itemsize * each,
-            address_of(self._nodes) + _NODE.itemsize * each,
-        )
+        self._spare = np.array([open_axes(step.kernel) for step in numbers.steps], bool).reshape(-1, 3)
+        is_open = np.array([[isinstance(n, Dim) for n in g.blocks] for g in numbers.geometries], bool).reshape(-1, 3)
+        self._alone = (is_open & ~self._spare).any(axis=1) | (self._configs["count"] != 0)
+        self._clusters = np.array([cluster_of(step.kernel) for step in numbers.steps], np.int64)
+        configs, nodes = (address_of(table) + table.itemsize * each for table in (self._configs, self._nodes))
+        records[:, Launched.CONFIG] = np.where(self._alone, configs, nodes)
         self._kept: list[object] = []
         for k, one in enumerate(numbers.maps):
             self._describe(launches.maps[k], one.slot, one.layout)
@@ -104,6 +157,7 @@ class CudaBatch:
         block[LaunchLoop.SCRATCH] = address_of(scratch) + -address_of(scratch) % _ALIGNMENT
         for word, name in _FUNCTIONS.items():
             block[word] = engine.driver.address(name)
+        block[LaunchLoop.EDGE] = ctypes.addressof(OVERLAPPING) if overlaps and block[LaunchLoop.JOIN] else 0
 
     def launch(self, stream: int, begin: int, end: int) -> None:
         """Run a range of kernels on a stream, with the numbers that were passed to `PlanLaunches.settle`.
@@ -114,69 +168,100 @@ class CudaBatch:
         """
         launches, block = self._launches, self._launches.block
         wanted = launches.settled
-        changed = self._sent.pop(begin, None) != wanted
-        if changed:
+        block[LaunchLoop.STREAM], block[LaunchLoop.CHANGED] = stream, 1
+        if self._sent.pop(begin, None) == wanted:
+            block[LaunchLoop.CHANGED] = 0
+            self._call(_SEND, begin, end)
+        else:
             launches.write(begin, end)
-            self._assign(begin, end)
-        block[LaunchLoop.STREAM], block[LaunchLoop.CHANGED] = stream, changed
-        loops()[1](launches.block_address, begin, end)
-        status = int(block[LaunchLoop.STATUS])
-        if status:
-            step = launches.numbers.steps[int(block[LaunchLoop.FAILED])]
-            name = _FUNCTIONS[int(block[LaunchLoop.CALLED])]
-            raise DeviceError(f"{step.label}: {self._engine.driver.describe(name, status)}")
+            if self._assigned(begin, end):
+                self._call(_SEND, begin, end)
+            else:
+                self._make(begin, end, sends=True)
         self._sent[begin] = wanted
 
     def prepare(self, begin: int, end: int) -> None:
         """Make the graphs for a range of kernels, with the numbers that were passed to `PlanLaunches.settle`."""
         self._launches.write(begin, end)
-        self._assign(begin, end)
+        if not self._assigned(begin, end):
+            self._make(begin, end, sends=False)
 
-    def _assign(self, begin: int, end: int) -> None:
-        """Set the nodes of the kernels that run."""
-        records = self._launches.records
-        runs = records[begin:end, Launched.RUNS].tobytes()
-        if self._running.get(begin) == runs:
-            return
-        if len(self._graphs) >= MOST_GRAPHS:
-            self._graphs.clear()
-            self._running.clear()
+    def _call(self, loop: int, begin: int, end: int) -> None:
+        launches, block = self._launches, self._launches.block
+        loops()[loop](launches.block_address, begin, end)
+        status = int(block[LaunchLoop.STATUS])
+        if status:
+            step = launches.numbers.steps[int(block[LaunchLoop.FAILED])]
+            name = _FUNCTIONS[int(block[LaunchLoop.CALLED])]
+            raise DeviceError(f"{step.label}: {self._engine.driver.describe(name, status)}")
+
+    def _key(self, begin: int, end: int) -> tuple[int, bytes]:
+        return begin, self._launches.records[begin:end, Launched.RUNS].tobytes()
+
+    def _assigned(self, begin: int, end: int) -> bool:
+        """Use the nodes of the series that serves the grids best; return False if no series does."""
+        records, best = self._launches.records, None
+        choice = self._choices.get(self._key(begin, end))
+        if choice is not None:
+            best = choice.best(records[choice.kernels, Launched.GRID_X : Launched.GRID_Z + 1])
+            if best is not None and self._current.get(begin) is not best:
+                records[choice.kernels, Launched.NODE : Launched.NODE_Z + 1] = best.columns
+                self._current[begin] = best
+        return best is not None
+
+    def _make(self, begin: int, end: int, sends: bool) -> None:
+        """Make a series of graphs for the grids that kernels need; ``sends``: launch each graph when it is made."""
+        records, graphs = self._launches.records, list[Graph]()
+        self._current.pop(begin, None)
+        running = begin + np.flatnonzero(records[begin:end, Launched.RUNS])
+        kernels = running[~self._alone[running]]
+        blocks = self._wider(kernels)
+        records[running, Launched.NODE : Launched.LAST + 1] = 0
+        records[kernels, Launched.NODE_X : Launched.NODE_Z + 1] = blocks
+        for alone, group in groupby(running.tolist(), lambda kernel: bool(self._alone[kernel])):
+            for part in [[kernel] for kernel in group] if alone else _parts(list(group), len(graphs)):
+                if not alone:
+                    graphs.append(self._graph(part))
+                if sends:
+                    self._call(_SEND, part[0], part[-1] + 1)
+        made = _Series(records[kernels, Launched.NODE : Launched.NODE_Z + 1], graphs)
+        if sum(len(choice.series) for choice in self._choices.values()) >= MOST_SERIES:
+            self._choices.clear()
+            self._current.clear()
             self._sent.clear()
-        kernels = (begin + np.flatnonzero(records[begin:end, Launched.RUNS])).tolist()
-        for alone, numbered in groupby(enumerate(kernels), lambda one: bool(self._alone[one[1]])):
-            group = list(numbered)
-            if alone:
-                continue
-            position = group[0][0]
-            for part in _parts([kernel for _, kernel in group]):
-                graph = self._graph((begin, position, len(part)), part)
-                records[part, Launched.NODE] = graph.nodes
-                records[part, Launched.GRAPH] = graph.address
-                records[part, Launched.LAST] = 0
-                records[part[-1], Launched.LAST] = graph.address
-                position += len(part)
-        self._running[begin] = runs
+        empty = np.empty((0, len(kernels), 3), np.int64)
+        self._choices.setdefault(self._key(begin, end), _Choice(kernels, [], empty, empty[..., 0])).add(made, blocks)
+        self._current[begin] = made
 
-    def _graph(self, key: tuple[int, int, int], kernels: Sequence[int]) -> Graph:
-        """Return the graph with a key, for the range, the position among the kernels that run, and the number of
-        nodes; a new one has the given kernels."""
-        found = self._graphs.get(key)
-        if found is None:
-            with uncollected():  # a graph of hundreds of kernels makes as many objects as a plan
-                found = self._graphs[key] = self._made(kernels)
-        return found
+    def _wider(self, kernels: np.ndarray) -> np.ndarray:
+        """Return grids for nodes, which also serve lengths that need half as many blocks more."""
+        blocks = self._launches.records[kernels, Launched.GRID_X : Launched.GRID_Z + 1].copy()
+        steps = np.ones_like(blocks)
+        steps[:, 0] = self._clusters[kernels]
+        for axis in range(3):
+            others = blocks.prod(axis=1) // blocks[:, axis]
+            more = np.minimum(blocks[:, axis] // 2, MOST_SPARE // others)
+            wide = np.maximum(blocks[:, axis] + more, FEW_BLOCKS // others)
+            wide = -(-wide // steps[:, axis]) * steps[:, axis]
+            most = MOST_X if axis == 0 else MOST_PLANES
+            serves = self._spare[kernels, axis] & (wide <= most) & (wide > blocks[:, axis])
+            blocks[:, axis] = np.where(serves, wide, blocks[:, axis])
+        return blocks
 
-    def _made(self, kernels: Sequence[int]) -> Graph:
-        numbers, engine = self._launches.numbers, self._engine
-        making = GraphInMaking(engine.device, self._overlaps)
+    def _graph(self, kernels: Sequence[int]) -> Graph:
+        """Return a graph of kernels that run one after another, and set their words of `Launched`."""
+        driver, records, block = self._engine.driver, self._launches.records, self._launches.block
+        graph, executable = c_void_p(), c_void_p()
+        driver.call("cuGraphCreate", byref(graph), c_uint(0))
+        block[LaunchLoop.GRAPH] = graph.value or 0
         try:
-            for k in kernels:
-                words, shared = self._launches.words[k], int(self._nodes[k]["shared"])
-                making.kernel(KernelNode.of(numbers.functions[k], words, self._launches.grid(k), shared))
-            return making.finish()
+            self._call(_ADD, kernels[0], kernels[-1] + 1)
+            driver.call("cuGraphInstantiateWithFlags", byref(executable), graph, c_ulonglong(0))
         except BaseException:
-            making.discard()
+            driver.call("cuGraphDestroy", graph)
             raise
+        records[kernels, Launched.GRAPH] = records[kernels[-1], Launched.LAST] = executable.value or 0
+        return Graph(self._engine.device, graph, executable, [])
 
     def _describe(self, row: np.ndarray, slot: int, layout: TensorLayout) -> None:
         windows = layout.windows
@@ -195,15 +280,10 @@ class CudaBatch:
         return ctypes.addressof(array)
 
 
-def _parts(kernels: Sequence[int]) -> Iterator[list[int]]:
-    """Yield the kernels in parts of `FIRST_NODES`, twice as many, and so on; what is left in powers of two."""
-    begin, size = 0, FIRST_NODES
+def _parts(kernels: Sequence[int], before: int) -> Iterator[list[int]]:
+    """Yield the kernels of graphs, of which each has twice as many as the preceding graph; ``before``: number of graphs
+    that precede."""
+    begin, size = 0, FIRST_NODES << before
     while begin < len(kernels):
-        left = len(kernels) - begin
-        if left < size:
-            size = 1 << left.bit_length() - 1
-            yield list(kernels[begin : begin + size])
-            begin += size
-        else:
-            yield list(kernels[begin : begin + size])
-            begin, size = begin + size, 2 * size
+        yield list(kernels[begin : begin + size])
+        begin, size = begin + size, 2 * size

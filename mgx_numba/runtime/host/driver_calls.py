@@ -1,8 +1,8 @@
-"""Native loops for the kernels of a symbolic plan: one writes a call's numbers into their arguments, one has the driver
-run them.
+"""Native loops for the kernels of a symbolic plan: one writes a call's numbers into their arguments, one makes them the
+nodes of a graph, one has the driver run them.
 
-The driver runs most kernels as nodes of instantiated graphs, which are updated in place. A graph is launched as soon as
-its nodes are updated, so that the device works while the nodes of later graphs are updated.
+Instantiated graphs are updated in place. A graph is launched as soon as its nodes are updated, so that the device works
+while the nodes of later graphs are updated.
 """
 
 from __future__ import annotations
@@ -32,7 +32,10 @@ class LaunchLoop:
         ``SCRATCH``: address of 128 bytes with 64-byte alignment.
         ``STREAM``: the driver's stream.
         ``CHANGED``: 0 if tensor maps and nodes are those of the last call.
-        ``TILED``, ``WINDOWS``, ``UPDATE``, ``START``, ``LAUNCH``: addresses of the driver's functions.
+        ``GRAPH``: a graph to which nodes are added.
+        ``EDGE``: address of the data of edges between nodes that overlap; 0 if a node starts after the preceding node.
+        ``TILED``, ``WINDOWS``, ``UPDATE``, ``START``, ``LAUNCH``, ``ADD``, ``JOIN``: addresses of the driver's
+            functions.
 
     Results:
         ``STATUS``: 0, the status of the failed driver function, `TOO_LARGE` or `TOO_MANY`.
@@ -41,8 +44,8 @@ class LaunchLoop:
     """
 
     VALUES, BASES, SLOTS, RECORDS, WRITES, MAPS, SCRATCH, STREAM, CHANGED = range(9)
-    TILED, WINDOWS, UPDATE, START, LAUNCH, STATUS, FAILED, CALLED = range(9, 17)
-    WORDS = 17  # one for each name
+    GRAPH, EDGE, TILED, WINDOWS, UPDATE, START, LAUNCH, ADD, JOIN, STATUS, FAILED, CALLED = range(9, 21)
+    WORDS = 21  # one for each name
 
 
 class Launched:
@@ -55,6 +58,7 @@ class Launched:
         ``CONFIG``: address of its node's parameters, or of its CUlaunchConfig if it has no node.
         ``NODE``, ``GRAPH``: its node, and the instantiated graph of the node; 0 for a kernel that is launched itself.
         ``LAST``: the same graph if the node is the graph's last, else 0.
+        ``NODE_X``, ``NODE_Y``, ``NODE_Z``: grid of the node, which may have more blocks than the kernel needs.
         ``FUNCTION``, ``PARAMETERS``: addresses of the function and the parameters of a kernel that is launched itself.
 
     Results:
@@ -63,8 +67,8 @@ class Launched:
     """
 
     X, Y, Z, FIRST_WRITE, END_WRITE, FIRST_MAP, END_MAP, THREADS, CONFIG, NODE, GRAPH, LAST = range(12)
-    FUNCTION, PARAMETERS, RUNS, GRID_X, GRID_Y, GRID_Z = range(12, 18)
-    WORDS = 18  # one for each name
+    NODE_X, NODE_Y, NODE_Z, FUNCTION, PARAMETERS, RUNS, GRID_X, GRID_Y, GRID_Z = range(12, 21)
+    WORDS = 21  # one for each name
 
 
 class Written:
@@ -151,8 +155,6 @@ def kernel(args, begin, end):
         if status == 0 and row[LAUNCHED_RUNS] != 0:
             args[BATCH_FAILED] = k
             config = words_at(row, LAUNCHED_CONFIG)
-            xy = row[LAUNCHED_GRID_X] | (row[LAUNCHED_GRID_Y] << 32)
-            z = row[LAUNCHED_GRID_Z] | (row[LAUNCHED_THREADS] << 32)
             if args[BATCH_CHANGED] != 0:
                 tensor = words_from(words_at(args, BATCH_MAPS), row[LAUNCHED_FIRST_MAP] * MAP_WORDS)
                 for m in range(row[LAUNCHED_FIRST_MAP], row[LAUNCHED_END_MAP]):
@@ -172,14 +174,14 @@ def kernel(args, begin, end):
                         slots[w] = scratch[w]
                     tensor = words_from(tensor, MAP_WORDS)
                 if status == 0 and row[LAUNCHED_NODE] != 0:
-                    config[1] = xy
-                    config[2] = z
+                    config[1] = row[LAUNCHED_NODE_X] | (row[LAUNCHED_NODE_Y] << 32)
+                    config[2] = row[LAUNCHED_NODE_Z] | (row[LAUNCHED_THREADS] << 32)
                     args[BATCH_CALLED] = BATCH_UPDATE
                     status = LOW & call_function(args, BATCH_UPDATE, (
                         row[LAUNCHED_GRAPH], row[LAUNCHED_NODE], row[LAUNCHED_CONFIG]))
             if status == 0 and row[LAUNCHED_NODE] == 0:
-                config[0] = xy
-                config[1] = z
+                config[0] = row[LAUNCHED_GRID_X] | (row[LAUNCHED_GRID_Y] << 32)
+                config[1] = row[LAUNCHED_GRID_Z] | (row[LAUNCHED_THREADS] << 32)
                 config[4] = args[BATCH_STREAM]
                 args[BATCH_CALLED] = BATCH_LAUNCH
                 status = LOW & call_function(args, BATCH_LAUNCH, (
@@ -191,16 +193,44 @@ def kernel(args, begin, end):
     args[BATCH_STATUS] = status
 """
 
+_ADDING = """
+def kernel(args, begin, end):
+    status = 0
+    behind = 0
+    row = words_from(words_at(args, BATCH_RECORDS), begin * LAUNCHED_WORDS)
+    for k in range(begin, end):
+        if status == 0 and row[LAUNCHED_RUNS] != 0:
+            args[BATCH_FAILED] = k
+            config = words_at(row, LAUNCHED_CONFIG)
+            config[1] = row[LAUNCHED_NODE_X] | (row[LAUNCHED_NODE_Y] << 32)
+            config[2] = row[LAUNCHED_NODE_Z] | (row[LAUNCHED_THREADS] << 32)
+            node = args[BATCH_RECORDS] + 8 * (k * LAUNCHED_WORDS + LAUNCHED_NODE)
+            count = 0
+            if behind != 0 and args[BATCH_EDGE] == 0:
+                count = 1
+            args[BATCH_CALLED] = BATCH_ADD
+            status = LOW & call_function(args, BATCH_ADD, (
+                node, args[BATCH_GRAPH], behind, count, row[LAUNCHED_CONFIG]))
+            if status == 0 and behind != 0 and args[BATCH_EDGE] != 0:
+                args[BATCH_CALLED] = BATCH_JOIN
+                status = LOW & call_function(args, BATCH_JOIN, (args[BATCH_GRAPH], behind, node, args[BATCH_EDGE], 1))
+            behind = node
+        row = words_from(row, LAUNCHED_WORDS)
+    args[BATCH_STATUS] = status
+"""
+
 Loop = Callable[[int, int, int], None]
 
 
 @functools.lru_cache(maxsize=1)
-def loops() -> tuple[Loop, Loop]:
-    """Return the loop that writes numbers, and the loop that has kernels run; their arguments are the address of a
-    `LaunchLoop` block and a range of kernels."""
+def loops() -> tuple[Loop, Loop, Loop]:
+    """Return the loops that write numbers, have kernels run, and add kernels to a graph.
+
+    Their arguments are the address of a `LaunchLoop` block and a range of kernels.
+    """
     from ...codegen.cpu.kernel import cpu_kernel  # late: plans from files import no compiler
     from ...codegen.cpu.toolchain.loader import load
 
-    named = {"driver_numbers": _WRITING, "driver_launches": _SENDING}
-    writing, sending = (NativeKernel(code) for code in load([cpu_kernel(k, _NAMES + v) for k, v in named.items()]))
-    return writing, sending
+    named = {"driver_numbers": _WRITING, "driver_launches": _SENDING, "driver_nodes": _ADDING}
+    writing, sending, adding = map(NativeKernel, load([cpu_kernel(k, _NAMES + v) for k, v in named.items()]))
+    return writing, sending, adding
