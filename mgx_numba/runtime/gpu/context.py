@@ -76,8 +76,7 @@ class DeviceContext:
         """Prepare runs of a symbolic plan, whose lengths are not known yet."""
         executable = self._executable
         assert executable.lengths is not None and executable.launches is not None
-        usual = executable.lengths.usual()
-        if usual is not None:
+        for usual in executable.lengths.usual():
             self._launches.settle(usual, [0] * len(executable.launches.bases))
             for part in parts_of(executable.plan):
                 if isinstance(part, tuple):

@@ -57,7 +57,7 @@ FIRST_NODES = 4
 """Number of nodes of the first graph; each next one has twice as many. On an H200 a node is updated in 0.3 to 0.5 us,
 and a kernel takes 1 us at least: so graphs are updated in time, but for the first. With 100 kernels of 1 us each, the
 updates add 2 us to a run; with one graph they add 30."""
-MOST_SERIES = 24
+MOST_SERIES = 48
 """Maximum number of series of graphs of a context."""
 FEW_BLOCKS, MOST_SPARE = 64, 1 << 11
 """Least number of blocks of a node, and most blocks more than its kernel needs. On an H200 blocks without work take

@@ -7,7 +7,8 @@ driver allows.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from itertools import product
 from math import prod
 from typing import TYPE_CHECKING, Any
 
@@ -16,7 +17,6 @@ import numpy as np
 from ...codegen.launch import MOST_PLANES, Grid, TensorLayout, TensorMap
 from ...core.device_array import DeviceArray
 from ...core.dim import Dim, Length
-from ...core.expressions import TYPICAL
 from ...core.types import from_numpy, numpy_dtype
 from ...dataclass import dataclass
 from ...errors import CompileError, DeviceError, MgxError, ShapeError
@@ -90,12 +90,16 @@ class OpenLengths:
         self._evaluator: Evaluator | None = None
         self._last: tuple[Shapes, BoundLengths | None] | None = None
 
-    def usual(self) -> BoundLengths | None:
-        """Return the numbers for usual values of the symbols; None if the plan does not serve these."""
-        pairs = ((TYPICAL + k, symbol) for k, symbol in enumerate(self.plan.symbols))
-        given = tuple([min(max(n, s.low or 0), n if s.high is None else s.high) for n, s in pairs])
-        memory = self._evaluated(given)
-        return None if memory[self.zero + self._condition] in (0, INVALID) else self._bound_to(given, memory)
+    def usual(self) -> Iterator[BoundLengths]:
+        """Yield the numbers for usual lengths that the plan serves: a batch, which is the first symbol, and lengths."""
+        for batch, length in product((1, 4), (8, 48, 128, 256, 512)):
+            pairs = [
+                (batch if k == 0 and len(self.plan.symbols) > 1 else length, s) for k, s in enumerate(self.plan.symbols)
+            ]
+            given = tuple([min(max(n, s.low or 0), n if s.high is None else s.high) for n, s in pairs])
+            memory = self._evaluated(given)
+            if memory[self.zero + self._condition] not in (0, INVALID):
+                yield self._bound_to(given, memory)
 
     def values(self, shapes: Shapes) -> dict[Dim, int] | None:
         """Return the symbols' values for which the parameters have these shapes; None if there are no such values."""
