@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from itertools import product
-from math import prod
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -79,13 +78,13 @@ class OpenLengths:
             CompileError: a symbol is no parameter's length.
         """
         self.plan = plan
-        self.program = program = SizeProgram(plan.symbols)
+        self.program = program = plan.size_program()
         self._sources = plan.symbol_axes()
         self._condition = program.number(plan.condition)
         self._axes = [program.number(n) for p in plan.parameters for n in p.lens]
         self._axes += [program.number(n) for o in plan.outputs for n in o.lens or ()]
-        self._axes += [program.number(_bytes(spec)) for spec in plan.parameters]
-        self._axes += [program.number(_bytes(spec)) for spec in plan.outputs]
+        self._axes += [_bytes(spec, program) for spec in plan.parameters]
+        self._axes += [_bytes(spec, program) for spec in plan.outputs]
         self._axes.append(program.number(plan.arena_bytes))
         self._evaluator: Evaluator | None = None
         self._last: tuple[Shapes, BoundLengths | None] | None = None
@@ -352,10 +351,11 @@ class PlanLaunches:
         self.slots[one.slot : one.slot + TensorMap.WORDS] = engine.tensor_map(numbered, address)
 
 
-def _bytes(spec: ParameterSpec | TensorSpec) -> Length:
-    """Return the bytes of a tensor on the device; 0 for a tensor that only the host holds."""
+def _bytes(spec: ParameterSpec | TensorSpec, program: SizeProgram) -> int:
+    """Return the number of a tensor's bytes on the device; these are 0 for a tensor that only the host holds."""
     dtype = numpy_dtype(spec.dtype)
-    return 0 if spec.lens is None or dtype.hasobject else prod(spec.lens) * dtype.itemsize
+    here = spec.lens is not None and not dtype.hasobject
+    return program.product(spec.lens or () if here else (0,), dtype.itemsize)
 
 
 def _within(symbol: Dim, value: int) -> bool:
