@@ -140,6 +140,13 @@ def test_beam_search_with_an_encoder(hidden: bool, every: bool, older: bool) -> 
     compared("BeamSearch", given, graphs, 2, model_type=1, decoder_start_token_id=2, eos_token_id=14)
 
 
+def test_a_batch_entry_goes_on_while_others_may_improve_as_in_onnx_runtime() -> None:
+    ids = np.array([[6, 12, 13], [6, 13, 5], [PAD, 6, 11]], np.int32)
+    mask = np.array([[1, 0, 1], [1, 1, 1], [0, 1, 1]], np.int32)
+    given = {"input_ids": ids, "attention_mask": mask, "max_length": 12, "min_length": 4, "length_penalty": 2.0}
+    compared("BeamSearch", {**BEAMS, **given, "num_beams": 4}, {"decoder": gpt(89)}, 2, eos_token_id=5)
+
+
 def test_scores_of_minus_infinity_are_no_free_places() -> None:
     given = {**BEAMS, "vocab_mask": MASKS["vocab_mask"], "max_length": 17}
     found = compared("BeamSearch", given, {"decoder": gpt()}, 2, no_repeat_ngram_size=1, eos_token_id=15)

@@ -109,7 +109,7 @@ class Beams:
         worst = n.op("Gather", self._after["ended_scores"], n.constant([-1]), axis=1)
         full = n.op("Not", n.op("IsNaN", worst))
         if not self._early:
-            best = self._normalised(n, n.op("Gather", values, n.constant([0]), axis=1), at)
+            best = self._normalised(n, self._hoped(values, twice), at)
             full = n.op("And", full, n.op("Not", n.op("Less", worst, best)))
         finished = n.op("Or", own["finished"], full)
         was = own["finished"]
@@ -121,6 +121,17 @@ class Beams:
         return BeamStep(
             n.shaped(n.cast(tokens, np.int32), -1, 1), origins, finished, n.shaped(sums, batch, beams, size)
         )
+
+    def _hoped(self, values: str, twice: str) -> str:
+        """Return the sum [b, 1] that a batch entry's beams may still reach: the largest that ONNX Runtime looks at.
+
+        It looks at 2 * beams candidates of the whole batch from number ``entry * beams`` on, where those of an entry
+        begin at ``entry * 2 * beams``.
+        """
+        n = self._body
+        begin = n.op("Mul", n.shaped(n.count(self._batch), -1, 1), self._beams)
+        looked = n.op("Gather", n.shaped(values, -1), n.op("Add", begin, n.count(twice)))
+        return n.ops("TopK", 2, looked, n.constant([1]), axis=1)[0]
 
     def carried(self, width: str) -> dict[str, tuple[str, str]]:
         """Return the carried values: by name the first value and the value after an iteration."""

@@ -17,7 +17,7 @@ from .builder import Builder, rank
 from .node import Node
 from .node_list import NodeList
 from .registry import MICROSOFT, register
-from .search_decoders import SearchedDecoder, GptDecoder, T5Decoder
+from .search_decoders import GptDecoder, SearchedDecoder, T5Decoder
 from .search_scores import LogitsRules, sampled_tokens
 
 if TYPE_CHECKING:
