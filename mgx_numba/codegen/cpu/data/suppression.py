@@ -26,7 +26,7 @@ CORNERS = ("y1", "x1", "y2", "x2")
 
 
 def scratch_pitch(boxes: Length) -> Any:
-    """Return the elements of one plane of scratch memory."""
+    """Return the elements per plane of scratch memory."""
     return boxes + 2 * host.lanes("float64")
 
 
