@@ -67,7 +67,7 @@ class LoweredProgram:
         return self._optimized()
 
     def _for(self, inputs: Mapping[str, np.ndarray]) -> LoweredProgram:
-        """Return the program that runs for these inputs' lengths."""
+        """Return the program that runs for the lengths of ``inputs``."""
         return self
 
     def serves(self, inputs: Mapping[str, np.ndarray]) -> bool:
