@@ -42,7 +42,7 @@ Definition = tuple[Any, Callable[..., Any]]
 
 
 def memory_element(dtype: str) -> ir.Type:
-    """LLVM type of one element in memory: a byte for bool."""
+    """LLVM type of an element in memory: a byte for bool."""
     return _I8 if dtype == "bool" else element_type(dtype)
 
 

@@ -93,7 +93,7 @@ def _arg_reduction(name: str, beats: Callable[..., ir.Value], last: bool) -> Any
 
 
 def _scan(name: str, back: bool, own: bool) -> Any:
-    """Sums of all lanes before each lane, or behind it, with its own or without."""
+    """Define a prefix sum over lanes (a suffix sum with ``back``), inclusive if ``own``."""
 
     def define(v: Type) -> Any:
         vector = _vector(name, v, arith.NUMBERS)

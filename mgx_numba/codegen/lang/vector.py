@@ -183,8 +183,8 @@ def elementwise(
 
 Define = Callable[..., tuple[Any, Lower]]
 DEFINITIONS: dict[str, Define] = {}
-"""What `make_intrinsic` was given, by name; first, where GPUs have a version of what back ends share. No others have
-one name: which of two is first is a matter of what a process loads."""
+"""Definitions given to `make_intrinsic`, by name. A GPU version of a shared intrinsic takes precedence; no two further
+definitions have a common name."""
 
 
 def make_intrinsic(name: str, define: Define, arity: int, literal: bool = False) -> Any:

@@ -194,7 +194,7 @@ def compare_exchange(typingctx, words, index, expected, value):
 
 @intrinsic
 def pause(typingctx):
-    """Tell the core that this is a spin loop."""
+    """Emit the spin-loop hint (``pause`` on x86)."""
 
     def lower(context, builder, signature, args):
         target = builder.module.triple
