@@ -41,7 +41,7 @@ _STACK_LIMIT = 1 << 16
 
 
 def memory_element(dtype: str) -> ir.Type:
-    """LLVM type of one element in memory: a byte for bool."""
+    """LLVM type of an element in memory: a byte for bool."""
     return _I8 if dtype == "bool" else element_type(dtype)
 
 

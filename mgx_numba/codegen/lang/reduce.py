@@ -74,7 +74,7 @@ def _arg_reduction(name: str, beats: Callable[..., ir.Value], last: bool) -> Ker
 
 
 def _scan(name: str, back: bool, own: bool) -> KernelFunction:
-    """Sums of all lanes before each lane, or behind it, with its own or without."""
+    """Define a prefix sum over lanes (a suffix sum with ``back``), inclusive if ``own``."""
 
     def define(v: Type) -> Definition:
         vector = _vector(name, v, arith.NUMBERS)

@@ -174,8 +174,8 @@ def elementwise(
 
 
 DEFINITIONS: dict[str, Define] = {}
-"""The definitions that `make_intrinsic` was given, by name; the first of two where GPUs have their own version of a
-shared function. No other functions share a name: the order would depend on what a process loads."""
+"""Definitions given to `make_intrinsic`, by name. A GPU version of a shared intrinsic takes precedence; no two further
+definitions have a common name."""
 _OPERANDS = "abcdefghijklmnop"
 """Names of operands in the signatures that Numba sees."""
 

@@ -131,7 +131,7 @@ def compare_exchange(
 
 @emits(types.void())
 def pause(builder: ir.IRBuilder) -> None:
-    """Tell the core that this is a spin loop."""
+    """Emit the spin-loop hint (``pause`` on x86)."""
     target = builder.module.triple
     if target.startswith(("x86_64", "i686")):
         builder.call(_extern(builder, "llvm.x86.sse2.pause", ir.VoidType(), []), [])

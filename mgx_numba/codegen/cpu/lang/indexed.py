@@ -108,7 +108,7 @@ def _read(b: VectorBuilder, base: ir.Value, index: _Index, lanes: int, dtype: st
 def _read_tail(
     b: VectorBuilder, base: ir.Value, index: _Index, count: ir.Value, fill: ir.Value, dtype: str
 ) -> ir.Value:
-    """Return `_read` for the lanes below `count`, `fill` in the others."""
+    """Return `_read` for the lanes below `count`, and `fill` in the remaining lanes."""
     if _has_gather(dtype):
         return _gather_instruction(b, base, index, tail_mask(b, count, fill.type.count), fill, dtype)
     scratch = b.spill(fill)

@@ -45,7 +45,7 @@ def _same_pointers(name: str, p: types.Type, q: types.Type) -> str:
 
 
 class _Mover:
-    """Moves vectors of one dtype, in memory form, between memory locations."""
+    """Copy vectors of a dtype, in memory form, between memory locations."""
 
     def __init__(self, builder: ir.IRBuilder, dtype: str) -> None:
         self.b = VectorBuilder(builder)
@@ -72,7 +72,7 @@ class _Mover:
         return self.ir.shuffle_vector(x, y, ir.Constant(ir.VectorType(_I32, len(lanes)), mask))
 
     def select(self, vectors: Sequence[ir.Value], lanes: Sequence[int]) -> ir.Value:
-        """Return lanes of up to four concatenated vectors of one length."""
+        """Return selected lanes of up to four concatenated vectors of equal length."""
         width = vectors[0].type.count
         if len(vectors) <= 2:
             return self.shuffle(vectors[0], vectors[-1], lanes)

@@ -373,7 +373,7 @@ class EmulatedWriter(MatrixWriter):
         return sums
 
     def _half(self, words: ir.Value, half: int) -> ir.Value:
-        """Return the float32 value of one bfloat16 of each word."""
+        """Return the bfloat16 number in each 32-bit word as float32."""
         sixteen = self.b.constant(self.vector, 16)
         upper = self.ir.lshr(words, sixteen) if half else words
         bits = self.ir.shl(upper, sixteen)

@@ -1,7 +1,7 @@
 """The intrinsics of the ARM register tiles whose products are 2x2 matrices: I8MM and BF16's ``bfmmla``.
 
 They work like `tile_float32`, but the operands, their strides and prefetch distances count words of 64 bits, whose
-elements are multiplied pairwise and their products added:
+elements are multiplied pairwise and their products added.
 
     tile_mmla_int8       eight signed bytes on either side, accumulators in int32
     tile_mmla_uint8      eight unsigned bytes on the left, eight signed bytes on the right, accumulators in int32

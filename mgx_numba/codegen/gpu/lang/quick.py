@@ -135,7 +135,7 @@ def _gelu_erf_bytes(b: VectorBuilder, x: ir.Value) -> ir.Value:
 
 
 def gelu_erf_of_bytes(builder: ir.IRBuilder, x: ir.Value) -> ir.Value:
-    """Return ``gelu_erf_bytes`` of float32, for other intrinsics."""
+    """Return float32 ``gelu_erf_bytes`` for use inside intrinsics."""
     return _gelu_erf_bytes(_Approximate(builder), x)
 
 
