@@ -133,7 +133,7 @@ def test_plans_for_all_lengths_are_kept_and_run_in_another_process(
     found: list[Any] = []
     with interpreted():
         for _ in range(2):
-            net = mgx.parse_onnx_buffer(model, default_dyn_dim_value=mgx.shape.dynamic_dimension(1, 64))
+            net = mgx.parse_onnx_buffer(model, default_dyn_dim_value=mgx.shape.dynamic_dimension(0, 64))
             net.compile(mgx.get_target("gpu"))
             found.append([list(map(np.asarray, net.run(feeds))) for feeds in drawn])
             compiles.append("end")
