@@ -3,6 +3,7 @@ place."""
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 from collections.abc import Iterator, Sequence
 from ctypes import byref, c_int, c_uint, c_uint32, c_ulonglong, c_void_p
@@ -18,7 +19,7 @@ from ...codegen.launch import DYNAMIC_ALIGNMENT, MOST_PLANES, TensorLayout, Tens
 from ...core.dim import Dim
 from ...dataclass import dataclass
 from ...errors import DeviceError
-from ..host.driver_calls import MOST_X, Launched, LaunchLoop, TensorMapArguments, loops
+from ..host.driver_calls import MOST_X, GraphSeries, Launched, LaunchLoop, Loop, TensorMapArguments, loops
 from ..memory import address_of
 from .open_plan import PlanLaunches
 
@@ -37,12 +38,10 @@ _CONFIG = np.dtype(
 """Layout of CUlaunchConfig in cuda.h."""
 _ATTRIBUTE = np.dtype([("id", "<u4"), ("", "<u4"), ("value", "<i4"), ("rest", "V60")])
 """Layout of CUlaunchAttribute in cuda.h, with the int member of its union."""
-_COOPERATIVE = 2
-"""CU_LAUNCH_ATTRIBUTE_COOPERATIVE."""
+_COOPERATIVE, _OVERLAPPING = 2, 6
+"""CU_LAUNCH_ATTRIBUTE_COOPERATIVE and CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION."""
 _ALIGNMENT = 64
 """Alignment (bytes) that the driver requires for a tensor map."""
-_SEND, _ADD = 1, 2
-"""Numbers of the loops of `loops`."""
 _FUNCTIONS = {
     LaunchLoop.TILED: "cuTensorMapEncodeTiled",
     LaunchLoop.WINDOWS: "cuTensorMapEncodeIm2col",
@@ -58,7 +57,9 @@ FIRST_NODES = 4
 and a kernel takes 1 us at least: so graphs are updated in time, but for the first. With 100 kernels of 1 us each, the
 updates add 2 us to a run; with one graph they add 30."""
 MOST_SERIES = 48
-"""Maximum number of series of graphs of a context."""
+"""Maximum number of series of graphs of a context. To make one takes a millisecond."""
+MOST_MISSED = 256
+"""Maximum number of choices of kernels without graphs that are remembered."""
 FEW_BLOCKS, MOST_SPARE = 64, 1 << 11
 """Least number of blocks of a node, and most blocks more than its kernel needs. On an H200 blocks without work take
 1.2 ns each. To change a node's grid takes the driver 4 us."""
@@ -69,50 +70,19 @@ with work."""
 
 @dataclass(frozen=True)
 class _Series:
-    """Graphs of the same kernels: words of `Launched` from ``NODE`` to ``NODE_Z``, and the graphs in order."""
-
-    columns: np.ndarray
-    graphs: list[Graph]
-
-
-@dataclass
-class _Choice:
-    """The series for one choice of kernels, with grids for other lengths each.
-
-    Attributes:
-        kernels: numbers of the kernels.
-        series: the series.
-        blocks: for each series the grids of its nodes.
-        counts: for each series the numbers of blocks.
-    """
+    """Graphs of some kernels: the kernels' numbers, their words of `Launched` from ``NODE`` to ``NODE_Z``, and the
+    graphs in order."""
 
     kernels: np.ndarray
-    series: list[_Series]
-    blocks: np.ndarray
-    counts: np.ndarray
-
-    def best(self, needed: np.ndarray) -> _Series | None:
-        """Return the series with the fewest blocks without work for the grids that kernels need; None if no series
-        serves them."""
-        working = needed.prod(axis=1)
-        idle = self.counts - working
-        totals = idle.sum(axis=1)
-        serves = (needed <= self.blocks).all(axis=(1, 2)) & (idle <= 2 * MOST_SPARE).all(axis=1)
-        serves &= totals <= max(MOST_IDLE, int(working.sum()) // 2)
-        return self.series[int(np.where(serves, totals, MOST_X).argmin())] if serves.any() else None
-
-    def add(self, series: _Series, blocks: np.ndarray) -> None:
-        """Add a series whose nodes have these grids."""
-        self.series.append(series)
-        self.blocks = np.concatenate([self.blocks, blocks[None]])
-        self.counts = np.concatenate([self.counts, blocks.prod(axis=1)[None]])
+    columns: np.ndarray
+    graphs: list[Graph]
 
 
 class CudaBatch:
     """The kernels of one context, as nodes of graphs.
 
-    Kernels whose grids must have exactly the blocks that lengths need are launched between graphs, such as cooperative
-    kernels.
+    Kernels whose grids must have exactly the blocks that lengths need, such as cooperative kernels, are launched
+    between graphs. All kernels are launched where no graphs serve their grids; graphs are made if they come again.
     """
 
     def __init__(self, engine: CudaEngine, launches: PlanLaunches, overlaps: bool) -> None:
@@ -120,17 +90,18 @@ class CudaBatch:
         wait for it."""
         numbers = launches.numbers
         self._engine, self._launches = engine, launches
-        self._choices: dict[tuple[int, bytes], _Choice] = {}
-        self._current: dict[int, _Series] = {}
+        self._series: list[_Series] = []
+        self._table = np.zeros((0, GraphSeries.WORDS), np.int64)
+        self._missed: set[tuple[int, bytes]] = set()
         self._sent: dict[int, object] = {}
         count, each = len(numbers.steps), np.arange(len(numbers.steps))
-        self._attribute = np.zeros(1, _ATTRIBUTE)
-        self._attribute["id"], self._attribute["value"] = _COOPERATIVE, 1
+        self._attributes = np.zeros(2, _ATTRIBUTE)
+        self._attributes["id"], self._attributes["value"] = (_COOPERATIVE, _OVERLAPPING), 1
         # Each array holds a pointer to the only parameter, the argument block.
         self._parameters = address_of(launches.slots) + 8 * np.array(numbers.starts[:-1], np.int64)
         self._nodes, self._configs = np.zeros(count, _NODE), np.zeros(count, _CONFIG)
-        self._configs["attributes"] = address_of(self._attribute)
-        self._configs["count"] = [geometry.cooperative for geometry in numbers.geometries]
+        cooperative = np.array([geometry.cooperative for geometry in numbers.geometries], bool)
+        self._configs["attributes"], self._configs["count"] = address_of(self._attributes), cooperative
         for k, geometry in enumerate(numbers.geometries):
             shared = geometry.shared_bytes
             if shared:
@@ -144,10 +115,11 @@ class CudaBatch:
         records[:, Launched.THREADS] = self._nodes["threads"][:, 0]
         self._spare = np.array([open_axes(step.kernel) for step in numbers.steps], bool).reshape(-1, 3)
         is_open = np.array([[isinstance(n, Dim) for n in g.blocks] for g in numbers.geometries], bool).reshape(-1, 3)
-        self._alone = (is_open & ~self._spare).any(axis=1) | (self._configs["count"] != 0)
         self._clusters = np.array([cluster_of(step.kernel) for step in numbers.steps], np.int64)
-        configs, nodes = (address_of(table) + table.itemsize * each for table in (self._configs, self._nodes))
-        records[:, Launched.CONFIG] = np.where(self._alone, configs, nodes)
+        records[:, Launched.ALONE] = (is_open & ~self._spare).any(axis=1) | cooperative
+        records[:, Launched.OVERLAPS] = overlaps & ~cooperative
+        for word, table in ((Launched.CONFIG, self._configs), (Launched.NODE_CONFIG, self._nodes)):
+            records[:, word] = address_of(table) + table.itemsize * each
         self._kept: list[object] = []
         for k, one in enumerate(numbers.maps):
             self._describe(launches.maps[k], one.slot, one.layout)
@@ -157,6 +129,8 @@ class CudaBatch:
         block[LaunchLoop.SCRATCH] = address_of(scratch) + -address_of(scratch) % _ALIGNMENT
         for word, name in _FUNCTIONS.items():
             block[word] = engine.driver.address(name)
+        block[LaunchLoop.EARLY] = address_of(self._attributes) + _ATTRIBUTE.itemsize
+        block[LaunchLoop.SPARE], block[LaunchLoop.IDLE] = 2 * MOST_SPARE, MOST_IDLE
         block[LaunchLoop.EDGE] = ctypes.addressof(OVERLAPPING) if overlaps and block[LaunchLoop.JOIN] else 0
 
     def launch(self, stream: int, begin: int, end: int) -> None:
@@ -171,67 +145,60 @@ class CudaBatch:
         block[LaunchLoop.STREAM], block[LaunchLoop.CHANGED] = stream, 1
         if self._sent.pop(begin, None) == wanted:
             block[LaunchLoop.CHANGED] = 0
-            self._call(_SEND, begin, end)
+            self._call(loops().send, begin, end)
+        elif self._written(begin, end):
+            self._call(loops().send, begin, end)
         else:
-            launches.write(begin, end)
-            if self._assigned(begin, end):
-                self._call(_SEND, begin, end)
-            else:
-                self._make(begin, end, sends=True)
+            launches.records[begin:end, Launched.NODE : Launched.LAST + 1] = 0
+            self._call(loops().send, begin, end)
+            key = begin, launches.records[begin:end, Launched.RUNS].tobytes()
+            if key in self._missed:
+                with contextlib.suppress(DeviceError):  # the kernels run; others are launched again
+                    self._make(begin, end)
+            elif len(self._missed) < MOST_MISSED:
+                self._missed.add(key)
+            return
         self._sent[begin] = wanted
 
     def prepare(self, begin: int, end: int) -> None:
         """Make the graphs for a range of kernels, with the numbers that were passed to `PlanLaunches.settle`."""
-        self._launches.write(begin, end)
-        if not self._assigned(begin, end):
-            self._make(begin, end, sends=False)
+        if not self._written(begin, end):
+            self._make(begin, end)
 
-    def _call(self, loop: int, begin: int, end: int) -> None:
+    def _written(self, begin: int, end: int) -> bool:
+        """Write the numbers of a range of kernels, and use the nodes of the series with the fewest blocks without work;
+        return False if no series serves the grids."""
+        self._launches.write(begin, end)
+        loops().choose(self._launches.block_address, begin, end)
+        return bool(self._launches.block[LaunchLoop.CHOSEN] >= 0)
+
+    def _call(self, loop: Loop, begin: int, end: int) -> None:
         launches, block = self._launches, self._launches.block
-        loops()[loop](launches.block_address, begin, end)
+        loop(launches.block_address, begin, end)
         status = int(block[LaunchLoop.STATUS])
         if status:
             step = launches.numbers.steps[int(block[LaunchLoop.FAILED])]
             name = _FUNCTIONS[int(block[LaunchLoop.CALLED])]
             raise DeviceError(f"{step.label}: {self._engine.driver.describe(name, status)}")
 
-    def _key(self, begin: int, end: int) -> tuple[int, bytes]:
-        return begin, self._launches.records[begin:end, Launched.RUNS].tobytes()
-
-    def _assigned(self, begin: int, end: int) -> bool:
-        """Use the nodes of the series that serves the grids best; return False if no series does."""
-        records, best = self._launches.records, None
-        choice = self._choices.get(self._key(begin, end))
-        if choice is not None:
-            best = choice.best(records[choice.kernels, Launched.GRID_X : Launched.GRID_Z + 1])
-            if best is not None and self._current.get(begin) is not best:
-                records[choice.kernels, Launched.NODE : Launched.NODE_Z + 1] = best.columns
-                self._current[begin] = best
-        return best is not None
-
-    def _make(self, begin: int, end: int, sends: bool) -> None:
-        """Make a series of graphs for the grids that kernels need; ``sends``: launch each graph when it is made."""
+    def _make(self, begin: int, end: int) -> None:
+        """Make a series of graphs for the grids that kernels need."""
         records, graphs = self._launches.records, list[Graph]()
-        self._current.pop(begin, None)
         running = begin + np.flatnonzero(records[begin:end, Launched.RUNS])
-        kernels = running[~self._alone[running]]
-        blocks = self._wider(kernels)
+        kernels = running[records[running, Launched.ALONE] == 0]
         records[running, Launched.NODE : Launched.LAST + 1] = 0
-        records[kernels, Launched.NODE_X : Launched.NODE_Z + 1] = blocks
-        for alone, group in groupby(running.tolist(), lambda kernel: bool(self._alone[kernel])):
-            for part in [[kernel] for kernel in group] if alone else _parts(list(group), len(graphs)):
-                if not alone:
-                    graphs.append(self._graph(part))
-                if sends:
-                    self._call(_SEND, part[0], part[-1] + 1)
-        made = _Series(records[kernels, Launched.NODE : Launched.NODE_Z + 1], graphs)
-        if sum(len(choice.series) for choice in self._choices.values()) >= MOST_SERIES:
-            self._choices.clear()
-            self._current.clear()
+        records[kernels, Launched.NODE_X : Launched.NODE_Z + 1] = self._wider(kernels)
+        for alone, group in groupby(running.tolist(), lambda kernel: bool(records[kernel, Launched.ALONE])):
+            for part in () if alone else _parts(list(group), len(graphs)):
+                graphs.append(self._graph(part))
+        if len(self._series) >= MOST_SERIES:
+            self._series.clear()
             self._sent.clear()
-        empty = np.empty((0, len(kernels), 3), np.int64)
-        self._choices.setdefault(self._key(begin, end), _Choice(kernels, [], empty, empty[..., 0])).add(made, blocks)
-        self._current[begin] = made
+        self._series.append(_Series(kernels, records[kernels, Launched.NODE : Launched.NODE_Z + 1], graphs))
+        rows = [(len(one.kernels), address_of(one.kernels), address_of(one.columns)) for one in self._series]
+        self._table = np.array(rows, np.int64)
+        block = self._launches.block
+        block[LaunchLoop.SERIES], block[LaunchLoop.COUNT] = address_of(self._table), len(rows)
 
     def _wider(self, kernels: np.ndarray) -> np.ndarray:
         """Return grids for nodes, which also serve lengths that need half as many blocks more."""
@@ -255,7 +222,7 @@ class CudaBatch:
         driver.call("cuGraphCreate", byref(graph), c_uint(0))
         block[LaunchLoop.GRAPH] = graph.value or 0
         try:
-            self._call(_ADD, kernels[0], kernels[-1] + 1)
+            self._call(loops().add, kernels[0], kernels[-1] + 1)
             driver.call("cuGraphInstantiateWithFlags", byref(executable), graph, c_ulonglong(0))
         except BaseException:
             driver.call("cuGraphDestroy", graph)

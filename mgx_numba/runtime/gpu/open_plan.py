@@ -91,7 +91,7 @@ class OpenLengths:
 
     def usual(self) -> Iterator[BoundLengths]:
         """Yield the numbers for usual lengths that the plan serves: a batch, which is the first symbol, and lengths."""
-        for batch, length in product((1, 4), (8, 48, 128, 256, 512)):
+        for batch, length in product((1, 2, 4, 8), (8, 32, 64, 128, 256, 512)):
             pairs = [
                 (batch if k == 0 and len(self.plan.symbols) > 1 else length, s) for k, s in enumerate(self.plan.symbols)
             ]
@@ -313,7 +313,7 @@ class PlanLaunches:
             MgxError: a number is too large.
         """
         assert self._bound is not None
-        loops()[0](self.block_address, begin, end)
+        loops().write(self.block_address, begin, end)
         status = self.block[LaunchLoop.STATUS]
         if status == TOO_LARGE:
             raise self.numbers.too_large(self._bound)
