@@ -154,21 +154,22 @@ def _color_symbolic(buffers: Sequence[Buffer], reuse: bool, shares: int) -> Any:
         stand_ins.append(own)
     _color(stand_ins, reuse, shares)
     order = sorted(range(len(buffers)), key=lambda k: (stand_ins[k].offset, k))
-    placed: list[int] = []
-    total: Any = 0
+    placed: list[tuple[Buffer, Any]] = []  # with its end
+    ends: dict[Any, None] = {0: None}
     for k in order:
         buffer = buffers[k]
-        below: list[int] = []
-        for j in reversed(placed):
+        below: list[Buffer] = []
+        under: dict[Any, None] = {0: None}
+        for other, end in reversed(placed):
             # buffers below a buffer that is already below this one need no check
-            if (_together(buffers[j], buffer) or not reuse) and not any(
-                _together(buffers[i], buffers[j]) for i in below
-            ):
-                below.append(j)
-        buffer.offset = maximum(0, *(buffers[j].offset + _aligned(buffers[j].bytes) for j in below))
-        placed.append(k)
-        total = maximum(total, buffer.offset + _aligned(buffer.bytes))
-    return total
+            if (_together(other, buffer) or not reuse) and not any(_together(one, other) for one in below):
+                below.append(other)
+                under[end] = None
+        buffer.offset = maximum(*under)  # equal layers end at few places
+        end = buffer.offset + _aligned(buffer.bytes)
+        placed.append((buffer, end))
+        ends[end] = None
+    return maximum(*ends)
 
 
 def _together(a: Buffer, b: Buffer) -> bool:
