@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from .bounds import FUNCTIONS
 from .conditions import all_of, equal, less, maximum, minimum, negate, select
-from .polynomials import OPERATIONS, Atom, Dim, Length, number_of, of_atom, place_of, polynomial, single_atom
+from .polynomials import OPERATIONS, Atom, Dim, Length, number_of, place_of, twin_of, twin_of_atom
 
 if TYPE_CHECKING:
     from .scope import Scope
@@ -127,13 +127,13 @@ def substitute(length: Length, replacements: Mapping[Dim, Length], known: dict[D
 
 
 def transferred(length: Length, atoms: dict[Atom, Atom]) -> Any:
-    """Return an expression with the symbols of another scope in place of symbols with the same ranges.
+    """Return an expression of one scope in another scope that has symbols with the same ranges in the same order.
 
-    It is faster than `substitute`, since ranges and canonical forms are kept.
+    It is faster than `substitute`: proven ranges and canonical forms are kept.
 
     Args:
         length: the expression; a plain integer is unchanged.
-        atoms: the symbols' atoms in the other scope; it is extended with those of operations.
+        atoms: the symbols' atoms in the other scope by those in the first; it is extended with those of operations.
     """
     if not isinstance(length, Dim):
         return length
@@ -141,20 +141,15 @@ def transferred(length: Length, atoms: dict[Atom, Atom]) -> Any:
     for monomial, coefficient in length.terms:
         own = [atoms.get(atom) or _transferred_atom(atom, atoms) for atom in monomial]
         terms.append((tuple(sorted(own, key=number_of)), coefficient))
-    made = polynomial(terms)
-    if isinstance(made, Dim) and made._range is None:
-        made._range = length._range
-    return made
+    return twin_of(length, terms)
 
 
 def _transferred_atom(atom: Atom, atoms: dict[Atom, Atom]) -> Atom:
     operands = [transferred(one, atoms) for one in atom.operands]
     if atom.kind in ("min", "max", "all"):
         operands.sort(key=place_of)
-    made = single_atom(of_atom(atom.kind, tuple(operands), atom.low, atom.high, atom.divisor))
-    assert made is not None
-    atoms[atom] = made
-    return made
+    found = atoms[atom] = twin_of_atom(atom, tuple(operands))
+    return found
 
 
 def symbols_of(lengths: Iterable[Any]) -> list[Dim]:
