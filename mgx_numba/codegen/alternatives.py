@@ -262,13 +262,14 @@ def with_lengths(value: Any, function: Callable[[Dim], Any]) -> Any:
         return value if all(map(operator.is_, members, value)) else type(value)(members)
     if isinstance(value, dict):
         return {key: with_lengths(one, function) for key, one in value.items()}
-    names = _fields(type(value))
+    kind: Any = type(value)
+    names = _fields(kind)
     if not names:
         return value
     own = {name: with_lengths(member, function) for name, member in zip(names, _members(value))}
     if all(own[name] is getattr(value, name) for name in names):
         return value
-    return dataclasses.replace(value, **{name: own[name] for name in _arguments(type(value))})
+    return dataclasses.replace(value, **{name: own[name] for name in _arguments(kind)})
 
 
 def lengths_in(value: Any) -> list[Dim]:

@@ -60,7 +60,9 @@ class KeptAnswers:
         except TypeError:  # such as constants in an array
             return answer(problem)
         with self._lock:
-            found = self._answers.get(key)
+            found = self._answers.pop(key, None)
+            if found is not None:
+                self._answers[key] = found  # the most recent one
         if found is None:
             own = _twin(scope)
             renamed = _renaming(scope, own)

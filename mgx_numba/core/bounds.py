@@ -31,8 +31,8 @@ FUNCTIONS: dict[str, Callable[..., int]] = {
 taken because a divisor is 0."""
 
 POINTS = ((0, 0), (0, 48), (48, 0), (48, 48), (1000, 1000))
-"""Sample values of the symbols of a scope with even and with odd places, relative to their least values. A sum that is negative at a
-point needs no proof attempt."""
+"""Sample values of a scope's symbols with even and with odd places, relative to their least values. A sum that is
+negative at a point needs no proof attempt."""
 
 
 class AtomRanges:

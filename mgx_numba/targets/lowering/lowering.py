@@ -375,7 +375,9 @@ class Lowering(PlanConstants):
             if not has_lengths(arguments):
                 return planned(arguments), 1
             modules = modules_in(arguments)
-            if samples or any(ins.shape.symbolic for module in modules for ins in module):  # no lengths are renamed there
+            if samples or any(
+                ins.shape.symbolic for module in modules for ins in module
+            ):  # no lengths are renamed there
                 return open_solution(arguments)
             if key is None and (modules or not _is_pure(function, self.backend)):
                 return open_solution(arguments)

@@ -115,7 +115,9 @@ def solve_open(
     problem = request.problem
     solvers = solvers_of(problem)
     refused = {
-        s.name: "it shall not be taken" if s.name in unsuited else s.refused_types(problem) or s.refused_symbols(problem)
+        s.name: "it shall not be taken"
+        if s.name in unsuited
+        else s.refused_types(problem) or s.refused_symbols(problem)
         for s in solvers
     }
     symbols = symbols_of(lengths_in((problem, request.strides)))
