@@ -37,10 +37,11 @@ from ..core.dim import (
 from ..dataclass import dataclass
 from ..errors import UnsupportedError
 from ..graph.module import Module
+from .kernel import KernelSource
 from .launch import Grid, Launch, OpenAxis, Operand, Solution, TaskRange, axis_text
 
 T = TypeVar("T")
-WHOLE = (Module, Scope)
+WHOLE = (Module, Scope, KernelSource)
 """Types of values that are not searched for lengths."""
 
 

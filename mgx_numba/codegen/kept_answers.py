@@ -112,7 +112,15 @@ def _renaming(source: Scope, target: Scope) -> Callable[[Dim], Any]:
     """Return the function that expresses a length of one scope by the equal symbols of another."""
     pairs = zip(source.symbols, target.symbols)
     atoms = {old.terms[0][0][0]: new.terms[0][0][0] for old, new in pairs}
-    return lambda length: transferred(length, atoms)
+    known: dict[Dim, Any] = {}
+
+    def renamed(length: Dim) -> Any:
+        found = known.get(length)
+        if found is None:
+            found = known[length] = transferred(length, atoms)
+        return found
+
+    return renamed
 
 
 def _repeat_guards(source: Scope, target: Scope) -> None:

@@ -155,21 +155,20 @@ def _color_symbolic(buffers: Sequence[Buffer], reuse: bool, shares: int) -> Any:
     _color(stand_ins, reuse, shares)
     order = sorted(range(len(buffers)), key=lambda k: (stand_ins[k].offset, k))
     placed: list[tuple[Buffer, Any]] = []  # with its end
-    ends: dict[Any, None] = {0: None}
+    under: set[int] = set()  # buffers with another one above them, where the arena cannot end
     for k in order:
         buffer = buffers[k]
         below: list[Buffer] = []
-        under: dict[Any, None] = {0: None}
+        ends: dict[Any, None] = {0: None}  # equal layers end at few places
         for other, end in reversed(placed):
             # buffers below a buffer that is already below this one need no check
             if (_together(other, buffer) or not reuse) and not any(_together(one, other) for one in below):
                 below.append(other)
-                under[end] = None
-        buffer.offset = maximum(*under)  # equal layers end at few places
-        end = buffer.offset + _aligned(buffer.bytes)
-        placed.append((buffer, end))
-        ends[end] = None
-    return maximum(*ends)
+                ends[end] = None
+        buffer.offset = maximum(*ends)
+        placed.append((buffer, buffer.offset + _aligned(buffer.bytes)))
+        under.update(map(id, below))
+    return maximum(0, *dict.fromkeys([end for buffer, end in placed if id(buffer) not in under]))
 
 
 def _together(a: Buffer, b: Buffer) -> bool:

@@ -381,8 +381,10 @@ class Lowering(PlanConstants):
                 return open_solution(arguments)
             if key is None and (modules or not _is_pure(function, self.backend)):
                 return open_solution(arguments)
-            # 0.0 is equal to -0.0, and True to 1, but their texts differ
-            return self.kept(function, arguments, open_solution, (repr(arguments), arguments) if key is None else key)
+            like = key
+            if like is None:  # 0.0 is equal to -0.0, and True to 1, but their texts differ
+                like = repr(arguments), *[tuple(one) if isinstance(one, list) else one for one in arguments]
+            return self.kept(function, arguments, open_solution, like)
 
         solution, condition = answer() if key is None else self.solutions.of(key, answer)
         self.require(condition)
