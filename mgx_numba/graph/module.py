@@ -38,7 +38,7 @@ class Module:
         self.changes = 0
         """How often instructions were added, removed or connected otherwise; a new order is no change."""
         self.scheduled: tuple[int, object] = -1, None
-        """What `passes.schedule` knows of it, if there were so many changes."""
+        """Number of changes, and `passes.schedule`'s result after them."""
 
     def __iter__(self) -> Iterator[Instruction]:
         ins = self._head
