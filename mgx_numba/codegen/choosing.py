@@ -21,25 +21,19 @@ class ChoosesSolvers(ABC):
         """Return the module, whose functions have the names of the methods below."""
 
     def choose(self, request: TuningRequest) -> Candidate:
-        """See `Backend.choose`."""
         return self._solvers().choose(request)  # type: ignore[no-any-return]
 
     def revisions(self, request: TuningRequest) -> Mapping[str, int]:
-        """See `Backend.revisions`."""
         return self._solvers().revisions(request)  # type: ignore[no-any-return]
 
     def estimates(self, request: TuningRequest) -> list[Estimate]:
-        """See `Backend.estimates`."""
         return self._solvers().estimates(request)  # type: ignore[no-any-return]
 
     def candidates(self, request: TuningRequest) -> list[Candidate]:
-        """See `Backend.candidates`."""
         return self._solvers().candidates(request)  # type: ignore[no-any-return]
 
     def refinements(self, request: TuningRequest, winner: Candidate) -> list[Candidate]:
-        """See `Backend.refinements`."""
         return self._solvers().refinements(request, winner)  # type: ignore[no-any-return]
 
     def candidate_of(self, request: TuningRequest, record: TuningRecord) -> Candidate | None:
-        """See `Backend.candidate_of`."""
         return self._solvers().candidate_of(request, record)  # type: ignore[no-any-return]

@@ -34,7 +34,6 @@ class CpuBackend(ChoosesSolvers):
         return environment_identity()
 
     def fingerprint(self) -> DeviceFingerprint:
-        """See `Backend.fingerprint`."""
         from .fingerprint import device_fingerprint
 
         return device_fingerprint()
@@ -44,13 +43,11 @@ class CpuBackend(ChoosesSolvers):
         return self.fingerprint().cpu
 
     def unit(self, kernels: Sequence[KernelSource]) -> str:
-        """See `Backend.unit`."""
         from .units import unit_of
 
         return unit_of(kernels)
 
     def plan(self, problem: Any) -> Solution:
-        """See `Backend.plan`."""
         from .planning import plan
 
         return plan(problem)
@@ -63,11 +60,9 @@ class CpuBackend(ChoosesSolvers):
     def objects(
         self, sources: Sequence[KernelSource], progress: Progress | None = None, store: Store | None = None
     ) -> dict[str, bytes]:
-        """See `Backend.objects`."""
         return objects_of(sources, progress, store)
 
     def compile(self, source: KernelSource) -> bytes:
-        """See `Backend.compile`."""
         from .toolchain.compiler import compile_object  # lazy: with workers, this process loads no LLVM
 
         return compile_object(source)
@@ -83,7 +78,6 @@ class CpuBackend(ChoosesSolvers):
         return {}
 
     def loadable(self, source: KernelSource, data: bytes) -> bool:
-        """See `Backend.loadable`."""
         return loadable(source, data)
 
     def load(

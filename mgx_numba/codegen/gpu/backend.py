@@ -28,11 +28,9 @@ class GpuBackend(ChoosesSolvers):
     name = NAME
 
     def identity(self) -> Mapping[str, str]:
-        """See `Backend.identity`."""
         return environment_identity()
 
     def fingerprint(self) -> DeviceFingerprint:
-        """See `Backend.fingerprint`."""
         from .fingerprint import device_fingerprint
 
         return device_fingerprint()
@@ -44,13 +42,11 @@ class GpuBackend(ChoosesSolvers):
         return names[0] if names else ""
 
     def unit(self, kernels: Sequence[KernelSource]) -> str:
-        """See `Backend.unit`."""
         from .units import unit_of
 
         return unit_of(kernels)
 
     def plan(self, problem: Any) -> Solution:
-        """See `Backend.plan`."""
         from .planning import plan
 
         return plan(problem)
@@ -87,7 +83,6 @@ class GpuBackend(ChoosesSolvers):
         return {ENVIRONMENT: selected_architecture().name}
 
     def loadable(self, source: KernelSource, data: bytes) -> bool:
-        """See `Backend.loadable`."""
         from .loader import loadable
 
         return loadable(source, data)

@@ -21,7 +21,6 @@ from .kernel import NAME
 
 
 def plan(problem: Any) -> Solution:
-    """See `Backend.plan`."""
     return planned(PLANNERS, NAME, problem)
 
 
