@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from math import prod
+from typing import Any
 
 from ....core.dim import Length, ceil_div, is_symbolic, known_in
 from ...arguments import Arguments
@@ -24,7 +25,7 @@ PLANES = 6
 CORNERS = ("y1", "x1", "y2", "x2")
 
 
-def scratch_pitch(boxes: Length) -> Length:
+def scratch_pitch(boxes: Length) -> Any:
     """Return the elements per plane of scratch memory."""
     return boxes + 2 * host.lanes("float64")
 
