@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, cast
 
 from ...errors import CompileError
-from ..backend import Progress
-from ..choosing import ChoosesSolvers
+from ..backend import Progress, SolverSet
 from ..elf import read_object
 from ..kernel import KernelSource
 from ..store import Store
@@ -21,7 +20,7 @@ if TYPE_CHECKING:
     from ..tuning.record import DeviceFingerprint
 
 
-class CpuBackend(ChoosesSolvers):
+class CpuBackend:
     """Vector code for the CPU of this process, see `Backend`.
 
     A process that only loads kernels imports neither the generators nor tuning.
@@ -47,15 +46,16 @@ class CpuBackend(ChoosesSolvers):
 
         return unit_of(kernels)
 
-    def plan(self, problem: Any) -> Solution:
+    def plan(self, problem: object) -> Solution:
         from .planning import plan
 
         return plan(problem)
 
-    def _solvers(self) -> Any:
+    @property
+    def solvers(self) -> SolverSet:
         from .contraction import tuning_candidates
 
-        return tuning_candidates
+        return cast("SolverSet", tuning_candidates)
 
     def objects(
         self, sources: Sequence[KernelSource], progress: Progress | None = None, store: Store | None = None

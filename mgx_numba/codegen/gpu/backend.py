@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, cast
 
-from ..backend import Progress
-from ..choosing import ChoosesSolvers
+from ..backend import Progress, SolverSet
 from ..kernel import KernelSource
 from ..store import Store
 from .architecture import ENVIRONMENT
@@ -19,7 +18,7 @@ if TYPE_CHECKING:
     from ..tuning.record import DeviceFingerprint
 
 
-class GpuBackend(ChoosesSolvers):
+class GpuBackend:
     """Back end for the GPU in use, see `Backend`.
 
     Without a device, ``MGX_GPU_ARCH`` names the architecture to compile for; kernels cannot be loaded then.
@@ -46,15 +45,16 @@ class GpuBackend(ChoosesSolvers):
 
         return unit_of(kernels)
 
-    def plan(self, problem: Any) -> Solution:
+    def plan(self, problem: object) -> Solution:
         from .planning import plan
 
         return plan(problem)
 
-    def _solvers(self) -> Any:
+    @property
+    def solvers(self) -> SolverSet:
         from .contraction import solvers
 
-        return solvers
+        return cast("SolverSet", solvers)
 
     def objects(
         self, sources: Sequence[KernelSource], progress: Progress | None = None, store: Store | None = None

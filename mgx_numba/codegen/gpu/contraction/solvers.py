@@ -460,7 +460,7 @@ def _libraries() -> tuple[LibrarySolver, ...]:
 
 
 def candidates(contraction: GpuContraction) -> list[Candidate]:
-    """See `Backend.candidates`: `own_candidates`, then each library with its heuristic's first algorithm."""
+    """See `SolverSet.candidates`: `own_candidates`, then each library with its heuristic's first algorithm."""
     called = [s for s in _libraries() if not refusal_of(s, contraction)]
     return [*own_candidates(contraction), *(Candidate(s, s.tilings(contraction)[0]) for s in called)]
 
@@ -494,7 +494,7 @@ def estimates(contraction: GpuContraction) -> list[Estimate]:
 
 
 def refinements(contraction: GpuContraction, winner: Candidate) -> list[Candidate]:
-    """See `Backend.refinements`: other tilings of the winner's solver, least estimated time first."""
+    """See `SolverSet.refinements`: other tilings of the winner's solver, least estimated time first."""
     others = [tiling for tiling in winner.solver.tilings(contraction) if tiling != winner.blocking]
     others.sort(key=lambda tiling: winner.solver.estimate(contraction, tiling))
     return [Candidate(winner.solver, tiling) for tiling in others[:MOST_REFINEMENTS]]
@@ -506,12 +506,12 @@ def _builds(contraction: GpuContraction, named: Candidate) -> bool:
 
 
 def revisions(contraction: GpuContraction) -> dict[str, int]:
-    """See `Backend.revisions`: of solvers with kernels of this package."""
+    """See `SolverSet.revisions`: of solvers with kernels of this package."""
     return {s.name: s.revision for s in SOLVERS if s.revision and not refusal_of(s, contraction)}
 
 
 def candidate_of(contraction: GpuContraction, record: TuningRecord) -> Candidate | None:
-    """See `Backend.candidate_of`. Return None for a tiling that the solver lacks, and for a library's default
+    """See `SolverSet.candidate_of`. Return None for a tiling that the solver lacks, and for a library's default
     algorithm, which may differ in another version of the library."""
     solvers: tuple[GpuSolver | LibrarySolver, ...] = (*SOLVERS, *_libraries())
     for solver in solvers:
