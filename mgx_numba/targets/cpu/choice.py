@@ -48,7 +48,6 @@ class PlanChoice(ServingPlans[LoweredProgram], LoweredProgram):
         self._kept_count = 0
 
     def keep_growth(self, keep: Callable[[LoweredProgram], None]) -> None:
-        """See `Growing`."""
         self._keep, self._kept_count = keep, len(self._parts())
 
     def _grown(self) -> None:
@@ -115,7 +114,6 @@ class PlanChoice(ServingPlans[LoweredProgram], LoweredProgram):
         return plans[0].export_library(folder, name, output_names, embed_weights, link)
 
     def kept_plan(self) -> Kept | None:
-        """See `LoweredProgram.kept_plan`."""
         plans = [plan.kept_plan() for plan in self._plans]
         fixed = [(key, plan.kept_plan()) for key, plan in self._fixed.items()]
         if any(kept is None for kept in (*plans, *(kept for _, kept in fixed))):

@@ -307,6 +307,13 @@ class Lowering(PlanConstants):
         if self.resources.on_kernels is not None:
             self.resources.on_kernels(launch.kernels)
 
+    def launch_all(self, solution: Solution, operands: Mapping[str, View], ins: Instruction) -> None:
+        """Append the launches of a solution, with the scratch memory that it needs unless it is among the operands."""
+        if "scratch" not in operands and not known_equal(solution.scratch, 0):
+            operands = {**operands, "scratch": self.allocate(Shape(Type.uint8_type, (solution.scratch,)))}
+        for launch in solution.launches:
+            self.launch(launch, operands, ins)
+
     def compute(
         self,
         problem: PointwiseProblem | ReductionProblem | CopyProblem,
@@ -321,13 +328,11 @@ class Lowering(PlanConstants):
         """
         solution = self.plan(problem)
         operands = {f"x{k}": v for k, v in enumerate(inputs)} | {f"out{k}": v for k, v in enumerate(outputs)}
-        if solution.scratch:
-            operands["scratch"] = self.allocate(Shape(Type.uint8_type, (solution.scratch,)))
         before = len(self.draft.steps)
-        for launch in solution.launches:
-            if self._traces_pointwise and isinstance(problem, PointwiseProblem):
+        if self._traces_pointwise and isinstance(problem, PointwiseProblem):
+            for launch in solution.launches:
                 print(f"nary: {launch.kernel.name} -> {', '.join(str(v.shape) for v in outputs)}")
-            self.launch(launch, operands, ins)
+        self.launch_all(solution, operands, ins)
         if len(solution.launches) == 1 and len(self.draft.steps) > before and not isinstance(problem, CopyProblem):
             self.draft.steps[-1].problem = problem
 

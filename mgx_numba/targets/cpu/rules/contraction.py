@@ -29,9 +29,8 @@ from ....errors import UnsupportedError
 from ....graph.instruction import Instruction
 from ....graph.module import Module
 from ....runtime.memory import address_of
-from ....runtime.plan import Region
 from ...lowering import contraction_problem
-from ...lowering.buffers import Buffer, View
+from ...lowering.buffers import View
 from ...lowering.contraction_problem import (
     BLOCK_PRODUCTS,
     CONVOLUTIONS,
@@ -106,12 +105,10 @@ def _launch(low: Lowering, ins: Instruction, contraction: Contraction) -> None:
         operands["w"] = _packed_at_run_time(low, ins, solver, form.problem, packed_lens, operands["w"])
     plan = plan_of(low, request, choice.candidate)
     if plan.scratch:
-        scratch = Shape(Type.uint8_type, (plan.scratch,))
-        operands["scratch"] = View(Buffer(Region.ARENA, 0, plan.scratch), scratch)
+        operands["scratch"] = low.allocate(Shape(Type.uint8_type, (plan.scratch,)))
     steps = low.draft.steps
     start = len(steps)
-    for launch in plan.launches:
-        low.launch(launch, operands, ins)
+    low.launch_all(plan, operands, ins)
     low.draft.requested.append((request, choice.candidate, operands, start, len(steps)))
     at_once = sum("out" in launch.operands for launch in plan.launches) == 1
     if at_once and solver.writes_bf16_split(form.problem) and len(steps) == start + len(plan.launches):
@@ -185,11 +182,10 @@ def _launch_open(layer: Layer, request: Request) -> None:
     operands = contraction.operands | {f"e{k}": view for k, view in enumerate(contraction.extras)}
     scratch = maximum(0, *(part.solution.scratch for part in parts))
     if not known_in(scratch, 0):
-        operands["scratch"] = View(Buffer(Region.ARENA, 0, scratch), Shape(Type.uint8_type, (scratch,)))
+        operands["scratch"] = low.allocate(Shape(Type.uint8_type, (scratch,)))
     for part, packed in zip(parts, views):
         own = operands if packed is None else operands | {"w": packed}
-        for launch in part.solution.launches:
-            low.launch(launch, own, ins)
+        low.launch_all(part.solution, own, ins)
 
 
 def _growths(problem: GemmProblem | ConvProblem) -> list[tuple[str, int]]:
