@@ -29,6 +29,10 @@ from .mixture import mixture_of_experts
 from .onnx_node import deferred_node
 from .weights import Weight, WeightSource
 
+CACHE_TYPES = {
+    "float32": Type.float_type, "float16": Type.half_type, "bfloat16": Type.bf16_type, "float8": Type.fp8e4m3fn_type,
+}  # fmt: skip
+"""Element types of caches by name; float8 is e4m3fn."""
 LAST = (1 << 63) - 1
 """End of a slice that goes to the end of an axis."""
 
@@ -43,6 +47,7 @@ def build_decoder(
     positions: int | None = None,
     shared_cache: bool = False,
     accuracy_level: int = 4,
+    cache_type: str = "float32",
 ) -> Program:
     """Return the program of a decoder with open lengths.
 
@@ -56,6 +61,7 @@ def build_decoder(
         shared_cache: whether caches have a length of their own, ``max_length``, and keep it: past and present may be
             the same memory.
         accuracy_level: 4 allows products with block-quantised weights to round rows to int8.
+        cache_type: element type of the caches, a name in `CACHE_TYPES`; keys and values are rounded to it.
 
     Raises:
         FormatError: a tensor is missing.
@@ -64,7 +70,9 @@ def build_decoder(
     """
     if positions is not None and positions < 1:
         raise OptionError(f"positions is {positions}, expected at least 1")
-    return _Decoder(architecture, config, source, gguf, accuracy_level, shared_cache).program(
+    if cache_type not in CACHE_TYPES:
+        raise OptionError(f"cache_type is {cache_type!r}, expected one of {', '.join(CACHE_TYPES)}")
+    return _Decoder(architecture, config, source, gguf, accuracy_level, shared_cache, CACHE_TYPES[cache_type]).program(
         last_logits, positions or config.context_length
     )
 
@@ -80,7 +88,9 @@ class _Decoder:
         gguf: bool,
         accuracy_level: int,
         shared_cache: bool,
+        cache_type: Type,
     ) -> None:
+        self._cache_type = cache_type
         self.a, self.c, self.source, self.gguf = architecture, config, source, gguf
         self.names = GGUF_NAMES if gguf else architecture.names
         self._program = Program()
@@ -99,7 +109,7 @@ class _Decoder:
         mask = main.add_parameter("attention_mask", self._shape(Type.int64_type, self.batch, self.total))
         lens = (self.batch, c.key_heads, self.past, c.head_size)
         caches = [
-            [main.add_parameter(f"past_key_values.{i}.{what}", self._shape(Type.float_type, *lens)) for what in KINDS]
+            [main.add_parameter(f"past_key_values.{i}.{what}", self._shape(self._cache_type, *lens)) for what in KINDS]
             for i in range(c.layers)
         ]
         ends = g.convert(g.reduce("reduce_sum", mask, [1], keep=False), Type.int32_type)
@@ -210,7 +220,7 @@ class _Decoder:
         tables = [] if rope is None else self._rotation(rope, positions)
         grown = (self.batch, c.key_heads, self.past if self.past.symbol == "max_length" else _open(""), c.head_size)
         results = [self._shape(Type.float_type, self.batch, self.sequence, sizes[0])]
-        results += [self._shape(Type.float_type, *grown)] * 2
+        results += [self._shape(self._cache_type, *grown)] * 2
         y, *present = deferred_node(
             g, "GroupQueryAttention", [q, k, v, *cache, ends, total, *tables], results,
             num_heads=c.heads, kv_num_heads=c.key_heads, do_rotary=int(rope is not None), scale=c.attention_scale,

@@ -37,7 +37,13 @@ class LanguageModel:
     """
 
     def __init__(
-        self, model: str | os.PathLike[str] | Config, *, target: str | None = None, num_threads: int = 0, **options: Any
+        self,
+        model: str | os.PathLike[str] | Config,
+        *,
+        target: str | None = None,
+        num_threads: int = 0,
+        cache_type: str = "float32",
+        **options: Any,
     ) -> None:
         """Read and compile a model.
 
@@ -45,13 +51,16 @@ class LanguageModel:
             model: a genai folder or its `Config`; a transformers folder; or a GGUF file.
             target: ``cpu`` or ``gpu``. Default: as the config's providers say, else ``cpu``.
             num_threads: threads of the target ``cpu``; 0 for the config's number, else all cores.
+            cache_type: element type of keys and values in caches: ``float32``, ``float16``, ``bfloat16`` or ``float8``
+                (e4m3); for folders of transformers and GGUF files.
             options: further options of ``program.compile``.
 
         Raises:
             FormatError: the path holds no model.
+            OptionError: a genai folder with ``cache_type``: its ONNX file says what caches hold.
             UnsupportedError: the model's inputs or operators are not supported.
         """
-        self._target, self._threads, self._options = target, num_threads, options
+        self._target, self._threads, self._options, self._cache_type = target, num_threads, options, cache_type
         self.chat_template: str | None = None
         self.tokenizer_source: Any = None
         self.search: dict[str, Any] = {}
@@ -84,6 +93,8 @@ class LanguageModel:
         from ..api.functions import parse_onnx, parse_onnx_buffer
 
         self.path = config.folder
+        if self._cache_type != "float32":
+            raise OptionError(f"cache_type={self._cache_type!r}: {self.path} holds an ONNX file, which has its own")
         settings = config.settings["model"]
         decoder = settings["decoder"]
         self._type = str(settings.get("type", "decoder"))
@@ -136,7 +147,7 @@ class LanguageModel:
         self.chat_template = opened.chat_template
 
         def compiled(last: bool) -> CompiledDecoder:
-            program = opened.program(last_logits=last, shared_cache=True)
+            program = opened.program(last_logits=last, shared_cache=True, cache_type=self._cache_type)
             return self._compiled(program, DecoderNames(), config.key_heads, config.head_size, True)
 
         self.decoder, self._make_whole = compiled(True), lambda: compiled(False)
