@@ -9,13 +9,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..errors import FormatError, OptionError
-from .decoder import CompiledDecoder, DecoderNames, decoder_of
+from .decoder import CompiledDecoder, DecoderNames, PagedDecoder, decoder_of, paged_decoder_of
 from .genai import CONFIG_FILE, Config
 
 if TYPE_CHECKING:
     from ..api.program import program as Program
     from .tokenizer import Tokenizer
 
+_BLOCK = 16
+"""Tokens of a block of paged caches, as in vLLM: a text wastes half a block, and texts share whole blocks."""
 _COMPACT_OPERATORS = frozenset(("GroupQueryAttention",))
 """ONNX operators that keep a sequence at the beginning of its cache and read its length from the mask's sum."""
 
@@ -65,6 +67,7 @@ class LanguageModel:
         self.tokenizer_source: Any = None
         self.search: dict[str, Any] = {}
         self._make_whole: Callable[[], CompiledDecoder]
+        self._make_paged: Callable[[], PagedDecoder] | None = None
         if isinstance(model, Config):
             self._read_genai(model)
         elif (Path(model) / CONFIG_FILE).is_file():
@@ -150,12 +153,22 @@ class LanguageModel:
             program = opened.program(last_logits=last, shared_cache=True, cache_type=self._cache_type)
             return self._compiled(program, DecoderNames(), config.key_heads, config.head_size, True)
 
-        self.decoder, self._make_whole = compiled(True), lambda: compiled(False)
+        def paged() -> PagedDecoder:
+            program = opened.program(last_logits=True, cache_type=self._cache_type, block=_BLOCK)
+            self._compile(program)
+            return paged_decoder_of(program)
+
+        self.decoder, self._make_whole, self._make_paged = compiled(True), lambda: compiled(False), paged
 
     @functools.cached_property
     def whole_decoder(self) -> CompiledDecoder:
         """Return the decoder whose logits are of all tokens of a step, compiled on first use."""
         return self._make_whole()
+
+    @functools.cached_property
+    def paged_decoder(self) -> PagedDecoder | None:
+        """Return the decoder over caches in blocks, compiled on first use; None for a model that is an ONNX file."""
+        return None if self._make_paged is None else self._make_paged()
 
     @functools.cached_property
     def tokenizer(self) -> Tokenizer:
@@ -165,13 +178,16 @@ class LanguageModel:
         return Tokenizer(self)
 
     def _compiled(self, program: Program, names: DecoderNames, heads: int, size: int, compact: bool) -> CompiledDecoder:
+        self._compile(program)
+        return decoder_of(program, names, heads, size, compact, str(self.path))
+
+    def _compile(self, program: Program) -> None:
         if self._target not in ("cpu", "gpu", "ref"):
             raise OptionError(f"target {self._target!r}: expected 'cpu', 'gpu' or 'ref'")
         options = dict(self._options)
         if self._target == "cpu":
             options["num_threads"] = self._threads
         program.compile(self._target, **options)
-        return decoder_of(program, names, heads, size, compact, str(self.path))
 
     @functools.cached_property
     def weight_bytes(self) -> int:
