@@ -118,14 +118,14 @@ class _Decoder:
             new = g.op("dimensions_of", ids, start=1, end=2)
             ends = g.pointwise("sub", g.pointwise("add", past, new), g.literal(np.int64(1)))
             known = [past, pages]
-            self.cache_lens = (_open("blocks"), c.key_heads, self._block, c.head_size)
+            lens: tuple[DynamicDimension | int, ...] = (_open("blocks"), c.key_heads, self._block, c.head_size)
         else:
             mask = main.add_parameter("attention_mask", self._shape(Type.int64_type, self.batch, self.total))
             ends = g.convert(g.reduce("reduce_sum", mask, [1], keep=False), Type.int32_type)
             ends = g.pointwise("sub", ends, g.literal(np.int32(1)))
             known = [ends, g.convert(g.op("dimensions_of", mask, start=1, end=2), Type.int32_type)]
-            self.cache_lens = (self.batch, c.key_heads, self.past, c.head_size)
-        lens = self.cache_lens
+            lens = (self.batch, c.key_heads, self.past, c.head_size)
+        self.cache_lens = lens
         caches = [
             [main.add_parameter(f"past_key_values.{i}.{what}", self._shape(self._cache_type, *lens)) for what in KINDS]
             for i in range(c.layers)

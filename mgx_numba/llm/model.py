@@ -23,12 +23,10 @@ _COMPACT_OPERATORS = frozenset(("GroupQueryAttention",))
 
 
 class LanguageModel:
-    """A compiled language model.
+    """A language model.
 
     Attributes:
         path: the folder or file.
-        decoder: the compiled program and the roles of its inputs and results; its logits may be of the last token of
-            a step alone.
         search: default search options, as `GeneratorParams` takes them.
         eos_token_ids: tokens that end a sequence.
         bos_token_id, pad_token_id: token, or None if the model has none.
@@ -47,7 +45,7 @@ class LanguageModel:
         cache_type: str = "float32",
         **options: Any,
     ) -> None:
-        """Read and compile a model.
+        """Read a model, and compile it, unless its decoders are compiled on first use.
 
         Args:
             model: a genai folder or its `Config`; a transformers folder; or a GGUF file.
@@ -66,6 +64,7 @@ class LanguageModel:
         self.chat_template: str | None = None
         self.tokenizer_source: Any = None
         self.search: dict[str, Any] = {}
+        self._make: Callable[[], CompiledDecoder]
         self._make_whole: Callable[[], CompiledDecoder]
         self._make_paged: Callable[[], PagedDecoder] | None = None
         if isinstance(model, Config):
@@ -128,8 +127,8 @@ class LanguageModel:
         self.pad_token_id = settings.get("pad_token_id")
         self.tokenizer_source = config.folder
         compact = bool(_COMPACT_OPERATORS & _operators(file, data))
-        self.decoder = self._compiled(program, names, heads, int(decoder.get("head_size", 0)), compact)
-        self._make_whole = lambda: self.decoder
+        made = self._compiled(program, names, heads, int(decoder.get("head_size", 0)), compact)
+        self._make = self._make_whole = lambda: made
 
     def _read_other(self, path: Path) -> None:
         from .files import GgufTokenizer, open_model
@@ -149,8 +148,10 @@ class LanguageModel:
         self.tokenizer_source = source.metadata if isinstance(source, GgufTokenizer) else source
         self.chat_template = opened.chat_template
 
-        def compiled(last: bool) -> CompiledDecoder:
-            program = opened.program(last_logits=last, shared_cache=True, cache_type=self._cache_type)
+        def built(last: bool) -> Program:
+            return opened.program(last_logits=last, shared_cache=True, cache_type=self._cache_type)
+
+        def compiled(program: Program) -> CompiledDecoder:
             return self._compiled(program, DecoderNames(), config.key_heads, config.head_size, True)
 
         def paged() -> PagedDecoder:
@@ -158,7 +159,20 @@ class LanguageModel:
             self._compile(program)
             return paged_decoder_of(program)
 
-        self.decoder, self._make_whole, self._make_paged = compiled(True), lambda: compiled(False), paged
+        program = built(True)
+        self._make, self._make_whole, self._make_paged = (
+            lambda: compiled(program),
+            lambda: compiled(built(False)),
+            paged,
+        )
+
+    @functools.cached_property
+    def decoder(self) -> CompiledDecoder:
+        """Return the decoder, whose logits may be of the last token of a step alone.
+
+        It is compiled on first use, since a server needs the paged decoder alone.
+        """
+        return self._make()
 
     @functools.cached_property
     def whole_decoder(self) -> CompiledDecoder:

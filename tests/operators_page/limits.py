@@ -31,6 +31,7 @@ LIMITS: dict[tuple[str, str], str] = {
     (MS, "CausalConvWithState"): "one spatial axis, no `state_window` or CUDA's extended forms",
     (MS, "MoE"): "on a GPU every expert computes all tokens; no `use_sparse_mixer`",
     (MS, "QMoE"): "integer weights; on a GPU every expert computes all tokens; no `use_sparse_mixer`",
+    ("mgx_numba", "PagedGroupQueryAttention"): "made by `mgx_numba.llm` for its server",
     (MS, "QAttention"): "no `do_rotary`, `past_present_share_buffer`",
     (MS, "CDist"): "`sqeuclidean` and `euclidean`",
     (MS, "BeamSearch"): "GPT-2's and T5's form (`model_type` 0 and 1); no buffers shared by past and present",

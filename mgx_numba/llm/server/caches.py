@@ -29,15 +29,17 @@ class CachedText:
 
 
 class TextCaches(Protocol):
-    """Keys and values of texts, and the steps that extend them.
+    """Keys and values of texts, and the steps that extend them."""
 
-    Attributes:
-        hits: number of prompts that found a known beginning.
-        reused: number of tokens that were not computed again.
-    """
+    @property
+    def hits(self) -> int:
+        """Return the number of prompts that found a known beginning."""
+        ...
 
-    hits: int
-    reused: int
+    @property
+    def reused(self) -> int:
+        """Return the number of tokens that were not computed again."""
+        ...
 
     def reuse(self, text: CachedText) -> int:
         """Begin a text with the longest known beginning of its prompt, without the last token; return its length."""
@@ -77,12 +79,12 @@ class RowCaches:
 
     @property
     def hits(self) -> int:
-        """Return the number of prompts that found a known beginning."""
+        """See `TextCaches.hits`."""
         return self._prefixes.hits
 
     @property
     def reused(self) -> int:
-        """Return the number of tokens that were not computed again."""
+        """See `TextCaches.reused`."""
         return self._prefixes.reused
 
     def reuse(self, text: CachedText) -> int:
