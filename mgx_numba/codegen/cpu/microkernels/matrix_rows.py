@@ -26,10 +26,6 @@ from .fused_epilogue import FinishWriter, finish_intrinsic
 from .tile import tile_intrinsic
 from .tile_writer import ProductWriter, Values, constant
 
-__all__ = [  # the words of the language
-    "tile_finish_mmla_bfloat16", "tile_mmla_bfloat16", "tile_mmla_int8", "tile_mmla_uint8",
-]  # fmt: skip
-
 _I32, _I64 = ir.IntType(32), ir.IntType(64)
 _PAIR = ir.VectorType(_I64, 2)
 _WORD_BYTES = 8  # half of a NEON register: an operand has two rows
