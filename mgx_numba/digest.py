@@ -12,7 +12,7 @@ else:
     except ImportError:
         from hashlib import blake2b
 
-BYTES = 32
+BYTES = 32  # 256 bits: no two contents have the same digest
 
 
 def new_digest() -> Any:
