@@ -15,6 +15,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import functools
+import operator
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import fields, is_dataclass, replace
 from typing import Any, Generic, TypeVar
@@ -241,16 +242,22 @@ def has_lengths(value: Any) -> bool:
     return any(map(has_lengths, _members(value)))
 
 
-def at_lengths(value: Any, values: Mapping[Dim, int]) -> Any:
-    """Return a problem, a solution or a number with its expressions evaluated at values of their symbols."""
+def at_lengths(value: Any, values: Mapping[Dim, int], known: dict[Dim, int] | None = None) -> Any:
+    """Return a problem, a solution or a number with its expressions evaluated at values of their symbols; ``value``
+    itself if it holds none. ``known`` is as for `evaluate`."""
+    kind: Any = type(value)
+    if kind is int or kind is str or value is None:
+        return value
+    known = {} if known is None else known
     if isinstance(value, Dim):
-        return evaluate(value, values)
+        return evaluate(value, values, known)
     if isinstance(value, (tuple, list)):
-        return type(value)(at_lengths(one, values) for one in value)
-    if is_dataclass(value) and not isinstance(value, (type, *WHOLE)) and has_lengths(value):
-        own = {f.name: at_lengths(getattr(value, f.name), values) for f in fields(value) if f.init}
-        return dataclasses.replace(value, **own)  # type: ignore[type-var]
-    return value
+        made = [at_lengths(one, values, known) for one in value]
+        same = kind is tuple and all(map(operator.is_, made, value))
+        return value if same else kind(made)
+    own = {name: getattr(value, name) for name in _init_fields(kind)}
+    changed = {name: new for name, old in own.items() if (new := at_lengths(old, values, known)) is not old}
+    return dataclasses.replace(value, **changed) if changed else value
 
 
 def lengths_in(value: Any) -> list[Dim]:
@@ -279,6 +286,14 @@ def _members(value: Any) -> Collection[Any]:
         return value.values()
     names = _fields(kind)
     return [getattr(value, name) for name in names] if names else ()
+
+
+@functools.cache
+def _init_fields(kind: Any) -> tuple[str, ...]:
+    """Return the names of a dataclass's fields that its ``__init__`` takes; none for other types and for `WHOLE`."""
+    if issubclass(kind, WHOLE) or not is_dataclass(kind):
+        return ()
+    return tuple(field.name for field in fields(kind) if field.init)
 
 
 @functools.cache

@@ -86,7 +86,7 @@ def versions(domain: str, op_type: str) -> tuple[int, ...]:
 
 def newest_since(domain: str, op_type: str) -> int | None:
     """Return the first operator set that has an operator; ``None`` if ONNX does not define it."""
-    return versions(domain, op_type)[0] if definitions().has(op_type, domain) else None
+    return versions(domain, op_type)[0] if definitions().has_schema(op_type, domain) else None
 
 
 @functools.cache

@@ -6,6 +6,7 @@ For symbolic lengths the costs of blockings are compared at sample lengths. Betw
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -26,7 +27,7 @@ from ....core.dim import (
 )
 from ....dataclass import dataclass
 from ...problems.element_types import ITEMSIZE
-from ..machine import machine
+from ..machine import Machine, machine
 from ..microkernels.register_tile import RegisterTile
 
 SUMS_BYTES = 65536
@@ -166,7 +167,7 @@ def cut(
     lens = (m, n, depth, groups)
     how = (threads, beside, forming, shared)
     if not any(isinstance(length, Dim) for length in lens):
-        return _best(tile, m, n, depth, taps, groups, *how)[1]  # type: ignore[arg-type]
+        return _best(tile, m, n, depth, taps, groups, *how)[1]
     found: list[tuple[int, _Way]] = []  # least value of the first symbolic length, and the kind of blocking from there
     m, n, depth, groups = lens = tuple(maximum(length, 1) for length in lens)  # an image may have no pixels
     place, first = next((k, length) for k, length in enumerate(lens) if isinstance(length, Dim))
@@ -276,7 +277,17 @@ def _bounded(made: Blocking, tile: RegisterTile, taps: int, depth: Length) -> Bl
     return Blocking(maximum(rows, 1), p_block, made.taps, made.depth, made.parts)
 
 
-def _best(
+def _best(*given: Any) -> tuple[_Way, Blocking, dict[tuple[int, ...], float]]:
+    """Return the result of `_searched` for the machine of this process; not to be changed."""
+    return _searched_on(machine(), *given)
+
+
+@functools.lru_cache(maxsize=1 << 12)  # more than the products of a network, at all sample lengths
+def _searched_on(of: Machine, *given: Any) -> tuple[_Way, Blocking, dict[tuple[int, ...], float]]:
+    return _searched(*given)
+
+
+def _searched(
     tile: RegisterTile,
     m: int,
     n: int,
