@@ -7,6 +7,7 @@ class. Of this package's four hundred classes a process instantiates few, and co
 from __future__ import annotations
 
 import dataclasses
+import operator
 import re
 import reprlib
 import threading
@@ -188,18 +189,27 @@ def _init(cls: type, frozen: bool) -> Any:
 
 
 def _eq(cls: type) -> Any:
-    """Generate ``__eq__`` for instances of the same class, which compares symbolic lengths without noting guards."""
-    names = [field.name for field in dataclasses.fields(cls) if field.compare]
-    own, others = (f"({''.join(f'{who}.{name}, ' for name in names)})" for who in ("self", "other"))
-    lines = ["if other.__class__ is self.__class__:", f" return _same({own}, {others})", "return NotImplemented"]
-    return _written("__eq__", ["self", "other"], lines, {"_same": same})
+    """Return ``__eq__`` for instances of the same class, which compares symbolic lengths without noting guards."""
+    values = _values([field.name for field in dataclasses.fields(cls) if field.compare])
+
+    def __eq__(self: Any, other: Any) -> Any:
+        return same(values(self), values(other)) if other.__class__ is self.__class__ else NotImplemented
+
+    return __eq__
 
 
 def _hash(cls: type) -> Any:
-    """Generate ``__hash__`` from the compared fields."""
+    """Return ``__hash__`` of the compared fields."""
     fields = dataclasses.fields(cls)
-    names = [field.name for field in fields if (field.compare if field.hash is None else field.hash)]
-    return _written("__hash__", ["self"], [f"return hash(({''.join(f'self.{name}, ' for name in names)}))"], {})
+    values = _values([field.name for field in fields if (field.compare if field.hash is None else field.hash)])
+    return lambda self: hash(values(self))
+
+
+def _values(names: list[str]) -> Callable[[Any], tuple[Any, ...]]:
+    """Return a function that returns the tuple of an object's attributes of these names."""
+    if len(names) > 1:
+        return operator.attrgetter(*names)
+    return lambda value: tuple([getattr(value, name) for name in names])
 
 
 @reprlib.recursive_repr()

@@ -127,7 +127,8 @@ def solve_open(
     solvers = solvers_of(problem)
     refused = {s.name: "it shall not be taken" if s.name in unsuited else s.refused_symbols(problem) for s in solvers}
     symbols = symbols_of(lengths_in((problem, request.strides)))
-    open_ = _Open(request, _feature(problem), symbols, [s for s in solvers if refused[s.name] is None], chosen)
+    suited = [s for s in solvers if refused[s.name] is None and s.refused_types(problem) is None]
+    open_ = _Open(request, _feature(problem), symbols, suited, chosen)
     samples = _samples(open_)
     table = [open_.costs(sample) for sample in samples]
     if not table[0]:
