@@ -26,7 +26,7 @@ class Backend(Registrable, Protocol):
     """Code generation for one kind of device; a process uses one machine's."""
 
     def fingerprint(self) -> DeviceFingerprint:
-        """Return everything beside the problem that measured times depend on."""
+        """Return the device properties that measured times depend on."""
 
     def family(self) -> str:
         """Return the device family; shipped tuning records belong to one."""

@@ -33,7 +33,7 @@ def again(scope: Scope, parts: Iterable[tuple[Sequence[tuple[Any, ...]], int]]) 
 
 
 def of_operation(kind: str, operands: Sequence[Any]) -> Any:
-    """Return the length that an atom's operation gives for these operands."""
+    """Return the length that an atom's operation gives for ``operands``."""
     return _BUILDERS[kind](*operands)
 
 

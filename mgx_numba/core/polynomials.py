@@ -395,7 +395,7 @@ def constant_of(dim: Dim) -> int:
 
 
 def of_atom(kind: str, operands: tuple[Length, ...], low: int | None, high: int | None, divisor: int) -> Any:
-    """Return the expression that consists of one operation."""
+    """Return the expression of a single operation, interned in the operands' scope."""
     scope = next(o.scope for o in operands if isinstance(o, Dim))
     key = _Key((kind, *operands))
     atom = scope.atoms.get(key)

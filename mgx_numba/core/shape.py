@@ -180,7 +180,7 @@ def common_lens(*lens: Sequence[int]) -> tuple[int, ...]:
 
 
 def other_rank(a: Shape, b: Shape) -> bool:
-    """Return whether one shape is a scalar and the other shape is a vector of one element."""
+    """Return whether the shapes are a scalar and a one-element vector."""
     if len(a.strides) != 1 or len(b.strides) != 1 or known_equal(a.strides[0], 0) == known_equal(b.strides[0], 0):
         return False  # compare lengths last: a trace records each comparison of a length
     return known_equal(a.lens[0], 1) and known_equal(b.lens[0], 1)

@@ -38,10 +38,10 @@ class Module:
         self.changes = 0
         """How often instructions were added, removed or connected otherwise; a new order is no change."""
         self.structure: tuple[int, Hashable | None] = -1, None
-        """What `structure.structure` gives, if there were so many changes, as who has made the instructions knows it;
-        forgotten when an operator or a shape becomes another one."""
+        """Number of changes, and the module's structural key after them; dropped when an operator or a shape
+        changes."""
         self.scheduled: tuple[int, object] = -1, None
-        """What `passes.schedule` knows of it, if there were so many changes."""
+        """Number of changes, and `passes.schedule`'s result after them."""
 
     def __iter__(self) -> Iterator[Instruction]:
         ins = self._head

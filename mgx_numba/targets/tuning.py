@@ -19,7 +19,7 @@ new problems once."""
 
 
 class CandidateBench(Protocol):
-    """Memory and executables for the candidates of one problem."""
+    """Memory and executables for a problem's candidates."""
 
     def sample(self, candidate: Candidate) -> float:
         """Return the median seconds of several executions.

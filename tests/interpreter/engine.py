@@ -103,7 +103,7 @@ class InterpreterEngine:
             del self._arrays[address]
 
     def holds(self, address: int) -> bool:
-        """Return whether an address lies in this engine's memory."""
+        """Return whether an address belongs to this engine's memory."""
         with self.lock, contextlib.suppress(KernelFault):
             self.memory.find(address)
             return True

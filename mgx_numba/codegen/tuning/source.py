@@ -166,7 +166,7 @@ class RecordHit:
 
     @property
     def is_hint(self) -> bool:
-        """Whether to tell the user that the record was measured elsewhere."""
+        """Whether to warn the user that the record comes from a different machine."""
         return not self.exact and self.origin != ShippedLayer.origin
 
 

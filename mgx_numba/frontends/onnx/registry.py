@@ -85,6 +85,7 @@ FAMILIES = {
     "text": "StringConcat RegexFullMatch StringSplit StringNormalizer",
     "training": "Adagrad Adam Momentum",
     "control_flow": "If Loop Scan",
+    "contrib_search": "GreedySearch Sampling BeamSearch NGramRepeatBlock",
 }
 """Operators, of all domains, by the module that holds their parser functions."""
 

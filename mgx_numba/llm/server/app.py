@@ -220,7 +220,7 @@ _INVALID = "invalid_request_error"
 
 
 class _Job:
-    """The requests of one body, and their events."""
+    """The generation requests that a body asks for, and their events."""
 
     def __init__(
         self, asked: ParsedBody, guides: list[Guide | None], loop: asyncio.AbstractEventLoop, context_length: int

@@ -89,7 +89,7 @@ class DirectForm(CallData):
 
 
 def _parts_of(plan: Plan) -> list[tuple[int, int] | FallbackStep | ControlStep]:
-    """Return the ranges of kernels between other steps, and those steps, in order."""
+    """Return the plan's steps in order, with each run of kernels as a range (begin, end)."""
     parts: list[tuple[int, int] | FallbackStep | ControlStep] = []
     end = 0
     for is_kernel, steps in groupby(plan.steps, lambda step: isinstance(step, Step)):

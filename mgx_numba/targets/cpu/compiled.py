@@ -67,7 +67,7 @@ class LoweredProgram:
         return self._optimized()
 
     def _for(self, inputs: Mapping[str, np.ndarray]) -> LoweredProgram:
-        """Return the program that runs for these inputs' lengths."""
+        """Return the program that runs for the lengths of ``inputs``."""
         return self
 
     def serves(self, inputs: Mapping[str, np.ndarray]) -> bool:
@@ -136,7 +136,7 @@ class LoweredProgram:
         return [row_major(inputs[p.name]) for p in self.executable.plan.parameters]
 
     def resolve(self, inputs: Mapping[str, np.ndarray]) -> Program:
-        """Return the optimised program for the lengths of these inputs."""
+        """Return the optimised program for the lengths of ``inputs``."""
         return self._for(inputs)._shown(inputs)[0]
 
     def _shown(self, inputs: Mapping[str, np.ndarray]) -> tuple[Program, Callable[[str], str]]:

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Resources:
-    """What a plan may use. The plans of submodules use the same resources.
+    """Resources that a plan may use. The plans of submodules use the same resources.
 
     Attributes:
         rules: lowering rules of the target.
@@ -49,7 +49,7 @@ class Resources:
 
 @dataclass(frozen=True)
 class LoweringJob:
-    """What a plan is for.
+    """Purpose of a plan.
 
     Attributes:
         program: the optimised program.

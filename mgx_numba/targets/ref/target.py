@@ -40,7 +40,7 @@ class RefTarget:
         return Options()
 
     def machine(self, device_id: int = 0) -> None:
-        """Return None: there are no plans to keep."""
+        """Return None: this target keeps no plans."""
 
     def restore(self, kept: KeptPlan, options: TargetOptions, portable: Callable[[], Program]) -> NoReturn:
         """Raise an error: there are no plans to restore.

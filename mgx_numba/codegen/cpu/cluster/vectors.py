@@ -151,7 +151,7 @@ def _lanes(walk: Walk, stages: Stages, strategy: Strategy) -> int:
 
 
 def _cached_columns(walk: Walk) -> Length:
-    """Return the columns of which all elements fit the stack buffers."""
+    """Return the columns whose elements all fit the stack buffers."""
     return machine().l1_bytes // maximum(prod(walk.reduce_space.lens) * walk.tensors[walk.lead].type.compute.size, 1)
 
 

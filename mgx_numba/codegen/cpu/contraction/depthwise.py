@@ -273,7 +273,7 @@ def best_run(pixels: Length) -> int:
 def _blocks(
     problem: ConvProblem, tile: RegisterTile, lines: Length, threads: int, given: Blocking | None
 ) -> tuple[Any, Any]:
-    """Return the lines and channels of one task."""
+    """Return the number of lines and channels per task."""
     width = line_unit(problem.out_lens[2])
     blocking = cut_lines(tile, lines, width, problem.out_channels, threads, given)
     height = _lines_at_once(problem) if given is None else 1

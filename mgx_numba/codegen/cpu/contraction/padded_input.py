@@ -132,7 +132,7 @@ class PaddedInput:
 
     @property
     def lines(self) -> Any:
-        """Return the lines of one remainder in an image."""
+        """Return the lines per remainder class in an image."""
         return self.volume.out_lens[1] + self.reach
 
     @property

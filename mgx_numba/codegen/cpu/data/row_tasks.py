@@ -126,7 +126,7 @@ class RowLoop:
 
     @property
     def tasks(self) -> Any:
-        """Return the number of tasks; 0 if there are no elements."""
+        """Return the number of tasks; 0 for an empty tensor."""
         return ceil_div(self.rows, self.batch) * self.chunks
 
     def offset(self, operand: int) -> str:

@@ -183,7 +183,7 @@ class _PersistentText(ThreadCell):
                     buffer.line("kept = load_scalar(first_cell, here)")
 
     def _print_products(self, number: int) -> None:
-        """Emit the dot products of a phase's gates; each lane gets those of its own unit and sequence."""
+        """Emit the dot products of a phase's gates; each lane receives the gates of its unit and sequence."""
         buffer, width, gates = self.buffer, self.lanes.width, self.problem.phases[number]
         source = "reset_at" if number else "now"
         load = "load_aligned" if width > 1 else "load"

@@ -102,8 +102,7 @@ class Cut:
         return -(-self.strips(tile) * LEFT_OPERATIONS * left_pieces(tile) // self.held(k))
 
     def areas(self, tile: RegisterTile) -> tuple[int, int, int]:
-        """Return the elements of one right-hand sum, of a strip's left-hand sums, and of one panel of one result
-        block."""
+        """Return the elements of a right-hand sum, of a strip's left-hand sums, and of a panel of a result block."""
         strip = -(-INNER // self.together) * max(heights(tile)) * LEFT_PITCH
         return self.depth * tile.columns + RIGHT_PAD, strip, (self.rows + PAD) * tile.columns
 

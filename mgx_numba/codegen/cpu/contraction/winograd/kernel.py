@@ -318,10 +318,9 @@ class WinogradWriter:
         return self.tile_block.put("vectors", f"1 if narrow and panel == wide - 1 else {self.tile.vectors}")
 
     def _elsewhere(self) -> list[str]:
-        """Return statements that make the products of some points prefetch the filters transformed next, which follow
-        at ``source``.
+        """Return statements by which products prefetch the filters at ``source``, which are transformed next.
 
-        Each of these points prefetches a part as long as its own filters.
+        Every ``every``-th point prefetches a part as long as the point's filters.
         """
         columns, taps = self.tile.columns, self.form.taps**2
         every, shift = max(1, self.form.points // taps), self.word_bytes.bit_length() - 1
