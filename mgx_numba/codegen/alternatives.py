@@ -254,6 +254,9 @@ def with_lengths(value: Any, function: Callable[[Dim], Any]) -> Any:
 
     Parts without expressions stay the same objects.
     """
+    kind: Any = type(value)
+    if kind is int or kind is str or value is None:
+        return value
     if isinstance(value, Dim):
         return function(value)
     if isinstance(value, OpenAxis):
@@ -263,7 +266,6 @@ def with_lengths(value: Any, function: Callable[[Dim], Any]) -> Any:
         return value if all(map(operator.is_, members, value)) else type(value)(members)
     if isinstance(value, dict):
         return {key: with_lengths(one, function) for key, one in value.items()}
-    kind: Any = type(value)
     names = _fields(kind)
     if not names:
         return value
@@ -304,6 +306,14 @@ def _members(value: Any) -> Collection[Any]:
         return value.values()
     names = _fields(kind)
     return [getattr(value, name) for name in names] if names else ()
+
+
+@functools.cache
+def _init_fields(kind: Any) -> tuple[str, ...]:
+    """Return the names of a dataclass's fields that its ``__init__`` takes; none for other types and for `WHOLE`."""
+    if issubclass(kind, WHOLE) or not is_dataclass(kind):
+        return ()
+    return tuple(field.name for field in fields(kind) if field.init)
 
 
 @functools.cache

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import hashlib
 from dataclasses import field
 
 from ..dataclass import dataclass
@@ -26,11 +25,15 @@ class KernelSource:
 
     def identity(self) -> dict[str, str]:
         """Return everything that the machine code depends on, by field; equal identities have equal objects."""
+        import hashlib  # late: it loads OpenSSL, which kernels of a cached plan do not need
+
         return {"source": hashlib.sha256(self.text.encode()).hexdigest(), **registered(self.backend).identity()}
 
     @functools.cached_property
     def symbol(self) -> str:
         """Return the exported symbol and store key: ``mgx_`` and 24 hexadecimal digits."""
+        import hashlib
+
         lines = "".join(f"{key}={value}\n" for key, value in sorted(self.identity().items()))
         # 96 bits: collisions are negligible even over the kernels of all users.
         return "mgx_" + hashlib.sha256(lines.encode()).hexdigest()[:24]

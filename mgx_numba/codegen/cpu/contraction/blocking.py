@@ -76,9 +76,8 @@ SAMPLE_LENGTHS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 3
 """Values of a symbolic length at which costs are compared."""
 FAR = 1 << 20
 """A length from which other lengths grow in proportion."""
-REMEMBERED = 512
-"""Sizes whose blockings are cached: each product of symbolic lengths is cut at some twenty sizes, once for each of its
-alternatives."""
+REMEMBERED = 4096
+"""Sizes whose blockings are cached: more than the products of a network at all sample lengths."""
 CLEARLY = 0.99
 """A blocking replaces the best so far only if its cost is below this fraction; of equal costs the largest block is
 taken."""
@@ -170,7 +169,7 @@ def cut(
     lens = (m, n, depth, groups)
     how = (threads, beside, forming, shared, machine())
     if not any(isinstance(length, Dim) for length in lens):
-        return _best(tile, m, n, depth, taps, groups, *how)[1]  # type: ignore[arg-type]
+        return _best(tile, m, n, depth, taps, groups, *how)[1]
     found: list[tuple[int, _Way]] = []  # least value of the first symbolic length, and the kind of blocking from there
     m, n, depth, groups = lens = tuple(maximum(length, 1) for length in lens)  # an image may have no pixels
     place, first = next((k, length) for k, length in enumerate(lens) if isinstance(length, Dim))
