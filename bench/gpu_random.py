@@ -9,8 +9,10 @@ convolutions with cuDNN's fastest algorithm, channels last on both sides; attent
 one of several runs in a row in a graph, the least of `ROUNDS` rounds, in which ours and theirs take turns.
 
 With ``--tiles`` that many further tiles of each product are timed, in the form of ``bench/data/gpu_tiles.json``.
-``--seconds`` limits the whole run; problems that a file of ``--json`` has already are not run again. ``--plan`` prints
-what the cost models choose for an H200; it needs no device.
+``--seconds`` limits the whole run. Problems that a file of ``--json`` has already are not run again, but for those
+with a ratio below ``--below``. A process measures until a kernel fails on the device, which takes the process with it;
+another goes on without that part of the problem. ``--plan`` prints what the cost models choose for an H200; it needs no
+device.
 """
 
 from __future__ import annotations
@@ -24,7 +26,7 @@ import sys
 import time
 import warnings
 from collections.abc import Callable, Iterable
-from dataclasses import replace
+from dataclasses import asdict, replace
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -32,7 +34,7 @@ from typing import Any
 from bench.gpu_check import copy_rate
 from bench.gpu_kernels import PEAKS
 from bench.gpu_tiles import SCRATCH_BYTES, Runner, label_of
-from bench.random_problems import DEVICE, KINDS, Product, problems
+from bench.random_problems import DEVICE, KINDS, Attention, Convolution, Product, problems
 from bench.timing import geometric_mean
 from mgx_numba.codegen.gpu.architecture import ENVIRONMENT
 from mgx_numba.codegen.gpu.contraction.library_solvers import CublasLtProducts
@@ -41,6 +43,7 @@ from mgx_numba.codegen.gpu.contraction.wgmma_tiles import WarpgroupTile
 from mgx_numba.codegen.gpu.machine import H200, planning_for
 from mgx_numba.codegen.kernel import KernelSource
 from mgx_numba.codegen.launch import Solution
+from mgx_numba.codegen.tuning.extents import extents
 from mgx_numba.codegen.workers.objects import objects_of
 from mgx_numba.core.device_array import DeviceArray
 from mgx_numba.core.shape import Shape
@@ -58,6 +61,8 @@ SAMPLE_SECONDS, FEWEST_RUNS, MOST_RUNS = 4e-4, 3, 20
 ROUNDS = 5
 ALLOWED = 3e-3
 """Relative error above which a result counts as wrong: a few roundings to float16."""
+LOST = 3
+"""Status of a process in which a kernel failed on the device."""
 SHOWN, SAVED = 40, 20
 """Problems of a kind that are shown, and that are measured before figures are saved."""
 COMPILING = 0.4
@@ -74,7 +79,7 @@ def planned(problem: Any) -> Plan:
 
 def other_tiles(problem: Any, most: int) -> Iterable[tuple[str, Solution]]:
     """Yield the best tiles by their estimates, and the solvers of fewer rows or other instructions."""
-    if not most or not isinstance(problem, Product):
+    if not most or isinstance(problem, Attention):
         return
     contraction = problem.contraction(padded=True)
     for candidate in own_candidates(contraction):
@@ -82,8 +87,11 @@ def other_tiles(problem: Any, most: int) -> Iterable[tuple[str, Solution]]:
             weighed = sorted(candidate.solver.weighed(contraction), key=lambda w: w[0])
             for _, tiling in islice(weighed, most):
                 yield _label(tiling), candidate.solver.plan(contraction, tiling)
-        elif candidate.solver.name in ("few_rows", "tensor"):
-            yield candidate.solver.name, candidate.solver.plan(contraction)
+        elif candidate.solver.name in ("few_rows", "tensor", "depthwise"):
+            weighed = sorted(candidate.solver.weighed(contraction), key=lambda w: w[0])
+            for _, tiling in islice(weighed, most):
+                shown = "" if tiling is None else " ".join(str(n) for n in asdict(tiling).values())
+                yield f"{candidate.solver.name} {shown}".strip(), candidate.solver.plan(contraction, tiling)
 
 
 def _label(tiling: WarpgroupTiling) -> str:
@@ -95,28 +103,28 @@ def chosen_text(problem: Any, plan: Plan) -> str:
     """Return the steps of a plan, and the tile that the cost model chooses for a product."""
     labels = [f"{step.label} ({step.reason})" if step.reason else step.label for step in plan.steps]
     text = "; ".join(label.removeprefix("gpu::").removesuffix("_kernel") for label in labels)
-    if isinstance(problem, Product) and "warpgroup" in text:
+    if not isinstance(problem, Attention) and "warpgroup" in text:
         tiling = Warpgroups().chosen(problem.contraction(padded=True))
         text += f" {_label(tiling)}"
     return text
 
 
-def kernels_of(kind: str, seed: int, count: int, part: int, parts: int, tiles: int) -> list[KernelSource]:
-    """Return the kernels of this process's share of the problems."""
+def kernels_of(given: argparse.Namespace, kind: str, known: set[str], part: int, parts: int) -> list[KernelSource]:
+    """Return the kernels of this process's share of the problems that are not ``known``."""
     found: dict[str, KernelSource] = {}
-    for problem in problems(kind, seed, count)[part::parts]:
-        solutions = [s.kernels for _, s in other_tiles(problem, tiles)]
+    for problem in [p for p in problems(kind, given.seed, given.count) if p.name not in known][part::parts]:
+        solutions = [s.kernels for _, s in other_tiles(problem, given.tiles)]
         found |= {k.symbol: k for own in (planned(problem).kernels(), *solutions) for k in own}
     return list(found.values())
 
 
-def compile_all(kinds: list[str], seed: int, count: int, tiles: int, end: float) -> None:
-    """Compile the kernels of all problems into the store, until ``end``."""
+def compile_all(given: argparse.Namespace, known: dict[str, set[str]], end: float) -> None:
+    """Compile the kernels of all problems that are not ``known`` into the store, until ``end``."""
     begin, parts = time.perf_counter(), os.cpu_count() or 1
     context = multiprocessing.get_context("spawn")
     found: dict[str, KernelSource] = {}
     with concurrent.futures.ProcessPoolExecutor(parts, context) as pool:
-        asked = [pool.submit(kernels_of, kind, seed, count, k, parts, tiles) for kind in kinds for k in range(parts)]
+        asked = [pool.submit(kernels_of, given, *own, k, parts) for own in known.items() for k in range(parts)]
         for one in asked:
             found |= {k.symbol: k for k in one.result()}
     lowered = time.perf_counter()
@@ -185,51 +193,70 @@ def _array(tensor: Any) -> DeviceArray:
     return DeviceArray(Shape(from_numpy(dtype), tuple(tensor.shape)), tensor.data_ptr(), 0, tensor)
 
 
-def compared(torch: Any, runner: Runner, problem: Any, rate: float, tiles: int) -> dict[str, Any]:
-    """Check and time a problem; return its figures."""
-    given = problem.operands(torch)
-    ours = Ours(torch, problem, given)
-    error = problem.error(torch, given, ours.out)
-    right = error < ALLOWED and bool(torch.isfinite(ours.out).all())
-    roof = max(problem.flops / PEAKS["fp16"], problem.bytes / rate)
-    runs = int(min(MOST_RUNS, max(FEWEST_RUNS, SAMPLE_SECONDS / roof)))
-    timed: dict[str, Callable[[], float]] = {"ours": ours.repeated(runs)}
-    for library in ("cublaslt", "cublas") if isinstance(problem, Product) else ("",):
-        if library:
-            torch.backends.cuda.preferred_blas_library(library)
-        for name, run in problem.rivals(torch, given).items():
-            try:
-                timed[f"{library} {name}".strip()] = Graph(torch, run, runs).seconds
-            except RuntimeError:  # a back end of attention that does not take the problem
-                torch.cuda.synchronize()
-    seconds: dict[str, float] = {}
-    for _ in range(ROUNDS):
-        for name, sample in timed.items():
-            seconds[name] = min(seconds.get(name, 1.0), sample())
-    own = seconds.pop("ours")
-    times = {}
-    if isinstance(problem, Product):
-        places = {"x": given["x"].data_ptr(), "w": given["w"].data_ptr(), "out": ours.out.data_ptr()}
-        seconds |= _algorithms(runner, problem, places, runs)
-        wide = _padded(torch, problem)
-        places = {name: tensor.data_ptr() for name, tensor in wide.items()}
-        for label, solution in other_tiles(problem, tiles):
-            if solution.scratch <= SCRATCH_BYTES:
-                times[label] = 1e6 * runner.seconds(solution, places, runs)
-    best = min(seconds, key=lambda name: seconds[name])
+class Measured:
+    """Measures problems; `part` names the part of a problem that runs, `lost` those that failed on the device."""
+
+    def __init__(self, torch: Any, tiles: int, lost: list[list[str]]) -> None:
+        self._torch, self._tiles = torch, tiles
+        self._rate, self._runner = copy_rate(), Runner()
+        self.part, self.lost = "", lost
+
+    def _begins(self, problem: Any, part: str) -> bool:
+        """Note that a part begins; return whether it is not lost."""
+        self._torch.cuda.synchronize()
+        self.part = part
+        return [problem.name, part] not in self.lost
+
+    def row(self, problem: Any) -> dict[str, Any]:
+        """Check and time a problem; return its figures."""
+        torch, runner, times = self._torch, self._runner, {}
+        self._begins(problem, "ours")
+        given = problem.operands(torch)
+        ours = Ours(torch, problem, given)
+        error = problem.error(torch, given, ours.out)
+        right = error < ALLOWED and bool(torch.isfinite(ours.out).all())
+        roof = max(problem.flops / PEAKS["fp16"], problem.bytes / self._rate)
+        runs = int(min(MOST_RUNS, max(FEWEST_RUNS, SAMPLE_SECONDS / roof)))
+        timed: dict[str, Callable[[], float]] = {"ours": ours.repeated(runs)}
+        for library in ("cublaslt", "cublas") if isinstance(problem, Product) else ("",):
+            if library:
+                torch.backends.cuda.preferred_blas_library(library)
+            for name, run in problem.rivals(torch, given).items():
+                if self._begins(problem, f"{library} {name}".strip()):
+                    try:
+                        timed[self.part] = Graph(torch, run, runs).seconds
+                    except RuntimeError:  # a back end of attention that does not take the problem
+                        torch.cuda.synchronize()
+        seconds: dict[str, float] = {}
+        for _ in range(ROUNDS):
+            for name, sample in timed.items():
+                seconds[name] = min(seconds.get(name, 1.0), sample())
+        own = seconds.pop("ours")
+        places = {"x": given["x"].data_ptr(), "out": ours.out.data_ptr()} if "x" in given else {}
+        if isinstance(problem, Product) and self._begins(problem, "heuristic"):
+            seconds |= _algorithms(runner, problem, {**places, "w": given["w"].data_ptr()}, runs)
+        if self._tiles and not isinstance(problem, Attention) and self._begins(problem, "tiles"):
+            tensors = _wide(torch, problem)
+            places = {name: tensor.data_ptr() for name, tensor in tensors.items()}
+            for label, solution in other_tiles(problem, self._tiles):
+                if solution.scratch <= SCRATCH_BYTES and self._begins(problem, label):
+                    times[label] = 1e6 * runner.seconds(solution, places, runs)
+        best = min(seconds, key=lambda name: seconds[name])
+        self._begins(problem, "")
+        return {
+            "name": problem.name, "us": 1e6 * own, "best_us": 1e6 * seconds[best], "best": best,
+            "ratio": seconds[best] / own, "roof": roof / own, "error": error, "right": right,
+            "chosen": chosen_text(problem, ours.plan), "rivals": {k: round(1e6 * s, 2) for k, s in seconds.items()},
+            "times": {k: round(t, 2) for k, t in times.items()},
+        }  # fmt: skip
+
+
+def _wide(torch: Any, problem: Product | Convolution) -> dict[str, Any]:
+    """Return operands for the padded contraction of a problem."""
+    x, w, out, _ = extents(problem.contraction(padded=True).request)
     return {
-        "name": problem.name, "us": 1e6 * own, "best_us": 1e6 * seconds[best], "best": best,
-        "ratio": seconds[best] / own, "roof": roof / own, "error": error, "right": right,
-        "chosen": chosen_text(problem, ours.plan), "rivals": {k: round(1e6 * s, 2) for k, s in seconds.items()},
-        "times": {k: round(t, 2) for k, t in times.items()},
-    }  # fmt: skip
-
-
-def _padded(torch: Any, problem: Product) -> dict[str, Any]:
-    """Return operands for `Product.contraction` with padded rows."""
-    depth, columns = (-(-n // 8) * 8 for n in (problem.depth, problem.columns))
-    sizes = {"x": problem.rows * depth, "w": depth * columns, "out": problem.rows * problem.columns}
-    return {name: torch.randn(size, device=DEVICE, dtype=torch.float16) for name, size in sizes.items()}
+        name: torch.randn(size, device=DEVICE, dtype=torch.float16) for name, size in (("x", x), ("w", w), ("out", out))
+    }
 
 
 def _algorithms(runner: Runner, problem: Product, places: dict[str, int], runs: int) -> dict[str, float]:
@@ -281,6 +308,40 @@ def _show_plans(kinds: list[str], seed: int, count: int) -> None:
     print(f"{len(kernels)} kernels")
 
 
+def measure(kinds: list[str], given: argparse.Namespace, end: float) -> None:
+    """Measure problems that the file of figures lacks, until ``end`` or until a kernel fails on the device.
+
+    The process ends with the status `LOST` in that case.
+    """
+    import torch
+
+    torch.cuda.init()
+    torch.backends.cudnn.benchmark = True
+    warnings.simplefilter("ignore")  # back ends of attention say why they do not take a problem
+    path = Path(given.json)
+    figures: dict[str, Any] = json.loads(path.read_text()) if path.exists() else {}
+    measured = Measured(torch, given.tiles, figures.setdefault("lost", []))
+    for kind in kinds:
+        rows = figures.setdefault(kind, [])
+        known = {row["name"] for row in rows}
+        for problem in problems(kind, given.seed, given.count):
+            lost = [problem.name, "ours"] in measured.lost
+            if problem.name in known or lost or time.time() > end:
+                continue
+            try:
+                rows.append(measured.row(problem))
+                torch.cuda.empty_cache()
+            except (MgxError, RuntimeError) as error:
+                print(f"FAILED {problem.name}, {measured.part}: {str(error)[:200]}", flush=True)
+                measured.lost.append([problem.name, measured.part])
+                path.write_text(json.dumps(figures))
+                os._exit(LOST)
+            if len(rows) % SAVED == 0:
+                path.write_text(json.dumps(figures))
+        path.write_text(json.dumps(figures))
+        print(f"{kind}: {end - time.time():.0f} s are left", flush=True)
+
+
 def main() -> int:
     """Check and time the selected kinds."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -288,43 +349,35 @@ def main() -> int:
     parser.add_argument("--count", type=int, default=0, help="problems of each kind")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--tiles", type=int, default=0, help="further tiles of each product to time")
-    parser.add_argument("--seconds", type=float, default=1e9, help="for all")
-    parser.add_argument("--json", help="file for the figures, which goes on where it ends")
+    parser.add_argument("--seconds", type=float, default=1e6, help="for all")
+    parser.add_argument("--json", default="gpu_random.json", help="file for the figures, which goes on where it ends")
+    parser.add_argument("--below", type=float, default=0.0, help="ratio below which problems are measured again")
     parser.add_argument("--plan", action="store_true", help="show choices, without a device")
     given = parser.parse_args()
     kinds = given.kinds or list(KINDS)
     if given.plan:
         _show_plans(kinds, given.seed, given.count)
         return 0
-    begin = time.perf_counter()
-    compile_all(kinds, given.seed, given.count, given.tiles, begin + COMPILING * given.seconds)
-    import torch
-
-    torch.cuda.init()
-    torch.backends.cudnn.benchmark = True
-    warnings.simplefilter("ignore")  # back ends of attention say why they do not take a problem
-    path = Path(given.json) if given.json else None
-    figures: dict[str, list[dict[str, Any]]] = json.loads(path.read_text()) if path and path.exists() else {}
-    rate, runner = copy_rate(), Runner()
+    path, end = Path(given.json), time.time() + given.seconds
+    figures: dict[str, Any] = json.loads(path.read_text()) if path.exists() else {}
     for kind in kinds:
-        rows = figures.setdefault(kind, [])
-        known = {row["name"] for row in rows}
-        for problem in problems(kind, given.seed, given.count):
-            if problem.name in known or time.perf_counter() - begin > given.seconds:
-                continue
-            try:
-                rows.append(compared(torch, runner, problem, rate, given.tiles))
-            except (MgxError, RuntimeError) as error:
-                print(f"FAILED {problem.name}: {error}", flush=True)
-            torch.cuda.empty_cache()
-            if path and len(rows) % SAVED == 0:
-                path.write_text(json.dumps(figures))
-        if path:
-            path.write_text(json.dumps(figures))
-        print(f"{kind}: after {time.perf_counter() - begin:.0f} s", flush=True)
+        figures[kind] = [row for row in figures.get(kind, []) if row["ratio"] >= given.below]
+    path.write_text(json.dumps({**figures, "lost": []}))
+    known = {kind: {row["name"] for row in figures[kind]} for kind in kinds}
+    compile_all(given, known, time.perf_counter() + COMPILING * given.seconds)
+    context, status = multiprocessing.get_context("spawn"), LOST
+    while status == LOST:
+        process = context.Process(target=measure, args=(kinds, given, end))
+        process.start()
+        process.join()
+        status = process.exitcode or 0
+    figures = json.loads(path.read_text())
     for kind in kinds:
         summary(kind, figures[kind])
-    return int(any(not row["right"] for rows in figures.values() for row in rows))
+    for name, part in figures["lost"]:
+        print(f"failed on the device: {name}, {part}")
+    wrong = any(not row["right"] for kind in kinds for row in figures[kind])
+    return int(status or wrong or any(part == "ours" for _, part in figures["lost"]))
 
 
 if __name__ == "__main__":

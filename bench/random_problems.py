@@ -11,6 +11,7 @@ import numpy as np
 
 from bench.gpu_tiles import types_of
 from mgx_numba.codegen.gpu.contraction.gpu_contraction import GpuContraction
+from mgx_numba.codegen.problems.convolution import ConvProblem
 from mgx_numba.codegen.problems.epilogue import Epilogue
 from mgx_numba.codegen.problems.gemm import GemmProblem
 from mgx_numba.codegen.tuning.request import Request
@@ -205,6 +206,15 @@ class Convolution:
     def _weights(self) -> np.ndarray:
         lens = (self.out, self.channels // self.groups, *self.kernel)
         return _filled(prod(lens), 2).reshape(lens)
+
+    def contraction(self, padded: bool = False) -> GpuContraction:
+        """Return the contraction; ``padded``: with whole vectors of channels, into which others are copied."""
+        channels = -(-self.channels // LANES) * LANES if padded and self.groups == 1 else self.channels
+        problem = ConvProblem(
+            self.batch, channels, self.out, self.lens, self.kernel, (self.stride,) * 2, (self.dilation,) * 2,
+            pads_begin=self.padding, pads_end=self.padding, groups=self.groups, types=types_of("fp16"),
+        )  # fmt: skip
+        return GpuContraction(Request(problem, Epilogue(), (), 1, False), constant=True, any_order=True)
 
     def program(self) -> Program:
         """Return the program, whose input and result have the channels last."""
